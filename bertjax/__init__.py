@@ -1,0 +1,1 @@
+"""bertjax: pre-train BERT in JAX and take it to its tasks."""

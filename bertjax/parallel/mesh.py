@@ -1,0 +1,44 @@
+"""The device mesh: three named axes, on one device as on a thousand."""
+
+import jax
+import numpy as np
+from jax.experimental import mesh_utils
+from jax.sharding import AxisType, Mesh
+
+from bertjax.errors import UserError
+from bertjax.parallel.rules import MESH_AXES
+
+
+def mesh_shape(axes: dict[str, int], num_devices: int) -> tuple[int, int, int]:
+    """Sizes of (data, fsdp, tensor); one of them may be -1 and takes the devices that the others leave.
+
+    Raises:
+      UserError: the sizes do not multiply to `num_devices`.
+    """
+    sizes = [int(axes[name]) for name in MESH_AXES]
+    shown = ' x '.join(f'{name}={size}' for name, size in zip(MESH_AXES, sizes, strict=True))
+    mend = f'set config.mesh so that the product is {num_devices} (-1 on one axis takes the rest)'
+    if sizes.count(-1) > 1 or any(size == 0 or size < -1 for size in sizes):
+        raise UserError('config.mesh', shown, 'positive sizes, at most one of them -1', mend)
+    known = int(np.prod([size for size in sizes if size != -1]))
+    if -1 in sizes and num_devices % known == 0:
+        sizes[sizes.index(-1)] = num_devices // known
+    if int(np.prod(sizes)) != num_devices:
+        raise UserError('config.mesh', shown, f'a mesh of {num_devices} device(s)', mend)
+    return tuple(sizes)
+
+
+def make_mesh(axes: dict[str, int], devices=None) -> Mesh:
+    """A mesh with axes (data, fsdp, tensor) over `devices` (default: all).
+
+    Axis types are Auto, said explicitly: `jax.make_mesh` now returns Explicit axes, under which Linen's logical
+    constraints become assertions and `nn.Embed` raises. Enter it with `jax.set_mesh(mesh)`: under the older
+    `with mesh:` Flax sees no mesh at all and every constraint silently does nothing.
+    """
+    devices = jax.devices() if devices is None else devices
+    shape = mesh_shape(axes, len(devices))
+    if len(devices) == 1 or devices[0].platform == 'cpu':
+        grid = np.asarray(devices).reshape(shape)
+    else:
+        grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+    return Mesh(grid, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
