@@ -1,0 +1,168 @@
+"""Embeddings and the stack of blocks: ids in, hidden states out."""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bertjax.errors import UserError
+from bertjax.model.attention import SelfAttention, attention_bias
+from bertjax.model.config import BertConfig
+from bertjax.model.layers import ACTIVATION_FUNCTIONS, Embedding, LayerNorm, Projection, dropout
+from bertjax.parallel.partition import constrain
+
+REMAT_POLICIES = {
+    'full': jax.checkpoint_policies.nothing_saveable,
+    'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
+
+
+def _hidden(x: jax.Array) -> jax.Array:
+    return constrain(x, 'act_batch', 'act_length', 'act_embed')
+
+
+class Embeddings(nn.Module):
+    """Sum of token, position and segment embeddings, normalised."""
+
+    config: BertConfig
+
+    def setup(self):
+        c = self.config
+        self.token = Embedding(c, c.padded_vocab_size, c.vocab_size, 'vocab')
+        self.position = Embedding(c, c.max_positions, c.max_positions, 'position')
+        self.segment = Embedding(c, c.num_segments, c.num_segments, 'type')
+        self.norm = LayerNorm(c)
+
+    def __call__(self, input_ids: jax.Array, segment_ids: jax.Array, key: jax.Array | None) -> jax.Array:
+        length = input_ids.shape[1]
+        if length > self.config.max_positions:
+            raise UserError(
+                'config.model.max_positions',
+                f'{self.config.max_positions} for sequences of {length} tokens',
+                f'at least {length}',
+                'raise config.model.max_positions or shorten the sequences',
+            )
+        # An id beyond the table gives NaN, loudly, rather than its last row.
+        x = jnp.take(self.token(), input_ids, axis=0, mode='fill')  # [B, S, D]
+        x = _hidden(x) + self.position()[:length]
+        segment = self.segment()  # [N, D]
+        if self.config.num_segments == 1:
+            x = x + segment[0]
+        else:  # as a product: its gradient is a product too, not a scatter of B·S rows into two
+            chosen = jax.nn.one_hot(segment_ids, self.config.num_segments, dtype=segment.dtype)  # [B, S, N]
+            x = x + jnp.einsum('BSN,ND->BSD', chosen, segment, precision='highest')
+        return _hidden(dropout(self.norm(x), self.config.dropout, key))
+
+    def table(self) -> jax.Array:
+        """The token embedding [V, D], to which the MLM head is tied."""
+        return self.token()
+
+
+class Mlp(nn.Module):
+    """Two projections with the activation between."""
+
+    config: BertConfig
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        c = self.config
+        x = Projection(c, (c.mlp_dim,), ('embed',), ('mlp',), ('mlp',), name='up')(x)  # [B, S, F]
+        x = ACTIVATION_FUNCTIONS[c.activation](constrain(x, 'act_batch', 'act_length', 'act_mlp'))
+        return Projection(c, (c.width,), ('mlp',), ('embed',), ('norm',), name='down')(x)  # [B, S, D]
+
+
+class Block(nn.Module):
+    """Attention and MLP, each with dropout, a residual path and a LayerNorm after it (or before, by config)."""
+
+    config: BertConfig
+    keep_output: bool = False
+
+    @nn.compact
+    def __call__(self, x: jax.Array, key: jax.Array | None, bias: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+        """Args: x [B, S, D], dropout key or None, attention bias. Returns x and, with keep_output, x again."""
+        c = self.config
+        keys = (None, None, None) if key is None else jax.random.split(key, 3)
+        attention, mlp = SelfAttention(c, name='attention'), Mlp(c, name='mlp')
+        attention_norm, mlp_norm = LayerNorm(c, name='attention_norm'), LayerNorm(c, name='mlp_norm')
+        x = _hidden(x)
+        if c.pre_norm:
+            x = x + dropout(attention(attention_norm(x), bias, keys[0]), c.dropout, keys[1])
+            x = x + dropout(mlp(mlp_norm(x)), c.dropout, keys[2])
+        else:
+            x = attention_norm(x + dropout(attention(x, bias, keys[0]), c.dropout, keys[1]))
+            x = mlp_norm(x + dropout(mlp(x), c.dropout, keys[2]))
+        x = _hidden(x)
+        return x, x if self.keep_output else None
+
+
+class BertEncoder(nn.Module):
+    """Embeddings, then `num_layers` blocks, scanned or unrolled.
+
+    Dropout keys are made here, one for each block, so that both forms drop the same values.
+    """
+
+    config: BertConfig
+
+    def setup(self):
+        self.embeddings = Embeddings(self.config)
+        if self.config.pre_norm:
+            self.final_norm = LayerNorm(self.config)
+
+    @nn.compact
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        segment_ids: jax.Array,
+        attention_mask: jax.Array,
+        *,
+        deterministic: bool,
+        all_layers: bool = False,
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Hidden states of the last block, and with `all_layers` of the embeddings and every block.
+
+        Args:
+          input_ids, segment_ids, attention_mask: int32 [B, S]; the mask is 1 for tokens and 0 for padding.
+          deterministic: no dropout; otherwise the rng `dropout` is needed.
+          all_layers: keep all of them; the first is the embeddings, the last the result itself.
+
+        Returns:
+          [B, S, D] in the dtype of computation, and [L + 1, B, S, D] or None.
+
+        Raises:
+          UserError: sequences longer than `max_positions`.
+        """
+        c = self.config
+        keys = [None] * (c.num_layers + 1)
+        if not deterministic and (c.dropout or c.attention_dropout):
+            keys = jax.random.split(self.make_rng('dropout'), c.num_layers + 1)  # [L + 1]
+        bias = attention_bias(attention_mask, c.causal)
+        x = self.embeddings(input_ids, segment_ids, keys[0])  # [B, S, D]
+        first = x
+        block = Block
+        if c.remat != 'none':
+            # Inside a scan the loop itself keeps the two passes apart, and the barrier would only cost.
+            block = nn.remat(Block, policy=REMAT_POLICIES[c.remat], prevent_cse=not c.scan_layers)
+        if c.scan_layers:
+            scanned = nn.scan(
+                block,
+                variable_axes={'params': 0},
+                split_rngs={'params': True},
+                in_axes=(0, nn.broadcast),
+                length=c.num_layers,
+                metadata_params={nn.PARTITION_NAME: 'layers'},
+            )
+            layer_keys = None if keys[0] is None else keys[1:]
+            x, layers = scanned(c, all_layers, name='layers')(x, layer_keys, bias)  # layers [L, B, S, D]
+        else:
+            layers = []
+            for i in range(c.num_layers):
+                x, _ = block(c, name=f'layers_{i}')(x, keys[i + 1], bias)
+                layers.append(x)
+            layers = jnp.stack(layers) if all_layers else None  # [L, B, S, D]
+        if c.pre_norm:
+            x = self.final_norm(x)
+            layers = layers.at[-1].set(x) if all_layers else None
+        return x, jnp.concatenate([first[None], layers]) if all_layers else None
+
+    def token_embedding(self) -> jax.Array:
+        """The token embedding [V, D] (padded), for a head tied to it."""
+        return self.embeddings.table()

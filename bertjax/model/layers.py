@@ -1,0 +1,96 @@
+"""The primitives: projection, LayerNorm, embedding table, dropout, activations."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bertjax.model.config import BertConfig
+from bertjax.parallel.partition import with_axes
+
+ACTIVATION_FUNCTIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    'gelu': lambda x: jax.nn.gelu(x, approximate=False),
+    'gelu_tanh': lambda x: jax.nn.gelu(x, approximate=True),
+    'relu': jax.nn.relu,
+}
+
+
+def weight_init(config: BertConfig) -> nn.initializers.Initializer:
+    """Normal of `init_stddev`, cut at two of them and not rescaled (google-research/bert, modeling.py)."""
+    # truncated_normal divides by the standard deviation that is left after cutting; TensorFlow's does not, and the
+    # models of that code start with 0.88 of the nominal spread. The difference is kept as the original has it.
+    return lambda key, shape, dtype: config.init_stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
+
+
+def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
+    """`x` with a share `rate` of its values zeroed and the rest scaled up; `x` itself without a key."""
+    if key is None or rate == 0.0:
+        return x
+    keep = jax.random.bernoulli(key, 1.0 - rate, x.shape)
+    return jnp.where(keep, x / (1.0 - rate), jnp.zeros((), x.dtype))
+
+
+class Projection(nn.Module):
+    """Linear map from the last `len(in_axes)` dimensions to `features`, bias included.
+
+    `nn.DenseGeneral` draws its kernel as a matrix and reshapes it, so that axis names land on the wrong dimensions
+    (google/flax#3676, #3892); here the kernel is born in its own shape, with one name a dimension.
+    """
+
+    config: BertConfig
+    features: tuple[int, ...]
+    in_axes: tuple[str, ...]
+    out_axes: tuple[str, ...]
+    bias_axes: tuple[str, ...]
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        dtype, stored = jnp.dtype(self.config.dtype), jnp.dtype(self.config.param_dtype)
+        n = len(self.in_axes)
+        shape = x.shape[-n:] + self.features
+        kernel = self.param('kernel', with_axes(weight_init(self.config), *self.in_axes, *self.out_axes), shape, stored)
+        bias = self.param('bias', with_axes(nn.initializers.zeros_init(), *self.bias_axes), self.features, stored)
+        contract = (tuple(range(x.ndim - n, x.ndim)), tuple(range(n)))
+        y = jax.lax.dot_general(x.astype(dtype), kernel.astype(dtype), (contract, ((), ())))
+        return y + bias.astype(dtype)
+
+
+class LayerNorm(nn.Module):
+    """Normalises the last dimension; statistics in float32, by two passes (the one-pass form loses digits)."""
+
+    config: BertConfig
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        stored = jnp.dtype(self.config.param_dtype)
+        scale = self.param('scale', with_axes(nn.initializers.ones_init(), 'norm'), (x.shape[-1],), stored)
+        bias = self.param('bias', with_axes(nn.initializers.zeros_init(), 'norm'), (x.shape[-1],), stored)
+        x = x.astype(jnp.float32)
+        centred = x - x.mean(-1, keepdims=True)
+        variance = jnp.square(centred).mean(-1, keepdims=True)
+        y = centred * jax.lax.rsqrt(variance + self.config.layer_norm_eps)
+        y = y * scale.astype(jnp.float32) + bias.astype(jnp.float32)
+        return y.astype(jnp.dtype(self.config.dtype))
+
+
+class Embedding(nn.Module):
+    """A table `rows` x D; rows from `used` on are padding and start as zeros, so that no norm counts them."""
+
+    config: BertConfig
+    rows: int
+    used: int
+    axis: str
+
+    def setup(self):
+        draw = weight_init(self.config)
+
+        def init(key: jax.Array, shape: tuple[int, int], dtype: jnp.dtype) -> jax.Array:
+            return jnp.where(jnp.arange(shape[0])[:, None] < self.used, draw(key, shape, dtype), 0)
+
+        shape, stored = (self.rows, self.config.width), jnp.dtype(self.config.param_dtype)
+        self.embedding = self.param('embedding', with_axes(init, self.axis, 'embed'), shape, stored)
+
+    def __call__(self) -> jax.Array:
+        """The table, in the dtype of computation."""
+        return self.embedding.astype(jnp.dtype(self.config.dtype))  # [rows, D]
