@@ -1,0 +1,179 @@
+"""One small protocol for tokenizers of every family, and the loader that finds out which family a path holds."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from etils import epath
+
+from bertjax.errors import UserError
+from bertjax.text.special import CLS, MASK, PAD, SEP, UNK
+from bertjax.text.wordpiece import WordPieceTokenizer, bert_settings, looks_lowercase, with_normalizer
+
+
+class Tokenizer(Protocol):
+    """What the rest of the program knows of a tokenizer.
+
+    Attributes:
+      family: 'wordpiece' or 'sentencepiece'.
+      lowercase: whether text is lower-cased before it is cut.
+      vocab_size: V, the number of pieces.
+      pieces: the V pieces, index = id.
+      pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens.
+      special_ids: int32, sorted: ids that are never drawn as a random replacement: the special tokens, the [unusedN]
+        slots, control symbols.
+      continues_word: bool [V]: the piece continues the word of the piece before it.
+      fingerprint: sha256 (hex) of all that determines ids.
+    """
+
+    family: str
+    lowercase: bool
+    vocab_size: int
+    pieces: list[str]
+    pad_id: int
+    unk_id: int
+    cls_id: int
+    sep_id: int
+    mask_id: int
+    special_ids: np.ndarray
+    continues_word: np.ndarray
+    fingerprint: str
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The ids of each text (int32, one array a text), without special tokens around them."""
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """Text for reading, special tokens kept."""
+
+    def save(self, directory: epath.PathLike) -> None:
+        """Writes a directory that `load_tokenizer` and transformers' AutoTokenizer load; equal bytes every time."""
+
+
+def load_tokenizer(path: epath.PathLike, lowercase: bool | None = None) -> Tokenizer:
+    """Loads a tokenizer.
+
+    Args:
+      path: a vocab.txt, a tokenizer.json, a SentencePiece *.model, or a directory that holds one of them (Hugging
+        Face's or ours; a tokenizer.model comes before tokenizer.json, and that before vocab.txt).
+      lowercase: whether to lower-case; None takes it from the tokenizer_config.json beside the file, then from
+        tokenizer.json, then from the pieces: a vocabulary without upper-case letters is uncased.
+
+    Raises:
+      UserError: when nothing is there, or what is there is not a vocabulary for BERT.
+    """
+    path = epath.Path(path).expanduser()
+    file = _find(path)
+    config = _read_config(file.parent)
+    if file.suffix == '.json':
+        return _from_json(file, config, lowercase)
+    return _from_vocab(file, config, lowercase)
+
+
+def _find(path: epath.Path) -> epath.Path:
+    """The vocabulary file that `path` means."""
+    names = ('tokenizer.json', 'vocab.txt')
+    if path.is_dir():
+        for name in names:
+            if (path / name).exists():
+                return path / name
+        raise UserError(
+            str(path), 'a directory without a vocabulary', f'one of {", ".join(names)} in it',
+            'name the directory or file of a tokenizer, or train one with --config.run=vocab',
+        )  # fmt: skip
+    if not path.exists():
+        raise UserError(
+            str(path), 'nothing', 'a vocab.txt, a tokenizer.json, a *.model or a directory with one',
+            'check the path (names of the Hugging Face hub are not downloaded: fetch the files first), or train a '
+            'vocabulary with --config.run=vocab',
+        )  # fmt: skip
+    return path
+
+
+def _from_vocab(file: epath.Path, config: dict[str, Any], lowercase: bool | None) -> Tokenizer:
+    # As transformers reads it: lines end at \n, \r\n or \r alone; U+0085 or U+2028 are pieces like any other.
+    lines = _read_text(file).replace('\r\n', '\n').replace('\r', '\n').split('\n')
+    pieces = lines[:-1] if lines[-1] == '' else lines
+    if not pieces:
+        raise UserError(str(file), 'an empty file', 'a piece on every line', 'train a vocabulary with --config.run=vocab')
+    names = _special_names(config)
+    if lowercase is None:
+        lowercase = config.get('do_lower_case')
+    settings = bert_settings(
+        pieces,
+        lowercase=looks_lowercase(pieces) if lowercase is None else lowercase,
+        strip_accents=config.get('strip_accents'),
+        handle_chinese_chars=config.get('tokenize_chinese_chars', True),
+        names=names,
+    )
+    return WordPieceTokenizer(_checked(settings, pieces, str(file), names), str(file), names)
+
+
+def _checked(settings: dict[str, Any], pieces: list[str], where: str, names: dict[str, str]) -> dict[str, Any]:
+    """Checks the lines of a vocab.txt, which as a dictionary would have lost their repetitions."""
+    from bertjax.text.special import check_pieces
+
+    check_pieces(pieces, where, names)
+    return settings
+
+
+def _from_json(file: epath.Path, config: dict[str, Any], lowercase: bool | None) -> Tokenizer:
+    settings = _parse(file)
+    model = settings.get('model')
+    if not isinstance(model, dict) or not isinstance(model.get('vocab'), dict | list):
+        raise UserError(
+            str(file), 'JSON without a model and its vocabulary', "Hugging Face's tokenizer.json",
+            'name the tokenizer.json, not the configuration beside it',
+        )  # fmt: skip
+    if lowercase is None:
+        lowercase = config.get('do_lower_case')
+    settings = with_normalizer(
+        settings,
+        str(file),
+        lowercase=lowercase,
+        strip_accents=config.get('strip_accents'),
+        handle_chinese_chars=config.get('tokenize_chinese_chars'),
+    )
+    return WordPieceTokenizer(settings, str(file), _special_names(config))
+
+
+def _special_names(config: dict[str, Any]) -> dict[str, str]:
+    """What a tokenizer_config.json calls BERT's special tokens."""
+    names = {}
+    for key, token in (('pad', PAD), ('unk', UNK), ('cls', CLS), ('sep', SEP), ('mask', MASK)):
+        value = config.get(f'{key}_token')
+        value = value.get('content') if isinstance(value, dict) else value
+        if isinstance(value, str):
+            names[token] = value
+    return names
+
+
+def _read_config(directory: epath.Path) -> dict[str, Any]:
+    """tokenizer_config.json of a Hugging Face directory, or nothing."""
+    file = directory / 'tokenizer_config.json'
+    return _parse(file) if file.exists() else {}
+
+
+def _parse(file: epath.Path) -> dict[str, Any]:
+    text = _read_text(file)
+    try:
+        parsed = json.loads(text)
+    except ValueError as error:
+        raise UserError(str(file), f'broken JSON ({error})', 'a JSON object', 'take the original file') from error
+    if not isinstance(parsed, dict):
+        raise UserError(str(file), f'a JSON {type(parsed).__name__}', 'a JSON object', 'take the original file')
+    return parsed
+
+
+def _read_text(file: epath.Path) -> str:
+    data = file.read_bytes()
+    mend = 'name a vocab.txt, a tokenizer.json or a SentencePiece *.model'
+    if not data:
+        raise UserError(str(file), 'an empty file', 'a vocabulary', mend)
+    try:
+        text = data.decode('utf-8-sig')
+    except UnicodeDecodeError as error:
+        raise UserError(str(file), f'no UTF-8 text (byte {error.start:,})', 'a vocabulary as text', mend) from error
+    if '\0' in text:
+        raise UserError(str(file), 'a binary file', 'a vocabulary as text', mend)
+    return text
