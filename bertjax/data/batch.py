@@ -1,0 +1,39 @@
+"""Names, shapes and dtypes of a pre-training batch: the one place that says them.
+
+| name             | shape  | dtype   | what                                                                        |
+|------------------|--------|---------|-----------------------------------------------------------------------------|
+| input_ids        | [B, S] | int32   | token ids with masks applied, `pad_id` where nothing is                     |
+| segment_ids      | [B, S] | int32   | 0 for [CLS] A [SEP] and padding, 1 for B [SEP]                              |
+| attention_mask   | [B, S] | int32   | 1 where a token is, 0 for padding                                           |
+| masked_positions | [B, P] | int32   | positions to predict, ascending, then 0 where unused                        |
+| masked_ids       | [B, P] | int32   | the ids that stood there, 0 where unused                                    |
+| masked_weights   | [B, P] | float32 | 1 where used, 0 where not                                                   |
+| nsp_labels       | [B]    | int32   | 0 B follows A (or A, B in order), 1 B is from elsewhere (or swapped)        |
+| nsp_weights      | [B]    | float32 | 1, or 0 where the row has no pair to judge                                  |
+"""
+
+import numpy as np
+
+BatchSpec = dict[str, tuple[tuple[int, ...], np.dtype]]
+
+
+def pretraining_batch_spec(rows: int, seq_len: int, max_predictions: int) -> BatchSpec:
+    """Shape and dtype of each array of a batch of `rows` rows (B), S = `seq_len`, P = `max_predictions`."""
+    tokens, predictions = (rows, seq_len), (rows, max_predictions)
+    return {
+        'input_ids': (tokens, np.dtype(np.int32)),
+        'segment_ids': (tokens, np.dtype(np.int32)),
+        'attention_mask': (tokens, np.dtype(np.int32)),
+        'masked_positions': (predictions, np.dtype(np.int32)),
+        'masked_ids': (predictions, np.dtype(np.int32)),
+        'masked_weights': (predictions, np.dtype(np.float32)),
+        'nsp_labels': ((rows,), np.dtype(np.int32)),
+        'nsp_weights': ((rows,), np.dtype(np.float32)),
+    }
+
+
+def padding_rows(spec: BatchSpec, pad_id: int = 0) -> dict[str, np.ndarray]:
+    """Rows that count for nothing: all weights and the attention mask 0, every token `pad_id`."""
+    rows = {name: np.zeros(shape, dtype) for name, (shape, dtype) in spec.items()}
+    rows['input_ids'].fill(pad_id)
+    return rows

@@ -1,0 +1,145 @@
+"""Random numbers without a generator: each is a hash of (seed, stream, n, position), and so is an index permutation.
+
+A generator has a state, and whoever wants number n must have drawn the n - 1 before it. Here example n can be made
+alone, in any order and on any host, and a whole batch costs a few array operations.
+
+The mixer is the finaliser of SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators"; the
+constants are Stafford's "Mix13"). A stream's numbers over `position` are the SplitMix64 sequence started at a key mixed
+from (seed, stream, n).
+"""
+
+import enum
+
+import numpy as np
+import numpy.typing as npt
+
+_BITS = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_ROUNDS = 6
+
+
+class Stream(enum.IntEnum):
+    """What a number is drawn for. One table, so that no two uses share their numbers; never renumber one."""
+
+    PHASE = 1
+    SHORT = 2
+    TARGET = 3
+    SPLIT = 4
+    NEXT = 5
+    FIRST = 6
+    ORDER = 7
+    FEISTEL = 8
+    OTHER_DOCUMENT = 9
+    OTHER_SENTENCE = 10
+    TRUNCATE_A = 11
+    TRUNCATE_B = 12
+    SWAP = 13
+    MASK_CHOICE = 14
+    MASK_ACTION = 15
+    MASK_TOKEN = 16
+    MASK_SPAN = 17
+
+
+def _mix_int(x: int) -> int:
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & _BITS
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & _BITS
+    return x ^ (x >> 31)
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    """The same on an array of uint64 that belongs to the caller: it is overwritten."""
+    scratch = x >> np.uint64(30)
+    x ^= scratch
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    np.right_shift(x, np.uint64(27), out=scratch)
+    x ^= scratch
+    x *= np.uint64(0x94D049BB133111EB)
+    np.right_shift(x, np.uint64(31), out=scratch)
+    x ^= scratch
+    return x
+
+
+def _unsigned(x: npt.ArrayLike) -> np.ndarray:
+    x = np.asarray(x)
+    return x if x.dtype == np.uint64 else x.astype(np.int64).view(np.uint64)
+
+
+def hash_bits(seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike = 0) -> np.ndarray:
+    """64 random bits for each (seed, stream, n, position).
+
+    Args:
+      seed: any integer; its low 64 bits count.
+      stream: what the number is for, a `Stream`.
+      n: integers, any shape: the example (or plan, or whatever counts here).
+      position: integers that broadcast against n.
+
+    Returns:
+      uint64, of the broadcast shape (at least 1-d arrays stay arrays; scalars give a 0-d array).
+    """
+    start = _mix_int((_mix_int(int(seed) & _BITS) + (int(stream) + 1) * _GOLDEN) & _BITS)
+    n, position = _unsigned(n), _unsigned(position)
+    shape = np.broadcast_shapes(n.shape, position.shape)
+    # 1-d at least: numpy warns of overflow on scalars, and wraps silently, as is meant here, on arrays.
+    key = _mix(np.atleast_1d(n) * np.uint64(_GOLDEN) + np.uint64(start))
+    step = (np.atleast_1d(position) + np.uint64(1)) * np.uint64(_GOLDEN)
+    return _mix(key + step).reshape(shape)
+
+
+def hash_int(seed: int, stream: int, n: int, position: int = 0) -> int:
+    """`hash_bits` of one number, as a Python int: a seed derived from another."""
+    return int(hash_bits(seed, stream, n, position))
+
+
+def uniform(seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike = 0) -> np.ndarray:
+    """Float64 in [0, 1), multiples of 2**-53, for each (seed, stream, n, position)."""
+    return (hash_bits(seed, stream, n, position) >> np.uint64(11)) * 2.0**-53
+
+
+def below(bound: npt.ArrayLike, seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike = 0) -> np.ndarray:
+    """Int64 uniform in 0..bound-1 for each (seed, stream, n, position); `bound` (positive, below 2**53) broadcasts."""
+    # A uniform below 1 - 2**-53 times a bound below 2**53 can round up to the bound; the minimum keeps the promise.
+    bound = np.asarray(bound, np.int64)
+    return np.minimum((uniform(seed, stream, n, position) * bound).astype(np.int64), bound - 1)
+
+
+def permute(index: npt.ArrayLike, size: npt.ArrayLike, key: npt.ArrayLike) -> np.ndarray:
+    """Where a pseudo-random permutation of 0..size-1 sends each index, computed without a table.
+
+    A Feistel network over pairs (left, right) of Z_a x Z_b with a, b about sqrt(size) and a * b >= size; what falls
+    outside 0..size-1 is sent through again until it is inside (cycle walking; rare, for a * b - size < a). Each round
+    adds a hash of one half to the other, which can be undone, so the whole is a bijection for every size.
+
+    Args:
+      index: int64 [N], each in 0..size-1.
+      size: int64, a scalar or [N]: how many are permuted, 1 to 2**62.
+      key: uint64, a scalar or [N]: which permutation.
+
+    Returns:
+      int64 [N].
+
+    Raises:
+      ValueError: an index is outside 0..size-1.
+    """
+    index, size, key = np.broadcast_arrays(np.atleast_1d(np.asarray(index, np.int64)), size, _unsigned(key))
+    size = size.astype(np.int64)
+    if (index < 0).any() or (index >= size).any():
+        raise ValueError('an index to permute lies outside 0..size-1')
+    a = np.ceil(np.sqrt(size.astype(np.float64))).astype(np.int64)
+    b = -(-size // a)
+    a, b, key = a.view(np.uint64), b.view(np.uint64), np.ascontiguousarray(key)
+    result = _feistel(index.astype(np.uint64), a, b, key)
+    outside = np.nonzero(result >= size.view(np.uint64))[0]
+    while outside.size:
+        result[outside] = _feistel(result[outside], a[outside], b[outside], key[outside])
+        outside = outside[result[outside] >= size.view(np.uint64)[outside]]
+    return result.view(np.int64)
+
+
+def _feistel(x: np.ndarray, a: np.ndarray, b: np.ndarray, key: np.ndarray) -> np.ndarray:
+    left, right = x // b, x % b
+    for i in range(_ROUNDS):
+        if i % 2:
+            right = (right + hash_bits(i, Stream.FEISTEL, key, left) % b) % b
+        else:
+            left = (left + hash_bits(i, Stream.FEISTEL, key, right) % a) % a
+    return left * b + right

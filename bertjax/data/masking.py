@@ -1,0 +1,252 @@
+"""Which positions are to be predicted and what stands there meanwhile, for a whole batch at once.
+
+The budget of a row is `rate` of its maskable positions (no [CLS], [SEP] or padding), at least 1, at most P. Units:
+
+* token: positions drawn uniformly (google-research/bert, `create_masked_lm_predictions`).
+* word: words in random order, each masked whole; one that exceeds what is left of the budget is passed over (the same
+  function with `do_whole_word_mask`).
+* span: 1 to `max_span` whole words from a random word on, a length n drawn with p(n) proportional to 1/n; shortened to
+  fit the budget, passed over where it meets one already taken (ALBERT, arXiv 1909.11942 section 3.1 and its
+  `create_pretraining_data.py`).
+
+Each position to predict then becomes [MASK], a random id, or stays, drawn on its own.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from bertjax.data.hashing import Stream, hash_bits, uniform
+from bertjax.errors import UserError
+
+UNITS = ('token', 'word', 'span')
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskOptions:
+    """How positions are masked.
+
+    Attributes:
+      rate: share of the maskable positions that are predicted.
+      mask, random: of those, the shares that become [MASK] and a random id; the rest stays as it is.
+      unit: 'token', 'word' or 'span'.
+      max_span: the most words in a span, for unit 'span'.
+      static: draw by (plan, slot) in place of the example number: a pair carries the same masks each time it comes
+        round, and `config.pairs.plans` is Google's `dupe_factor`. Otherwise masks are new each time.
+    """
+
+    rate: float = 0.15
+    mask: float = 0.8
+    random: float = 0.1
+    unit: str = 'token'
+    max_span: int = 3
+    static: bool = False
+
+    def __post_init__(self):
+        if not 0 < self.rate <= 1:
+            raise UserError(
+                'config.masking.rate', str(self.rate), 'a share above 0, at most 1', 'set it to 0.15, as BERT did'
+            )
+        for name in ('mask', 'random'):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(
+                    f'config.masking.{name}',
+                    str(getattr(self, name)),
+                    'a share from 0 to 1',
+                    'set it to 0.8 / 0.1, as BERT did',
+                )
+        if self.mask + self.random > 1 + 1e-9:
+            raise UserError(
+                'config.masking.random',
+                f'{self.random} with mask={self.mask}',
+                'mask + random of at most 1',
+                'lower one of them; what is left to 1 stays unchanged',
+            )
+        if self.unit not in UNITS:
+            raise UserError('config.masking.unit', repr(self.unit), f'one of {", ".join(UNITS)}', 'choose one of them')
+        if self.max_span < 1:
+            raise UserError('config.masking.max_span', str(self.max_span), 'at least 1', 'set it to 3, as ALBERT did')
+
+
+def replacement_ids(vocab_size: int, special_ids: np.ndarray) -> np.ndarray:
+    """Int32: the ids from which random replacements are drawn, all but special, unused and padding ones.
+
+    Raises:
+      UserError: there are none.
+    """
+    allowed = np.setdiff1d(np.arange(vocab_size, dtype=np.int32), special_ids)
+    if not allowed.size:
+        raise UserError('config.tokenizer', 'a vocabulary of special pieces only', 'words', 'train a larger vocabulary')
+    return allowed
+
+
+def mask_batch(
+    input_ids: np.ndarray,
+    maskable: np.ndarray,
+    *,
+    options: MaskOptions,
+    max_predictions: int,
+    mask_id: int,
+    allowed_ids: np.ndarray,
+    continues_word: np.ndarray,
+    seed: int,
+    n: np.ndarray,
+) -> dict[str, np.ndarray]:
+    """Masks `input_ids` in place and says what was there.
+
+    Args:
+      input_ids: int32 [B, S].
+      maskable: bool [B, S].
+      options: how.
+      max_predictions: P.
+      mask_id: the id of [MASK].
+      allowed_ids: what random replacements are drawn from, see `replacement_ids`.
+      continues_word: bool [V], the pieces that continue the word before them.
+      seed, n: what the draws are keyed by; n int64 [B].
+
+    Returns:
+      masked_positions int32 [B, P], masked_ids int32 [B, P], masked_weights float32 [B, P], as in `batch.py`.
+    """
+    seq_len = input_ids.shape[1]
+    count = maskable.sum(1)
+    budget = np.rint(count * options.rate).astype(np.int64)
+    budget = np.minimum(np.clip(budget, 1, max_predictions), count)
+    scores = hash_bits(seed, Stream.MASK_CHOICE, n[:, None], np.arange(seq_len))  # [B, S]
+    if options.unit == 'token':
+        positions = _choose_tokens(scores, maskable, budget, max_predictions)
+    else:
+        word_starts = maskable.copy()
+        word_starts[:, 1:] &= ~(continues_word[input_ids[:, 1:]] & maskable[:, :-1])
+        longest = options.max_span if options.unit == 'span' else 1
+        chosen = _choose_spans(scores, maskable, word_starts, budget, max_predictions, longest, seed, n)
+        positions = _positions_of(chosen, max_predictions)
+    used = positions < seq_len  # [B, P]
+    positions = np.where(used, positions, 0)
+    labels = np.take_along_axis(input_ids, positions, 1)
+
+    action = uniform(seed, Stream.MASK_ACTION, n[:, None], positions)
+    drawn = uniform(seed, Stream.MASK_TOKEN, n[:, None], positions)
+    drawn = allowed_ids[np.minimum((drawn * len(allowed_ids)).astype(np.int64), len(allowed_ids) - 1)]
+    masked = np.where(action < options.mask, mask_id, np.where(action < options.mask + options.random, drawn, labels))
+    row, slot = np.nonzero(used)
+    input_ids[row, positions[row, slot]] = masked[row, slot]
+    return {
+        'masked_positions': positions.astype(np.int32),
+        'masked_ids': np.where(used, labels, 0).astype(np.int32),
+        'masked_weights': used.astype(np.float32),
+    }
+
+
+def _choose_tokens(scores: np.ndarray, maskable: np.ndarray, budget: np.ndarray, most: int) -> np.ndarray:
+    """Int64 [B, P]: the `budget` maskable positions of least score, ascending, then S."""
+    rows, seq_len = scores.shape
+    low = np.uint64((1 << seq_len.bit_length()) - 1)
+    # The position rides in the low bits of its score: sorting numbers is several times faster than sorting their
+    # indices.
+    keys = np.where(maskable, (scores & ~low) | np.arange(seq_len, dtype=np.uint64), ~np.uint64(0))
+    keys.sort(axis=1)
+    positions = np.full((rows, most), seq_len, np.int64)
+    width = min(most, seq_len)
+    least = (keys[:, :width] & low).astype(np.int64)
+    positions[:, :width] = np.where(np.arange(width) < budget[:, None], least, seq_len)
+    positions.sort(axis=1)
+    return positions
+
+
+def _positions_of(chosen: np.ndarray, most: int) -> np.ndarray:
+    """Int64 [B, P]: the positions where `chosen` (bool [B, S]) holds, ascending, then S; no row has more than P."""
+    rows, seq_len = chosen.shape
+    row, position = np.nonzero(chosen)
+    counts = chosen.sum(1)
+    slot = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+    positions = np.full((rows, most), seq_len, np.int64)
+    positions[row, slot] = position
+    return positions
+
+
+def _choose_spans(
+    scores: np.ndarray,
+    maskable: np.ndarray,
+    word_starts: np.ndarray,
+    budget: np.ndarray,
+    most: int,
+    longest: int,
+    seed: int,
+    n: np.ndarray,
+) -> np.ndarray:
+    """Bool [B, S]: spans of 1..`longest` whole words, taken in order of their first word's score until the budget is
+    full.
+
+    Where every word of a row exceeds its budget, the shortest is masked all the same, cut to P positions: a row always
+    has something to predict.
+    """
+    rows, seq_len = scores.shape
+    everyone = np.arange(rows)
+    words = word_starts.sum(1)
+    width = int(words.max(initial=0))
+    if width == 0:
+        return np.zeros_like(maskable)
+    # Words by ordinal: where each starts, how many positions it has, [B, W] with room for a span beyond the last.
+    ordinal = np.cumsum(word_starts, 1) - 1  # [B, S]
+    row, position = np.nonzero(word_starts)
+    starts = np.zeros((rows, width), np.int64)
+    starts[row, ordinal[row, position]] = position
+    at = everyone[:, None] * (width + longest) + ordinal
+    sizes = np.bincount(at[maskable], minlength=rows * (width + longest)).reshape(rows, width + longest)
+    # A word whose predecessor ends elsewhere than just before it begins a segment; a span stays in its segment.
+    adjacent = np.zeros((rows, width + longest), bool)
+    adjacent[:, 1:width] = (starts[:, :-1] + sizes[:, : width - 1] == starts[:, 1:]) & (sizes[:, 1:width] > 0)
+
+    order = np.where(word_starts, scores, ~np.uint64(0))
+    low = np.uint64((1 << seq_len.bit_length()) - 1)
+    order = (order & ~low) | np.arange(seq_len, dtype=np.uint64)
+    order.sort(axis=1)
+    by_score = np.take_along_axis(ordinal, (order[:, :width] & low).astype(np.int64), 1)  # [B, W]
+
+    lengths = np.arange(1, longest + 1)
+    chances = np.cumsum(1 / lengths)
+    draws = uniform(seed, Stream.MASK_SPAN, n[:, None], np.arange(width)) if longest > 1 else None
+
+    taken = np.zeros((rows, width + longest), bool)
+    used = np.zeros(rows, np.int64)
+    active = np.nonzero(used < budget)[0]
+    for rank in range(width):
+        active = active[(used[active] < budget[active]) & (rank < words[active])]
+        if not active.size:
+            break
+        first = by_score[active, rank]
+        # How many words are there to take from here, and how many are wanted: p(length) proportional to 1/length.
+        available = np.ones(len(active), np.int64)
+        for k in range(1, longest):
+            available += (available == k) & adjacent[active, first + k]
+        if draws is None:
+            wanted = available
+        else:
+            wanted = np.searchsorted(chances, draws[active, rank] * chances[available - 1], 'right') + 1
+        total, cover, fits = (
+            np.zeros(len(active), np.int64),
+            np.zeros(len(active), np.int64),
+            np.zeros(len(active), np.int64),
+        )
+        clear = np.ones(len(active), bool)
+        for k in range(longest):
+            within = wanted > k
+            total += np.where(within, sizes[active, first + k], 0)
+            fitting = within & (used[active] + total <= budget[active])
+            clear &= ~(fitting & taken[active, first + k])
+            cover += fitting
+            fits = np.where(fitting, total, fits)
+        fits, cover = np.where(clear, fits, 0), np.where(clear, cover, 0)
+        used[active] += fits
+        for k in range(longest):
+            taken[active, first + k] |= cover > k
+
+    chosen = taken[everyone[:, None], ordinal] & maskable  # [B, S]
+    empty = np.nonzero((used == 0) & (words > 0))[0]
+    if empty.size:
+        shortest = np.argmin(np.where(sizes[empty, :width] > 0, sizes[empty, :width], seq_len + 1), 1)
+        begin = starts[empty, shortest]
+        reach = np.minimum(sizes[empty, shortest], most)
+        column = np.arange(seq_len)
+        chosen[empty] = (column >= begin[:, None]) & (column < (begin + reach)[:, None])
+    return chosen

@@ -1,0 +1,76 @@
+"""Plans on disk: walked once, then memory-mapped."""
+
+import hashlib
+import io
+import json
+import pathlib
+
+import numpy as np
+
+from bertjax.data import pairs
+from bertjax.data.pairs import CHUNK, PairOptions, Plan, Split
+from bertjax.files import write_atomic
+
+# Part of every plan's name: raise it with any change to what a walk gives.
+WALK_VERSION = 1
+
+
+def load_plans(
+    split: Split, options: PairOptions, seq_len: int, seed: int, cache_dir: str | pathlib.Path | None
+) -> list[Plan]:
+    """The `options.plans` plans of a split, from `cache_dir` where they are there and whole, else walked and put there.
+
+    A plan is named by the split's hash, the rules and the seed. `NAME.npy` holds the chunks, `NAME.json` their number,
+    checksum and the plan's other facts; a pair of files that do not agree is walked again. Processes that walk the same
+    plan at the same time write the same bytes.
+
+    Args:
+      cache_dir: a local directory, made when absent; None keeps the plans in memory.
+    """
+    pairs.check_split(split, options, seq_len)
+    rules = [WALK_VERSION, split.sha, options.mode, seq_len, options.short_probability, options.balanced, seed]
+    name = hashlib.sha256(json.dumps(rules).encode()).hexdigest()[:32]
+    plans: list[Plan] = []
+    probability = None
+    for number in range(options.plans):
+        stem = None if cache_dir is None else pathlib.Path(cache_dir) / f'plan-{name}-{number:03d}'
+        plan = None if stem is None else _read(stem)
+        if plan is None:
+            if probability is None:
+                probability = plans[0].next_probability if plans else pairs.calibrate(split, options, seq_len, seed)
+            plan = pairs.walk(split, options, seq_len, seed, number, probability)
+            if stem is not None:
+                _write(stem, plan)
+                plan = _read(stem) or plan
+        plans.append(plan)
+    return plans
+
+
+def _write(stem: pathlib.Path, plan: Plan) -> None:
+    file = io.BytesIO()
+    np.save(file, plan.chunks)
+    data = file.getbuffer()
+    facts = {
+        'chunks': len(plan.chunks),
+        'next_probability': plan.next_probability,
+        'one_sentence': plan.one_sentence,
+        'sha256': hashlib.sha256(data).hexdigest(),
+    }
+    write_atomic(stem.with_suffix('.npy'), data)
+    write_atomic(stem.with_suffix('.json'), json.dumps(facts, indent=2, sort_keys=True) + '\n')
+
+
+def _read(stem: pathlib.Path) -> Plan | None:
+    """The plan, or None when it is absent or damaged."""
+    path = stem.with_suffix('.npy')
+    try:
+        facts = json.loads(stem.with_suffix('.json').read_text(encoding='utf-8'))
+        with path.open('rb') as file:
+            if hashlib.file_digest(file, 'sha256').hexdigest() != facts['sha256']:
+                return None
+        chunks = np.load(path, mmap_mode='r', allow_pickle=False)
+        if chunks.dtype != CHUNK or chunks.shape != (facts['chunks'],):
+            return None
+        return Plan(chunks.view(np.ndarray), int(facts['one_sentence']), float(facts['next_probability']))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

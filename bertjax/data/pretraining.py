@@ -1,0 +1,246 @@
+"""Example number -> row of a pre-training batch: law 1 of the architecture, the number alone decides."""
+
+import dataclasses
+import functools
+import pathlib
+from typing import Protocol
+
+import numpy as np
+
+from bertjax.data import rows
+from bertjax.data.hashing import Stream, hash_bits, hash_int, permute
+from bertjax.data.masking import MaskOptions, mask_batch, replacement_ids
+from bertjax.data.pairs import CHUNK, PairOptions, Split, target_lengths
+from bertjax.data.plans import load_plans
+from bertjax.errors import UserError
+
+# How many examples, evenly over a cycle, the sampled figures of `report` are taken from.
+_SAMPLE = 8192
+
+
+class Vocabulary(Protocol):
+    """What is needed of a tokenizer; see `bertjax.text.tokenizer.Tokenizer`."""
+
+    vocab_size: int
+    pad_id: int
+    cls_id: int
+    sep_id: int
+    mask_id: int
+    special_ids: np.ndarray
+    continues_word: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Where an example comes from. Ranges are (first token in the split, tokens).
+
+    Attributes:
+      cycle, plan, slot: `slot` of `plan`, in the `cycle`-th time round all plans.
+      label: 0 next or in order, 1 not next or swapped.
+      paired: whether there is a pair to judge.
+      a_document, b_document: where A and B are from; of rows without pairs, the first and the last document.
+      a_drawn, b_drawn: the ranges of whole sentences, before truncation.
+      a, b: what is left of them in the row. Rows without pairs are all A; without B its length is 0.
+    """
+
+    cycle: int
+    plan: int
+    slot: int
+    label: int
+    paired: bool
+    a_document: int
+    b_document: int
+    a_drawn: tuple[int, int]
+    b_drawn: tuple[int, int]
+    a: tuple[int, int]
+    b: tuple[int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Slots:
+    """What example numbers lead to; arrays [B]. `key`: the number that the example's own draws are keyed by."""
+
+    cycle: np.ndarray
+    plan: np.ndarray
+    slot: np.ndarray
+    chunks: np.ndarray
+    document: np.ndarray
+    key: np.ndarray
+
+
+class PretrainingExamples:
+    """The examples of one phase, by number: 0, 1, 2, ... without end.
+
+    The numbers run through the plans one after the other (a cycle), then through all of them again; within a plan the
+    slots come in an order permuted by (seed, phase, cycle, plan). Each slot is used once a cycle.
+
+    Args:
+      split: one side of a token store.
+      vocabulary: a tokenizer.
+      seq_len: S.
+      max_predictions: P.
+      pairs, masking: the rules.
+      seed, phase: with the number, all that an example depends on besides the text and the rules.
+      cache_dir: a local directory where plans are kept; None keeps them in memory.
+
+    Raises:
+      UserError: lengths or rules that cannot be met, naming the config key.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        vocabulary: Vocabulary,
+        *,
+        seq_len: int,
+        max_predictions: int,
+        pairs: PairOptions,
+        masking: MaskOptions,
+        seed: int,
+        phase: int,
+        cache_dir: str | pathlib.Path | None,
+    ):
+        if not 1 <= max_predictions <= seq_len:
+            raise UserError(
+                'config.phases.max_predictions',
+                str(max_predictions),
+                f'1 to seq_len={seq_len}',
+                'use about 0.15 x seq_len',
+            )
+        self.split, self.vocabulary = split, vocabulary
+        self.seq_len, self.max_predictions = seq_len, max_predictions
+        self.pairs, self.masking = pairs, masking
+        self._allowed_ids = replacement_ids(vocabulary.vocab_size, vocabulary.special_ids)
+        self._plans = load_plans(split, pairs, seq_len, seed, cache_dir)
+        self._ends = np.cumsum([len(plan.chunks) for plan in self._plans])
+        self._walk_seed, self._seed = seed, hash_int(seed, Stream.PHASE, phase)
+
+    @property
+    def cycle_length(self) -> int:
+        """How many examples all plans hold together."""
+        return int(self._ends[-1])
+
+    def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """The examples of these numbers (int64 [B], none negative), a row each, as `batch.py` describes."""
+        slots = self._find(indices)
+        ids = (self.vocabulary.cls_id, self.vocabulary.sep_id, self.vocabulary.pad_id)
+        if self.pairs.paired:
+            segments = rows.truncate(self._draw(slots), self.seq_len, self._seed, slots.key)
+            laid_out = rows.lay_out_pairs(self.split, segments, self.seq_len, *ids)
+            labels, paired = segments.labels, segments.paired
+        else:
+            laid_out = rows.lay_out_sentences(self.split, slots.chunks, slots.document, self.seq_len, *ids)
+            labels = paired = np.zeros(len(slots.key))
+        masks = mask_batch(
+            laid_out.input_ids,
+            laid_out.maskable,
+            options=self.masking,
+            max_predictions=self.max_predictions,
+            mask_id=self.vocabulary.mask_id,
+            allowed_ids=self._allowed_ids,
+            continues_word=self.vocabulary.continues_word,
+            seed=self._seed,
+            n=slots.key,
+        )
+        return {
+            'input_ids': laid_out.input_ids,
+            'segment_ids': laid_out.segment_ids,
+            'attention_mask': laid_out.real.astype(np.int32),
+            **masks,
+            'nsp_labels': labels.astype(np.int32),
+            'nsp_weights': paired.astype(np.float32),
+        }
+
+    def describe(self, n: int) -> Source:
+        """Where example `n` comes from."""
+        slots = self._find(np.array([n]))
+        place = {name: getattr(slots, name)[0].item() for name in ('cycle', 'plan', 'slot')}
+        if not self.pairs.paired:
+            start, length, documents = slots.chunks[0].item()
+            first, row, none = slots.document[0].item(), (start, length), (start + length, 0)
+            return Source(
+                **place,
+                label=0,
+                paired=False,
+                a_document=first,
+                b_document=first + documents - 1,
+                a_drawn=row,
+                b_drawn=none,
+                a=row,
+                b=none,
+            )
+        drawn = self._draw(slots)
+        left = rows.truncate(drawn, self.seq_len, self._seed, slots.key)
+        return Source(
+            **place,
+            label=drawn.labels[0].item(),
+            paired=drawn.paired[0].item(),
+            a_document=drawn.a_document[0].item(),
+            b_document=drawn.b_document[0].item(),
+            a_drawn=(drawn.a_start[0].item(), drawn.a_length[0].item()),
+            b_drawn=(drawn.b_start[0].item(), drawn.b_length[0].item()),
+            a=(left.a_start[0].item(), left.a_length[0].item()),
+            b=(left.b_start[0].item(), left.b_length[0].item()),
+        )
+
+    @functools.cached_property
+    def report(self) -> dict[str, object]:
+        """What the examples are like, JSON-ready: counts and shares over all plans, lengths over a sample of a cycle.
+
+        `is_next` is the share of all examples, `is_next_of_two` of those from chunks of two sentences or more,
+        `one_sentence` the share of chunks of one (NotNext in 'nsp', without a pair in 'sop'); null where there are no
+        pairs or no such chunks. `real_positions` is the share of positions that are not padding; `mean_a` and `mean_b`
+        are tokens after truncation (`mean_b` over rows that have a B), `truncated` the share of rows that lost some.
+        """
+        total, paired = self.cycle_length, self.pairs.paired
+        single = sum(plan.one_sentence for plan in self._plans)
+        report = {
+            'mode': self.pairs.mode,
+            'plans': len(self._plans),
+            'examples_per_cycle': total,
+            'examples_per_plan': total / len(self._plans),
+            'one_sentence': single / total if paired else None,
+            'is_next': None,
+            'is_next_of_two': None,
+            'next_probability': None,
+        }
+        if self.pairs.mode == 'nsp':
+            following = sum(int(np.count_nonzero(plan.chunks['b'])) for plan in self._plans)
+            report['is_next'] = following / total
+            report['is_next_of_two'] = following / (total - single) if total > single else None
+            report['next_probability'] = self._plans[0].next_probability
+        slots = self._find(np.linspace(0, total - 1, min(total, _SAMPLE)).astype(np.int64))
+        if paired:
+            drawn = self._draw(slots)
+            left = rows.truncate(drawn, self.seq_len, self._seed, slots.key)
+            a, b = left.a_length, left.b_length
+            real, before = a + b + np.where(b > 0, 3, 2), drawn.a_length + drawn.b_length
+        else:
+            a, b = slots.chunks['a'].astype(np.int64), np.zeros(len(slots.key), np.int64)
+            real, before = a + slots.chunks['b'] + 1, a
+        report['sampled'] = len(real)
+        report['real_positions'] = float(real.mean() / self.seq_len)
+        report['mean_a'] = float(a.mean())
+        report['mean_b'] = float(b[b > 0].mean()) if b.any() else None
+        report['truncated'] = float((before > a + b).mean())
+        return report
+
+    def _find(self, indices: np.ndarray) -> _Slots:
+        indices = np.asarray(indices, np.int64)
+        if (indices < 0).any():
+            raise ValueError('an example number is negative')
+        cycle, rest = np.divmod(indices, self.cycle_length)
+        plan = np.searchsorted(self._ends, rest, 'right')
+        counts = np.diff(self._ends, prepend=0)
+        begin = (self._ends - counts)[plan]
+        slot = permute(rest - begin, counts[plan], hash_bits(self._seed, Stream.ORDER, cycle, plan))
+        chunks = np.empty(len(indices), CHUNK)
+        for number in np.unique(plan).tolist():
+            here = plan == number
+            chunks[here] = self._plans[number].chunks[slot[here]]
+        document = rows.locate_documents(self.split, chunks, self.pairs)
+        return _Slots(cycle, plan, slot, chunks, document, begin + slot if self.masking.static else indices)
+
+    def _draw(self, slots: _Slots) -> rows.Segments:
+        target = target_lengths(slots.document, self.pairs, self.seq_len, self._walk_seed, slots.plan)
+        return rows.draw_pairs(self.split, slots.chunks, target, slots.document, self.pairs.mode, self._seed, slots.key)

@@ -1,0 +1,185 @@
+"""From chunks to rows: what a plan leaves open is drawn here, for a whole batch at once, and tokens are laid out."""
+
+import dataclasses
+
+import numpy as np
+
+from bertjax.data.hashing import Stream, below, hash_bits
+from bertjax.data.pairs import CHUNK, PairOptions, Split
+
+
+@dataclasses.dataclass(frozen=True)
+class Segments:
+    """Two ranges of tokens for each row: int64 [B] each. `b_length` 0 where there is no B.
+
+    Attributes:
+      a_start, a_length, b_start, b_length: token offsets in the split, and counts.
+      labels: 0 B follows A, 1 B is from elsewhere, or A and B are swapped.
+      paired: bool, whether there is a pair to judge.
+      a_document, b_document: the documents they are taken from.
+    """
+
+    a_start: np.ndarray
+    a_length: np.ndarray
+    b_start: np.ndarray
+    b_length: np.ndarray
+    labels: np.ndarray
+    paired: np.ndarray
+    a_document: np.ndarray
+    b_document: np.ndarray
+
+
+def draw_pairs(
+    split: Split, chunks: np.ndarray, target: np.ndarray, document: np.ndarray, mode: str, seed: int, n: np.ndarray
+) -> Segments:
+    """The segments of pairs, whole sentences, before truncation.
+
+    NotNext takes its B from a document drawn uniformly from all but A's, from a sentence drawn uniformly, on until it
+    has the tokens that A left of the target or its document ends.
+
+    Args:
+      split: the text.
+      chunks: [B] of a plan.
+      target, document: int64 [B], of each chunk.
+      mode: 'nsp' or 'sop'.
+      seed, n: what the draws are keyed by; n int64 [B].
+    """
+    start, a, b = (chunks[name].astype(np.int64) for name in CHUNK.names)
+    offsets = split.sentence_offsets
+    a_start, b_start, b_stop = offsets[start], offsets[start + a], offsets[start + a + b]
+    a_length = b_start - a_start
+    b_document = document
+    if mode == 'sop':
+        paired = b > 0
+        swapped = paired & (hash_bits(seed, Stream.SWAP, n) >> np.uint64(63) == 1)
+        b_length = b_stop - b_start
+        a_start, b_start = np.where(swapped, b_start, a_start), np.where(swapped, a_start, b_start)
+        a_length, b_length = np.where(swapped, b_length, a_length), np.where(swapped, a_length, b_length)
+        return Segments(a_start, a_length, b_start, b_length, swapped.astype(np.int64), paired, document, b_document)
+    drawn = np.nonzero(b == 0)[0]
+    if drawn.size:
+        key = n[drawn]
+        other = below(split.num_documents - 1, seed, Stream.OTHER_DOCUMENT, key)
+        other += other >= document[drawn]
+        first, end = split.document_offsets[other], split.document_offsets[other + 1]
+        sentence = first + below(end - first, seed, Stream.OTHER_SENTENCE, key)
+        begin = offsets[sentence]
+        wanted = np.maximum(target[drawn] - a_length[drawn], 1)
+        stop = np.minimum(np.searchsorted(offsets, begin + wanted), end)
+        b_document = document.copy()
+        b_document[drawn], b_start[drawn], b_stop[drawn] = other, begin, offsets[stop]
+    labels = (b == 0).astype(np.int64)
+    return Segments(a_start, a_length, b_start, b_stop - b_start, labels, np.ones(len(n), bool), document, b_document)
+
+
+def truncate(segments: Segments, seq_len: int, seed: int, n: np.ndarray) -> Segments:
+    """Cuts pairs to S - 3 tokens (S - 2 where there is no B), as google-research/bert's `truncate_seq_pair` does.
+
+    That rule takes one token at a time from the longer segment, from B when they are equal, and tosses a coin whether
+    from its front or its end. So the longer loses tokens until they are equal, then B and A take turns; and how many of
+    a segment's tokens go at the front is the number of heads among as many coins.
+    """
+    a, b = segments.a_length, segments.b_length
+    room = np.where(b > 0, seq_len - 3, seq_len - 2)
+    surplus = np.maximum(a + b - room, 0)
+    first = np.minimum(surplus, np.abs(a - b))
+    turns = surplus - first
+    cut_a = np.where(a > b, first, 0) + turns // 2
+    cut_b = np.where(a > b, 0, first) + (turns + 1) // 2
+    return dataclasses.replace(
+        segments,
+        a_start=segments.a_start + heads(cut_a, seed, Stream.TRUNCATE_A, n),
+        a_length=a - cut_a,
+        b_start=segments.b_start + heads(cut_b, seed, Stream.TRUNCATE_B, n),
+        b_length=b - cut_b,
+    )
+
+
+def heads(coins: np.ndarray, seed: int, stream: int, n: np.ndarray) -> np.ndarray:
+    """How many of the first `coins` (int64 [B]) coins of n's stream are heads; coin t is bit t % 64 of hash t // 64."""
+    total = np.zeros(len(coins), np.int64)
+    rows, word = np.nonzero(coins > 0)[0], 0
+    while rows.size:
+        left = np.minimum(coins[rows] - 64 * word, 64).astype(np.uint64)
+        bits = hash_bits(seed, stream, n[rows], word) << (np.uint64(64) - left)
+        total[rows] += np.bitwise_count(bits)
+        word += 1
+        rows = rows[coins[rows] > 64 * word]
+    return total
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Laid out, not yet masked. `input_ids`, `segment_ids` int32 [B, S]; `real`, `maskable` bool [B, S]."""
+
+    input_ids: np.ndarray
+    segment_ids: np.ndarray
+    real: np.ndarray
+    maskable: np.ndarray
+
+
+def lay_out_pairs(split: Split, segments: Segments, seq_len: int, cls_id: int, sep_id: int, pad_id: int) -> Rows:
+    """[CLS] A [SEP] B [SEP], or [CLS] A [SEP] where there is no B; segment 1 for B and its [SEP]."""
+    rows = len(segments.a_length)
+    ids = np.full((rows, seq_len), pad_id, np.int32)
+    ids[:, 0] = cls_id
+    a_sep = 1 + segments.a_length
+    b_sep = a_sep + np.where(segments.b_length > 0, 1 + segments.b_length, 0)
+    numbers = (segments.a_start, segments.a_length, segments.b_start, segments.b_length)
+    tokens = split.tokens
+    for row, a_start, a, b_start, b in zip(ids, *(x.tolist() for x in numbers), strict=True):
+        row[1 : 1 + a] = tokens(a_start, a)
+        if b:
+            row[2 + a : 2 + a + b] = tokens(b_start, b)
+    everyone = np.arange(rows)
+    ids[everyone, a_sep] = sep_id
+    ids[everyone, b_sep] = sep_id
+    column = np.arange(seq_len)
+    real = column <= b_sep[:, None]  # [B, S]
+    in_b = (column > a_sep[:, None]) & real
+    maskable = real.copy()
+    maskable[:, 0] = False
+    maskable[everyone, a_sep] = False
+    maskable[everyone, b_sep] = False
+    return Rows(ids, in_b.astype(np.int32), real, maskable)
+
+
+def lay_out_sentences(
+    split: Split, chunks: np.ndarray, document: np.ndarray, seq_len: int, cls_id: int, sep_id: int, pad_id: int
+) -> Rows:
+    """[CLS] sentences [SEP], with another [SEP] between documents; one segment.
+
+    Args:
+      document: int64 [B], the document of each chunk's first token.
+    """
+    rows = len(chunks)
+    start, length, documents = (chunks[name].astype(np.int64) for name in CHUNK.names)
+    # One part for each document that a row touches.
+    row = np.repeat(np.arange(rows), documents)
+    ordinal = np.arange(len(row)) - np.repeat(np.cumsum(documents) - documents, documents)
+    number = document[row] + ordinal
+    bounds = (
+        split.sentence_offsets[split.document_offsets[number]],
+        split.sentence_offsets[split.document_offsets[number + 1]],
+    )
+    begin = np.maximum(start[row], bounds[0])
+    size = np.minimum((start + length)[row], bounds[1]) - begin
+    left = 1 + begin - start[row] + ordinal
+    ids = np.full((rows, seq_len), pad_id, np.int32)
+    ids[:, 0] = cls_id
+    for r, column, token, count in zip(row.tolist(), left.tolist(), begin.tolist(), size.tolist(), strict=True):
+        ids[r, column : column + count] = split.tokens(token, count)
+    ids[row, left + size] = sep_id
+    real = np.arange(seq_len) < (length + documents + 1)[:, None]  # [B, S]
+    maskable = real.copy()
+    maskable[:, 0] = False
+    maskable[row, left + size] = False
+    return Rows(ids, np.zeros_like(ids), real, maskable)
+
+
+def locate_documents(split: Split, chunks: np.ndarray, options: PairOptions) -> np.ndarray:
+    """Int64 [B]: the document in which each chunk begins."""
+    sentence = chunks['start'].astype(np.int64)
+    if not options.paired:
+        sentence = np.searchsorted(split.sentence_offsets, sentence, 'right') - 1
+    return np.searchsorted(split.document_offsets, sentence, 'right') - 1

@@ -1,0 +1,47 @@
+"""A token store and a tokenizer in memory, for the tests of data/."""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+
+class MemorySplit:
+    """The interface of a store's split over a list of documents, each a list of sentences, each an array of ids."""
+
+    def __init__(self, documents: Sequence[Sequence[np.ndarray]]):
+        sentences = [np.asarray(sentence, np.int32) for document in documents for sentence in document]
+        self._tokens = np.concatenate([*sentences, np.empty(0, np.int32)])
+        self.sentence_offsets = np.cumsum([0] + [len(sentence) for sentence in sentences], dtype=np.int64)
+        self.document_offsets = np.cumsum([0] + [len(document) for document in documents], dtype=np.int64)
+        self.num_documents, self.num_sentences, self.num_tokens = len(documents), len(sentences), len(self._tokens)
+        parts = (self._tokens, self.sentence_offsets, self.document_offsets)
+        self.sha = hashlib.sha256(b''.join(part.tobytes() for part in parts)).hexdigest()
+
+    def tokens(self, start: int, length: int) -> np.ndarray:
+        return self._tokens[start : start + length]
+
+
+class FakeVocabulary:
+    """Ids 0..4 are [PAD] [UNK] [CLS] [SEP] [MASK], 5..9 unused, the rest words, each third of which continues one."""
+
+    pad_id, unk_id, cls_id, sep_id, mask_id = range(5)
+    special_ids = np.arange(10, dtype=np.int32)
+
+    def __init__(self, vocab_size: int = 1000):
+        self.vocab_size = vocab_size
+        self.continues_word = (np.arange(vocab_size) % 3 == 0) & (np.arange(vocab_size) >= 10)
+
+
+def synthetic_split(seed: int = 0, documents: int = 200, sentences: int = 40, mean: float = 22.0) -> MemorySplit:
+    """Documents of geometric numbers of sentences, of log-normal lengths: about the shape of an encyclopaedia."""
+    rng = np.random.default_rng(seed)
+    return MemorySplit(
+        [
+            [
+                rng.integers(10, 1000, size=max(1, int(rng.lognormal(np.log(mean), 0.6))))
+                for _ in range(rng.geometric(1 / sentences))
+            ]
+            for _ in range(documents)
+        ]
+    )
