@@ -7,8 +7,8 @@ import pathlib
 
 import numpy as np
 
-from bertjax.data import pairs
-from bertjax.data.pairs import CHUNK, PairOptions, Plan, Split
+from bertjax.data import walking
+from bertjax.data.pairs import CHUNK, PairOptions, Plan, Split, check_split
 from bertjax.files import write_atomic
 
 # Part of every plan's name: raise it with any change to what a walk gives.
@@ -27,7 +27,7 @@ def load_plans(
     Args:
       cache_dir: a local directory, made when absent; None keeps the plans in memory.
     """
-    pairs.check_split(split, options, seq_len)
+    check_split(split, options, seq_len)
     rules = [WALK_VERSION, split.sha, options.mode, seq_len, options.short_probability, options.balanced, seed]
     name = hashlib.sha256(json.dumps(rules).encode()).hexdigest()[:32]
     plans: list[Plan] = []
@@ -37,8 +37,8 @@ def load_plans(
         plan = None if stem is None else _read(stem)
         if plan is None:
             if probability is None:
-                probability = plans[0].next_probability if plans else pairs.calibrate(split, options, seq_len, seed)
-            plan = pairs.walk(split, options, seq_len, seed, number, probability)
+                probability = plans[0].next_probability if plans else walking.calibrate(split, options, seq_len, seed)
+            plan = walking.walk(split, options, seq_len, seed, number, probability)
             if stem is not None:
                 _write(stem, plan)
                 plan = _read(stem) or plan
