@@ -1,0 +1,103 @@
+"""config.json of a Hugging Face BERT, from a BertConfig and back."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bertjax.errors import UserError
+from bertjax.model.config import BertConfig
+
+ACTIVATIONS = {'gelu': 'gelu', 'gelu_tanh': 'gelu_pytorch_tanh', 'relu': 'relu'}
+# Names that transformers has for the same functions.
+ACTIVATIONS_READ = {**{theirs: ours for ours, theirs in ACTIVATIONS.items()}, 'gelu_new': 'gelu_tanh'}
+
+# (our field, their key)
+FIELDS = (
+    ('vocab_size', 'vocab_size'),
+    ('num_layers', 'num_hidden_layers'),
+    ('width', 'hidden_size'),
+    ('num_heads', 'num_attention_heads'),
+    ('mlp_dim', 'intermediate_size'),
+    ('max_positions', 'max_position_embeddings'),
+    ('num_segments', 'type_vocab_size'),
+    ('dropout', 'hidden_dropout_prob'),
+    ('attention_dropout', 'attention_probs_dropout_prob'),
+    ('layer_norm_eps', 'layer_norm_eps'),
+    ('init_stddev', 'initializer_range'),
+)
+# What older files leave out means transformers' default, which is ours too for these; sizes have none.
+_OPTIONAL = {'type_vocab_size', 'hidden_dropout_prob', 'attention_probs_dropout_prob'}
+_OPTIONAL |= {'layer_norm_eps', 'initializer_range', 'max_position_embeddings'}
+
+
+def check_exportable(config: BertConfig) -> None:
+    """Refuses what Hugging Face's BERT cannot hold; cheap, to be called before training starts.
+
+    Raises:
+      UserError: a pre-LN model.
+    """
+    if config.pre_norm:
+        raise UserError(
+            'config.model.pre_norm',
+            'True with config.export on',
+            "False, as Hugging Face's BERT normalises after each block and has no place for the final norm",
+            'set config.export=False to train it all the same, or config.model.pre_norm=False',
+        )
+
+
+def architecture(config: BertConfig) -> str:
+    """transformers' class for this model.
+
+    A left-to-right model without pair head stays a BertForMaskedLM: with `is_decoder` set that class hides the keys
+    to the right, and its loss is on the masked positions themselves as ours is, where BertLMHeadModel, which loads
+    the same tensors, shifts the labels.
+    """
+    return 'BertForPreTraining' if config.nsp else 'BertForMaskedLM'
+
+
+def to_json(config: BertConfig, pad_id: int) -> dict[str, Any]:
+    """What config.json holds.
+
+    Raises:
+      UserError: see `check_exportable`.
+    """
+    check_exportable(config)
+    return {
+        'architectures': [architecture(config)],
+        'model_type': 'bert',
+        'hidden_act': ACTIVATIONS[config.activation],
+        'is_decoder': config.causal,
+        'pad_token_id': pad_id,
+        'position_embedding_type': 'absolute',
+        'tie_word_embeddings': True,
+        'torch_dtype': 'float32',
+        'use_cache': False,
+        **{theirs: getattr(config, ours) for ours, theirs in FIELDS},
+    }
+
+
+def from_json(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Fields of a BertConfig from a config.json.
+
+    Raises:
+      UserError: another kind of model, or a BERT with parts that ours lacks.
+    """
+
+    def refuse(key: str, expected: str, mend: str) -> None:
+        raise UserError(where, f'{key} {values.get(key)!r}', expected, mend)
+
+    other = 'give a directory of a BERT'
+    if values.get('model_type', 'bert') != 'bert':
+        refuse('model_type', "'bert'", f'{other}: the tensors of other families mean other things')
+    if values.get('hidden_act', 'gelu') not in ACTIVATIONS_READ:
+        refuse('hidden_act', 'one of ' + ', '.join(ACTIVATIONS_READ), other)
+    if values.get('position_embedding_type', 'absolute') != 'absolute':
+        refuse('position_embedding_type', "'absolute'", other)
+    if values.get('add_cross_attention', False):
+        refuse('add_cross_attention', 'False', f'{other}, not of a decoder on an encoder')
+    fields = {ours: values[theirs] for ours, theirs in FIELDS if theirs in values}
+    for ours, theirs in FIELDS:
+        if ours not in fields and theirs not in _OPTIONAL:
+            refuse(theirs, 'a number', other)
+    fields['activation'] = ACTIVATIONS_READ[values.get('hidden_act', 'gelu')]
+    fields['causal'] = bool(values.get('is_decoder', False))
+    return fields

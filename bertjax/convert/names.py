@@ -1,0 +1,140 @@
+"""The one table that joins our parameter names to Hugging Face's; both directions are made from it."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+LAYERS = 'encoder/layers/'  # an entry that starts so stands for one tensor of every block
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """How a tensor of ours lies in the other program.
+
+    Attributes:
+      give: our array and the number of real pieces -> theirs.
+      take: their array and our shape -> ours.
+    """
+
+    give: Callable[[np.ndarray, int], np.ndarray]
+    take: Callable[[np.ndarray, tuple[int, ...]], np.ndarray]
+
+
+def _kernel(in_dims: int) -> Kind:
+    """Ours [in..., out...], torch's [out, in], all dimensions of a side run together."""
+
+    def give(x: np.ndarray, vocab_size: int) -> np.ndarray:
+        return x.reshape(int(np.prod(x.shape[:in_dims])), -1).T
+
+    return Kind(give, lambda x, shape: x.T.reshape(shape))
+
+
+def _pad_rows(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    return np.pad(x, [(0, shape[0] - x.shape[0])] + [(0, 0)] * (x.ndim - 1))
+
+
+KERNEL = _kernel(1)
+KERNEL_FROM_HEADS = _kernel(2)
+SAME = Kind(lambda x, vocab_size: x, lambda x, shape: x)
+FLAT = Kind(lambda x, vocab_size: x.reshape(-1), lambda x, shape: x.reshape(shape))
+ROWS = Kind(lambda x, vocab_size: x[:vocab_size], _pad_rows)  # a row a piece; the vocabulary's padding stays here
+
+
+def _pair(ours: str, theirs: str, kernel: Kind = KERNEL, bias: Kind = SAME) -> list[tuple[str, str, Kind]]:
+    return [(f'{ours}/kernel', f'{theirs}.weight', kernel), (f'{ours}/bias', f'{theirs}.bias', bias)]
+
+
+def _norm(ours: str, theirs: str) -> list[tuple[str, str, Kind]]:
+    return [(f'{ours}/scale', f'{theirs}.weight', SAME), (f'{ours}/bias', f'{theirs}.bias', SAME)]
+
+
+_BLOCK = 'bert.encoder.layer.{i}.'
+
+# (our path, Hugging Face's name, kind)
+TABLE: tuple[tuple[str, str, Kind], ...] = (
+    ('encoder/embeddings/token/embedding', 'bert.embeddings.word_embeddings.weight', ROWS),
+    ('encoder/embeddings/position/embedding', 'bert.embeddings.position_embeddings.weight', SAME),
+    ('encoder/embeddings/segment/embedding', 'bert.embeddings.token_type_embeddings.weight', SAME),
+    *_norm('encoder/embeddings/norm', 'bert.embeddings.LayerNorm'),
+    *_pair(f'{LAYERS}attention/query', f'{_BLOCK}attention.self.query', KERNEL, FLAT),
+    *_pair(f'{LAYERS}attention/key', f'{_BLOCK}attention.self.key', KERNEL, FLAT),
+    *_pair(f'{LAYERS}attention/value', f'{_BLOCK}attention.self.value', KERNEL, FLAT),
+    *_pair(f'{LAYERS}attention/output', f'{_BLOCK}attention.output.dense', KERNEL_FROM_HEADS),
+    *_norm(f'{LAYERS}attention_norm', f'{_BLOCK}attention.output.LayerNorm'),
+    *_pair(f'{LAYERS}mlp/up', f'{_BLOCK}intermediate.dense'),
+    *_pair(f'{LAYERS}mlp/down', f'{_BLOCK}output.dense'),
+    *_norm(f'{LAYERS}mlp_norm', f'{_BLOCK}output.LayerNorm'),
+    *_pair('pooler', 'bert.pooler.dense'),
+    *_pair('mlm/dense', 'cls.predictions.transform.dense'),
+    *_norm('mlm/norm', 'cls.predictions.transform.LayerNorm'),
+    ('mlm/bias', 'cls.predictions.bias', ROWS),
+    *_pair('nsp', 'cls.seq_relationship'),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One tensor: our path with stacked layers, the block it belongs to (None outside of blocks), theirs."""
+
+    ours: str
+    layer: int | None
+    theirs: str
+    kind: Kind
+
+    def their_shape(self, shape: tuple[int, ...], vocab_size: int) -> tuple[int, ...]:
+        """The shape that their tensor has when ours (of one block) has `shape`."""
+        return self.kind.give(np.broadcast_to(np.float32(0), shape), vocab_size).shape
+
+
+def entries(num_layers: int, ours: Mapping[str, object]) -> Iterator[Entry]:
+    """The table written out for a model: an entry for each of their tensors whose path is in `ours`."""
+    for path, theirs, kind in TABLE:
+        if path not in ours:
+            continue
+        if path.startswith(LAYERS):
+            for i in range(num_layers):
+                yield Entry(path, i, theirs.format(i=i), kind)
+        else:
+            yield Entry(path, None, theirs, kind)
+
+
+def to_huggingface(params: Mapping[str, np.ndarray], num_layers: int, vocab_size: int) -> dict[str, np.ndarray]:
+    """Their tensors from ours (flat paths, layers stacked), contiguous.
+
+    Raises:
+      KeyError: a path that the table does not know: it would be lost.
+    """
+    unknown = sorted(set(params) - {path for path, _, _ in TABLE})
+    if unknown:
+        raise KeyError(f'convert/names.py has no name for {unknown}')
+    tensors = {}
+    for entry in entries(num_layers, params):
+        x = params[entry.ours]
+        x = x if entry.layer is None else x[entry.layer]
+        tensors[entry.theirs] = np.ascontiguousarray(entry.kind.give(x, vocab_size))
+    return tensors
+
+
+def from_huggingface(
+    tensors: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], num_layers: int
+) -> dict[str, np.ndarray]:
+    """Our arrays (flat paths, layers stacked) from theirs; a path with any tensor absent is left out.
+
+    Args:
+      tensors: by their names, of the shapes that `Entry.their_shape` gives.
+      shapes: of our arrays, by path.
+      num_layers: blocks.
+    """
+    found: dict[str, list[np.ndarray]] = {}
+    for entry in entries(num_layers, shapes):
+        shape = shapes[entry.ours] if entry.layer is None else shapes[entry.ours][1:]
+        if entry.theirs in tensors:
+            found.setdefault(entry.ours, []).append(entry.kind.take(tensors[entry.theirs], shape))
+    params = {}
+    for path, arrays in found.items():
+        if not path.startswith(LAYERS):
+            params[path] = np.ascontiguousarray(arrays[0])
+        elif len(arrays) == num_layers:
+            params[path] = np.stack(arrays)
+    return params

