@@ -42,15 +42,20 @@ def walk(
 def calibrate(split: Split, options: PairOptions, seq_len: int, seed: int) -> float:
     """The chance of IsNext, where a chunk has two sentences or more, that makes half of the whole stream IsNext.
 
-    The share of one-sentence chunks depends on it (sentences put back make chunks), so the walk of plan 0 is repeated
-    until it agrees with itself. With more than half one-sentence chunks it is 1, and the report shows what is left.
+    The share of one-sentence chunks depends on it (sentences put back make chunks), so the walks are repeated until they
+    agree with it: all plans of a small corpus, as many of a large one as give a figure without noise. With more than
+    half one-sentence chunks it is 1, and the report shows what is left.
     """
     if not options.balanced:
         return 0.5
+    plans = range(min(options.plans, -(-_BLOCK // split.num_sentences)))
     probability = 0.5
     for _ in range(8):
-        chunks = walk(split, options, seq_len, seed, 0, probability).chunks
-        share = np.count_nonzero(chunks['b']) / len(chunks)
+        following = total = 0
+        for plan in plans:
+            chunks = walk(split, options, seq_len, seed, plan, probability).chunks
+            following, total = following + np.count_nonzero(chunks['b']), total + len(chunks)
+        share = following / total
         if abs(share - 0.5) < 5e-4 or share == 0:
             break
         probability = min(1.0, probability * 0.5 / share)

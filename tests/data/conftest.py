@@ -1,0 +1,36 @@
+"""Text for the tests of data/: synthetic, and real where it is there."""
+
+import gzip
+import pathlib
+
+import pytest
+from data_fakes import FakeVocabulary, MemorySplit, synthetic_split
+
+from bertjax.text.sentences import split_sentences
+from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+
+
+@pytest.fixture(scope='session')
+def vocabulary() -> FakeVocabulary:
+    return FakeVocabulary()
+
+
+@pytest.fixture(scope='session')
+def split() -> MemorySplit:
+    return synthetic_split()
+
+
+@pytest.fixture(scope='session')
+def english(shared: pathlib.Path) -> Tokenizer:
+    return load_tokenizer(shared / 'vocab' / 'bert-base-uncased-vocab.txt')
+
+
+@pytest.fixture(scope='session')
+def wikipedia(shared: pathlib.Path, english: Tokenizer) -> MemorySplit:
+    """English Wikipedia: the first 600 articles of the shared text, tokenised, a sentence at a time."""
+    with gzip.open(shared / 'corpus' / 'enwiki-00.txt.gz', 'rt', encoding='utf-8') as file:
+        articles = file.read().split('\n\n')[:600]
+    documents = [[s for line in article.splitlines() for s in split_sentences(line)] for article in articles]
+    ids = iter(english.encode([sentence for document in documents for sentence in document]))
+    tokenised = [[s for s in (next(ids) for _ in document) if len(s)] for document in documents]
+    return MemorySplit([document for document in tokenised if document])

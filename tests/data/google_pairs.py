@@ -1,0 +1,65 @@
+"""Google's pairing, written down plainly for comparison: a document at a time, a sentence at a time, one generator."""
+
+import dataclasses
+import itertools
+import random
+
+import numpy as np
+from data_fakes import MemorySplit
+
+
+@dataclasses.dataclass
+class Pair:
+    """Token counts after truncation, and what led to them."""
+
+    a: int
+    b: int
+    is_next: bool
+    chunk_sentences: int
+    front_a: int
+    front_b: int
+
+
+def truncate(a: int, b: int, room: int, coin_a, coin_b) -> tuple[int, int, int, int]:
+    """Takes tokens off one by one: what is left of both, and how many of each went at the front."""
+    front_a = front_b = 0
+    while a + b > room:
+        if a > b:
+            a, front_a = a - 1, front_a + coin_a()
+        else:
+            b, front_b = b - 1, front_b + coin_b()
+    return a, b, front_a, front_b
+
+
+def google_pass(split: MemorySplit, seq_len: int, rng: random.Random, short_probability: float = 0.1) -> list[Pair]:
+    """One pass over all documents, by the rules of google-research/bert."""
+    lengths = np.diff(split.sentence_offsets).tolist()
+    bounds = split.document_offsets.tolist()
+    documents = [lengths[i:j] for i, j in itertools.pairwise(bounds)]
+    room = seq_len - 3
+    found = []
+    for number, document in enumerate(documents):
+        target = rng.randint(2, room) if rng.random() < short_probability else room
+        chunk, i = [], 0
+        while i < len(document):
+            chunk.append(document[i])
+            if i == len(document) - 1 or sum(chunk) >= target:
+                a_end = rng.randint(1, len(chunk) - 1) if len(chunk) > 1 else 1
+                a = sum(chunk[:a_end])
+                is_next = len(chunk) > 1 and rng.random() < 0.5
+                if is_next:
+                    b = sum(chunk[a_end:])
+                else:
+                    other = rng.choice([k for k in (rng.randrange(len(documents)) for _ in range(10)) if k != number])
+                    b = 0
+                    for length in documents[other][rng.randrange(len(documents[other])) :]:
+                        b += length
+                        if b >= target - a:
+                            break
+                    i -= len(chunk) - a_end
+                coin = lambda: int(rng.random() < 0.5)  # noqa: E731
+                a, b, front_a, front_b = truncate(a, b, room, coin, coin)
+                found.append(Pair(a, b, is_next, len(chunk), front_a, front_b))
+                chunk = []
+            i += 1
+    return found

@@ -1,0 +1,212 @@
+"""Walks over sentence lengths: equal to the plain loop, complete, and of the statistics of Google's own algorithm."""
+
+import random
+import time
+
+import numpy as np
+import pytest
+from data_fakes import MemorySplit, synthetic_split
+from google_pairs import google_pass
+
+from bertjax.data.hashing import Stream, below, uniform
+from bertjax.data.pairs import MODES, PairOptions, check_split, target_lengths
+from bertjax.data.walking import calibrate, walk
+from bertjax.errors import UserError
+
+
+def plain_walk(split, seq_len, seed, plan, sop=False):
+    """Google's loop over one sentence after the other, with the coins that the walk draws."""
+    lengths = np.diff(split.sentence_offsets)
+    for document in range(split.num_documents):
+        target = target_lengths(np.array([document]), PairOptions(), seq_len, seed, np.array(plan))[0]
+        i, last = split.document_offsets[document], split.document_offsets[document + 1] - 1
+        chunk = []
+        while i <= last:
+            chunk.append(i)
+            if i == last or lengths[chunk].sum() >= target:
+                start, size = chunk[0], len(chunk)
+                a = 1 if size == 1 else 1 + int(below(size - 1, seed, Stream.SPLIT, plan, start))
+                together = sop or uniform(seed, Stream.NEXT, plan, start) < 0.5
+                yield int(start), a, size - a if size > 1 and together else 0
+                if not sop and not (size > 1 and together):
+                    i -= size - a
+                chunk = []
+            i += 1
+
+
+@pytest.mark.parametrize('mode', ['nsp', 'sop'])
+@pytest.mark.parametrize('seq_len', [5, 32, 128, 512])
+def test_pairs_are_those_of_the_plain_loop(split, seq_len, mode):
+    chunks = walk(split, PairOptions(mode=mode), seq_len, 9, 2).chunks
+    assert chunks.tolist() == list(plain_walk(split, seq_len, 9, 2, sop=mode == 'sop'))
+
+
+@pytest.mark.parametrize('mode', MODES)
+@pytest.mark.parametrize('seq_len', [16, 128])
+def test_blocks_change_nothing(split, mode, seq_len):
+    options = PairOptions(mode=mode)
+    whole = walk(split, options, seq_len, 0, 1)
+    for block in (1, 50, 1000):
+        parts = walk(split, options, seq_len, 0, 1, block=block)
+        assert np.array_equal(parts.chunks, whole.chunks)
+        assert parts.one_sentence == whole.one_sentence
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_a_walk_depends_on_seed_and_plan_alone(split, mode):
+    options = PairOptions(mode=mode)
+    first = walk(split, options, 64, 0, 0).chunks
+    assert np.array_equal(first, walk(split, options, 64, 0, 0).chunks)
+    assert not np.array_equal(first, walk(split, options, 64, 0, 1).chunks)
+    assert not np.array_equal(first, walk(split, options, 64, 1, 0).chunks)
+
+
+@pytest.mark.parametrize('mode', ['nsp', 'sop'])
+@pytest.mark.parametrize('seq_len', [8, 128])
+def test_every_sentence_enters_a_or_a_true_b_once_in_every_plan(split, mode, seq_len):
+    for plan in range(3):
+        chunks = walk(split, PairOptions(mode=mode), seq_len, 4, plan).chunks
+        size = chunks['a'] + chunks['b']
+        assert np.array_equal(chunks['start'], np.cumsum(size) - size)
+        assert size.sum() == split.num_sentences
+        # And no chunk leaves its document.
+        first, last = (
+            np.searchsorted(split.document_offsets, x, 'right') for x in (chunks['start'], chunks['start'] + size - 1)
+        )
+        assert np.array_equal(first, last)
+
+
+def rows_of(split, mode, seq_len, plan):
+    chunks = walk(split, PairOptions(mode=mode), seq_len, 4, plan).chunks
+    return chunks, chunks['start'], chunks['start'] + chunks['a']
+
+
+@pytest.mark.parametrize('mode', ['full_sentences', 'doc_sentences'])
+@pytest.mark.parametrize('seq_len', [8, 128, 512])
+def test_rows_of_sentences_hold_every_token_once(split, mode, seq_len):
+    document_tokens = split.sentence_offsets[split.document_offsets]
+    for plan in range(3):
+        chunks, begin, end = rows_of(split, mode, seq_len, plan)
+        assert begin[0] == 0
+        assert np.array_equal(begin[1:], end[:-1])
+        assert end[-1] == split.num_tokens
+        touched = np.searchsorted(document_tokens, end) - np.searchsorted(document_tokens, begin, 'right') + 1
+        assert np.array_equal(chunks['b'], touched)
+        assert (chunks['a'] + chunks['b'] + 1 <= seq_len).all()
+        assert mode == 'full_sentences' or (chunks['b'] == 1).all()
+
+
+@pytest.mark.parametrize('mode', ['full_sentences', 'doc_sentences'])
+def test_rows_of_sentences_are_full_and_break_between_sentences(split, mode):
+    seq_len, offsets = 128, split.sentence_offsets
+    chunks, begin, end = rows_of(split, mode, seq_len, 0)
+    lengths = np.diff(offsets)
+    assert lengths.max() > seq_len - 2  # else there is no long sentence to cut in this test
+    cut = ~np.isin(end, offsets)
+    inside = np.searchsorted(offsets, end[cut], 'right') - 1
+    assert (lengths[inside] > seq_len - 2).all()
+    # What comes next would not have fitted, but in first rows and, within documents, in last rows.
+    first_of_next = np.minimum(offsets[np.searchsorted(offsets, end, 'right') % len(offsets)] - end, seq_len - 2)
+    document_tokens = offsets[split.document_offsets]
+    crosses = np.isin(end, document_tokens)
+    full = chunks['a'] + chunks['b'] + 1 + first_of_next + crosses > seq_len
+    exempt = np.zeros(len(chunks), bool)
+    exempt[[0, -1]] = True
+    if mode == 'doc_sentences':
+        exempt |= crosses | np.isin(begin, document_tokens)
+    assert (full | exempt).all()
+    assert exempt.mean() < 0.9
+
+
+def test_documents_that_fit_in_one_row_stay_whole():
+    split = MemorySplit([[[10] * 20, [10] * 10], [[10] * 30], [[10] * 31]])
+    for plan in range(20):
+        chunks = walk(split, PairOptions(mode='doc_sentences'), 32, 0, plan).chunks
+        assert chunks.tolist()[:2] == [(0, 30, 1), (30, 30, 1)]
+
+
+def test_target_lengths_are_full_but_for_a_tenth_that_is_uniform():
+    documents = np.arange(100_000)
+    targets = target_lengths(documents, PairOptions(), 66, 0, np.int64(0))
+    short = targets[targets < 63]
+    assert targets.max() == 63
+    assert abs(len(short) / len(documents) - 0.1 * 61 / 62) < 5 * np.sqrt(0.09 / len(documents))
+    counts = np.bincount(short, minlength=63)
+    assert not counts[:2].any()
+    expected = len(short) / 61
+    assert ((counts[2:] - expected) ** 2).sum() / expected < 60 + 5 * np.sqrt(120)
+    assert (target_lengths(documents, PairOptions(short_probability=0.0), 66, 0, np.int64(0)) == 63).all()
+
+
+def test_half_of_the_chunks_of_two_sentences_or_more_are_next(split):
+    plans = [walk(split, PairOptions(), 128, 1, plan) for plan in range(10)]
+    total, single = sum(len(plan.chunks) for plan in plans), sum(plan.one_sentence for plan in plans)
+    following = sum(np.count_nonzero(plan.chunks['b']) for plan in plans)
+    assert abs(following / (total - single) - 0.5) < 0.01
+    assert 0.03 < single / total < 0.2
+
+
+@pytest.mark.parametrize('seq_len', [64, 128, 512])
+def test_balanced_makes_half_of_the_stream_next(split, seq_len):
+    options = PairOptions(balanced=True)
+    probability = calibrate(split, options, seq_len, 3)
+    plans = [walk(split, options, seq_len, 3, plan, probability).chunks for plan in range(10)]
+    following = np.count_nonzero(np.concatenate(plans)['b'])
+    assert probability > 0.5
+    assert abs(following / sum(map(len, plans)) - 0.5) < 0.01
+
+
+def test_balanced_does_what_it_can_when_chunks_hold_one_sentence():
+    split = MemorySplit([[[10] * 200] * 5 + [[10] * 10] * 2] * 50)
+    assert calibrate(split, PairOptions(balanced=True), 64, 0) == 1.0
+
+
+def test_a_hundred_thousand_sentences_take_a_fraction_of_a_second():
+    split = synthetic_split(documents=2500)
+    assert split.num_sentences > 80_000
+    best = min(timed(split) for _ in range(3))
+    assert best < 0.3 * split.num_sentences / 100_000
+
+
+def timed(split):
+    start = time.perf_counter()
+    walk(split, PairOptions(), 128, 0, 0)
+    return time.perf_counter() - start
+
+
+@pytest.mark.parametrize('count', [0, 1])
+def test_next_sentence_pairs_need_two_documents(count):
+    split = MemorySplit([[[10, 11, 12]] * 9] * count)
+    with pytest.raises(UserError, match=r'config\.corpus'):
+        check_split(split, PairOptions(), 128)
+    if count:
+        check_split(split, PairOptions(mode='sop'), 128)
+
+
+def test_rows_too_short_for_a_pair_are_refused(split):
+    with pytest.raises(UserError, match='seq_len'):
+        check_split(split, PairOptions(), 4)
+
+
+@pytest.mark.parametrize(
+    'key, options',
+    [
+        ('mode', {'mode': 'nps'}),
+        ('plans', {'plans': 0}),
+        ('short_probability', {'short_probability': 1.5}),
+        ('balanced', {'mode': 'sop', 'balanced': True}),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_by_their_key(key, options):
+    with pytest.raises(UserError) as refusal:
+        PairOptions(**options)
+    assert refusal.value.where == f'config.pairs.{key}'
+
+
+@pytest.mark.parametrize('seq_len', [128, 512])
+def test_examples_a_pass_agree_with_googles_algorithm(split, seq_len):
+    ours = [len(walk(split, PairOptions(), seq_len, 0, plan).chunks) for plan in range(40)]
+    theirs = [len(google_pass(split, seq_len, random.Random(i))) for i in range(20)]
+    error = np.sqrt(np.var(ours) / len(ours) + np.var(theirs) / len(theirs))
+    assert abs(np.mean(ours) - np.mean(theirs)) < 4 * error
+    assert error < 0.03 * np.mean(theirs)  # the comparison says something
