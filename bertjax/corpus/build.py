@@ -1,0 +1,275 @@
+"""From text to a token store: plan, units in worker processes, merge, manifest.
+
+What `kill -9` leaves is continued unit by unit to identical bytes; what was made from other text, with another
+tokenizer or other settings is thrown away, aloud.
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+from collections.abc import Iterator, Sequence
+
+from absl import logging
+from etils import epath
+
+from bertjax.corpus import merge, plan, readers, report, sources, store, workers
+from bertjax.corpus.options import CorpusOptions
+from bertjax.corpus.progress import Progress
+from bertjax.corpus.unit import id_dtype, problem_error
+from bertjax.errors import UserError
+from bertjax.files import write_atomic
+from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+
+
+def build_store(
+    spec: str | Sequence[str],
+    directory: epath.PathLike,
+    tokenizer: str | os.PathLike | Tokenizer,
+    options: CorpusOptions = CorpusOptions(),  # noqa: B008  Frozen.
+    *,
+    progress: bool = True,
+) -> dict:
+    """Builds the token store of a corpus, or continues a killed build, or finds it there already.
+
+    Args:
+      spec: path, glob, directory, 'pydoc:', 'tfds:NAME@split#feature', or several of them joined by commas; no weights
+        (each weighted component of `parse_mixture` is built by a call of its own).
+      directory: where the store goes; a local path.
+      tokenizer: a tokenizer, or the path of one.
+      options: see `CorpusOptions`.
+      progress: show a progress bar (on a terminal) or now and then a line of log.
+
+    Returns:
+      The corpus report, which is in the manifest too.
+
+    Raises:
+      UserError: nothing matches, no document is left, broken input when strict, a directory that holds something else.
+    """
+    if '://' in os.fspath(directory):
+        found, mend = f'the remote path {os.fspath(directory)!r}', 'give a directory on a local disk'
+        raise UserError('store', found, 'a local directory: a store is memory-mapped', mend)
+    tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
+    directory = pathlib.Path(directory)
+    found = sources.resolve(_unweighted(spec), options.text_key)
+    identity = _identity(found, tokenizer, options)
+    _check_place(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    with _only_builder(directory):
+        finished = _finished_store(directory, identity, found)
+        if finished:
+            logging.info('The token store in %s is up to date.', directory)
+            return finished['report']
+        manifest = _build(directory, found, identity, tokenizer, options, progress)
+        _tidy(directory, manifest)
+    return manifest['report']
+
+
+def _unweighted(spec: str | Sequence[str]) -> list[str]:
+    specs = [spec] if isinstance(spec, str) else list(spec)
+    for one in specs:
+        if any(weight is not None for _, weight in sources.parse_mixture(one)):
+            raise UserError('config.corpus', f'the weights of {one!r}', 'one component a store', 'build each by itself')
+    return specs
+
+
+def _identity(found: list[sources.Source], tokenizer: Tokenizer, options: CorpusOptions) -> dict:
+    """What decides about the store's bytes and can be known before reading."""
+    names = [[source.kind, source.name, source.size] for source in found]
+    return {
+        'version': store.STORE_VERSION,
+        'tokenizer': {
+            'fingerprint': tokenizer.fingerprint,
+            'family': tokenizer.family,
+            'lowercase': tokenizer.lowercase,
+            'vocab_size': tokenizer.vocab_size,
+        },
+        'settings': options.settings(),
+        'inputs': {
+            'count': len(found),
+            'size': sum(source.size for source in found),
+            'first': [source.name for source in found[:20]],
+            'names': hashlib.sha256(json.dumps(names).encode()).hexdigest(),
+        },
+    }
+
+
+def _check_place(directory: pathlib.Path) -> None:
+    """Refuses to build into a directory that holds something else."""
+    if not directory.exists():
+        return
+    if not directory.is_dir():
+        raise UserError(str(directory), 'a file', 'a directory for the store', 'give another path')
+    mine = ('manifest.json', 'partial')
+    names = [path.name for path in directory.iterdir() if not path.name.startswith('.')]
+    if names and not any(name in mine for name in names):
+        raise UserError(
+            str(directory), f'files of something else ({", ".join(sorted(names)[:3])})',
+            'an empty directory or a store', 'give another path',
+        )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _only_builder(directory: pathlib.Path) -> Iterator[None]:
+    """Two builders of one store would spoil each other's files."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            found, mend = 'another process that builds it', 'wait for it, or end it'
+            raise UserError(str(directory), found, 'one builder of a store', mend) from error
+        except OSError:  # A file system without locks.
+            logging.warning('%s cannot be locked: start no second build there.', directory)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _finished_store(directory: pathlib.Path, identity: dict, found: list[sources.Source]) -> dict | None:
+    """The manifest of a finished store of the same text and settings, else None."""
+    path = directory / 'manifest.json'
+    if not path.exists():
+        return None
+    manifest = store.read_manifest(directory)
+    changed = [key for key in ('tokenizer', 'settings', 'inputs') if not _holds(manifest[key], identity[key])]
+    built = path.stat().st_mtime_ns
+    newer = [
+        source.name
+        for source in found
+        if source.kind == 'file' and source.stamp.isdigit() and int(source.stamp) > built
+    ]
+    if not changed and not newer:
+        _tidy(directory, manifest)
+        return manifest
+    reason = f'other {" and ".join(changed)}' if changed else f'{newer[0]} changed since'
+    logging.warning('The token store in %s was built from %s: it is built again.', directory, reason)
+    path.unlink()
+    return None
+
+
+def _holds(manifest: dict, wanted: dict) -> bool:
+    return all(manifest.get(key) == value for key, value in wanted.items())
+
+
+def _tidy(directory: pathlib.Path, manifest: dict) -> None:
+    """Removes what only an unfinished store needs."""
+    shutil.rmtree(directory / 'partial', ignore_errors=True)
+    kept = {entry['file'] for entry in store.manifest_files(manifest)}
+    for path in directory.glob('*.tokens'):
+        if path.name not in kept:
+            path.unlink()
+
+
+def _prepare(directory: pathlib.Path, facts: dict) -> set[int]:
+    """Makes the place for partial work and returns the units that are done already."""
+    partial = directory / 'partial'
+    text = json.dumps(facts, indent=1)
+    previous = partial / 'plan.json'
+    done: set[int] = set()
+    if previous.exists() and previous.read_text('utf-8') == text:
+        done = {int(path.stem) for path in partial.glob('[0-9]*.json') if _is_whole(directory, path)}
+        logging.info('Continuing the build in %s: %d of %d units are done.', directory, len(done), len(facts['units']))
+    else:
+        if partial.exists():
+            logging.warning('The unfinished build in %s is of other text or settings: it is thrown away.', directory)
+        shutil.rmtree(partial, ignore_errors=True)
+        for path in directory.glob('*.tokens'):
+            path.unlink()
+    partial.mkdir(parents=True, exist_ok=True)
+    for path in [*directory.glob('.*.tmp-*'), *partial.glob('.*.tmp-*')]:
+        path.unlink()
+    if not previous.exists():
+        write_atomic(previous, text)
+    return done
+
+
+def _is_whole(directory: pathlib.Path, record: pathlib.Path) -> bool:
+    """Whether the files that a unit's record names are there in their sizes."""
+    sizes = json.loads(record.read_text('utf-8'))['files']
+    places = {name: directory / ('' if name.endswith('.tokens') else 'partial') / name for name in sizes}
+    return all(path.exists() and path.stat().st_size == sizes[name] for name, path in places.items())
+
+
+def _build(
+    directory: pathlib.Path,
+    found: list[sources.Source],
+    identity: dict,
+    tokenizer: Tokenizer,
+    options: CorpusOptions,
+    progress: bool,
+) -> dict:
+    units = plan.plan_units(found, options.format)
+    stamps = [[source.path, source.size, source.stamp] for source in found]
+    cut = [[dataclasses.astuple(part) for part in parts] for parts in units]
+    done = _prepare(directory, {'identity': identity, 'inputs': stamps, 'units': cut, 'strict': options.strict})
+    todo = [number for number in range(len(units)) if number not in done]
+    total = sum(part.end - part.begin for number in todo for part in units[number])
+    if todo:
+        with Progress(total, shown=progress) as watcher:
+            workers.run_units(directory, {number: units[number] for number in todo}, tokenizer, options, watcher)
+    finished = []
+    for number in range(len(units)):
+        record = json.loads((directory / 'partial' / f'{number:05d}.json').read_text('utf-8'))
+        finished.append(merge.Unit(number, record, directory))
+    return _merge(directory, finished, identity, tokenizer, options)
+
+
+def _merge(
+    directory: pathlib.Path, units: list[merge.Unit], identity: dict, tokenizer: Tokenizer, options: CorpusOptions
+) -> dict:
+    statistics = report.Statistics()
+    read = sum(unit.record['documents'] for unit in units)
+    if not read:
+        dropped = report.add_counts(unit.record['dropped'] for unit in units)
+        reasons = ', '.join(f'{count} {kind}' for kind, count in dropped.items()) or 'no text'
+        mend = 'check the files, config.corpus_format and config.corpus_text_key'
+        problems = report.add_problems(unit.record['problems'] for unit in units)
+        first = next((lines[0] for lines in problems.values()), None)
+        found = f'no document at all ({reasons}{"; first: " + first if first else ""})'
+        raise UserError('config.corpus', found, 'at least one document', mend)
+    repeats = merge.find_repeats(units)
+    threshold = merge.heldout_threshold(units, options.heldout)
+    where = merge.choose_destinations(units, repeats, threshold, drop=options.drop_duplicates)
+    dtype = id_dtype(tokenizer.vocab_size)
+    splits = merge.merge_units(units, directory, dtype.itemsize, where, statistics.watch)
+    contents = hashlib.sha256(json.dumps([unit.record['inputs'] for unit in units]).encode()).hexdigest()
+    manifest = {
+        'format': store.STORE_FORMAT,
+        **identity,
+        'dtype': dtype.str,
+        'inputs': {**identity['inputs'], 'content': contents},
+        'splits': splits,
+        'report': statistics.report(
+            units=[unit.record for unit in units],
+            splits=splits,
+            duplicate_documents=int(repeats.sum()),
+            distinct_lines=merge.count_distinct_lines(units),
+            options=options,
+        ),
+    }
+    write_atomic(directory / 'manifest.json', store.seal_manifest(manifest))
+    return store.read_manifest(directory)
+
+
+def iter_texts(
+    spec: str | Sequence[str],
+    options: CorpusOptions = CorpusOptions(),  # noqa: B008  Frozen.
+) -> Iterator[str]:
+    """The paragraphs of a corpus one by one, for the vocabulary trainer; broken lines are left out, or raise if strict.
+
+    Raises:
+      UserError: nothing matches; broken input when strict.
+    """
+    for source in sources.resolve(_unweighted(spec), options.text_key):
+        format = options.format if options.format != 'auto' else 'auto/files' if source.single else 'auto/text'
+        part = readers.Part(source.kind, source.path, source.name, 0, source.size, format=format)
+        for event in readers.read_events(part, text_key=options.text_key):
+            if type(event) is str:
+                yield event
+            elif type(event) is readers.Broken and options.strict:
+                raise problem_error(source.path, event)

@@ -1,0 +1,177 @@
+"""The token store: one directory of memory-mapped token ids with the bounds of sentences and documents.
+
+manifest.json, written last, names every other file with its size and checksum:
+  train-K.tokens, heldout-00000.tokens   ids, uint16 or int32; a document never crosses a file
+  SPLIT.sentences                        int64 [sentences + 1], where each begins in the split's tokens
+  SPLIT.documents                        int64 [documents + 1], the first sentence of each
+"""
+
+import concurrent.futures
+import dataclasses
+import hashlib
+import itertools
+import json
+import os
+import pathlib
+
+import numpy as np
+from etils import epath
+
+from bertjax.corpus.unit import checksum
+from bertjax.errors import UserError
+
+STORE_FORMAT = 'bertjax token store'
+STORE_VERSION = 1
+_REBUILD = 'remove the directory and build it again from the text (--config.run=corpus)'
+
+
+class Split:
+    """The training or held-out half of a store.
+
+    Attributes:
+      name: 'train' or 'heldout'.
+      num_documents, num_sentences, num_tokens: counts.
+      sentence_offsets: int64 [num_sentences + 1], token offsets; the last is num_tokens.
+      document_offsets: int64 [num_documents + 1], sentence indices; the last is num_sentences.
+      sha: hash of the split's content, hex.
+    """
+
+    def __init__(self, directory: pathlib.Path, name: str, entry: dict, dtype: np.dtype):
+        self.name = name
+        self.num_documents, self.num_sentences = entry['documents'], entry['sentences']
+        self.num_tokens = entry['tokens']
+        self.sentence_offsets = np.memmap(directory / entry['sentence_offsets']['file'], '<i8', 'r')
+        self.document_offsets = np.memmap(directory / entry['document_offsets']['file'], '<i8', 'r')
+        self._paths = [directory / shard['file'] for shard in entry['shards']]
+        self._starts = np.cumsum([0] + [shard['tokens'] for shard in entry['shards']])
+        self._shards: list[np.ndarray | None] = [None] * len(self._paths)
+        self._dtype = dtype
+        self.sha = _digest_of(entry)
+
+    def tokens(self, start: int, length: int) -> np.ndarray:
+        """Token ids [length] from token offset `start`, a read-only view; never across documents' files.
+
+        Raises:
+          IndexError: the range leaves the split or crosses two files, hence two documents.
+        """
+        index = int(np.searchsorted(self._starts, start, 'right')) - 1
+        if start < 0 or length < 0 or start + length > self.num_tokens:
+            raise IndexError(f'tokens [{start}, {start + length}) of a split of {self.num_tokens}')
+        if length == 0:
+            return np.empty(0, self._dtype)
+        begin = start - int(self._starts[index])
+        if start + length > self._starts[index + 1]:
+            raise IndexError(f'tokens [{start}, {start + length}) cross the end of a document')
+        shard = self._shards[index]
+        if shard is None:
+            shard = self._shards[index] = np.memmap(self._paths[index], self._dtype, 'r')
+        return shard[begin : begin + length]
+
+    def document(self, index: int) -> list[np.ndarray]:
+        """The sentences of a document, each an array of token ids."""
+        first, last = int(self.document_offsets[index]), int(self.document_offsets[index + 1])
+        bounds = self.sentence_offsets[first : last + 1].tolist()
+        return [self.tokens(a, b - a) for a, b in itertools.pairwise(bounds)]
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenStore:
+    """An open store; see `open_store`."""
+
+    directory: pathlib.Path
+    manifest: dict
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 (hex) of all that the store holds: content, dtype and tokenizer."""
+        facts = {key: self.manifest[key] for key in ('version', 'dtype', 'tokenizer', 'splits')}
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def report(self) -> dict:
+        """The corpus report."""
+        return self.manifest['report']
+
+    def split(self, name: str) -> Split:
+        """'train' or 'heldout'; the latter may be empty."""
+        return Split(self.directory, name, self.manifest['splits'][name], np.dtype(self.manifest['dtype']))
+
+
+def _digest_of(entry: dict) -> str:
+    return hashlib.sha256(json.dumps(entry, sort_keys=True).encode()).hexdigest()
+
+
+def manifest_files(manifest: dict) -> list[dict]:
+    """The entries (file, bytes, checksum) of all files of a store but the manifest."""
+    entries = []
+    for split in manifest['splits'].values():
+        entries += [*split['shards'], split['sentence_offsets'], split['document_offsets']]
+    return entries
+
+
+def read_manifest(directory: epath.PathLike) -> dict:
+    """The manifest of a store of this version.
+
+    Raises:
+      UserError: no store, not a store, or one of another version.
+    """
+    path = pathlib.Path(directory) / 'manifest.json'
+    if not path.is_file():
+        found = 'no manifest.json'
+        if path.parent.joinpath('partial').is_dir():
+            found += ', and an unfinished build'
+        mend = 'finish it by running the same command again, or check the path'
+        raise UserError(str(directory), found, 'a token store', mend)
+    try:
+        manifest = json.loads(path.read_text('utf-8'))
+        known = isinstance(manifest, dict) and manifest.get('format') == STORE_FORMAT
+    except ValueError as error:
+        raise UserError(str(path), f'no JSON ({error})', 'the manifest of a token store', _REBUILD) from error
+    if not known:
+        raise UserError(str(path), 'something else', f'the manifest of a {STORE_FORMAT}', 'check the path')
+    if manifest.get('version') != STORE_VERSION:
+        raise UserError(str(path), f'version {manifest.get("version")!r}', f'version {STORE_VERSION}', _REBUILD)
+    facts = {key: value for key, value in manifest.items() if key != 'checksum'}
+    if manifest.get('checksum') != _digest_of(facts):
+        raise UserError(str(path), 'a changed manifest', 'the one that was built', _REBUILD)
+    return manifest
+
+
+def seal_manifest(manifest: dict) -> str:
+    """The manifest's text, with the checksum of itself."""
+    return json.dumps({**manifest, 'checksum': _digest_of(manifest)}, indent=1, ensure_ascii=False) + '\n'
+
+
+def open_store(
+    directory: epath.PathLike, *, tokenizer_fingerprint: str | None = None, verify: bool = True
+) -> TokenStore:
+    """Opens a finished store.
+
+    Args:
+      directory: where `build_store` put it; a local path, as it is memory-mapped.
+      tokenizer_fingerprint: of the tokenizer that it will be used with; None does not ask.
+      verify: read every file once and compare checksums, on all cores; sizes are always compared.
+
+    Raises:
+      UserError: not a store, another version, built with another tokenizer, or a file is missing, cut or changed.
+    """
+    directory = pathlib.Path(directory)
+    manifest = read_manifest(directory)
+    built = manifest['tokenizer']['fingerprint']
+    if tokenizer_fingerprint is not None and tokenizer_fingerprint != built:
+        mend = f'give the tokenizer that the store was built with, or {_REBUILD}'
+        raise UserError(str(directory), f'ids of the tokenizer {built}', f'of {tokenizer_fingerprint}', mend)
+    with concurrent.futures.ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
+        list(pool.map(lambda entry: _check_file(directory, entry, verify), manifest_files(manifest)))
+    return TokenStore(directory, manifest)
+
+
+def _check_file(directory: pathlib.Path, entry: dict, verify: bool) -> None:
+    path = directory / entry['file']
+    if not path.is_file():
+        raise UserError(str(path), 'no such file', f'a file of {entry["bytes"]:,} bytes', _REBUILD)
+    size = path.stat().st_size
+    if size != entry['bytes']:
+        raise UserError(str(path), f'{size:,} bytes', f'{entry["bytes"]:,}: the file is damaged', _REBUILD)
+    if verify and checksum(path) != entry['checksum']:
+        raise UserError(str(path), 'changed content', f'the checksum {entry["checksum"]}', _REBUILD)
