@@ -3,7 +3,8 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -80,3 +81,40 @@ def fingerprint_of(settings: Mapping) -> str:
 def well_formed(text: str) -> str:
     """`text` with surrogates paired, and those left alone (broken JSON escapes) replaced by U+FFFD."""
     return text.encode('utf-16-le', 'surrogatepass').decode('utf-16-le', 'replace')
+
+
+def added_tokens(tokens: Iterable[tuple[int, str]]) -> list[dict[str, Any]]:
+    """The `added_tokens` of a tokenizer.json for special tokens (id, name), by id."""
+    flags = {'single_word': False, 'lstrip': False, 'rstrip': False, 'normalized': False, 'special': True}
+    return [{'id': index, 'content': name, **flags} for index, name in sorted(tokens)]
+
+
+def pair_template(ids: Mapping[str, int], names: Mapping[str, str]) -> dict[str, Any]:
+    """The `post_processor` of a tokenizer.json: [CLS] A [SEP] in segment 0, B [SEP] in segment 1."""
+    cls, sep = names.get(CLS, CLS), names.get(SEP, SEP)
+
+    def token(name: str, segment: int) -> dict[str, Any]:
+        return {'SpecialToken': {'id': name, 'type_id': segment}}
+
+    def text(name: str, segment: int) -> dict[str, Any]:
+        return {'Sequence': {'id': name, 'type_id': segment}}
+
+    return {
+        'type': 'TemplateProcessing',
+        'single': [token(cls, 0), text('A', 0), token(sep, 0)],
+        'pair': [token(cls, 0), text('A', 0), token(sep, 0), text('B', 1), token(sep, 1)],
+        'special_tokens': {name: {'id': name, 'ids': [ids[name]], 'tokens': [name]} for name in (cls, sep)},
+    }
+
+
+def tokenizer_config(names: Mapping[str, str], **settings: Any) -> dict[str, Any]:
+    """A tokenizer_config.json with the special tokens and BERT's inputs, and `settings`."""
+    keys = {'pad': PAD, 'unk': UNK, 'cls': CLS, 'sep': SEP, 'mask': MASK}
+    config = {f'{key}_token': names.get(token, token) for key, token in keys.items()}
+    inputs = ['input_ids', 'token_type_ids', 'attention_mask']
+    return {**config, 'model_input_names': inputs, 'model_max_length': 512, **settings}
+
+
+def to_json(settings: Mapping[str, Any]) -> str:
+    """`settings` as the text of a file; the order of keys is kept."""
+    return json.dumps(settings, ensure_ascii=False, indent=2) + '\n'

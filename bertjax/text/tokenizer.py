@@ -8,7 +8,9 @@ import numpy as np
 from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.text.special import CLS, MASK, PAD, SEP, UNK
+from bertjax.text.sentencepiece import SentencePieceTokenizer
+from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, check_pieces
+from bertjax.text.twin import TwinTokenizer
 from bertjax.text.wordpiece import WordPieceTokenizer, bert_settings, looks_lowercase, with_normalizer
 
 
@@ -65,6 +67,8 @@ def load_tokenizer(path: epath.PathLike, lowercase: bool | None = None) -> Token
     path = epath.Path(path).expanduser()
     file = _find(path)
     config = _read_config(file.parent)
+    if file.suffix == '.model':
+        return _as_asked(SentencePieceTokenizer(_read_bytes(file), str(file)), str(file), lowercase)
     if file.suffix == '.json':
         return _from_json(file, config, lowercase)
     return _from_vocab(file, config, lowercase)
@@ -72,7 +76,7 @@ def load_tokenizer(path: epath.PathLike, lowercase: bool | None = None) -> Token
 
 def _find(path: epath.Path) -> epath.Path:
     """The vocabulary file that `path` means."""
-    names = ('tokenizer.json', 'vocab.txt')
+    names = ('tokenizer.model', 'spiece.model', 'tokenizer.json', 'vocab.txt')
     if path.is_dir():
         for name in names:
             if (path / name).exists():
@@ -94,9 +98,8 @@ def _from_vocab(file: epath.Path, config: dict[str, Any], lowercase: bool | None
     # As transformers reads it: lines end at \n, \r\n or \r alone; U+0085 or U+2028 are pieces like any other.
     lines = _read_text(file).replace('\r\n', '\n').replace('\r', '\n').split('\n')
     pieces = lines[:-1] if lines[-1] == '' else lines
-    if not pieces:
-        raise UserError(str(file), 'an empty file', 'a piece on every line', 'train a vocabulary with --config.run=vocab')
     names = _special_names(config)
+    check_pieces(pieces, str(file), names)  # before the dictionary of bert_settings loses repetitions
     if lowercase is None:
         lowercase = config.get('do_lower_case')
     settings = bert_settings(
@@ -106,15 +109,7 @@ def _from_vocab(file: epath.Path, config: dict[str, Any], lowercase: bool | None
         handle_chinese_chars=config.get('tokenize_chinese_chars', True),
         names=names,
     )
-    return WordPieceTokenizer(_checked(settings, pieces, str(file), names), str(file), names)
-
-
-def _checked(settings: dict[str, Any], pieces: list[str], where: str, names: dict[str, str]) -> dict[str, Any]:
-    """Checks the lines of a vocab.txt, which as a dictionary would have lost their repetitions."""
-    from bertjax.text.special import check_pieces
-
-    check_pieces(pieces, where, names)
-    return settings
+    return WordPieceTokenizer(settings, str(file), names)
 
 
 def _from_json(file: epath.Path, config: dict[str, Any], lowercase: bool | None) -> Tokenizer:
@@ -125,16 +120,27 @@ def _from_json(file: epath.Path, config: dict[str, Any], lowercase: bool | None)
             str(file), 'JSON without a model and its vocabulary', "Hugging Face's tokenizer.json",
             'name the tokenizer.json, not the configuration beside it',
         )  # fmt: skip
-    if lowercase is None:
-        lowercase = config.get('do_lower_case')
+    where, names = str(file), _special_names(config)
+    if model.get('type', 'WordPiece') != 'WordPiece':
+        return _as_asked(TwinTokenizer(settings, where, names), where, lowercase)
     settings = with_normalizer(
         settings,
-        str(file),
-        lowercase=lowercase,
+        where,
+        lowercase=config.get('do_lower_case') if lowercase is None else lowercase,
         strip_accents=config.get('strip_accents'),
         handle_chinese_chars=config.get('tokenize_chinese_chars'),
     )
-    return WordPieceTokenizer(settings, str(file), _special_names(config))
+    return WordPieceTokenizer(settings, where, names)
+
+
+def _as_asked(tokenizer: Tokenizer, where: str, lowercase: bool | None) -> Tokenizer:
+    if lowercase is not None and lowercase != tokenizer.lowercase:
+        kinds = {True: 'lowers', False: 'keeps'}
+        raise UserError(
+            where, f'a model that {kinds[tokenizer.lowercase]} case', f'one that {kinds[lowercase]} it',
+            'its pieces were trained so: leave lowercase unset, or train another with --config.run=vocab',
+        )  # fmt: skip
+    return tokenizer
 
 
 def _special_names(config: dict[str, Any]) -> dict[str, str]:
@@ -166,14 +172,20 @@ def _parse(file: epath.Path) -> dict[str, Any]:
 
 
 def _read_text(file: epath.Path) -> str:
-    data = file.read_bytes()
-    mend = 'name a vocab.txt, a tokenizer.json or a SentencePiece *.model'
-    if not data:
-        raise UserError(str(file), 'an empty file', 'a vocabulary', mend)
     try:
-        text = data.decode('utf-8-sig')
+        text = _read_bytes(file).decode('utf-8-sig')
     except UnicodeDecodeError as error:
-        raise UserError(str(file), f'no UTF-8 text (byte {error.start:,})', 'a vocabulary as text', mend) from error
+        raise UserError(str(file), f'no UTF-8 text (byte {error.start:,})', 'a vocabulary as text', _MEND) from error
     if '\0' in text:
-        raise UserError(str(file), 'a binary file', 'a vocabulary as text', mend)
+        raise UserError(str(file), 'a binary file', 'a vocabulary as text', _MEND)
     return text
+
+
+def _read_bytes(file: epath.Path) -> bytes:
+    data = file.read_bytes()
+    if not data:
+        raise UserError(str(file), 'an empty file', 'a vocabulary', _MEND)
+    return data
+
+
+_MEND = 'name a vocab.txt, a tokenizer.json or a SentencePiece *.model, or train one with --config.run=vocab'

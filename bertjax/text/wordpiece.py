@@ -1,6 +1,7 @@
 """WordPiece: BERT's own tokenizer, encoded by `nanotoken`, with `tokenizers` as its reference and its stand-in."""
 
 import copy
+import itertools
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,16 +15,16 @@ from etils import epath
 from bertjax.errors import UserError
 from bertjax.files import write_atomic
 from bertjax.text.special import (
-    CLS,
-    MASK,
-    PAD,
-    SEP,
     SPECIAL_TOKENS,
     UNK,
+    added_tokens,
     check_pieces,
     fingerprint_of,
     is_unused,
+    pair_template,
     special_ids_of,
+    to_json,
+    tokenizer_config,
     well_formed,
 )
 
@@ -84,7 +85,7 @@ class WordPieceTokenizer:
             return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
         rows = self._fast.encode_batch(texts, add_special_tokens=False)
         ids, bounds = rows.ids.astype(np.int32), rows.offsets.tolist()
-        return [ids[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
+        return [ids[start:end] for start, end in itertools.pairwise(bounds)]
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Text for reading: pieces joined to words, special tokens kept."""
@@ -94,24 +95,20 @@ class WordPieceTokenizer:
         """Writes vocab.txt, tokenizer.json and tokenizer_config.json, which transformers' AutoTokenizer loads."""
         directory = epath.Path(directory)
         normalizer = self._settings.get('normalizer') or {}
-        config = {
-            **{f'{name}_token': self._names.get(token, token) for name, token in _CONFIG_NAMES.items()},
-            'do_lower_case': self.lowercase,
-            'model_max_length': 512,
-            'strip_accents': normalizer.get('strip_accents'),
-            'tokenize_chinese_chars': normalizer.get('handle_chinese_chars', True),
-            # Only settings that BertTokenizer itself can have: it rebuilds them from this file, not from tokenizer.json.
-            'tokenizer_class': 'BertTokenizer' if _is_bert(self._settings) else 'PreTrainedTokenizerFast',
-        }
+        config = tokenizer_config(
+            self._names,
+            # BertTokenizer rebuilds its settings from this file, not from tokenizer.json: it must be able to have them.
+            tokenizer_class='BertTokenizer' if _is_bert(self._settings) else 'PreTrainedTokenizerFast',
+            do_lower_case=self.lowercase,
+            strip_accents=normalizer.get('strip_accents'),
+            tokenize_chinese_chars=normalizer.get('handle_chinese_chars', True),
+        )
         write_atomic(directory / 'vocab.txt', ''.join(f'{piece}\n' for piece in self.pieces))
-        write_atomic(directory / 'tokenizer.json', json.dumps(self._settings, ensure_ascii=False, indent=2) + '\n')
-        write_atomic(directory / 'tokenizer_config.json', json.dumps(config, indent=2, sort_keys=True) + '\n')
+        write_atomic(directory / 'tokenizer.json', to_json(self._settings))
+        write_atomic(directory / 'tokenizer_config.json', to_json(config))
 
     def __reduce__(self):
         return WordPieceTokenizer, (self._settings, self._where, self._names)
-
-
-_CONFIG_NAMES = {'pad': PAD, 'unk': UNK, 'cls': CLS, 'sep': SEP, 'mask': MASK}
 
 
 def bert_settings(
@@ -133,21 +130,11 @@ def bert_settings(
     """
     names = {token: (names or {}).get(token, token) for token in SPECIAL_TOKENS}
     ids = {piece: index for index, piece in enumerate(pieces)}
-    flags = {'single_word': False, 'lstrip': False, 'rstrip': False, 'normalized': False, 'special': True}
-    added = sorted((ids[name], name) for name in names.values() if name in ids)
-    cls, sep = names[CLS], names[SEP]
-
-    def token(name: str, segment: int) -> dict[str, Any]:
-        return {'SpecialToken': {'id': name, 'type_id': segment}}
-
-    def text(name: str, segment: int) -> dict[str, Any]:
-        return {'Sequence': {'id': name, 'type_id': segment}}
-
     return {
         'version': '1.0',
         'truncation': None,
         'padding': None,
-        'added_tokens': [{'id': index, 'content': name, **flags} for index, name in added],
+        'added_tokens': added_tokens((ids[name], name) for name in names.values()),
         'normalizer': {
             'type': 'BertNormalizer',
             'clean_text': True,
@@ -156,12 +143,7 @@ def bert_settings(
             'lowercase': lowercase,
         },
         'pre_tokenizer': {'type': 'BertPreTokenizer'},
-        'post_processor': {
-            'type': 'TemplateProcessing',
-            'single': [token(cls, 0), text('A', 0), token(sep, 0)],
-            'pair': [token(cls, 0), text('A', 0), token(sep, 0), text('B', 1), token(sep, 1)],
-            'special_tokens': {n: {'id': n, 'ids': [ids[n]], 'tokens': [n]} for n in (cls, sep) if n in ids},
-        },
+        'post_processor': pair_template(ids, names),
         'decoder': {'type': 'WordPiece', 'prefix': PREFIX, 'cleanup': True},
         'model': {
             'type': 'WordPiece',
@@ -220,7 +202,9 @@ def _nodes(node: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
 
 
 def _lowercases(normalizer: Mapping[str, Any] | None) -> bool:
-    return any(n['type'] == 'Lowercase' or (n['type'] == 'BertNormalizer' and n['lowercase']) for n in _nodes(normalizer))
+    return any(
+        n['type'] == 'Lowercase' or (n['type'] == 'BertNormalizer' and n['lowercase']) for n in _nodes(normalizer)
+    )
 
 
 def _is_bert(settings: Mapping[str, Any]) -> bool:

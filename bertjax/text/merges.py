@@ -1,0 +1,88 @@
+"""Byte-pair merges over counted words: the part of WordPiece training that takes the time."""
+
+import collections
+import heapq
+import itertools
+from collections.abc import Mapping, Sequence
+
+
+def merged_pieces(
+    words: Mapping[str, int], start: Sequence[str], *, room: int, min_frequency: int, prefix: str = '##'
+) -> list[str]:
+    """The pieces that byte-pair merges add to an alphabet, in the order in which they are found.
+
+    Sennrich, Haddow and Birch, Neural Machine Translation of Rare Words with Subword Units (2016), section 3.2, on
+    words that are cut as WordPiece cuts them: `word` starts as `w ##o ##r ##d`. The most frequent pair of neighbours
+    becomes one piece; of equally frequent pairs, the first in code point order, so that equal words give an equal list.
+
+    Args:
+      words: how often each word occurs. Words with a character outside the alphabet become [UNK] and are left out.
+      start: the pieces that exist already, the alphabet (`a`, `##a`) among them.
+      room: the most pieces to add.
+      min_frequency: rarer pairs are not merged.
+      prefix: what marks a piece that continues a word.
+    """
+    pieces, ids = list(start), {piece: index for index, piece in enumerate(start)}
+    symbols, counts = _cut(words, ids, prefix)
+    pairs: collections.Counter[tuple[int, int]] = collections.Counter()
+    where: dict[tuple[int, int], list[int]] = collections.defaultdict(list)
+    for index, (word, count) in enumerate(zip(symbols, counts, strict=True)):
+        for pair in itertools.pairwise(word):
+            pairs[pair] += count
+            where[pair].append(index)
+    heap = [(-count, pieces[a], pieces[b], a, b) for (a, b), count in pairs.items() if count >= min_frequency]
+    heapq.heapify(heap)
+    while heap and len(pieces) < len(start) + room:
+        count, left, right, a, b = heapq.heappop(heap)
+        now = pairs[a, b]
+        if now != -count:
+            # Counts that sank are corrected when they come up; those that rose were pushed again.
+            if min_frequency <= now < -count:
+                heapq.heappush(heap, (-now, left, right, a, b))
+            continue
+        piece = left + right.removeprefix(prefix)
+        new = ids.setdefault(piece, len(pieces))
+        if new == len(pieces):
+            pieces.append(piece)
+        risen = set()
+        for index in set(where.pop((a, b))):
+            word, count = symbols[index], counts[index]
+            merged = _replace(word, a, b, new)
+            for pair in itertools.pairwise(word):
+                pairs[pair] -= count
+            for pair in itertools.pairwise(merged):
+                pairs[pair] += count
+                if new in pair:
+                    where[pair].append(index)
+                    risen.add(pair)
+            symbols[index] = merged
+        del pairs[a, b]
+        for x, y in risen:
+            if pairs[x, y] >= min_frequency:
+                heapq.heappush(heap, (-pairs[x, y], pieces[x], pieces[y], x, y))
+    return pieces[len(start) :]
+
+
+def _cut(words: Mapping[str, int], ids: Mapping[str, int], prefix: str) -> tuple[list[list[int]], list[int]]:
+    """Words as lists of the ids of their characters, and their counts; one-character words have nothing to merge."""
+    symbols, counts = [], []
+    continued = {piece.removeprefix(prefix): index for piece, index in ids.items() if len(piece) == len(prefix) + 1}
+    for word, count in words.items():
+        cut = [ids.get(word[0]), *map(continued.get, word[1:])]
+        if len(cut) > 1 and None not in cut:
+            symbols.append(cut)
+            counts.append(count)
+    return symbols, counts
+
+
+def _replace(word: list[int], a: int, b: int, new: int) -> list[int]:
+    """`word` with each `a b`, from left to right, as `new`."""
+    merged, index = [], 0
+    while index < len(word):
+        if word[index] == a and index + 1 < len(word) and word[index + 1] == b:
+            merged.append(new)
+            index += 2
+        else:
+            merged.append(word[index])
+            index += 1
+    return merged

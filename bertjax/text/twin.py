@@ -1,0 +1,226 @@
+"""SentencePiece models as Hugging Face's tokenizer.json: written with equal ids, and read where it is all there is."""
+
+import base64
+import json
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tokenizers
+from etils import epath
+
+from bertjax.errors import UserError
+from bertjax.files import write_atomic
+from bertjax.text.special import (
+    SPECIAL_TOKENS,
+    UNK,
+    added_tokens,
+    check_pieces,
+    fingerprint_of,
+    pair_template,
+    special_ids_of,
+    to_json,
+    tokenizer_config,
+    well_formed,
+)
+
+SPACE = '▁'
+# sentencepiece_model.proto: ModelProto.trainer_spec, .normalizer_spec; TrainerSpec.model_type, .byte_fallback;
+# NormalizerSpec.precompiled_charsmap, .add_dummy_prefix, .remove_extra_whitespaces, .escape_whitespaces;
+# TrainerSpec.ModelType.UNIGRAM, .BPE.
+_TRAINER, _NORMALIZER, _MODEL_TYPE, _BYTE_FALLBACK = 2, 3, 3, 35
+_CHARSMAP, _DUMMY_PREFIX, _REMOVE_SPACES, _ESCAPE_SPACES = 2, 3, 4, 5
+_UNIGRAM, _BPE = 1, 2
+
+
+class TwinTokenizer:
+    """A tokenizer.json with a unigram or BPE model that marks the start of words with U+2581, as SentencePiece does.
+
+    Its ids are those of transformers, so that the letters of a special token in a text become the token.
+
+    Args:
+      settings: the parsed tokenizer.json.
+      where: where it came from, for messages.
+      names: what the vocabulary calls a special token, where that is not BERT's name.
+
+    Attributes: see `bertjax.text.tokenizer.Tokenizer`.
+
+    Raises:
+      UserError: for a model of another family, or one without the special tokens of BERT.
+    """
+
+    family = 'sentencepiece'
+
+    def __init__(
+        self, settings: Mapping[str, Any], where: str = 'tokenizer.json', names: Mapping[str, str] | None = None
+    ):
+        self._settings = settings = {**settings, 'truncation': None, 'padding': None}
+        self._where, self._names = where, dict(names or {})
+        kind = settings['model'].get('type')
+        if kind not in ('Unigram', 'BPE') or SPACE not in json.dumps(settings.get('pre_tokenizer'), ensure_ascii=False):
+            raise UserError(
+                where, f'a {kind} tokenizer that does not mark words with {SPACE}', 'WordPiece or SentencePiece pieces',
+                'take the tokenizer of a BERT, or train one with --config.run=vocab',
+            )  # fmt: skip
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(settings))
+        except Exception as error:  # `tokenizers` raises bare Exception
+            raise UserError(
+                where, f'settings that cannot be loaded ({error})', 'a tokenizer.json', 'take the original file'
+            ) from error
+        ids_of = self._tokenizer.get_vocab(with_added_tokens=True)
+        self.pieces = sorted(ids_of, key=ids_of.__getitem__)
+        self.vocab_size = len(self.pieces)
+        ids = check_pieces(self.pieces, where, self._names)
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in SPECIAL_TOKENS)
+        added = [token['id'] for token in settings.get('added_tokens') or [] if token.get('special')]
+        self.special_ids = special_ids_of(self.pieces, ids, added)
+        self.continues_word = np.array([not piece.startswith(SPACE) for piece in self.pieces], dtype=bool)
+        self.continues_word[self.special_ids] = False
+        normalizer = self._tokenizer.normalizer
+        self.lowercase = normalizer is not None and normalizer.normalize_str('ABC') == normalizer.normalize_str('abc')
+        parts = ('added_tokens', 'normalizer', 'pre_tokenizer', 'model')
+        self.fingerprint = fingerprint_of({'family': self.family, **{part: settings.get(part) for part in parts}})
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The ids of each text (int32, one array a text), without [CLS] or [SEP] around them."""
+        try:
+            encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        except (UnicodeEncodeError, TypeError):
+            texts = [well_formed(text) for text in texts]
+            encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """Text for reading, special tokens kept."""
+        return self._tokenizer.decode([int(index) for index in ids], skip_special_tokens=False)
+
+    def save(self, directory: epath.PathLike) -> None:
+        """Writes tokenizer.json and tokenizer_config.json, which transformers' AutoTokenizer loads."""
+        directory = epath.Path(directory)
+        config = tokenizer_config(self._names, tokenizer_class='PreTrainedTokenizerFast', do_lower_case=self.lowercase)
+        write_atomic(directory / 'tokenizer.json', to_json(self._settings))
+        write_atomic(directory / 'tokenizer_config.json', to_json(config))
+
+    def __reduce__(self):
+        return TwinTokenizer, (self._settings, self._where, self._names)
+
+
+def twin_settings(
+    model: bytes,
+    pieces: Sequence[str],
+    scores: Sequence[float],
+    special: Sequence[int],
+    names: Mapping[str, str],
+    where: str,
+) -> dict[str, Any]:
+    """The `tokenizer.json` of a SentencePiece model.
+
+    Args:
+      model: the serialised ModelProto.
+      pieces: its pieces, index = id.
+      scores: their scores.
+      special: the ids that text never produces.
+      names: what the model calls a special token, where that is not BERT's name.
+      where: the model's file, for messages.
+
+    Raises:
+      UserError: for a model of another kind than those that `vocabulary.train_sentencepiece` makes.
+    """
+    trainer, normalizer = dict(_fields(_last(model, _TRAINER))), dict(_fields(_last(model, _NORMALIZER)))
+    kind = trainer.get(_MODEL_TYPE, _UNIGRAM)
+    defaults = all(normalizer.get(field, 1) for field in (_DUMMY_PREFIX, _REMOVE_SPACES, _ESCAPE_SPACES))
+    if kind not in (_UNIGRAM, _BPE) or trainer.get(_BYTE_FALLBACK) or not defaults:
+        raise UserError(
+            where, 'a SentencePiece model with settings of its own (word or character model, bytes, or spaces kept)',
+            'a unigram or BPE model with the default treatment of spaces',
+            'train one with --config.run=vocab, or turn the export off',
+        )  # fmt: skip
+    unk = names.get(UNK, UNK)
+    ids = {piece: index for index, piece in enumerate(pieces)}
+    if kind == _UNIGRAM:
+        vocab = [[piece, score] for piece, score in zip(pieces, scores, strict=True)]
+        body = {'type': 'Unigram', 'unk_id': ids[unk], 'vocab': vocab, 'byte_fallback': False}
+    else:
+        body = {
+            'type': 'BPE', 'dropout': None, 'unk_token': unk, 'continuing_subword_prefix': None,
+            'end_of_word_suffix': None, 'fuse_unk': True, 'byte_fallback': False, 'ignore_merges': False,
+            'vocab': ids, 'merges': _merges(pieces, scores, set(special)),
+        }  # fmt: skip
+    charsmap = normalizer.get(_CHARSMAP, b'')
+    steps = [{'type': 'Precompiled', 'precompiled_charsmap': base64.b64encode(charsmap).decode()}] if charsmap else []
+    steps += [
+        # SentencePiece takes off and folds U+0020 alone; all other white space its character map has made that.
+        {'type': 'Replace', 'pattern': {'Regex': '^ +| +$'}, 'content': ''},
+        {'type': 'Replace', 'pattern': {'Regex': ' {2,}'}, 'content': ' '},
+        # Not Metaspace's own prefix, which leaves out a text that starts with a literal U+2581.
+        {'type': 'Prepend', 'prepend': SPACE},
+        {'type': 'Replace', 'pattern': {'String': ' '}, 'content': SPACE},
+    ]
+    space = {'replacement': SPACE, 'split': True}
+    return {
+        'version': '1.0',
+        'truncation': None,
+        'padding': None,
+        'added_tokens': added_tokens((index, pieces[index]) for index in special),
+        'normalizer': {'type': 'Sequence', 'normalizers': steps},
+        'pre_tokenizer': {'type': 'Metaspace', 'prepend_scheme': 'never', **space},
+        'post_processor': pair_template(ids, names),
+        'decoder': {'type': 'Metaspace', 'prepend_scheme': 'always', **space},
+        'model': body,
+    }
+
+
+def _merges(pieces: Sequence[str], scores: Sequence[float], special: set[int]) -> list[list[str]]:
+    """The merges of a BPE model, first merged first.
+
+    SentencePiece keeps no merges: it joins whichever neighbours form the piece of the highest score. So every way to
+    cut a piece in two pieces is a merge. Of the two ways that can meet in one text the left one wins there; here the
+    longer left half does, which differs only in texts such as `ababa` whose halves overlap.
+    """
+    ordinary = {piece for index, piece in enumerate(pieces) if index not in special}
+    order = sorted((-scores[index], index) for index, piece in enumerate(pieces) if piece in ordinary)
+    return [
+        [piece[:cut], piece[cut:]]
+        for piece in (pieces[index] for _, index in order)
+        for cut in range(len(piece) - 1, 0, -1)
+        if piece[:cut] in ordinary and piece[cut:] in ordinary
+    ]
+
+
+def _last(message: bytes, field: int) -> bytes:
+    """The last value of a field of a protocol buffer, as its readers take it; empty where it is absent."""
+    return dict(_fields(message)).get(field, b'')
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
+    """The (number, value) pairs of a protocol buffer (protobuf.dev, Encoding).
+
+    Read here because the generated module of `sentencepiece` and that of `transformers` register one name in the same
+    process-wide pool, and the former demands a newer protobuf than other packages allow.
+    """
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte, at = message[at], at + 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while at < len(message):
+        tag = varint()
+        kind = tag & 7
+        if kind == 0:
+            value = varint()
+        elif kind == 2:
+            size = varint()
+            value, at = message[at : at + size], at + size
+        else:
+            size, form = (4, '<f') if kind == 5 else (8, '<d')
+            (value,), at = struct.unpack_from(form, message, at), at + size
+        yield tag >> 3, value

@@ -1,0 +1,231 @@
+"""Vocabulary training of both families: deterministic to the byte, in memory that the corpus does not change."""
+
+import collections
+import heapq
+import io
+import itertools
+import logging
+import random
+import re
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+import sentencepiece
+from tokenizers import normalizers, pre_tokenizers
+
+from bertjax.errors import UserError
+from bertjax.text.merges import merged_pieces
+from bertjax.text.sentencepiece import SentencePieceTokenizer
+from bertjax.text.sentences import split_sentences
+from bertjax.text.special import CLS, PAD, SEP, UNK, special_layout, well_formed
+from bertjax.text.wordpiece import MAX_CHARACTERS, PREFIX, WordPieceTokenizer, bert_settings
+
+# Different words held at once, some 300 MB; beyond it, the rarest half is forgotten.
+_MAX_WORDS = 2_000_000
+# Characters of text between ASCII white space beyond which a chunk is not worth remembering (Chinese paragraphs).
+_MAX_CHUNK = 64
+# The characters that get a piece: the 1,000 most frequent (as in `tokenizers`), more where these leave out over 0.05 %
+# of the text (Chinese; the share is SentencePiece's default).
+_ALPHABET = 1_000
+_COVERAGE = 0.9995
+# Below this share of the text's characters a vocabulary is refused.
+_MIN_COVERAGE = 0.98
+# Longer sentences are cut before SentencePiece sees them: it drops those over 4,192 bytes without a word.
+_MAX_SENTENCE = 1_000
+_ASCII_SPACE = re.compile('[ \t\n\r]+')
+
+
+def train_wordpiece(
+    texts: Iterable[str], *, vocab_size: int, lowercase: bool, unused: int = 0, min_frequency: int = 2
+) -> WordPieceTokenizer:
+    """Trains a WordPiece vocabulary by byte-pair merges of words, the way Hugging Face's trainer does.
+
+    That trainer breaks ties by the order of a hash table, so that two runs differ; here equal texts give equal bytes.
+    The pieces come in BERT's order: [PAD], [unusedN], [UNK] [CLS] [SEP] [MASK], the characters, their ## forms, then
+    the merges. There are exactly `vocab_size`, or fewer, with a warning, where the text does not hold as many.
+
+    Args:
+      texts: a stream of texts, read once.
+      vocab_size: number of pieces, special tokens and unused slots included.
+      lowercase: whether text is lower-cased and loses its accents.
+      unused: number of [unusedN] slots to reserve.
+      min_frequency: pairs that occur less often are not merged.
+
+    Raises:
+      UserError: when the texts are empty or `vocab_size` is too small for their characters.
+    """
+    special = special_layout(unused)
+    words = _count_words(texts, lowercase)
+    if not words:
+        raise _no_text()
+    pieces = special + _alphabet(words, vocab_size - len(special), vocab_size)
+    pieces += merged_pieces(words, pieces, room=vocab_size - len(pieces), min_frequency=min_frequency, prefix=PREFIX)
+    _say_when_small(len(pieces), vocab_size)
+    return WordPieceTokenizer(bert_settings(pieces, lowercase=lowercase))
+
+
+def _count_words(texts: Iterable[str], lowercase: bool) -> dict[str, int]:
+    """How often each word (as BERT cuts text into words) occurs; the rarest are forgotten when there are too many.
+
+    ASCII white space always parts words and BERT's normaliser looks at single characters, so that it is enough to cut
+    each different chunk between white space once: ten times as fast as cutting all text.
+    """
+    normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    cutter = pre_tokenizers.BertPreTokenizer()
+    chunks: collections.Counter[str] = collections.Counter()
+    words: collections.Counter[str] = collections.Counter()
+
+    def cut(chunk: str, count: int) -> None:
+        try:
+            normal = normalizer.normalize_str(chunk)
+        except UnicodeEncodeError:
+            normal = normalizer.normalize_str(well_formed(chunk))
+        for word, _ in cutter.pre_tokenize_str(normal):
+            if len(word) <= MAX_CHARACTERS:
+                words[word] += count
+
+    def flush() -> None:
+        for chunk, count in chunks.items():
+            cut(chunk, count)
+        chunks.clear()
+        if len(words) > _MAX_WORDS:
+            kept = heapq.nsmallest(_MAX_WORDS // 2, words.items(), key=lambda item: (-item[1], item[0]))
+            words.clear()
+            words.update(dict(kept))
+
+    for text in texts:
+        found = _ASCII_SPACE.split(text)
+        if len(text) > _MAX_CHUNK * len(found):
+            for chunk in (chunk for chunk in found if len(chunk) > _MAX_CHUNK):
+                cut(chunk, 1)
+            found = [chunk for chunk in found if len(chunk) <= _MAX_CHUNK]
+        chunks.update(found)
+        if len(chunks) + len(words) > 2 * _MAX_WORDS:
+            flush()
+    flush()
+    return dict(sorted(words.items()))
+
+
+def _alphabet(words: dict[str, int], room: int, vocab_size: int) -> list[str]:
+    """The characters that get a piece, then the ## forms of those that can stand inside a word, each in order."""
+    counts: collections.Counter[str] = collections.Counter()
+    for word, count in words.items():
+        for character in word:
+            counts[character] += count
+    normalizer, cutter = normalizers.BertNormalizer(lowercase=False), pre_tokenizers.BertPreTokenizer()
+    total, covered, entries = sum(counts.values()), 0, 0
+    plain, inside = [], []
+    for character, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        # Punctuation and CJK ideographs are words of their own.
+        joins = len(cutter.pre_tokenize_str(normalizer.normalize_str('a' + character))) == 1
+        entries += 1 + joins
+        rare = covered >= _COVERAGE * total
+        if entries > room or (rare and (len(plain) >= _ALPHABET or entries > room // 2)):
+            break
+        plain.append(character)
+        inside += [PREFIX + character] * joins
+        covered += count
+    if covered < _MIN_COVERAGE * total:
+        raise UserError(
+            'vocab_size', f'{vocab_size:,}, which holds the characters of {covered / total:.1%} of the text',
+            f'room for the special tokens, {len(counts):,} different characters and pieces made of them',
+            'raise it (8,192 for a small corpus, 30,522 as BERT), or reserve fewer unused slots',
+        )  # fmt: skip
+    return sorted(plain) + sorted(inside)
+
+
+def train_sentencepiece(
+    texts: Iterable[str],
+    *,
+    vocab_size: int,
+    model_type: Literal['unigram', 'bpe'] = 'unigram',
+    lowercase: bool,
+    unused: int = 0,
+    seed: int = 0,
+    sample_sentences: int = 1_000_000,
+) -> SentencePieceTokenizer:
+    """Trains a SentencePiece model on a random sample of sentences.
+
+    Text is normalised by SentencePiece's nmt_nfkc (nmt_nfkc_cf, with case folding, when `lowercase`). The special
+    tokens and [unusedN] slots are control symbols, which no text produces, and come first, in BERT's order. There are
+    exactly `vocab_size` pieces, or fewer, with a warning, where the sample does not hold as many.
+
+    Args:
+      texts: a stream of texts, read once.
+      vocab_size: number of pieces, special tokens and unused slots included.
+      model_type: 'unigram' (Kudo 2018) or 'bpe'.
+      lowercase: whether case is folded.
+      unused: number of [unusedN] slots to reserve.
+      seed: of the sample.
+      sample_sentences: size of the sample; memory grows with it (about 1 GB for 1,000,000 English sentences).
+
+    Raises:
+      UserError: when the texts are empty or `vocab_size` is too small for their characters.
+    """
+    sample = _sample(_sentences(texts), sample_sentences, seed)
+    if not sample:
+        raise _no_text()
+    names = special_layout(unused)
+    controls = [name for name in names if name not in (PAD, UNK, CLS, SEP)]
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(sample),
+            model_writer=model,
+            vocab_size=vocab_size,
+            model_type=model_type,
+            hard_vocab_limit=False,
+            normalization_rule_name='nmt_nfkc_cf' if lowercase else 'nmt_nfkc',
+            character_coverage=_COVERAGE,
+            max_sentence_length=4 * _MAX_SENTENCE + 1,
+            control_symbols=controls,
+            **{f'{key}_id': names.index(name) for key, name in _SENTENCEPIECE_NAMES.items()},
+            **{f'{key}_piece': name for key, name in _SENTENCEPIECE_NAMES.items()},
+            # Sums are made per thread: another number would give other last digits.
+            num_threads=8,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise UserError(
+            'vocab_size', f'{vocab_size:,}, which SentencePiece refuses ({error})',
+            'room for the special tokens and every character of the text',
+            'raise it (8,000 for a small corpus, 32,000 for a large one), or give more text',
+        ) from error  # fmt: skip
+    tokenizer = SentencePieceTokenizer(model.getvalue(), 'tokenizer.model')
+    _say_when_small(tokenizer.vocab_size, vocab_size)
+    return tokenizer
+
+
+_SENTENCEPIECE_NAMES = {'pad': PAD, 'unk': UNK, 'bos': CLS, 'eos': SEP}
+
+
+def _sentences(texts: Iterable[str]) -> Iterator[str]:
+    for sentence in itertools.chain.from_iterable(map(split_sentences, texts)):
+        sentence = well_formed(sentence)
+        for start in range(0, len(sentence), _MAX_SENTENCE):
+            yield sentence[start : start + _MAX_SENTENCE]
+
+
+def _sample(sentences: Iterable[str], size: int, seed: int) -> list[str]:
+    """A uniform sample of a stream without knowing its length (Vitter 1985, algorithm R)."""
+    # Python promises that random() stays the same between versions, not so its other methods.
+    draw = random.Random(seed).random
+    sample: list[str] = []
+    for index, sentence in enumerate(sentences):
+        if index < size:
+            sample.append(sentence)
+        elif (slot := int(draw() * (index + 1))) < size:
+            sample[slot] = sentence
+    return sample
+
+
+def _no_text() -> UserError:
+    return UserError('corpus', 'no text', 'text to train a vocabulary on', 'check the path and format of the corpus')
+
+
+def _say_when_small(size: int, wanted: int) -> None:
+    if size < wanted:
+        logging.getLogger(__name__).warning(
+            'vocabulary: %s pieces instead of %s, because the text holds no more that repeat; more text gives more',
+            f'{size:,}', f'{wanted:,}',
+        )  # fmt: skip
