@@ -42,9 +42,9 @@ def walk(
 def calibrate(split: Split, options: PairOptions, seq_len: int, seed: int) -> float:
     """The chance of IsNext, where a chunk has two sentences or more, that makes half of the whole stream IsNext.
 
-    The share of one-sentence chunks depends on it (sentences put back make chunks), so the walks are repeated until they
-    agree with it: all plans of a small corpus, as many of a large one as give a figure without noise. With more than
-    half one-sentence chunks it is 1, and the report shows what is left.
+    The share of one-sentence chunks depends on it (sentences put back make chunks), so the walks are repeated until
+    they agree with it: all plans of a small corpus, as many of a large one as give a figure without noise. With more
+    than half one-sentence chunks it is 1, and the report shows what is left.
     """
     if not options.balanced:
         return 0.5
@@ -115,48 +115,52 @@ def _walk_sentences(split, options, seq_len, seed, plan, next_probability, block
     row (of the corpus, or of each document that one row cannot hold) has a random capacity, so that rows break
     elsewhere in every plan.
     """
-    del next_probability
+    del next_probability  # there are no pairs
     capacity, crossing = seq_len - 2, options.mode == 'full_sentences'
     carried = 0  # the token at which the row begins that the block before could not finish
     for first_document, end_document in _document_blocks(split, block):
-        last_block = end_document == split.num_documents
-        token_offsets = np.asarray(split.sentence_offsets)
         if crossing:
-            first_sentence = int(np.searchsorted(token_offsets, carried, 'right')) - 1
-            first_document = int(np.searchsorted(split.document_offsets, first_sentence, 'right')) - 1
-        documents = np.asarray(split.document_offsets[first_document : end_document + 1])
-        offsets = token_offsets[int(documents[0]) : int(documents[-1]) + 1]
-        # Pieces: sentences, long ones cut. `begin` and `stop` are token offsets of each.
-        pieces = -(-np.diff(offsets) // capacity)
-        ordinal = np.arange(int(pieces.sum())) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-        begin = np.repeat(offsets[:-1], pieces) + ordinal * capacity
-        stop = np.minimum(begin + capacity, np.repeat(offsets[1:], pieces))
-        piece_sums = np.concatenate([[0], np.cumsum(pieces)])
-        document_pieces = piece_sums[documents - documents[0]]
-        document = np.repeat(np.arange(first_document, end_document), np.diff(document_pieces))
+            sentence = np.searchsorted(split.sentence_offsets, carried, 'right') - 1
+            first_document = int(np.searchsorted(split.document_offsets, sentence, 'right')) - 1
+        begin, stop, bounds = _pieces(split, first_document, end_document, capacity)
+        numbers = np.arange(first_document, end_document)
+        document = np.repeat(numbers, np.diff(bounds))
         room = np.full(len(begin), capacity)
-        here = np.arange(len(begin))
         if crossing:
-            # One place in the row for each separator between documents.
+            if carried == 0:
+                room[0] = 1 + below(capacity, seed, Stream.FIRST, plan)
+            # Each document takes one more place in the row, for the separator before it.
             end = np.searchsorted(stop + document, begin + document + room, 'right')
         else:
-            heads = document_pieces[:-1]
-            long = stop[document_pieces[1:] - 1] - begin[heads] > capacity
-            numbers = np.arange(first_document, end_document)
+            heads = bounds[:-1]
+            long = stop[bounds[1:] - 1] - begin[heads] > capacity
             room[heads[long]] = 1 + below(capacity, seed, Stream.FIRST, plan, numbers[long])
-            end = np.searchsorted(stop, begin + room, 'right')
-            end = np.minimum(end, np.repeat(document_pieces[1:], np.diff(document_pieces)))
-        end = np.maximum(end, here + 1)
+            end = np.minimum(np.searchsorted(stop, begin + room, 'right'), np.repeat(bounds[1:], np.diff(bounds)))
+        end = np.maximum(end, np.arange(len(begin)) + 1)
         origin = int(np.searchsorted(begin, carried)) if crossing else 0
-        if crossing and carried == 0:
-            first = int(1 + below(capacity, seed, Stream.FIRST, plan))
-            end[0] = max(1, int(np.searchsorted(stop + document, begin[0] + document[0] + first, 'right')))
         met = origin + _follow(end[origin:] - origin)
-        if crossing and not last_block:
-            met = met[end[met] < len(begin)]
-            carried = int(begin[end[met[-1]]]) if len(met) else carried
+        if crossing and end_document < split.num_documents:
+            unfinished = met[end[met] == len(begin)]
+            met, carried = met[: len(met) - len(unfinished)], int(begin[unfinished[0]])
         chunks = np.empty(len(met), CHUNK)
         chunks['start'] = begin[met]
         chunks['a'] = stop[end[met] - 1] - begin[met]
         chunks['b'] = document[end[met] - 1] - document[met] + 1
         yield chunks, 0
+
+
+def _pieces(split: Split, first: int, end: int, capacity: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The sentences of documents first..end-1 as ranges of tokens, those longer than `capacity` cut.
+
+    Returns:
+      begin, stop: the first token of each piece, and the one after its last.
+      bounds: for each document the number of its first piece, and one more for the end.
+    """
+    documents = np.asarray(split.document_offsets[first : end + 1])
+    offsets = np.asarray(split.sentence_offsets[int(documents[0]) : int(documents[-1]) + 1])
+    counts = -(-np.diff(offsets) // capacity)
+    sums = np.concatenate([[0], np.cumsum(counts)])
+    ordinal = np.arange(sums[-1]) - np.repeat(sums[:-1], counts)
+    begin = np.repeat(offsets[:-1], counts) + ordinal * capacity
+    stop = np.minimum(begin + capacity, np.repeat(offsets[1:], counts))
+    return begin, stop, sums[documents - documents[0]]
