@@ -45,3 +45,8 @@ def pretraining_losses(
     if 'nsp_logits' in outputs:
         losses |= weighted(outputs['nsp_logits'], batch['nsp_labels'], batch['nsp_weights'], 'nsp')
     return losses
+
+
+def pretraining_weights(batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    """Weights of the losses that pre-training minimises, from the batch alone: {name: float32 scalar}."""
+    return {'mlm_loss': batch['masked_weights'].sum(), 'nsp_loss': batch['nsp_weights'].sum()}

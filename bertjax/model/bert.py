@@ -12,12 +12,12 @@ from bertjax.parallel.partition import constrain, with_axes
 
 
 class Pooler(Projection):
-    """tanh of a projection of the first position's hidden state."""
+    """tanh of a projection of one hidden state a sequence: that of [CLS], the first."""
 
     @nn.compact
-    def __call__(self, hidden: jax.Array) -> jax.Array:
-        """[B, S, D] -> [B, D]."""
-        return jnp.tanh(super().__call__(hidden[:, 0]))  # [B, D]
+    def __call__(self, state: jax.Array) -> jax.Array:
+        """[B, D] -> [B, D]."""
+        return jnp.tanh(super().__call__(state))
 
 
 def build_pooler(config: BertConfig, name: str | None = None) -> Pooler:
@@ -99,7 +99,7 @@ class BertForPreTraining(nn.Module):
         picked = gather_positions(hidden, masked_positions)  # [B, P, D]
         outputs = {'mlm_logits': self.mlm(picked, self.encoder.token_embedding())}
         if self.config.nsp:
-            outputs['nsp_logits'] = self.nsp(self.pooler(hidden))
+            outputs['nsp_logits'] = self.nsp(self.pooler(hidden[:, 0]))
         return outputs
 
     def encode(
@@ -107,4 +107,4 @@ class BertForPreTraining(nn.Module):
     ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
         """Hidden states [B, S, D], those of every layer [L + 1, B, S, D], pooled [B, D] (None without pair head)."""
         hidden, layers = self.encoder(input_ids, segment_ids, attention_mask, deterministic=True, all_layers=True)
-        return hidden, layers, self.pooler(hidden) if self.config.nsp else None
+        return hidden, layers, self.pooler(hidden[:, 0]) if self.config.nsp else None
