@@ -1,0 +1,107 @@
+"""The whole stream has the statistics of google-research/bert's own algorithm, on made-up and on real text."""
+
+import random
+
+import numpy as np
+import pytest
+from data_fakes import synthetic_split
+from google_pairs import google_pass
+
+from bertjax.data.masking import MaskOptions
+from bertjax.data.pairs import PairOptions
+from bertjax.data.pretraining import PretrainingExamples
+
+PASSES = 10
+
+
+@pytest.fixture(scope='module', params=['synthetic', 'wikipedia'])
+def text(request):
+    """A split and its tokenizer."""
+    if request.param == 'synthetic':
+        return synthetic_split(documents=500, sentences=30), request.getfixturevalue('vocabulary')
+    return request.getfixturevalue('wikipedia'), request.getfixturevalue('english')
+
+
+def examples_of(text, seq_len, **pairs):
+    return PretrainingExamples(
+        *text,
+        seq_len=seq_len,
+        max_predictions=seq_len // 6,
+        pairs=PairOptions(plans=PASSES, **pairs),
+        masking=MaskOptions(),
+        seed=0,
+        phase=0,
+        cache_dir=None,
+    )
+
+
+def passes_of(examples):
+    """For each plan: [examples, IsNext, mean A, mean B, share of real positions]."""
+    for plan in range(PASSES):
+        count = round(examples.cycle_length / PASSES)
+        batch = examples.batch(np.arange(plan * count, (plan + 1) * count))
+        b = batch['segment_ids'].sum(1) - 1
+        a = batch['attention_mask'].sum(1) - 3 - b
+        real = batch['attention_mask'].mean()
+        yield [len(examples._plans[plan].chunks), 1 - batch['nsp_labels'].mean(), a.mean(), b.mean(), real]
+
+
+@pytest.mark.parametrize('seq_len', [128, 512])
+def test_pairs_are_like_googles(text, seq_len):
+    ours = np.array(list(passes_of(examples_of(text, seq_len))))
+    theirs = []
+    for seed in range(PASSES):
+        pairs = google_pass(text[0], seq_len, random.Random(seed))
+        a, b = (np.array([getattr(pair, side) for pair in pairs]) for side in 'ab')
+        is_next = np.mean([pair.is_next for pair in pairs])
+        theirs.append([len(pairs), is_next, a.mean(), b.mean(), (a + b + 3).mean() / seq_len])
+    theirs = np.array(theirs)
+    difference = ours.mean(0) - theirs.mean(0)
+    error = np.sqrt((ours.var(0, ddof=1) + theirs.var(0, ddof=1)) / PASSES)
+    print(f'S={seq_len}: ours {ours.mean(0).round(4)}, theirs {theirs.mean(0).round(4)}, error {error.round(4)}')
+    assert (np.abs(difference) < 4 * error).all()
+    # And the errors are small enough to say something: within 3 % of each figure.
+    assert (error < 0.03 * theirs.mean(0)).all()
+
+
+@pytest.mark.parametrize('seq_len', [128, 512])
+def test_half_of_the_chunks_of_two_sentences_or_more_are_next(text, seq_len):
+    report = examples_of(text, seq_len).report
+    assert abs(report['is_next_of_two'] - 0.5) < 0.01
+    assert 0.05 < report['one_sentence'] < 0.2
+    assert report['is_next'] < 0.48
+
+
+@pytest.mark.parametrize('seq_len', [128, 512])
+def test_a_balanced_stream_is_half_next(text, seq_len):
+    examples = examples_of(text, seq_len, balanced=True)
+    assert abs(examples.report['is_next'] - 0.5) < 0.01
+    batch = examples.batch(np.arange(0, examples.cycle_length, 3))
+    assert abs(batch['nsp_labels'].mean() - 0.5) < 0.01 + 2 * 0.5 / np.sqrt(examples.cycle_length / 3)
+
+
+def test_words_of_real_text_are_masked_whole(wikipedia, english):
+    examples = examples_of((wikipedia, english), 128)
+    whole = PretrainingExamples(
+        wikipedia,
+        english,
+        seq_len=128,
+        max_predictions=20,
+        pairs=PairOptions(plans=1),
+        masking=MaskOptions(unit='word'),
+        seed=0,
+        phase=0,
+        cache_dir=None,
+    )
+    for case, broken in ((examples, True), (whole, False)):
+        batch = case.batch(np.arange(500))
+        chosen = np.zeros(batch['input_ids'].shape, bool)
+        row, slot = np.nonzero(batch['masked_weights'])
+        chosen[row, batch['masked_positions'][row, slot]] = True
+        ids = batch['input_ids'].copy()
+        ids[row, batch['masked_positions'][row, slot]] = batch['masked_ids'][row, slot]
+        continued = (
+            english.continues_word[ids[:, 1:]] & (ids[:, :-1] != english.cls_id) & (ids[:, :-1] != english.sep_id)
+        )
+        assert (chosen[:, 1:] != chosen[:, :-1])[continued].any() == broken
+        assert continued.sum() > 1000

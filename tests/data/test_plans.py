@@ -1,0 +1,124 @@
+"""Plans on disk: written once, read again, walked again when they are damaged."""
+
+import json
+
+import numpy as np
+import pytest
+from data_fakes import synthetic_split
+
+from bertjax.data import walking
+from bertjax.data.pairs import PairOptions
+from bertjax.data.plans import load_plans
+
+OPTIONS = PairOptions(plans=3)
+
+
+@pytest.fixture
+def walked(monkeypatch) -> list[int]:
+    """The numbers of the plans that were walked, as it happens."""
+    numbers, walk = [], walking.walk
+
+    def counted(split, options, seq_len, seed, plan, *rest):
+        numbers.append(plan)
+        return walk(split, options, seq_len, seed, plan, *rest)
+
+    monkeypatch.setattr(walking, 'walk', counted)
+    return numbers
+
+
+def same(first, second):
+    return all(
+        np.array_equal(a.chunks, b.chunks)
+        and (a.one_sentence, a.next_probability) == (b.one_sentence, b.next_probability)
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def test_plans_are_walked_once(split, tmp_path, walked):
+    first = load_plans(split, OPTIONS, 64, 0, tmp_path / 'new' / 'folder')
+    assert walked == [0, 1, 2]
+    again = load_plans(split, OPTIONS, 64, 0, tmp_path / 'new' / 'folder')
+    assert walked == [0, 1, 2]
+    assert same(first, again)
+    assert same(first, load_plans(split, OPTIONS, 64, 0, None))
+    # Memory-mapped, and nobody can write to them by mistake.
+    assert not again[0].chunks.flags.writeable
+    assert not again[0].chunks.flags.owndata
+    # More plans of the same rules use those that are there.
+    walked.clear()
+    load_plans(split, PairOptions(plans=5), 64, 0, tmp_path / 'new' / 'folder')
+    assert walked == [3, 4]
+
+
+@pytest.mark.parametrize(
+    'changed',
+    [
+        {'seed': 1},
+        {'seq_len': 65},
+        {'options': PairOptions(mode='sop', plans=3)},
+        {'options': PairOptions(short_probability=0.2, plans=3)},
+        {'options': PairOptions(balanced=True, plans=3)},
+        {'split': synthetic_split(1)},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_other_rules_are_other_plans(split, tmp_path, changed):
+    arguments = {'split': split, 'options': OPTIONS, 'seq_len': 64, 'seed': 0, 'cache_dir': tmp_path}
+    first = load_plans(**arguments)
+    other = load_plans(**arguments | changed)
+    assert not same(first, other)
+    assert same(other, load_plans(**arguments | changed | {'cache_dir': None}))
+    assert same(first, load_plans(**arguments))
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def other_facts(path):
+    facts = json.loads(path.with_suffix('.json').read_text())
+    path.with_suffix('.json').write_text(json.dumps(facts | {'chunks': facts['chunks'] + 1}))
+
+
+@pytest.mark.parametrize(
+    'damage',
+    [
+        flip,
+        lambda path: path.write_bytes(path.read_bytes()[:-16]),
+        lambda path: path.write_bytes(b''),
+        lambda path: path.unlink(),
+        lambda path: path.with_suffix('.json').unlink(),
+        lambda path: path.with_suffix('.json').write_text('{"chunks": 3'),
+        lambda path: path.with_suffix('.json').write_text('[]'),
+        other_facts,
+    ],
+    ids=['bit', 'truncated', 'emptied', 'gone', 'facts gone', 'half of the facts', 'foreign facts', 'other facts'],
+)
+def test_a_damaged_plan_is_walked_again(split, tmp_path, walked, damage):
+    first = [plan.chunks.copy() for plan in load_plans(split, OPTIONS, 64, 0, tmp_path)]
+    damage(sorted(tmp_path.glob('*-001.npy'))[0])
+    walked.clear()
+    mended = load_plans(split, OPTIONS, 64, 0, tmp_path)
+    assert walked == [1]
+    assert all(np.array_equal(plan.chunks, chunks) for plan, chunks in zip(mended, first, strict=True))
+    walked.clear()
+    load_plans(split, OPTIONS, 64, 0, tmp_path)
+    assert walked == []
+
+
+def test_two_files_a_plan_and_nothing_else(split, tmp_path):
+    load_plans(split, OPTIONS, 64, 0, tmp_path)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert [name[37:] for name in names] == [f'-{plan:03d}.{end}' for plan in range(3) for end in ('json', 'npy')]
+
+
+def test_the_balance_of_plans_on_disk_is_kept(split, tmp_path, walked):
+    options = PairOptions(plans=2, balanced=True)
+    first = load_plans(split, options, 64, 0, tmp_path)
+    assert first[0].next_probability == first[1].next_probability > 0.5
+    sorted(tmp_path.glob('*-001.npy'))[0].unlink()
+    walked.clear()
+    assert same(first, load_plans(split, options, 64, 0, tmp_path))
+    assert walked == [1]

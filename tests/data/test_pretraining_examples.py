@@ -1,0 +1,220 @@
+"""Example n is a function of (seed, phase, n) alone, and a cycle is every slot of every plan once."""
+
+import hashlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from data_fakes import MemorySplit, synthetic_split
+
+from bertjax.data.masking import MaskOptions
+from bertjax.data.pairs import MODES, PairOptions
+from bertjax.data.pretraining import PretrainingExamples
+from bertjax.errors import UserError
+
+FAR = 10**9
+
+
+def examples_of(split, vocabulary, *, seq_len=64, most=10, seed=0, phase=0, cache_dir=None, masking=None, **pairs):
+    return PretrainingExamples(
+        split,
+        vocabulary,
+        seq_len=seq_len,
+        max_predictions=most,
+        pairs=PairOptions(**pairs),
+        masking=masking or MaskOptions(),
+        seed=seed,
+        phase=phase,
+        cache_dir=cache_dir,
+    )
+
+
+@pytest.fixture(scope='module')
+def small() -> MemorySplit:
+    return synthetic_split(documents=40, sentences=12)
+
+
+def equal(first, second):
+    return all(np.array_equal(first[name], second[name]) for name in first)
+
+
+def unmasked(batch):
+    """The ids with the masks taken off again, [B, S]."""
+    ids = batch['input_ids'].copy()
+    row, slot = np.nonzero(batch['masked_weights'])
+    ids[row, batch['masked_positions'][row, slot]] = batch['masked_ids'][row, slot]
+    return ids
+
+
+@pytest.mark.parametrize('mode', MODES)
+@pytest.mark.parametrize('unit', ['token', 'word', 'span'])
+@pytest.mark.parametrize('static', [False, True])
+def test_an_example_is_the_same_in_any_batch(small, vocabulary, mode, unit, static):
+    masking = MaskOptions(unit=unit, static=static)
+    examples = examples_of(small, vocabulary, mode=mode, masking=masking)
+    n = np.concatenate([np.arange(40), np.arange(FAR, FAR + 10), [2**40]])
+    together = examples.batch(n)
+    for some in (np.arange(51)[::-1], np.arange(0, 51, 7), np.array([50]), np.array([3, 3, 45])):
+        alone = examples.batch(n[some])
+        assert equal(alone, {name: x[some] for name, x in together.items()})
+    # And in another object, on another host.
+    assert equal(examples_of(small, vocabulary, mode=mode, masking=masking).batch(n), together)
+
+
+@pytest.mark.parametrize('changed', [{'seed': 1}, {'phase': 1}])
+def test_seed_and_phase_give_other_examples(small, vocabulary, changed):
+    n = np.arange(64)
+    first = examples_of(small, vocabulary).batch(n)
+    other = examples_of(small, vocabulary, **changed).batch(n)
+    assert not any(np.array_equal(first['input_ids'][i], other['input_ids'][i]) for i in range(64))
+
+
+def test_plans_on_disk_give_the_same_examples(small, vocabulary, tmp_path):
+    n = np.arange(100)
+    first = examples_of(small, vocabulary).batch(n)
+    for _ in range(2):
+        assert equal(examples_of(small, vocabulary, cache_dir=tmp_path).batch(n), first)
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_a_cycle_takes_every_slot_of_every_plan_once(small, vocabulary, mode):
+    examples = examples_of(small, vocabulary, mode=mode, plans=3, seq_len=32)
+    length = examples.cycle_length
+    orders = []
+    for cycle in (0, 1, 1000):
+        sources = [examples.describe(cycle * length + i) for i in range(length)]
+        assert {source.cycle for source in sources} == {cycle}
+        places = [(source.plan, source.slot) for source in sources]
+        assert places != sorted(places)
+        assert [plan for plan, _ in places] == sorted(plan for plan, _ in places)
+        per_plan = np.bincount([plan for plan, _ in places])
+        assert sorted(places) == [(plan, slot) for plan, count in enumerate(per_plan) for slot in range(count)]
+        orders.append(places)
+    assert orders[0] != orders[1] != orders[2]
+
+
+def test_a_far_example_costs_what_the_first_costs(small, vocabulary):
+    # No walk over what lies between: a number so far that counting to it would never end.
+    batch = examples_of(small, vocabulary).batch(np.arange(2**55, 2**55 + 8))
+    assert (batch['masked_weights'].sum(1) >= 1).all()
+
+
+def test_negative_numbers_are_refused(small, vocabulary):
+    with pytest.raises(ValueError, match='negative'):
+        examples_of(small, vocabulary).batch(np.array([0, -1]))
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_rows_hold_the_text_that_is_described(small, vocabulary, mode):
+    examples = examples_of(small, vocabulary, mode=mode)
+    batch = examples.batch(np.arange(FAR, FAR + 200))
+    ids = unmasked(batch)
+    paired = 0
+    for i in range(200):
+        source = examples.describe(FAR + i)
+        row = ids[i][batch['attention_mask'][i] == 1].tolist()
+        a, b = (small.tokens(*part).tolist() for part in (source.a, source.b))
+        if mode in ('nsp', 'sop'):
+            tail = [*b, vocabulary.sep_id] if b else []
+            assert row == [vocabulary.cls_id, *a, vocabulary.sep_id, *tail]
+            assert batch['segment_ids'][i, : len(row)].tolist() == [0] * (len(a) + 2) + [1] * len(tail)
+        else:
+            text = [token for token in row if token not in (vocabulary.cls_id, vocabulary.sep_id)]
+            assert text == a
+            assert row.count(vocabulary.sep_id) == source.b_document - source.a_document + 1
+        assert batch['nsp_labels'][i] == source.label
+        assert batch['nsp_weights'][i] == source.paired
+        for drawn, left in ((source.a_drawn, source.a), (source.b_drawn, source.b)):
+            assert drawn[0] <= left[0] and left[0] + left[1] <= drawn[0] + drawn[1]
+        paired += source.paired
+    assert {'nsp': paired == 200, 'sop': 0 < paired < 200}.get(mode, paired == 0)
+    assert not (ids * (1 - batch['attention_mask'])).any()
+
+
+def test_no_random_b_is_from_the_document_of_a(small, vocabulary):
+    examples = examples_of(small, vocabulary)
+    for n in range(examples.cycle_length):
+        source = examples.describe(n)
+        assert (source.a_document != source.b_document) == (source.label == 1)
+
+
+def test_dynamic_masks_are_new_each_time_round_and_static_ones_return(small, vocabulary):
+    for static in (False, True):
+        examples = examples_of(small, vocabulary, plans=2, masking=MaskOptions(static=static))
+        first, second = {}, {}
+        for cycle, found in ((0, first), (1, second)):
+            numbers = cycle * examples.cycle_length + np.arange(examples.cycle_length)
+            batch = examples.batch(numbers)
+            for i, n in enumerate(numbers):
+                source = examples.describe(int(n))
+                found[source.plan, source.slot] = tuple(x[i].tobytes() for x in batch.values())
+        assert first.keys() == second.keys()
+        same = sum(first[place] == second[place] for place in first)
+        assert same == (len(first) if static else 0)
+
+
+def test_plans_are_the_dupe_factor(small, vocabulary):
+    # With static masks a corpus holds as many different maskings of its first sentence as there are plans.
+    options = {'masking': MaskOptions(static=True), 'mode': 'sop', 'short_probability': 0.0}
+    lengths = [examples_of(small, vocabulary, plans=plans, **options).cycle_length for plans in (1, 2, 5)]
+    assert lengths == [lengths[0], 2 * lengths[0], 5 * lengths[0]]
+    examples = examples_of(small, vocabulary, plans=5, **options)
+    batch = examples.batch(np.arange(2 * examples.cycle_length))
+    maskings: dict[int, set[bytes]] = {}
+    for n in range(2 * examples.cycle_length):
+        source = examples.describe(n)
+        start = min(source.a_drawn[0], source.b_drawn[0])
+        maskings.setdefault(start, set()).add(batch['input_ids'][n].tobytes())
+    assert max(map(len, maskings.values())) == 5
+
+
+def test_held_out_examples_are_masked_the_same_every_time(small, vocabulary):
+    # Evaluation asks a fresh object for 0, 1, 2, ...: another process has to give the same bytes.
+    program = (
+        'import sys, hashlib, numpy as np\n'
+        f'sys.path.insert(0, {str(__file__.rsplit("/", 1)[0])!r})\n'
+        'from test_pretraining_examples import examples_of\n'
+        'from data_fakes import FakeVocabulary, synthetic_split\n'
+        'batch = examples_of(synthetic_split(documents=40, sentences=12), FakeVocabulary()).batch(np.arange(200))\n'
+        'print(hashlib.sha256(b"".join(x.tobytes() for x in batch.values())).hexdigest())\n'
+    )
+    batch = examples_of(small, vocabulary).batch(np.arange(200))
+    digest = hashlib.sha256(b''.join(x.tobytes() for x in batch.values())).hexdigest()
+    run = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == digest
+
+
+@pytest.mark.parametrize('most', [0, 65])
+def test_predictions_that_make_no_sense_are_refused(small, vocabulary, most):
+    with pytest.raises(UserError, match='max_predictions'):
+        examples_of(small, vocabulary, most=most)
+
+
+def test_a_corpus_of_one_document_is_refused_for_next_sentences(vocabulary):
+    split = MemorySplit([[[10, 11, 12]] * 50])
+    with pytest.raises(UserError, match=r"separate documents.*'sop'"):
+        examples_of(split, vocabulary)
+    assert examples_of(split, vocabulary, mode='sop').batch(np.arange(5))['nsp_weights'].any()
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_the_report_is_what_batches_show(split, vocabulary, mode):
+    examples = examples_of(split, vocabulary, mode=mode, plans=4)
+    report = examples.report
+    batch = examples.batch(np.arange(examples.cycle_length))
+    assert report['examples_per_cycle'] == examples.cycle_length == 4 * report['examples_per_plan']
+    assert abs(report['real_positions'] - batch['attention_mask'].mean()) < 0.005
+    if mode == 'nsp':
+        assert report['is_next'] == pytest.approx(1 - batch['nsp_labels'].mean(), abs=1e-6)
+        assert report['is_next'] == pytest.approx(report['is_next_of_two'] * (1 - report['one_sentence']))
+        assert report['next_probability'] == 0.5
+    else:
+        assert report['is_next'] is report['is_next_of_two'] is None
+    if mode == 'sop':
+        assert report['one_sentence'] == pytest.approx(1 - batch['nsp_weights'].mean(), abs=1e-6)
+    if mode in ('nsp', 'sop'):
+        in_b = batch['segment_ids'].sum(1)
+        assert report['mean_b'] == pytest.approx((in_b - 1)[in_b > 0].mean(), rel=0.02)
+    else:
+        assert report['one_sentence'] is report['mean_b'] is None
