@@ -1,0 +1,1 @@
+"""What is measured: rows of metrics.jsonl from sums and weights."""

@@ -1,0 +1,1 @@
+"""Where measurements go: JSON lines, the console, TensorBoard."""

@@ -1,0 +1,154 @@
+"""Checkpoints of a run: Orbax behind a handful of verbs."""
+
+import dataclasses
+import pathlib
+import shutil
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+from bertjax.checkpoint import seals
+from bertjax.errors import UserError
+
+DAMAGED = 'damaged'
+
+
+@dataclasses.dataclass(frozen=True)
+class Position:
+    """Where a run stands: `step` batches seen; in `phase` (from 0) the next example is number `next`."""
+
+    step: int = 0
+    phase: int = 0
+    next: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Saved:
+    """What `latest` found: the position and the resolved config at the time, before the arrays are read."""
+
+    position: Position
+    config: dict[str, Any]
+
+
+class Checkpoints:
+    """The folder `checkpoints/`: a sub-folder for each step with the items state, position and config, and a seal.
+
+    Saving is asynchronous: the arrays are copied to the host, then a thread writes, seals, and removes what is no
+    longer kept (all but the newest `keep` and the one with the lowest held-out loss). A save that failed raises at the
+    next `save` or at `close`.
+    """
+
+    def __init__(self, directory: str | pathlib.Path, *, keep: int, say: Callable[[str], None] = print):
+        if keep < 1:
+            raise UserError('config.checkpoint_keep', str(keep), 'a number of at least 1', 'set it to 1 or more')
+        self.directory = pathlib.Path(directory).resolve()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._keep = keep
+        self._say = say
+        self._sealer: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        if jax.process_index() == 0:
+            self._remove_unfinished()
+        self._manager = self._open()
+
+    def _open(self) -> ocp.CheckpointManager:
+        return ocp.CheckpointManager(
+            self.directory,
+            item_names=('state', 'position', 'config'),
+            options=ocp.CheckpointManagerOptions(enable_async_checkpointing=True, create=True),
+        )
+
+    def steps(self) -> list[int]:
+        """Sealed steps, ascending."""
+        found = [path for path in self.directory.iterdir() if path.name.isdigit() and seals.is_sealed(path)]
+        return sorted(int(path.name) for path in found)
+
+    def _remove_unfinished(self) -> None:
+        """Removes what a killed process left half-written: folders without a seal, Orbax's temporary ones."""
+        for path in self.directory.iterdir():
+            if path.is_dir() and path.name != DAMAGED and not seals.is_sealed(path):
+                shutil.rmtree(path)
+
+    def latest(self) -> Saved | None:
+        """The newest whole checkpoint, None when there is none at all.
+
+        A damaged one is said aloud, moved to `checkpoints/damaged/` and the one before it is looked at.
+
+        Raises:
+          UserError: there are checkpoints and all of them are damaged.
+        """
+        steps = self.steps()
+        for step in reversed(steps):
+            path = self.directory / str(step)
+            wrong = seals.damage(path)
+            if wrong is None:
+                args = ocp.args.Composite(position=ocp.args.JsonRestore(), config=ocp.args.JsonRestore())
+                items = self._manager.restore(step, args=args)
+                return Saved(Position(**items['position']), items['config'])
+            self._say(f'checkpoint {step} is damaged ({wrong}): it is set aside, using the one before it')
+            target = self.directory / DAMAGED / str(step)
+            target.parent.mkdir(exist_ok=True)
+            shutil.rmtree(target, ignore_errors=True)
+            path.rename(target)
+            self._manager.reload()
+        if steps:
+            raise UserError(
+                str(self.directory),
+                f'{len(steps)} checkpoint(s), all damaged',
+                'at least one whole checkpoint',
+                f'they are in {self.directory / DAMAGED}; start again in another --workdir',
+            )
+        return None
+
+    def restore(self, position: Position, template: Any) -> Any:
+        """The arrays of a state, onto the devices and in the shapes of `template` (abstract, with shardings)."""
+        args = ocp.args.Composite(state=ocp.args.StandardRestore(template))
+        return self._manager.restore(position.step, args=args)['state']
+
+    def save(self, state: Any, position: Position, config: dict[str, Any], heldout_loss: float | None) -> None:
+        """Starts to save; returns when the arrays may be overwritten. A step that is there already is left alone."""
+        self.wait()
+        if position.step in self._manager.all_steps():
+            return
+        args = ocp.args.Composite(
+            state=ocp.args.StandardSave(state),
+            position=ocp.args.JsonSave(dataclasses.asdict(position)),
+            config=ocp.args.JsonSave(config),
+        )
+        self._manager.save(position.step, args=args)
+        self._sealer = threading.Thread(target=self._seal, args=(position.step, heldout_loss), name='seal')
+        self._sealer.start()
+
+    def _seal(self, step: int, heldout_loss: float | None) -> None:
+        try:
+            self._manager.wait_until_finished()
+            if jax.process_index() == 0:
+                seals.write_seal(self.directory / str(step), heldout_loss)
+                for old in self._superseded():
+                    self._manager.delete(old)
+        except BaseException as error:  # raised by wait(), in the training loop's thread
+            self._failure = error
+
+    def _superseded(self) -> list[int]:
+        steps = self.steps()
+        losses = {step: seals.heldout_loss(self.directory / str(step)) for step in steps}
+        measured = [step for step in steps if losses[step] is not None]
+        best = min(measured, key=lambda step: (losses[step], -step), default=None)
+        return [step for step in steps[: -self._keep] if step != best]
+
+    def wait(self) -> None:
+        """Returns when what was begun is on disk and sealed; raises what went wrong."""
+        if self._sealer is not None:
+            self._sealer.join()
+            self._sealer = None
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    def close(self) -> None:
+        """Waits, then lets Orbax go."""
+        self.wait()
+        self._manager.close()

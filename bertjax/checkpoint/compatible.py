@@ -1,0 +1,48 @@
+"""What may change between a checkpoint and the run that continues it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bertjax.config import flatten
+from bertjax.errors import UserError
+
+# Keys that decide the shape or the meaning of what is saved: a change is refused.
+FIXED = ('model.', 'optimizer.name', 'pairs.mode', 'fingerprints.')
+# ... except these fields of the model, which leave its parameters as they are.
+FREE = ('model.dropout', 'model.attention_dropout', 'model.remat', 'model.dtype')
+# Keys that say nothing of the training itself.
+SILENT = ('run', 'export', 'fingerprints.', 'corpus_options.workers', 'topology')
+
+
+def check_resume(saved: Mapping[str, Any], now: Mapping[str, Any], where: str) -> list[str]:
+    """Compares the resolved config of a checkpoint with that of the run that wants to continue it.
+
+    Returns:
+      Lines about what changed and is allowed: `batch_size: 256 -> 512`.
+
+    Raises:
+      UserError: the model, the tokenizer, the store or the optimiser is another one; names the first difference.
+    """
+    before, after = flatten(saved), flatten(now)
+    changed = []
+    for key in sorted({*before, *after}):
+        old, new = before.get(key), after.get(key)
+        if old == new:
+            continue
+        if key.startswith(FIXED) and not key.startswith(FREE):
+            name = key.removeprefix('fingerprints.')
+            place = f'the {name}' if key.startswith('fingerprints.') else f'config.{key}'
+            raise UserError(
+                place,
+                f'{_short(new)}',
+                f'{_short(old)} as in the checkpoint in {where}',
+                'restore the former value to continue, or start anew in another --workdir',
+            )
+        if not key.startswith(SILENT):
+            changed.append(f'{key}: {old} -> {new}')
+    return changed
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 24 else f'{text[:16]}…'

@@ -1,0 +1,61 @@
+"""A seal on each checkpoint: sizes and checksums of its files, written last.
+
+Orbax marks a step as committed, but restores arrays with flipped bits without a word. A step counts here as finished
+when its seal exists, and as whole when every file still has the size and the checksum that the seal names.
+"""
+
+import hashlib
+import json
+import pathlib
+
+from bertjax.files import write_atomic
+
+SEAL = 'seal.json'
+
+
+def _digest(path: pathlib.Path) -> str:
+    with path.open('rb') as file:
+        return hashlib.file_digest(file, 'sha256').hexdigest()
+
+
+def _files(step_dir: pathlib.Path) -> list[pathlib.Path]:
+    return sorted(path for path in step_dir.rglob('*') if path.is_file() and path.name != SEAL)
+
+
+def write_seal(step_dir: pathlib.Path, heldout_loss: float | None) -> None:
+    """Seals a finished step; `heldout_loss` is what 'the best checkpoint' goes by."""
+    files = {
+        path.relative_to(step_dir).as_posix(): {'bytes': path.stat().st_size, 'sha256': _digest(path)}
+        for path in _files(step_dir)
+    }
+    write_atomic(step_dir / SEAL, json.dumps({'heldout_loss': heldout_loss, 'files': files}, indent=1) + '\n')
+
+
+def is_sealed(step_dir: pathlib.Path) -> bool:
+    """Whether the step was finished (not whether it is still whole)."""
+    return (step_dir / SEAL).is_file()
+
+
+def heldout_loss(step_dir: pathlib.Path) -> float | None:
+    """The held-out loss that the seal carries, None where none was measured or the seal cannot be read."""
+    try:
+        return json.loads((step_dir / SEAL).read_text(encoding='utf-8'))['heldout_loss']
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def damage(step_dir: pathlib.Path) -> str | None:
+    """What is wrong with a sealed step, None when it is whole. Reads every byte."""
+    try:
+        sealed = json.loads((step_dir / SEAL).read_text(encoding='utf-8'))['files']
+    except (OSError, ValueError, KeyError, TypeError):
+        return f'its {SEAL} cannot be read'
+    for name, facts in sealed.items():
+        path = step_dir / name
+        if not path.is_file():
+            return f'{name} is missing'
+        if path.stat().st_size != facts['bytes']:
+            return f'{name} has {path.stat().st_size} bytes instead of {facts["bytes"]}'
+        if _digest(path) != facts['sha256']:
+            return f'{name} has another checksum than when it was written'
+    return None

@@ -1,0 +1,141 @@
+"""Configs: recipe arguments, durations, the names of keys, and the plain form that is written to config.json."""
+
+import difflib
+import json
+import types
+from collections.abc import Iterable
+from typing import Any
+
+import ml_collections
+
+from bertjax.errors import UserError
+
+
+def parse_argument(argument: str, **defaults: Any) -> types.SimpleNamespace:
+    """Typed arguments of a recipe, from the text after the colon of `--config=FILE.py:ARGUMENT`.
+
+    `large,seq=512,cased` sets the first key of `defaults` to 'large', `seq` to the integer 512 and the boolean `cased`
+    to True. A value takes the type of its default.
+
+    Raises:
+      UserError: an unknown name, a value of another type, or a bare word where none fits.
+    """
+    values = dict(defaults)
+    kinds = {name: f'{name} ({type(default).__name__}, default {default!r})' for name, default in defaults.items()}
+    known = ', '.join(kinds.values()) or 'no argument at all'
+    for position, item in enumerate(filter(None, argument.split(','))):
+        name, given, text = item.partition('=')
+        if not given:
+            if isinstance(defaults.get(name), bool):
+                values[name] = True
+                continue
+            first = next(iter(defaults), None)
+            if position > 0 or first is None or isinstance(defaults[first], bool):
+                mend = _suggestion(name, defaults) or 'write NAME=VALUE, or the name of a boolean'
+                raise UserError('--config=FILE:ARGUMENT', f'{item!r}', known, mend)
+            name, text = first, item
+        if name not in defaults:
+            mend = _suggestion(name, defaults) or 'see the docstring of the recipe'
+            raise UserError('--config=FILE:ARGUMENT', f'unknown name {name!r}', known, mend)
+        values[name] = _convert(name, text, defaults[name])
+    return types.SimpleNamespace(**values)
+
+
+def _convert(name: str, text: str, default: Any) -> Any:
+    try:
+        if isinstance(default, bool):
+            return {'true': True, '1': True, 'false': False, '0': False}[text.lower()]
+        return type(default)(text)
+    except (KeyError, ValueError):
+        kind = type(default).__name__
+        raise UserError(
+            '--config=FILE:ARGUMENT', f'{name}={text}', f'a value of type {kind}', f'for example {name}={default}'
+        ) from None
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    """'did you mean X?' for the nearest known name, '' when none is near."""
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if not near:  # `--config.lr_rate`, `--config.widht`: compare the last part alone, too
+        tails = {key.rsplit('.', 1)[-1]: key for key in known}
+        near = [tails[tail] for tail in difflib.get_close_matches(name.rsplit('.', 1)[-1], tails, n=1, cutoff=0.5)]
+    return f'did you mean {near[0]}?' if near else ''
+
+
+def plain(config: Any) -> Any:
+    """A config as JSON-ready dicts, lists and scalars, keys sorted."""
+    if isinstance(config, ml_collections.ConfigDict):
+        return {key: plain(config[key]) for key in sorted(config)}
+    if isinstance(config, dict):
+        return {key: plain(config[key]) for key in sorted(config)}
+    if isinstance(config, (tuple, list)):
+        return [plain(item) for item in config]
+    return config
+
+
+def dump(config: Any) -> str:
+    """The text of `config.json`."""
+    return json.dumps(plain(config), indent=2, sort_keys=True, ensure_ascii=False) + '\n'
+
+
+def flatten(config: Any, prefix: str = '') -> dict[str, Any]:
+    """{'model.width': 128, 'phases[0].steps': '90%', ...} of a config or its plain form."""
+    config = plain(config)
+    flat: dict[str, Any] = {}
+    if isinstance(config, dict):
+        for key, value in config.items():
+            flat |= flatten(value, f'{prefix}.{key}' if prefix else key)
+    elif isinstance(config, list) and any(isinstance(item, dict) for item in config):
+        for i, item in enumerate(config):
+            flat |= flatten(item, f'{prefix}[{i}]')
+    else:
+        flat[prefix] = config
+    return flat
+
+
+def unknown_key_error(key: str, config: Any) -> UserError:
+    """The error for a config key that does not exist, naming the nearest one that does."""
+    known = flatten(config)
+    branches = {path[:i] for path in known for i, letter in enumerate(path) if letter == '.'}
+    mend = _suggestion(key, [*known, *branches])
+    return UserError(
+        f'--config.{key}',
+        'an unknown config key',
+        'a key of this recipe',
+        f'did you mean --config.{mend.removeprefix("did you mean ")}'
+        if mend
+        else 'see docs/pretraining.md for all keys',
+    )
+
+
+def duration(
+    value: int | float | str, key: str, *, total: int | None = None, steps_per_epoch: float | None = None
+) -> int:
+    """A duration in steps: `1000`, `'1000'`, `'10%'` of `total`, or `'2 epochs'` of `steps_per_epoch` steps.
+
+    Raises:
+      UserError: another form, a negative value, or a relative one where there is nothing to relate it to.
+    """
+    text = str(value).strip().lower()
+    try:
+        if text.endswith('%') and total is not None:
+            steps = round(float(text[:-1]) / 100 * total)
+        elif text.endswith(('epoch', 'epochs')) and steps_per_epoch is not None:
+            steps = round(float(text.removesuffix('s').removesuffix('epoch')) * steps_per_epoch)
+        else:
+            steps = int(text) if text.lstrip('+-').isdigit() else int(_integral(float(text)))
+        if steps < 0:
+            raise ValueError
+    except (ValueError, OverflowError):
+        forms = ['a number of steps']
+        forms += ['a percentage like 10%'] if total is not None else []
+        forms += ['epochs like 2epochs'] if steps_per_epoch is not None else []
+        raise UserError(f'config.{key}', repr(value), ' or '.join(forms), f'for example --config.{key}=1000') from None
+    return steps
+
+
+def _integral(number: float) -> float:
+    if number != int(number):
+        raise ValueError(number)
+    return number

@@ -1,0 +1,156 @@
+"""The one entry point: `python -m bertjax.main --config=FILE[:ARGUMENT] --workdir=DIR [--config.KEY=VALUE ...]`.
+
+Reads the flags, loads the recipe and hands both to the verb `config.run`, a module of `bertjax/runs/`.
+
+Exit status: 0 done; 1 a fault of ours; 2 a mistake that the user can mend, said in one line; 3 stopped on
+non-finite steps; 75 saved after SIGTERM or Ctrl-C, start again to continue.
+"""
+
+import importlib
+import pathlib
+import pkgutil
+import re
+import sys
+from collections.abc import Sequence
+
+from absl import app, flags, logging
+from ml_collections import config_flags
+
+from bertjax import runs
+from bertjax.config import unknown_key_error
+from bertjax.errors import StoppedError, UserError
+
+USAGE = """bertjax: pre-train BERT and take it to its tasks.
+
+  python -m bertjax.main --config=FILE[:ARGUMENT] --workdir=DIR [--config.KEY=VALUE ...]
+
+  --config=FILE       a recipe, for example configs/pretrain_tiny.py; its docstring says what it does
+  --workdir=DIR       where everything goes: config.json, tokenizer/, store/, checkpoints/, metrics.jsonl, export/
+  --config.KEY=VALUE  changes one key of the recipe, for example --config.batch_size=64
+  --config.run=VERB   {verbs}
+
+First steps:
+  python -m bertjax.main --config=configs/pretrain_tiny.py --workdir=out/tiny
+  python -m bertjax.main --config=configs/pretrain_tiny.py --workdir=out/mine --config.corpus='texts/*.txt'
+
+The same command in the same workdir continues where it stopped. --helpfull lists every flag there is.
+"""
+
+_CONFIG = config_flags.DEFINE_config_file('config', None, 'A recipe: FILE.py or FILE.py:ARGUMENT.', lock_config=True)
+_WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run, made when absent.')
+
+
+def verbs() -> list[str]:
+    """Names of the verbs, one file each in bertjax/runs/."""
+    return sorted(module.name for module in pkgutil.iter_modules(runs.__path__) if not module.name.startswith('_'))
+
+
+def parse_flags(argv: Sequence[str]) -> list[str]:
+    """absl's flag parser, except that every mistake is a UserError with a mend."""
+    if any(argument in ('--help', '-h', '-help', '--helpshort') for argument in argv[1:]):
+        print(USAGE.format(verbs=', '.join(verbs())))
+        raise SystemExit(0)
+    recipe = next((a.split('=', 1)[1] for a in argv if re.match(r'--?config=', a)), None)
+    if recipe is None and '--config' in argv[:-1]:
+        recipe = argv[list(argv).index('--config') + 1]
+    if recipe is not None:
+        _check_recipe(recipe)
+    try:
+        rest = flags.FLAGS(list(argv))
+    except flags.UnrecognizedFlagError as e:
+        raise UserError(
+            f'--{e.flagname}', 'an unknown flag', '--config, --workdir or --config.KEY', 'see --help'
+        ) from None
+    except (AttributeError, KeyError, IndexError) as e:  # ml_collections: a key that the recipe does not have
+        given = re.findall(r'--?config\.([\w.\[\]]+)', ' '.join(argv))
+        config = _load(recipe)
+        bad = next((key for key in given if not _exists(config, key)), None)
+        if bad is None:
+            raise
+        raise unknown_key_error(bad, config) from e
+    except flags.IllegalFlagValueError as e:
+        raise _wrong_value(str(e)) from None
+    except (flags.Error, ValueError, TypeError) as e:
+        raise UserError('command line', str(e), 'flags as in --help', 'correct the flag') from None
+    if len(rest) > 1:
+        raise UserError('command line', repr(rest[1]), 'only flags', f'did you mean --{rest[1]}? see --help')
+    return rest
+
+
+def _wrong_value(message: str) -> UserError:
+    match = re.match(r'flag --(\S+?)=(.*?): (.*)', message, re.DOTALL)
+    key, value, reason = match.groups() if match else ('config', '', message)
+    kind = re.search(r'(integer|float|boolean|number)', reason)
+    wanted = {'integer': 'a whole number', 'float': 'a number', 'number': 'a number', 'boolean': 'true or false'}
+    return UserError(
+        f'--{key}', repr(value), wanted[kind[1]] if kind else reason, f'correct the value, as in --{key}=VALUE'
+    )
+
+
+def _check_recipe(recipe: str) -> None:
+    path = pathlib.Path(recipe.split(':', 1)[0])
+    if not path.is_file():
+        near = sorted(p.name for p in (path.parent if path.parent.is_dir() else pathlib.Path('configs')).glob('*.py'))
+        have = ', '.join(near) or 'no recipe'
+        raise UserError('--config', f'no file {path}', 'the path of a recipe', f'there is: {have}')
+    _load(recipe)  # before absl swallows what is wrong with it
+
+
+def _load(recipe: str):
+    path, _, argument = recipe.partition(':')
+    spec = importlib.util.spec_from_file_location('recipe', path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not hasattr(module, 'get_config'):
+        raise UserError(path, 'no function get_config', 'get_config(argument) -> ConfigDict', 'see configs/')
+    return module.get_config(argument) if argument else module.get_config()
+
+
+def _exists(config, key: str) -> bool:
+    try:
+        config_flags.config_path.get_value(key, config)
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError):
+        return False
+    return True
+
+
+def main(argv: Sequence[str]) -> None:
+    """Checks the two flags and calls the verb."""
+    del argv
+    config, workdir = _CONFIG.value, _WORKDIR.value
+    if config is None:
+        raise UserError('--config', 'nothing', 'the path of a recipe', 'for example --config=configs/pretrain_tiny.py')
+    if not workdir:
+        raise UserError('--workdir', 'nothing', 'a folder for the run', 'for example --workdir=out/tiny')
+    if '://' in workdir:
+        raise UserError(
+            '--workdir', workdir, 'a local or mounted folder', 'mount the bucket, or copy the run there later'
+        )
+    if config.run not in verbs():
+        raise UserError('config.run', repr(config.run), 'one of ' + ', '.join(verbs()), 'correct --config.run')
+    importlib.import_module(f'bertjax.runs.{config.run}').run(config, workdir)
+
+
+def _guarded(function):
+    """Turns the exceptions that are no fault of ours into one line and an exit status."""
+
+    def call(argv):
+        try:
+            return function(argv)
+        except (UserError, StoppedError) as e:
+            sys.stdout.flush()
+            print(f'error: {e}' if isinstance(e, UserError) else str(e), file=sys.stderr)
+            sys.exit(e.exit_status)
+
+    return call
+
+
+def console() -> None:
+    """Entry of `python -m bertjax.main` and of the command `bertjax`."""
+    logging.set_verbosity(logging.WARNING)
+    logging.use_absl_handler()
+    app.run(_guarded(main), flags_parser=_guarded(parse_flags))
+
+
+if __name__ == '__main__':
+    console()

@@ -1,0 +1,78 @@
+"""Speed: rates over an interval, model FLOPs utilisation where the device's peak is known, memory."""
+
+import time
+
+import jax
+import psutil
+
+# Dense bfloat16 peaks in FLOP/s, from the vendors' data sheets; matched against jax's device_kind, first hit wins.
+PEAK_FLOPS: tuple[tuple[str, float], ...] = (
+    ('A100', 312e12),
+    ('H100', 989e12),
+    ('H200', 989e12),
+    ('TPU v3', 123e12),
+    ('TPU v4', 275e12),
+    ('TPU v5 lite', 197e12),
+    ('TPU v5e', 197e12),
+    ('TPU v5p', 459e12),
+    ('TPU v5', 459e12),
+    ('TPU v6', 918e12),
+)
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """Dense bf16 peak of one device in FLOP/s, None where it is not known (a CPU, a newer chip)."""
+    return next((peak for name, peak in PEAK_FLOPS if name.lower() in device_kind.lower()), None)
+
+
+class Stopwatch:
+    """Rates since the last `lap`: the time that evaluation and saving take is left out by `paused`."""
+
+    def __init__(self):
+        device = jax.devices()[0]
+        peak = peak_flops(device.device_kind)
+        self._peak = peak * jax.device_count() if peak else None
+        self.flops_per_sequence = 0.0  # that of the phase; the loop sets it
+        self.restart()
+
+    def restart(self) -> None:
+        """Begins an interval now."""
+        self._start = time.perf_counter()
+        self._waited = 0.0
+        self._sequences = self._steps = 0
+
+    def count(self, sequences: int, waited: float) -> None:
+        """Adds one batch; `waited` is how many seconds the loop stood still for its data."""
+        self._steps += 1
+        self._sequences += sequences
+        self._waited += waited
+
+    def pause(self, seconds: float) -> None:
+        """Leaves out time that was not spent on training."""
+        self._start += seconds
+
+    def lap(self, tokens: float) -> dict[str, float | None]:
+        """Rates since the last lap, for the `tokens` real tokens in it.
+
+        Returns:
+          sequences_per_s, tokens_per_s, seconds_per_step, mfu (None where the peak is not known), and data_wait, the
+          share of the time that the loop stood still for its data.
+        """
+        seconds = max(time.perf_counter() - self._start, 1e-9)
+        rate = self._sequences / seconds
+        values = {
+            'sequences_per_s': rate,
+            'tokens_per_s': tokens / seconds,
+            'seconds_per_step': seconds / max(self._steps, 1),
+            'mfu': rate * self.flops_per_sequence / self._peak if self._peak else None,
+            'data_wait': min(self._waited / seconds, 1.0),
+        }
+        self.restart()
+        return values
+
+
+def memory() -> dict[str, int | None]:
+    """Bytes in use: `host_memory` of this process, `device_memory` of the fullest local device (None on CPU)."""
+    peaks = [(device.memory_stats() or {}).get('peak_bytes_in_use') for device in jax.local_devices()]
+    known = [peak for peak in peaks if peak is not None]
+    return {'host_memory': psutil.Process().memory_info().rss, 'device_memory': max(known) if known else None}

@@ -1,0 +1,87 @@
+"""Adam as BERT had it, AdamW, and LAMB with a trust ratio for each layer.
+
+Each is an optax transformation whose result is the step's direction, to be multiplied by -learning_rate: the rate is a
+function of the step, which advances on every batch, while the optimiser's count advances on applied updates only.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bertjax.errors import UserError
+from bertjax.optim.masks import decay_mask, is_stacked
+
+OPTIMIZERS = ('bert_adam', 'adamw', 'lamb')
+
+
+def scale_by_bert_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
+    """m / (sqrt(v) + eps) without bias correction (google-research/bert optimization.py, AdamWeightDecayOptimizer).
+
+    Starting from zero moments, the first updates are about sqrt(1 - b2)/(1 - b1) times shorter or longer than with
+    the correction; the published learning rates and warm-ups belong to this form.
+    """
+
+    def init(params: Any) -> optax.ScaleByAdamState:
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return optax.ScaleByAdamState(count=jnp.zeros([], jnp.int32), mu=zeros, nu=jax.tree.map(jnp.zeros_like, params))
+
+    def update(grads: Any, state: optax.ScaleByAdamState, params: Any = None) -> tuple[Any, optax.ScaleByAdamState]:
+        del params
+        mu = jax.tree.map(lambda g, m: b1 * m + (1 - b1) * g, grads, state.mu)
+        nu = jax.tree.map(lambda g, v: b2 * v + (1 - b2) * jnp.square(g), grads, state.nu)
+        updates = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu, nu)
+        return updates, optax.ScaleByAdamState(count=state.count + 1, mu=mu, nu=nu)
+
+    return optax.GradientTransformation(init, update)
+
+
+def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
+    """Multiplies the update of each weight by |weight| / |update|, layer by layer.
+
+    Source: LAMB, arXiv 1904.00962, algorithm 2.
+
+    Parameters that are scanned hold all layers along their first axis: `optax.lamb` gives the whole stack one ratio,
+    this gives each layer its own. Biases and LayerNorm scales keep a ratio of 1, as in NVIDIA's and Google's LAMB,
+    where the ratio goes with weight decay. A zero norm gives 1.
+    """
+
+    def update(updates: Any, state: optax.EmptyState, params: Any = None) -> tuple[Any, optax.EmptyState]:
+        def scaled(path: tuple[Any, ...], decays: bool, u: jax.Array, p: jax.Array) -> jax.Array:
+            if not decays:
+                return u
+            axes = tuple(range(1 if is_stacked(path) else 0, p.ndim))
+            p_norm = jnp.sqrt(jnp.sum(jnp.square(p.astype(jnp.float32)), axes, keepdims=True))
+            u_norm = jnp.sqrt(jnp.sum(jnp.square(u.astype(jnp.float32)), axes, keepdims=True))
+            ratio = jnp.where((p_norm > 0) & (u_norm > 0), p_norm / jnp.where(u_norm > 0, u_norm, 1.0), 1.0)
+            return (u * ratio).astype(u.dtype)
+
+        return jax.tree_util.tree_map_with_path(scaled, decay_mask(params), updates, params), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
+def make_optimizer(
+    name: str, *, b1: float, b2: float, eps: float, weight_decay: float, clip_norm: float
+) -> optax.GradientTransformation:
+    """Clipping by global norm (0: none), moments, decoupled weight decay and, for LAMB, the trust ratio.
+
+    Args:
+      name: one of OPTIMIZERS.
+      b1: decay of the first moment.
+      b2: decay of the second moment.
+      eps: added to the root of the second moment.
+      weight_decay: times the parameter, added to the update, not on biases and LayerNorm.
+      clip_norm: the greatest global norm of the gradient; 0 does not clip.
+    """
+    if name not in OPTIMIZERS:
+        raise UserError('config.optimizer.name', repr(name), 'one of ' + ', '.join(OPTIMIZERS), 'choose one of them')
+    moments = scale_by_bert_adam if name == 'bert_adam' else optax.scale_by_adam
+    # Always four links, so that a checkpoint still fits when clipping is switched on or off.
+    return optax.chain(
+        optax.clip_by_global_norm(clip_norm) if clip_norm > 0 else optax.identity(),
+        moments(b1, b2, eps),
+        optax.add_decayed_weights(weight_decay, mask=decay_mask),
+        scale_by_layer_trust_ratio() if name == 'lamb' else optax.identity(),
+    )

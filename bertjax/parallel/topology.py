@@ -1,0 +1,38 @@
+"""TPU machines by name, for compiling without having one."""
+
+import importlib.util
+import os
+from typing import Any
+
+from bertjax.errors import UserError
+
+# High-bandwidth memory a chip in GiB, from Google Cloud's pages on each generation.
+_HBM_GIB = {'v3': 32, 'v4': 32, 'v5e': 16, 'v5p': 95, 'v6e': 32}
+HBM_BYTES = {generation: gib * 2**30 for generation, gib in _HBM_GIB.items()}
+
+
+def topology_devices(name: str) -> list[Any]:
+    """Abstract devices of a TPU slice such as 'v5e:4x4' or 'v5p:2x2x4' (chips along each side).
+
+    The compiler libtpu answers for them; there is no hardware behind, they only serve `.lower(...).compile()`.
+
+    Raises:
+      UserError: a name that libtpu does not know, or no libtpu.
+    """
+    example = 'v5e:4x4, v6e:16x16 or v5p:2x2x4 (generation, then chips along each side)'
+    generation = name.partition(':')[0]
+    if generation not in HBM_BYTES or ':' not in name:
+        raise UserError('config.topology', repr(name), example, 'for example --config.topology=v5e:4x4')
+    os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')  # no cloud metadata server here to be waited for
+    from jax.experimental import topologies
+
+    try:
+        # Hosts of 2 x 2 chips: what the single-host slices of every generation have, and libtpu asks to be told.
+        topology = topologies.get_topology_desc(platform='tpu', topology_name=name, chips_per_host_bounds=(2, 2, 1))
+    except Exception as error:  # libtpu reports what is wrong as RuntimeErrors of several classes
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if importlib.util.find_spec('libtpu') is None:
+            mend = "pip install 'bertjax[tpu]'"
+            raise UserError('config.topology', reason, 'libtpu, the TPU compiler', mend) from None
+        raise UserError('config.topology', f'{name!r} ({reason})', example, 'correct the name') from None
+    return list(topology.devices)

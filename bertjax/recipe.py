@@ -1,0 +1,110 @@
+"""The base of every pre-training recipe: each key, its default, and what it means."""
+
+import dataclasses
+from typing import Any
+
+from ml_collections import ConfigDict, config_dict
+
+from bertjax.model.config import SIZES, BertConfig
+
+
+def steps(value: int | str) -> config_dict.FieldReference:
+    """A config field that takes a duration: a number of steps, '10%' of the run, or '2epochs'."""
+    return config_dict.FieldReference(value, field_type=object)
+
+
+def model_fields(size: str, **changes: Any) -> ConfigDict:
+    """config.model: the fields of BertConfig but the vocabulary's size, which is the tokenizer's, and the pair head,
+    which follows from config.pairs.mode."""
+    fields = {f.name: f.default for f in dataclasses.fields(BertConfig) if f.name not in ('vocab_size', 'nsp')}
+    return ConfigDict({**fields, **SIZES[size], **changes})
+
+
+def phase(**values: Any) -> ConfigDict:
+    """One entry of config.phases. What it does not name is the run's own value.
+
+    Keys: `steps` (a duration; percentages are of config.steps), seq_len, max_predictions, batch_size, accumulate,
+    learning_rate, warmup_fraction, schedule (its name), reset_optimizer.
+    """
+    values['steps'] = steps(values['steps'])
+    return ConfigDict({'reset_optimizer': False, **values})
+
+
+def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
+    """BERT's own recipe (arXiv 1810.04805, google-research/bert), in one phase; `changes` replace top-level keys."""
+    config = ConfigDict()
+    config.run = 'pretrain'  # the verb: a file of bertjax/runs/
+
+    # Where text comes from: a path, glob, directory, comma-separated list, 'A=0.7,B=0.3' by weight, gs://…,
+    # tfds:NAME, or pydoc:, the documents that every Python carries.
+    config.corpus = 'pydoc:'
+    config.corpus_options = ConfigDict(
+        {
+            'format': 'auto',  # or text, files, jsonl, wikiextractor, tfds
+            'text_key': 'text',  # field of JSON lines, feature of a tfds dataset
+            'strict': False,  # stop at the first broken document instead of dropping and counting it
+            'split_sentences': True,  # False: each line is a sentence already
+            'heldout': 0.02,  # share of documents held out for evaluation
+            'workers': 0,  # processes that build the store; 0: one a core
+        }
+    )
+    config.data = ''  # a token store that is built already; '': WORKDIR/store, from `corpus`
+    config.tokenizer = ''  # vocab.txt, tokenizer.json, *.model or a directory; '': train one into WORKDIR/tokenizer
+    config.vocab = ConfigDict(
+        {
+            'family': 'wordpiece',  # or sentencepiece
+            'size': 30522,
+            'lowercase': True,
+            'unused': 0,  # [unusedN] slots kept for words of your own
+            'model_type': 'unigram',  # sentencepiece: unigram or bpe
+            'sample_sentences': 1_000_000,  # sentencepiece: trained on so many, drawn with config.seed
+        }
+    )
+    config.init = ''  # a Hugging Face directory or a bertjax workdir whose weights the run starts from
+
+    config.seed = 0
+    config.seeds = ConfigDict({'init': -1, 'data': -1, 'dropout': -1})  # -1: config.seed
+    config.rng_impl = 'threefry2x32'  # of dropout; rbg is faster on TPU and depends on the mesh
+
+    config.model = model_fields(size)
+    config.pairs = ConfigDict({'mode': 'nsp', 'short_probability': 0.1, 'balanced': False})
+    config.pair_plans = 10  # passes over the text that differ in their pairs, before they repeat in another order
+    config.masking = ConfigDict(
+        {'rate': 0.15, 'mask': 0.8, 'random': 0.1, 'unit': 'token', 'max_span': 3, 'static': False}
+    )
+
+    config.seq_len = 128
+    config.max_predictions = 20
+    config.batch_size = 256  # sequences an update, over all devices
+    config.accumulate = 1  # parts in which a batch is worked through
+    config.steps = steps(1_000_000)
+    config.epochs = 0.0  # above 0: passes over the corpus, instead of `steps`
+    config.learning_rate = 1e-4
+    config.warmup_fraction = 0.01
+    config.schedule = ConfigDict({'name': 'linear', 'power': 1.0})
+    config.optimizer = ConfigDict(
+        {'name': 'bert_adam', 'b1': 0.9, 'b2': 0.999, 'eps': 1e-6, 'weight_decay': 0.01, 'clip_norm': 1.0}
+    )
+    config.phases = ()  # stretches with their own shapes and rates, see `phase`
+
+    config.log_every = 100
+    config.eval_every = steps('1%')
+    config.eval_examples = 4096
+    config.checkpoint_every = steps('1%')
+    config.checkpoint_keep = 3
+
+    config.mesh = ConfigDict({'data': -1, 'fsdp': 1, 'tensor': 1})  # -1: the devices that the others leave
+    config.topology = ''  # run=compile: the machine to compile for, such as v5e:4x4
+    config.find_batch = False  # run=compile: look for the largest batch that fits
+    config.export = True  # write WORKDIR/export/hf at the end
+    for key, value in changes.items():
+        config[key] = value
+    return config
+
+
+def two_phases(**second: Any) -> tuple[ConfigDict, ConfigDict]:
+    """BERT's: 90 % of the steps at 128 positions, then 512 for the position embeddings (paper, appendix A.2)."""
+    return (
+        phase(steps='90%', seq_len=128, max_predictions=20),
+        phase(steps='10%', seq_len=512, max_predictions=80, **second),
+    )

@@ -1,0 +1,25 @@
+"""run=corpus: builds the token store of config.corpus into WORKDIR/store, and prints the corpus report."""
+
+import pathlib
+
+from ml_collections import ConfigDict
+
+from bertjax.runs._text import prepare_stores, prepare_tokenizer
+
+
+def run(config: ConfigDict, workdir: str) -> None:
+    """Writes WORKDIR/store, which --config.data reads; the vocabulary is trained first where none is given.
+
+    Raises:
+      UserError: no text, broken text with strict, another tokenizer than the store's.
+    """
+    folder = pathlib.Path(workdir)
+    tokenizer = prepare_tokenizer(config, folder, print)
+    for weighted in prepare_stores(config, folder, tokenizer, print):
+        train, heldout = weighted.store.split('train'), weighted.store.split('heldout')
+        print(
+            f'store {weighted.store.fingerprint[:16]}: '
+            f'{train.num_documents:,} documents and {train.num_tokens:,} tokens '
+            f'to train on, {heldout.num_documents:,} documents and {heldout.num_tokens:,} tokens held out'
+        )
+    print(f'use it with --config.data={folder / "store"} --config.tokenizer={folder / "tokenizer"}')

@@ -1,0 +1,49 @@
+"""run=export: writes the newest checkpoint of a workdir as a Hugging Face directory, WORKDIR/export/hf."""
+
+import json
+import pathlib
+
+import jax
+from ml_collections import ConfigDict
+
+from bertjax.checkpoint import Checkpoints
+from bertjax.convert.huggingface import check_exportable, export_huggingface
+from bertjax.errors import UserError
+from bertjax.parallel.mesh import make_mesh
+from bertjax.runs import _settings as settings
+from bertjax.runs._summary import heldout_rows, model_card_facts
+from bertjax.runs._training import build_training
+from bertjax.text.tokenizer import load_tokenizer
+
+
+def run(config: ConfigDict, workdir: str) -> None:
+    """Exports. Model and tokenizer are those of the workdir; the recipe must be the one that it was trained with.
+
+    Raises:
+      UserError: no checkpoint, a recipe of another model, or a model that the format cannot hold.
+    """
+    folder = pathlib.Path(workdir)
+    if not (folder / 'checkpoints').is_dir():
+        raise UserError('--workdir', f'no checkpoints in {workdir}', 'the workdir of a training run', 'train first')
+    tokenizer = load_tokenizer(str(folder / 'tokenizer'))
+    model = settings.model_config(config, tokenizer.vocab_size)
+    check_exportable(model)
+    checkpoints = Checkpoints(folder / 'checkpoints', keep=config.checkpoint_keep)
+    saved = checkpoints.latest()
+    if saved is None:
+        raise UserError(str(folder / 'checkpoints'), 'no finished checkpoint', 'at least one', 'train first')
+    for name, value in saved.config['model'].items():
+        ours = getattr(model, name)
+        if ours != value and name not in ('dropout', 'attention_dropout', 'remat', 'dtype'):
+            raise UserError(
+                f'config.model.{name}', str(ours), f'{value}, as in the checkpoint', 'give the recipe of this workdir'
+            )
+    training = build_training(config, model, make_mesh(config.mesh))
+    state = checkpoints.restore(saved.position, training.state)
+    checkpoints.close()
+    rows = [row for row in heldout_rows(folder / 'metrics.jsonl') if row['step'] <= saved.position.step]
+    target = folder / 'export' / 'hf'
+    card = model_card_facts({**saved.config, 'steps': saved.position.step}, rows)
+    export_huggingface(jax.device_get(state.params), model, tokenizer, target, card=card)
+    facts = json.loads((target / 'config.json').read_text(encoding='utf-8'))
+    print(f'step {saved.position.step} exported to {target} as {facts["architectures"][0]}')

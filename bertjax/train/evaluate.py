@@ -1,0 +1,58 @@
+"""Held-out evaluation: the same examples with the same masks every time, on sums and weights."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+
+from bertjax.data.batch import padding_rows
+from bertjax.data.loader import Examples, global_arrays, local_rows
+from bertjax.metrics.rows import add_sums
+
+
+class Evaluator:
+    """Mean losses over the first `count` examples, whatever the batch size and the mesh.
+
+    Args:
+      eval_step: (params, batch) -> {name: (sum, weight)}, jitted.
+      examples: example n is a pure function of n.
+      count: how many of them.
+      batch_size: rows of a batch; the last one is filled up with rows of weight 0.
+      sharding: of the rows over the mesh.
+    """
+
+    def __init__(
+        self,
+        eval_step: Callable[[Any, Mapping[str, jax.Array]], dict[str, tuple[jax.Array, jax.Array]]],
+        examples: Examples,
+        *,
+        count: int,
+        batch_size: int,
+        sharding: NamedSharding,
+    ):
+        self._eval_step = eval_step
+        self._examples = examples
+        self.count = count
+        self._batch_size = batch_size
+        self._sharding = sharding
+
+    def batches(self) -> Iterator[dict[str, jax.Array]]:
+        """The batches on the mesh, in order."""
+        mine = local_rows(self._sharding, self._batch_size)
+        for first in range(0, self.count, self._batch_size):
+            numbers = first + mine.astype(np.int64)
+            rows = self._examples.batch(np.minimum(numbers, self.count - 1))
+            beyond = numbers >= self.count
+            if beyond.any():
+                empty = padding_rows({name: (x.shape, x.dtype) for name, x in rows.items()})
+                rows = {
+                    name: np.where(beyond.reshape(-1, *[1] * (x.ndim - 1)), empty[name], x) for name, x in rows.items()
+                }
+            yield global_arrays(rows, self._sharding, self._batch_size)
+
+    def run(self, params: Any) -> dict[str, tuple[float, float]]:
+        """{name: (sum, weight)} over all examples; read from the devices once, at the end."""
+        parts = [self._eval_step(params, batch) for batch in self.batches()]
+        return add_sums(jax.device_get(parts))

@@ -1,0 +1,114 @@
+"""The book-keeping of a run: late reading of step metrics, rows, ledger."""
+
+import collections
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from bertjax.checkpoint import Position
+from bertjax.data.loader import NumberedBatch
+from bertjax.errors import NonFiniteError
+from bertjax.metrics.rows import add_sums, finite_or_none, pretraining_values
+from bertjax.metrics.throughput import Stopwatch, memory
+from bertjax.writers.console import TrainingConsole
+from bertjax.writers.jsonl import JsonLines
+from bertjax.writers.tensorboard import TensorBoard
+
+# A step's metrics are read when this many later steps have been handed to the devices, so that reading waits for none.
+READ_BEHIND = 2
+STOP_AFTER_SKIPPED = 3
+
+
+class Recorder:
+    """Writes metrics.jsonl, ledger.jsonl, TensorBoard and the console.
+
+    A training row holds the means since the row before it (of losses, weighted) and, of the norms, the learning rate
+    and the counters, the values of its own step.
+    """
+
+    def __init__(
+        self, workdir: pathlib.Path, console: TrainingConsole, stopwatch: Stopwatch, log_every: int, total: int
+    ):
+        self.metrics = JsonLines(workdir / 'metrics.jsonl')
+        self.ledger = JsonLines(workdir / 'ledger.jsonl')
+        self._tensorboard = TensorBoard(workdir / 'tensorboard')
+        self._console = console
+        self._stopwatch = stopwatch
+        self._log_every = log_every
+        self._total = total
+        self._unread: collections.deque = collections.deque()
+        self._sums: dict[str, tuple[float, float]] = {}
+        self._tokens = 0.0
+
+    def forget_after(self, step: int) -> None:
+        """Cuts what an earlier process wrote beyond the checkpoint that the run continues from."""
+        self.metrics.forget_after(step)
+        self.ledger.forget_after(step)
+
+    def step(self, position: Position, batch: NumberedBatch, metrics: Any, waited: float) -> None:
+        """Notes one update: its example numbers at once, its metrics when they can be had without waiting."""
+        used = {'first': batch.first, 'count': batch.count}
+        self.ledger.write({'step': position.step, 'phase': position.phase, **used})
+        for leaf in jax.tree.leaves(metrics):
+            leaf.copy_to_host_async()
+        self._stopwatch.count(batch.count, waited)
+        self._unread.append((position, metrics))
+        self._console.step(position.step)
+        while len(self._unread) > READ_BEHIND:
+            self._read()
+
+    def drain(self) -> None:
+        """Reads what is left unread (waits for the devices)."""
+        while self._unread:
+            self._read()
+
+    def _read(self) -> None:
+        position, metrics = self._unread.popleft()
+        metrics = jax.device_get(metrics)
+        scalars = {name: value.item() for name, value in metrics['scalars'].items()}
+        if scalars['skipped_in_row'] >= STOP_AFTER_SKIPPED:
+            raise NonFiniteError(_non_finite_message(position, scalars))
+        if scalars['skipped_in_row']:
+            self._console.say(f'step {position.step}: loss or gradient not finite, the update is skipped')
+        else:
+            self._sums = add_sums([self._sums, metrics['sums']])
+        self._tokens += scalars.pop('tokens')
+        scalars.pop('skipped_in_row')
+        if position.step % self._log_every == 0 or position.step == self._total:
+            self._write_train_row(position, scalars)
+
+    def _write_train_row(self, position: Position, scalars: Mapping[str, float]) -> None:
+        rates = self._stopwatch.lap(self._tokens)
+        self._write('train', position, {**pretraining_values(self._sums), **scalars, **rates, **memory()})
+        self._sums, self._tokens = {}, 0.0
+
+    def evaluation(self, position: Position, sums: Mapping[str, tuple[float, float]]) -> float | None:
+        """Writes a held-out row; returns its loss."""
+        values = pretraining_values(sums)
+        self._write('heldout', position, values)
+        return values['loss']
+
+    def _write(self, split: str, position: Position, values: Mapping[str, Any]) -> None:
+        row = {'step': position.step, 'split': split, 'phase': position.phase, 'examples': position.next}
+        row = finite_or_none({**row, **values})
+        self.metrics.write(row)
+        self._tensorboard.write(row)
+        self._console.row(row)
+
+    def close(self) -> None:
+        """Closes the files."""
+        self.metrics.close()
+        self.ledger.close()
+        self._tensorboard.close()
+
+
+def _non_finite_message(position: Position, scalars: Mapping[str, float]) -> str:
+    return (
+        f'stopped: at step {position.step} the loss or the gradient was not finite for the '
+        f'{scalars["skipped_in_row"]}rd time in a row ({scalars["skipped"]} skipped steps in all). No parameter '
+        'was changed by them and the last checkpoint is intact. What to check: the learning rate '
+        f'({scalars["learning_rate"]:.3g} now; try half of it, or a longer warm-up), config.optimizer.clip_norm '
+        '(1.0 is usual), and the vocabulary of the checkpoint in config.init; then start the same command again.'
+    )

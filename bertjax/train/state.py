@@ -1,0 +1,74 @@
+"""What training changes, and how it comes to be: shapes, then shardings, then arrays."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import linen as nn
+from flax import struct
+from jax.sharding import Mesh
+
+from bertjax.model.stacking import init_params
+from bertjax.parallel.partition import state_shardings
+
+_Box = nn.Partitioned
+
+
+class TrainState(struct.PyTreeNode):
+    """Everything that a checkpoint holds of the training itself.
+
+    Attributes:
+      step: int32, batches seen; a skipped one counts.
+      params: the model's parameters.
+      opt_state: the optimiser's; its count is that of the applied updates.
+      skipped: int32, steps whose loss or gradient was not finite and that changed nothing but `step`.
+      skipped_in_row: int32, how many of these are the most recent ones.
+    """
+
+    step: jax.Array
+    params: Any
+    opt_state: Any
+    skipped: jax.Array
+    skipped_in_row: jax.Array
+
+
+def model_inputs(batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    """The part of a pre-training batch that the model sees."""
+    return {name: batch[name] for name in ('input_ids', 'segment_ids', 'attention_mask', 'masked_positions')}
+
+
+def make_init(
+    model: nn.Module, optimizer: optax.GradientTransformation, batch: Mapping[str, jax.ShapeDtypeStruct]
+) -> Callable[[jax.Array], TrainState]:
+    """key -> fresh state, with the boxes that carry the logical axes. `batch` gives the shapes of the inputs."""
+
+    def init(key: jax.Array) -> TrainState:
+        example = {name: jnp.zeros((1, *x.shape[1:]), x.dtype) for name, x in model_inputs(batch).items()}
+        params = init_params(model, key, *example.values())
+        zero = jnp.zeros([], jnp.int32)
+        return TrainState(zero, params, optimizer.init(params), zero, zero)
+
+    return init
+
+
+def abstract_state(init: Callable[[jax.Array], TrainState], mesh: Mesh) -> TrainState:
+    """Shape, dtype and sharding of each leaf, without computing any; call it within `mesh_context(mesh)`."""
+    boxed = jax.eval_shape(lambda: init(jax.random.key(0)))  # traced: the mesh may be of devices that are not here
+    shardings = state_shardings(boxed, mesh)
+    # nn.unbox would constrain what it unboxes, and there is no array to constrain yet.
+    bare = jax.tree.map(lambda x: x.value if isinstance(x, _Box) else x, boxed, is_leaf=lambda x: isinstance(x, _Box))
+    return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), bare, shardings)
+
+
+def create_state(init: Callable[[jax.Array], TrainState], abstract: TrainState, key: jax.Array) -> TrainState:
+    """The fresh state, each device computing its own part of it."""
+    shardings = jax.tree.map(lambda x: x.sharding, abstract)
+    return jax.jit(lambda key: nn.unbox(init(key)), out_shardings=shardings)(key)
+
+
+def replace_params(state: TrainState, params: Mapping[str, Any], abstract: TrainState) -> TrainState:
+    """`state` with the given parameters (host arrays, in the layout of the state) put on its devices."""
+    placed = jax.tree.map(lambda x, a: jax.device_put(x.astype(a.dtype), a.sharding), dict(params), abstract.params)
+    return state.replace(params=placed)

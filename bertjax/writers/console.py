@@ -1,0 +1,63 @@
+"""What a person sees while training: a progress bar on a terminal, a line now and then elsewhere."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+
+class TrainingConsole:
+    """Progress of a run: step, loss, sequences/s, time left."""
+
+    def __init__(self, total_steps: int, first_step: int, silent: bool = False):
+        self.console = Console(soft_wrap=True, highlight=False, quiet=silent)
+        self._progress = Progress(
+            TextColumn('[bold]step'),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=30),
+            TextColumn('{task.fields[status]}'),
+            TimeElapsedColumn(),
+            TextColumn('left'),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=self.console,
+            disable=not self.console.is_terminal or silent,
+        )
+        self._task = self._progress.add_task('train', total=total_steps, completed=first_step, status='compiling …')
+        self._total = total_steps
+        self._status = {'loss': '', 'speed': ''}
+
+    def __enter__(self) -> 'TrainingConsole':
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._progress.stop()
+
+    def say(self, text: str) -> None:
+        """A line that stays, above the bar."""
+        self._progress.console.print(text, markup=False)
+
+    def step(self, step: int) -> None:
+        """Moves the bar."""
+        self._progress.update(self._task, completed=step)
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        """Shows a row of metrics.jsonl: training rows in the bar (a line without a terminal), others as a line."""
+        if row['split'] == 'train':
+            speed = f'{row["sequences_per_s"]:,.0f} seq/s'
+            self._progress.update(self._task, status=f'loss {shown(row["loss"])}  {speed}')
+            if not self.console.is_terminal:
+                left = (self._total - row['step']) * row['seconds_per_step']
+                self.say(f'step {row["step"]}/{self._total}  loss {shown(row["loss"])}  {speed}  left {left:,.0f} s')
+            return
+        parts = [f'mlm loss {shown(row["mlm_loss"])}', f'accuracy {shown(row["mlm_accuracy"])}']
+        if row['nsp_loss'] is not None:
+            parts += [f'nsp loss {shown(row["nsp_loss"])}', f'accuracy {shown(row["nsp_accuracy"])}']
+        self.say(f'{row["split"]} at step {row["step"]}: ' + '  '.join(parts))
+
+
+def shown(value: float | None) -> str:
+    """Three digits after the point, or a dash."""
+    return '-' if value is None or not math.isfinite(value) else f'{value:.3f}'
