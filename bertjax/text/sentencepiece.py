@@ -10,13 +10,13 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.files import write_atomic
+from bertjax.text.modelfile import read_settings, unicode_normalizer
 from bertjax.text.special import (
     PAD,
     SPECIAL_TOKENS,
     UNK,
     check_pieces,
     fingerprint_of,
-    is_unused,
     special_ids_of,
     to_json,
     tokenizer_config,
@@ -51,6 +51,7 @@ class SentencePieceTokenizer:
                 where, 'bytes that SentencePiece cannot read', 'a SentencePiece model',
                 'the file is damaged or of another kind: take the original, or train one with --config.run=vocab',
             ) from error  # fmt: skip
+        self._unicode = unicode_normalizer(read_settings(model).rule)
         self.vocab_size = processor.get_piece_size()
         self.pieces = [processor.id_to_piece(index) for index in range(self.vocab_size)]
         # ALBERT calls the first two by SentencePiece's own names.
@@ -69,11 +70,15 @@ class SentencePieceTokenizer:
         """The ids of each text (int32, one array a text), without [CLS] or [SEP] around them."""
         # A worker process has one core to itself; the main process has them all.
         threads = 1 if multiprocessing.parent_process() else -1
+        return self._processor.encode([self._prepare(text) for text in texts], return_type='numpy', num_threads=threads)
+
+    def _prepare(self, text: str) -> str:
+        if text.isascii():
+            return text  # the model's own map lower-cases it
         try:
-            return self._processor.encode(list(texts), return_type='numpy', num_threads=threads)
+            return self._unicode.normalize_str(text)
         except UnicodeEncodeError:
-            texts = [well_formed(text) for text in texts]
-            return self._processor.encode(texts, return_type='numpy', num_threads=threads)
+            return self._unicode.normalize_str(well_formed(text))
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Text for reading, special tokens kept."""
@@ -94,10 +99,8 @@ class SentencePieceTokenizer:
 
     def _twin(self) -> dict[str, Any]:
         processor = self._processor
-        # What only the lattice of SentencePiece knows not to use must be a token of its own in tokenizer.json.
-        apart = [i for i, piece in enumerate(self.pieces) if i in set(self.special_ids.tolist()) or is_unused(piece)]
         scores = [processor.get_score(index) for index in range(self.vocab_size)]
-        return twin_settings(self._model, self.pieces, scores, apart, self._names, self._where)
+        return twin_settings(self._model, self.pieces, scores, self.special_ids.tolist(), self._names, self._where)
 
     def __reduce__(self):
         return SentencePieceTokenizer, (self._model, self._where)

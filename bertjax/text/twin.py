@@ -2,8 +2,7 @@
 
 import base64
 import json
-import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.files import write_atomic
+from bertjax.text.modelfile import BPE, UNIGRAM, read_settings, unicode_steps
 from bertjax.text.special import (
     SPECIAL_TOKENS,
     UNK,
@@ -26,12 +26,6 @@ from bertjax.text.special import (
 )
 
 SPACE = '▁'
-# sentencepiece_model.proto: ModelProto.trainer_spec, .normalizer_spec; TrainerSpec.model_type, .byte_fallback;
-# NormalizerSpec.precompiled_charsmap, .add_dummy_prefix, .remove_extra_whitespaces, .escape_whitespaces;
-# TrainerSpec.ModelType.UNIGRAM, .BPE.
-_TRAINER, _NORMALIZER, _MODEL_TYPE, _BYTE_FALLBACK = 2, 3, 3, 35
-_CHARSMAP, _DUMMY_PREFIX, _REMOVE_SPACES, _ESCAPE_SPACES = 2, 3, 4, 5
-_UNIGRAM, _BPE = 1, 2
 
 
 class TwinTokenizer:
@@ -128,10 +122,8 @@ def twin_settings(
     Raises:
       UserError: for a model of another kind than those that `vocabulary.train_sentencepiece` makes.
     """
-    trainer, normalizer = dict(_fields(_last(model, _TRAINER))), dict(_fields(_last(model, _NORMALIZER)))
-    kind = trainer.get(_MODEL_TYPE, _UNIGRAM)
-    defaults = all(normalizer.get(field, 1) for field in (_DUMMY_PREFIX, _REMOVE_SPACES, _ESCAPE_SPACES))
-    if kind not in (_UNIGRAM, _BPE) or trainer.get(_BYTE_FALLBACK) or not defaults:
+    settings = read_settings(model)
+    if settings.kind not in (UNIGRAM, BPE) or settings.byte_fallback or not settings.usual_spaces:
         raise UserError(
             where, 'a SentencePiece model with settings of its own (word or character model, bytes, or spaces kept)',
             'a unigram or BPE model with the default treatment of spaces',
@@ -139,7 +131,7 @@ def twin_settings(
         )  # fmt: skip
     unk = names.get(UNK, UNK)
     ids = {piece: index for index, piece in enumerate(pieces)}
-    if kind == _UNIGRAM:
+    if settings.kind == UNIGRAM:
         vocab = [[piece, score] for piece, score in zip(pieces, scores, strict=True)]
         body = {'type': 'Unigram', 'unk_id': ids[unk], 'vocab': vocab, 'byte_fallback': False}
     else:
@@ -148,8 +140,10 @@ def twin_settings(
             'end_of_word_suffix': None, 'fuse_unk': True, 'byte_fallback': False, 'ignore_merges': False,
             'vocab': ids, 'merges': _merges(pieces, scores, set(special)),
         }  # fmt: skip
-    charsmap = normalizer.get(_CHARSMAP, b'')
-    steps = [{'type': 'Precompiled', 'precompiled_charsmap': base64.b64encode(charsmap).decode()}] if charsmap else []
+    steps: list[dict[str, Any]] = [{'type': name} for name in unicode_steps(settings.rule)]
+    if settings.charsmap:
+        charsmap = base64.b64encode(settings.charsmap).decode()
+        steps.append({'type': 'Precompiled', 'precompiled_charsmap': charsmap})
     steps += [
         # SentencePiece takes off and folds U+0020 alone; all other white space its character map has made that.
         {'type': 'Replace', 'pattern': {'Regex': '^ +| +$'}, 'content': ''},
@@ -187,40 +181,3 @@ def _merges(pieces: Sequence[str], scores: Sequence[float], special: set[int]) -
         for cut in range(len(piece) - 1, 0, -1)
         if piece[:cut] in ordinary and piece[cut:] in ordinary
     ]
-
-
-def _last(message: bytes, field: int) -> bytes:
-    """The last value of a field of a protocol buffer, as its readers take it; empty where it is absent."""
-    return dict(_fields(message)).get(field, b'')
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """The (number, value) pairs of a protocol buffer (protobuf.dev, Encoding).
-
-    Read here because the generated module of `sentencepiece` and that of `transformers` register one name in the same
-    process-wide pool, and the former demands a newer protobuf than other packages allow.
-    """
-    at = 0
-
-    def varint() -> int:
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte, at = message[at], at + 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value
-
-    while at < len(message):
-        tag = varint()
-        kind = tag & 7
-        if kind == 0:
-            value = varint()
-        elif kind == 2:
-            size = varint()
-            value, at = message[at : at + size], at + size
-        else:
-            size, form = (4, '<f') if kind == 5 else (8, '<d')
-            (value,), at = struct.unpack_from(form, message, at), at + size
-        yield tag >> 3, value

@@ -15,6 +15,7 @@ from tokenizers import normalizers, pre_tokenizers
 
 from bertjax.errors import UserError
 from bertjax.text.merges import merged_pieces
+from bertjax.text.modelfile import round_scores, unicode_normalizer
 from bertjax.text.sentencepiece import SentencePieceTokenizer
 from bertjax.text.sentences import split_sentences
 from bertjax.text.special import CLS, PAD, SEP, UNK, special_layout, well_formed
@@ -30,7 +31,7 @@ _ALPHABET = 1_000
 _COVERAGE = 0.9995
 # Below this share of the text's characters a vocabulary is refused.
 _MIN_COVERAGE = 0.98
-# Longer sentences are cut before SentencePiece sees them: it drops those over 4,192 bytes without a word.
+# Characters; longer sentences are cut, which bounds the memory of the sample.
 _MAX_SENTENCE = 1_000
 _ASCII_SPACE = re.compile('[ \t\n\r]+')
 
@@ -162,6 +163,7 @@ def train_sentencepiece(
     Raises:
       UserError: when the texts are empty or `vocab_size` is too small for their characters.
     """
+    rule = 'nmt_nfkc_cf' if lowercase else 'nmt_nfkc'
     sample = _sample(_sentences(texts), sample_sentences, seed)
     if not sample:
         raise _no_text()
@@ -170,14 +172,15 @@ def train_sentencepiece(
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(sample),
+            sentence_iterator=map(unicode_normalizer(rule).normalize_str, sample),
             model_writer=model,
             vocab_size=vocab_size,
             model_type=model_type,
             hard_vocab_limit=False,
-            normalization_rule_name='nmt_nfkc_cf' if lowercase else 'nmt_nfkc',
+            normalization_rule_name=rule,
             character_coverage=_COVERAGE,
-            max_sentence_length=4 * _MAX_SENTENCE + 1,
+            # In bytes; NFKC can lengthen a character to 18.
+            max_sentence_length=100 * _MAX_SENTENCE,
             control_symbols=controls,
             **{f'{key}_id': names.index(name) for key, name in _SENTENCEPIECE_NAMES.items()},
             **{f'{key}_piece': name for key, name in _SENTENCEPIECE_NAMES.items()},
@@ -191,7 +194,7 @@ def train_sentencepiece(
             'room for the special tokens and every character of the text',
             'raise it (8,000 for a small corpus, 32,000 for a large one), or give more text',
         ) from error  # fmt: skip
-    tokenizer = SentencePieceTokenizer(model.getvalue(), 'tokenizer.model')
+    tokenizer = SentencePieceTokenizer(round_scores(model.getvalue()), 'tokenizer.model')
     _say_when_small(tokenizer.vocab_size, vocab_size)
     return tokenizer
 

@@ -1,0 +1,118 @@
+"""What a SentencePiece *.model file says of itself, beyond what the library tells."""
+
+import dataclasses
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+from tokenizers import normalizers
+
+UNIGRAM, BPE = 1, 2
+# Field numbers of sentencepiece_model.proto: ModelProto, SentencePiece, TrainerSpec, NormalizerSpec.
+_PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
+_SCORE = 2
+_MODEL_TYPE, _BYTE_FALLBACK = 3, 35
+_RULE, _CHARSMAP, _DUMMY_PREFIX, _REMOVE_SPACES, _ESCAPE_SPACES = 1, 2, 3, 4, 5
+# Scores become multiples of 1/256 nat: sums up to 65,536 then are exact in float32 (24 bits).
+_STEPS = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSettings:
+    """Settings of a SentencePiece model.
+
+    Attributes:
+      kind: UNIGRAM, BPE, or another of TrainerSpec.ModelType.
+      byte_fallback: whether unknown characters become bytes.
+      usual_spaces: whether a space is put before the text, extra ones are taken out, and each becomes U+2581.
+      rule: name of the normalisation, such as 'nmt_nfkc'.
+      charsmap: its compiled character map.
+    """
+
+    kind: int
+    byte_fallback: bool
+    usual_spaces: bool
+    rule: str
+    charsmap: bytes
+
+
+def read_settings(model: bytes) -> ModelSettings:
+    """The settings in the bytes of a *.model file."""
+    parts = {number: value for number, value, _ in _fields(model) if number != _PIECES}
+    trainer = {number: value for number, value, _ in _fields(parts.get(_TRAINER, b''))}
+    normalizer = {number: value for number, value, _ in _fields(parts.get(_NORMALIZER, b''))}
+    return ModelSettings(
+        kind=trainer.get(_MODEL_TYPE, UNIGRAM),
+        byte_fallback=bool(trainer.get(_BYTE_FALLBACK, 0)),
+        usual_spaces=all(normalizer.get(field, 1) for field in (_DUMMY_PREFIX, _REMOVE_SPACES, _ESCAPE_SPACES)),
+        rule=normalizer.get(_RULE, b'').decode(),
+        charsmap=normalizer.get(_CHARSMAP, b''),
+    )
+
+
+def unicode_steps(rule: str) -> list[str]:
+    """The normalisers (names in `tokenizers.normalizers`) that go before the character map of a model with this rule.
+
+    SentencePiece's map composes what a table of short sequences holds, and `tokenizers` applies that map by grapheme,
+    so that decomposed Vietnamese or Korean comes out differently in the two. Text that is in NFKC (and lower case)
+    before it reaches the map comes out the same, and the map's result for composed text is not changed by this.
+    """
+    return {
+        'nmt_nfkc': ['NFKC'],
+        'nfkc': ['NFKC'],
+        'nmt_nfkc_cf': ['NFKC', 'Lowercase', 'NFKC'],
+        'nfkc_cf': ['NFKC', 'Lowercase', 'NFKC'],
+    }.get(rule, [])
+
+
+def unicode_normalizer(rule: str) -> normalizers.Sequence:
+    """`unicode_steps` as a normaliser."""
+    return normalizers.Sequence([getattr(normalizers, name)() for name in unicode_steps(rule)])
+
+
+def round_scores(model: bytes) -> bytes:
+    """The model with rounded scores.
+
+    SentencePiece adds scores over a whole text in float32, other implementations by word or in float64: where two ways
+    to cut a word have nearly equal sums, rounding errors decide, differently in each and at each place in a text. With
+    scores whose sums are exact, the same way wins everywhere.
+    """
+    rounded = bytearray(model)
+    for number, piece, start in _fields(model):
+        if number == _PIECES:
+            for field, score, at in _fields(piece):
+                if field == _SCORE:
+                    struct.pack_into('<f', rounded, start + at, round(score * _STEPS) / _STEPS)
+    return bytes(rounded)
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, Any, int]]:
+    """The fields of a protocol buffer (protobuf.dev, Encoding): number, value, where the value starts.
+
+    Read here because the generated module of `sentencepiece` and that of `transformers` register one name in the same
+    process-wide pool, and the former demands a newer protobuf than other packages allow.
+    """
+    at = 0
+    while at < len(message):
+        tag, at = _varint(message, at)
+        kind, start = tag & 7, at
+        if kind == 0:
+            value, at = _varint(message, at)
+        elif kind == 2:
+            size, start = _varint(message, at)
+            value, at = message[start : start + size], start + size
+        else:
+            form, size = ('<f', 4) if kind == 5 else ('<d', 8)
+            (value,), at = struct.unpack_from(form, message, at), at + size
+        yield tag >> 3, value, start
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    """A number of variable length, and where it ends."""
+    value = shift = 0
+    while True:
+        byte, at = message[at], at + 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, at
