@@ -17,10 +17,11 @@ from collections.abc import Iterator, Sequence
 from absl import logging
 from etils import epath
 
-from bertjax.corpus import merge, plan, readers, report, sources, store, workers
+from bertjax.corpus import merge, order, plan, readers, report, sources, store, workers
 from bertjax.corpus.options import CorpusOptions
 from bertjax.corpus.progress import Progress
-from bertjax.corpus.unit import id_dtype, problem_error
+from bertjax.corpus.reading import problem_error
+from bertjax.corpus.unit import id_dtype
 from bertjax.errors import UserError
 from bertjax.files import write_atomic
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
@@ -62,11 +63,20 @@ def build_store(
     with _only_builder(directory):
         finished = _finished_store(directory, identity, found)
         if finished:
+            _refuse_broken(finished['report'], options)
             logging.info('The token store in %s is up to date.', directory)
             return finished['report']
         manifest = _build(directory, found, identity, tokenizer, options, progress)
         _tidy(directory, manifest)
     return manifest['report']
+
+
+def _refuse_broken(found: dict, options: CorpusOptions) -> None:
+    """A strict build does not take a store from which broken input was dropped."""
+    if options.strict and found['problems']:
+        kind, lines = next(iter(found['problems'].items()))
+        mend = 'mend the input, or set strict=False'
+        raise UserError('config.corpus', f'a store without broken input ({kind}: {lines[0]})', 'no such input', mend)
 
 
 def _unweighted(spec: str | Sequence[str]) -> list[str]:
@@ -249,6 +259,7 @@ def _merge(
             splits=splits,
             duplicate_documents=int(repeats.sum()),
             distinct_lines=merge.count_distinct_lines(units),
+            likeness=order.neighbour_likeness(store.Split(directory, 'train', splits['train'], dtype)),
             options=options,
         ),
     }

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bertjax.corpus.unit import DOCUMENT, checksum
+from bertjax.corpus.output import checksum
+from bertjax.corpus.unit import DOCUMENT
 
 BUCKET = 1 << 22  # Hashes that are sorted at once.
 TRAIN, HELDOUT, DROPPED = 0, 1, 2

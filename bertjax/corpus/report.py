@@ -4,7 +4,10 @@ import collections
 from collections.abc import Iterable
 
 import numpy as np
+from rich.console import Console
+from rich.table import Table
 
+from bertjax.corpus.concerns import find_warnings
 from bertjax.corpus.options import CorpusOptions
 from bertjax.corpus.unit import PROBLEMS_KEPT
 
@@ -31,44 +34,59 @@ class Statistics:
         self.single_sentence += int(np.count_nonzero(table['sentences'] == 1))
         self.longest_sentence = max(self.longest_sentence, int(lengths.max()))
         self.longest_document = max(self.longest_document, int(table['tokens'].max()))
-        bins = np.searchsorted(BINS, lengths)
-        self.histogram += np.bincount(bins, minlength=len(BINS) + 1)
+        self.histogram += np.bincount(np.searchsorted(BINS, lengths), minlength=len(BINS) + 1)
 
     def report(
-        self, *, units: list[dict], splits: dict, duplicate_documents: int, distinct_lines: int, options: CorpusOptions
+        self,
+        *,
+        units: list[dict],
+        splits: dict,
+        duplicate_documents: int,
+        distinct_lines: int,
+        likeness: tuple[float, float | None] | None,
+        options: CorpusOptions,
     ) -> dict:
-        """The corpus report: plain numbers, for the manifest and for `print_report`."""
+        """The corpus report: plain numbers, for the manifest and for `print_report`.
+
+        All counts are of what the store keeps, but `documents_read`, `characters`, `lines` and the duplicates, which
+        are of all whole documents. `duplicate_documents` counts each document equal to an earlier one (case and white
+        space aside), `duplicate_lines` each such line.
+        """
         lines = sum(unit['lines'] for unit in units)
-        counts = {
+        within = likeness[1] if likeness else None
+        facts = {
             'documents': self.documents,
             'sentences': self.sentences,
             'tokens': self.tokens,
             'words': self.words,
-            'characters': sum(unit['characters'] for unit in units),
             'unknown_tokens': self.unknown,
             'train_documents': splits['train']['documents'],
+            'train_tokens': splits['train']['tokens'],
             'heldout_documents': splits['heldout']['documents'],
             'heldout_tokens': splits['heldout']['tokens'],
             'one_sentence_documents': self.single_sentence,
             'longest_sentence': self.longest_sentence,
             'longest_document': self.longest_document,
             'documents_read': sum(unit['documents'] for unit in units),
-            'duplicate_documents': duplicate_documents,
+            'characters': sum(unit['characters'] for unit in units),
             'lines': lines,
+            'duplicate_documents': duplicate_documents,
             'duplicate_lines': lines - distinct_lines,
             'dropped': add_counts(unit['dropped'] for unit in units),
             'problems': add_problems(unit['problems'] for unit in units),
             'sentence_lengths': dict(zip([*map(str, BINS), 'more'], self.histogram.tolist(), strict=True)),
+            'unknown_rate': _round(self.unknown / max(1, self.tokens)),
+            'pieces_per_word': _round(self.tokens / max(1, self.words)),
+            'sentences_per_document': _round(self.sentences / max(1, self.documents)),
+            'tokens_per_sentence': _round(self.tokens / max(1, self.sentences)),
+            'neighbour_likeness': likeness and _round(likeness[0]),
+            'neighbour_likeness_within': within and _round(within),
         }
-        rates = {
-            'unknown_rate': self.unknown / max(1, self.tokens),
-            'pieces_per_word': self.tokens / max(1, self.words),
-            'sentences_per_document': self.sentences / max(1, self.documents),
-            'tokens_per_sentence': self.tokens / max(1, self.sentences),
-        }
-        counts.update({name: round(value, 6) for name, value in rates.items()})
-        counts['warnings'] = []
-        return counts
+        return {**facts, 'warnings': find_warnings(facts, options)}
+
+
+def _round(value: float) -> float:
+    return round(float(value), 6)
 
 
 def add_counts(counters: Iterable[dict[str, int]]) -> dict[str, int]:
@@ -86,3 +104,43 @@ def add_problems(problems: Iterable[dict[str, list[str]]]) -> dict[str, list[str
         for kind, lines in problem.items():
             total[kind] = (total.get(kind, []) + lines)[:PROBLEMS_KEPT]
     return dict(sorted(total.items()))
+
+
+def print_report(report: dict, console: Console | None = None) -> None:
+    """Prints the corpus report as a table, its histogram, what was dropped, and the warnings."""
+    console = console or Console()
+    table = Table(title='The corpus', title_justify='left', show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column()
+    table.add_column(justify='right')
+    read, lines = max(1, report['documents_read']), max(1, report['lines'])
+    for label, value in (
+        ('Documents', f'{report["documents"]:,}'),
+        ('  held out', f'{report["heldout_documents"]:,} ({report["heldout_tokens"]:,} tokens)'),
+        ('  with one sentence', f'{report["one_sentence_documents"]:,}'),
+        ('Sentences', f'{report["sentences"]:,} ({report["sentences_per_document"]:.1f} a document)'),
+        ('Tokens', f'{report["tokens"]:,} ({report["tokens_per_sentence"]:.1f} a sentence)'),
+        ('  [UNK]', f'{report["unknown_tokens"]:,} ({report["unknown_rate"]:.3%})'),
+        ('  pieces a word', f'{report["pieces_per_word"]:.2f}'),
+        ('Duplicate documents', f'{report["duplicate_documents"]:,} ({report["duplicate_documents"] / read:.2%})'),
+        ('Duplicate lines', f'{report["duplicate_lines"]:,} ({report["duplicate_lines"] / lines:.2%})'),
+        *((f'Dropped: {kind}', f'{count:,}') for kind, count in report['dropped'].items()),
+    ):
+        table.add_row(label, value)
+    console.print(table)
+    histogram = Table(
+        title='Sentences by length', title_justify='left', show_header=False, box=None, padding=(0, 2, 0, 0)
+    )
+    histogram.add_column(justify='right')
+    histogram.add_column(justify='right')
+    histogram.add_column()
+    most, low = max(report['sentence_lengths'].values()), 1
+    for bound, count in report['sentence_lengths'].items():
+        label = f'over {BINS[-1]} tokens' if bound == 'more' else f'{low} to {bound}' if int(bound) > low else bound
+        low = low if bound == 'more' else int(bound) + 1
+        histogram.add_row(label, f'{count:,}', '█' * round(30 * count / max(1, most)))
+    console.print(histogram)
+    for kind, lines_of in report['problems'].items():
+        for line in lines_of:
+            console.print(f'{kind}: {line}', markup=False, highlight=False)
+    for warning in report['warnings']:
+        console.print(f'warning: {warning}', style='yellow', markup=False, highlight=False)

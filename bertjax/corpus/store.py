@@ -17,7 +17,7 @@ import pathlib
 import numpy as np
 from etils import epath
 
-from bertjax.corpus.unit import checksum
+from bertjax.corpus.output import checksum
 from bertjax.errors import UserError
 
 STORE_FORMAT = 'bertjax token store'

@@ -14,14 +14,12 @@ import collections
 import dataclasses
 import hashlib
 import json
-import os
 import pathlib
-from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from bertjax.corpus import readers
-from bertjax.errors import UserError
+from bertjax.corpus.output import Output, checksum
 from bertjax.files import write_atomic
 from bertjax.text.sentences import split_sentences
 from bertjax.text.tokenizer import Tokenizer
@@ -32,17 +30,6 @@ PROBLEMS_KEPT = 5  # Of each kind, with file and line.
 DOCUMENT = np.dtype(
     [('hash', '<u8'), ('tokens', '<u8'), ('sentences', '<u4'), ('heldout', '<u4'), ('unknown', '<u8'), ('words', '<u8')]
 )
-_EXPECTED = {
-    'invalid UTF-8': ('UTF-8 text', 'convert the file, for example with: iconv -f LATIN1 -t UTF-8'),
-    'NUL byte': ('text without zero bytes', 'remove them, for example with: tr -d "\\000"'),
-    'damaged file': ('a whole, readable file', 'fetch or compress it again'),
-    'empty file': ('text', 'remove the file'),
-    'wrong JSON': ('a JSON object a line', 'mend the line or remove it'),
-    'missing text field': ('a string in the text field', 'name the field with config.corpus_text_key'),
-    'unclosed <doc>': ('</doc> after each <doc …>', 'extract the dump again'),
-    'text outside <doc>': ('<doc …> before each text', 'extract the dump again, or set the format'),
-    'line too long': ('shorter lines of JSON', 'split the document'),
-}
 
 
 def id_dtype(vocab_size: int) -> np.dtype:
@@ -50,42 +37,9 @@ def id_dtype(vocab_size: int) -> np.dtype:
     return np.dtype('<u2' if vocab_size <= 1 << 16 else '<i4')
 
 
-def checksum(path: os.PathLike) -> str:
-    """BLAKE2b of a file, 128 bits in hex."""
-    with open(path, 'rb') as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-
-
 def number64(digest) -> int:
     """The first 8 bytes of a hash object's digest as an integer."""
     return int.from_bytes(digest.digest()[:8], 'little')
-
-
-def problem_error(path: str, broken: readers.Broken) -> UserError:
-    """The error that strict reading stops with."""
-    expected, mend = _EXPECTED[broken.kind]
-    where = f'{path}:{broken.line}' if broken.line else path
-    return UserError(where, f'{broken.kind} ({broken.detail})', expected, f'{mend}; or set strict=False to drop it')
-
-
-class _Output:
-    """A file that appears whole under its name, or not at all."""
-
-    def __init__(self, path: pathlib.Path):
-        self.path = path
-        self._temporary = path.with_name(f'.{path.name}.tmp-{os.getpid()}')
-        self.file = open(self._temporary, 'w+b')  # noqa: SIM115  Closed by close().
-
-    def write(self, values: np.ndarray) -> None:
-        self.file.write(np.ascontiguousarray(values).data)
-
-    def close(self) -> int:
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        size = self.file.tell()
-        self.file.close()
-        self._temporary.replace(self.path)
-        return size
 
 
 @dataclasses.dataclass
@@ -110,12 +64,10 @@ class UnitWriter:
     def __init__(self, directory: pathlib.Path, unit: int, tokenizer: Tokenizer, *, heldout: float, split: bool):
         partial = directory / 'partial'
         name = f'{unit:05d}'
-        self._train, self._heldout = _Output(directory / f'train-{name}.tokens'), _Output(partial / f'{name}.heldout')
-        self._sentences, self._documents = (
-            _Output(partial / f'{name}.sentences'),
-            _Output(partial / f'{name}.documents'),
-        )
-        self._lines, self._record = _Output(partial / f'{name}.lines'), partial / f'{name}.json'
+        self._train, self._heldout = Output(directory / f'train-{name}.tokens'), Output(partial / f'{name}.heldout')
+        self._sentences = Output(partial / f'{name}.sentences')
+        self._documents = Output(partial / f'{name}.documents')
+        self._lines, self._record = Output(partial / f'{name}.lines'), partial / f'{name}.json'
         self._tokenizer, self._split, self._threshold = tokenizer, split, int(heldout * 2.0**64)
         self._dtype = id_dtype(tokenizer.vocab_size)
         self._batch: list[str] = []
@@ -259,56 +211,3 @@ class UnitWriter:
         }
         write_atomic(self._record, json.dumps(record, indent=1) + '\n')
         return record
-
-
-def run_unit(
-    directory: pathlib.Path,
-    unit: int,
-    parts: Sequence[readers.Part],
-    tokenizer: Tokenizer,
-    settings: dict,
-    strict: bool,
-    progress: Callable[[int, int], None],
-) -> dict:
-    """Reads the parts of a unit and writes its files.
-
-    Args:
-      directory: the store's.
-      unit: its number.
-      parts: what to read.
-      tokenizer: text to ids.
-      settings: `CorpusOptions.settings()`.
-      strict: raise at the first broken input.
-      progress: told (documents, bytes as stored) since the last call.
-
-    Returns:
-      The unit's record.
-
-    Raises:
-      UserError: broken input, when strict.
-    """
-    writer = UnitWriter(directory, unit, tokenizer, heldout=settings['heldout'], split=settings['split_sentences'])
-    inputs = []
-    for part in parts:
-        digest = hashlib.blake2b(digest_size=16)
-        documents = 0
-        events = readers.read_events(
-            part, text_key=settings['text_key'], progress=lambda count: progress(0, count), digest=digest
-        )
-        for event in events:
-            if type(event) is str:
-                writer.paragraph(event)
-            elif event is readers.END:
-                writer.end()
-                documents += 1
-                if documents % 256 == 0:
-                    progress(256, 0)
-            elif type(event) is readers.Start:
-                writer.start()
-            else:
-                if strict:
-                    raise problem_error(part.path, event)
-                writer.broken(f'{part.name}:{event.line}' if event.line else part.name, event)
-        progress(documents % 256, 0)
-        inputs.append([part.name, part.begin, part.end, part.of, part.stride, digest.hexdigest()])
-    return writer.close(inputs)
