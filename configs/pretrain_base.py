@@ -1,0 +1,62 @@
+"""BERT-base (12 layers, width 768, 12 heads; 110 M parameters), the published recipe, and the paper's ablations.
+
+    python -m bertjax.main --config=configs/pretrain_base.py --workdir=out/pretrain_base --config.corpus=PATH
+
+arXiv 1810.04805, appendix A.2 and google-research/bert: 1,000,000 steps of 256 sequences, 90 % of them at 128
+positions.
+
+Hardware: 16 chips of TPU v5e, in bfloat16; at 50 % MFU about 2.8 hours for the first 90 % of the steps and 1.4 for the
+rest (computed from the FLOPs, not run here). To expect: held-out perplexity 3.99 (paper, table 6), MNLI 84.6.
+
+Arguments, as in --config=configs/pretrain_base.py:ltr or :size=l6_d768_h3,masking=100/0/0
+
+| argument      | what                                       | the paper's figures                                    |
+|---------------|--------------------------------------------|--------------------------------------------------------|
+| size=NAME     | table 6: l3_d768_h12 l6_d768_h3            | perplexity 5.84 5.24                                   |
+|               | l6_d768_h12 base l12_d1024_h16 large       | 4.68 3.99 3.54 3.23                                    |
+| no_nsp        | table 5: no sentence-pair objective        | MNLI 83.9, SQuAD F1 87.9 (base: 84.4, 88.5)            |
+| ltr           | table 5: left to right, and no NSP         | MNLI 82.1, SQuAD F1 77.8                               |
+| ltr,bilstm    | the same; a BiLSTM joins in fine-tuning    | MNLI 82.1, SQuAD F1 84.9                               |
+| masking=M/S/R | table 8: per cent of masked positions that | MNLI 84.2 for 80/10/10, 84.3 100/0/0, 84.1 80/0/20,    |
+|               | become [MASK], stay the same, are random   | 84.4 80/20/0, 83.7 0/20/80, 83.6 0/0/100               |
+| cased         | keep case in a vocabulary that is trained  |                                                        |
+"""
+
+from ml_collections import ConfigDict
+
+from bertjax.config import parse_argument
+from bertjax.errors import UserError
+from bertjax.model.config import SIZES
+from bertjax.recipe import pretraining_config, two_phases
+
+
+def get_config(argument: str = '') -> ConfigDict:
+    """See the module's docstring for the arguments."""
+    chosen = parse_argument(
+        argument, size='base', no_nsp=False, ltr=False, bilstm=False, masking='80/10/10', cased=False
+    )
+    if chosen.size not in SIZES:
+        raise UserError('--config=FILE:size', repr(chosen.size), 'one of ' + ', '.join(SIZES), 'choose one of them')
+    if chosen.bilstm and not chosen.ltr:
+        raise UserError('--config=FILE:bilstm', 'no ltr beside it', 'ltr,bilstm', 'write both, or neither')
+    config = pretraining_config(chosen.size, phases=two_phases())
+    config.model.dtype = 'bfloat16'
+    config.model.causal = chosen.ltr
+    config.head.bilstm = chosen.bilstm
+    config.vocab.lowercase = not chosen.cased
+    if chosen.no_nsp or chosen.ltr:
+        config.pairs.mode = 'doc_sentences'
+    config.masking.mask, config.masking.random = _masking(chosen.masking)
+    return config
+
+
+def _masking(text: str) -> tuple[float, float]:
+    """'80/10/10' (MASK/SAME/RANDOM, the paper's order) -> shares of [MASK] and of random."""
+    try:
+        mask, same, random = (float(part) / 100 for part in text.split('/'))
+    except ValueError:
+        mask, same, random = -1.0, 0.0, 0.0
+    if min(mask, same, random) < 0 or abs(mask + same + random - 1) > 1e-6:
+        expected = 'three percentages MASK/SAME/RANDOM that add up to 100'
+        raise UserError('--config=FILE:masking', repr(text), expected, 'for example masking=80/10/10')
+    return mask, random

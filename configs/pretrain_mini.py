@@ -1,0 +1,24 @@
+"""BERT-mini (4 layers, width 256, 11.3 M parameters): the size to try things out on a CPU.
+
+    python -m bertjax.main --config=configs/pretrain_mini.py --workdir=out/pretrain_mini --config.corpus=PATH
+
+Hardware: 2 CPU cores. The learning curve in docs/pretraining.md is this recipe, on 22 MB of Wikipedia; its command and
+its figures stand there. The sizes tiny to medium are those of arXiv 1908.08962.
+"""
+
+from ml_collections import ConfigDict
+
+from bertjax.recipe import pretraining_config, steps
+
+
+def get_config() -> ConfigDict:
+    config = pretraining_config('mini')
+    config.batch_size = 32
+    config.steps = 3000
+    config.learning_rate = 1e-3
+    config.warmup_fraction = 0.1
+    config.log_every = 20
+    config.eval_every = steps('5%')
+    config.eval_examples = 1024
+    config.checkpoint_every = steps('5%')
+    return config

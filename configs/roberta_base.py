@@ -1,0 +1,34 @@
+"""RoBERTa-base's recipe (arXiv 1907.11692): full sentences, no sentence pairs, dynamic masks, large batches.
+
+    python -m bertjax.main --config=configs/roberta_base.py --workdir=out/roberta_base --config.corpus=PATH
+
+500,000 steps of 8,192 sequences of 512, Adam with b2 0.98 and bias correction, no clipping, 24,000 steps of warm-up.
+
+The vocabulary is ours (WordPiece or SentencePiece, from config.vocab or config.tokenizer), not RoBERTa's 50,265
+byte-level pieces, and positions count from 0: to transformers the result is a BertForMaskedLM, not a RobertaModel.
+
+Hardware: 64 chips of TPU v5e or more, in bfloat16. To expect, with RoBERTa's 160 GB of
+text: MNLI 87.6, SST-2 94.8 (fairseq's README); not run here.
+"""
+
+from ml_collections import ConfigDict
+
+from bertjax.recipe import pretraining_config
+
+
+def get_config() -> ConfigDict:
+    config = pretraining_config('base')
+    config.model.dtype = 'bfloat16'
+    config.model.num_segments = 1
+    config.pairs.mode = 'full_sentences'
+    config.pairs.short_probability = 0.0
+    config.seq_len = 512
+    config.max_predictions = 80
+    config.batch_size = 8192
+    config.steps = 500_000
+    config.learning_rate = 6e-4
+    config.warmup_fraction = 0.048
+    config.optimizer.name = 'adamw'
+    config.optimizer.b2 = 0.98
+    config.optimizer.clip_norm = 0.0
+    return config
