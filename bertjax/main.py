@@ -7,6 +7,8 @@ non-finite steps; 75 saved after SIGTERM or Ctrl-C, start again to continue.
 """
 
 import importlib
+import importlib.util
+import logging as std_logging
 import pathlib
 import pkgutil
 import re
@@ -145,10 +147,18 @@ def _guarded(function):
     return call
 
 
+class _Plain(std_logging.Formatter):
+    """`warning: …` in place of absl's thread numbers and times."""
+
+    def format(self, record: std_logging.LogRecord) -> str:
+        return f'{record.levelname.lower()}: {super().format(record)}'
+
+
 def console() -> None:
     """Entry of `python -m bertjax.main` and of the command `bertjax`."""
     logging.set_verbosity(logging.WARNING)
     logging.use_absl_handler()
+    logging.get_absl_handler().setFormatter(_Plain('%(message)s'))
     app.run(_guarded(main), flags_parser=_guarded(parse_flags))
 
 

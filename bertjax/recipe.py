@@ -45,6 +45,7 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
             'strict': False,  # stop at the first broken document instead of dropping and counting it
             'split_sentences': True,  # False: each line is a sentence already
             'heldout': 0.02,  # share of documents held out for evaluation
+            'drop_duplicates': False,  # keep only the first of equal training documents
             'workers': 0,  # processes that build the store; 0: one a core
         }
     )

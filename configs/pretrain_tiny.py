@@ -13,7 +13,7 @@ from bertjax.recipe import pretraining_config, steps
 
 def get_config() -> ConfigDict:
     config = pretraining_config('tiny')
-    config.vocab.size = 4096
+    config.vocab.size = 3072
     config.corpus_options.heldout = 0.1
     config.seq_len = 64
     config.max_predictions = 10

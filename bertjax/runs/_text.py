@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 from bertjax.config import flatten, plain
 from bertjax.corpus.build import build_store, iter_texts
 from bertjax.corpus.options import CorpusOptions
+from bertjax.corpus.report import print_report
 from bertjax.corpus.sources import parse_mixture
 from bertjax.corpus.store import TokenStore, open_store
 from bertjax.errors import UserError
@@ -105,7 +106,10 @@ def prepare_stores(
         directory = workdir / 'store' if len(parts) == 1 else workdir / 'store' / str(number)
         if len(parts) > 1:
             say(f'corpus {number}: {spec}, {weight:g} of the examples')
-        build_store(spec, directory, workdir / 'tokenizer', corpus_options(config), progress=progress)
+        found = (directory / 'manifest.json').exists()
+        report = build_store(spec, directory, tokenizer, corpus_options(config), progress=progress)
+        if not found or config.run == 'corpus':
+            print_report(report)
         store = open_store(directory, tokenizer_fingerprint=tokenizer.fingerprint)
         stores.append(WeightedStore(store, 1.0 if weight is None else weight))
     return stores
