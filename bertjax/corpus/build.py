@@ -54,9 +54,9 @@ def build_store(
     if '://' in os.fspath(directory):
         found, mend = f'the remote path {os.fspath(directory)!r}', 'give a directory on a local disk'
         raise UserError('store', found, 'a local directory: a store is memory-mapped', mend)
+    found = sources.resolve(_unweighted(spec), options.text_key)
     tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
     directory = pathlib.Path(directory)
-    found = sources.resolve(_unweighted(spec), options.text_key)
     identity = _identity(found, tokenizer, options)
     _check_place(directory)
     directory.mkdir(parents=True, exist_ok=True)

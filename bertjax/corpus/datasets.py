@@ -129,7 +129,7 @@ def _tfds_open(spec: str, text_key: str):
             raise UserError('config.corpus', f'{spec!r}, not prepared', 'a prepared dataset', f'run once: {prepare}')
         raise UserError('config.corpus', f'no split {split!r} in {spec!r}', f'one of {known}', f'write tfds:{name}@…')
     features = builder.info.features
-    names = list(features)
+    names = sorted(features)
     feature = feature or (text_key if text_key in names else None)
     texts = [key for key in names if isinstance(features[key], tfds.features.Text)]
     if feature is None and len(texts) == 1:
@@ -138,8 +138,7 @@ def _tfds_open(spec: str, text_key: str):
         mend = f'write tfds:{name}@{split}#FEATURE'
         raise UserError('config.corpus', f'no feature {feature or text_key!r} in {spec!r}', ', '.join(names), mend)
     try:
-        source = builder.as_data_source(split=split, decoders=tfds.decode.PartialDecoding({feature: features[feature]}))
-        return source, feature, builder
+        return builder.as_data_source(split=split), feature, builder
     except Exception as error:
         raise UserError(
             'config.corpus', f'{spec!r} in the file format {builder.info.file_format.value!r}',

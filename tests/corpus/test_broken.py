@@ -1,0 +1,154 @@
+"""Broken input is named by file and line, dropped and counted, or stops a strict build."""
+
+import bz2
+import gzip
+import lzma
+
+import pytest
+import zstandard
+from corpus_text import as_text, documents, ids_of, stored
+
+from bertjax.corpus import streams
+from bertjax.corpus.build import build_store, iter_texts
+from bertjax.corpus.options import CorpusOptions
+from bertjax.corpus.store import open_store
+from bertjax.errors import UserError
+
+GOOD = documents(8)
+TEXT = as_text(GOOD)  # Its lines: document, blank, document, …
+LINES = TEXT.count(b'\n')
+
+BROKEN = {
+    # name: (content, kind, line, documents left)
+    'latin.txt': (TEXT + b'\nThe old mill.\nThe caf\xe9 ran.\nA town.\n\n' + TEXT, 'invalid UTF-8', LINES + 3, 16),
+    'nul.txt': (b'The ri\0ver ran.\n\n' + TEXT, 'NUL byte', 1, 8),
+    'twice.txt': (TEXT + b'\n\xff\n\xfe\n', 'invalid UTF-8', LINES + 2, 8),
+    'utf16.txt': ('The mill.\nA town.\n'.encode('utf-16'), 'NUL byte', 1, 0),
+    'json.jsonl': (b'{"text": "The mill."}\n{"text": "A town.\n\n{"text": "A river."}\n', 'wrong JSON', 2, 2),
+    'list.jsonl': (b'{"text": "The mill."}\n["A town."]\n', 'wrong JSON', 2, 1),
+    'field.jsonl': (b'{"text": "The mill."}\n{"body": "A town."}\n', 'missing text field', 2, 1),
+    'number.jsonl': (b'{"text": "The mill."}\n{"text": 7}\n', 'missing text field', 2, 1),
+    'null.jsonl': (b'{"text": "The mill."}\n{"text": "A \\u0000."}\n', 'NUL byte', 2, 1),
+    'surrogate.jsonl': (b'{"text": "The mill."}\n{"text": "A \\ud83d."}\n', 'invalid UTF-8', 2, 1),
+    'latin.jsonl': (b'{"text": "The mill."}\n{"text": "caf\xe9"}\n', 'invalid UTF-8', 2, 1),
+    'unclosed': (b'<doc id="1">\nA\n\nThe mill.\n<doc id="2">\nB\n\nA town.\n</doc>\n', 'unclosed <doc>', 5, 1),
+    'cut': (b'<doc id="1">\nA\n\nThe mill.\n</doc>\n<doc id="2">\nB\n\nA town.\n', 'unclosed <doc>', 9, 1),
+    'outside': (b'<doc id="1">\nA\n\nThe mill.\n</doc>\nA town.\n', 'text outside <doc>', 6, 1),
+    'empty.txt': (b'', 'empty file', 0, 0),
+    'no.txt.gz': (b'This is no gzip.\n', 'damaged file', 0, 0),
+    'no.txt.xz': (b'This is no xz.\n', 'damaged file', 0, 0),
+}
+
+
+def _build(path, tmp_path, vocabulary, **options):
+    # A good file beside the broken one, so that something is left.
+    (tmp_path / 'good.txt').write_bytes(as_text(documents(20, first=100_000)))
+    spec = f'{path},{tmp_path / "good.txt"}'
+    return build_store(spec, tmp_path / 'store', str(vocabulary), CorpusOptions(**options), progress=False)
+
+
+@pytest.mark.parametrize('name', BROKEN)
+def test_a_broken_document_is_dropped_and_named(name, tmp_path, vocabulary):
+    content, kind, line, left = BROKEN[name]
+    (tmp_path / name).write_bytes(content)
+    report = _build(tmp_path / name, tmp_path, vocabulary)
+    assert report['dropped'] == {kind: 1}
+    assert report['documents_read'] == left + 20
+    assert report['problems'][kind][0].startswith(f'{name}:{line}: ' if line else f'{name}: ')
+    assert any('broken' in warning for warning in report['warnings'])
+
+
+@pytest.mark.parametrize('name', BROKEN)
+def test_strict_stops_at_it(name, tmp_path, vocabulary):
+    content, kind, line, _ = BROKEN[name]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        _build(tmp_path / name, tmp_path, vocabulary, strict=True)
+    assert caught.value.where == f'{tmp_path / name}' + (f':{line}' if line else '')
+    assert caught.value.found.startswith(kind)
+    with pytest.raises(UserError):
+        list(iter_texts(str(tmp_path / name), CorpusOptions(strict=True)))
+
+
+@pytest.mark.parametrize('name', ['latin.txt', 'json.jsonl', 'no.txt.gz'])
+def test_strict_refuses_a_store_that_dropped_it(name, tmp_path, vocabulary):
+    (tmp_path / name).write_bytes(BROKEN[name][0])
+    _build(tmp_path / name, tmp_path, vocabulary)
+    with pytest.raises(UserError, match=name):
+        _build(tmp_path / name, tmp_path, vocabulary, strict=True)
+
+
+COMPRESSORS = {'gz': gzip.compress, 'bz2': bz2.compress, 'xz': lzma.compress, 'zst': zstandard.compress}
+
+
+@pytest.mark.parametrize('suffix', COMPRESSORS)
+def test_a_truncated_file_keeps_what_is_whole(suffix, tmp_path, vocabulary, tokenizer):
+    docs = documents(20_000 if suffix == 'bz2' else 6000)  # Some blocks of the compressor.
+    data = COMPRESSORS[suffix](as_text(docs))
+    path = tmp_path / f'a.txt.{suffix}'
+    path.write_bytes(data[: len(data) * 4 // 5])
+    report = _build(path, tmp_path, vocabulary)
+    assert report['dropped'] == {'damaged file': 1}
+    assert report['problems']['damaged file'][0].startswith(f'a.txt.{suffix}')
+    kept = report['documents_read'] - 20
+    assert len(docs) // 10 < kept < len(docs)
+    assert stored(open_store(tmp_path / 'store')) == sorted(
+        ids_of(docs[:kept] + documents(20, first=100_000), tokenizer)
+    )
+    with pytest.raises(UserError, match='damaged file'):
+        _build(path, tmp_path, vocabulary, strict=True)
+
+
+def test_a_flipped_bit_in_gzip_is_damage(tmp_path, vocabulary):
+    data = bytearray(gzip.compress(as_text(documents(3000))))
+    data[len(data) // 2] ^= 4
+    (tmp_path / 'a.txt.gz').write_bytes(data)
+    assert _build(tmp_path / 'a.txt.gz', tmp_path, vocabulary)['dropped']['damaged file'] == 1
+
+
+def test_an_unreadable_file_of_a_directory_is_named(tmp_path, vocabulary):
+    (tmp_path / 'in').mkdir()
+    (tmp_path / 'in' / 'gone.txt').symlink_to(tmp_path / 'nowhere')
+    with pytest.raises(UserError, match=r'gone\.txt'):
+        build_store(str(tmp_path / 'in'), tmp_path / 'store', str(vocabulary), progress=False)
+
+
+@pytest.mark.parametrize(
+    ('spec', 'found'),
+    [
+        ('{}/missing.txt', 'no such file'),
+        ('{}/*.none', 'no file for'),
+        ('{}/void', 'an empty directory'),
+        ('{}/blank.txt', 'no document at all'),
+        ('{}/void.txt', 'empty file'),
+        ('', 'an empty component'),
+        ('{}/blank.txt,', 'an empty component'),
+        ('tfds:', 'tfds:'),
+    ],
+)
+def test_nothing_to_read_is_always_an_error(spec, found, tmp_path, vocabulary):
+    (tmp_path / 'void').mkdir()
+    (tmp_path / 'void.txt').touch()
+    (tmp_path / 'blank.txt').write_text('\n \n\n')
+    with pytest.raises(UserError, match=found):
+        build_store(spec.format(tmp_path), tmp_path / 'store', str(vocabulary), progress=False)
+    assert not (tmp_path / 'store' / 'manifest.json').exists()
+
+
+def test_a_document_without_tokens_is_counted(tmp_path, vocabulary):
+    (tmp_path / 'a.jsonl').write_text('{"text": "The mill."}\n{"text": "  "}\n{"text": "\\u200b"}\n')
+    assert _build(tmp_path / 'a.jsonl', tmp_path, vocabulary)['dropped'] == {'empty document': 2}
+
+
+def test_lines_have_numbers_and_limits(monkeypatch):
+    monkeypatch.setattr(streams, 'MAX_LINE', 10)
+    lines = streams.Lines(iter([b'one\ntw', b'o\n' + b'word ' * 5, b'end\n', b'\nla', b'st']))
+    found = [(lines.number, line) for line in lines]
+    assert b''.join(line for number, line in found if number == 3) == b'word ' * 5 + b'end'
+    assert all(len(line) <= 10 for _, line in found)
+    assert [pair for pair in found if pair[0] != 3] == [(1, b'one'), (2, b'two'), (4, b''), (5, b'last')]
+    pieces = list(streams.Lines(iter(['é'.encode() * 40])))
+    assert ''.join(piece.decode() for piece in pieces) == 'é' * 40
+    monkeypatch.setattr(streams, 'MAX_RECORD', 10)
+    with pytest.raises(streams.LongLineError):
+        list(streams.Lines(iter([b'{"text": "a long one"', b'}']), cut=False))

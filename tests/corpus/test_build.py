@@ -1,0 +1,250 @@
+"""The same bytes from any number of workers, after a kill, and from another directory; and what is thrown away."""
+
+import logging
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from corpus_text import COMPRESS, as_text, directory_bytes, documents, ids_of, stored
+
+from bertjax.corpus import plan
+from bertjax.corpus.build import build_store
+from bertjax.corpus.options import CorpusOptions
+from bertjax.corpus.sources import parse_mixture, resolve
+from bertjax.corpus.store import open_store
+from bertjax.errors import UserError
+from bertjax.text.tokenizer import load_tokenizer
+
+DOCS = documents(4000)
+
+
+@pytest.fixture
+def small_units(monkeypatch):
+    """Units of a few kilobytes, so that little text makes many."""
+    monkeypatch.setattr(plan, 'MIN_UNIT', 1 << 14)
+    monkeypatch.setattr(plan, 'STRIDE_BYTES', 1 << 12)
+    monkeypatch.setattr(plan, 'UNITS_WANTED', 10)
+
+
+@pytest.fixture
+def corpus(tmp_path) -> str:
+    """One large plain file, one large compressed one, and small ones."""
+    place = tmp_path / 'corpus'
+    place.mkdir()
+    (place / 'a.txt').write_bytes(as_text(DOCS[:1500]))
+    (place / 'b.txt.gz').write_bytes(COMPRESS['.gz'](as_text(DOCS[1500:3900])))
+    for index in range(3900, 4000):
+        (place / f'{index}.txt').write_bytes(as_text(DOCS[index : index + 1]))
+    return f'{place}/*.txt,{place}/*.gz'
+
+
+def test_workers_change_no_byte(corpus, small_units, tmp_path, vocabulary, tokenizer):
+    for workers in (1, 2):
+        options = CorpusOptions(workers=workers, heldout=0.1)
+        build_store(corpus, tmp_path / f'store{workers}', str(vocabulary), options, progress=False)
+    assert directory_bytes(tmp_path / 'store1') == directory_bytes(tmp_path / 'store2')
+    units = plan.plan_units(resolve(corpus), 'auto')
+    kinds = {(part.of > 1, part.begin > 0) for parts in units for part in parts}
+    assert len(units) > 8 and kinds == {(False, False), (True, False), (False, True)}
+    assert stored(open_store(tmp_path / 'store1')) == sorted(ids_of(DOCS, tokenizer))
+
+
+@pytest.mark.parametrize('layout', ['text', 'jsonl', 'wikiextractor'])
+def test_a_cut_file_has_every_document_once(layout, small_units, tmp_path, vocabulary, tokenizer):
+    import json
+
+    docs = DOCS[:2000]
+    content = {
+        'text': as_text(docs, '\r\n'),
+        'jsonl': ''.join(json.dumps({'text': '\n'.join(doc)}) + '\n' for doc in docs).encode(),
+        'wikiextractor': ''.join(f'<doc id="1">\nT\n\n{chr(10).join(doc)}\n</doc>\n' for doc in docs).encode(),
+    }[layout]
+    lines = content.split(b'\n')
+    at = len(lines) // 2
+    while layout != 'jsonl' and not lines[at - 1].rstrip().endswith(b'.'):
+        at += 1
+    lines.insert(at, b'\xff')  # Its line number must be right although another unit read what is before.
+    path = tmp_path / 'a'
+    path.write_bytes(b'\n'.join(lines))
+    assert len(plan.plan_units(resolve(str(path)), 'auto')) > 5
+    report = build_store(str(path), tmp_path / 'store', str(vocabulary), progress=False)
+    (problem,) = report['problems']['invalid UTF-8']
+    assert problem.startswith(f'a:{at + 1}: ')
+    kept = stored(open_store(tmp_path / 'store'))
+    expected = ids_of(docs, tokenizer)
+    assert len(kept) == len(docs) - (layout != 'jsonl')  # There the broken line is a document of its own.
+    assert all(doc in expected for doc in kept[::50])
+    assert report['dropped'] == {'invalid UTF-8': 1}
+
+
+def test_a_huge_document_is_spilled(monkeypatch, tmp_path, vocabulary, tokenizer):
+    monkeypatch.setattr('bertjax.corpus.unit.BATCH_CHARACTERS', 200)
+    docs = [[sentence for doc in DOCS[index : index + 50] for sentence in doc] for index in range(0, 1000, 50)]
+    text = as_text(docs) + b'\n' + as_text([docs[0]]).strip() + b'\nThe \xff mill.\n\n' + as_text([['The last town.']])
+    (tmp_path / 'a.txt').write_bytes(text)
+    options = CorpusOptions(heldout=0.4)
+    report = build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), options, progress=False)
+    assert stored(open_store(tmp_path / 'store')) == sorted(ids_of([*docs, ['The last town.']], tokenizer))
+    assert report['dropped'] == {'invalid UTF-8': 1} and report['heldout_documents'] > 2
+
+
+_PROGRAM = """
+import sys
+from bertjax.corpus import plan
+from bertjax.corpus.build import build_store
+from bertjax.corpus.options import CorpusOptions
+if __name__ == '__main__':
+    plan.MIN_UNIT, plan.STRIDE_BYTES, plan.UNITS_WANTED = 1 << 14, 1 << 12, 10
+    spec, store, vocabulary, workers = sys.argv[1:]
+    build_store(spec, store, vocabulary, CorpusOptions(workers=int(workers)), progress=False)
+    assert not {'jax', 'tensorflow', 'torch'} & set(sys.modules)
+"""
+
+
+@pytest.mark.parametrize('workers', [1, 2])
+def test_a_killed_build_continues_to_the_same_bytes(workers, corpus, tmp_path, vocabulary):
+    program = tmp_path / 'program.py'
+    program.write_text(_PROGRAM)
+    environment = {**os.environ, 'PYTHONPATH': str(pathlib.Path(plan.__file__).parents[2])}
+
+    def start(store):
+        command = [sys.executable, str(program), corpus, str(tmp_path / store), str(vocabulary), str(workers)]
+        return subprocess.Popen(command, env=environment)
+
+    assert start('whole').wait(60) == 0
+    killed = 0
+    for wanted in (1, 3, 6):
+        process = start('killed')
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and process.poll() is None:
+            if len(list((tmp_path / 'killed' / 'partial').glob('[0-9]*.json'))) >= wanted:
+                process.send_signal(signal.SIGKILL)
+                killed += process.wait() == -signal.SIGKILL
+                break
+            time.sleep(0.002)
+    assert killed
+    (tmp_path / 'killed' / 'partial' / '.00001.lines.tmp-1').write_bytes(b'left over')
+    assert start('killed').wait(60) == 0
+    assert directory_bytes(tmp_path / 'killed') == directory_bytes(tmp_path / 'whole')
+
+
+def test_a_merge_that_is_cut_short_continues(corpus, small_units, tmp_path, vocabulary, monkeypatch):
+    from bertjax.corpus import build
+
+    options = CorpusOptions(heldout=0.001, workers=1)  # So small that the merge moves documents between files.
+    build_store(corpus, tmp_path / 'whole', str(vocabulary), options, progress=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(build.merge, 'count_distinct_lines', lambda units: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            build_store(corpus, tmp_path / 'cut', str(vocabulary), options, progress=False)
+    with pytest.raises(UserError, match='unfinished'):
+        open_store(tmp_path / 'cut')
+    build_store(corpus, tmp_path / 'cut', str(vocabulary), options, progress=False)
+    assert directory_bytes(tmp_path / 'cut') == directory_bytes(tmp_path / 'whole')
+
+
+def _half_built(corpus, store, vocabulary, monkeypatch):
+    """Leaves a build before its merge."""
+    from bertjax.corpus import build
+
+    with monkeypatch.context() as patch:
+        patch.setattr(build, '_merge', lambda *arguments: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            build_store(corpus, store, str(vocabulary), CorpusOptions(workers=1), progress=False)
+
+
+def test_partial_work_is_used_or_thrown_away_aloud(corpus, small_units, tmp_path, vocabulary, monkeypatch, caplog):
+    from bertjax.corpus import workers
+
+    store = tmp_path / 'store'
+    _half_built(corpus, store, vocabulary, monkeypatch)
+    read = []
+    real = workers.run_unit
+    monkeypatch.setattr(workers, 'run_unit', lambda *arguments: read.append(arguments[1]) or real(*arguments))
+    (store / 'partial' / '00002.sentences').write_bytes(b'cut')
+    build_store(corpus, store, str(vocabulary), CorpusOptions(workers=1), progress=False)
+    assert read == [2]  # The rest was there.
+    build_store(corpus, store, str(vocabulary), CorpusOptions(workers=2), progress=False)
+    assert read == [2]  # It is finished, whatever the workers.
+
+    other = tmp_path / 'other'
+    for change in ('options', 'text'):
+        _half_built(corpus, other, vocabulary, monkeypatch)
+        read.clear()
+        caplog.clear()
+        options = CorpusOptions(workers=1, heldout=0.3 if change == 'options' else 0.02)
+        if change == 'text':
+            path = tmp_path / 'corpus' / 'a.txt'
+            path.write_bytes(path.read_bytes())
+        with caplog.at_level(logging.INFO):
+            report = build_store(corpus, other, str(vocabulary), options, progress=False)
+        assert 0 in read and len(read) > 8
+        assert 'thrown away' in caplog.text
+        assert report['documents'] == len(DOCS)
+        for name in directory_bytes(other):
+            (other / name).unlink()
+
+
+def test_a_finished_store_is_built_again_when_something_changed(tmp_path, vocabulary, caplog):
+    path = tmp_path / 'a.txt'
+    path.write_bytes(as_text(DOCS[:50]))
+    assert build_store(str(path), tmp_path / 's', str(vocabulary), progress=False)['documents'] == 50
+    before = directory_bytes(tmp_path / 's')
+    stamp = (tmp_path / 's' / 'manifest.json').stat().st_mtime_ns
+    build_store(str(path), tmp_path / 's', str(vocabulary), progress=False)
+    assert (tmp_path / 's' / 'manifest.json').stat().st_mtime_ns == stamp
+    path.write_bytes(as_text(DOCS[50:100]))
+    with caplog.at_level(logging.WARNING):
+        build_store(str(path), tmp_path / 's', str(vocabulary), progress=False)
+    assert 'built again' in caplog.text and directory_bytes(tmp_path / 's') != before
+    path.write_bytes(as_text(DOCS[:50]))
+    build_store(str(path), tmp_path / 's', str(vocabulary), progress=False)
+    assert directory_bytes(tmp_path / 's') == before
+    uncased = load_tokenizer(str(vocabulary), lowercase=False)
+    build_store(str(path), tmp_path / 's', uncased, progress=False)
+    assert open_store(tmp_path / 's', tokenizer_fingerprint=uncased.fingerprint)
+
+
+def test_no_path_or_time_is_in_the_store(tmp_path, vocabulary):
+    for place in ('one', 'two'):
+        (tmp_path / place / 'in').mkdir(parents=True)
+        (tmp_path / place / 'in' / 'a.txt').write_bytes(as_text(DOCS[:50]))
+        os.utime(tmp_path / place / 'in' / 'a.txt', (1e9, 1e9 + (place == 'two')))
+        spec = str(tmp_path / place / 'in' / '*.txt')
+        build_store(spec, tmp_path / place / 's', str(vocabulary), progress=False)
+    assert directory_bytes(tmp_path / 'one' / 's') == directory_bytes(tmp_path / 'two' / 's')
+
+
+def test_a_directory_of_something_else_is_left_alone(tmp_path, vocabulary):
+    (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:5]))
+    (tmp_path / 'home').mkdir()
+    (tmp_path / 'home' / 'thesis.tex').write_text('years')
+    with pytest.raises(UserError, match='something else'):
+        build_store(str(tmp_path / 'a.txt'), tmp_path / 'home', str(vocabulary), progress=False)
+    with pytest.raises(UserError, match='local directory'):
+        build_store(str(tmp_path / 'a.txt'), 'gs://bucket/store', str(vocabulary), progress=False)
+    assert (tmp_path / 'home' / 'thesis.tex').exists()
+
+
+def test_mixtures():
+    assert parse_mixture('a.txt') == [('a.txt', None)]
+    assert parse_mixture('a.txt, b.txt') == [('a.txt,b.txt', None)]
+    assert parse_mixture('pydoc:=0.5,tfds:wiki40b/en@train#text=1.5') == [
+        ('pydoc:', 0.5),
+        ('tfds:wiki40b/en@train#text', 1.5),
+    ]
+    for spec, found in (
+        ('a=1,b', 'some'),
+        ('a=0', "weight '0'"),
+        ('a=-1', 'weight'),
+        ('a=nan', 'weight'),
+        ('a,,b', 'empty'),
+    ):
+        with pytest.raises(UserError, match=found):
+            parse_mixture(spec)
+    with pytest.raises(UserError, match='a store'):
+        build_store('pydoc:=1', 'unused', 'unused')

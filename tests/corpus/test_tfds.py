@@ -1,0 +1,68 @@
+"""A dataset of tensorflow-datasets, prepared as array_record without TensorFlow."""
+
+import pytest
+from corpus_text import documents, ids_of, stored
+from etils import epath
+
+from bertjax.corpus.build import build_store, iter_texts
+from bertjax.corpus.options import CorpusOptions
+from bertjax.corpus.store import open_store
+from bertjax.errors import UserError
+
+DOCS = documents(12)
+
+
+@pytest.fixture(scope='module')
+def dataset(tmp_path_factory):
+    """The directory of a prepared dataset with wiki40b's markers in one of two text features."""
+    import tensorflow_datasets as tfds
+
+    class Mills(tfds.core.GeneratorBasedBuilder):
+        """Some documents."""
+
+        name = 'mills'
+        pkg_dir_path = epath.Path(__file__).parent  # A test is no package whose place could be inferred.
+        VERSION = tfds.core.Version('1.0.0')
+
+        def _info(self):
+            features = tfds.features.FeaturesDict({'body': tfds.features.Text(), 'title': tfds.features.Text()})
+            return tfds.core.DatasetInfo(builder=self, features=features)
+
+        def _split_generators(self, dl_manager):
+            return {'train': self._generate_examples()}
+
+        def _generate_examples(self):
+            for index, doc in enumerate(DOCS):
+                body = '\n_START_ARTICLE_\nTitle\n_START_PARAGRAPH_\n' + '_NEWLINE_'.join(doc)
+                yield index, {'body': body, 'title': f'Title {index}'}
+
+    builder = Mills(data_dir=str(tmp_path_factory.mktemp('tfds')), file_format='array_record')
+    builder.download_and_prepare()
+    return str(builder.data_dir)
+
+
+def test_a_feature_is_named(dataset, tmp_path, vocabulary, tokenizer):
+    report = build_store(f'tfds:{dataset}@train#body', tmp_path / 'store', str(vocabulary), progress=False)
+    assert stored(open_store(tmp_path / 'store')) == sorted(ids_of(DOCS, tokenizer))
+    assert report['documents'] == len(DOCS)
+    assert dataset not in (tmp_path / 'store' / 'manifest.json').read_text()
+    assert set(iter_texts(f'tfds:{dataset}#body')) == {sentence for doc in DOCS for sentence in doc}
+
+
+def test_the_text_key_names_the_feature_too(dataset):
+    assert next(iter_texts(f'tfds:{dataset}', CorpusOptions(text_key='title'))).startswith('Title ')
+
+
+@pytest.mark.parametrize(
+    ('spec', 'found', 'expected'),
+    [
+        ('{}', "no feature 'text'", 'body, title'),
+        ('{}@dev#body', "no split 'dev'", 'train'),
+        ('{}#bdoy', "no feature 'bdoy'", 'body, title'),
+        ('/nowhere/at/all', 'cannot find', 'tfds:NAME'),
+    ],
+)
+def test_what_is_not_there_is_named(spec, found, expected, dataset):
+    with pytest.raises(UserError) as caught:
+        list(iter_texts('tfds:' + spec.format(dataset)))
+    assert found in str(caught.value) and expected in str(caught.value)
