@@ -98,7 +98,7 @@ def check_split(split: Split, options: PairOptions, seq_len: int) -> None:
     """Raises UserError when no examples of `seq_len` tokens can be made of the split in this mode."""
     smallest = 5 if options.paired else 3
     if seq_len < smallest:
-        raise UserError('config.phases.seq_len', str(seq_len), f'at least {smallest}', 'use 128')
+        raise UserError('config.seq_len', str(seq_len), f'at least {smallest}', 'use 128')
     if split.num_tokens == 0:
         raise UserError('config.corpus', 'no text', 'at least one document', 'give more text')
     if options.mode == 'nsp' and split.num_documents < 2:

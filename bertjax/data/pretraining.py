@@ -102,7 +102,7 @@ class PretrainingExamples:
     ):
         if not 1 <= max_predictions <= seq_len:
             raise UserError(
-                'config.phases.max_predictions',
+                'config.max_predictions',
                 str(max_predictions),
                 f'1 to seq_len={seq_len}',
                 'use about 0.15 x seq_len',
