@@ -36,7 +36,7 @@ _TITLES = _words(
     'Sens Rep Reps Pres Msgr Supt Insp Det Mme Mlle Mt Mts Ft Fr Amb Atty Sec Secy Treas Herr Hr Frl Sig Sta Sto'
 )
 # The sentence always goes on (in lower case, whatever case the text has).
-_NEVER = _words('e.g i.e cf vs viz approx incl esp eg ie v resp')
+_NEVER = _words('e.g i.e cf vs viz approx incl esp eg ie v resp feat ft chr')
 # A number follows; with anything else after it, it is an ordinary word (`He said no. She left.`).
 _BEFORE_NUMBERS = _words(
     'no nos nr vol vols p pp fig figs ch chap chaps sec secs sect art arts eq eqs eqn ver op opp pt pts col cols fol '

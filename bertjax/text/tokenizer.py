@@ -8,10 +8,11 @@ import numpy as np
 from etils import epath
 
 from bertjax.errors import UserError
+from bertjax.text.bert_settings import bert_settings, looks_lowercase, with_normalizer
 from bertjax.text.sentencepiece import SentencePieceTokenizer
 from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, check_pieces
 from bertjax.text.twin import TwinTokenizer
-from bertjax.text.wordpiece import WordPieceTokenizer, bert_settings, looks_lowercase, with_normalizer
+from bertjax.text.wordpiece import WordPieceTokenizer
 
 
 class Tokenizer(Protocol):
@@ -121,7 +122,7 @@ def _from_json(file: epath.Path, config: dict[str, Any], lowercase: bool | None)
             'name the tokenizer.json, not the configuration beside it',
         )  # fmt: skip
     where, names = str(file), _special_names(config)
-    if model.get('type', 'WordPiece') != 'WordPiece':
+    if model.get('type', 'WordPiece') != 'WordPiece' or 'merges' in model:
         return _as_asked(TwinTokenizer(settings, where, names), where, lowercase)
     settings = with_normalizer(
         settings,

@@ -14,12 +14,13 @@ import sentencepiece
 from tokenizers import normalizers, pre_tokenizers
 
 from bertjax.errors import UserError
+from bertjax.text.bert_settings import MAX_CHARACTERS, PREFIX, bert_settings
 from bertjax.text.merges import merged_pieces
 from bertjax.text.modelfile import round_scores, unicode_normalizer
 from bertjax.text.sentencepiece import SentencePieceTokenizer
 from bertjax.text.sentences import split_sentences
 from bertjax.text.special import CLS, PAD, SEP, UNK, special_layout, well_formed
-from bertjax.text.wordpiece import MAX_CHARACTERS, PREFIX, WordPieceTokenizer, bert_settings
+from bertjax.text.wordpiece import WordPieceTokenizer
 
 # Different words held at once, some 300 MB; beyond it, the rarest half is forgotten.
 _MAX_WORDS = 2_000_000
@@ -143,7 +144,7 @@ def train_sentencepiece(
     lowercase: bool,
     unused: int = 0,
     seed: int = 0,
-    sample_sentences: int = 1_000_000,
+    sample_sentences: int = 500_000,
 ) -> SentencePieceTokenizer:
     """Trains a SentencePiece model on a random sample of sentences.
 
@@ -158,7 +159,7 @@ def train_sentencepiece(
       lowercase: whether case is folded.
       unused: number of [unusedN] slots to reserve.
       seed: of the sample.
-      sample_sentences: size of the sample; memory grows with it (about 1 GB for 1,000,000 English sentences).
+      sample_sentences: size of the sample; memory grows with it (unigram: 3 KB a sentence of English).
 
     Raises:
       UserError: when the texts are empty or `vocab_size` is too small for their characters.

@@ -1,0 +1,103 @@
+"""SentencePiece models as BERT tokenizers, and their twins in transformers."""
+
+import pickle
+
+import numpy as np
+import pytest
+import sentencepiece
+from hard_text import HARD, SPECIAL, random_texts
+from transformers import AutoTokenizer, BertConfig
+
+from bertjax.text.modelfile import unicode_normalizer
+from bertjax.text.tokenizer import load_tokenizer
+
+
+@pytest.fixture(scope='module')
+def saved(sentencepiece_model, tmp_path_factory):
+    directory = tmp_path_factory.mktemp('saved')
+    sentencepiece_model.save(directory)
+    # As in an exported model's directory: transformers then chooses by this file too.
+    BertConfig(vocab_size=sentencepiece_model.vocab_size).save_pretrained(directory)
+    return directory
+
+
+def test_attributes(sentencepiece_model):
+    pieces = sentencepiece_model.pieces
+    special = ['[PAD]', '[unused0]', '[unused1]', '[unused2]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
+    assert pieces[:8] == special and sentencepiece_model.special_ids.tolist() == list(range(8))
+    assert (sentencepiece_model.pad_id, sentencepiece_model.unk_id, sentencepiece_model.cls_id) == (0, 4, 5)
+    assert (sentencepiece_model.sep_id, sentencepiece_model.mask_id) == (6, 7)
+    assert not sentencepiece_model.continues_word[:8].any()
+    assert sentencepiece_model.continues_word[8:].tolist() == [not piece.startswith('▁') for piece in pieces[8:]]
+    assert sentencepiece_model.vocab_size == len(pieces) == 1500
+
+
+def test_text_never_gives_a_special_token(sentencepiece_model):
+    special = set(range(8)) - {sentencepiece_model.unk_id}
+    for ids in sentencepiece_model.encode([*SPECIAL, *HARD]):
+        assert ids.dtype == np.int32 and not special & set(ids.tolist())
+
+
+def test_case(sentencepiece_model):
+    upper, lower = sentencepiece_model.encode(['THE Object', 'the object'])
+    assert (upper.tolist() == lower.tolist()) == sentencepiece_model.lowercase
+
+
+@pytest.mark.parametrize('source', ['.', 'tokenizer.model'])
+def test_ids_equal_in_transformers(sentencepiece_model, saved, paragraphs, source):
+    ours, theirs = load_tokenizer(saved / source), AutoTokenizer.from_pretrained(saved)
+    assert ours.fingerprint == sentencepiece_model.fingerprint
+    assert (theirs.pad_token_id, theirs.unk_token_id, theirs.mask_token_id) == (0, 4, 7)
+    texts = [*paragraphs, *HARD, *random_texts(2000, seed=3)]
+    for text, got, expected in zip(
+        texts, ours.encode(texts), theirs(texts, add_special_tokens=False)['input_ids'], strict=True
+    ):
+        assert got.tolist() == expected, ascii(text)
+    a, b = (ids.tolist() for ids in ours.encode(['Good day', 'Hello']))
+    pair = theirs('Good day', 'Hello')
+    assert pair['input_ids'] == [5, *a, 6, *b, 6]
+    assert pair['token_type_ids'] == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+
+
+def test_ids_equal_in_transformers_on_real_text(sentencepiece_model, saved, corpus_lines):
+    lines = corpus_lines[::40]
+    theirs = AutoTokenizer.from_pretrained(saved)(lines, add_special_tokens=False)['input_ids']
+    assert [ids.tolist() for ids in sentencepiece_model.encode(lines)] == theirs
+
+
+def test_ids_are_sentencepiece_s_own(sentencepiece_model, saved):
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(saved / 'tokenizer.model'))
+    rule = 'nmt_nfkc_cf' if sentencepiece_model.lowercase else 'nmt_nfkc'
+    texts = [unicode_normalizer(rule).normalize_str(text) for text in HARD]
+    assert [ids.tolist() for ids in sentencepiece_model.encode(HARD)] == processor.encode(texts)
+
+
+def test_tokenizer_json_alone(sentencepiece_model, saved, tmp_path):
+    (tmp_path / 'tokenizer.json').write_bytes((saved / 'tokenizer.json').read_bytes())
+    twin = load_tokenizer(tmp_path)
+    assert twin.family == 'sentencepiece' and twin.pieces == sentencepiece_model.pieces
+    assert twin.lowercase == sentencepiece_model.lowercase
+    assert twin.special_ids.tolist() == sentencepiece_model.special_ids.tolist()
+    assert twin.continues_word.tolist() == sentencepiece_model.continues_word.tolist()
+    expected = [ids.tolist() for ids in sentencepiece_model.encode([*HARD, 'a \ud800 b'])]
+    assert [ids.tolist() for ids in pickle.loads(pickle.dumps(twin)).encode([*HARD, 'a \ud800 b'])] == expected
+    assert twin.encode(['[MASK]'])[0].tolist() == [twin.mask_id]
+    twin.save(tmp_path / 'again')
+    assert load_tokenizer(tmp_path / 'again').fingerprint == twin.fingerprint
+
+
+def test_decode_keeps_special_tokens(sentencepiece_model):
+    (ids,) = sentencepiece_model.encode(['return the object'])
+    ids = [sentencepiece_model.cls_id, *ids, sentencepiece_model.mask_id]
+    assert sentencepiece_model.decode(ids) == '[CLS] return the object [MASK]'
+
+
+def test_lone_surrogates_become_replacement_characters(sentencepiece_model):
+    a, b, c, d = sentencepiece_model.encode(['a \ud800 b', 'a \ufffd b', '\ud83d\ude00', '😀'])
+    assert a.tolist() == b.tolist() and c.tolist() == d.tolist()
+
+
+def test_pickles_for_worker_processes(sentencepiece_model):
+    other = pickle.loads(pickle.dumps(sentencepiece_model))
+    assert other.fingerprint == sentencepiece_model.fingerprint
+    assert [x.tolist() for x in other.encode(HARD)] == [x.tolist() for x in sentencepiece_model.encode(HARD)]

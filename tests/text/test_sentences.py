@@ -1,0 +1,114 @@
+"""Where sentences end."""
+
+import time
+
+import pytest
+from hard_text import HARD, random_texts
+
+from bertjax.text.sentences import split_sentences
+
+# A bar stands where a sentence ends.
+CASES = [
+    'Mr. Smith met Dr. J. R. R. Tolkien.| They talked.',
+    'Mrs. Dalloway bought them herself.| Prof. E. O. Wilson agreed, St. John did not.',
+    'He left the U.S. Senate in 1990.| He now lives in the U.S.| The rest is history.',
+    'It opens at 9 a.m. on Mondays and closes at 5 p.m.| We arrived late.',
+    'Some fruit, e.g. apples, i.e. Malus, vs. pears (cf. Smith) are good.| Others are not.',
+    'See vol. 3, pp. 12–15, fig. 2 and No. 5 of the list.| It cost 3.14 dollars.| That is 1.5 times more.',
+    'No. He said no.| She left.'.replace('No. ', 'No.| '),
+    'It was plan B.| It failed.| World War I. The army'.replace('I. ', 'I.| '),
+    '"Go!" he said.| "Why?" asked John quietly.',
+    'He shouted.| "Go away!"| Then he left.',
+    'She said, “I know.”| ‘Do you?’ he asked.',
+    '(This is a note.)| [So is this.]| The end.',
+    'Wait... what?| Well...| Then it began.| Oh… Yes.'.replace('… ', '…| '),
+    'It was found by Jones et al. in 1999.[3]| The claim was disputed.[12][13]| Nobody cared.',
+    'Go to http://www.example.com/a.b?c=d. Then come back.'.replace('d. ', 'd.| '),
+    'The company, Foo Inc. of Boston, bought Bar Ltd. and Baz Co. Ltd. in Jan. 2001.| It paid cash.',
+    'Martin Luther King Jr. Day is a holiday.| So is the day of Sammy Davis Jr.| They were friends.',
+    'Roe v. Wade was decided on Jan. 22, 1973.| It was overturned.',
+    '1. Introduction',
+    'He has a Ph.D. in physics.| She has an M.D.| Both work.',
+    'Gen. Lee and Lt. Col. Grant met Sen. J. F. Kennedy.| Really?!| Yes.',
+    'Э. Хемингуэй родился в 1899 году.| Он писал.',
+    '我来了。|你呢？|好！|他说：“走吧。”|我们走了。',
+    '「行こう。」と言った。|次の日だった。',
+    'यह एक वाक्य है।| यह दूसरा है।',
+    'هل أنت بخير؟| نعم.',
+    'Tokenised text works too .| It has spaces before stops .',
+    'In 1990.| 20 people came.',
+    'One line\nwrapped in two.| Next.',
+    'No stop at all',
+]
+
+
+@pytest.mark.parametrize('marked', CASES)
+def test_boundaries(marked):
+    expected = [part.strip() for part in marked.split('|')]
+    assert split_sentences(marked.replace('|', '')) == expected
+
+
+def letters(text: str) -> str:
+    return ''.join(text.split())
+
+
+def test_nothing_is_lost_on_random_text():
+    stops = [
+        '.',
+        '!',
+        '?',
+        '…',
+        '。',
+        '？',
+        '"',
+        "'",
+        ')',
+        '[1]',
+        ' ',
+        '\n',
+        'Mr',
+        'U.S',
+        'a',
+        'A',
+        '5',
+        '\u200b',
+        '\x85',
+        '\u2028',
+    ]
+    texts = [
+        ''.join(stops[(seed * 7919 + i * i * 31 + i * seed) % len(stops)] for i in range(40)) for seed in range(3000)
+    ]
+    for text in [*HARD, *random_texts(3000, seed=5), *texts]:
+        sentences = split_sentences(text)
+        assert letters(''.join(sentences)) == letters(text)
+        assert all(sentence and sentence == sentence.strip() for sentence in sentences)
+
+
+def test_real_text(corpus_lines):
+    lines = [line for line in corpus_lines[::3] if len(line) > 200]
+    lengths = []
+    for line in lines:
+        sentences = split_sentences(line)
+        assert letters(''.join(sentences)) == letters(line)
+        lengths += [len(sentence.split()) for sentence in sentences]
+    # English encyclopedias and novels have 15 to 25 words a sentence; bits of one or two are wrong cuts or speech.
+    assert 14 < sum(lengths) / len(lengths) < 26
+    assert sum(length <= 2 for length in lengths) < 0.04 * len(lengths)
+
+
+ODD = ['.', '.)', 'a. ', '."', '. "', '" ', '.[', '。', 'x', '.[1]', '!? ']
+
+
+@pytest.mark.parametrize('text', [part * 200_000 for part in ODD], ids=range(len(ODD)))
+def test_time_is_linear_on_odd_text(text):
+    start = time.process_time()
+    assert letters(''.join(split_sentences(text + 'x'))) == letters(text + 'x')
+    assert time.process_time() - start < 5
+
+
+def test_speed(paragraphs):
+    text = ' '.join(paragraphs)
+    start = time.process_time()
+    split_sentences(text)
+    # It runs at 15 MB/s on the machine where it was written; the floor is for slow and busy ones.
+    assert len(text) / (time.process_time() - start) > 2e6

@@ -1,0 +1,75 @@
+"""What is no vocabulary is refused in one line that says what to do."""
+
+import json
+
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.text.tokenizer import load_tokenizer
+
+SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
+
+
+def vocab(*pieces: str) -> bytes:
+    return ''.join(f'{piece}\n' for piece in pieces).encode()
+
+
+@pytest.mark.parametrize(
+    ('name', 'data', 'words'),
+    [
+        ('vocab.txt', b'', ['empty']),
+        ('vocab.txt', vocab(*SPECIAL[:4], 'a'), ['[MASK]', 'without']),
+        ('vocab.txt', vocab('the', 'of'), ['[PAD] [UNK] [CLS] [SEP] [MASK]']),
+        ('vocab.txt', vocab(*SPECIAL, 'a', 'b', 'a'), ['vocab.txt:8', "'a'", 'entry 6']),
+        ('vocab.txt', vocab(*SPECIAL, 'a', '', 'b'), ['vocab.txt:7', 'blank']),
+        ('vocab.txt', b'\x89PNG\r\n\x1a\n\xff\xfe', ['UTF-8']),
+        ('vocab.txt', b'[PAD]\n\0\0\0', ['binary']),
+        ('tokenizer.json', b'', ['empty']),
+        ('tokenizer.json', b'{"model": ', ['JSON']),
+        ('tokenizer.json', b'[1, 2]', ['list']),
+        ('tokenizer.json', b'{"vocab_size": 3}', ['without a model']),
+        ('tokenizer.json', b'{"model": {"type": "WordPiece", "vocab": {"[PAD]": 0, "a": 2}}}', ['gaps']),
+        ('tokenizer.json', b'{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}', ['BPE']),
+        ('tokenizer.model', b'', ['empty']),
+        ('tokenizer.model', b'not a model at all', ['SentencePiece']),
+    ],
+)  # fmt: skip
+def test_broken_files(tmp_path, name, data, words):
+    (tmp_path / name).write_bytes(data)
+    for path in (tmp_path / name, tmp_path):
+        with pytest.raises(UserError) as error:
+            load_tokenizer(path)
+        assert name in error.value.where and error.value.mend
+        for word in words:
+            assert word in str(error.value)
+
+
+def test_broken_settings(tmp_path):
+    settings = {
+        'model': {'type': 'WordPiece', 'vocab': {p: i for i, p in enumerate(SPECIAL)}},
+        'normalizer': {'type': 'X'},
+    }
+    (tmp_path / 'tokenizer.json').write_text(json.dumps(settings))
+    with pytest.raises(UserError, match='cannot be loaded'):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize('name', ['bert-base-uncased', 'missing/vocab.txt'])
+def test_missing_path(tmp_path, name):
+    with pytest.raises(UserError, match='found nothing'):
+        load_tokenizer(tmp_path / name)
+
+
+def test_empty_directory(tmp_path):
+    with pytest.raises(UserError, match='without a vocabulary'):
+        load_tokenizer(tmp_path)
+
+
+def test_case_that_the_model_has_not(sentencepiece_model, tmp_path):
+    sentencepiece_model.save(tmp_path)
+    assert (
+        load_tokenizer(tmp_path, lowercase=sentencepiece_model.lowercase).fingerprint == sentencepiece_model.fingerprint
+    )
+    for path in (tmp_path, tmp_path / 'tokenizer.json'):
+        with pytest.raises(UserError, match='case'):
+            load_tokenizer(path, lowercase=not sentencepiece_model.lowercase)

@@ -1,0 +1,151 @@
+"""WordPiece ids are those of transformers, from whatever file the vocabulary comes."""
+
+import json
+import logging
+import pickle
+
+import numpy as np
+import pytest
+import tokenizers
+from hard_text import HARD, SPECIAL, random_texts
+from transformers import AutoTokenizer, BertTokenizerFast
+
+from bertjax.text.tokenizer import load_tokenizer
+
+
+def assert_equal_ids(ours, theirs, texts):
+    """Both give the same ids for every text."""
+    ids = theirs(list(texts), add_special_tokens=False)['input_ids']
+    for text, got, expected in zip(texts, ours.encode(texts), ids, strict=True):
+        assert got.dtype == np.int32
+        assert got.tolist() == expected, ascii(text)
+
+
+@pytest.fixture(scope='module')
+def saved(wordpiece, tmp_path_factory):
+    directory = tmp_path_factory.mktemp('saved')
+    wordpiece.save(directory)
+    return directory
+
+
+def test_ids_of_bert_vocabularies_on_real_text(bert_vocabulary, corpus_lines):
+    theirs = BertTokenizerFast(str(bert_vocabulary), do_lower_case='uncased' in bert_vocabulary.name)
+    assert_equal_ids(load_tokenizer(bert_vocabulary), theirs, corpus_lines[::40])
+
+
+@pytest.mark.slow
+def test_ids_of_bert_vocabularies_on_every_line(bert_vocabulary, corpus_lines):
+    theirs = BertTokenizerFast(str(bert_vocabulary), do_lower_case='uncased' in bert_vocabulary.name)
+    assert len(corpus_lines) > 100_000
+    assert_equal_ids(load_tokenizer(bert_vocabulary), theirs, corpus_lines)
+
+
+def test_ids_of_bert_vocabularies_on_hard_text(bert_vocabulary):
+    theirs = BertTokenizerFast(str(bert_vocabulary), do_lower_case='uncased' in bert_vocabulary.name)
+    assert_equal_ids(load_tokenizer(bert_vocabulary), theirs, [*HARD, *SPECIAL, *random_texts(3000, seed=1)])
+
+
+@pytest.mark.parametrize('source', ['.', 'vocab.txt', 'tokenizer.json'])
+def test_saved_vocabulary_has_transformers_ids_from_every_file(wordpiece, saved, source):
+    ours = load_tokenizer(saved / source)
+    theirs = AutoTokenizer.from_pretrained(saved)
+    assert (ours.fingerprint, ours.lowercase) == (wordpiece.fingerprint, wordpiece.lowercase)
+    assert (theirs.pad_token_id, theirs.cls_token_id, theirs.mask_token_id) == (ours.pad_id, ours.cls_id, ours.mask_id)
+    assert len(theirs) == ours.vocab_size
+    assert_equal_ids(ours, theirs, [*HARD, *SPECIAL, *random_texts(1000, seed=2)])
+    pair = theirs('Good day', 'Hello')
+    a, b = (ids.tolist() for ids in ours.encode(['Good day', 'Hello']))
+    assert pair['input_ids'] == [ours.cls_id, *a, ours.sep_id, *b, ours.sep_id]
+    assert pair['token_type_ids'] == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+
+
+def test_directory_that_transformers_wrote(wordpiece, saved, tmp_path):
+    theirs = BertTokenizerFast(str(saved / 'vocab.txt'), do_lower_case=wordpiece.lowercase, strip_accents=False)
+    theirs.save_pretrained(tmp_path)
+    ours = load_tokenizer(tmp_path)
+    assert ours.lowercase == wordpiece.lowercase
+    assert_equal_ids(ours, theirs, [*HARD, 'Élan'])
+    assert (ours.fingerprint == wordpiece.fingerprint) == (not wordpiece.lowercase)
+
+
+def test_lowercase_argument_wins_over_files(saved):
+    for lowercase in (True, False):
+        for source in ('.', 'vocab.txt', 'tokenizer.json'):
+            ours = load_tokenizer(saved / source, lowercase=lowercase)
+            assert ours.lowercase is lowercase
+            assert_equal_ids(ours, BertTokenizerFast(str(saved / 'vocab.txt'), do_lower_case=lowercase), HARD)
+
+
+def test_case_is_seen_from_the_pieces(wordpiece, saved, tmp_path):
+    (tmp_path / 'any-name.txt').write_bytes((saved / 'vocab.txt').read_bytes())
+    assert load_tokenizer(tmp_path / 'any-name.txt').lowercase == wordpiece.lowercase
+    (tmp_path / 'windows.txt').write_bytes((saved / 'vocab.txt').read_bytes().replace(b'\n', b'\r\n'))
+    assert load_tokenizer(tmp_path / 'windows.txt').pieces == wordpiece.pieces
+
+
+def test_attributes(wordpiece):
+    pieces = wordpiece.pieces
+    assert [pieces[i] for i in wordpiece.special_ids] == pieces[:12]
+    assert pieces[:12] == ['[PAD]', *(f'[unused{i}]' for i in range(7)), '[UNK]', '[CLS]', '[SEP]', '[MASK]']
+    assert wordpiece.special_ids.dtype == np.int32
+    assert [piece.startswith('##') for piece in pieces] == wordpiece.continues_word.tolist()
+    assert len(wordpiece.fingerprint) == 64 and wordpiece.vocab_size == len(pieces)
+
+
+def test_decode_keeps_special_tokens(wordpiece):
+    (ids,) = wordpiece.encode(['return the object'])
+    assert wordpiece.decode([wordpiece.cls_id, *ids, wordpiece.mask_id]) == '[CLS] return the object [MASK]'
+
+
+def test_lone_surrogates_become_replacement_characters(wordpiece):
+    got = wordpiece.encode(['a \ud800 b', '\ud83d\ude00 c', 'd'])
+    expected = wordpiece.encode(['a \ufffd b', '😀 c', 'd'])
+    assert [ids.tolist() for ids in got] == [ids.tolist() for ids in expected]
+
+
+def test_pickles_for_worker_processes(wordpiece):
+    other = pickle.loads(pickle.dumps(wordpiece))
+    assert other.fingerprint == wordpiece.fingerprint
+    assert [x.tolist() for x in other.encode(HARD)] == [x.tolist() for x in wordpiece.encode(HARD)]
+
+
+def test_fingerprint_depends_on_what_determines_ids(saved, tmp_path):
+    prints = {load_tokenizer(saved, lowercase=lowercase).fingerprint for lowercase in (True, False)}
+    settings = json.loads((saved / 'tokenizer.json').read_text('utf-8'))
+    settings['normalizer']['handle_chinese_chars'] = False
+    (tmp_path / 'tokenizer.json').write_text(json.dumps(settings), 'utf-8')
+    prints.add(load_tokenizer(tmp_path).fingerprint)
+    assert len(prints) == 3
+
+
+def test_settings_that_nanotoken_lacks_are_encoded_by_tokenizers_aloud(saved, tmp_path, caplog):
+    settings = json.loads((saved / 'tokenizer.json').read_text('utf-8'))
+    replace = {'type': 'Replace', 'pattern': {'String': 'cat'}, 'content': 'object'}
+    settings['normalizer'] = {'type': 'Sequence', 'normalizers': [replace, settings['normalizer']]}
+    settings['truncation'] = {'direction': 'Right', 'max_length': 3, 'strategy': 'LongestFirst', 'stride': 0}
+    (tmp_path / 'tokenizer.json').write_text(json.dumps(settings), 'utf-8')
+    with caplog.at_level(logging.WARNING):
+        ours = load_tokenizer(tmp_path)
+    assert 'tokenizers' in caplog.text and 'Replace' in caplog.text
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / 'tokenizer.json'))
+    theirs.no_truncation()
+    for text, ids in zip(HARD, ours.encode(HARD), strict=True):
+        assert ids.tolist() == theirs.encode(text, add_special_tokens=False).ids
+    assert ours.encode(['a \ud800 cat'])[0].tolist() == ours.encode(['a \ufffd cat'])[0].tolist()
+    assert ours.encode(['the cat'])[0].tolist() == ours.encode(['the object'])[0].tolist()
+    ours.save(tmp_path / 'again')
+    assert load_tokenizer(tmp_path / 'again').fingerprint == ours.fingerprint
+    assert_equal_ids(ours, AutoTokenizer.from_pretrained(tmp_path / 'again'), [*HARD, 'the cat'])
+
+
+def test_other_names_of_special_tokens(saved, tmp_path):
+    text = (saved / 'vocab.txt').read_text('utf-8').replace('[PAD]', '<pad>').replace('[MASK]', '<mask>')
+    (tmp_path / 'vocab.txt').write_text(text, 'utf-8')
+    config = {'pad_token': '<pad>', 'mask_token': {'content': '<mask>', 'special': True}, 'do_lower_case': True}
+    (tmp_path / 'tokenizer_config.json').write_text(json.dumps(config), 'utf-8')
+    ours = load_tokenizer(tmp_path)
+    assert ours.pieces[ours.pad_id] == '<pad>' and ours.pieces[ours.mask_id] == '<mask>'
+    assert ours.encode(['<mask>'])[0].tolist() == [ours.mask_id]
+    ours.save(tmp_path / 'again')
+    theirs = AutoTokenizer.from_pretrained(tmp_path / 'again')
+    assert (theirs.mask_token, theirs.mask_token_id) == ('<mask>', ours.mask_id)
