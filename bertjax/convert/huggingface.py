@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import shutil
@@ -66,6 +67,7 @@ def _example_inputs() -> tuple[np.ndarray, ...]:
     return tuple(np.zeros((1, 1), np.int32) for _ in range(4))
 
 
+@functools.cache
 def _shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
     """Shapes of a model's parameters with stacked layers, by path; nothing is computed."""
     model = BertForPreTraining(dataclasses.replace(config, scan_layers=True))
@@ -145,7 +147,7 @@ def export_huggingface(
     flat = _flat(tree if config.scan_layers else stack_layers(tree))
     shapes = {path: x.shape for path, x in flat.items()}
     if shapes != _shapes(config):
-        difference = sorted(set(shapes.items()) ^ set(_shapes(config).items()))
+        difference = sorted(shapes.items() ^ _shapes(config).items())
         raise ValueError(f'parameters do not fit the config: {difference[:4]}')
     tensors = names.to_huggingface(flat, config.num_layers, config.vocab_size)
     described = huggingface_config.to_json(config, tokenizer.pad_id)
@@ -184,7 +186,12 @@ def load_huggingface(directory: epath.PathLike, *, scan_layers: bool = True, see
     tensors = read_tensors(path)
     fields = huggingface_config.from_json(values, where)
     fields['nsp'] = 'bert.pooler.dense.weight' in tensors
-    config = BertConfig(**{**fields, **changes, 'scan_layers': scan_layers})
+    try:
+        config = BertConfig(**fields)
+    except UserError as error:
+        mend = 'copy the directory again: its config.json was changed'
+        raise UserError(where, f'{error.where.split(".")[-1]} {error.found}', error.expected, mend) from None
+    config = dataclasses.replace(config, **changes, scan_layers=scan_layers)
     shapes = _shapes(config)
     used = _check_shapes(tensors, shapes, config, path)
     flat = names.from_huggingface(tensors, shapes, config.num_layers)

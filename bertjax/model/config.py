@@ -62,11 +62,14 @@ class BertConfig:
 
     def __post_init__(self):
         for name in ('vocab_size', 'num_layers', 'width', 'num_heads', 'mlp_dim', 'max_positions', 'num_segments'):
-            _require(name, getattr(self, name), getattr(self, name) >= 1, 'a whole number of at least 1')
+            value = getattr(self, name)
+            _require(name, value, isinstance(value, int) and value >= 1, 'a whole number of at least 1')
         for name in ('dropout', 'attention_dropout'):
-            _require(name, getattr(self, name), 0 <= getattr(self, name) < 1, 'a share of at least 0 and below 1')
+            value = getattr(self, name)
+            _require(name, value, isinstance(value, int | float) and 0 <= value < 1, 'a share of at least 0, below 1')
         for name in ('layer_norm_eps', 'init_stddev'):
-            _require(name, getattr(self, name), getattr(self, name) > 0, 'a number above 0')
+            value = getattr(self, name)
+            _require(name, value, isinstance(value, int | float) and value > 0, 'a number above 0')
         for name, known in (('activation', ACTIVATIONS), ('remat', REMAT), ('dtype', DTYPES), ('param_dtype', DTYPES)):
             _require(name, getattr(self, name), getattr(self, name) in known, 'one of ' + ', '.join(known))
         _require('num_heads', self.num_heads, self.width % self.num_heads == 0, f'a divisor of width {self.width}')

@@ -1,0 +1,52 @@
+"""A small model of ours with its tokenizer, to export."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from bertjax.model.bert import BertForPreTraining
+from bertjax.model.config import BertConfig
+from bertjax.model.stacking import init_params
+from bertjax.text.tokenizer import load_tokenizer
+
+VOCABULARY = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *[chr(c) for c in range(97, 123)]]
+VOCABULARY += [f'##{chr(c)}' for c in range(97, 123)] + [f'word{i}' for i in range(143 - 57)]
+
+
+@pytest.fixture(scope='session')
+def small_config():
+    """small_config(**changes) -> BertConfig."""
+
+    def make(**changes):
+        fields = dict(vocab_size=len(VOCABULARY), num_layers=2, width=16, num_heads=2, mlp_dim=48, max_positions=32)
+        return BertConfig(**{**fields, 'dropout': 0.0, 'attention_dropout': 0.0, **changes})
+
+    return make
+
+
+@pytest.fixture(scope='session')
+def tokenizer(tmp_path_factory):
+    path = tmp_path_factory.mktemp('tokenizer') / 'vocab.txt'
+    path.write_text('\n'.join(VOCABULARY) + '\n')
+    return load_tokenizer(path)
+
+
+@pytest.fixture(scope='session')
+def make_params():
+    """make_params(config, seed=0) -> numpy parameters of which none is 0 or 1 all over."""
+
+    @functools.cache
+    def draw(config):
+        inputs = [np.zeros((1, 4), np.int32)] * 4
+        model = BertForPreTraining(config)
+        return jax.device_get(jax.jit(lambda key: nn.unbox(init_params(model, key, *inputs)))(jax.random.key(0)))
+
+    def make(config, seed=0):
+        params = draw(config)
+        rng = np.random.default_rng(seed)
+        return jax.tree.map(lambda x: x + 0.2 * rng.standard_normal(x.shape).astype(np.float32), params)
+
+    return make

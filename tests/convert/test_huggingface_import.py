@@ -1,0 +1,174 @@
+"""Other people's directories start a run, or are refused with the reason."""
+
+import json
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from bertjax.convert.huggingface import export_huggingface, load_huggingface
+from bertjax.errors import UserError
+
+MODEL = 'model.safetensors'
+
+
+@pytest.fixture
+def exported(tokenizer, small_config, make_params, tmp_path):
+    """A directory of ours, to be made another's, and its parameters."""
+    params = make_params(small_config())
+    export_huggingface(params, small_config(), tokenizer, tmp_path, card={})
+    return tmp_path, params
+
+
+def _rewrite(directory, change):
+    """Replaces the tensors by change(tensors)."""
+    tensors = change(safetensors.numpy.load_file(directory / MODEL))
+    safetensors.numpy.save_file(tensors, directory / MODEL)
+
+
+def _save(path, tensors):
+    """A safetensors file by the format's description; the library's numpy face knows no bfloat16."""
+    header, data = {}, b''
+    kinds = {'float16': 'F16', 'bfloat16': 'BF16', 'float64': 'F64'}
+    for name, x in tensors.items():
+        offsets = [len(data), len(data) + x.nbytes]
+        header[name] = {'dtype': kinds[x.dtype.name], 'shape': list(x.shape), 'data_offsets': offsets}
+        data += x.tobytes()
+    described = json.dumps(header).encode()
+    path.write_bytes(len(described).to_bytes(8, 'little') + described + data)
+
+
+def _set(directory, **values):
+    path = directory / 'config.json'
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def _encoders_equal(imported, params):
+    rows = 143  # the rest pads the vocabulary
+    mine, theirs = (dict(p['encoder']) for p in (imported.params, params))
+    for encoder in (mine, theirs):
+        embeddings = encoder['embeddings']
+        encoder['embeddings'] = {**embeddings, 'token': embeddings['token']['embedding'][:rows]}
+    jax.tree.map(np.testing.assert_array_equal, mine, theirs)
+
+
+def test_an_old_encoder_without_prefix_and_heads(exported):
+    directory, params = exported
+
+    def old(tensors):
+        names = {name: name.removeprefix('bert.') for name in tensors if name.startswith('bert.')}
+        names = {a: b.replace('LayerNorm.weight', 'LayerNorm.gamma') for a, b in names.items()}
+        names = {a: b.replace('LayerNorm.bias', 'LayerNorm.beta') for a, b in names.items()}
+        return {**{b: tensors[a] for a, b in names.items()}, 'embeddings.position_ids': np.arange(32)[None]}
+
+    _rewrite(directory, old)
+    imported = load_huggingface(directory)
+    _encoders_equal(imported, params)
+    np.testing.assert_array_equal(imported.params['pooler']['kernel'], params['pooler']['kernel'])
+    heads = ['mlm/bias', 'mlm/dense/bias', 'mlm/dense/kernel', 'mlm/norm/bias', 'mlm/norm/scale']
+    assert imported.missing == [*heads, 'nsp/bias', 'nsp/kernel']
+    assert imported.unused == []
+    drawn = [load_huggingface(directory, seed=seed).params['nsp']['kernel'] for seed in (0, 0, 1)]
+    assert np.array_equal(drawn[0], drawn[1]) and not np.array_equal(drawn[0], drawn[2])
+    assert 0 < np.abs(drawn[0]).max() <= 2 * 0.02
+
+
+def test_what_is_not_used_is_said(exported):
+    directory, params = exported
+    _rewrite(directory, lambda tensors: {**tensors, 'classifier.weight': np.ones((3, 16), np.float32)})
+    assert load_huggingface(directory).unused == ['classifier.weight']
+    without = load_huggingface(directory, nsp=False)
+    pair = ['bert.pooler.dense.bias', 'bert.pooler.dense.weight']
+    assert without.unused == [*pair, 'classifier.weight', 'cls.seq_relationship.bias', 'cls.seq_relationship.weight']
+    assert set(without.params) == {'encoder', 'mlm'} and without.missing == []
+    _encoders_equal(without, params)
+
+
+def test_a_masked_lm_gets_a_fresh_pair_head_on_request(exported):
+    directory, _ = exported
+    keep = lambda name: 'pooler' not in name and 'seq_relationship' not in name  # noqa: E731
+    _rewrite(directory, lambda tensors: {name: x for name, x in tensors.items() if keep(name)})
+    assert not load_huggingface(directory).config.nsp
+    imported = load_huggingface(directory, nsp=True, dropout=0.3)
+    assert imported.config.dropout == 0.3
+    assert imported.missing == ['nsp/bias', 'nsp/kernel', 'pooler/bias', 'pooler/kernel']
+
+
+@pytest.mark.parametrize('dtype', [np.float16, ml_dtypes.bfloat16, np.float64])
+def test_half_precision_in_shards(exported, dtype):
+    directory, params = exported
+    tensors = {name: x.astype(dtype) for name, x in safetensors.numpy.load_file(directory / MODEL).items()}
+    (directory / MODEL).unlink()
+    names, table = sorted(tensors), {}
+    for i, part in enumerate((names[::2], names[1::2])):
+        file = f'model-{i + 1:05}-of-00002.safetensors'
+        table |= dict.fromkeys(part, file)
+        _save(directory / file, {name: tensors[name] for name in part})
+    (directory / 'model.safetensors.index.json').write_text(json.dumps({'weight_map': table}))
+    imported = load_huggingface(directory)
+    assert imported.missing == [] and {x.dtype for x in jax.tree.leaves(imported.params)} == {np.dtype('float32')}
+    rounded = jax.tree.map(lambda x: x.astype(dtype).astype(np.float32), params)
+    _encoders_equal(imported, rounded)
+    (directory / file).unlink()
+    with pytest.raises(UserError, match=f'{file}: found nothing'):
+        load_huggingface(directory)
+
+
+def test_tied_decoder_is_compared(exported):
+    directory, params = exported
+    embedding = 'bert.embeddings.word_embeddings.weight'
+    _rewrite(directory, lambda tensors: {**tensors, 'cls.predictions.decoder.weight': tensors[embedding].copy()})
+    _encoders_equal(load_huggingface(directory), params)
+    _rewrite(directory, lambda tensors: {**tensors, 'cls.predictions.decoder.weight': tensors[embedding] + 1})
+    with pytest.raises(UserError, match='whose embeddings are tied'):
+        load_huggingface(directory)
+
+
+@pytest.mark.parametrize(
+    'values, said',
+    [
+        ({'model_type': 'roberta'}, "config.json: found model_type 'roberta', expected 'bert'"),
+        ({'hidden_act': 'silu'}, "found hidden_act 'silu'"),
+        ({'position_embedding_type': 'relative_key'}, "found position_embedding_type 'relative_key'"),
+        ({'add_cross_attention': True}, 'found add_cross_attention True'),
+        ({'hidden_size': 32}, r'word_embeddings.weight: found shape \(143, 16\), expected \(143, 32\)'),
+        ({'vocab_size': 99}, r'word_embeddings.weight: found shape \(143, 16\), expected \(99, 16\)'),
+        ({'num_hidden_layers': 3}, 'expected all tensors of an encoder of 3 layers'),
+        ({'num_hidden_layers': 'two'}, "config.json: found num_layers 'two'"),
+        ({'num_attention_heads': 3}, 'config.json: found num_heads 3, expected a divisor of width 16'),
+    ],
+)
+def test_a_config_that_does_not_fit_is_refused(exported, values, said):
+    _set(exported[0], **values)
+    with pytest.raises(UserError, match=said):
+        load_huggingface(exported[0])
+
+
+def test_fewer_layers_than_the_file_has_leaves_the_rest_named(exported):
+    _set(exported[0], num_hidden_layers=1)
+    unused = load_huggingface(exported[0]).unused
+    assert len(unused) == 16 and all(name.startswith('bert.encoder.layer.1.') for name in unused)
+
+
+def test_damaged_and_foreign_directories_are_refused(exported, tmp_path_factory):
+    directory, _ = exported
+    empty = tmp_path_factory.mktemp('empty')
+    with pytest.raises(UserError, match=r'no config.json.*save_pretrained'):
+        load_huggingface(empty)
+    (empty / 'config.json').write_text('{"model_type": "bert"}')
+    (empty / 'pytorch_model.bin').write_bytes(b'pickle')
+    with pytest.raises(UserError, match=r'found config.json, pytorch_model.bin, expected model.safetensors'):
+        load_huggingface(empty)
+    whole = (directory / MODEL).read_bytes()
+    (directory / MODEL).write_bytes(whole[:-100])
+    with pytest.raises(UserError, match='no safetensors'):
+        load_huggingface(directory)
+    (directory / MODEL).write_bytes(whole)
+    _rewrite(directory, lambda tensors: {**tensors, 'bert.pooler.dense.bias': np.ones(16, np.int8)})
+    with pytest.raises(UserError, match='type I8'):
+        load_huggingface(directory)
+    (directory / 'config.json').write_text('{')
+    with pytest.raises(UserError, match='no JSON'):
+        load_huggingface(directory)

@@ -1,0 +1,56 @@
+"""A model small enough to compile in a second, and a batch for it."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from bertjax.model.bert import BertForPreTraining
+from bertjax.model.config import BertConfig
+from bertjax.model.stacking import init_params
+
+
+@pytest.fixture(scope='session')
+def small_config():
+    """small_config(**changes) -> BertConfig without dropout."""
+
+    def make(**changes):
+        fields = dict(vocab_size=150, num_layers=3, width=32, num_heads=4, mlp_dim=64, max_positions=32)
+        return BertConfig(**{**fields, 'dropout': 0.0, 'attention_dropout': 0.0, **changes})
+
+    return make
+
+
+@pytest.fixture(scope='session')
+def inputs():
+    """input_ids, segment_ids, attention_mask [8, 16] and masked_positions [8, 3]; the last row is padding only."""
+    rng = np.random.default_rng(0)
+    mask = (np.arange(16) < np.array([16, 12, 9, 5, 16, 3, 2, 0])[:, None]).astype(np.int32)
+    ids = rng.integers(5, 150, mask.shape).astype(np.int32) * mask
+    segments = (np.arange(16) > 6).astype(np.int32) * mask
+    return ids, segments, mask, np.tile(np.array([1, 2, 0], np.int32), (8, 1))
+
+
+@pytest.fixture(scope='session')
+def make_params():
+    """make_params(model, *inputs) -> initial parameters without boxes."""
+
+    @functools.cache
+    def draw(model, shapes):
+        inputs = [np.zeros(shape, np.int32) for shape in shapes]
+        return jax.jit(lambda key: nn.unbox(init_params(model, key, *inputs)))(jax.random.key(0))
+
+    return lambda model, *inputs: draw(model, tuple(x.shape for x in inputs))
+
+
+@pytest.fixture(scope='session')
+def make_model(small_config, inputs, make_params):
+    """make_model(**config changes) -> (BertForPreTraining, its initial parameters)."""
+
+    def make(**changes):
+        model = BertForPreTraining(small_config(**changes))
+        return model, make_params(model, *inputs)
+
+    return make

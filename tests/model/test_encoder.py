@@ -1,0 +1,210 @@
+"""What the encoder and its heads must do whatever the weights: parity with transformers is in tests/parity."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.losses import pretraining_losses
+from bertjax.model.config import BertConfig
+from bertjax.model.layers import LayerNorm, dropout
+from bertjax.model.stacking import stack_layers, unstack_layers
+
+# Compiling takes far longer than running here.
+QUICK = {'xla_backend_optimization_level': 0, 'xla_llvm_disable_expensive_passes': True}
+DROPOUT = {'dropout': 0.1, 'attention_dropout': 0.1}
+
+
+def _forward(model, params, inputs, key=None):
+    rngs = {} if key is None else {'dropout': jax.random.key(key)}
+    return model.apply({'params': params}, *inputs, deterministic=key is None, rngs=rngs)
+
+
+def _apply(model, params, inputs, key=None):
+    return jax.jit(lambda p, i: _forward(model, p, i, key), compiler_options=QUICK)(params, tuple(inputs))
+
+
+def _encode(model, params, inputs):
+    encode = lambda p, i: model.apply({'params': p}, *i, method='encode')  # noqa: E731
+    return jax.jit(encode, compiler_options=QUICK)(params, tuple(inputs[:3]))
+
+
+def _total(model, params, inputs, key=None):
+    rows, P = inputs[3].shape
+    batch = {
+        'masked_ids': np.tile(np.arange(P, dtype=np.int32) + 7, (rows, 1)),
+        'masked_weights': np.repeat((inputs[2].sum(1) > 0).astype(np.float32)[:, None], P, 1),
+        'nsp_labels': np.arange(rows, dtype=np.int32) % 2,
+        'nsp_weights': (inputs[2].sum(1) > 0).astype(np.float32),
+    }
+    losses = pretraining_losses(_forward(model, params, inputs, key), batch)
+    return sum(losses[name][0] / losses[name][1] for name in losses if name.endswith('loss'))
+
+
+def _equations(jaxpr, name):
+    """Every equation of this primitive, in loops and calls too."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == name:
+            yield equation
+        for value in equation.params.values():
+            for inner in value if isinstance(value, tuple | list) else (value,):
+                inner = getattr(inner, 'jaxpr', inner)
+                if hasattr(inner, 'eqns'):
+                    yield from _equations(inner, name)
+
+
+def test_scanned_and_unrolled_start_and_drop_alike(make_model, inputs):
+    scanned, params = make_model(**DROPOUT)
+    unrolled, apart = make_model(**DROPOUT, scan_layers=False)
+    jax.tree.map(np.testing.assert_array_equal, unstack_layers(params), apart)
+    jax.tree.map(np.testing.assert_array_equal, stack_layers(apart), params)
+    one, other = _apply(scanned, params, inputs, 3), _apply(unrolled, apart, inputs, 3)
+    for name in one:
+        np.testing.assert_allclose(one[name], other[name], rtol=1e-5, atol=1e-6)
+
+
+def test_blocks_start_different_from_each_other_and_as_spread_as_asked(make_model, small_config):
+    _, params = make_model(init_stddev=0.05)
+    kernel = np.asarray(params['encoder']['layers']['mlp']['up']['kernel'])
+    assert not np.array_equal(kernel[0], kernel[1])
+    assert np.abs(kernel).max() <= 2 * 0.05
+    assert kernel.std() == pytest.approx(0.88 * 0.05, rel=0.03)  # what is left of a normal cut at two deviations
+
+
+def test_dropout_is_random_by_key_and_off_when_deterministic(make_model, inputs):
+    for changes in ({'dropout': 0.5}, {'attention_dropout': 0.5}):
+        model, params = make_model(**changes)
+        runs = [np.asarray(_apply(model, params, inputs, key)['mlm_logits']) for key in (None, None, 1, 1, 2)]
+        assert np.array_equal(runs[0], runs[1]) and np.array_equal(runs[2], runs[3])
+        assert not np.array_equal(runs[0], runs[2]) and not np.array_equal(runs[2], runs[4])
+
+
+def test_dropout_keeps_the_mean():
+    x = dropout(jnp.ones((200, 500)), 0.1, jax.random.key(0))
+    assert set(np.unique(x)) == {0.0, np.float32(1 / 0.9)}
+    assert float((x == 0).mean()) == pytest.approx(0.1, abs=0.005)
+    assert float(x.mean()) == pytest.approx(1.0, abs=0.005)
+
+
+@pytest.mark.parametrize('causal', [False, True])
+def test_padding_is_seen_by_nobody(make_model, inputs, causal):
+    model, params = make_model(causal=causal)
+    ids, segments, mask, _ = inputs
+    other = np.where(mask > 0, ids, 99).astype(np.int32)
+    one, two = (_encode(model, params, (x, segments, mask))[1] for x in (ids, other))
+    real = mask > 0
+    np.testing.assert_array_equal(np.asarray(one)[:, real], np.asarray(two)[:, real])
+    assert not np.array_equal(one, two)
+
+
+def test_left_to_right_sees_nothing_to_the_right(make_model, inputs):
+    ids, segments, mask, _ = inputs
+    other = ids.copy()
+    other[0, 9] = (ids[0, 9] + 1) % 150
+    for causal in (True, False):
+        model, params = make_model(causal=causal)
+        one, two = (np.asarray(_encode(model, params, (x, segments, mask))[0]) for x in (ids, other))
+        assert np.array_equal(one[0, :9], two[0, :9]) == causal
+        assert not np.array_equal(one[0, 9:], two[0, 9:])
+
+
+def test_a_row_of_padding_only_stays_finite_and_gives_no_gradient(make_model, inputs):
+    for changes in ({}, {'causal': True}):
+        model, params = make_model(**changes)
+        assert all(np.isfinite(x).all() for x in _apply(model, params, inputs).values())
+        grads = jax.jit(jax.grad(lambda p, i, m=model: _total(m, p, i)), compiler_options=QUICK)
+        whole = grads(params, inputs)
+        without = grads(params, tuple(x[:7] for x in inputs))
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7), whole, without)
+
+
+def test_the_padding_of_the_vocabulary_cannot_win_nor_learn(make_model, inputs):
+    model, params = make_model()
+    config = model.config
+    assert config.padded_vocab_size == 256
+    table = params['encoder']['embeddings']['token']['embedding']
+    assert not table[config.vocab_size :].any() and table[: config.vocab_size].any(-1).all()
+    loud = jax.tree.map(lambda x: x, params)
+    loud['mlm']['bias'] = loud['mlm']['bias'].at[config.vocab_size :].set(1e6)
+    logits = np.asarray(_apply(model, loud, inputs)['mlm_logits'])
+    assert logits.shape == (8, 3, 256) and (logits[..., config.vocab_size :] == -1e9).all()
+    assert logits.argmax(-1).max() < config.vocab_size
+    grads = jax.jit(jax.grad(lambda p: _total(model, p, inputs)), compiler_options=QUICK)(loud)
+    assert not grads['mlm']['bias'][config.vocab_size :].any() and grads['mlm']['bias'][: config.vocab_size].all()
+    assert not grads['encoder']['embeddings']['token']['embedding'][config.vocab_size :].any()
+
+
+def test_bfloat16_keeps_statistics_softmax_and_logits_in_float32(make_model, inputs):
+    model, params = make_model(dtype='bfloat16')
+    assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype('float32')}
+    outputs = _apply(model, params, inputs)
+    assert outputs['mlm_logits'].dtype == outputs['nsp_logits'].dtype == jnp.float32
+    hidden, layers, pooled = _encode(model, params, inputs)
+    assert hidden.dtype == layers.dtype == pooled.dtype == jnp.bfloat16
+    jaxpr = jax.make_jaxpr(lambda p: _total(model, p, inputs))(params).jaxpr
+    for name in ('exp', 'rsqrt', 'log'):
+        types = {equation.outvars[0].aval.dtype for equation in _equations(jaxpr, name)}
+        assert types == {jnp.dtype('float32')}, name
+    products = [equation.invars[0].aval.dtype for equation in _equations(jaxpr, 'dot_general')]
+    assert set(products) == {jnp.dtype('bfloat16')}  # a float32 product would be slow and unnoticed
+    exact, _ = make_model()
+    np.testing.assert_allclose(outputs['mlm_logits'], _apply(exact, params, inputs)['mlm_logits'], atol=0.02)
+
+
+def test_parameters_may_be_stored_in_bfloat16(make_model, inputs):
+    model, params = make_model(param_dtype='bfloat16')
+    assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype('bfloat16')}
+    assert np.isfinite(_apply(model, params, inputs)['mlm_logits']).all()
+
+
+def test_layer_norm_keeps_its_digits_far_from_zero():
+    x = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
+    module = LayerNorm(BertConfig(vocab_size=9))
+    params = {'scale': np.full(64, 2.0, np.float32), 'bias': np.full(64, 0.5, np.float32)}
+    y = module.apply({'params': params}, x + 1000)
+    far = (x + np.float32(1000)).astype(np.float64)
+    expected = (far - far.mean(-1, keepdims=True)) / np.sqrt(far.var(-1, keepdims=True) + 1e-12) * 2 + 0.5
+    np.testing.assert_allclose(y, expected, atol=2e-3)
+
+
+@pytest.mark.parametrize('scan', [True, False], ids=['scanned', 'unrolled'])
+def test_pre_norm_normalises_inputs_and_once_at_the_end(make_model, inputs, scan):
+    model, params = make_model(pre_norm=True, scan_layers=scan)
+    silent = jax.tree_util.tree_map_with_path(
+        lambda path, x: jnp.zeros_like(x) if {'output', 'down'} & {key.key for key in path} else x, params
+    )
+    _, layers, _ = _encode(model, silent, inputs)
+    for hidden in layers[1:-1]:  # blocks that add nothing leave the residual path as it is
+        np.testing.assert_array_equal(hidden, layers[0])
+    encoder = {**params['encoder'], 'final_norm': {'scale': jnp.full(32, 3.0), 'bias': jnp.full(32, 0.25)}}
+    hidden, layers, _ = _encode(model, {**params, 'encoder': encoder}, inputs)
+    np.testing.assert_array_equal(hidden, layers[-1])
+    np.testing.assert_allclose(hidden.mean(-1), 0.25, atol=1e-5)
+    np.testing.assert_allclose(hidden.std(-1), 3.0, rtol=1e-4)
+
+
+@pytest.mark.parametrize('scan', [True, False], ids=['scanned', 'unrolled'])
+def test_recomputation_changes_memory_and_no_number(make_model, inputs, scan):
+    grads, products = {}, {}
+    for remat in ('none', 'dots', 'full'):
+        model, params = make_model(remat=remat, scan_layers=scan, num_layers=2, **DROPOUT)
+        function = jax.grad(lambda p, m=model: _total(m, p, inputs, 5))
+        grads[remat] = jax.jit(function, compiler_options=QUICK)(params)
+        products[remat] = len(list(_equations(jax.make_jaxpr(function)(params).jaxpr, 'dot_general')))
+    blocks = 1 if scan else 2
+    # 'dots' repeats the two products of attention, 'full' the six projections besides.
+    assert products['dots'] - products['none'] == 2 * blocks
+    assert products['full'] - products['dots'] == 6 * blocks
+    for remat in ('dots', 'full'):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), grads[remat], grads['none'])
+
+
+def test_wrong_input_is_loud(make_model, inputs):
+    model, params = make_model()
+    with pytest.raises(UserError, match='max_positions: found 32 for sequences of 40 tokens'):
+        _apply(model, params, [np.zeros((1, 40), np.int32)] * 3 + [np.zeros((1, 2), np.int32)])
+    ids = inputs[0].copy()
+    ids[0, 3] = 300
+    outputs = _apply(model, params, (ids, *inputs[1:]))
+    assert np.isnan(outputs['mlm_logits'][0, :, :150]).all() and np.isfinite(outputs['mlm_logits'][1:]).all()

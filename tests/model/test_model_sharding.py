@@ -1,0 +1,113 @@
+"""On a mesh: every parameter lies as the table says, the compiled step talks as expected, the numbers stay."""
+
+import jax
+import numpy as np
+import pytest
+from flax import linen as nn
+from flax.traverse_util import flatten_dict
+from jax.sharding import PartitionSpec as P
+
+from bertjax.losses import pretraining_losses
+from bertjax.model.bert import BertForPreTraining
+from bertjax.model.stacking import init_params
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.partition import batch_sharding, constrain, mesh_context, state_shardings, with_axes
+
+MESHES = {
+    'data': {'data': 8, 'fsdp': 1, 'tensor': 1},
+    'fsdp': {'data': 1, 'fsdp': 8, 'tensor': 1},
+    'fsdp_tensor': {'data': 1, 'fsdp': 4, 'tensor': 2},
+}
+# Of a block, without the dimension of the layers.
+BLOCK = {
+    **{f'attention/{name}/kernel': P('fsdp', 'tensor', None) for name in ('query', 'key', 'value')},
+    **{f'attention/{name}/bias': P('tensor', None) for name in ('query', 'key', 'value')},
+    'attention/output/kernel': P('tensor', None, 'fsdp'),
+    'attention/output/bias': P(None),
+    'mlp/up/kernel': P('fsdp', 'tensor'),
+    'mlp/up/bias': P('tensor'),
+    'mlp/down/kernel': P('tensor', 'fsdp'),
+    'mlp/down/bias': P(None),
+    **{f'{name}/{leaf}': P(None) for name in ('attention_norm', 'mlp_norm') for leaf in ('scale', 'bias')},
+}
+OTHERS = {
+    'encoder/embeddings/token/embedding': P('tensor', 'fsdp'),
+    'encoder/embeddings/position/embedding': P(None, 'fsdp'),
+    'encoder/embeddings/segment/embedding': P(None, 'fsdp'),
+    **{f'{name}/{leaf}': P(None) for name in ('encoder/embeddings/norm', 'mlm/norm') for leaf in ('scale', 'bias')},
+    **{f'{name}/kernel': P('fsdp', None) for name in ('pooler', 'mlm/dense', 'nsp')},
+    **{f'{name}/bias': P(None) for name in ('pooler', 'mlm/dense', 'nsp')},
+    'mlm/bias': P('tensor'),
+}
+
+
+def _init(model, inputs):
+    return lambda key: init_params(model, key, *inputs)
+
+
+@pytest.mark.parametrize('scan', [True, False], ids=['scanned', 'unrolled'])
+def test_every_parameter_lies_as_expected(small_config, inputs, scan):
+    model = BertForPreTraining(small_config(scan_layers=scan, num_layers=2))
+    mesh = make_mesh(MESHES['fsdp_tensor'])
+    with mesh_context(mesh):
+        shardings = state_shardings(jax.eval_shape(_init(model, inputs), jax.random.key(0)), mesh)
+        # Initialised under the mesh, as a run does it: a name on the wrong dimension would raise here.
+        init = jax.jit(lambda key: nn.unbox(_init(model, inputs)(key)), out_shardings=shardings)
+        params = init(jax.random.key(0))
+    expected = dict(OTHERS)
+    for name, spec in BLOCK.items():
+        if scan:
+            expected[f'encoder/layers/{name}'] = P(None, *spec)
+        else:
+            expected |= {f'encoder/layers_{i}/{name}': spec for i in range(2)}
+    found = {name: sharding.spec for name, sharding in flatten_dict(shardings, sep='/').items()}
+    assert found == expected
+    kernel = params['encoder']['layers']['mlp']['up']['kernel'][0] if scan else None
+    for name, x in flatten_dict(params, sep='/').items():
+        split = np.prod([{'fsdp': 4, 'tensor': 2, None: 1}[axis] for axis in expected[name]])
+        assert x.addressable_shards[0].data.size * split == x.size, name
+    assert kernel is None or kernel.shape == (32, 64)
+
+
+@pytest.mark.parametrize('name', MESHES)
+def test_collectives_and_numbers(make_model, inputs, name):
+    model, params = make_model(num_layers=2)
+    mesh = make_mesh(MESHES[name])
+    batch = {
+        'masked_ids': np.tile(np.array([7, 8, 9], np.int32), (8, 1)),
+        'masked_weights': np.ones((8, 3), np.float32),
+        'nsp_labels': np.arange(8, dtype=np.int32) % 2,
+        'nsp_weights': np.ones(8, np.float32),
+    }
+
+    def loss(params, inputs, batch):
+        losses = pretraining_losses(model.apply({'params': params}, *inputs, deterministic=True), batch)
+        return sum(losses[key][0] / losses[key][1] for key in ('mlm_loss', 'nsp_loss'))
+
+    alone = float(jax.jit(loss)(params, inputs, batch))
+    with mesh_context(mesh):
+        shardings = state_shardings(jax.eval_shape(_init(model, inputs), jax.random.key(0)), mesh)
+        rows = batch_sharding(mesh)
+        step = jax.jit(jax.value_and_grad(loss), in_shardings=(shardings, rows, rows), out_shardings=(None, shardings))
+        arguments = jax.device_put((params, inputs, batch), (shardings, rows, rows))
+        compiled = step.lower(*arguments).compile()
+        value, grads = compiled(*arguments)
+    assert float(value) == pytest.approx(alone, rel=1e-5)
+    text = compiled.as_text()
+    gathers, reductions = text.count('all-gather('), text.count('all-reduce(')
+    if name == 'data':  # whole weights everywhere: nothing but the sum of gradients
+        assert reductions > 0 and gathers == 0
+    else:  # weights come together for a product
+        assert gathers > 0 and reductions + text.count('reduce-scatter(') > 0
+    # Hidden states stay split by rows: no device holds all of them, nor all logits.
+    shapes = {'data': 1, 'fsdp': 1, 'fsdp_tensor': 2}[name]
+    assert f'f32[{shapes},16,32]' in text and 'f32[8,16,32]' not in text and 'f32[8,3,256]' not in text
+    kernel = grads['encoder']['layers']['mlp']['up']['kernel']
+    assert kernel.sharding.spec == shardings['encoder']['layers']['mlp']['up']['kernel'].spec
+
+
+def test_an_unknown_axis_is_an_error():
+    with pytest.raises(ValueError, match="unknown logical axis 'embd'"):
+        with_axes(nn.initializers.zeros_init(), 'embd', 'mlp')
+    with pytest.raises(ValueError, match="unknown logical axis 'act_lenght'"):
+        constrain(np.zeros((2, 2)), 'act_batch', 'act_lenght')
