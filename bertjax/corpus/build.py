@@ -114,11 +114,11 @@ def _check_place(directory: pathlib.Path) -> None:
         return
     if not directory.is_dir():
         raise UserError(str(directory), 'a file', 'a directory for the store', 'give another path')
-    mine = ('manifest.json', 'partial')
-    names = [path.name for path in directory.iterdir() if not path.name.startswith('.')]
-    if names and not any(name in mine for name in names):
+    names = {path.name for path in directory.iterdir() if not path.name.startswith('.')}
+    foreign = [name for name in sorted(names) if not name.endswith(('.tokens', '.sentences', '.documents'))]
+    if foreign and not names & {'manifest.json', 'partial'}:
         raise UserError(
-            str(directory), f'files of something else ({", ".join(sorted(names)[:3])})',
+            str(directory), f'files of something else ({", ".join(foreign[:3])})',
             'an empty directory or a store', 'give another path',
         )  # fmt: skip
 
@@ -271,16 +271,23 @@ def iter_texts(
     spec: str | Sequence[str],
     options: CorpusOptions = CorpusOptions(),  # noqa: B008  Frozen.
 ) -> Iterator[str]:
-    """The paragraphs of a corpus one by one, for the vocabulary trainer; broken lines are left out, or raise if strict.
+    """The paragraphs of a corpus one by one, held-out documents too: text to train a vocabulary on.
+
+    Broken lines are left out (`build_store` counts and names them). Memory does not grow with the corpus.
 
     Raises:
-      UserError: nothing matches; broken input when strict.
+      UserError: nothing matches, there is no text at all; broken input when strict.
     """
+    empty = True
     for source in sources.resolve(_unweighted(spec), options.text_key):
         format = options.format if options.format != 'auto' else 'auto/files' if source.single else 'auto/text'
         part = readers.Part(source.kind, source.path, source.name, 0, source.size, format=format)
         for event in readers.read_events(part, text_key=options.text_key):
             if type(event) is str:
+                empty = False
                 yield event
             elif type(event) is readers.Broken and options.strict:
                 raise problem_error(source.path, event)
+    if empty:
+        mend = 'check the files, config.corpus_format and config.corpus_text_key'
+        raise UserError('config.corpus', f'no text at all in {spec!r}', 'at least one document', mend)

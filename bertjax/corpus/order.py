@@ -19,14 +19,16 @@ COMMON = 0.02  # A piece in more than this share of the sentences is no rarer wo
 
 def _sample(split: Split) -> list[list[np.ndarray]]:
     """Sentences as sorted sets of ids, some neighbours of each of some documents with two sentences or more."""
-    counts = np.diff(split.document_offsets)
-    several = np.flatnonzero(counts > 1)
+    # Of more documents than are wanted, as those of one sentence say nothing.
+    looked = np.unique(np.linspace(0, max(0, split.num_documents - 1), 8 * DOCUMENTS).astype(np.int64))
+    begins, ends = split.document_offsets[looked], split.document_offsets[np.minimum(looked + 1, split.num_documents)]
+    several = np.flatnonzero(ends - begins > 1)
     chosen = several[np.unique(np.linspace(0, len(several) - 1, DOCUMENTS).astype(np.int64))] if len(several) else []
     result = []
     for index in chosen:
-        first = int(split.document_offsets[index])
-        number = min(int(counts[index]), max(SENTENCES, TOTAL // len(chosen)))
-        first += (int(counts[index]) - number) // 2
+        first, count = int(begins[index]), int(ends[index] - begins[index])
+        number = min(count, max(SENTENCES, TOTAL // len(chosen)))
+        first += (count - number) // 2
         bounds = split.sentence_offsets[first : first + number + 1].tolist()
         result.append([np.unique(split.tokens(a, b - a)) for a, b in itertools.pairwise(bounds)])
     return result

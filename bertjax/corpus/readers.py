@@ -77,14 +77,16 @@ def _is_json(text: bytes) -> bool:
 
 
 def _decode(raw: bytes, number: int) -> str | Broken:
+    if raw is streams.TOO_LONG:
+        return Broken('line too long', number, f'a line of more than {streams.MAX_RECORD >> 20} MiB')
+    if raw[:2] in (b'\xff\xfe', b'\xfe\xff'):
+        return Broken('invalid UTF-8', number, 'the byte order mark of UTF-16')
     if b'\0' in raw:
         return Broken('NUL byte', number, f'a zero byte at byte {raw.index(0) + 1} of the line')
     try:
         return raw.decode('utf-8')
     except UnicodeDecodeError as error:
         detail = f'the byte 0x{raw[error.start]:02x} at byte {error.start + 1} of the line'
-        if raw[:2] in (b'\xff\xfe', b'\xfe\xff'):
-            detail = 'the byte order mark of UTF-16'
         return Broken('invalid UTF-8', number, detail)
 
 
@@ -157,17 +159,18 @@ def _json_paragraphs(text: str, number: int, key: str) -> Iterator[Event]:
 
 def wiki_events(lines: streams.Lines, pick: Picker, *, first: bool) -> Iterator[Event]:
     """WikiExtractor's <doc …> title, blank, paragraphs </doc>; the title line is no sentence and is left out."""
-    title = False
+    title = outside = False
     for raw in lines:
         if raw.startswith(b'<doc '):
             if pick.inside and pick.mine:
                 yield Broken('unclosed <doc>', lines.number, 'a new <doc …> before </doc>')
                 yield END
-            title = True
+            title, outside = True, False
             if pick.start():
                 yield Start(lines.number)
         elif not pick.inside:
-            if first and raw.strip():
+            if first and raw.strip() and not outside:
+                outside = True
                 yield Broken('text outside <doc>', lines.number, repr(raw[:40].decode('utf-8', 'replace')))
         elif raw.startswith(b'</doc>'):
             pick.inside = False
@@ -223,7 +226,8 @@ def _file_events(part: Part, key: str, progress: Progress, digest) -> Iterator[E
     except streams.DAMAGE as error:
         mine = pick.mine if pick.inside else part.stride == 0
         if mine:
-            kind = 'line too long' if isinstance(error, streams.LongLineError) else 'damaged file'
+            # Decompressors raise OSError too, without a number.
+            kind = 'unreadable file' if isinstance(error, OSError) and error.errno else 'damaged file'
             line = lines.number and lines.number + _lines_before(part)
             yield Broken(kind, line, str(error) or type(error).__name__)
         if mine and pick.inside:

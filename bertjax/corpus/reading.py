@@ -13,6 +13,7 @@ _EXPECTED = {
     'invalid UTF-8': ('UTF-8 text', 'convert the file, for example with: iconv -f LATIN1 -t UTF-8'),
     'NUL byte': ('text without zero bytes', 'remove them, for example with: tr -d "\\000"'),
     'damaged file': ('a whole, readable file', 'fetch or compress it again'),
+    'unreadable file': ('a readable file', 'check that it is there, and its rights'),
     'empty file': ('text', 'remove the file'),
     'wrong JSON': ('a JSON object a line', 'mend the line or remove it'),
     'missing text field': ('a string in the text field', 'name the field with config.corpus_text_key'),

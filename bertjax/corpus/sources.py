@@ -71,8 +71,8 @@ def parse_mixture(spec: str) -> list[tuple[str, float | None]]:
 def _stat(path: epath.Path, name: str, single: bool) -> Source:
     try:
         stat = path.stat()
-    except OSError as error:
-        raise UserError(str(path), f'an unreadable file ({error})', 'a readable file', 'check its rights') from error
+    except OSError:  # For example a dangling link: the reader names it.
+        return Source('file', os.fspath(path), name, 1, 'unreadable', single)
     # Remote time stamps have other units or none; their size speaks for them.
     stamp = str(os.stat(path).st_mtime_ns) if '://' not in str(path) else str(stat.mtime)
     return Source('file', os.fspath(path), name, stat.length, stamp, single)

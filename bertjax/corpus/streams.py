@@ -18,6 +18,7 @@ CHUNK = 1 << 18  # Bytes asked for at once: large enough to be fast, small enoug
 MAX_LINE = 1 << 20  # A longer line of text is read in pieces, cut at white space.
 MAX_RECORD = 1 << 26  # A longer line of JSON, which cannot be cut, is dropped.
 
+TOO_LONG = b'\0 too long'  # Stands for a line over MAX_RECORD; compare by identity.
 _MAGIC = {b'\x1f\x8b': 'gzip', b'BZh': 'bzip2', b'\xfd7zXZ\x00': 'xz', b'\x28\xb5\x2f\xfd': 'zstd'}
 _SUFFIXES = {'.gz': 'gzip', '.bz2': 'bzip2', '.xz': 'xz', '.zst': 'zstd', '.zstd': 'zstd'}
 
@@ -26,11 +27,7 @@ class DamagedFileError(Exception):
     """The compressed file is truncated or is no such file."""
 
 
-class LongLineError(Exception):
-    """A line that may not be cut is longer than MAX_RECORD."""
-
-
-DAMAGE = (DamagedFileError, LongLineError, EOFError, OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
+DAMAGE = (DamagedFileError, EOFError, OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
 
 
 def local(path: epath.PathLike) -> bool:
@@ -126,8 +123,8 @@ class CountedFile(io.RawIOBase):
 class Lines:
     """Lines of bytes without their ends, from an iterator of chunks.
 
-    `number` is the 1-based number of the line given last. A line over `limit` bytes comes in pieces when `cut`, each
-    with the same number; else it raises LongLineError.
+    `number` is the 1-based number of the line given last. With `cut`, a line over MAX_LINE bytes comes in pieces, each
+    with the same number; else one over MAX_RECORD comes as the object TOO_LONG.
     """
 
     def __init__(self, source: Iterator[bytes], *, cut: bool = True):
@@ -146,11 +143,14 @@ class Lines:
         yield line
 
     def __iter__(self) -> Iterator[bytes]:
-        rest, inside = b'', False
+        rest, inside, skipping = b'', False, False
         for chunk in _without_mark(self._source):
             lines = chunk.split(b'\n')
             lines[0] = rest + lines[0] if rest else lines[0]
             rest = lines.pop()
+            if skipping and lines:
+                del lines[0]
+                skipping = False
             for line in lines:
                 if not inside:
                     self.number += 1
@@ -159,10 +159,13 @@ class Lines:
                     yield from self._pieces(line)
                 else:
                     yield line
-            if len(rest) > (MAX_LINE if self._cut else MAX_RECORD):
-                if not self._cut:
-                    self.number += 1
-                    raise LongLineError(f'a line of more than {MAX_RECORD >> 20} MiB')
+            if skipping:
+                rest = b''
+            elif len(rest) > MAX_RECORD and not self._cut:
+                self.number += 1
+                rest, skipping = b'', True
+                yield TOO_LONG
+            elif len(rest) > MAX_LINE and self._cut:
                 if not inside:
                     self.number += 1
                 inside = True

@@ -22,8 +22,10 @@ BROKEN = {
     # name: (content, kind, line, documents left)
     'latin.txt': (TEXT + b'\nThe old mill.\nThe caf\xe9 ran.\nA town.\n\n' + TEXT, 'invalid UTF-8', LINES + 3, 16),
     'nul.txt': (b'The ri\0ver ran.\n\n' + TEXT, 'NUL byte', 1, 8),
+    'only.txt': (b'\0\n\n' + TEXT, 'NUL byte', 1, 8),
+    'only.jsonl': (b'{"text": "The mill."}\n\0\n', 'NUL byte', 2, 1),
     'twice.txt': (TEXT + b'\n\xff\n\xfe\n', 'invalid UTF-8', LINES + 2, 8),
-    'utf16.txt': ('The mill.\nA town.\n'.encode('utf-16'), 'NUL byte', 1, 0),
+    'utf16.txt': ('The mill.\nA town.\n'.encode('utf-16'), 'invalid UTF-8', 1, 0),
     'json.jsonl': (b'{"text": "The mill."}\n{"text": "A town.\n\n{"text": "A river."}\n', 'wrong JSON', 2, 2),
     'list.jsonl': (b'{"text": "The mill."}\n["A town."]\n', 'wrong JSON', 2, 1),
     'field.jsonl': (b'{"text": "The mill."}\n{"body": "A town."}\n', 'missing text field', 2, 1),
@@ -109,8 +111,11 @@ def test_a_flipped_bit_in_gzip_is_damage(tmp_path, vocabulary):
 def test_an_unreadable_file_of_a_directory_is_named(tmp_path, vocabulary):
     (tmp_path / 'in').mkdir()
     (tmp_path / 'in' / 'gone.txt').symlink_to(tmp_path / 'nowhere')
+    report = _build(tmp_path / 'in', tmp_path, vocabulary)
+    assert report['dropped'] == {'unreadable file': 1}
+    assert report['problems']['unreadable file'][0].startswith('in/gone.txt: ')
     with pytest.raises(UserError, match=r'gone\.txt'):
-        build_store(str(tmp_path / 'in'), tmp_path / 'store', str(vocabulary), progress=False)
+        _build(tmp_path / 'in', tmp_path, vocabulary, strict=True)
 
 
 @pytest.mark.parametrize(
@@ -150,5 +155,14 @@ def test_lines_have_numbers_and_limits(monkeypatch):
     pieces = list(streams.Lines(iter(['é'.encode() * 40])))
     assert ''.join(piece.decode() for piece in pieces) == 'é' * 40
     monkeypatch.setattr(streams, 'MAX_RECORD', 10)
-    with pytest.raises(streams.LongLineError):
-        list(streams.Lines(iter([b'{"text": "a long one"', b'}']), cut=False))
+    long = streams.Lines(iter([b'{"a": 1}\n{"text": "a long', b'one"', b'}\n{"b": 2}\n']), cut=False)
+    assert [(long.number, line) for line in long] == [(1, b'{"a": 1}'), (2, streams.TOO_LONG), (3, b'{"b": 2}')]
+
+
+def test_a_line_of_json_that_is_too_long_is_dropped(monkeypatch, tmp_path, vocabulary):
+    monkeypatch.setattr(streams, 'MAX_RECORD', 1 << 20)
+    content = '{"text": "The mill."}\n{"text": "' + 'A town. ' * 200_000 + '"}\n{"text": "A river."}\n'
+    (tmp_path / 'a.jsonl').write_text(content)
+    report = _build(tmp_path / 'a.jsonl', tmp_path, vocabulary)
+    assert report['dropped'] == {'line too long': 1} and report['documents_read'] == 22
+    assert report['problems']['line too long'][0].startswith('a.jsonl:2: ')

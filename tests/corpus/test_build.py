@@ -1,5 +1,6 @@
 """The same bytes from any number of workers, after a kill, and from another directory; and what is thrown away."""
 
+import fcntl
 import logging
 import os
 import pathlib
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 from corpus_text import COMPRESS, as_text, directory_bytes, documents, ids_of, stored
 
@@ -122,8 +124,10 @@ def test_a_killed_build_continues_to_the_same_bytes(workers, corpus, tmp_path, v
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and process.poll() is None:
             if len(list((tmp_path / 'killed' / 'partial').glob('[0-9]*.json'))) >= wanted:
+                children = psutil.Process(process.pid).children(recursive=True)
                 process.send_signal(signal.SIGKILL)
                 killed += process.wait() == -signal.SIGKILL
+                assert not psutil.wait_procs(children, timeout=20)[1]  # Workers do not outlive their parent.
                 break
             time.sleep(0.002)
     assert killed
@@ -228,6 +232,27 @@ def test_a_directory_of_something_else_is_left_alone(tmp_path, vocabulary):
     with pytest.raises(UserError, match='local directory'):
         build_store(str(tmp_path / 'a.txt'), 'gs://bucket/store', str(vocabulary), progress=False)
     assert (tmp_path / 'home' / 'thesis.tex').exists()
+
+
+def test_two_builders_of_one_store_are_refused(tmp_path, vocabulary):
+    (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:5]))
+    (tmp_path / 'store').mkdir()
+    handle = os.open(tmp_path / 'store', os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    with pytest.raises(UserError, match='another process'):
+        build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), progress=False)
+    os.close(handle)
+    assert build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), progress=False)['documents'] == 5
+
+
+def test_progress_is_logged_where_there_is_no_terminal(tmp_path, vocabulary, monkeypatch, caplog):
+    monkeypatch.setattr('bertjax.corpus.progress.LOG_EVERY', 0)
+    (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:1000]))
+    size = (tmp_path / 'a.txt').stat().st_size
+    with caplog.at_level(logging.INFO):
+        build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), CorpusOptions(workers=1))
+    told = [record.args for record in caplog.records if record.msg.startswith('Corpus: %d documents')]
+    assert told[-1][0] == 1000 and told[-1][1] == pytest.approx(size / 1e6)
 
 
 def test_mixtures():
