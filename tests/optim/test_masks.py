@@ -1,0 +1,60 @@
+"""Which parameters of the real model decay, told by their paths."""
+
+import jax
+from flax import linen as nn
+
+from bertjax.optim.masks import decay_mask, describe_decay, is_stacked, path_names
+
+BLOCK = [f'attention/{name}/kernel' for name in ('query', 'key', 'value', 'output')] + [
+    'mlp/up/kernel',
+    'mlp/down/kernel',
+]
+OUTSIDE = {
+    'encoder/embeddings/token/embedding', 'encoder/embeddings/position/embedding',
+    'encoder/embeddings/segment/embedding', 'pooler/kernel', 'mlm/dense/kernel', 'nsp/kernel',
+}  # fmt: skip
+
+
+def decaying(params):
+    flat = jax.tree_util.tree_flatten_with_path(decay_mask(params))[0]
+    return {'/'.join(path_names(path)) for path, decays in flat if decays}, len(flat)
+
+
+def test_matrices_and_embeddings_decay_biases_and_norms_do_not(scanned_boxed, unrolled_boxed):
+    names, total = decaying(nn.unbox(scanned_boxed))
+    assert names == OUTSIDE | {f'encoder/layers/{name}' for name in BLOCK}
+    # 3 embeddings, 2 of their norm; a block's 6 projections and 2 norms; pooler, mlm dense + norm + bias, nsp: in pairs
+    assert total == 5 + 16 + 2 + 5 + 2
+    names, _ = decaying(nn.unbox(unrolled_boxed))
+    assert names == OUTSIDE | {f'encoder/layers_{i}/{name}' for i in range(3) for name in BLOCK}
+
+
+def test_boxes_do_not_hide_the_names(scanned_boxed, unrolled_boxed):
+    for boxed in (scanned_boxed, unrolled_boxed):
+        assert any(
+            isinstance(x, nn.Partitioned) for x in jax.tree.leaves(boxed, is_leaf=lambda x: not isinstance(x, dict))
+        )
+        assert decaying(boxed) == decaying(nn.unbox(boxed))
+
+
+def test_only_the_scanned_blocks_are_stacked(scanned, unrolled_boxed):
+    def stacked(params):
+        flat = jax.tree_util.tree_flatten_with_path(params)[0]
+        return {'/'.join(path_names(path)): x.shape for path, x in flat if is_stacked(path)}
+
+    found = stacked(scanned)
+    assert len(found) == 16
+    assert all(name.startswith('encoder/layers/') and shape[0] == 3 for name, shape in found.items())
+    assert not stacked(nn.unbox(unrolled_boxed))
+
+
+def test_the_description_counts_every_tensor_once(scanned_boxed):
+    yes, no = describe_decay(scanned_boxed).splitlines()
+    assert yes.startswith('weight decay on 12 tensors: ')
+    assert no.startswith('no weight decay on 18 tensors: ')
+    assert 'query/kernel' in yes
+    assert 'token/embedding' in yes
+    assert 'attention_norm/scale' in no
+    assert 'mlm/bias' in no
+    assert 'scale' not in yes
+    assert 'kernel' not in no

@@ -1,0 +1,207 @@
+"""Optimisers against plain numpy, optax and torch."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import linen as nn
+
+from bertjax.errors import UserError
+from bertjax.model.stacking import unstack_layers
+from bertjax.optim.masks import decay_mask, path_names
+from bertjax.optim.optimizers import OPTIMIZERS, make_optimizer
+
+B1, B2, EPS, DECAY = 0.9, 0.999, 1e-6, 0.01
+STEPS = 6
+
+
+def built(name, **changes):
+    return make_optimizer(name, **{'b1': B1, 'b2': B2, 'eps': EPS, 'weight_decay': DECAY, 'clip_norm': 0.0, **changes})
+
+
+def simple_params():
+    rng = np.random.default_rng(0)
+    return {
+        'dense': {'kernel': rng.normal(size=(4, 3)), 'bias': rng.normal(size=3)},
+        'norm': {'scale': rng.normal(size=3), 'bias': rng.normal(size=3)},
+        'token': {'embedding': rng.normal(size=(5, 4))},
+    }
+
+
+def gradients(step, like):
+    """Gradients of very different sizes from step to step, some of them zero."""
+    rng = np.random.default_rng(100 + step)
+    return jax.tree.map(
+        lambda x: rng.normal(size=x.shape) * 10.0 ** rng.integers(-6, 2) * (rng.random(x.shape) > 0.1), like
+    )
+
+
+def trained(optimizer, params, rate, steps=STEPS):
+    params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), params)
+    state = optimizer.init(params)
+    update = jax.jit(optimizer.update)
+    for step in range(steps):
+        grads = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), gradients(step, params))
+        direction, state = update(grads, state, params)
+        params = jax.tree.map(lambda p, u: p - rate * u, params, direction)
+    return params, state
+
+
+def assert_trees_close(ours, theirs, **tolerance):
+    def compare(path, x, y):
+        np.testing.assert_allclose(x, y, err_msg='/'.join(path_names(path)), **tolerance)
+
+    jax.tree_util.tree_map_with_path(compare, ours, theirs)
+
+
+def test_bert_adam_against_numpy():
+    """AdamWeightDecayOptimizer of google-research/bert, written out: no bias correction, decay after the moments."""
+    rate = 0.05
+    params = simple_params()
+    m = jax.tree.map(np.zeros_like, params)
+    v = jax.tree.map(np.zeros_like, params)
+    for step in range(STEPS):
+        g = gradients(step, params)
+        for module, leaves in params.items():
+            for name, p in leaves.items():
+                m[module][name] = B1 * m[module][name] + (1 - B1) * g[module][name]
+                v[module][name] = B2 * v[module][name] + (1 - B2) * g[module][name] ** 2
+                update = m[module][name] / (np.sqrt(v[module][name]) + EPS)
+                if name not in ('bias', 'scale'):
+                    update = update + DECAY * p
+                leaves[name] = p - rate * update
+    ours, state = trained(built('bert_adam'), simple_params(), rate)
+    assert_trees_close(ours, params, rtol=2e-5, atol=2e-6)
+    assert int(state[1].count) == STEPS
+
+
+def test_the_first_step_of_bert_adam_is_not_corrected():
+    """From zero moments: (1 - b1) g / (sqrt(1 - b2) |g| + eps) = 3.16 sign(g), where a corrected step has 1."""
+    g = jnp.array([-2.0, 1e-3, 5.0])
+    params = {'bias': jnp.zeros(3)}
+    for name, size in (('bert_adam', 0.1 / np.sqrt(0.001)), ('adamw', 1.0)):
+        optimizer = built(name, eps=1e-12)
+        direction, _ = optimizer.update({'bias': g}, optimizer.init(params), params)
+        np.testing.assert_allclose(direction['bias'], size * np.sign(g), rtol=1e-4)
+
+
+def test_adamw_against_optax():
+    rate = 0.05
+    ours, _ = trained(built('adamw'), simple_params(), rate)
+    theirs = optax.adamw(rate, b1=B1, b2=B2, eps=EPS, weight_decay=DECAY, mask=decay_mask)
+    params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), simple_params())
+    state = theirs.init(params)
+    for step in range(STEPS):
+        grads = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), gradients(step, params))
+        updates, state = theirs.update(grads, state, params)
+        params = optax.apply_updates(params, updates)
+    assert_trees_close(ours, params, rtol=1e-6, atol=1e-7)
+
+
+def test_adamw_against_torch():
+    torch = pytest.importorskip('torch')
+    rate = 0.05
+    ours, _ = trained(built('adamw'), simple_params(), rate)
+    leaves = jax.tree_util.tree_flatten_with_path(simple_params())[0]
+    tensors = [torch.nn.Parameter(torch.tensor(x)) for _, x in leaves]
+    kinds = [path_names(path)[-1] not in ('bias', 'scale') for path, _ in leaves]
+    groups = [
+        {
+            'params': [t for t, kind in zip(tensors, kinds, strict=True) if kind == decays],
+            'weight_decay': DECAY * decays,
+        }
+        for decays in (True, False)
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=rate, betas=(B1, B2), eps=EPS)
+    for step in range(STEPS):
+        for tensor, g in zip(tensors, jax.tree.leaves(gradients(step, simple_params())), strict=True):
+            tensor.grad = torch.tensor(g)
+        optimizer.step()
+    for (path, x), tensor in zip(jax.tree_util.tree_flatten_with_path(ours)[0], tensors, strict=True):
+        np.testing.assert_allclose(x, tensor.detach().numpy(), rtol=2e-5, atol=2e-6, err_msg='/'.join(path_names(path)))
+
+
+def test_lamb_against_numpy():
+    """Algorithm 2 of LAMB with bias correction, on a tree without stacks; biases and scales take plain Adam steps."""
+    rate = 0.05
+    params = simple_params()
+    m = jax.tree.map(np.zeros_like, params)
+    v = jax.tree.map(np.zeros_like, params)
+    for step in range(STEPS):
+        g = gradients(step, params)
+        for module, leaves in params.items():
+            for name, p in leaves.items():
+                m[module][name] = B1 * m[module][name] + (1 - B1) * g[module][name]
+                v[module][name] = B2 * v[module][name] + (1 - B2) * g[module][name] ** 2
+                r = m[module][name] / (1 - B1 ** (step + 1)) / (np.sqrt(v[module][name] / (1 - B2 ** (step + 1))) + EPS)
+                if name not in ('bias', 'scale'):
+                    r = r + DECAY * p
+                    r = r * np.linalg.norm(p) / np.linalg.norm(r)
+                leaves[name] = p - rate * r
+    ours, _ = trained(built('lamb'), simple_params(), rate)
+    assert_trees_close(ours, params, rtol=5e-5, atol=5e-6)
+
+
+def test_lamb_stacked_equals_lamb_layer_by_layer(scanned):
+    stacked, _ = trained(built('lamb'), scanned, 0.1, steps=1)
+    # The same gradients in the other form: `gradients` draws by shape, so they are made once and taken apart.
+    params = unstack_layers(scanned)
+    grads = unstack_layers(jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), gradients(0, scanned)))
+    optimizer = built('lamb')
+    direction, _ = optimizer.update(grads, optimizer.init(params), params)
+    unrolled = jax.tree.map(lambda p, u: p - 0.1 * u, params, direction)
+    assert_trees_close(unstack_layers(stacked), unrolled, rtol=1e-5, atol=1e-6)
+    # The equality would be empty if all layers had one ratio.
+    ratio = lambda i: float(jnp.linalg.norm(direction['encoder'][f'layers_{i}']['mlp']['up']['kernel']))  # noqa: E731
+    assert abs(ratio(0) - ratio(1)) > 1e-3
+
+
+def test_lamb_gives_each_layer_of_a_stack_its_own_ratio():
+    """Three layers scaled 0.1, 1 and 10: as many norms of the update, each that of the layer (at learning rate 1)."""
+    one = jax.random.normal(jax.random.key(0), (16, 16))
+    params = {'layers': {'kernel': jnp.stack([0.1 * one, one, 10 * one]), 'bias': jnp.zeros((3, 16))}}
+    grads = jax.tree.map(lambda x: jax.random.normal(jax.random.key(1), x.shape), params)
+    optimizer = built('lamb')
+    direction, _ = optimizer.update(grads, optimizer.init(params), params)
+    norms = np.linalg.norm(np.asarray(direction['layers']['kernel']).reshape(3, -1), axis=1)
+    np.testing.assert_allclose(norms, np.linalg.norm(one) * np.array([0.1, 1, 10]), rtol=1e-5)
+    # Zero biases take the plain Adam step, of size 1 at first: no ratio makes them stand still or leap.
+    np.testing.assert_allclose(np.abs(direction['layers']['bias']), 1.0, rtol=1e-3)
+
+
+def test_lamb_ratio_of_a_zero_norm_is_one():
+    params = {'a': {'kernel': jnp.zeros((2, 2))}, 'b': {'kernel': jnp.ones((2, 2))}}
+    grads = {'a': {'kernel': jnp.ones((2, 2))}, 'b': {'kernel': jnp.zeros((2, 2))}}
+    optimizer = built('lamb', weight_decay=0.0)
+    direction, _ = optimizer.update(grads, optimizer.init(params), params)
+    np.testing.assert_allclose(direction['a']['kernel'], 1.0, rtol=1e-4)
+    np.testing.assert_array_equal(direction['b']['kernel'], 0.0)
+
+
+@pytest.mark.parametrize(('clip', 'factor'), [(1.0, 1 / 13), (100.0, 1.0), (0.0, 1.0)])
+def test_clipping_by_the_norm_over_all_parameters(clip, factor):
+    params = {'a': {'bias': jnp.zeros(2)}, 'b': {'bias': jnp.zeros(1)}}
+    grads = {'a': {'bias': jnp.array([3.0, 4.0])}, 'b': {'bias': jnp.array([12.0])}}  # norm 13
+    optimizer = built('bert_adam', clip_norm=clip)
+    _, state = optimizer.update(grads, optimizer.init(params), params)
+    mu = np.concatenate([state[1].mu['a']['bias'], state[1].mu['b']['bias']])
+    np.testing.assert_allclose(mu, (1 - B1) * factor * np.array([3.0, 4.0, 12.0]), rtol=1e-5)
+
+
+@pytest.mark.parametrize('name', OPTIMIZERS)
+def test_switching_the_clipping_keeps_the_form_of_the_state(name, scanned):
+    with_clip, without = (jax.eval_shape(built(name, clip_norm=clip).init, scanned) for clip in (1.0, 0.0))
+    assert jax.tree.structure(with_clip) == jax.tree.structure(without)
+
+
+@pytest.mark.parametrize('name', OPTIMIZERS)
+def test_the_state_of_boxed_parameters_is_boxed_alike(name, scanned_boxed):
+    state = jax.eval_shape(built(name).init, scanned_boxed)
+    for moment in (state[1].mu, state[1].nu):
+        assert nn.get_partition_spec(moment) == nn.get_partition_spec(scanned_boxed)
+
+
+def test_an_unknown_name_is_refused():
+    with pytest.raises(UserError, match=r'config\.optimizer\.name'):
+        built('adam')
