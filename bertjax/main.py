@@ -8,6 +8,7 @@ non-finite steps; 75 saved after SIGTERM or Ctrl-C, start again to continue.
 
 import importlib
 import importlib.util
+import inspect
 import logging as std_logging
 import pathlib
 import pkgutil
@@ -82,19 +83,18 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
 def _wrong_value(message: str) -> UserError:
     match = re.match(r'flag --(\S+?)=(.*?): (.*)', message, re.DOTALL)
     key, value, reason = match.groups() if match else ('config', '', message)
-    kind = re.search(r'(integer|float|boolean|number)', reason)
-    wanted = {'integer': 'a whole number', 'float': 'a number', 'number': 'a number', 'boolean': 'true or false'}
-    return UserError(
-        f'--{key}', repr(value), wanted[kind[1]] if kind else reason, f'correct the value, as in --{key}=VALUE'
-    )
+    kind = re.search(r'\b(int|integer|float|boolean)\b', reason)
+    whole, number = 'a whole number', 'a number'
+    wanted = {'int': whole, 'integer': whole, 'float': number, 'boolean': 'true or false'}
+    return UserError(f'--{key}', repr(value), wanted[kind[1]] if kind else reason, f'write it as --{key}=VALUE')
 
 
 def _check_recipe(recipe: str) -> None:
     path = pathlib.Path(recipe.split(':', 1)[0])
     if not path.is_file():
-        near = sorted(p.name for p in (path.parent if path.parent.is_dir() else pathlib.Path('configs')).glob('*.py'))
-        have = ', '.join(near) or 'no recipe'
-        raise UserError('--config', f'no file {path}', 'the path of a recipe', f'there is: {have}')
+        have = ', '.join(str(p) for p in sorted([*path.parent.glob('*.py'), *pathlib.Path('configs').glob('*.py')]))
+        mend = f'there is {have}' if have else 'give the path from here, or change to the folder that has configs/'
+        raise UserError('--config', f'no file {path}', 'the path of a recipe', mend)
     _load(recipe)  # before absl swallows what is wrong with it
 
 
@@ -105,6 +105,9 @@ def _load(recipe: str):
     spec.loader.exec_module(module)
     if not hasattr(module, 'get_config'):
         raise UserError(path, 'no function get_config', 'get_config(argument) -> ConfigDict', 'see configs/')
+    takes = inspect.signature(module.get_config).parameters
+    if argument and not takes:
+        raise UserError('--config', f'the argument {argument!r}', f'none: {path} takes no argument', f'write {path}')
     return module.get_config(argument) if argument else module.get_config()
 
 

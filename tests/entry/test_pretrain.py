@@ -1,0 +1,193 @@
+"""One run from text files to an exported model: everything that the workdir promises."""
+
+import dataclasses
+import json
+import math
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from running import RUN, rows
+
+ROW = {
+    'step',
+    'split',
+    'phase',
+    'examples',
+    'loss',
+    'mlm_loss',
+    'mlm_accuracy',
+    'nsp_loss',
+    'nsp_accuracy',
+    'perplexity',
+}
+TRAIN_ROW = ROW | {'grad_norm', 'param_norm', 'update_norm', 'learning_rate', 'sequences_per_s', 'tokens_per_s', 'mfu'}
+TRAIN_ROW |= {'data_wait', 'skipped', 'host_memory', 'device_memory'}
+
+
+def test_workdir_holds_what_the_contract_says(trained: pathlib.Path):
+    for name in ('config.json', 'metrics.jsonl', 'ledger.jsonl', 'summary.json', 'export/hf/model.safetensors'):
+        assert (trained / name).is_file(), name
+    for name in ('tokenizer', 'store', 'checkpoints/24', 'tensorboard'):
+        assert (trained / name).is_dir(), name
+    assert len(list(trained.rglob('model.safetensors'))) == 1
+
+
+def test_metrics_rows(trained: pathlib.Path):
+    heldout, train = rows(trained / 'metrics.jsonl', 'heldout'), rows(trained / 'metrics.jsonl', 'train')
+    assert [row['step'] for row in heldout] == [0, 8, 16, 24]
+    assert [row['step'] for row in train] == [4, 8, 12, 16, 20, 24]
+    for row in heldout:
+        assert set(row) == ROW
+        assert row['perplexity'] == pytest.approx(math.exp(row['mlm_loss']))
+        assert row['loss'] == pytest.approx(row['mlm_loss'] + row['nsp_loss'])
+    for row in train:
+        assert set(row) >= TRAIN_ROW
+        assert row['examples'] == 8 * row['step']
+        assert row['mfu'] is None and row['skipped'] == 0
+    assert 'NaN' not in (trained / 'metrics.jsonl').read_text()
+
+
+def test_it_learns(trained: pathlib.Path):
+    heldout = rows(trained / 'metrics.jsonl', 'heldout')
+    assert heldout[-1]['mlm_loss'] < heldout[0]['mlm_loss'] - 0.5
+
+
+def test_ledger_names_every_example_once(trained: pathlib.Path):
+    ledger = rows(trained / 'ledger.jsonl')
+    assert ledger == [{'step': i + 1, 'phase': 0, 'first': 8 * i, 'count': 8} for i in range(24)]
+
+
+def test_newest_and_best_checkpoints_are_kept(trained: pathlib.Path):
+    steps = {int(path.name) for path in (trained / 'checkpoints').iterdir()}
+    losses = {row['step']: row['loss'] for row in rows(trained / 'metrics.jsonl', 'heldout') if row['step']}
+    assert steps == {20, 24, min(losses, key=losses.get)}
+
+
+def test_the_screen_tells_the_story(trained: pathlib.Path):
+    text = (trained / 'stdout.txt').read_text(encoding='utf-8')
+    for part in ('weight decay on', 'no weight decay on', 'held-out text', 'where everything lies', 'what to run next'):
+        assert part in text, part
+    summary = json.loads((trained / 'summary.json').read_text(encoding='utf-8'))
+    assert summary['heldout_first']['step'] == 0 and summary['heldout_last']['step'] == 24
+    assert any('[MASK]' in item['text'] and item['filled'] for item in summary['filled_masks'])
+
+
+def test_two_equal_runs_write_equal_bytes(program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    program.run(f'--workdir={tmp_path}', *RUN)
+    for name in ('config.json', 'summary.json', 'ledger.jsonl', 'store/manifest.json'):
+        assert (tmp_path / name).read_bytes() == (trained / name).read_bytes(), name
+    for path in sorted((trained / 'export' / 'hf').iterdir()):
+        assert (tmp_path / 'export' / 'hf' / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_transformers_loads_the_export_and_gets_the_same_losses(trained: pathlib.Path):
+    torch = pytest.importorskip('torch', reason="needs the extra 'test'")
+    transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
+    from bertjax.corpus.store import open_store
+    from bertjax.data.masking import MaskOptions
+    from bertjax.data.pairs import PairOptions
+    from bertjax.data.pretraining import PretrainingExamples
+    from bertjax.runs.pretrain import HELDOUT_SEED
+    from bertjax.text.tokenizer import load_tokenizer
+
+    directory = trained / 'export' / 'hf'
+    model, info = transformers.BertForPreTraining.from_pretrained(directory, output_loading_info=True)
+    assert not info['missing_keys'] and not info['unexpected_keys'] and not info['mismatched_keys']
+    theirs = transformers.AutoTokenizer.from_pretrained(directory)
+    ours = load_tokenizer(str(trained / 'tokenizer'))
+    text = 'The old river sings under a green stone.'
+    assert theirs(text, add_special_tokens=False)['input_ids'] == ours.encode([text])[0].tolist()
+
+    split = open_store(trained / 'store', tokenizer_fingerprint=ours.fingerprint).split('heldout')
+    examples = PretrainingExamples(
+        split, ours, seq_len=32, max_predictions=5, pairs=PairOptions(plans=2), masking=MaskOptions(),
+        seed=HELDOUT_SEED, phase=0, cache_dir=None,
+    )  # fmt: skip
+    last = rows(trained / 'metrics.jsonl', 'heldout')[-1]
+    batch = examples.batch(np.arange(min(32, examples.cycle_length)))
+    labels = np.full(batch['input_ids'].shape, -100)
+    row, prediction = np.nonzero(batch['masked_weights'])
+    labels[row, batch['masked_positions'][row, prediction]] = batch['masked_ids'][row, prediction]
+    tensor = lambda name: torch.tensor(batch[name], dtype=torch.long)  # noqa: E731
+    model.eval()
+    with torch.no_grad():
+        out = model(
+            input_ids=tensor('input_ids'),
+            token_type_ids=tensor('segment_ids'),
+            attention_mask=tensor('attention_mask'),
+        )
+    mlm = torch.nn.functional.cross_entropy(out.prediction_logits.flatten(0, 1), torch.tensor(labels).flatten())
+    nsp = torch.nn.functional.cross_entropy(out.seq_relationship_logits, tensor('nsp_labels'))
+    assert mlm.item() == pytest.approx(last['mlm_loss'], rel=1e-5)
+    assert nsp.item() == pytest.approx(last['nsp_loss'], rel=1e-5)
+
+
+def test_export_again_gives_the_same_model(program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    copy = tmp_path / 'run'
+    shutil.copytree(trained, copy)
+    shutil.rmtree(copy / 'export')
+    result = program.run(f'--workdir={copy}', '--config.run=export')
+    assert 'step 24 exported' in result.stdout
+    assert (copy / 'export/hf/model.safetensors').read_bytes() == (trained / 'export/hf/model.safetensors').read_bytes()
+
+
+def test_a_finished_run_started_again_trains_no_step(program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    copy = tmp_path / 'run'
+    shutil.copytree(trained, copy)
+    program.run(f'--workdir={copy}', *RUN)
+    assert (copy / 'ledger.jsonl').read_bytes() == (trained / 'ledger.jsonl').read_bytes()
+    assert (copy / 'metrics.jsonl').read_bytes() == (trained / 'metrics.jsonl').read_bytes()
+
+
+def test_an_export_is_the_start_of_another_run(program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    result = program.run(
+        f'--workdir={tmp_path}', f'--config.init={trained}', '--config.steps=1', '--config.learning_rate=1e-9'
+    )
+    assert 'starting from' in result.stdout
+    first = rows(tmp_path / 'metrics.jsonl', 'heldout')[0]
+    assert first['step'] == 0
+    assert first['mlm_loss'] == pytest.approx(rows(trained / 'metrics.jsonl', 'heldout')[-1]['mlm_loss'], rel=1e-5)
+    weights = safetensors.numpy.load_file(tmp_path / 'export/hf/model.safetensors')
+    before = safetensors.numpy.load_file(trained / 'export/hf/model.safetensors')
+    assert weights.keys() == before.keys()
+    assert all(np.allclose(weights[name], before[name], atol=1e-6) for name in weights)
+
+
+def test_two_phases_and_a_mesh(program, tmp_path: pathlib.Path):
+    """The published form: a long phase and a short one with other shapes, here over 4 devices."""
+    wide = dataclasses.replace(
+        program, environment={**program.environment, 'XLA_FLAGS': '--xla_force_host_platform_device_count=4'}
+    )
+    result = wide.run(
+        f'--workdir={tmp_path}',
+        '--config.steps=10',
+        '--config.model.dtype=float32',
+        '--config.model.num_heads=2',
+        '--config.mesh.fsdp=2',
+        '--config.phases[0].seq_len=32',
+        '--config.phases[0].max_predictions=5',
+        '--config.phases[1].seq_len=64',
+        '--config.phases[1].max_predictions=10',
+        '--config.phases[1].reset_optimizer=True',
+        recipe='configs/pretrain_base.py',
+    )
+    assert 'data=2 x fsdp=2 x tensor=1' in result.stdout
+    ledger = rows(tmp_path / 'ledger.jsonl')
+    assert [(row['step'], row['phase'], row['first']) for row in ledger] == [
+        *((step, 0, 8 * (step - 1)) for step in range(1, 10)),
+        (10, 1, 0),
+    ]
+    assert rows(tmp_path / 'metrics.jsonl', 'heldout')[-1]['phase'] == 1
+
+
+def test_mixture_of_corpora_by_weight(program, corpus: pathlib.Path, tmp_path: pathlib.Path):
+    other = tmp_path / 'other.txt'
+    other.write_text(corpus.read_text(encoding='utf-8').replace('river', 'ocean'), encoding='utf-8')
+    result = program.run(
+        f'--workdir={tmp_path / "run"}', f'--config.corpus={corpus}=0.75,{other}=0.25', '--config.steps=2'
+    )
+    assert '0.75 of the examples' in result.stdout
+    assert (tmp_path / 'run/store/0/manifest.json').exists() and (tmp_path / 'run/store/1/manifest.json').exists()
