@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import linen as nn
 
@@ -13,10 +14,11 @@ DIMS = dict(vocab_size=200, num_layers=3, width=16, num_heads=2, mlp_dim=32, max
 
 
 def boxed_params(**changes):
-    """Parameters with the boxes of Linen's axis names, as the optimiser sees them when its state is made."""
+    """Shapes with the boxes of Linen's axis names, as the optimiser sees them when its state is made."""
     model = BertForPreTraining(BertConfig(**{**DIMS, **changes}))
     ids = jnp.zeros((1, 8), jnp.int32)
-    return init_params(model, jax.random.key(0), ids, ids, ids, jnp.zeros((1, 2), jnp.int32))
+    inputs = (ids, ids, ids, jnp.zeros((1, 2), jnp.int32))
+    return jax.eval_shape(lambda key: init_params(model, key, *inputs), jax.random.key(0))
 
 
 @pytest.fixture(scope='session')
@@ -32,7 +34,6 @@ def unrolled_boxed():
 @pytest.fixture(scope='session')
 def scanned(scanned_boxed):
     """Values that are none of them zero, so that biases have norms too."""
-    leaves, treedef = jax.tree.flatten(nn.unbox(scanned_boxed))
-    keys = jax.random.split(jax.random.key(1), len(leaves))
-    noisy = [x + 0.1 * jax.random.normal(key, x.shape) for key, x in zip(keys, leaves, strict=True)]
-    return jax.tree.unflatten(treedef, noisy)
+    rng = np.random.default_rng(1)
+    shapes = jax.tree.map(lambda x: x.value, scanned_boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned))
+    return jax.tree.map(lambda x: rng.normal(scale=0.1, size=x.shape).astype(np.float32), shapes)

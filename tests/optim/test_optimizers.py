@@ -149,7 +149,7 @@ def test_lamb_stacked_equals_lamb_layer_by_layer(scanned):
     params = unstack_layers(scanned)
     grads = unstack_layers(jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), gradients(0, scanned)))
     optimizer = built('lamb')
-    direction, _ = optimizer.update(grads, optimizer.init(params), params)
+    direction, _ = jax.jit(optimizer.update)(grads, optimizer.init(params), params)
     unrolled = jax.tree.map(lambda p, u: p - 0.1 * u, params, direction)
     assert_trees_close(unstack_layers(stacked), unrolled, rtol=1e-5, atol=1e-6)
     # The equality would be empty if all layers had one ratio.
@@ -163,7 +163,7 @@ def test_lamb_gives_each_layer_of_a_stack_its_own_ratio():
     params = {'layers': {'kernel': jnp.stack([0.1 * one, one, 10 * one]), 'bias': jnp.zeros((3, 16))}}
     grads = jax.tree.map(lambda x: jax.random.normal(jax.random.key(1), x.shape), params)
     optimizer = built('lamb')
-    direction, _ = optimizer.update(grads, optimizer.init(params), params)
+    direction, _ = jax.jit(optimizer.update)(grads, optimizer.init(params), params)
     norms = np.linalg.norm(np.asarray(direction['layers']['kernel']).reshape(3, -1), axis=1)
     np.testing.assert_allclose(norms, np.linalg.norm(one) * np.array([0.1, 1, 10]), rtol=1e-5)
     # Zero biases take the plain Adam step, of size 1 at first: no ratio makes them stand still or leap.
