@@ -72,12 +72,13 @@ def test_every_parameter_lies_as_expected(small_config, inputs, scan):
 @pytest.mark.parametrize('name', MESHES)
 def test_collectives_and_numbers(make_model, inputs, name):
     model, params = make_model(num_layers=2)
+    inputs = tuple(np.tile(x, (8, 1)) for x in inputs)  # 64 rows: activations outweigh weights, as in a real run
     mesh = make_mesh(MESHES[name])
     batch = {
-        'masked_ids': np.tile(np.array([7, 8, 9], np.int32), (8, 1)),
-        'masked_weights': np.ones((8, 3), np.float32),
-        'nsp_labels': np.arange(8, dtype=np.int32) % 2,
-        'nsp_weights': np.ones(8, np.float32),
+        'masked_ids': np.tile(np.array([7, 8, 9], np.int32), (64, 1)),
+        'masked_weights': np.ones((64, 3), np.float32),
+        'nsp_labels': np.arange(64, dtype=np.int32) % 2,
+        'nsp_weights': np.ones(64, np.float32),
     }
 
     def loss(params, inputs, batch):
@@ -99,9 +100,9 @@ def test_collectives_and_numbers(make_model, inputs, name):
         assert reductions > 0 and gathers == 0
     else:  # weights come together for a product
         assert gathers > 0 and reductions + text.count('reduce-scatter(') > 0
-    # Hidden states stay split by rows: no device holds all of them, nor all logits.
-    shapes = {'data': 1, 'fsdp': 1, 'fsdp_tensor': 2}[name]
-    assert f'f32[{shapes},16,32]' in text and 'f32[8,16,32]' not in text and 'f32[8,3,256]' not in text
+    # Activations stay split by rows: no device holds all hidden states, nor all logits.
+    rows = {'data': 8, 'fsdp': 8, 'fsdp_tensor': 16}[name]
+    assert f'f32[{rows},16,32]' in text and 'f32[64,16,32]' not in text and 'f32[64,3,256]' not in text
     kernel = grads['encoder']['layers']['mlp']['up']['kernel']
     assert kernel.sharding.spec == shardings['encoder']['layers']['mlp']['up']['kernel'].spec
 
