@@ -4,20 +4,17 @@ What `kill -9` leaves is continued unit by unit to identical bytes; what was mad
 tokenizer or other settings is thrown away, aloud.
 """
 
-import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import json
 import os
 import pathlib
-import shutil
 from collections.abc import Iterator, Sequence
 
 from absl import logging
 from etils import epath
 
-from bertjax.corpus import merge, order, plan, readers, report, sources, store, workers
+from bertjax.corpus import layouts, merge, order, place, plan, readers, report, sources, store, workers
 from bertjax.corpus.options import CorpusOptions
 from bertjax.corpus.progress import Progress
 from bertjax.corpus.reading import problem_error
@@ -58,16 +55,16 @@ def build_store(
     tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
     directory = pathlib.Path(directory)
     identity = _identity(found, tokenizer, options)
-    _check_place(directory)
+    place.check_place(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    with _only_builder(directory):
-        finished = _finished_store(directory, identity, found)
+    with place.only_builder(directory):
+        finished = place.finished_store(directory, identity, found)
         if finished:
             _refuse_broken(finished['report'], options)
             logging.info('The token store in %s is up to date.', directory)
             return finished['report']
         manifest = _build(directory, found, identity, tokenizer, options, progress)
-        _tidy(directory, manifest)
+        place.tidy(directory, manifest)
     return manifest['report']
 
 
@@ -75,7 +72,7 @@ def _refuse_broken(found: dict, options: CorpusOptions) -> None:
     """A strict build does not take a store from which broken input was dropped."""
     if options.strict and found['problems']:
         kind, lines = next(iter(found['problems'].items()))
-        mend = 'mend the input, or set strict=False'
+        mend = 'mend the input, or set config.corpus_options.strict=False'
         raise UserError('config.corpus', f'a store without broken input ({kind}: {lines[0]})', 'no such input', mend)
 
 
@@ -89,7 +86,8 @@ def _unweighted(spec: str | Sequence[str]) -> list[str]:
 
 def _identity(found: list[sources.Source], tokenizer: Tokenizer, options: CorpusOptions) -> dict:
     """What decides about the store's bytes and can be known before reading."""
-    names = [[source.kind, source.name, source.size] for source in found]
+    # A file's time is no fact of its content; a dataset's version, and the hash of Python's own text, are.
+    names = [[s.kind, s.name, s.size, '' if s.kind == 'file' else s.stamp] for s in found]
     return {
         'version': store.STORE_VERSION,
         'tokenizer': {
@@ -108,103 +106,6 @@ def _identity(found: list[sources.Source], tokenizer: Tokenizer, options: Corpus
     }
 
 
-def _check_place(directory: pathlib.Path) -> None:
-    """Refuses to build into a directory that holds something else."""
-    if not directory.exists():
-        return
-    if not directory.is_dir():
-        raise UserError(str(directory), 'a file', 'a directory for the store', 'give another path')
-    names = {path.name for path in directory.iterdir() if not path.name.startswith('.')}
-    foreign = [name for name in sorted(names) if not name.endswith(('.tokens', '.sentences', '.documents'))]
-    if foreign and not names & {'manifest.json', 'partial'}:
-        raise UserError(
-            str(directory), f'files of something else ({", ".join(foreign[:3])})',
-            'an empty directory or a store', 'give another path',
-        )  # fmt: skip
-
-
-@contextlib.contextmanager
-def _only_builder(directory: pathlib.Path) -> Iterator[None]:
-    """Two builders of one store would spoil each other's files."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            found, mend = 'another process that builds it', 'wait for it, or end it'
-            raise UserError(str(directory), found, 'one builder of a store', mend) from error
-        except OSError:  # A file system without locks.
-            logging.warning('%s cannot be locked: start no second build there.', directory)
-        yield
-    finally:
-        os.close(handle)
-
-
-def _finished_store(directory: pathlib.Path, identity: dict, found: list[sources.Source]) -> dict | None:
-    """The manifest of a finished store of the same text and settings, else None."""
-    path = directory / 'manifest.json'
-    if not path.exists():
-        return None
-    manifest = store.read_manifest(directory)
-    changed = [key for key in ('tokenizer', 'settings', 'inputs') if not _holds(manifest[key], identity[key])]
-    built = path.stat().st_mtime_ns
-    newer = [
-        source.name
-        for source in found
-        if source.kind == 'file' and source.stamp.isdigit() and int(source.stamp) > built
-    ]
-    if not changed and not newer:
-        _tidy(directory, manifest)
-        return manifest
-    reason = f'other {" and ".join(changed)}' if changed else f'{newer[0]} changed since'
-    logging.warning('The token store in %s was built from %s: it is built again.', directory, reason)
-    path.unlink()
-    return None
-
-
-def _holds(manifest: dict, wanted: dict) -> bool:
-    return all(manifest.get(key) == value for key, value in wanted.items())
-
-
-def _tidy(directory: pathlib.Path, manifest: dict) -> None:
-    """Removes what only an unfinished store needs."""
-    shutil.rmtree(directory / 'partial', ignore_errors=True)
-    kept = {entry['file'] for entry in store.manifest_files(manifest)}
-    for path in directory.glob('*.tokens'):
-        if path.name not in kept:
-            path.unlink()
-
-
-def _prepare(directory: pathlib.Path, facts: dict) -> set[int]:
-    """Makes the place for partial work and returns the units that are done already."""
-    partial = directory / 'partial'
-    text = json.dumps(facts, indent=1)
-    previous = partial / 'plan.json'
-    done: set[int] = set()
-    if previous.exists() and previous.read_text('utf-8') == text:
-        done = {int(path.stem) for path in partial.glob('[0-9]*.json') if _is_whole(directory, path)}
-        logging.info('Continuing the build in %s: %d of %d units are done.', directory, len(done), len(facts['units']))
-    else:
-        if partial.exists():
-            logging.warning('The unfinished build in %s is of other text or settings: it is thrown away.', directory)
-        shutil.rmtree(partial, ignore_errors=True)
-        for path in directory.glob('*.tokens'):
-            path.unlink()
-    partial.mkdir(parents=True, exist_ok=True)
-    for path in [*directory.glob('.*.tmp-*'), *partial.glob('.*.tmp-*')]:
-        path.unlink()
-    if not previous.exists():
-        write_atomic(previous, text)
-    return done
-
-
-def _is_whole(directory: pathlib.Path, record: pathlib.Path) -> bool:
-    """Whether the files that a unit's record names are there in their sizes."""
-    sizes = json.loads(record.read_text('utf-8'))['files']
-    places = {name: directory / ('' if name.endswith('.tokens') else 'partial') / name for name in sizes}
-    return all(path.exists() and path.stat().st_size == sizes[name] for name, path in places.items())
-
-
 def _build(
     directory: pathlib.Path,
     found: list[sources.Source],
@@ -216,7 +117,7 @@ def _build(
     units = plan.plan_units(found, options.format)
     stamps = [[source.path, source.size, source.stamp] for source in found]
     cut = [[dataclasses.astuple(part) for part in parts] for parts in units]
-    done = _prepare(directory, {'identity': identity, 'inputs': stamps, 'units': cut, 'strict': options.strict})
+    done = place.prepare(directory, {'identity': identity, 'inputs': stamps, 'units': cut, 'strict': options.strict})
     todo = [number for number in range(len(units)) if number not in done]
     total = sum(part.end - part.begin for number in todo for part in units[number])
     if todo:
@@ -237,7 +138,7 @@ def _merge(
     if not read:
         dropped = report.add_counts(unit.record['dropped'] for unit in units)
         reasons = ', '.join(f'{count} {kind}' for kind, count in dropped.items()) or 'no text'
-        mend = 'check the files, config.corpus_format and config.corpus_text_key'
+        mend = 'check the files, config.corpus_options.format and config.corpus_options.text_key'
         problems = report.add_problems(unit.record['problems'] for unit in units)
         first = next((lines[0] for lines in problems.values()), None)
         found = f'no document at all ({reasons}{"; first: " + first if first else ""})'
@@ -286,8 +187,8 @@ def iter_texts(
             if type(event) is str:
                 empty = False
                 yield event
-            elif type(event) is readers.Broken and options.strict:
+            elif type(event) is layouts.Broken and options.strict:
                 raise problem_error(source.path, event)
     if empty:
-        mend = 'check the files, config.corpus_format and config.corpus_text_key'
+        mend = 'check the files, config.corpus_options.format and config.corpus_options.text_key'
         raise UserError('config.corpus', f'no text at all in {spec!r}', 'at least one document', mend)

@@ -28,7 +28,9 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
     copies = facts['duplicate_documents'] / max(1, facts['documents_read'])
     if copies > DUPLICATE_DOCUMENTS:
         kept = (
-            'all but the first were dropped' if options.drop_duplicates else 'drop_duplicates drops all but the first'
+            'all but the first were dropped'
+            if options.drop_duplicates
+            else 'config.corpus_options.drop_duplicates drops them'
         )
         found.append(f'{copies:.1%} of the documents are copies of another: {kept}.')
     repeated = facts['duplicate_lines'] / max(1, facts['lines'])

@@ -34,12 +34,14 @@ class CorpusOptions:
     def __post_init__(self):
         if self.format not in FORMATS:
             raise UserError(
-                'config.corpus_format', repr(self.format), f'one of {", ".join(FORMATS)}', 'choose one of them'
+                'config.corpus_options.format', repr(self.format), f'one of {", ".join(FORMATS)}', 'choose one of them'
             )
         if not 0 <= self.heldout < 1:
-            raise UserError('config.heldout', repr(self.heldout), 'a share from 0 to below 1', 'set for example 0.02')
+            raise UserError(
+                'config.corpus_options.heldout', repr(self.heldout), 'a share from 0 to below 1', 'set for example 0.02'
+            )
         if self.workers < 0:
-            raise UserError('config.corpus_workers', repr(self.workers), '0 (all cores) or more', 'set 0')
+            raise UserError('config.corpus_options.workers', repr(self.workers), '0 (all cores) or more', 'set 0')
 
     def settings(self) -> dict:
         """The options that decide about the bytes of a store."""

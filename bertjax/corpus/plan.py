@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from etils import epath
 
-from bertjax.corpus import readers, streams
+from bertjax.corpus import layouts, streams
 from bertjax.corpus.readers import Part
 from bertjax.corpus.sources import Source
 
@@ -61,7 +61,7 @@ def _look(path: str, format: str) -> tuple[str, str]:
             compression = streams.compression_of(path, file.read(8))
             file.seek(0)
             head = next((chunk for chunk in streams.chunks(file, compression) if chunk), b'')
-        return compression, readers.sniff(path, head[: readers.SNIFF], format)
+        return compression, layouts.sniff(path, head[: layouts.SNIFF], format)
     except streams.DAMAGE:
         return 'damaged', format
 

@@ -4,7 +4,7 @@ import hashlib
 import pathlib
 from collections.abc import Callable, Sequence
 
-from bertjax.corpus import readers
+from bertjax.corpus import layouts, readers
 from bertjax.corpus.unit import UnitWriter
 from bertjax.errors import UserError
 from bertjax.text.tokenizer import Tokenizer
@@ -16,18 +16,23 @@ _EXPECTED = {
     'unreadable file': ('a readable file', 'check that it is there, and its rights'),
     'empty file': ('text', 'remove the file'),
     'wrong JSON': ('a JSON object a line', 'mend the line or remove it'),
-    'missing text field': ('a string in the text field', 'name the field with config.corpus_text_key'),
+    'missing text field': ('a string in the text field', 'name the field with config.corpus_options.text_key'),
     'unclosed <doc>': ('</doc> after each <doc …>', 'extract the dump again'),
     'text outside <doc>': ('<doc …> before each text', 'extract the dump again, or set the format'),
     'line too long': ('shorter lines of JSON', 'split the document'),
 }
 
 
-def problem_error(path: str, broken: readers.Broken) -> UserError:
+def problem_error(path: str, broken: layouts.Broken) -> UserError:
     """The error that strict reading stops with."""
     expected, mend = _EXPECTED[broken.kind]
     where = f'{path}:{broken.line}' if broken.line else path
-    return UserError(where, f'{broken.kind} ({broken.detail})', expected, f'{mend}; or set strict=False to drop it')
+    return UserError(
+        where,
+        f'{broken.kind} ({broken.detail})',
+        expected,
+        f'{mend}; or set config.corpus_options.strict=False to drop it',
+    )
 
 
 def run_unit(
@@ -67,12 +72,12 @@ def run_unit(
         for event in events:
             if type(event) is str:
                 writer.paragraph(event)
-            elif event is readers.END:
+            elif event is layouts.END:
                 writer.end()
                 documents += 1
                 if documents % 256 == 0:
                     progress(256, 0)
-            elif type(event) is readers.Start:
+            elif type(event) is layouts.Start:
                 writer.start()
             else:
                 if strict:

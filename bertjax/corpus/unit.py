@@ -18,7 +18,7 @@ import pathlib
 
 import numpy as np
 
-from bertjax.corpus import readers
+from bertjax.corpus import layouts
 from bertjax.corpus.output import Output, checksum
 from bertjax.files import write_atomic
 from bertjax.text.sentences import split_sentences
@@ -98,7 +98,7 @@ class UnitWriter:
         if self._characters > BATCH_CHARACTERS:
             self._flush()
 
-    def broken(self, where: str, broken: readers.Broken) -> None:
+    def broken(self, where: str, broken: layouts.Broken) -> None:
         kept = self._problems.setdefault(broken.kind, [])
         if len(kept) < PROBLEMS_KEPT:
             kept.append(f'{where}: {broken.detail}')

@@ -97,7 +97,7 @@ def run_units(
             for future in done:
                 future.result()
     except concurrent.futures.process.BrokenProcessPool as error:
-        mend = 'was memory short? The same command continues; config.corpus_workers=1 needs the least'
+        mend = 'was memory short? The same command continues; config.corpus_options.workers=1 needs the least'
         raise RuntimeError(f'a worker process died; {mend}') from error
     finally:
         counters[2] = 1

@@ -1,0 +1,113 @@
+"""The directory of a store while it is built: whose it is, who builds, and what of an earlier build is kept."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import shutil
+from collections.abc import Iterator
+
+from absl import logging
+
+from bertjax.corpus import store
+from bertjax.corpus.sources import Source
+from bertjax.errors import UserError
+from bertjax.files import write_atomic
+
+
+def check_place(directory: pathlib.Path) -> None:
+    """Refuses to build into a directory that holds something else."""
+    if not directory.exists():
+        return
+    if not directory.is_dir():
+        raise UserError(str(directory), 'a file', 'a directory for the store', 'give another path')
+    names = {path.name for path in directory.iterdir() if not path.name.startswith('.')}
+    foreign = [name for name in sorted(names) if not name.endswith(('.tokens', '.sentences', '.documents'))]
+    if foreign and not names & {'manifest.json', 'partial'}:
+        raise UserError(
+            str(directory), f'files of something else ({", ".join(foreign[:3])})',
+            'an empty directory or a store', 'give another path',
+        )  # fmt: skip
+
+
+@contextlib.contextmanager
+def only_builder(directory: pathlib.Path) -> Iterator[None]:
+    """Two builders of one store would spoil each other's files."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            found, mend = 'another process that builds it', 'wait for it, or end it'
+            raise UserError(str(directory), found, 'one builder of a store', mend) from error
+        except OSError:  # A file system without locks.
+            logging.warning('%s cannot be locked: start no second build there.', directory)
+        yield
+    finally:
+        os.close(handle)
+
+
+def finished_store(directory: pathlib.Path, identity: dict, found: list[Source]) -> dict | None:
+    """The manifest of a finished store of the same text and settings, else None."""
+    path = directory / 'manifest.json'
+    if not path.exists():
+        return None
+    manifest = store.read_manifest(directory)
+    changed = [key for key in ('tokenizer', 'settings', 'inputs') if not _holds(manifest[key], identity[key])]
+    built = path.stat().st_mtime_ns
+    newer = [
+        source.name
+        for source in found
+        if source.kind == 'file' and source.stamp.isdigit() and int(source.stamp) > built
+    ]
+    if not changed and not newer:
+        tidy(directory, manifest)
+        return manifest
+    reason = f'other {" and ".join(changed)}' if changed else f'{newer[0]} changed since'
+    logging.warning('The token store in %s was built from %s: it is built again.', directory, reason)
+    path.unlink()
+    return None
+
+
+def _holds(manifest: dict, wanted: dict) -> bool:
+    return all(manifest.get(key) == value for key, value in wanted.items())
+
+
+def tidy(directory: pathlib.Path, manifest: dict) -> None:
+    """Removes what only an unfinished store needs."""
+    shutil.rmtree(directory / 'partial', ignore_errors=True)
+    kept = {entry['file'] for entry in store.manifest_files(manifest)}
+    for path in directory.glob('*.tokens'):
+        if path.name not in kept:
+            path.unlink()
+
+
+def prepare(directory: pathlib.Path, facts: dict) -> set[int]:
+    """Makes the place for partial work and returns the units that are done already."""
+    partial = directory / 'partial'
+    text = json.dumps(facts, indent=1)
+    previous = partial / 'plan.json'
+    done: set[int] = set()
+    if previous.exists() and previous.read_text('utf-8') == text:
+        done = {int(path.stem) for path in partial.glob('[0-9]*.json') if _is_whole(directory, path)}
+        logging.info('Continuing the build in %s: %d of %d units are done.', directory, len(done), len(facts['units']))
+    else:
+        if partial.exists():
+            logging.warning('The unfinished build in %s is of other text or settings: it is thrown away.', directory)
+        shutil.rmtree(partial, ignore_errors=True)
+        for path in directory.glob('*.tokens'):
+            path.unlink()
+    partial.mkdir(parents=True, exist_ok=True)
+    for path in [*directory.glob('.*.tmp-*'), *partial.glob('.*.tmp-*')]:
+        path.unlink()
+    if not previous.exists():
+        write_atomic(previous, text)
+    return done
+
+
+def _is_whole(directory: pathlib.Path, record: pathlib.Path) -> bool:
+    """Whether the files that a unit's record names are there in their sizes."""
+    sizes = json.loads(record.read_text('utf-8'))['files']
+    places = {name: directory / ('' if name.endswith('.tokens') else 'partial') / name for name in sizes}
+    return all(path.exists() and path.stat().st_size == sizes[name] for name, path in places.items())
