@@ -20,7 +20,7 @@ Progress = Callable[[int], None] | None
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A piece of a source that one unit reads: of its bytes (or records) [begin, end) each document n with n % of = stride."""
+    """What a unit reads of a source: in its bytes (or records) [begin, end), each document n with n % of == stride."""
 
     kind: str
     path: str
