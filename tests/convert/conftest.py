@@ -42,7 +42,9 @@ def make_params():
     def draw(config):
         inputs = [np.zeros((1, 4), np.int32)] * 4
         model = BertForPreTraining(config)
-        return jax.device_get(jax.jit(lambda key: nn.unbox(init_params(model, key, *inputs)))(jax.random.key(0)))
+        init = lambda key: nn.unbox(init_params(model, key, *inputs))  # noqa: E731
+        quick = {'xla_backend_optimization_level': 0, 'xla_llvm_disable_expensive_passes': True}
+        return jax.device_get(jax.jit(init, compiler_options=quick)(jax.random.key(0)))
 
     def make(config, seed=0):
         params = draw(config)

@@ -40,7 +40,9 @@ def make_params():
     @functools.cache
     def draw(model, shapes):
         inputs = [np.zeros(shape, np.int32) for shape in shapes]
-        return jax.jit(lambda key: nn.unbox(init_params(model, key, *inputs)))(jax.random.key(0))
+        init = lambda key: nn.unbox(init_params(model, key, *inputs))  # noqa: E731
+        quick = {'xla_backend_optimization_level': 0, 'xla_llvm_disable_expensive_passes': True}
+        return jax.jit(init, compiler_options=quick)(jax.random.key(0))
 
     return lambda model, *inputs: draw(model, tuple(x.shape for x in inputs))
 
