@@ -84,6 +84,7 @@ class Loader:
     def __next__(self) -> NumberedBatch:
         item = self._queue.get()
         if isinstance(item, BaseException):
+            self._queue.put(item)  # nothing comes after it: who asks again gets it again, and does not wait for ever
             raise item
         return item
 

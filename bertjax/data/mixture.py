@@ -17,9 +17,10 @@ def block_counts(weights: Sequence[float]) -> np.ndarray:
     """How many of BLOCK examples each component gets: int64, in proportion, by largest remainder, at least 1 each."""
     shares = np.asarray(weights, np.float64) / np.sum(weights) * BLOCK
     counts = np.maximum(np.floor(shares).astype(np.int64), 1)
-    while counts.sum() != BLOCK:
-        error = shares - counts
-        counts[error.argmax() if counts.sum() < BLOCK else error.argmin()] += 1 if counts.sum() < BLOCK else -1
+    while counts.sum() < BLOCK:
+        counts[(shares - counts).argmax()] += 1
+    while counts.sum() > BLOCK:  # rare components were raised to 1: the others pay
+        counts[np.where(counts > 1, shares - counts, np.inf).argmin()] -= 1
     return counts
 
 
@@ -27,7 +28,8 @@ class MixedExamples:
     """Example n of a mixture: a pure function of n, like its components.
 
     Each block of BLOCK consecutive numbers holds every component in its exact proportion, in an order permuted by the
-    block's number; a component's own examples are used in their order, none left out.
+    block's number. Of a component with c examples a block, block b uses the examples c·b to c·b + c - 1: none is left
+    out and none comes twice.
 
     Args:
       components: examples of each corpus, of equal shapes.

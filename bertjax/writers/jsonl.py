@@ -40,24 +40,18 @@ class JsonLines:
 
     @staticmethod
     def _kept_size(file: Any, size: int, step: int, block: int = 1 << 16) -> int:
-        start, tail = size, b''  # tail = file[start:end], where end is the first byte not yet decided
-        end = size
+        start, end, tail = size, size, b''  # tail begins at byte `start` of the file; from `end` on all is cut
         while end > 0:
-            while start > 0 and tail.count(b'\n', 0, max(len(tail) - 1, 0)) == 0:
+            before = tail.rfind(b'\n', 0, max(end - start - 1, 0))  # the end of the line before the last
+            if before < 0 and start > 0:
                 grown = min(block, start)
                 start -= grown
                 file.seek(start)
-                tail = file.read(grown) + tail
-            cut = tail.rfind(b'\n', 0, len(tail) - 1) + 1  # start of the last line within the tail
-            line = tail[cut:]
-            try:
-                whole = line.endswith(b'\n') and json.loads(line)['step'] <= step
-            except (ValueError, KeyError, TypeError):
-                whole = False
-            if whole:
+                tail = file.read(grown) + tail[: end - start - grown]
+                continue
+            if _is_kept(tail[before + 1 : end - start], step):
                 return end
-            end -= len(line)
-            tail = tail[:cut]
+            end = start + before + 1
         return 0
 
     def close(self) -> None:
@@ -65,3 +59,10 @@ class JsonLines:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _is_kept(line: bytes, step: int) -> bool:
+    try:
+        return line.endswith(b'\n') and json.loads(line)['step'] <= step
+    except (ValueError, KeyError, TypeError):
+        return False

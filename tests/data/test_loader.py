@@ -1,0 +1,127 @@
+"""Batches from example numbers: order, random start, errors, the rows of a process."""
+
+import threading
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.data.loader import Loader, global_arrays, local_rows
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.partition import batch_sharding
+
+
+class Numbers:
+    """Example n is the row [n, n + 1, n + 2]; n above `broken` raises."""
+
+    def __init__(self, broken=10**9):
+        self.broken, self.asked = broken, []
+
+    def batch(self, indices):
+        self.asked.append(np.array(indices))
+        if indices.max() > self.broken:
+            raise ValueError(f'example {indices.max()} is broken')
+        return {'x': (indices[:, None] + np.arange(3)).astype(np.int32), 'y': indices.astype(np.float32)}
+
+
+@pytest.fixture(scope='module', params=[(1, 1, 1), (8, 1, 1), (2, 4, 1), (2, 2, 2), (1, 1, 8)])
+def sharding(request):
+    data, fsdp, tensor = request.param
+    devices = jax.devices()[: data * fsdp * tensor]
+    return batch_sharding(make_mesh({'data': data, 'fsdp': fsdp, 'tensor': tensor}, devices))
+
+
+@pytest.fixture
+def loaders():
+    """Makes loaders that are closed at the end."""
+    made = []
+
+    def make(*args, **options):
+        made.append(Loader(*args, **options))
+        return made[-1]
+
+    yield make
+    for loader in made:
+        loader.close()
+
+
+def test_consecutive_batches_on_every_mesh(sharding, loaders):
+    loader = loaders(Numbers(), first=0, batch_size=16, sharding=sharding)
+    for i, batch in zip(range(5), loader, strict=False):
+        assert (batch.first, batch.count) == (16 * i, 16)
+        assert batch.arrays['x'].sharding == sharding
+        np.testing.assert_array_equal(batch.arrays['y'], np.arange(16 * i, 16 * (i + 1)))
+        np.testing.assert_array_equal(batch.arrays['x'], np.arange(16 * i, 16 * (i + 1))[:, None] + np.arange(3))
+
+
+def test_a_start_anywhere_gives_the_same_batches(sharding, loaders):
+    first = 16 * 10**6
+    examples = Numbers()
+    batch = next(loaders(examples, first=first, batch_size=16, sharding=sharding))
+    assert batch.first == first
+    np.testing.assert_array_equal(batch.arrays['x'][:, 0], first + np.arange(16))
+    assert min(asked.min() for asked in examples.asked) == first  # nothing before it was made
+
+
+def test_numbers_beyond_32_bits(sharding, loaders):
+    examples = Numbers(broken=2**62)
+    next(loaders(examples, first=5 * 10**9, batch_size=16, sharding=sharding))
+    assert examples.asked[0].dtype == np.int64
+    assert examples.asked[0][0] == 5 * 10**9
+
+
+def test_an_exception_comes_out_at_its_own_batch(sharding, loaders):
+    loader = loaders(Numbers(broken=40), first=0, batch_size=16, sharding=sharding)
+    assert next(loader).first == 0
+    assert next(loader).first == 16
+    for _ in range(2):  # and again, instead of waiting for ever
+        with pytest.raises(ValueError, match='example 47 is broken'):
+            next(loader)
+
+
+def test_close_ends_the_thread_whether_or_not_anything_was_taken(sharding):
+    before = threading.active_count()
+    untouched = Loader(Numbers(), first=0, batch_size=16, sharding=sharding)
+    used = Loader(Numbers(), first=0, batch_size=16, sharding=sharding)
+    next(used)
+    failed = Loader(Numbers(broken=-1), first=0, batch_size=16, sharding=sharding)
+    assert threading.active_count() > before
+    for loader in (untouched, used, failed):
+        loader.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == 'loader']
+
+
+def test_it_works_ahead_but_not_without_bound(loaders):
+    sharding = batch_sharding(make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1}, jax.devices()[:1]))
+    examples = Numbers()
+    loaders(examples, first=0, batch_size=4, sharding=sharding, ahead=2)
+    deadline = time.monotonic() + 20
+    while len(examples.asked) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    assert len(examples.asked) == 3  # two that wait in the queue, one that waits for a place
+
+
+def test_one_process_holds_all_rows(sharding):
+    np.testing.assert_array_equal(local_rows(sharding, 16), np.arange(16))
+
+
+def test_rows_of_another_process_are_not_asked_for(monkeypatch):
+    """Two processes of four devices each, seen from the second one."""
+    sharding = batch_sharding(make_mesh({'data': 4, 'fsdp': 2, 'tensor': 1}))
+    everything = sharding.devices_indices_map
+
+    class Mine:
+        def addressable_devices_indices_map(self, shape):
+            return dict(list(everything(shape).items())[4:])
+
+    np.testing.assert_array_equal(local_rows(Mine(), 16), np.arange(8, 16))
+
+
+def test_global_arrays_keep_dtypes_and_shapes(sharding):
+    rows = {'a': np.zeros((8, 2, 3), np.float32), 'b': np.arange(8, dtype=np.int32)}
+    arrays = global_arrays(rows, sharding, 8)
+    assert {name: (x.shape, x.dtype) for name, x in arrays.items()} == {
+        name: (x.shape, x.dtype) for name, x in rows.items()
+    }

@@ -1,0 +1,124 @@
+"""JSON lines: what a restored run forgets, and at what cost."""
+
+import json
+import random
+
+import pytest
+
+from bertjax.writers.jsonl import JsonLines
+
+
+def plainly(data: bytes, step: int) -> bytes:
+    """What should be left: up to and with the last whole line whose step is not beyond `step`."""
+    kept = b''
+    so_far = b''
+    for line in data.splitlines(keepends=True):
+        so_far += line
+        try:
+            fine = line.endswith(b'\n') and json.loads(line)['step'] <= step
+        except ValueError:
+            fine = False
+        if fine:
+            kept = so_far
+    return kept
+
+
+def random_file(rng: random.Random) -> tuple[bytes, int]:
+    data, step = b'', 0
+    for _ in range(rng.choice([0, 1, 2, 7, 40])):
+        step += rng.choice([0, 1, 1, 5])
+        # Lengths around the blocks that are read, some far beyond them; letters of several bytes too.
+        filler = rng.choice('xé字') * rng.choice([0, 1, 13, 60, 64, 65, 500])
+        data += json.dumps({'step': step, 'text': filler}, ensure_ascii=False).encode() + b'\n'
+    torn = json.dumps({'step': step + 1, 'text': 'half'}).encode()
+    return data + torn[: rng.choice([0, 0, 1, 5, len(torn)])], step
+
+
+@pytest.mark.parametrize('block', [1, 7, 64, 1 << 16])
+def test_forgetting_equals_a_plain_reading(tmp_path, monkeypatch, block):
+    rng = random.Random(block)
+    kept_size = JsonLines._kept_size
+    monkeypatch.setattr(
+        JsonLines, '_kept_size', staticmethod(lambda file, size, step: kept_size(file, size, step, block))
+    )
+    seen_cut = seen_whole = 0
+    for i in range(150):
+        data, last = random_file(rng)
+        path = tmp_path / f'{i}.jsonl'
+        path.write_bytes(data)
+        step = rng.choice([-1, 0, last // 2, last - 1, last, last + 10])
+        cut = JsonLines(path).forget_after(step)
+        expected = plainly(data, step)
+        assert path.read_bytes() == expected, (data, step)
+        assert cut == len(data) - len(expected)
+        seen_cut += 0 < cut < len(data)
+        seen_whole += cut == 0 and len(data) > 0
+    assert seen_cut > 10
+    assert seen_whole > 5
+
+
+class CountingFile:
+    """Counts the bytes that are read through it."""
+
+    def __init__(self, file):
+        self._file, self.bytes_read = file, 0
+
+    def read(self, size):
+        data = self._file.read(size)
+        self.bytes_read += len(data)
+        return data
+
+    def seek(self, *args):
+        return self._file.seek(*args)
+
+
+def test_the_cost_is_that_of_what_is_cut(tmp_path):
+    path = tmp_path / 'ledger.jsonl'
+    row = '{{"step": {}, "phase": 0, "first": {}, "count": 256}}\n'
+    path.write_text(''.join(row.format(step, 256 * step) for step in range(1, 200_001)))
+    size = path.stat().st_size
+    assert size > 8e6
+    with path.open('rb') as file:
+        counting = CountingFile(file)
+        kept = JsonLines._kept_size(counting, size, 199_997)
+    assert counting.bytes_read <= 1 << 17
+    assert JsonLines(path).forget_after(199_997) == size - kept
+    lines = path.read_text().splitlines()
+    assert len(lines) == 199_997
+    assert json.loads(lines[-1])['step'] == 199_997
+
+
+def test_written_lines_are_there_before_the_file_is_closed(tmp_path):
+    lines = JsonLines(tmp_path / 'deep' / 'metrics.jsonl')
+    lines.write({'step': 1, 'name': 'ä'})
+    lines.write({'step': 2, 'loss': None})
+    text = lines.path.read_text(encoding='utf-8')
+    assert [json.loads(line) for line in text.splitlines()] == [{'step': 1, 'name': 'ä'}, {'step': 2, 'loss': None}]
+    assert 'ä' in text
+
+
+def test_writing_goes_on_after_forgetting(tmp_path):
+    lines = JsonLines(tmp_path / 'metrics.jsonl')
+    for step in (1, 2, 3):
+        lines.write({'step': step})
+    assert lines.forget_after(1) == 2 * len('{"step": 2}\n')
+    lines.write({'step': 2, 'again': True})
+    lines.close()
+    rows = [json.loads(line) for line in lines.path.read_text().splitlines()]
+    assert rows == [{'step': 1}, {'step': 2, 'again': True}]
+
+
+def test_forgetting_a_file_that_is_not_there(tmp_path):
+    assert JsonLines(tmp_path / 'none.jsonl').forget_after(0) == 0
+    assert not (tmp_path / 'none.jsonl').exists()
+
+
+def test_rows_of_one_step_stay_together(tmp_path):
+    """A train row and a held-out row of the same step: both are kept, or both go."""
+    lines = JsonLines(tmp_path / 'metrics.jsonl')
+    for step in (5, 10):
+        for split in ('train', 'heldout'):
+            lines.write({'step': step, 'split': split})
+    lines.forget_after(9)
+    rows = [json.loads(line) for line in lines.path.read_text().splitlines()]
+    assert rows == [{'step': 5, 'split': 'train'}, {'step': 5, 'split': 'heldout'}]

@@ -1,0 +1,149 @@
+"""Rows of metrics.jsonl from sums and weights, rates from a clock, and what is shown of them."""
+
+import io
+import json
+import math
+
+import pytest
+from rich.console import Console
+
+from bertjax.metrics import throughput
+from bertjax.metrics.rows import add_sums, finite_or_none, pretraining_values
+from bertjax.writers.console import TrainingConsole, shown
+from bertjax.writers.tensorboard import TensorBoard
+
+SUMS = {'mlm_loss': (30.0, 10.0), 'mlm_accuracy': (4.0, 10.0), 'nsp_loss': (1.0, 4.0), 'nsp_accuracy': (3.0, 4.0)}
+
+
+def test_the_names_and_values_of_a_row():
+    assert pretraining_values(SUMS) == {
+        'loss': 3.25, 'mlm_loss': 3.0, 'mlm_accuracy': 0.4, 'nsp_loss': 0.25, 'nsp_accuracy': 0.75,
+        'perplexity': pytest.approx(math.exp(3.0)),
+    }  # fmt: skip
+
+
+def test_sums_and_weights_are_added_before_they_are_divided():
+    other = {'mlm_loss': (1.0, 90.0), 'mlm_accuracy': (90.0, 90.0)}
+    values = pretraining_values(add_sums([SUMS, other]))
+    assert values['mlm_loss'] == pytest.approx(0.31)  # and not (3 + 1/90) / 2
+    assert values['mlm_accuracy'] == pytest.approx(0.94)
+    assert values['nsp_loss'] == 0.25
+
+
+def test_no_pair_objective_is_null_and_the_loss_that_of_the_masks():
+    values = pretraining_values({name: pair for name, pair in SUMS.items() if name.startswith('mlm')})
+    assert values['nsp_loss'] is None
+    assert values['nsp_accuracy'] is None
+    assert values['loss'] == values['mlm_loss'] == 3.0
+    assert values == pretraining_values({**SUMS, 'nsp_loss': (0.0, 0.0), 'nsp_accuracy': (0.0, 0.0)})
+
+
+def test_nothing_to_judge_is_null_everywhere():
+    assert set(pretraining_values({}).values()) == {None}
+
+
+@pytest.mark.parametrize('bad', [math.nan, math.inf, -math.inf])
+def test_a_row_never_carries_nan(bad):
+    values = pretraining_values({**SUMS, 'mlm_loss': (bad, 10.0)})
+    row = finite_or_none({'step': 3, 'split': 'train', 'skipped': 1, **values})
+    json.dumps(row, allow_nan=False)
+    assert row['mlm_loss'] is None
+    assert row['loss'] is None
+    assert row['nsp_loss'] == 0.25
+    assert (row['step'], row['split'], row['skipped']) == (3, 'train', 1)
+
+
+def test_the_perplexity_of_a_great_loss_does_not_overflow():
+    assert pretraining_values({'mlm_loss': (1e6, 1.0)})['perplexity'] > 1e300
+
+
+@pytest.mark.parametrize(
+    ('kind', 'peak'),
+    [
+        ('TPU v5 lite', 197e12),  # what jax calls a v5e
+        ('TPU v5', 459e12),  # ... and a v5p
+        ('TPU v5p', 459e12),
+        ('TPU v6 lite', 918e12),
+        ('TPU v4', 275e12),
+        ('NVIDIA A100-SXM4-80GB', 312e12),
+        ('NVIDIA H100 80GB HBM3', 989e12),
+        ('NVIDIA H200', 989e12),
+        ('cpu', None),
+        ('TPU v9', None),
+    ],
+)
+def test_peaks_by_device_kind(kind, peak):
+    assert throughput.peak_flops(kind) == peak
+
+
+class Clock:
+    now = 100.0
+
+    def perf_counter(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(throughput, 'time', clock)
+    return clock
+
+
+def test_rates_of_an_interval(clock):
+    watch = throughput.Stopwatch()
+    for _ in range(4):
+        clock.now += 2.0
+        watch.count(sequences=32, waited=0.5)
+    clock.now += 5.0  # an evaluation
+    watch.pause(5.0)
+    assert watch.lap(tokens=1600.0) == {
+        'sequences_per_s': 16.0, 'tokens_per_s': 200.0, 'seconds_per_step': 2.0, 'data_wait': 0.25, 'mfu': None,
+    }  # fmt: skip
+    clock.now += 1.0
+    watch.count(sequences=8, waited=3.0)
+    second = watch.lap(tokens=0.0)
+    assert second['sequences_per_s'] == 8.0  # nothing is left of the first interval
+    assert second['data_wait'] == 1.0
+
+
+def test_mfu_where_the_peak_is_known(clock, monkeypatch):
+    monkeypatch.setattr(throughput, 'peak_flops', lambda kind: 1e12)
+    watch = throughput.Stopwatch()
+    watch.flops_per_sequence = 2e9
+    clock.now += 1.0
+    watch.count(sequences=1000, waited=0.0)
+    assert watch.lap(tokens=0.0)['mfu'] == pytest.approx(2e12 / 8e12)  # on 8 devices
+
+
+def test_memory_of_this_process():
+    memory = throughput.memory()
+    assert 10e6 < memory['host_memory'] < 100e9
+    assert memory['device_memory'] is None  # CPU devices do not tell
+
+
+def test_tensorboard_files_without_tensorflow(tmp_path):
+    board = TensorBoard(tmp_path)
+    assert not list(tmp_path.iterdir())
+    board.write({'step': 7, 'split': 'heldout', 'phase': 0, 'mlm_loss': 2.5, 'nsp_loss': None})
+    board.write({'step': 9, 'split': 'train', 'phase': 0, 'loss': 1.5})
+    board.close()
+    (file,) = tmp_path.iterdir()
+    data = file.read_bytes()
+    assert b'heldout/mlm_loss' in data
+    assert b'train/loss' in data
+    assert b'nsp_loss' not in data
+    assert b'phase' not in data
+
+
+def test_rows_as_lines_where_there_is_no_terminal():
+    console = TrainingConsole(100, 0)
+    console.console.file = out = io.StringIO()
+    assert isinstance(console.console, Console)
+    train = {'split': 'train', 'step': 40, 'loss': None, 'sequences_per_s': 1234.0, 'seconds_per_step': 0.5}
+    console.row(train)
+    console.row({'split': 'heldout', 'step': 40, **pretraining_values(SUMS)})
+    first, second = out.getvalue().splitlines()
+    assert first == 'step 40/100  loss -  1,234 seq/s  left 30 s'
+    assert second == 'heldout at step 40: mlm loss 3.000  accuracy 0.400  nsp loss 0.250  accuracy 0.750'
+    assert shown(math.nan) == '-'
