@@ -57,7 +57,7 @@ class PairOptions:
         if self.mode not in MODES:
             raise UserError('config.pairs.mode', repr(self.mode), f'one of {", ".join(MODES)}', 'choose one of them')
         if self.plans < 1:
-            raise UserError('config.pairs.plans', str(self.plans), 'at least 1', 'set it to 10, as BERT did')
+            raise UserError('config.pair_plans', str(self.plans), 'at least 1', 'set it to 10, as BERT did')
         if not 0 <= self.short_probability <= 1:
             raise UserError(
                 'config.pairs.short_probability',

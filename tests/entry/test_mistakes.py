@@ -1,0 +1,90 @@
+"""A user's mistake is one line that says what to do, before any compute, with exit status 2."""
+
+import pathlib
+
+import pytest
+from running import Program
+
+MISTAKES = [
+    (('--config.typo=1',), ('--config.typo', 'unknown config key')),
+    (('--config.model.widht=64',), ('did you mean --config.model.width?',)),
+    (('--config.learning_rat=1',), ('did you mean --config.learning_rate?',)),
+    (('--config.batch_size=many',), ('--config.batch_size', 'a whole number')),
+    (('--config.learning_rate=high',), ('--config.learning_rate', 'a number')),
+    (('--config.export=perhaps',), ('--config.export', 'true or false')),
+    (('--config.steps=soon',), ('config.steps', 'a number of steps')),
+    (('--config.steps=0',), ('config.steps', 'at least 1')),
+    (('--config.run=dance',), ('config.run', 'pretrain')),
+    (('--config.model.num_heads=3',), ('config.model.num_heads', 'divisor of width 32')),
+    (('--config.model.pre_norm=True',), ('config.model.pre_norm', 'config.export=False')),
+    (('--config.seq_len=1024',), ('config.seq_len', 'max_positions')),
+    (('--config.mesh.data=3',), ('config.mesh', '1 device')),
+    (('--config.batch_size=9', '--config.accumulate=2'), ('config.accumulate', 'divisor')),
+    (('--config.pairs.mode=random',), ('config.pairs.mode', 'nsp')),
+    (('--config.pair_plans=0',), ('config.pair_plans', 'at least 1')),
+    (('--config.masking.rate=0',), ('config.masking.rate',)),
+    (('--config.schedule.name=square',), ('config.schedule.name', 'cosine')),
+    (('--config.optimizer.name=sgd',), ('config.optimizer.name', 'lamb')),
+    (('--config.rng_impl=dice',), ('config.rng_impl', 'threefry2x32')),
+    (('--config.corpus=/nowhere/*.txt',), ('config.corpus', '/nowhere/*.txt')),
+    (('--config.tokenizer=/nowhere/vocab.txt',), ('/nowhere/vocab.txt',)),
+    (('--config.data=/nowhere/store',), ('/nowhere/store',)),
+    (('--config.init=/nowhere/model',), ('config.init',)),
+    (('--config.run=compile',), ('config.topology', 'v5e:4x4')),
+    (('--config.run=compile', '--config.topology=v9:1'), ('config.topology', 'v9:1')),
+    (('--config.run=export',), ('--workdir', 'train first')),
+    (('--config.run=plot',), ('metrics.jsonl', 'train first')),
+    (('--nope=1',), ('--nope', 'unknown flag')),
+    (('stray',), ("'stray'",)),
+]
+
+
+@pytest.mark.parametrize(('arguments', 'named'), MISTAKES, ids=lambda value: value[0] if value else '')
+def test_mistake(program: Program, tmp_path: pathlib.Path, arguments: tuple[str, ...], named: tuple[str, ...]):
+    workdir = tmp_path / 'run'
+    error = program.error(f'--workdir={workdir}', *arguments)
+    for part in named:
+        assert part in error, error
+    assert not (workdir / 'checkpoints').exists() and not (workdir / 'metrics.jsonl').exists()
+
+
+@pytest.mark.parametrize(
+    ('recipe', 'named'),
+    [
+        ('configs/pretrain_hugh.py', 'configs/pretrain_tiny.py'),
+        ('configs/pretrain_base.py:huge', 'l3_d768_h12'),
+        ('configs/pretrain_base.py:mask=3', 'did you mean masking?'),
+        ('configs/pretrain_base.py:masking=50/50/50', '80/10/10'),
+        ('configs/pretrain_base.py:bilstm', 'ltr,bilstm'),
+        ('configs/pretrain_tiny.py:large', 'takes no argument'),
+        ('README.md', 'README.md'),
+    ],
+)
+def test_wrong_recipe(program: Program, tmp_path: pathlib.Path, recipe: str, named: str):
+    assert named in program.error(f'--workdir={tmp_path}', recipe=recipe, small=False)
+
+
+def test_missing_flags(program: Program):
+    assert '--config=configs/pretrain_tiny.py' in program.error(recipe='', small=False)
+    assert '--workdir' in program.error()
+
+
+def test_help(program: Program):
+    text = program.run('--help', recipe='', small=False).stdout
+    for part in ('--config=FILE', '--workdir=DIR', 'pretrain', 'configs/pretrain_tiny.py'):
+        assert part in text
+
+
+def test_strict_corpus_names_file_and_line(program: Program, corpus: pathlib.Path, tmp_path: pathlib.Path):
+    broken = tmp_path / 'broken.txt'
+    broken.write_bytes(b'A first line.\nA second \xff\xfe line.\n\n' + corpus.read_bytes())
+    error = program.error(
+        f'--workdir={tmp_path / "run"}', f'--config.corpus={broken}', '--config.corpus_options.strict=True'
+    )
+    assert 'broken.txt:2' in error and 'UTF-8' in error
+
+
+def test_a_corpus_of_one_document_is_refused_for_pairs(program: Program, tmp_path: pathlib.Path):
+    single = tmp_path / 'single.txt'
+    single.write_text('\n'.join(f'The old river number {i} runs under a slow green bird.' for i in range(80)))
+    assert 'config.corpus' in program.error(f'--workdir={tmp_path / "run"}', f'--config.corpus={single}')

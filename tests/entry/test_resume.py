@@ -1,0 +1,145 @@
+"""Killed, interrupted, damaged, changed: the same command continues, to the same bits."""
+
+import json
+import pathlib
+import random
+import shutil
+import signal
+import time
+
+import pytest
+from running import RUN, Program, rows
+
+
+def _lines(path: pathlib.Path) -> int:
+    return path.read_bytes().count(b'\n') if path.exists() else 0
+
+
+def _wait_for_step(process, workdir: pathlib.Path, step: int) -> None:
+    deadline = time.monotonic() + 300
+    while _lines(workdir / 'ledger.jsonl') < step and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _assert_same_run(workdir: pathlib.Path, trained: pathlib.Path) -> None:
+    for name in ('ledger.jsonl', 'export/hf/model.safetensors', 'config.json'):
+        assert (workdir / name).read_bytes() == (trained / name).read_bytes(), name
+    assert rows(workdir / 'metrics.jsonl', 'heldout') == rows(trained / 'metrics.jsonl', 'heldout')
+
+
+def test_kill_9_again_and_again_ends_in_the_same_bits(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    """Kills at three moments, the first before any checkpoint can be finished, the last late in the run."""
+    moments = random.Random(2018)
+    for low, high in ((1, 3), (6, 12), (16, 22)):
+        process = program.start(f'--workdir={tmp_path}', *RUN)
+        _wait_for_step(process, tmp_path, moments.randint(low, high))
+        time.sleep(moments.uniform(0, 0.05))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    program.run(f'--workdir={tmp_path}', *RUN)
+    _assert_same_run(tmp_path, trained)
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_signals_save_at_the_next_step(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, number: int):
+    process = program.start(f'--workdir={tmp_path}', *RUN)
+    _wait_for_step(process, tmp_path, 2)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 75, f'{out}\n{err}'
+    assert 'Traceback' not in err and 'continues' in err.splitlines()[-1]
+    step = _lines(tmp_path / 'ledger.jsonl')
+    assert 2 <= step < 24
+    assert (tmp_path / 'checkpoints' / str(step) / 'seal.json').exists()
+    result = program.run(f'--workdir={tmp_path}', *RUN)
+    assert f'continuing at step {step} of 24' in result.stdout
+    _assert_same_run(tmp_path, trained)
+
+
+def _flip(path: pathlib.Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGES = {
+    'flipped bit': _flip,
+    'truncated': lambda path: path.write_bytes(path.read_bytes()[:-7]),
+    'missing': pathlib.Path.unlink,
+}
+
+
+@pytest.mark.parametrize('kind', DAMAGES)
+def test_damaged_newest_checkpoint(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, kind: str):
+    workdir = tmp_path / 'run'
+    shutil.copytree(trained, workdir)
+    files = [path for path in (workdir / 'checkpoints' / '24').rglob('*') if path.is_file()]
+    DAMAGES[kind](max((path for path in files if path.name != 'seal.json'), key=lambda path: path.stat().st_size))
+    result = program.run(f'--workdir={workdir}', *RUN)
+    assert 'checkpoint 24 is damaged' in result.stdout
+    assert 'continuing at step 20 of 24' in result.stdout
+    _assert_same_run(workdir, trained)
+
+
+def test_only_damaged_checkpoints_are_never_written_over(
+    program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
+):
+    workdir = tmp_path / 'run'
+    shutil.copytree(trained, workdir)
+    for seal in (workdir / 'checkpoints').rglob('seal.json'):
+        seal.write_text('{}')
+    assert 'all damaged' in program.error(f'--workdir={workdir}', *RUN)
+
+
+@pytest.mark.parametrize(
+    ('change', 'named'),
+    [
+        ('--config.model.width=64', 'config.model.width'),
+        ('--config.optimizer.name=lamb', 'config.optimizer.name'),
+        ('--config.vocab.size=300', 'tokenizer'),
+        ('--config.corpus_options.heldout=0.3', 'store'),
+    ],
+)
+def test_another_model_is_refused(
+    program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, change: str, named: str
+):
+    workdir = tmp_path / 'run'
+    shutil.copytree(trained, workdir)
+    error = program.error(f'--workdir={workdir}', *RUN, change)
+    assert named in error
+    assert (workdir / 'export/hf/model.safetensors').read_bytes() == (
+        trained / 'export/hf/model.safetensors'
+    ).read_bytes()
+    assert (workdir / 'config.json').read_bytes() == (trained / 'config.json').read_bytes()
+
+
+def test_changed_batch_size_and_learning_rate_are_allowed_and_said(
+    program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
+):
+    workdir = tmp_path / 'run'
+    shutil.copytree(trained, workdir)
+    changes = ('--config.steps=26', '--config.batch_size=16', '--config.learning_rate=1e-4')
+    result = program.run(f'--workdir={workdir}', *RUN, *changes)
+    for line in ('batch_size: 8 -> 16', 'learning_rate: 0.002 -> 0.0001', 'steps: 24 -> 26'):
+        assert f'changed since the checkpoint: {line}' in result.stdout
+    used = rows(workdir / 'ledger.jsonl')[-2:]
+    assert used == [
+        {'step': 25, 'phase': 0, 'first': 192, 'count': 16},
+        {'step': 26, 'phase': 0, 'first': 208, 'count': 16},
+    ]
+
+
+def test_non_finite_steps_stop_the_run_and_leave_the_checkpoint(
+    program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
+):
+    workdir = tmp_path / 'run'
+    shutil.copytree(trained, workdir)
+    before = (workdir / 'checkpoints/24/seal.json').read_bytes()
+    explode = ('--config.steps=40', '--config.learning_rate=1e38', '--config.warmup_fraction=0.0')
+    result = program.run(f'--workdir={workdir}', *RUN, *explode, '--config.checkpoint_every=100', status=3)
+    last = result.stderr.strip().splitlines()[-1]
+    assert 'stopped: at step' in last and 'learning rate' in last and 'Traceback' not in result.stderr
+    assert (workdir / 'checkpoints/24/seal.json').read_bytes() == before
+    result = program.run(f'--workdir={workdir}', *RUN)
+    assert json.loads((workdir / 'summary.json').read_text())['steps'] == 24

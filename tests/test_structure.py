@@ -1,0 +1,73 @@
+"""The laws of the house that a machine can hold: import direction, jax-free folders, no stray paths."""
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+PACKAGE = pathlib.Path(__file__).parent.parent / 'bertjax'
+
+# A folder or file may import from itself and from the levels below it.
+LEVELS = [
+    {'main'},
+    {'runs'},
+    {'train', 'tasks'},
+    {'losses', 'checkpoint', 'convert', 'recipe'},
+    {'data'},
+    {'corpus', 'model'},
+    {'text', 'parallel', 'optim', 'metrics', 'writers'},
+    {'config', 'errors', 'files'},
+]
+LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
+
+
+def imports(path: pathlib.Path) -> set[str]:
+    """Second components of the bertjax modules that a file imports: {'text', 'errors', ...}."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+        modules = []
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            modules = (
+                [f'{node.module}.{alias.name}' for alias in node.names] if node.module == 'bertjax' else [node.module]
+            )
+        found |= {module.split('.')[1] for module in modules if module.startswith('bertjax.')}
+    return found
+
+
+def part(path: pathlib.Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix('.py')
+
+
+def test_imports_go_one_way():
+    wrong = []
+    for path in PACKAGE.rglob('*.py'):
+        mine = part(path)
+        if mine == '__init__':
+            continue
+        wrong += [f'{mine}/{path.name} imports {other}' for other in imports(path) if LEVEL[other] < LEVEL[mine]]
+        wrong += [
+            f'{mine}/{path.name} imports its neighbour {other}'
+            for other in imports(path)
+            if other != mine and LEVEL[other] == LEVEL[mine] and {mine, other} <= {'train', 'tasks'}
+        ]
+    assert not wrong, wrong
+
+
+def test_text_corpus_metrics_and_data_do_not_need_jax():
+    modules = []
+    for folder in ('text', 'corpus', 'data'):
+        for path in sorted((PACKAGE / folder).glob('*.py')):
+            if path.stem not in ('__init__', 'loader'):
+                modules.append(f'bertjax.{folder}.{path.stem}')
+    program = 'import sys, importlib\n' + ''.join(f'importlib.import_module({name!r})\n' for name in modules)
+    program += 'assert "jax" not in sys.modules, "jax was imported"\n'
+    subprocess.run([sys.executable, '-c', program], check=True, cwd=PACKAGE.parent)
+
+
+def test_only_runs_see_the_config_dict():
+    allowed = {'runs', 'recipe', 'config', 'main'}
+    for path in PACKAGE.rglob('*.py'):
+        if part(path) not in allowed:
+            assert 'ml_collections' not in path.read_text(encoding='utf-8'), path
