@@ -70,6 +70,7 @@ class Checkpoints:
         """Removes what a killed process left half-written: folders without a seal, Orbax's temporary ones."""
         for path in self.directory.iterdir():
             if path.is_dir() and path.name != DAMAGED and not seals.is_sealed(path):
+                self._say(f'checkpoint {path.name} was never finished: it is removed')
                 shutil.rmtree(path)
 
     def latest(self) -> Saved | None:
@@ -150,5 +151,7 @@ class Checkpoints:
 
     def close(self) -> None:
         """Waits, then lets Orbax go."""
-        self.wait()
-        self._manager.close()
+        try:
+            self.wait()
+        finally:
+            self._manager.close()

@@ -1,5 +1,6 @@
 """What may change between a checkpoint and the run that continues it."""
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,8 +35,8 @@ def check_resume(saved: Mapping[str, Any], now: Mapping[str, Any], where: str) -
             place = f'the {name}' if key.startswith('fingerprints.') else f'config.{key}'
             raise UserError(
                 place,
-                f'{_short(new)}',
-                f'{_short(old)} as in the checkpoint in {where}',
+                _short(new, old),
+                f'{_short(old, new)} as in the checkpoint in {where}',
                 'restore the former value to continue, or start anew in another --workdir',
             )
         if not key.startswith(SILENT):
@@ -43,6 +44,12 @@ def check_resume(saved: Mapping[str, Any], now: Mapping[str, Any], where: str) -
     return changed
 
 
-def _short(value: Any) -> str:
+def _short(value: Any, other: Any) -> str:
+    """`value`, of a long one the part where it begins to differ from `other`."""
     text = str(value)
-    return text if len(text) <= 24 else f'{text[:16]}…'
+    if len(text) <= 24:
+        return text
+    alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(text, str(other), strict=False))
+    same = len(list(alike))
+    start = same if same >= 16 else 0
+    return ('…' if start else '') + text[start : start + 16] + ('…' if start + 16 < len(text) else '')

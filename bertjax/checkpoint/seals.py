@@ -6,7 +6,9 @@ when its seal exists, and as whole when every file still has the size and the ch
 
 import hashlib
 import json
+import math
 import pathlib
+from typing import Any
 
 from bertjax.files import write_atomic
 
@@ -28,7 +30,22 @@ def write_seal(step_dir: pathlib.Path, heldout_loss: float | None) -> None:
         path.relative_to(step_dir).as_posix(): {'bytes': path.stat().st_size, 'sha256': _digest(path)}
         for path in _files(step_dir)
     }
-    write_atomic(step_dir / SEAL, json.dumps({'heldout_loss': heldout_loss, 'files': files}, indent=1) + '\n')
+    loss = heldout_loss if heldout_loss is not None and math.isfinite(heldout_loss) else None
+    body = {'heldout_loss': loss, 'files': files}
+    write_atomic(step_dir / SEAL, json.dumps({**body, 'sha256': _own_digest(body)}, indent=1) + '\n')
+
+
+def _own_digest(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _read_seal(step_dir: pathlib.Path) -> dict[str, Any] | None:
+    """The seal, None where it is not as it was written: it has a checksum of its own."""
+    try:
+        seal = json.loads((step_dir / SEAL).read_text(encoding='utf-8'))
+        return seal if seal.pop('sha256') == _own_digest(seal) else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def is_sealed(step_dir: pathlib.Path) -> bool:
@@ -37,20 +54,17 @@ def is_sealed(step_dir: pathlib.Path) -> bool:
 
 
 def heldout_loss(step_dir: pathlib.Path) -> float | None:
-    """The held-out loss that the seal carries, None where none was measured or the seal cannot be read."""
-    try:
-        return json.loads((step_dir / SEAL).read_text(encoding='utf-8'))['heldout_loss']
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    """The held-out loss that the seal carries, None where none was measured (or not finite) or the seal is damaged."""
+    seal = _read_seal(step_dir)
+    return seal['heldout_loss'] if seal else None
 
 
 def damage(step_dir: pathlib.Path) -> str | None:
     """What is wrong with a sealed step, None when it is whole. Reads every byte."""
-    try:
-        sealed = json.loads((step_dir / SEAL).read_text(encoding='utf-8'))['files']
-    except (OSError, ValueError, KeyError, TypeError):
-        return f'its {SEAL} cannot be read'
-    for name, facts in sealed.items():
+    seal = _read_seal(step_dir)
+    if seal is None:
+        return f'its {SEAL} is not as it was written'
+    for name, facts in seal['files'].items():
         path = step_dir / name
         if not path.is_file():
             return f'{name} is missing'

@@ -1,0 +1,35 @@
+"""Checkpoints in a temporary folder."""
+
+import pytest
+from checkpoint_states import CONFIG, state_at
+
+from bertjax.checkpoint import Checkpoints, Position
+
+
+@pytest.fixture
+def open_checkpoints(tmp_path):
+    """open_checkpoints(keep=3) -> (Checkpoints in the same folder each time, list of what it says aloud)."""
+    opened = []
+
+    def make(keep=3):
+        said = []
+        opened.append(Checkpoints(tmp_path / 'checkpoints', keep=keep, say=said.append))
+        return opened[-1], said
+
+    yield make
+    for checkpoints in opened:
+        checkpoints.close()
+
+
+@pytest.fixture
+def saved_steps(open_checkpoints):
+    """saved_steps({step: held-out loss or None}, keep=3) saves these and closes."""
+
+    def save(losses, keep=3):
+        checkpoints, _ = open_checkpoints(keep)
+        for step, loss in losses.items():
+            checkpoints.save(state_at(step), Position(step, 0, 16 * step), CONFIG, loss)
+        checkpoints.close()
+        return checkpoints.directory
+
+    return save

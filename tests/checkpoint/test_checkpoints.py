@@ -1,0 +1,172 @@
+"""Saving, restoring, keeping: through real files."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from checkpoint_states import CONFIG, bits, mesh_of, state_at, template_on
+
+from bertjax.checkpoint import Position, seals
+from bertjax.errors import UserError
+
+
+@pytest.mark.parametrize('there', [{}, {'data': 8}, {'fsdp': 8}, {'fsdp': 4, 'tensor': 2}])
+def test_bits_survive_onto_any_mesh(open_checkpoints, there):
+    state = state_at(20, mesh_of(fsdp=2, tensor=2))
+    checkpoints, _ = open_checkpoints()
+    checkpoints.save(state, Position(20, 1, 320), CONFIG, 2.5)
+    checkpoints.close()
+    checkpoints, said = open_checkpoints()
+    saved = checkpoints.latest()
+    assert saved.position == Position(20, 1, 320)
+    assert saved.config == CONFIG
+    template = template_on(mesh_of(**there))
+    restored = checkpoints.restore(saved.position, template)
+    assert jax.tree.structure(restored) == jax.tree.structure(state)
+    assert bits(restored) == bits(state)
+    for x, wanted in zip(jax.tree.leaves(restored), jax.tree.leaves(template), strict=True):
+        assert x.dtype == wanted.dtype
+        assert x.sharding.is_equivalent_to(wanted.sharding, x.ndim)
+    assert not said
+
+
+def test_an_empty_folder_has_no_latest(open_checkpoints):
+    checkpoints, said = open_checkpoints()
+    assert checkpoints.latest() is None
+    assert checkpoints.steps() == []
+    assert not said
+
+
+def test_the_state_may_be_overwritten_when_save_returns(open_checkpoints):
+    """The next step donates the arrays while the save still writes."""
+    checkpoints, _ = open_checkpoints()
+    state = state_at(1)
+    expected = bits(state)
+    checkpoints.save(state, Position(1, 0, 16), CONFIG, None)
+    doubled = jax.jit(lambda tree: jax.tree.map(lambda x: x + x, tree), donate_argnums=0)(state)
+    jax.block_until_ready(doubled)
+    checkpoints.wait()
+    assert bits(checkpoints.restore(Position(1), template_on(mesh_of()))) == expected
+
+
+@pytest.mark.parametrize(
+    ('losses', 'keep', 'kept'),
+    [
+        ({1: None, 2: None, 3: None, 4: None}, 2, [3, 4]),
+        ({1: 3.0, 2: 1.0, 3: 2.0, 4: 2.5, 5: None}, 2, [2, 4, 5]),
+        ({1: 3.0, 2: 2.0, 3: 1.0}, 1, [3]),
+        ({1: 1.0, 2: 2.0, 3: None}, 1, [1, 3]),
+        ({1: float('nan'), 2: 2.0, 3: 3.0, 4: 3.0}, 1, [2, 4]),  # a loss that is not a number is never the best
+        ({1: 2.0, 2: 2.0, 3: 2.0}, 1, [3]),  # of equals the newest
+    ],
+)
+def test_the_newest_and_the_best_are_kept(saved_steps, open_checkpoints, losses, keep, kept):
+    saved_steps(losses, keep)
+    checkpoints, _ = open_checkpoints(keep)
+    assert checkpoints.steps() == kept
+    folders = [path.name for path in checkpoints.directory.iterdir() if path.is_dir()]
+    assert sorted(folders, key=int) == [str(step) for step in kept]
+
+
+def test_there_is_a_whole_checkpoint_at_every_moment(open_checkpoints, monkeypatch):
+    """Nothing is deleted before its successor is sealed, so a kill at any moment leaves one that is whole."""
+    checkpoints, _ = open_checkpoints(keep=1)
+    seen = []
+    delete, write_seal = checkpoints._manager.delete, seals.write_seal
+
+    def whole():
+        return [step for step in checkpoints.steps() if seals.damage(checkpoints.directory / str(step)) is None]
+
+    def noted(event, function):
+        def call(*args):
+            seen.append((event, whole()))
+            function(*args)
+            seen.append((f'{event} done', whole()))
+
+        return call
+
+    monkeypatch.setattr(checkpoints._manager, 'delete', noted('delete', delete))
+    monkeypatch.setattr(seals, 'write_seal', noted('seal', write_seal))
+    for step in (1, 2, 3):
+        checkpoints.save(state_at(step), Position(step), CONFIG, None)
+    checkpoints.wait()
+    assert seen == [
+        ('seal', []), ('seal done', [1]),
+        ('seal', [1]), ('seal done', [1, 2]), ('delete', [1, 2]), ('delete done', [2]),
+        ('seal', [2]), ('seal done', [2, 3]), ('delete', [2, 3]), ('delete done', [3]),
+    ]  # fmt: skip
+
+
+def test_a_step_that_is_there_is_left_alone(open_checkpoints):
+    checkpoints, _ = open_checkpoints()
+    first = state_at(5)
+    checkpoints.save(first, Position(5, 0, 80), CONFIG, None)
+    checkpoints.save(state_at(6), Position(5, 0, 80), CONFIG, None)
+    checkpoints.wait()
+    assert bits(checkpoints.restore(Position(5), template_on(mesh_of()))) == bits(first)
+
+
+@pytest.mark.parametrize('when', ['next save', 'close'])
+def test_what_went_wrong_behind_the_scenes_is_raised(open_checkpoints, monkeypatch, when):
+    checkpoints, _ = open_checkpoints()
+
+    def full(*args):
+        raise OSError(28, 'No space left on device')
+
+    with monkeypatch.context() as broken:
+        broken.setattr(seals, 'write_seal', full)
+        checkpoints.save(state_at(1), Position(1), CONFIG, None)
+        with pytest.raises(OSError, match='No space left'):
+            if when == 'close':
+                checkpoints.close()
+            else:
+                checkpoints.save(state_at(2), Position(2), CONFIG, None)
+    checkpoints.close()  # it was told once; closing again is quiet
+    again, said = open_checkpoints()
+    assert again.latest() is None
+    assert said == ['checkpoint 1 was never finished: it is removed']
+
+
+def test_what_a_killed_process_left_is_removed(saved_steps, open_checkpoints):
+    directory = saved_steps({1: None, 2: None})
+    (directory / '2' / seals.SEAL).unlink()  # killed before the seal
+    (directory / '3.orbax-checkpoint-tmp' / 'state').mkdir(parents=True)  # ... and while Orbax wrote
+    (directory / 'damaged' / '7').mkdir(parents=True)  # set aside by an earlier start, for a person to look at
+    checkpoints, said = open_checkpoints()
+    assert sorted(path.name for path in directory.iterdir()) == ['1', 'damaged']
+    assert 'checkpoint 2 was never finished: it is removed' in said
+    assert checkpoints.latest().position == Position(1, 0, 16)
+    checkpoints.save(state_at(2), Position(2), CONFIG, None)  # its place is free again
+    checkpoints.wait()
+    assert checkpoints.steps() == [1, 2]
+
+
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')  # Orbax drops what it had begun
+def test_position_and_config_are_read_without_the_arrays(saved_steps, open_checkpoints):
+    """A config that is refused must not depend on shapes that fit."""
+    directory = saved_steps({3: 1.5})
+    assert seals.heldout_loss(directory / '3') == 1.5
+    checkpoints, _ = open_checkpoints()
+    assert checkpoints.latest().position == Position(3, 0, 48)
+    template = template_on(mesh_of())
+    template['params']['bias'] = jax.ShapeDtypeStruct((9,), jnp.float32, sharding=template['params']['bias'].sharding)
+    with pytest.raises(ValueError, match=r'shape|Shape'):
+        checkpoints.restore(Position(3), template)
+
+
+def test_keeping_none_is_refused(open_checkpoints):
+    with pytest.raises(UserError, match=r'config\.checkpoint_keep'):
+        open_checkpoints(keep=0)
+
+
+def test_the_seal_names_every_file(saved_steps):
+    directory = saved_steps({1: 2.0}) / '1'
+    seal = json.loads((directory / seals.SEAL).read_text())
+    files = {path.relative_to(directory).as_posix() for path in directory.rglob('*') if path.is_file()}
+    assert set(seal['files']) == files - {seals.SEAL}
+    assert any(name.startswith('state/') for name in files)
+    assert any(name.startswith('position/') for name in files)
+    assert seal['heldout_loss'] == 2.0
+    assert np.isfinite(seal['heldout_loss'])

@@ -1,0 +1,122 @@
+"""Damaged checkpoints are found out, said aloud, and the one before is used."""
+
+import json
+
+import numpy as np
+import pytest
+from checkpoint_states import bits, mesh_of, state_at, template_on
+
+from bertjax.checkpoint import Position, seals
+from bertjax.errors import UserError
+
+
+def largest(directory):
+    return max((path for path in directory.rglob('*') if path.is_file()), key=lambda path: path.stat().st_size)
+
+
+def flip_bit(path, byte=None, bit=3):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 if byte is None else byte] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def in_state(damage):
+    return lambda directory: damage(largest(directory / 'state'))
+
+
+DAMAGES = {
+    'one bit of an array': (in_state(flip_bit), 'another checksum'),
+    'a truncated file': (in_state(truncate), 'bytes instead of'),
+    'an emptied file': (in_state(lambda path: path.write_bytes(b'')), '0 bytes instead of'),
+    'a missing file': (in_state(lambda path: path.unlink()), 'is missing'),
+    'one bit of the position': (lambda directory: flip_bit(largest(directory / 'position')), 'another checksum'),
+    'a seal that is no JSON': (lambda directory: (directory / seals.SEAL).write_bytes(b'\xff{'), 'as it was written'),
+    'an empty seal': (lambda directory: (directory / seals.SEAL).write_bytes(b''), 'as it was written'),
+    'a seal of another form': (lambda directory: (directory / seals.SEAL).write_text('[1]'), 'as it was written'),
+}
+
+
+@pytest.mark.parametrize('kind', DAMAGES)
+def test_the_one_before_is_used(saved_steps, open_checkpoints, kind):
+    damage, reason = DAMAGES[kind]
+    directory = saved_steps({10: 1.0, 20: 2.0})
+    damage(directory / '20')
+    checkpoints, said = open_checkpoints()
+    saved = checkpoints.latest()
+    assert saved.position == Position(10, 0, 160)
+    (line,) = said
+    assert line.startswith('checkpoint 20 is damaged (')
+    assert reason in line
+    assert (directory / 'damaged' / '20').is_dir()
+    assert checkpoints.steps() == [10]
+    assert bits(checkpoints.restore(saved.position, template_on(mesh_of()))) == bits(state_at(10))
+    # The run comes by step 20 again and saves it in the same place.
+    checkpoints.save(state_at(20), Position(20, 0, 320), {}, None)
+    checkpoints.close()
+    again, said = open_checkpoints()
+    assert again.latest().position == Position(20, 0, 320)
+    assert not said
+
+
+def test_damage_twice_in_the_same_place(saved_steps, open_checkpoints):
+    directory = saved_steps({10: None, 20: None})
+    for _ in range(2):
+        in_state(flip_bit)(directory / '20')
+        checkpoints, said = open_checkpoints()
+        assert checkpoints.latest().position.step == 10
+        assert len(said) == 1
+        checkpoints.save(state_at(20), Position(20, 0, 320), {}, None)
+        checkpoints.close()
+    assert (directory / 'damaged' / '20').is_dir()
+
+
+def test_all_damaged_is_the_users_to_decide(saved_steps, open_checkpoints):
+    directory = saved_steps({10: None, 20: None, 30: None})
+    for step in (10, 20, 30):
+        in_state(flip_bit)(directory / str(step))
+    checkpoints, said = open_checkpoints()
+    with pytest.raises(UserError, match=r'3 checkpoint\(s\), all damaged.*--workdir'):
+        checkpoints.latest()
+    assert [line.split()[1] for line in said] == ['30', '20', '10']
+    assert sorted(path.name for path in (directory / 'damaged').iterdir()) == ['10', '20', '30']
+
+
+def test_an_older_damaged_one_does_not_disturb(saved_steps, open_checkpoints):
+    directory = saved_steps({10: None, 20: None})
+    in_state(flip_bit)(directory / '10')
+    checkpoints, said = open_checkpoints()
+    assert checkpoints.latest().position.step == 20
+    assert not said
+
+
+def test_any_flipped_bit_anywhere_is_found(saved_steps):
+    """Every file of a checkpoint, at several random places each; the seal itself at many."""
+    directory = saved_steps({1: 1.25}) / '1'
+    assert seals.damage(directory) is None
+    rng = np.random.default_rng(0)
+    files = [path for path in directory.rglob('*') if path.is_file() and path.stat().st_size]
+    assert len(files) > 5
+    for path in files:
+        original = path.read_bytes()
+        places = rng.integers(0, len(original), 400 if path.name == seals.SEAL else 5)
+        before = json.loads(original) if path.name == seals.SEAL else None
+        for place in places:
+            flip_bit(path, place, int(rng.integers(8)))
+            if seals.damage(directory) is None:
+                # Of the seal, only what no reader sees may differ: a blank that became another one.
+                assert path.name == seals.SEAL
+                assert json.loads(path.read_bytes()) == before
+        path.write_bytes(original)
+    assert seals.damage(directory) is None
+
+
+def test_the_loss_of_a_seal_that_was_touched_is_not_believed(saved_steps):
+    directory = saved_steps({1: 2.25}) / '1'
+    seal = directory / seals.SEAL
+    seal.write_text(seal.read_text().replace('2.25', '0.25'))
+    assert seals.heldout_loss(directory) is None
+    assert seals.damage(directory) is not None
