@@ -40,7 +40,7 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     config.corpus = 'pydoc:'
     config.corpus_options = ConfigDict(
         {
-            'format': 'auto',  # or text, files, jsonl, wikiextractor, tfds
+            'format': 'auto',  # or text, files, jsonl, wikiextractor
             'text_key': 'text',  # field of JSON lines, feature of a tfds dataset
             'strict': False,  # stop at the first broken document instead of dropping and counting it
             'split_sentences': True,  # False: each line is a sentence already

@@ -5,7 +5,11 @@ import pathlib
 
 # Before jax is imported anywhere: the tests need a mesh of several devices, and never another platform than CPU.
 os.environ['JAX_PLATFORMS'] = 'cpu'
-os.environ.setdefault('XLA_FLAGS', '--xla_force_host_platform_device_count=8')
+# Small models spend their time in the compiler: its cheaper half is enough for them.
+os.environ['XLA_FLAGS'] = (
+    '--xla_force_host_platform_device_count=8 '
+    '--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true'
+)
 
 import pytest
 

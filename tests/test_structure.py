@@ -29,9 +29,8 @@ def imports(path: pathlib.Path) -> set[str]:
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            modules = (
-                [f'{node.module}.{alias.name}' for alias in node.names] if node.module == 'bertjax' else [node.module]
-            )
+            names = [f'{node.module}.{alias.name}' for alias in node.names]
+            modules = names if node.module == 'bertjax' else [node.module]
         found |= {module.split('.')[1] for module in modules if module.startswith('bertjax.')}
     return found
 
