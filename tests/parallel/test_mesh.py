@@ -1,0 +1,72 @@
+"""The mesh's sizes, and what is said of sizes that do not fit."""
+
+import jax
+import pytest
+from jax.sharding import AxisType, PartitionSpec
+from ml_collections import ConfigDict
+
+from bertjax.errors import UserError
+from bertjax.parallel.mesh import make_mesh, mesh_shape
+from bertjax.parallel.partition import batch_sharding, replicated
+from bertjax.recipe import pretraining_config
+from bertjax.runs import _settings as settings
+
+
+@pytest.mark.parametrize(
+    ('sizes', 'devices', 'shape'),
+    [
+        ((-1, 1, 1), 1, (1, 1, 1)),
+        ((-1, 1, 1), 8, (8, 1, 1)),
+        ((1, -1, 1), 8, (1, 8, 1)),
+        ((-1, 4, 2), 16, (2, 4, 2)),
+        ((2, 2, -1), 8, (2, 2, 2)),
+        ((4, 2, 1), 8, (4, 2, 1)),
+        ((2, 4, -1), 8, (2, 4, 1)),
+    ],
+)
+def test_sizes_and_the_axis_that_takes_the_rest(sizes, devices, shape):
+    assert mesh_shape(dict(zip(('data', 'fsdp', 'tensor'), sizes, strict=True)), devices) == shape
+
+
+@pytest.mark.parametrize(
+    'sizes',
+    [(1, 1, 1), (3, 1, 1), (-1, 3, 1), (16, 1, 1), (-1, -1, 1), (0, 1, 8), (-2, 1, 1), (-8, -1, 1), (-1, 16, 1)],
+)
+def test_sizes_that_do_not_fit_are_shown_with_the_number_of_devices(sizes):
+    axes = dict(zip(('data', 'fsdp', 'tensor'), sizes, strict=True))
+    with pytest.raises(UserError) as error:
+        mesh_shape(axes, 8)
+    assert error.value.where == 'config.mesh'
+    assert f'data={sizes[0]} x fsdp={sizes[1]} x tensor={sizes[2]}' in error.value.found
+    assert 'the product is 8' in error.value.mend
+
+
+def test_the_mesh_has_named_axes_of_type_auto():
+    mesh = make_mesh(ConfigDict({'data': 2, 'fsdp': 2, 'tensor': -1}))
+    assert dict(mesh.shape) == {'data': 2, 'fsdp': 2, 'tensor': 2}
+    assert set(mesh.axis_types) == {AxisType.Auto}
+    assert mesh.devices.ravel().tolist() == jax.devices()
+    assert dict(make_mesh({'data': -1, 'fsdp': 1, 'tensor': 1}, jax.devices()[:3]).shape)['data'] == 3
+
+
+def test_rows_lie_over_data_and_fsdp():
+    mesh = make_mesh({'data': 2, 'fsdp': 2, 'tensor': 2})
+    assert batch_sharding(mesh).spec == PartitionSpec(('data', 'fsdp'))
+    assert batch_sharding(mesh).shard_shape((16, 5)) == (4, 5)
+    assert replicated(mesh).shard_shape((16, 5)) == (16, 5)
+
+
+@pytest.mark.parametrize(
+    ('batch_size', 'accumulate', 'shards', 'try_instead'),
+    [(12, 1, 8, 8), (30, 2, 8, 16), (16, 4, 8, 32), (4, 1, 8, 8)],
+)
+def test_a_batch_that_does_not_divide_is_refused_with_one_that_does(batch_size, accumulate, shards, try_instead):
+    config = pretraining_config('tiny', batch_size=batch_size, accumulate=accumulate)
+    (phase,) = settings.phases(config, 100)
+    with pytest.raises(UserError) as error:
+        settings.check_rows(phase, shards)
+    assert error.value.where == 'config.batch_size'
+    assert error.value.mend == f'try {try_instead}'
+    config.batch_size = try_instead
+    (phase,) = settings.phases(config, 100)
+    settings.check_rows(phase, shards)
