@@ -63,7 +63,8 @@ def train(
       stopwatch: measures the steps; evaluation and saving are left out.
       save: starts to save (state, position, held-out loss at this very step or None).
       eval_every: steps between evaluations (0: only at the start and the end).
-      checkpoint_every: steps between checkpoints (0: only at the end).
+      checkpoint_every: steps between checkpoints (0: only at the end). One that falls on a step that was not finite is
+        left out.
       interrupted: whether somebody asked to stop.
 
     Returns:
@@ -78,7 +79,6 @@ def train(
     def evaluate(phase: Phase) -> float | None:
         if phase.evaluator is None:
             return None
-        recorder.drain()
         return recorder.evaluation(position, phase.evaluator.run(state.params))
 
     for phase in phases:
@@ -104,19 +104,25 @@ def train(
                 position = Position(position.step + 1, phase.number, batch.first + batch.count)
                 recorder.step(position, batch, metrics, got - asked)
 
+                last, stop = position.step == total, interrupted()
+                must_evaluate = last or _due(position.step, eval_every)
+                may_save = _due(position.step, checkpoint_every)
+                if not (last or stop or must_evaluate or may_save):
+                    continue
+                recorder.drain()  # waits for the devices: that time belongs to training
                 paused = time.perf_counter()
-                heldout_loss = None
-                if position.step == total or (eval_every and position.step % eval_every == 0):
-                    heldout_loss = evaluate(phase)
-                stop = interrupted()
-                if stop or position.step == total or (checkpoint_every and position.step % checkpoint_every == 0):
-                    recorder.drain()
+                heldout_loss = evaluate(phase) if must_evaluate else None
+                # After a step that was not finite the parameters are suspect, and what they would displace is not.
+                if last or stop or (may_save and not recorder.skipped_in_row):
                     save(state, position, heldout_loss)
-                if stop and position.step < total:
+                if stop and not last:
                     raise PreemptedError(f'stopped at step {position.step} as asked; the same command continues there')
-                if heldout_loss is not None:
-                    stopwatch.pause(time.perf_counter() - paused)
+                stopwatch.pause(time.perf_counter() - paused)
         finally:
             batches.close()
-        recorder.drain()
+        recorder.end_phase()
     return state
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0

@@ -41,6 +41,8 @@ class Recorder:
         self._unread: collections.deque = collections.deque()
         self._sums: dict[str, tuple[float, float]] = {}
         self._tokens = 0.0
+        self._pending: tuple[Position, Mapping[str, float]] | None = None  # the last step, where no row has it yet
+        self.skipped_in_row = 0  # at the last step that was read
 
     def forget_after(self, step: int) -> None:
         """Cuts what an earlier process wrote beyond the checkpoint that the run continues from."""
@@ -64,25 +66,33 @@ class Recorder:
         while self._unread:
             self._read()
 
+    def end_phase(self) -> None:
+        """Reads what is left and gives the steps since the last row a row of their own: no row spans two phases."""
+        self.drain()
+        if self._pending:
+            self._write_train_row(*self._pending)
+
     def _read(self) -> None:
         position, metrics = self._unread.popleft()
         metrics = jax.device_get(metrics)
         scalars = {name: value.item() for name, value in metrics['scalars'].items()}
-        if scalars['skipped_in_row'] >= STOP_AFTER_SKIPPED:
+        self.skipped_in_row = scalars['skipped_in_row']
+        if self.skipped_in_row >= STOP_AFTER_SKIPPED:
             raise NonFiniteError(_non_finite_message(position, scalars))
-        if scalars['skipped_in_row']:
+        if self.skipped_in_row:
             self._console.say(f'step {position.step}: loss or gradient not finite, the update is skipped')
         else:
             self._sums = add_sums([self._sums, metrics['sums']])
         self._tokens += scalars.pop('tokens')
         scalars.pop('skipped_in_row')
+        self._pending = (position, scalars)
         if position.step % self._log_every == 0 or position.step == self._total:
             self._write_train_row(position, scalars)
 
     def _write_train_row(self, position: Position, scalars: Mapping[str, float]) -> None:
         rates = self._stopwatch.lap(self._tokens)
         self._write('train', position, {**pretraining_values(self._sums), **scalars, **rates, **memory()})
-        self._sums, self._tokens = {}, 0.0
+        self._sums, self._tokens, self._pending = {}, 0.0, None
 
     def evaluation(self, position: Position, sums: Mapping[str, tuple[float, float]]) -> float | None:
         """Writes a held-out row; returns its loss."""

@@ -33,7 +33,8 @@ def make_train_step(
     the batch alone, so that with `accumulate` = A the batch is worked through in A parts whose gradients simply add:
     the same numbers (but for dropout) in a fraction of the memory.
 
-    A step whose loss or gradient norm is not finite changes nothing but `step` and the counters of skipped steps.
+    A step whose loss, gradient norm or update norm is not finite changes nothing but `step` and the counters of
+    skipped steps.
 
     Args:
       model: a BertForPreTraining.
@@ -76,11 +77,12 @@ def make_train_step(
         # The key is made here and not captured: a captured array would bind the step to the devices of this process.
         key = jax.random.fold_in(jax.random.key(dropout_seed, impl=rng_impl), state.step)
         loss, sums, grads = gradients(state.params, batch, key)
-        grad_norm = optax.global_norm(grads)
-        finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+        grad_norm = optax.tree.norm(grads)
         direction, opt_state = optimizer.update(grads, state.opt_state, state.params)
         rate = schedule(state.step - first_step)
         updates = jax.tree.map(lambda u: -rate * u, direction)
+        update_norm = optax.tree.norm(updates)
+        finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm) & jnp.isfinite(update_norm)
         params = optax.apply_updates(state.params, updates)
         keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)  # noqa: E731
         new_state = TrainState(
@@ -92,8 +94,8 @@ def make_train_step(
         )
         scalars = {
             'grad_norm': grad_norm,
-            'param_norm': optax.global_norm(new_state.params),
-            'update_norm': jnp.where(finite, optax.global_norm(updates), 0.0),
+            'param_norm': optax.tree.norm(new_state.params),
+            'update_norm': jnp.where(finite, update_norm, 0.0),
             'learning_rate': rate,
             'skipped': new_state.skipped,
             'skipped_in_row': new_state.skipped_in_row,

@@ -1,0 +1,264 @@
+"""The train step: what it computes, what it reports, and what it does with numbers that are not finite."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from train_fakes import B, P, RandomExamples, Run, host, loss_of, tiny_config
+
+from bertjax.losses import pretraining_losses
+from bertjax.model.config import BertConfig
+from bertjax.optim.optimizers import make_optimizer
+from bertjax.optim.schedules import make_schedule
+from bertjax.train.state import make_init, model_inputs
+from bertjax.train.step import make_train_step
+
+
+def assert_bits_equal(a, b):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        assert x.dtype == y.dtype
+        assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
+
+
+def norm(tree):
+    return np.sqrt(sum(np.square(np.asarray(x, np.float64)).sum() for x in jax.tree.leaves(tree)))
+
+
+def unequal_batch(run):
+    """The rows that fall into part 0 of 4 (rows 0, 4, 8, ...) have one mask in all, those of part 3 all of theirs;
+    the pairs of part 1 weigh nothing."""
+    rows = RandomExamples(seed=9).batch(np.arange(B))
+    weights, part = rows['masked_weights'], np.arange(B) % 4
+    weights[:] = 0
+    weights[0, 0] = 1
+    weights[part == 1, :2] = 1
+    weights[part == 3] = 1
+    rows['masked_positions'][part == 3] = np.arange(1, P + 1)
+    rows['masked_ids'][part == 3] = 50
+    rows['nsp_weights'][part == 1] = 0
+    return run.put(rows)
+
+
+@pytest.fixture(scope='module')
+def learned(plain_run, fresh):
+    """A state whose moments are not zero, and its step: 3."""
+    return host(plain_run.steps(plain_run.place(fresh), 0, 3)[0])
+
+
+@pytest.fixture(scope='module')
+def grads(plain_run, learned):
+    """Of the sum of the two mean losses of batch 3 at `learned`, written without the train step."""
+    batch = plain_run.batch(3)
+
+    def objective(params):
+        outputs = plain_run.training.model.apply({'params': params}, **model_inputs(batch), deterministic=True)
+        sums = pretraining_losses(outputs, batch)
+        return sums['mlm_loss'][0] / sums['mlm_loss'][1] + sums['nsp_loss'][0] / sums['nsp_loss'][1]
+
+    return host(jax.jit(jax.grad(objective))(learned.params))
+
+
+def test_accumulation_equals_the_large_batch(plain_run, accumulating_run, learned):
+    results = {}
+    for name, run in (('whole', plain_run), ('parts', accumulating_run)):
+        state, metrics = run.compiled(run.place(learned), unequal_batch(run))
+        results[name] = host(state), host(metrics)
+    (whole, one), (parts, four) = results['whole'], results['parts']
+    for name, (value, weight) in one['sums'].items():
+        np.testing.assert_allclose(four['sums'][name][0], value, rtol=2e-6, err_msg=name)
+        assert four['sums'][name][1] == weight
+    assert one['sums']['mlm_loss'][1] == 1 + 8 + 16
+    assert one['sums']['nsp_loss'][1] == 12
+    for name in ('grad_norm', 'update_norm', 'param_norm', 'learning_rate', 'tokens'):
+        np.testing.assert_allclose(four['scalars'][name], one['scalars'][name], rtol=1e-5, err_msg=name)
+    for x, y in zip(jax.tree.leaves(parts.params), jax.tree.leaves(whole.params), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-6, rtol=0)
+    assert int(parts.opt_state[1].count) == int(whole.opt_state[1].count) == 4
+
+
+def test_the_norms_that_are_reported(plain_run, learned, grads):
+    batch = plain_run.batch(3)
+    new, metrics = plain_run.compiled(plain_run.place(learned), batch)
+    scalars = host(metrics)['scalars']
+    np.testing.assert_allclose(scalars['grad_norm'], norm(grads), rtol=1e-5)
+    assert scalars['grad_norm'] > 1  # before clipping
+    np.testing.assert_allclose(scalars['param_norm'], norm(new.params), rtol=1e-6)
+    moved = jax.tree.map(lambda n, o: np.asarray(n, np.float64) - o, host(new.params), learned.params)
+    np.testing.assert_allclose(scalars['update_norm'], norm(moved), rtol=1e-4)
+    assert scalars['tokens'] == batch['attention_mask'].sum()
+    assert loss_of(metrics) > 0
+    assert {name: x.dtype for name, x in scalars.items()} == {
+        'grad_norm': np.float32, 'param_norm': np.float32, 'update_norm': np.float32, 'learning_rate': np.float32,
+        'skipped': np.int32, 'skipped_in_row': np.int32, 'tokens': np.int32,
+    }  # fmt: skip
+
+
+def test_the_moments_come_from_the_clipped_gradient(plain_run, learned, grads):
+    new, _ = plain_run.compiled(plain_run.place(learned), plain_run.batch(3))
+    factor = 1 / norm(grads)
+    assert factor < 1
+    old = jax.tree.leaves(learned.opt_state[1].mu)
+    for mu, m, g in zip(jax.tree.leaves(new.opt_state[1].mu), old, jax.tree.leaves(grads), strict=True):
+        np.testing.assert_allclose(mu, 0.9 * m + 0.1 * factor * g, rtol=1e-3, atol=1e-7)
+
+
+def test_the_learning_rate_that_is_logged_is_the_one_that_was_used(plain_run, fresh):
+    """Warm-up over 50 steps to 1e-2: the first update has rate 0 and moves nothing, the second 1/50 of the peak."""
+    state, (first,) = plain_run.steps(plain_run.place(fresh), 0, 1)
+    assert first['scalars']['learning_rate'] == 0
+    assert first['scalars']['update_norm'] == 0
+    assert_bits_equal(host(state.params), fresh.params)
+    assert int(state.step) == int(state.opt_state[1].count) == 1
+    _, (second, third) = plain_run.steps(state, 1, 2)
+    np.testing.assert_allclose(second['scalars']['learning_rate'], 1e-2 / 50, rtol=1e-6)
+    np.testing.assert_allclose(third['scalars']['learning_rate'], 2e-2 / 50, rtol=1e-6)
+    assert second['scalars']['update_norm'] > 0
+
+
+def test_a_batch_that_comes_again_and_again_is_learned(plain_run, fresh):
+    state, batch, losses = plain_run.place(fresh), plain_run.batch(0), []
+    for _ in range(50):
+        state, metrics = plain_run.compiled(state, batch)
+        losses.append(loss_of(metrics))
+    assert losses[0] > np.log(200)
+    assert losses[-1] < 0.5 * losses[0]
+
+
+class Toy(nn.Module):
+    """Logits that are parameters: the smallest model that the train step takes."""
+
+    config: BertConfig = BertConfig()
+
+    @nn.compact
+    def __call__(self, input_ids, segment_ids, attention_mask, masked_positions, *, deterministic):
+        kernel = self.param('kernel', nn.initializers.normal(), (8,))
+        return {'mlm_logits': jnp.broadcast_to(kernel, (*masked_positions.shape, 8))}
+
+
+def toy_step(steps, rate, first_step=0):
+    """The metrics of the step with this number of a toy run, and its states before and after."""
+    rows = {name: jnp.asarray(x) % 8 for name, x in RandomExamples().batch(np.arange(4)).items()}
+    optimizer = make_optimizer('adamw', b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.0, clip_norm=0.0)
+    init = make_init(Toy(), optimizer, rows)
+    schedule = make_schedule('linear', peak=rate, steps=100, warmup_fraction=0.5)
+    step = make_train_step(
+        Toy(), optimizer, schedule, first_step=first_step, accumulate=1, dropout_seed=0, rng_impl='threefry2x32'
+    )
+    before = init(jax.random.key(0)).replace(step=jnp.int32(steps))
+    after, metrics = jax.jit(step)(before, rows)
+    return before, after, host(metrics['scalars'])
+
+
+def test_the_rate_counts_from_the_start_of_the_phase():
+    _, after, scalars = toy_step(1005, rate=1e-2, first_step=1000)
+    np.testing.assert_allclose(scalars['learning_rate'], 1e-2 * 5 / 50, rtol=1e-6)
+    assert int(after.step) == 1006
+
+
+def test_an_update_that_overflows_is_skipped():
+    """Loss and gradient are finite; the square of the update's norm is more than a float32 holds."""
+    before, after, scalars = toy_step(10, rate=1e30)
+    assert 0 < scalars['grad_norm'] < 10
+    assert_bits_equal(after.params, before.params)
+    assert (int(after.skipped), int(after.opt_state[1].count)) == (1, 0)
+    _, after, _ = toy_step(10, rate=1e-2)  # the same with a rate that makes sense
+    assert (int(after.skipped), int(after.opt_state[1].count)) == (0, 1)
+
+
+def poisoned(state):
+    """One NaN in one parameter."""
+    params = jax.tree.map(np.array, state.params)
+    params['mlm']['dense']['kernel'][0, 0] = np.nan
+    return state.replace(params=params)
+
+
+def huge(state):
+    """A finite loss whose gradient overflows when it is squared for its norm."""
+    params = jax.tree.map(np.array, state.params)
+    params['mlm']['norm']['scale'][:] = 1e25
+    return state.replace(params=params)
+
+
+@pytest.mark.parametrize('which', ['plain_run', 'accumulating_run'])
+@pytest.mark.parametrize('break_it', [poisoned, huge])
+def test_a_step_that_is_not_finite_changes_only_step_and_counters(request, learned, which, break_it):
+    run = request.getfixturevalue(which)
+    broken = break_it(learned)
+    finite_loss = break_it is huge
+    state = run.place(broken)
+    for i in range(1, 4):
+        state, metrics = run.compiled(state, run.batch(i))
+        now = host(state)
+        assert_bits_equal(now.params, broken.params)
+        assert_bits_equal(now.opt_state, broken.opt_state)
+        assert int(now.opt_state[1].count) == 3
+        assert (int(now.step), int(now.skipped), int(now.skipped_in_row)) == (3 + i, i, i)
+        assert metrics['scalars']['update_norm'] == 0
+        assert np.isfinite(loss_of(metrics)) == finite_loss
+        assert (metrics['scalars']['skipped'], metrics['scalars']['skipped_in_row']) == (i, i)
+
+
+def test_after_a_skipped_step_training_goes_on(plain_run, learned):
+    state, _ = plain_run.compiled(plain_run.place(poisoned(learned)), plain_run.batch(3))
+    assert int(state.skipped_in_row) == 1
+    healed = plain_run.place(host(state).replace(params=learned.params))
+    state, metrics = plain_run.compiled(healed, plain_run.batch(4))
+    assert (int(state.step), int(state.skipped), int(state.skipped_in_row)) == (5, 1, 0)
+    assert int(state.opt_state[1].count) == 4  # of the updates that were applied
+    assert metrics['scalars']['update_norm'] > 0
+    # The rate follows the step, not the count of updates.
+    np.testing.assert_allclose(metrics['scalars']['learning_rate'], 1e-2 * 4 / 50, rtol=1e-6)
+
+
+def test_a_batch_without_any_weight_is_no_division_by_zero(plain_run, learned):
+    rows = RandomExamples().batch(np.arange(B))
+    rows['masked_weights'][:] = 0
+    rows['nsp_weights'][:] = 0
+    state, metrics = plain_run.compiled(plain_run.place(learned), plain_run.put(rows))
+    assert int(state.skipped) == 0
+    assert metrics['scalars']['grad_norm'] == 0
+    assert metrics['sums']['mlm_loss'] == (0, 0)
+
+
+def test_dropout_depends_on_the_step_and_on_nothing_else(dropout_run, fresh):
+    batch = dropout_run.batch(0)
+
+    def loss_at(step):
+        _, metrics = dropout_run.compiled(dropout_run.place(fresh.replace(step=np.int32(step))), batch)
+        return loss_of(metrics)
+
+    losses = [loss_at(step) for step in (0, 1, 2, 0)]
+    assert losses[0] == losses[3]
+    assert len(set(losses[:3])) == 3
+
+
+def test_the_same_seed_gives_the_same_bits(dropout_run, fresh):
+    states = [host(dropout_run.steps(dropout_run.place(fresh), 0, 3)[0]) for _ in range(2)]
+    assert_bits_equal(*states)
+
+
+def test_bfloat16_computes_and_float32_is_kept(dropout_run, fresh):
+    run = Run(tiny_config(model={'dtype': 'bfloat16'}, accumulate=2))
+    state, rows = run.steps(run.place(fresh), 0, 3)
+    floating = [x for x in jax.tree.leaves(state) if jnp.issubdtype(x.dtype, jnp.floating)]
+    assert len(floating) > 60
+    assert {x.dtype for x in floating} == {np.dtype(np.float32)}
+    assert {x.dtype for pair in rows[0]['sums'].values() for x in pair} == {np.dtype(np.float32)}
+    assert rows[0]['scalars']['grad_norm'].dtype == np.float32
+    assert 'bf16' in run.compiled.as_text()
+    assert 'bf16' not in dropout_run.compiled.as_text()
+    # Weights are counts, and exact. The loss differs from float32's by rounding, and by other dropout in the parts.
+    full = dropout_run.steps(dropout_run.place(fresh), 0, 1)[1][0]
+    assert rows[0]['sums']['mlm_loss'][1] == full['sums']['mlm_loss'][1]
+    np.testing.assert_allclose(loss_of(rows[0]), loss_of(full), rtol=2e-2)
+
+
+def test_resetting_the_optimizer_keeps_all_else(plain_run, learned):
+    """By runs._training, as a phase with reset_optimizer begins."""
+    state = host(plain_run.training.reset_optimizer(plain_run.place(learned)))
+    assert_bits_equal(state.params, learned.params)
+    assert int(state.step) == 3
+    assert norm(learned.opt_state[1].mu) > 0
+    assert norm(state.opt_state[1].mu) == norm(state.opt_state[1].nu) == int(state.opt_state[1].count) == 0

@@ -1,0 +1,152 @@
+"""The real train step on eight devices: the losses of one device, the shardings and the collectives that are meant."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+from train_fakes import MESH_RECIPE, NO_DROPOUT, B, RandomExamples, Run, host, loss_of, tiny_config
+
+from bertjax.optim.masks import path_names
+
+MESHES = {
+    'data=8': {'data': 8},
+    'fsdp=8': {'data': 1, 'fsdp': 8},
+    'fsdp=4 x tensor=2': {'data': 1, 'fsdp': 4, 'tensor': 2},
+}
+STEPS = 10
+
+
+@pytest.fixture(scope='module')
+def alone(dropout_run, fresh):
+    """Metrics of the steps on one device."""
+    return dropout_run.steps(dropout_run.place(fresh), 0, STEPS)[1]
+
+
+@pytest.fixture(scope='module', params=MESHES)
+def spread(request):
+    """(mesh, run, first state on the host, rows of metrics, last state on the mesh)."""
+    run = Run(tiny_config(mesh=MESHES[request.param], **MESH_RECIPE))
+    assert run.mesh.size == 8
+    state = run.init()
+    first = host(state)
+    state, rows = run.steps(state, 0, STEPS)
+    return request.param, run, first, rows, state
+
+
+def test_the_losses_of_one_device_with_dropout(alone, spread):
+    _, _, _, rows, _ = spread
+    assert [float(row['sums']['mlm_loss'][1]) for row in rows] == [float(row['sums']['mlm_loss'][1]) for row in alone]
+    for row, wanted in zip(rows, alone, strict=True):
+        np.testing.assert_allclose(loss_of(row), loss_of(wanted), rtol=1e-5)
+        for name in ('mlm_loss', 'nsp_loss'):
+            np.testing.assert_allclose(row['sums'][name][0], wanted['sums'][name][0], rtol=1e-5)
+        for name in ('grad_norm', 'param_norm'):
+            np.testing.assert_allclose(row['scalars'][name], wanted['scalars'][name], rtol=1e-4, err_msg=name)
+    # Equality would say little of a run that stands still.
+    assert abs(loss_of(rows[-1]) - loss_of(rows[0])) > 0.01
+    assert rows[-1]['scalars']['update_norm'] > 1e-2
+
+
+def test_the_first_state_does_not_depend_on_the_mesh(fresh, spread):
+    for x, y in zip(jax.tree.leaves(spread[2]), jax.tree.leaves(fresh), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+# Mesh axes of the parameters that are split at all (all else lies whole on every device), without the layers' axis.
+SPLIT = {
+    'token/embedding': ('tensor', 'fsdp'),
+    'position/embedding': (None, 'fsdp'),
+    'segment/embedding': (None, 'fsdp'),
+    'query/kernel': ('fsdp', 'tensor', None),
+    'key/kernel': ('fsdp', 'tensor', None),
+    'value/kernel': ('fsdp', 'tensor', None),
+    'query/bias': ('tensor', None),
+    'key/bias': ('tensor', None),
+    'value/bias': ('tensor', None),
+    'attention/output/kernel': ('tensor', None, 'fsdp'),
+    'up/kernel': ('fsdp', 'tensor'),
+    'up/bias': ('tensor',),
+    'down/kernel': ('tensor', 'fsdp'),
+    'dense/kernel': ('fsdp', None),
+    'pooler/kernel': ('fsdp', None),
+    'nsp/kernel': ('fsdp', None),
+    'mlm/bias': ('tensor',),
+}
+
+
+def expected_shard(name, shape, mesh):
+    axes = next((axes for ending, axes in SPLIT.items() if name.endswith(ending)), ())
+    if 'layers' in name.split('/') and axes:
+        axes = (None, *axes)
+    sizes = [mesh.shape[axis] if axis else 1 for axis in (*axes, *[None] * (len(shape) - len(axes)))]
+    return tuple(n // size for n, size in zip(shape, sizes, strict=True))
+
+
+def test_parameters_and_moments_lie_as_the_table_says(spread):
+    _, run, _, _, state = spread
+    split = set()
+    for tree in (state.params, state.opt_state[1].mu, state.opt_state[1].nu):
+        leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+        assert len(leaves) == 30
+        for path, x in leaves:
+            name = '/'.join(path_names(path))
+            assert x.sharding.shard_shape(x.shape) == expected_shard(name, x.shape, run.mesh), name
+            if x.sharding.shard_shape(x.shape) != x.shape:
+                split.add(name)
+    # All the large ones are split as soon as there is an axis to split them over.
+    assert len(split) == {'data=8': 0, 'fsdp=8': 12, 'fsdp=4 x tensor=2': 17}[spread[0]]
+    for scalar in (state.step, state.skipped, state.opt_state[1].count):
+        assert scalar.sharding.is_fully_replicated
+        assert scalar.sharding.spec == PartitionSpec()
+
+
+def test_each_device_holds_its_rows_of_the_batch(spread):
+    _, run, _, _, _ = spread
+    rows = B // (run.mesh.shape['data'] * run.mesh.shape['fsdp'])
+    for x in run.batch(0).values():
+        assert x.sharding.shard_shape(x.shape) == (rows, *x.shape[1:])
+
+
+def collectives(run, kind):
+    """Names of the operations that such a collective serves."""
+    lines = [line for line in run.compiled.as_text().splitlines() if re.search(rf' {kind}(-start)?\(', line)]
+    return [found[1] if (found := re.search(r'op_name="([^"]*)"', line)) else '' for line in lines]
+
+
+def test_the_collectives_that_are_meant(spread):
+    name, run, _, _, _ = spread
+    assert collectives(run, 'all-reduce')
+    gathers = collectives(run, 'all-gather')
+    if name == 'data=8':
+        assert not gathers
+        return
+    # The weights of a block are gathered inside the loop over the layers: never all layers at once.
+    for projection in ('query', 'key', 'value', 'attention/output', 'up', 'down'):
+        found = [op for op in gathers if f'{projection}/dot_general' in op]
+        assert found, projection
+        assert all('while/body' in op for op in found), found
+
+
+def test_a_step_neither_fetches_nor_sends_anything(spread):
+    _, run, _, _, state = spread
+    batch = run.batch(STEPS)
+    placed = run.place(host(state))
+    with jax.transfer_guard('disallow'):
+        new, _ = run.compiled(placed, batch)
+    assert int(new.step) == STEPS + 1
+    # Donated: the old state's memory is the new state's.
+    assert all(x.is_deleted() for x in jax.tree.leaves(placed.params))
+
+
+def test_accumulation_on_a_mesh_moves_no_rows(accumulating_run, fresh):
+    """Part a takes the rows a, a + 4, ...: each device works on rows that it has."""
+    split = Run(tiny_config(model=NO_DROPOUT, warmup_fraction=0.5, accumulate=4, mesh={'data': 4}))
+    rows = RandomExamples().batch(np.arange(B))
+    _, one = accumulating_run.compiled(accumulating_run.place(fresh), accumulating_run.put(rows))
+    _, four = split.compiled(split.place(fresh), split.put(rows))
+    np.testing.assert_allclose(loss_of(four), loss_of(one), rtol=1e-5)
+    np.testing.assert_allclose(four['scalars']['grad_norm'], one['scalars']['grad_norm'], rtol=1e-5)
+    for kind in ('all-to-all', 'collective-permute', 'all-gather'):
+        assert not collectives(split, kind)

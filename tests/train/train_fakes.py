@@ -1,0 +1,108 @@
+"""A tiny recipe and examples for it, for the tests of train/."""
+
+import jax
+import numpy as np
+
+from bertjax.data.batch import pretraining_batch_spec
+from bertjax.data.loader import global_arrays
+from bertjax.model.config import BertConfig
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.partition import batch_sharding, mesh_context
+from bertjax.recipe import pretraining_config
+from bertjax.runs import _settings as settings
+from bertjax.runs._training import build_training
+from bertjax.train.state import create_state
+
+S, P, B, VOCABULARY = 16, 4, 16, 200
+NO_DROPOUT = {'dropout': 0.0, 'attention_dropout': 0.0}
+MESH_RECIPE = {'learning_rate': 2e-3, 'warmup_fraction': 0.0}  # fast enough that ten steps change the loss
+
+
+class RandomExamples:
+    """Rows of random lengths and numbers of masks, sentences of a simple kind: a token tells the one after it.
+
+    Example n is a function of (seed, n) alone, as in bertjax.data.
+    """
+
+    def __init__(self, seed=0, seq_len=S, max_predictions=P, cycle_length=1000):
+        self.seed, self.seq_len, self.max_predictions = seed, seq_len, max_predictions
+        self.cycle_length = cycle_length
+
+    def batch(self, indices):
+        spec = pretraining_batch_spec(len(indices), self.seq_len, self.max_predictions)
+        rows = {name: np.zeros(shape, dtype) for name, (shape, dtype) in spec.items()}
+        for row, n in enumerate(np.asarray(indices)):
+            rng = np.random.default_rng([self.seed, int(n)])
+            length = int(rng.integers(6, self.seq_len + 1))
+            masks = int(rng.integers(1, self.max_predictions + 1))
+            ids = (rng.integers(10, 100) + 7 * np.arange(length)) % (VOCABULARY - 10) + 10
+            positions = np.sort(rng.choice(np.arange(1, length), masks, replace=False))
+            rows['masked_positions'][row, :masks] = positions
+            rows['masked_ids'][row, :masks] = ids[positions]
+            rows['masked_weights'][row, :masks] = 1
+            ids[positions] = 4
+            rows['input_ids'][row, :length] = ids
+            rows['segment_ids'][row, length // 2 : length] = 1
+            rows['attention_mask'][row, :length] = 1
+            rows['nsp_labels'][row] = rng.integers(2)
+            rows['nsp_weights'][row] = 1
+        return rows
+
+
+def tiny_config(model=None, optimizer=None, mesh=None, **changes):
+    """A recipe of two layers of width 32; dropout as in BERT unless `model` says otherwise."""
+    values = {'seq_len': S, 'max_predictions': P, 'batch_size': B, 'steps': 100, 'learning_rate': 1e-2, **changes}
+    config = pretraining_config('tiny', **values)
+    config.model.update(num_layers=2, width=32, num_heads=4, mlp_dim=64, max_positions=S)
+    config.model.update(model or {})
+    config.optimizer.update(optimizer or {})
+    config.mesh.update(mesh or {'data': 1})
+    return config
+
+
+class Run:
+    """A training of a recipe on its mesh, as runs/pretrain.py puts it together."""
+
+    def __init__(self, config):
+        self.config = config
+        sizes = dict(config.mesh)
+        self.mesh = make_mesh(sizes, jax.devices()[: sizes['data'] * sizes['fsdp'] * sizes['tensor']])
+        self.model = BertConfig(vocab_size=VOCABULARY, **config.model)
+        self.training = build_training(config, self.model, self.mesh)
+        self.phases = settings.phases(config, config.steps)
+        self.phase = self.phases[0]
+        self.sharding = batch_sharding(self.mesh)
+        self.compiled = self.training.lower(self.phase).compile()
+
+    def init(self, seed=0):
+        """A fresh state, drawn on this mesh."""
+        with mesh_context(self.mesh):
+            return create_state(self.training.init, self.training.state, jax.random.key(seed))
+
+    def place(self, state):
+        """A state of the same shapes, on this mesh."""
+        return jax.tree.map(lambda x, a: jax.device_put(x, a.sharding), state, self.training.state)
+
+    def put(self, rows):
+        return global_arrays(rows, self.sharding, len(rows['nsp_labels']))
+
+    def batch(self, step, examples=None):
+        rows = (examples or RandomExamples()).batch(np.arange(B) + B * step)
+        return self.put(rows)
+
+    def steps(self, state, first, count):
+        """Trains; returns the state and each step's metrics on the host."""
+        rows = []
+        for step in range(first, first + count):
+            state, metrics = self.compiled(state, self.batch(step))
+            rows.append(jax.device_get(metrics))
+        return state, rows
+
+
+def host(tree):
+    return jax.tree.map(np.asarray, tree)
+
+
+def loss_of(metrics):
+    """The objective, from a step's sums."""
+    return sum(float(metrics['sums'][name][0] / metrics['sums'][name][1]) for name in ('mlm_loss', 'nsp_loss'))
