@@ -1,0 +1,122 @@
+"""A run of two phases whose step only counts, and a clock that a test moves."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax.checkpoint import Position
+from bertjax.data.loader import NumberedBatch
+from bertjax.metrics import throughput
+from bertjax.train import loop
+from bertjax.train.record import Recorder
+from bertjax.train.state import TrainState
+from bertjax.writers.console import TrainingConsole
+
+ROWS = 4
+STEP_SECONDS, EVALUATION_SECONDS, SAVE_SECONDS = 1.0, 100.0, 50.0
+
+
+class Clock:
+    """Time that passes only where a test says so."""
+
+    now = 0.0
+
+    def perf_counter(self):
+        return self.now
+
+
+class Batches:
+    """Consecutive numbers, as the loader gives them."""
+
+    def __init__(self, first, on_close):
+        self.first, self.close = first, on_close
+
+    def __next__(self):
+        first, self.first = self.first, self.first + ROWS
+        return NumberedBatch(first, ROWS, {'numbers': np.arange(first, first + ROWS)})
+
+
+class Heldout:
+    """An evaluator whose loss is the parameter."""
+
+    def __init__(self, world):
+        self.world = world
+
+    def run(self, params):
+        self.world.clock.now += EVALUATION_SECONDS
+        self.world.events.append('evaluate')
+        return {'mlm_loss': (float(params['kernel']), 1.0)}
+
+
+class World:
+    """A run (steps 0-6 and 6-10) in a folder; notes what happens in what order."""
+
+    def __init__(self, folder, clock, bad_steps=(), stop_at=None, log_every=2, eval_every=3, checkpoint_every=4):
+        self.events, self.saved, self.done = [], {}, 0
+        self.clock, self.bad_steps, self.stop_at = clock, set(bad_steps), stop_at
+        self.folder, self.log_every = folder, log_every
+        self.options = {'eval_every': eval_every, 'checkpoint_every': checkpoint_every}
+
+    def phase(self, number, first_step, last_step):
+        def begin(state):
+            self.events.append(f'begin {number}')
+            return state
+
+        def load(first):
+            self.events.append(f'load {number} from {first}')
+            return Batches(first, lambda: self.events.append(f'close {number}'))
+
+        return loop.Phase(number, first_step, last_step, begin, lambda: self.step, load, Heldout(self), 1.0)
+
+    def step(self, state, arrays):
+        """A loss of 2 x the number of the step; the parameter adds up the examples' numbers."""
+        self.clock.now += STEP_SECONDS
+        self.done = int(state.step) + 1
+        self.events.append(f'step {self.done}: {arrays["numbers"][0]}')
+        bad = self.done in self.bad_steps
+        new = state.replace(
+            step=state.step + 1,
+            params={'kernel': state.params['kernel'] + (0 if bad else jnp.float32(arrays['numbers'].sum()))},
+            skipped=state.skipped + bad,
+            skipped_in_row=state.skipped_in_row + 1 if bad else jnp.int32(0),
+        )
+        loss = jnp.float32(np.nan if bad else 10.0 * self.done)
+        scalars = {
+            'grad_norm': jnp.float32(self.done), 'learning_rate': jnp.float32(0.5), 'skipped': new.skipped,
+            'skipped_in_row': new.skipped_in_row, 'tokens': jnp.int32(ROWS * 8),
+        }  # fmt: skip
+        return new, {'sums': {'mlm_loss': (loss, jnp.float32(5))}, 'scalars': scalars}
+
+    def save(self, state, position, loss):
+        self.clock.now += SAVE_SECONDS
+        self.events.append(f'save {position.step}')
+        self.saved[position.step] = (jax.tree.map(jnp.copy, state), position, loss)
+
+    def run(self, position=None, state=None):
+        position = position or Position()
+        zero = jnp.int32(0)
+        state = state or TrainState(zero, {'kernel': jnp.float32(0)}, {}, zero, zero)
+        stopwatch = throughput.Stopwatch()
+        recorder = Recorder(self.folder, TrainingConsole(10, 0, silent=True), stopwatch, self.log_every, total=10)
+        recorder.forget_after(position.step if position.step else -1)
+        try:
+            return loop.train(
+                state,
+                position,
+                [self.phase(0, 0, 6), self.phase(1, 6, 10)],
+                recorder=recorder,
+                stopwatch=stopwatch,
+                save=self.save,
+                interrupted=lambda: self.stop_at is not None and self.done >= self.stop_at,
+                **self.options,
+            )
+        finally:
+            recorder.close()
+
+    def lines(self, name):
+        return [json.loads(line) for line in (self.folder / name).read_text().splitlines()]
+
+    def rows(self, split):
+        return [row for row in self.lines('metrics.jsonl') if row['split'] == split]

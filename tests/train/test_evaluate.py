@@ -1,0 +1,105 @@
+"""Held-out evaluation: the same numbers whatever the batch size and the mesh."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from train_fakes import RandomExamples
+
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.partition import batch_sharding, mesh_context
+from bertjax.train.evaluate import Evaluator
+from bertjax.train.step import make_eval_step
+
+COUNT = 37
+
+
+def sharding_of(data=1, fsdp=1, tensor=1):
+    return batch_sharding(
+        make_mesh({'data': data, 'fsdp': fsdp, 'tensor': tensor}, jax.devices()[: data * fsdp * tensor])
+    )
+
+
+@jax.jit
+def counted(params, batch):
+    """Whole numbers that tell every row and weight apart: their float32 sums are exact."""
+    weights = batch['masked_weights']
+    return {
+        'mlm_loss': ((batch['masked_ids'] * weights).sum() * params, weights.sum()),
+        'nsp_loss': ((batch['nsp_labels'] * batch['nsp_weights']).sum(), batch['nsp_weights'].sum()),
+        'tokens': ((batch['input_ids'] * batch['attention_mask']).sum(), batch['attention_mask'].sum()),
+    }
+
+
+@pytest.fixture(scope='module')
+def expected():
+    rows = RandomExamples().batch(np.arange(COUNT))
+    return {
+        'mlm_loss': (2 * (rows['masked_ids'] * rows['masked_weights']).sum(), rows['masked_weights'].sum()),
+        'nsp_loss': (rows['nsp_labels'].sum(), COUNT),
+        'tokens': (rows['input_ids'].sum(), rows['attention_mask'].sum()),
+    }
+
+
+@pytest.mark.parametrize(
+    ('batch_size', 'mesh'),
+    [
+        (1, {}),
+        (8, {}),
+        (16, {}),
+        (37, {}),
+        (64, {}),
+        (8, {'data': 8}),
+        (16, {'fsdp': 4, 'tensor': 2}),
+        (64, {'fsdp': 8}),
+    ],
+)
+def test_every_example_once_and_no_padding_counts(expected, batch_size, mesh):
+    evaluator = Evaluator(counted, RandomExamples(), count=COUNT, batch_size=batch_size, sharding=sharding_of(**mesh))
+    assert evaluator.run(jnp.float32(2)) == expected
+    assert evaluator.run(jnp.float32(2)) == expected  # and again: nothing is used up
+
+
+def test_the_last_batch_is_filled_with_rows_that_weigh_nothing():
+    *_, last = Evaluator(counted, RandomExamples(), count=COUNT, batch_size=16, sharding=sharding_of(data=8)).batches()
+    real = RandomExamples().batch(np.arange(32, 37))
+    for name, x in last.items():
+        assert len(x) == 16
+        np.testing.assert_array_equal(x[:5], real[name])
+        assert not np.asarray(x[5:]).any(), name
+
+
+def test_examples_beyond_the_count_are_not_made():
+    asked = []
+
+    class Noted(RandomExamples):
+        def batch(self, indices):
+            asked.extend(np.asarray(indices).tolist())
+            return super().batch(indices)
+
+    Evaluator(counted, Noted(), count=COUNT, batch_size=16, sharding=sharding_of()).run(jnp.float32(1))
+    assert set(asked) == set(range(COUNT))
+
+
+def test_the_real_model_on_other_batches_and_meshes(plain_run, fresh):
+    results = []
+    for batch_size, mesh in ((64, {}), (16, {'data': 8})):
+        sharding = sharding_of(**mesh)
+        step = jax.jit(make_eval_step(plain_run.training.model))
+        params = jax.device_put(fresh.params, jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec()))
+        with mesh_context(sharding.mesh):
+            evaluator = Evaluator(step, RandomExamples(), count=COUNT, batch_size=batch_size, sharding=sharding)
+            results.append(evaluator.run(params))
+    one, eight = results
+    assert set(one) == {'mlm_loss', 'mlm_accuracy', 'nsp_loss', 'nsp_accuracy'}
+    for name, (value, weight) in one.items():
+        np.testing.assert_allclose(eight[name][0], value, rtol=1e-6, err_msg=name)
+        assert eight[name][1] == weight
+    assert one['mlm_loss'][0] / one['mlm_loss'][1] == pytest.approx(np.log(200), rel=0.02)
+
+
+def test_evaluation_has_no_dropout(dropout_run, fresh):
+    """A step of a model with dropout needs a key; the evaluation of it gives the same numbers twice without one."""
+    step = jax.jit(make_eval_step(dropout_run.training.model))
+    evaluator = Evaluator(step, RandomExamples(), count=8, batch_size=8, sharding=sharding_of())
+    assert evaluator.run(fresh.params) == evaluator.run(fresh.params)

@@ -1,0 +1,199 @@
+"""The loop's order, its positions, its rows; with a step that only counts."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from loop_world import ROWS, Clock, World
+
+from bertjax.checkpoint import Position
+from bertjax.errors import NonFiniteError, PreemptedError
+from bertjax.metrics import throughput
+from bertjax.train import loop
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(loop, 'time', clock)
+    monkeypatch.setattr(throughput, 'time', clock)
+    return clock
+
+
+@pytest.fixture
+def world(tmp_path, clock):
+    def make(folder='run', **options):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        return World(tmp_path / folder, clock, **options)
+
+    return make
+
+
+def test_the_order_of_everything(world):
+    w = world()
+    state = w.run()
+    assert w.events == [
+        'begin 0', 'evaluate', 'load 0 from 0',
+        'step 1: 0', 'step 2: 4', 'step 3: 8', 'evaluate', 'step 4: 12', 'save 4', 'step 5: 16', 'step 6: 20',
+        'evaluate', 'close 0',
+        'begin 1', 'load 1 from 0', 'step 7: 0', 'step 8: 4', 'save 8', 'step 9: 8', 'evaluate', 'step 10: 12',
+        'evaluate', 'save 10', 'close 1',
+    ]  # fmt: skip
+    assert int(state.step) == 10
+    assert {step: position for step, (_, position, _) in w.saved.items()} == {
+        4: Position(4, 0, 16), 8: Position(8, 1, 8), 10: Position(10, 1, 16),
+    }  # fmt: skip
+    for step, (saved, _, _) in w.saved.items():
+        assert int(saved.step) == step  # the position goes with the state
+    assert [loss for _, _, loss in w.saved.values()] == [None, None, float(state.params['kernel'])]
+
+
+def test_the_ledger_names_every_example_once(world):
+    w = world()
+    w.run()
+    ledger = w.lines('ledger.jsonl')
+    assert [row['step'] for row in ledger] == list(range(1, 11))
+    assert [row['phase'] for row in ledger] == [0] * 6 + [1] * 4
+    assert [row['first'] for row in ledger] == [0, 4, 8, 12, 16, 20, 0, 4, 8, 12]
+    assert {row['count'] for row in ledger} == {ROWS}
+
+
+def test_rows_of_evaluation_begin_at_0_and_end_at_the_last_step(world):
+    w = world(eval_every=0)
+    w.run()
+    assert [(row['step'], row['phase'], row['examples']) for row in w.rows('heldout')] == [(0, 0, 0), (10, 1, 16)]
+    w = world('every', eval_every=3)
+    w.run()
+    assert [row['step'] for row in w.rows('heldout')] == [0, 3, 6, 9, 10]
+
+
+def test_training_rows_are_means_over_their_steps_and_one_phase(world):
+    w = world(log_every=4, eval_every=0, checkpoint_every=0)
+    w.run()
+    rows = w.rows('train')
+    assert [(row['step'], row['phase']) for row in rows] == [(4, 0), (6, 0), (8, 1), (10, 1)]
+    np.testing.assert_allclose([row['mlm_loss'] for row in rows], np.array([2.5, 5.5, 7.5, 9.5]) * 2)
+    assert [row['grad_norm'] for row in rows] == [4, 6, 8, 10]  # that of the step itself
+    assert [row['examples'] for row in rows] == [16, 24, 8, 16]
+
+
+@pytest.mark.parametrize('log_every', [1, 2, 5])
+@pytest.mark.parametrize('eval_every', [0, 1, 3])
+def test_rates_leave_out_evaluation_and_saving(world, log_every, eval_every):
+    """A step takes a second; an evaluation 100, a save 50. The reading of a row lags by up to two steps."""
+    w = world(log_every=log_every, eval_every=eval_every, checkpoint_every=1)
+    w.run()
+    rows = w.rows('train')
+    assert rows[-1]['step'] == 10
+    for row in rows:
+        assert row['seconds_per_step'] == pytest.approx(1.0)
+        assert row['sequences_per_s'] == pytest.approx(ROWS)
+        assert row['tokens_per_s'] == pytest.approx(ROWS * 8)
+
+
+@pytest.mark.parametrize('from_step', [4, 8])
+def test_a_run_that_continues_is_the_run_that_never_stopped(world, from_step):
+    whole = world('whole', log_every=1)
+    expected = whole.run()
+    broken = world('broken', stop_at=9, checkpoint_every=4, log_every=1)
+    with pytest.raises(PreemptedError):
+        broken.run()
+    state, position, _ = broken.saved[from_step]
+    again = world('broken', log_every=1)
+    state = again.run(position, state)
+    assert float(state.params['kernel']) == float(expected.params['kernel'])
+    assert again.lines('ledger.jsonl') == whole.lines('ledger.jsonl')
+    assert [row['step'] for row in again.rows('heldout')] == [row['step'] for row in whole.rows('heldout')]
+    assert [row['mlm_loss'] for row in again.rows('train')] == [row['mlm_loss'] for row in whole.rows('train')]
+
+
+def test_continuing_where_a_phase_ended_begins_the_next_one(world):
+    w = world(checkpoint_every=6)
+    w.run()
+    state, position, _ = w.saved[6]
+    assert position == Position(6, 0, 24)
+    again = world()
+    again.run(position, state)
+    assert again.events[:3] == ['begin 1', 'load 1 from 0', 'step 7: 0']
+
+
+def test_continuing_a_run_that_is_over_does_nothing(world):
+    w = world()
+    done = w.run()
+    again = world()
+    assert again.run(Position(10, 1, 16), done) is done
+    assert again.events == []
+    assert len(w.lines('ledger.jsonl')) == 10
+
+
+def test_being_asked_to_stop_saves_at_that_step(world):
+    w = world(stop_at=5)
+    with pytest.raises(PreemptedError, match='step 5') as error:
+        w.run()
+    assert error.value.exit_status == 75
+    assert w.events[-2:] == ['save 5', 'close 0']
+    assert len(w.lines('ledger.jsonl')) == 5
+
+
+def test_being_asked_to_stop_at_the_last_step_is_no_interruption(world):
+    w = world(stop_at=10)
+    assert int(w.run().step) == 10
+    assert w.events.count('save 10') == 1
+
+
+def test_skipped_steps_are_counted_and_do_not_touch_the_means(world):
+    w = world(bad_steps=(3, 5, 6), eval_every=0)
+    state = w.run()
+    assert int(state.skipped) == 3
+    rows = {row['step']: row for row in w.rows('train')}
+    assert rows[4]['mlm_loss'] == 8.0  # of step 4 alone
+    assert rows[6]['mlm_loss'] is None
+    assert [rows[step]['skipped'] for step in (2, 4, 6, 8)] == [0, 1, 3, 3]
+    # Its examples are used up all the same.
+    assert [row['first'] for row in w.lines('ledger.jsonl')][2:4] == [8, 12]
+
+
+def test_three_in_a_row_stop_the_run(world):
+    w = world(bad_steps=(4, 5, 6), eval_every=0, checkpoint_every=1)
+    with pytest.raises(NonFiniteError) as error:
+        w.run()
+    assert error.value.exit_status == 3
+    assert 'at step 6' in str(error.value)
+    assert '3rd time in a row' in str(error.value)
+    assert 'learning rate (0.5 now' in str(error.value)
+    # What was good is the newest: nothing was saved over it.
+    assert sorted(w.saved) == [1, 2, 3]
+    assert w.events[-1] == 'close 0'
+
+
+def test_the_step_that_is_named_is_the_third_though_it_is_read_late(world):
+    w = world(bad_steps=range(2, 11), eval_every=0, checkpoint_every=0)
+    with pytest.raises(NonFiniteError, match='at step 4 '):
+        w.run()
+    assert w.done == 6  # two steps behind
+
+
+def test_no_heldout_examples_no_rows(world, monkeypatch):
+    w = world()
+    make = w.phase
+    monkeypatch.setattr(w, 'phase', lambda *a: dataclasses.replace(make(*a), evaluator=None))
+    w.run()
+    assert not w.rows('heldout')
+    assert [loss for _, _, loss in w.saved.values()] == [None, None, None]
+
+
+def test_an_error_in_the_data_closes_the_loader(world, monkeypatch):
+    w = world()
+    make = w.phase
+
+    class Broken:
+        def __next__(self):
+            raise OSError('store vanished')
+
+        def close(self):
+            w.events.append('closed')
+
+    monkeypatch.setattr(w, 'phase', lambda *a: dataclasses.replace(make(*a), load=lambda first: Broken()))
+    with pytest.raises(OSError, match='store vanished'):
+        w.run()
+    assert w.events[-1] == 'closed'
