@@ -14,7 +14,7 @@ from bertjax.recipe import pretraining_config, steps
 def get_config() -> ConfigDict:
     config = pretraining_config('mini')
     config.batch_size = 16
-    config.steps = 2500
+    config.steps = 2000
     config.learning_rate = 1e-3
     config.warmup_fraction = 0.1
     config.log_every = 20

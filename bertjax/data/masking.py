@@ -32,7 +32,7 @@ class MaskOptions:
       unit: 'token', 'word' or 'span'.
       max_span: the most words in a span, for unit 'span'.
       static: draw by (plan, slot) in place of the example number: a pair carries the same masks each time it comes
-        round, and `config.pairs.plans` is Google's `dupe_factor`. Otherwise masks are new each time.
+        round, and `config.pair_plans` is Google's `dupe_factor`. Otherwise masks are new each time.
     """
 
     rate: float = 0.15

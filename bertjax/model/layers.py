@@ -24,11 +24,17 @@ def weight_init(config: BertConfig) -> nn.initializers.Initializer:
 
 
 def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
-    """`x` with a share `rate` of its values zeroed and the rest scaled up; `x` itself without a key."""
+    """`x` with a share `rate` of its values zeroed and the rest scaled up; `x` itself without a key.
+
+    The share is rounded to a multiple of 1/65,536. One 32-bit draw decides about two neighbours of the last dimension:
+    drawing is a good part of a step on TPU and CPU, and 16 bits are enough for a coin.
+    """
     if key is None or rate == 0.0:
         return x
-    keep = jax.random.bernoulli(key, 1.0 - rate, x.shape)
-    return jnp.where(keep, x / (1.0 - rate), jnp.zeros((), x.dtype))
+    dropped = round(rate * 65536)
+    words = jax.random.bits(key, (*x.shape[:-1], -(-x.shape[-1] // 2)))  # uint32 [..., N/2]
+    coins = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*x.shape[:-1], -1)[..., : x.shape[-1]]  # [..., N]
+    return jnp.where(coins >= dropped, x / (1.0 - dropped / 65536), jnp.zeros((), x.dtype))
 
 
 class Projection(nn.Module):
