@@ -20,7 +20,7 @@ from bertjax.corpus.progress import Progress
 from bertjax.corpus.reading import problem_error
 from bertjax.corpus.unit import id_dtype
 from bertjax.errors import UserError
-from bertjax.files import write_atomic
+from bertjax.files import exclusive, write_atomic
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -31,6 +31,7 @@ def build_store(
     options: CorpusOptions = CorpusOptions(),  # noqa: B008  Frozen.
     *,
     progress: bool = True,
+    replace: bool = True,
 ) -> dict:
     """Builds the token store of a corpus, or continues a killed build, or finds it there already.
 
@@ -41,6 +42,7 @@ def build_store(
       tokenizer: a tokenizer, or the path of one.
       options: see `CorpusOptions`.
       progress: show a progress bar (on a terminal) or now and then a line of log.
+      replace: build anew where a finished store of other text or settings is in the directory; False refuses.
 
     Returns:
       The corpus report, which is in the manifest too.
@@ -57,8 +59,8 @@ def build_store(
     identity = _identity(found, tokenizer, options)
     place.check_place(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    with place.only_builder(directory):
-        finished = place.finished_store(directory, identity, found)
+    with exclusive(directory, 'builds this store'):
+        finished = place.finished_store(directory, identity, found, replace)
         if finished:
             _refuse_broken(finished['report'], options)
             logging.info('The token store in %s is up to date.', directory)

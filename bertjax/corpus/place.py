@@ -1,12 +1,8 @@
 """The directory of a store while it is built: whose it is, who builds, and what of an earlier build is kept."""
 
-import contextlib
-import fcntl
 import json
-import os
 import pathlib
 import shutil
-from collections.abc import Iterator
 
 from absl import logging
 
@@ -31,25 +27,12 @@ def check_place(directory: pathlib.Path) -> None:
         )  # fmt: skip
 
 
-@contextlib.contextmanager
-def only_builder(directory: pathlib.Path) -> Iterator[None]:
-    """Two builders of one store would spoil each other's files."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            found, mend = 'another process that builds it', 'wait for it, or end it'
-            raise UserError(str(directory), found, 'one builder of a store', mend) from error
-        except OSError:  # A file system without locks.
-            logging.warning('%s cannot be locked: start no second build there.', directory)
-        yield
-    finally:
-        os.close(handle)
+def finished_store(directory: pathlib.Path, identity: dict, found: list[Source], replace: bool) -> dict | None:
+    """The manifest of a finished store of the same text and settings, else None.
 
-
-def finished_store(directory: pathlib.Path, identity: dict, found: list[Source]) -> dict | None:
-    """The manifest of a finished store of the same text and settings, else None."""
+    Raises:
+      UserError: there is one of other text or settings, and it may not be replaced.
+    """
     path = directory / 'manifest.json'
     if not path.exists():
         return None
@@ -65,6 +48,13 @@ def finished_store(directory: pathlib.Path, identity: dict, found: list[Source])
         tidy(directory, manifest)
         return manifest
     reason = f'other {" and ".join(changed)}' if changed else f'{newer[0]} changed since'
+    if not replace:
+        raise UserError(
+            str(directory),
+            f'a token store of {reason}',
+            'the text and the settings that the checkpoints beside it were trained on',
+            'restore config.corpus and config.corpus_options, or start anew in another --workdir',
+        )
     logging.warning('The token store in %s was built from %s: it is built again.', directory, reason)
     path.unlink()
     return None

@@ -72,8 +72,20 @@ def prepare_tokenizer(config: ConfigDict, workdir: pathlib.Path, say: Say) -> To
     key = own / 'vocabulary.json'
     if key.exists() and key.read_text(encoding='utf-8') == _vocabulary_key(config):
         return load_tokenizer(str(own))
+    if key.exists() and has_checkpoints(workdir):
+        raise UserError(
+            'the tokenizer',
+            f'other settings in config.vocab or config.corpus than those of {own}',
+            'the ones that the checkpoints beside it were trained with',
+            'restore the former values to continue, or start anew in another --workdir',
+        )
     say(f'training a {config.vocab.family} vocabulary of {config.vocab.size:,} pieces on {config.corpus}')
     return train_vocabulary(config, own)
+
+
+def has_checkpoints(workdir: pathlib.Path) -> bool:
+    """Whether there is a run in this workdir, whose tokenizer and store must not be replaced."""
+    return any(path.name.isdigit() for path in (workdir / 'checkpoints').glob('*'))
 
 
 def huggingface_directory(init: str) -> str:
@@ -107,7 +119,10 @@ def prepare_stores(
         if len(parts) > 1:
             say(f'corpus {number}: {spec}, {weight:g} of the examples')
         found = (directory / 'manifest.json').exists()
-        report = build_store(spec, directory, tokenizer, corpus_options(config), progress=progress)
+        options = corpus_options(config)
+        report = build_store(
+            spec, directory, tokenizer, options, progress=progress, replace=not has_checkpoints(workdir)
+        )
         if not found or config.run == 'corpus':
             print_report(report)
         store = open_store(directory, tokenizer_fingerprint=tokenizer.fingerprint)

@@ -109,9 +109,9 @@ def _shard_bytes(tree: Any) -> int:
 
 
 def _wanted_bytes(message: str) -> int | None:
-    """How much the compiler says it would have needed."""
-    match = re.search(r'Used ([\d.]+)([KMG]) of', message)
-    return round(float(match[1]) * {'K': 2**10, 'M': 2**20, 'G': 2**30}[match[2]]) if match else None
+    """How much the compiler says that the step needs: `... required for HLO temporaries (1.66T) exceeds ...`."""
+    match = re.search(r'(?:\(|Used )([\d.]+)([KMGT])\)? (?:exceeds|of)', message)
+    return round(float(match[1]) * 2 ** {'K': 10, 'M': 20, 'G': 30, 'T': 40}[match[2]]) if match else None
 
 
 def _largest(training: Training, phase: PhaseSettings, topology: str) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from bertjax.data.loader import Loader
 from bertjax.data.mixture import MixedExamples
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.errors import UserError
-from bertjax.files import write_atomic
+from bertjax.files import exclusive, write_atomic
 from bertjax.metrics.throughput import Stopwatch
 from bertjax.model.config import BertConfig, parameter_count, train_flops_per_sequence
 from bertjax.optim.masks import describe_decay
@@ -51,6 +51,12 @@ def run(config: ConfigDict, workdir: str) -> None:
     folder = pathlib.Path(workdir)
     _check_before_compute(config)
     mesh = make_mesh(config.mesh)
+    folder.mkdir(parents=True, exist_ok=True)
+    with exclusive(folder, 'trains in this workdir'):
+        _pretrain(config, folder, mesh)
+
+
+def _pretrain(config: ConfigDict, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> None:
     tokenizer = prepare_tokenizer(config, folder, print)
     stores = prepare_stores(config, folder, tokenizer, print)
     model = settings.model_config(config, tokenizer.vocab_size)
@@ -67,7 +73,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     try:
         saved = checkpoints.latest()
         if saved is not None:
-            for line in check_resume(saved.config, plan, workdir):
+            for line in check_resume(saved.config, plan, str(folder)):
                 print(f'changed since the checkpoint: {line}')
         write_atomic(folder / 'config.json', dump(plan))
         position = saved.position if saved else Position()
