@@ -20,14 +20,26 @@ def model_fields(size: str, **changes: Any) -> ConfigDict:
     return ConfigDict({**fields, **SIZES[size], **changes})
 
 
-def phase(**values: Any) -> ConfigDict:
-    """One entry of config.phases. What it does not name is the run's own value.
+# Keys of a phase, and the value with which each stands for the run's own.
+INHERITED = {
+    'seq_len': 0,
+    'max_predictions': 0,
+    'batch_size': 0,
+    'accumulate': 0,
+    'learning_rate': 0.0,
+    'warmup_fraction': -1.0,
+    'schedule': '',
+}
 
-    Keys: `steps` (a duration; percentages are of config.steps), seq_len, max_predictions, batch_size, accumulate,
-    learning_rate, warmup_fraction, schedule (its name), reset_optimizer.
+
+def phase(**values: Any) -> ConfigDict:
+    """One entry of config.phases.
+
+    Keys: `steps` (a duration; percentages are of config.steps), `reset_optimizer`, and those of INHERITED, which are
+    the run's own where they are not given; `schedule` is the name alone.
     """
     values['steps'] = steps(values['steps'])
-    return ConfigDict({'reset_optimizer': False, **values})
+    return ConfigDict({'reset_optimizer': False, **INHERITED, **values})
 
 
 def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
@@ -99,7 +111,7 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     config.mesh = ConfigDict({'data': -1, 'fsdp': 1, 'tensor': 1})  # -1: the devices that the others leave
     config.topology = ''  # run=compile: the machine to compile for, such as v5e:4x4
     config.find_batch = False  # run=compile: look for the largest batch that fits
-    config.export = True  # write WORKDIR/export/hf at the end
+    config.export = True  # write WORKDIR/export/hf and export/orbax at the end
     for key, value in changes.items():
         config[key] = value
     return config

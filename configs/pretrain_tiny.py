@@ -13,14 +13,17 @@ from bertjax.recipe import pretraining_config, steps
 
 def get_config() -> ConfigDict:
     config = pretraining_config('tiny')
-    config.vocab.size = 3072
+    config.vocab.size = 2048
     config.corpus_options.heldout = 0.1
     config.seq_len = 64
     config.max_predictions = 10
-    config.batch_size = 64
+    # So little text and time want many small updates, and no dropout.
+    config.batch_size = 16
     config.steps = 1500
-    config.learning_rate = 2e-3
+    config.learning_rate = 1e-3
     config.warmup_fraction = 0.1
+    config.model.dropout = 0.0
+    config.model.attention_dropout = 0.0
     config.log_every = 50
     config.eval_every = steps('20%')
     config.eval_examples = 512

@@ -95,12 +95,13 @@ class Checkpoints:
             shutil.rmtree(target, ignore_errors=True)
             path.rename(target)
             self._manager.reload()
-        if steps:
+        damaged = list((self.directory / DAMAGED).glob('*'))
+        if damaged:
             raise UserError(
                 str(self.directory),
-                f'{len(steps)} checkpoint(s), all damaged',
+                f'{len(damaged)} checkpoint(s), all damaged',
                 'at least one whole checkpoint',
-                f'they are in {self.directory / DAMAGED}; start again in another --workdir',
+                f'they are in {self.directory / DAMAGED}: start again in another --workdir',
             )
         return None
 

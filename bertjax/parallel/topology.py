@@ -32,7 +32,7 @@ def topology_devices(name: str) -> list[Any]:
     except Exception as error:  # libtpu reports what is wrong as RuntimeErrors of several classes
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         if importlib.util.find_spec('libtpu') is None:
-            mend = "pip install 'bertjax[tpu]'"
+            mend = "install the extra 'tpu': pip install -e '.[tpu]'"
             raise UserError('config.topology', reason, 'libtpu, the TPU compiler', mend) from None
         raise UserError('config.topology', f'{name!r} ({reason})', example, 'correct the name') from None
     return list(topology.devices)

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from bertjax.config import duration
@@ -10,15 +11,8 @@ from bertjax.data.masking import MaskOptions
 from bertjax.data.pairs import PairOptions
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
-
-PHASE_KEYS = (
-    'seq_len',
-    'max_predictions',
-    'batch_size',
-    'accumulate',
-    'learning_rate',
-    'warmup_fraction',
-)
+from bertjax.recipe import INHERITED
+from bertjax.recipe import phase as phase_entry
 
 RNG_IMPLS = ('threefry2x32', 'rbg', 'unsafe_rbg')
 
@@ -55,7 +49,7 @@ def model_config(config: ConfigDict, vocab_size: int) -> BertConfig:
 
 
 def _lengths(config: ConfigDict) -> list[tuple[str, int]]:
-    named = [(f'phases[{i}].seq_len', phase.get('seq_len', config.seq_len)) for i, phase in enumerate(config.phases)]
+    named = [(f'phases[{i}].seq_len', phase.seq_len or config.seq_len) for i, phase in enumerate(config.phases)]
     return named or [('seq_len', config.seq_len)]
 
 
@@ -85,8 +79,7 @@ def rng_impl(config: ConfigDict) -> str:
 
 def total_steps(config: ConfigDict, examples_per_epoch: int | None) -> int:
     """Length of the run; `examples_per_epoch` is None where no corpus is at hand (run=compile)."""
-    first = config.phases[0] if config.phases else config
-    batch_size = first.get('batch_size', config.batch_size)
+    batch_size = (config.phases[0].batch_size if config.phases else 0) or config.batch_size
     per_epoch = examples_per_epoch / max(batch_size, 1) if examples_per_epoch else None
     if config.epochs > 0:
         if per_epoch is None:
@@ -101,7 +94,7 @@ def total_steps(config: ConfigDict, examples_per_epoch: int | None) -> int:
 
 def phases(config: ConfigDict, total: int) -> list[PhaseSettings]:
     """config.phases resolved against the run's own values; one phase where there are none."""
-    given = list(config.phases) or [ConfigDict({'steps': total, 'reset_optimizer': False})]
+    given = list(config.phases) or [phase_entry(steps=total)]
     _check_phase_keys(given)
     lengths = [duration(phase.steps, f'phases[{i}].steps', total=total) for i, phase in enumerate(given)]
     if all(str(phase.steps).endswith('%') for phase in given):
@@ -118,13 +111,13 @@ def phases(config: ConfigDict, total: int) -> list[PhaseSettings]:
         )
     resolved, first = [], 0
     for number, (phase, length) in enumerate(zip(given, lengths, strict=True)):
-        values: dict[str, Any] = {key: phase.get(key, config[key]) for key in PHASE_KEYS}
+        own = {**{key: config[key] for key in INHERITED}, 'schedule': config.schedule.name}
+        values: dict[str, Any] = {k: own[k] if phase[k] == unset else phase[k] for k, unset in INHERITED.items()}
         resolved.append(
             PhaseSettings(
                 number=number,
                 first_step=first,
                 last_step=first + length,
-                schedule=phase.get('schedule', config.schedule.name),
                 reset_optimizer=phase.reset_optimizer,
                 **values,
             )
@@ -136,7 +129,7 @@ def phases(config: ConfigDict, total: int) -> list[PhaseSettings]:
 
 
 def _check_phase_keys(given: list[ConfigDict]) -> None:
-    known = {*PHASE_KEYS, 'steps', 'schedule', 'reset_optimizer'}
+    known = {*INHERITED, 'steps', 'reset_optimizer'}
     for i, phase in enumerate(given):
         for key in phase:
             if key not in known:
@@ -156,6 +149,22 @@ def _check_phase(phase: PhaseSettings) -> None:
         )
     if not phase.learning_rate > 0:
         raise UserError('config.learning_rate', str(phase.learning_rate), 'a number above 0', 'for example 1e-4')
+
+
+def check_mesh(model: BertConfig, mesh: Mesh) -> None:
+    """What the mesh splits must be divisible by it."""
+    for axis, name, size in (
+        ('tensor', 'num_heads', model.num_heads),
+        ('tensor', 'mlp_dim', model.mlp_dim),
+        ('fsdp', 'width', model.width),
+    ):
+        if size % mesh.shape[axis]:
+            raise UserError(
+                f'config.mesh.{axis}',
+                str(mesh.shape[axis]),
+                f'a divisor of config.model.{name} = {size}, which it splits',
+                f'lower config.mesh.{axis}, and leave the other devices to config.mesh.data=-1',
+            )
 
 
 def check_rows(phase: PhaseSettings, row_shards: int) -> None:

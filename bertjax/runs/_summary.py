@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bertjax.convert.huggingface import export_huggingface
+from bertjax.convert.orbax import export_orbax
 from bertjax.data.loader import Examples
 from bertjax.files import write_atomic
 from bertjax.model.bert import BertForPreTraining
@@ -69,6 +71,7 @@ def finish(
     rows = heldout_rows(folder / 'metrics.jsonl')
     if config.export:
         export_huggingface(params, model, tokenizer, folder / 'export' / 'hf', card=model_card_facts(plan, rows))
+        export_orbax(params, model, folder / 'export' / 'orbax')
     filled = list(_filled_masks(params, model, tokenizer, heldout)) if heldout is not None else []
     summary = {
         'steps': plan['steps'],
@@ -100,7 +103,8 @@ def _filled_masks(params: Any, model: BertConfig, tokenizer: Tokenizer, heldout:
         best = int(logits[row, p].argmax())
         scores = np.exp(logits[row, p] - logits[row, p].max())
         yield {
-            'text': f'… {tokenizer.decode(keep(left))} [MASK] {tokenizer.decode(keep(right))} …',
+            'before': f'… {tokenizer.decode(keep(left))}',
+            'after': f'{tokenizer.decode(keep(right))} …',
             'filled': tokenizer.pieces[best],
             'probability': round(float(scores[best] / scores.sum()), 4),
             'was': tokenizer.pieces[int(batch['masked_ids'][row, p])],
@@ -118,11 +122,12 @@ def _print(folder: pathlib.Path, rows: list[dict[str, Any]], filled: list[dict[s
                 table.add_row(name.replace('_', ' '), shown(rows[0][name]), shown(rows[-1][name]))
         console.print(table)
     for item in filled:
-        text = item['text'].replace('[MASK]', f'[{item["filled"]}]')
+        text = f'{item["before"]} [{item["filled"]}] {item["after"]}'
         console.print(f'{text}   (p {item["probability"]:.2f}, was: {item["was"]})', markup=False)
     console.print('\nwhere everything lies', style='bold')
     for name, what in (
         ('export/hf', 'for transformers: from_pretrained(...)' if config.export else ''),
+        ('export/orbax', 'the parameters for other JAX programs' if config.export else ''),
         ('checkpoints', 'to continue: start the same command again, with more --config.steps'),
         ('metrics.jsonl', 'every figure; also in tensorboard/ and summary.json'),
         ('store', 'the text as token ids'),
@@ -130,7 +135,9 @@ def _print(folder: pathlib.Path, rows: list[dict[str, Any]], filled: list[dict[s
     ):
         if what and (folder / name).exists():
             console.print(f'  {folder / name}  {what}', markup=False)
-    command = f'python -m bertjax.main --config=FILE --workdir={folder}'
+    recipe = next((argument for argument in sys.argv if argument.startswith('--config=')), '--config=FILE')
+    command = f'python -m bertjax.main {recipe} --workdir={folder}'
     console.print('what to run next', style='bold')
     console.print(f'  {command} --config.run=plot      a picture of the learning curve', markup=False)
-    console.print("  … --workdir=out/mine --config.corpus='texts/*.txt'      the same on your own text", markup=False)
+    own = "--workdir=out/mine --config.corpus='texts/*.txt'"
+    console.print(f'  python -m bertjax.main {recipe} {own}      the same on your own text', markup=False)

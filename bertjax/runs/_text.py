@@ -66,21 +66,26 @@ def prepare_tokenizer(config: ConfigDict, workdir: pathlib.Path, say: Say) -> To
     own = workdir / 'tokenizer'
     if config.tokenizer or config.init:
         tokenizer = load_tokenizer(config.tokenizer or huggingface_directory(config.init))
-        if not own.exists():
+        if not own.exists() or load_tokenizer(str(own)).fingerprint != tokenizer.fingerprint:
+            _check_replaceable(own, workdir)
             tokenizer.save(own)
         return tokenizer
     key = own / 'vocabulary.json'
     if key.exists() and key.read_text(encoding='utf-8') == _vocabulary_key(config):
         return load_tokenizer(str(own))
-    if key.exists() and has_checkpoints(workdir):
-        raise UserError(
-            'the tokenizer',
-            f'other settings in config.vocab or config.corpus than those of {own}',
-            'the ones that the checkpoints beside it were trained with',
-            'restore the former values to continue, or start anew in another --workdir',
-        )
+    _check_replaceable(own, workdir)
     say(f'training a {config.vocab.family} vocabulary of {config.vocab.size:,} pieces on {config.corpus}')
     return train_vocabulary(config, own)
+
+
+def _check_replaceable(own: pathlib.Path, workdir: pathlib.Path) -> None:
+    if own.exists() and has_checkpoints(workdir):
+        raise UserError(
+            'the tokenizer',
+            f'another one in config.tokenizer, or other settings of config.vocab, than that of {own}',
+            'the one that the checkpoints beside it were trained with',
+            'restore the former values to continue, or start anew in another --workdir',
+        )
 
 
 def has_checkpoints(workdir: pathlib.Path) -> bool:

@@ -14,13 +14,13 @@ from rich.console import Console
 
 from bertjax.errors import UserError
 from bertjax.files import write_atomic
-from bertjax.metrics.throughput import peak_flops
 from bertjax.model.config import train_flops_per_sequence
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.topology import HBM_BYTES, topology_devices
 from bertjax.runs import _settings as settings
 from bertjax.runs._settings import PhaseSettings
 from bertjax.runs._training import Training, build_training
+from bertjax.train.throughput import peak_flops
 
 COLLECTIVES = ('all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all', 'collective-permute')
 
@@ -37,7 +37,9 @@ def run(config: ConfigDict, workdir: str) -> None:
         raise UserError('config.topology', 'nothing', 'a TPU slice', 'for example --config.topology=v5e:4x4')
     devices = topology_devices(config.topology)
     model = settings.model_config(config, config.vocab.size)
-    training = build_training(config, model, make_mesh(config.mesh, devices))
+    mesh = make_mesh(config.mesh, devices)
+    settings.check_mesh(model, mesh)
+    training = build_training(config, model, mesh)
     shards = training.mesh.shape['data'] * training.mesh.shape['fsdp']
     console = Console(highlight=False, soft_wrap=True)
     results = []

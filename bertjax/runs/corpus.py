@@ -15,11 +15,13 @@ def run(config: ConfigDict, workdir: str) -> None:
     """
     folder = pathlib.Path(workdir)
     tokenizer = prepare_tokenizer(config, folder, print)
-    for weighted in prepare_stores(config, folder, tokenizer, print):
+    stores = prepare_stores(config, folder, tokenizer, print)
+    for weighted in stores:
         train, heldout = weighted.store.split('train'), weighted.store.split('heldout')
         print(
             f'store {weighted.store.fingerprint[:16]}: '
             f'{train.num_documents:,} documents and {train.num_tokens:,} tokens '
             f'to train on, {heldout.num_documents:,} documents and {heldout.num_tokens:,} tokens held out'
         )
-    print(f'use it with --config.data={folder / "store"} --config.tokenizer={folder / "tokenizer"}')
+    if len(stores) == 1:
+        print(f'use it with --config.data={folder / "store"} --config.tokenizer={folder / "tokenizer"}')

@@ -8,6 +8,7 @@ from ml_collections import ConfigDict
 
 from bertjax.checkpoint import Checkpoints
 from bertjax.convert.huggingface import check_exportable, export_huggingface
+from bertjax.convert.orbax import export_orbax
 from bertjax.errors import UserError
 from bertjax.parallel.mesh import make_mesh
 from bertjax.runs import _settings as settings
@@ -45,5 +46,6 @@ def run(config: ConfigDict, workdir: str) -> None:
     target = folder / 'export' / 'hf'
     card = model_card_facts({**saved.config, 'steps': saved.position.step}, rows)
     export_huggingface(jax.device_get(state.params), model, tokenizer, target, card=card)
+    export_orbax(state.params, model, folder / 'export' / 'orbax')
     facts = json.loads((target / 'config.json').read_text(encoding='utf-8'))
     print(f'step {saved.position.step} exported to {target} as {facts["architectures"][0]}')

@@ -24,7 +24,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     try:
         import matplotlib
     except ImportError:
-        mend = "pip install 'bertjax[plot]'"
+        mend = "install the extra 'plot': pip install -e '.[plot]'"
         raise UserError('--config.run=plot', 'no matplotlib', 'matplotlib to draw with', mend) from None
     matplotlib.use('Agg')
     folder = pathlib.Path(workdir)

@@ -15,7 +15,6 @@ from bertjax.data.mixture import MixedExamples
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.errors import UserError
 from bertjax.files import exclusive, write_atomic
-from bertjax.metrics.throughput import Stopwatch
 from bertjax.model.config import BertConfig, parameter_count, train_flops_per_sequence
 from bertjax.optim.masks import describe_decay
 from bertjax.optim.schedules import make_schedule
@@ -34,6 +33,7 @@ from bertjax.train.loop import Phase, train
 from bertjax.train.record import Recorder
 from bertjax.train.state import TrainState, create_state, replace_params
 from bertjax.train.step import make_eval_step
+from bertjax.train.throughput import Stopwatch
 from bertjax.writers.console import TrainingConsole
 
 # The seed of the held-out examples and their masks: the same in every run, whatever config.seed is.
@@ -60,6 +60,7 @@ def _pretrain(config: ConfigDict, folder: pathlib.Path, mesh: jax.sharding.Mesh)
     tokenizer = prepare_tokenizer(config, folder, print)
     stores = prepare_stores(config, folder, tokenizer, print)
     model = settings.model_config(config, tokenizer.vocab_size)
+    settings.check_mesh(model, mesh)
     training = build_training(config, model, mesh)
     examples_of = _examples_factory(config, stores, tokenizer, folder)
     first = _first_shape(config)
@@ -140,7 +141,7 @@ def _row_shards(mesh: jax.sharding.Mesh) -> int:
 
 def _first_shape(config: ConfigDict) -> tuple[int, int]:
     first = config.phases[0] if config.phases else config
-    return first.get('seq_len', config.seq_len), first.get('max_predictions', config.max_predictions)
+    return first.seq_len or config.seq_len, first.max_predictions or config.max_predictions
 
 
 def _examples_factory(config: ConfigDict, stores: list[WeightedStore], tokenizer: Tokenizer, folder: pathlib.Path):

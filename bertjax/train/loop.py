@@ -10,10 +10,10 @@ import jax
 from bertjax.checkpoint import Position
 from bertjax.data.loader import Loader
 from bertjax.errors import PreemptedError
-from bertjax.metrics.throughput import Stopwatch
 from bertjax.train.evaluate import Evaluator
 from bertjax.train.record import Recorder
 from bertjax.train.state import TrainState
+from bertjax.train.throughput import Stopwatch
 
 
 @dataclasses.dataclass(frozen=True)

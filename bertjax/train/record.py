@@ -11,7 +11,7 @@ from bertjax.checkpoint import Position
 from bertjax.data.loader import NumberedBatch
 from bertjax.errors import NonFiniteError
 from bertjax.metrics.rows import add_sums, finite_or_none, pretraining_values
-from bertjax.metrics.throughput import Stopwatch, memory
+from bertjax.train.throughput import Stopwatch, memory
 from bertjax.writers.console import TrainingConsole
 from bertjax.writers.jsonl import JsonLines
 from bertjax.writers.tensorboard import TensorBoard
@@ -55,8 +55,7 @@ class Recorder:
         self.ledger.write({'step': position.step, 'phase': position.phase, **used})
         for leaf in jax.tree.leaves(metrics):
             leaf.copy_to_host_async()
-        self._stopwatch.count(batch.count, waited)
-        self._unread.append((position, metrics))
+        self._unread.append((position, metrics, batch.count, waited))
         self._console.step(position.step)
         while len(self._unread) > READ_BEHIND:
             self._read()
@@ -73,8 +72,9 @@ class Recorder:
             self._write_train_row(*self._pending)
 
     def _read(self) -> None:
-        position, metrics = self._unread.popleft()
+        position, metrics, count, waited = self._unread.popleft()
         metrics = jax.device_get(metrics)
+        self._stopwatch.count(count, waited)
         scalars = {name: value.item() for name, value in metrics['scalars'].items()}
         self.skipped_in_row = scalars['skipped_in_row']
         if self.skipped_in_row >= STOP_AFTER_SKIPPED:

@@ -121,7 +121,7 @@ def test_changed_batch_size_and_learning_rate_are_allowed_and_said(
     shutil.copytree(trained, workdir)
     changes = ('--config.steps=26', '--config.batch_size=16', '--config.learning_rate=1e-4')
     result = program.run(f'--workdir={workdir}', *RUN, *changes)
-    for line in ('batch_size: 8 -> 16', 'learning_rate: 0.002 -> 0.0001', 'steps: 24 -> 26'):
+    for line in ('batch_size: 8 -> 16', 'learning_rate: 0.001 -> 0.0001', 'steps: 24 -> 26'):
         assert f'changed since the checkpoint: {line}' in result.stdout
     used = rows(workdir / 'ledger.jsonl')[-2:]
     assert used == [

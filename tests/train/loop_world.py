@@ -8,8 +8,7 @@ import numpy as np
 
 from bertjax.checkpoint import Position
 from bertjax.data.loader import NumberedBatch
-from bertjax.metrics import throughput
-from bertjax.train import loop
+from bertjax.train import loop, throughput
 from bertjax.train.record import Recorder
 from bertjax.train.state import TrainState
 from bertjax.writers.console import TrainingConsole

@@ -8,8 +8,7 @@ from loop_world import ROWS, Clock, World
 
 from bertjax.checkpoint import Position
 from bertjax.errors import NonFiniteError, PreemptedError
-from bertjax.metrics import throughput
-from bertjax.train import loop
+from bertjax.train import loop, throughput
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import math
 import pytest
 from rich.console import Console
 
-from bertjax.metrics import throughput
 from bertjax.metrics.rows import add_sums, finite_or_none, pretraining_values
+from bertjax.train import throughput
 from bertjax.writers.console import TrainingConsole, shown
 from bertjax.writers.tensorboard import TensorBoard
 
