@@ -106,7 +106,13 @@ def _resolve_one(spec: str, text_key: str) -> list[Source]:
         size, stamp = datasets.tfds_facts(spec, text_key)
         return [Source('tfds', spec, datasets.tfds_name(spec), size, stamp)]
     path = epath.Path(spec).expanduser()
-    if path.is_dir():
+    try:
+        is_directory = path.is_dir()
+    except ImportError as error:  # the file system of gs:// and the like is a package of its own
+        raise UserError(
+            _WHERE, f'{spec!r} ({error})', 'a path that can be read', 'pip install gcsfs for gs://'
+        ) from None
+    if is_directory:
         found = _walk(path, path.name or path.resolve().name)
         if not found:
             raise UserError(_WHERE, f'an empty directory {spec!r}', 'files of text', 'put files there or change it')

@@ -67,18 +67,19 @@ def prepare_tokenizer(config: ConfigDict, workdir: pathlib.Path, say: Say) -> To
     if config.tokenizer or config.init:
         tokenizer = load_tokenizer(config.tokenizer or huggingface_directory(config.init))
         if not own.exists() or load_tokenizer(str(own)).fingerprint != tokenizer.fingerprint:
-            _check_replaceable(own, workdir)
+            check_replaceable(own, workdir)
             tokenizer.save(own)
         return tokenizer
     key = own / 'vocabulary.json'
     if key.exists() and key.read_text(encoding='utf-8') == _vocabulary_key(config):
         return load_tokenizer(str(own))
-    _check_replaceable(own, workdir)
+    check_replaceable(own, workdir)
     say(f'training a {config.vocab.family} vocabulary of {config.vocab.size:,} pieces on {config.corpus}')
     return train_vocabulary(config, own)
 
 
-def _check_replaceable(own: pathlib.Path, workdir: pathlib.Path) -> None:
+def check_replaceable(own: pathlib.Path, workdir: pathlib.Path) -> None:
+    """Refuses to replace the tokenizer `own` of a workdir that has checkpoints."""
     if own.exists() and has_checkpoints(workdir):
         raise UserError(
             'the tokenizer',

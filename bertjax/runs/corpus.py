@@ -4,6 +4,7 @@ import pathlib
 
 from ml_collections import ConfigDict
 
+from bertjax.files import exclusive
 from bertjax.runs._text import prepare_stores, prepare_tokenizer
 
 
@@ -14,8 +15,10 @@ def run(config: ConfigDict, workdir: str) -> None:
       UserError: no text, broken text with strict, another tokenizer than the store's.
     """
     folder = pathlib.Path(workdir)
-    tokenizer = prepare_tokenizer(config, folder, print)
-    stores = prepare_stores(config, folder, tokenizer, print)
+    folder.mkdir(parents=True, exist_ok=True)
+    with exclusive(folder, 'works in this workdir'):
+        tokenizer = prepare_tokenizer(config, folder, print)
+        stores = prepare_stores(config, folder, tokenizer, print)
     for weighted in stores:
         train, heldout = weighted.store.split('train'), weighted.store.split('heldout')
         print(

@@ -1,4 +1,4 @@
-"""run=export: writes the newest checkpoint of a workdir as a Hugging Face directory, WORKDIR/export/hf."""
+"""run=export: writes the newest checkpoint of a workdir to WORKDIR/export/hf and WORKDIR/export/orbax."""
 
 import json
 import pathlib
@@ -10,6 +10,7 @@ from bertjax.checkpoint import Checkpoints
 from bertjax.convert.huggingface import check_exportable, export_huggingface
 from bertjax.convert.orbax import export_orbax
 from bertjax.errors import UserError
+from bertjax.files import exclusive
 from bertjax.parallel.mesh import make_mesh
 from bertjax.runs import _settings as settings
 from bertjax.runs._summary import heldout_rows, model_card_facts
@@ -26,6 +27,11 @@ def run(config: ConfigDict, workdir: str) -> None:
     folder = pathlib.Path(workdir)
     if not (folder / 'checkpoints').is_dir():
         raise UserError('--workdir', f'no checkpoints in {workdir}', 'the workdir of a training run', 'train first')
+    with exclusive(folder, 'trains in this workdir'):
+        _export(config, folder)
+
+
+def _export(config: ConfigDict, folder: pathlib.Path) -> None:
     tokenizer = load_tokenizer(str(folder / 'tokenizer'))
     model = settings.model_config(config, tokenizer.vocab_size)
     check_exportable(model)

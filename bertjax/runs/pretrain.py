@@ -277,6 +277,11 @@ def _description(
 
 def _print_pairs(report: dict[str, Any]) -> None:
     for part in report.get('components', [report]):
-        known = {k: v for k, v in part.items() if v is not None}
-        shown = [f'{k} {v:.3f}' if isinstance(v, float) else f'{k} {v}' for k, v in known.items()]
-        print('examples: ' + ', '.join(shown))
+        text = f'examples ({part["mode"]}): {part["examples_per_plan"]:,.0f} a pass, '
+        text += f'{part["plans"]} passes that differ; '
+        if part['is_next'] is not None:
+            text += f'{part["is_next"]:.1%} IsNext, '
+            text += f'{part["is_next_of_two"]:.1%} where a chunk has two sentences or more '
+            text += f'({part["one_sentence"]:.1%} have one); '
+        text += f'{part["real_positions"]:.1%} of positions real, {part["mean_a"]:.1f} tokens of A'
+        print(text + (f' and {part["mean_b"]:.1f} of B' if part['mean_b'] is not None else ''))

@@ -97,7 +97,7 @@ def test_only_damaged_checkpoints_are_never_written_over(
     [
         ('--config.model.width=64', 'config.model.width'),
         ('--config.optimizer.name=lamb', 'config.optimizer.name'),
-        ('--config.vocab.size=300', 'tokenizer'),
+        ('--config.vocab.size=60', 'tokenizer'),
         ('--config.corpus_options.heldout=0.3', 'store'),
     ],
 )
