@@ -191,16 +191,16 @@ def test_rows_too_short_for_a_pair_are_refused(split):
 @pytest.mark.parametrize(
     'key, options',
     [
-        ('mode', {'mode': 'nps'}),
-        ('plans', {'plans': 0}),
-        ('short_probability', {'short_probability': 1.5}),
-        ('balanced', {'mode': 'sop', 'balanced': True}),
+        ('pairs.mode', {'mode': 'nps'}),
+        ('pair_plans', {'plans': 0}),
+        ('pairs.short_probability', {'short_probability': 1.5}),
+        ('pairs.balanced', {'mode': 'sop', 'balanced': True}),
     ],
 )
 def test_options_that_make_no_sense_are_refused_by_their_key(key, options):
     with pytest.raises(UserError) as refusal:
         PairOptions(**options)
-    assert refusal.value.where == f'config.pairs.{key}'
+    assert refusal.value.where == f'config.{key}'
 
 
 @pytest.mark.parametrize('seq_len', [128, 512])
