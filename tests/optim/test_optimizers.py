@@ -100,7 +100,7 @@ def test_adamw_against_optax():
 
 
 def test_adamw_against_torch():
-    torch = pytest.importorskip('torch')
+    torch = pytest.importorskip('torch', reason='compares with PyTorch')
     rate = 0.05
     ours, _ = trained(built('adamw'), simple_params(), rate)
     leaves = jax.tree_util.tree_flatten_with_path(simple_params())[0]

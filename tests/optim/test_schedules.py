@@ -47,8 +47,8 @@ def test_decay_follows_its_formula(name, formula):
 
 
 def test_linear_equals_the_schedule_of_transformers():
-    torch = pytest.importorskip('torch')
-    transformers = pytest.importorskip('transformers')
+    torch = pytest.importorskip('torch', reason='compares with PyTorch')
+    transformers = pytest.importorskip('transformers', reason='compares with its schedules')
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=PEAK)
     theirs = transformers.get_linear_schedule_with_warmup(optimizer, num_warmup_steps=20, num_training_steps=STEPS)
     expected = []
