@@ -11,6 +11,7 @@ from etils import epath
 from bertjax.errors import UserError
 from bertjax.files import write_atomic
 from bertjax.text.modelfile import read_settings, unicode_normalizer
+from bertjax.text.offsets import CharacterMap, Located, mend, place
 from bertjax.text.special import (
     PAD,
     SPECIAL_TOKENS,
@@ -52,6 +53,7 @@ class SentencePieceTokenizer:
                 'the file is damaged or of another kind: take the original, or train one with --config.run=vocab',
             ) from error  # fmt: skip
         self._unicode = unicode_normalizer(read_settings(model).rule)
+        self._characters = CharacterMap(self._unicode)
         self.vocab_size = processor.get_piece_size()
         self.pieces = [processor.id_to_piece(index) for index in range(self.vocab_size)]
         # ALBERT calls the first two by SentencePiece's own names.
@@ -68,9 +70,22 @@ class SentencePieceTokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The ids of each text (int32, one array a text), without [CLS] or [SEP] around them."""
-        # A worker process has one core to itself; the main process has them all.
-        threads = 1 if multiprocessing.parent_process() else -1
-        return self._processor.encode([self._prepare(text) for text in texts], return_type='numpy', num_threads=threads)
+        return self._processor.encode(
+            [self._prepare(text) for text in texts], return_type='numpy', num_threads=_threads()
+        )
+
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[Located]:
+        """The ids that `encode` gives, and where each piece begins and ends: see the protocol."""
+        prepared = [self._prepare(text) for text in texts]
+        rows = self._processor.encode(prepared, return_type='offset_mapping', num_threads=_threads())
+        located = []
+        for text, row in zip(texts, rows, strict=True):
+            spans, positions = row['offsets'], None
+            if not text.isascii():
+                whole, positions = mend(text)
+                spans = self._characters.spans(whole, spans)
+            located.append(place(text, row['ids'], spans, positions))
+        return located
 
     def _prepare(self, text: str) -> str:
         if text.isascii():
@@ -104,3 +119,8 @@ class SentencePieceTokenizer:
 
     def __reduce__(self):
         return SentencePieceTokenizer, (self._model, self._where)
+
+
+def _threads() -> int:
+    """A worker process has one core to itself; the main process has them all."""
+    return 1 if multiprocessing.parent_process() else -1

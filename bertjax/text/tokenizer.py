@@ -9,6 +9,7 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.text.bert_settings import bert_settings, looks_lowercase, with_normalizer
+from bertjax.text.offsets import Located
 from bertjax.text.sentencepiece import SentencePieceTokenizer
 from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, check_pieces
 from bertjax.text.twin import TwinTokenizer
@@ -45,6 +46,17 @@ class Tokenizer(Protocol):
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The ids of each text (int32, one array a text), without special tokens around them."""
+
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[Located]:
+        """The ids that `encode` gives, and where each piece begins and ends in the text.
+
+        Slower than `encode`. Places are counted in Python characters of the text as given; `text[start:end]` is what
+        the piece was made of, without the space before it, and with the marks that normalisation took off. A piece of
+        nothing but a space has an empty span; pieces that one character was expanded to share it.
+
+        Returns:
+          (ids, starts, ends) of each text, int32 [N] each, starts and ends ascending.
+        """
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Text for reading, special tokens kept."""

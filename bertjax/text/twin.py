@@ -12,6 +12,7 @@ from etils import epath
 from bertjax.errors import UserError
 from bertjax.files import write_atomic
 from bertjax.text.modelfile import BPE, UNIGRAM, read_settings, unicode_steps
+from bertjax.text.offsets import Located, locate
 from bertjax.text.special import (
     SPECIAL_TOKENS,
     UNK,
@@ -85,6 +86,14 @@ class TwinTokenizer:
             texts = [well_formed(text) for text in texts]
             encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
+
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[Located]:
+        """The ids that `encode` gives, and where each piece begins and ends: see the protocol."""
+        # `tokenizers` puts a space before the text, and counts it to the first character.
+        space = self._tokenizer.token_to_id(SPACE)
+        return [
+            (ids, starts, np.where(ids == space, starts, ends)) for ids, starts, ends in locate(self._tokenizer, texts)
+        ]
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Text for reading, special tokens kept."""

@@ -14,6 +14,7 @@ from etils import epath
 from bertjax.errors import UserError
 from bertjax.files import write_atomic
 from bertjax.text.bert_settings import PREFIX, is_bert, lowercases, what_makes_ids
+from bertjax.text.offsets import Located, locate
 from bertjax.text.special import (
     SPECIAL_TOKENS,
     check_pieces,
@@ -74,6 +75,12 @@ class WordPieceTokenizer:
         rows = self._fast.encode_batch(texts, add_special_tokens=False)
         ids, bounds = rows.ids.astype(np.int32), rows.offsets.tolist()
         return [ids[start:end] for start, end in itertools.pairwise(bounds)]
+
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[Located]:
+        """The ids that `encode` gives, and where each piece begins and ends: see the protocol."""
+        if self._reference is None:  # nanotoken knows no places
+            self._reference = tokenizers.Tokenizer.from_str(json.dumps(self._settings, ensure_ascii=False))
+        return locate(self._reference, texts)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Text for reading: pieces joined to words, special tokens kept."""

@@ -1,0 +1,91 @@
+"""Where in a text its pieces stand, in Python characters (code points), whatever normalisation did to the text."""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers
+
+from bertjax.text.special import well_formed
+
+# ids, starts, ends: int32 [N] each.
+Located = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+_SURROGATE = re.compile('[\ud800-\udfff]')
+_PAIR = re.compile('[\ud800-\udbff][\udc00-\udfff]')
+_SPACE = '▁'  # a literal one is a space to SentencePiece
+_AT_ONCE = 1024  # texts; an Encoding of `tokenizers` takes some 200 bytes a piece
+
+
+def locate(tokenizer: tokenizers.Tokenizer, texts: Sequence[str]) -> list[Located]:
+    """Ids and places of the pieces of each text, by the offsets of `tokenizers`."""
+    located: list[Located] = []
+    for begin in range(0, len(texts), _AT_ONCE):
+        chunk = texts[begin : begin + _AT_ONCE]
+        mended = [mend(text) for text in chunk]
+        encodings = tokenizer.encode_batch([text for text, _ in mended], add_special_tokens=False)
+        located += [
+            place(text, encoding.ids, encoding.offsets, positions)
+            for text, (_, positions), encoding in zip(chunk, mended, encodings, strict=True)
+        ]
+    return located
+
+
+def mend(text: str) -> tuple[str, np.ndarray | None]:
+    """`well_formed` text, and where each of its characters, and its end, was: int64 [len + 1], or None if unchanged."""
+    if text.isascii() or not _SURROGATE.search(text):
+        return text, None
+    second = {pair.end() - 1 for pair in _PAIR.finditer(text)}  # a pair becomes one character
+    kept = [index for index in range(len(text)) if index not in second]
+    return well_formed(text), np.array([*kept, len(text)])
+
+
+def place(
+    text: str, ids: Sequence[int], spans: Iterable[tuple[int, int]], positions: np.ndarray | None = None
+) -> Located:
+    """Arrays of ids and places, without the spaces that a piece begins or ends with.
+
+    Characters that no piece covers, unless they are spaces or controls, belong to the piece before them: they are
+    combining marks that normalisation takes off, or composes with the letter before.
+
+    Args:
+      text: as given.
+      ids: of N pieces.
+      spans: where each begins and ends, ascending, in `text` or in what `mend` made of it.
+      positions: of `mend`.
+    """
+    spans = np.array(list(spans), np.int64).reshape(-1, 2)
+    starts, ends = (spans if positions is None else positions[spans]).T.tolist()
+    for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        while start < end and (text[start].isspace() or text[start] == _SPACE):
+            start += 1
+        while start < end and (text[end - 1].isspace() or text[end - 1] == _SPACE):
+            end -= 1
+        starts[i], ends[i] = start, end
+    if not text.isascii():
+        for i, (end, following) in enumerate(zip(ends, [*starts[1:], len(text)], strict=False)):
+            while end < following and not text[end].isspace() and unicodedata.category(text[end])[0] != 'C':
+                end += 1
+            ends[i] = end
+    return np.array(ids, np.int32), np.array(starts, np.int32), np.array(ends, np.int32)
+
+
+class CharacterMap:
+    """Which characters of a text each character of its normalised form comes from."""
+
+    def __init__(self, normalizer: normalizers.Normalizer):
+        # Every character becomes a token of its own, and `tokenizers` tells where it was.
+        self._tokenizer = tokenizers.Tokenizer(models.WordLevel({'?': 0}, unk_token='?'))
+        self._tokenizer.normalizer = normalizer
+        self._tokenizer.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(r'[\s\S]'), 'isolated')
+
+    def spans(self, text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Spans of the normalised text, as spans of the text itself."""
+        characters = self._tokenizer.encode(text, add_special_tokens=False).offsets
+        found = []
+        for start, end in spans:
+            first = characters[start][0] if start < len(characters) else len(text)
+            found.append((first, characters[end - 1][1] if end > start else first))
+        return found

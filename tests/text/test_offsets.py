@@ -1,0 +1,122 @@
+"""Pieces know where they stand in the text as it was given."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+import tokenizers
+from hard_text import HARD, SPECIAL, random_texts
+
+from bertjax.text.tokenizer import load_tokenizer
+
+SURROGATES = ['a \ud800 b', '\ud83d\ude00 c \ud83d x', '\ude00\ud83d', 'é\ud83d\ude00\ud83d\ude00z']
+TEXTS = [*HARD, *SPECIAL, *SURROGATES, *random_texts(1000, seed=7)]
+
+
+@pytest.fixture(scope='module')
+def twin(sentencepiece_model, tmp_path_factory):
+    """The same model, from the tokenizer.json alone."""
+    directory = tmp_path_factory.mktemp('twin')
+    sentencepiece_model.save(directory)
+    (directory / 'tokenizer.model').unlink()
+    return load_tokenizer(directory)
+
+
+def check(tokenizer, texts):
+    """Ids are those of `encode`, and places ascend within the text."""
+    located = tokenizer.encode_with_offsets(texts)
+    for text, ids, (found, starts, ends) in zip(texts, tokenizer.encode(texts), located, strict=True):
+        assert found.dtype == starts.dtype == ends.dtype == np.int32
+        assert found.tolist() == ids.tolist(), ascii(text)
+        assert len(found) == len(starts) == len(ends)
+        places = np.stack([starts, ends])
+        assert (starts <= ends).all() and (np.diff(places) >= 0).all(), ascii(text)
+        assert not len(found) or (starts[0] >= 0 and ends[-1] <= len(text)), ascii(text)
+    return located
+
+
+def spoken(tokenizer, text):
+    """[(piece, the part of the text it stands for)]."""
+    ((ids, starts, ends),) = tokenizer.encode_with_offsets([text])
+    return [(tokenizer.pieces[i], text[a:b]) for i, a, b in zip(ids, starts, ends, strict=True)]
+
+
+def test_wordpiece_has_the_ids_of_encode(wordpiece):
+    check(wordpiece, TEXTS)
+
+
+def test_sentencepiece_has_the_ids_of_encode(sentencepiece_model):
+    check(sentencepiece_model, TEXTS)
+
+
+def test_tokenizer_json_has_the_ids_of_encode(twin):
+    check(twin, TEXTS)
+
+
+def test_tokenizer_json_agrees_with_the_model(sentencepiece_model, twin, paragraphs):
+    texts = [*paragraphs[:300], 'Two  spaces\tand\r\na line', '  lead', 'ﬁne 😀 e\u0301x', '']
+    for text, ours, other in zip(
+        texts, sentencepiece_model.encode_with_offsets(texts), twin.encode_with_offsets(texts), strict=True
+    ):
+        assert [x.tolist() for x in ours] == [x.tolist() for x in other], ascii(text)
+
+
+def test_a_wordpiece_is_what_its_part_of_the_text_becomes(bert_vocabulary, corpus_lines):
+    tokenizer = load_tokenizer(bert_vocabulary)
+    normalizer = tokenizers.normalizers.BertNormalizer(lowercase=tokenizer.lowercase)
+    lines = [*corpus_lines[::200], 'İstanbul Ångström cafe\u0301s\u0323 x', '\u0301start 你好e\u0301']
+    for line, (ids, starts, ends) in zip(lines, check(tokenizer, lines), strict=True):
+        for i, start, end in zip(ids, starts, ends, strict=True):
+            if i != tokenizer.unk_id:
+                piece = tokenizer.pieces[i].removeprefix('##')
+                assert normalizer.normalize_str(line[start:end]).strip() == piece, (line, line[start:end])
+
+
+def test_places_are_counted_in_characters(bert_vocabulary):
+    tokenizer = load_tokenizer(bert_vocabulary)
+    text = '😀 a\r\n\tb \U0001d4b3 [SEP]c'
+    assert [part for _, part in spoken(tokenizer, text)] == ['😀', 'a', 'b', '\U0001d4b3', '[SEP]', 'c']
+
+
+def test_marks_stay_with_their_letter(bert_vocabulary):
+    tokenizer = load_tokenizer(bert_vocabulary)
+    parts = [part for _, part in spoken(tokenizer, 'a cafe\u0301 (e\u0323\u0301), zero\u200b')]
+    assert ''.join(parts) == 'acafe\u0301(e\u0323\u0301),zero'
+
+
+def test_spaces_belong_to_no_piece(sentencepiece_model, twin):
+    for tokenizer in (sentencepiece_model, twin):
+        text = '  the  object\tis\u3000ﬁne\r\n😀 e\u0301x  '
+        parts = [part for _, part in spoken(tokenizer, text)]
+        assert not any(part != part.strip() for part in parts)
+        # A character that becomes several pieces is in each of them.
+        joined = ''.join(parts).replace('ﬁﬁ', 'ﬁ')
+        assert joined == ''.join(text.split())
+        assert all(part == '' for piece, part in spoken(tokenizer, text) if piece == '▁')
+
+
+def test_pairs_of_surrogates_are_two_characters(wordpiece, sentencepiece_model, twin):
+    for tokenizer in (wordpiece, sentencepiece_model, twin):
+        ((ids, starts, ends),) = tokenizer.encode_with_offsets(['\ud83d\ude00 return \ud800'])
+        word = tokenizer.encode(['return'])[0]
+        at = ids.tolist().index(word[0])
+        assert ids[at : at + len(word)].tolist() == word.tolist()
+        assert (starts[at], ends[at + len(word) - 1]) == (3, 9)
+
+
+def test_settings_that_nanotoken_lacks(wordpiece, tmp_path):
+    wordpiece.save(tmp_path)
+    settings = json.loads((tmp_path / 'tokenizer.json').read_text('utf-8'))
+    replace = {'type': 'Replace', 'pattern': {'String': 'cat'}, 'content': 'object'}
+    settings['normalizer'] = {'type': 'Sequence', 'normalizers': [replace, settings['normalizer']]}
+    (tmp_path / 'tokenizer.json').write_text(json.dumps(settings), 'utf-8')
+    tokenizer = load_tokenizer(tmp_path)
+    assert spoken(tokenizer, 'cat (1) x')[-4:] == [('(', '('), ('1', '1'), (')', ')'), ('x', 'x')]
+    check(tokenizer, TEXTS)
+
+
+def test_many_texts_come_back_in_order(wordpiece, sentencepiece_model, twin):
+    texts = [f'{n} return' for n in range(2500)]
+    for tokenizer in (wordpiece, sentencepiece_model, twin):
+        check(pickle.loads(pickle.dumps(tokenizer)), texts)
