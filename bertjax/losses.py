@@ -1,6 +1,8 @@
 """Losses and accuracies as sums and weights: the division happens once, globally, at the end."""
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -50,3 +52,79 @@ def pretraining_losses(
 def pretraining_weights(batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     """Weights of the losses that pre-training minimises, from the batch alone: {name: float32 scalar}."""
     return {'mlm_loss': batch['masked_weights'].sum(), 'nsp_loss': batch['nsp_weights'].sum()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """What a model is trained for, said in the names of its batches.
+
+    Attributes:
+      inputs: arrays of a batch that the model takes, in the order of its arguments.
+      losses: (outputs, batch) -> {name: (sum, weight)}: what is reported of a batch.
+      weights: batch -> {name: weight}: the losses that are minimised (each as its mean, and the means added), with
+        their weights, which the batch alone decides.
+    """
+
+    inputs: tuple[str, ...]
+    losses: Callable[[Any, Mapping[str, jax.Array]], dict[str, tuple[jax.Array, jax.Array]]]
+    weights: Callable[[Mapping[str, jax.Array]], dict[str, jax.Array]]
+
+
+PRETRAINING = Objective(
+    ('input_ids', 'segment_ids', 'attention_mask', 'masked_positions'), pretraining_losses, pretraining_weights
+)
+
+TASK_INPUTS = ('input_ids', 'segment_ids', 'attention_mask')
+
+
+def classification_losses(
+    outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]
+) -> dict[str, tuple[jax.Array, jax.Array]]:
+    """Cross entropy of `logits` [B, C] and int32 `labels` [B] (classes, or the right one of C endings)."""
+    losses = weighted(outputs['logits'], batch['labels'], batch['weights'], 'label')
+    return {'loss': losses['label_loss'], 'accuracy': losses['label_accuracy']}
+
+
+def regression_losses(
+    outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]
+) -> dict[str, tuple[jax.Array, jax.Array]]:
+    """Squared error of the only column of `logits` [B, 1] and float32 `labels` [B]."""
+    error = jnp.square(outputs['logits'][:, 0] - batch['labels'])  # [B]
+    return {'loss': ((error * batch['weights']).sum(), batch['weights'].sum())}
+
+
+def token_losses(
+    outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]
+) -> dict[str, tuple[jax.Array, jax.Array]]:
+    """Cross entropy of `token_logits` [B, S, C] and int32 `token_labels` [B, S] where `token_weights` [B, S] is 1."""
+    losses = weighted(outputs['token_logits'], batch['token_labels'], batch['token_weights'], 'token')
+    return {'loss': losses['token_loss'], 'accuracy': losses['token_accuracy']}
+
+
+def span_losses(
+    outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]
+) -> dict[str, tuple[jax.Array, jax.Array]]:
+    """Mean of the cross entropies of `start_logits` and `end_logits` [B, S] with int32 `start` and `end` [B].
+
+    Padding cannot be chosen: the loss of a row does not depend on how far its batch is padded (in google-research/bert,
+    whose rows all have one length, and in transformers it takes part).
+    """
+    padding = jnp.where(batch['attention_mask'] > 0, 0.0, -1e9)  # [B, S]
+    first = weighted(outputs['start_logits'] + padding, batch['start'], batch['weights'], 'start')
+    last = weighted(outputs['end_logits'] + padding, batch['end'], batch['weights'], 'end')
+    (a, weight), (b, _) = first['start_loss'], last['end_loss']
+    return {
+        'loss': ((a + b) / 2, weight),
+        'start_accuracy': first['start_accuracy'],
+        'end_accuracy': last['end_accuracy'],
+    }
+
+
+def _row_weights(batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    return {'loss': batch['weights'].sum()}
+
+
+CLASSIFICATION = Objective(TASK_INPUTS, classification_losses, _row_weights)
+REGRESSION = Objective(TASK_INPUTS, regression_losses, _row_weights)
+SPANS = Objective(TASK_INPUTS, span_losses, _row_weights)
+TOKENS = Objective(TASK_INPUTS, token_losses, lambda batch: {'loss': batch['token_weights'].sum()})

@@ -101,8 +101,13 @@ def _check_recipe(recipe: str) -> None:
 def _load(recipe: str):
     path, _, argument = recipe.partition(':')
     spec = importlib.util.spec_from_file_location('recipe', path)
+    if spec is None:  # not a .py file
+        raise UserError('--config', path, 'a Python file with a function get_config', 'see configs/')
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as e:
+        raise UserError(f'{path}:{e.lineno}', e.msg, 'Python', 'correct the recipe') from None
     if not hasattr(module, 'get_config'):
         raise UserError(path, 'no function get_config', 'get_config(argument) -> ConfigDict', 'see configs/')
     takes = inspect.signature(module.get_config).parameters

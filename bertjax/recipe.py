@@ -1,4 +1,4 @@
-"""The base of every pre-training recipe: each key, its default, and what it means."""
+"""The bases of every recipe, of pre-training and of fine-tuning: each key, its default, and what it means."""
 
 import dataclasses
 from typing import Any
@@ -123,3 +123,66 @@ def two_phases(**second: Any) -> tuple[ConfigDict, ConfigDict]:
         phase(steps='90%', seq_len=128, max_predictions=20),
         phase(steps='10%', seq_len=512, max_predictions=80, **second),
     )
+
+
+def finetuning_config(kind: str, **task: Any) -> ConfigDict:
+    """The base of every recipe for a task; `task` are the options of its kind (bertjax/tasks/), config.task.
+
+    The defaults are those of the paper's GLUE runs (arXiv 1810.04805, appendix A.3): batch 32, 3 epochs, a learning
+    rate of 2e-5 to 5e-5, warm-up over 10 % of the steps; AdamW as in transformers.
+    """
+    config = ConfigDict()
+    config.run = 'finetune'  # the verb: finetune, evaluate, predict, plot
+    config.task = ConfigDict({'kind': kind, **task})
+    config.data = ''  # folder of the task's files in their official layout; '': tensorflow-datasets
+    config.init = ''  # a Hugging Face directory, or a bertjax workdir, whose encoder the run starts from
+    config.tokenizer = ''  # vocab.txt, tokenizer.json, *.model or a directory; '': that of config.init
+
+    config.seed = 0
+    config.seeds = ConfigDict({'init': -1, 'data': -1, 'dropout': -1})  # -1: config.seed
+    config.rng_impl = 'threefry2x32'  # of dropout; rbg is faster on TPU and depends on the mesh
+
+    # Sizes are those of config.init; this is what a run may choose.
+    config.model = ConfigDict(
+        {'dropout': 0.1, 'attention_dropout': 0.1, 'dtype': 'float32', 'remat': 'none', 'scan_layers': False}
+    )
+    config.train = 'all'  # 'head': the encoder stays as it is; 'last_K': the head and the last K blocks
+    config.layer_decay = 1.0  # learning rate of a block as a share of that of the block above it
+
+    config.seq_len = 128
+    config.shapes = 4  # padded lengths, at most so many, that batches come in and the step is compiled for
+    config.batch_size = 32  # rows an update, over all devices
+    config.eval_batch_size = 64
+    config.accumulate = 1  # parts in which a batch is worked through
+    config.epochs = 3.0
+    config.steps = steps(0)  # above 0: instead of `epochs`
+    config.learning_rate = 2e-5
+    config.warmup_fraction = 0.1
+    config.schedule = ConfigDict({'name': 'linear', 'power': 1.0})
+    config.optimizer = ConfigDict(
+        {'name': 'adamw', 'b1': 0.9, 'b2': 0.999, 'eps': 1e-6, 'weight_decay': 0.01, 'clip_norm': 1.0}
+    )
+
+    config.log_every = 20
+    config.eval_every = steps('1epochs')  # 0: only at the end
+    config.checkpoint_every = steps('1epochs')
+    config.checkpoint_keep = 1
+    config.select = 'last'  # what is evaluated and exported: the last step, or the 'best' on dev that was saved
+
+    config.split = 'dev'  # run=evaluate, run=predict: which records
+    config.input = ''  # run=predict: a file of your own, or '-' for standard input, instead of a split
+    config.sweep = sweep()
+
+    config.mesh = ConfigDict({'data': -1, 'fsdp': 1, 'tensor': 1})  # -1: the devices that the others leave
+    config.export = True  # write WORKDIR/export/hf and export/orbax at the end
+    return config
+
+
+def sweep(**values: tuple[float, ...]) -> ConfigDict:
+    """config.sweep: every combination is a run; an empty list stands for the config's own value.
+
+    Keys: `learning_rate`, `batch_size`, `epochs`, `seeds`; and `together`, the most runs of one shape that are trained
+    at once (0: as many as fit into the device's memory, on a CPU one).
+    """
+    lists = {'learning_rate': (), 'batch_size': (), 'epochs': (), 'seeds': ()}
+    return ConfigDict({**lists, 'together': 0, **values})

@@ -37,7 +37,7 @@ class Checkpoints:
     """The folder `checkpoints/`: a sub-folder for each step with the items state, position and config, and a seal.
 
     Saving is asynchronous: the arrays are copied to the host, then a thread writes, seals, and removes what is no
-    longer kept (all but the newest `keep` and the one with the lowest held-out loss). A save that failed raises at the
+    longer kept (all but the newest `keep` and the one with the lowest cost). A save that failed raises at the
     next `save` or at `close`.
     """
 
@@ -110,7 +110,7 @@ class Checkpoints:
         args = ocp.args.Composite(state=ocp.args.StandardRestore(template))
         return self._manager.restore(position.step, args=args)['state']
 
-    def save(self, state: Any, position: Position, config: dict[str, Any], heldout_loss: float | None) -> None:
+    def save(self, state: Any, position: Position, config: dict[str, Any], cost: float | None) -> None:
         """Starts to save; returns when the arrays may be overwritten. A step that is there already is left alone."""
         self.wait()
         if position.step in self._manager.all_steps():
@@ -121,25 +121,28 @@ class Checkpoints:
             config=ocp.args.JsonSave(config),
         )
         self._manager.save(position.step, args=args)
-        self._sealer = threading.Thread(target=self._seal, args=(position.step, heldout_loss), name='seal')
+        self._sealer = threading.Thread(target=self._seal, args=(position.step, cost), name='seal')
         self._sealer.start()
 
-    def _seal(self, step: int, heldout_loss: float | None) -> None:
+    def _seal(self, step: int, cost: float | None) -> None:
         try:
             self._manager.wait_until_finished()
             if jax.process_index() == 0:
-                seals.write_seal(self.directory / str(step), heldout_loss)
+                seals.write_seal(self.directory / str(step), cost)
                 for old in self._superseded():
                     self._manager.delete(old)
         except BaseException as error:  # raised by wait(), in the training loop's thread
             self._failure = error
 
     def _superseded(self) -> list[int]:
-        steps = self.steps()
-        losses = {step: seals.heldout_loss(self.directory / str(step)) for step in steps}
-        measured = [step for step in steps if losses[step] is not None]
-        best = min(measured, key=lambda step: (losses[step], -step), default=None)
-        return [step for step in steps[: -self._keep] if step != best]
+        best = self.best()
+        return [step for step in self.steps()[: -self._keep] if step != best]
+
+    def best(self) -> int | None:
+        """The step with the lowest cost, the later of two equal ones; None where no cost was measured."""
+        costs = {step: seals.cost(self.directory / str(step)) for step in self.steps()}
+        measured = [step for step in costs if costs[step] is not None]
+        return min(measured, key=lambda step: (costs[step], -step), default=None)
 
     def wait(self) -> None:
         """Returns when what was begun is on disk and sealed; raises what went wrong."""

@@ -24,14 +24,14 @@ def _files(step_dir: pathlib.Path) -> list[pathlib.Path]:
     return sorted(path for path in step_dir.rglob('*') if path.is_file() and path.name != SEAL)
 
 
-def write_seal(step_dir: pathlib.Path, heldout_loss: float | None) -> None:
-    """Seals a finished step; `heldout_loss` is what 'the best checkpoint' goes by."""
+def write_seal(step_dir: pathlib.Path, cost: float | None) -> None:
+    """Seals a finished step; `cost` is what the best checkpoint goes by, the held-out loss or minus the dev score."""
     files = {
         path.relative_to(step_dir).as_posix(): {'bytes': path.stat().st_size, 'sha256': _digest(path)}
         for path in _files(step_dir)
     }
-    loss = heldout_loss if heldout_loss is not None and math.isfinite(heldout_loss) else None
-    body = {'heldout_loss': loss, 'files': files}
+    known = cost if cost is not None and math.isfinite(cost) else None
+    body = {'cost': known, 'files': files}
     write_atomic(step_dir / SEAL, json.dumps({**body, 'sha256': _own_digest(body)}, indent=1) + '\n')
 
 
@@ -53,10 +53,10 @@ def is_sealed(step_dir: pathlib.Path) -> bool:
     return (step_dir / SEAL).is_file()
 
 
-def heldout_loss(step_dir: pathlib.Path) -> float | None:
-    """The held-out loss that the seal carries, None where none was measured (or not finite) or the seal is damaged."""
+def cost(step_dir: pathlib.Path) -> float | None:
+    """The cost that the seal carries, None where none was measured (or not finite) or the seal is damaged."""
     seal = _read_seal(step_dir)
-    return seal['heldout_loss'] if seal else None
+    return seal['cost'] if seal else None
 
 
 def damage(step_dir: pathlib.Path) -> str | None:

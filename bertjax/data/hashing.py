@@ -38,6 +38,8 @@ class Stream(enum.IntEnum):
     MASK_ACTION = 15
     MASK_TOKEN = 16
     MASK_SPAN = 17
+    TASK_ORDER = 18
+    BATCH_ORDER = 19
 
 
 def _mix_int(x: int) -> int:

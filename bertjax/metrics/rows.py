@@ -35,6 +35,11 @@ def pretraining_values(sums: Sums) -> dict[str, float | None]:
     return values
 
 
+def task_values(sums: Sums) -> dict[str, float | None]:
+    """The mean of each loss and accuracy of a task; None where there is nothing to judge."""
+    return {name: total / weight if weight else None for name, (total, weight) in sums.items()}
+
+
 def finite_or_none(row: Mapping[str, Any]) -> dict[str, Any]:
     """JSON has no NaN: what is not finite becomes None (null)."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}

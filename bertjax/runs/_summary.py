@@ -16,10 +16,11 @@ from bertjax.convert.huggingface import export_huggingface
 from bertjax.convert.orbax import export_orbax
 from bertjax.data.loader import Examples
 from bertjax.files import write_atomic
+from bertjax.losses import PRETRAINING
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.text.tokenizer import Tokenizer
-from bertjax.train.state import model_inputs
+from bertjax.train.step import make_forward
 from bertjax.writers.console import shown
 
 SHOWN = ('loss', 'mlm_loss', 'mlm_accuracy', 'perplexity', 'nsp_loss', 'nsp_accuracy')
@@ -87,10 +88,7 @@ def finish(
 def _filled_masks(params: Any, model: BertConfig, tokenizer: Tokenizer, heldout: Examples) -> Iterator[dict[str, Any]]:
     """What the model puts for a mask of some held-out examples, beside what stood there."""
     batch = heldout.batch(np.arange(_FILLED))
-    apply = jax.jit(
-        lambda params, batch: BertForPreTraining(model).apply({'params': params}, **batch, deterministic=True)
-    )
-    logits = np.asarray(apply(params, model_inputs(batch))['mlm_logits'])
+    logits = np.asarray(jax.jit(make_forward(BertForPreTraining(model), PRETRAINING))(params, batch)['mlm_logits'])
     for row in range(_FILLED):
         ids, positions = batch['input_ids'][row], batch['masked_positions'][row]
         hidden = [p for p in range(len(positions)) if ids[positions[p]] == tokenizer.mask_id]

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from bertjax.data.batch import pretraining_batch_spec
+from bertjax.losses import PRETRAINING
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.optim.optimizers import make_optimizer
@@ -49,6 +50,7 @@ class Training:
         )
         step = make_train_step(
             self.model,
+            PRETRAINING,
             self.optimizer,
             schedule,
             first_step=phase.first_step,
@@ -76,11 +78,8 @@ def build_training(config: ConfigDict, model: BertConfig, mesh: Mesh) -> Trainin
     """Shapes, then shardings; no arrays yet."""
     module = BertForPreTraining(model)
     optimizer = make_optimizer(**config.optimizer)
-    batch = {
-        name: jax.ShapeDtypeStruct(shape, dtype)
-        for name, (shape, dtype) in pretraining_batch_spec(1, config.seq_len, config.max_predictions).items()
-    }
-    init = make_init(module, optimizer, batch)
+    spec = pretraining_batch_spec(1, config.seq_len, config.max_predictions)
+    init = make_init(module, optimizer, [jax.ShapeDtypeStruct(*spec[name]) for name in PRETRAINING.inputs])
     with mesh_context(mesh):
         state = abstract_state(init, mesh)
     return Training(config, mesh, module, optimizer, init, state)

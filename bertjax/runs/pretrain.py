@@ -15,6 +15,7 @@ from bertjax.data.mixture import MixedExamples
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.errors import UserError
 from bertjax.files import exclusive, write_atomic
+from bertjax.losses import PRETRAINING
 from bertjax.model.config import BertConfig, parameter_count, train_flops_per_sequence
 from bertjax.optim.masks import describe_decay
 from bertjax.optim.schedules import make_schedule
@@ -239,7 +240,7 @@ def _phase(training: Training, phase: PhaseSettings, examples_of, stores: list[W
 
 
 def _jitted_eval(training: Training):
-    step = jax.jit(make_eval_step(training.model))
+    step = jax.jit(make_eval_step(training.model, PRETRAINING))
 
     def evaluate(params, batch):
         with mesh_context(training.mesh):

@@ -3,17 +3,24 @@
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 
 from bertjax.checkpoint import Position
 from bertjax.data.loader import Loader
 from bertjax.errors import PreemptedError
-from bertjax.train.evaluate import Evaluator
 from bertjax.train.record import Recorder
 from bertjax.train.state import TrainState
 from bertjax.train.throughput import Stopwatch
+
+
+class Evaluates(Protocol):
+    """Measures parameters."""
+
+    def run(self, params: Any) -> Any:
+        """What the recorder's Reporting understands."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +34,7 @@ class Phase:
       begin: state -> state at the very start of the phase (resets the optimiser, or nothing).
       compile: () -> the compiled step: (state, arrays) -> (state, metrics). The state is donated.
       load: number of an example -> loader of batches from there on.
-      evaluator: of the held-out examples in this phase's shape; None where nothing is held out.
+      evaluator: of what is not trained on (`run` of the parameters); None where nothing is held out.
       flops_per_sequence: of a training step.
     """
 
@@ -37,7 +44,7 @@ class Phase:
     begin: Callable[[TrainState], TrainState]
     compile: Callable[[], Callable[[TrainState, Mapping[str, jax.Array]], tuple[TrainState, Any]]]
     load: Callable[[int], Loader]
-    evaluator: Evaluator | None
+    evaluator: Evaluates | None
     flops_per_sequence: float
 
 
@@ -61,7 +68,7 @@ def train(
       phases: all phases of the run.
       recorder: takes each step's example numbers and metrics.
       stopwatch: measures the steps; evaluation and saving are left out.
-      save: starts to save (state, position, held-out loss at this very step or None).
+      save: starts to save (state, position, the cost measured at this very step or None).
       eval_every: steps between evaluations (0: only at the start and the end).
       checkpoint_every: steps between checkpoints (0: only at the end). One that falls on a step that was not finite is
         left out.
@@ -111,10 +118,10 @@ def train(
                     continue
                 recorder.drain()  # waits for the devices: that time belongs to training
                 paused = time.perf_counter()
-                heldout_loss = evaluate(phase) if must_evaluate else None
+                cost = evaluate(phase) if must_evaluate else None
                 # After a step that was not finite the parameters are suspect, and what they would displace is not.
                 if last or stop or (may_save and not recorder.skipped_in_row):
-                    save(state, position, heldout_loss)
+                    save(state, position, cost)
                 if stop and not last:
                     raise PreemptedError(f'stopped at step {position.step} as asked; the same command continues there')
                 stopwatch.pause(time.perf_counter() - paused)

@@ -1,8 +1,9 @@
 """The book-keeping of a run: late reading of step metrics, rows, ledger."""
 
 import collections
+import dataclasses
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ import jax
 from bertjax.checkpoint import Position
 from bertjax.data.loader import NumberedBatch
 from bertjax.errors import NonFiniteError
-from bertjax.metrics.rows import add_sums, finite_or_none, pretraining_values
+from bertjax.metrics.rows import Sums, add_sums, finite_or_none, pretraining_values
 from bertjax.train.throughput import Stopwatch, memory
 from bertjax.writers.console import TrainingConsole
 from bertjax.writers.jsonl import JsonLines
@@ -21,6 +22,26 @@ READ_BEHIND = 2
 STOP_AFTER_SKIPPED = 3
 
 
+@dataclasses.dataclass(frozen=True)
+class Reporting:
+    """How what is measured becomes rows.
+
+    Attributes:
+      split: of the evaluated rows: 'heldout', 'dev'.
+      trained: sums of training batches -> values of a row.
+      evaluated: what the phase's evaluator gave -> values of a row.
+      cost: of an evaluated row's values; lower is better, and the best checkpoint goes by it.
+    """
+
+    split: str
+    trained: Callable[[Sums], dict[str, float | None]]
+    evaluated: Callable[[Any], dict[str, float | None]]
+    cost: Callable[[Mapping[str, float | None]], float | None]
+
+
+PRETRAINING = Reporting('heldout', pretraining_values, pretraining_values, lambda values: values['loss'])
+
+
 class Recorder:
     """Writes metrics.jsonl, ledger.jsonl, TensorBoard and the console.
 
@@ -29,7 +50,14 @@ class Recorder:
     """
 
     def __init__(
-        self, workdir: pathlib.Path, console: TrainingConsole, stopwatch: Stopwatch, log_every: int, total: int
+        self,
+        workdir: pathlib.Path,
+        console: TrainingConsole,
+        stopwatch: Stopwatch,
+        *,
+        log_every: int,
+        total: int,
+        reporting: Reporting = PRETRAINING,
     ):
         self.metrics = JsonLines(workdir / 'metrics.jsonl')
         self.ledger = JsonLines(workdir / 'ledger.jsonl')
@@ -38,6 +66,7 @@ class Recorder:
         self._stopwatch = stopwatch
         self._log_every = log_every
         self._total = total
+        self._reporting = reporting
         self._unread: collections.deque = collections.deque()
         self._sums: dict[str, tuple[float, float]] = {}
         self._tokens = 0.0
@@ -91,14 +120,14 @@ class Recorder:
 
     def _write_train_row(self, position: Position, scalars: Mapping[str, float]) -> None:
         rates = self._stopwatch.lap(self._tokens)
-        self._write('train', position, {**pretraining_values(self._sums), **scalars, **rates, **memory()})
+        self._write('train', position, {**self._reporting.trained(self._sums), **scalars, **rates, **memory()})
         self._sums, self._tokens, self._pending = {}, 0.0, None
 
-    def evaluation(self, position: Position, sums: Mapping[str, tuple[float, float]]) -> float | None:
-        """Writes a held-out row; returns its loss."""
-        values = pretraining_values(sums)
-        self._write('heldout', position, values)
-        return values['loss']
+    def evaluation(self, position: Position, result: Any) -> float | None:
+        """Writes a row of what the evaluator gave; returns its cost."""
+        values = self._reporting.evaluated(result)
+        self._write(self._reporting.split, position, values)
+        return self._reporting.cost(values)
 
     def _write(self, split: str, position: Position, values: Mapping[str, Any]) -> None:
         row = {'step': position.step, 'split': split, 'phase': position.phase, 'examples': position.next}

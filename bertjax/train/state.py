@@ -1,6 +1,6 @@
 """What training changes, and how it comes to be: shapes, then shardings, then arrays."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,6 +11,7 @@ from flax import struct
 from jax.sharding import Mesh
 
 from bertjax.model.stacking import init_params
+from bertjax.optim.selection import Selection, everything, select
 from bertjax.parallel.partition import state_shardings
 
 _Box = nn.Partitioned
@@ -34,21 +35,25 @@ class TrainState(struct.PyTreeNode):
     skipped_in_row: jax.Array
 
 
-def model_inputs(batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """The part of a pre-training batch that the model sees."""
-    return {name: batch[name] for name in ('input_ids', 'segment_ids', 'attention_mask', 'masked_positions')}
-
-
 def make_init(
-    model: nn.Module, optimizer: optax.GradientTransformation, batch: Mapping[str, jax.ShapeDtypeStruct]
+    model: nn.Module,
+    optimizer: optax.GradientTransformation,
+    inputs: Sequence[jax.ShapeDtypeStruct],
+    trained: Selection = everything,
 ) -> Callable[[jax.Array], TrainState]:
-    """key -> fresh state, with the boxes that carry the logical axes. `batch` gives the shapes of the inputs."""
+    """key -> fresh state, with the boxes that carry the logical axes.
+
+    Args:
+      model: takes arrays of the shapes and dtypes `inputs`, whose first dimension does not matter.
+      optimizer: from optim.make_optimizer.
+      inputs: see `model`.
+      trained: the parameters that the optimiser keeps moments of.
+    """
 
     def init(key: jax.Array) -> TrainState:
-        example = {name: jnp.zeros((1, *x.shape[1:]), x.dtype) for name, x in model_inputs(batch).items()}
-        params = init_params(model, key, *example.values())
+        params = init_params(model, key, *(jnp.zeros((1, *x.shape[1:]), x.dtype) for x in inputs))
         zero = jnp.zeros([], jnp.int32)
-        return TrainState(zero, params, optimizer.init(params), zero, zero)
+        return TrainState(zero, params, optimizer.init(select(params, trained)), zero, zero)
 
     return init
 

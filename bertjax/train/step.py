@@ -1,5 +1,6 @@
 """One update of the parameters, and one batch of evaluation: the functions that are compiled."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -8,9 +9,10 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
-from bertjax.losses import pretraining_losses, pretraining_weights
+from bertjax.losses import Objective
 from bertjax.optim.schedules import Schedule
-from bertjax.train.state import TrainState, model_inputs
+from bertjax.optim.selection import Selection, everything, layer_rates, put_back, select
+from bertjax.train.state import TrainState
 
 Batch = Mapping[str, jax.Array]
 Sums = dict[str, tuple[jax.Array, jax.Array]]
@@ -19,56 +21,64 @@ Metrics = dict[str, Any]
 
 def make_train_step(
     model: nn.Module,
+    objective: Objective,
     optimizer: optax.GradientTransformation,
     schedule: Schedule,
     *,
     first_step: int,
     accumulate: int,
-    dropout_seed: int,
+    dropout_seed: int | jax.Array,
     rng_impl: str,
+    trained: Selection = everything,
+    layer_decay: float = 1.0,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
     """(state, batch) -> (new state, metrics).
 
-    The objective is the sum over the losses of their weighted means over the whole batch. The weights are known from
-    the batch alone, so that with `accumulate` = A the batch is worked through in A parts whose gradients simply add:
-    the same numbers (but for dropout) in a fraction of the memory.
+    What is minimised is the sum over the losses of their weighted means over the whole batch. The weights are known
+    from the batch alone, so that with `accumulate` = A the batch is worked through in A parts whose gradients simply
+    add: the same numbers (but for dropout) in a fraction of the memory.
 
     A step whose loss, gradient norm or update norm is not finite changes nothing but `step` and the counters of
     skipped steps.
 
     Args:
-      model: a BertForPreTraining.
+      model: takes `objective.inputs`.
+      objective: what it is trained for.
       optimizer: from optim.make_optimizer; gives a direction, which is scaled by the schedule here.
       schedule: learning rate by step within the phase.
       first_step: the value of `state.step` when the phase began.
       accumulate: parts of a batch; a divisor of the rows.
       dropout_seed: of all dropout; folded with the step.
       rng_impl: 'threefry2x32' gives the same dropout on every mesh; 'rbg' is cheaper on TPU and does not.
+      trained: the parameters that move; the state must be made with the same selection.
+      layer_decay: see `optim.selection.layer_rates`.
 
     Returns:
       A function to be jitted. metrics: `sums`, {name: (sum, weight)}, and `scalars`, float32 and int32.
     """
 
-    def objective(params: Any, rows: Batch, key: jax.Array, weights: Mapping[str, jax.Array]) -> tuple[jax.Array, Sums]:
-        outputs = model.apply({'params': params}, **model_inputs(rows), deterministic=False, rngs={'dropout': key})
-        sums = pretraining_losses(outputs, rows)
+    def minimised(
+        part: Any, params: Any, rows: Batch, key: jax.Array, weights: Mapping[str, jax.Array]
+    ) -> tuple[jax.Array, Sums]:
+        outputs = _apply(model, objective, put_back(params, part), rows, deterministic=False, rngs={'dropout': key})
+        sums = objective.losses(outputs, rows)
         return sum(sums[name][0] / jnp.maximum(weights[name], 1.0) for name in weights if name in sums), sums
 
     def gradients(params: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, Sums, Any]:
-        weights = pretraining_weights(batch)
-        value_and_grad = jax.value_and_grad(objective, has_aux=True)
+        weights = objective.weights(batch)
+        value_and_grad = functools.partial(jax.value_and_grad(minimised, has_aux=True), select(params, trained), params)
         if accumulate == 1:
-            (loss, sums), grads = value_and_grad(params, batch, key, weights)
+            (loss, sums), grads = value_and_grad(batch, key, weights)
             return loss, sums, grads
 
         def part(totals: Any, i_rows: tuple[jax.Array, Batch]) -> tuple[Any, None]:
             i, rows = i_rows
-            (loss, sums), grads = value_and_grad(params, rows, jax.random.fold_in(key, i), weights)
+            (loss, sums), grads = value_and_grad(rows, jax.random.fold_in(key, i), weights)
             return jax.tree.map(jnp.add, totals, (loss, sums, grads)), None
 
         # Row r goes to part r % A: each device keeps its own rows, where r // (B/A) would move them between devices.
         parts = jax.tree.map(lambda x: x.reshape(-1, accumulate, *x.shape[1:]).swapaxes(0, 1), dict(batch))
-        shapes = jax.eval_shape(value_and_grad, params, jax.tree.map(lambda x: x[0], parts), key, weights)
+        shapes = jax.eval_shape(value_and_grad, jax.tree.map(lambda x: x[0], parts), key, weights)
         (loss, sums), grads = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         totals, _ = jax.lax.scan(part, (loss, sums, grads), (jnp.arange(accumulate), parts))
         return totals
@@ -78,16 +88,19 @@ def make_train_step(
         key = jax.random.fold_in(jax.random.key(dropout_seed, impl=rng_impl), state.step)
         loss, sums, grads = gradients(state.params, batch, key)
         grad_norm = optax.tree.norm(grads)
-        direction, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        old = select(state.params, trained)
+        direction, opt_state = optimizer.update(grads, state.opt_state, old)
         rate = schedule(state.step - first_step)
         updates = jax.tree.map(lambda u: -rate * u, direction)
+        if layer_decay != 1:
+            updates = jax.tree.map(jnp.multiply, updates, layer_rates(old, layer_decay, model.config.num_layers))
         update_norm = optax.tree.norm(updates)
         finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm) & jnp.isfinite(update_norm)
-        params = optax.apply_updates(state.params, updates)
         keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)  # noqa: E731
+        new = keep(optax.apply_updates(old, updates), old)
         new_state = TrainState(
             step=state.step + 1,
-            params=keep(params, state.params),
+            params=put_back(state.params, new),
             opt_state=keep(opt_state, state.opt_state),
             skipped=state.skipped + ~finite,
             skipped_in_row=jnp.where(finite, 0, state.skipped_in_row + 1),
@@ -106,10 +119,16 @@ def make_train_step(
     return train_step
 
 
-def make_eval_step(model: nn.Module) -> Callable[[Any, Batch], Sums]:
+def make_forward(model: nn.Module, objective: Objective) -> Callable[[Any, Batch], Any]:
+    """(params, batch) -> the model's outputs without dropout."""
+    return lambda params, batch: _apply(model, objective, params, batch, deterministic=True)
+
+
+def make_eval_step(model: nn.Module, objective: Objective) -> Callable[[Any, Batch], Sums]:
     """(params, batch) -> {name: (sum, weight)} without dropout."""
+    forward = make_forward(model, objective)
+    return lambda params, batch: objective.losses(forward(params, batch), batch)
 
-    def eval_step(params: Any, batch: Batch) -> Sums:
-        return pretraining_losses(model.apply({'params': params}, **model_inputs(batch), deterministic=True), batch)
 
-    return eval_step
+def _apply(model: nn.Module, objective: Objective, params: Any, batch: Batch, **options: Any) -> Any:
+    return model.apply({'params': params}, *(batch[name] for name in objective.inputs), **options)

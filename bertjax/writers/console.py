@@ -7,6 +7,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+_PLACE = ('step', 'split', 'phase', 'examples')  # of a row: where it stands
+_SHORT = {'mlm_accuracy': 'accuracy', 'nsp_accuracy': 'accuracy'}  # each follows its loss
+
 
 class TrainingConsole:
     """Progress of a run: step, loss, sequences/s, time left."""
@@ -52,9 +55,9 @@ class TrainingConsole:
                 left = (self._total - row['step']) * row['seconds_per_step']
                 self.say(f'step {row["step"]}/{self._total}  loss {shown(row["loss"])}  {speed}  left {left:,.0f} s')
             return
-        parts = [f'mlm loss {shown(row["mlm_loss"])}', f'accuracy {shown(row["mlm_accuracy"])}']
-        if row['nsp_loss'] is not None:
-            parts += [f'nsp loss {shown(row["nsp_loss"])}', f'accuracy {shown(row["nsp_accuracy"])}']
+        hidden = ('loss', 'perplexity') if 'mlm_loss' in row else ()  # they follow from the rest
+        values = {name: x for name, x in row.items() if name not in (*_PLACE, *hidden) and x is not None}
+        parts = [f'{_SHORT.get(name, name).replace("_", " ")} {shown(x)}' for name, x in values.items()]
         self.say(f'{row["split"]} at step {row["step"]}: ' + '  '.join(parts))
 
 

@@ -143,7 +143,7 @@ def test_what_a_killed_process_left_is_removed(saved_steps, open_checkpoints):
 
 def test_the_loss_that_the_best_goes_by(saved_steps):
     directory = saved_steps({3: 1.5, 4: None, 5: float('inf')})
-    assert [seals.heldout_loss(directory / str(step)) for step in (3, 4, 5)] == [1.5, None, None]
+    assert [seals.cost(directory / str(step)) for step in (3, 4, 5)] == [1.5, None, None]
 
 
 def test_keeping_none_is_refused(open_checkpoints):
@@ -158,4 +158,4 @@ def test_the_seal_names_every_file(saved_steps):
     assert set(seal['files']) == files - {seals.SEAL}
     assert any(name.startswith('state/') for name in files)
     assert any(name.startswith('position/') for name in files)
-    assert seal['heldout_loss'] == 2.0
+    assert seal['cost'] == 2.0

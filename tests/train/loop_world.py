@@ -98,7 +98,9 @@ class World:
         zero = jnp.int32(0)
         state = state or TrainState(zero, {'kernel': jnp.float32(0)}, {}, zero, zero)
         stopwatch = throughput.Stopwatch()
-        recorder = Recorder(self.folder, TrainingConsole(10, 0, silent=True), stopwatch, self.log_every, total=10)
+        recorder = Recorder(
+            self.folder, TrainingConsole(10, 0, silent=True), stopwatch, log_every=self.log_every, total=10
+        )
         recorder.forget_after(position.step if position.step else -1)
         try:
             return loop.train(

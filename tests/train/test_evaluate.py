@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from train_fakes import RandomExamples
 
+from bertjax.losses import PRETRAINING
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding, mesh_context
 from bertjax.train.evaluate import Evaluator
@@ -85,7 +86,7 @@ def test_the_real_model_on_other_batches_and_meshes(plain_run, fresh):
     results = []
     for batch_size, mesh in ((64, {}), (16, {'data': 8})):
         sharding = sharding_of(**mesh)
-        step = jax.jit(make_eval_step(plain_run.training.model))
+        step = jax.jit(make_eval_step(plain_run.training.model, PRETRAINING))
         params = jax.device_put(fresh.params, jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec()))
         with mesh_context(sharding.mesh):
             evaluator = Evaluator(step, RandomExamples(), count=COUNT, batch_size=batch_size, sharding=sharding)
@@ -100,6 +101,6 @@ def test_the_real_model_on_other_batches_and_meshes(plain_run, fresh):
 
 def test_evaluation_has_no_dropout(dropout_run, fresh):
     """A step of a model with dropout needs a key; the evaluation of it gives the same numbers twice without one."""
-    step = jax.jit(make_eval_step(dropout_run.training.model))
+    step = jax.jit(make_eval_step(dropout_run.training.model, PRETRAINING))
     evaluator = Evaluator(step, RandomExamples(), count=8, batch_size=8, sharding=sharding_of())
     assert evaluator.run(fresh.params) == evaluator.run(fresh.params)

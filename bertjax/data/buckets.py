@@ -1,0 +1,114 @@
+"""Batches of sequences of about one length, in a handful of static shapes."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from bertjax.data.features import Features
+from bertjax.data.hashing import Stream, hash_bits
+
+
+def choose_lengths(lengths: np.ndarray, *, count: int, multiple: int = 8) -> tuple[int, ...]:
+    """The at most `count` padded lengths, ascending, with which the fewest tokens are padding.
+
+    Args:
+      lengths: int [N], of the rows.
+      count: how many shapes may be compiled.
+      multiple: every padded length is a multiple of it.
+    """
+    steps = -(-np.asarray(lengths) // multiple)
+    rows = np.bincount(steps)  # rows[i] of i·multiple tokens, rounded up
+    top, before = len(rows) - 1, np.concatenate([[0], np.cumsum(rows)])  # before[i]: rows shorter than i steps
+    # best[i]: fewest steps of padded length over all rows of up to i steps, with the buckets allowed so far.
+    best = np.array([i * before[i + 1] for i in range(top + 1)])
+    choice = [np.full(top + 1, -1)]
+    for _ in range(count - 1):
+        table = [[best[j] + i * (before[i + 1] - before[j + 1]) for j in range(i)] for i in range(top + 1)]
+        last = np.array([int(np.argmin(row)) if row and min(row) < best[i] else -1 for i, row in enumerate(table)])
+        best = np.array([best[i] if j < 0 else table[i][j] for i, j in enumerate(last)])
+        choice.append(last)
+    chosen, i = [], top
+    for last in reversed(choice):
+        if i not in chosen:
+            chosen.append(i)
+        i = last[i] if last[i] >= 0 else i
+    return tuple(int(i) * multiple for i in sorted(chosen) if before[i + 1])
+
+
+def pad_to(lengths: np.ndarray, shapes: tuple[int, ...]) -> np.ndarray:
+    """The number in `shapes` (ascending) of the shortest that holds each length."""
+    return np.searchsorted(np.asarray(shapes), lengths)
+
+
+class BucketedExamples:
+    """Endless examples, epoch after epoch; each batch is of one padded length.
+
+    Example n sits in row n % B of batch n // B; which record it is depends on (seed, n), and on B. An epoch sees every
+    row of the features once. What is left of a bucket after its full batches moves to the next longer one, so that only
+    the last batch of an epoch can have empty places, which weigh nothing.
+
+    The sequence of padded lengths is the same whatever the seed: runs that differ only in their seed can be trained
+    together (train/together.py).
+    """
+
+    def __init__(self, features: Features, *, batch_size: int, shapes: tuple[int, ...], seed: int, pad_id: int):
+        self._features = features
+        self._seed = seed
+        self._pad_id = pad_id
+        self._bucket = pad_to(features.lengths, shapes)  # [N]
+        self.shapes = shapes
+        self.batch_size = batch_size
+        self.batches = -(-len(features) // batch_size)  # of an epoch
+        self.cycle_length = self.batches * batch_size
+        self._epoch: tuple[int, np.ndarray, np.ndarray] | None = None
+
+    def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """int64 [B'] examples of one batch (all of it or a host's part) -> arrays of B' rows."""
+        batch = int(indices[0]) // self.batch_size
+        if (indices // self.batch_size != batch).any():
+            raise ValueError('examples of different batches have different lengths')
+        rows, shapes = self._order(batch // self.batches)
+        number = batch % self.batches
+        chosen = rows[number * self.batch_size + indices % self.batch_size]
+        return self._features.batch(chosen, self.shapes[shapes[number]], self._pad_id)
+
+    def records(self, indices: np.ndarray) -> np.ndarray:
+        """The record that each example is of, -1 for an empty place."""
+        rows = np.array([self._order(n // self.cycle_length)[0][n % self.cycle_length] for n in indices.tolist()])
+        return np.where(rows < 0, -1, self._features.record[rows])
+
+    def _order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """The epoch's rows [batches·B], -1 for empty places, and the bucket of each batch."""
+        if self._epoch is None or self._epoch[0] != epoch:
+            count = len(self._features)
+            order = np.argsort(hash_bits(self._seed, Stream.TASK_ORDER, np.arange(count), epoch), kind='stable')
+            rows, shapes = _fill(order, self._bucket[order], len(self.shapes), self.batch_size)
+            # Not by the run's seed: see the class.
+            mixed = np.argsort(hash_bits(0, Stream.BATCH_ORDER, np.arange(self.batches), epoch), kind='stable')
+            self._epoch = epoch, rows.reshape(-1, self.batch_size)[mixed].reshape(-1), shapes[mixed]
+        return self._epoch[1], self._epoch[2]
+
+
+def sorted_batches(features: Features, *, batch_size: int, shapes: tuple[int, ...]) -> Iterator[tuple[np.ndarray, int]]:
+    """(rows [B], padded length) of batches that see every row once; empty places are -1."""
+    rows, buckets = _fill(np.arange(len(features)), pad_to(features.lengths, shapes), len(shapes), batch_size)
+    for row, bucket in zip(rows.reshape(-1, batch_size), buckets, strict=True):
+        yield row, shapes[bucket]
+
+
+def _fill(order: np.ndarray, bucket: np.ndarray, count: int, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows batch after batch, bucket after bucket, and the bucket of each batch.
+
+    How many batches each bucket has depends on the counts alone, not on the order.
+    """
+    rows, shapes, carried = [], [], order[:0]
+    for k in range(count):
+        waiting = np.concatenate([carried, order[bucket == k]])
+        full = len(waiting) // batch_size
+        rows.append(waiting[: full * batch_size])
+        shapes += [k] * full
+        carried = waiting[full * batch_size :]
+    if len(carried):
+        rows.append(np.pad(carried, (0, batch_size - len(carried)), constant_values=-1))
+        shapes.append(count - 1)
+    return np.concatenate(rows), np.asarray(shapes, np.int64)

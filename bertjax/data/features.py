@@ -1,0 +1,166 @@
+"""Tokenised sequences of a task, ragged: as read once, kept in a cache, and padded batch by batch."""
+
+import dataclasses
+import hashlib
+import io
+import pathlib
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from bertjax.files import write_atomic
+
+_TOKEN = 'token_'  # how an array with a value a token is named in a batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Features:
+    """N sequences `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, which form N/C rows.
+
+    A row is what gets one label: a sequence, or with `choices` C > 1 that many after another. A record of the task may
+    have several rows (windows of a long text).
+
+    Attributes:
+      tokens: int32 [T], all sequences after one another.
+      offsets: int64 [N + 1], where each begins.
+      second: int32 [N], the position in the sequence where segment 1 begins; its length where there is none.
+      record: int32 [N/C], the number of the record that a row comes from, ascending.
+      row: {name: [N/C, ...]} what a batch has for each row, such as int32 `labels`. `weights` (float32) is always there
+        and says how much a row counts.
+      token: {name: [T]} what a batch has for each token, such as int32 `token_labels`; names begin with `token_`.
+      choices: C.
+    """
+
+    tokens: np.ndarray
+    offsets: np.ndarray
+    second: np.ndarray
+    record: np.ndarray
+    row: Mapping[str, np.ndarray]
+    token: Mapping[str, np.ndarray]
+    choices: int = 1
+
+    def __len__(self) -> int:
+        """Rows."""
+        return len(self.record)
+
+    @property
+    def sequence_lengths(self) -> np.ndarray:
+        """int64 [N]."""
+        return np.diff(self.offsets)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64 [N/C], of each row's longest sequence."""
+        return self.sequence_lengths.reshape(-1, self.choices).max(1)
+
+    def batch(self, rows: np.ndarray, length: int, pad_id: int) -> dict[str, np.ndarray]:
+        """The batch of the given rows, padded to S = `length`.
+
+        Args:
+          rows: int64 [B]; -1 for a row that counts for nothing: all padding, weight 0.
+          length: at least the longest of them.
+          pad_id: of [PAD].
+
+        Returns:
+          input_ids, segment_ids, attention_mask and the token arrays [B, S], or [B, C, S] with choices; row arrays.
+        """
+        B, C = len(rows), self.choices
+        real = rows >= 0
+        sequences = (np.maximum(rows, 0)[:, None] * C + np.arange(C)).reshape(-1)  # [B·C]
+        columns = np.arange(length)
+        inside = columns < self.sequence_lengths[sequences][:, None]  # [B·C, S]
+        inside &= np.repeat(real, C)[:, None]
+        at = np.where(inside, self.offsets[sequences][:, None] + columns, 0)
+        shape = (B, C, length) if C > 1 else (B, length)
+        batch = {
+            'input_ids': np.where(inside, self.tokens[at], np.int32(pad_id)),
+            'segment_ids': (inside & (columns >= self.second[sequences][:, None])).astype(np.int32),
+            'attention_mask': inside.astype(np.int32),
+            **{name: np.where(inside, x[at], x.dtype.type(0)) for name, x in self.token.items()},
+        }
+        batch = {name: x.reshape(shape) for name, x in batch.items()}
+        for name, x in self.row.items():
+            chosen = x[np.maximum(rows, 0)]
+            batch[name] = np.where(real.reshape(-1, *[1] * (chosen.ndim - 1)), chosen, x.dtype.type(0))
+        return batch
+
+    def save(self, path: pathlib.Path) -> None:
+        """Writes an .npz, whole or not at all."""
+        arrays = {'tokens': self.tokens, 'offsets': self.offsets, 'second': self.second, 'record': self.record}
+        arrays |= {f'row/{name}': x for name, x in self.row.items()}
+        arrays |= {f'token/{name}': x for name, x in self.token.items()}
+        buffer = io.BytesIO()
+        np.savez(buffer, choices=np.int32(self.choices), **arrays)
+        write_atomic(path, buffer.getvalue())
+
+    @staticmethod
+    def load(path: pathlib.Path) -> 'Features':
+        """Reads what `save` wrote.
+
+        Raises:
+          OSError, ValueError, KeyError, zipfile.BadZipFile: another file, or a damaged one.
+        """
+        with np.load(path) as file:
+            arrays = dict(file)
+        parts: dict[str, dict[str, np.ndarray]] = {'row': {}, 'token': {}}
+        for name in [name for name in arrays if '/' in name]:
+            kind, _, rest = name.partition('/')
+            parts[kind][rest] = arrays.pop(name)
+        return Features(choices=int(arrays.pop('choices')), **arrays, **parts)
+
+
+class FeatureBuilder:
+    """Collects sequences one by one."""
+
+    def __init__(self, choices: int = 1):
+        self._choices = choices
+        self._tokens: list[np.ndarray] = []
+        self._second: list[int] = []
+        self._record: list[int] = []
+        self._row: dict[str, list] = {}
+        self._token: dict[str, list[np.ndarray]] = {}
+
+    def sequence(self, tokens: Sequence[int], second: int | None = None, **token: np.ndarray) -> None:
+        """Adds a sequence with its special tokens; `second` is where segment 1 begins, if there is one."""
+        self._tokens.append(np.asarray(tokens, np.int32))
+        self._second.append(len(tokens) if second is None else second)
+        for name, values in token.items():
+            if not name.startswith(_TOKEN) or len(values) != len(tokens):
+                raise ValueError(f'{name} with {len(values)} values for {len(tokens)} tokens')
+            self._token.setdefault(name, []).append(np.asarray(values))
+
+    def row(self, record: int, **values: np.ndarray | float | int) -> None:
+        """Makes a row of the sequences since the last one. `weights` is 1 unless it is given."""
+        self._record.append(record)
+        for name, value in {'weights': np.float32(1), **values}.items():
+            self._row.setdefault(name, []).append(value)
+
+    def build(self) -> Features:
+        """All rows; there must be one."""
+        lengths = [len(tokens) for tokens in self._tokens]
+        if len(lengths) != len(self._record) * self._choices:
+            raise ValueError(f'{len(lengths)} sequences for {len(self._record)} rows of {self._choices}')
+        return Features(
+            tokens=np.concatenate(self._tokens),
+            offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+            second=np.asarray(self._second, np.int32),
+            record=np.asarray(self._record, np.int32),
+            row={name: np.stack([np.asarray(value) for value in values]) for name, values in self._row.items()},
+            token={name: np.concatenate(values) for name, values in self._token.items()},
+            choices=self._choices,
+        )
+
+
+def cached(folder: pathlib.Path, key: object, make: Callable[[], Features]) -> Features:
+    """The features that `make` gives, kept in `folder` under a hash of `key`: its repr must say all they depend on."""
+    path = folder / f'{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.npz'
+    try:
+        return Features.load(path)
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
+        path.unlink()  # damaged: made again
+    features = make()
+    features.save(path)
+    return features

@@ -1,0 +1,109 @@
+"""Training a part of a model: which parameters move, and how fast each layer does.
+
+A frozen parameter has no gradient computed and no moments kept: the step differentiates and updates the sub-tree of
+what is trained, and puts it back.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.errors import UserError
+from bertjax.optim.masks import STACKED, path_names
+
+# path of a parameter -> whether it is trained.
+Selection = Callable[[tuple[str, ...]], bool]
+
+
+def everything(path: tuple[str, ...]) -> bool:
+    """Trains all."""
+    del path
+    return True
+
+
+def make_selection(train: str, num_layers: int) -> Selection:
+    """The parameters that `config.train` names.
+
+    Args:
+      train: 'all'; 'head', all that is not the encoder (the pooler belongs to the head); or 'last_K', the head and
+        the last K blocks (0 < K <= L).
+      num_layers: L, the blocks of the encoder.
+
+    Raises:
+      UserError: another word, or more blocks than there are.
+    """
+    if train == 'all':
+        return everything
+    if train == 'head':
+        return lambda path: path[0] != 'encoder'
+    count = train.removeprefix('last_')
+    if not train.startswith('last_') or not count.isdigit() or not 0 < int(count) <= num_layers:
+        expected = f"'all', 'head', or 'last_K' with K from 1 to {num_layers}"
+        raise UserError('config.train', repr(train), expected, 'for example --config.train=last_2')
+    first = num_layers - int(count)
+
+    def trained(path: tuple[str, ...]) -> bool:
+        if path[0] != 'encoder':
+            return True
+        return path[1].startswith(f'{STACKED}_') and int(path[1].removeprefix(f'{STACKED}_')) >= first
+
+    return trained
+
+
+def needs_unrolled(train: str) -> bool:
+    """Whether `train` tells blocks apart, which a stack of them (scan_layers) cannot."""
+    return train.startswith('last_')
+
+
+def select(params: Mapping[str, Any], trained: Selection, path: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The sub-tree of the trained parameters; branches without any are left out."""
+    chosen: dict[str, Any] = {}
+    for name, value in params.items():
+        here = (*path, name)
+        if isinstance(value, Mapping):
+            inner = select(value, trained, here)
+            if inner:
+                chosen[name] = inner
+        elif trained(here):
+            chosen[name] = value
+    return chosen
+
+
+def put_back(params: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """`params` with the leaves of the sub-tree `chosen` in their places."""
+    return {
+        name: value
+        if name not in chosen
+        else put_back(value, chosen[name])
+        if isinstance(value, Mapping)
+        else chosen[name]
+        for name, value in params.items()
+    }
+
+
+def layer_rates(params: Any, decay: float, num_layers: int) -> Any:
+    """Factors of the learning rate: 1 for heads, `decay` for the last block, decay**2 for the one before ...
+
+    The embeddings, below the first of L blocks, have decay**(L + 1). Source: ULMFiT (arXiv 1801.06146, section 3.2,
+    "discriminative fine-tuning"), in the form of ELECTRA's (google-research/electra, model/optimization.py).
+
+    Args:
+      params: the tree whose form the result has; stacked blocks get an array over their first axis.
+      decay: in (0, 1]; 1 is one rate for all.
+      num_layers: L.
+    """
+
+    def rate(path: tuple[Any, ...], leaf: Any) -> Any:
+        names = path_names(path)
+        if names[0] != 'encoder':
+            return 1.0
+        if names[1] == STACKED:
+            powers = jnp.arange(num_layers, 0, -1, dtype=jnp.float32)
+            return (decay**powers).reshape(-1, *[1] * (leaf.ndim - 1))
+        if names[1].startswith(f'{STACKED}_'):
+            return decay ** (num_layers - int(names[1].removeprefix(f'{STACKED}_')))
+        return decay ** (num_layers + 1) if names[1] == 'embeddings' else 1.0
+
+    return jax.tree_util.tree_map_with_path(rate, params)
