@@ -1,0 +1,138 @@
+"""Exact match and F1 of SQuAD, as its two official evaluations count them.
+
+Source of the rules: evaluate-v1.1.py and evaluate-v2.0.py of rajpurkar.github.io/SQuAD-explorer. The two differ: only
+v2.0 leaves out gold answers of which normalisation leaves nothing, and only there nothing equals nothing in F1.
+Shares are in [0, 1] here, where those print percentages.
+"""
+
+import collections
+import re
+import string
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+_ARTICLE = re.compile(r'\b(?:a|an|the)\b')
+_NO_PUNCTUATION = str.maketrans('', '', string.punctuation)
+
+Gold = Mapping[str, Sequence[str]]  # question -> the answers that people gave; none: it cannot be answered
+
+
+def normalize(text: str) -> str:
+    """An answer in lower case, without ASCII punctuation and English articles, words one space apart."""
+    text = text.lower().translate(_NO_PUNCTUATION)
+    return ' '.join(_ARTICLE.sub(' ', text).split())
+
+
+def exact_match(gold: str, answer: str) -> float:
+    """1 where both are equal after `normalize`, else 0."""
+    return float(normalize(gold) == normalize(answer))
+
+
+def overlap_f1(gold: str, answer: str, *, empty_equal: bool) -> float:
+    """F1 of the two bags of normalised words.
+
+    Args:
+      gold, answer: texts.
+      empty_equal: whether two texts without words score 1 (v2.0) or 0 (v1.1).
+    """
+    wanted, given = normalize(gold).split(), normalize(answer).split()
+    if not wanted or not given:
+        return float(empty_equal and wanted == given)
+    common = (collections.Counter(wanted) & collections.Counter(given)).total()
+    if not common:
+        return 0.0
+    # In this order of operations the last digit, too, is that of the official scripts.
+    precision, recall = common / len(given), common / len(wanted)
+    return (2 * precision * recall) / (precision + recall)
+
+
+def evaluate_v1(gold: Gold, answers: Mapping[str, str]) -> dict[str, float]:
+    """SQuAD 1.1: {'exact', 'f1'}.
+
+    Args:
+      gold: {id: at least one answer}.
+      answers: {id: text} for each of them.
+
+    Raises:
+      ValueError: no question, a question without gold answer, or without an answer.
+    """
+    if not gold or not all(gold.values()) or gold.keys() - answers.keys():
+        raise ValueError('every question needs a gold answer and an answer')
+    exact = f1 = 0.0
+    for question, texts in gold.items():
+        exact += max(exact_match(text, answers[question]) for text in texts)
+        f1 += max(overlap_f1(text, answers[question], empty_equal=False) for text in texts)
+    return {'exact': exact / len(gold), 'f1': f1 / len(gold)}
+
+
+class Evaluation:
+    """SQuAD 2.0: the scores of every answer, and what follows from them.
+
+    Args:
+      gold: {id: answers}; none for a question that cannot be answered.
+      answers: {id: text} for each of them, '' for no answer.
+
+    Raises:
+      ValueError: no question, or one without an answer.
+    """
+
+    def __init__(self, gold: Gold, answers: Mapping[str, str]):
+        if not gold or gold.keys() - answers.keys():
+            raise ValueError('every question needs an answer')
+        self._ids = list(gold)
+        self._answerable = np.array([bool(texts) for texts in gold.values()])  # [N]
+        self._answered = np.array([bool(answers[question]) for question in gold])
+        worded = [[text for text in texts if normalize(text)] or [''] for texts in gold.values()]
+        pairs = [(texts, answers[question]) for question, texts in zip(gold, worded, strict=True)]
+        self._exact = np.array([max(exact_match(text, answer) for text in texts) for texts, answer in pairs])
+        self._f1 = np.array(
+            [max(overlap_f1(text, answer, empty_equal=True) for text in texts) for texts, answer in pairs]
+        )
+
+    def figures(self, null_odds: Mapping[str, float] | None = None, threshold: float = 1.0) -> dict[str, float | None]:
+        """exact and f1 of all questions, of those with (HasAns_) and without answer (NoAns_); None of no question.
+
+        Args:
+          null_odds: {id: how much speaks against an answer}; '' stands in for answers with more than `threshold`.
+            None takes the answers as they are.
+          threshold: see there.
+        """
+        exact, f1 = self._exact, self._f1
+        if null_odds is not None:
+            dropped = np.array([null_odds[question] > threshold for question in self._ids])
+            exact, f1 = (np.where(dropped, ~self._answerable, scores) for scores in (exact, f1))
+        figures: dict[str, float | None] = {}
+        groups = (('', slice(None)), ('HasAns_', self._answerable), ('NoAns_', ~self._answerable))
+        for prefix, group in groups:
+            for name, scores in (('exact', exact[group]), ('f1', f1[group])):
+                figures[prefix + name] = sum(scores.tolist()) / len(scores) if len(scores) else None
+        return figures
+
+    def best(self, null_odds: Mapping[str, float]) -> dict[str, float]:
+        """best_exact and best_f1 over all thresholds, and the thresholds: best_exact_thresh, best_f1_thresh.
+
+        `answers` should be the best texts, whatever the odds. Where nothing is better than no answer at all, the
+        threshold is 0, as the official script has it.
+        """
+        figures: dict[str, float] = {}
+        for name, scores in (('exact', self._exact), ('f1', self._f1)):
+            best, threshold = self._search(scores, null_odds)
+            figures |= {f'best_{name}': best, f'best_{name}_thresh': 0.0 if threshold is None else threshold}
+        return figures
+
+    def best_threshold(self, null_odds: Mapping[str, float]) -> float:
+        """The threshold of the best F1; one below all odds where no answer at all is best."""
+        threshold = self._search(self._f1, null_odds)[1]
+        return min(null_odds.values()) - 1.0 if threshold is None else threshold
+
+    def _search(self, scores: np.ndarray, null_odds: Mapping[str, float]) -> tuple[float, float | None]:
+        """Best mean score and its threshold: answers are let in one by one, the surest first."""
+        number = {question: n for n, question in enumerate(self._ids)}
+        ranked = [question for question in sorted(null_odds, key=null_odds.__getitem__) if question in number]
+        order = [number[question] for question in ranked]
+        gain = np.where(self._answerable, scores, -self._answered.astype(float))[order]
+        without = float((~self._answerable).sum())
+        sums = np.cumsum(np.concatenate([[without], gain]))  # one after the other, as the script adds
+        best = int(np.argmax(sums))
+        return float(sums[best]) / len(scores), float(null_odds[ranked[best - 1]]) if best else None

@@ -1,0 +1,146 @@
+"""Figures of SQuAD equal those of the official scripts on the same answers."""
+
+import pytest
+from squad_answers import gold_and_answers
+
+from bertjax.metrics import squad
+
+# What the official scripts (evaluate-v1.1.py, evaluate-v2.0.py of SQuAD-explorer), run once, print for the answers of
+# `squad_answers.py`, in percent.
+V1 = {'exact': 43.78151260504202, 'f1': 56.33838590115179}
+V2 = {
+    'exact': 33.695294504771304,
+    'f1': 40.07560186644719,
+    'HasAns_exact': 41.99312714776632,
+    'HasAns_f1': 55.319418606277125,
+    'NoAns_exact': 26.07323232323232,
+    'NoAns_f1': 26.07323232323232,
+}
+V2_THRESHOLD_1 = {  # --na-prob-file, with its default threshold
+    'exact': 47.713063507732805,
+    'f1': 52.45931992839156,
+    'HasAns_exact': 31.54639175257732,
+    'HasAns_f1': 41.45970670954102,
+    'NoAns_exact': 62.563131313131315,
+    'NoAns_f1': 62.563131313131315,
+}
+V2_THRESHOLD_BELOW_0 = {  # --na-prob-thresh=-0.5
+    'exact': 51.48075024679171,
+    'f1': 55.032493444659096,
+    'HasAns_exact': 24.123711340206185,
+    'HasAns_f1': 31.54209455554576,
+    'NoAns_exact': 76.60984848484848,
+    'NoAns_f1': 76.60984848484848,
+}
+V2_BEST = {'best_exact': 57.15695952615992, 'best_f1': 58.71578924024315}
+V2_BEST_THRESHOLDS = {'best_exact_thresh': -3.02, 'best_f1_thresh': -3.02}
+
+
+def percent(figures):
+    return pytest.approx({name: value / 100 for name, value in figures.items()}, abs=1e-14)
+
+
+def test_v1_as_the_official_script(shared):
+    gold, answers, _ = gold_and_answers(shared / 'squad' / 'xquad.en.json')
+    assert squad.evaluate_v1(gold, answers) == percent(V1)
+
+
+def test_v2_as_the_official_script(shared):
+    gold, answers, odds = gold_and_answers(shared / 'squad' / 'cs224n-dev-v2.0.json')
+    evaluation = squad.Evaluation(gold, answers)
+    assert evaluation.figures() == percent(V2)
+    assert evaluation.figures(odds) == percent(V2_THRESHOLD_1)
+    assert evaluation.figures(odds, -0.5) == percent(V2_THRESHOLD_BELOW_0)
+    best = evaluation.best(odds)
+    assert {name: best[name] for name in V2_BEST} == percent(V2_BEST)
+    assert {name: best[name] for name in V2_BEST_THRESHOLDS} == V2_BEST_THRESHOLDS
+    assert evaluation.best_threshold(odds) == V2_BEST_THRESHOLDS['best_f1_thresh']
+    at_best = evaluation.figures(odds, evaluation.best_threshold(odds))
+    assert at_best['f1'] == pytest.approx(best['best_f1'], abs=1e-14)
+
+
+@pytest.mark.parametrize(
+    ('text', 'normal'),
+    [
+        ('The  Cat, a dog\tand an\u00a0ape.', 'cat dog and ape'),
+        ('U.S.A.', 'usa'),
+        ('a-the', 'athe'),
+        ('theatre', 'theatre'),
+        ('“The” – end', '“ ” – end'),
+        ('ÉTÉ\n', 'été'),
+        ('The', ''),
+        ('', ''),
+        ('...', ''),
+    ],
+)
+def test_normalize(text, normal):
+    assert squad.normalize(text) == normal
+
+
+@pytest.mark.parametrize(
+    ('gold', 'answer', 'f1'),
+    [
+        ('the red house', 'a Red house!', 1.0),
+        ('red house', 'house', 2 / 3),
+        ('red red house', 'red house house', 2 / 3),  # bags of words, not sets
+        ('house', 'mouse', 0.0),
+        ('house', '', 0.0),
+    ],
+)
+def test_overlap(gold, answer, f1):
+    assert squad.overlap_f1(gold, answer, empty_equal=True) == pytest.approx(f1)
+    assert squad.overlap_f1(gold, answer, empty_equal=False) == pytest.approx(f1)
+
+
+def test_the_two_versions_differ_on_texts_without_words():
+    assert squad.overlap_f1('the', 'a', empty_equal=True) == 1 and squad.overlap_f1('the', 'a', empty_equal=False) == 0
+    assert squad.evaluate_v1({'q': ['The']}, {'q': 'a'}) == {'exact': 1.0, 'f1': 0.0}
+    # v2.0 passes over the gold answer 'The': with another it is that one that counts, without it is no answer.
+    assert squad.Evaluation({'q': ['The', 'who']}, {'q': 'a'}).figures()['exact'] == 0
+    only = squad.Evaluation({'q': ['The']}, {'q': ''}).figures()
+    assert only['HasAns_exact'] == only['f1'] == 1 and only['NoAns_f1'] is None
+
+
+def test_the_best_of_several_gold_answers_counts():
+    assert squad.evaluate_v1({'q': ['x', 'red house'], 'r': ['y']}, {'q': 'house', 'r': 'y'}) == {
+        'exact': 0.5,
+        'f1': pytest.approx(5 / 6),
+    }
+
+
+def test_threshold_lets_in_the_sure_answers():
+    gold = {'a': ['x'], 'b': [], 'c': ['y z'], 'd': []}
+    answers = {'a': 'x', 'b': 'x', 'c': 'y', 'd': 'x'}
+    odds = {'a': -3.0, 'b': 5.0, 'c': 1.0, 'd': 2.0}
+    evaluation = squad.Evaluation(gold, answers)
+    assert evaluation.best(odds) == {
+        'best_exact': 0.75,
+        'best_exact_thresh': -3.0,
+        'best_f1': pytest.approx((3 + 2 / 3) / 4),
+        'best_f1_thresh': 1.0,
+    }
+    figures = evaluation.figures(odds, 1.0)
+    assert (figures['exact'], figures['HasAns_exact'], figures['NoAns_exact']) == (0.75, 0.5, 1.0)
+    assert evaluation.figures()['NoAns_f1'] == 0.0
+
+
+def test_threshold_where_no_answer_is_always_best():
+    evaluation = squad.Evaluation({'a': ['x'], 'b': []}, {'a': 'wrong', 'b': 'x'})
+    odds = {'a': -3.0, 'b': -2.0}
+    assert evaluation.best(odds) == {
+        'best_exact': 0.5,
+        'best_exact_thresh': 0.0,
+        'best_f1': 0.5,
+        'best_f1_thresh': 0.0,
+    }
+    assert evaluation.figures(odds, evaluation.best_threshold(odds))['f1'] == 0.5
+
+
+def test_an_answer_that_is_missing_is_our_fault():
+    for evaluate in (squad.evaluate_v1, squad.Evaluation):
+        with pytest.raises(ValueError, match='needs'):
+            evaluate({'a': ['x'], 'b': ['y']}, {'a': 'x'})
+        with pytest.raises(ValueError, match='needs'):
+            evaluate({}, {})
+    with pytest.raises(ValueError, match='gold'):
+        squad.evaluate_v1({'a': []}, {'a': 'x'})
