@@ -1,0 +1,125 @@
+"""Entities in sequences of tags: their spans, the schemes IOB1 and IOB2, and scores as conlleval counts them."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+
+class Span(NamedTuple):
+    """An entity: words `start` up to, not including, `end`."""
+
+    type: str
+    start: int
+    end: int
+
+
+def split_tag(tag: str) -> tuple[str, str]:
+    """'B-PER' -> ('B', 'PER'); types may hold hyphens, and be missing ('B')."""
+    prefix, _, type = tag.partition('-')
+    return prefix, type
+
+
+def spans(tags: Sequence[str]) -> list[Span]:
+    """The entities of a sentence, in either scheme and in faulty sequences, as conlleval reads them.
+
+    An entity begins at B, and at an I that follows O or another type; it ends before O and where another begins.
+    """
+    found: list[Span] = []
+    start, inside = 0, None
+    for i, tag in enumerate([*tags, 'O']):
+        prefix, type = split_tag(tag)
+        begins = prefix == 'B' or (prefix == 'I' and type != inside)
+        if inside is not None and (begins or prefix == 'O'):
+            found.append(Span(inside, start, i))
+            inside = None
+        if begins:
+            start, inside = i, type
+    return found
+
+
+def _with_prefix(prefix: str, type: str) -> str:
+    return f'{prefix}-{type}' if type else prefix
+
+
+def to_iob2(tags: Sequence[str]) -> list[str]:
+    """The same entities with B at the beginning of every one. What is IOB2 already stays as it is."""
+    new = ['O'] * len(tags)
+    for type, start, end in spans(tags):
+        new[start:end] = [_with_prefix('I', type)] * (end - start)
+        new[start] = _with_prefix('B', type)
+    return new
+
+
+def to_iob1(tags: Sequence[str]) -> list[str]:
+    """The same entities with B only where one follows another of its type without a word between."""
+    new = ['O'] * len(tags)
+    before: Span | None = None
+    for span in spans(tags):
+        type, start, end = span
+        new[start:end] = [_with_prefix('I', type)] * (end - start)
+        if before is not None and (before.type, before.end) == (type, start):
+            new[start] = _with_prefix('B', type)
+        before = span
+    return new
+
+
+@dataclasses.dataclass(frozen=True)
+class EntityScore:
+    """Counts of entities: in the truth, in the prediction, and in both with the same words and type.
+
+    Precision, recall and F1 are 0 where there is nothing to divide by, as conlleval and seqeval have it.
+    """
+
+    gold: int
+    found: int
+    right: int
+
+    @property
+    def precision(self) -> float:
+        """Share of those found that are right."""
+        return self.right / self.found if self.found else 0.0
+
+    @property
+    def recall(self) -> float:
+        """Share of those there that were found."""
+        return self.right / self.gold if self.gold else 0.0
+
+    @property
+    def f1(self) -> float:
+        """Harmonic mean of precision and recall."""
+        return 2 * self.right / (self.gold + self.found) if self.gold + self.found else 0.0
+
+
+def score_entities(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> dict[str, EntityScore]:
+    """Scores by entity type, sorted by name.
+
+    Args:
+      gold, predicted: the tags of each sentence, of equal lengths.
+
+    Raises:
+      ValueError: sentences, or numbers of them, that differ in length.
+    """
+    counts: dict[str, list[int]] = {}
+    for true, guessed in zip(gold, predicted, strict=True):
+        if len(true) != len(guessed):
+            raise ValueError(f'{len(guessed)} predicted tags for {len(true)} words')
+        there, found = set(spans(true)), set(spans(guessed))
+        for i, group in enumerate((there, found, there & found)):
+            for span in group:
+                counts.setdefault(span.type, [0, 0, 0])[i] += 1
+    return {type: EntityScore(*counts[type]) for type in sorted(counts)}
+
+
+def total_score(scores: dict[str, EntityScore]) -> EntityScore:
+    """Micro average: the counts of all types together."""
+    parts = [(score.gold, score.found, score.right) for score in scores.values()]
+    return EntityScore(*(sum(column) for column in zip(*parts, strict=True))) if parts else EntityScore(0, 0, 0)
+
+
+def tag_accuracy(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> float | None:
+    """Share of words with the right tag; None without words."""
+    right = words = 0
+    for true, guessed in zip(gold, predicted, strict=True):
+        right += sum(a == b for a, b in zip(true, guessed, strict=True))
+        words += len(true)
+    return right / words if words else None

@@ -1,0 +1,74 @@
+"""Which scheme the tags of a column file follow, and what is wrong with them."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from bertjax.errors import UserError
+from bertjax.metrics.entities import split_tag
+
+SCHEMES = ('auto', 'iob1', 'iob2', 'plain')
+_IOB = re.compile(r'O|[BI](-.+)?')
+_OTHER_SCHEMES = ('E-', 'S-', 'L-', 'U-', 'M-')
+
+
+def check_tags(tags: Sequence[str], numbers: Sequence[int], where: str, scheme: str) -> None:
+    """Raises UserError at the first of a sentence's `tags`, of the lines `numbers`, that cannot be one."""
+    for tag, number in zip(tags, numbers, strict=True):
+        if tag and (scheme == 'plain' or _IOB.fullmatch(tag)):
+            continue
+        mend = 'choose its column with config.task.tag_column'
+        if scheme != 'plain':
+            mend += ", or set config.task.scheme='plain' for tags that mark no entities"
+            if tag.startswith(_OTHER_SCHEMES):
+                mend = 'convert the tags to IOB2'
+        expected = 'a tag' if scheme == 'plain' else 'O, B-TYPE or I-TYPE'
+        raise UserError(f'{where}:{number}', f'the tag {tag!r}', expected, mend)
+
+
+def _beginnings(tags: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """(index, prefix) of each word that begins an entity and has no word of its type just before."""
+    inside = None
+    for i, tag in enumerate(tags):
+        prefix, type = split_tag(tag)
+        if prefix != 'O' and type != inside:
+            yield i, prefix
+        inside = None if prefix == 'O' else type
+
+
+def find_scheme(sentences: Sequence[Sequence[str]], numbers: Sequence[Sequence[int]], where: str) -> str:
+    """'iob1' where entities begin with I, 'iob2' where they begin with B, '' without entities.
+
+    Args:
+      sentences: their tags.
+      numbers: their lines in the file `where`.
+
+    Raises:
+      UserError: some begin with I and some with B.
+    """
+    lines: dict[str, list[int]] = {'I': [], 'B': []}
+    for tags, of in zip(sentences, numbers, strict=True):
+        for i, prefix in _beginnings(tags):
+            lines[prefix].append(of[i])
+    if lines['I'] and lines['B']:
+        few, many = sorted(lines, key=lambda prefix: len(lines[prefix]))
+        raise UserError(
+            f'{where}:{lines[few][0]}',
+            f'an entity that begins with {few}, as {len(lines[few]):,} do',
+            f'{many}, as in line {lines[many][0]} and {len(lines[many]):,} in all',
+            'mend the tags, or name the scheme with config.task.scheme=iob2 or iob1: '
+            'then entities begin wherever conlleval lets them begin',
+        )
+    return 'iob1' if lines['I'] else 'iob2' if lines['B'] else ''
+
+
+def say_strays(sentences: Sequence[Sequence[str]], numbers: Sequence[Sequence[int]], where: str, scheme: str) -> None:
+    """Prints how many entities begin as the named `scheme` does not let them."""
+    wrong = {'iob1': 'B', 'iob2': 'I'}[scheme]
+    strays = [
+        of[i] for tags, of in zip(sentences, numbers, strict=True) for i, prefix in _beginnings(tags) if prefix == wrong
+    ]
+    if strays:
+        print(
+            f'{where}: {len(strays):,} entities begin with {wrong}, which {scheme.upper()} does not have (the first in '
+            f'line {strays[0]}); they are read as conlleval reads them'
+        )

@@ -1,0 +1,89 @@
+"""Entity scores beside seqeval's, and the tag schemes."""
+
+import random
+import warnings
+
+import pytest
+
+from bertjax.metrics.entities import (
+    EntityScore,
+    Span,
+    score_entities,
+    spans,
+    tag_accuracy,
+    to_iob1,
+    to_iob2,
+    total_score,
+)
+
+TAGS = ['O', 'O', 'B-PER', 'I-PER', 'B-LOC', 'I-LOC', 'B-a-b', 'I-a-b']
+
+
+def random_tags(seed: int, sentences: int = 60) -> list[list[str]]:
+    """Sequences that hold every transition, possible or not."""
+    draw = random.Random(seed)
+    return [[draw.choice(TAGS) for _ in range(draw.randrange(1, 12))] for _ in range(sentences)]
+
+
+def alike(gold: list[list[str]], seed: int) -> list[list[str]]:
+    """The same sequences with a third of their tags replaced."""
+    draw = random.Random(seed)
+    return [[draw.choice(TAGS) if draw.random() < 0.3 else tag for tag in tags] for tags in gold]
+
+
+def test_spans():
+    tags = ['I-PER', 'I-PER', 'B-PER', 'O', 'B-LOC', 'I-PER', 'I-PER', 'B', 'I', 'I-X-Y']
+    assert spans(tags) == [
+        Span('PER', 0, 2), Span('PER', 2, 3), Span('LOC', 4, 5), Span('PER', 5, 7), Span('', 7, 9), Span('X-Y', 9, 10),
+    ]  # fmt: skip
+    assert spans([]) == []
+    assert spans(['O']) == []
+
+
+def test_schemes():
+    iob1 = ['I-PER', 'I-PER', 'B-PER', 'I-LOC', 'O', 'I-LOC']
+    iob2 = ['B-PER', 'I-PER', 'B-PER', 'B-LOC', 'O', 'B-LOC']
+    assert to_iob2(iob1) == iob2 and to_iob1(iob2) == iob1
+    for tags in random_tags(0):
+        assert to_iob2(to_iob2(tags)) == to_iob2(tags)
+        assert to_iob1(to_iob2(tags)) == to_iob1(tags)
+        assert spans(to_iob2(tags)) == spans(to_iob1(tags)) == spans(tags)
+
+
+@pytest.mark.parametrize('seed', range(8))
+def test_scores_equal_seqeval(seed: int):
+    seqeval = pytest.importorskip('seqeval.metrics')
+    from seqeval.scheme import IOB2
+
+    gold = random_tags(seed)
+    guessed = alike(gold, seed + 100)
+    ours = score_entities(gold, guessed)
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        theirs = seqeval.classification_report(gold, guessed, output_dict=True)
+        repaired = [to_iob2(tags) for tags in gold], [to_iob2(tags) for tags in guessed]
+        strict = seqeval.classification_report(*repaired, output_dict=True, mode='strict', scheme=IOB2)
+    assert ours == score_entities(*repaired)
+    for report in (theirs, strict):
+        for name, score in {**ours, 'micro avg': total_score(ours)}.items():
+            figures = report[name]
+            assert score.precision == pytest.approx(figures['precision'], abs=1e-12), name
+            assert score.recall == pytest.approx(figures['recall'], abs=1e-12), name
+            assert score.f1 == pytest.approx(figures['f1-score'], abs=1e-12), name
+            assert score.gold == figures['support'], name
+    assert 0 < total_score(ours).f1 < 1
+    assert tag_accuracy(gold, guessed) == pytest.approx(seqeval.accuracy_score(gold, guessed), abs=1e-12)
+
+
+def test_nothing_to_judge():
+    assert total_score(score_entities([['O']], [['O']])) == EntityScore(0, 0, 0)
+    assert EntityScore(0, 0, 0).f1 == EntityScore(0, 0, 0).precision == EntityScore(0, 0, 0).recall == 0
+    assert score_entities([['B-X']], [['O']])['X'] == EntityScore(1, 0, 0)
+    assert tag_accuracy([], []) is None
+
+
+def test_lengths_must_agree():
+    with pytest.raises(ValueError, match='1 predicted tags for 2 words'):
+        score_entities([['O', 'O']], [['O']])
+    with pytest.raises(ValueError):
+        score_entities([['O']], [])

@@ -1,0 +1,234 @@
+"""Column files: what is read, what is refused, and that they are written as they were."""
+
+import pathlib
+
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.metrics.entities import spans
+from bertjax.tasks.columns import ColumnOptions, read_columns, read_text, write_columns
+from bertjax.tasks.tagging_input import find_file, labelled_splits, read_input, read_split
+
+CONLL = """-DOCSTART- -X- -X- O
+
+EU NNP I-NP I-ORG
+rejects VBZ I-VP O
+German JJ I-NP I-MISC
+call NN I-NP O
+
+Peter NNP I-NP I-PER
+Blackburn NNP I-NP I-PER
+Jane NNP I-NP B-PER
+
+-DOCSTART- -X- -X- O
+
+BRUSSELS NNP I-NP I-LOC
+1996-08-22 CD I-NP O
+"""
+
+NCBI = 'Ataxia\tB-Disease\n-\tI-Disease\n\n(\tO\nA\tB-Disease\n'
+
+
+def read(text: str, **options) -> list:
+    return read_columns(text, 'file', ColumnOptions(**options), tagged=True)
+
+
+def with_gold(text: str) -> str:
+    """The file with the last column once more, as conlleval reads it."""
+    lines = text.rstrip('\n').split('\n')
+    return '\n'.join(line and line + ('\t' if '\t' in line else ' ') + line.split()[-1] for line in lines) + '\n\n'
+
+
+def test_conll_2003_in_iob1():
+    sentences = read(CONLL)
+    assert [sentence.words for sentence in sentences] == [
+        ('EU', 'rejects', 'German', 'call'),
+        ('Peter', 'Blackburn', 'Jane'),
+        ('BRUSSELS', '1996-08-22'),
+    ]
+    assert [sentence.tags for sentence in sentences] == [
+        ('B-ORG', 'O', 'B-MISC', 'O'),
+        ('B-PER', 'I-PER', 'B-PER'),
+        ('B-LOC', 'O'),
+    ]
+    assert [sentence.document for sentence in sentences] == [1, 1, 2]
+    assert [sentence.where for sentence in sentences] == ['file:3', 'file:8', 'file:14']
+    assert {sentence.scheme for sentence in sentences} == {'iob1'}
+
+
+@pytest.mark.parametrize('text', [CONLL, NCBI], ids=['conll', 'ncbi'])
+def test_written_as_read(text: str):
+    sentences = read(text)
+    tags = [sentence.tags for sentence in sentences]
+    assert write_columns(sentences, tags, ColumnOptions(), scheme='') == with_gold(text)
+
+
+def test_every_line_has_as_many_columns():
+    sentences = read('-DOCSTART-\n\na x O\n\n-DOCSTART- -X-\n\nb x B-X\n')
+    text = write_columns(sentences, [('B-X',), ('O',)], ColumnOptions(), scheme='iob2')
+    assert text == '-DOCSTART- O O O\n\na x O B-X\n\n-DOCSTART- -X- O O\n\nb x B-X O\n\n'
+
+
+def test_true_tags_come_before_the_predicted():
+    options = ColumnOptions(word_column=1, tag_column=0)
+    sentences = read_columns('B-X a n\nO b n\n', 'file', options, tagged=True)
+    assert sentences[0].words == ('a', 'b') and sentences[0].tags == ('B-X', 'O')
+    assert write_columns(sentences, [('O', 'O')], options, scheme='') == 'B-X a n B-X O\nO b n O O\n\n'
+
+
+def test_windows_line_ends_blanks_and_odd_words():
+    text = 'a\u00a0b  NN O  \r\n# NN\t B-X\r\n \t\r\n\r\n\u0085 \u2028 O'
+    first, second = read(text)
+    assert first.words == ('a\u00a0b', '#') and first.tags == ('O', 'B-X')
+    assert second.words == ('\u0085',) and second.columns == (('\u0085', '\u2028', 'O'),)
+    assert read('New York\tB-LOC\n')[0].words == ('New York',)  # a tab file may have blanks in its words
+
+
+def test_comments_are_kept():
+    text = '# id 1 domain=en\na _ _ B-X\n# _ _ O\n\n# id 2\nb _ _ O\n'
+    sentences = read(text, comment='# id')
+    assert [sentence.words for sentence in sentences] == [('a', '#'), ('b',)]
+    options = ColumnOptions(comment='# id')
+    written = write_columns(sentences, [('B-X', 'O'), ('O',)], options, scheme='')
+    assert written == '# id 1 domain=en\na _ _ B-X B-X\n# _ _ O O\n\n# id 2\nb _ _ O O\n\n'
+
+
+def test_plain_tags():
+    sentences = read('the DT\ndog NN-x\n', scheme='plain')
+    assert sentences[0].tags == ('DT', 'NN-x') and sentences[0].scheme == 'plain'
+
+
+def test_a_named_scheme_reads_strays_as_conlleval(capsys: pytest.CaptureFixture):
+    text = 'a B-X\nb O\nc I-X\nd I-Y\n'
+    assert read(text, scheme='iob2')[0].tags == ('B-X', 'O', 'B-X', 'B-Y')
+    assert '2 entities begin with I, which IOB2 does not have (the first in line 3)' in capsys.readouterr().out
+    assert read(text, scheme='iob1')[0].scheme == 'iob1'
+    assert '1 entities begin with B' in capsys.readouterr().out
+    assert read('a B-X\nb O\n', scheme='iob2') and not capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ('text', 'named'),
+    [
+        ('', ('file', 'no word')),
+        ('\n\n-DOCSTART- O\n', ('file', 'no word')),
+        ('a NN O\nb O\n', ('file:2', '2 columns', '3, as in line 1')),
+        ('a NN O\n\nb NN O O\n', ('file:3', '4 columns', '3, as in line 1')),
+        ('a\tO\nb O\n', ('file:2', '1 column', 'between tabs')),
+        ('a O\n# text = b\n', ('file:2', '4 columns', "config.task.comment='#'")),
+        ('a\tO\n\tO\n', ('file:2', 'an empty word')),
+        ('a\tO\nb\t\n', ('file:2', "the tag ''")),
+        ('a O\nb NN\n', ('file:2', "the tag 'NN'", 'config.task.tag_column', "scheme='plain'")),
+        ('a O\nb S-X\n', ('file:2', "'S-X'", 'convert')),
+        ('a O\nb B_X\n', ('file:2', "'B_X'")),
+        ('a O\nb I-\n', ('file:2', "'I-'")),
+        ('a\nb\n', ('file:1', 'one column', '--config.run=predict')),
+        ('a B-X\nb O\nc B-X\n\nd I-X\n', ('file:5', 'begins with I', 'line 1', 'scheme=iob2')),
+    ],
+)
+def test_malformed(text: str, named: tuple[str, ...]):
+    with pytest.raises(UserError) as error:
+        read(text)
+    for part in named:
+        assert part in str(error.value), str(error.value)
+
+
+@pytest.mark.parametrize(
+    ('options', 'named'),
+    [
+        ({'tag_column': 4}, ('config.task.tag_column', '4', '4 columns')),
+        ({'word_column': -5}, ('config.task.word_column', '-5')),
+        ({'tag_column': 0}, ('file:3', 'one column')),
+        ({'tag_column': 1}, ('file:3', "'NNP'")),
+    ],
+)
+def test_wrong_columns(options: dict, named: tuple[str, ...]):
+    with pytest.raises(UserError) as error:
+        read(CONLL, **options)
+    for part in named:
+        assert part in str(error.value), str(error.value)
+
+
+def test_unknown_scheme():
+    with pytest.raises(UserError, match=r'config\.task\.scheme.*iob2'):
+        ColumnOptions(scheme='bioes')
+
+
+def test_not_utf8(tmp_path: pathlib.Path):
+    path = tmp_path / 'train.txt'
+    path.write_bytes(b'a O\n\xe9 O\n')
+    with pytest.raises(UserError, match=r'train\.txt:2: found the byte 0xe9'):
+        read_text(path)
+    path.write_bytes('\ufeffa O\n'.encode())
+    assert read_text(path) == 'a O\n'
+
+
+def test_files_of_a_folder(tmp_path: pathlib.Path):
+    for name in ('eng.train', 'valid.conll', 'test.txt', 'README.txt', 'train.json'):
+        (tmp_path / name).write_text('a B-X\n')
+    assert [find_file(str(tmp_path), split).name for split in ('train', 'dev', 'test')] == [
+        'eng.train', 'valid.conll', 'test.txt',
+    ]  # fmt: skip
+    (tmp_path / 'dev.txt').write_text('a O\n')
+    with pytest.raises(UserError, match=r'dev\.txt and valid\.conll'):
+        find_file(str(tmp_path), 'dev')
+    with pytest.raises(UserError, match=r'config\.data'):
+        find_file(str(tmp_path / 'nowhere'), 'dev')
+    with pytest.raises(UserError, match=r'config\.split'):
+        read_split(str(tmp_path), 'dev2', ColumnOptions())
+
+
+@pytest.mark.parametrize(('test', 'labelled'), [('b NN O\n', True), ('b NN\n', False), ('b\n', False)])
+def test_test_files_may_lack_tags(tmp_path: pathlib.Path, test: str, labelled: bool):
+    (tmp_path / 'train.txt').write_text('a NN B-X\n')
+    (tmp_path / 'test.txt').write_text(test)
+    options = ColumnOptions()
+    assert labelled_splits(str(tmp_path), options) == ['train', 'test'][: 1 + labelled]
+    assert read_split(str(tmp_path), 'test', options)[0].tags == (('O',) if labelled else None)
+    with pytest.raises(UserError, match=r'no file of the dev split'):
+        read_split(str(tmp_path), 'dev', options)
+
+
+@pytest.mark.parametrize(
+    ('text', 'words'),
+    [
+        ('John lives in Berlin .\nYes\n', [('John', 'lives', 'in', 'Berlin', '.'), ('Yes',)]),
+        ('\ufeffJohn\nlives\n\nYes\n', [('John', 'lives'), ('Yes',)]),
+        ('John\tNNP\nlives\tVBZ\n', [('John', 'lives')]),
+        ('-DOCSTART-\nJohn NNP\n', [('John',)]),
+        ('John B-X\nlives O\n', [('John', 'lives')]),
+        ('John lives\nThey walk\n', [('John', 'lives'), ('They', 'walk')]),
+        ('John\n', [('John',)]),
+    ],
+)
+def test_a_file_of_ones_own(text: str, words: list[tuple[str, ...]]):
+    found = read_input(text, 'in', ColumnOptions(), 'auto', ['O', 'B-X', 'I-X'])
+    assert [sentence.words for sentence in found] == words
+    assert all(sentence.tags is None for sentence in found)
+    as_text = read_input('a b\n\nc d\n', 'in', ColumnOptions(), 'text', [])
+    assert [(sentence.where, sentence.words, sentence.document) for sentence in as_text] == [
+        ('in:1', ('a', 'b'), 0), ('in:3', ('c', 'd'), 1),
+    ]  # fmt: skip
+    assert (
+        write_columns(as_text, [('O', 'B-X'), ('O', 'O')], ColumnOptions(), scheme='') == 'a O\nb B-X\n\nc O\nd O\n\n'
+    )
+
+
+@pytest.mark.parametrize('format', ['auto', 'text', 'columns'])
+def test_nothing_to_read(format: str):
+    with pytest.raises(UserError, match='in: found no word'):
+        read_input('\n \n', 'in', ColumnOptions(), format, [])
+
+
+def test_ncbi_disease(shared: pathlib.Path):
+    data = str(shared / 'ner' / 'NCBI-disease')
+    options = ColumnOptions()
+    assert labelled_splits(data, options) == ['train', 'dev', 'test']
+    for split, sentences, words, entities in (
+        ('train', 5424, 135701, 5134), ('dev', 923, 23969, 787), ('test', 940, 24497, 960),
+    ):  # fmt: skip
+        records = read_split(data, split, options)
+        found = sum(len(spans(record.tags)) for record in records)
+        assert (len(records), sum(len(record.words) for record in records), found) == (sentences, words, entities)
+        text = (pathlib.Path(data) / f'{split}.txt').read_text()
+        assert write_columns(records, [record.tags for record in records], options, scheme='') == with_gold(text)
