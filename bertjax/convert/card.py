@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bertjax.model.config import BertConfig, parameter_count
+from bertjax.model.config import BertConfig
 
 _HEAD = """---
 library_name: transformers
-pipeline_tag: fill-mask
+pipeline_tag: {purpose}
 tags:
 - bert
 - bertjax
@@ -15,7 +15,7 @@ tags:
 
 # {title}
 
-A BERT of {parameters:,} parameters ({layers} layers, width {width}, {heads} heads), pre-trained with bertjax.
+A BERT of {parameters:,} parameters ({layers} layers, width {width}, {heads} heads), {trained} with bertjax.
 
 ```python
 from transformers import AutoTokenizer, {architecture}
@@ -24,6 +24,14 @@ tokenizer = AutoTokenizer.from_pretrained('PATH')
 model = {architecture}.from_pretrained('PATH')
 ```
 """
+
+# transformers' classes with a task's head -> the hub's word for what they do.
+PURPOSES = {
+    'BertForSequenceClassification': 'text-classification',
+    'BertForMultipleChoice': 'multiple-choice',
+    'BertForTokenClassification': 'token-classification',
+    'BertForQuestionAnswering': 'question-answering',
+}
 
 
 def _cell(value: Any) -> str:
@@ -36,7 +44,7 @@ def _table(facts: Mapping[str, Any]) -> str:
     return '\n'.join(['| | |', '|---|---|', *rows]) + '\n'
 
 
-def model_card(config: BertConfig, architecture: str, card: Mapping[str, Any]) -> str:
+def model_card(config: BertConfig, architecture: str, card: Mapping[str, Any], parameters: int) -> str:
     """Text of the card.
 
     Args:
@@ -44,18 +52,21 @@ def model_card(config: BertConfig, architecture: str, card: Mapping[str, Any]) -
       architecture: transformers' class that loads it.
       card: training facts in the order to show; a value that is a mapping becomes a section with its own table. A
         key 'title' is the heading. Nothing in it may differ between equal runs (no time, no path).
+      parameters: their number.
     """
     facts = {name: value for name, value in card.items() if name != 'title' and not isinstance(value, Mapping)}
     sections = {name: value for name, value in card.items() if isinstance(value, Mapping)}
     text = _HEAD.format(
         title=card.get('title', 'BERT'),
-        parameters=parameter_count(config),
+        parameters=parameters,
+        purpose=PURPOSES.get(architecture, 'fill-mask'),
+        trained='fine-tuned' if architecture in PURPOSES else 'pre-trained',
         layers=config.num_layers,
         width=config.width,
         heads=config.num_heads,
         architecture=architecture,
     )
-    if config.causal:
+    if config.causal and architecture not in PURPOSES:
         text += '\nAttention is left to right (`is_decoder`), and the loss is on masked positions.\n'
     for name, table in {**({'Training': facts} if facts else {}), **sections}.items():
         text += f'\n## {name}\n\n{_table(table)}'

@@ -5,10 +5,19 @@ from typing import Any
 
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
+from bertjax.model.heads import BertForClassification, BertForMultipleChoice, BertForSpans, BertForTokens, TaskModel
 
 ACTIVATIONS = {'gelu': 'gelu', 'gelu_tanh': 'gelu_pytorch_tanh', 'relu': 'relu'}
 # Names that transformers has for the same functions.
 ACTIVATIONS_READ = {**{theirs: ours for ours, theirs in ACTIVATIONS.items()}, 'gelu_new': 'gelu_tanh'}
+
+# transformers' classes (the keys of names.HEADS) -> ours.
+ARCHITECTURES: dict[str, type[TaskModel]] = {
+    'BertForSequenceClassification': BertForClassification,
+    'BertForMultipleChoice': BertForMultipleChoice,
+    'BertForTokenClassification': BertForTokens,
+    'BertForQuestionAnswering': BertForSpans,
+}
 
 # (our field, their key)
 FIELDS = (
@@ -44,6 +53,44 @@ def check_exportable(config: BertConfig) -> None:
         )
 
 
+def check_head_exportable(model: TaskModel) -> None:
+    """Refuses a task's model that no class of transformers computes; cheap, to be called before training starts.
+
+    Raises:
+      UserError: see `check_exportable`; a BiLSTM, other layers than the last, [CLS] of a left-to-right encoder.
+    """
+    check_exportable(model.config)
+    mend = 'set config.export=False to train it all the same'
+    for name, plain in (('bilstm_units', 0), ('layers', 'last')):
+        value = getattr(model, name)
+        if value != plain:
+            expected = f"{plain!r}, as {head_architecture(model)} has a projection of the last layer's states only"
+            raise UserError(f'config.task.{name}', f'{value!r} with config.export on', expected, mend)
+    if model.config.causal and isinstance(model, BertForClassification):
+        expected = (
+            f'False: {head_architecture(model)} reads [CLS], which sees only itself when attention is left to right'
+        )
+        raise UserError('config.model.causal', 'True with config.export on', expected, mend)
+
+
+def head_architecture(model: TaskModel) -> str:
+    """transformers' class for a task's model."""
+    return next(name for name, kind in ARCHITECTURES.items() if kind is type(model))
+
+
+def label_names(id2label: Any) -> tuple[str, ...]:
+    """Names of the outputs in their order, without case; () where there are none, or those that transformers makes up.
+
+    Args:
+      id2label: {number, or its digits: name}, or None.
+    """
+    if not isinstance(id2label, Mapping):
+        return ()
+    found = {str(number): str(name).casefold() for number, name in id2label.items()}
+    labels = tuple(found.get(str(i), '') for i in range(len(found)))
+    return () if labels == tuple(f'label_{i}' for i in range(len(labels))) else labels
+
+
 def architecture(config: BertConfig) -> str:
     """transformers' class for this model.
 
@@ -54,15 +101,22 @@ def architecture(config: BertConfig) -> str:
     return 'BertForPreTraining' if config.nsp else 'BertForMaskedLM'
 
 
-def to_json(config: BertConfig, pad_id: int) -> dict[str, Any]:
+def to_json(config: BertConfig, pad_id: int, head: tuple[str, Mapping[str, Any]] | None = None) -> dict[str, Any]:
     """What config.json holds.
+
+    Args:
+      config: of the model.
+      pad_id: of [PAD].
+      head: of a task's model: transformers' class, and what is said of the task.
 
     Raises:
       UserError: see `check_exportable`.
     """
     check_exportable(config)
+    name, described = head or (architecture(config), {})
     return {
-        'architectures': [architecture(config)],
+        **described,
+        'architectures': [name],
         'model_type': 'bert',
         'hidden_act': ACTIVATIONS[config.activation],
         'is_decoder': config.causal,

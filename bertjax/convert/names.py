@@ -70,7 +70,16 @@ TABLE: tuple[tuple[str, str, Kind], ...] = (
     *_norm('mlm/norm', 'cls.predictions.transform.LayerNorm'),
     ('mlm/bias', 'cls.predictions.bias', ROWS),
     *_pair('nsp', 'cls.seq_relationship'),
+    *_pair('head', '{head}'),
 )
+
+# transformers' classes with a task's head -> what they call it, the {head} above.
+HEADS = {
+    'BertForSequenceClassification': 'classifier',
+    'BertForMultipleChoice': 'classifier',
+    'BertForTokenClassification': 'classifier',
+    'BertForQuestionAnswering': 'qa_outputs',
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,8 +96,9 @@ class Entry:
         return self.kind.give(np.broadcast_to(np.float32(0), shape), vocab_size).shape
 
 
-def entries(num_layers: int, ours: Mapping[str, object]) -> Iterator[Entry]:
+def entries(num_layers: int, ours: Mapping[str, object], architecture: str = '') -> Iterator[Entry]:
     """The table written out for a model: an entry for each of their tensors whose path is in `ours`."""
+    head = HEADS.get(architecture, '')
     for path, theirs, kind in TABLE:
         if path not in ours:
             continue
@@ -96,11 +106,13 @@ def entries(num_layers: int, ours: Mapping[str, object]) -> Iterator[Entry]:
             for i in range(num_layers):
                 yield Entry(path, i, theirs.format(i=i), kind)
         else:
-            yield Entry(path, None, theirs, kind)
+            yield Entry(path, None, theirs.format(head=head), kind)
 
 
-def to_huggingface(params: Mapping[str, np.ndarray], num_layers: int, vocab_size: int) -> dict[str, np.ndarray]:
-    """Their tensors from ours (flat paths, layers stacked), contiguous.
+def to_huggingface(
+    params: Mapping[str, np.ndarray], num_layers: int, vocab_size: int, architecture: str = ''
+) -> dict[str, np.ndarray]:
+    """Their tensors from ours (flat paths, layers stacked), contiguous, as the class `architecture` calls them.
 
     Raises:
       KeyError: a path that the table does not know: it would be lost.
@@ -109,7 +121,7 @@ def to_huggingface(params: Mapping[str, np.ndarray], num_layers: int, vocab_size
     if unknown:
         raise KeyError(f'convert/names.py has no name for {unknown}')
     tensors = {}
-    for entry in entries(num_layers, params):
+    for entry in entries(num_layers, params, architecture):
         x = params[entry.ours]
         x = x if entry.layer is None else x[entry.layer]
         tensors[entry.theirs] = np.ascontiguousarray(entry.kind.give(x, vocab_size))
@@ -117,7 +129,7 @@ def to_huggingface(params: Mapping[str, np.ndarray], num_layers: int, vocab_size
 
 
 def from_huggingface(
-    tensors: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], num_layers: int
+    tensors: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], num_layers: int, architecture: str = ''
 ) -> dict[str, np.ndarray]:
     """Our arrays (flat paths, layers stacked) from theirs; a path with any tensor absent is left out.
 
@@ -125,9 +137,10 @@ def from_huggingface(
       tensors: by their names, of the shapes that `Entry.their_shape` gives.
       shapes: of our arrays, by path.
       num_layers: blocks.
+      architecture: transformers' class of the model.
     """
     found: dict[str, list[np.ndarray]] = {}
-    for entry in entries(num_layers, shapes):
+    for entry in entries(num_layers, shapes, architecture):
         shape = shapes[entry.ours] if entry.layer is None else shapes[entry.ours][1:]
         if entry.theirs in tensors:
             found.setdefault(entry.ours, []).append(entry.kind.take(tensors[entry.theirs], shape))

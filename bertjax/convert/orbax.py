@@ -3,19 +3,37 @@
 import dataclasses
 import json
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import orbax.checkpoint as ocp
 
 from bertjax.files import write_atomic
 from bertjax.model.config import BertConfig
+from bertjax.model.heads import TaskModel
 
 
-def export_orbax(params: Any, config: BertConfig, directory: pathlib.Path) -> None:
+def head_facts(model: TaskModel) -> dict[str, Any]:
+    """What makes a task's model beside its config: the name of its class, and the arguments."""
+    fields = [field.name for field in dataclasses.fields(model) if field.name not in ('config', 'parent', 'name')]
+    return {'class': type(model).__name__, **{name: getattr(model, name) for name in fields}}
+
+
+def export_orbax(
+    params: Any, config: BertConfig, directory: pathlib.Path, *, head: Mapping[str, Any] | None = None
+) -> None:
     """Writes DIR/params (Orbax, StandardSave) and DIR/model.json (the fields of BertConfig); replaces an earlier one.
 
-    Read it with `StandardCheckpointer().restore(DIR / 'params')`; the tree is that of model/bert.py.
+    Read it with `StandardCheckpointer().restore(DIR / 'params')`; the tree is that of model/bert.py, or of a module of
+    model/heads.py.
+
+    Args:
+      params: see above.
+      config: of the model.
+      directory: DIR, local.
+      head: of a task's model, kept in model.json as `head`: `head_facts`, and what the task says of its outputs.
     """
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save((directory / 'params').resolve(), params, force=True)
-    write_atomic(directory / 'model.json', json.dumps(dataclasses.asdict(config), indent=2) + '\n')
+    facts = dataclasses.asdict(config) | ({} if head is None else {'head': dict(head)})
+    write_atomic(directory / 'model.json', json.dumps(facts, indent=2) + '\n')

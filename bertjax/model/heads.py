@@ -1,20 +1,43 @@
 """BERT for tasks: each head is a small module on the encoder, under the same names as in pre-training.
 
-`encoder` and `pooler` of a pre-trained tree fit as they are; `head` (and `bilstm`) start fresh.
+`encoder` and `pooler` of a pre-trained tree fit as they are; `head` (and `mix`, `bilstm`) start fresh.
 """
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from bertjax.errors import UserError
 from bertjax.model.bert import build_pooler, gather_positions
 from bertjax.model.bilstm import BiLstm
 from bertjax.model.config import BertConfig
 from bertjax.model.encoder import BertEncoder
 from bertjax.model.layers import Projection, dropout
+from bertjax.parallel.partition import with_axes
+
+# The feature-based rows of the paper's Table 7 -> the blocks that each needs.
+LAYERS = {'embeddings': 0, 'last': 1, 'second_to_last': 2, 'sum_last_four': 4, 'concat_last_four': 4, 'sum_all': 1}
 
 
-class _TaskModel(nn.Module):
+class Mix(nn.Module):
+    """Learned weighted sum of layers: scale · Σ softmax(weights)_l · h_l (ELMo, arXiv 1802.05365, equation 1).
+
+    Starts as the mean. Weight decay draws `weights` to equal shares, as ELMo's penalty does, and leaves `scale` alone.
+    """
+
+    config: BertConfig
+
+    @nn.compact
+    def __call__(self, states: jax.Array) -> jax.Array:
+        """[N, B, S, D] -> [B, S, D]."""
+        stored = jnp.dtype(self.config.param_dtype)
+        weights = self.param('weights', with_axes(nn.initializers.zeros_init(), 'layers'), (states.shape[0],), stored)
+        scale = self.param('scale', with_axes(nn.initializers.ones_init(), None), (1,), stored)
+        shares = scale.astype(jnp.float32) * jax.nn.softmax(weights.astype(jnp.float32))  # [N]
+        return jnp.einsum('N,NBSD->BSD', shares.astype(states.dtype), states, precision='highest')
+
+
+class TaskModel(nn.Module):
     """What the heads share.
 
     Attributes:
@@ -22,14 +45,34 @@ class _TaskModel(nn.Module):
       outputs: size of the head's last dimension.
       bilstm_units: units of each direction of a two-layer BiLSTM between encoder and head; 0 for none. The paper adds
         one to its left-to-right ablation (Table 5), and to frozen features for NER (section 5.3).
+      layers: which hidden states the head sees, one of LAYERS: those of the 'embeddings', of the 'last' or
+        'second_to_last' block, a learned weighted sum of the last four or of all L blocks, or the last four side by
+        side.
+      frozen: the encoder works without dropout, and no gradient goes into it.
+
+    Raises:
+      UserError: other `layers`, or more than the encoder has.
     """
 
     config: BertConfig
     outputs: int
     bilstm_units: int = 0
+    layers: str = 'last'
+    frozen: bool = False
+
+    def __post_init__(self):
+        mend = 'for example --config.task.layers=last'
+        if self.layers not in LAYERS:
+            raise UserError('config.task.layers', repr(self.layers), 'one of ' + ', '.join(LAYERS), mend)
+        if LAYERS[self.layers] > self.config.num_layers:
+            found = f'{self.layers!r} with an encoder of {self.config.num_layers} layers'
+            raise UserError('config.task.layers', found, f'at least {LAYERS[self.layers]} layers', mend)
+        super().__post_init__()
 
     def setup(self):
         self.encoder = BertEncoder(self.config)
+        if self.layers.startswith('sum_'):
+            self.mix = Mix(self.config)
         if self.bilstm_units:
             self.bilstm = BiLstm(self.config, self.bilstm_units)
         self.head = Projection(self.config, (self.outputs,), ('embed',), ('classes',), ('classes',))
@@ -37,11 +80,30 @@ class _TaskModel(nn.Module):
     def _hidden(
         self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, deterministic: bool
     ) -> jax.Array:
-        """[B, S, D], or [B, S, 2U] through a BiLSTM."""
-        x, _ = self.encoder(input_ids, segment_ids, attention_mask, deterministic=deterministic)
+        """[B, S, D], [B, S, 4D] of four layers side by side, or [B, S, 2U] through a BiLSTM."""
+        last, states = self.encoder(
+            input_ids,
+            segment_ids,
+            attention_mask,
+            deterministic=deterministic or self.frozen,
+            all_layers=self.layers != 'last',
+        )
+        if self.frozen:
+            last, states = jax.lax.stop_gradient((last, states))
+        x = last if states is None else self._choose(states)
         if self.bilstm_units:
             x = self.bilstm(x, attention_mask, self._key(deterministic))
         return x
+
+    def _choose(self, states: jax.Array) -> jax.Array:
+        """[L + 1, B, S, D], the embeddings first -> [B, S, D] or [B, S, 4D]."""
+        if self.layers == 'embeddings':
+            return states[0]
+        if self.layers == 'second_to_last':
+            return states[-2]
+        if self.layers == 'concat_last_four':
+            return jnp.concatenate(list(states[-4:]), axis=-1)  # [B, S, 4D]
+        return self.mix(states[-4:] if self.layers == 'sum_last_four' else states[1:])
 
     def _key(self, deterministic: bool) -> jax.Array | None:
         return None if deterministic or not self.config.dropout else self.make_rng('dropout')
@@ -51,7 +113,7 @@ class _TaskModel(nn.Module):
         return self.head(dropout(x, self.config.dropout, self._key(deterministic))).astype(jnp.float32)
 
 
-class BertForClassification(_TaskModel):
+class BertForClassification(TaskModel):
     """Classes of a sentence or a pair; `outputs=1` for regression."""
 
     def setup(self):
@@ -60,11 +122,16 @@ class BertForClassification(_TaskModel):
 
     def __call__(
         self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, *, deterministic: bool
-    ) -> jax.Array:
-        """int32 [B, S] each -> float32 logits or scores [B, outputs].
+    ) -> dict[str, jax.Array]:
+        """int32 [B, S] each -> `logits`, float32 [B, outputs]: logits or scores.
 
         Pools [CLS]. A left-to-right encoder without BiLSTM pools the last token: there [CLS] sees only itself.
         """
+        return {'logits': self._logits(input_ids, segment_ids, attention_mask, deterministic)}
+
+    def _logits(
+        self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, deterministic: bool
+    ) -> jax.Array:
         hidden = self._hidden(input_ids, segment_ids, attention_mask, deterministic)
         state = hidden[:, 0]  # [B, D]
         if self.config.causal and not self.bilstm_units:
@@ -73,31 +140,32 @@ class BertForClassification(_TaskModel):
         return self._project(self.pooler(state), deterministic)  # [B, outputs]
 
 
-class BertForTokens(_TaskModel):
+class BertForTokens(TaskModel):
     """Classes of every token (named entities)."""
 
     def __call__(
         self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, *, deterministic: bool
-    ) -> jax.Array:
-        """int32 [B, S] each -> float32 logits [B, S, outputs]."""
-        return self._project(self._hidden(input_ids, segment_ids, attention_mask, deterministic), deterministic)
+    ) -> dict[str, jax.Array]:
+        """int32 [B, S] each -> `token_logits`, float32 [B, S, outputs]."""
+        hidden = self._hidden(input_ids, segment_ids, attention_mask, deterministic)
+        return {'token_logits': self._project(hidden, deterministic)}
 
 
-class BertForSpans(_TaskModel):
+class BertForSpans(TaskModel):
     """First and last token of an answer (SQuAD)."""
 
     outputs: int = 2
 
     def __call__(
         self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, *, deterministic: bool
-    ) -> tuple[jax.Array, jax.Array]:
-        """int32 [B, S] each -> float32 logits of the start and of the end, [B, S] each, padding included.
+    ) -> dict[str, jax.Array]:
+        """int32 [B, S] each -> `start_logits` and `end_logits`, float32 [B, S] each, padding included.
 
         No dropout before the projection, as in google-research/bert (run_squad.py).
         """
         logits = self.head(self._hidden(input_ids, segment_ids, attention_mask, deterministic))  # [B, S, 2]
         start, end = jnp.moveaxis(logits.astype(jnp.float32), -1, 0)  # [B, S] each
-        return start, end
+        return {'start_logits': start, 'end_logits': end}
 
 
 class BertForMultipleChoice(BertForClassification):
@@ -107,8 +175,8 @@ class BertForMultipleChoice(BertForClassification):
 
     def __call__(
         self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, *, deterministic: bool
-    ) -> jax.Array:
-        """int32 [B, C, S] each -> float32 logits [B, C]."""
+    ) -> dict[str, jax.Array]:
+        """int32 [B, C, S] each -> `logits`, float32 [B, C]."""
         B, C, S = input_ids.shape
         flat = (x.reshape(B * C, S) for x in (input_ids, segment_ids, attention_mask))  # [B·C, S]
-        return super().__call__(*flat, deterministic=deterministic).reshape(B, C)  # [B, C]
+        return {'logits': self._logits(*flat, deterministic).reshape(B, C)}  # [B, C]

@@ -1,0 +1,199 @@
+"""Hugging Face directories as the start of a run: a BERT for pre-training, or one with a task's head."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from etils import epath
+from flax import linen as nn
+from flax.traverse_util import unflatten_dict
+
+from bertjax.convert import names
+from bertjax.convert.huggingface_config import from_json, head_architecture, label_names
+from bertjax.convert.tensors import read_tensors
+from bertjax.convert.trees import init_stacked, shapes_of
+from bertjax.errors import UserError
+from bertjax.model.bert import BertForPreTraining
+from bertjax.model.config import BertConfig
+from bertjax.model.heads import TaskModel
+from bertjax.model.stacking import unstack_layers
+
+CONFIG = 'config.json'
+
+
+@dataclasses.dataclass(frozen=True)
+class Imported:
+    """A model read from a Hugging Face directory.
+
+    Attributes:
+      params: complete tree of the model, numpy arrays in float32, no boxes.
+      config: of the model.
+      missing: our paths that the directory lacks, freshly drawn.
+      unused: names of their tensors that the model has no place for.
+    """
+
+    params: dict
+    config: BertConfig
+    missing: list[str]
+    unused: list[str]
+
+
+def read_config(directory: epath.PathLike, **changes: Any) -> BertConfig:
+    """The BertConfig of a Hugging Face directory, from its config.json alone.
+
+    Args:
+      directory: of any BERT: ours or other people's, with or without heads.
+      **changes: other fields than the directory's (dropout, dtype, scan_layers ...). Whether there is a pair head
+        (`nsp`) is not in config.json, and nothing to a task's model.
+
+    Raises:
+      UserError: no config.json, a damaged one, or one of no BERT.
+    """
+    return _config(_read_json(epath.Path(directory)), epath.Path(directory), **changes)
+
+
+def load_huggingface(directory: epath.PathLike, *, scan_layers: bool = True, seed: int = 0, **changes: Any) -> Imported:
+    """Reads a Hugging Face BERT as the start of a pre-training: ours or other people's, with or without heads.
+
+    Args:
+      directory: with config.json and model.safetensors, whole or in shards.
+      scan_layers: form of the parameter tree.
+      seed: draws what the directory lacks.
+      **changes: other fields of the BertConfig than the directory's (dropout, dtype, nsp ...). Without `nsp` the
+        model has a pair head where the directory has a pooler.
+
+    Raises:
+      UserError: a directory that is no BERT's, a damaged file, an encoder that is not whole, tensors of other shapes.
+    """
+    path = epath.Path(directory)
+    values = _read_json(path)
+    tensors = read_tensors(path)
+    nsp = {'nsp': 'bert.pooler.dense.weight' in tensors}
+    model = BertForPreTraining(_config(values, path, **{**nsp, **changes, 'scan_layers': scan_layers}))
+    return _assemble(path, tensors, model, shapes_of(model), '', seed)
+
+
+def load_task_model(
+    directory: epath.PathLike, model: TaskModel, *, id2label: Mapping[int, str] | None = None, seed: int = 0
+) -> Imported:
+    """Reads a Hugging Face BERT as the start of a task's model.
+
+    Encoder and pooler are the directory's. So is `head`, where the directory is of the same class of transformers, its
+    head has as many outputs, and their names, if both sides have names, are in the same order. What is not taken is
+    freshly drawn, and both lists of the result say so.
+
+    Args:
+      directory: of a pre-trained or of a fine-tuned model.
+      model: with the config that `read_config` gave of this directory.
+      id2label: names of the outputs.
+      seed: draws what the directory lacks.
+
+    Raises:
+      UserError: see `load_huggingface`.
+    """
+    path = epath.Path(directory)
+    values = _read_json(path)
+    tensors = read_tensors(path)
+    architecture = head_architecture(model)
+    theirs, ours = label_names(values.get('id2label')), label_names(id2label)
+    same_head = architecture in (values.get('architectures') or ()) and (not theirs or not ours or theirs == ours)
+    # A head of other outputs, or a pooler behind a BiLSTM, is another parameter than the directory's.
+    shapes = shapes_of(model)
+    misfits = set() if same_head else {'head'}
+    for entry in names.entries(model.config.num_layers, shapes, architecture):
+        part, x = entry.ours.split('/')[0], tensors.get(entry.theirs)
+        if part == 'encoder' or x is None:
+            continue
+        if x.shape != entry.their_shape(shapes[entry.ours], model.config.vocab_size):
+            misfits.add(part)
+    taken = {name: shape for name, shape in shapes.items() if name.split('/')[0] not in misfits}
+    return _assemble(path, tensors, model, taken, architecture, seed)
+
+
+def _read_json(directory: epath.Path) -> dict[str, Any]:
+    """What config.json holds."""
+    where = str(directory / CONFIG)
+    try:
+        values = json.loads((directory / CONFIG).read_text())
+    except FileNotFoundError:
+        mend = "give a directory that transformers' save_pretrained or our export wrote"
+        raise UserError(str(directory), f'no {CONFIG}', 'a Hugging Face directory', mend) from None
+    except ValueError as error:
+        raise UserError(where, f'no JSON ({error})', 'a JSON object', 'copy the directory again') from None
+    if not isinstance(values, dict):
+        raise UserError(where, f'a JSON {type(values).__name__}', 'a JSON object', 'copy the directory again')
+    return values
+
+
+def _config(values: Mapping[str, Any], directory: epath.Path, **changes: Any) -> BertConfig:
+    where = str(directory / CONFIG)
+    try:
+        config = BertConfig(**from_json(values, where))
+    except UserError as error:
+        if error.where == where:
+            raise
+        mend = 'copy the directory again: its config.json was changed'
+        raise UserError(where, f'{error.where.split(".")[-1]} {error.found}', error.expected, mend) from None
+    return dataclasses.replace(config, **changes)
+
+
+def _assemble(
+    directory: epath.Path,
+    tensors: Mapping[str, np.ndarray],
+    model: nn.Module,
+    readable: Mapping[str, tuple[int, ...]],
+    architecture: str,
+    seed: int,
+) -> Imported:
+    """A complete tree: of the paths in `readable` what the directory has, everything else fresh."""
+    config, shapes = model.config, shapes_of(model)
+    used = _check_shapes(tensors, readable, config, architecture, directory)
+    flat = names.from_huggingface(tensors, readable, config.num_layers, architecture)
+    missing = sorted(set(shapes) - set(flat))
+    absent = [name for name in missing if name.startswith('encoder/')]
+    if absent:
+        expected = f'all tensors of an encoder of {config.num_layers} layers'
+        mend = 'give a directory of a whole BERT encoder'
+        raise UserError(str(directory), f'no {", ".join(absent[:3])}', expected, mend)
+    flat |= _draw(missing, model, seed)
+    tree = unflatten_dict({tuple(name.split('/')): flat[name] for name in shapes})
+    params = tree if config.scan_layers else unstack_layers(tree)
+    return Imported(params, config, missing, sorted(set(tensors) - used))
+
+
+def _check_shapes(
+    tensors: Mapping[str, np.ndarray],
+    shapes: Mapping[str, tuple[int, ...]],
+    config: BertConfig,
+    architecture: str,
+    directory: epath.Path,
+) -> set[str]:
+    """Names of their tensors that the model takes, all of the right shape."""
+    used = set()
+    for entry in names.entries(config.num_layers, shapes, architecture):
+        if entry.theirs not in tensors:
+            continue
+        ours = shapes[entry.ours] if entry.layer is None else shapes[entry.ours][1:]
+        expected, found = entry.their_shape(ours, config.vocab_size), tensors[entry.theirs].shape
+        if found != expected:
+            mend = f'{CONFIG} and the tensors do not belong together: copy both again from one source'
+            raise UserError(f'{directory}: {entry.theirs}', f'shape {found}', f'{expected} by {CONFIG}', mend)
+        used.add(entry.theirs)
+    return used
+
+
+def _draw(paths: list[str], model: nn.Module, seed: int) -> dict[str, np.ndarray]:
+    """Initial values of these parameters, float32; only they are computed."""
+    if not paths:
+        return {}
+    model = model.clone(config=dataclasses.replace(model.config, param_dtype='float32'))
+
+    @jax.jit
+    def draw(key: jax.Array) -> dict[str, jax.Array]:
+        flat = init_stacked(model, key)
+        return {path: flat[path] for path in paths}
+
+    return {path: np.asarray(x) for path, x in draw(jax.random.key(seed)).items()}

@@ -1,0 +1,35 @@
+"""Parameter trees by path, with stacked layers: the form that names.py knows."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from flax import linen as nn
+from flax.traverse_util import flatten_dict
+
+from bertjax.model.bert import BertForPreTraining
+from bertjax.model.heads import BertForMultipleChoice
+from bertjax.model.stacking import init_params
+
+
+def flat_paths(tree: Mapping) -> dict[str, Any]:
+    """Leaves by path, as 'encoder/embeddings/norm/scale'."""
+    return flatten_dict(tree, sep='/')
+
+
+def init_stacked(model: nn.Module, key: jax.Array) -> dict[str, jax.Array]:
+    """Fresh parameters with stacked layers, by path."""
+    model = model.clone(config=dataclasses.replace(model.config, scan_layers=True))
+    shape = (1, 1, 1) if isinstance(model, BertForMultipleChoice) else (1, 1)
+    inputs = [np.zeros(shape, np.int32)] * (4 if isinstance(model, BertForPreTraining) else 3)
+    return flat_paths(nn.unbox(init_params(model, key, *inputs)))
+
+
+@functools.cache
+def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Shapes of a model's parameters with stacked layers, by path; nothing is computed."""
+    abstract = jax.eval_shape(lambda: init_stacked(model, jax.random.key(0)))
+    return {path: leaf.shape for path, leaf in abstract.items()}
