@@ -1,0 +1,70 @@
+"""Named entities, or other tags of words, from CoNLL column files (CoNLL-2003, or your own).
+
+    python -m bertjax.main --config=configs/ner.py --workdir=out/ner --config.data=DIR --config.init=CHECKPOINT
+
+DIR holds train.txt, dev.txt and test.txt (or eng.train, eng.testa, eng.testb): a word a line, its columns separated by
+blanks or tabs, the tags IOB1 or IOB2 in the last one, a blank line after a sentence, -DOCSTART- before a document.
+Without --config.data it is CoNLL-2003 from tensorflow-datasets. CHECKPOINT should be a cased model.
+
+Hardware: one accelerator; a base model on CoNLL-2003 (14,041 sentences, 3 epochs) is 1,317 steps of 32. Not run here at
+that size; NCBI-disease with a small model takes minutes on 2 CPU cores (docs/results.md).
+
+Arguments, as in --config=configs/ner.py:context or :features=sum_last_four,units=384
+
+| argument       | what                                                                                               |
+|----------------|----------------------------------------------------------------------------------------------------|
+| context        | rows are filled up with the sentences around, as in the paper: better and slower                   |
+| plain          | tags that mark no entities, such as parts of speech; judged by accuracy                            |
+| features=NAME  | the paper's feature-based approach: the encoder is frozen, these of its layers go into a two-layer |
+|                | BiLSTM: embeddings, second_to_last, last, sum_last_four, concat_last_four, sum_all                 |
+| units=N        | units of each direction of the BiLSTM, 768 as in the paper; 0 for none                             |
+
+To expect on CoNLL-2003, F1 (arXiv 1810.04805, table 7, with `context`; not run here):
+
+| model                                  | dev  | test |
+|----------------------------------------|------|------|
+| large, tuned                           | 96.6 | 92.8 |
+| base, tuned                            | 96.4 | 92.4 |
+| base, features=embeddings              | 91.0 |      |
+| base, features=second_to_last          | 95.6 |      |
+| base, features=last                    | 94.9 |      |
+| base, features=sum_last_four           | 95.9 |      |
+| base, features=concat_last_four        | 96.1 |      |
+| base, features=sum_all                 | 95.5 |      |
+"""
+
+from ml_collections import ConfigDict
+
+from bertjax.config import parse_argument
+from bertjax.errors import UserError
+from bertjax.recipe import finetuning_config
+
+LAYERS = ('embeddings', 'second_to_last', 'last', 'sum_last_four', 'concat_last_four', 'sum_all')
+
+
+def get_config(argument: str = '') -> ConfigDict:
+    """See the module's docstring for the arguments."""
+    chosen = parse_argument(argument, features='', units=768, context=False, plain=False)
+    if chosen.features and chosen.features not in LAYERS:
+        found, expected = repr(chosen.features), 'one of ' + ', '.join(LAYERS)
+        raise UserError('--config=FILE:features', found, expected, 'for example features=concat_last_four')
+    config = finetuning_config(
+        'tagging',
+        word_column=0,  # from 0; -1 is the last
+        tag_column=-1,
+        comment='',  # how a line of comment before a sentence begins
+        scheme='plain' if chosen.plain else 'auto',  # or iob1, iob2
+        context=chosen.context,
+        stride=0,  # pieces between windows of a long sentence; 0: half a window
+        input_format='auto',  # of config.input: columns or text
+        layers=chosen.features or 'last',
+        bilstm_units=chosen.units if chosen.features else 0,
+        frozen=bool(chosen.features),
+    )
+    config.learning_rate = 5e-5
+    if chosen.features:
+        config.train = 'head'
+        config.learning_rate = 1e-3
+        config.epochs = 10.0
+        config.export = False  # Hugging Face has no such class
+    return config

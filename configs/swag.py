@@ -1,0 +1,42 @@
+"""Multiple choice: SWAG, CODAH, or your own questions.
+
+    python -m bertjax.main --config=configs/swag.py --workdir=out/swag --config.data=DIR --config.init=CHECKPOINT
+
+DIR holds train.csv, val.csv and test.csv of github.com/rowanz/swagaf. Other layouts by argument:
+
+| argument | DIR holds                                                                                              |
+|----------|--------------------------------------------------------------------------------------------------------|
+| codah    | full_data.tsv of github.com/Websail-NU/CODAH (or any one .tsv so laid out); a tenth each is dev and test |
+| jsonl    | train.jsonl and dev.jsonl of {"prompt": text, "endings": [texts], "label": number} a line              |
+
+as in --config=configs/swag.py:codah.
+
+Hardware: one accelerator; SWAG (73,546 questions, 3 epochs) is 13,791 steps of 16 questions, each four sequences. Not
+run here at that size; CODAH with a small model takes minutes on 2 CPU cores (docs/results.md).
+
+Learning rate, batch and epochs are the paper's (arXiv 1810.04805, section 4.4). To expect on SWAG dev: base 81.6, large
+86.6 (table 4; not run here).
+"""
+
+from ml_collections import ConfigDict
+
+from bertjax.config import parse_argument
+from bertjax.errors import UserError
+from bertjax.recipe import finetuning_config
+
+LAYOUTS = ('swag', 'codah', 'jsonl')
+
+
+def get_config(argument: str = '') -> ConfigDict:
+    """See the module's docstring for the arguments."""
+    chosen = parse_argument(argument, layout='swag')
+    if chosen.layout not in LAYOUTS:
+        found, expected = repr(chosen.layout), 'one of ' + ', '.join(LAYOUTS)
+        raise UserError('--config=FILE:layout', found, expected, 'choose one of them')
+    # The shares are of a single .tsv of CODAH, whose own splits are five folds.
+    config = finetuning_config('multiple_choice', layout=chosen.layout, dev_share=0.1, test_share=0.1)
+    config.batch_size = 16
+    config.eval_batch_size = 32
+    config.learning_rate = 2e-5
+    config.epochs = 3.0
+    return config
