@@ -1,0 +1,46 @@
+"""SQuAD: the span of a text that answers a question; 1.1, or 2.0 with questions that have no answer.
+
+    python -m bertjax.main --config=configs/squad.py:v1 --workdir=out/squad1 --config.init=CHECKPOINT --config.data=DIR
+    python -m bertjax.main --config=configs/squad.py:v2 --workdir=out/squad2 --config.init=CHECKPOINT --config.data=DIR
+
+DIR has train-v1.1.json and dev-v1.1.json (or v2.0), plain or gzipped; other names go into config.task.train_file,
+dev_file and test_file, and --config.data= takes tensorflow-datasets' squad/v1.1 or squad/v2.0.
+
+Batch 32, 2 epochs (1.1: 3), a learning rate of 5e-5, windows of 384 pieces (paper, sections 4.2 and 4.3; windows from
+google-research/bert, run_squad.py). For a small machine: --config.seq_len=256 --config.batch_size=16.
+
+Hardware: one GPU or TPU chip with 16 GB, base in float32; --config.model.dtype=bfloat16 halves the memory. Time: some
+90,000 windows an epoch; see docs/results.md for runs on a CPU.
+
+To expect, EM/F1 on dev (arXiv 1810.04805, tables 2 and 3): 1.1 base 80.8/88.5, large 84.1/90.9; 2.0 large 78.7/81.9,
+which is best_exact/best_f1, for the paper chose the null threshold on dev. Not run here.
+"""
+
+from ml_collections import ConfigDict
+
+from bertjax.config import parse_argument
+from bertjax.errors import UserError
+from bertjax.recipe import finetuning_config
+
+VERSIONS = {'v1': '1.1', 'v2': '2.0'}
+
+
+def get_config(argument: str = '') -> ConfigDict:
+    version = parse_argument(argument, version='v1').version
+    if version not in VERSIONS:
+        raise UserError('--config=configs/squad.py:VERSION', repr(version), 'v1 or v2', 'write configs/squad.py:v1')
+    config = finetuning_config(
+        'squad',
+        version=VERSIONS[version],
+        train_file='',  # in config.data; '': train-v1.1.json or train-v2.0.json, or with .gz
+        dev_file='',
+        test_file='',  # '': none
+        stride=128,  # pieces from one window of a long text to the next
+        max_query=64,  # pieces that a longer question is cut to
+        n_best=20,
+        max_answer=30,  # pieces
+    )
+    config.seq_len = 384
+    config.learning_rate = 5e-5
+    config.epochs = 3.0 if version == 'v1' else 2.0
+    return config
