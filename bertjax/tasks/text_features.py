@@ -1,0 +1,114 @@
+"""Texts and pairs of texts as sequences of at most S tokens, and what becomes of longer ones."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from bertjax.data.features import FeatureBuilder, Features
+from bertjax.text.tokenizer import Tokenizer
+
+LONG = ('truncate', 'head_tail', 'windows')
+# Share of the first tokens in what is kept of a long text: 128 of 510 (Sun et al. 2019, "How to Fine-Tune BERT for Text
+# Classification?", arXiv 1905.05583, section 5.3.1).
+_HEAD = 128 / 510
+
+Pair = tuple[np.ndarray, np.ndarray]
+_NOTHING = np.zeros(0, np.int32)
+
+
+def text_features(
+    first: Sequence[str],
+    second: Sequence[str] | None,
+    labels: np.ndarray | None,
+    tokenizer: Tokenizer,
+    *,
+    seq_len: int,
+    long: str,
+    stride: int,
+) -> Features:
+    """`[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` of N records.
+
+    Args:
+      first: N texts.
+      second: N texts, or None where there are no pairs.
+      labels: int32 or float32 [N], or None; they become `labels` of the rows.
+      tokenizer: whose pieces the tokens are.
+      seq_len: S.
+      long: what becomes of texts that are longer. 'truncate': the end is cut off, of a pair that of the longer, or where
+        both are too long so that both have half (as transformers does). 'head_tail': of the longer one the middle is
+        left out, so that its first tokens and about three times as many of its last remain. 'windows': the longer one is
+        cut into overlapping windows, each a row with an equal share of the record's weight. With these two the shorter
+        one keeps at most half of the room.
+      stride: tokens from one window to the next; 0 for half a window.
+    """
+    room = seq_len - (2 if second is None else 3)
+    left = tokenizer.encode(first)
+    right = [_NOTHING] * len(left) if second is None else tokenizer.encode(second)
+    cls, sep = np.int32([tokenizer.cls_id]), np.int32([tokenizer.sep_id])
+    builder = FeatureBuilder()
+    for record, (a, b) in enumerate(zip(left, right, strict=True)):
+        parts = list(_parts(a, b, room, long, stride))
+        values = {} if labels is None else {'labels': labels[record]}
+        for a, b in parts:
+            if second is None:
+                builder.sequence(np.concatenate([cls, a, sep]))
+            else:
+                builder.sequence(np.concatenate([cls, a, sep, b, sep]), len(a) + 2)
+            builder.row(record, weights=np.float32(1 / len(parts)), **values)
+    return builder.build()
+
+
+def _parts(a: np.ndarray, b: np.ndarray, room: int, long: str, stride: int) -> Iterator[Pair]:
+    """What of a pair goes into each of its rows."""
+    if len(a) + len(b) <= room:
+        yield a, b
+        return
+    if long == 'truncate':
+        yield _truncated(a, b, room)
+        return
+    swap = len(b) > len(a)
+    longer, shorter = (b, a) if swap else (a, b)
+    shorter = shorter[: room // 2]
+    width = room - len(shorter)
+    for part in _windows(longer, width, stride) if long == 'windows' else [_head_tail(longer, width)]:
+        yield (shorter, part) if swap else (part, shorter)
+
+
+def _truncated(a: np.ndarray, b: np.ndarray, room: int) -> Pair:
+    """Cut as Hugging Face's tokenizers do with truncation=True (their `LongestFirst`)."""
+    short = min(len(a), len(b))
+    if short > room // 2:  # both are too long: the odd token goes to the longer one, of equals to the second
+        short = room // 2
+    rest = room - short
+    return (a[:rest], b[:short]) if len(a) > len(b) else (a[:short], b[:rest])
+
+
+def _head_tail(tokens: np.ndarray, width: int) -> np.ndarray:
+    if len(tokens) <= width:
+        return tokens
+    head = round(width * _HEAD)
+    return np.concatenate([tokens[:head], tokens[len(tokens) - (width - head) :]])
+
+
+def _windows(tokens: np.ndarray, width: int, stride: int) -> list[np.ndarray]:
+    """All but one window begin a stride after the one before; the last is the text's last `width` tokens."""
+    last = max(len(tokens) - width, 0)
+    step = min(stride or max(width // 2, 1), width)
+    return [tokens[start : start + width] for start in (*range(0, last, step), last)]
+
+
+def pooled(features: Features, outputs: Sequence[np.ndarray], records: int) -> np.ndarray:
+    """The mean over its rows of each record's output.
+
+    Args:
+      features: of all records.
+      outputs: an array [C] of each row.
+      records: N; each has a row.
+
+    Returns:
+      float64 [N, C].
+    """
+    values = np.stack([np.asarray(output, np.float64) for output in outputs])
+    total = np.zeros((records, values.shape[1]))
+    np.add.at(total, features.record, values)
+    return total / np.bincount(features.record, minlength=records)[:, None]
