@@ -146,16 +146,17 @@ class TaggingTask:
         )
 
     def _check_known(self, records: Sequence[Sentence], training: bool) -> None:
-        known = set(self.labels)
-        strange = [(tag, record.where) for record in records for tag in record.tags or () if tag not in known]
-        if not strange:
-            return
-        names = collections.Counter(tag for tag, _ in strange)
-        if training:
+        strange = self._strange(records)
+        if strange and training:
+            tag, where = next((t, record.where) for record in records for t in record.tags or () if t in strange)
             known = ', '.join(self.labels[:20])
-            raise UserError(strange[0][1], f'the tag {strange[0][0]!r}', known, 'train with the data of the checkpoint')
-        shown = ', '.join(f'{tag} {count:,}' for tag, count in names.most_common(10))
-        print(f'{len(strange):,} words have tags that training did not ({shown}): none of them can be found')
+            raise UserError(where, f'the tag {tag!r}', known, 'train with the data of the checkpoint')
+        if strange:
+            print(_strangers(strange))
+
+    def _strange(self, records: Sequence[Sentence]) -> collections.Counter[str]:
+        known = set(self.labels)
+        return collections.Counter(tag for record in records for tag in record.tags or () if tag not in known)
 
     def model(self, config: BertConfig) -> nn.Module:
         """See Task."""
@@ -206,7 +207,9 @@ class TaggingTask:
         """A table of entity types (or tags), and what was repaired."""
         gold, guessed = [record.tags for record in records], [prediction.tags for prediction in predictions]
         repaired = sum(prediction.repaired for prediction in predictions)
-        return tagging_report(gold, guessed, plain=self.plain, repaired=repaired)
+        table = tagging_report(gold, guessed, plain=self.plain, repaired=repaired)
+        strange = self._strange(records)
+        return f'{table}\n{_strangers(strange)}' if strange else table
 
     def rows(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> Iterator[dict[str, Any]]:
         """words, tags, their probabilities and entities (words `start` up to, not including, `end`)."""
@@ -226,14 +229,11 @@ class TaggingTask:
         return {f'{split}.txt': write_columns(records, tags, self.columns, scheme=self._file_scheme)}
 
     def huggingface(self) -> tuple[str, dict[str, Any]]:
-        """See Task.
-
-        Raises:
-          UserError: a head that transformers has no class for.
-        """
-        if self.bilstm_units or self.layers != 'last':
-            what = f'layers={self.layers!r} and bilstm_units={self.bilstm_units}'
-            mend = 'set config.export=False; run=predict works without'
-            raise UserError('config.export', f'True with {what}', "layers 'last' without BiLSTM, as Hugging Face", mend)
+        """See Task. A head with a BiLSTM or other layers than the last has no such class, and is not exported."""
         names = {str(i): label for i, label in enumerate(self.labels)}
         return 'BertForTokenClassification', {'id2label': names, 'label2id': {v: int(k) for k, v in names.items()}}
+
+
+def _strangers(strange: collections.Counter[str]) -> str:
+    shown = ', '.join(f'{tag} {count:,}' for tag, count in strange.most_common(10))
+    return f'{strange.total():,} words have tags that training did not ({shown}): none of them can be found'
