@@ -6,8 +6,8 @@
 DIR has train-v1.1.json and dev-v1.1.json (or v2.0), plain or gzipped; other names go into config.task.train_file,
 dev_file and test_file, and --config.data= takes tensorflow-datasets' squad/v1.1 or squad/v2.0.
 
-Batch 32, 2 epochs (1.1: 3), a learning rate of 5e-5, windows of 384 pieces (paper, sections 4.2 and 4.3; windows from
-google-research/bert, run_squad.py). For a small machine: --config.seq_len=256 --config.batch_size=16.
+A learning rate of 5e-5; 1.1: batch 32, 3 epochs; 2.0: batch 48, 2 epochs (paper, sections 4.2 and 4.3); windows of 384
+pieces as in google-research/bert, run_squad.py. For a small machine: --config.seq_len=256 --config.batch_size=16.
 
 Hardware: one GPU or TPU chip with 16 GB, base in float32; --config.model.dtype=bfloat16 halves the memory. Time: some
 90,000 windows an epoch; see docs/results.md for runs on a CPU.
@@ -42,5 +42,5 @@ def get_config(argument: str = '') -> ConfigDict:
     )
     config.seq_len = 384
     config.learning_rate = 5e-5
-    config.epochs = 3.0 if version == 'v1' else 2.0
+    config.batch_size, config.epochs = (32, 3.0) if version == 'v1' else (48, 2.0)
     return config

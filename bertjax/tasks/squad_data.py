@@ -4,12 +4,13 @@ import dataclasses
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from etils import epath
 
 from bertjax.errors import UserError
+from bertjax.tasks.sources import read_dataset
 
 _KINDS = {str: 'a string', int: 'a whole number', bool: 'true or false', list: 'a list', dict: 'an object'}
 _FORM = 'the layout of SQuAD, {"data": [{"paragraphs": [{"context", "qas": [{"id", "question", "answers"}]}]}]}'
@@ -110,18 +111,18 @@ def parse_lines(text: str, where: str) -> list[Question]:
         if not line.strip():
             continue
         at = f'{where}:{number}'
-        row = load_json(line, at)
+        row = load_json(line, where, number)
         if not isinstance(row, dict):
             found, form = f'a JSON {type(row).__name__}', 'an object {"question": "…", "context": "…"}'
             raise UserError(at, found, form, 'write one question a line')
         name = row.get('id', str(number))
         question = Question(
-            _typed(name, f'{at}: id', str), *(_field(row, at, key, str) for key in ('question', 'context'))
+            _typed(name, f'{at}.id', str), *(_field(row, at, key, str) for key in ('question', 'context'))
         )
         first = seen.setdefault(question.id, at)
         if first != at:
             raise UserError(
-                f'{at}: id',
+                f'{at}.id',
                 f'{question.id!r} as in line {first.rpartition(":")[2]}',
                 'an id of its own',
                 'leave ids out, or make them different',
@@ -148,8 +149,8 @@ def parse_input(text: str, where: str) -> list[Question]:
     return parse_questions(text, where, answerable=False, labels='ignored')
 
 
-def load_json(text: str, where: str) -> Any:
-    """The value of a JSON text.
+def load_json(text: str, where: str, line: int = 1) -> Any:
+    """The value of a JSON text, which begins in the given line of its file.
 
     Raises:
       UserError: with line and column of the error.
@@ -159,7 +160,9 @@ def load_json(text: str, where: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         near = text[error.pos : error.pos + 20] or 'the end of the file'
-        raise UserError(f'{where}:{error.lineno}:{error.colno}', f'{near!r} ({error.msg})', 'JSON', _MEND) from None
+        raise UserError(
+            f'{where}:{error.lineno + line - 1}:{error.colno}', f'{near!r} ({error.msg})', 'JSON', _MEND
+        ) from None
     except RecursionError:
         raise UserError(where, 'JSON nested without end', _FORM, _MEND) from None
 
@@ -216,33 +219,13 @@ def prepared_questions(version: str, split: str) -> list[Question]:
     Raises:
       UserError: it is not prepared.
     """
-    import tensorflow_datasets as tfds
-    import tensorflow_datasets.text
-
-    name = f'squad/v{version}'
-    try:
-        source = tfds.data_source(name, split=split, download=False)
-    except Exception as error:  # tfds raises a dozen kinds
-        line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise UserError(
-            'config.data', f"'' and no {name} in tensorflow-datasets ({line})", 'a folder, or that dataset',
-            f'name the folder of the JSON files, or run once: '
-            f"tfds.builder({name!r}, file_format='array_record').download_and_prepare()",
-        ) from error  # fmt: skip
-    return [_from_row(source[index]) for index in range(len(source))]
-
-
-def _from_row(row: Mapping[str, Any]) -> Question:
-    answers = row['answers']
-    texts: Sequence[Any] = answers['text']
-    return Question(
-        _string(row['id']),
-        _string(row['question']),
-        _string(row['context']),
-        tuple(map(_string, texts)),
-        tuple(int(start) for start in answers['answer_start']),
-    )
-
-
-def _string(value: Any) -> str:
-    return value if isinstance(value, str) else bytes(value).decode('utf-8')
+    return [
+        Question(
+            row['id'],
+            row['question'],
+            row['context'],
+            tuple(row['answers']['text']),
+            tuple(row['answers']['answer_start']),
+        )
+        for row in read_dataset(f'squad/v{version}', split)
+    ]
