@@ -92,18 +92,19 @@ class MultipleChoiceTask:
         if path is None:
             name = 'val' if (split, self.layout) == ('dev', 'swag') else split
             raise UserError(self.data, f'no file of the {split} split', f'{name}.{self._suffix}', 'add it')
-        text, where = read_text(path), str(path)
         if self.layout == 'codah':
-            return reading.read_codah(text, where)
-        read = reading.read_swag if self.layout == 'swag' else reading.read_json_lines
-        return read(text, where, labelled=self._has_labels(split))
+            return reading.read_codah(path)
+        labelled = self._has_labels(split)
+        if self.layout == 'swag':
+            return reading.read_swag(path, labelled=labelled)
+        return reading.read_json_lines(read_text(path), str(path), labelled=labelled)
 
     def _share(self, split: str) -> Sequence[Question]:
         files = sorted(reading.folder(self.data).glob('*.tsv'))
         if len(files) != 1:
             found = ' and '.join(path.name for path in files) or 'no .tsv'
             raise UserError(self.data, found, 'one .tsv, or train.tsv, dev.tsv and test.tsv', 'see config.data')
-        questions = reading.read_codah(read_text(files[0]), str(files[0]))
+        questions = reading.read_codah(files[0])
         chosen = reading.split_by_hash(questions, split, self.dev_share, self.test_share)
         if not chosen:
             raise UserError(str(files[0]), f'no question for {split}', 'some', f'raise config.task.{split}_share')

@@ -6,8 +6,11 @@ from collections.abc import Collection
 from etils import epath
 
 from bertjax.errors import UserError
+from bertjax.metrics.entities import to_iob2
 from bertjax.tasks.columns import DOCSTART, ColumnOptions, Sentence, read_columns, read_text, split_columns, split_lines
+from bertjax.tasks.sources import read_dataset
 
+DATASET = 'conll2003'  # of tensorflow-datasets
 FORMATS = ('auto', 'columns', 'text')
 _NAMES = {
     'train': ('train',),
@@ -57,13 +60,25 @@ def read_split(data: str, split: str, options: ColumnOptions) -> list[Sentence]:
     if split not in _NAMES:
         raise UserError('config.split', repr(split), 'one of ' + ', '.join(_NAMES), 'choose one of them')
     if not data:
-        raise UserError('config.data', 'nothing', 'a folder with train.txt, dev.txt …', 'give config.data')
+        return _from_dataset(split)
     path = find_file(data, split)
     if path is None:
         names = ' or '.join(f'{name}.txt' for name in _NAMES[split])
         raise UserError(data, f'no file of the {split} split', names, 'add it, or name another folder')
     tagged = split != 'test' or _test_has_tags(data, options)
     return read_columns(read_text(path), str(path), options, tagged=tagged)
+
+
+def _from_dataset(split: str) -> list[Sentence]:
+    sentences: list[Sentence] = []
+    for index, record in enumerate(read_dataset(DATASET, split)):
+        words, tags = record['tokens'], record['ner']
+        if not words:  # tfds makes such a record of the end of the file
+            continue
+        before = ((),) if sentences else ()
+        where, columns = f'{DATASET}@{split}:{index}', tuple(zip(words, tags, strict=True))
+        sentences.append(Sentence(where, tuple(words), tuple(to_iob2(tags)), 0, columns, before, scheme='iob2'))
+    return sentences
 
 
 def _test_has_tags(data: str, options: ColumnOptions) -> bool:

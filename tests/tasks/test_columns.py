@@ -220,6 +220,41 @@ def test_nothing_to_read(format: str):
         read_input('\n \n', 'in', ColumnOptions(), format, [])
 
 
+def test_tensorflow_datasets(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    tfds = pytest.importorskip('tensorflow_datasets')
+    from bertjax.tasks import tagging_input
+
+    sentences = [(['EU', 'rejects'], ['B-ORG', 'O']), (['Peter', 'Blackburn'], ['B-PER', 'I-PER']), ([], [])]
+
+    class Conll(tfds.core.GeneratorBasedBuilder):
+        """As conll2003."""
+
+        name = 'conll'
+        pkg_dir_path = tmp_path  # a test is no package whose place could be inferred
+        VERSION = tfds.core.Version('1.0.0')
+
+        def _info(self):
+            names = tfds.features.ClassLabel(names=['O', 'B-PER', 'I-PER', 'B-ORG'])
+            features = {'tokens': tfds.features.Sequence(tfds.features.Text()), 'ner': tfds.features.Sequence(names)}
+            return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
+
+        def _split_generators(self, dl_manager):
+            return {'dev': self._generate_examples()}
+
+        def _generate_examples(self):
+            for index, (words, tags) in enumerate(sentences):
+                yield index, {'tokens': words, 'ner': tags}
+
+    builder = Conll(data_dir=str(tmp_path), file_format='array_record')
+    builder.download_and_prepare()
+    monkeypatch.setattr(tagging_input, 'DATASET', str(builder.data_dir))
+    records = sorted(read_split('', 'dev', ColumnOptions()), key=lambda record: record.words)
+    assert [(list(record.words), list(record.tags)) for record in records] == sentences[:2]
+    assert labelled_splits('', ColumnOptions()) == ['train', 'dev', 'test']
+    with pytest.raises(UserError, match='no split'):
+        read_split('', 'train', ColumnOptions())
+
+
 def test_ncbi_disease(shared: pathlib.Path):
     data = str(shared / 'ner' / 'NCBI-disease')
     options = ColumnOptions()

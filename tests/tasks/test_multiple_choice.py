@@ -64,48 +64,57 @@ def test_swag_files(swag: MultipleChoiceTask):
     assert (test[0].context, test[0].start, test[0].endings, test[0].label) == ('A', 'B', ('c', 'd', 'e', 'f'), None)
 
 
-@pytest.mark.parametrize(
-    ('text', 'named'),
-    [
-        ('', ('f:1', 'no header')),
-        (f'{HEADER}\n', ('f', 'no question')),
-        ('a,b\n1,2\n', ('f:1', 'the columns a, b', 'sent1', 'ending3', 'label')),
-        (HEADER.replace('ending0', 'distractor-0') + '\n', ('f:1', 'not train_full.csv')),
-        (TEST, ('f:1', 'also label')),
-        (f'{HEADER}\n0,v,3,s,a,b,g,c,d,e,f\n', ('f:2', '11 fields', '12')),
-        (f'{SWAG}2,v,3,s,a,b,g,c,d,e,f,4\n', ('f:5', "the label '4'", '0 to 3')),
-        (f'{SWAG}2,v,3,s,a,b,g,c,d,e,f,x\n', ('f:5', "the label 'x'")),
-        (f'{SWAG}2,v,3,s,a,b,g,c,,e,f,1\n', ('f:5', 'an empty ending 1')),
-        (f'{SWAG}2,v,3,s, ,b,g,c,d,e,f,1\n', ('f:5', 'an empty context')),
-        (f'{SWAG}2,v,3,s,"a,b,g,c,d,e,f,1\n', ('f:5', 'cannot be read')),
-        (f'{SWAG}2,v,3,s,"a"x,b,g,c,d,e,f,1\n', ('f:5', 'cannot be read')),
-    ],
-)
-def test_malformed_swag(text: str, named: tuple[str, ...]):
-    with pytest.raises(UserError) as error:
-        read_swag(text, 'f', labelled=True)
+def in_file(path: pathlib.Path, text: str) -> pathlib.Path:
+    path.write_text(text)
+    return path
+
+
+def check(error: UserError, named: tuple[str, ...]) -> None:
     for part in named:
-        assert part in str(error.value), str(error.value)
-
-
-def test_swag_without_second_sentence():
-    assert read_swag(SWAG.replace('sits.,He,', 'sits.,,'), 'f', labelled=True)[0].start == ''
+        assert part in str(error), str(error)
 
 
 @pytest.mark.parametrize(
     ('text', 'named'),
     [
-        ('', ('f', 'no question')),
-        (f'{CODAH}i\tp\ta\tb\tc\t1\n', ('f:3', '6 columns', '7: category')),
-        (f'{CODAH}i\tp\ta\tb\tc\td\t-1\n', ('f:3', "the label '-1'", '0 to 3')),
-        (f'{CODAH}i\tp\ta\tb\t\td\t1\n', ('f:3', 'an empty ending 2')),
+        ('', ('f.csv', 'an empty file')),
+        (f'{HEADER}\n', ('f.csv', 'no row')),
+        ('a,b\n1,2\n', ('f.csv:1', "the columns 'a', 'b'", 'a column sent1')),
+        (HEADER.replace('ending0', 'distractor-0') + '\n', ('f.csv:1', 'a column ending0')),
+        (TEST, ('f.csv:1', 'a column label')),
+        (f'{HEADER}\n0,v,3,s,a,b,g,c,d,e,f\n', ('f.csv:2', '11 columns', '12')),
+        (f'{SWAG}2,v,3,s,a,b,g,c,d,e,f,4\n', ('f.csv:5', "the label '4'", '0 to 3')),
+        (f'{SWAG}2,v,3,s,a,b,g,c,d,e,f,x\n', ('f.csv:5', "the label 'x'")),
+        (f'{SWAG}2,v,3,s,a,b,g,c,,e,f,1\n', ('f.csv:5', 'an empty ending 1')),
+        (f'{SWAG}2,v,3,s, ,b,g,c,d,e,f,1\n', ('f.csv:5', 'an empty context')),
+        (f'{SWAG}2,v,3,s,"a,b,g,c,d,e,f,1\n', ('f.csv:5', 'wrong CSV')),
+        (f'{SWAG}2,v,3,s,"a"x,b,g,c,d,e,f,1\n', ('f.csv:5', 'wrong CSV')),
     ],
 )
-def test_malformed_codah(text: str, named: tuple[str, ...]):
+def test_malformed_swag(tmp_path: pathlib.Path, text: str, named: tuple[str, ...]):
     with pytest.raises(UserError) as error:
-        read_codah(text, 'f')
-    for part in named:
-        assert part in str(error.value), str(error.value)
+        read_swag(in_file(tmp_path / 'f.csv', text), labelled=True)
+    check(error.value, named)
+
+
+def test_swag_without_second_sentence(tmp_path: pathlib.Path):
+    path = in_file(tmp_path / 'f.csv', SWAG.replace('sits.,He,', 'sits.,,'))
+    assert read_swag(path, labelled=True)[0].start == ''
+
+
+@pytest.mark.parametrize(
+    ('text', 'named'),
+    [
+        ('', ('f.tsv', 'an empty file')),
+        (f'{CODAH}i\tp\ta\tb\tc\t1\n', ('f.tsv:3', '6 columns', '7: category')),
+        (f'{CODAH}i\tp\ta\tb\tc\td\t-1\n', ('f.tsv:3', "the label '-1'", '0 to 3')),
+        (f'{CODAH}i\tp\ta\tb\t\td\t1\n', ('f.tsv:3', 'an empty ending 2')),
+    ],
+)
+def test_malformed_codah(tmp_path: pathlib.Path, text: str, named: tuple[str, ...]):
+    with pytest.raises(UserError) as error:
+        read_codah(in_file(tmp_path / 'f.tsv', text))
+    check(error.value, named)
 
 
 def test_codah_is_split_by_its_contexts(tmp_path: pathlib.Path):
@@ -156,22 +165,21 @@ def test_json_lines(tmp_path: pathlib.Path, swag: MultipleChoiceTask):
 @pytest.mark.parametrize(
     ('line', 'named'),
     [
-        ('{"prompt": "A"', ('f:2', 'no JSON')),
-        ('["A"]', ('f:2', '"endings"')),
+        ('{"prompt": "A"', ('f:2', 'wrong JSON')),
+        ('["A"]', ('f:2', 'an object')),
         ('{"prompt": 3, "endings": ["a", "b"]}', ('f:2', '"prompt": "text"')),
         ('{"prompt": "A", "endings": ["a", 3]}', ('f:2', '"prompt": "text"')),
         ('{"prompt": "A", "endings": "ab"}', ('f:2', '"prompt": "text"')),
         ('{"prompt": "A", "endings": ["a", "b", "c"], "label": 0}', ('f:2', '3 endings', '2, as in f:1')),
         ('{"prompt": "A", "endings": ["a", ""], "label": 0}', ('f:2', 'an empty ending 1')),
-        ('{"prompt": "A", "endings": ["a", "b"]}', ('f:2', "the label 'None'", '0 to 1')),
-        ('{"prompt": "A", "endings": ["a", "b"], "label": true}', ('f:2', "the label 'True'")),
+        ('{"prompt": "A", "endings": ["a", "b"]}', ('f:2', "the label 'null'", '0 to 1')),
+        ('{"prompt": "A", "endings": ["a", "b"], "label": true}', ('f:2', "the label 'true'")),
     ],
 )
 def test_malformed_json_lines(line: str, named: tuple[str, ...]):
     with pytest.raises(UserError) as error:
         read_json_lines('{"prompt": "A", "endings": ["a", "b"], "label": 1}\n' + line, 'f', labelled=True)
-    for part in named:
-        assert part in str(error.value), str(error.value)
+    check(error.value, named)
     with pytest.raises(UserError, match='f:1: found 1 endings'):
         read_json_lines('{"prompt": "A", "endings": ["a"]}', 'f', labelled=False)
 
