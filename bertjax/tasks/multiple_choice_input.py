@@ -84,9 +84,7 @@ def read_json_lines(text: str, where: str, *, labelled: bool) -> list[Question]:
             raise UserError(line, json.dumps(record, ensure_ascii=False)[:80], expected, 'mend the line')
         if questions and len(endings) != len(questions[0].endings):
             expected = f'{len(questions[0].endings)}, as in {questions[0].where}'
-            raise UserError(
-                where, f'{len(endings)} endings', expected, 'give those with other numbers a file of their own'
-            )
+            raise UserError(line, f'{len(endings)} endings', expected, 'put others into another file')
         if len(endings) < 2:
             raise UserError(line, f'{len(endings)} endings', 'two or more', 'add endings to choose from')
         label = json.dumps(record.get('label')) if labelled else None
