@@ -3,8 +3,20 @@
 import jax
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 
-from bertjax.model.heads import BertForClassification, BertForMultipleChoice, BertForSpans, BertForTokens
+from bertjax.errors import UserError
+from bertjax.model.encoder import BertEncoder
+from bertjax.model.heads import (
+    LAYERS,
+    BertForClassification,
+    BertForMultipleChoice,
+    BertForSpans,
+    BertForTokens,
+)
+from bertjax.model.stacking import init_params
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.partition import mesh_context, state_shardings
 
 CASES = {
     'classification': (BertForClassification, {'outputs': 3}),
@@ -33,13 +45,17 @@ def test_padding_does_not_matter_and_a_pretrained_tree_fits(case, units, small_c
         assert shapes(params['pooler']) == shapes(pretrained['pooler'])
     apply = jax.jit(lambda p, i: model.apply({'params': p}, i, segments, mask, deterministic=True))
     one, two = (apply(params, np.where(mask > 0, ids, other).astype(np.int32)) for other in (0, 99))
-    expected = {'classification': (8, 3), 'multiple_choice': (4, 2), 'spans': (2, 8, 16), 'tokens': (8, 16, 5)}[case]
-    one, two = np.asarray(one), np.asarray(two)
-    assert one.shape == expected and one.dtype == np.float32
-    read = {'spans': np.stack([mask > 0] * 2), 'tokens': mask > 0}.get(case)
-    if read is None:
-        read = (mask.sum(-1) > 0).reshape(one.shape[: mask.ndim - 1])
-    np.testing.assert_array_equal(one[read], two[read])
+    expected = {
+        'classification': {'logits': (8, 3)},
+        'multiple_choice': {'logits': (4, 2)},
+        'spans': {'start_logits': (8, 16), 'end_logits': (8, 16)},
+        'tokens': {'token_logits': (8, 16, 5)},
+    }
+    assert {name: x.shape for name, x in one.items()} == expected[case]
+    for name, x in one.items():
+        assert x.dtype == np.float32
+        read = mask.any(-1) if name == 'logits' else mask > 0
+        np.testing.assert_array_equal(np.asarray(x)[read], np.asarray(two[name])[read])
 
 
 @pytest.mark.parametrize('causal, units', [(False, 0), (True, 0), (True, 10)])
@@ -51,12 +67,109 @@ def test_classification_sees_the_last_word(small_config, inputs, make_params, ca
     other = ids.copy()
     other[0, 11] = (ids[0, 11] + 1) % 150
     one, two = (model.apply({'params': params}, x, segments, mask, deterministic=True) for x in (ids, other))
-    assert not np.array_equal(one, two)
+    assert not np.array_equal(one['logits'], two['logits'])
 
 
 def test_head_dropout_needs_its_key_and_changes_the_logits(small_config, inputs, make_params):
     model = BertForTokens(small_config(dropout=0.3), 4, bilstm_units=6)
     params = make_params(model, *inputs[:3])
-    run = lambda key: model.apply({'params': params}, *inputs[:3], deterministic=False, rngs={'dropout': key})  # noqa: E731
-    one, same, other = (np.asarray(run(jax.random.key(seed))) for seed in (0, 0, 1))
+    one, same, other = (_token_logits(model, params, inputs, jax.random.key(seed)) for seed in (0, 0, 1))
     assert np.array_equal(one, same) and not np.array_equal(one, other)
+
+
+def _token_logits(model, params, inputs, key=None):
+    rngs = None if key is None else {'dropout': key}
+    outputs = model.apply({'params': params}, *inputs[:3], deterministic=key is None, rngs=rngs)
+    return np.asarray(outputs['token_logits'])
+
+
+def _states(config, params, inputs):
+    """[L + 1, B, S, D] of the encoder alone."""
+    encoder = BertEncoder(config)
+    _, states = encoder.apply({'params': params['encoder']}, *inputs[:3], deterministic=True, all_layers=True)
+    return np.asarray(states, np.float64)
+
+
+@pytest.mark.parametrize('scan', [True, False], ids=['scanned', 'unrolled'])
+@pytest.mark.parametrize('layers', LAYERS)
+def test_the_head_sees_the_chosen_layers(small_config, inputs, make_params, layers, scan):
+    config = small_config(num_layers=5, scan_layers=scan)
+    model = BertForTokens(config, 4, layers=layers)
+    params = make_params(model, *inputs[:3])
+    weights = None
+    if layers.startswith('sum'):
+        count = {'sum_last_four': 4, 'sum_all': 5}[layers]
+        assert jax.tree.map(np.shape, params['mix']) == {'weights': (count,), 'scale': (1,)}
+        weights = np.linspace(-1, 2, count)
+        params = {**params, 'mix': {'weights': weights.astype(np.float32), 'scale': np.float32([1.7])}}
+        weights = 1.7 * np.exp(weights) / np.exp(weights).sum()
+    else:
+        assert 'mix' not in params
+    states = _states(config, params, inputs)
+    seen = {
+        'embeddings': lambda: states[0],
+        'last': lambda: states[5],
+        'second_to_last': lambda: states[4],
+        'sum_last_four': lambda: np.einsum('N,NBSD->BSD', weights, states[2:]),
+        'concat_last_four': lambda: np.concatenate([states[2], states[3], states[4], states[5]], -1),
+        'sum_all': lambda: np.einsum('N,NBSD->BSD', weights, states[1:]),
+    }[layers]()
+    head = params['head']
+    assert head['kernel'].shape == (128 if layers == 'concat_last_four' else 32, 4)
+    expected = seen @ np.asarray(head['kernel'], np.float64) + np.asarray(head['bias'])
+    np.testing.assert_allclose(_token_logits(model, params, inputs), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_fresh_mix_is_the_mean(small_config, inputs, make_params):
+    model = BertForTokens(small_config(), 4, layers='sum_all')
+    params = make_params(model, *inputs[:3])
+    seen = _states(model.config, params, inputs)[1:].mean(0)
+    expected = seen @ np.asarray(params['head']['kernel'], np.float64)
+    np.testing.assert_allclose(_token_logits(model, params, inputs), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize('layers, units', [('last', 0), ('sum_all', 6), ('concat_last_four', 0)])
+def test_nothing_goes_into_a_frozen_encoder(small_config, inputs, make_params, layers, units):
+    def gradient(frozen):
+        model = BertForTokens(small_config(num_layers=4, dropout=0.3), 4, units, layers, frozen)
+        params = make_params(model, *inputs[:3])
+
+        def loss(params):
+            rngs = {'dropout': jax.random.key(3)}
+            logits = model.apply({'params': params}, *inputs[:3], deterministic=False, rngs=rngs)['token_logits']
+            return (logits**2).sum()
+
+        return jax.tree.map(lambda g: float(np.abs(g).max()), jax.jit(jax.grad(loss))(params))
+
+    frozen, tuned = gradient(True), gradient(False)
+    assert set(jax.tree.leaves(frozen['encoder'])) == {0.0}
+    assert min(jax.tree.leaves(tuned['encoder']['layers']['mlp'])) > 0
+    for name in set(frozen) - {'encoder'}:
+        assert min(jax.tree.leaves(frozen[name])) > 0, name
+
+
+def test_a_frozen_encoder_drops_nothing(small_config, inputs, make_params):
+    """Attention dropout is the encoder's alone; config.dropout is the head's too."""
+    config = small_config(dropout=0.0, attention_dropout=0.4)
+    tuned, frozen = (BertForTokens(config, 4, frozen=value) for value in (False, True))
+    params = make_params(tuned, *inputs[:3])
+    plain = _token_logits(frozen, params, inputs)
+    assert np.array_equal(_token_logits(frozen, params, inputs, jax.random.key(0)), plain)
+    assert not np.array_equal(_token_logits(tuned, params, inputs, jax.random.key(0)), plain)
+
+
+def test_layers_that_cannot_be_are_refused(small_config):
+    with pytest.raises(UserError, match=r"config\.task\.layers: found 'first', expected one of embeddings, last"):
+        BertForTokens(small_config(), 3, layers='first')
+    with pytest.raises(UserError, match=r"'concat_last_four' with an encoder of 3 layers, expected at least 4 layers"):
+        BertForClassification(small_config(num_layers=3), 3, layers='concat_last_four')
+
+
+def test_a_mix_lies_on_a_mesh(small_config, inputs):
+    model = BertForTokens(small_config(num_layers=4), 4, bilstm_units=6, layers='sum_last_four')
+    mesh = make_mesh({'data': 2, 'fsdp': 2, 'tensor': 2})
+    with mesh_context(mesh):
+        abstract = jax.eval_shape(lambda: init_params(model, jax.random.key(0), *inputs[:3]))
+        shardings = state_shardings(abstract, mesh)
+    assert {x.spec for x in jax.tree.leaves(shardings['mix'])} == {PartitionSpec(None)}
+    assert shardings['head']['kernel'].spec == PartitionSpec('fsdp', None)

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.losses import cross_entropy, pretraining_losses
+from bertjax.losses import CLASSIFICATION, REGRESSION, SPANS, TOKENS, cross_entropy, pretraining_losses
 
 
 def _batch(rng, B=4, P=3, V=11):
@@ -59,3 +59,98 @@ def test_large_logits_stay_finite_and_bfloat16_is_widened():
     losses = pretraining_losses(outputs, _batch(np.random.default_rng(0)))
     assert all(x.dtype == jnp.float32 for pair in losses.values() for x in pair)
     assert float(losses['mlm_loss'][0]) == pytest.approx(6 * np.log(11), rel=1e-6)
+
+
+def _task_batch(rng, B=4, S=6):
+    """Rows of several lengths of which the last counts for nothing, with labels of every kind of task."""
+    lengths = np.array([6, 4, 2, 0])
+    mask = (np.arange(S) < lengths[:, None]).astype(np.int32)
+    batch = {
+        'attention_mask': mask,
+        'weights': np.array([1, 0.5, 1, 0], np.float32),
+        'labels': np.array([2, 0, 1, 0], np.int32),
+        'token_labels': rng.integers(0, 3, (B, S)).astype(np.int32) * mask,
+        'token_weights': (mask * (np.arange(S) % 2)).astype(np.float32),
+        'start': np.array([1, 0, 1, 0], np.int32),
+        'end': np.array([5, 3, 1, 0], np.int32),
+    }
+    outputs = {
+        'logits': rng.standard_normal((B, 3)),
+        'token_logits': rng.standard_normal((B, S, 3)),
+        'start_logits': rng.standard_normal((B, S)),
+        'end_logits': rng.standard_normal((B, S)),
+    }
+    return batch, {name: 3 * x for name, x in outputs.items()}
+
+
+def _log_loss(logits, labels):
+    """Of float64, written out."""
+    return np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, labels[..., None], -1)[..., 0]
+
+
+def _of_spans(outputs, batch):
+    where = np.where(batch['attention_mask'] > 0, 0.0, -np.inf)
+    rows = batch['weights'] > 0
+    parts = [_log_loss((outputs[f'{name}_logits'] + where)[rows], batch[name][rows]) for name in ('start', 'end')]
+    return (sum(parts) / 2 * batch['weights'][rows]).sum()
+
+
+TASKS = {
+    'classification': (CLASSIFICATION, lambda o, b: (_log_loss(o['logits'], b['labels']) * b['weights']).sum(), 2.5),
+    'tokens': (
+        TOKENS,
+        lambda o, b: (_log_loss(o['token_logits'], b['token_labels']) * b['token_weights']).sum(),
+        6.0,  # the odd positions of 6, 4 and 2 tokens
+    ),
+    'spans': (SPANS, _of_spans, 2.5),
+}
+
+
+@pytest.mark.parametrize('task', TASKS)
+def test_task_losses_equal_the_formula_in_float64(task):
+    objective, formula, weight = TASKS[task]
+    batch, outputs = _task_batch(np.random.default_rng(3))
+    losses = objective.losses({name: jnp.asarray(x, jnp.float32) for name, x in outputs.items()}, batch)
+    assert float(losses['loss'][0]) == pytest.approx(formula(outputs, batch), rel=1e-5)
+    assert float(losses['loss'][1]) == float(objective.weights(batch)['loss']) == weight
+    assert all(x.dtype == jnp.float32 for pair in losses.values() for x in pair)
+
+
+def test_accuracies_of_tasks_are_weighted_hits():
+    batch, outputs = _task_batch(np.random.default_rng(4))
+    found = {
+        'classification': CLASSIFICATION.losses(outputs, batch)['accuracy'],
+        'tokens': TOKENS.losses(outputs, batch)['accuracy'],
+        'start': SPANS.losses(outputs, batch)['start_accuracy'],
+        'end': SPANS.losses(outputs, batch)['end_accuracy'],
+    }
+    spans = {name: np.where(batch['attention_mask'] > 0, outputs[f'{name}_logits'], -1e9) for name in ('start', 'end')}
+    expected = {
+        'classification': ((outputs['logits'].argmax(-1) == batch['labels']) * batch['weights']).sum(),
+        'tokens': ((outputs['token_logits'].argmax(-1) == batch['token_labels']) * batch['token_weights']).sum(),
+        **{name: ((x.argmax(-1) == batch[name]) * batch['weights']).sum() for name, x in spans.items()},
+    }
+    assert {name: float(total) for name, (total, _) in found.items()} == pytest.approx(expected)
+    assert float(found['tokens'][1]) == 6 and float(found['end'][1]) == 2.5
+
+
+def test_regression_is_the_squared_error():
+    batch = {'labels': np.array([1.0, 4.0, 0.5], np.float32), 'weights': np.array([1, 0.5, 0], np.float32)}
+    losses = REGRESSION.losses({'logits': jnp.array([[3.0], [1.0], [100.0]])}, batch)
+    assert {name: tuple(map(float, pair)) for name, pair in losses.items()} == {'loss': (4 + 0.5 * 9, 1.5)}
+    assert float(REGRESSION.weights(batch)['loss']) == 1.5
+
+
+@pytest.mark.parametrize('task', TASKS)
+def test_how_far_a_batch_is_padded_changes_no_loss(task):
+    objective = TASKS[task][0]
+    batch, outputs = _task_batch(np.random.default_rng(5))
+
+    def widen(x, fill):
+        return np.pad(x, [(0, 0), (0, 4)] + [(0, 0)] * (x.ndim - 2), constant_values=fill)
+
+    wide_batch = {name: widen(x, 0) if x.ndim == 2 else x for name, x in batch.items()}
+    wide_outputs = {name: widen(x, 50.0) if name != 'logits' else x for name, x in outputs.items()}
+    one, two = objective.losses(outputs, batch), objective.losses(wide_outputs, wide_batch)
+    for name, (total, weight) in one.items():
+        assert float(two[name][0]) == pytest.approx(float(total), rel=1e-6) and float(two[name][1]) == float(weight)

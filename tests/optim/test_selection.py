@@ -1,0 +1,190 @@
+"""Training a part: which parameters move, which have moments, and how fast each layer learns."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import linen as nn
+
+from bertjax.errors import UserError
+from bertjax.losses import CLASSIFICATION
+from bertjax.model.config import BertConfig
+from bertjax.model.heads import BertForClassification
+from bertjax.model.stacking import stack_layers, unstack_layers
+from bertjax.optim.masks import path_names
+from bertjax.optim.optimizers import make_optimizer
+from bertjax.optim.selection import everything, layer_rates, make_selection, needs_unrolled, put_back, select
+from bertjax.train.state import make_init
+from bertjax.train.step import make_train_step
+
+L, B, S = 3, 4, 6
+RATE, DECAY = 1e-3, 0.5
+
+
+def _model(scan):
+    dims = dict(vocab_size=50, num_layers=L, width=8, num_heads=2, mlp_dim=16, max_positions=8)
+    return BertForClassification(BertConfig(**dims, scan_layers=scan, dropout=0.0, attention_dropout=0.0), 3)
+
+
+def _paths(tree):
+    return {'/'.join(path_names(path)) for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]}
+
+
+def _optimizer(name='adamw'):
+    return make_optimizer(name, b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.01, clip_norm=1.0)
+
+
+def _init(model, trained=everything, optimizer='adamw'):
+    inputs = [jax.ShapeDtypeStruct((B, S), jnp.int32)] * 3
+    return make_init(model, _optimizer(optimizer), inputs, trained)
+
+
+def _state(model, trained, optimizer='adamw'):
+    """Fresh, but no parameter is 0 all over, so that weight decay would move each of them."""
+    state = jax.jit(lambda key: nn.unbox(_init(model, trained, optimizer)(key)))(jax.random.key(0))
+    return state.replace(params=jax.tree.map(lambda x: x + 0.05, state.params))
+
+
+def _batch():
+    rng = np.random.default_rng(0)
+    return {
+        'input_ids': rng.integers(1, 50, (B, S)).astype(np.int32),
+        'segment_ids': np.tile(np.arange(S) >= 3, (B, 1)).astype(np.int32),
+        'attention_mask': np.ones((B, S), np.int32),
+        'labels': np.array([0, 1, 2, 1], np.int32),
+        'weights': np.ones(B, np.float32),
+    }
+
+
+def _step(model, trained, optimizer='adamw', **options):
+    settings = dict(first_step=0, accumulate=1, dropout_seed=0, rng_impl='threefry2x32') | options
+    schedule = lambda step: jnp.float32(RATE)  # noqa: E731
+    return jax.jit(make_train_step(model, CLASSIFICATION, _optimizer(optimizer), schedule, trained=trained, **settings))
+
+
+def _moved(before, after):
+    """{path: the greatest change}."""
+    changes = jax.tree.map(lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max()), before, after)
+    return {'/'.join(path_names(path)): x for path, x in jax.tree_util.tree_flatten_with_path(changes)[0]}
+
+
+@pytest.fixture(scope='module')
+def trees():
+    """Shapes of the parameters: {scanned or not: tree}."""
+    abstract = {scan: jax.eval_shape(_init(_model(scan)), jax.random.key(0)).params for scan in (True, False)}
+    is_box = lambda x: isinstance(x, nn.Partitioned)  # noqa: E731
+    return {scan: jax.tree.map(lambda x: x.value, tree, is_leaf=is_box) for scan, tree in abstract.items()}
+
+
+@pytest.mark.parametrize('scan', [True, False], ids=['scanned', 'unrolled'])
+def test_all_and_head(trees, scan):
+    tree = trees[scan]
+    assert select(tree, make_selection('all', L)) == tree
+    assert set(select(tree, make_selection('head', L))) == {'pooler', 'head'}
+    assert not needs_unrolled('all') and not needs_unrolled('head') and needs_unrolled('last_2')
+
+
+@pytest.mark.parametrize('count', [1, 2, L])
+def test_last_k_are_the_top_blocks_and_the_head(trees, count):
+    chosen = select(trees[False], make_selection(f'last_{count}', L))
+    assert set(chosen) == {'encoder', 'pooler', 'head'}
+    assert set(chosen['encoder']) == {f'layers_{i}' for i in range(L - count, L)}
+    assert chosen['encoder'][f'layers_{L - 1}'] == trees[False]['encoder'][f'layers_{L - 1}']
+
+
+@pytest.mark.parametrize('word', ['last_0', f'last_{L + 1}', 'last_', 'last_-1', 'last_two', 'last', 'first_2', ''])
+def test_other_words_are_refused(word):
+    with pytest.raises(UserError, match=rf"config\.train: found '{word}', expected .*K from 1 to 3.*--config.train="):
+        make_selection(word, L)
+
+
+def test_what_is_selected_and_put_back_is_the_same_tree():
+    rng = np.random.default_rng(0)
+    shapes = jax.eval_shape(_init(_model(False)), jax.random.key(0)).params
+    params = jax.tree.map(lambda x: rng.standard_normal(x.shape), shapes)
+    for word in ('all', 'head', 'last_1'):
+        trained = make_selection(word, L)
+        chosen = select(params, trained)
+        jax.tree.map(np.testing.assert_array_equal, put_back(params, chosen), params)
+        new = put_back(params, jax.tree.map(lambda x: x + 1, chosen))
+        assert jax.tree.structure(new) == jax.tree.structure(params)
+        moved = {path for path, change in _moved(params, new).items() if change}
+        assert moved == _paths(chosen)
+
+
+def test_rates_of_layers_are_the_same_stacked_and_unrolled(trees):
+    unrolled = layer_rates(trees[False], DECAY, L)
+    expected = {f'layers_{i}': DECAY ** (L - i) for i in range(L)} | {'embeddings': DECAY ** (L + 1)}
+    assert {name: set(jax.tree.leaves(tree)) for name, tree in unrolled['encoder'].items()} == {
+        name: {rate} for name, rate in expected.items()
+    }
+    assert set(jax.tree.leaves([unrolled['pooler'], unrolled['head']])) == {1.0}
+    stacked = layer_rates(trees[True], DECAY, L)
+    ones = {scan: jax.tree.map(lambda x: np.ones(x.shape, np.float32), tree) for scan, tree in trees.items()}
+    scaled = {
+        True: unstack_layers(jax.tree.map(np.multiply, ones[True], stacked)),
+        False: jax.tree.map(np.multiply, ones[False], unrolled),
+    }
+    jax.tree.map(np.testing.assert_array_equal, scaled[True], scaled[False])
+
+
+@pytest.mark.parametrize(
+    'train, scan, optimizer',
+    [('all', True, 'adamw'), ('head', True, 'lamb'), ('head', False, 'adamw'), ('last_2', False, 'lamb')],
+)
+def test_frozen_parameters_stay_to_the_bit_and_have_no_moments(train, scan, optimizer):
+    model, trained = _model(scan), make_selection(train, L)
+    state = _state(model, trained, optimizer)
+    chosen = _paths(select(state.params, trained))
+    moments = [s for s in jax.tree.leaves(state.opt_state, is_leaf=_is_adam) if _is_adam(s)]
+    assert len(moments) == 1 and _paths(moments[0].mu) == _paths(moments[0].nu) == chosen
+    new, metrics = _step(model, trained, optimizer)(state, _batch())
+    moved = _moved(state.params, new.params)
+    # A key's bias adds the same to all scores of a query: it has no gradient but rounding's.
+    still = {path for path in chosen if path.endswith('attention/key/bias')}
+    assert chosen - still <= {path for path, change in moved.items() if change} <= chosen
+    assert jax.tree.structure(new) == jax.tree.structure(state) and int(new.skipped) == 0
+    assert float(metrics['scalars']['grad_norm']) > 0
+
+
+def _is_adam(x):
+    return isinstance(x, optax.ScaleByAdamState)
+
+
+def test_the_gradient_of_a_part_is_that_part_of_the_gradient():
+    """Without clipping by a norm that would know of the rest, a trained parameter moves as if all were trained."""
+    model = _model(False)
+    changes = {}
+    for word in ('all', 'last_1'):
+        trained = make_selection(word, L)
+        optimizer = make_optimizer('adamw', b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.01, clip_norm=0.0)
+        state = _state(model, trained)
+        step = make_train_step(
+            model, CLASSIFICATION, optimizer, lambda step: jnp.float32(RATE), first_step=0, accumulate=2,
+            dropout_seed=0, rng_impl='threefry2x32', trained=trained,
+        )  # fmt: skip
+        new, _ = jax.jit(step)(state, _batch())
+        changes[word] = select(jax.tree.map(jnp.subtract, new.params, state.params), make_selection('last_1', L))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-8), *changes.values())
+
+
+def test_layers_learn_at_their_rates_in_both_forms():
+    """From one state, a layer's step is as long as without decay, times its factor."""
+    after = {}
+    for scan in (True, False):
+        model = _model(scan)
+        state = _state(model, everything)
+        if scan:
+            start = state.params
+        else:
+            state = state.replace(params=unstack_layers(start))
+        plain, decayed = (
+            _step(model, everything, layer_decay=decay)(state, _batch())[0].params for decay in (1.0, DECAY)
+        )
+        after[scan] = [p if scan else stack_layers(p) for p in (plain, decayed)]
+    for scanned, unrolled in zip(after[True], after[False], strict=True):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), scanned, unrolled)
+    plain, decayed = (jax.tree.map(jnp.subtract, p, start) for p in after[True])
+    rates = layer_rates(start, DECAY, L)
+    jax.tree.map(lambda p, d, r: np.testing.assert_allclose(d, p * r, rtol=1e-3, atol=2e-8), plain, decayed, rates)
