@@ -178,11 +178,11 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
     return config
 
 
-def sweep(**values: tuple[float, ...]) -> ConfigDict:
+def sweep(**values: tuple) -> ConfigDict:
     """config.sweep: every combination is a run; an empty list stands for the config's own value.
 
-    Keys: `learning_rate`, `batch_size`, `epochs`, `seeds`; and `together`, the most runs of one shape that are trained
-    at once (0: as many as fit into the device's memory, on a CPU one).
+    Keys: `train`, `batch_size`, `epochs`, `learning_rate`, `seeds`; and `together`, the most runs of one shape that are
+    trained at once (0: as many as fit into the device's memory, on a CPU one).
     """
-    lists = {'learning_rate': (), 'batch_size': (), 'epochs': (), 'seeds': ()}
+    lists = dict.fromkeys(('train', 'batch_size', 'epochs', 'learning_rate', 'seeds'), ())
     return ConfigDict({**lists, 'together': 0, **values})

@@ -105,10 +105,10 @@ class Checkpoints:
             )
         return None
 
-    def restore(self, position: Position, template: Any) -> Any:
-        """The arrays of a state, onto the devices and in the shapes of `template` (abstract, with shardings)."""
+    def restore(self, step: int, template: Any) -> Any:
+        """The arrays of the state of a sealed step, onto the devices and in the shapes of `template` (abstract, with shardings)."""
         args = ocp.args.Composite(state=ocp.args.StandardRestore(template))
-        return self._manager.restore(position.step, args=args)['state']
+        return self._manager.restore(step, args=args)['state']
 
     def save(self, state: Any, position: Position, config: dict[str, Any], cost: float | None) -> None:
         """Starts to save; returns when the arrays may be overwritten. A step that is there already is left alone."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from bertjax.data.batch import BatchSpec
 from bertjax.data.features import Features
 from bertjax.data.hashing import Stream, hash_bits
 
@@ -71,6 +72,16 @@ class BucketedExamples:
         number = batch % self.batches
         chosen = rows[number * self.batch_size + indices % self.batch_size]
         return self._features.batch(chosen, self.shapes[shapes[number]], self._pad_id)
+
+    def abstract_batches(self) -> dict[int, BatchSpec]:
+        """{padded length: shapes and dtypes of its batches} of all that an epoch has."""
+        used = np.unique(self._order(0)[1])  # of every epoch alike
+        return {self.shapes[k]: self._features.spec(self.batch_size, self.shapes[k]) for k in used}
+
+    @property
+    def mean_length(self) -> float:
+        """Padded length of a row, on average over an epoch."""
+        return float(np.asarray(self.shapes)[self._order(0)[1]].mean())
 
     def records(self, indices: np.ndarray) -> np.ndarray:
         """The record that each example is of, -1 for an empty place."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from bertjax.data.batch import BatchSpec
 from bertjax.files import write_atomic
 
 _TOKEN = 'token_'  # how an array with a value a token is named in a batch
@@ -54,6 +55,27 @@ class Features:
         """int64 [N/C], of each row's longest sequence."""
         return self.sequence_lengths.reshape(-1, self.choices).max(1)
 
+    @property
+    def fingerprint(self) -> str:
+        """sha256 (hex) of all of it."""
+        digest = hashlib.sha256(str(self.choices).encode())
+        for name, x in sorted(self._arrays().items()):
+            digest.update(f'{name} {x.dtype} {x.shape}'.encode())
+            digest.update(np.ascontiguousarray(x))
+        return digest.hexdigest()
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        arrays = {'tokens': self.tokens, 'offsets': self.offsets, 'second': self.second, 'record': self.record}
+        arrays |= {f'row/{name}': x for name, x in self.row.items()}
+        return arrays | {f'token/{name}': x for name, x in self.token.items()}
+
+    def spec(self, rows: int, length: int) -> BatchSpec:
+        """Shape and dtype of each array of a batch of so many rows, padded to S = `length`."""
+        shape = (rows, self.choices, length) if self.choices > 1 else (rows, length)
+        ids = {name: (shape, np.dtype(np.int32)) for name in ('input_ids', 'segment_ids', 'attention_mask')}
+        tokens = {name: (shape, x.dtype) for name, x in self.token.items()}
+        return {**ids, **tokens, **{name: ((rows, *x.shape[1:]), x.dtype) for name, x in self.row.items()}}
+
     def batch(self, rows: np.ndarray, length: int, pad_id: int) -> dict[str, np.ndarray]:
         """The batch of the given rows, padded to S = `length`.
 
@@ -87,11 +109,8 @@ class Features:
 
     def save(self, path: pathlib.Path) -> None:
         """Writes an .npz, whole or not at all."""
-        arrays = {'tokens': self.tokens, 'offsets': self.offsets, 'second': self.second, 'record': self.record}
-        arrays |= {f'row/{name}': x for name, x in self.row.items()}
-        arrays |= {f'token/{name}': x for name, x in self.token.items()}
         buffer = io.BytesIO()
-        np.savez(buffer, choices=np.int32(self.choices), **arrays)
+        np.savez(buffer, choices=np.int32(self.choices), **self._arrays())
         write_atomic(path, buffer.getvalue())
 
     @staticmethod

@@ -6,7 +6,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
 from bertjax.errors import UserError
-from bertjax.parallel.rules import MESH_AXES
+from bertjax.parallel.rules import BATCH_AXES, MESH_AXES
 
 
 def mesh_shape(axes: dict[str, int], num_devices: int) -> tuple[int, int, int]:
@@ -42,3 +42,8 @@ def make_mesh(axes: dict[str, int], devices=None) -> Mesh:
     else:
         grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
     return Mesh(grid, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
+
+
+def row_shards(mesh: Mesh) -> int:
+    """Into how many parts the rows of a batch are split."""
+    return int(np.prod([mesh.shape[name] for name in BATCH_AXES]))

@@ -169,12 +169,17 @@ def check_mesh(model: BertConfig, mesh: Mesh) -> None:
 
 def check_rows(phase: PhaseSettings, row_shards: int) -> None:
     """A batch (a part of it, with accumulation) must divide over the data and fsdp axes of the mesh."""
-    rows = phase.batch_size // phase.accumulate
+    check_row_count(phase.batch_size, phase.accumulate, row_shards)
+
+
+def check_row_count(batch_size: int, accumulate: int, row_shards: int) -> None:
+    """See `check_rows`."""
+    rows = batch_size // accumulate
     if rows % row_shards:
-        parts = f' / accumulate {phase.accumulate}' if phase.accumulate > 1 else ''
+        parts = f' / accumulate {accumulate}' if accumulate > 1 else ''
         raise UserError(
             'config.batch_size',
-            f'{phase.batch_size}{parts} = {rows} rows on {row_shards} devices (mesh data x fsdp)',
+            f'{batch_size}{parts} = {rows} rows on {row_shards} devices (mesh data x fsdp)',
             f'a multiple of {row_shards}',
-            f'try {max(rows // row_shards, 1) * row_shards * phase.accumulate}',
+            f'try {max(rows // row_shards, 1) * row_shards * accumulate}',
         )

@@ -8,13 +8,16 @@ from ml_collections import ConfigDict
 
 from bertjax.checkpoint import Checkpoints
 from bertjax.convert.huggingface import check_exportable, export_huggingface
+from bertjax.convert.huggingface_config import check_head_exportable
 from bertjax.convert.orbax import export_orbax
 from bertjax.errors import UserError
 from bertjax.files import exclusive
 from bertjax.parallel.mesh import make_mesh
 from bertjax.runs import _settings as settings
+from bertjax.runs._results import RESULTS, export_task
 from bertjax.runs._summary import heldout_rows, model_card_facts
 from bertjax.runs._training import build_training
+from bertjax.runs._tuned import config_of_run, load_tuned
 from bertjax.text.tokenizer import load_tokenizer
 
 
@@ -28,7 +31,20 @@ def run(config: ConfigDict, workdir: str) -> None:
     if not (folder / 'checkpoints').is_dir():
         raise UserError('--workdir', f'no checkpoints in {workdir}', 'the workdir of a training run', 'train first')
     with exclusive(folder, 'trains in this workdir'):
-        _export(config, folder)
+        if 'task' in config:
+            _export_tuned(config_of_run(config, folder), folder)
+        else:
+            _export(config, folder)
+
+
+def _export_tuned(config: ConfigDict, folder: pathlib.Path) -> None:
+    tuning, params, _ = load_tuned(config, folder, lambda data: {'dev': data.split(data.evaluated[0])})
+    check_head_exportable(tuning.model)
+    path = folder / RESULTS
+    results = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {'splits': {}}
+    plan = json.loads((folder / 'config.json').read_text(encoding='utf-8'))
+    export_task(folder, plan, tuning, params, results)
+    print(f'exported to {folder / "export" / "hf"} as {tuning.data.task.huggingface()[0]}')
 
 
 def _export(config: ConfigDict, folder: pathlib.Path) -> None:
@@ -46,7 +62,7 @@ def _export(config: ConfigDict, folder: pathlib.Path) -> None:
                 f'config.model.{name}', str(ours), f'{value}, as in the checkpoint', 'give the recipe of this workdir'
             )
     training = build_training(config, model, make_mesh(config.mesh))
-    state = checkpoints.restore(saved.position, training.state)
+    state = checkpoints.restore(saved.position.step, training.state)
     checkpoints.close()
     rows = [row for row in heldout_rows(folder / 'metrics.jsonl') if row['step'] <= saved.position.step]
     target = folder / 'export' / 'hf'

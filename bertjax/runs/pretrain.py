@@ -6,39 +6,30 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from bertjax.checkpoint import Checkpoints, Position
-from bertjax.checkpoint.compatible import check_resume
-from bertjax.config import dump, duration, plain
+from bertjax.config import duration, plain
 from bertjax.convert.huggingface import check_exportable, load_huggingface
 from bertjax.data.loader import Loader
-from bertjax.data.mixture import MixedExamples
-from bertjax.data.pretraining import PretrainingExamples
 from bertjax.errors import UserError
-from bertjax.files import exclusive, write_atomic
+from bertjax.files import exclusive
 from bertjax.losses import PRETRAINING
 from bertjax.model.config import BertConfig, parameter_count, train_flops_per_sequence
 from bertjax.optim.masks import describe_decay
 from bertjax.optim.schedules import make_schedule
-from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context
-from bertjax.parallel.rules import BATCH_AXES
 from bertjax.runs import _settings as settings
-from bertjax.runs._interrupt import Interrupt
+from bertjax.runs._examples import examples_factory, first_shape, has_heldout
+from bertjax.runs._session import train_in
 from bertjax.runs._settings import PhaseSettings
 from bertjax.runs._summary import finish
 from bertjax.runs._text import WeightedStore, huggingface_directory, prepare_stores, prepare_tokenizer
 from bertjax.runs._training import Training, build_training
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.train.evaluate import Evaluator
-from bertjax.train.loop import Phase, train
-from bertjax.train.record import Recorder
+from bertjax.train.loop import Phase
+from bertjax.train.record import PRETRAINING as REPORTING
 from bertjax.train.state import TrainState, create_state, replace_params
 from bertjax.train.step import make_eval_step
-from bertjax.train.throughput import Stopwatch
-from bertjax.writers.console import TrainingConsole
-
-# The seed of the held-out examples and their masks: the same in every run, whatever config.seed is.
-HELDOUT_SEED = 20181011
 
 
 def run(config: ConfigDict, workdir: str) -> None:
@@ -63,52 +54,26 @@ def _pretrain(config: ConfigDict, folder: pathlib.Path, mesh: jax.sharding.Mesh)
     model = settings.model_config(config, tokenizer.vocab_size)
     settings.check_mesh(model, mesh)
     training = build_training(config, model, mesh)
-    examples_of = _examples_factory(config, stores, tokenizer, folder)
-    first = _first_shape(config)
+    examples_of = examples_factory(config, stores, tokenizer, folder)
+    first = first_shape(config)
     total = settings.total_steps(config, examples_of(*first, 'train', 0).cycle_length // config.pair_plans)
     resolved = settings.phases(config, total)
     for phase in resolved:
-        settings.check_rows(phase, _row_shards(mesh))
+        settings.check_rows(phase, row_shards(mesh))
     plan = _plain_config(config, total, tokenizer, stores)
 
-    checkpoints = Checkpoints(folder / 'checkpoints', keep=config.checkpoint_keep, say=print)
-    try:
-        saved = checkpoints.latest()
-        if saved is not None:
-            for line in check_resume(saved.config, plan, str(folder)):
-                print(f'changed since the checkpoint: {line}')
-        write_atomic(folder / 'config.json', dump(plan))
-        position = saved.position if saved else Position()
-        with mesh_context(mesh):
-            if saved is not None:
-                state = checkpoints.restore(position, training.state)
-                print(f'continuing at step {position.step} of {total}')
-            else:
-                state = _fresh_state(config, training, model)
+    def fresh() -> TrainState:
+        return _fresh_state(config, training, model)
+
+    def stages() -> list[Phase]:
         print(_description(model, training, resolved, stores, tokenizer))
         _print_pairs(examples_of(*first, 'train', 0).report)
-        phases = [_phase(training, phase, examples_of, stores) for phase in resolved]
-        stopwatch = Stopwatch()
-        with TrainingConsole(total, position.step) as console, Interrupt() as interrupt:
-            recorder = Recorder(folder, console, stopwatch, log_every=config.log_every, total=total)
-            recorder.forget_after(position.step if saved else -1)
-            try:
-                state = train(
-                    state,
-                    position,
-                    phases,
-                    recorder=recorder,
-                    stopwatch=stopwatch,
-                    save=lambda state, position, loss: checkpoints.save(state, position, plan, loss),
-                    eval_every=duration(config.eval_every, 'eval_every', total=total),
-                    checkpoint_every=duration(config.checkpoint_every, 'checkpoint_every', total=total),
-                    interrupted=interrupt.requested,
-                )
-            finally:
-                recorder.close()
-    finally:
-        checkpoints.close()
-    heldout = examples_of(*first, 'heldout', 0) if _has_heldout(stores) else None
+        return [_phase(training, phase, examples_of, stores) for phase in resolved]
+
+    state = train_in(
+        folder, config, plan, mesh, template=training.state, fresh=fresh, phases=stages, reporting=REPORTING
+    )
+    heldout = examples_of(*first, 'heldout', 0) if has_heldout(stores) else None
     finish(config, folder, plan, state.params, model, tokenizer, heldout)
 
 
@@ -130,48 +95,6 @@ def _check_before_compute(config: ConfigDict) -> None:
         raise UserError('config.log_every', str(config.log_every), 'at least 1', 'for example --config.log_every=10')
     if config.init:
         huggingface_directory(config.init)
-
-
-def _has_heldout(stores: list[WeightedStore]) -> bool:
-    return all(weighted.store.split('heldout').num_documents for weighted in stores)
-
-
-def _row_shards(mesh: jax.sharding.Mesh) -> int:
-    return mesh.shape[BATCH_AXES[0]] * mesh.shape[BATCH_AXES[1]]
-
-
-def _first_shape(config: ConfigDict) -> tuple[int, int]:
-    first = config.phases[0] if config.phases else config
-    return first.seq_len or config.seq_len, first.max_predictions or config.max_predictions
-
-
-def _examples_factory(config: ConfigDict, stores: list[WeightedStore], tokenizer: Tokenizer, folder: pathlib.Path):
-    """(S, P, split name, phase number) -> the examples of that shape."""
-    made: dict[tuple, PretrainingExamples | MixedExamples] = {}
-
-    def examples(seq_len: int, max_predictions: int, split: str, phase: int) -> PretrainingExamples | MixedExamples:
-        key = (seq_len, max_predictions, split, phase)
-        seed = settings.seed_of(config, 'data') if split == 'train' else HELDOUT_SEED
-        if key not in made:
-            parts = [
-                PretrainingExamples(
-                    weighted.store.split(split),
-                    tokenizer,
-                    seq_len=seq_len,
-                    max_predictions=max_predictions,
-                    pairs=settings.pair_options(config),
-                    masking=settings.mask_options(config),
-                    seed=seed,
-                    phase=phase,
-                    cache_dir=folder / 'store' / 'plans',
-                )
-                for weighted in stores
-            ]
-            weights = [weighted.weight for weighted in stores]
-            made[key] = parts[0] if len(parts) == 1 else MixedExamples(parts, weights, seed=seed, phase=phase)
-        return made[key]
-
-    return examples
 
 
 def _plain_config(config: ConfigDict, total: int, tokenizer: Tokenizer, stores: list[WeightedStore]) -> dict[str, Any]:
@@ -218,7 +141,7 @@ def _phase(training: Training, phase: PhaseSettings, examples_of, stores: list[W
         return Loader(examples, first=first, batch_size=phase.batch_size, sharding=sharding)
 
     evaluator = None
-    if _has_heldout(stores):
+    if has_heldout(stores):
         heldout = examples_of(*shape, 'heldout', phase.number)
         evaluator = Evaluator(
             _jitted_eval(training),

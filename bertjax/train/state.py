@@ -75,5 +75,9 @@ def create_state(init: Callable[[jax.Array], TrainState], abstract: TrainState, 
 
 def replace_params(state: TrainState, params: Mapping[str, Any], abstract: TrainState) -> TrainState:
     """`state` with the given parameters (host arrays, in the layout of the state) put on its devices."""
-    placed = jax.tree.map(lambda x, a: jax.device_put(x.astype(a.dtype), a.sharding), dict(params), abstract.params)
-    return state.replace(params=placed)
+    return state.replace(params=place_params(params, abstract))
+
+
+def place_params(params: Mapping[str, Any], abstract: TrainState) -> Any:
+    """Host arrays on the devices, as the parameters of the state lie there."""
+    return jax.tree.map(lambda x, a: jax.device_put(x.astype(a.dtype), a.sharding), dict(params), abstract.params)

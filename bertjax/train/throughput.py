@@ -32,7 +32,7 @@ class Stopwatch:
         device = jax.devices()[0]
         peak = peak_flops(device.device_kind)
         self._peak = peak * jax.device_count() if peak else None
-        self.flops_per_sequence = 0.0  # that of the phase; the loop sets it
+        self.flops_per_sequence = 0.0  # that of the phase, 0 where it is not known; the loop sets it
         self.restart()
 
     def restart(self) -> None:
@@ -64,7 +64,7 @@ class Stopwatch:
             'sequences_per_s': rate,
             'tokens_per_s': tokens / seconds,
             'seconds_per_step': seconds / max(self._steps, 1),
-            'mfu': rate * self.flops_per_sequence / self._peak if self._peak else None,
+            'mfu': rate * self.flops_per_sequence / self._peak if self._peak and self.flops_per_sequence else None,
             'data_wait': min(self._waited / seconds, 1.0),
         }
         self.restart()

@@ -46,6 +46,10 @@ class TrainingConsole:
         """Moves the bar."""
         self._progress.update(self._task, completed=step)
 
+    def note(self, text: str) -> None:
+        """Beside the bar, until the next one."""
+        self._progress.update(self._task, status=text)
+
     def row(self, row: Mapping[str, Any]) -> None:
         """Shows a row of metrics.jsonl: training rows in the bar (a line without a terminal), others as a line."""
         if row['split'] == 'train':

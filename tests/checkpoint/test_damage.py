@@ -53,7 +53,7 @@ def test_the_one_before_is_used(saved_steps, open_checkpoints, kind):
     assert reason in line
     assert (directory / 'damaged' / '20').is_dir()
     assert checkpoints.steps() == [10]
-    assert bits(checkpoints.restore(saved.position, template_on(mesh_of()))) == bits(state_at(10))
+    assert bits(checkpoints.restore(saved.position.step, template_on(mesh_of()))) == bits(state_at(10))
     # The run comes by step 20 again and saves it in the same place.
     checkpoints.save(state_at(20), Position(20, 0, 320), {}, None)
     checkpoints.close()

@@ -1,0 +1,110 @@
+"""The cells of a sweep: every combination of config.sweep; and the table of their results over the seeds."""
+
+import dataclasses
+import itertools
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+from rich.table import Table
+
+from bertjax.errors import UserError
+from bertjax.writers.console import shown
+
+# config.sweep.KEY -> (the field of a cell, its type, config's own key).
+AXES = {
+    'train': ('train', str),
+    'batch_size': ('batch_size', int),
+    'epochs': ('epochs', float),
+    'learning_rate': ('learning_rate', float),
+    'seeds': ('seed', int),
+}
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Cell:
+    """One run of a sweep."""
+
+    train: str
+    batch_size: int
+    epochs: float
+    learning_rate: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return f'{self.train},batch={self.batch_size},epochs={self.epochs:g},lr={self.learning_rate:g},seed={self.seed}'
+
+    @property
+    def shape(self) -> tuple:
+        """Cells that are equal in this can be trained by one compiled step."""
+        return self.train, self.batch_size, self.epochs
+
+    @property
+    def settings(self) -> tuple:
+        """All but the seed: what a line of the table is about."""
+        return *self.shape, self.learning_rate
+
+
+def cells_of(config: ConfigDict) -> list[Cell]:
+    """All combinations of config.sweep; none where it is empty.
+
+    Raises:
+      UserError: a value of another type, or one twice.
+    """
+    values: dict[str, list] = {}
+    for key, (field, kind) in AXES.items():
+        given = config.sweep[key]
+        for value in given:
+            if not isinstance(value, (int, float) if kind is float else kind) or isinstance(value, bool):
+                mend = f"for example --config.sweep.{key}='({config[field]!r},)'"
+                raise UserError(f'config.sweep.{key}', repr(value), f'values of type {kind.__name__}', mend)
+        if len(set(given)) != len(given):
+            raise UserError(f'config.sweep.{key}', str(tuple(given)), 'each value once', 'leave the second one out')
+        values[field] = [kind(value) for value in given] or [config[field]]
+    if not any(config.sweep[key] for key in AXES):
+        return []
+    return sorted(Cell(*combination) for combination in itertools.product(*values.values()))
+
+
+def score_of(results: Mapping[str, Any]) -> float:
+    """The dev score of a run; -inf where it is not defined."""
+    value = next(iter(results['splits'].values()))[results['score']]
+    return -np.inf if value is None else value
+
+
+def summarise(runs: Sequence[tuple[Cell, Mapping[str, Any]]], score: str) -> dict[str, Any]:
+    """Of each setting, over the seeds: median, mean, sd, the best, how many collapsed. And the best run of all on dev."""
+    lines = []
+    for _, group in itertools.groupby(sorted(runs, key=lambda run: run[0]), key=lambda run: run[0].settings):
+        members = list(group)
+        cell, scores = members[0][0], [score_of(results) for _, results in members if np.isfinite(score_of(results))]
+        facts = {key: value for key, value in dataclasses.asdict(cell).items() if key != 'seed'}
+        lines.append(
+            {
+                **facts,
+                'runs': len(members),
+                'median': statistics.median(scores) if scores else None,
+                'mean': statistics.fmean(scores) if scores else None,
+                'sd': statistics.stdev(scores) if len(scores) > 1 else None,
+                'best': max(scores, default=None),
+                'collapsed': sum(results['collapsed'] for _, results in members),
+            }
+        )
+    best = max(runs, key=lambda run: score_of(run[1]))[0]
+    return {'score': score, 'settings': lines, 'best': best.name}
+
+
+def sweep_table(summary: Mapping[str, Any]) -> Table:
+    """A row a setting."""
+    table = Table(title=f'{summary["score"]} on dev', title_justify='left')
+    for name in ('train', 'batch', 'epochs', 'learning rate', 'runs', 'median', 'mean', 'sd', 'best', 'collapsed'):
+        table.add_column(name, justify='left' if name == 'train' else 'right')
+    for line in summary['settings']:
+        figures = (shown(line[key]) for key in ('median', 'mean', 'sd', 'best'))
+        place = (line['train'], str(line['batch_size']), f'{line["epochs"]:g}', f'{line["learning_rate"]:g}')
+        table.add_row(*place, str(line['runs']), *figures, str(line['collapsed']))
+    return table

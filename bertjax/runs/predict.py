@@ -1,0 +1,78 @@
+"""run=predict: what a tuned model says of a split, of a file, or of standard input."""
+
+import contextlib
+import json
+import pathlib
+import sys
+
+from ml_collections import ConfigDict
+
+from bertjax.errors import UserError
+from bertjax.files import exclusive, write_atomic
+from bertjax.runs._results import write_predictions
+from bertjax.runs._task import Split, TaskData
+from bertjax.runs._tuned import config_of_run, load_tuned
+from bertjax.runs._tuning import TaskEvaluator
+
+
+def run(config: ConfigDict, workdir: str) -> None:
+    """Predicts.
+
+    With config.input a file, a JSON object a record goes to WORKDIR/predictions/NAME.jsonl; with '-' from standard
+    input to standard output. Without it, config.split ('test', or several: 'test,test_mismatched') is predicted, and
+    the benchmark's own files are written beside, zipped too.
+
+    Raises:
+      UserError: no model, no such file or split, or a malformed record.
+    """
+    folder = pathlib.Path(workdir)
+    config = config_of_run(config, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with exclusive(folder, 'trains in this workdir'):
+        if config.input:
+            _predict_input(config, folder)
+        else:
+            _predict_splits(config, folder)
+
+
+def _predict_splits(config: ConfigDict, folder: pathlib.Path) -> None:
+    names = config.split.split(',')
+    tuning, params, splits = load_tuned(config, folder, lambda data: {name: data.split(name) for name in names})
+    for name, split in splits.items():
+        predictions = TaskEvaluator(tuning, split).predictions(params)
+        for path in write_predictions(folder / 'predictions', tuning.data.task, name, split, predictions):
+            print(path)
+
+
+def _predict_input(config: ConfigDict, folder: pathlib.Path) -> None:
+    piped = config.input == '-'
+    with contextlib.redirect_stdout(sys.stderr) if piped else contextlib.nullcontext():
+        tuning, params, splits = load_tuned(config, folder, lambda data: {'': _input(data, config.input)})
+        split = splits['']
+        predictions = TaskEvaluator(tuning, split).predictions(params)
+    rows = tuning.data.task.rows(split.records, predictions)
+    text = ''.join(json.dumps(row, ensure_ascii=False) + '\n' for row in rows)
+    if piped:
+        sys.stdout.write(text)
+        return
+    target = folder / 'predictions' / f'{pathlib.Path(config.input).stem}.jsonl'
+    write_atomic(target, text)
+    print(f'{len(split.records):,} predictions: {target}')
+
+
+def _input(data: TaskData, path: str) -> Split:
+    if path == '-':
+        records = data.task.parse(sys.stdin, 'standard input')
+    else:
+        try:
+            with pathlib.Path(path).open(encoding='utf-8') as file:
+                records = data.task.parse(file, path)
+        except (FileNotFoundError, IsADirectoryError):
+            raise UserError('config.input', path, "a file, or '-' for standard input", 'correct the path') from None
+        except UnicodeDecodeError as error:
+            raise UserError(
+                path, f'bytes that are no UTF-8 ({error.reason})', 'UTF-8 text', 'convert the file'
+            ) from None
+    if not records:
+        raise UserError(path, 'no record', 'at least one', 'give some input')
+    return data.tokenised(records)

@@ -1,0 +1,34 @@
+"""The kinds of task that config.task can name."""
+
+import importlib
+from typing import Any
+
+from bertjax.errors import UserError
+from bertjax.tasks.task import Task
+
+# kind -> (module, class); imported when asked for.
+KINDS = {
+    'glue': ('bertjax.tasks.glue', 'GlueTask'),
+    'classification': ('bertjax.tasks.classification', 'ClassificationTask'),
+    'squad': ('bertjax.tasks.squad', 'SquadTask'),
+    'tagging': ('bertjax.tasks.tagging', 'TaggingTask'),
+    'multiple_choice': ('bertjax.tasks.multiple_choice', 'MultipleChoiceTask'),
+}
+
+
+def build_task(kind: str, *, data: str, seq_len: int, **options: Any) -> Task:
+    """The task of this kind.
+
+    Args:
+      kind: one of KINDS.
+      data: folder of its files; '' for tensorflow-datasets.
+      seq_len: the longest sequence, in tokens.
+      **options: of the kind; the fields of its class.
+
+    Raises:
+      UserError: an unknown kind, or an option with a value that the kind does not take.
+    """
+    if kind not in KINDS:
+        raise UserError('config.task.kind', repr(kind), 'one of ' + ', '.join(KINDS), 'see docs/finetuning.md')
+    module, name = KINDS[kind]
+    return getattr(importlib.import_module(module), name)(data=data, seq_len=seq_len, **options)

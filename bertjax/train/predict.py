@@ -1,0 +1,78 @@
+"""A model's outputs for all rows of a task's features, in the order of the rows."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from flax import linen as nn
+from jax.sharding import Mesh
+
+from bertjax.data.buckets import sorted_batches
+from bertjax.data.features import Features
+from bertjax.data.loader import global_arrays, local_rows
+from bertjax.losses import Objective
+from bertjax.parallel.mesh import row_shards
+from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
+from bertjax.train.step import make_forward
+
+# Outputs with a value a token: what they say of padding is cut off.
+PER_TOKEN = ('token_logits', 'start_logits', 'end_logits')
+
+
+class Predictor:
+    """Outputs without dropout; compiled once for each padded length.
+
+    Args:
+      model: takes `objective.inputs`.
+      objective: of the task.
+      mesh: whose data axes the rows are split over.
+      batch_size: rows at a time, rounded up to what the mesh can split.
+      shapes: the padded lengths, ascending; the last one holds every row.
+      pad_id: of [PAD].
+      members: above 0, the parameters are those of so many models, stacked, and so are the outputs.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: Objective,
+        mesh: Mesh,
+        *,
+        batch_size: int,
+        shapes: tuple[int, ...],
+        pad_id: int,
+        members: int = 0,
+    ):
+        shards = row_shards(mesh)
+        self._batch_size = -(-batch_size // shards) * shards
+        self._inputs = objective.inputs
+        self._mesh, self._shapes, self._pad_id, self._members = mesh, shapes, pad_id, members
+        forward = make_forward(model, objective)
+        # Every process wants all rows: the outputs are small.
+        self._forward = jax.jit(
+            jax.vmap(forward, in_axes=(0, None)) if members else forward, out_shardings=replicated(mesh)
+        )
+
+    def outputs(self, params: Any, features: Features) -> dict[str, list[np.ndarray]]:
+        """{name: an array for each row}; with members each array begins with their axis."""
+        found: list[Mapping[str, np.ndarray] | None] = [None] * len(features)
+        sharding, lead = batch_sharding(self._mesh), 1 if self._members else 0
+        mine = local_rows(sharding, self._batch_size)
+        for rows, length in sorted_batches(features, batch_size=self._batch_size, shapes=self._shapes):
+            batch = features.batch(rows[mine], length, self._pad_id)
+            arrays = global_arrays({name: batch[name] for name in self._inputs}, sharding, self._batch_size)
+            with mesh_context(self._mesh):
+                outputs = jax.device_get(self._forward(params, arrays))
+            for place, row in enumerate(rows.tolist()):
+                if row >= 0:
+                    found[row] = {name: np.take(x, place, axis=lead) for name, x in outputs.items()}
+        lengths = features.lengths
+        return {
+            name: [_cut(row[name], lengths[i], lead) if name in PER_TOKEN else row[name] for i, row in enumerate(found)]
+            for name in found[0]
+        }
+
+
+def _cut(x: np.ndarray, length: int, lead: int) -> np.ndarray:
+    return x[:, :length] if lead else x[:length]
