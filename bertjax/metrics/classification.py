@@ -71,7 +71,7 @@ def matthews(table: np.ndarray) -> float | None:
 
 
 def pearson(x: npt.ArrayLike, y: npt.ArrayLike) -> float | None:
-    """Correlation of two float arrays [N]; None for fewer than two values, one not finite, or a side that is constant."""
+    """Correlation of two float arrays [N]; None for fewer than two values, one not finite, or a constant side."""
     x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
     if len(x) < 2 or not np.isfinite([x, y]).all() or (x == x[0]).all() or (y == y[0]).all():
         return None

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bertjax.errors import UserError
+from bertjax.tasks.objects import as_text
+from bertjax.tasks.tables import Column, Row
 
 _UNLABELLED = -1  # ClassLabel of a record without label, as in GLUE's test splits
 
@@ -94,13 +96,21 @@ def _plain(value: Any, feature: Any) -> Any:
     return value.tolist() if hasattr(value, 'tolist') else value
 
 
-def read_columns(name: str, split: str, columns: Sequence[Sequence[str]]) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """('NAME@SPLIT:index', values) of each record of a dataset.
+def read_rows(name: str, split: str, columns: Sequence[Column]) -> Iterator[Row]:
+    """The records of a split as rows of a table; lists of strings are joined by spaces.
 
     Args:
       name, split: see `read_dataset`.
-      columns: of each value the names that its feature may have; the first that there is counts. None where none is.
+      columns: the features that are wanted.
+
+    Raises:
+      UserError: see `read_dataset`; a feature is missing, or is no text, number or label.
     """
     for index, record in enumerate(read_dataset(name, split)):
-        found = (next((record[key] for key in names if key in record), None) for names in columns)
-        yield f'{name}@{split}:{index}', tuple(found)
+        where = f'{name}@{split}:{index}'
+        names = [next((name for name in column.names if name in record), None) for column in columns]
+        for column, found in zip(columns, names, strict=True):
+            if found is None and column.required:
+                mend = 'name another feature in config.task'
+                raise UserError(where, f'the features {", ".join(record)}', ' or '.join(column.names), mend)
+        yield Row(where, tuple(None if key is None else as_text(record[key], where) for key in names))

@@ -98,12 +98,12 @@ def parse_table(lines: Iterable[Line], where: str, format: str, layout: Layout) 
         objects = objects_of_text('\n'.join(line for _, line in lines), where)
         rows = (_from_object(place, record, layout) for place, record in objects)
     elif format == 'jsonl':
-        objects = objects_of_lines(_without_blanks(lines, where), where)
+        objects = objects_of_lines(without_blanks(lines, where), where)
         rows = (_from_object(place, record, layout) for place, record in objects)
     elif format == 'csv':
         rows = _from_cells(_csv_cells(lines, where), where, format, layout)
     else:
-        cells = ((number, line.split('\t')) for number, line in _without_blanks(lines, where))
+        cells = ((number, line.split('\t')) for number, line in without_blanks(lines, where))
         rows = _from_cells(cells, where, format, layout)
     empty = True
     for row in rows:
@@ -137,7 +137,7 @@ def _read_lines(path: epath.Path) -> Iterator[Line]:
         raise UserError(f'{path}:{lines.number + 1}', found, 'a whole file', 'fetch it again') from error
 
 
-def _without_blanks(lines: Iterable[Line], where: str) -> Iterator[Line]:
+def without_blanks(lines: Iterable[Line], where: str) -> Iterator[Line]:
     """The lines but the blank ones at the end; a blank one elsewhere is an error."""
     blank = 0
     for number, line in lines:

@@ -34,11 +34,11 @@ def text_features(
       labels: int32 or float32 [N], or None; they become `labels` of the rows.
       tokenizer: whose pieces the tokens are.
       seq_len: S.
-      long: what becomes of texts that are longer. 'truncate': the end is cut off, of a pair that of the longer, or where
-        both are too long so that both have half (as transformers does). 'head_tail': of the longer one the middle is
-        left out, so that its first tokens and about three times as many of its last remain. 'windows': the longer one is
-        cut into overlapping windows, each a row with an equal share of the record's weight. With these two the shorter
-        one keeps at most half of the room.
+      long: what becomes of texts that are longer. 'truncate': the end is cut off, of a pair that of the longer one, or
+        of both to half of the room each (as transformers does). 'head_tail': of the longer one the middle is left out:
+        a quarter of what remains is its beginning, the rest its end. 'windows': the longer one is cut into overlapping
+        windows, each a row with an equal share of the record's weight. With these two the shorter one keeps at most
+        half of the room.
       stride: tokens from one window to the next; 0 for half a window.
     """
     room = seq_len - (2 if second is None else 3)
