@@ -135,10 +135,6 @@ def squad_features(
             target = (answer[0] - start + head, answer[1] - start + head) if inside else (0, 0)
             builder.row(number, start=np.int32(target[0]), end=np.int32(target[1]), weights=weight)
     if training and len(lost) == len(questions):
-        raise UserError(
-            'config.data',
-            f'{len(lost):,} questions, none with an answer that is in its context',
-            'SQuAD',
-            'mend the data',
-        )
+        found = f'{len(lost):,} questions, none with an answer that is in its context'
+        raise UserError('config.data', found, 'answers that are cut from their contexts', 'mend the data')
     return builder.build(), lost

@@ -21,13 +21,13 @@ def letters_tokenizer() -> WordPieceTokenizer:
     return WordPieceTokenizer(bert_settings(pieces, lowercase=True))
 
 
-def ask(
-    context: str, answer: str | None = None, question: str = 'who is it', name: str = 'q', start: int = -1
-) -> Question:
-    """A question whose answer is where it first stands; None for none."""
+def ask(context: str, answer: str | None = None, start: int = -1, **texts: str) -> Question:
+    """A question whose answer is where it first stands, or at `start`; None for none."""
+    texts = {'id': 'q', 'question': 'who is it', **texts}
     if answer is None:
-        return Question(name, question, context, ())
-    return Question(name, question, context, (answer,), (context.find(answer) if start < 0 else start,))
+        return Question(context=context, answers=(), **texts)
+    start = context.find(answer) if start < 0 else start
+    return Question(context=context, answers=(answer,), starts=(start,), **texts)
 
 
 def qa(name: str = 'q', answers: tuple = (('red', 0),), **more) -> dict:
