@@ -9,7 +9,7 @@ from bertjax.text.tokenizer import Tokenizer
 
 LONG = ('truncate', 'head_tail', 'windows')
 # Share of the first tokens in what is kept of a long text: 128 of 510 (Sun et al. 2019, "How to Fine-Tune BERT for Text
-# Classification?", arXiv 1905.05583, section 5.3.1).
+# Classification?", arXiv 1905.05583, "Dealing with long texts").
 _HEAD = 128 / 510
 
 Pair = tuple[np.ndarray, np.ndarray]

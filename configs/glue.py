@@ -1,0 +1,51 @@
+"""GLUE: CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI; AX, the diagnostic set, with a model of MNLI.
+
+    python -m bertjax.main --config=configs/glue.py:rte --workdir=out/rte --config.init=CHECKPOINT --config.data=DIR
+
+DIR is what GLUE's download script wrote, or the folder of the one task. Without --config.data the task comes from
+tensorflow-datasets. CHECKPOINT is a Hugging Face directory or the workdir of a pre-training.
+
+Arguments, as in --config=configs/glue.py:mrpc,grid or :mnli,seq=256
+
+| argument | what                                                                                                     |
+|----------|----------------------------------------------------------------------------------------------------------|
+| NAME     | cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli                                                       |
+| seq=N    | tokens of the longest sequence, 128                                                                      |
+| grid     | a sweep over the paper's learning rates 5e-5, 4e-5, 3e-5, 2e-5 and batches of 16 and 32, 3 epochs each   |
+| seeds=N  | a sweep over N seeds; with `grid`, of every cell                                                         |
+
+For the server: the same command with --config.run=predict --config.split=test writes WORKDIR/predictions/test/RTE.tsv,
+and a .zip. Of MNLI the splits test, test_mismatched and ax give MNLI-m.tsv, MNLI-mm.tsv and AX.tsv.
+
+Hardware: one accelerator; a base model on MNLI (392,702 pairs, 3 epochs) is 36,816 steps of 32. Not run here at that
+size. RTE with a model of 6 layers and width 384 takes minutes on 2 CPU cores (docs/results.md).
+
+To expect (not run here): on dev of bert-base-uncased (transformers, README of its distillation examples), on test of
+base and large (arXiv 1810.04805, table 1, where QQP and MRPC are F1, STS-B is Spearman, CoLA Matthews).
+
+| model       | MNLI m/mm | QQP  | QNLI | SST-2 | CoLA | STS-B | MRPC | RTE  |
+|-------------|-----------|------|------|-------|------|-------|------|------|
+| base, dev   | 84.7      | 89.6 | 91.8 | 92.7  | 56.3 | 89.0  | 88.6 | 69.3 |
+| base, test  | 84.6/83.4 | 71.2 | 90.5 | 93.5  | 52.1 | 85.8  | 88.9 | 66.4 |
+| large, test | 86.7/85.9 | 72.1 | 92.7 | 94.9  | 60.5 | 86.5  | 89.3 | 70.1 |
+
+WNLI is left out by the paper, whose models were worse there than the most frequent answer, 65.1 on test: sentences of
+its training set come back in dev with the other answer.
+"""
+
+from ml_collections import ConfigDict
+
+from bertjax.config import parse_argument
+from bertjax.recipe import finetuning_config, sweep
+
+
+def get_config(argument: str = '') -> ConfigDict:
+    """See the module's docstring for the arguments."""
+    chosen = parse_argument(argument, task='rte', seq=128, grid=False, seeds=0)
+    config = finetuning_config('glue', task=chosen.task, long='truncate', stride=0)
+    config.seq_len = chosen.seq
+    values = {'seeds': tuple(range(chosen.seeds))}
+    if chosen.grid:  # section 4.1 of the paper, and the smaller batch of its appendix A.3
+        values |= {'learning_rate': (5e-5, 4e-5, 3e-5, 2e-5), 'batch_size': (16, 32), 'epochs': (3.0,)}
+    config.sweep = sweep(**values)
+    return config
