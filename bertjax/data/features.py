@@ -118,7 +118,7 @@ class Features:
         """Reads what `save` wrote.
 
         Raises:
-          OSError, ValueError, KeyError, zipfile.BadZipFile: another file, or a damaged one.
+          OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile: another file, or a damaged one.
         """
         with np.load(path) as file:
             arrays = dict(file)
@@ -178,7 +178,7 @@ def cached(folder: pathlib.Path, key: object, make: Callable[[], Features]) -> F
         return Features.load(path)
     except FileNotFoundError:
         pass
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
+    except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
         path.unlink()  # damaged: made again
     features = make()
     features.save(path)

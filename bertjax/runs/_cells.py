@@ -77,7 +77,7 @@ def score_of(results: Mapping[str, Any]) -> float:
 
 
 def summarise(runs: Sequence[tuple[Cell, Mapping[str, Any]]], score: str) -> dict[str, Any]:
-    """Of each setting, over the seeds: median, mean, sd, the best, how many collapsed. And the best run of all on dev."""
+    """Of each setting, over the seeds: median, mean, sd, best, how many collapsed. And the best run of all on dev."""
     lines = []
     for _, group in itertools.groupby(sorted(runs, key=lambda run: run[0]), key=lambda run: run[0].settings):
         members = list(group)

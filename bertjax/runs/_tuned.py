@@ -35,18 +35,16 @@ def config_of_run(config: ConfigDict, folder: pathlib.Path) -> ConfigDict:
     if saved.get('task', {}).get('kind') != config.task.kind:
         expected = f'{saved.get("task", {}).get("kind")!r}, as in {path}'
         raise UserError('config.task.kind', repr(config.task.kind), expected, 'give the recipe of this workdir')
-    own = config.copy_and_resolve_references()
-    for key, value in saved.items():
-        if key in own and key not in ASKED:
-            own[key] = _like(own[key], value)
+    own = _from_json(saved)
+    for key in ASKED:
+        own[key] = config[key]
     own.data = config.data or saved['data']
     return own
 
 
-def _like(ours: Any, saved: Any) -> Any:
-    """A value from JSON in the form that the config has."""
-    if isinstance(ours, ConfigDict):
-        return ConfigDict({key: _like(ours.get(key), value) for key, value in saved.items()})
+def _from_json(saved: Any) -> Any:
+    if isinstance(saved, dict):
+        return ConfigDict({key: _from_json(value) for key, value in saved.items()})
     return tuple(saved) if isinstance(saved, list) else saved
 
 

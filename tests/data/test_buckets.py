@@ -1,0 +1,119 @@
+"""Batches by length: which lengths, which rows, and that the order is a function of (seed, n)."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from bertjax.data.buckets import BucketedExamples, choose_lengths, sorted_batches
+from bertjax.data.features import FeatureBuilder
+
+LENGTHS = np.random.default_rng(0).gamma(3.0, 12.0, 403).astype(int) + 3
+
+
+def features_of(lengths):
+    builder = FeatureBuilder()
+    for i, length in enumerate(lengths):
+        builder.sequence(np.full(length, i))
+        builder.row(i, labels=np.int32(i))
+    return builder.build()
+
+
+def examples(seed=0, batch_size=16, lengths=LENGTHS, count=4):
+    shapes = choose_lengths(lengths, count=count)
+    return BucketedExamples(features_of(lengths), batch_size=batch_size, shapes=shapes, seed=seed, pad_id=0)
+
+
+def padded(lengths, shapes):
+    return sum(min(shape for shape in shapes if shape >= length) for length in lengths)
+
+
+@pytest.mark.parametrize('count', [1, 2, 3])
+def test_no_other_choice_of_lengths_pads_less(count):
+    lengths = LENGTHS[:60]
+    chosen = choose_lengths(lengths, count=count, multiple=8)
+    assert len(chosen) <= count and all(length % 8 == 0 for length in chosen) and max(chosen) >= max(lengths)
+    candidates = range(8, -(-max(lengths) // 8) * 8 + 1, 8)
+    best = min(
+        padded(lengths, shapes)
+        for size in range(1, count + 1)
+        for shapes in itertools.combinations(candidates, size)
+        if max(shapes) >= max(lengths)
+    )
+    assert padded(lengths, chosen) == best
+
+
+def test_no_more_lengths_than_are_of_use():
+    assert choose_lengths(np.full(9, 13), count=4) == (16,)
+    assert choose_lengths(np.array([5, 30]), count=4) == (8, 32)
+
+
+def epoch(made, number):
+    first = number * made.cycle_length
+    return [made.batch(first + i + np.arange(made.batch_size)) for i in range(0, made.cycle_length, made.batch_size)]
+
+
+def test_an_epoch_sees_every_row_once_and_at_most_so_many_shapes():
+    made = examples()
+    assert made.batches == -(-len(LENGTHS) // 16)
+    for number in (0, 3):
+        batches = epoch(made, number)
+        seen = np.concatenate([batch['labels'][batch['weights'] > 0] for batch in batches])
+        assert sorted(seen) == list(range(len(LENGTHS)))
+        assert {batch['input_ids'].shape[1] for batch in batches} == set(made.abstract_batches())
+        empty = [int((batch['weights'] == 0).sum()) for batch in batches]
+        assert sum(1 for e in empty if e) == 1 and sum(empty) == made.cycle_length - len(LENGTHS)
+
+
+def test_most_batches_are_of_one_length():
+    lengths = np.tile(LENGTHS, 10)
+
+    def share_of_padding(count):
+        batches = epoch(examples(lengths=lengths, count=count), 0)
+        size = sum(batch['attention_mask'].size for batch in batches)
+        return 1 - sum(batch['attention_mask'].sum() for batch in batches) / size
+
+    assert share_of_padding(6) < 0.2 < share_of_padding(3) < 0.35 < 0.6 < share_of_padding(1)
+
+
+def test_another_epoch_and_another_seed_are_other_orders_of_the_same_shapes():
+    made, other = examples(seed=0), examples(seed=1)
+    first, second, foreign = epoch(made, 0), epoch(made, 1), epoch(other, 0)
+    labels = [np.concatenate([batch['labels'] for batch in batches]) for batches in (first, second, foreign)]
+    assert (labels[0] != labels[1]).mean() > 0.9 and (labels[0] != labels[2]).mean() > 0.9
+    shapes = [[batch['input_ids'].shape for batch in batches] for batches in (first, second, foreign)]
+    assert shapes[0] == shapes[2] != shapes[1]
+
+
+def test_any_example_can_be_made_alone_by_any_part_of_the_hosts():
+    made = examples()
+    whole = epoch(made, 5)[7]
+    numbers = 5 * made.cycle_length + 7 * 16 + np.arange(16)
+    again = examples()
+    halves = [again.batch(numbers[1::2]), again.batch(numbers[::2])]
+    for name, x in whole.items():
+        np.testing.assert_array_equal(x[1::2], halves[0][name])
+        np.testing.assert_array_equal(x[::2], halves[1][name])
+    np.testing.assert_array_equal(again.records(numbers), whole['labels'])
+    with pytest.raises(ValueError, match='different batches'):
+        made.batch(np.arange(10, 20))
+
+
+def test_the_order_is_spread_evenly():
+    """The mean place of a row over many epochs is the middle: no row is always early."""
+    made = examples(batch_size=8, lengths=np.full(64, 9))
+    places = np.zeros(64)
+    for number in range(200):
+        order = np.concatenate([batch['labels'] for batch in epoch(made, number)])
+        places[order] += np.arange(64)
+    assert np.abs(places / 200 - 31.5).max() < 5 * np.sqrt((64**2 - 1) / 12 / 200)
+
+
+def test_evaluation_sees_every_row_once():
+    features = features_of(LENGTHS)
+    shapes = choose_lengths(LENGTHS, count=3)
+    batches = list(sorted_batches(features, batch_size=32, shapes=shapes))
+    rows = np.concatenate([rows for rows, _ in batches])
+    assert sorted(rows[rows >= 0]) == list(range(len(LENGTHS)))
+    assert len(batches) == -(-len(LENGTHS) // 32)
+    assert all((LENGTHS[rows[rows >= 0]] <= length).all() and length in shapes for rows, length in batches)

@@ -1,0 +1,86 @@
+"""Ragged features: batches, the cache, damage."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from bertjax.data.features import FeatureBuilder, Features, cached
+
+PAD = 7
+
+
+def sentences(count=5, choices=1):
+    builder = FeatureBuilder(choices)
+    for i in range(count):
+        for c in range(choices):
+            tokens = np.arange(10 * i + c, 10 * i + c + i + 2)
+            builder.sequence(tokens, second=1 if i % 2 else None, token_labels=tokens % 3)
+        builder.row(i // 2, labels=np.int32(i), weights=np.float32(0.5))
+    return builder.build()
+
+
+def test_a_batch_is_padded_and_says_what_is_real():
+    features = sentences()
+    batch = features.batch(np.array([3, 0, -1]), 6, PAD)
+    np.testing.assert_array_equal(batch['input_ids'], [[30, 31, 32, 33, 34, PAD], [0, 1] + [PAD] * 4, [PAD] * 6])
+    np.testing.assert_array_equal(batch['attention_mask'], [[1] * 5 + [0], [1, 1, 0, 0, 0, 0], [0] * 6])
+    np.testing.assert_array_equal(batch['segment_ids'], [[0, 1, 1, 1, 1, 0], [0] * 6, [0] * 6])
+    np.testing.assert_array_equal(batch['token_labels'][0], [0, 1, 2, 0, 1, 0])
+    np.testing.assert_array_equal(batch['labels'], [3, 0, 0])
+    np.testing.assert_array_equal(batch['weights'], np.float32([0.5, 0.5, 0]))
+    for name, (shape, dtype) in features.spec(3, 6).items():
+        assert batch[name].shape == shape and batch[name].dtype == dtype, name
+
+
+def test_the_sequences_of_choices_stay_together():
+    features = sentences(4, choices=3)
+    assert len(features) == 4
+    batch = features.batch(np.array([2, -1]), 4, PAD)
+    assert batch['input_ids'].shape == (2, 3, 4)
+    np.testing.assert_array_equal(batch['input_ids'][0], [[20, 21, 22, 23], [21, 22, 23, 24], [22, 23, 24, 25]])
+    assert (batch['input_ids'][1] == PAD).all() and batch['labels'].tolist() == [2, 0]
+    np.testing.assert_array_equal(features.lengths, [2, 3, 4, 5])
+
+
+def test_sequences_without_their_row_are_refused():
+    builder = FeatureBuilder(2)
+    builder.sequence([1, 2])
+    builder.row(0, labels=np.int32(1))
+    with pytest.raises(ValueError, match='1 sequences for 1 rows of 2'):
+        builder.build()
+    with pytest.raises(ValueError, match='token_labels'):
+        builder.sequence([1, 2], token_labels=np.zeros(3))
+
+
+def same(a: Features, b: Features) -> bool:
+    return a.fingerprint == b.fingerprint and a.choices == b.choices
+
+
+def test_what_is_kept_comes_back(tmp_path):
+    features, calls = sentences(), []
+
+    def make():
+        calls.append(1)
+        return features
+
+    assert cached(tmp_path, ('key', 1), make) is features
+    assert same(cached(tmp_path, ('key', 1), make), features) and len(calls) == 1
+    cached(tmp_path, ('key', 2), make)
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize('size', [0, 10, 400])
+def test_a_damaged_file_is_made_again(tmp_path, size):
+    cached(tmp_path, 'key', sentences)
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:size])
+    assert same(cached(tmp_path, 'key', sentences), sentences())
+    assert same(Features.load(path), sentences())
+
+
+def test_the_fingerprint_tells_every_array():
+    features = sentences()
+    for name in ('tokens', 'offsets', 'second', 'record'):
+        assert not same(dataclasses.replace(features, **{name: getattr(features, name) + 1}), features), name
+    assert not same(dataclasses.replace(features, row={**features.row, 'labels': np.zeros(5, np.int32)}), features)
