@@ -1,5 +1,6 @@
 """SQuAD 1.1 and 2.0: the span of a text that answers a question, or that there is none."""
 
+import collections
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from bertjax.tasks.squad_windows import squad_features
 from bertjax.text.tokenizer import Tokenizer
 
 VERSIONS = ('1.1', '2.0')
+_ALIKE = 0.98  # share of equal answers from which a run has learned nothing: the threshold of dev lets a few pass
 _PREPARED = {'train': 'train', 'dev': 'validation'}  # splits in tensorflow-datasets
 
 
@@ -182,10 +184,10 @@ class SquadTask:
         }
 
     def collapsed(self, records: Sequence[Question], predictions: Sequence[Answers]) -> bool:
-        """Whether all questions have one answer, which may be none, or one that begins at the same character."""
+        """Whether next to all questions have no answer, or answers that begin at the same character."""
         del records
-        chosen = [self._chosen(prediction) for prediction in predictions]
-        return len(chosen) > 1 and len({span.start for span in chosen}) == 1
+        starts = collections.Counter(self._chosen(prediction).start for prediction in predictions)
+        return len(predictions) > 1 and starts.most_common(1)[0][1] >= _ALIKE * len(predictions)
 
     def report(self, records: Sequence[Question], predictions: Sequence[Answers]) -> str:
         """See Task."""
