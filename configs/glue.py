@@ -15,7 +15,7 @@ Arguments, as in --config=configs/glue.py:mrpc,grid or :mnli,seq=256
 | seeds=N  | a sweep over N seeds; with `grid`, of every cell                                                         |
 
 For the server: the same command with --config.run=predict --config.split=test writes WORKDIR/predictions/test/RTE.tsv,
-and a .zip. Of MNLI the splits test, test_mismatched and ax give MNLI-m.tsv, MNLI-mm.tsv and AX.tsv.
+and a .zip. For MNLI --config.split=test,test_mismatched,ax gives MNLI-m.tsv, MNLI-mm.tsv and AX.tsv.
 
 Hardware: one accelerator; a base model on MNLI (392,702 pairs, 3 epochs) is 36,816 steps of 32. Not run here at that
 size. RTE with a model of 6 layers and width 384 takes minutes on 2 CPU cores (docs/results.md).

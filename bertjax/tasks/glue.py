@@ -243,7 +243,8 @@ class GlueTask(TextTask):
         if split not in self._rows or not self._rows[split].splits[split].server:
             return {}
         lines = ['index\tprediction\n']
-        for record, prediction in zip(records, predictions, strict=True):
+        # tensorflow-datasets gives the records in another order than the server's.
+        for record, prediction in sorted(zip(records, predictions, strict=True), key=lambda pair: int(pair[0].index)):
             if self.regression:
                 answer = f'{min(max(prediction.value, 0.0), 5.0):.3f}'
             else:

@@ -92,7 +92,7 @@ def _plain(value: Any, feature: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode('utf-8')
     if hasattr(value, 'dtype') and value.dtype.kind == 'f' and not value.ndim:
-        return float(str(value))  # 3.8 as float32 is 3.8, not 3.799999952316284
+        return float(str(value[()]))  # 3.8 as float32 is 3.8, not 3.799999952316284
     return value.tolist() if hasattr(value, 'tolist') else value
 
 
