@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from bertjax.errors import UserError
 from bertjax.tasks.objects import as_text
 from bertjax.tasks.tables import Column, Row
@@ -91,8 +93,8 @@ def _plain(value: Any, feature: Any) -> Any:
         return None if value == _UNLABELLED else feature.int2str(int(value))
     if isinstance(value, bytes):
         return value.decode('utf-8')
-    if hasattr(value, 'dtype') and value.dtype.kind == 'f' and not value.ndim:
-        return float(str(value[()]))  # 3.8 as float32 is 3.8, not 3.799999952316284
+    if isinstance(value, float | np.floating) and feature.np_dtype == np.float32:
+        return float(str(np.float32(value)))  # 3.8 as float32 is 3.8, not 3.799999952316284
     return value.tolist() if hasattr(value, 'tolist') else value
 
 
