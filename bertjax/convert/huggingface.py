@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import jax
@@ -49,6 +50,7 @@ def export_huggingface(
     *,
     card: Mapping[str, Any],
     head: tuple[str, Mapping[str, Any]] | None = None,
+    beside: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Writes a directory that transformers loads: config.json, model.safetensors, tokenizer files, README.md.
 
@@ -64,6 +66,7 @@ def export_huggingface(
       card: training facts for the model card; see `card.model_card`.
       head: of a task's model: transformers' class, one of `names.HEADS`, and what config.json says beside the encoder
         (`id2label`, a name for each output; `label2id`, `problem_type`).
+      beside: {name: text} of further files.
 
     Raises:
       UserError: a model that the format cannot hold (`check_exportable`; `check_head_exportable` is for the caller, who
@@ -93,6 +96,8 @@ def export_huggingface(
         tokenizer.save(staging)
         path = epath.Path(staging)
         (path / MODEL).write_bytes(safetensors.numpy.save(tensors, metadata={'format': 'pt'}))
+        for name, text in beside.items():
+            (path / name).write_text(text)
         (path / CARD).write_text(model_card(config, architecture, card, sum(x.size for x in tensors.values())))
         (path / CONFIG).write_text(json.dumps(described, indent=2, sort_keys=True) + '\n')
 

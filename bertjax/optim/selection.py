@@ -45,7 +45,7 @@ def make_selection(train: str, num_layers: int) -> Selection:
     first = num_layers - int(count)
 
     def trained(path: tuple[str, ...]) -> bool:
-        if path[0] != 'encoder':
+        if path[0] != 'encoder' or path[1] == 'final_norm':
             return True
         return path[1].startswith(f'{STACKED}_') and int(path[1].removeprefix(f'{STACKED}_')) >= first
 

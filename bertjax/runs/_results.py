@@ -13,7 +13,7 @@ from rich.table import Table
 from bertjax.convert.huggingface import export_huggingface
 from bertjax.convert.orbax import export_orbax, head_facts
 from bertjax.files import write_atomic
-from bertjax.runs._task import Split
+from bertjax.runs._task import LEARNED, Split
 from bertjax.runs._tuning import TaskEvaluator, Tuning
 from bertjax.tasks.task import Task
 from bertjax.writers.console import shown
@@ -38,7 +38,7 @@ def finish_task(folder: pathlib.Path, plan: Mapping[str, Any], tuning: Tuning, p
         if report:
             console.print(f'\n{task.name}, {name}', style='bold')
             console.print(report, markup=False)
-    data.save_learned(folder)
+    write_atomic(folder / LEARNED, data.learned())
     write_atomic(folder / RESULTS, json.dumps(results, indent=2) + '\n')
     if tuning.config.export:
         export_task(folder, plan, tuning, params, results)
@@ -81,8 +81,8 @@ def export_task(
     target = folder / 'export' / 'hf'
     head = data.task.huggingface()
     params = jax.device_get(params)
-    export_huggingface(params, data.encoder, data.tokenizer, target, card=card, head=head)
-    data.save_learned(target)
+    beside = {LEARNED: data.learned()}
+    export_huggingface(params, data.encoder, data.tokenizer, target, card=card, head=head, beside=beside)
     export_orbax(params, data.encoder, folder / 'export' / 'orbax', head=head_facts(tuning.model))
 
 

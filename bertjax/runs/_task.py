@@ -16,7 +16,6 @@ from bertjax.convert.huggingface_import import read_config
 from bertjax.data.buckets import choose_lengths
 from bertjax.data.features import Features, cached
 from bertjax.errors import UserError
-from bertjax.files import write_atomic
 from bertjax.model.config import BertConfig
 from bertjax.optim.schedules import make_schedule
 from bertjax.optim.selection import make_selection, needs_unrolled
@@ -100,11 +99,11 @@ class TaskData:
         make = lambda: self.task.features(records, self.tokenizer, training=training)  # noqa: E731
         return Split(records, cached(self._cache, key, make))
 
-    def save_learned(self, folder: pathlib.Path) -> None:
-        """Writes task.json."""
+    def learned(self) -> str:
+        """The text of task.json."""
         facts = {'task': plain(self.config.task), 'learned': self.task.learned()}
         facts['encoder'] = dataclasses.asdict(self.encoder)
-        write_atomic(folder / LEARNED, json.dumps(facts, indent=2, ensure_ascii=False) + '\n')
+        return json.dumps(facts, indent=2, ensure_ascii=False) + '\n'
 
 
 def task_of(config: ConfigDict) -> Task:

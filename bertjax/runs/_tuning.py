@@ -107,7 +107,8 @@ class Tuning:
     def fresh_state(self, seed: int) -> tuple[TrainState, list[str], list[str]]:
         """The state of step 0; what was drawn with `seed` because the source lacks it, and what of it has no use."""
         state = create_state(self.init, self.state, jax.random.key(seed))
-        imported = load_task_model(self.data.source, self.model, seed=seed)
+        labels = self.data.task.huggingface()[1].get('id2label')
+        imported = load_task_model(self.data.source, self.model, id2label=labels, seed=seed)
         return replace_params(state, imported.params, self.state), imported.missing, imported.unused
 
 

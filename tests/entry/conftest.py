@@ -4,7 +4,7 @@ import os
 import pathlib
 
 import pytest
-from running import RUN, Program
+from running import GLUE, RUN, TUNE, Program
 
 
 @pytest.fixture(scope='session')
@@ -43,5 +43,37 @@ def trained(program: Program, tmp_path_factory: pytest.TempPathFactory) -> pathl
     """The workdir of an uninterrupted run of 24 steps; do not write into it."""
     workdir = tmp_path_factory.mktemp('trained') / 'run'
     result = program.run(f'--workdir={workdir}', *RUN)
+    (workdir / 'stdout.txt').write_text(result.stdout, encoding='utf-8')
+    return workdir
+
+
+@pytest.fixture(scope='session')
+def rte(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A folder in GLUE's layout: RTE whose answer is one word of the first sentence."""
+    folder = tmp_path_factory.mktemp('glue') / 'RTE'
+    folder.mkdir()
+    words = ['river', 'stone', 'bird', 'old', 'runs', 'sings', 'falls', 'house', 'field', 'wind']
+    for name, count in (('train', 96), ('dev', 33), ('test', 20)):
+        lines = ['index\tsentence1\tsentence2' + ('' if name == 'test' else '\tlabel')]
+        for i in range(count):
+            yes = i * 7 % 3 > 0
+            rest = ' '.join(words[(i * 3 + j * j) % len(words)] for j in range(2 + i % 9))
+            label = '' if name == 'test' else '\tentailment' if yes else '\tnot_entailment'
+            lines.append(f'{i}\tthe {"green" if yes else "red"} {rest}\tthe light{label}')
+        (folder / f'{name}.tsv').write_text('\n'.join(lines) + '\n', encoding='utf-8')
+    return folder
+
+
+@pytest.fixture(scope='session')
+def tune(trained: pathlib.Path, rte: pathlib.Path) -> tuple[str, ...]:
+    """Arguments of a short fine-tuning on `rte`, from the encoder of `trained`."""
+    return (*TUNE, f'--config.init={trained}', f'--config.data={rte}')
+
+
+@pytest.fixture(scope='session')
+def tuned(program: Program, tune: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The workdir of an uninterrupted fine-tuning; do not write into it."""
+    workdir = tmp_path_factory.mktemp('tuned') / 'run'
+    result = program.run(f'--workdir={workdir}', *tune, **GLUE)
     (workdir / 'stdout.txt').write_text(result.stdout, encoding='utf-8')
     return workdir

@@ -24,6 +24,17 @@ SMALL = (
 # The run that the resume tests interrupt: 24 steps, a checkpoint every 4, an evaluation every 8.
 RUN = ('--config.steps=24', '--config.checkpoint_every=4', '--config.eval_every=8', '--config.checkpoint_keep=2')
 
+# A fine-tuning of 18 steps, three epochs, with a checkpoint and an evaluation after each.
+TUNE = (
+    '--config.seq_len=24',
+    '--config.shapes=2',
+    '--config.batch_size=16',
+    '--config.learning_rate=3e-3',
+    '--config.log_every=3',
+    '--config.checkpoint_keep=2',
+)
+GLUE = {'recipe': 'configs/glue.py:rte', 'small': False}
+
 
 @dataclasses.dataclass(frozen=True)
 class Program:
@@ -34,16 +45,19 @@ class Program:
     environment: dict[str, str]
 
     def command(self, *arguments: str, recipe: str = 'configs/pretrain_tiny.py', small: bool = True) -> list[str]:
-        """The command line; later arguments win over the small sizes."""
-        config = [f'--config={recipe}', f'--config.corpus={self.corpus}'] if recipe else []
+        """The command line; later arguments win over the small sizes, which are those of a pre-training."""
+        config = [f'--config={recipe}'] if recipe else []
+        if recipe.startswith(('configs/pretrain', 'configs/roberta')):
+            config.append(f'--config.corpus={self.corpus}')
         return [sys.executable, '-m', 'bertjax.main', *config, *(SMALL if small else ()), *arguments]
 
-    def start(self, *arguments: str, **options) -> subprocess.Popen:
+    def start(self, *arguments: str, stdin: object = None, **options) -> subprocess.Popen:
         """Starts it and returns at once."""
         return subprocess.Popen(
             self.command(*arguments, **options),
             cwd=self.repository,
             env=self.environment,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

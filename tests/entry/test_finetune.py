@@ -1,0 +1,188 @@
+"""run=finetune, evaluate and predict, as a user starts them."""
+
+import json
+import pathlib
+import shutil
+import signal
+import subprocess
+import time
+import zipfile
+
+import numpy as np
+import pytest
+from running import GLUE, Program, rows
+
+
+def results(workdir: pathlib.Path) -> dict:
+    return json.loads((workdir / 'results.json').read_text(encoding='utf-8'))
+
+
+def copied(workdir: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
+    shutil.copytree(workdir, target, dirs_exist_ok=True)
+    return target
+
+
+def test_it_learns_and_says_what_it_did(tuned: pathlib.Path):
+    found = results(tuned)
+    assert found['score'] == 'accuracy' and found['splits']['dev']['accuracy'] > 0.9 and not found['collapsed']
+    out = (tuned / 'stdout.txt').read_text(encoding='utf-8')
+    assert '96 training records' in out and '2 padded lengths: ' in out and 'freshly drawn: head/bias' in out
+    evaluated = rows(tuned / 'metrics.jsonl', 'dev')
+    assert [row['step'] for row in evaluated] == [0, 6, 12, 18]
+    assert evaluated[-1]['accuracy'] == found['splits']['dev']['accuracy']
+    trained = rows(tuned / 'metrics.jsonl', 'train')
+    assert [row['step'] for row in trained] == [3, 6, 9, 12, 15, 18] and trained[-1]['loss'] < trained[0]['loss'] / 2
+    used = [(line['first'], line['count']) for line in rows(tuned / 'ledger.jsonl')]
+    assert used == [(16 * i, 16) for i in range(18)]
+
+
+def test_transformers_gives_the_same_answers(tuned: pathlib.Path, rte: pathlib.Path):
+    """From the export alone: the labels by name, and the probabilities that predictions/dev.jsonl has."""
+    transformers, torch = pytest.importorskip('transformers'), pytest.importorskip('torch')
+    model, info = transformers.BertForSequenceClassification.from_pretrained(
+        tuned / 'export' / 'hf', output_loading_info=True
+    )
+    assert not info['missing_keys'] and not info['unexpected_keys']
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tuned / 'export' / 'hf')
+    table = [line.split('\t') for line in (rte / 'dev.tsv').read_text(encoding='utf-8').splitlines()[1:]]
+    said = rows(tuned / 'predictions' / 'dev.jsonl')
+    assert len(table) == len(said)
+    inputs = tokenizer([r[1] for r in table], [r[2] for r in table], padding=True, return_tensors='pt')
+    with torch.no_grad():
+        shares = model.eval()(**inputs).logits.softmax(-1).numpy()
+    for row, theirs in zip(said, shares, strict=True):
+        assert row['label'] == model.config.id2label[int(theirs.argmax())]
+        ours = [row['probabilities'][model.config.id2label[i]] for i in range(2)]
+        np.testing.assert_allclose(ours, theirs, atol=2e-5)
+
+
+def _wait_for_step(process: subprocess.Popen, workdir: pathlib.Path, step: int) -> None:
+    ledger = workdir / 'ledger.jsonl'
+    while process.poll() is None and not (ledger.exists() and ledger.read_bytes().count(b'\n') >= step):
+        time.sleep(0.01)
+
+
+def same_run(a: pathlib.Path, b: pathlib.Path) -> None:
+    for name in ('ledger.jsonl', 'export/hf/model.safetensors', 'config.json', 'results.json', 'predictions/dev.jsonl'):
+        assert (a / name).read_bytes() == (b / name).read_bytes(), name
+    assert rows(a / 'metrics.jsonl', 'dev') == rows(b / 'metrics.jsonl', 'dev')
+
+
+def test_killed_it_continues_to_the_same_bits(program: Program, tune, tuned: pathlib.Path, tmp_path: pathlib.Path):
+    for step in (2, 9):
+        process = program.start(f'--workdir={tmp_path}', *tune, **GLUE)
+        _wait_for_step(process, tmp_path, step)
+        process.kill()
+        process.communicate()
+    program.run(f'--workdir={tmp_path}', *tune, **GLUE)
+    same_run(tmp_path, tuned)
+
+
+def test_asked_to_stop_it_saves(program: Program, tune, tuned: pathlib.Path, tmp_path: pathlib.Path):
+    process = program.start(f'--workdir={tmp_path}', *tune, **GLUE)
+    _wait_for_step(process, tmp_path, 1)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 75 and 'Traceback' not in err
+    assert 'continuing at step' in program.run(f'--workdir={tmp_path}', *tune, **GLUE).stdout
+    same_run(tmp_path, tuned)
+
+
+def test_steps_that_are_not_finite_stop_it(program: Program, tune, tmp_path: pathlib.Path):
+    changes = ('--config.learning_rate=1e38', '--config.optimizer.clip_norm=0.0')
+    result = program.run(f'--workdir={tmp_path}', *tune, *changes, status=3, **GLUE)
+    assert 'learning rate' in result.stderr and 'Traceback' not in result.stderr
+
+
+def test_evaluate_gives_the_figures_of_the_end(program: Program, tune, tuned: pathlib.Path, tmp_path: pathlib.Path):
+    """From the workdir, and of the exported model from anywhere; in other batches."""
+    ask = ('--config.run=evaluate', '--config.eval_batch_size=5')
+    own = copied(tuned, tmp_path / 'own')
+    (own / 'results.json').unlink()
+    program.run(f'--workdir={own}', *ask, **GLUE)
+    assert results(own)['splits'] == results(tuned)['splits']
+    data = next(argument for argument in tune if '.data=' in argument)
+    other = ('--config.seq_len=24', data, f'--config.init={tuned / "export" / "hf"}')
+    program.run(f'--workdir={tmp_path / "other"}', *ask, *other, **GLUE)
+    assert results(tmp_path / 'other')['splits'] == results(tuned)['splits']
+
+
+def test_predict_writes_what_the_server_takes(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
+    own = copied(tuned, tmp_path / 'own')
+    program.run(f'--workdir={own}', '--config.run=predict', '--config.split=test', **GLUE)
+    lines = (own / 'predictions' / 'test' / 'RTE.tsv').read_text(encoding='utf-8').splitlines()
+    assert lines[0] == 'index\tprediction' and len(lines) == 21
+    assert {line.split('\t')[1] for line in lines[1:]} == {'entailment', 'not_entailment'}
+    with zipfile.ZipFile(own / 'predictions' / 'test.zip') as archive:
+        assert archive.read('RTE.tsv').decode().splitlines() == lines
+    assert len(rows(own / 'predictions' / 'test.jsonl')) == 20
+
+
+def test_predict_reads_standard_input(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
+    own = copied(tuned, tmp_path / 'own')
+    process = program.start(
+        f'--workdir={own}', '--config.run=predict', '--config.input=-', stdin=subprocess.PIPE, **GLUE
+    )
+    out, err = process.communicate('the green river stone\tthe light\nthe red river\tthe light\n', timeout=300)
+    assert process.returncode == 0, err
+    found = [json.loads(line) for line in out.splitlines()]
+    assert [row['label'] for row in found] == ['entailment', 'not_entailment']
+    assert all(sum(row['probabilities'].values()) == pytest.approx(1) for row in found)
+
+
+def test_export_anew(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
+    own = copied(tuned, tmp_path / 'own')
+    shutil.rmtree(own / 'export')
+    program.run(f'--workdir={own}', '--config.run=export', **GLUE)
+    for name in ('model.safetensors', 'config.json', 'task.json'):
+        assert (own / 'export/hf' / name).read_bytes() == (tuned / 'export/hf' / name).read_bytes(), name
+
+
+def test_only_the_head_is_trained(program: Program, tune, trained: pathlib.Path, tmp_path: pathlib.Path):
+    safetensors = pytest.importorskip('safetensors.numpy')
+    program.run(f'--workdir={tmp_path}', *tune, '--config.train=head', '--config.steps=6', **GLUE)
+    before = safetensors.load_file(trained / 'export/hf/model.safetensors')
+    after = safetensors.load_file(tmp_path / 'export/hf/model.safetensors')
+    moved = {name for name in before if name in after and (before[name] != after[name]).any()}
+    assert moved == {'bert.pooler.dense.weight', 'bert.pooler.dense.bias'}
+
+
+MISTAKES = {
+    'no init': (('--config.init=',), 'config.init'),
+    'init is nothing': (('--config.init=nowhere',), 'nowhere'),
+    'no data': (('--config.data=nowhere',), 'nowhere'),
+    'train': (('--config.train=lats_2',), "'last_K'"),
+    'too many blocks': (('--config.train=last_9',), 'from 1 to 2'),
+    'too long': (('--config.seq_len=4096',), 'config.seq_len'),
+    'rate': (('--config.learning_rate=0',), 'config.learning_rate'),
+    'select': (('--config.select=bset',), "'last' or 'best'"),
+    'parts': (('--config.accumulate=3',), 'a divisor of batch_size'),
+    'sweep': (("--config.sweep.learning_rate=('a',)",), 'config.sweep.learning_rate'),
+    'key': (('--config.lerning_rate=1',), 'config.learning_rate'),
+    'layer decay': (('--config.layer_decay=2.0',), 'config.layer_decay'),
+}
+
+
+@pytest.mark.parametrize('name', MISTAKES)
+def test_mistakes_cost_no_compute(program: Program, tune, tmp_path: pathlib.Path, name: str):
+    changes, named = MISTAKES[name]
+    assert named in program.error(f'--workdir={tmp_path}', *tune, *changes, **GLUE)
+    assert not (tmp_path / 'checkpoints').exists()
+
+
+def test_wrong_task_and_wrong_rows(program: Program, tune, rte: pathlib.Path, tmp_path: pathlib.Path):
+    assert 'did you mean' in program.error(f'--workdir={tmp_path}', *tune, recipe='configs/glue.py:rtee', small=False)
+    (tmp_path / 'RTE').mkdir()
+    for path in rte.iterdir():
+        shutil.copy(path, tmp_path / 'RTE')
+    with (tmp_path / 'RTE' / 'train.tsv').open('a', encoding='utf-8') as file:
+        file.write('96\tthe red\tthe light\tmaybe\n')
+    line = program.error(f'--workdir={tmp_path / "w"}', *tune, f'--config.data={tmp_path / "RTE"}', **GLUE)
+    assert 'train.tsv:98' in line and 'maybe' in line
+
+
+def test_verbs_of_a_model_that_is_not_there(program: Program, tune, tmp_path: pathlib.Path, trained: pathlib.Path):
+    for verb in ('evaluate', 'predict'):
+        assert 'no model' in program.error(f'--workdir={tmp_path}', f'--config.run={verb}', **GLUE)
+    line = program.error(f'--workdir={tmp_path}', '--config.run=evaluate', *tune, **GLUE)
+    assert 'head/' in line and 'tuned' in line  # a pre-trained model has no head for RTE

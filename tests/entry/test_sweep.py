@@ -1,0 +1,72 @@
+"""config.sweep: cells, resume, runs trained together."""
+
+import json
+import pathlib
+import shutil
+import statistics
+
+import pytest
+from running import GLUE, Program, rows
+
+SWEEP = ('--config.sweep.learning_rate=(3e-3,1e-5)', '--config.sweep.seeds=(0,1)', '--config.sweep.together=4')
+
+
+def cells(workdir: pathlib.Path) -> dict[str, dict]:
+    return {path.parent.name: json.loads(path.read_text()) for path in workdir.glob('cells/*/results.json')}
+
+
+@pytest.fixture(scope='module')
+def swept(program: Program, tune, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    workdir = tmp_path_factory.mktemp('swept') / 'run'
+    result = program.run(f'--workdir={workdir}', *tune, *SWEEP, **GLUE)
+    (workdir / 'stdout.txt').write_text(result.stdout, encoding='utf-8')
+    return workdir
+
+
+def test_the_table_is_of_the_cells(swept: pathlib.Path):
+    found = cells(swept)
+    assert len(found) == 4
+    summary = json.loads((swept / 'sweep.json').read_text())
+    assert [line['learning_rate'] for line in summary['settings']] == [1e-5, 3e-3]
+    for line in summary['settings']:
+        mine = [c for c in found.values() if c['learning_rate'] == line['learning_rate']]
+        scores = [cell['splits']['dev']['accuracy'] for cell in mine]
+        assert line['runs'] == 2 and line['collapsed'] == sum(cell['collapsed'] for cell in mine)
+        assert (line['median'], line['mean']) == (statistics.median(scores), statistics.fmean(scores))
+        assert line['sd'] == statistics.stdev(scores) and line['best'] == max(scores)
+    best = found[summary['best']]['splits']['dev']['accuracy']
+    assert best == max(cell['splits']['dev']['accuracy'] for cell in found.values()) > 0.9
+    assert (swept / 'export/hf/model.safetensors').exists()
+    assert summary['best'] in (swept / 'stdout.txt').read_text()
+
+
+def test_a_cell_is_the_run_by_itself(swept: pathlib.Path, tuned: pathlib.Path):
+    """The same data, dropout and start: what a cell of four learned is what the run alone learned, but for rounding."""
+    (cell,) = [path for path in swept.glob('cells/*lr=0.003,seed=0')]
+    alone, among = (rows(folder / 'metrics.jsonl', 'train') for folder in (tuned, cell))
+    assert [row['step'] for row in among] == [row['step'] for row in alone]
+    assert [row['loss'] for row in among] == pytest.approx([row['loss'] for row in alone], rel=2e-3)
+    other = json.loads((tuned / 'results.json').read_text())['splits']['dev']
+    assert cells(swept)[cell.name]['splits']['dev'] == other
+
+
+def test_finished_cells_are_not_run_again(program: Program, tune, swept: pathlib.Path, tmp_path: pathlib.Path):
+    shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob('cells/*/results.json')}
+    (gone,) = tmp_path.glob('cells/*lr=0.003,seed=1')
+    shutil.rmtree(gone)
+    result = program.run(f'--workdir={tmp_path}', *tune, *SWEEP, '--config.sweep.together=1', **GLUE)
+    assert '4 runs, 3 of them finished already' in result.stdout
+    after = {path: path.stat().st_mtime_ns for path in tmp_path.glob('cells/*/results.json')}
+    assert all(after[path] == time for path, time in before.items() if path.parent != gone) and len(after) == 4
+    assert cells(tmp_path).keys() == cells(swept).keys()
+    line = program.error(f'--workdir={tmp_path}', *tune, *SWEEP, '--config.warmup_fraction=0.2', **GLUE)
+    assert 'config.warmup_fraction' in line and 'another --workdir' in line
+
+
+def test_the_best_model_can_be_asked(program: Program, swept: pathlib.Path, tmp_path: pathlib.Path):
+    shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
+    program.run(f'--workdir={tmp_path}', '--config.run=evaluate', **GLUE)
+    summary = json.loads((swept / 'sweep.json').read_text())
+    found = json.loads((tmp_path / 'results.json').read_text())['splits']
+    assert found == cells(swept)[summary['best']]['splits']
