@@ -99,13 +99,14 @@ def unknown_key_error(key: str, config: Any) -> UserError:
     known = flatten(config)
     branches = {path[:i] for path in known for i, letter in enumerate(path) if letter == '.'}
     mend = _suggestion(key, [*known, *branches])
+    page = 'docs/finetuning.md' if 'task' in config else 'docs/pretraining.md'
     return UserError(
         f'--config.{key}',
         'an unknown config key',
         'a key of this recipe',
         f'did you mean --config.{mend.removeprefix("did you mean ")}'
         if mend
-        else 'see docs/pretraining.md for all keys',
+        else f'see {page} for all keys',
     )
 
 

@@ -35,11 +35,17 @@ USAGE = """bertjax: pre-train BERT and take it to its tasks.
 First steps:
   python -m bertjax.main --config=configs/pretrain_tiny.py --workdir=out/tiny
   python -m bertjax.main --config=configs/pretrain_tiny.py --workdir=out/mine --config.corpus='texts/*.txt'
+  python -m bertjax.main --config=configs/glue.py:rte --workdir=out/rte --config.init=out/tiny
 
 The same command in the same workdir continues where it stopped. --helpfull lists every flag there is.
 """
 
 _CONFIG = config_flags.DEFINE_config_file('config', None, 'A recipe: FILE.py or FILE.py:ARGUMENT.', lock_config=True)
+# A key of the recipe -> the verbs that cannot do without, and a recipe that has it.
+NEEDS = {
+    'corpus': (('pretrain', 'vocab', 'corpus', 'compile'), 'configs/pretrain_base.py'),
+    'task': (('finetune', 'evaluate', 'predict'), 'configs/glue.py:rte'),
+}
 _WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run, made when absent.')
 
 
@@ -138,6 +144,10 @@ def main(argv: Sequence[str]) -> None:
         )
     if config.run not in verbs():
         raise UserError('config.run', repr(config.run), 'one of ' + ', '.join(verbs()), 'correct --config.run')
+    for key, (names, example) in NEEDS.items():
+        if config.run in names and key not in config:
+            mend = f'give a recipe such as {example}'
+            raise UserError(f'--config.run={config.run}', f'a recipe without config.{key}', 'one that has it', mend)
     importlib.import_module(f'bertjax.runs.{config.run}').run(config, workdir)
 
 

@@ -15,12 +15,12 @@ TRAIN, HELDOUT, REFERENCE = '#b8c4d6', '#1f4e9c', '#b2452b'
 
 
 def run(config: ConfigDict, workdir: str) -> None:
-    """Draws MLM loss and pair accuracy against the step, with the levels of a model that has learned nothing.
+    """Draws what was measured against the step: MLM loss and pair accuracy, with the levels of a model that has learned
+    nothing; of a fine-tuning the loss and the figures on dev.
 
     Raises:
       UserError: no metrics.jsonl or no row in it, or matplotlib is not installed.
     """
-    del config
     try:
         import matplotlib
     except ImportError:
@@ -30,7 +30,8 @@ def run(config: ConfigDict, workdir: str) -> None:
     folder = pathlib.Path(workdir)
     rows = _rows(folder / 'metrics.jsonl')
     path = folder / 'learning_curve.png'
-    _draw(rows, unigram_entropy(folder / 'store')).savefig(path, dpi=144)
+    figure = _draw_task(rows) if 'task' in config else _draw(rows, unigram_entropy(folder / 'store'))
+    figure.savefig(path, dpi=144)
     print(f'drawn: {path}')
 
 
@@ -78,11 +79,33 @@ def _draw(rows: list[dict[str, Any]], entropy: float | None) -> Any:
         _level(right, 0.5, 'chance')
         right.set(title='sentence pairs', ylabel='accuracy', xlabel='step')
         right.set_ylim(0.4, 1.0)
-    for axis in axes[0]:
+    _tidy(figure)
+    return figure
+
+
+def _draw_task(rows: list[dict[str, Any]]) -> Any:
+    """A matplotlib figure: the loss of training, and each figure on dev."""
+    from matplotlib import pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2))
+    _curves(left, rows, 'loss')
+    left.set(title='training', ylabel='loss', xlabel='step')
+    evaluated = [row for row in rows if row['split'] != 'train']
+    for name in [name for name in evaluated[-1] if name not in ('step', 'split', 'phase', 'examples')]:
+        points = [(row['step'], row[name]) for row in evaluated if row[name] is not None]
+        if points:
+            right.plot(*zip(*points, strict=True), 'o-', markersize=3.5, linewidth=1.4, label=name.replace('_', ' '))
+    right.set(title=evaluated[-1]['split'], xlabel='step')
+    right.legend(frameon=False)
+    _tidy(figure)
+    return figure
+
+
+def _tidy(figure: Any) -> None:
+    for axis in figure.axes:
         axis.spines[['top', 'right']].set_visible(False)
         axis.set_xlim(left=0)
     figure.tight_layout()
-    return figure
 
 
 def _curves(axis: Any, rows: list[dict[str, Any]], name: str) -> None:

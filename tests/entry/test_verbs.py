@@ -5,7 +5,7 @@ import pathlib
 import time
 
 import pytest
-from running import Program, rows
+from running import GLUE, Program, rows
 
 
 @pytest.fixture(scope='module')
@@ -71,6 +71,19 @@ def test_plot_draws_the_curve(program: Program, trained: pathlib.Path, tmp_path:
     program.run(f'--workdir={tmp_path}', '--config.run=plot')
     picture = (tmp_path / 'learning_curve.png').read_bytes()
     assert picture.startswith(b'\x89PNG') and len(picture) > 10_000
+
+
+def test_plot_draws_a_fine_tuning(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
+    pytest.importorskip('matplotlib', reason="needs the extra 'plot'")
+    (tmp_path / 'metrics.jsonl').write_bytes((tuned / 'metrics.jsonl').read_bytes())
+    program.run(f'--workdir={tmp_path}', '--config.run=plot', **GLUE)
+    picture = (tmp_path / 'learning_curve.png').read_bytes()
+    assert picture.startswith(b'\x89PNG') and len(picture) > 10_000
+
+
+def test_a_verb_with_the_wrong_kind_of_recipe(program: Program, tmp_path: pathlib.Path):
+    assert 'config.task' in program.error(f'--workdir={tmp_path}', '--config.run=finetune')
+    assert 'config.corpus' in program.error(f'--workdir={tmp_path}', '--config.run=corpus', **GLUE)
 
 
 def test_one_workdir_has_one_process(program: Program, tmp_path: pathlib.Path):
