@@ -64,9 +64,13 @@ def _finetune(config: ConfigDict, folder: pathlib.Path, data: TaskData, mesh: ja
             print(f'of no use here: {", ".join(unused)}')
         return state
 
+    def load(first: int) -> Loader:
+        # After a change of batch_size the position can lie inside a batch: the next whole one follows.
+        first = -(-first // config.batch_size) * config.batch_size
+        return Loader(examples, first=first, batch_size=config.batch_size, sharding=batch_sharding(mesh))
+
     def phases() -> list[Phase]:
         print(_description(tuning, train, total))
-        sharding = batch_sharding(tuning.mesh)
         return [
             Phase(
                 number=0,
@@ -74,7 +78,7 @@ def _finetune(config: ConfigDict, folder: pathlib.Path, data: TaskData, mesh: ja
                 last_step=total,
                 begin=lambda state: state,
                 compile=lambda: tuning.compile(examples, total),
-                load=lambda first: Loader(examples, first=first, batch_size=config.batch_size, sharding=sharding),
+                load=load,
                 evaluator=TaskEvaluator(tuning, data.split(data.evaluated[0])),
                 flops_per_sequence=_flops(tuning, examples),
             )
