@@ -29,14 +29,14 @@ class Example:
       second: the other text of a pair; None where the task has none.
       label: its name, or the score; None where it is not known.
       index: what the file calls the record; its number from 0 where the file says nothing.
-      where: 'file:line'. Not shown by repr: where a file lies does not change what is in it.
+      where: 'file:line'; no part of its repr and of what makes records equal: where a file lies changes nothing in it.
     """
 
     first: str
     second: str | None
     label: str | float | None
     index: str = ''
-    where: str = dataclasses.field(default='', repr=False)
+    where: str = dataclasses.field(default='', repr=False, compare=False)
 
 
 @dataclasses.dataclass(frozen=True)
