@@ -1,23 +1,40 @@
-"""Every shipped recipe builds, resolves, and trains one step at reduced width."""
+"""Every shipped recipe builds; those of pre-training train one step at reduced width, those of tasks make a model."""
 
+import dataclasses
+import importlib
 import importlib.util
 import itertools
 import pathlib
+import re
 
 import jax
 import numpy as np
 import pytest
 
+from bertjax.config import flatten
 from bertjax.errors import UserError
+from bertjax.model.config import BertConfig
 from bertjax.parallel.mesh import make_mesh
+from bertjax.recipe import finetuning_config
 from bertjax.runs import _settings as settings
+from bertjax.runs._cells import cells_of
+from bertjax.runs._task import check_numbers, task_of
 from bertjax.runs._training import build_training
+from bertjax.tasks.registry import KINDS
 
 CONFIGS = sorted((pathlib.Path(__file__).parent.parent / 'configs').glob('*.py'))
 ARGUMENTS = {
     'pretrain_base': ['', 'no_nsp', 'ltr', 'ltr,bilstm', 'masking=0/20/80', 'size=l6_d768_h3', 'cased'],
-}
-RECIPES = [(path, argument) for path in CONFIGS for argument in ARGUMENTS.get(path.stem, [''])]
+    'glue': ['', 'cola', 'sst2', 'mrpc,grid', 'stsb', 'qqp', 'mnli,seq=256', 'qnli', 'rte,grid,seeds=5', 'wnli'],
+    'squad': ['', 'v1', 'v2'],
+    'ner': [
+        '', 'context', 'plain', 'features=embeddings', 'features=second_to_last', 'features=last',
+        'features=sum_last_four,units=384', 'features=concat_last_four,context', 'features=sum_all,units=0',
+    ],
+    'swag': ['', 'codah', 'jsonl'],
+    'classify': ['', 'regression', 'long=truncate', 'long=head_tail', 'long=windows,seq=512'],
+    'sick': ['e', 'r'],
+}  # fmt: skip
 
 
 def load(path: pathlib.Path, argument: str):
@@ -27,7 +44,14 @@ def load(path: pathlib.Path, argument: str):
     return module.get_config(argument) if argument else module.get_config()
 
 
-@pytest.mark.parametrize(('path', 'argument'), RECIPES, ids=lambda value: getattr(value, 'stem', value))
+TASKS = [path for path in CONFIGS if 'task' in load(path, '')]
+CASES = {path: [(path, argument) for argument in ARGUMENTS.get(path.stem, [''])] for path in CONFIGS}
+NAME = {'ids': lambda value: getattr(value, 'stem', value)}
+PRETRAINING_CASES = [case for path, cases in CASES.items() if path not in TASKS for case in cases]
+TASK_CASES = [case for path in TASKS for case in CASES[path]]
+
+
+@pytest.mark.parametrize(('path', 'argument'), PRETRAINING_CASES, **NAME)
 def test_recipe_resolves_and_takes_a_step(path: pathlib.Path, argument: str):
     config = load(path, argument)
     settings.model_config(config, config.vocab.size)  # at full size: only described
@@ -79,3 +103,76 @@ def test_lamb_phases_are_the_published_ones():
         (7038, 65536, 128, 6e-3),
         (1563, 32768, 512, 4e-3),
     ]
+
+
+# What each kind of task takes from its training data.
+LEARNED = {'tagging': {'labels': ['O', 'B-x', 'I-x'], 'scheme': ''}, 'classification': {'labels': ['no', 'yes']}}
+
+
+@pytest.mark.parametrize(('path', 'argument'), TASK_CASES, **NAME)
+def test_task_recipe_makes_a_model(path: pathlib.Path, argument: str):
+    config = load(path, argument)
+    assert config.run == 'finetune'
+    check_numbers(config)
+    assert all(cell.learning_rate > 0 for cell in cells_of(config))
+    task = task_of(config)
+    task.restore(LEARNED.get(config.task.kind, task.learned()))
+    encoder = BertConfig(vocab_size=100, num_layers=4, width=16, num_heads=2, mlp_dim=32, max_positions=config.seq_len)
+    shape = (2, 4, config.seq_len) if config.task.kind == 'multiple_choice' else (2, config.seq_len)
+    ids = [jax.ShapeDtypeStruct(shape, np.int32)] * len(task.objective.inputs)
+    model = task.model(encoder)
+    outputs, _ = jax.eval_shape(
+        lambda *inputs: model.init_with_output(jax.random.key(0), *inputs, deterministic=True), *ids
+    )
+    assert all(x.dtype == np.float32 and x.shape[0] == 2 for x in outputs.values())
+
+
+def options_of(kind: str) -> set[str]:
+    module, name = KINDS[kind]
+    fields = dataclasses.fields(getattr(importlib.import_module(module), name))
+    return {f'task.{field.name}' for field in fields} - {'task.data', 'task.seq_len'}
+
+
+@pytest.mark.parametrize('path', TASKS, ids=lambda path: path.stem)
+def test_task_recipe_has_every_key(path: pathlib.Path):
+    """Those of the base, and the options of its kind, so that all can be set on the command line."""
+    config = load(path, '')
+    base = {key for key in flatten(finetuning_config('')) if not key.startswith('task.')}
+    own = set(flatten(config)) - base - {'task.kind'}
+    assert set(flatten(config)) >= base
+    options = options_of(config.task.kind)
+    assert own <= options if path.stem == 'sick' else own == options  # a data set of one layout, of short texts
+
+
+@pytest.mark.parametrize('path', TASKS, ids=lambda path: path.stem)
+def test_every_argument_of_the_docstring_is_tried(path: pathlib.Path):
+    """The first cells of its table of arguments, and what follows the colon in its commands."""
+    text = path.read_text(encoding='utf-8').split('"""')[1]
+    table = re.search(r'^\| argument.*?(?=\n\n)', text, re.MULTILINE | re.DOTALL)
+    cells = re.findall(r'^\| (\w+)(?:=\w+)? +\|', table.group(), re.MULTILINE) if table else []
+    written = re.findall(rf'(?:configs/{path.name}| or |[ (]):([\w=,]+)', text)
+    named = {item.split('=')[0] for text in (*cells, *written) for item in text.split(',')} - {'argument', 'NAME'}
+    tried = {item.split('=')[0] for argument in ARGUMENTS[path.stem] for item in argument.split(',')}
+    assert named and named <= tried, named - tried
+
+
+def test_task_recipes_say_what_the_paper_says():
+    glue, squad, ner, swag, _, sick = (next(p for p in TASKS if p.stem == name) for name in (
+        'glue', 'squad', 'ner', 'swag', 'classify', 'sick'
+    ))  # fmt: skip
+    grid = cells_of(load(glue, 'rte,grid'))
+    assert {cell.learning_rate for cell in grid} == {5e-5, 4e-5, 3e-5, 2e-5}
+    assert {cell.batch_size for cell in grid} == {16, 32} and {cell.epochs for cell in grid} == {3.0} and len(grid) == 8
+    assert len(cells_of(load(glue, 'rte,grid,seeds=5'))) == 40 and not cells_of(load(glue, 'rte'))
+    rates = [(c.task.version, c.learning_rate, c.batch_size, c.epochs) for c in (load(squad, 'v1'), load(squad, 'v2'))]
+    assert rates == [('1.1', 5e-5, 32, 3.0), ('2.0', 5e-5, 48, 2.0)]
+    features = load(ner, 'features=concat_last_four')
+    assert (features.train, features.export, features.task.bilstm_units) == ('head', False, 768)
+    assert features.task.frozen and features.task.layers == 'concat_last_four' and not load(ner, '').task.bilstm_units
+    assert (load(swag, '').learning_rate, load(swag, '').batch_size, load(swag, '').epochs) == (2e-5, 16, 3.0)
+    assert load(sick, 'r').task.regression and not load(sick, 'e').task.regression
+    for path, argument in ((squad, 'v3'), (ner, 'features=first'), (swag, 'race'), (sick, 'x'), (glue, 'seed=3')):
+        with pytest.raises(UserError):
+            load(path, argument)
+    with pytest.raises(UserError, match='rtee'):
+        task_of(load(glue, 'rtee'))
