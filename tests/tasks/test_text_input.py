@@ -1,0 +1,67 @@
+"""Texts of a user's own, in whatever form they come."""
+
+import io
+
+import numpy as np
+import pytest
+from text_world import learned
+
+from bertjax.errors import UserError
+from bertjax.tasks.classification import ClassificationTask
+from bertjax.tasks.text_task import Example, Scores
+
+INPUTS = {
+    'JSON lines': ('x.jsonl', '{"text": "a b", "label": "spam"}\n{"text": "c"}\n'),
+    'JSON lines from a pipe': ('standard input', '{"text": "a b"}\n{"text": "c", "id": 3}\n'),
+    'TSV': ('x.tsv', 'label\ttext\nspam\ta b\n\tc\n'),
+    'TSV from a pipe': ('standard input', '\ufeffid\ttext\r\n1\ta b\r\n2\tc\r\n'),
+    'CSV': ('x.csv', 'text\n"a b"\nc\n'),
+    'CSV from a pipe': ('standard input', 'text,more\n"a b",x\nc,y\n'),
+    'lines': ('x.txt', 'a b\nc\n\n'),
+    'lines without end': ('standard input', 'a b\nc'),
+}
+
+
+@pytest.mark.parametrize('name', INPUTS)
+def test_texts_of_ones_own(mails, name: str, tokenizer, capsys):
+    where, text = INPUTS[name]
+    task = learned(mails)
+    records = task.parse(io.StringIO(text), where)
+    assert records == [Example('a b', None, None), Example('c', None, None)]
+    assert f'{where}: read as {"a text a line" if name[:5] == "lines" else ""}' in capsys.readouterr().out
+    assert records[1].where.startswith(where)
+    features = task.features(records, tokenizer, training=False)
+    assert 'labels' not in features.row and len(features) == 2
+    rows = list(task.rows(records, [Scores(np.array([0.0, 1.0]))] * 2))
+    assert 'true' not in rows[0]
+
+
+def test_pairs_of_ones_own(tmp_path):
+    task = ClassificationTask(str(tmp_path), 32, text_a='q', text_b='p', labels=('x', 'y'))
+    plain = task.parse(io.StringIO('a b\tc\nd\te, f\n'), 'standard input')
+    named = task.parse(io.StringIO('p,n,q\nc,1,a b\n"e, f",2,d\n'), 'standard input')
+    assert plain == named == [Example('a b', 'c', None), Example('d', 'e, f', None)]
+
+
+@pytest.mark.parametrize(
+    ('where', 'text', 'place', 'said'),
+    [
+        ('-', '', '-', 'no text'),
+        ('-', '\n\n', '-', 'no text'),
+        ('-', 'a\n\nb\n', '-:2', 'a blank line'),
+        ('-', 'a\nb\tc\n', '-:2', '1 tabs'),
+        ('x.csv', 'txt\na\n', 'x.csv:1', "'txt'"),
+        ('x.jsonl', '{"text": "a"}\n{}\n', 'x.jsonl:2', 'the fields none'),
+        ('x.jsonl', '{"text": null}\n', 'x.jsonl:1', 'no text'),
+    ],
+)
+def test_wrong_texts_of_ones_own(mails, where: str, text: str, place: str, said: str):
+    with pytest.raises(UserError) as caught:
+        learned(mails).parse(io.StringIO(text), where)
+    assert caught.value.where == place and said in caught.value.found
+
+
+def test_bytes_of_ones_own_that_are_no_utf8(mails):
+    file = io.TextIOWrapper(io.BytesIO(b'a\n\xe9t\xe9\n'), encoding='utf-8')
+    with pytest.raises(UserError, match='0xe9'):
+        learned(mails).parse(file, 'x.txt')

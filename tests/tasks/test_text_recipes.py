@@ -1,0 +1,88 @@
+"""The recipes for texts, each with data in the layout that its docstring names."""
+
+import importlib.util
+import pathlib
+
+import numpy as np
+import pytest
+from text_world import MAILS, learned
+
+from bertjax.tasks.registry import build_task
+from bertjax.text.tokenizer import load_tokenizer
+
+SICK = """pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\r
+1\tA group of "kids is playing\tA group of boys\t4.5\tNEUTRAL\r
+2\tNobody\tSomebody sings\t1\tCONTRADICTION\r
+3\tA man, singing\tA man sings\t4.9\tENTAILMENT\r
+"""
+
+
+def recipe(repository: pathlib.Path, name: str, argument: str):
+    spec = importlib.util.spec_from_file_location(name, repository / 'configs' / f'{name}.py')
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.get_config(argument)
+
+
+def task_of(config, data):
+    options = {name: value for name, value in config.task.items() if name != 'kind'}
+    return build_task(config.task.kind, data=str(data), seq_len=config.seq_len, **options)
+
+
+@pytest.mark.parametrize('part', ['e', 'r'])
+def test_sick(tmp_path, repository, part: str):
+    for name in ('train', 'trial', 'test_annotated'):
+        (tmp_path / f'SICK_{name}.txt').write_bytes(SICK.encode())
+    task = task_of(recipe(repository, 'sick', part), tmp_path)
+    assert list(task.splits()) == ['train', 'dev', 'test']
+    task.learn(task.records('train'))
+    found = [(r.first, r.second, r.label) for r in task.records('dev')]
+    labels = ['NEUTRAL', 'CONTRADICTION', 'ENTAILMENT'] if part == 'e' else [4.5, 1.0, 4.9]
+    assert [label for *_, label in found] == labels
+    assert found[0][:2] == ('A group of "kids is playing', 'A group of boys')
+    assert task.score == ('accuracy' if part == 'e' else 'pearson')
+
+
+def test_recipes_of_glue_and_classify(repository, mails):
+    config = recipe(repository, 'glue', 'stsb,grid,seq=64,seeds=3')
+    task = task_of(config, mails)
+    assert (task.name, task.score, task.seq_len) == ('STS-B', 'spearman', 64)
+    assert config.sweep.learning_rate == (5e-5, 4e-5, 3e-5, 2e-5) and config.sweep.batch_size == (16, 32)
+    assert config.sweep.epochs == (3.0,) and config.sweep.seeds == (0, 1, 2)
+    assert recipe(repository, 'glue', '').sweep.seeds == ()
+    assert task_of(recipe(repository, 'classify', 'windows,seq=512'), mails).long == 'windows'
+    assert task_of(recipe(repository, 'classify', 'regression'), mails).score == 'spearman'
+
+
+def test_the_ten_lines_of_the_docstring_work(repository, tmp_path):
+    spec = importlib.util.spec_from_file_location('classify', repository / 'configs' / 'classify.py')
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    lines = module.__doc__.split('\n')
+    start = next(i for i, line in enumerate(lines) if line.strip().startswith('from bertjax'))
+    end = next(i for i, line in enumerate(lines) if line.strip() == 'return config')
+    code = '\n'.join(line[4:] for line in lines[start : end + 1])
+    assert len([line for line in code.split('\n') if line]) <= 10
+    space: dict = {}
+    exec(code, space)
+    (tmp_path / 'mails.tsv').write_text(''.join(f'{y}\t{mail} {i}\n' for mail, y in MAILS for i in range(20)))
+    config = space['get_config']()
+    task = task_of(config, tmp_path / config.data)
+    task.learn(task.records('train'))
+    assert task.score == 'f1' and task.labels == ['ham', 'spam'] and task.records('dev')
+
+
+def test_chemprot_and_pubmedqa(shared, capsys):
+    task = learned(shared / 'domain' / 'chemprot')
+    assert [len(task.records(split)) for split in task.splits()] == [4169, 2427, 3469]
+    assert len(task.labels) == 13 and "only 4 of 4,169 are 'AGONIST-INHIBITOR'" in capsys.readouterr().out
+    path = shared / 'domain' / 'pubmedqa_ori_pqal.json'
+    task = learned(path, text_a='QUESTION', text_b='CONTEXTS', label='final_decision', long='windows', seq_len=128)
+    assert task.labels == ['maybe', 'no', 'yes']
+    assert len(task.records('train')) + len(task.records('dev')) == 1000
+    assert "['21645374']" in task.records('train')[0].where or "['21645374']" in task.records('dev')[0].where
+    tokenizer = load_tokenizer(shared / 'vocab' / 'bert-base-uncased-vocab.txt')
+    features = task.features(task.records('dev'), tokenizer, training=True)
+    assert features.lengths.max() == 128 and len(features) > 2 * len(task.records('dev'))
+    totals = np.bincount(features.record, features.row['weights'])
+    np.testing.assert_allclose(totals, 1, rtol=1e-5)
