@@ -3,7 +3,7 @@
 import json
 import pathlib
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -90,9 +90,8 @@ def write_predictions(
     folder: pathlib.Path, task: Task, name: str, split: Split, predictions: Sequence[Any]
 ) -> list[pathlib.Path]:
     """FOLDER/SPLIT.jsonl with a line a record; the benchmark's own files in FOLDER/SPLIT/ and, zipped, SPLIT.zip."""
-    lines = [json.dumps(row, ensure_ascii=False) + '\n' for row in task.rows(split.records, predictions)]
     written = [folder / f'{name}.jsonl']
-    write_atomic(written[0], ''.join(lines))
+    write_atomic(written[0], json_lines(task.rows(split.records, predictions)))
     official = task.official_files(name, split.records, predictions)
     for file, text in official.items():
         written.append(folder / name / file)
@@ -101,6 +100,11 @@ def write_predictions(
         written.append(folder / f'{name}.zip')
         write_zip(written[-1], official)
     return written
+
+
+def json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    """A line a row."""
+    return ''.join(json.dumps(row, ensure_ascii=False) + '\n' for row in rows)
 
 
 def write_zip(path: pathlib.Path, files: Mapping[str, str]) -> None:

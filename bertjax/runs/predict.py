@@ -1,15 +1,14 @@
 """run=predict: what a tuned model says of a split, of a file, or of standard input."""
 
 import contextlib
-import json
 import pathlib
 import sys
 
 from ml_collections import ConfigDict
 
 from bertjax.errors import UserError
-from bertjax.files import exclusive, write_atomic
-from bertjax.runs._results import write_predictions
+from bertjax.files import exclusive
+from bertjax.runs._results import json_lines, write_predictions
 from bertjax.runs._task import Split, TaskData
 from bertjax.runs._tuned import config_of_run, load_tuned
 from bertjax.runs._tuning import TaskEvaluator
@@ -19,8 +18,8 @@ def run(config: ConfigDict, workdir: str) -> None:
     """Predicts.
 
     With config.input a file, a JSON object a record goes to WORKDIR/predictions/NAME.jsonl; with '-' from standard
-    input to standard output. Without it, config.split ('test', or several: 'test,test_mismatched') is predicted, and
-    the benchmark's own files are written beside, zipped too.
+    input to standard output. Without it, config.split ('test', or several: 'test,test_mismatched') is predicted. Files
+    of a benchmark's or of the input's own form are written beside, zipped too.
 
     Raises:
       UserError: no model, no such file or split, or a malformed record.
@@ -50,14 +49,13 @@ def _predict_input(config: ConfigDict, folder: pathlib.Path) -> None:
         tuning, params, splits = load_tuned(config, folder, lambda data: {'': _input(data, config.input)})
         split = splits['']
         predictions = TaskEvaluator(tuning, split).predictions(params)
-    rows = tuning.data.task.rows(split.records, predictions)
-    text = ''.join(json.dumps(row, ensure_ascii=False) + '\n' for row in rows)
+    task = tuning.data.task
     if piped:
-        sys.stdout.write(text)
+        sys.stdout.write(json_lines(task.rows(split.records, predictions)))
         return
-    target = folder / 'predictions' / f'{pathlib.Path(config.input).stem}.jsonl'
-    write_atomic(target, text)
-    print(f'{len(split.records):,} predictions: {target}')
+    name = pathlib.Path(config.input).stem
+    for path in write_predictions(folder / 'predictions', task, name, split, predictions):
+        print(path)
 
 
 def _input(data: TaskData, path: str) -> Split:

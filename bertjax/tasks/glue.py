@@ -240,7 +240,7 @@ class GlueTask(TextTask):
 
     def official_files(self, split: str, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, str]:
         """The server's file of a split that it judges: index and prediction, in the words of the task's files."""
-        if split not in self._rows or not self._rows[split].splits[split].server:
+        if split not in self._rows or not self._rows[split].splits[split].server or not records[0].index:
             return {}
         lines = ['index\tprediction\n']
         # tensorflow-datasets gives the records in another order than the server's.
