@@ -1,0 +1,236 @@
+"""Each kind of task once, from its files to its figures, predictions and export, as a user starts it."""
+
+import csv
+import json
+import pathlib
+from collections.abc import Sequence
+
+import pytest
+from running import Program, rows
+
+# Two epochs of three batches: enough to go the whole way, too few to learn much.
+SHORT = (
+    '--config.seq_len=32',
+    '--config.shapes=2',
+    '--config.batch_size=8',
+    '--config.steps=6',
+    '--config.learning_rate=1e-3',
+    '--config.log_every=2',
+)
+COLORS = ('red', 'green', 'old', 'light', 'slow')
+PLACES = ('river', 'field', 'house', 'stone', 'wind')
+
+
+def finetune(program: Program, recipe: str, trained: pathlib.Path, data: pathlib.Path, *changes: str) -> pathlib.Path:
+    workdir = data.parent / 'run'
+    given = (f'--workdir={workdir}', f'--config.init={trained}', f'--config.data={data}', *SHORT)
+    result = program.run(*given, *changes, recipe=recipe, small=False)
+    (workdir / 'stdout.txt').write_text(result.stdout, encoding='utf-8')
+    return workdir
+
+
+def folder(path: pathlib.Path) -> pathlib.Path:
+    data = path / 'data'
+    data.mkdir()
+    return data
+
+
+def results(workdir: pathlib.Path) -> dict:
+    return json.loads((workdir / 'results.json').read_text(encoding='utf-8'))
+
+
+def official(workdir: pathlib.Path, name: str):
+    return json.loads((workdir / 'predictions' / 'dev' / name).read_text(encoding='utf-8'))
+
+
+def loads_whole(workdir: pathlib.Path, name: str):
+    """The export as a model of this class of transformers, which finds every tensor and leaves none over."""
+    transformers = pytest.importorskip('transformers')
+    path = workdir / 'export' / 'hf'
+    model, info = getattr(transformers, name).from_pretrained(path, output_loading_info=True)
+    assert not info['missing_keys'] and not info['unexpected_keys'], info
+    assert json.loads((path / 'config.json').read_text(encoding='utf-8'))['architectures'] == [name]
+    return model
+
+
+def questions(count: int, *, some_without: bool) -> dict:
+    """SQuAD's JSON: what is where; the context names every place with its color."""
+    paragraphs = []
+    for p in range(count):
+        order = [(COLORS[(p + i) % 5], PLACES[(p * 2 + i) % 5]) for i in range(5)]
+        context = ' '.join(f'the {color} bird sings near the {place}.' for color, place in order)
+        color, place = order[p % 5]
+        asked = [{'id': f'{p}-a', 'question': f'where sings the {color} bird', 'is_impossible': False}]
+        asked[0]['answers'] = [{'text': place, 'answer_start': context.index(f'{place}.', context.index(color))}]
+        if some_without:
+            asked.append({'id': f'{p}-b', 'question': 'where runs it', 'is_impossible': True, 'answers': []})
+        paragraphs.append({'context': context, 'qas': asked})
+    return {'version': '', 'data': [{'title': 'birds', 'paragraphs': paragraphs}]}
+
+
+def write_squad(data: pathlib.Path, version: str) -> dict:
+    for split, count in (('train', 16), ('dev', 6)):
+        text = json.dumps(questions(count, some_without=version == '2.0'))
+        (data / f'{split}-v{version}.json').write_text(text, encoding='utf-8')
+    dev = json.loads(text)['data'][0]['paragraphs']
+    return {qa['id']: (paragraph['context'], qa['answers']) for paragraph in dev for qa in paragraph['qas']}
+
+
+def test_squad_1(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    data = folder(tmp_path)
+    dev = write_squad(data, '1.1')
+    workdir = finetune(
+        program, 'configs/squad.py:v1', trained, data, '--config.task.max_query=12', '--config.task.stride=8'
+    )
+    found, answers = results(workdir), official(workdir, 'predictions.json')
+    assert found['score'] == 'f1' and set(found['splits']['dev']) == {'exact', 'f1'}
+    assert answers.keys() == dev.keys()
+    assert all(text and text in dev[name][0] for name, text in answers.items())  # cut from the context
+    right = [answers[name] == dev[name][1][0]['text'] for name in dev]
+    assert found['splits']['dev']['exact'] >= sum(right) / len(right)  # the official one forgives articles and periods
+    nbest = official(workdir, 'nbest_predictions.json')
+    for name, best in nbest.items():
+        assert best[0]['text'] == answers[name] and 1 < len(best) <= 20
+        assert sum(answer['probability'] for answer in best) == pytest.approx(1)
+    for row in rows(workdir / 'predictions' / 'dev.jsonl'):
+        assert dev[row['id']][0][row['start'] : row['end']] == row['answer'] == answers[row['id']]
+    assert not (workdir / 'predictions' / 'dev' / 'null_odds.json').exists()
+    assert '16 questions on 5 texts' in (workdir / 'stdout.txt').read_text(encoding='utf-8')
+    loads_whole(workdir, 'BertForQuestionAnswering')
+
+
+def test_squad_2(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    data = folder(tmp_path)
+    dev = write_squad(data, '2.0')
+    workdir = finetune(program, 'configs/squad.py:v2', trained, data, '--config.task.max_query=12')
+    found, answers = results(workdir), official(workdir, 'predictions.json')
+    figures = found['splits']['dev']
+    assert found['score'] == 'best_f1' and figures['best_f1'] >= figures['f1']
+    assert {'HasAns_exact', 'HasAns_f1', 'NoAns_exact', 'NoAns_f1', 'best_exact', 'best_f1_thresh'} <= set(figures)
+    odds, nbest = official(workdir, 'null_odds.json'), official(workdir, 'nbest_predictions.json')
+    assert answers.keys() == odds.keys() == dev.keys() and len(dev) == 12
+    for name, text in answers.items():
+        assert (text == '') == (odds[name] > figures['null_threshold'])
+        assert '' in [answer['text'] for answer in nbest[name]] or len(nbest[name]) == 20
+    learned = json.loads((workdir / 'task.json').read_text(encoding='utf-8'))['learned']
+    assert learned == {'null_threshold': figures['null_threshold']}
+    loads_whole(workdir, 'BertForQuestionAnswering')
+
+
+def write_columns(data: pathlib.Path) -> list[str]:
+    """Three columns in IOB1, documents between -DOCSTART- lines: every place is one, colors belong to it."""
+    for split, count in (('train', 24), ('dev', 9), ('test', 9)):
+        lines = []
+        for i in range(count):
+            lines += ['-DOCSTART- X O', ''] if i % 3 == 0 else []
+            color, place = COLORS[i % 5], PLACES[i * 3 % 5]
+            words = [('the', 'O'), (color, 'I-PLACE'), (place, 'I-PLACE'), ('runs', 'O'), ('.', 'O')]
+            lines += [f'{word} X {tag}' for word, tag in words] + ['']
+        (data / f'{split}.txt').write_text('\n'.join(lines) + '\n', encoding='utf-8')
+    return lines
+
+
+def check_columns(workdir: pathlib.Path, data: pathlib.Path) -> None:
+    """A column more than the file has, in its scheme."""
+    given = (data / 'dev.txt').read_text(encoding='utf-8').splitlines()
+    written = (workdir / 'predictions' / 'dev' / 'dev.txt').read_text(encoding='utf-8').splitlines()
+    words = [line.split() for line in given if line]
+    tagged = [line.split() for line in written if line]
+    assert [line[:3] for line in tagged] == words and {len(line) for line in tagged} == {4}
+    assert {line[3] for line in tagged} <= {'O', 'I-PLACE', 'B-PLACE'}
+
+
+def test_tagging(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    data = folder(tmp_path)
+    write_columns(data)
+    workdir = finetune(program, 'configs/ner.py:context', trained, data)
+    splits = results(workdir)['splits']
+    assert list(splits) == ['dev', 'test'] and set(splits['dev']) == {'f1', 'precision', 'recall', 'accuracy'}
+    check_columns(workdir, data)
+    for row in rows(workdir / 'predictions' / 'dev.jsonl'):
+        assert len(row['words']) == len(row['tags']) == len(row['probabilities'])
+        for entity in row['entities']:
+            assert entity['text'] == ' '.join(row['words'][entity['start'] : entity['end']])
+    assert 'PLACE 24' in (workdir / 'stdout.txt').read_text(encoding='utf-8')
+    model = loads_whole(workdir, 'BertForTokenClassification')
+    assert model.config.id2label == {0: 'O', 1: 'B-PLACE', 2: 'I-PLACE'}
+
+
+def test_tagging_by_features(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    """The encoder stays as it is, a BiLSTM learns from its layers; there is no export, the checkpoint answers."""
+    data = folder(tmp_path)
+    write_columns(data)
+    recipe = 'configs/ner.py:features=sum_all,units=8'
+    workdir = finetune(program, recipe, trained, data)
+    out = (workdir / 'stdout.txt').read_text(encoding='utf-8')
+    assert 'train=head' in out and 'bilstm/' in out and 'mix/weights' in out
+    assert not (workdir / 'export').exists()
+    check_columns(workdir, data)
+    before = results(workdir)['splits']
+    (workdir / 'results.json').unlink()
+    ask = ('--config.run=evaluate', '--config.split=dev,test')
+    program.run(f'--workdir={workdir}', *ask, recipe='configs/ner.py', small=False)
+    assert results(workdir)['splits'] == before
+
+
+def test_export_of_features_is_refused_before_compute(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    data = folder(tmp_path)
+    write_columns(data)
+    given = (f'--workdir={tmp_path / "run"}', f'--config.init={trained}', f'--config.data={data}', *SHORT)
+    line = program.error(*given, '--config.export=True', recipe='configs/ner.py:features=sum_all,units=8', small=False)
+    assert 'config.export=False' in line and not (tmp_path / 'run' / 'checkpoints').exists()
+
+
+def test_multiple_choice(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    data = folder(tmp_path)
+    names = ['', 'video-id', 'fold-ind', 'startphrase', 'sent1', 'sent2', 'gold-source']
+    names += [f'ending{i}' for i in range(4)] + ['label']
+    for split, count in (('train', 20), ('val', 10), ('test', 10)):
+        header = names if split != 'test' else names[:-1]
+        with (data / f'{split}.csv').open('w', encoding='utf-8', newline='') as file:
+            table = csv.writer(file)
+            table.writerow(header)
+            for i in range(count):
+                endings = [f'runs to the {PLACES[(i + j) % 5]}' for j in range(4)]
+                row = [i, 'v', i, '', f'the wind falls on the {PLACES[i % 5]}.', 'the bird', 'gold', *endings, i % 4]
+                table.writerow(row[: len(header)])
+    workdir = finetune(program, 'configs/swag.py', trained, data)
+    found = results(workdir)
+    assert found['score'] == 'accuracy' and list(found['splits']) == ['dev']  # the test file has no labels
+    said = rows(workdir / 'predictions' / 'dev.jsonl')
+    assert [row['prediction'] for row in said] == [_best(row['probabilities']) for row in said] and len(said) == 10
+    right = [row['prediction'] == i % 4 for i, row in enumerate(said)]
+    assert found['splits']['dev']['accuracy'] == sum(right) / 10
+    lines = (workdir / 'predictions' / 'dev' / 'dev_predictions.csv').read_text(encoding='utf-8').splitlines()
+    assert lines == [',pred', *(f'{i},{row["prediction"]}' for i, row in enumerate(said))]
+    loads_whole(workdir, 'BertForMultipleChoice')
+
+
+def _best(probabilities: Sequence[float]) -> int:
+    return max(range(len(probabilities)), key=probabilities.__getitem__)
+
+
+def test_classification_of_long_texts(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    """A CSV with columns of its own names, no dev file, texts of several windows."""
+    data = folder(tmp_path)
+    with (data / 'train.csv').open('w', encoding='utf-8', newline='') as file:
+        table = csv.writer(file)
+        table.writerow(['kind', 'body'])
+        for i in range(60):
+            kind = ('rare', 'often', 'often')[i % 3]
+            words = [COLORS[(i + j * j) % 5] for j in range(10 + i)] + [PLACES[i % 5], str(i)]
+            table.writerow([kind, ' '.join(words) + (', "green",\nbird' if kind == 'rare' else '')])
+    columns = ('--config.task.text_a=body', '--config.task.label=kind', '--config.task.dev_fraction=0.3')
+    recipe = 'configs/classify.py:long=windows'
+    workdir = finetune(program, recipe, trained, data, *columns, '--config.task.metric=f1')
+    found, said = results(workdir), rows(workdir / 'predictions' / 'dev.jsonl')
+    assert found['score'] == 'f1' and {'accuracy', 'macro_f1', 'matthews', 'f1'} == set(found['splits']['dev'])
+    right = [row['label'] == row['true'] for row in said]
+    assert found['splits']['dev']['accuracy'] == sum(right) / len(right) and 5 < len(said) < 40
+    out = (workdir / 'stdout.txt').read_text(encoding='utf-8')
+    records = 60 - len(said)
+    head, _, rest = next(line for line in out.splitlines() if 'training records in' in line).partition(' in ')
+    assert head == f'data: {records} training records' and int(rest.split()[0]) > 1.5 * records  # windows
+    assert 'true label (row)' in out  # the table of confusions
+    model = loads_whole(workdir, 'BertForSequenceClassification')
+    assert model.config.id2label == {0: 'often', 1: 'rare'}
