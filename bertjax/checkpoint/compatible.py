@@ -8,7 +8,8 @@ from bertjax.config import flatten
 from bertjax.errors import UserError
 
 # Keys that decide the shape or the meaning of what is saved: a change is refused.
-FIXED = ('model.', 'optimizer.name', 'pairs.mode', 'fingerprints.')
+FIXED = ('model.', 'optimizer.name', 'pairs.mode', 'fingerprints.', 'train', 'task.kind')
+FIXED += ('task.layers', 'task.bilstm_units', 'task.frozen')
 # ... except these fields of the model, which leave its parameters as they are.
 FREE = ('model.dropout', 'model.attention_dropout', 'model.remat', 'model.dtype')
 # Keys that say nothing of the training itself.
@@ -28,7 +29,7 @@ def check_resume(saved: Mapping[str, Any], now: Mapping[str, Any], where: str) -
     changed = []
     for key in sorted({*before, *after}):
         old, new = before.get(key), after.get(key)
-        if old == new:
+        if old == new or (old is None and key.startswith('fingerprints.')):  # an older checkpoint cannot tell
             continue
         if key.startswith(FIXED) and not key.startswith(FREE):
             name = key.removeprefix('fingerprints.')

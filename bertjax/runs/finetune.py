@@ -114,7 +114,10 @@ def _plan(config: ConfigDict, tuning: Tuning, train: Split, total: int, batches:
     resolved['steps'] = total
     for key in ('eval_every', 'checkpoint_every'):
         resolved[key] = duration(config[key], key, total=total, steps_per_epoch=batches)
+    encoder = tuning.data.encoder
+    sizes = (encoder.num_layers, encoder.width, encoder.num_heads, encoder.mlp_dim, encoder.max_positions)
     resolved['fingerprints'] = {
+        'encoder': '/'.join(map(str, sizes)),
         'tokenizer': tuning.data.tokenizer.fingerprint,
         'data': train.features.fingerprint,
     }

@@ -7,7 +7,7 @@ import pytest
 from bertjax.checkpoint.compatible import check_resume
 from bertjax.config import plain
 from bertjax.errors import UserError
-from bertjax.recipe import phase, pretraining_config
+from bertjax.recipe import finetuning_config, phase, pretraining_config
 
 
 @pytest.fixture(scope='module')
@@ -54,6 +54,28 @@ def test_what_the_state_depends_on_is_refused_by_name(saved, key, value, where, 
     assert 'as in the checkpoint in out/tiny' in error.value.expected
     assert error.value.found not in error.value.expected
     assert len(str(error.value)) < 250
+
+
+@pytest.mark.parametrize(
+    ('key', 'value', 'where'),
+    [
+        ('train', 'head', 'config.train'),
+        ('task.kind', 'squad', 'config.task.kind'),
+        ('task.layers', 'sum_all', 'config.task.layers'),
+        ('task.bilstm_units', 8, 'config.task.bilstm_units'),
+        ('task.frozen', True, 'config.task.frozen'),
+        ('fingerprints.encoder', '2/128/2/512/512', 'the encoder'),
+    ],
+)
+def test_what_the_state_of_a_fine_tuning_depends_on(key, value, where):
+    config = plain(finetuning_config('tagging', layers='last', bilstm_units=0, frozen=False, metric='f1'))
+    config['fingerprints'] = {'encoder': '6/384/12/1536/512'}
+    with pytest.raises(UserError) as error:
+        check_resume(config, changed(config, key, value), 'out/ner')
+    assert error.value.where == where and error.value.found == str(value)
+    assert not check_resume(changed(config, 'fingerprints.encoder', None), config, 'out/ner')
+    for free in ('task.metric', 'init', 'layer_decay', 'select'):
+        assert check_resume(config, changed(config, free, 'x'), 'out/ner')[0].startswith(f'{free}: ')
 
 
 def test_long_values_are_shown_where_they_differ(saved):
