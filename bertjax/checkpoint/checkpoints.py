@@ -106,7 +106,7 @@ class Checkpoints:
         return None
 
     def restore(self, step: int, template: Any) -> Any:
-        """The arrays of the state of a sealed step, onto the devices and in the shapes of `template` (abstract, with shardings)."""
+        """The arrays of the state of a sealed step, on the devices and in the shapes of `template` (abstract)."""
         args = ocp.args.Composite(state=ocp.args.StandardRestore(template))
         return self._manager.restore(step, args=args)['state']
 
