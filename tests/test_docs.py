@@ -1,6 +1,8 @@
 """The docs name what is there: files, config keys, recipes, verbs, anchors."""
 
+import dataclasses
 import functools
+import importlib
 import importlib.util
 import pathlib
 import re
@@ -9,22 +11,22 @@ import pytest
 
 from bertjax.config import flatten, plain
 from bertjax.main import verbs
-from bertjax.recipe import phase, pretraining_config
+from bertjax.recipe import finetuning_config, phase, pretraining_config
+from bertjax.tasks.registry import KINDS
 
 REPOSITORY = pathlib.Path(__file__).parent.parent
 PAGES = sorted([*REPOSITORY.glob('*.md'), *(REPOSITORY / 'docs').glob('*.md')])
 
 LINK = re.compile(r'\[[^\]]*\]\(([^)\s]+)\)')
 KEY = re.compile(r'--config\.([A-Za-z_][\w.\[\]]*[\w\]])')
-BRANCHES = ('model', 'pairs', 'masking', 'optimizer', 'schedule', 'corpus_options', 'vocab', 'seeds', 'mesh', 'head')
 
 
 @functools.cache
-def recipe(path: pathlib.Path):
+def recipe(path: pathlib.Path, argument: str = ''):
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.get_config()
+    return module.get_config(argument) if argument else module.get_config()
 
 
 @functools.cache
@@ -50,7 +52,7 @@ def anchors(page: pathlib.Path) -> set[str]:
 
 def test_the_pages_are_there():
     names = {page.relative_to(REPOSITORY).as_posix() for page in PAGES}
-    wanted = {'quickstart', 'data', 'pretraining', 'architecture'}
+    wanted = {'quickstart', 'data', 'pretraining', 'finetuning', 'architecture'}
     assert names >= {'CONTRIBUTING.md', 'CHANGELOG.md', *(f'docs/{name}.md' for name in wanted)}
 
 
@@ -87,30 +89,97 @@ def test_verbs_exist(page: pathlib.Path):
     assert named <= {*verbs(), 'VERB'}, f'{page.name}: {named}'
 
 
-def config_tables() -> str:
-    text = prose(REPOSITORY / 'docs' / 'pretraining.md')
-    return text[text.index('\n## Config keys\n') : text.index('\n## Optimisers and schedules\n')]
+@pytest.mark.parametrize('page', PAGES, ids=lambda page: page.name)
+def test_recipes_of_commands_build(page: pathlib.Path):
+    for name, argument in re.findall(r'--config=(configs/\w+\.py)(?::([\w=,/]+))?', prose(page)):
+        assert recipe(REPOSITORY / name, argument)
+
+
+def test_a_command_has_keys_of_its_own_recipe():
+    """Not only those of some recipe: a key of pre-training is refused by a recipe for a task."""
+    for page in PAGES:
+        for line in re.findall(r'^.*bertjax\.main --config=configs/.*$', prose(page), re.MULTILINE):
+            name = re.search(r'--config=(configs/\w+\.py)', line).group(1)
+            flat = flatten(plain(recipe(REPOSITORY / name)))
+            known = {*flat, *(key[:i] for key in flat for i, letter in enumerate(key) if letter in '.[')}
+            assert {*KEY.findall(line)} - {'KEY'} <= known, line
+
+
+def section(page: str, title: str) -> str:
+    """What stands below a heading of the second order, as far as the next."""
+    text = prose(REPOSITORY / 'docs' / f'{page}.md')
+    return text[text.index(f'\n## {title}\n') + 1 :].partition('\n## ')[0]
+
+
+def keys_of(text: str) -> list[str]:
+    return re.findall(r'^\| `([a-z]\w*(?:\.\w+)*)` \| (?:`[^`]*`)? ?\|', text, re.MULTILINE)
 
 
 def test_the_tables_of_keys_are_complete():
     """docs/pretraining.md has a row for every key of the base recipe and of a phase, and no other."""
-    table = re.findall(r'^\| `([\w.]+)` \|', config_tables(), re.MULTILINE)
     base = flatten(pretraining_config())
     leaves = {key for key in base if not key.startswith('phases')} | {'phases'}
     in_phases = {f'phases.{key}' for key in plain(phase(steps=1))}
-    listed = [key for key in table if key.split('.')[0] in BRANCHES or key in base or key.startswith('phases')]
+    check_keys(keys_of(section('pretraining', 'Config keys')), leaves | in_phases)
+
+
+def test_the_tables_of_keys_are_complete_for_tasks():
+    """docs/finetuning.md has a row for every key but those of config.task."""
+    base = {key for key in flatten(finetuning_config('')) if not key.startswith('task.')}
+    check_keys(keys_of(section('finetuning', 'Config keys')), base)
+
+
+def check_keys(listed: list[str], wanted: set[str]) -> None:
     assert len(listed) == len(set(listed)), 'a key twice'
-    assert leaves | in_phases == set(listed), (leaves | in_phases) ^ set(listed)
+    assert wanted == set(listed), wanted ^ set(listed)
 
 
 def test_the_tables_say_the_defaults():
-    rows = re.findall(r'^\| `([\w.]+)` \| `([^`]*)` \|', config_tables(), re.MULTILINE)
     base = {**flatten(pretraining_config()), **{f'phases.{key}': value for key, value in plain(phase(steps=1)).items()}}
+    check_defaults(section('pretraining', 'Config keys'), base, at_least=60)
+    check_defaults(section('finetuning', 'Config keys'), flatten(finetuning_config('')), at_least=45)
+
+
+def check_defaults(text: str, base: dict, *, at_least: int) -> None:
+    rows = re.findall(r'^\| `([\w.]+)` \| `([^`]*)` \|', text, re.MULTILINE)
     wrong = {key: (said, base[key]) for key, said in rows if key in base and said != _written(base[key])}
-    assert len(rows) > 60 and not wrong, wrong
+    assert len(rows) >= at_least and not wrong, wrong
+
+
+TASK_SECTIONS = {
+    'glue': 'GLUE',
+    'squad': 'SQuAD',
+    'tagging': 'Tagging',
+    'multiple_choice': 'Multiple choice',
+    'classification': 'Classification and regression',
+}
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_options_of_a_task_are_told(kind: str):
+    """Every field of the task's class, with its default, and no other."""
+    text = section('finetuning', TASK_SECTIONS[kind])
+    module, name = KINDS[kind]
+    fields = dataclasses.fields(getattr(importlib.import_module(module), name))
+    base = {f'task.{field.name}': field.default for field in fields if field.name not in ('data', 'seq_len')}
+    check_keys([key for key in re.findall(r'^\| `(task\.\w+)` \| `', text, re.MULTILINE)], set(base))
+    check_defaults(text, base, at_least=len(base))
+
+
+def test_figures_of_glue_are_those_of_its_table():
+    from bertjax.tasks.glue import TASKS
+
+    rows = re.findall(
+        r'^\| `(\w+)` \| `[^|]*\| ([a-z0-9, ]+) \| (`[^|]+)\|', section('finetuning', 'GLUE'), re.MULTILINE
+    )
+    assert {name for name, _, _ in rows} == set(TASKS) - {'ax'}
+    for name, figures, files in rows:
+        assert tuple(figures.split(', ')) == TASKS[name].measures
+        splits = [*TASKS[name].splits.values(), *(TASKS['ax'].splits.values() if name == 'mnli' else ())]
+        assert re.findall('`(.+?)`', files) == [split.server for split in splits if split.server]
 
 
 def _written(value: object) -> str:
     if isinstance(value, float):
         return f'{value:g}'
-    return '()' if value == [] else "''" if value == '' else str(value)
+    return '()' if value in ([], ()) else "''" if value == '' else str(value)
