@@ -1,6 +1,7 @@
 """The docs name what is there: files, config keys, recipes, verbs, anchors."""
 
 import dataclasses
+import fnmatch
 import functools
 import importlib
 import importlib.util
@@ -183,3 +184,20 @@ def _written(value: object) -> str:
     if isinstance(value, float):
         return f'{value:g}'
     return '()' if value in ([], ()) else "''" if value == '' else str(value)
+
+
+def test_the_layout_names_what_is_there():
+    """Every file of a folder that docs/architecture.md lists, by its name or a pattern, and no other."""
+    text = section('architecture', 'Layout')
+    folders = re.split(r'^ {6}(?=\S)', text, flags=re.MULTILINE)[1:]
+    for folder in ('data', 'optim', 'train', 'tasks', 'convert', 'model', 'checkpoint'):
+        line = next(line for line in folders if line.startswith(f'{folder}/'))
+        told = set(re.findall(r'[\w*]+\.py', line))
+        there = {path.name for path in (REPOSITORY / 'bertjax' / folder).glob('*.py')} - {'__init__.py'}
+        found = {name: {path for path in there if fnmatch.fnmatch(path, name)} for name in told}
+        assert all(found.values()), (folder, [name for name, paths in found.items() if not paths])
+        assert set().union(*found.values()) == there, (folder, there - set().union(*found.values()))
+    line = next(line for line in folders if line.startswith('runs/'))
+    assert set(verbs()) <= set(re.findall(r'\w+', line))
+    shared = {path.name for path in (REPOSITORY / 'bertjax' / 'runs').glob('_*.py')} - {'__init__.py', '_interrupt.py'}
+    assert shared == set(re.findall(r'\w+\.py', line))
