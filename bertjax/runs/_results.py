@@ -44,7 +44,7 @@ def finish_task(folder: pathlib.Path, plan: Mapping[str, Any], tuning: Tuning, p
         export_task(folder, plan, tuning, params, results)
     console.print(results_table(results))
     if results['collapsed']:
-        mend = 'another --config.seed, or a lower learning rate, usually helps'
+        mend = 'another --config.seed, a lower learning rate or more steps usually help'
         console.print(f'the run learned nothing: it gives every record of dev the same answer; {mend}', markup=False)
     _print_places(console, folder, tuning.config.export)
     return results
