@@ -92,12 +92,12 @@ class TaskData:
             self._splits[name] = self.tokenised(self.task.records(name), training=training)
         return self._splits[name]
 
-    def tokenised(self, records: Sequence[Any], *, training: bool = False) -> Split:
-        """Features of records, from WORKDIR/features where they are there already."""
+    def tokenised(self, records: Sequence[Any], *, training: bool = False, keep: bool = True) -> Split:
+        """Features of records; with `keep` from WORKDIR/features where they are there already, and put there."""
         options = plain(self.config.task)
         key = (options, self.task.learned(), self.config.seq_len, self.tokenizer.fingerprint, training, list(records))
         make = lambda: self.task.features(records, self.tokenizer, training=training)  # noqa: E731
-        return Split(records, cached(self._cache, key, make))
+        return Split(records, cached(self._cache, key, make) if keep else make())
 
     def learned(self) -> str:
         """The text of task.json."""

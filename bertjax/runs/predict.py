@@ -73,4 +73,4 @@ def _input(data: TaskData, path: str) -> Split:
             ) from None
     if not records:
         raise UserError(path, 'no record', 'at least one', 'give some input')
-    return data.tokenised(records)
+    return data.tokenised(records, keep=False)  # a user's own texts are left on no disk

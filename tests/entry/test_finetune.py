@@ -125,6 +125,7 @@ def test_predict_reads_standard_input(program: Program, tuned: pathlib.Path, tmp
     )
     out, err = process.communicate('the green river stone\tthe light\nthe red river\tthe light\n', timeout=300)
     assert process.returncode == 0, err
+    assert len(list((own / 'features').iterdir())) == len(list((tuned / 'features').iterdir()))
     found = [json.loads(line) for line in out.splitlines()]
     assert [row['label'] for row in found] == ['entailment', 'not_entailment']
     assert all(sum(row['probabilities'].values()) == pytest.approx(1) for row in found)
