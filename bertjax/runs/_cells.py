@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
+from rich import box
 from rich.table import Table
 
 from bertjax.errors import UserError
@@ -100,8 +101,9 @@ def summarise(runs: Sequence[tuple[Cell, Mapping[str, Any]]], score: str) -> dic
 
 def sweep_table(summary: Mapping[str, Any]) -> Table:
     """A row a setting."""
-    table = Table(title=f'{summary["score"]} on dev', title_justify='left')
-    for name in ('train', 'batch', 'epochs', 'learning rate', 'runs', 'median', 'mean', 'sd', 'best', 'collapsed'):
+    # Narrow enough for 80 columns, which is what a pipe or a file has.
+    table = Table(title=f'{summary["score"]} on dev', title_justify='left', box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in ('train', 'batch', 'epochs', 'rate', 'runs', 'median', 'mean', 'sd', 'best', 'collapsed'):
         table.add_column(name, justify='left' if name == 'train' else 'right')
     for line in summary['settings']:
         figures = (shown(line[key]) for key in ('median', 'mean', 'sd', 'best'))
