@@ -17,6 +17,7 @@ from bertjax.model.heads import BertForMultipleChoice
 from bertjax.tasks import multiple_choice_input as reading
 from bertjax.tasks.columns import read_text
 from bertjax.tasks.multiple_choice_input import Question
+from bertjax.tasks.text_features import longest_first
 from bertjax.text.tokenizer import Tokenizer
 
 
@@ -198,17 +199,6 @@ class MultipleChoiceTask:
     def huggingface(self) -> tuple[str, dict[str, Any]]:
         """See Task."""
         return 'BertForMultipleChoice', {}
-
-
-def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """How much of two sequences of these lengths is kept in `room` pieces: the longer loses first, then both in turn.
-
-    The same lengths as `truncation='longest_first'` of Hugging Face's tokenizers.
-    """
-    short, long = sorted((first, second))
-    if short + long > room:
-        short, long = min(short, room // 2), max(room - short, room - room // 2)
-    return (short, long) if first <= second else (long, short)
 
 
 def _table(title: str, names: Sequence[str], records: Sequence[Question], predictions: Sequence[Choice]) -> str:

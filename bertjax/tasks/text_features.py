@@ -64,7 +64,8 @@ def _parts(a: np.ndarray, b: np.ndarray, room: int, long: str, stride: int) -> I
         yield a, b
         return
     if long == 'truncate':
-        yield _truncated(a, b, room)
+        n, m = longest_first(len(a), len(b), room)
+        yield a[:n], b[:m]
         return
     swap = len(b) > len(a)
     longer, shorter = (b, a) if swap else (a, b)
@@ -74,13 +75,15 @@ def _parts(a: np.ndarray, b: np.ndarray, room: int, long: str, stride: int) -> I
         yield (shorter, part) if swap else (part, shorter)
 
 
-def _truncated(a: np.ndarray, b: np.ndarray, room: int) -> Pair:
-    """Cut as Hugging Face's tokenizers do with truncation=True (their `LongestFirst`)."""
-    short = min(len(a), len(b))
-    if short > room // 2:  # both are too long: the odd token goes to the longer one, of equals to the second
-        short = room // 2
-    rest = room - short
-    return (a[:rest], b[:short]) if len(a) > len(b) else (a[:short], b[:rest])
+def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+    """How much of two sequences of these lengths is kept in `room` pieces: the longer loses first, then both in turn.
+
+    The same lengths as `truncation='longest_first'` of Hugging Face's tokenizers.
+    """
+    short, long = sorted((first, second))
+    if short + long > room:
+        short, long = min(short, room // 2), max(room - short, room - room // 2)
+    return (short, long) if first <= second else (long, short)
 
 
 def _head_tail(tokens: np.ndarray, width: int) -> np.ndarray:

@@ -28,12 +28,12 @@ def test_it_learns_and_says_what_it_did(tuned: pathlib.Path):
     out = (tuned / 'stdout.txt').read_text(encoding='utf-8')
     assert '96 training records' in out and '2 padded lengths: ' in out and 'freshly drawn: head/bias' in out
     evaluated = rows(tuned / 'metrics.jsonl', 'dev')
-    assert [row['step'] for row in evaluated] == [0, 6, 12, 18]
+    assert [row['step'] for row in evaluated] == [0, 24, 48, 72]
     assert evaluated[-1]['accuracy'] == found['splits']['dev']['accuracy']
     trained = rows(tuned / 'metrics.jsonl', 'train')
-    assert [row['step'] for row in trained] == [3, 6, 9, 12, 15, 18] and trained[-1]['loss'] < trained[0]['loss'] / 2
+    assert [row['step'] for row in trained] == list(range(12, 73, 12)) and trained[-1]['loss'] < trained[0]['loss'] / 2
     used = [(line['first'], line['count']) for line in rows(tuned / 'ledger.jsonl')]
-    assert used == [(16 * i, 16) for i in range(18)]
+    assert used == [(16 * i, 16) for i in range(72)]
 
 
 def test_transformers_gives_the_same_answers(tuned: pathlib.Path, rte: pathlib.Path):
@@ -69,7 +69,7 @@ def same_run(a: pathlib.Path, b: pathlib.Path) -> None:
 
 
 def test_killed_it_continues_to_the_same_bits(program: Program, tune, tuned: pathlib.Path, tmp_path: pathlib.Path):
-    for step in (2, 9):
+    for step in (5, 40):
         process = program.start(f'--workdir={tmp_path}', *tune, **GLUE)
         _wait_for_step(process, tmp_path, step)
         process.kill()
@@ -123,7 +123,7 @@ def test_predict_reads_standard_input(program: Program, tuned: pathlib.Path, tmp
     process = program.start(
         f'--workdir={own}', '--config.run=predict', '--config.input=-', stdin=subprocess.PIPE, **GLUE
     )
-    out, err = process.communicate('the green river stone\tthe light\nthe red river\tthe light\n', timeout=300)
+    out, err = process.communicate('river stone old bird\tthe light\nfalls house wind falls\tthe light\n', timeout=300)
     assert process.returncode == 0, err
     assert len(list((own / 'features').iterdir())) == len(list((tuned / 'features').iterdir()))
     found = [json.loads(line) for line in out.splitlines()]

@@ -45,7 +45,7 @@ def test_a_cell_is_the_run_by_itself(swept: pathlib.Path, tuned: pathlib.Path):
     (cell,) = [path for path in swept.glob('cells/*lr=0.003,seed=0')]
     alone, among = (rows(folder / 'metrics.jsonl', 'train') for folder in (tuned, cell))
     assert [row['step'] for row in among] == [row['step'] for row in alone]
-    assert [row['loss'] for row in among] == pytest.approx([row['loss'] for row in alone], rel=2e-3)
+    assert [row['loss'] for row in among] == pytest.approx([row['loss'] for row in alone], rel=1e-2)
     other = json.loads((tuned / 'results.json').read_text())['splits']['dev']
     assert cells(swept)[cell.name]['splits']['dev'] == other
 

@@ -12,8 +12,9 @@ from bertjax.errors import UserError
 from bertjax.losses import CLASSIFICATION
 from bertjax.model.config import BertConfig
 from bertjax.model.stacking import init_params
-from bertjax.tasks.multiple_choice import MultipleChoiceTask, longest_first
+from bertjax.tasks.multiple_choice import MultipleChoiceTask
 from bertjax.tasks.multiple_choice_input import Question, read_codah, read_json_lines, read_swag
+from bertjax.tasks.text_features import longest_first
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
 HEADER = ',video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label'
