@@ -45,7 +45,11 @@ class Checkpoints:
         if keep < 1:
             raise UserError('config.checkpoint_keep', str(keep), 'a number of at least 1', 'set it to 1 or more')
         self.directory = pathlib.Path(directory).resolve()
-        self.directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            mend = 'choose another --workdir, or make room there'
+            raise UserError(str(self.directory), error.strerror, 'a folder that can be written to', mend) from None
         self._keep = keep
         self._say = say
         self._sealer: threading.Thread | None = None

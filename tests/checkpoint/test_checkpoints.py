@@ -6,7 +6,7 @@ import jax
 import pytest
 from checkpoint_states import CONFIG, bits, mesh_of, state_at, template_on
 
-from bertjax.checkpoint import Position, seals
+from bertjax.checkpoint import Checkpoints, Position, seals
 from bertjax.errors import UserError
 
 
@@ -159,3 +159,9 @@ def test_the_seal_names_every_file(saved_steps):
     assert any(name.startswith('state/') for name in files)
     assert any(name.startswith('position/') for name in files)
     assert seal['cost'] == 2.0
+
+
+def test_a_place_that_is_no_folder(tmp_path):
+    (tmp_path / 'checkpoints').write_text('')
+    with pytest.raises(UserError, match='a folder that can be written to'):
+        Checkpoints(tmp_path / 'checkpoints', keep=1)
