@@ -104,9 +104,7 @@ def unknown_key_error(key: str, config: Any) -> UserError:
         f'--config.{key}',
         'an unknown config key',
         'a key of this recipe',
-        f'did you mean --config.{mend.removeprefix("did you mean ")}'
-        if mend
-        else f'see {page} for all keys',
+        f'did you mean --config.{mend.removeprefix("did you mean ")}' if mend else f'see {page} for all keys',
     )
 
 

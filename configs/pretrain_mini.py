@@ -13,8 +13,8 @@ from bertjax.recipe import pretraining_config, steps
 
 def get_config() -> ConfigDict:
     config = pretraining_config('mini')
-    # An hour on two cores sees each sentence about twice. With AdamW, whose early steps are corrected, and no dropout the
-    # model soon knows more than the pieces' frequencies; with BERT's own Adam at 1e-3 it did not (docs/pretraining.md).
+    # An hour on two cores sees each sentence about twice. With AdamW, whose early steps are corrected, and no dropout,
+    # the model soon knows more than the pieces' frequencies; with BERT's Adam at 1e-3 it did not (docs/pretraining.md).
     config.batch_size = 16
     config.steps = 5000
     config.optimizer.name = 'adamw'

@@ -73,7 +73,7 @@ def cells_of(config: ConfigDict) -> list[Cell]:
 
 def score_of(results: Mapping[str, Any]) -> float:
     """The dev score of a run; -inf where it is not defined."""
-    value = next(iter(results['splits'].values()))[results['score']]
+    value = results['splits']['dev'][results['score']]
     return -np.inf if value is None else value
 
 

@@ -25,11 +25,12 @@ def finish_task(folder: pathlib.Path, plan: Mapping[str, Any], tuning: Tuning, p
     """Evaluates every labelled split, writes results.json, the predictions, the export; prints. Returns the results."""
     data, task = tuning.data, tuning.data.task
     console = Console(highlight=False, soft_wrap=True)
-    results: dict[str, Any] = {'task': task.name, 'score': task.score, **run_facts(plan), 'splits': {}}
-    for number, name in enumerate(data.evaluated):
+    results: dict[str, Any] = {'task': task.name, 'score': task.score, **run_facts(plan), 'collapsed': None}
+    results['splits'] = {}
+    for name in data.evaluated:
         split = data.split(name)
         predictions = TaskEvaluator(tuning, split).predictions(params)
-        if not number:
+        if name == 'dev':
             task.tune(split.records, predictions)
             results['collapsed'] = task.collapsed(split.records, predictions)
         results['splits'][name] = task.metrics(split.records, predictions)
@@ -42,7 +43,8 @@ def finish_task(folder: pathlib.Path, plan: Mapping[str, Any], tuning: Tuning, p
     write_atomic(folder / RESULTS, json.dumps(results, indent=2) + '\n')
     if tuning.config.export:
         export_task(folder, plan, tuning, params, results)
-    console.print(results_table(results))
+    if results['splits']:
+        console.print(results_table(results))
     if results['collapsed']:
         mend = 'another --config.seed, a lower learning rate or more steps usually help'
         console.print(f'the run learned nothing: it gives every record of dev the same answer; {mend}', markup=False)

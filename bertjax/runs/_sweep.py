@@ -172,10 +172,10 @@ class _Group:
         for m, cell in zip(range(count), cells, strict=True):
             results: dict[str, Any] = {'task': task.name, 'score': task.score, **dataclasses.asdict(cell)}
             results |= {'steps': self.total, 'splits': {}}
-            for number, (name, split) in enumerate(splits.items()):
+            for name, split in splits.items():
                 mine = {key: [row[m] for row in rows] for key, rows in outputs[name].items()}
                 predictions = task.predictions(split.records, split.features, mine)
-                if not number:
+                if name == 'dev':
                     task.tune(split.records, predictions)
                     results['collapsed'] = failures[m] or task.collapsed(split.records, predictions)
                 results['splits'][name] = task.metrics(split.records, predictions)
@@ -186,8 +186,7 @@ class _Group:
             # Last: a cell with results is finished.
             path = self._folder / 'cells' / cell.name / RESULTS
             write_atomic(path, json.dumps(results, indent=2) + '\n')
-            dev = results['splits'][tuning.data.evaluated[0]]
-            print(f'{cell.name}: {task.score} {shown(dev[task.score])}')
+            print(f'{cell.name}: {task.score} {shown(results["splits"]["dev"][task.score])}')
 
     def _is_best(self, results: Mapping[str, Any]) -> bool:
         others = [json.loads(path.read_text(encoding='utf-8')) for path in self._folder.glob(f'cells/*/{RESULTS}')]

@@ -73,7 +73,7 @@ class TaskData:
 
     @property
     def evaluated(self) -> list[str]:
-        """The labelled splits that are not trained on, 'dev' first."""
+        """The labelled splits that are not trained on. What a run chooses by is 'dev' alone."""
         return [name for name in self.task.splits() if name != 'train']
 
     def with_config(self, config: ConfigDict) -> 'TaskData':

@@ -15,11 +15,13 @@ from bertjax.convert.huggingface_config import check_head_exportable
 from bertjax.convert.huggingface_import import load_task_model
 from bertjax.data.buckets import BucketedExamples
 from bertjax.data.features import Features
+from bertjax.errors import UserError
 from bertjax.optim.optimizers import make_optimizer
 from bertjax.optim.schedules import make_schedule
 from bertjax.optim.selection import Selection, make_selection
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.runs import _settings as settings
+from bertjax.runs._cells import cells_of
 from bertjax.runs._task import Split, TaskData, padded_lengths
 from bertjax.train.predict import Predictor
 from bertjax.train.state import TrainState, abstract_state, create_state, make_init, replace_params
@@ -138,6 +140,9 @@ def prepare(data: TaskData, mesh: Mesh) -> tuple[Split, Tuning]:
     """Reads and tokenises everything, and builds what trains: all that can be refused is refused here."""
     records = data.task.records('train')
     data.task.learn(records)
+    if 'dev' not in data.evaluated and (data.config.select == 'best' or cells_of(data.config)):
+        where = 'config.select' if data.config.select == 'best' else 'config.sweep'
+        raise UserError(where, 'no dev split to choose by', 'one', f'give {data.task.name} a dev file')
     if data.config.export:
         check_head_exportable(data.model())
     evaluated = [data.split(name) for name in data.evaluated]

@@ -38,7 +38,7 @@ def run(config: ConfigDict, workdir: str) -> None:
 
 
 def _export_tuned(config: ConfigDict, folder: pathlib.Path) -> None:
-    tuning, params, _ = load_tuned(config, folder, lambda data: {'dev': data.split(data.evaluated[0])})
+    tuning, params, _ = load_tuned(config, folder, lambda data: {'train': data.split('train', training=True)})
     check_head_exportable(tuning.model)
     path = folder / RESULTS
     results = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {'splits': {}}

@@ -79,7 +79,7 @@ def _finetune(config: ConfigDict, folder: pathlib.Path, data: TaskData, mesh: ja
                 begin=lambda state: state,
                 compile=lambda: tuning.compile(examples, total),
                 load=load,
-                evaluator=TaskEvaluator(tuning, data.split(data.evaluated[0])),
+                evaluator=TaskEvaluator(tuning, data.split('dev')) if 'dev' in data.evaluated else None,
                 flops_per_sequence=_flops(tuning, examples),
             )
         ]
@@ -96,7 +96,7 @@ def _finetune(config: ConfigDict, folder: pathlib.Path, data: TaskData, mesh: ja
         template=tuning.state,
         fresh=fresh,
         phases=phases,
-        reporting=Reporting(data.evaluated[0], task_values, dict, cost),
+        reporting=Reporting('dev', task_values, dict, cost),
         select=config.select,
     )
     finish_task(folder, plan, tuning, state.params)
@@ -127,7 +127,7 @@ def _plan(config: ConfigDict, tuning: Tuning, train: Split, total: int, batches:
 def _description(tuning: Tuning, train: Split, total: int) -> str:
     config, data, devices = tuning.config, tuning.data, jax.devices()
     encoder, params = data.encoder, tuning.state.params
-    splits = ', '.join(f'{len(data.split(name).records):,} {name}' for name in data.evaluated)
+    splits = ', '.join(f'{len(data.split(name).records):,} {name}' for name in data.evaluated) or 'NOTHING to judge by'
     size, trained = (sum(x.size for x in jax.tree.leaves(tree)) for tree in (params, select(params, tuning.trained)))
     decay = f', layer decay {config.layer_decay:g}' if config.layer_decay < 1 else ''
     lines = [
