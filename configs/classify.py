@@ -62,6 +62,7 @@ def get_config(argument: str = '') -> ConfigDict:
         dataset='',  # of tensorflow-datasets, such as 'imdb_reviews', where config.data is ''
         long=chosen.long,
         stride=0,  # tokens between windows of a long text; 0: half a window
+        bilstm_units=0,  # before the pooler; the paper's left-to-right ablation has 768
     )
     config.seq_len = chosen.seq
     return config

@@ -42,7 +42,7 @@ from bertjax.recipe import finetuning_config, sweep
 def get_config(argument: str = '') -> ConfigDict:
     """See the module's docstring for the arguments."""
     chosen = parse_argument(argument, task='rte', seq=128, grid=False, seeds=0)
-    config = finetuning_config('glue', task=chosen.task, long='truncate', stride=0)
+    config = finetuning_config('glue', task=chosen.task, long='truncate', stride=0, bilstm_units=0)
     config.seq_len = chosen.seq
     values = {'seeds': tuple(range(chosen.seeds))}
     if chosen.grid:  # section 4.1 of the paper, and the smaller batch of its appendix A.3

@@ -39,6 +39,7 @@ def get_config(argument: str = '') -> ConfigDict:
         max_query=64,  # pieces that a longer question is cut to
         n_best=20,
         max_answer=30,  # pieces
+        bilstm_units=0,  # before the head; the paper's left-to-right ablation has 768
     )
     config.seq_len = 384
     config.learning_rate = 5e-5

@@ -24,6 +24,7 @@ def topology_devices(name: str) -> list[Any]:
     if generation not in HBM_BYTES or ':' not in name:
         raise UserError('config.topology', repr(name), example, 'for example --config.topology=v5e:4x4')
     os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')  # no cloud metadata server here to be waited for
+    os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')  # compiling alone takes no chip from another process
     from jax.experimental import topologies
 
     try:

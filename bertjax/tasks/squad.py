@@ -43,6 +43,8 @@ class SquadTask:
       max_query: pieces that longer questions are cut to.
       n_best: answers kept of a question.
       max_answer: pieces of the longest answer.
+      bilstm_units: of each direction of a two-layer BiLSTM before the head, as for the left-to-right ablation of the
+        paper (table 5); 0 for none.
     """
 
     data: str
@@ -55,6 +57,7 @@ class SquadTask:
     max_query: int = 64
     n_best: int = 20
     max_answer: int = 30
+    bilstm_units: int = 0
 
     objective = SPANS
 
@@ -65,6 +68,8 @@ class SquadTask:
             if getattr(self, name) < 1:
                 default = type(self).__dataclass_fields__[name].default
                 raise UserError(f'config.task.{name}', str(getattr(self, name)), '1 or more', f'{default} is usual')
+        if self.bilstm_units < 0:
+            raise UserError('config.task.bilstm_units', str(self.bilstm_units), '0 or more', 'the paper has 768')
         if self.max_query > self.seq_len - 4:
             raise UserError(
                 'config.task.max_query', f'{self.max_query} with config.seq_len={self.seq_len}',
@@ -145,7 +150,7 @@ class SquadTask:
 
     def model(self, config: BertConfig) -> nn.Module:
         """See Task."""
-        return BertForSpans(config)
+        return BertForSpans(config, bilstm_units=self.bilstm_units)
 
     def predictions(
         self, records: Sequence[Question], features: Features, outputs: Mapping[str, Sequence[Any]]

@@ -75,12 +75,15 @@ class TextTask:
       seq_len: S, tokens of a row with [CLS] and [SEP].
       long: what becomes of longer texts: 'truncate', 'head_tail' or 'windows', see text_features.py.
       stride: tokens from one window of a long text to the next; 0 for half a window.
+      bilstm_units: of each direction of a two-layer BiLSTM before the pooler, as for the left-to-right ablation of the
+        paper (table 5); 0 for none.
     """
 
     data: str
     seq_len: int
     long: str = 'truncate'
     stride: int = 0
+    bilstm_units: int = 0
 
     def __post_init__(self):
         if self.seq_len < 5:
@@ -91,6 +94,8 @@ class TextTask:
         if not 0 <= self.stride < self.seq_len:
             expected = f'0 to {self.seq_len - 1}'
             raise UserError('config.task.stride', str(self.stride), expected, 'leave it 0 for half a window')
+        if self.bilstm_units < 0:
+            raise UserError('config.task.bilstm_units', str(self.bilstm_units), '0 or more', 'the paper has 768')
         if self.stride and self.long != 'windows':
             mend = "set config.task.long='windows', or leave config.task.stride 0"
             raise UserError('config.task.stride', f'{self.stride} with long={self.long!r}', "long='windows'", mend)
@@ -191,7 +196,8 @@ class TextTask:
 
     def model(self, config: BertConfig) -> nn.Module:
         """See Task."""
-        return BertForClassification(config, 1 if self.regression else len(self.labels))
+        outputs = 1 if self.regression else len(self.labels)
+        return BertForClassification(config, outputs, bilstm_units=self.bilstm_units)
 
     def predictions(
         self, records: Sequence[Example], features: Features, outputs: Mapping[str, Sequence[np.ndarray]]

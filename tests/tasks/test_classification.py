@@ -45,9 +45,10 @@ def test_spam(mails, capsys):
     )
 
 
-def test_from_text_to_prediction(mails, tokenizer):
+@pytest.mark.parametrize('bilstm_units', [0, 5])
+def test_from_text_to_prediction(mails, tokenizer, bilstm_units):
     """A real model: padded by other rows or alone, a record gets the same answer."""
-    task = learned(mails)
+    task = learned(mails, bilstm_units=bilstm_units)
     records = task.records('train')
     features = task.features(records, tokenizer, training=True)
     assert features.row['labels'].dtype == np.int32 and features.row['labels'].tolist() == [0] * 6 + [1] * 3
@@ -58,6 +59,7 @@ def test_from_text_to_prediction(mails, tokenizer):
     inputs = [batch[name] for name in task.objective.inputs]
     params = init_params(model, jax.random.key(0), *inputs)
     params = jax.tree.map(lambda x: getattr(x, 'value', x), params, is_leaf=lambda x: hasattr(x, 'value'))
+    assert ('bilstm' in params) == (bilstm_units > 0)
     outputs = model.apply({'params': params}, *inputs, deterministic=True)
     losses = task.objective.losses(outputs, batch)
     assert np.isfinite(float(losses['loss'][0])) and float(losses['loss'][1]) == len(records)
@@ -241,6 +243,7 @@ def test_what_looks_wrong_is_said(tmp_path, capsys):
         ({'metric': 'accuracy', 'regression': True}, 'config.task.metric'),
         ({'metric': 'mse', 'regression': True}, 'config.task.metric'),
         ({'dev_fraction': 1.0}, 'config.task.dev_fraction'),
+        ({'bilstm_units': -1}, 'config.task.bilstm_units'),
         ({'format': 'xlsx'}, 'config.task.format'),
         ({'text_a': ''}, 'config.task'),
         ({'text_b': 'label'}, 'config.task'),
