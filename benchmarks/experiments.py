@@ -1,0 +1,151 @@
+"""The fine-tunings of docs/results.md: recipe, data, settings; and the folders of data that they need made.
+
+The data is no part of bertjax: folders glue/, squad/, ner/ and multiple_choice/ with the benchmarks' own files. What is
+cut from them is cut by hashes and counts, the same every time.
+"""
+
+import dataclasses
+import gzip
+import hashlib
+import json
+import pathlib
+import shutil
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Make = Callable[[pathlib.Path, pathlib.Path], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """A fine-tuning that both frameworks run from the same arguments.
+
+    Attributes:
+      name: short.
+      title: for the table.
+      recipe: --config.
+      folder: of its data, in --data; with `make` in OUT/data.
+      figures: (split, metric) to show, the first is what the two are compared by.
+      settings: of the recipe's keys.
+      seeds: how many, from 0.
+      make: writes the folder of its data: (--data, folder).
+      minutes: of one run on 2 cores, roughly.
+      published: what is known of larger models, and where from.
+    """
+
+    name: str
+    title: str
+    recipe: str
+    folder: str
+    figures: tuple[tuple[str, str], ...]
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    seeds: int = 1
+    make: Make | None = None
+    minutes: float = 10.0
+    published: str = ''
+
+    def settings_of(self, seed: int, steps: int) -> dict[str, Any]:
+        """What distinguishes a run: all keys but those that name places."""
+        return {'seed': seed, **self.settings, **({'steps': steps} if steps else {})}
+
+    def data(self, source: pathlib.Path, out: pathlib.Path) -> pathlib.Path:
+        """The folder of its data, made where it has to be."""
+        if self.make is None:
+            return source / self.folder
+        target = out / 'data' / self.folder
+        if not target.exists():
+            temporary = target.with_name(f'.{target.name}.tmp')
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(parents=True)
+            self.make(source, temporary)
+            temporary.rename(target)
+        return target
+
+
+def _sst2_tenth(source: pathlib.Path, target: pathlib.Path) -> None:
+    """Every tenth row of train."""
+    header, *rows = (source / 'glue/SST-2/train.tsv').read_text(encoding='utf-8').splitlines(keepends=True)
+    (target / 'train.tsv').write_text(''.join([header, *rows[::10]]), encoding='utf-8')
+    shutil.copyfile(source / 'glue/SST-2/dev.tsv', target / 'dev.tsv')
+
+
+def _mnli(source: pathlib.Path, target: pathlib.Path) -> None:
+    """The subset under the official names."""
+    names = {'train.tsv': 'train.tsv', 'dev_matched.tsv': 'dev_matched.tsv'}
+    for name, official in {**names, 'dev_mismatched_1000.tsv': 'dev_mismatched.tsv'}.items():
+        shutil.copyfile(source / 'glue/MNLI' / name, target / official)
+
+
+def _squad1(source: pathlib.Path, target: pathlib.Path) -> None:
+    """3,000 questions of squadshifts_reddit; XQuAD in English to test on."""
+    with gzip.open(source / 'squad/squadshifts_reddit_v1.0.json.gz', 'rt', encoding='utf-8') as file:
+        articles = json.load(file)['data']
+    _write_squad(target / 'train-v1.1.json', _fewer(articles, 3000), '1.1')
+    shutil.copyfile(source / 'squad/xquad.en.json', target / 'dev-v1.1.json')
+
+
+def _squad2(source: pathlib.Path, target: pathlib.Path) -> None:
+    """cs224n-dev by article: every fourth one to test on, 3,000 questions of the others to train on."""
+    articles = json.loads((source / 'squad/cs224n-dev-v2.0.json').read_text(encoding='utf-8'))['data']
+    tested = articles[3::4]
+    _write_squad(target / 'train-v2.0.json', _fewer([a for a in articles if a not in tested], 3000), 'v2.0')
+    _write_squad(target / 'dev-v2.0.json', tested, 'v2.0')
+
+
+def _fewer(articles: Sequence[dict], count: int) -> list[dict]:
+    """The same with `count` of the questions, those with the lowest hashes."""
+    ids = [qa['id'] for article in articles for paragraph in article['paragraphs'] for qa in paragraph['qas']]
+    chosen = set(sorted(ids, key=lambda name: hashlib.sha256(name.encode()).digest())[:count])
+    fewer = []
+    for article in articles:
+        paragraphs = [{**p, 'qas': [qa for qa in p['qas'] if qa['id'] in chosen]} for p in article['paragraphs']]
+        fewer.append({**article, 'paragraphs': [paragraph for paragraph in paragraphs if paragraph['qas']]})
+    return fewer
+
+
+def _write_squad(path: pathlib.Path, articles: Sequence[dict], version: str) -> None:
+    path.write_text(json.dumps({'version': version, 'data': articles}), encoding='utf-8')
+
+
+def _glue(name: str, title: str, metric: str, published: str, **fields: Any) -> Experiment:
+    fields = {'folder': f'glue/{title}', 'figures': (('dev', metric),), **fields}
+    settings = {'learning_rate': 5e-5, 'batch_size': 32, 'epochs': 3.0}
+    return Experiment(name, fields.pop('title', title), f'configs/glue.py:{name}', settings=settings,
+                      published=published, **fields)  # fmt: skip
+
+
+_SQUAD = {'seq_len': 256, 'learning_rate': 1e-4, 'batch_size': 16, 'epochs': 3.0}
+_NER = (('test', 'f1'), ('dev', 'f1'))
+_BASE = "bert-base-uncased, dev (README of transformers' distillation): "
+
+EXPERIMENTS = (
+    _glue('rte', 'RTE', 'accuracy', f'{_BASE}69.3', seeds=3, minutes=7),
+    _glue('cola', 'CoLA', 'matthews', f'{_BASE}56.3', seeds=3, minutes=6),
+    _glue('stsb', 'STS-B', 'spearman', f'{_BASE}89.0', seeds=3, minutes=8),
+    _glue('sst2', 'SST-2', 'accuracy', f'{_BASE}92.7, of all of train', title='SST-2, a tenth of train',
+          folder='sst2_tenth', make=_sst2_tenth, minutes=5),
+    _glue('mnli', 'MNLI', 'accuracy', f'{_BASE}84.7, of all of train', title='MNLI, 9,888 of train', folder='mnli',
+          figures=(('dev', 'accuracy'), ('dev_mismatched', 'accuracy')), make=_mnli, minutes=16),
+    Experiment(
+        'squad1', 'SQuAD 1.1, 3,000 questions of reddit, tested on XQuAD', 'configs/squad.py:v1', 'squad1',
+        (('dev', 'f1'), ('dev', 'exact')), _SQUAD, make=_squad1, minutes=30,
+        published='all of train, dev: base 88.5 / 80.8, large 90.9 / 84.1 (arXiv 1810.04805, table 2)',
+    ),
+    Experiment(
+        'squad2', 'SQuAD 2.0, 3,000 questions, tested on other articles', 'configs/squad.py:v2', 'squad2',
+        (('dev', 'best_f1'), ('dev', 'best_exact')), _SQUAD, make=_squad2, minutes=30,
+        published='all of train, dev: large 81.9 / 78.7 (arXiv 1810.04805, table 3)',
+    ),
+    Experiment(
+        'ner', 'NCBI-disease', 'configs/ner.py', 'ner/NCBI-disease', _NER, {'learning_rate': 1e-4, 'epochs': 3.0},
+        minutes=9,
+    ),
+    Experiment(
+        'ner_features', 'NCBI-disease, features of a frozen encoder',
+        'configs/ner.py:features=concat_last_four,units=256', 'ner/NCBI-disease', _NER, {'epochs': 5.0}, minutes=15,
+    ),
+    Experiment(
+        'codah', 'CODAH', 'configs/swag.py:codah', 'multiple_choice', (('test', 'accuracy'), ('dev', 'accuracy')),
+        {'learning_rate': 5e-5, 'epochs': 3.0}, minutes=9,
+    ),
+)  # fmt: skip

@@ -1,0 +1,173 @@
+"""Fine-tuning: bertjax beside transformers' Trainer with PyTorch, epoch for epoch in turn, on the CPU.
+
+    python benchmarks/finetune.py --init=CHECKPOINT --data=GLUE
+
+Three contestants, each in a process of its own that sleeps while another trains: ours, with batches of about one length
+in a handful of shapes; Trainer as examples/pytorch/text-classification/run_glue.py sets it up, all rows padded to 128;
+Trainer with rows grouped by length and padded to the longest of their batch. Same checkpoint, records, batch, learning
+rate, number of threads. Prints rows a second, what compiling costs, how well each does on dev in the end, and ratios,
+median over the epochs.
+
+Needs the extra `bench`. CHECKPOINT is a directory of a BERT; GLUE the folder of its tasks, as its download script left
+it. With --rows=0 all of train is used. 2,048 rows of both tasks take half an hour on 2 cores.
+"""
+
+import contextlib
+import multiprocessing
+import multiprocessing.connection
+import os
+import pathlib
+import platform
+import statistics
+import tempfile
+import time
+
+os.environ['JAX_PLATFORMS'] = 'cpu'
+
+import jax
+import torch
+import transformers
+from absl import app, flags
+from ml_collections import ConfigDict
+from peers.trainer import Peer
+
+from bertjax.data.loader import Loader
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.partition import batch_sharding
+from bertjax.recipe import finetuning_config
+from bertjax.runs._task import data_from_source, total_steps
+from bertjax.runs._tuning import TaskEvaluator, prepare
+
+_INIT = flags.DEFINE_string('init', None, 'As config.init.', required=True)
+_DATA = flags.DEFINE_string('data', None, 'The folder of GLUE, with RTE/ and SST-2/.', required=True)
+_TASKS = flags.DEFINE_list('tasks', ['rte', 'sst2'], 'Which of the two.')
+_ROWS = flags.DEFINE_integer('rows', 2048, 'The first so many training records; 0: all.')
+_EPOCHS = flags.DEFINE_integer('epochs', 3, 'Epochs of each.')
+_RATE = flags.DEFINE_float('learning_rate', 5e-5, 'As config.learning_rate.')
+
+FOLDERS = {'rte': 'RTE', 'sst2': 'SST-2'}
+OURS = 'bertjax'
+THEIRS = {'Trainer, padded to 128': 'max_length', 'Trainer, group_by_length': 'group_by_length'}
+
+Turns = multiprocessing.connection.Connection
+
+
+def recipe(task: str, folder: str, rows: int, epochs: int, learning_rate: float) -> ConfigDict:
+    """What all three run: the recipe, on the first rows of the task in a folder of its own."""
+    own = pathlib.Path(folder) / FOLDERS[task]
+    if not own.exists():
+        own.mkdir()
+        for name in ('train.tsv', 'dev.tsv'):
+            lines = (pathlib.Path(_DATA.value) / FOLDERS[task] / name).read_text(encoding='utf-8').splitlines(True)
+            own.joinpath(name).write_text(''.join(lines[: rows + 1 if rows and name == 'train.tsv' else None]))
+    config = finetuning_config('glue', task=task, long='truncate', stride=0)
+    config.init, config.data, config.epochs, config.learning_rate = _INIT.value, str(own), epochs, learning_rate
+    return config
+
+
+def ours(config: ConfigDict, folder: str, turns: Turns) -> None:
+    """Trains an epoch each time it is its turn; sends seconds, at last figures."""
+    data = data_from_source(config, pathlib.Path(folder))
+    train, tuning = prepare(data, make_mesh(config.mesh))
+    examples = tuning.examples(train.features, seed=0)
+    start = time.perf_counter()
+    compiled = tuning.compile(examples, total_steps(config, examples.batches))
+    turns.send({'compiling': time.perf_counter() - start, 'rows': len(train.features), 'lengths': tuning.shapes})
+    state = tuning.fresh_state(0)[0]
+    sharding = batch_sharding(tuning.mesh)
+    with contextlib.closing(Loader(examples, first=0, batch_size=config.batch_size, sharding=sharding)) as batches:
+        for _ in range(int(config.epochs)):
+            turns.recv()
+            start = time.perf_counter()
+            for _ in range(examples.batches):
+                state, metrics = compiled(state, next(batches).arrays)
+            jax.block_until_ready((state, metrics))
+            turns.send(time.perf_counter() - start)
+    turns.recv()
+    turns.send(TaskEvaluator(tuning, data.split('dev')).run(state.params))
+
+
+class InTurn(transformers.TrainerCallback):
+    """Waits before an epoch until it is its turn, and says how long the epoch took."""
+
+    def __init__(self, turns: Turns):
+        self._turns = turns
+
+    def on_epoch_begin(self, *_: object, **__: object) -> None:
+        """Of Trainer."""
+        self._turns.recv()
+        self._start = time.perf_counter()
+
+    def on_epoch_end(self, *_: object, **__: object) -> None:
+        """Of Trainer."""
+        self._turns.send(time.perf_counter() - self._start)
+
+
+def theirs(config: ConfigDict, folder: str, turns: Turns, padding: str) -> None:
+    """The same as `ours`."""
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(len(os.sched_getaffinity(0)))  # as XLA; torch by itself does not count hyper-threads
+    data = data_from_source(config, pathlib.Path(folder))
+    data.task.learn(data.task.records('train'))
+    peer = Peer(config, data, data.split('train', training=True), padding=padding, callbacks=[InTurn(turns)])
+    turns.send({'compiling': 0.0})
+    peer.trainer.train()
+    turns.recv()
+    turns.send(peer.results()['splits']['dev'])
+
+
+def compare(config: ConfigDict, folder: str) -> None:
+    """Runs all three and prints."""
+    context = multiprocessing.get_context('spawn')
+    turns: dict[str, Turns] = {}
+    children = []
+    for number, name in enumerate([OURS, *THEIRS]):
+        turns[name], end = context.Pipe()
+        target, more = (ours, ()) if name == OURS else (theirs, (THEIRS[name],))
+        children.append(context.Process(target=target, args=(config, f'{folder}/{number}', end, *more), daemon=True))
+        children[-1].start()
+        end.close()  # a child that fails then ends the wait for it
+    facts = {name: pipe.recv() for name, pipe in turns.items()}
+
+    def turn(name: str) -> object:
+        turns[name].send(None)
+        return turns[name].recv()
+
+    rounds = [{name: turn(name) for name in turns} for _ in range(int(config.epochs))]
+    figures = {name: turn(name) for name in turns}
+    for child in children:
+        child.join()
+    show(config, facts, rounds, figures)
+
+
+def show(config: ConfigDict, facts: dict, rounds: list[dict[str, float]], figures: dict[str, dict]) -> None:
+    """Prints rates, quality and ratios."""
+    rows, compiling = facts[OURS]['rows'], facts[OURS]['compiling']
+    whole = {name: sum(seconds[name] for seconds in rounds) + facts[name]['compiling'] for name in figures}
+    lengths = ', '.join(map(str, facts[OURS]['lengths']))
+    print(f'\n{FOLDERS[config.task.task]}: {rows:,} rows, {len(rounds)} epochs, batches of {config.batch_size}')
+    print(f'ours are padded to {lengths}; compiling took {compiling:.1f} s')
+    for name, found in figures.items():
+        rate = rows / statistics.median(seconds[name] for seconds in rounds)
+        dev = ', '.join(f'{metric} {value:.3f}' for metric, value in found.items())
+        print(f'{name:>25}: {rate:7.1f} rows/s, {whole[name]:6.0f} s for all epochs; dev {dev}')
+    for name in THEIRS:
+        ratio = statistics.median(seconds[name] / seconds[OURS] for seconds in rounds)
+        print(f'{ratio:.2f} times as fast as {name}; with compiling {whole[name] / whole[OURS]:.2f}')
+
+
+def main(argv: list[str]) -> None:
+    """Compares on each task."""
+    del argv
+    cores = len(os.sched_getaffinity(0))
+    print(
+        f'{platform.processor() or platform.machine()}, {cores} threads each, jax {jax.__version__}, '
+        f'torch {torch.__version__}, transformers {transformers.__version__}'
+    )
+    for task in _TASKS.value:
+        with tempfile.TemporaryDirectory() as folder:
+            compare(recipe(task, folder, _ROWS.value, _EPOCHS.value, _RATE.value), folder)
+
+
+if __name__ == '__main__':
+    app.run(main)

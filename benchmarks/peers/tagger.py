@@ -1,0 +1,61 @@
+"""The paper's feature-based tagger in PyTorch: a frozen BERT, layers of it, a two-layer BiLSTM (section 5.3).
+
+transformers has no such class; this is the peer of bertjax/model/heads.py:BertForTokens with `frozen`.
+"""
+
+import torch
+import transformers
+from torch import nn
+
+
+class FrozenTagger(nn.Module):
+    """Classes of every token from the hidden states of an encoder that learns nothing.
+
+    Args:
+      source: directory of the encoder.
+      outputs: classes.
+      layers: 'last', 'second_to_last', 'embeddings' or 'concat_last_four'.
+      units: of each direction of the LSTM.
+      dropout: between its layers and before the projection.
+    """
+
+    def __init__(self, source: str, outputs: int, layers: str, units: int, dropout: float):
+        super().__init__()
+        self.encoder = transformers.BertModel.from_pretrained(source, add_pooling_layer=False).requires_grad_(False)
+        chosen = {'embeddings': [0], 'second_to_last': [-2], 'last': [-1], 'concat_last_four': [-4, -3, -2, -1]}
+        self.chosen = chosen[layers]
+        width = len(self.chosen) * self.encoder.config.hidden_size
+        self.lstm = nn.LSTM(width, units, 2, batch_first=True, dropout=dropout, bidirectional=True)
+        for name, parameter in self.lstm.named_parameters():  # as ours: the forget gate starts open, the others at 0
+            if name.startswith('bias'):
+                nn.init.zeros_(parameter)
+            if name.startswith('bias_ih'):
+                nn.init.ones_(parameter[units : 2 * units])
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(2 * units, outputs)
+
+    def train(self, mode: bool = True) -> 'FrozenTagger':
+        """The encoder has no dropout, training or not."""
+        super().train(mode)
+        self.encoder.eval()
+        return self
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        token_type_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        labels: torch.Tensor | None = None,
+    ) -> dict[str, torch.Tensor]:
+        """int64 [B, S] each -> `logits` [B, S, outputs], and `loss` where there are labels (-100: not judged)."""
+        with torch.no_grad():
+            states = self.encoder(input_ids, attention_mask, token_type_ids, output_hidden_states=True).hidden_states
+        features = torch.cat([states[i] for i in self.chosen], -1)  # [B, S, 4D]
+        lengths = attention_mask.sum(1).cpu()
+        packed = nn.utils.rnn.pack_padded_sequence(features, lengths, batch_first=True, enforce_sorted=False)
+        hidden, _ = nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], True, 0.0, input_ids.shape[1])
+        logits = self.head(self.dropout(hidden))
+        result = {'logits': logits}
+        if labels is not None:
+            result = {'loss': nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), **result}
+        return result

@@ -1,0 +1,197 @@
+"""transformers' Trainer on a recipe of ours: its models, collators and loop on the rows that our tasks tokenise.
+
+The rows are ours so that both train on the same (tests hold that transformers' tokenizer gives the same ids), and the
+outputs go back to the task, whose figures judge both alike. All else is what examples/pytorch of transformers uses.
+"""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from ml_collections import ConfigDict
+
+from bertjax.data.features import Features
+from bertjax.runs._task import Split, TaskData
+from peers.tagger import FrozenTagger
+
+# How batches are padded: to config.seq_len, as the examples do by default; to the longest of a batch; the same with
+# rows of about one length together.
+PADDING = ('max_length', 'longest', 'group_by_length')
+
+Row = dict[str, Any]
+
+# transformers' class -> (its collator of ragged rows, names that our tasks have for its outputs).
+_PARTS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
+    'BertForSequenceClassification': (transformers.DataCollatorWithPadding, ('logits',)),
+    'BertForQuestionAnswering': (transformers.DataCollatorWithPadding, ('start_logits', 'end_logits')),
+    'BertForTokenClassification': (transformers.DataCollatorForTokenClassification, ('token_logits',)),
+    'BertForMultipleChoice': (transformers.DataCollatorForMultipleChoice, ('logits',)),
+}
+
+
+class Peer:
+    """A Trainer for what a recipe says.
+
+    Args:
+      config: a recipe for a task; what Trainer has no counterpart for raises NotImplementedError.
+      data: of the recipe; its task has learned its labels.
+      train: the training split.
+      padding: one of PADDING.
+      callbacks: Trainer's.
+    """
+
+    def __init__(
+        self,
+        config: ConfigDict,
+        data: TaskData,
+        train: Split,
+        *,
+        padding: str = 'longest',
+        callbacks: Sequence[transformers.TrainerCallback] = (),
+    ):
+        self._check(config)
+        transformers.set_seed(config.seed)
+        self._data, self._config, self._padding = data, config, padding
+        # The class by its name: that of a frozen tagger has none in transformers.
+        self._kind = 'BertForTokenClassification' if _is_frozen(config) else data.task.huggingface()[0]
+        tokenizer = transformers.AutoTokenizer.from_pretrained(config.tokenizer or data.source)
+        collate = transformers.default_data_collator
+        if padding != 'max_length':
+            collate = _PARTS[self._kind][0](tokenizer)
+        self.trainer = transformers.Trainer(
+            model=self._model(),
+            args=self._arguments(),
+            train_dataset=self.rows(train.features),
+            data_collator=collate,
+            processing_class=tokenizer,
+            callbacks=list(callbacks),
+        )
+        self.trainer.remove_callback(transformers.PrinterCallback)
+
+    @staticmethod
+    def _check(config: ConfigDict) -> None:
+        has = {
+            'schedule.name': config.schedule.name == 'linear',
+            'optimizer.name': config.optimizer.name == 'adamw',
+            'layer_decay': config.layer_decay == 1,
+            'train': config.train in ('all', 'head'),
+            'select': config.select == 'last',
+            'task.bilstm_units': _is_frozen(config) or not config.task.get('bilstm_units'),
+        }
+        missing = [name for name, there in has.items() if not there]
+        if missing:
+            raise NotImplementedError(f'Trainer is not set up for these values of config.{", config.".join(missing)}')
+
+    def _model(self) -> torch.nn.Module:
+        config, task = self._config, self._data.task
+        if _is_frozen(config):
+            options = config.task
+            return FrozenTagger(
+                self._data.source, len(task.labels), options.layers, options.bilstm_units, config.model.dropout
+            )
+        facts = dict(task.huggingface()[1])
+        if 'id2label' in facts:
+            facts['id2label'] = {int(number): name for number, name in facts['id2label'].items()}
+        model = getattr(transformers, self._kind).from_pretrained(
+            self._data.source,
+            hidden_dropout_prob=config.model.dropout,
+            attention_probs_dropout_prob=config.model.attention_dropout,
+            **facts,
+        )
+        if config.train == 'head':
+            for name, parameter in model.base_model.named_parameters():
+                parameter.requires_grad = name.startswith('pooler')
+        return model
+
+    def _arguments(self) -> transformers.TrainingArguments:
+        config, optimizer = self._config, self._config.optimizer
+        return transformers.TrainingArguments(
+            output_dir=tempfile.mkdtemp(),
+            per_device_train_batch_size=config.batch_size // config.accumulate,
+            gradient_accumulation_steps=config.accumulate,
+            per_device_eval_batch_size=config.eval_batch_size,
+            num_train_epochs=config.epochs,
+            max_steps=int(config.steps) or -1,
+            learning_rate=config.learning_rate,
+            warmup_steps=config.warmup_fraction,  # below 1: a share of all
+            weight_decay=optimizer.weight_decay,
+            adam_beta1=optimizer.b1,
+            adam_beta2=optimizer.b2,
+            adam_epsilon=optimizer.eps,
+            max_grad_norm=optimizer.clip_norm,
+            train_sampling_strategy='group_by_length' if self._padding == 'group_by_length' else 'random',
+            seed=config.seed,
+            dataloader_pin_memory=torch.cuda.is_available(),
+            save_strategy='no',
+            report_to='none',
+            disable_tqdm=True,
+        )
+
+    def rows(self, features: Features) -> list[Row]:
+        """What Trainer calls a dataset."""
+        rows = [self._row(features, i) for i in range(len(features))]
+        if self._padding == 'max_length':
+            rows = [{name: self._padded(name, value) for name, value in row.items()} for row in rows]
+        return rows
+
+    def _row(self, features: Features, i: int) -> Row:
+        sequences = range(i * features.choices, (i + 1) * features.choices)
+        parts = [slice(features.offsets[k], features.offsets[k + 1]) for k in sequences]
+        row: Row = {
+            'input_ids': [features.tokens[part].tolist() for part in parts],
+            'token_type_ids': [
+                (np.arange(part.stop - part.start) >= features.second[k]).astype(int).tolist()
+                for k, part in zip(sequences, parts, strict=True)
+            ],
+            'attention_mask': [[1] * int(part.stop - part.start) for part in parts],
+        }
+        if features.choices == 1:
+            row = {name: value[0] for name, value in row.items()}
+        if self._kind == 'BertForTokenClassification':
+            labels, judged = (features.token[name][parts[0]] for name in ('token_labels', 'token_weights'))
+            return {**row, 'labels': np.where(judged > 0, labels, -100).tolist()}
+        if self._kind == 'BertForQuestionAnswering':
+            return {
+                **row,
+                'start_positions': int(features.row['start'][i]),
+                'end_positions': int(features.row['end'][i]),
+            }
+        return {**row, 'labels': features.row['labels'][i].item()}
+
+    def _padded(self, name: str, value: Any) -> Any:
+        """As the tokenizer does with padding='max_length'; of single sequences."""
+        if not isinstance(value, list):
+            return value
+        filling = {'input_ids': self._data.tokenizer.pad_id, 'labels': -100}.get(name, 0)
+        return value + [filling] * (self._config.seq_len - len(value))
+
+    def results(self) -> dict[str, Any]:
+        """`splits`, the task's figures on every labelled split, and whether the run `collapsed`, as of results.json."""
+        task, results = self._data.task, {'collapsed': None, 'splits': {}}
+        for name in self._data.evaluated:
+            split = self._data.split(name)
+            predictions = task.predictions(split.records, split.features, self._outputs(split.features))
+            if name == 'dev':
+                task.tune(split.records, predictions)
+                results['collapsed'] = task.collapsed(split.records, predictions)
+            results['splits'][name] = task.metrics(split.records, predictions)
+        return results
+
+    def _outputs(self, features: Features) -> dict[str, Sequence[np.ndarray]]:
+        found = self.trainer.predict(self.rows(features)).predictions
+        names = _PARTS[self._kind][1]
+        outputs = dict(zip(names, found if len(names) > 1 else (found,), strict=True))
+        if names == ('logits',):
+            return outputs
+        # Of every token: what is said of padding is cut off.
+        return {
+            name: [row[:length] for row, length in zip(values, features.lengths, strict=True)]
+            for name, values in outputs.items()
+        }
+
+
+def _is_frozen(config: ConfigDict) -> bool:
+    return bool(config.task.get('frozen')) and bool(config.task.get('bilstm_units'))

@@ -1,0 +1,102 @@
+"""What benchmarks/results.py found, as a Markdown table and a picture."""
+
+import pathlib
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from experiments import Experiment
+
+from bertjax.files import write_atomic
+
+# Of one seed each, in points: less is what another seed can do to either.
+NOTABLE = 2.0
+COLOURS = {'bertjax': '#1f4e9c', 'trainer': '#b2452b'}
+NAMES = {'bertjax': 'bertjax', 'trainer': 'transformers Trainer'}
+
+Found = Sequence[tuple[Experiment, str, dict[str, Any]]]
+Results = dict[str, list[dict[str, Any]]]  # framework -> those of its seeds
+
+
+def write_report(out: pathlib.Path, found: Found) -> None:
+    """OUT/results.md and OUT/results.png, of (experiment, framework, result) of every finished run."""
+    results: dict[str, Results] = {}
+    for experiment, framework, result in found:
+        results.setdefault(experiment.name, {}).setdefault(framework, []).append(result)
+    experiments = {experiment.name: experiment for experiment, _, _ in found}
+    lines = [
+        '| task | figure | bertjax | transformers Trainer | difference | training, s | whole run, s |',
+        '|---|---|---|---|---|---|---|',
+    ]
+    for name, experiment in experiments.items():
+        for place in experiment.figures:
+            lines.append(_line(experiment, place, results[name]))
+    notes = [f'* {e.title}: {e.published}.' for e in experiments.values() if e.published]
+    text = '\n'.join([*lines, '', 'Published, not run here:', '', *notes, '']) + '\n'
+    write_atomic(out / 'results.md', text)
+    _draw([(experiment, results[name]) for name, experiment in experiments.items()], out / 'results.png')
+    print(text)
+
+
+def scores(place: tuple[str, str], results: Sequence[dict[str, Any]]) -> list[float]:
+    """One figure of each seed, in points; what is not defined is left out."""
+    values = [result['splits'][place[0]][place[1]] for result in results]
+    return [100 * value for value in values if value is not None]
+
+
+def differs(ours: Sequence[float], theirs: Sequence[float]) -> bool:
+    """Whether the two are further apart than seeds explain: no value of one lies among those of the other; of one seed
+    each, NOTABLE."""
+    if not ours or not theirs:
+        return False
+    if len(ours) == len(theirs) == 1:
+        return abs(ours[0] - theirs[0]) > NOTABLE
+    return min(ours) > max(theirs) or max(ours) < min(theirs)
+
+
+def _line(experiment: Experiment, place: tuple[str, str], results: Results) -> str:
+    ours, theirs = (scores(place, results.get(framework, [])) for framework in NAMES)
+    difference = ''
+    if ours and theirs:
+        difference = f'{statistics.fmean(ours) - statistics.fmean(theirs):+.1f}'
+        difference += ' (!)' if differs(ours, theirs) else ''
+    times = [
+        ' / '.join(f'{_mean(results[framework], key):.0f}' if framework in results else '?' for framework in NAMES)
+        for key in ('training_seconds', 'seconds')
+    ]
+    cells = (experiment.title, ' '.join(place), _shown(ours), _shown(theirs), difference, *times)
+    return f'| {" | ".join(cells)} |'
+
+
+def _mean(results: Sequence[dict[str, Any]], key: str) -> float:
+    return statistics.fmean(result[key] for result in results)
+
+
+def _shown(values: Sequence[float]) -> str:
+    if len(values) < 2:
+        return f'{values[0]:.1f}' if values else ''
+    spread = f'{statistics.fmean(values):.1f} ± {statistics.stdev(values):.1f}'
+    return f'{spread} (median {statistics.median(values):.1f} of {len(values)})'
+
+
+def _draw(results: Sequence[tuple[Experiment, Results]], path: pathlib.Path) -> None:
+    """A row a task, a dot a seed."""
+    import matplotlib
+
+    matplotlib.use('Agg')
+    from matplotlib import pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(8, 0.5 * len(results) + 1.2))
+    for row, (experiment, each) in enumerate(results):
+        for framework, shift in zip(NAMES, (-0.14, 0.14), strict=True):
+            values = scores(experiment.figures[0], each.get(framework, []))
+            label = NAMES[framework] if not row else None
+            axis.plot(values, [row + shift] * len(values), 'o', color=COLOURS[framework], alpha=0.75, label=label)
+    labels = [f'{experiment.title}\n{experiment.figures[0][1].replace("_", " ")}' for experiment, _ in results]
+    axis.set_yticks(range(len(results)), labels, fontsize=8)
+    axis.invert_yaxis()
+    axis.grid(axis='x', linewidth=0.5, alpha=0.5)
+    axis.spines[['top', 'right']].set_visible(False)
+    axis.legend(frameon=False, loc='upper left', bbox_to_anchor=(0, 1.0 + 0.6 / (len(results) + 1)), ncols=2)
+    figure.tight_layout()
+    figure.savefig(path, dpi=144)

