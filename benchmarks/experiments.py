@@ -114,7 +114,7 @@ def _glue(name: str, title: str, metric: str, published: str, *, part: str = '',
                       published=published, **fields)  # fmt: skip
 
 
-_SQUAD = {'seq_len': 256, 'learning_rate': 1e-4, 'batch_size': 16, 'epochs': 3.0}
+_SQUAD = {'seq_len': 256, 'learning_rate': 1e-4, 'batch_size': 16, 'epochs': 2.0}
 _NER = (('test', 'f1'), ('dev', 'f1'))
 _BASE = "bert-base-uncased, dev (README of transformers' distillation): "
 
@@ -128,12 +128,12 @@ EXPERIMENTS = (
           figures=(('dev', 'accuracy'), ('dev_mismatched', 'accuracy')), make=_mnli, minutes=16),
     Experiment(
         'squad1', 'SQuAD 1.1, 3,000 questions of reddit, tested on XQuAD', 'configs/squad.py:v1', 'squad1',
-        (('dev', 'f1'), ('dev', 'exact')), _SQUAD, make=_squad1, minutes=30,
+        (('dev', 'f1'), ('dev', 'exact')), _SQUAD, make=_squad1, minutes=20,
         published='all of train, dev: base 88.5 / 80.8, large 90.9 / 84.1 (arXiv 1810.04805, table 2)',
     ),
     Experiment(
         'squad2', 'SQuAD 2.0, 3,000 questions, tested on other articles', 'configs/squad.py:v2', 'squad2',
-        (('dev', 'best_f1'), ('dev', 'best_exact')), _SQUAD, make=_squad2, minutes=30,
+        (('dev', 'best_f1'), ('dev', 'best_exact')), _SQUAD, make=_squad2, minutes=20,
         published='all of train, dev: large 81.9 / 78.7 (arXiv 1810.04805, table 3)',
     ),
     Experiment(

@@ -35,6 +35,7 @@ from bertjax.data.loader import Loader
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding
 from bertjax.recipe import finetuning_config
+from bertjax.runs._steps import step_of_run
 from bertjax.runs._task import data_from_source, total_steps
 from bertjax.runs._tuning import TaskEvaluator, prepare
 
@@ -71,7 +72,7 @@ def ours(config: ConfigDict, folder: str, turns: Turns) -> None:
     train, tuning = prepare(data, make_mesh(config.mesh))
     examples = tuning.examples(train.features, seed=0)
     start = time.perf_counter()
-    compiled = tuning.compile(examples, total_steps(config, examples.batches))
+    step = step_of_run(tuning, examples, total_steps(config, examples.batches))
     turns.send({'compiling': time.perf_counter() - start, 'rows': len(train.features), 'lengths': tuning.shapes})
     state = tuning.fresh_state(0)[0]
     sharding = batch_sharding(tuning.mesh)
@@ -80,7 +81,7 @@ def ours(config: ConfigDict, folder: str, turns: Turns) -> None:
             turns.recv()
             start = time.perf_counter()
             for _ in range(examples.batches):
-                state, metrics = compiled(state, next(batches).arrays)
+                state, metrics = step(state, next(batches).arrays)
             jax.block_until_ready((state, metrics))
             turns.send(time.perf_counter() - start)
     turns.recv()

@@ -18,8 +18,8 @@ Found = Sequence[tuple[Experiment, str, dict[str, Any]]]
 Results = dict[str, list[dict[str, Any]]]  # framework -> those of its seeds
 
 
-def write_report(out: pathlib.Path, found: Found) -> None:
-    """OUT/results.md and OUT/results.png, of (experiment, framework, result) of every finished run."""
+def write_report(kept: pathlib.Path, found: Found) -> None:
+    """KEPT/results.md and KEPT/results.png, of (experiment, framework, result) of every finished run."""
     results: dict[str, Results] = {}
     for experiment, framework, result in found:
         results.setdefault(experiment.name, {}).setdefault(framework, []).append(result)
@@ -33,8 +33,8 @@ def write_report(out: pathlib.Path, found: Found) -> None:
             lines.append(_line(experiment, place, results[name]))
     notes = [f'* {e.title}: {e.published}.' for e in experiments.values() if e.published]
     text = '\n'.join([*lines, '', 'Published, not run here:', '', *notes, '']) + '\n'
-    write_atomic(out / 'results.md', text)
-    _draw([(experiment, results[name]) for name, experiment in experiments.items()], out / 'results.png')
+    write_atomic(kept / 'results.md', text)
+    _draw([(experiment, results[name]) for name, experiment in experiments.items()], kept / 'results.png')
     print(text)
 
 

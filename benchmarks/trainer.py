@@ -22,7 +22,7 @@ from bertjax.runs._task import data_from_source
 
 _CONFIG = config_flags.DEFINE_config_file('config', None, 'As of bertjax.main.', lock_config=True)
 _WORKDIR = flags.DEFINE_string('workdir', None, 'As of bertjax.main.', required=True)
-_PADDING = flags.DEFINE_enum('padding', 'longest', PADDING, 'How batches are padded.')
+_PADDING = flags.DEFINE_enum('padding', 'group_by_length', PADDING, 'How batches are padded.')
 
 
 def main(argv: list[str]) -> None:

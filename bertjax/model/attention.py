@@ -37,20 +37,30 @@ class SelfAttention(nn.Module):
     config: BertConfig
 
     @nn.compact
-    def __call__(self, x: jax.Array, bias: jax.Array, key: jax.Array | None) -> jax.Array:
-        """Args: x [B, S, D]; bias as `attention_bias` gives; key for dropout or None. Returns [B, S, D]."""
+    def __call__(self, x: jax.Array, asking: jax.Array, bias: jax.Array, key: jax.Array | None) -> jax.Array:
+        """What the positions that ask hear from all of x.
+
+        Args:
+          x: [B, S, D].
+          asking: [B, Q, D], x itself or some of its positions.
+          bias: as `attention_bias` gives, for these Q.
+          key: for dropout, or None.
+
+        Returns:
+          [B, Q, D].
+        """
         c = self.config
         heads = (c.num_heads, c.head_dim)
         names = ('heads', 'head_dim')
 
-        def project(name: str) -> jax.Array:
+        def project(name: str, x: jax.Array) -> jax.Array:
             y = Projection(c, heads, ('embed',), names, names, name=name)(x)  # [B, S, H, K]
             return constrain(y, 'act_batch', 'act_length', 'act_heads', 'act_head_dim')
 
-        query, keys, value = project('query'), project('key'), project('value')
-        scores = jnp.einsum('BSHK,BTHK->BHST', query, keys, preferred_element_type=jnp.float32)  # [B, H, S, S]
+        query, keys, value = project('query', asking), project('key', x), project('value', x)
+        scores = jnp.einsum('BQHK,BSHK->BHQS', query, keys, preferred_element_type=jnp.float32)  # [B, H, Q, S]
         probabilities = jax.nn.softmax(scores * c.head_dim**-0.5 + bias, axis=-1).astype(query.dtype)
         probabilities = dropout(probabilities, c.attention_dropout, key)
-        mixed = jnp.einsum('BHST,BTHK->BSHK', probabilities, value)  # [B, S, H, K]
+        mixed = jnp.einsum('BHQS,BSHK->BQHK', probabilities, value)  # [B, Q, H, K]
         mixed = constrain(mixed, 'act_batch', 'act_length', 'act_heads', 'act_head_dim')
-        return Projection(c, (c.width,), names, ('embed',), ('norm',), name='output')(mixed)  # [B, S, D]
+        return Projection(c, (c.width,), names, ('embed',), ('norm',), name='output')(mixed)  # [B, Q, D]

@@ -78,15 +78,23 @@ class TaskModel(nn.Module):
         self.head = Projection(self.config, (self.outputs,), ('embed',), ('classes',), ('classes',))
 
     def _hidden(
-        self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, deterministic: bool
+        self,
+        input_ids: jax.Array,
+        segment_ids: jax.Array,
+        attention_mask: jax.Array,
+        deterministic: bool,
+        first_only: bool = False,
     ) -> jax.Array:
-        """[B, S, D], [B, S, 4D] of four layers side by side, or [B, S, 2U] through a BiLSTM."""
+        """[B, S, D], [B, S, 4D] of four layers side by side, or [B, S, 2U] through a BiLSTM; of [CLS] alone
+        where `first_only` asks and the other options allow."""
+        of_last = self.layers == 'last'
         last, states = self.encoder(
             input_ids,
             segment_ids,
             attention_mask,
             deterministic=deterministic or self.frozen,
-            all_layers=self.layers != 'last',
+            all_layers=not of_last,
+            first_only=first_only and of_last and not self.bilstm_units,
         )
         if self.frozen:
             last, states = jax.lax.stop_gradient((last, states))
@@ -132,9 +140,10 @@ class BertForClassification(TaskModel):
     def _logits(
         self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, deterministic: bool
     ) -> jax.Array:
-        hidden = self._hidden(input_ids, segment_ids, attention_mask, deterministic)
+        of_last_token = self.config.causal and not self.bilstm_units
+        hidden = self._hidden(input_ids, segment_ids, attention_mask, deterministic, first_only=not of_last_token)
         state = hidden[:, 0]  # [B, D]
-        if self.config.causal and not self.bilstm_units:
+        if of_last_token:
             last = jnp.maximum(attention_mask.sum(-1, keepdims=True) - 1, 0)  # [B, 1]
             state = gather_positions(hidden, last)[:, 0]  # [B, D]
         return self._project(self.pooler(state), deterministic)  # [B, outputs]

@@ -1,5 +1,6 @@
 """The primitives: projection, LayerNorm, embedding table, dropout, activations."""
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -9,8 +10,30 @@ from flax import linen as nn
 from bertjax.model.config import BertConfig
 from bertjax.parallel.partition import with_axes
 
+
+@jax.custom_vjp
+def gelu(x: jax.Array) -> jax.Array:
+    """x Φ(x), Φ the distribution function of the standard normal (arXiv 1606.08415), any shape.
+
+    With erf as PyTorch has it, not `jax.nn.gelu`'s erfc: a third of the work on CPU. The gradient is computed from x
+    alone, where autodiff keeps four arrays of the size of the MLP until the backward pass.
+    """
+    return x * _normal_cdf(x)
+
+
+def _normal_cdf(x: jax.Array) -> jax.Array:
+    return 0.5 * (1.0 + jax.lax.erf(x * math.sqrt(0.5)))
+
+
+def _gelu_gradient(x: jax.Array, cotangent: jax.Array) -> tuple[jax.Array]:
+    density = jnp.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi)
+    return (cotangent * (_normal_cdf(x) + x * density),)
+
+
+gelu.defvjp(lambda x: (gelu(x), x), _gelu_gradient)
+
 ACTIVATION_FUNCTIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    'gelu': lambda x: jax.nn.gelu(x, approximate=False),
+    'gelu': gelu,
     'gelu_tanh': lambda x: jax.nn.gelu(x, approximate=True),
     'relu': jax.nn.relu,
 }

@@ -11,7 +11,9 @@ Schedule = Callable[[jax.Array], jax.Array]
 SCHEDULES = ('linear', 'polynomial', 'cosine', 'constant', 'slanted_triangular')
 
 
-def make_schedule(name: str, *, peak: float, steps: int, warmup_fraction: float, power: float = 1.0) -> Schedule:
+def make_schedule(
+    name: str, *, peak: float | jax.Array, steps: int, warmup_fraction: float, power: float = 1.0
+) -> Schedule:
     """Linear warm-up from 0 to `peak` over `warmup_fraction` of `steps`, then the named decay to 0 at `steps`.
 
     The decay starts at the end of the warm-up and is continuous there, as in transformers. google-research/bert

@@ -64,9 +64,12 @@ def mask_options(config: ConfigDict) -> MaskOptions:
 
 
 def seed_of(config: ConfigDict, name: str) -> int:
-    """The seed for 'init', 'data' or 'dropout': its own, or the run's."""
+    """The seed for 'init', 'data' or 'dropout': its own, or (below 0) the run's."""
     own = config.seeds[name]
-    return config.seed if own < 0 else own
+    seed = config.seed if own < 0 else own
+    if not 0 <= seed < 2**32:
+        raise UserError('config.seed', str(seed), 'a number from 0 to 4294967295', 'for example --config.seed=1')
+    return seed
 
 
 def rng_impl(config: ConfigDict) -> str:

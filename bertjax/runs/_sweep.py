@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
@@ -18,15 +17,15 @@ from bertjax.config import dump, plain
 from bertjax.errors import PreemptedError, UserError
 from bertjax.files import write_atomic
 from bertjax.metrics.rows import add_sums, finite_or_none, task_values
-from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
+from bertjax.parallel.partition import mesh_context
 from bertjax.runs import _settings as settings
 from bertjax.runs._cells import Cell, cells_of, score_of, summarise, sweep_table
 from bertjax.runs._interrupt import Interrupt
 from bertjax.runs._results import RESULTS, export_task, write_predictions
+from bertjax.runs._steps import Step, compile_step, lower_step
 from bertjax.runs._task import Split, TaskData, total_steps
-from bertjax.runs._tuning import Tuning, compile_all, prepare
-from bertjax.train.state import TrainState
-from bertjax.train.together import Member, failed, make_members_step, stack_states, train_together
+from bertjax.runs._tuning import Tuning, prepare
+from bertjax.train.together import Member, failed, members_template, stack_states, train_together
 from bertjax.writers.console import TrainingConsole, shown
 from bertjax.writers.jsonl import JsonLines
 
@@ -92,36 +91,18 @@ class _Group:
         self._tuning, self._train, self._folder = tuning, train, folder
         self._batches = tuning.examples(train.features, 0)
         self.total = total_steps(tuning.config, self._batches.batches)
-        self._compiled: dict[int, dict[int, Any]] = {}
-
-    def _lower(self, members: int, lengths: Sequence[int]) -> dict[int, Any]:
-        mesh = self._tuning.mesh
-        step = make_members_step(lambda rate, seed: self._tuning.step(self.total, rate, seed))
-        state = _stacked_template(self._tuning.state, members)
-        shardings = jax.tree.map(lambda x: x.sharding, state)
-        jitted = jax.jit(step, donate_argnums=0, out_shardings=(shardings, replicated(mesh)))
-        rates = jax.ShapeDtypeStruct((members,), jnp.float32, sharding=replicated(mesh))
-        seeds = jax.ShapeDtypeStruct((members,), jnp.uint32, sharding=replicated(mesh))
-        sharding, lowered = batch_sharding(mesh), {}
-        with mesh_context(mesh):
-            for length, batch in self._batches.abstract_batches().items():
-                if length not in lengths:
-                    continue
-                arrays = {
-                    name: jax.ShapeDtypeStruct((shape[0], members, *shape[1:]), dtype, sharding=sharding)
-                    for name, (shape, dtype) in batch.items()
-                }
-                lowered[length] = jitted.lower(state, arrays, rates, seeds)
-        return lowered
+        self._compiled: dict[int, Step] = {}
 
     def members_that_fit(self, count: int) -> int:
         """How many of `count` runs the device's memory holds at once; one on a CPU, where more gain nothing."""
         limit = (jax.local_devices()[0].memory_stats() or {}).get('bytes_limit')
         if not limit:
             return 1
-        longest = max(self._batches.abstract_batches())
+        batches = self._batches.abstract_batches()
+        longest = max(batches)
         while count > 1:
-            memory = self._lower(count, [longest])[longest].compile().memory_analysis()
+            lowered = lower_step(self._tuning, {longest: batches[longest]}, self.total, members=count)
+            memory = lowered[longest].compile().memory_analysis()
             if memory.argument_size_in_bytes + memory.temp_size_in_bytes < 0.9 * limit:
                 break
             count = -(-count // 2)
@@ -131,11 +112,12 @@ class _Group:
         """Trains, evaluates and writes these cells."""
         tuning, count = self._tuning, len(cells)
         if count not in self._compiled:
-            self._compiled[count] = compile_all(self._lower(count, list(self._batches.abstract_batches())))
+            lowered = lower_step(tuning, self._batches.abstract_batches(), self.total, members=count)
+            self._compiled[count] = compile_step(lowered)
         of_cell = [_of_cell(tuning.config, cell) for cell in cells]
         with mesh_context(tuning.mesh):
             states = stack_states([tuning.fresh_state(settings.seed_of(c, 'init'))[0] for c in of_cell])
-            states = jax.device_put(states, jax.tree.map(lambda x: x.sharding, _stacked_template(tuning.state, count)))
+            states = jax.device_put(states, jax.tree.map(lambda x: x.sharding, members_template(tuning.state, count)))
         members = [
             Member(
                 tuning.examples(self._train.features, settings.seed_of(c, 'data')),
@@ -199,18 +181,6 @@ def _of_cell(config: ConfigDict, cell: Cell) -> ConfigDict:
     own.train, own.batch_size, own.epochs = cell.train, cell.batch_size, cell.epochs
     own.learning_rate, own.seed = cell.learning_rate, cell.seed
     return own
-
-
-def _stacked_template(state: TrainState, members: int) -> TrainState:
-    """The abstract state of so many runs: the members are a first axis that no device splits."""
-
-    def stacked(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        spec = jax.sharding.PartitionSpec(None, *x.sharding.spec)
-        return jax.ShapeDtypeStruct(
-            (members, *x.shape), x.dtype, sharding=jax.sharding.NamedSharding(x.sharding.mesh, spec)
-        )
-
-    return jax.tree.map(stacked, state)
 
 
 class _Rows:

@@ -1,6 +1,5 @@
 """Joins a task's model, optimiser, mesh and data into what the loop runs."""
 
-import concurrent.futures
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -17,17 +16,13 @@ from bertjax.data.buckets import BucketedExamples
 from bertjax.data.features import Features
 from bertjax.errors import UserError
 from bertjax.optim.optimizers import make_optimizer
-from bertjax.optim.schedules import make_schedule
 from bertjax.optim.selection import Selection, make_selection
-from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
+from bertjax.parallel.partition import mesh_context
 from bertjax.runs import _settings as settings
 from bertjax.runs._cells import cells_of
 from bertjax.runs._task import Split, TaskData, padded_lengths
 from bertjax.train.predict import Predictor
 from bertjax.train.state import TrainState, abstract_state, create_state, make_init, replace_params
-from bertjax.train.step import make_train_step
-
-Step = Callable[[TrainState, dict[str, jax.Array]], tuple[TrainState, Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,46 +48,6 @@ class Tuning:
             seed=seed,
             pad_id=self.data.tokenizer.pad_id,
         )
-
-    def step(self, total: int, learning_rate: float | jax.Array, dropout_seed: int | jax.Array) -> Step:
-        """The train step of a run of `total` steps, to be jitted."""
-        config = self.config
-        schedule = make_schedule(
-            config.schedule.name,
-            peak=learning_rate,
-            steps=total,
-            warmup_fraction=config.warmup_fraction,
-            power=config.schedule.power,
-        )
-        return make_train_step(
-            self.model,
-            self.data.task.objective,
-            self.optimizer,
-            schedule,
-            first_step=0,
-            accumulate=config.accumulate,
-            dropout_seed=dropout_seed,
-            rng_impl=settings.rng_impl(config),
-            trained=self.trained,
-            layer_decay=config.layer_decay,
-        )
-
-    def compile(self, examples: BucketedExamples, total: int) -> Step:
-        """The train step, compiled for every padded length that the examples come in."""
-        step = self.step(total, self.config.learning_rate, settings.seed_of(self.config, 'dropout'))
-        shardings = jax.tree.map(lambda x: x.sharding, self.state)
-        jitted = jax.jit(step, donate_argnums=0, out_shardings=(shardings, replicated(self.mesh)))
-        sharding = batch_sharding(self.mesh)
-        lowered = {}
-        with mesh_context(self.mesh):
-            for length, batch in examples.abstract_batches().items():
-                arrays = {
-                    name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
-                    for name, (shape, dtype) in batch.items()
-                }
-                lowered[length] = jitted.lower(self.state, arrays)
-        compiled = compile_all(lowered)
-        return lambda state, arrays: compiled[arrays['input_ids'].shape[-1]](state, arrays)
 
     def predictor(self, members: int = 0) -> Predictor:
         """Outputs of the model for any features."""
@@ -128,12 +83,6 @@ class TaskEvaluator:
     def run(self, params: Any) -> dict[str, float | None]:
         """All figures; of labelled records."""
         return self._task.metrics(self._split.records, self.predictions(params))
-
-
-def compile_all(lowered: dict[int, Any]) -> dict[int, Any]:
-    """Compiles side by side: XLA gives the interpreter's lock away."""
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        return dict(zip(lowered, pool.map(lambda one: one.compile(), lowered.values()), strict=True))
 
 
 def prepare(data: TaskData, mesh: Mesh) -> tuple[Split, Tuning]:

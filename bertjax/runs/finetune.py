@@ -21,6 +21,7 @@ from bertjax.runs import _settings as settings
 from bertjax.runs._cells import cells_of
 from bertjax.runs._results import finish_task
 from bertjax.runs._session import train_in
+from bertjax.runs._steps import step_of_run
 from bertjax.runs._sweep import run_sweep
 from bertjax.runs._task import Split, TaskData, check_numbers, data_from_source, total_steps
 from bertjax.runs._tuning import TaskEvaluator, Tuning, prepare
@@ -77,7 +78,7 @@ def _finetune(config: ConfigDict, folder: pathlib.Path, data: TaskData, mesh: ja
                 first_step=0,
                 last_step=total,
                 begin=lambda state: state,
-                compile=lambda: tuning.compile(examples, total),
+                compile=lambda: step_of_run(tuning, examples, total),
                 load=load,
                 evaluator=TaskEvaluator(tuning, data.split('dev')) if 'dev' in data.evaluated else None,
                 flops_per_sequence=_flops(tuning, examples),
@@ -103,7 +104,7 @@ def _finetune(config: ConfigDict, folder: pathlib.Path, data: TaskData, mesh: ja
 
 
 def _flops(tuning: Tuning, examples: BucketedExamples) -> float:
-    """Of a training step, per sequence; 0, not known, where a part of the model is frozen."""
+    """Of a training step of the whole model, per sequence; 0, not known, where a part of it is frozen."""
     length = round(examples.mean_length)
     return train_flops_per_sequence(tuning.data.encoder, length, 0) if tuning.config.train == 'all' else 0.0
 

@@ -11,7 +11,7 @@ import numpy as np
 from bertjax.data.buckets import BucketedExamples
 from bertjax.data.loader import Loader
 from bertjax.metrics.rows import add_sums
-from bertjax.parallel.partition import batch_sharding
+from bertjax.parallel.partition import batch_sharding, replicated
 from bertjax.train.record import READ_BEHIND, STOP_AFTER_SKIPPED
 from bertjax.train.state import TrainState
 
@@ -28,14 +28,15 @@ class Member:
     dropout_seed: int
 
 
-class _Stacked:
-    """The examples of all members, side by side along the second axis."""
+class StackedExamples:
+    """The examples of several runs, side by side along the second axis."""
 
-    def __init__(self, members: Sequence[Member]):
-        self._members = members
+    def __init__(self, examples: Sequence[BucketedExamples]):
+        self._examples = examples
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        parts = [member.examples.batch(indices) for member in self._members]
+        """As of BucketedExamples: [B', M, ...]."""
+        parts = [one.batch(indices) for one in self._examples]
         return {name: np.stack([part[name] for part in parts], axis=1) for name in parts[0]}
 
 
@@ -44,24 +45,21 @@ def stack_states(states: Sequence[TrainState]) -> TrainState:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
 
 
-def make_members_step(step_of: Callable[[jax.Array, jax.Array], Callable]) -> MembersStep:
-    """The step of all members at once.
+def members_template(state: TrainState, members: int) -> TrainState:
+    """The abstract state of so many runs: the members are a first axis that no device splits."""
 
-    Args:
-      step_of: (learning rate, dropout seed) -> the train step of one run; both are traced, so that one compiled step
-        serves every learning rate and seed.
-    """
+    def stacked(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        spec = jax.sharding.PartitionSpec(None, *x.sharding.spec)
+        sharding = jax.sharding.NamedSharding(x.sharding.mesh, spec)
+        return jax.ShapeDtypeStruct((members, *x.shape), x.dtype, sharding=sharding)
 
-    def one(state: TrainState, batch: Mapping[str, jax.Array], rate: jax.Array, seed: jax.Array) -> Any:
-        return step_of(rate, seed)(state, batch)
-
-    return jax.vmap(one, in_axes=(0, 1, 0, 0))
+    return jax.tree.map(stacked, state)
 
 
 def train_together(
     states: TrainState,
     members: Sequence[Member],
-    steps: Mapping[int, MembersStep],
+    step: MembersStep,
     total: int,
     *,
     mesh: jax.sharding.Mesh,
@@ -76,7 +74,7 @@ def train_together(
     Args:
       states: stacked; donated.
       members: in the order of the states.
-      steps: the compiled step for each padded length.
+      step: compiled.
       total: steps of every member.
       mesh: that the step was compiled for.
       record: called with (number of the step, scalars [M] each, the sums of each member); some steps late.
@@ -85,10 +83,12 @@ def train_together(
     Returns:
       The stacked states at the end; None when interrupted.
     """
-    rates = jnp.asarray([member.learning_rate for member in members], jnp.float32)
-    seeds = jnp.asarray([member.dropout_seed for member in members], jnp.uint32)
+    one = replicated(mesh)
+    rates = jax.device_put(np.asarray([member.learning_rate for member in members], np.float32), one)
+    seeds = jax.device_put(np.asarray([member.dropout_seed for member in members], np.uint32), one)
     batch_size = members[0].examples.batch_size
-    loader = Loader(_Stacked(members), first=0, batch_size=batch_size, sharding=batch_sharding(mesh))
+    examples = StackedExamples([member.examples for member in members])
+    loader = Loader(examples, first=0, batch_size=batch_size, sharding=batch_sharding(mesh))
     unread: list[tuple[int, Any]] = []
 
     def read() -> None:
@@ -103,8 +103,7 @@ def train_together(
     try:
         for number in range(1, total + 1):
             batch = next(loader)
-            compiled = steps[batch.arrays['input_ids'].shape[-1]]
-            states, metrics = compiled(states, batch.arrays, rates, seeds)
+            states, metrics = step(states, batch.arrays, rates, seeds)
             unread.append((number, metrics))
             while len(unread) > READ_BEHIND:
                 read()

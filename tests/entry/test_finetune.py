@@ -160,6 +160,7 @@ MISTAKES = {
     'parts': (('--config.accumulate=3',), 'a divisor of batch_size'),
     'sweep': (("--config.sweep.learning_rate=('a',)",), 'config.sweep.learning_rate'),
     'key': (('--config.lerning_rate=1',), 'config.learning_rate'),
+    'seed': (('--config.seed=-1',), 'config.seed'),
     'layer decay': (('--config.layer_decay=2.0',), 'config.layer_decay'),
 }
 

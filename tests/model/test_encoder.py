@@ -10,7 +10,8 @@ import pytest
 from bertjax.errors import UserError
 from bertjax.losses import pretraining_losses
 from bertjax.model.config import BertConfig
-from bertjax.model.layers import LayerNorm, dropout
+from bertjax.model.encoder import BertEncoder
+from bertjax.model.layers import LayerNorm, dropout, gelu
 from bertjax.model.stacking import stack_layers, unstack_layers
 
 # Compiling takes far longer than running here.
@@ -210,6 +211,37 @@ def test_recomputation_changes_memory_and_no_number(make_model, inputs, scan):
     assert products['full'] - products['dots'] == 6
     for remat in ('dots', 'full'):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), grads[remat], grads['none'])
+
+
+@pytest.mark.parametrize('changes', [{}, {'causal': True}, {'pre_norm': True}], ids=str)
+def test_the_first_position_alone_costs_less_and_is_the_same(make_model, small_config, inputs, changes):
+    _, params = make_model(scan_layers=False, **changes)
+    encoder = BertEncoder(small_config(scan_layers=False, **changes))
+
+    def total(params, first_only):
+        hidden, _ = encoder.apply({'params': params}, *inputs[:3], deterministic=True, first_only=first_only)
+        return jnp.sin(hidden[:, :1] * 3.0).sum(), hidden[:, :1]
+
+    found = {}
+    for first_only in (True, False):
+        compiled = jax.jit(jax.value_and_grad(total, has_aux=True), static_argnums=1, compiler_options=QUICK)
+        lowered = compiled.lower(params['encoder'], first_only).compile()
+        found[first_only] = lowered(params['encoder']), lowered.cost_analysis()['flops']
+    (short, less), (full, all_of_it) = found[True], found[False]
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), short, full)
+    assert less < 0.8 * all_of_it  # of three blocks
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_gelu_and_its_gradient(dtype):
+    x = jnp.concatenate([jnp.linspace(-12, 12, 4001), jnp.asarray([-1e4, 0.0, 1e4])]).astype(dtype)
+    tolerance = {'float32': 2e-6, 'bfloat16': 2e-2}[dtype]
+    exact = x.astype(jnp.float32)
+    theirs = functools.partial(jax.nn.gelu, approximate=False)
+    np.testing.assert_allclose(gelu(x).astype(jnp.float32), theirs(exact), rtol=tolerance, atol=tolerance)
+    ours, expected = (jax.vmap(jax.grad(f)) for f in (gelu, theirs))
+    assert ours(x).dtype == x.dtype
+    np.testing.assert_allclose(ours(x).astype(jnp.float32), expected(exact), rtol=tolerance, atol=tolerance)
 
 
 def test_wrong_input_is_loud(make_model, inputs):
