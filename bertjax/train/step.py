@@ -94,7 +94,8 @@ def make_train_step(
             direction = jax.tree.map(jnp.multiply, direction, layer_rates(old, layer_decay, model.config.num_layers))
         rate = schedule(state.step - first_step)
         update_norm = rate * optax.tree.norm(direction)
-        finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm) & jnp.isfinite(update_norm)
+        # Squared, as the gradient's is in its norm: an update that large has lost all sense though it is still finite.
+        finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm) & jnp.isfinite(jnp.square(update_norm))
         keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)  # noqa: E731
         new = keep(jax.tree.map(lambda p, d: (p - rate * d).astype(p.dtype), old, direction), old)
         new_state = TrainState(
