@@ -22,10 +22,10 @@ from bertjax.data.features import Features
 from bertjax.data.loader import Loader
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
-from bertjax.runs._steps import Step, compile_step, lower_step
+from bertjax.runs._steps import compile_step, lower_step
 from bertjax.runs._task import data_from_source, total_steps
 from bertjax.runs._tuning import Tuning, prepare
-from bertjax.train.together import StackedExamples, members_template, stack_states
+from bertjax.train.together import StackedExamples, Step, members_template, stack_states
 
 _CONFIG = config_flags.DEFINE_config_file('config', None, 'As of bertjax.main.', lock_config=True)
 _MEMBERS = flags.DEFINE_integer('members', 4, 'How many at once.')

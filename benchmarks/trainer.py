@@ -2,7 +2,8 @@
 
     python benchmarks/trainer.py --config=configs/glue.py:rte --workdir=out/rte_peer --config.init=DIR --config.data=DIR
 
-Writes WORKDIR/results.json with the figures of our tasks. Needs the extra `bench`.
+Rows of about one length train together, as ours do. Writes WORKDIR/results.json with the figures of our tasks. Needs
+the extra `bench`.
 """
 
 import json
@@ -15,14 +16,13 @@ os.environ.setdefault('JAX_PLATFORMS', 'cpu')  # our data layer imports jax; not
 import transformers
 from absl import app, flags
 from ml_collections import config_flags
-from peers.trainer import PADDING, Peer
+from peers.trainer import Peer
 
 from bertjax.files import write_atomic
 from bertjax.runs._task import data_from_source
 
 _CONFIG = config_flags.DEFINE_config_file('config', None, 'As of bertjax.main.', lock_config=True)
 _WORKDIR = flags.DEFINE_string('workdir', None, 'As of bertjax.main.', required=True)
-_PADDING = flags.DEFINE_enum('padding', 'group_by_length', PADDING, 'How batches are padded.')
 
 
 def main(argv: list[str]) -> None:
@@ -33,7 +33,7 @@ def main(argv: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     data = data_from_source(config, folder)
     data.task.learn(data.task.records('train'))
-    peer = Peer(config, data, data.split('train', training=True), padding=_PADDING.value)
+    peer = Peer(config, data, data.split('train', training=True))
     start = time.perf_counter()
     peer.trainer.train()
     training = time.perf_counter() - start

@@ -17,10 +17,6 @@ from bertjax.data.features import Features
 from bertjax.runs._task import Split, TaskData
 from peers.tagger import FrozenTagger
 
-# How batches are padded: to config.seq_len, as the examples do by default; to the longest of a batch; the same with
-# rows of about one length together.
-PADDING = ('max_length', 'longest', 'group_by_length')
-
 Row = dict[str, Any]
 
 # transformers' class -> (its collator of ragged rows, names that our tasks have for its outputs).
@@ -39,7 +35,8 @@ class Peer:
       config: a recipe for a task; what Trainer has no counterpart for raises NotImplementedError.
       data: of the recipe; its task has learned its labels.
       train: the training split.
-      padding: one of PADDING.
+      padding: 'max_length', to config.seq_len, as the examples do by default; or 'group_by_length', rows of about one
+        length together and padded to the longest of their batch.
       callbacks: Trainer's.
     """
 
@@ -49,7 +46,7 @@ class Peer:
         data: TaskData,
         train: Split,
         *,
-        padding: str = 'longest',
+        padding: str = 'group_by_length',
         callbacks: Sequence[transformers.TrainerCallback] = (),
     ):
         self._check(config)

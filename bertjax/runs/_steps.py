@@ -16,11 +16,7 @@ from bertjax.runs import _settings as settings
 from bertjax.runs._tuning import Tuning
 from bertjax.train.state import TrainState
 from bertjax.train.step import make_train_step
-from bertjax.train.together import members_template
-
-# (state, batch, learning rate, dropout seed) -> (state, metrics). The state is donated. Of M members together, all
-# have the members along the first axis, the batch along the second.
-Step = Callable[[TrainState, Mapping[str, jax.Array], jax.Array, jax.Array], tuple[TrainState, Any]]
+from bertjax.train.together import Step, members_template
 
 
 def lower_step(tuning: Tuning, batches: Mapping[int, BatchSpec], total: int, *, members: int = 0) -> dict[int, Any]:

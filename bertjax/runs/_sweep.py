@@ -22,10 +22,10 @@ from bertjax.runs import _settings as settings
 from bertjax.runs._cells import Cell, cells_of, score_of, summarise, sweep_table
 from bertjax.runs._interrupt import Interrupt
 from bertjax.runs._results import RESULTS, export_task, write_predictions
-from bertjax.runs._steps import Step, compile_step, lower_step
+from bertjax.runs._steps import compile_step, lower_step
 from bertjax.runs._task import Split, TaskData, total_steps
 from bertjax.runs._tuning import Tuning, prepare
-from bertjax.train.together import Member, failed, members_template, stack_states, train_together
+from bertjax.train.together import Member, Step, failed, members_template, stack_states, train_together
 from bertjax.writers.console import TrainingConsole, shown
 from bertjax.writers.jsonl import JsonLines
 

@@ -15,8 +15,9 @@ from bertjax.parallel.partition import batch_sharding, replicated
 from bertjax.train.record import READ_BEHIND, STOP_AFTER_SKIPPED
 from bertjax.train.state import TrainState
 
-# (states, batch, learning rates [M], dropout seeds [M]) -> (states, metrics); all but the batch have the members first.
-MembersStep = Callable[[TrainState, Mapping[str, jax.Array], jax.Array, jax.Array], tuple[TrainState, Any]]
+# (state, batch, learning rate, dropout seed) -> (state, metrics). The state is donated. Of M members together, all
+# have the members along the first axis, the batch along the second.
+Step = Callable[[TrainState, Mapping[str, jax.Array], jax.Array, jax.Array], tuple[TrainState, Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +60,7 @@ def members_template(state: TrainState, members: int) -> TrainState:
 def train_together(
     states: TrainState,
     members: Sequence[Member],
-    step: MembersStep,
+    step: Step,
     total: int,
     *,
     mesh: jax.sharding.Mesh,

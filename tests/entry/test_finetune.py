@@ -38,7 +38,8 @@ def test_it_learns_and_says_what_it_did(tuned: pathlib.Path):
 
 def test_transformers_gives_the_same_answers(tuned: pathlib.Path, rte: pathlib.Path):
     """From the export alone: the labels by name, and the probabilities that predictions/dev.jsonl has."""
-    transformers, torch = pytest.importorskip('transformers'), pytest.importorskip('torch')
+    transformers = pytest.importorskip('transformers', reason='loads what we export')
+    torch = pytest.importorskip('torch', reason='compares with PyTorch')
     model, info = transformers.BertForSequenceClassification.from_pretrained(
         tuned / 'export' / 'hf', output_loading_info=True
     )
@@ -140,7 +141,7 @@ def test_export_anew(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Pa
 
 
 def test_only_the_head_is_trained(program: Program, tune, trained: pathlib.Path, tmp_path: pathlib.Path):
-    safetensors = pytest.importorskip('safetensors.numpy')
+    safetensors = pytest.importorskip('safetensors.numpy', reason='reads what we export')
     program.run(f'--workdir={tmp_path}', *tune, '--config.train=head', '--config.steps=6', **GLUE)
     before = safetensors.load_file(trained / 'export/hf/model.safetensors')
     after = safetensors.load_file(tmp_path / 'export/hf/model.safetensors')

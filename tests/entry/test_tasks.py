@@ -45,7 +45,7 @@ def official(workdir: pathlib.Path, name: str):
 
 def loads_whole(workdir: pathlib.Path, name: str):
     """The export as a model of this class of transformers, which finds every tensor and leaves none over."""
-    transformers = pytest.importorskip('transformers')
+    transformers = pytest.importorskip('transformers', reason='loads what we export')
     path = workdir / 'export' / 'hf'
     model, info = getattr(transformers, name).from_pretrained(path, output_loading_info=True)
     assert not info['missing_keys'] and not info['unexpected_keys'], info

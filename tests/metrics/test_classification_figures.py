@@ -35,7 +35,7 @@ def draw(seed: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize('classes', [2, 3, 13])
 @pytest.mark.parametrize('seed', SEEDS)
 def test_classes_as_scikit_learn(seed: int, classes: int):
-    sklearn = pytest.importorskip('sklearn.metrics')
+    sklearn = pytest.importorskip('sklearn.metrics', reason='compares with its figures')
     true, predicted = draw(seed, classes)
     table = confusion(true, predicted, classes)
     np.testing.assert_array_equal(table, sklearn.confusion_matrix(true, predicted, labels=range(classes)))
@@ -53,7 +53,7 @@ def test_classes_as_scikit_learn(seed: int, classes: int):
 
 @pytest.mark.parametrize(('true', 'predicted'), [([1] * 5, [1] * 5), ([0] * 5, [1] * 5), ([0, 1, 1], [1, 1, 1])])
 def test_one_class_only_as_scikit_learn(true: list[int], predicted: list[int]):
-    sklearn = pytest.importorskip('sklearn.metrics')
+    sklearn = pytest.importorskip('sklearn.metrics', reason='compares with its figures')
     table = confusion(true, predicted, 2)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
@@ -69,7 +69,7 @@ def test_matthews_of_many_records():
 
 @pytest.mark.parametrize('seed', SEEDS)
 def test_values_as_scipy(seed: int):
-    stats = pytest.importorskip('scipy.stats')
+    stats = pytest.importorskip('scipy.stats', reason='compares with its figures')
     random = np.random.default_rng(seed)
     size = int(random.integers(3, 300))
     x = random.normal(size=size)
@@ -83,7 +83,7 @@ def test_values_as_scipy(seed: int):
 
 
 def test_float32_predictions_are_judged_in_float64():
-    stats = pytest.importorskip('scipy.stats')
+    stats = pytest.importorskip('scipy.stats', reason='compares with its figures')
     random = np.random.default_rng(0)
     y = random.normal(3, 1e-3, size=1000)
     x = (y + random.normal(0, 1e-3, size=1000)).astype(np.float32)

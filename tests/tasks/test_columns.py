@@ -221,7 +221,7 @@ def test_nothing_to_read(format: str):
 
 
 def test_tensorflow_datasets(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    tfds = pytest.importorskip('tensorflow_datasets')
+    tfds = pytest.importorskip('tensorflow_datasets', reason='writes a dataset with it')
     from bertjax.tasks import tagging_input
 
     sentences = [(['EU', 'rejects'], ['B-ORG', 'O']), (['Peter', 'Blackburn'], ['B-PER', 'I-PER']), ([], [])]

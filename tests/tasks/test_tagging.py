@@ -190,7 +190,7 @@ def test_right_answers_through_every_file(task, tokenizer: Tokenizer, options: d
 
 
 def test_figures_are_those_of_the_official_file(shared: pathlib.Path):
-    seqeval = pytest.importorskip('seqeval.metrics')
+    seqeval = pytest.importorskip('seqeval.metrics', reason='compares with its figures')
     tokenizer = load_tokenizer(shared / 'vocab' / 'bert-base-cased-vocab.txt')
     made = TaggingTask(str(shared / 'ner' / 'NCBI-disease'), 32)
     records = made.records('test')

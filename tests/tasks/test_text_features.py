@@ -51,7 +51,7 @@ def test_long_pairs(tokenizer):
 )
 @pytest.mark.parametrize('seq_len', [11, 12])
 def test_pairs_are_cut_as_transformers_does(tokenizer, tmp_path, lengths: tuple[int, int], seq_len: int):
-    transformers = pytest.importorskip('transformers')
+    transformers = pytest.importorskip('transformers', reason='compares with its tokenizer')
     tokenizer.save(tmp_path / 'saved')
     theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path / 'saved'))
     first, second = (' '.join(LETTERS[:n]) for n in lengths)
