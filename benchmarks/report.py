@@ -25,8 +25,8 @@ def write_report(kept: pathlib.Path, found: Found) -> None:
         results.setdefault(experiment.name, {}).setdefault(framework, []).append(result)
     experiments = {experiment.name: experiment for experiment, _, _ in found}
     lines = [
-        '| task | figure | bertjax | transformers Trainer | difference | training, s | whole run, s |',
-        '|---|---|---|---|---|---|---|',
+        '| task | figure | bertjax | transformers Trainer | difference |',
+        '|---|---|---|---|---|',
     ]
     for name, experiment in experiments.items():
         for place in experiment.figures:
@@ -60,16 +60,8 @@ def _line(experiment: Experiment, place: tuple[str, str], results: Results) -> s
     if ours and theirs:
         difference = f'{statistics.fmean(ours) - statistics.fmean(theirs):+.1f}'
         difference += ' (!)' if differs(ours, theirs) else ''
-    times = [
-        ' / '.join(f'{_mean(results[framework], key):.0f}' if framework in results else '?' for framework in NAMES)
-        for key in ('training_seconds', 'seconds')
-    ]
-    cells = (experiment.title, ' '.join(place), _shown(ours), _shown(theirs), difference, *times)
+    cells = (experiment.title, ' '.join(place), _shown(ours), _shown(theirs), difference)
     return f'| {" | ".join(cells)} |'
-
-
-def _mean(results: Sequence[dict[str, Any]], key: str) -> float:
-    return statistics.fmean(result[key] for result in results)
 
 
 def _shown(values: Sequence[float]) -> str:

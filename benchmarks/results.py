@@ -20,7 +20,6 @@ import pathlib
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -112,28 +111,14 @@ def execute(run: Run) -> dict[str, Any]:
     command = [sys.executable, *PROGRAMS[run.framework], f'--workdir={workdir}', f'--config={run.experiment.recipe}']
     command += [f'--config.{key}={value}' for key, value in settings.items()]
     command += SPARE if run.framework == 'bertjax' else []
-    start = time.perf_counter()
     with (folder / f'{run.name}.log').open('w', encoding='utf-8') as log:
         subprocess.run(command, cwd=REPOSITORY, stdout=log, stderr=subprocess.STDOUT, check=True)
-    seconds = time.perf_counter() - start
     found = json.loads((workdir / 'results.json').read_text(encoding='utf-8'))
-    training = found.get('training_seconds') or _training_seconds(workdir / 'metrics.jsonl')
     result = {'run': facts(run), 'date': datetime.date.today().isoformat(), 'versions': VERSIONS}
-    result |= {'seconds': seconds, 'training_seconds': training}
     result |= {key: found[key] for key in ('collapsed', 'splits')}
     write_atomic(pathlib.Path(_KEPT.value) / f'{run.name}.json', json.dumps(result, indent=2) + '\n')
     shutil.rmtree(workdir)
     return result
-
-
-def _training_seconds(metrics: pathlib.Path) -> float:
-    """The steps of a run of ours, without compiling and evaluating."""
-    before, seconds = 0, 0.0
-    for row in map(json.loads, metrics.read_text(encoding='utf-8').splitlines()):
-        if row['split'] == 'train':
-            seconds += (row['step'] - before) * row['seconds_per_step']
-            before = row['step']
-    return seconds
 
 
 def shown(run: Run, result: dict[str, Any] | None) -> str:
@@ -141,7 +126,7 @@ def shown(run: Run, result: dict[str, Any] | None) -> str:
     if result is None:
         return f'{run.name:>24}  not yet, about {run.experiment.minutes:.0f} minutes'
     figures = (f'{split} {metric} {result["splits"][split][metric]:.3f}' for split, metric in run.experiment.figures)
-    return f'{run.name:>24}  {", ".join(figures)}; {result["seconds"]:.0f} s'
+    return f'{run.name:>24}  {", ".join(figures)}'
 
 
 def main(argv: list[str]) -> None:

@@ -9,7 +9,6 @@ the extra `bench`.
 import json
 import os
 import pathlib
-import time
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')  # our data layer imports jax; nothing runs on it
 
@@ -34,11 +33,8 @@ def main(argv: list[str]) -> None:
     data = data_from_source(config, folder)
     data.task.learn(data.task.records('train'))
     peer = Peer(config, data, data.split('train', training=True))
-    start = time.perf_counter()
     peer.trainer.train()
-    training = time.perf_counter() - start
-    results = {'task': data.task.name, 'score': data.task.score, 'seed': config.seed, 'training_seconds': training}
-    results |= peer.results()
+    results = {'task': data.task.name, 'score': data.task.score, 'seed': config.seed, **peer.results()}
     text = json.dumps(results, indent=2) + '\n'
     write_atomic(folder / 'results.json', text)
     print(text, end='')
