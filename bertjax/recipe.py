@@ -150,7 +150,7 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
     config.layer_decay = 1.0  # learning rate of a block as a share of that of the block above it
 
     config.seq_len = 128
-    config.shapes = 6  # padded lengths, at most so many, that batches come in and the step is compiled for
+    config.shapes = 8  # padded lengths, at most so many, that batches come in and the step is compiled for
     config.batch_size = 32  # rows an update, over all devices
     config.eval_batch_size = 64
     config.accumulate = 1  # parts in which a batch is worked through

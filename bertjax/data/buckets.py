@@ -9,7 +9,7 @@ from bertjax.data.features import Features
 from bertjax.data.hashing import Stream, hash_bits
 
 
-def choose_lengths(lengths: np.ndarray, *, count: int, multiple: int = 8) -> tuple[int, ...]:
+def choose_lengths(lengths: np.ndarray, *, count: int, multiple: int = 4) -> tuple[int, ...]:
     """The at most `count` padded lengths, ascending, with which the fewest tokens are padding.
 
     Args:

@@ -46,6 +46,7 @@ def test_no_other_choice_of_lengths_pads_less(count):
 def test_no_more_lengths_than_are_of_use():
     assert choose_lengths(np.full(9, 13), count=4) == (16,)
     assert choose_lengths(np.array([5, 30]), count=4) == (8, 32)
+    assert choose_lengths(np.array([5, 9, 30]), count=4) == (8, 12, 32)
 
 
 def epoch(made, number):
