@@ -178,9 +178,15 @@ class Peer:
         return results
 
     def _outputs(self, features: Features) -> dict[str, Sequence[np.ndarray]]:
-        found = self.trainer.predict(self.rows(features)).predictions
-        names = _PARTS[self._kind][1]
-        outputs = dict(zip(names, found if len(names) > 1 else (found,), strict=True))
+        rows, names = self.rows(features), _PARTS[self._kind][1]
+        # group_by_length goes for predictions too, and Trainer leaves them in its own order.
+        self.trainer.args.train_sampling_strategy = 'random'
+        order = np.argsort(features.lengths)
+        found = self.trainer.predict([rows[i] for i in order]).predictions
+        places = np.argsort(order)
+        outputs = {
+            name: values[places] for name, values in zip(names, found if len(names) > 1 else (found,), strict=True)
+        }
         if names == ('logits',):
             return outputs
         # Of every token: what is said of padding is cut off.

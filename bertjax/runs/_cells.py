@@ -54,8 +54,11 @@ def cells_of(config: ConfigDict) -> list[Cell]:
     """All combinations of config.sweep; none where it is empty.
 
     Raises:
-      UserError: a value of another type, or one twice.
+      UserError: a value of another type, or one twice; several epochs where config.steps decides.
     """
+    if len(config.sweep.epochs) > 1 and config.steps not in (0, '0'):
+        found, mend = f'{tuple(config.sweep.epochs)} beside config.steps={config.steps}', 'give one of the two'
+        raise UserError('config.sweep.epochs', found, 'config.steps=0, so that the epochs decide', mend)
     values: dict[str, list] = {}
     for key, (field, kind) in AXES.items():
         given = config.sweep[key]

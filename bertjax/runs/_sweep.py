@@ -54,7 +54,7 @@ def run_sweep(config: ConfigDict, folder: pathlib.Path, data: TaskData, mesh: ja
             size = min(config.sweep.together or runs.members_that_fit(len(members)), len(members))
             together = f', {size} at a time' if size > 1 else ''
             console.print(
-                f'train={shape[0]}, batches of {shape[1]}, {shape[2]:g} epochs: {len(members)} runs{together}'
+                f'train={shape[0]}, batches of {shape[1]}, {runs.epochs:.3g} epochs: {len(members)} runs{together}'
             )
             for first in range(0, len(members), size):
                 runs.run(members[first : first + size], interrupt.requested)
@@ -91,6 +91,7 @@ class _Group:
         self._tuning, self._train, self._folder = tuning, train, folder
         self._batches = tuning.examples(train.features, 0)
         self.total = total_steps(tuning.config, self._batches.batches)
+        self.epochs = self.total / self._batches.batches
         self._compiled: dict[int, Step] = {}
 
     def members_that_fit(self, count: int) -> int:
@@ -163,7 +164,7 @@ class _Group:
                 results['splits'][name] = task.metrics(split.records, predictions)
                 write_predictions(self._folder / 'cells' / cell.name / 'predictions', task, name, split, predictions)
             if tuning.config.export and self._is_best(results):
-                plan = {**plain(_of_cell(tuning.config, cell)), 'steps': self.total}
+                plan = {**plain(_of_cell(tuning.config, cell)), 'steps': self.total, 'epochs': self.epochs}
                 export_task(self._folder, plan, tuning, jax.tree.map(lambda x, m=m: x[m], params), results)
             # Last: a cell with results is finished.
             path = self._folder / 'cells' / cell.name / RESULTS

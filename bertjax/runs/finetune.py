@@ -112,7 +112,7 @@ def _flops(tuning: Tuning, examples: BucketedExamples) -> float:
 def _plan(config: ConfigDict, tuning: Tuning, train: Split, total: int, batches: int) -> dict[str, Any]:
     """The resolved config: what config.json and every checkpoint hold."""
     resolved = plain(config)
-    resolved['steps'] = total
+    resolved |= {'steps': total, 'epochs': total / batches}
     for key in ('eval_every', 'checkpoint_every'):
         resolved[key] = duration(config[key], key, total=total, steps_per_epoch=batches)
     encoder = tuning.data.encoder

@@ -147,6 +147,7 @@ def test_only_the_head_is_trained(program: Program, tune, trained: pathlib.Path,
     after = safetensors.load_file(tmp_path / 'export/hf/model.safetensors')
     moved = {name for name in before if name in after and (before[name] != after[name]).any()}
     assert moved == {'bert.pooler.dense.weight', 'bert.pooler.dense.bias'}
+    assert results(tmp_path)['epochs'] == 1  # 6 steps; not what the recipe says beside them
 
 
 MISTAKES = {
@@ -160,6 +161,7 @@ MISTAKES = {
     'select': (('--config.select=bset',), "'last' or 'best'"),
     'parts': (('--config.accumulate=3',), 'a divisor of batch_size'),
     'sweep': (("--config.sweep.learning_rate=('a',)",), 'config.sweep.learning_rate'),
+    'sweep of nothing': (('--config.sweep.epochs=(1.0,2.0)', '--config.steps=4'), 'config.sweep.epochs'),
     'key': (('--config.lerning_rate=1',), 'config.learning_rate'),
     'seed': (('--config.seed=-1',), 'config.seed'),
     'layer decay': (('--config.layer_decay=2.0',), 'config.layer_decay'),
