@@ -32,6 +32,7 @@ from ml_collections import ConfigDict
 from peers.trainer import Peer
 
 from bertjax.data.loader import Loader
+from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding
 from bertjax.recipe import finetuning_config
@@ -69,7 +70,7 @@ def recipe(task: str, folder: str, rows: int, epochs: int, learning_rate: float)
 def ours(config: ConfigDict, folder: str, turns: Turns) -> None:
     """Trains an epoch each time it is its turn; sends seconds, at last figures."""
     data = data_from_source(config, pathlib.Path(folder))
-    train, tuning = prepare(data, make_mesh(config.mesh))
+    train, tuning = prepare(data, make_mesh(config.mesh, claim_devices()))
     examples = tuning.examples(train.features, seed=0)
     start = time.perf_counter()
     step = step_of_run(tuning, examples, total_steps(config, examples.batches))

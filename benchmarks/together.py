@@ -20,6 +20,7 @@ from ml_collections import config_flags
 
 from bertjax.data.features import Features
 from bertjax.data.loader import Loader
+from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.runs._steps import compile_step, lower_step
@@ -79,7 +80,7 @@ def main(argv: list[str]) -> None:
     del argv
     config, members = _CONFIG.value, _MEMBERS.value
     data = data_from_source(config, pathlib.Path(tempfile.mkdtemp()))
-    train, tuning = prepare(data, make_mesh(config.mesh))
+    train, tuning = prepare(data, make_mesh(config.mesh, claim_devices()))
     features, seeds, steps = train.features, range(members), _STEPS.value
     one, compiling_one = compiled(tuning, features, 0)
     all_at_once, compiling_all = compiled(tuning, features, members)

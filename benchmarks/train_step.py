@@ -21,6 +21,7 @@ import transformers
 from absl import app, flags
 
 from bertjax.model.config import SIZES
+from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import mesh_context
 from bertjax.recipe import pretraining_config
@@ -52,7 +53,8 @@ def random_batch(rows: int, seq_len: int, predictions: int, vocab_size: int) -> 
 def ours(size: str, batch_size: int) -> Callable[[], None]:
     """A function that takes one step of ours and waits for it."""
     config = pretraining_config(size, batch_size=batch_size)
-    training = build_training(config, settings.model_config(config, config.vocab.size), make_mesh(config.mesh))
+    mesh = make_mesh(config.mesh, claim_devices())
+    training = build_training(config, settings.model_config(config, config.vocab.size), mesh)
     phase = settings.phases(config, 1000)[0]
     with mesh_context(training.mesh):
         state = create_state(training.init, training.state, jax.random.key(0))

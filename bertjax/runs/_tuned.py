@@ -11,6 +11,7 @@ from bertjax.checkpoint import Checkpoints
 from bertjax.convert.huggingface_import import load_task_model, read_config
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
+from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import mesh_context
 from bertjax.runs._task import LEARNED, Split, TaskData, check_numbers, padded_lengths
@@ -90,7 +91,7 @@ def load_tuned(
       splits_of: reads and tokenises, when the task knows its labels.
     """
     check_numbers(config)
-    mesh = make_mesh(config.mesh)
+    mesh = make_mesh(config.mesh, claim_devices())
     data = data_of_run(config, folder)
     splits = splits_of(data)
     features = [split.features for split in splits.values()]

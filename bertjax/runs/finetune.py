@@ -15,6 +15,7 @@ from bertjax.metrics.rows import task_values
 from bertjax.model.config import train_flops_per_sequence
 from bertjax.optim.masks import describe_decay
 from bertjax.optim.selection import select
+from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.parallel.partition import batch_sharding
 from bertjax.runs import _settings as settings
@@ -41,7 +42,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     folder = pathlib.Path(workdir)
     check_numbers(config)
     sweeps = bool(cells_of(config))
-    mesh = make_mesh(config.mesh)
+    mesh = make_mesh(config.mesh, claim_devices())
     settings.check_row_count(config.batch_size, config.accumulate, row_shards(mesh))
     folder.mkdir(parents=True, exist_ok=True)
     with exclusive(folder, 'trains in this workdir'):

@@ -15,6 +15,7 @@ from bertjax.losses import PRETRAINING
 from bertjax.model.config import BertConfig, parameter_count, train_flops_per_sequence
 from bertjax.optim.masks import describe_decay
 from bertjax.optim.schedules import make_schedule
+from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context
 from bertjax.runs import _settings as settings
@@ -42,7 +43,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     """
     folder = pathlib.Path(workdir)
     _check_before_compute(config)
-    mesh = make_mesh(config.mesh)
+    mesh = make_mesh(config.mesh, claim_devices())
     folder.mkdir(parents=True, exist_ok=True)
     with exclusive(folder, 'trains in this workdir'):
         _pretrain(config, folder, mesh)

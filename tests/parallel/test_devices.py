@@ -1,0 +1,34 @@
+"""What a computing program does to its process: memory is kept and not fetched from the kernel for every step."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+# The pages that the kernel had to clear for the last of four calls, whose temporary array has 256 MiB.
+FAULTS = """
+import resource
+import jax, jax.numpy as jnp
+from bertjax.parallel.devices import claim_devices
+
+devices = {claim}()
+work = jax.jit(lambda x: (x @ x.T) @ x)
+x = jax.device_put(jnp.ones((8192, 8)), devices[0])
+for _ in range(4):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    work(x).block_until_ready()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(claim: str) -> int:
+    environment = {'JAX_PLATFORMS': 'cpu', 'PATH': ''}
+    program = [sys.executable, '-c', FAULTS.format(claim=claim)]
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=300, check=True)
+    return int(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != 'glibc', reason='only the allocator of glibc is told to keep memory')
+def test_temporary_arrays_do_not_come_from_the_kernel_each_time():
+    assert faults('claim_devices') < faults('jax.devices') / 10
