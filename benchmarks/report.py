@@ -1,4 +1,4 @@
-"""What benchmarks/results.py found, as a Markdown table and a picture."""
+"""What benchmarks/results.py found: a table in a Markdown page, and a picture."""
 
 import pathlib
 import statistics
@@ -13,29 +13,35 @@ from bertjax.files import write_atomic
 NOTABLE = 2.0
 COLOURS = {'bertjax': '#1f4e9c', 'trainer': '#b2452b'}
 NAMES = {'bertjax': 'bertjax', 'trainer': 'transformers Trainer'}
+# The marks in a page that the table goes between.
+BEGIN, END = '<!-- made by benchmarks/results.py --report -->', '<!-- to here -->'
 
 Found = Sequence[tuple[Experiment, str, dict[str, Any]]]
 Results = dict[str, list[dict[str, Any]]]  # framework -> those of its seeds
 
 
 def write_report(kept: pathlib.Path, found: Found) -> None:
-    """KEPT/results.md and KEPT/results.png, of (experiment, framework, result) of every finished run."""
+    """The table in KEPT.md between its two marks, and KEPT/results.png; of every finished run."""
     results: dict[str, Results] = {}
     for experiment, framework, result in found:
         results.setdefault(experiment.name, {}).setdefault(framework, []).append(result)
     experiments = {experiment.name: experiment for experiment, _, _ in found}
     lines = [
-        '| task | figure | bertjax | transformers Trainer | difference |',
-        '|---|---|---|---|---|',
+        '| task | figure | bertjax | transformers Trainer | difference | published, base / large, not run here |',
+        '|---|---|---|---|---|---|',
     ]
     for name, experiment in experiments.items():
-        for place in experiment.figures:
-            lines.append(_line(experiment, place, results[name]))
-    notes = [f'* {e.title}: {e.published}.' for e in experiments.values() if e.published]
-    text = '\n'.join([*lines, '', 'Published, not run here:', '', *notes, '']) + '\n'
-    write_atomic(kept / 'results.md', text)
+        for place, published in experiment.figures.items():
+            lines.append(_line(experiment, place, published, results[name]))
+    dates = sorted({result['date'] for *_, result in found})
+    versions = sorted({f'{key} {value}' for *_, result in found for key, value in result['versions'].items()})
+    lines += ['', f'{" to ".join(dict.fromkeys((dates[0], dates[-1])))}; {", ".join(versions)}.']
+    page, table = kept.with_suffix('.md'), '\n'.join(lines)
+    text = page.read_text(encoding='utf-8') if page.exists() else f'{BEGIN}{END}\n'
+    before, rest = text.split(BEGIN)
+    write_atomic(page, f'{before}{BEGIN}\n\n{table}\n\n{END}{rest.split(END)[1]}')
     _draw([(experiment, results[name]) for name, experiment in experiments.items()], kept / 'results.png')
-    print(text)
+    print(table)
 
 
 def scores(place: tuple[str, str], results: Sequence[dict[str, Any]]) -> list[float]:
@@ -54,13 +60,13 @@ def differs(ours: Sequence[float], theirs: Sequence[float]) -> bool:
     return min(ours) > max(theirs) or max(ours) < min(theirs)
 
 
-def _line(experiment: Experiment, place: tuple[str, str], results: Results) -> str:
+def _line(experiment: Experiment, place: tuple[str, str], published: str, results: Results) -> str:
     ours, theirs = (scores(place, results.get(framework, [])) for framework in NAMES)
     difference = ''
     if ours and theirs:
         difference = f'{statistics.fmean(ours) - statistics.fmean(theirs):+.1f}'
         difference += ' (!)' if differs(ours, theirs) else ''
-    cells = (experiment.title, ' '.join(place), _shown(ours), _shown(theirs), difference)
+    cells = (experiment.title, ' '.join(place), _shown(ours), _shown(theirs), difference, published)
     return f'| {" | ".join(cells)} |'
 
 
@@ -81,10 +87,10 @@ def _draw(results: Sequence[tuple[Experiment, Results]], path: pathlib.Path) -> 
     figure, axis = plt.subplots(figsize=(8, 0.5 * len(results) + 1.2))
     for row, (experiment, each) in enumerate(results):
         for framework, shift in zip(NAMES, (-0.14, 0.14), strict=True):
-            values = scores(experiment.figures[0], each.get(framework, []))
+            values = scores(next(iter(experiment.figures)), each.get(framework, []))
             label = NAMES[framework] if not row else None
             axis.plot(values, [row + shift] * len(values), 'o', color=COLOURS[framework], alpha=0.75, label=label)
-    labels = [f'{experiment.title}\n{experiment.figures[0][1].replace("_", " ")}' for experiment, _ in results]
+    labels = [f'{experiment.title}\n{next(iter(experiment.figures))[1]}' for experiment, _ in results]
     axis.set_yticks(range(len(results)), labels, fontsize=8)
     axis.invert_yaxis()
     axis.grid(axis='x', linewidth=0.5, alpha=0.5)

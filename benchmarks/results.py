@@ -37,7 +37,7 @@ _ONLY = flags.DEFINE_list('only', [], 'Names of experiments; all of them without
 _FRAMEWORKS = flags.DEFINE_list('framework', ['bertjax', 'trainer'], 'bertjax, trainer, or both.')
 _STEPS = flags.DEFINE_integer('steps', 0, 'Above 0: so many steps each, to try the script itself.')
 _LIST = flags.DEFINE_bool('list', False, 'Say what there is and what is done, and run nothing.')
-_REPORT = flags.DEFINE_bool('report', False, 'Write KEPT/results.md and KEPT/results.png from what is done.')
+_REPORT = flags.DEFINE_bool('report', False, 'From what is done: the table in KEPT.md, and KEPT/results.png.')
 
 FLAGS = flags.FLAGS
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
