@@ -92,9 +92,10 @@ def _draw(results: Sequence[tuple[Experiment, Results]], path: pathlib.Path) -> 
             axis.plot(values, [row + shift] * len(values), 'o', color=COLOURS[framework], alpha=0.75, label=label)
     labels = [f'{experiment.title}\n{next(iter(experiment.figures))[1]}' for experiment, _ in results]
     axis.set_yticks(range(len(results)), labels, fontsize=8)
-    axis.invert_yaxis()
+    axis.set_ylim(len(results) - 0.5, -0.5)
+    axis.set_xlabel('points of 100')
     axis.grid(axis='x', linewidth=0.5, alpha=0.5)
     axis.spines[['top', 'right']].set_visible(False)
-    axis.legend(frameon=False, loc='upper left', bbox_to_anchor=(0, 1.0 + 0.6 / (len(results) + 1)), ncols=2)
+    axis.legend(frameon=False, loc='lower left', bbox_to_anchor=(0, 1), ncols=2)
     figure.tight_layout()
     figure.savefig(path, dpi=144)
