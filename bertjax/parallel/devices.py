@@ -14,9 +14,8 @@ def claim_devices() -> list[jax.Device]:
     """All devices. On a CPU the process from now on keeps memory that is freed, for the computations that follow.
 
     XLA allocates a step's temporary arrays anew for every step. glibc gives blocks above 32 MiB back to the kernel as
-    soon as they are freed, so that every step has the kernel clear all their pages again: a fifth of the time of a
-    small model (docs/finetuning.md, Speed). Only the main thread's heap can hold such blocks, so computations also run
-    in the thread that asks for them.
+    soon as they are freed, so that every step has the kernel clear all their pages again, which small models feel.
+    Only the main thread's heap can hold such blocks, so computations also run in the thread that asks for them.
 
     To be called by the main thread before JAX has computed anything; later it does no good.
     """
