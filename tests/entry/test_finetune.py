@@ -57,6 +57,61 @@ def test_transformers_gives_the_same_answers(tuned: pathlib.Path, rte: pathlib.P
         np.testing.assert_allclose(ours, theirs, atol=2e-5)
 
 
+def _first_rows(rte: pathlib.Path, folder: pathlib.Path, count: int) -> pathlib.Path:
+    folder.mkdir()
+    for name in ('train.tsv', 'dev.tsv'):
+        lines = (rte / name).read_text(encoding='utf-8').splitlines(keepends=True)
+        (folder / name).write_text(''.join(lines[: 1 + count]), encoding='utf-8')
+    return folder
+
+
+def test_torch_trains_to_the_same_weights(program: Program, tune, rte: pathlib.Path, tmp_path: pathlib.Path):
+    """Optimiser, schedule, clipping and what decays are those of transformers' Trainer.
+
+    Without dropout, and with all rows in one batch, whose order then does not matter, nothing is left to chance.
+    """
+    transformers = pytest.importorskip('transformers', reason='has the models and the schedule')
+    torch = pytest.importorskip('torch', reason='compares with PyTorch')
+    steps, rate, data = 20, 1e-3, _first_rows(rte, tmp_path / 'RTE', 16)
+    same = (*tune, f'--config.data={data}', '--config.model.dropout=0.0', '--config.model.attention_dropout=0.0')
+    same += ('--config.shapes=1', '--config.log_every=1', '--config.eval_every=0', '--config.checkpoint_every=0')
+    # Too short a step to change a float: what training starts from.
+    runs = {'start': ('--config.steps=1', '--config.learning_rate=1e-30')}
+    runs['end'] = (f'--config.steps={steps}', f'--config.learning_rate={rate}')
+    for name, changes in runs.items():
+        program.run(f'--workdir={tmp_path / name}', *same, *changes, **GLUE)
+    start, end = (
+        transformers.BertForSequenceClassification.from_pretrained(tmp_path / name / 'export' / 'hf') for name in runs
+    )
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / 'end' / 'export' / 'hf')
+    table = [line.split('\t') for line in (data / 'train.tsv').read_text(encoding='utf-8').splitlines()[1:]]
+    inputs = tokenizer([r[1] for r in table], [r[2] for r in table], padding=True, return_tensors='pt')
+    inputs['labels'] = torch.tensor([start.config.label2id[r[3]] for r in table])
+    decayed = transformers.Trainer.get_decay_parameter_names(None, start)
+    optimizer = torch.optim.AdamW(
+        [
+            {'params': [p for n, p in start.named_parameters() if n in decayed], 'weight_decay': 0.01},
+            {'params': [p for n, p in start.named_parameters() if n not in decayed], 'weight_decay': 0.0},
+        ],
+        lr=rate,
+        eps=1e-6,
+    )
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, steps // 10, steps)
+    losses = []
+    for _ in range(steps):
+        loss = start.train()(**inputs).loss
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(start.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+    ours = [row['loss'] for row in rows(tmp_path / 'end' / 'metrics.jsonl', 'train')]
+    np.testing.assert_allclose(ours, losses, rtol=1e-5)
+    for (name, theirs), mine in zip(start.named_parameters(), end.parameters(), strict=True):
+        np.testing.assert_allclose(mine.detach(), theirs.detach(), rtol=1e-5, atol=1e-6, err_msg=name)
+
+
 def _wait_for_step(process: subprocess.Popen, workdir: pathlib.Path, step: int) -> None:
     ledger = workdir / 'ledger.jsonl'
     while process.poll() is None and not (ledger.exists() and ledger.read_bytes().count(b'\n') >= step):

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-# The pages that the kernel had to clear for a call whose temporary array has 256 MiB: the median, for where the heap was
-# cut up by something small between two calls, malloc makes it longer once more.
+# The pages that the kernel had to clear for a call whose temporary array has 256 MiB. The median of nine: now and then
+# something small has taken a piece of the heap between two calls, and malloc makes it longer once more.
 FAULTS = """
 import resource, statistics
 import jax, jax.numpy as jnp
