@@ -64,6 +64,11 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         recipe = argv[list(argv).index('--config') + 1]
     if recipe is not None:
         _check_recipe(recipe)
+    given = next((a for a in argv if re.match(r'--?config\b', a)), '')
+    if re.match(r'--?config\.', given):
+        if recipe is None:
+            raise _no_recipe()
+        raise UserError(given, 'it before --config', 'the recipe before the changes to it', 'put --config=… first')
     try:
         rest = flags.FLAGS(list(argv))
     except flags.UnrecognizedFlagError as e:
@@ -84,6 +89,10 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     if len(rest) > 1:
         raise UserError('command line', repr(rest[1]), 'only flags', f'did you mean --{rest[1]}? see --help')
     return rest
+
+
+def _no_recipe() -> UserError:
+    return UserError('--config', 'nothing', 'the path of a recipe', 'for example --config=configs/pretrain_tiny.py')
 
 
 def _wrong_value(message: str) -> UserError:
@@ -135,7 +144,7 @@ def main(argv: Sequence[str]) -> None:
     del argv
     config, workdir = _CONFIG.value, _WORKDIR.value
     if config is None:
-        raise UserError('--config', 'nothing', 'the path of a recipe', 'for example --config=configs/pretrain_tiny.py')
+        raise _no_recipe()
     if not workdir:
         raise UserError('--workdir', 'nothing', 'a folder for the run', 'for example --workdir=out/tiny')
     if '://' in workdir:

@@ -66,8 +66,14 @@ def test_wrong_recipe(program: Program, tmp_path: pathlib.Path, recipe: str, nam
 
 
 def test_missing_flags(program: Program):
-    assert '--config=configs/pretrain_tiny.py' in program.error(recipe='', small=False)
+    for changes in ((), ('--config.steps=3',)):
+        assert '--config=configs/pretrain_tiny.py' in program.error(*changes, recipe='', small=False)
     assert '--workdir' in program.error()
+
+
+def test_a_change_before_the_recipe(program: Program):
+    changes = ('--config.seq_len=64', '--config=configs/pretrain_tiny.py')
+    assert 'put --config=… first' in program.error(*changes, recipe='', small=False)
 
 
 def test_help(program: Program):
