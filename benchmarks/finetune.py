@@ -110,7 +110,6 @@ def theirs(config: ConfigDict, folder: str, turns: Turns, padding: str) -> None:
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(len(os.sched_getaffinity(0)))  # as XLA; torch by itself does not count hyper-threads
     data = data_from_source(config, pathlib.Path(folder))
-    data.task.learn(data.task.records('train'))
     peer = Peer(config, data, data.split('train', training=True), padding=padding, callbacks=[InTurn(turns)])
     turns.send({'compiling': 0.0})
     peer.trainer.train()

@@ -31,7 +31,6 @@ def main(argv: list[str]) -> None:
     config, folder = _CONFIG.value, pathlib.Path(_WORKDIR.value)
     folder.mkdir(parents=True, exist_ok=True)
     data = data_from_source(config, folder)
-    data.task.learn(data.task.records('train'))
     peer = Peer(config, data, data.split('train', training=True))
     peer.trainer.train()
     results = {'task': data.task.name, 'score': data.task.score, 'seed': config.seed, **peer.results()}

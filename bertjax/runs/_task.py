@@ -120,14 +120,16 @@ def task_of(config: ConfigDict) -> Task:
 
 
 def data_from_source(config: ConfigDict, folder: pathlib.Path) -> TaskData:
-    """The task, with the encoder of the directory that config.init names."""
+    """The task, its labels learned from the training records, with the encoder of the directory of config.init."""
     if not config.init:
         mend = 'for example --config.init=out/tiny, or a directory of bert-base-uncased'
         raise UserError('config.init', 'nothing', 'a Hugging Face directory or the workdir of a pre-training', mend)
     source = huggingface_directory(config.init)
     scan = config.model.scan_layers and not needs_unrolled(config.train)
     encoder = read_config(source, **{**config.model, 'scan_layers': scan})
-    return TaskData(config, folder, load_tokenizer(config.tokenizer or source), encoder, source)
+    data = TaskData(config, folder, load_tokenizer(config.tokenizer or source), encoder, source)
+    data.task.learn(data.task.records('train'))
+    return data
 
 
 def padded_lengths(config: ConfigDict, features: Sequence[Features]) -> tuple[int, ...]:

@@ -86,9 +86,7 @@ class TaskEvaluator:
 
 
 def prepare(data: TaskData, mesh: Mesh) -> tuple[Split, Tuning]:
-    """Reads and tokenises everything, and builds what trains: all that can be refused is refused here."""
-    records = data.task.records('train')
-    data.task.learn(records)
+    """Tokenises everything, and builds what trains: all that can be refused is refused here."""
     if 'dev' not in data.evaluated and (data.config.select == 'best' or cells_of(data.config)):
         where = 'config.select' if data.config.select == 'best' else 'config.sweep'
         raise UserError(where, 'no dev split to choose by', 'one', f'give {data.task.name} a dev file')
