@@ -9,13 +9,14 @@ from bertjax.data.features import Features
 from bertjax.data.hashing import Stream, hash_bits
 
 
-def choose_lengths(lengths: np.ndarray, *, count: int, multiple: int = 4) -> tuple[int, ...]:
+def choose_lengths(lengths: np.ndarray, *, count: int, longest: int, multiple: int = 4) -> tuple[int, ...]:
     """The at most `count` padded lengths, ascending, with which the fewest tokens are padding.
 
     Args:
       lengths: int [N], of the rows.
       count: how many shapes may be compiled.
-      multiple: every padded length is a multiple of it.
+      longest: the longest that the model takes, at least that of all rows.
+      multiple: every padded length is a multiple of it, or `longest`.
     """
     steps = -(-np.asarray(lengths) // multiple)
     rows = np.bincount(steps)  # rows[i] of i·multiple tokens, rounded up
@@ -33,7 +34,7 @@ def choose_lengths(lengths: np.ndarray, *, count: int, multiple: int = 4) -> tup
         if i not in chosen:
             chosen.append(i)
         i = last[i] if last[i] >= 0 else i
-    return tuple(int(i) * multiple for i in sorted(chosen) if before[i + 1])
+    return tuple(min(int(i) * multiple, longest) for i in sorted(chosen) if before[i + 1])
 
 
 def pad_to(lengths: np.ndarray, shapes: tuple[int, ...]) -> np.ndarray:

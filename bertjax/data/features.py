@@ -13,6 +13,7 @@ from bertjax.data.batch import BatchSpec
 from bertjax.files import write_atomic
 
 _TOKEN = 'token_'  # how an array with a value a token is named in a batch
+_FORMAT = 2  # of the cache: raised when the same records come to give other rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Features:
         and says how much a row counts.
       token: {name: [T]} what a batch has for each token, such as int32 `token_labels`; names begin with `token_`.
       choices: C.
+      notes: lines on what became of the records that a person should know; no part of the fingerprint.
     """
 
     tokens: np.ndarray
@@ -40,6 +42,7 @@ class Features:
     row: Mapping[str, np.ndarray]
     token: Mapping[str, np.ndarray]
     choices: int = 1
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """Rows."""
@@ -110,7 +113,8 @@ class Features:
     def save(self, path: pathlib.Path) -> None:
         """Writes an .npz, whole or not at all."""
         buffer = io.BytesIO()
-        np.savez(buffer, choices=np.int32(self.choices), **self._arrays())
+        notes = np.array(self.notes, np.str_)
+        np.savez(buffer, choices=np.int32(self.choices), notes=notes, **self._arrays())
         write_atomic(path, buffer.getvalue())
 
     @staticmethod
@@ -126,7 +130,8 @@ class Features:
         for name in [name for name in arrays if '/' in name]:
             kind, _, rest = name.partition('/')
             parts[kind][rest] = arrays.pop(name)
-        return Features(choices=int(arrays.pop('choices')), **arrays, **parts)
+        choices, notes = int(arrays.pop('choices')), tuple(arrays.pop('notes').tolist())
+        return Features(choices=choices, notes=notes, **arrays, **parts)
 
 
 class FeatureBuilder:
@@ -155,7 +160,7 @@ class FeatureBuilder:
         for name, value in {'weights': np.float32(1), **values}.items():
             self._row.setdefault(name, []).append(value)
 
-    def build(self) -> Features:
+    def build(self, notes: Sequence[str] = ()) -> Features:
         """All rows; there must be one."""
         lengths = [len(tokens) for tokens in self._tokens]
         if len(lengths) != len(self._record) * self._choices:
@@ -168,12 +173,13 @@ class FeatureBuilder:
             row={name: np.stack([np.asarray(value) for value in values]) for name, values in self._row.items()},
             token={name: np.concatenate(values) for name, values in self._token.items()},
             choices=self._choices,
+            notes=tuple(notes),
         )
 
 
 def cached(folder: pathlib.Path, key: object, make: Callable[[], Features]) -> Features:
     """The features that `make` gives, kept in `folder` under a hash of `key`: its repr must say all they depend on."""
-    path = folder / f'{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.npz'
+    path = folder / f'{hashlib.sha256(repr((_FORMAT, key)).encode()).hexdigest()[:32]}.npz'
     try:
         return Features.load(path)
     except FileNotFoundError:

@@ -3,12 +3,14 @@
 import dataclasses
 import hashlib
 import pathlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.metrics.classification import OF_VALUES
+from bertjax.tasks.class_report import find_labels
 from bertjax.tasks.sources import dataset_splits, read_rows
 from bertjax.tasks.tables import FORMATS, Column, Layout, Row, read_table
 from bertjax.tasks.text_task import Example, TextTask
@@ -89,7 +91,11 @@ class ClassificationTask(TextTask):
         return tuple(dict.fromkeys((self.metric, *names))) if self.metric else names
 
     def learn(self, records: Sequence[Example]) -> None:
-        """See TextTask."""
+        """See TextTask; of a file that dev is taken from, the labels that only dev has, too."""
+        if self._shares_dev and not self.complete:
+            records_of_both = [self._example(row, 'train') for row in self._rows('train')]
+            counts = Counter(record.label for record in records_of_both)
+            self.labels = find_labels(counts, records_of_both)
         super().learn(records)
         if self.metric == 'f1' and len(self.labels) != 2:
             found = f"'f1' with {len(self.labels)} labels"
@@ -108,7 +114,7 @@ class ClassificationTask(TextTask):
         """See Task."""
         if split not in _STEMS:
             raise UserError('config.split', repr(split), 'one of ' + ', '.join(_STEMS), 'choose one of them')
-        shared = self.dev_fraction > 0 and split != 'test' and not self._source('dev')
+        shared = self._shares_dev and split != 'test'
         records = [self._example(row, split) for row in self._rows('train' if shared else split)]
         if shared:
             records = [record for record in records if held_out(record, self.dev_fraction) == (split == 'dev')]
@@ -120,6 +126,11 @@ class ClassificationTask(TextTask):
         if bare and len(bare) < len(records):
             raise UserError(bare[0], 'no label', 'one, as other records have', 'mend or remove the record')
         return records
+
+    @property
+    def _shares_dev(self) -> bool:
+        """Whether dev is a part of the training file."""
+        return self.dev_fraction > 0 and not self._source('dev')
 
     def _example(self, row: Row, split: str) -> Example:
         *texts, label = row.values
@@ -133,7 +144,7 @@ class ClassificationTask(TextTask):
             names = ', '.join(f'{stem}.csv' for stem in _STEMS[split])
             mend = f'add the file, or name it in config.task.{split}'
             raise UserError(self.data or self.dataset, f'no file of the {split} split', f'{names} …', mend)
-        columns = (*self.text_columns, Column((self.label,), required=split != 'test'))
+        columns = (*self.text_columns, Column((self.label,), required=split != 'test', joined=False))
         if self.data:
             yield from read_table(source, Layout(columns, tuple(self.columns)), self.format)
         else:

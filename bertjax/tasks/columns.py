@@ -4,8 +4,6 @@ import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 
-from etils import epath
-
 from bertjax.errors import UserError
 from bertjax.metrics.entities import to_iob1, to_iob2
 from bertjax.tasks.schemes import SCHEMES, check_tags, find_scheme, say_strays
@@ -61,25 +59,15 @@ class Sentence:
     scheme: str = ''
 
 
-def read_text(path: epath.Path) -> str:
-    """A file of UTF-8, with or without byte order mark.
-
-    Raises:
-      UserError: with the line of the first byte that is not UTF-8.
-    """
-    raw = path.read_bytes()
-    try:
-        return raw.decode('utf-8-sig')
-    except UnicodeDecodeError as error:
-        line = raw.count(b'\n', 0, error.start) + 1
-        found = f'the byte 0x{raw[error.start]:02x}'
-        raise UserError(f'{path}:{line}', found, 'UTF-8', 'convert the file, for example with iconv') from None
-
-
 def split_lines(text: str) -> list[str]:
     """Lines that end at \\n or \\r\\n alone: U+0085 or U+2028 may be words."""
     lines = [line.removesuffix('\r') for line in text.split('\n')]
     return lines[:-1] if lines[-1] == '' else lines
+
+
+def is_boundary(line: str) -> bool:
+    """Whether a line stands between documents: its first column is -DOCSTART-, and no longer word."""
+    return line.startswith(DOCSTART) and split_columns(line, ' ')[0] == DOCSTART
 
 
 def split_columns(line: str, separator: str) -> tuple[str, ...]:
@@ -160,7 +148,7 @@ def _blocks(
     document, separator, count, first = 0, '', 0, 0
     for number, line in enumerate([*lines, ''], 1):
         word = line.strip(' \t') != ''
-        boundary = word and line.startswith(DOCSTART)
+        boundary = word and is_boundary(line)
         comment = word and not rows and options.comment != '' and line.startswith(options.comment)
         if not word or boundary:
             if rows:
@@ -213,7 +201,7 @@ def write_columns(
         for row, tag in zip(rows, predicted, strict=True):
             row += [row[options.tag_column], tag] if repeat else [tag]
         for line in sentence.before:
-            boundary = bool(line) and line[0].startswith(DOCSTART)
+            boundary = bool(line) and line[0] == DOCSTART
             # As many columns as the words have: conlleval stops at a line with another number.
             filled = [*line, *['O'] * (len(rows[0]) - len(line))] if boundary else line
             lines.append(join(filled))

@@ -40,7 +40,7 @@ class GlueRow:
       splits: see Split.
       bare: columns of a labelled file without a header.
       bare_test: the same of a file without labels.
-      broken: rows with another number of columns that the official files have, at most.
+      broken: rows with another number of columns that the official files with labels have, at most.
     """
 
     title: str
@@ -196,17 +196,26 @@ class GlueTask(TextTask):
     def _example(self, row: Row, split: str, number: int) -> Example:
         *texts, label, index = row.values
         server = self._rows[split].splits[split].server
-        if server and index is not None and not index.isdigit():
+        if server and index is not None and not index.isdecimal():
             mend = 'mend the row, or the names of the columns'
             raise UserError(row.where, f'the index {index[:40]!r}', 'a whole number', mend)
         if label is None and not server:
             raise UserError(row.where, 'no label', 'one', 'mend or remove the row')
-        if label is not None and label in self.row.written:
-            label = self.row.labels[self.row.written.index(label)]
+        if label is not None and label.strip() and self.row.labels:
+            label = self._named(label.strip(), row.where)
         record = self.example(row.where, texts, label, str(number) if index is None else index)
         if self.regression and record.label is not None and not 0 <= record.label <= 5:
             raise UserError(row.where, f'the score {label}', '0 to 5', 'mend or remove the row')
         return record
+
+    def _named(self, written: str, where: str) -> str:
+        """The label that the files (or tensorflow-datasets, which has the names) write so."""
+        if written in self.row.labels:
+            return written
+        if written not in self.row.written:
+            known = ', '.join(self.row.written)
+            raise UserError(where, f'the label {written!r}', f'one of {known}', 'mend the record')
+        return self.row.labels[self.row.written.index(written)]
 
     def _read(self, split: str) -> Iterator[Row]:
         """Rows with the texts, the label, and the index."""
@@ -225,7 +234,9 @@ class GlueTask(TextTask):
                 "give the folder that GLUE's download script wrote, or leave config.data empty for tensorflow-datasets"
             )
             raise UserError(str(self._folder()), found, "the task's files", mend)
-        yield from read_table(path, Layout(columns, row.bare_test if place.server else row.bare, row.broken), 'tsv')
+        # The server wants an answer to every row.
+        bare, broken = (row.bare_test, 0) if place.server else (row.bare, row.broken)
+        yield from read_table(path, Layout(columns, bare, broken), 'tsv')
 
     def _folder(self) -> epath.Path:
         data = epath.Path(self.data).expanduser()

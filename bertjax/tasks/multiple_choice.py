@@ -4,7 +4,7 @@ import dataclasses
 import pathlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 from flax import linen as nn
@@ -15,9 +15,9 @@ from bertjax.losses import CLASSIFICATION
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForMultipleChoice
 from bertjax.tasks import multiple_choice_input as reading
-from bertjax.tasks.columns import read_text
 from bertjax.tasks.multiple_choice_input import Question
 from bertjax.tasks.text_features import longest_first
+from bertjax.tasks.texts import read_text
 from bertjax.text.tokenizer import Tokenizer
 
 
@@ -33,7 +33,7 @@ class Choice:
 class MultipleChoiceTask:
     """Scores `[CLS] context [SEP] start ending [SEP]` for each ending (paper, section 4.4); the best one is chosen.
 
-    A pair that is too long loses pieces from the end of its longer part; how many do is printed.
+    A pair that is too long loses pieces from the end of its longer part; how many do is noted.
 
     Attributes:
       data: folder of the files.
@@ -51,6 +51,8 @@ class MultipleChoiceTask:
 
     score = 'accuracy'
     objective = CLASSIFICATION
+    labels = ()
+    complete = True
 
     def __post_init__(self):
         if self.layout not in reading.LAYOUTS:
@@ -111,9 +113,9 @@ class MultipleChoiceTask:
             raise UserError(str(files[0]), f'no question for {split}', 'some', f'raise config.task.{split}_share')
         return chosen
 
-    def parse(self, file: TextIO, where: str) -> Sequence[Question]:
+    def parse(self, text: str, where: str) -> Sequence[Question]:
         """JSON lines, see read_json_lines; labels are not looked at."""
-        return reading.read_json_lines(file.read().removeprefix('\ufeff'), where, labelled=False)
+        return reading.read_json_lines(text, where, labelled=False)
 
     def learn(self, records: Sequence[Question]) -> None:
         """Nothing but to say what there is: the head has one output, whatever the number of endings."""
@@ -147,9 +149,8 @@ class MultipleChoiceTask:
                 builder.sequence(np.concatenate([cls, contexts[i][:n], sep, b[:m], sep]), second=n + 2)
             known = record.label is not None
             builder.row(i, labels=np.int32(record.label if known else 0), weights=np.float32(known))
-        if cut:
-            print(f'{cut:,} of {len(endings):,} sequences are longer than config.seq_len={self.seq_len} and are cut')
-        return builder.build()
+        note = f'{cut:,} of {len(endings):,} sequences are longer than config.seq_len={self.seq_len} and are cut'
+        return builder.build(notes=[note] if cut else [])
 
     def model(self, config: BertConfig) -> nn.Module:
         """See Task."""

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.tasks.columns import read_text
 from bertjax.tasks.objects import objects_of_lines
 from bertjax.tasks.tables import Column, Layout, number_lines, read_table
+from bertjax.tasks.texts import checked, read_text
 
 LAYOUTS = ('swag', 'codah', 'jsonl')
 SPLITS = ('train', 'dev', 'test')
@@ -87,6 +87,8 @@ def read_json_lines(text: str, where: str, *, labelled: bool) -> list[Question]:
             raise UserError(line, f'{len(endings)} endings', expected, 'put others into another file')
         if len(endings) < 2:
             raise UserError(line, f'{len(endings)} endings', 'two or more', 'add endings to choose from')
+        for text in (prompt, start, *endings):
+            checked(text, line)
         label = json.dumps(record.get('label')) if labelled else None
         questions.append(_question(line, prompt, start, endings, label, ''))
     if not questions:
@@ -113,9 +115,17 @@ def has_labels(path: epath.Path) -> bool:
 
 
 def find_file(data: str, split: str, suffix: str) -> epath.Path | None:
-    """The file of a split in the folder, such as val.csv for dev; None where none is."""
+    """The file of a split in the folder, such as val.csv for dev; None where none is.
+
+    Raises:
+      UserError: several.
+    """
     names = ('dev', 'val', 'valid') if split == 'dev' else (split,)
-    return next((path for name in names if (path := folder(data) / f'{name}.{suffix}').exists()), None)
+    found = [path for name in names if (path := folder(data) / f'{name}.{suffix}').exists()]
+    if len(found) > 1:
+        files = ' and '.join(path.name for path in found)
+        raise UserError(data, files, f'one file of the {split} split', 'move the others away')
+    return found[0] if found else None
 
 
 def folder(data: str) -> epath.Path:

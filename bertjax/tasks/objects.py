@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from bertjax.errors import UserError
+from bertjax.tasks.texts import checked
 
 
 def objects_of_lines(lines: Iterable[tuple[int, str]], where: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -61,6 +62,4 @@ def as_text(value: Any, where: str) -> str | None:
         return None
     if not isinstance(value, str):
         return json.dumps(value)
-    if any('\ud800' <= char <= '\udfff' for char in value):
-        raise UserError(where, 'half a surrogate pair', 'text', 'mend the record')
-    return value
+    return checked(value, where)

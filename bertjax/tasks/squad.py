@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TextIO
+from typing import Any
 
 from etils import epath
 from flax import linen as nn
@@ -17,7 +17,7 @@ from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForSpans
 from bertjax.tasks.squad_answers import Answers, Span, answers
 from bertjax.tasks.squad_data import Question, parse_input, prepared_questions, read_questions
-from bertjax.tasks.squad_report import answers_elsewhere, listed, squad_report
+from bertjax.tasks.squad_report import answers_elsewhere, squad_report
 from bertjax.tasks.squad_windows import squad_features
 from bertjax.text.tokenizer import Tokenizer
 
@@ -60,6 +60,8 @@ class SquadTask:
     bilstm_units: int = 0
 
     objective = SPANS
+    labels = ()
+    complete = True
 
     def __post_init__(self):
         if self.version not in VERSIONS:
@@ -115,16 +117,17 @@ class SquadTask:
             f'check config.data and config.task.{split}_file, or fetch the file from SQuAD-explorer',
         )  # fmt: skip
 
-    def parse(self, file: TextIO, where: str) -> Sequence[Question]:
+    def parse(self, text: str, where: str) -> Sequence[Question]:
         """See Task; SQuAD's JSON, whose answers are of no interest, or JSON lines {"question": …, "context": …}."""
-        return parse_input(file.read(), where)
+        return parse_input(text, where)
 
     def learn(self, records: Sequence[Question]) -> None:
         """Says how many there are, and which answers are not where they should be."""
         contexts = len({record.context for record in records})
         without = sum(not record.answers for record in records)
         print(f'{len(records):,} questions on {contexts:,} texts for training, {without:,} without answer')
-        print(answers_elsewhere(records), end='')
+        for notice in answers_elsewhere(records):
+            print(notice)
 
     def learned(self) -> dict[str, Any]:
         """See Task."""
@@ -136,7 +139,7 @@ class SquadTask:
 
     def features(self, records: Sequence[Question], tokenizer: Tokenizer, *, training: bool) -> Features:
         """See Task and squad_windows.py."""
-        features, lost = squad_features(
+        return squad_features(
             records,
             tokenizer,
             seq_len=self.seq_len,
@@ -144,9 +147,6 @@ class SquadTask:
             max_query=self.max_query,
             training=training,
         )
-        what = 'left out of training' if training else 'without part in the loss'
-        print(listed(f'questions {what}, because their answer is not in the text or has no piece', lost), end='')
-        return features
 
     def model(self, config: BertConfig) -> nn.Module:
         """See Task."""

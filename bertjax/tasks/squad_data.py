@@ -1,9 +1,7 @@
 """Questions of SQuAD: from JSON in the layout of v1.1 and v2.0, from JSON lines, from tensorflow-datasets."""
 
 import dataclasses
-import gzip
 import json
-import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,6 +9,7 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.tasks.sources import read_dataset
+from bertjax.tasks.texts import checked, read_text
 
 _KINDS = {str: 'a string', int: 'a whole number', bool: 'true or false', list: 'a list', dict: 'an object'}
 _FORM = 'the layout of SQuAD, {"data": [{"paragraphs": [{"context", "qas": [{"id", "question", "answers"}]}]}]}'
@@ -41,18 +40,7 @@ def read_questions(path: epath.PathLike, *, answerable: bool, labels: str) -> li
     Raises:
       UserError: the file is not there, damaged, no UTF-8 text, or not in the layout.
     """
-    path = epath.Path(path)
-    raw = path.read_bytes()
-    try:
-        raw = gzip.decompress(raw) if raw[:2] == b'\x1f\x8b' else raw
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(str(path), f'a damaged gzip file ({error})', 'the whole file', 'fetch it again') from error
-    try:
-        text = raw.decode('utf-8')
-    except UnicodeDecodeError as error:
-        found = f'the byte 0x{raw[error.start]:02x} at {error.start:,}'
-        raise UserError(str(path), found, 'JSON in UTF-8', 'convert the file to UTF-8') from error
-    return parse_questions(text, str(path), answerable=answerable, labels=labels)
+    return parse_questions(read_text(path), str(path), answerable=answerable, labels=labels)
 
 
 def parse_questions(text: str, where: str, *, answerable: bool, labels: str) -> list[Question]:
@@ -137,7 +125,6 @@ def parse_lines(text: str, where: str) -> list[Question]:
 
 def parse_input(text: str, where: str) -> list[Question]:
     """Questions without labels: SQuAD's JSON, or JSON lines as of `parse_lines`."""
-    text = text.removeprefix('\ufeff')
     line = text.lstrip().partition('\n')[0]
     # SQuAD has "data" in its first line, or is spread over many.
     try:
@@ -155,7 +142,6 @@ def load_json(text: str, where: str, line: int = 1) -> Any:
     Raises:
       UserError: with line and column of the error.
     """
-    text = text.removeprefix('\ufeff')
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -163,8 +149,8 @@ def load_json(text: str, where: str, line: int = 1) -> Any:
         raise UserError(
             f'{where}:{error.lineno + line - 1}:{error.colno}', f'{near!r} ({error.msg})', 'JSON', _MEND
         ) from None
-    except RecursionError:
-        raise UserError(where, 'JSON nested without end', _FORM, _MEND) from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits; no end of brackets
+        raise UserError(where, f'JSON that cannot be read ({error})', _FORM, _MEND) from None
 
 
 def _paragraphs(root: Mapping[str, Any], where: str) -> Iterator[tuple[Mapping[str, Any], str]]:
@@ -188,9 +174,8 @@ def _question(qa: Mapping[str, Any], at: str, context: str, labels: str) -> Ques
         place = f'{at}.answers[{i}]'
         texts.append(_field(_typed(answer, place, dict), place, 'text', str))
         starts.append(_field(answer, place, 'answer_start', int))
-        if not 0 <= starts[-1] < max(1, len(context)):
-            expected = f'a character of the context, 0 to {max(0, len(context) - 1):,}'
-            raise UserError(f'{place}.answer_start', f'{starts[-1]:,}', expected, _MEND)
+        if starts[-1] < 0:
+            raise UserError(f'{place}.answer_start', f'{starts[-1]:,}', 'a character of the context, from 0', _MEND)
     return Question(name, question, context, tuple(texts), tuple(starts))
 
 
@@ -206,7 +191,7 @@ def _typed(value: Any, at: str, kind: type) -> Any:
     if type(value) is not kind:
         shown = json.dumps(value)
         raise UserError(at, shown if len(shown) < 60 else shown[:57] + '…', _KINDS[kind], _MEND)
-    return value
+    return checked(value, at) if kind is str else value
 
 
 def prepared_questions(version: str, split: str) -> list[Question]:

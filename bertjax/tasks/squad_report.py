@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from bertjax.metrics.squad import exact_match, overlap_f1
 from bertjax.tasks.squad_data import Question
-from bertjax.tasks.squad_windows import find_answer
+from bertjax.tasks.squad_windows import find_answer, listed
 
 _WORDS = ('what', 'who', 'when', 'where', 'which', 'how many', 'how much', 'how', 'why')
 
-_LISTED = 100
 _DIFFERENCES = {
     'spaces': 'answers that differ from their place in white space, and are taken from there',
     'elsewhere': 'answers that are not at their place, and are taken from the nearest where they are',
@@ -16,16 +15,8 @@ _DIFFERENCES = {
 }
 
 
-def listed(what: str, lines: Sequence[str]) -> str:
-    """How many, and the first 100, one a line; '' of none."""
-    if not lines:
-        return ''
-    more = [f'… and {len(lines) - _LISTED:,} more'] if len(lines) > _LISTED else []
-    return '\n  '.join([f'{what}: {len(lines):,}', *lines[:_LISTED], *more]) + '\n'
-
-
-def answers_elsewhere(questions: Sequence[Question]) -> str:
-    """The questions whose first answer is not exactly where the data says it is; '' where all are."""
+def answers_elsewhere(questions: Sequence[Question]) -> list[str]:
+    """Lists of the questions whose first answer is not exactly where the data says it is; none where all are."""
     found: dict[str, list[str]] = {kind: [] for kind in _DIFFERENCES}
     for question in questions:
         if question.answers:
@@ -34,7 +25,7 @@ def answers_elsewhere(questions: Sequence[Question]) -> str:
             if kind in found:
                 taken = '' if kind == 'missing' else f', found at {start}'
                 found[kind].append(f'{question.id}: {answer!a} at {place}{taken}')
-    return ''.join(listed(what, found[kind]) for kind, what in _DIFFERENCES.items())
+    return [listed(what, found[kind]) for kind, what in _DIFFERENCES.items() if found[kind]]
 
 
 def asking_word(question: str) -> str:

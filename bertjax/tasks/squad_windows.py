@@ -4,7 +4,6 @@ Source of the rules: google-research/bert, run_squad.py. Answers are kept as cha
 is ever put together from pieces.
 """
 
-import logging
 import re
 from collections.abc import Sequence
 
@@ -15,6 +14,7 @@ from bertjax.errors import UserError
 from bertjax.tasks.squad_data import Question
 from bertjax.text.tokenizer import Tokenizer
 
+_LISTED = 100
 # Where in its context an answer is: at its place; there, but for white space; elsewhere; nowhere.
 FOUND = ('exact', 'spaces', 'elsewhere', 'missing')
 
@@ -73,14 +73,20 @@ def answer_tokens(starts: np.ndarray, ends: np.ndarray, first: int, end: int) ->
     return (a, b) if a <= b else None
 
 
+def listed(what: str, lines: Sequence[str]) -> str:
+    """How many, and the first 100, one a line."""
+    more = [f'… and {len(lines) - _LISTED:,} more'] if len(lines) > _LISTED else []
+    return '\n  '.join([f'{what}: {len(lines):,}', *lines[:_LISTED], *more])
+
+
 def squad_features(
     questions: Sequence[Question], tokenizer: Tokenizer, *, seq_len: int, stride: int, max_query: int, training: bool
-) -> tuple[Features, list[str]]:
+) -> Features:
     """Rows of questions.
 
     Row arrays: int32 `start`, `end`, the positions of the first and last piece of the question's first answer; both 0,
     which is [CLS], where the window does not hold all of it or there is none. A question whose answer is not in the
-    context has no rows in `training`, and rows of weight 0 else.
+    context has no rows in `training`, and rows of weight 0 else; such questions, and those that are cut, are noted.
 
     Token arrays, not in `training`: int32 `token_first`, the character of the context where the piece begins, -1 where
     no answer may begin (also where another window has more context); `token_last`, the character where it ends, -1
@@ -94,9 +100,6 @@ def squad_features(
       max_query: tokens that a question is cut to.
       training: see above.
 
-    Returns:
-      The features, and the ids of the questions whose answer is not in the context or has no piece.
-
     Raises:
       UserError: no question is left for training.
     """
@@ -104,9 +107,7 @@ def squad_features(
     pieces = dict(zip(contexts, tokenizer.encode_with_offsets(contexts), strict=True))
     queries = tokenizer.encode([question.question for question in questions])
     cls, sep = [tokenizer.cls_id], [tokenizer.sep_id]
-    long = sum(len(query) > max_query for query in queries)
-    if long:
-        logging.getLogger(__name__).warning('questions cut to their first %d pieces: %s', max_query, f'{long:,}')
+    long = [question.id for question, query in zip(questions, queries, strict=True) if len(query) > max_query]
     builder, lost = FeatureBuilder(), []
     for number, (question, query) in enumerate(zip(questions, queries, strict=True)):
         ids, firsts, lasts = pieces[question.context]
@@ -137,4 +138,7 @@ def squad_features(
     if training and len(lost) == len(questions):
         found = f'{len(lost):,} questions, none with an answer that is in its context'
         raise UserError('config.data', found, 'answers that are cut from their contexts', 'mend the data')
-    return builder.build(), lost
+    what = 'left out of training' if training else 'without part in the loss'
+    what = f'questions {what}, because their answer is not in the text or has no piece'
+    found = {f'questions cut to their first {max_query} pieces': long, what: lost}
+    return builder.build(notes=[listed(what, ids) for what, ids in found.items() if ids])

@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 from flax import linen as nn
@@ -93,6 +93,11 @@ class TaggingTask:
             raise UserError('config.task.bilstm_units', str(self.bilstm_units), '0 or more', 'the paper has 768')
 
     @property
+    def complete(self) -> bool:
+        """See Task."""
+        return bool(self.labels)
+
+    @property
     def plain(self) -> bool:
         """Whether tags stand alone and mark no entities."""
         return self.scheme == 'plain'
@@ -105,9 +110,9 @@ class TaggingTask:
         """See Task."""
         return tagging_input.read_split(self.data, split, self.columns)
 
-    def parse(self, file: TextIO, where: str) -> Sequence[Sentence]:
+    def parse(self, text: str, where: str) -> Sequence[Sentence]:
         """See Task; `input_format` says what it may hold."""
-        return tagging_input.read_input(file.read(), where, self.columns, self.input_format, self.labels)
+        return tagging_input.read_input(text, where, self.columns, self.input_format, self.labels)
 
     def learn(self, records: Sequence[Sentence]) -> None:
         """Takes the tags; of every type of entity both B and I."""
@@ -133,10 +138,12 @@ class TaggingTask:
 
     def features(self, records: Sequence[Sentence], tokenizer: Tokenizer, *, training: bool) -> Features:
         """See Task and tagging_features.py."""
-        self._check_known(records, training)
+        notes = self._strange_tags(records, training)
         if self.context and len({record.document for record in records}) == 1 and len(records) > 1:
-            print(f'{records[0].where}: no {DOCSTART} lines between documents: all sentences give context to others')
-        return tagging_features(
+            notes.append(
+                f'{records[0].where}: no {DOCSTART} lines between documents: all sentences give context to others'
+            )
+        features = tagging_features(
             records,
             {label: i for i, label in enumerate(self.labels)},
             tokenizer,
@@ -144,15 +151,20 @@ class TaggingTask:
             stride=self.stride or max(1, (self.seq_len - 2) // 2),
             context=self.context,
         )
+        return dataclasses.replace(features, notes=tuple(notes))
 
-    def _check_known(self, records: Sequence[Sentence], training: bool) -> None:
+    def _strange_tags(self, records: Sequence[Sentence], training: bool) -> list[str]:
+        """What there is to say of tags that are not among the labels.
+
+        Raises:
+          UserError: there are some in records for training.
+        """
         strange = self._strange(records)
         if strange and training:
             tag, where = next((t, record.where) for record in records for t in record.tags or () if t in strange)
             known = ', '.join(self.labels[:20])
             raise UserError(where, f'the tag {tag!r}', known, 'train with the data of the checkpoint')
-        if strange:
-            print(_strangers(strange))
+        return [_strangers(strange)] if strange else []
 
     def _strange(self, records: Sequence[Sentence]) -> collections.Counter[str]:
         known = set(self.labels)

@@ -7,8 +7,9 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.metrics.entities import to_iob2
-from bertjax.tasks.columns import DOCSTART, ColumnOptions, Sentence, read_columns, read_text, split_columns, split_lines
+from bertjax.tasks.columns import ColumnOptions, Sentence, is_boundary, read_columns, split_columns, split_lines
 from bertjax.tasks.sources import read_dataset
+from bertjax.tasks.texts import read_text
 
 DATASET = 'conll2003'  # of tensorflow-datasets
 FORMATS = ('auto', 'columns', 'text')
@@ -94,7 +95,7 @@ def _width(path: epath.Path, options: ColumnOptions) -> int:
     """Columns of the first word."""
     for line in split_lines(read_text(path)):
         comment = options.comment and line.startswith(options.comment)
-        if line.strip() and not line.startswith(DOCSTART) and not comment:
+        if line.strip() and not is_boundary(line) and not comment:
             return len(split_columns(line, '\t' if '\t' in line else ' '))
     return 0
 
@@ -107,13 +108,12 @@ def read_input(text: str, where: str, options: ColumnOptions, format: str, label
       where: its name.
       options: of a column file.
       format: 'columns', 'text', or 'auto': columns where the first word has tabs or follows -DOCSTART-, where all lines
-        have as many columns and a known tag among them, or where there are several and all are single words.
+        have as many columns and half of them or more a known tag, or where there are several and all are single words.
       labels: the known tags.
 
     Raises:
       UserError: no word, or a malformed line.
     """
-    text = text.removeprefix('\ufeff')
     if format == 'auto':
         format = 'columns' if _looks_like_columns(text, options, labels) else 'text'
         print(f'{where}: read as {"columns" if format == "columns" else "a sentence a line"}')
@@ -124,7 +124,7 @@ def _looks_like_columns(text: str, options: ColumnOptions, labels: Collection[st
     lines = [line for line in split_lines(text) if line.strip()]
     if options.comment:
         lines = [line for line in lines if not line.startswith(options.comment)]
-    if not lines or lines[0].startswith(DOCSTART) or '\t' in lines[0].strip():
+    if not lines or is_boundary(lines[0]) or '\t' in lines[0].strip():
         return bool(lines)
     rows = [split_columns(line, ' ') for line in lines]
     if len({len(row) for row in rows}) > 1:
@@ -132,7 +132,11 @@ def _looks_like_columns(text: str, options: ColumnOptions, labels: Collection[st
     width, column = len(rows[0]), options.tag_column
     if width == 1:
         return len(rows) > 1
-    return -width <= column < width and {row[column] for row in rows} <= set(labels)
+    if not -width <= column < width:
+        return False
+    known = [row[column] for row in rows if row[column] in labels]
+    # Sentences end with marks that are tags of parts of speech, too.
+    return 2 * len(known) >= len(rows) and any(letter.isalpha() for tag in known for letter in tag)
 
 
 def _read_lines(text: str, where: str) -> list[Sentence]:

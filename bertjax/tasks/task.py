@@ -1,7 +1,7 @@
 """What every task is: from files to records, features, a head, predictions, figures and the files of a benchmark."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Generic, Protocol, TextIO, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from flax import linen as nn
@@ -26,11 +26,15 @@ class Task(Protocol, Generic[Record, Prediction]):
       name: for titles, such as 'RTE'.
       score: the name in `metrics` that the best run goes by; higher is better.
       objective: what the head is trained for.
+      labels: the names of the head's outputs, in their order, as far as they are known; none where outputs have none.
+      complete: whether the head is known; else `learn` or `restore` must come first.
     """
 
     name: str
     score: str
     objective: Objective
+    labels: Sequence[str]
+    complete: bool
 
     def splits(self) -> Sequence[str]:
         """The labelled splits that `records` has: 'train', 'dev', and where there are labels 'test'; MNLI has
@@ -45,8 +49,8 @@ class Task(Protocol, Generic[Record, Prediction]):
         """
         ...
 
-    def parse(self, file: TextIO, where: str) -> Sequence[Record]:
-        """Reads records without labels from a user's own file or standard input (`where` names it), for run=predict.
+    def parse(self, text: str, where: str) -> Sequence[Record]:
+        """Records without labels, from the text of a user's own file or of standard input (`where` names it).
 
         Raises:
           UserError: see `records`.

@@ -7,7 +7,8 @@ import numpy as np
 from bertjax.data.features import FeatureBuilder, Features
 from bertjax.text.tokenizer import Tokenizer
 
-LONG = ('truncate', 'head_tail', 'windows')
+# What becomes of a text that is too long: config.task.long, and in words.
+LONG = {'truncate': 'lose their end', 'head_tail': 'lose their middle', 'windows': 'are read in windows'}
 # Share of the first tokens in what is kept of a long text: 128 of 510 (Sun et al. 2019, "How to Fine-Tune BERT for Text
 # Classification?", arXiv 1905.05583, "Dealing with long texts").
 _HEAD = 128 / 510
@@ -46,6 +47,7 @@ def text_features(
     right = [_NOTHING] * len(left) if second is None else tokenizer.encode(second)
     cls, sep = np.int32([tokenizer.cls_id]), np.int32([tokenizer.sep_id])
     builder = FeatureBuilder()
+    long_ones = sum(len(a) + len(b) > room for a, b in zip(left, right, strict=True))
     for record, (a, b) in enumerate(zip(left, right, strict=True)):
         parts = list(_parts(a, b, room, long, stride))
         values = {} if labels is None else {'labels': labels[record]}
@@ -55,7 +57,8 @@ def text_features(
             else:
                 builder.sequence(np.concatenate([cls, a, sep, b, sep]), len(a) + 2)
             builder.row(record, weights=np.float32(1 / len(parts)), **values)
-    return builder.build()
+    note = f'{long_ones:,} of {len(left):,} records are longer than config.seq_len={seq_len} and {LONG[long]}'
+    return builder.build(notes=[note] if long_ones else [])
 
 
 def _parts(a: np.ndarray, b: np.ndarray, room: int, long: str, stride: int) -> Iterator[Pair]:

@@ -3,14 +3,13 @@
 import csv
 import json
 from collections.abc import Iterator, Sequence
-from typing import TextIO
 
 from bertjax.corpus.streams import bare_suffix
 from bertjax.errors import UserError
 from bertjax.tasks.tables import FORMATS, Column, Layout, Line, Row, number_lines, parse_table, without_blanks
 
 
-def read_input(file: TextIO, where: str, columns: Sequence[Column]) -> Iterator[Row]:
+def read_input(text: str, where: str, columns: Sequence[Column]) -> Iterator[Row]:
     """The texts of each record.
 
     The suffix of the name says what the file is, else its first line: a JSON object, the names of columns between tabs
@@ -18,18 +17,13 @@ def read_input(file: TextIO, where: str, columns: Sequence[Column]) -> Iterator[
     is printed.
 
     Args:
-      file: open.
+      text: of the file.
       where: its name.
       columns: of the texts, one or two.
 
     Raises:
-      UserError: what is not UTF-8, no row, or a malformed one.
+      UserError: no row, or a malformed one.
     """
-    try:
-        text = file.read()
-    except UnicodeDecodeError as error:
-        mend = 'convert the file, for example with iconv'
-        raise UserError(where, f'the byte 0x{error.object[error.start]:02x}', 'UTF-8', mend) from None
     lines = list(number_lines(text))
     format = FORMATS.get(bare_suffix(where), 'lines')
     if format in ('lines', 'tsv'):
@@ -58,10 +52,13 @@ def _plain(lines: Sequence[Line], where: str, texts: int) -> Iterator[Row]:
 
 def _recognised(line: str, columns: Sequence[Column]) -> str:
     """The format of a file with this first line."""
-    tables = {'tsv': line.split('\t'), 'csv': next(csv.reader([line]), [])}
-    for format, cells in tables.items():
-        names = {cell.strip() for cell in cells}
-        if all(names & set(column.names) for column in columns):
+    try:
+        between_commas = next(csv.reader([line]), [])
+    except csv.Error:  # a long text, or one with a carriage return inside
+        between_commas = []
+    # Not without the blanks around: a sentence may have a column's name between its commas.
+    for format, cells in {'tsv': line.split('\t'), 'csv': between_commas}.items():
+        if all(set(cells) & set(column.names) for column in columns):
             return format
     try:
         return 'jsonl' if isinstance(json.loads(line), dict) else 'lines'

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 from flax import linen as nn
@@ -106,13 +106,18 @@ class TextTask:
         return self.measures[0]
 
     @property
+    def complete(self) -> bool:
+        """See Task."""
+        return self.regression or bool(self.labels)
+
+    @property
     def objective(self) -> Objective:
         """See Task."""
         return REGRESSION if self.regression else CLASSIFICATION
 
-    def parse(self, file: TextIO, where: str) -> Sequence[Example]:
+    def parse(self, text: str, where: str) -> Sequence[Example]:
         """See Task and text_input.py."""
-        return [self.example(row.where, row.values, None, '') for row in read_input(file, where, self.text_columns)]
+        return [self.example(row.where, row.values, None, '') for row in read_input(text, where, self.text_columns)]
 
     def example(self, where: str, texts: Sequence[str | None], label: str | None, index: str) -> Example:
         """A record from the cells of a row.

@@ -20,7 +20,7 @@ def features_of(lengths):
 
 
 def examples(seed=0, batch_size=16, lengths=LENGTHS, count=4):
-    shapes = choose_lengths(lengths, count=count)
+    shapes = choose_lengths(lengths, count=count, longest=1000)
     return BucketedExamples(features_of(lengths), batch_size=batch_size, shapes=shapes, seed=seed, pad_id=0)
 
 
@@ -31,7 +31,7 @@ def padded(lengths, shapes):
 @pytest.mark.parametrize('count', [1, 2, 3])
 def test_no_other_choice_of_lengths_pads_less(count):
     lengths = LENGTHS[:60]
-    chosen = choose_lengths(lengths, count=count, multiple=8)
+    chosen = choose_lengths(lengths, count=count, longest=1000, multiple=8)
     assert len(chosen) <= count and all(length % 8 == 0 for length in chosen) and max(chosen) >= max(lengths)
     candidates = range(8, -(-max(lengths) // 8) * 8 + 1, 8)
     best = min(
@@ -44,9 +44,13 @@ def test_no_other_choice_of_lengths_pads_less(count):
 
 
 def test_no_more_lengths_than_are_of_use():
-    assert choose_lengths(np.full(9, 13), count=4) == (16,)
-    assert choose_lengths(np.array([5, 30]), count=4) == (8, 32)
-    assert choose_lengths(np.array([5, 9, 30]), count=4) == (8, 12, 32)
+    assert choose_lengths(np.full(9, 13), count=4, longest=512) == (16,)
+    assert choose_lengths(np.array([5, 30]), count=4, longest=512) == (8, 32)
+    assert choose_lengths(np.array([5, 9, 30]), count=4, longest=512) == (8, 12, 32)
+
+
+def test_no_length_is_more_than_the_model_takes():
+    assert choose_lengths(np.array([5, 9, 30]), count=4, longest=30) == (8, 12, 30)
 
 
 def epoch(made, number):
@@ -112,7 +116,7 @@ def test_the_order_is_spread_evenly():
 
 def test_evaluation_sees_every_row_once():
     features = features_of(LENGTHS)
-    shapes = choose_lengths(LENGTHS, count=3)
+    shapes = choose_lengths(LENGTHS, count=3, longest=512)
     batches = list(sorted_batches(features, batch_size=32, shapes=shapes))
     rows = np.concatenate([rows for rows, _ in batches])
     assert sorted(rows[rows >= 0]) == list(range(len(LENGTHS)))

@@ -54,11 +54,11 @@ def test_sequences_without_their_row_are_refused():
 
 
 def same(a: Features, b: Features) -> bool:
-    return a.fingerprint == b.fingerprint and a.choices == b.choices
+    return a.fingerprint == b.fingerprint and (a.choices, a.notes) == (b.choices, b.notes)
 
 
 def test_what_is_kept_comes_back(tmp_path):
-    features, calls = sentences(), []
+    features, calls = dataclasses.replace(sentences(), notes=('one\n  a', 'é')), []
 
     def make():
         calls.append(1)

@@ -179,13 +179,25 @@ def test_the_test_split_may_have_no_labels(mails):
         ('train.csv', 'text,label\na,x\nb,y,z\n', 3, '3 columns'),
         ('train.jsonl', '{"text": "a", "label": "x"}\n{"text": "b", "label": null}\n', 2, 'no label'),
         ('train.jsonl', '{"text": "a", "label": "x"}\n{"text": null, "label": "x"}\n', 2, 'no text'),
+        ('train.jsonl', '{"text": "a", "label": "x"}\n{"text": "b", "label": ["x", "y"]}\n', 2, 'a JSON list'),
     ],
 )
 def test_malformed_records_are_errors_with_their_line(tmp_path, name: str, text: str, line: int, said: str):
     (tmp_path / name).write_text(text)
     with pytest.raises(UserError) as caught:
         ClassificationTask(str(tmp_path), 32, dev_fraction=0.0).records('train')
-    assert caught.value.where == f'{tmp_path / name}:{line}' and said in caught.value.found
+    assert caught.value.where.split(', ')[0] == f'{tmp_path / name}:{line}' and said in caught.value.found
+
+
+def test_a_label_that_only_dev_has_is_one_of_its_files_labels(tmp_path):
+    rows = [f't{i}\tlabel {i // 40}\n' for i in range(80)]
+    out = next(row for row in rows if held_out(Example(row.split('\t')[0], None, ''), 0.1))
+    rows[rows.index(out)] = out.replace('label', 'rare')
+    (tmp_path / 'train.tsv').write_text('text\tlabel\n' + ''.join(rows))
+    task = learned(tmp_path)
+    (rare,) = (label for label in task.labels if label.startswith('rare'))
+    assert len(task.labels) == 3 and rare not in {record.label for record in task.records('train')}
+    assert rare in {record.label for record in task.records('dev')}
 
 
 def test_labels_that_are_not_known(mails, tokenizer):

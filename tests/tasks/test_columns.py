@@ -6,7 +6,7 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.metrics.entities import spans
-from bertjax.tasks.columns import ColumnOptions, read_columns, read_text, write_columns
+from bertjax.tasks.columns import ColumnOptions, read_columns, write_columns
 from bertjax.tasks.tagging_input import find_file, labelled_splits, read_input, read_split
 
 CONLL = """-DOCSTART- -X- -X- O
@@ -61,6 +61,11 @@ def test_written_as_read(text: str):
     sentences = read(text)
     tags = [sentence.tags for sentence in sentences]
     assert write_columns(sentences, tags, ColumnOptions(), scheme='') == with_gold(text)
+
+
+def test_a_longer_word_than_docstart_is_a_word():
+    (sentence,) = read('a O\n-DOCSTART-ed B-X\n')
+    assert sentence.words == ('a', '-DOCSTART-ed') and sentence.tags == ('O', 'B-X')
 
 
 def test_every_line_has_as_many_columns():
@@ -154,15 +159,6 @@ def test_unknown_scheme():
         ColumnOptions(scheme='bioes')
 
 
-def test_not_utf8(tmp_path: pathlib.Path):
-    path = tmp_path / 'train.txt'
-    path.write_bytes(b'a O\n\xe9 O\n')
-    with pytest.raises(UserError, match=r'train\.txt:2: found the byte 0xe9'):
-        read_text(path)
-    path.write_bytes('\ufeffa O\n'.encode())
-    assert read_text(path) == 'a O\n'
-
-
 def test_files_of_a_folder(tmp_path: pathlib.Path):
     for name in ('eng.train', 'valid.conll', 'test.txt', 'README.txt', 'train.json'):
         (tmp_path / name).write_text('a B-X\n')
@@ -193,16 +189,18 @@ def test_test_files_may_lack_tags(tmp_path: pathlib.Path, test: str, labelled: b
     ('text', 'words'),
     [
         ('John lives in Berlin .\nYes\n', [('John', 'lives', 'in', 'Berlin', '.'), ('Yes',)]),
-        ('\ufeffJohn\nlives\n\nYes\n', [('John', 'lives'), ('Yes',)]),
+        ('John\nlives\n\nYes\n', [('John', 'lives'), ('Yes',)]),
         ('John\tNNP\nlives\tVBZ\n', [('John', 'lives')]),
         ('-DOCSTART-\nJohn NNP\n', [('John',)]),
         ('John B-X\nlives O\n', [('John', 'lives')]),
+        ('John B-NEW\nlives O\n', [('John', 'lives')]),
+        ('John lives .\nYes lives .\n', [('John', 'lives', '.'), ('Yes', 'lives', '.')]),
         ('John lives\nThey walk\n', [('John', 'lives'), ('They', 'walk')]),
         ('John\n', [('John',)]),
     ],
 )
 def test_a_file_of_ones_own(text: str, words: list[tuple[str, ...]]):
-    found = read_input(text, 'in', ColumnOptions(), 'auto', ['O', 'B-X', 'I-X'])
+    found = read_input(text, 'in', ColumnOptions(), 'auto', ['O', 'B-X', 'I-X', '.'])
     assert [sentence.words for sentence in found] == words
     assert all(sentence.tags is None for sentence in found)
     as_text = read_input('a b\n\nc d\n', 'in', ColumnOptions(), 'text', [])

@@ -194,6 +194,20 @@ def test_malformed_rows_are_errors_with_their_line(own, name: str, old: str, new
     assert caught.value.where == f'{path}:{line}' and said in caught.value.found
 
 
+def test_every_row_of_a_test_file_is_answered(own):
+    path = own / 'QQP' / 'test.tsv'
+    path.write_text(path.read_text() + '9\thalf a question\n')
+    with pytest.raises(UserError, match='2 columns'):
+        GlueTask(str(own), 32, task='qqp').records('test')
+
+
+def test_labels_are_named_as_the_file_writes_them(own):
+    path = own / 'CoLA' / 'dev.tsv'
+    path.write_text(path.read_text().replace('\t1\t', '\t2\t', 1))
+    with pytest.raises(UserError, match="found the label '2', expected one of 0, 1"):
+        GlueTask(str(own), 32, task='cola').records('dev')
+
+
 def test_wrong_indexes_are_errors(own):
     path = own / 'RTE' / 'test.tsv'
     original = path.read_text()

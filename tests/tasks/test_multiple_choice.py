@@ -1,6 +1,5 @@
 """Multiple choice: the files, the sequences, predictions and what is refused."""
 
-import io
 import json
 import pathlib
 
@@ -98,6 +97,12 @@ def test_malformed_swag(tmp_path: pathlib.Path, text: str, named: tuple[str, ...
     check(error.value, named)
 
 
+def test_two_files_of_a_split_are_refused(swag: MultipleChoiceTask, tmp_path: pathlib.Path):
+    (tmp_path / 'dev.csv').write_text(SWAG)
+    with pytest.raises(UserError, match=r'found dev\.csv and val\.csv'):
+        swag.records('dev')
+
+
 def test_swag_without_second_sentence(tmp_path: pathlib.Path):
     path = in_file(tmp_path / 'f.csv', SWAG.replace('sits.,He,', 'sits.,,'))
     assert read_swag(path, labelled=True)[0].start == ''
@@ -149,7 +154,7 @@ def test_codah_whole(shared: pathlib.Path):
 def test_json_lines(tmp_path: pathlib.Path, swag: MultipleChoiceTask):
     lines = '{"prompt": "A", "endings": ["b", "c", "d"], "label": 2}\n\n'
     lines += '{"prompt": "E", "start": "f", "endings": ["g", "h", "i"], "label": 0}\n'
-    records = swag.parse(io.StringIO(lines), 'in')
+    records = swag.parse(lines, 'in')
     assert [(record.where, record.context, record.start, record.endings, record.label) for record in records] == [
         ('in:1', 'A', '', ('b', 'c', 'd'), None), ('in:3', 'E', 'f', ('g', 'h', 'i'), None),
     ]  # fmt: skip
@@ -202,7 +207,7 @@ def test_sequences(swag: MultipleChoiceTask, tokenizer: Tokenizer):
 
 
 def test_the_longer_loses_first_as_in_tokenizers(
-    swag: MultipleChoiceTask, tokenizer: Tokenizer, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+    swag: MultipleChoiceTask, tokenizer: Tokenizer, tmp_path: pathlib.Path
 ):
     tokenizers = pytest.importorskip('tokenizers', reason='compares with its ids')
     tokenizer.save(tmp_path / 'saved')
@@ -215,7 +220,7 @@ def test_the_longer_loses_first_as_in_tokenizers(
                 assert longest_first(first, second, room) == (types.count('a'), types.count('b'))
     features = swag.features([question('abcdefghijkl', 'mnopqrstuvwx', 'y')], tokenizer, training=True)
     assert features.lengths.tolist() == [16]
-    assert '1 of 2 sequences are longer than config.seq_len=16' in capsys.readouterr().out
+    assert features.notes == ('1 of 2 sequences are longer than config.seq_len=16 and are cut',)
 
 
 def test_predictions_and_files(swag: MultipleChoiceTask, tokenizer: Tokenizer):

@@ -14,7 +14,7 @@ def letters():
 
 
 def features_of(questions, tokenizer, seq_len=24):
-    return squad_features(questions, tokenizer, seq_len=seq_len, stride=5, max_query=8, training=False)[0]
+    return squad_features(questions, tokenizer, seq_len=seq_len, stride=5, max_query=8, training=False)
 
 
 def predict(questions, features, outputs, *, n_best=20, max_answer=30, with_null=False):

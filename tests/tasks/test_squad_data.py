@@ -104,11 +104,12 @@ A = (*Q, 'answers', 0)
         (broken(*A, 'answer_start', value=0.0), '….answers[0].answer_start', '0.0'),
         (broken(*A, 'answer_start', value=True), '….answers[0].answer_start', 'true'),
         (broken(*A, 'answer_start', value=-1), '….answers[0].answer_start', '-1'),
-        (broken(*A, 'answer_start', value=9), '….answers[0].answer_start', '9'),
+        (broken(*Q, 'question', value='cut \ud83d'), '….question', 'half a surrogate pair'),
         ('{"data": [\n  {"paragraphs" []}]}', 'f.json:2:17', "Expecting ':'"),
         ('{"data": [', 'f.json:1:11', 'the end of the file'),
         ('', 'f.json:1:1', 'the end of the file'),
-        ('[' * 100_000, 'f.json', 'without end'),
+        ('[' * 100_000, 'f.json', 'cannot be read'),
+        ('9' * 5_000, 'f.json', 'cannot be read'),
     ],
 )
 def test_what_is_wrong_is_named(content, where, found):
@@ -133,7 +134,7 @@ def test_files_plain_gzipped_and_with_a_mark(tmp_path):
         assert question.context == 'é\r\n😀 red' and question.context[question.starts[0] :] == 'red'
     for name, data, found in (
         ('d.gz', gzip.compress(raw)[:40], 'damaged gzip'),
-        ('e.json', json.dumps(GOOD).encode('utf-16'), 'the byte 0xff at 0'),
+        ('e.json', json.dumps(GOOD).encode('utf-16'), 'e.json:1: found the byte 0xff'),
     ):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(UserError, match=found):
@@ -141,7 +142,7 @@ def test_files_plain_gzipped_and_with_a_mark(tmp_path):
 
 
 def test_json_lines():
-    text = '\ufeff{"question": "who", "context": "a\\tb 😀"}\r\n\n{"id": "x", "question": "", "context": "", "k": 1}\n'
+    text = '{"question": "who", "context": "a\\tb 😀"}\r\n\n{"id": "x", "question": "", "context": "", "k": 1}\n'
     assert parse_input(text, 'in') == [Question('1', 'who', 'a\tb 😀'), Question('x', '', '')]
 
 

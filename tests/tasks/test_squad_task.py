@@ -1,6 +1,5 @@
 """The task as a whole: from a file to figures and the benchmark's files."""
 
-import io
 import json
 
 import jax
@@ -154,7 +153,7 @@ def test_input_without_labels_is_answered(letters):
     lines = '{"question": "who", "context": "red \\ud83d\\ude00 fox"}\n{"question": "", "context": ""}\n'
     for version in ('1.1', '2.0'):
         task = make(version)
-        questions = task.parse(io.StringIO(lines), '<stdin>')
+        questions = task.parse(lines, '<stdin>')
         features = task.features(questions, letters, training=False)
         outputs = oracle(features)
         outputs['start_logits'][0][5] = outputs['end_logits'][0][7] = 80.0

@@ -1,7 +1,5 @@
 """Windows and targets, against rules written out as loops and cases counted by hand."""
 
-import logging
-
 import numpy as np
 import pytest
 from squad_world import ask, letters_tokenizer
@@ -66,22 +64,22 @@ def test_each_token_answers_in_the_window_with_most_context():
 
 def test_a_row(letters):
     question = Question('q', 'Who is it?', 'it is the Red fox', ('Red fox',), (10,))
-    features, lost = features_of([question], letters)
+    features = features_of([question], letters)
     assert pieces_of(features, 0, letters) == [
         '[CLS]', 'who', 'is', 'it', '?', '[SEP]', 'it', 'is', 'the', 'red', 'f', '##o', '##x', '[SEP]',
     ]  # fmt: skip
-    assert not lost and features.second.tolist() == [6] and features.record.tolist() == [0]
+    assert not features.notes and features.second.tolist() == [6] and features.record.tolist() == [0]
     assert (features.row['start'].tolist(), features.row['end'].tolist()) == ([9], [12])
     assert features.row['start'].dtype == features.row['end'].dtype == np.int32
     assert features.token['token_first'].tolist() == [-1] * 6 + [0, 3, 6, 10, 14, 15, 16, -1]
     assert features.token['token_last'].tolist() == [-1] * 6 + [2, 5, 9, 13, 15, 16, 17, -1]
-    training, _ = features_of([question], letters, training=True)
+    training = features_of([question], letters, training=True)
     assert not training.token and training.tokens.tolist() == features.tokens.tolist()
 
 
 def test_windows_without_all_of_the_answer_point_to_cls(letters):
     question = ask('red ' * 20 + 'fox' + ' red' * 20, 'fox')
-    features, _ = features_of([question], letters, seq_len=20, stride=6)
+    features = features_of([question], letters, seq_len=20, stride=6)
     held = 0
     for row in range(len(features)):
         pieces = pieces_of(features, row, letters)
@@ -99,8 +97,8 @@ def test_windows_without_all_of_the_answer_point_to_cls(letters):
 
 
 def test_no_answer_points_to_cls(letters):
-    features, lost = features_of([ask('red ' * 50), ask('it', 'it')], letters, training=True)
-    assert not lost and features.row['start'].tolist() == features.row['end'].tolist()
+    features = features_of([ask('red ' * 50), ask('it', 'it')], letters, training=True)
+    assert not features.notes and features.row['start'].tolist() == features.row['end'].tolist()
     assert features.row['start'][:-1].tolist() == [0] * (len(features) - 1) and features.row['start'][-1] == 5
     assert features.row['weights'].tolist() == [1.0] * len(features)
 
@@ -125,8 +123,8 @@ def test_no_answer_points_to_cls(letters):
 def test_hard_characters_come_back_as_they_are(letters, sentencepiece, context, answer):
     question = ask(context, answer)
     for tokenizer in (letters, sentencepiece):
-        features, lost = features_of([question], tokenizer, seq_len=400, stride=100, max_query=64)
-        assert not lost and cut(features, 0, question) == answer
+        features = features_of([question], tokenizer, seq_len=400, stride=100, max_query=64)
+        assert not features.notes and cut(features, 0, question) == answer
 
 
 @pytest.fixture(scope='module')
@@ -137,18 +135,17 @@ def sentencepiece():
     return train_sentencepiece(texts, vocab_size=600, model_type='unigram', lowercase=True, seed=0)
 
 
-def test_long_questions_are_cut_aloud(letters, caplog):
-    with caplog.at_level(logging.WARNING):
-        features, _ = features_of([ask('red', 'red', question='what ' * 30), ask('it', 'it')], letters)
-    assert 'questions cut to their first 10 pieces: 1' in caplog.text
+def test_long_questions_are_cut_aloud(letters):
+    features = features_of([ask('red', 'red', question='what ' * 30, id='long'), ask('it', 'it')], letters)
+    assert features.notes == ('questions cut to their first 10 pieces: 1\n  long',)
     assert pieces_of(features, 0, letters) == ['[CLS]', *['what'] * 10, '[SEP]', 'red', '[SEP]']
     assert features.row['start'].tolist() == [12, 5]
 
 
 def test_empty_texts_have_a_row(letters):
     questions = [ask(''), ask(' \r\n\t'), ask('red', 'red', question=''), Question('q', '', '')]
-    features, lost = features_of(questions, letters)
-    assert not lost and features.record.tolist() == [0, 1, 2, 3]
+    features = features_of(questions, letters)
+    assert not features.notes and features.record.tolist() == [0, 1, 2, 3]
     assert [len(pieces_of(features, row, letters)) for row in range(4)] == [6, 6, 4, 3]
     assert pieces_of(features, 2, letters) == ['[CLS]', '[SEP]', 'red', '[SEP]']
     assert features.row['start'].tolist() == [0, 0, 2, 0]
@@ -193,21 +190,23 @@ def test_answers_that_cannot_be_found_are_counted_listed_and_not_trained_on(lett
         ask('it is red', 'red', start=2, id='moved'),
         ask('a \x00\x01 b', '\x00\x01', id='unwritten'),
         ask('it is', '', start=0, id='empty'),
+        ask('\U0001f600 is red', 'red', start=12, id='utf-16'),
     ]
     task = SquadTask(data='', seq_len=40, max_query=10)
     task.learn(questions)
     said = capsys.readouterr().out
-    assert '6 questions on 5 texts for training, 0 without answer' in said
+    assert '7 questions on 6 texts for training, 0 without answer' in said
     assert "in white space, and are taken from there: 1\n  line: 'is the' at 3, found at 3\n" in said
-    assert "taken from the nearest where they are: 1\n  moved: 'red' at 2, found at 6\n" in said
+    moved = "  moved: 'red' at 2, found at 6\n  utf-16: 'red' at 12, found at 5\n"
+    assert f'taken from the nearest where they are: 2\n{moved}' in said
     assert "not trained on: 2\n  gone: 'red' at 6\n  empty: '' at 0\n" in said and 'fine' not in said
     training = task.features(questions, letters, training=True)
-    said = capsys.readouterr().out
-    assert 'left out of training' in said and ': 3\n  gone\n  unwritten\n  empty\n' in said
-    assert training.record.tolist() == [0, 2, 3] and 0 not in training.row['start']
+    (said,) = training.notes
+    assert 'left out of training' in said and said.endswith(': 3\n  gone\n  unwritten\n  empty')
+    assert training.record.tolist() == [0, 2, 3, 6] and 0 not in training.row['start']
     evaluated = task.features(questions, letters, training=False)
-    assert evaluated.record.tolist() == list(range(6))
-    assert evaluated.row['weights'].tolist() == [1, 0, 1, 1, 0, 0]
+    assert evaluated.record.tolist() == list(range(7))
+    assert evaluated.row['weights'].tolist() == [1, 0, 1, 1, 0, 0, 1]
     with pytest.raises(UserError, match='found 2 questions, none with an answer that is in its context'):
         task.features([questions[1], questions[5]], letters, training=True)
 

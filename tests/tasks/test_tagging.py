@@ -163,9 +163,9 @@ def test_context_fills_the_row_from_the_same_document(task, tokenizer: Tokenizer
     assert text_of(alone.tokens, tokenizer) == '[CLS] h ##i [SEP]'
 
 
-def test_context_without_boundaries_is_said(task, tokenizer: Tokenizer, capsys: pytest.CaptureFixture):
-    task(context=True).features([sentence(['a']), sentence(['b'])], tokenizer, training=False)
-    assert 'no -DOCSTART- lines' in capsys.readouterr().out
+def test_context_without_boundaries_is_said(task, tokenizer: Tokenizer):
+    features = task(context=True).features([sentence(['a']), sentence(['b'])], tokenizer, training=False)
+    assert 'no -DOCSTART- lines' in features.notes[0]
 
 
 @pytest.mark.parametrize('options', [{}, {'context': True}, {'seq_len': 5, 'stride': 1}])
@@ -222,11 +222,11 @@ def test_impossible_tags_are_read_as_conlleval_reads_them(task, tokenizer: Token
     assert '2 entities of the model began with I' in made.report(records, [prediction])
 
 
-def test_unseen_tags(task, tokenizer: Tokenizer, capsys: pytest.CaptureFixture):
+def test_unseen_tags(task, tokenizer: Tokenizer):
     made = task()
     records = [sentence(['a', 'b', 'c'], ['B-NEW', 'I-NEW', 'B-PER'])]
     features = made.features(records, tokenizer, training=False)
-    assert '2 words have tags that training did not (B-NEW 1, I-NEW 1)' in capsys.readouterr().out
+    assert '2 words have tags that training did not (B-NEW 1, I-NEW 1)' in features.notes[0]
     assert features.token['token_weights'].tolist() == [0, 0, 0, 1, 0]
     logits = np.zeros((5, 5), np.float32)
     logits[3, made.labels.index('B-PER')] = 9

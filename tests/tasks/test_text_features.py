@@ -29,6 +29,14 @@ def test_long_texts(tokenizer):
         assert long_rows(tokenizer, '', long=how) == ['(|']
 
 
+def test_long_texts_are_noted(tokenizer):
+    texts = [LONG, 'a', LONG]
+    for how, becomes in (('truncate', 'lose their end'), ('windows', 'are read in windows')):
+        features = text_features(texts, None, None, tokenizer, seq_len=12, long=how, stride=0)
+        assert features.notes == (f'2 of 3 records are longer than config.seq_len=12 and {becomes}',)
+    assert not text_features(['a'], None, None, tokenizer, seq_len=12, long='windows', stride=0).notes
+
+
 def test_head_and_tail_have_128_and_382_of_510(tokenizer):
     text = 'a ' * 128 + 'b ' * 1000 + 'c ' * 382
     assert long_rows(tokenizer, text, seq_len=512, long='head_tail') == ['(' + 'a' * 128 + 'c' * 382 + '|']

@@ -1,7 +1,5 @@
 """Texts of a user's own, in whatever form they come."""
 
-import io
-
 import numpy as np
 import pytest
 from text_world import learned
@@ -19,6 +17,7 @@ INPUTS = {
     'CSV from a pipe': ('standard input', 'text,more\n"a b",x\nc,y\n'),
     'lines': ('x.txt', 'a b\nc\n\n'),
     'lines without end': ('standard input', 'a b\nc'),
+    'lines with Windows ends': ('x.txt', 'a b\r\nc\r\n'),
 }
 
 
@@ -26,7 +25,7 @@ INPUTS = {
 def test_texts_of_ones_own(mails, name: str, tokenizer, capsys):
     where, text = INPUTS[name]
     task = learned(mails)
-    records = task.parse(io.StringIO(text), where)
+    records = task.parse(text, where)
     assert records == [Example('a b', None, None), Example('c', None, None)]
     assert f'{where}: read as {"a text a line" if name[:5] == "lines" else ""}' in capsys.readouterr().out
     assert records[1].where.startswith(where)
@@ -36,10 +35,15 @@ def test_texts_of_ones_own(mails, name: str, tokenizer, capsys):
     assert 'true' not in rows[0]
 
 
+@pytest.mark.parametrize('text', ['call, text, or mail', 'word ' * 40_000, 'a\rb'], ids=['commas', 'long', 'return'])
+def test_a_text_is_no_table(mails, text: str):
+    assert learned(mails).parse(f'{text}\nb\n', 'x.txt') == [Example(text, None, None), Example('b', None, None)]
+
+
 def test_pairs_of_ones_own(tmp_path):
     task = ClassificationTask(str(tmp_path), 32, text_a='q', text_b='p', labels=('x', 'y'))
-    plain = task.parse(io.StringIO('a b\tc\nd\te, f\n'), 'standard input')
-    named = task.parse(io.StringIO('p,n,q\nc,1,a b\n"e, f",2,d\n'), 'standard input')
+    plain = task.parse('a b\tc\nd\te, f\n', 'standard input')
+    named = task.parse('p,n,q\nc,1,a b\n"e, f",2,d\n', 'standard input')
     assert plain == named == [Example('a b', 'c', None), Example('d', 'e, f', None)]
 
 
@@ -57,11 +61,5 @@ def test_pairs_of_ones_own(tmp_path):
 )
 def test_wrong_texts_of_ones_own(mails, where: str, text: str, place: str, said: str):
     with pytest.raises(UserError) as caught:
-        learned(mails).parse(io.StringIO(text), where)
+        learned(mails).parse(text, where)
     assert caught.value.where == place and said in caught.value.found
-
-
-def test_bytes_of_ones_own_that_are_no_utf8(mails):
-    file = io.TextIOWrapper(io.BytesIO(b'a\n\xe9t\xe9\n'), encoding='utf-8')
-    with pytest.raises(UserError, match='0xe9'):
-        learned(mails).parse(file, 'x.txt')

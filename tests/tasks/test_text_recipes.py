@@ -48,7 +48,7 @@ def test_recipes_of_glue_and_classify(repository, mails):
     task = task_of(config, mails)
     assert (task.name, task.score, task.seq_len) == ('STS-B', 'spearman', 64)
     assert config.sweep.learning_rate == (5e-5, 4e-5, 3e-5, 2e-5) and config.sweep.batch_size == (16, 32)
-    assert config.sweep.epochs == (3.0,) and config.sweep.seeds == (0, 1, 2)
+    assert config.epochs == 3.0 and config.sweep.seeds == (0, 1, 2)
     assert recipe(repository, 'glue', '').sweep.seeds == ()
     assert task_of(recipe(repository, 'classify', 'windows,seq=512'), mails).long == 'windows'
     assert task_of(recipe(repository, 'classify', 'regression'), mails).score == 'spearman'
