@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 
 from absl import app, flags, logging
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 
 from bertjax import runs
 from bertjax.config import unknown_key_error
@@ -46,6 +46,8 @@ NEEDS = {
     'corpus': (('pretrain', 'vocab', 'corpus', 'compile'), 'configs/pretrain_base.py'),
     'task': (('finetune', 'evaluate', 'predict'), 'configs/glue.py:rte'),
 }
+# Verbs about a run that there is: its config is theirs, except where the command line sets a key.
+ABOUT_A_RUN = ('evaluate', 'predict', 'export')
 _WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run, made when absent.')
 
 
@@ -157,7 +159,20 @@ def main(argv: Sequence[str]) -> None:
         if config.run in names and key not in config:
             mend = f'give a recipe such as {example}'
             raise UserError(f'--config.run={config.run}', f'a recipe without config.{key}', 'one that has it', mend)
-    importlib.import_module(f'bertjax.runs.{config.run}').run(config, workdir)
+    run = importlib.import_module(f'bertjax.runs.{config.run}').run
+    if config.run in ABOUT_A_RUN:
+        run(config, workdir, _given_keys(config))
+    else:
+        run(config, workdir)
+
+
+def _given_keys(config: ConfigDict) -> set[str]:
+    """The keys that the command line sets: one by one, and with the recipe's argument the name of the task."""
+    flag = flags.FLAGS['config']
+    keys = set(config_flags.get_override_values(flag))
+    if ':' in flag.config_filename and 'task' in config:
+        keys |= {f'task.{name}' for name in ('task', 'version', 'layout') if name in config.task}
+    return keys
 
 
 def _guarded(function):

@@ -2,12 +2,15 @@
 
 import json
 import pathlib
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
+from ml_collections.config_flags import config_path
 
 from bertjax.checkpoint import Checkpoints
+from bertjax.config import flatten
 from bertjax.convert.huggingface_import import load_task_model, read_config
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
@@ -21,26 +24,51 @@ from bertjax.text.tokenizer import load_tokenizer
 from bertjax.train.state import place_params
 
 # Of the command line's config, when the rest is the workdir's: what to do, on what, and how much at a time.
-ASKED = ('run', 'data', 'split', 'input', 'eval_batch_size', 'shapes', 'mesh', 'select', 'export')
+ASKED = ('run', 'data', 'split', 'input', 'eval_batch_size', 'shapes', 'mesh', 'export')
+# And where the command line sets them: which step; how exactly; where records are, and how they are read; how the
+# answers are chosen.
+CHANGEABLE = ('select', 'model.dtype')
+CHANGEABLE += tuple(f'task.{name}' for name in ('train', 'dev', 'test', 'train_file', 'dev_file', 'test_file'))
+CHANGEABLE += tuple(f'task.{name}' for name in ('text_a', 'text_b', 'label', 'columns', 'format', 'dataset'))
+CHANGEABLE += tuple(f'task.{name}' for name in ('word_column', 'tag_column', 'comment', 'input_format'))
+CHANGEABLE += ('task.n_best', 'task.max_answer')
+_FIXED = re.compile(r'task\..*|seq_len|tokenizer|init')  # of the others, those that the model depends on
 
 
-def config_of_run(config: ConfigDict, folder: pathlib.Path) -> ConfigDict:
+def config_of_run(config: ConfigDict, folder: pathlib.Path, given: Collection[str] = ()) -> ConfigDict:
     """The config that the workdir's model was trained with, under what the command line asks for.
 
     The recipe's own where the workdir has no run: the model is then that of config.init.
+
+    Args:
+      config: the recipe's.
+      folder: the workdir.
+      given: keys that the command line sets, such as 'task.dev_file'.
+
+    Raises:
+      UserError: the recipe of another kind of task, or a key that the command line sets and that cannot be changed.
     """
     path = folder / 'config.json'
     if not path.exists():
         return config
     saved = json.loads(path.read_text(encoding='utf-8'))
-    if saved.get('task', {}).get('kind') != config.task.kind:
-        expected = f'{saved.get("task", {}).get("kind")!r}, as in {path}'
-        raise UserError('config.task.kind', repr(config.task.kind), expected, 'give the recipe of this workdir')
+    _check_kind(saved.get('task', {}), config, path)
     own = _from_json(saved)
-    for key in ASKED:
-        own[key] = config[key]
+    for key in [*ASKED, *(key for key in CHANGEABLE if key in given)]:
+        config_path.set_value(key, own, config_path.get_value(key, config))
     own.data = config.data or saved['data']
+    ours, theirs = flatten(config), flatten(saved)
+    for key in sorted(given):
+        if key not in CHANGEABLE and _FIXED.fullmatch(key) and ours[key] != theirs.get(key, ours[key]):
+            mend = 'leave it out, or give the workdir of another run'
+            raise UserError(f'config.{key}', repr(ours[key]), f'{theirs[key]!r}, as in {path}', mend)
     return own
+
+
+def _check_kind(task: Mapping[str, Any], config: ConfigDict, path: pathlib.Path) -> None:
+    if task.get('kind') != config.task.kind:
+        expected = f'{task.get("kind")!r}, as in {path}'
+        raise UserError('config.task.kind', repr(config.task.kind), expected, 'give the recipe of this model')
 
 
 def _from_json(saved: Any) -> Any:
@@ -67,6 +95,7 @@ def data_of_run(config: ConfigDict, folder: pathlib.Path) -> TaskData:
         raise UserError(str(folder), f'no {LEARNED}', 'a finished fine-tuning', 'let it finish: start it again')
     facts = json.loads(learned.read_text(encoding='utf-8')) if learned else None
     if facts:
+        _check_kind(facts['task'], config, learned)
         choices = {key: config.model[key] for key in ('dtype', 'remat')}
         encoder = BertConfig(**{**facts['encoder'], **choices})
     else:
@@ -75,7 +104,8 @@ def data_of_run(config: ConfigDict, folder: pathlib.Path) -> TaskData:
     data = TaskData(config, folder, tokenizer, encoder, str(source))
     if facts:
         data.task.restore(facts['learned'])
-    else:  # somebody else's model: its labels are those of the training records
+        data.restored = True
+    elif not data.task.complete:  # somebody else's model: its labels are those of the training records
         data.task.learn(data.task.records('train'))
     return data
 
@@ -95,7 +125,7 @@ def load_tuned(
     data = data_of_run(config, folder)
     splits = splits_of(data)
     features = [split.features for split in splits.values()]
-    tuning = build_tuning(data, mesh, padded_lengths(config, features), features[0])
+    tuning = build_tuning(data, mesh, padded_lengths(data, features), features[0])
     return tuning, _params(tuning, folder), splits
 
 

@@ -2,38 +2,49 @@
 
 import json
 import pathlib
+from collections.abc import Collection
+from typing import Any
 
 from ml_collections import ConfigDict
 from rich.console import Console
 
+from bertjax.errors import UserError
 from bertjax.files import exclusive, write_atomic
 from bertjax.runs._results import RESULTS, results_table, write_predictions
+from bertjax.runs._task import Split, TaskData
 from bertjax.runs._tuned import config_of_run, load_tuned
 from bertjax.runs._tuning import TaskEvaluator
 
 
-def run(config: ConfigDict, workdir: str) -> None:
+def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     """Evaluates the workdir's model, or that of config.init, on config.split ('dev', or several: 'dev,test').
 
-    The figures join those in WORKDIR/results.json; predictions/ has a line a record and the benchmark's files.
+    The figures join those in WORKDIR/results.json; predictions/ has a line a record and the benchmark's files. What was
+    tuned on dev (the null threshold of SQuAD 2.0) stays; to a model that comes without, dev is tuned here.
+
+    Args:
+      config: the recipe's.
+      workdir: of a fine-tuning, or a new one.
+      given: keys that the command line sets, see `config_of_run`.
 
     Raises:
       UserError: no model, no such split, or one without labels.
     """
     folder = pathlib.Path(workdir)
-    config = config_of_run(config, folder)
+    config = config_of_run(config, folder, given)
     folder.mkdir(parents=True, exist_ok=True)
     with exclusive(folder, 'trains in this workdir'):
         names = config.split.split(',')
-        tuning, params, splits = load_tuned(config, folder, lambda data: {name: data.split(name) for name in names})
+        tuning, params, splits = load_tuned(config, folder, lambda data: {x: _labelled(data, x) for x in names})
         task = tuning.data.task
         path = folder / RESULTS
-        results = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
-        results = {'task': task.name, 'score': task.score, **results}
+        results = {'task': task.name, 'score': task.score, 'init': config.init} | _earlier(path, config.init)
         measured = {}
         console = Console(highlight=False, soft_wrap=True)
         for name, split in splits.items():
             predictions = TaskEvaluator(tuning, split).predictions(params)
+            if name == 'dev' and not tuning.data.restored:
+                task.tune(split.records, predictions)
             measured[name] = task.metrics(split.records, predictions)
             write_predictions(folder / 'predictions', task, name, split, predictions)
             console.print(task.report(split.records, predictions), markup=False)
@@ -41,3 +52,17 @@ def run(config: ConfigDict, workdir: str) -> None:
         write_atomic(path, json.dumps(results, indent=2) + '\n')
         console.print(results_table({**results, 'splits': measured}))
         console.print(f'{path}, {folder / "predictions"}', markup=False)
+
+
+def _earlier(path: pathlib.Path, init: str) -> dict[str, Any]:
+    """What results.json says of the same model; in a workdir without a run it may be of another one."""
+    found = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
+    return found if found.get('init', init) == init else {}
+
+
+def _labelled(data: TaskData, name: str) -> Split:
+    if name not in data.task.splits():
+        data.task.records(name)  # raises where there is no such split
+        mend = 'use --config.run=predict, or give labels'
+        raise UserError('config.split', f'{name!r}, which has no labels', ', '.join(data.task.splits()), mend)
+    return data.split(name)

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+from collections.abc import Collection
 
 import jax
 from ml_collections import ConfigDict
@@ -21,8 +22,13 @@ from bertjax.runs._tuned import config_of_run, load_tuned
 from bertjax.text.tokenizer import load_tokenizer
 
 
-def run(config: ConfigDict, workdir: str) -> None:
+def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     """Exports. Model and tokenizer are those of the workdir; the recipe must be the one that it was trained with.
+
+    Args:
+      config: the recipe's.
+      workdir: of a training.
+      given: keys that the command line sets, see `config_of_run`.
 
     Raises:
       UserError: no checkpoint, a recipe of another model, or a model that the format cannot hold.
@@ -32,7 +38,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         raise UserError('--workdir', f'no checkpoints in {workdir}', 'the workdir of a training run', 'train first')
     with exclusive(folder, 'trains in this workdir'):
         if 'task' in config:
-            _export_tuned(config_of_run(config, folder), folder)
+            _export_tuned(config_of_run(config, folder, given), folder)
         else:
             _export(config, folder)
 

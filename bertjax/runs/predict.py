@@ -3,29 +3,37 @@
 import contextlib
 import pathlib
 import sys
+from collections.abc import Collection
 
 from ml_collections import ConfigDict
 
+from bertjax.corpus.streams import packed
 from bertjax.errors import UserError
 from bertjax.files import exclusive
 from bertjax.runs._results import json_lines, write_predictions
 from bertjax.runs._task import Split, TaskData
 from bertjax.runs._tuned import config_of_run, load_tuned
 from bertjax.runs._tuning import TaskEvaluator
+from bertjax.tasks.texts import decoded, read_text
 
 
-def run(config: ConfigDict, workdir: str) -> None:
+def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     """Predicts.
 
-    With config.input a file, a JSON object a record goes to WORKDIR/predictions/NAME.jsonl; with '-' from standard
-    input to standard output. Without it, config.split ('test', or several: 'test,test_mismatched') is predicted. Files
-    of a benchmark's or of the input's own form are written beside, zipped too.
+    With config.input a file, a JSON object a record goes to WORKDIR/predictions/input/NAME.jsonl; with '-' from
+    standard input to standard output. Without it, config.split ('test', or several: 'test,test_mismatched') is
+    predicted. Files of a benchmark's or of the input's own form are written beside, zipped too.
+
+    Args:
+      config: the recipe's.
+      workdir: of a fine-tuning, or a new one.
+      given: keys that the command line sets, see `config_of_run`.
 
     Raises:
       UserError: no model, no such file or split, or a malformed record.
     """
     folder = pathlib.Path(workdir)
-    config = config_of_run(config, folder)
+    config = config_of_run(config, folder, given)
     folder.mkdir(parents=True, exist_ok=True)
     with exclusive(folder, 'trains in this workdir'):
         if config.input:
@@ -53,24 +61,25 @@ def _predict_input(config: ConfigDict, folder: pathlib.Path) -> None:
     if piped:
         sys.stdout.write(json_lines(task.rows(split.records, predictions)))
         return
-    name = pathlib.Path(config.input).stem
-    for path in write_predictions(folder / 'predictions', task, name, split, predictions):
+    path = pathlib.Path(config.input)
+    name = pathlib.Path(path.stem).stem if packed(path.name) else path.stem
+    # In a folder of its own: a file may be called dev, too.
+    for path in write_predictions(folder / 'predictions' / 'input', task, name, split, predictions):
         print(path)
 
 
 def _input(data: TaskData, path: str) -> Split:
     if path == '-':
-        records = data.task.parse(sys.stdin, 'standard input')
+        path = 'standard input'
+        text = decoded(sys.stdin.buffer, path)
+    elif pathlib.Path(path).is_file():
+        text = read_text(path)
     else:
-        try:
-            with pathlib.Path(path).open(encoding='utf-8') as file:
-                records = data.task.parse(file, path)
-        except (FileNotFoundError, IsADirectoryError):
-            raise UserError('config.input', path, "a file, or '-' for standard input", 'correct the path') from None
-        except UnicodeDecodeError as error:
-            raise UserError(
-                path, f'bytes that are no UTF-8 ({error.reason})', 'UTF-8 text', 'convert the file'
-            ) from None
+        raise UserError('config.input', path, "a file, or '-' for standard input", 'correct the path')
+    records = data.task.parse(text, path)
     if not records:
         raise UserError(path, 'no record', 'at least one', 'give some input')
-    return data.tokenised(records, keep=False)  # a user's own texts are left on no disk
+    split = data.tokenised(records, keep=False)  # a user's own texts are left on no disk
+    for note in split.features.notes:
+        print(note)
+    return split

@@ -163,6 +163,23 @@ def test_evaluate_gives_the_figures_of_the_end(program: Program, tune, tuned: pa
     assert results(tmp_path / 'other')['splits'] == results(tuned)['splits']
 
 
+def test_verbs_keep_what_was_trained(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
+    own = copied(tuned, tmp_path / 'own')
+    ask = (f'--workdir={own}', '--config.run=evaluate')
+    line = program.error(*ask, '--config.split=test', **GLUE)
+    assert "found 'test', which has no labels, expected train, dev" in line and '--config.run=predict' in line
+    line = program.error(*ask, '--config.seq_len=64', **GLUE)
+    assert f'config.seq_len: found 64, expected 24, as in {own / "config.json"}' in line
+    line = program.error(*ask, recipe='configs/glue.py:mrpc', small=False)
+    assert "config.task.task: found 'mrpc', expected 'rte'" in line
+    line = program.error(*ask, recipe='configs/ner.py', small=False)
+    assert "config.task.kind: found 'tagging', expected 'glue'" in line
+    foreign = (f'--workdir={tmp_path / "new"}', '--config.run=evaluate', f'--config.init={tuned / "export" / "hf"}')
+    line = program.error(*foreign, recipe='configs/squad.py', small=False)
+    assert "config.task.kind: found 'squad', expected 'glue'" in line and 'task.json' in line
+    assert results(own) == results(tuned)
+
+
 def test_predict_writes_what_the_server_takes(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
     own = copied(tuned, tmp_path / 'own')
     program.run(f'--workdir={own}', '--config.run=predict', '--config.split=test', **GLUE)
@@ -174,13 +191,18 @@ def test_predict_writes_what_the_server_takes(program: Program, tuned: pathlib.P
     assert len(rows(own / 'predictions' / 'test.jsonl')) == 20
 
 
-def test_predict_reads_standard_input(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
+def test_predict_reads_standard_input_and_files(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
     own = copied(tuned, tmp_path / 'own')
-    process = program.start(
-        f'--workdir={own}', '--config.run=predict', '--config.input=-', stdin=subprocess.PIPE, **GLUE
-    )
+    (tmp_path / 'dev.txt').write_text('river stone old bird\tthe light\n')
+    ask = (f'--workdir={own}', '--config.run=predict')
+    program.run(*ask, f'--config.input={tmp_path / "dev.txt"}', **GLUE)
+    (row,) = rows(own / 'predictions' / 'input' / 'dev.jsonl')
+    assert row['label'] == 'entailment'
+    assert rows(own / 'predictions' / 'dev.jsonl') == rows(tuned / 'predictions' / 'dev.jsonl')
+    process = program.start(*ask, '--config.input=-', stdin=subprocess.PIPE, **GLUE)
     out, err = process.communicate('river stone old bird\tthe light\nfalls house wind falls\tthe light\n', timeout=300)
     assert process.returncode == 0, err
+    assert json.loads(out.splitlines()[0]) == row
     assert len(list((own / 'features').iterdir())) == len(list((tuned / 'features').iterdir()))
     found = [json.loads(line) for line in out.splitlines()]
     assert [row['label'] for row in found] == ['entailment', 'not_entailment']
@@ -216,9 +238,13 @@ MISTAKES = {
     'select': (('--config.select=bset',), "'last' or 'best'"),
     'parts': (('--config.accumulate=3',), 'a divisor of batch_size'),
     'sweep': (("--config.sweep.learning_rate=('a',)",), 'config.sweep.learning_rate'),
-    'sweep of nothing': (('--config.sweep.epochs=(1.0,2.0)', '--config.steps=4'), 'config.sweep.epochs'),
+    'sweep of nothing': (('--config.sweep.epochs=(1.0,)', '--config.steps=4'), 'config.sweep.epochs'),
     'key': (('--config.lerning_rate=1',), 'config.learning_rate'),
     'seed': (('--config.seed=-1',), 'config.seed'),
+    'sweep of an empty batch': (('--config.sweep.batch_size=(16,0)',), 'config.batch_size'),
+    'sweep of a low rate': (('--config.sweep.learning_rate=(1e-3,0.0)',), 'config.learning_rate'),
+    'sweep of too many blocks': (("--config.sweep.train=('head','last_9')",), 'from 1 to 2'),
+    'together': (('--config.sweep.together=-1', '--config.sweep.seeds=(0,1)'), 'config.sweep.together'),
     'layer decay': (('--config.layer_decay=2.0',), 'config.layer_decay'),
 }
 
