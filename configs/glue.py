@@ -36,6 +36,7 @@ its training set come back in dev with the other answer.
 from ml_collections import ConfigDict
 
 from bertjax.config import parse_argument
+from bertjax.errors import UserError
 from bertjax.recipe import finetuning_config, sweep
 
 
@@ -44,8 +45,10 @@ def get_config(argument: str = '') -> ConfigDict:
     chosen = parse_argument(argument, task='rte', seq=128, grid=False, seeds=0)
     config = finetuning_config('glue', task=chosen.task, long='truncate', stride=0, bilstm_units=0)
     config.seq_len = chosen.seq
+    if chosen.seeds < 0:
+        raise UserError('--config=FILE:seeds', str(chosen.seeds), 'how many', 'for example seeds=5')
     values = {'seeds': tuple(range(chosen.seeds))}
     if chosen.grid:  # section 4.1 of the paper, and the smaller batch of its appendix A.3
-        values |= {'learning_rate': (5e-5, 4e-5, 3e-5, 2e-5), 'batch_size': (16, 32), 'epochs': (3.0,)}
+        values |= {'learning_rate': (5e-5, 4e-5, 3e-5, 2e-5), 'batch_size': (16, 32)}
     config.sweep = sweep(**values)
     return config

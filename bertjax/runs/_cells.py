@@ -26,7 +26,7 @@ AXES = {
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Cell:
-    """One run of a sweep."""
+    """One run of a sweep. Its `epochs` are 0 where config.steps decides."""
 
     train: str
     batch_size: int
@@ -37,7 +37,8 @@ class Cell:
     @property
     def name(self) -> str:
         """Of its folder."""
-        return f'{self.train},batch={self.batch_size},epochs={self.epochs:g},lr={self.learning_rate:g},seed={self.seed}'
+        epochs = f'epochs={self.epochs:g},' if self.epochs else ''
+        return f'{self.train},batch={self.batch_size},{epochs}lr={self.learning_rate:g},seed={self.seed}'
 
     @property
     def shape(self) -> tuple:
@@ -54,9 +55,10 @@ def cells_of(config: ConfigDict) -> list[Cell]:
     """All combinations of config.sweep; none where it is empty.
 
     Raises:
-      UserError: a value of another type, or one twice; several epochs where config.steps decides.
+      UserError: a value of another type, or one twice; epochs where config.steps decides.
     """
-    if len(config.sweep.epochs) > 1 and config.steps not in (0, '0'):
+    counted = config.steps not in (0, '0')
+    if config.sweep.epochs and counted:
         found, mend = f'{tuple(config.sweep.epochs)} beside config.steps={config.steps}', 'give one of the two'
         raise UserError('config.sweep.epochs', found, 'config.steps=0, so that the epochs decide', mend)
     values: dict[str, list] = {}
@@ -71,7 +73,17 @@ def cells_of(config: ConfigDict) -> list[Cell]:
         values[field] = [kind(value) for value in given] or [config[field]]
     if not any(config.sweep[key] for key in AXES):
         return []
+    if counted:
+        values['epochs'] = [0.0]
     return sorted(Cell(*combination) for combination in itertools.product(*values.values()))
+
+
+def config_of(config: ConfigDict, cell: Cell) -> ConfigDict:
+    """The config of a run by itself."""
+    own = config.copy_and_resolve_references()
+    own.train, own.batch_size, own.epochs = cell.train, cell.batch_size, cell.epochs
+    own.learning_rate, own.seed = cell.learning_rate, cell.seed
+    return own
 
 
 def score_of(results: Mapping[str, Any]) -> float:
@@ -110,6 +122,7 @@ def sweep_table(summary: Mapping[str, Any]) -> Table:
         table.add_column(name, justify='left' if name == 'train' else 'right')
     for line in summary['settings']:
         figures = (shown(line[key]) for key in ('median', 'mean', 'sd', 'best'))
-        place = (line['train'], str(line['batch_size']), f'{line["epochs"]:g}', f'{line["learning_rate"]:g}')
+        epochs = f'{line["epochs"]:g}' if line['epochs'] else '-'
+        place = (line['train'], str(line['batch_size']), epochs, f'{line["learning_rate"]:g}')
         table.add_row(*place, str(line['runs']), *figures, str(line['collapsed']))
     return table

@@ -13,13 +13,13 @@ import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from bertjax.config import dump, plain
+from bertjax.config import dump, flatten, plain
 from bertjax.errors import PreemptedError, UserError
 from bertjax.files import write_atomic
 from bertjax.metrics.rows import add_sums, finite_or_none, task_values
 from bertjax.parallel.partition import mesh_context
 from bertjax.runs import _settings as settings
-from bertjax.runs._cells import Cell, cells_of, score_of, summarise, sweep_table
+from bertjax.runs._cells import Cell, cells_of, config_of, score_of, summarise, sweep_table
 from bertjax.runs._interrupt import Interrupt
 from bertjax.runs._results import RESULTS, export_task, write_predictions
 from bertjax.runs._steps import compile_step, lower_step
@@ -30,6 +30,7 @@ from bertjax.writers.console import TrainingConsole, shown
 from bertjax.writers.jsonl import JsonLines
 
 SWEEP = 'sweep.json'
+EXPORTED = 'export/cell.txt'  # the cell whose model is in export/
 
 
 def run_sweep(config: ConfigDict, folder: pathlib.Path, data: TaskData, mesh: jax.sharding.Mesh) -> None:
@@ -40,7 +41,7 @@ def run_sweep(config: ConfigDict, folder: pathlib.Path, data: TaskData, mesh: ja
       PreemptedError: after SIGTERM or Ctrl-C; finished cells are kept.
     """
     cells = cells_of(config)
-    _check_same(config, folder)
+    _check_same(config, data, folder)
     console = Console(highlight=False, soft_wrap=True)
     waiting = [cell for cell in cells if _result(folder, cell) is None]
     console.print(f'{len(cells)} runs, {len(cells) - len(waiting)} of them finished already')
@@ -62,21 +63,25 @@ def run_sweep(config: ConfigDict, folder: pathlib.Path, data: TaskData, mesh: ja
     write_atomic(folder / SWEEP, json.dumps(summary, indent=2) + '\n')
     console.print(sweep_table(summary))
     console.print(f'the best on dev: {summary["best"]}, in {folder / "cells"}', markup=False)
-    if config.export:
-        console.print(f'its model: {folder / "export" / "hf"}', markup=False)
+    if config.export and (folder / EXPORTED).exists():
+        exported = (folder / EXPORTED).read_text(encoding='utf-8').strip()
+        whose = 'its model' if exported == summary['best'] else f'the model of {exported}, the best of all runs here'
+        console.print(f'{whose}: {folder / "export" / "hf"}', markup=False)
 
 
-def _check_same(config: ConfigDict, folder: pathlib.Path) -> None:
+def _check_same(config: ConfigDict, data: TaskData, folder: pathlib.Path) -> None:
     """Refuses to mix the cells of different experiments; what the sweep is over may grow."""
     path = folder / 'config.json'
-    now = {key: value for key, value in plain(config).items() if key not in ('sweep', 'run', 'mesh', 'export')}
+    now = plain(config) | {'fingerprints': data.fingerprints()}
     if path.exists() and (folder / 'cells').exists():
-        before = json.loads(path.read_text(encoding='utf-8'))
-        for key, value in now.items():
-            if before.get(key) != json.loads(json.dumps(value)):
+        before, after = flatten(json.loads(path.read_text(encoding='utf-8'))), flatten(now)
+        for key, value in after.items():
+            if before.get(key) != value and not key.startswith(('sweep.', 'mesh.')) and key != 'run':
+                kind, _, name = key.partition('.')
+                place = f'the {name}' if kind == 'fingerprints' else f'config.{key}'
                 mend = 'restore the former value to continue the sweep, or give another --workdir'
-                raise UserError(f'config.{key}', str(value), f'{before.get(key)}, as in {path}', mend)
-    write_atomic(path, dump(config))
+                raise UserError(place, str(value), f'{before.get(key)}, as in {path}', mend)
+    write_atomic(path, dump(now))
 
 
 def _result(folder: pathlib.Path, cell: Cell) -> dict[str, Any] | None:
@@ -115,7 +120,7 @@ class _Group:
         if count not in self._compiled:
             lowered = lower_step(tuning, self._batches.abstract_batches(), self.total, members=count)
             self._compiled[count] = compile_step(lowered)
-        of_cell = [_of_cell(tuning.config, cell) for cell in cells]
+        of_cell = [config_of(tuning.config, cell) for cell in cells]
         with mesh_context(tuning.mesh):
             states = stack_states([tuning.fresh_state(settings.seed_of(c, 'init'))[0] for c in of_cell])
             states = jax.device_put(states, jax.tree.map(lambda x: x.sharding, members_template(tuning.state, count)))
@@ -164,8 +169,9 @@ class _Group:
                 results['splits'][name] = task.metrics(split.records, predictions)
                 write_predictions(self._folder / 'cells' / cell.name / 'predictions', task, name, split, predictions)
             if tuning.config.export and self._is_best(results):
-                plan = {**plain(_of_cell(tuning.config, cell)), 'steps': self.total, 'epochs': self.epochs}
+                plan = {**plain(config_of(tuning.config, cell)), 'steps': self.total, 'epochs': self.epochs}
                 export_task(self._folder, plan, tuning, jax.tree.map(lambda x, m=m: x[m], params), results)
+                write_atomic(self._folder / EXPORTED, f'{cell.name}\n')
             # Last: a cell with results is finished.
             path = self._folder / 'cells' / cell.name / RESULTS
             write_atomic(path, json.dumps(results, indent=2) + '\n')
@@ -174,14 +180,6 @@ class _Group:
     def _is_best(self, results: Mapping[str, Any]) -> bool:
         others = [json.loads(path.read_text(encoding='utf-8')) for path in self._folder.glob(f'cells/*/{RESULTS}')]
         return all(score_of(results) > score_of(other) for other in others)
-
-
-def _of_cell(config: ConfigDict, cell: Cell) -> ConfigDict:
-    """The config of a run by itself."""
-    own = config.copy_and_resolve_references()
-    own.train, own.batch_size, own.epochs = cell.train, cell.batch_size, cell.epochs
-    own.learning_rate, own.seed = cell.learning_rate, cell.seed
-    return own
 
 
 class _Rows:

@@ -45,6 +45,7 @@ class TaskData:
       task: of config.task.
       tokenizer: saved to WORKDIR/tokenizer.
       encoder: of the model.
+      restored: whether an earlier run's task.json said what there is to learn and to tune.
     """
 
     def __init__(
@@ -52,9 +53,11 @@ class TaskData:
     ):
         self.config, self.tokenizer, self.encoder, self.source = config, tokenizer, encoder, source
         self.task: Task = task_of(config)
+        self.restored = False
         self._cache = folder / 'features'
         self._splits: dict[str, Split] = {}
-        make_selection(config.train, encoder.num_layers)  # raises
+        for train in {config.train, *config.sweep.train}:
+            make_selection(train, encoder.num_layers)  # raises
         self._check()
         own = folder / 'tokenizer'
         if not own.exists() or load_tokenizer(str(own)).fingerprint != tokenizer.fingerprint:
@@ -89,15 +92,25 @@ class TaskData:
     def split(self, name: str, *, training: bool = False) -> Split:
         """Records and features of a split, read and tokenised once; the task must have learned its labels."""
         if name not in self._splits:
-            self._splits[name] = self.tokenised(self.task.records(name), training=training)
+            split = self._splits[name] = self.tokenised(self.task.records(name), training=training)
+            for note in split.features.notes:
+                print(f'{name}: {note}')
         return self._splits[name]
 
     def tokenised(self, records: Sequence[Any], *, training: bool = False, keep: bool = True) -> Split:
         """Features of records; with `keep` from WORKDIR/features where they are there already, and put there."""
-        options = plain(self.config.task)
-        key = (options, self.task.learned(), self.config.seq_len, self.tokenizer.fingerprint, training, list(records))
+        options = (plain(self.config.task), list(self.task.labels), self.config.seq_len, training)
+        key = (self.tokenizer.fingerprint, *options, list(records))
         make = lambda: self.task.features(records, self.tokenizer, training=training)  # noqa: E731
         return Split(records, cached(self._cache, key, make) if keep else make())
+
+    def fingerprints(self) -> dict[str, str]:
+        """What a run can be continued with: the encoder's sizes, the tokenizer, the training rows."""
+        encoder = self.encoder
+        sizes = (encoder.num_layers, encoder.width, encoder.num_heads, encoder.mlp_dim, encoder.max_positions)
+        rows = self.split('train', training=True).features
+        facts = {'encoder': '/'.join(map(str, sizes)), 'tokenizer': self.tokenizer.fingerprint}
+        return facts | {'data': rows.fingerprint}
 
     def learned(self) -> str:
         """The text of task.json."""
@@ -125,17 +138,17 @@ def data_from_source(config: ConfigDict, folder: pathlib.Path) -> TaskData:
         mend = 'for example --config.init=out/tiny, or a directory of bert-base-uncased'
         raise UserError('config.init', 'nothing', 'a Hugging Face directory or the workdir of a pre-training', mend)
     source = huggingface_directory(config.init)
-    scan = config.model.scan_layers and not needs_unrolled(config.train)
+    scan = config.model.scan_layers and not any(map(needs_unrolled, (config.train, *config.sweep.train)))
     encoder = read_config(source, **{**config.model, 'scan_layers': scan})
     data = TaskData(config, folder, load_tokenizer(config.tokenizer or source), encoder, source)
     data.task.learn(data.task.records('train'))
     return data
 
 
-def padded_lengths(config: ConfigDict, features: Sequence[Features]) -> tuple[int, ...]:
+def padded_lengths(data: TaskData, features: Sequence[Features]) -> tuple[int, ...]:
     """The lengths that all batches are padded to, at most config.shapes."""
     lengths = np.concatenate([part.lengths for part in features])
-    return choose_lengths(lengths, count=config.shapes)
+    return choose_lengths(lengths, count=data.config.shapes, longest=data.encoder.max_positions)
 
 
 def total_steps(config: ConfigDict, batches: int) -> int:
@@ -163,5 +176,13 @@ def check_numbers(config: ConfigDict) -> None:
         raise UserError('config.learning_rate', str(config.learning_rate), 'a number above 0', 'for example 2e-5')
     if not 0 < config.layer_decay <= 1:
         raise UserError('config.layer_decay', str(config.layer_decay), 'a share above 0, to 1', 'for example 0.9')
+    for name in config.seeds:
+        settings.seed_of(config, name)
+    if config.sweep.together < 0:
+        expected = 'how many, or 0 for as many as fit'
+        raise UserError('config.sweep.together', str(config.sweep.together), expected, 'leave it 0')
+    if config.task.get('frozen') and config.train != 'head':
+        found = f'{config.train!r} with config.task.frozen'
+        raise UserError('config.train', found, "'head', for the encoder is frozen", 'set config.task.frozen=False')
     if config.select not in ('last', 'best'):
         raise UserError('config.select', repr(config.select), "'last' or 'best'", 'choose one of the two')

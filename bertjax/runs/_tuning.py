@@ -95,7 +95,7 @@ def prepare(data: TaskData, mesh: Mesh) -> tuple[Split, Tuning]:
     evaluated = [data.split(name) for name in data.evaluated]
     train = data.split('train', training=True)
     features = [split.features for split in (train, *evaluated)]
-    return train, build_tuning(data, mesh, padded_lengths(data.config, features), train.features)
+    return train, build_tuning(data, mesh, padded_lengths(data, features), train.features)
 
 
 def build_tuning(data: TaskData, mesh: Mesh, shapes: tuple[int, ...], features: Features) -> Tuning:

@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 from bertjax.config import duration, plain
 from bertjax.data.buckets import BucketedExamples
 from bertjax.data.loader import Loader
+from bertjax.errors import UserError
 from bertjax.files import exclusive
 from bertjax.metrics.rows import task_values
 from bertjax.model.config import train_flops_per_sequence
@@ -19,7 +20,7 @@ from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.parallel.partition import batch_sharding
 from bertjax.runs import _settings as settings
-from bertjax.runs._cells import cells_of
+from bertjax.runs._cells import cells_of, config_of
 from bertjax.runs._results import finish_task
 from bertjax.runs._session import train_in
 from bertjax.runs._steps import step_of_run
@@ -40,24 +41,35 @@ def run(config: ConfigDict, workdir: str) -> None:
       NonFiniteError: three steps in a row were not finite.
     """
     folder = pathlib.Path(workdir)
-    check_numbers(config)
-    sweeps = bool(cells_of(config))
+    cells = cells_of(config)
+    runs = [config_of(config, cell) for cell in cells] or [config]
+    for each in runs:
+        check_numbers(each)
+    _check_folder(folder, sweeps=bool(cells))
     mesh = make_mesh(config.mesh, claim_devices())
-    settings.check_row_count(config.batch_size, config.accumulate, row_shards(mesh))
+    for each in runs:
+        settings.check_row_count(each.batch_size, each.accumulate, row_shards(mesh))
     folder.mkdir(parents=True, exist_ok=True)
     with exclusive(folder, 'trains in this workdir'):
         data = data_from_source(config, folder)
-        if sweeps:
+        if cells:
             run_sweep(config, folder, data, mesh)
         else:
             _finetune(config, folder, data, mesh)
+
+
+def _check_folder(folder: pathlib.Path, *, sweeps: bool) -> None:
+    """A run and a sweep would write the same config.json and export/."""
+    here, there = ('a sweep', 'a run') if sweeps else ('a run', 'a sweep')
+    if (folder / ('checkpoints' if sweeps else 'cells')).exists():
+        raise UserError('--workdir', f'{folder}, which has {there}', f'another folder for {here}', 'name a new one')
 
 
 def _finetune(config: ConfigDict, folder: pathlib.Path, data: TaskData, mesh: jax.sharding.Mesh) -> None:
     train, tuning = prepare(data, mesh)
     examples = tuning.examples(train.features, settings.seed_of(config, 'data'))
     total = total_steps(config, examples.batches)
-    plan = _plan(config, tuning, train, total, examples.batches)
+    plan = _plan(config, data, total, examples.batches)
 
     def fresh() -> TrainState:
         state, missing, unused = tuning.fresh_state(settings.seed_of(config, 'init'))
@@ -110,20 +122,13 @@ def _flops(tuning: Tuning, examples: BucketedExamples) -> float:
     return train_flops_per_sequence(tuning.data.encoder, length, 0) if tuning.config.train == 'all' else 0.0
 
 
-def _plan(config: ConfigDict, tuning: Tuning, train: Split, total: int, batches: int) -> dict[str, Any]:
+def _plan(config: ConfigDict, data: TaskData, total: int, batches: int) -> dict[str, Any]:
     """The resolved config: what config.json and every checkpoint hold."""
     resolved = plain(config)
     resolved |= {'steps': total, 'epochs': total / batches}
     for key in ('eval_every', 'checkpoint_every'):
         resolved[key] = duration(config[key], key, total=total, steps_per_epoch=batches)
-    encoder = tuning.data.encoder
-    sizes = (encoder.num_layers, encoder.width, encoder.num_heads, encoder.mlp_dim, encoder.max_positions)
-    resolved['fingerprints'] = {
-        'encoder': '/'.join(map(str, sizes)),
-        'tokenizer': tuning.data.tokenizer.fingerprint,
-        'data': train.features.fingerprint,
-    }
-    return resolved
+    return resolved | {'fingerprints': data.fingerprints()}
 
 
 def _description(tuning: Tuning, train: Split, total: int) -> str:

@@ -62,6 +62,27 @@ def test_finished_cells_are_not_run_again(program: Program, tune, swept: pathlib
     assert cells(tmp_path).keys() == cells(swept).keys()
     line = program.error(f'--workdir={tmp_path}', *tune, *SWEEP, '--config.warmup_fraction=0.2', **GLUE)
     assert 'config.warmup_fraction' in line and 'another --workdir' in line
+    saved = json.loads((tmp_path / 'config.json').read_text())
+    saved['fingerprints']['data'] = 'of other rows'
+    (tmp_path / 'config.json').write_text(json.dumps(saved))
+    line = program.error(f'--workdir={tmp_path}', *tune, *SWEEP, **GLUE)
+    assert 'the data: found ' in line and 'expected of other rows' in line
+
+
+def test_a_run_and_a_sweep_do_not_share_a_folder(program: Program, tune, swept, tuned, tmp_path: pathlib.Path):
+    for folder, changes in ((swept, ()), (tuned, SWEEP)):
+        own = tmp_path / folder.parent.name
+        shutil.copytree(folder, own)
+        assert 'expected another folder' in program.error(f'--workdir={own}', *tune, *changes, **GLUE)
+
+
+def test_another_list_does_not_take_the_best_model(program: Program, tune, swept, tmp_path: pathlib.Path):
+    shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
+    summary = json.loads((swept / 'sweep.json').read_text())
+    low = ('--config.sweep.learning_rate=(1e-5,)', '--config.sweep.seeds=(0,1)', '--config.sweep.together=4')
+    out = program.run(f'--workdir={tmp_path}', *tune, *low, **GLUE).stdout
+    assert '2 runs, 2 of them finished already' in out
+    assert f'the model of {summary["best"]}, the best of all runs here' in out
 
 
 def test_the_best_model_can_be_asked(program: Program, swept: pathlib.Path, tmp_path: pathlib.Path):
