@@ -2,8 +2,8 @@
 
     python benchmarks/trainer.py --config=configs/glue.py:rte --workdir=out/rte_peer --config.init=DIR --config.data=DIR
 
-Rows of about one length train together, as ours do. Writes WORKDIR/results.json with the figures of our tasks. Needs
-the extra `bench`.
+Rows of about one length train together, as ours do, unless --padding says otherwise. Writes WORKDIR/results.json with
+the figures of our tasks. Needs the extra `bench`.
 """
 
 import json
@@ -21,6 +21,9 @@ from bertjax.files import write_atomic
 from bertjax.runs._task import data_from_source
 
 _CONFIG = config_flags.DEFINE_config_file('config', None, 'As of bertjax.main.', lock_config=True)
+_PADDING = flags.DEFINE_enum(
+    'padding', 'group_by_length', ('group_by_length', 'longest', 'max_length'), 'See benchmarks/peers/trainer.py.'
+)
 _WORKDIR = flags.DEFINE_string('workdir', None, 'As of bertjax.main.', required=True)
 
 
@@ -31,7 +34,7 @@ def main(argv: list[str]) -> None:
     config, folder = _CONFIG.value, pathlib.Path(_WORKDIR.value)
     folder.mkdir(parents=True, exist_ok=True)
     data = data_from_source(config, folder)
-    peer = Peer(config, data, data.split('train', training=True))
+    peer = Peer(config, data, data.split('train', training=True), padding=_PADDING.value)
     peer.trainer.train()
     results = {'task': data.task.name, 'score': data.task.score, 'seed': config.seed, **peer.results()}
     text = json.dumps(results, indent=2) + '\n'

@@ -35,8 +35,8 @@ class Peer:
       config: a recipe for a task; what Trainer has no counterpart for raises NotImplementedError.
       data: of the recipe; its task has learned its labels.
       train: the training split.
-      padding: 'max_length', to config.seq_len, as the examples do by default; or 'group_by_length', rows of about one
-        length together and padded to the longest of their batch.
+      padding: 'max_length', to config.seq_len, as the examples do by default; 'longest', to the longest of the batch;
+        or 'group_by_length', the same with rows of about one length together.
       callbacks: Trainer's.
     """
 

@@ -13,7 +13,7 @@ from bertjax.data.batch import BatchSpec
 from bertjax.files import write_atomic
 
 _TOKEN = 'token_'  # how an array with a value a token is named in a batch
-_FORMAT = 2  # of the cache: raised when the same records come to give other rows
+FEATURES_VERSION = 2  # of what is cached: raised when the same records come to give other rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +179,7 @@ class FeatureBuilder:
 
 def cached(folder: pathlib.Path, key: object, make: Callable[[], Features]) -> Features:
     """The features that `make` gives, kept in `folder` under a hash of `key`: its repr must say all they depend on."""
-    path = folder / f'{hashlib.sha256(repr((_FORMAT, key)).encode()).hexdigest()[:32]}.npz'
+    path = folder / f'{hashlib.sha256(repr((FEATURES_VERSION, key)).encode()).hexdigest()[:32]}.npz'
     try:
         return Features.load(path)
     except FileNotFoundError:
