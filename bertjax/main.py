@@ -20,7 +20,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from bertjax import runs
-from bertjax.config import unknown_key_error
+from bertjax.config import flatten, unknown_key_error
 from bertjax.errors import StoppedError, UserError
 
 USAGE = """bertjax: pre-train BERT and take it to its tasks.
@@ -167,11 +167,15 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _given_keys(config: ConfigDict) -> set[str]:
-    """The keys that the command line sets: one by one, and with the recipe's argument the name of the task."""
+    """The keys that the command line sets: one by one, and those that the recipe's argument changes or names."""
     flag = flags.FLAGS['config']
     keys = set(config_flags.get_override_values(flag))
-    if ':' in flag.config_filename and 'task' in config:
-        keys |= {f'task.{name}' for name in ('task', 'version', 'layout') if name in config.task}
+    recipe, _, argument = flag.config_filename.partition(':')
+    if argument:
+        without = flatten(_load(recipe))
+        keys |= {key for key, value in flatten(_load(flag.config_filename)).items() if value != without.get(key)}
+        if '=' not in argument.split(',')[0] and 'task' in config:  # a name, that may be the usual one
+            keys |= {f'task.{name}' for name in ('task', 'version', 'layout') if name in config.task}
     return keys
 
 

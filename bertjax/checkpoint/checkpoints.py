@@ -85,20 +85,11 @@ class Checkpoints:
         Raises:
           UserError: there are checkpoints and all of them are damaged.
         """
-        steps = self.steps()
-        for step in reversed(steps):
-            path = self.directory / str(step)
-            wrong = seals.damage(path)
-            if wrong is None:
+        for step in reversed(self.steps()):
+            if self._is_whole(step):
                 args = ocp.args.Composite(position=ocp.args.JsonRestore(), config=ocp.args.JsonRestore())
                 items = self._manager.restore(step, args=args)
                 return Saved(Position(**items['position']), items['config'])
-            self._say(f'checkpoint {step} is damaged ({wrong}): it is set aside, using the one before it')
-            target = self.directory / DAMAGED / str(step)
-            target.parent.mkdir(exist_ok=True)
-            shutil.rmtree(target, ignore_errors=True)
-            path.rename(target)
-            self._manager.reload()
         damaged = list((self.directory / DAMAGED).glob('*'))
         if damaged:
             raise UserError(
@@ -108,6 +99,20 @@ class Checkpoints:
                 f'they are in {self.directory / DAMAGED}: start again in another --workdir',
             )
         return None
+
+    def _is_whole(self, step: int) -> bool:
+        """Whether a sealed step is as it was written; one that is not is moved to `checkpoints/damaged/`."""
+        path = self.directory / str(step)
+        wrong = seals.damage(path)
+        if wrong is None:
+            return True
+        self._say(f'checkpoint {step} is damaged ({wrong}): it is set aside, using another one')
+        target = self.directory / DAMAGED / str(step)
+        target.parent.mkdir(exist_ok=True)
+        shutil.rmtree(target, ignore_errors=True)
+        path.rename(target)
+        self._manager.reload()
+        return False
 
     def restore(self, step: int, template: Any) -> Any:
         """The arrays of the state of a sealed step, on the devices and in the shapes of `template` (abstract)."""
@@ -139,11 +144,17 @@ class Checkpoints:
             self._failure = error
 
     def _superseded(self) -> list[int]:
-        best = self.best()
+        best = self._lowest_cost()
         return [step for step in self.steps()[: -self._keep] if step != best]
 
     def best(self) -> int | None:
-        """The step with the lowest cost, the later of two equal ones; None where no cost was measured."""
+        """The whole step with the lowest cost, the later of two equal ones; None where no cost was measured."""
+        step = self._lowest_cost()
+        while step is not None and not self._is_whole(step):
+            step = self._lowest_cost()
+        return step
+
+    def _lowest_cost(self) -> int | None:
         costs = {step: seals.cost(self.directory / str(step)) for step in self.steps()}
         measured = [step for step in costs if costs[step] is not None]
         return min(measured, key=lambda step: (costs[step], -step), default=None)

@@ -12,18 +12,27 @@ FIXED = ('model.', 'optimizer.name', 'pairs.mode', 'fingerprints.', 'train', 'ta
 FIXED += ('task.layers', 'task.bilstm_units', 'task.frozen')
 # ... except these fields of the model, which leave its parameters as they are.
 FREE = ('model.dropout', 'model.attention_dropout', 'model.remat', 'model.dtype')
+# Keys that decide what a finished run has become: other values would be said of a model that never had them.
+TRAINING = ('seed', 'rng_impl', 'learning_rate', 'warmup_fraction', 'schedule.', 'optimizer.', 'layer_decay', 'phases')
+TRAINING += ('batch_size', 'accumulate', 'masking.', 'model.dropout', 'model.attention_dropout')
 # Keys that say nothing of the training itself.
 SILENT = ('run', 'export', 'fingerprints.', 'corpus_options.workers', 'topology')
 
 
-def check_resume(saved: Mapping[str, Any], now: Mapping[str, Any], where: str) -> list[str]:
+def check_resume(saved: Mapping[str, Any], now: Mapping[str, Any], where: str, *, finished: bool = False) -> list[str]:
     """Compares the resolved config of a checkpoint with that of the run that wants to continue it.
+
+    Args:
+      saved, now: the two.
+      where: the workdir.
+      finished: whether the checkpoint is of the last step, so that nothing is left to train with other settings.
 
     Returns:
       Lines about what changed and is allowed: `batch_size: 256 -> 512`.
 
     Raises:
-      UserError: the model, the tokenizer, the store or the optimiser is another one; names the first difference.
+      UserError: the model, the tokenizer, the store or the optimiser is another one, or of a finished run what it was
+        trained with; names the first difference.
     """
     before, after = flatten(saved), flatten(now)
     changed = []
@@ -31,7 +40,8 @@ def check_resume(saved: Mapping[str, Any], now: Mapping[str, Any], where: str) -
         old, new = before.get(key), after.get(key)
         if old == new or (old is None and key.startswith('fingerprints.')):  # an older checkpoint cannot tell
             continue
-        if key.startswith(FIXED) and not key.startswith(FREE):
+        refused = key.startswith(FIXED) and not key.startswith(FREE)
+        if refused or (finished and key.startswith(TRAINING)):
             name = key.removeprefix('fingerprints.')
             place = f'the {name}' if key.startswith('fingerprints.') else f'config.{key}'
             raise UserError(

@@ -19,6 +19,7 @@ from bertjax.tasks.task import Task
 from bertjax.writers.console import shown
 
 RESULTS = 'results.json'
+EXPORTED = 'export/cell.txt'  # of a sweep: the cell whose model is in export/
 
 
 def finish_task(folder: pathlib.Path, plan: Mapping[str, Any], tuning: Tuning, params: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 from bertjax.checkpoint import Checkpoints, Position
 from bertjax.checkpoint.compatible import check_resume
 from bertjax.config import dump
+from bertjax.errors import UserError
 from bertjax.files import write_atomic
 from bertjax.parallel.partition import mesh_context
 from bertjax.runs._interrupt import Interrupt
@@ -47,7 +48,7 @@ def train_in(
       select: the state to return: that of the 'last' step, or of the saved step that was 'best' on dev.
 
     Raises:
-      UserError: the checkpoints are another run's, or all damaged.
+      UserError: the checkpoints are another run's or a longer one's, or all damaged.
       PreemptedError, NonFiniteError: see `train.loop.train`.
     """
     total = plan['steps']
@@ -55,7 +56,11 @@ def train_in(
     try:
         saved = checkpoints.latest()
         if saved is not None:
-            for line in check_resume(saved.config, plan, str(folder)):
+            step = saved.position.step
+            if step > total:
+                mend = 'raise config.steps or config.epochs, or give another --workdir'
+                raise UserError('config.steps', f'a run of {total} steps', f'{step} or more, as {folder} has', mend)
+            for line in check_resume(saved.config, plan, str(folder), finished=step == total):
                 print(f'changed since the checkpoint: {line}')
         write_atomic(folder / 'config.json', dump(plan))
         position = saved.position if saved else Position()

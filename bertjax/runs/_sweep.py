@@ -21,7 +21,7 @@ from bertjax.parallel.partition import mesh_context
 from bertjax.runs import _settings as settings
 from bertjax.runs._cells import Cell, cells_of, config_of, score_of, summarise, sweep_table
 from bertjax.runs._interrupt import Interrupt
-from bertjax.runs._results import RESULTS, export_task, write_predictions
+from bertjax.runs._results import EXPORTED, RESULTS, export_task, write_predictions
 from bertjax.runs._steps import compile_step, lower_step
 from bertjax.runs._task import Split, TaskData, total_steps
 from bertjax.runs._tuning import Tuning, prepare
@@ -30,7 +30,6 @@ from bertjax.writers.console import TrainingConsole, shown
 from bertjax.writers.jsonl import JsonLines
 
 SWEEP = 'sweep.json'
-EXPORTED = 'export/cell.txt'  # the cell whose model is in export/
 
 
 def run_sweep(config: ConfigDict, folder: pathlib.Path, data: TaskData, mesh: jax.sharding.Mesh) -> None:
@@ -41,6 +40,9 @@ def run_sweep(config: ConfigDict, folder: pathlib.Path, data: TaskData, mesh: ja
       PreemptedError: after SIGTERM or Ctrl-C; finished cells are kept.
     """
     cells = cells_of(config)
+    rows = len(data.split('train', training=True).features)
+    for cell in cells:
+        total_steps(config_of(config, cell), -(-rows // cell.batch_size))  # raises
     _check_same(config, data, folder)
     console = Console(highlight=False, soft_wrap=True)
     waiting = [cell for cell in cells if _result(folder, cell) is None]
@@ -72,7 +74,8 @@ def run_sweep(config: ConfigDict, folder: pathlib.Path, data: TaskData, mesh: ja
 def _check_same(config: ConfigDict, data: TaskData, folder: pathlib.Path) -> None:
     """Refuses to mix the cells of different experiments; what the sweep is over may grow."""
     path = folder / 'config.json'
-    now = plain(config) | {'fingerprints': data.fingerprints()}
+    judged = {name: data.split(name).features.fingerprint for name in data.evaluated}
+    now = plain(config) | {'fingerprints': data.fingerprints() | judged}
     if path.exists() and (folder / 'cells').exists():
         before, after = flatten(json.loads(path.read_text(encoding='utf-8'))), flatten(now)
         for key, value in after.items():

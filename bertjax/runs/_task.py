@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,15 +45,23 @@ class TaskData:
       task: of config.task.
       tokenizer: saved to WORKDIR/tokenizer.
       encoder: of the model.
-      restored: whether an earlier run's task.json said what there is to learn and to tune.
+      restored: whether an earlier run's `learned` said what there is to learn and to tune.
     """
 
     def __init__(
-        self, config: ConfigDict, folder: pathlib.Path, tokenizer: Tokenizer, encoder: BertConfig, source: str | None
+        self,
+        config: ConfigDict,
+        folder: pathlib.Path,
+        tokenizer: Tokenizer,
+        encoder: BertConfig,
+        source: str | None,
+        learned: Mapping[str, Any] | None = None,
     ):
         self.config, self.tokenizer, self.encoder, self.source = config, tokenizer, encoder, source
         self.task: Task = task_of(config)
-        self.restored = False
+        self.restored = learned is not None
+        if self.restored:
+            self.task.restore(learned)
         self._cache = folder / 'features'
         self._splits: dict[str, Split] = {}
         for train in {config.train, *config.sweep.train}:
@@ -105,12 +113,12 @@ class TaskData:
         return Split(records, cached(self._cache, key, make) if keep else make())
 
     def fingerprints(self) -> dict[str, str]:
-        """What a run can be continued with: the encoder's sizes, the tokenizer, the training rows."""
+        """What a run can be continued with: the encoder's sizes, the tokenizer, the labels, the training rows."""
         encoder = self.encoder
         sizes = (encoder.num_layers, encoder.width, encoder.num_heads, encoder.mlp_dim, encoder.max_positions)
         rows = self.split('train', training=True).features
         facts = {'encoder': '/'.join(map(str, sizes)), 'tokenizer': self.tokenizer.fingerprint}
-        return facts | {'data': rows.fingerprint}
+        return facts | {'labels': ', '.join(self.task.labels), 'data': rows.fingerprint}
 
     def learned(self) -> str:
         """The text of task.json."""

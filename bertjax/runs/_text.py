@@ -79,8 +79,8 @@ def prepare_tokenizer(config: ConfigDict, workdir: pathlib.Path, say: Say) -> To
 
 
 def check_replaceable(own: pathlib.Path, workdir: pathlib.Path) -> None:
-    """Refuses to replace the tokenizer `own` of a workdir that has checkpoints."""
-    if own.exists() and has_checkpoints(workdir):
+    """Refuses to replace the tokenizer `own` of a workdir that has checkpoints, or cells of a sweep."""
+    if own.exists() and (has_checkpoints(workdir) or (workdir / 'cells').exists()):
         raise UserError(
             'the tokenizer',
             f'another one in config.tokenizer, or other settings of config.vocab, than that of {own}',

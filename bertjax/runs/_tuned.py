@@ -20,6 +20,7 @@ from bertjax.parallel.partition import mesh_context
 from bertjax.runs._task import LEARNED, Split, TaskData, check_numbers, padded_lengths
 from bertjax.runs._text import huggingface_directory
 from bertjax.runs._tuning import Tuning, build_tuning
+from bertjax.tasks.registry import default_option
 from bertjax.text.tokenizer import load_tokenizer
 from bertjax.train.state import place_params
 
@@ -55,13 +56,17 @@ def config_of_run(config: ConfigDict, folder: pathlib.Path, given: Collection[st
     _check_kind(saved.get('task', {}), config, path)
     own = _from_json(saved)
     for key in [*ASKED, *(key for key in CHANGEABLE if key in given)]:
-        config_path.set_value(key, own, config_path.get_value(key, config))
+        config_path.set_value(key, own, config_path.get_value(key, config), accept_new_attributes=True)
     own.data = config.data or saved['data']
     ours, theirs = flatten(config), flatten(saved)
     for key in sorted(given):
-        if key not in CHANGEABLE and _FIXED.fullmatch(key) and ours[key] != theirs.get(key, ours[key]):
+        if key in CHANGEABLE or not _FIXED.fullmatch(key):
+            continue
+        # A recipe of one's own need not have all options of its kind.
+        saved_value = theirs[key] if key in theirs else default_option(config.task.kind, key.removeprefix('task.'))
+        if ours[key] != saved_value:
             mend = 'leave it out, or give the workdir of another run'
-            raise UserError(f'config.{key}', repr(ours[key]), f'{theirs[key]!r}, as in {path}', mend)
+            raise UserError(f'config.{key}', repr(ours[key]), f'{saved_value!r}, as in {path}', mend)
     return own
 
 
@@ -101,11 +106,8 @@ def data_of_run(config: ConfigDict, folder: pathlib.Path) -> TaskData:
     else:
         encoder = read_config(source, **config.model)
     tokenizer = load_tokenizer(str(folder / 'tokenizer') if trained else config.tokenizer or str(source))
-    data = TaskData(config, folder, tokenizer, encoder, str(source))
-    if facts:
-        data.task.restore(facts['learned'])
-        data.restored = True
-    elif not data.task.complete:  # somebody else's model: its labels are those of the training records
+    data = TaskData(config, folder, tokenizer, encoder, str(source), facts and facts['learned'])
+    if not data.task.complete:  # somebody else's model: its labels are those of the training records
         data.task.learn(data.task.records('train'))
     return data
 

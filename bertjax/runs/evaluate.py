@@ -10,7 +10,7 @@ from rich.console import Console
 
 from bertjax.errors import UserError
 from bertjax.files import exclusive, write_atomic
-from bertjax.runs._results import RESULTS, results_table, write_predictions
+from bertjax.runs._results import EXPORTED, RESULTS, results_table, write_predictions
 from bertjax.runs._task import Split, TaskData
 from bertjax.runs._tuned import config_of_run, load_tuned
 from bertjax.runs._tuning import TaskEvaluator
@@ -38,10 +38,10 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
         tuning, params, splits = load_tuned(config, folder, lambda data: {x: _labelled(data, x) for x in names})
         task = tuning.data.task
         path = folder / RESULTS
-        results = {'task': task.name, 'score': task.score, 'init': config.init} | _earlier(path, config.init)
+        results = {'task': task.name, 'score': task.score, **_earlier(path, _model(config, folder))}
         measured = {}
         console = Console(highlight=False, soft_wrap=True)
-        for name, split in splits.items():
+        for name, split in sorted(splits.items(), key=lambda item: item[0] != 'dev'):  # what dev tunes goes for all
             predictions = TaskEvaluator(tuning, split).predictions(params)
             if name == 'dev' and not tuning.data.restored:
                 task.tune(split.records, predictions)
@@ -54,10 +54,18 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
         console.print(f'{path}, {folder / "predictions"}', markup=False)
 
 
-def _earlier(path: pathlib.Path, init: str) -> dict[str, Any]:
-    """What results.json says of the same model; in a workdir without a run it may be of another one."""
+def _model(config: ConfigDict, folder: pathlib.Path) -> dict[str, str]:
+    """What tells the models that one workdir can be asked for: of config.init, of a step, of a cell of a sweep."""
+    facts = {'init': config.init, 'select': config.select}
+    cell = folder / EXPORTED
+    return facts | ({'cell': cell.read_text(encoding='utf-8').strip()} if cell.exists() else {})
+
+
+def _earlier(path: pathlib.Path, model: dict[str, str]) -> dict[str, Any]:
+    """What results.json says of the same model, else nothing but `model`."""
     found = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
-    return found if found.get('init', init) == init else {}
+    same = all(found.get(key, value) == value for key, value in model.items())
+    return {**found, **model} if same else model
 
 
 def _labelled(data: TaskData, name: str) -> Split:

@@ -69,7 +69,7 @@ def _finetune(config: ConfigDict, folder: pathlib.Path, data: TaskData, mesh: ja
     train, tuning = prepare(data, mesh)
     examples = tuning.examples(train.features, settings.seed_of(config, 'data'))
     total = total_steps(config, examples.batches)
-    plan = _plan(config, data, total, examples.batches)
+    plan = _plan(config, data, examples, total)
 
     def fresh() -> TrainState:
         state, missing, unused = tuning.fresh_state(settings.seed_of(config, 'init'))
@@ -79,8 +79,6 @@ def _finetune(config: ConfigDict, folder: pathlib.Path, data: TaskData, mesh: ja
         return state
 
     def load(first: int) -> Loader:
-        # After a change of batch_size the position can lie inside a batch: the next whole one follows.
-        first = -(-first // config.batch_size) * config.batch_size
         return Loader(examples, first=first, batch_size=config.batch_size, sharding=batch_sharding(mesh))
 
     def phases() -> list[Phase]:
@@ -122,13 +120,15 @@ def _flops(tuning: Tuning, examples: BucketedExamples) -> float:
     return train_flops_per_sequence(tuning.data.encoder, length, 0) if tuning.config.train == 'all' else 0.0
 
 
-def _plan(config: ConfigDict, data: TaskData, total: int, batches: int) -> dict[str, Any]:
+def _plan(config: ConfigDict, data: TaskData, examples: BucketedExamples, total: int) -> dict[str, Any]:
     """The resolved config: what config.json and every checkpoint hold."""
     resolved = plain(config)
-    resolved |= {'steps': total, 'epochs': total / batches}
+    resolved |= {'steps': total, 'epochs': total / examples.batches}
     for key in ('eval_every', 'checkpoint_every'):
-        resolved[key] = duration(config[key], key, total=total, steps_per_epoch=batches)
-    return resolved | {'fingerprints': data.fingerprints()}
+        resolved[key] = duration(config[key], key, total=total, steps_per_epoch=examples.batches)
+    # What the order of the rows depends on besides them.
+    batches = f'{config.batch_size} rows of {", ".join(map(str, examples.shapes))} pieces'
+    return resolved | {'fingerprints': data.fingerprints() | {'batches': batches}}
 
 
 def _description(tuning: Tuning, train: Split, total: int) -> str:

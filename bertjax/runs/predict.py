@@ -69,16 +69,11 @@ def _predict_input(config: ConfigDict, folder: pathlib.Path) -> None:
 
 
 def _input(data: TaskData, path: str) -> Split:
-    if path == '-':
-        path = 'standard input'
-        text = decoded(sys.stdin.buffer, path)
-    elif pathlib.Path(path).is_file():
-        text = read_text(path)
-    else:
-        raise UserError('config.input', path, "a file, or '-' for standard input", 'correct the path')
-    records = data.task.parse(text, path)
+    where = 'standard input' if path == '-' else path
+    text = decoded(sys.stdin.buffer, where) if path == '-' else read_text(path)
+    records = data.task.parse(text, where)
     if not records:
-        raise UserError(path, 'no record', 'at least one', 'give some input')
+        raise UserError(where, 'no record', 'at least one', 'give some input')
     split = data.tokenised(records, keep=False)  # a user's own texts are left on no disk
     for note in split.features.notes:
         print(note)

@@ -31,7 +31,7 @@ class ClassificationTask(TextTask):
         valid.tsv.gz and the like. The test file may lack labels.
       dev_fraction: where there is no dev file, this share of the training records is dev, chosen by a hash of the text:
         equal texts are never on both sides, and adding records moves none.
-      labels: in the order that their numbers have; () finds them in the training records and sorts them. For `f1` the
+      labels: in the order that their numbers have; () finds them in the training file and sorts them. For `f1` the
         second of two is the one to be found.
       regression: the label is a number.
       metric: what the best run goes by; '' is 'accuracy', or for scores 'spearman'.

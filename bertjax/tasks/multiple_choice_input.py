@@ -10,7 +10,7 @@ from etils import epath
 from bertjax.errors import UserError
 from bertjax.tasks.objects import objects_of_lines
 from bertjax.tasks.tables import Column, Layout, number_lines, read_table
-from bertjax.tasks.texts import checked, read_text
+from bertjax.tasks.texts import checked_text, read_text
 
 LAYOUTS = ('swag', 'codah', 'jsonl')
 SPLITS = ('train', 'dev', 'test')
@@ -88,7 +88,7 @@ def read_json_lines(text: str, where: str, *, labelled: bool) -> list[Question]:
         if len(endings) < 2:
             raise UserError(line, f'{len(endings)} endings', 'two or more', 'add endings to choose from')
         for text in (prompt, start, *endings):
-            checked(text, line)
+            checked_text(text, line)
         label = json.dumps(record.get('label')) if labelled else None
         questions.append(_question(line, prompt, start, endings, label, ''))
     if not questions:

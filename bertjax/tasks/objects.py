@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from bertjax.errors import UserError
-from bertjax.tasks.texts import checked
+from bertjax.tasks.texts import checked_text
 
 
 def objects_of_lines(lines: Iterable[tuple[int, str]], where: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -47,19 +47,25 @@ def _checked(record: Any, where: str) -> dict[str, Any]:
     return record
 
 
-def as_text(value: Any, where: str) -> str | None:
+def as_text(value: Any, where: str, *, joined: bool = True) -> str | None:
     """A JSON value as text: numbers and booleans as they are written, a list of strings joined by spaces, null as None.
+
+    Args:
+      value: of a field.
+      where: its place.
+      joined: whether a list of strings is taken.
 
     Raises:
       UserError: an object, or a list of other things, or what is no text.
     """
-    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+    if joined and isinstance(value, list) and all(isinstance(item, str) for item in value):
         value = ' '.join(value)
     if isinstance(value, dict | list):
         found = f'a JSON {type(value).__name__}'
-        raise UserError(where, found, 'a string, a number or a list of strings', 'name another field in config.task')
+        expected = 'a string, a number or a list of strings' if joined else 'a string or a number'
+        raise UserError(where, found, expected, 'name another field in config.task')
     if value is None:
         return None
     if not isinstance(value, str):
         return json.dumps(value)
-    return checked(value, where)
+    return checked_text(value, where)

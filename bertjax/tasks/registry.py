@@ -30,5 +30,14 @@ def build_task(kind: str, *, data: str, seq_len: int, **options: Any) -> Task:
     """
     if kind not in KINDS:
         raise UserError('config.task.kind', repr(kind), 'one of ' + ', '.join(KINDS), 'see docs/finetuning.md')
+    return _class(kind)(data=data, seq_len=seq_len, **options)
+
+
+def default_option(kind: str, option: str) -> Any:
+    """What an option of a kind is where a recipe does not say it."""
+    return getattr(_class(kind), option)
+
+
+def _class(kind: str) -> type:
     module, name = KINDS[kind]
-    return getattr(importlib.import_module(module), name)(data=data, seq_len=seq_len, **options)
+    return getattr(importlib.import_module(module), name)

@@ -115,4 +115,5 @@ def read_rows(name: str, split: str, columns: Sequence[Column]) -> Iterator[Row]
             if found is None and column.required:
                 mend = 'name another feature in config.task'
                 raise UserError(where, f'the features {", ".join(record)}', ' or '.join(column.names), mend)
-        yield Row(where, tuple(None if key is None else as_text(record[key], where) for key in names))
+        pairs = zip(columns, names, strict=True)
+        yield Row(where, tuple(key and as_text(record[key], where, joined=column.joined) for column, key in pairs))

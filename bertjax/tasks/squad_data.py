@@ -9,7 +9,7 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.tasks.sources import read_dataset
-from bertjax.tasks.texts import checked, read_text
+from bertjax.tasks.texts import checked_text, read_text
 
 _KINDS = {str: 'a string', int: 'a whole number', bool: 'true or false', list: 'a list', dict: 'an object'}
 _FORM = 'the layout of SQuAD, {"data": [{"paragraphs": [{"context", "qas": [{"id", "question", "answers"}]}]}]}'
@@ -191,7 +191,7 @@ def _typed(value: Any, at: str, kind: type) -> Any:
     if type(value) is not kind:
         shown = json.dumps(value)
         raise UserError(at, shown if len(shown) < 60 else shown[:57] + '…', _KINDS[kind], _MEND)
-    return checked(value, at) if kind is str else value
+    return checked_text(value, at) if kind is str else value
 
 
 def prepared_questions(version: str, split: str) -> list[Question]:

@@ -33,7 +33,7 @@ class Column:
     Attributes:
       names: what it may be called; the first name that there is counts.
       required: whether a table without it is an error.
-      joined: whether a list of strings in JSON is their text with spaces between, or an error.
+      joined: whether a list of strings is their text with spaces between, or an error.
     """
 
     names: tuple[str, ...]
@@ -242,7 +242,5 @@ def _from_object(where: str, record: dict, layout: Layout) -> Row:
             found = ', '.join(list(record)[:20]) or 'none'
             mend = 'mend the record, or name another field in config.task'
             raise UserError(where, f'the fields {found}', ' or '.join(column.names), mend)
-        if not column.joined and name is not None and isinstance(record[name], list):
-            raise UserError(f'{where}, field {name}', 'a JSON list', 'one value', 'mend the record')
-        values.append(None if name is None else as_text(record[name], f'{where}, field {name}'))
+        values.append(None if name is None else as_text(record[name], f'{where}, field {name}', joined=column.joined))
     return Row(where, tuple(values))

@@ -49,7 +49,7 @@ def decoded(file: BinaryIO, where: str) -> str:
         raise UserError(f'{where}:{line}', found, 'UTF-8', 'convert the file, for example with iconv') from None
 
 
-def checked(text: str, where: str) -> str:
+def checked_text(text: str, where: str) -> str:
     """A string of JSON, which may hold what is no text and can be written to no file.
 
     Raises:

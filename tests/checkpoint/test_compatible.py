@@ -110,6 +110,13 @@ def test_what_does_not_touch_the_training_is_not_worth_a_word(saved, key, value)
     assert check_resume(saved, changed(saved, key, value), 'out') == []
 
 
+def test_a_finished_run_is_said_nothing_new_of(saved):
+    for key, value in (('seed', 7), ('learning_rate', 1.0), ('optimizer.b1', 0.5), ('model.dropout', 0.3)):
+        with pytest.raises(UserError, match=f'config.{key}: found {value}, expected .* as in the checkpoint in out'):
+            check_resume(saved, changed(saved, key, value), 'out', finished=True)
+    assert check_resume(saved, changed(saved, 'log_every', 7), 'out', finished=True) == ['log_every: 100 -> 7']
+
+
 def test_several_changes_are_all_reported_and_a_refusal_wins(saved):
     now = changed(changed(saved, 'batch_size', 512), 'learning_rate', 5e-5)
     assert len(check_resume(saved, now, 'out')) == 2

@@ -57,6 +57,16 @@ def test_what_the_model_depends_on_is_refused(repository: pathlib.Path, folder: 
     config_of_run(asked, folder)  # the recipe's own, that nobody asked for
 
 
+def test_a_recipe_of_ones_own_need_not_have_every_option(repository: pathlib.Path, tmp_path: pathlib.Path):
+    sick = recipe(repository, 'sick.py:e', data='sick', init='small')
+    assert 'columns' not in sick.task and 'long' not in sick.task
+    (tmp_path / 'config.json').write_text(dump(sick))
+    asked = recipe(repository, 'classify.py', **{'task.columns': ('a', 'b'), 'task.long': 'windows'})
+    assert config_of_run(asked, tmp_path, {'task.columns'}).task.columns == ('a', 'b')
+    with pytest.raises(UserError, match=r"config\.task\.long: found 'windows', expected 'truncate'"):
+        config_of_run(asked, tmp_path, {'task.long'})
+
+
 def test_the_command_of_the_training_with_another_verb_is_right(repository: pathlib.Path, folder: pathlib.Path):
     again = recipe(repository, 'squad.py:v2', seq_len=256, init='small', learning_rate=1.0, epochs=9.0)
     again.task.stride = 64

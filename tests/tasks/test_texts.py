@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 from bertjax.errors import UserError
-from bertjax.tasks.texts import checked, decoded, read_text
+from bertjax.tasks.texts import checked_text, decoded, read_text
 
 TEXT = 'caf\u00e9\r\n\U0001f600\n'
 
@@ -56,6 +56,6 @@ def test_no_file(tmp_path: pathlib.Path):
 
 
 def test_half_a_surrogate_pair_is_no_text():
-    assert checked(TEXT, 'here') == TEXT
+    assert checked_text(TEXT, 'here') == TEXT
     with pytest.raises(UserError, match='here: found half a surrogate pair'):
-        checked('cut \ud83d', 'here')
+        checked_text('cut \ud83d', 'here')
