@@ -53,6 +53,12 @@ def finish_task(folder: pathlib.Path, plan: Mapping[str, Any], tuning: Tuning, p
     return results
 
 
+def exported_cell(folder: pathlib.Path) -> str | None:
+    """The cell of a sweep whose model is in export/; None in a workdir without a sweep, or before the first export."""
+    path = folder / EXPORTED
+    return path.read_text(encoding='utf-8').strip() if path.exists() else None
+
+
 def run_facts(plan: Mapping[str, Any]) -> dict[str, Any]:
     """What tells one run over a task from another."""
     keys = (

@@ -21,7 +21,7 @@ from bertjax.parallel.partition import mesh_context
 from bertjax.runs import _settings as settings
 from bertjax.runs._cells import Cell, cells_of, config_of, score_of, summarise, sweep_table
 from bertjax.runs._interrupt import Interrupt
-from bertjax.runs._results import EXPORTED, RESULTS, export_task, write_predictions
+from bertjax.runs._results import EXPORTED, RESULTS, export_task, exported_cell, write_predictions
 from bertjax.runs._steps import compile_step, lower_step
 from bertjax.runs._task import Split, TaskData, total_steps
 from bertjax.runs._tuning import Tuning, prepare
@@ -50,9 +50,7 @@ def run_sweep(config: ConfigDict, folder: pathlib.Path, data: TaskData, mesh: ja
     with Interrupt() as interrupt:
         for shape, group in itertools.groupby(waiting, key=lambda cell: cell.shape):
             members = list(group)
-            group_config = config.copy_and_resolve_references()
-            group_config.train, group_config.batch_size, group_config.epochs = shape
-            train, tuning = prepare(data.with_config(group_config), mesh)
+            train, tuning = prepare(data.with_config(config_of(config, members[0])), mesh)
             runs = _Group(tuning, train, folder)
             size = min(config.sweep.together or runs.members_that_fit(len(members)), len(members))
             together = f', {size} at a time' if size > 1 else ''
@@ -65,8 +63,8 @@ def run_sweep(config: ConfigDict, folder: pathlib.Path, data: TaskData, mesh: ja
     write_atomic(folder / SWEEP, json.dumps(summary, indent=2) + '\n')
     console.print(sweep_table(summary))
     console.print(f'the best on dev: {summary["best"]}, in {folder / "cells"}', markup=False)
-    if config.export and (folder / EXPORTED).exists():
-        exported = (folder / EXPORTED).read_text(encoding='utf-8').strip()
+    exported = exported_cell(folder)
+    if config.export and exported:
         whose = 'its model' if exported == summary['best'] else f'the model of {exported}, the best of all runs here'
         console.print(f'{whose}: {folder / "export" / "hf"}', markup=False)
 

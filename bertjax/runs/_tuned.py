@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from ml_collections.config_flags import config_path
 
 from bertjax.checkpoint import Checkpoints
-from bertjax.config import flatten
+from bertjax.config import flatten, plain
 from bertjax.convert.huggingface_import import load_task_model, read_config
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
@@ -63,7 +63,8 @@ def config_of_run(config: ConfigDict, folder: pathlib.Path, given: Collection[st
         if key in CHANGEABLE or not _FIXED.fullmatch(key):
             continue
         # A recipe of one's own need not have all options of its kind.
-        saved_value = theirs[key] if key in theirs else default_option(config.task.kind, key.removeprefix('task.'))
+        usual = plain(default_option(config.task.kind, key.removeprefix('task.'))) if key not in theirs else None
+        saved_value = theirs.get(key, usual)
         if ours[key] != saved_value:
             mend = 'leave it out, or give the workdir of another run'
             raise UserError(f'config.{key}', repr(ours[key]), f'{saved_value!r}, as in {path}', mend)

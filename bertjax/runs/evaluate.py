@@ -10,7 +10,7 @@ from rich.console import Console
 
 from bertjax.errors import UserError
 from bertjax.files import exclusive, write_atomic
-from bertjax.runs._results import EXPORTED, RESULTS, results_table, write_predictions
+from bertjax.runs._results import RESULTS, exported_cell, results_table, write_predictions
 from bertjax.runs._task import Split, TaskData
 from bertjax.runs._tuned import config_of_run, load_tuned
 from bertjax.runs._tuning import TaskEvaluator
@@ -57,8 +57,8 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
 def _model(config: ConfigDict, folder: pathlib.Path) -> dict[str, str]:
     """What tells the models that one workdir can be asked for: of config.init, of a step, of a cell of a sweep."""
     facts = {'init': config.init, 'select': config.select}
-    cell = folder / EXPORTED
-    return facts | ({'cell': cell.read_text(encoding='utf-8').strip()} if cell.exists() else {})
+    cell = exported_cell(folder)
+    return {**facts, 'cell': cell} if cell else facts
 
 
 def _earlier(path: pathlib.Path, model: dict[str, str]) -> dict[str, Any]:
