@@ -8,18 +8,20 @@ import pathlib
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bertjax.config import flatten
 from bertjax.errors import UserError
+from bertjax.experiment.finetuning_settings import finetuning_settings
+from bertjax.experiment.pretraining import build_pretraining_setup
+from bertjax.experiment.pretraining_settings import pretraining_settings
+from bertjax.experiment.trials import trials_of
 from bertjax.model.config import BertConfig
 from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.partition import batch_sharding
 from bertjax.recipe import finetuning_config
-from bertjax.runs import _settings as settings
-from bertjax.runs._cells import cells_of
-from bertjax.runs._task import check_numbers, task_of
-from bertjax.runs._training import build_training
 from bertjax.tasks.registry import KINDS
 
 CONFIGS = sorted((pathlib.Path(__file__).parent.parent / 'configs').glob('*.py'))
@@ -54,10 +56,10 @@ TASK_CASES = [case for path in TASKS for case in CASES[path]]
 @pytest.mark.parametrize(('path', 'argument'), PRETRAINING_CASES, **NAME)
 def test_recipe_resolves_and_takes_a_step(path: pathlib.Path, argument: str):
     config = load(path, argument)
-    settings.model_config(config, config.vocab.size)  # at full size: only described
-    settings.pair_options(config)
-    settings.mask_options(config)
-    phases = settings.phases(config, settings.total_steps(config, None))
+    settings = pretraining_settings(config)
+    settings.check()
+    settings.model(config.vocab.size)  # at full size: only described
+    phases = settings.phases(settings.total_steps(None))
     assert phases[0].first_step == 0 and all(a.last_step == b.first_step for a, b in itertools.pairwise(phases))
 
     config.model.width, config.model.mlp_dim, config.model.num_heads, config.model.num_layers = 16, 32, 2, 1
@@ -67,13 +69,15 @@ def test_recipe_resolves_and_takes_a_step(path: pathlib.Path, argument: str):
         phase.seq_len, phase.max_predictions = 16 * (i + 1), 3
     config.batch_size, config.seq_len, config.max_predictions = 4, 16, 3
     mesh = make_mesh(config.mesh, jax.devices()[:1])
-    training = build_training(config, settings.model_config(config, 100), mesh)
-    phase = settings.phases(config, settings.total_steps(config, None))[-1]
+    settings = pretraining_settings(config)
+    setup = build_pretraining_setup(settings, settings.model(100), mesh)
+    phase = settings.phases(settings.total_steps(None))[-1]
     # Any finite numbers do, and drawing them would take longer than the step.
-    state = jax.tree.map(lambda x: jax.device_put(np.full(x.shape, 0.01, x.dtype), x.sharding), training.state)
-    ones = {name: np.ones(x.shape, x.dtype) for name, x in training.batch(phase).items()}
-    batch = {name: jax.device_put(x, training.batch(phase)[name].sharding) for name, x in ones.items()}
-    new, metrics = training.lower(phase).compile()(state, batch)
+    state = jax.tree.map(lambda x: jax.device_put(np.full(x.shape, 0.01, x.dtype), x.sharding), setup.state)
+    ones = {name: np.ones(shape, dtype) for name, (shape, dtype) in phase.batches[phase.seq_len].items()}
+    batch = jax.device_put(ones, batch_sharding(mesh))
+    step = setup.compile(phase, phase.batches)[phase.seq_len]
+    new, metrics = step(state, batch, jnp.float32(phase.learning_rate), jnp.uint32(0))
     assert int(new.step) == 1 and int(new.skipped) == 0
     assert np.isfinite(float(metrics['scalars']['grad_norm']))
 
@@ -98,7 +102,7 @@ def test_ablations_say_what_the_paper_says():
 
 def test_lamb_phases_are_the_published_ones():
     lamb = CONFIGS[[path.stem for path in CONFIGS].index('pretrain_large_lamb')]
-    phases = settings.phases(load(lamb, ''), 8601)
+    phases = pretraining_settings(load(lamb, '')).phases(8601)
     assert [(p.last_step - p.first_step, p.batch_size, p.seq_len, p.learning_rate) for p in phases] == [
         (7038, 65536, 128, 6e-3),
         (1563, 32768, 512, 4e-3),
@@ -113,9 +117,10 @@ LEARNED = {'tagging': {'labels': ['O', 'B-x', 'I-x'], 'scheme': ''}, 'classifica
 def test_task_recipe_makes_a_model(path: pathlib.Path, argument: str):
     config = load(path, argument)
     assert config.run == 'finetune'
-    check_numbers(config)
-    assert all(cell.learning_rate > 0 for cell in cells_of(config))
-    task = task_of(config)
+    settings = finetuning_settings(config)
+    settings.check()
+    assert all(trial.learning_rate > 0 for trial in trials_of(settings))
+    task = settings.build_task()
     task.restore(LEARNED.get(config.task.kind, task.learned()))
     encoder = BertConfig(vocab_size=100, num_layers=4, width=16, num_heads=2, mlp_dim=32, max_positions=config.seq_len)
     shape = (2, 4, config.seq_len) if config.task.kind == 'multiple_choice' else (2, config.seq_len)
@@ -160,10 +165,12 @@ def test_task_recipes_say_what_the_paper_says():
     glue, squad, ner, swag, _, sick = (next(p for p in TASKS if p.stem == name) for name in (
         'glue', 'squad', 'ner', 'swag', 'classify', 'sick'
     ))  # fmt: skip
-    grid = cells_of(load(glue, 'rte,grid'))
-    assert {cell.learning_rate for cell in grid} == {5e-5, 4e-5, 3e-5, 2e-5}
-    assert {cell.batch_size for cell in grid} == {16, 32} and {cell.epochs for cell in grid} == {3.0} and len(grid) == 8
-    assert len(cells_of(load(glue, 'rte,grid,seeds=5'))) == 40 and not cells_of(load(glue, 'rte'))
+    grid, seeds, none = (
+        trials_of(finetuning_settings(load(glue, argument))) for argument in ('rte,grid', 'rte,grid,seeds=5', 'rte')
+    )
+    assert {trial.learning_rate for trial in grid} == {5e-5, 4e-5, 3e-5, 2e-5}
+    assert {trial.batch_size for trial in grid} == {16, 32} and {trial.epochs for trial in grid} == {3.0}
+    assert len(grid) == 8 and len(seeds) == 40 and not none
     rates = [(c.task.version, c.learning_rate, c.batch_size, c.epochs) for c in (load(squad, 'v1'), load(squad, 'v2'))]
     assert rates == [('1.1', 5e-5, 32, 3.0), ('2.0', 5e-5, 48, 2.0)]
     features = load(ner, 'features=concat_last_four')
@@ -175,4 +182,4 @@ def test_task_recipes_say_what_the_paper_says():
         with pytest.raises(UserError):
             load(path, argument)
     with pytest.raises(UserError, match='rtee'):
-        task_of(load(glue, 'rtee'))
+        finetuning_settings(load(glue, 'rtee')).build_task()

@@ -11,6 +11,7 @@ PACKAGE = pathlib.Path(__file__).parent.parent / 'bertjax'
 LEVELS = [
     {'main'},
     {'runs'},
+    {'experiment'},
     {'train', 'tasks'},
     {'losses', 'checkpoint', 'convert', 'recipe'},
     {'data'},
@@ -65,8 +66,10 @@ def test_text_corpus_metrics_and_data_do_not_need_jax():
     subprocess.run([sys.executable, '-c', program], check=True, cwd=PACKAGE.parent)
 
 
-def test_only_runs_see_the_config_dict():
+def test_the_config_becomes_settings_and_goes_no_further():
+    """Verbs hand it to experiment/*settings.py or saved.py; all else takes frozen records."""
     allowed = {'runs', 'recipe', 'config', 'main'}
+    settings = {'settings', 'pretraining_settings', 'finetuning_settings', 'saved'}
     for path in PACKAGE.rglob('*.py'):
-        if part(path) not in allowed:
-            assert 'ml_collections' not in path.read_text(encoding='utf-8'), path
+        reads = part(path) in allowed or (part(path) == 'experiment' and path.stem in settings)
+        assert reads or 'ml_collections' not in path.read_text(encoding='utf-8'), path

@@ -10,7 +10,7 @@ import numpy as np
 from bertjax.data import rows
 from bertjax.data.hashing import Stream, hash_bits, hash_int, permute
 from bertjax.data.masking import MaskOptions, mask_batch, replacement_ids
-from bertjax.data.pairs import CHUNK, PairOptions, Split, target_lengths
+from bertjax.data.pairs import CHUNK, PairOptions, Plan, Split, check_split, target_lengths
 from bertjax.data.plans import load_plans
 from bertjax.errors import UserError
 
@@ -111,9 +111,18 @@ class PretrainingExamples:
         self.seq_len, self.max_predictions = seq_len, max_predictions
         self.pairs, self.masking = pairs, masking
         self._allowed_ids = replacement_ids(vocabulary.vocab_size, vocabulary.special_ids)
-        self._plans = load_plans(split, pairs, seq_len, seed, cache_dir)
-        self._ends = np.cumsum([len(plan.chunks) for plan in self._plans])
+        check_split(split, pairs, seq_len)
+        self._cache_dir = cache_dir
         self._walk_seed, self._seed = seed, hash_int(seed, Stream.PHASE, phase)
+
+    @functools.cached_property
+    def _plans(self) -> list[Plan]:
+        """Walked when they are first asked for: a long run's later phases cost nothing at its start."""
+        return load_plans(self.split, self.pairs, self.seq_len, self._walk_seed, self._cache_dir)
+
+    @functools.cached_property
+    def _ends(self) -> np.ndarray:
+        return np.cumsum([len(plan.chunks) for plan in self._plans])
 
     @property
     def cycle_length(self) -> int:

@@ -47,3 +47,9 @@ def make_mesh(axes: dict[str, int], devices=None) -> Mesh:
 def row_shards(mesh: Mesh) -> int:
     """Into how many parts the rows of a batch are split."""
     return int(np.prod([mesh.shape[name] for name in BATCH_AXES]))
+
+
+def describe_mesh(mesh: Mesh) -> str:
+    """Devices and axes in words: `8 x TPU v5 lite, mesh data=8 x fsdp=1 x tensor=1`."""
+    axes = ' x '.join(f'{name}={size}' for name, size in mesh.shape.items())
+    return f'{mesh.size} x {mesh.devices.flat[0].device_kind}, mesh {axes}'

@@ -1,1 +1,1 @@
-"""What a person can do, a file each: `--config.run=NAME` calls `run(config, workdir)` of runs/NAME.py."""
+"""What a person can do, a verb a file: `config.run` names one."""

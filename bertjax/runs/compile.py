@@ -13,13 +13,14 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from bertjax.errors import UserError
+from bertjax.experiment.pretraining import build_pretraining_setup
+from bertjax.experiment.pretraining_settings import PretrainingPhase, pretraining_settings
+from bertjax.experiment.settings import check_row_count
 from bertjax.files import write_atomic
 from bertjax.model.config import train_flops_per_sequence
-from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.parallel.topology import HBM_BYTES, topology_devices
-from bertjax.runs import _settings as settings
-from bertjax.runs._settings import PhaseSettings
-from bertjax.runs._training import Training, build_training
+from bertjax.train.setup import Setup
 from bertjax.train.throughput import peak_flops
 
 COLLECTIVES = ('all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all', 'collective-permute')
@@ -33,25 +34,24 @@ def run(config: ConfigDict, workdir: str) -> None:
     Raises:
       UserError: an unknown topology, no libtpu, a mesh or a batch that does not fit the number of chips.
     """
-    if not config.topology:
+    settings = pretraining_settings(config)
+    topology = settings.topology
+    if not topology:
         raise UserError('config.topology', 'nothing', 'a TPU slice', 'for example --config.topology=v5e:4x4')
-    devices = topology_devices(config.topology)
-    model = settings.model_config(config, config.vocab.size)
-    mesh = make_mesh(config.mesh, devices)
-    settings.check_mesh(model, mesh)
-    training = build_training(config, model, mesh)
-    shards = training.mesh.shape['data'] * training.mesh.shape['fsdp']
+    devices = topology_devices(topology)
+    model = settings.model(settings.vocab['size'])
+    setup = build_pretraining_setup(settings, model, make_mesh(settings.mesh, devices))
     console = Console(highlight=False, soft_wrap=True)
     results = []
-    for phase in settings.phases(config, settings.total_steps(config, None)):
-        settings.check_rows(phase, shards)
-        result = _largest(training, phase, config.topology) if config.find_batch else None
-        result = result or compile_phase(training, phase, config.topology)
+    for phase in settings.phases(settings.total_steps(None)):
+        check_row_count(phase.batch_size, phase.accumulate, row_shards(setup.mesh))
+        result = _largest(setup, phase, topology) if settings.find_batch else None
+        result = result or compile_phase(setup, phase, topology)
         results.append(result)
         console.print(_line(result), markup=False)
     worst = max(results, key=lambda result: result['hbm_bytes_per_chip'] or 0)
     report = {
-        'topology': config.topology,
+        'topology': topology,
         'chips': len(devices),
         **worst,
         'fits': all(result['fits'] for result in results),
@@ -62,10 +62,9 @@ def run(config: ConfigDict, workdir: str) -> None:
     console.print(f'written to {path}', markup=False)
 
 
-def compile_phase(training: Training, phase: PhaseSettings, topology: str) -> dict[str, Any]:
+def compile_phase(setup: Setup, phase: PretrainingPhase, topology: str) -> dict[str, Any]:
     """Compiles the step of one phase; its memory a chip in bytes, its FLOPs, its collectives."""
-    state = training.state
-    chips = training.mesh.size
+    state, chips = setup.state, setup.mesh.size
     found: dict[str, Any] = {
         'phase': phase.number,
         'batch_size': phase.batch_size,
@@ -77,10 +76,10 @@ def compile_phase(training: Training, phase: PhaseSettings, topology: str) -> di
         'optimizer_bytes': _shard_bytes(state.opt_state),
         'temporary_bytes': None,
         # By formula: the compiler's own count takes the body of the scan over layers once.
-        'flops': train_flops_per_sequence(training.model.config, phase.seq_len, phase.max_predictions)
+        'flops': train_flops_per_sequence(setup.model.config, phase.seq_len, phase.max_predictions)
         * phase.batch_size
         / chips,
-        'peak_flops': peak_flops(training.mesh.devices.flat[0].device_kind),
+        'peak_flops': peak_flops(setup.mesh.devices.flat[0].device_kind),
         # The compiler's cycle counts leave out kernels and collectives: nothing is claimed about time yet.
         'estimated_step_s': None,
         'mfu_estimate': None,
@@ -88,7 +87,8 @@ def compile_phase(training: Training, phase: PhaseSettings, topology: str) -> di
         'collectives': {},
     }
     try:
-        compiled = training.lower(phase).compile()
+        (lowered,) = setup.lower(phase, phase.batches).values()
+        compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         if 'RESOURCE_EXHAUSTED' not in str(error):
             raise
@@ -116,11 +116,11 @@ def _wanted_bytes(message: str) -> int | None:
     return round(float(match[1]) * 2 ** {'K': 10, 'M': 20, 'G': 30, 'T': 40}[match[2]]) if match else None
 
 
-def _largest(training: Training, phase: PhaseSettings, topology: str) -> dict[str, Any] | None:
+def _largest(setup: Setup, phase: PretrainingPhase, topology: str) -> dict[str, Any] | None:
     """The result for the largest batch, a power of two times the phase's, that fits; None where its own does not."""
     best = None
     while True:
-        result = compile_phase(training, phase, topology)
+        result = compile_phase(setup, phase, topology)
         if not result['fits']:
             return best
         best = result

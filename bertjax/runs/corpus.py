@@ -4,8 +4,9 @@ import pathlib
 
 from ml_collections import ConfigDict
 
+from bertjax.experiment.pretraining_settings import pretraining_settings
+from bertjax.experiment.text import prepare_stores, prepare_tokenizer
 from bertjax.files import exclusive
-from bertjax.runs._text import prepare_stores, prepare_tokenizer
 
 
 def run(config: ConfigDict, workdir: str) -> None:
@@ -14,11 +15,11 @@ def run(config: ConfigDict, workdir: str) -> None:
     Raises:
       UserError: no text, broken text with strict, another tokenizer than the store's.
     """
-    folder = pathlib.Path(workdir)
+    settings, folder = pretraining_settings(config), pathlib.Path(workdir)
     folder.mkdir(parents=True, exist_ok=True)
     with exclusive(folder, 'works in this workdir'):
-        tokenizer = prepare_tokenizer(config, folder, print)
-        stores = prepare_stores(config, folder, tokenizer, print)
+        tokenizer = prepare_tokenizer(settings, folder)
+        stores = prepare_stores(settings, folder, tokenizer)
     for weighted in stores:
         train, heldout = weighted.store.split('train'), weighted.store.split('heldout')
         print(

@@ -9,11 +9,11 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from bertjax.errors import UserError
+from bertjax.experiment.finetuning_settings import FinetuningSettings, finetuning_settings
+from bertjax.experiment.results import RESULTS, exported_trial, results_table, write_predictions
+from bertjax.experiment.saved import config_of_run, load_task
+from bertjax.experiment.task_data import Split, TaskData
 from bertjax.files import exclusive, write_atomic
-from bertjax.runs._results import RESULTS, exported_cell, results_table, write_predictions
-from bertjax.runs._task import Split, TaskData
-from bertjax.runs._tuned import config_of_run, load_tuned
-from bertjax.runs._tuning import TaskEvaluator
 
 
 def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
@@ -31,19 +31,20 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
       UserError: no model, no such split, or one without labels.
     """
     folder = pathlib.Path(workdir)
-    config = config_of_run(config, folder, given)
+    settings = finetuning_settings(config_of_run(config, folder, given))
     folder.mkdir(parents=True, exist_ok=True)
     with exclusive(folder, 'trains in this workdir'):
-        names = config.split.split(',')
-        tuning, params, splits = load_tuned(config, folder, lambda data: {x: _labelled(data, x) for x in names})
-        task = tuning.data.task
+        names = settings.split.split(',')
+        tuned = load_task(settings, folder, lambda data: {name: _labelled(data, name) for name in names})
+        model, task = tuned.model, tuned.model.data.task
         path = folder / RESULTS
-        results = {'task': task.name, 'score': task.score, **_earlier(path, _model(config, folder))}
+        results = {'task': task.name, 'score': task.score, **_earlier(path, _which_model(settings, folder))}
         measured = {}
         console = Console(highlight=False, soft_wrap=True)
-        for name, split in sorted(splits.items(), key=lambda item: item[0] != 'dev'):  # what dev tunes goes for all
-            predictions = TaskEvaluator(tuning, split).predictions(params)
-            if name == 'dev' and not tuning.data.restored:
+        # What is tuned on dev goes for all.
+        for name, split in sorted(tuned.splits.items(), key=lambda item: item[0] != 'dev'):
+            predictions = model.predictions(tuned.params, split)
+            if name == 'dev' and not model.data.restored:
                 task.tune(split.records, predictions)
             measured[name] = task.metrics(split.records, predictions)
             write_predictions(folder / 'predictions', task, name, split, predictions)
@@ -54,11 +55,11 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
         console.print(f'{path}, {folder / "predictions"}', markup=False)
 
 
-def _model(config: ConfigDict, folder: pathlib.Path) -> dict[str, str]:
-    """What tells the models that one workdir can be asked for: of config.init, of a step, of a cell of a sweep."""
-    facts = {'init': config.init, 'select': config.select}
-    cell = exported_cell(folder)
-    return {**facts, 'cell': cell} if cell else facts
+def _which_model(settings: FinetuningSettings, folder: pathlib.Path) -> dict[str, str]:
+    """What tells the models that one workdir can be asked for: of config.init, of a step, of a trial of a sweep."""
+    facts = {'init': settings.init, 'select': settings.select}
+    trial = exported_trial(folder)
+    return {**facts, 'cell': trial} if trial else facts
 
 
 def _earlier(path: pathlib.Path, model: dict[str, str]) -> dict[str, Any]:

@@ -9,11 +9,11 @@ from ml_collections import ConfigDict
 
 from bertjax.corpus.streams import packed
 from bertjax.errors import UserError
+from bertjax.experiment.finetuning_settings import FinetuningSettings, finetuning_settings
+from bertjax.experiment.results import json_lines, write_predictions
+from bertjax.experiment.saved import config_of_run, load_task
+from bertjax.experiment.task_data import Split, TaskData
 from bertjax.files import exclusive
-from bertjax.runs._results import json_lines, write_predictions
-from bertjax.runs._task import Split, TaskData
-from bertjax.runs._tuned import config_of_run, load_tuned
-from bertjax.runs._tuning import TaskEvaluator
 from bertjax.tasks.texts import decoded, read_text
 
 
@@ -33,35 +33,34 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
       UserError: no model, no such file or split, or a malformed record.
     """
     folder = pathlib.Path(workdir)
-    config = config_of_run(config, folder, given)
+    settings = finetuning_settings(config_of_run(config, folder, given))
     folder.mkdir(parents=True, exist_ok=True)
     with exclusive(folder, 'trains in this workdir'):
-        if config.input:
-            _predict_input(config, folder)
+        if settings.input:
+            _predict_input(settings, folder)
         else:
-            _predict_splits(config, folder)
+            _predict_splits(settings, folder)
 
 
-def _predict_splits(config: ConfigDict, folder: pathlib.Path) -> None:
-    names = config.split.split(',')
-    tuning, params, splits = load_tuned(config, folder, lambda data: {name: data.split(name) for name in names})
-    for name, split in splits.items():
-        predictions = TaskEvaluator(tuning, split).predictions(params)
-        for path in write_predictions(folder / 'predictions', tuning.data.task, name, split, predictions):
+def _predict_splits(settings: FinetuningSettings, folder: pathlib.Path) -> None:
+    names = settings.split.split(',')
+    tuned = load_task(settings, folder, lambda data: {name: data.split(name) for name in names})
+    for name, split in tuned.splits.items():
+        predictions = tuned.model.predictions(tuned.params, split)
+        for path in write_predictions(folder / 'predictions', tuned.model.data.task, name, split, predictions):
             print(path)
 
 
-def _predict_input(config: ConfigDict, folder: pathlib.Path) -> None:
-    piped = config.input == '-'
+def _predict_input(settings: FinetuningSettings, folder: pathlib.Path) -> None:
+    piped = settings.input == '-'
     with contextlib.redirect_stdout(sys.stderr) if piped else contextlib.nullcontext():
-        tuning, params, splits = load_tuned(config, folder, lambda data: {'': _input(data, config.input)})
-        split = splits['']
-        predictions = TaskEvaluator(tuning, split).predictions(params)
-    task = tuning.data.task
+        tuned = load_task(settings, folder, lambda data: {'': _input(data, settings.input)})
+        split, task = tuned.splits[''], tuned.model.data.task
+        predictions = tuned.model.predictions(tuned.params, split)
     if piped:
         sys.stdout.write(json_lines(task.rows(split.records, predictions)))
         return
-    path = pathlib.Path(config.input)
+    path = pathlib.Path(settings.input)
     name = pathlib.Path(path.stem).stem if packed(path.name) else path.stem
     # In a folder of its own: a file may be called dev, too.
     for path in write_predictions(folder / 'predictions' / 'input', task, name, split, predictions):

@@ -4,7 +4,8 @@ import pathlib
 
 from ml_collections import ConfigDict
 
-from bertjax.runs._text import check_replaceable, train_vocabulary
+from bertjax.experiment.pretraining_settings import pretraining_settings
+from bertjax.experiment.text import check_replaceable, train_vocabulary
 
 
 def run(config: ConfigDict, workdir: str) -> None:
@@ -13,11 +14,10 @@ def run(config: ConfigDict, workdir: str) -> None:
     Raises:
       UserError: no text, a size that cannot be, or a workdir with checkpoints.
     """
-    folder = pathlib.Path(workdir)
+    settings, folder = pretraining_settings(config), pathlib.Path(workdir)
+    check_replaceable(folder)
     directory = folder / 'tokenizer'
-    check_replaceable(directory, folder)
-    print(f'training a {config.vocab.family} vocabulary of {config.vocab.size:,} pieces on {config.corpus}')
-    tokenizer = train_vocabulary(config, directory)
+    tokenizer = train_vocabulary(settings, directory)
     print(f'{tokenizer.vocab_size:,} pieces in {directory}, fingerprint {tokenizer.fingerprint[:16]}')
     print(f'last learned pieces: {" ".join(tokenizer.pieces[-12:])}')
     print(f'use it with --config.tokenizer={directory}')

@@ -5,23 +5,26 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh
 
 from bertjax.data.batch import padding_rows
 from bertjax.data.loader import Examples, global_arrays, local_rows
-from bertjax.metrics.rows import add_sums
+from bertjax.metrics.rows import add_sums, pretraining_values
+from bertjax.parallel.partition import batch_sharding, mesh_context
 
 
 class Evaluator:
     """Mean losses over the first `count` examples, whatever the batch size and the mesh.
 
     Args:
-      eval_step: (params, batch) -> {name: (sum, weight)}, jitted.
+      eval_step: (params, batch) -> {name: (sum, weight)}, jitted (train/step.py).
       examples: example n is a pure function of n.
       count: how many of them.
       batch_size: rows of a batch; the last one is filled up with rows of weight 0.
-      sharding: of the rows over the mesh.
+      mesh: that parameters and rows lie on.
     """
+
+    split = 'heldout'
 
     def __init__(
         self,
@@ -30,17 +33,18 @@ class Evaluator:
         *,
         count: int,
         batch_size: int,
-        sharding: NamedSharding,
+        mesh: Mesh,
     ):
         self._eval_step = eval_step
         self._examples = examples
         self.count = count
         self._batch_size = batch_size
-        self._sharding = sharding
+        self._mesh = mesh
 
     def batches(self) -> Iterator[dict[str, jax.Array]]:
         """The batches on the mesh, in order."""
-        mine = local_rows(self._sharding, self._batch_size)
+        sharding = batch_sharding(self._mesh)
+        mine = local_rows(sharding, self._batch_size)
         for first in range(0, self.count, self._batch_size):
             numbers = first + mine.astype(np.int64)
             rows = self._examples.batch(np.minimum(numbers, self.count - 1))
@@ -50,9 +54,18 @@ class Evaluator:
                 rows = {
                     name: np.where(beyond.reshape(-1, *[1] * (x.ndim - 1)), empty[name], x) for name, x in rows.items()
                 }
-            yield global_arrays(rows, self._sharding, self._batch_size)
+            yield global_arrays(rows, sharding, self._batch_size)
 
-    def run(self, params: Any) -> dict[str, tuple[float, float]]:
+    def sums(self, params: Any) -> dict[str, tuple[float, float]]:
         """{name: (sum, weight)} over all examples; read from the devices once, at the end."""
-        parts = [self._eval_step(params, batch) for batch in self.batches()]
+        with mesh_context(self._mesh):
+            parts = [self._eval_step(params, batch) for batch in self.batches()]
         return add_sums(jax.device_get(parts))
+
+    def run(self, params: Any) -> dict[str, float | None]:
+        """The values of a row, see `metrics.rows.pretraining_values`."""
+        return pretraining_values(self.sums(params))
+
+    def cost(self, values: Mapping[str, float | None]) -> float | None:
+        """The held-out loss."""
+        return values['loss']

@@ -1,9 +1,9 @@
-"""The book-keeping of a run: late reading of step metrics, rows, ledger."""
+"""The book-keeping of a training, of one run or of several together: late reading of step metrics, rows, ledgers."""
 
 import collections
-import dataclasses
 import pathlib
-from collections.abc import Callable, Mapping
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,77 +11,87 @@ import jax
 from bertjax.checkpoint import Position
 from bertjax.data.loader import NumberedBatch
 from bertjax.errors import NonFiniteError
-from bertjax.metrics.rows import Sums, add_sums, finite_or_none, pretraining_values
+from bertjax.metrics.rows import Sums, add_sums, finite_or_none
+from bertjax.train.members import member_of
 from bertjax.train.throughput import Stopwatch, memory
 from bertjax.writers.console import TrainingConsole
 from bertjax.writers.jsonl import JsonLines
 from bertjax.writers.tensorboard import TensorBoard
+from bertjax.writers.writer import Writers
 
 # A step's metrics are read when this many later steps have been handed to the devices, so that reading waits for none.
 READ_BEHIND = 2
 STOP_AFTER_SKIPPED = 3
 
 
-@dataclasses.dataclass(frozen=True)
-class Reporting:
-    """How what is measured becomes rows.
-
-    Attributes:
-      split: of the evaluated rows: 'heldout', 'dev'.
-      trained: sums of training batches -> values of a row.
-      evaluated: what the phase's evaluator gave -> values of a row.
-      cost: of an evaluated row's values; lower is better, and the best checkpoint goes by it.
-    """
-
-    split: str
-    trained: Callable[[Sums], dict[str, float | None]]
-    evaluated: Callable[[Any], dict[str, float | None]]
-    cost: Callable[[Mapping[str, float | None]], float | None]
-
-
-PRETRAINING = Reporting('heldout', pretraining_values, pretraining_values, lambda values: values['loss'])
-
-
 class Recorder:
-    """Writes metrics.jsonl, ledger.jsonl, TensorBoard and the console.
+    """Writes metrics.jsonl, ledger.jsonl and TensorBoard of each run, and shows their mean on the console.
 
     A training row holds the means since the row before it (of losses, weighted) and, of the norms, the learning rate
-    and the counters, the values of its own step.
+    and the counters, the values of its own step. A step that is not finite counts in no mean. Three in a row end a run
+    by itself; of runs trained together, that one has failed and the others go on.
+
+    Args:
+      folders: where the files of each run go.
+      console: of the training.
+      values: sums of training batches -> values of a row.
+      log_every: steps between training rows.
+      total: the last step.
+      together: whether the leaves of metrics have the runs along the first axis.
     """
 
     def __init__(
         self,
-        workdir: pathlib.Path,
+        folders: Sequence[pathlib.Path],
         console: TrainingConsole,
-        stopwatch: Stopwatch,
         *,
+        values: Callable[[Sums], dict[str, float | None]],
         log_every: int,
         total: int,
-        reporting: Reporting = PRETRAINING,
+        together: bool = False,
     ):
-        self.metrics = JsonLines(workdir / 'metrics.jsonl')
-        self.ledger = JsonLines(workdir / 'ledger.jsonl')
-        self._tensorboard = TensorBoard(workdir / 'tensorboard')
-        self._console = console
-        self._stopwatch = stopwatch
-        self._log_every = log_every
-        self._total = total
-        self._reporting = reporting
+        files = [[JsonLines(folder / 'metrics.jsonl'), TensorBoard(folder / 'tensorboard')] for folder in folders]
+        if not together:
+            files[0].append(console)
+        self._writers = [Writers(writers) for writers in files]
+        self._overview = Writers([console] if together else [])
+        self._ledgers = [JsonLines(folder / 'ledger.jsonl') for folder in folders]
+        self._console, self._stopwatch = console, Stopwatch()
+        self._values, self._log_every, self._total, self._together = values, log_every, total, together
         self._unread: collections.deque = collections.deque()
-        self._sums: dict[str, tuple[float, float]] = {}
-        self._tokens = 0.0
-        self._pending: tuple[Position, Mapping[str, float]] | None = None  # the last step, where no row has it yet
-        self.skipped_in_row = 0  # at the last step that was read
+        self._sums: list[dict[str, tuple[float, float]]] = [{} for _ in folders]
+        self._tokens = [0.0 for _ in folders]
+        # The scalars of each run's last step, where no row has them yet, and its position.
+        self._pending: tuple[Position, list[dict[str, float]]] | None = None
+        self._skipped_in_row = [0 for _ in folders]  # at the last step that was read
+        self.failed = [False for _ in folders]
+
+    @property
+    def suspect(self) -> bool:
+        """Whether the last step that was read was not finite for a run that has not failed."""
+        return any(
+            skipped and not failed for skipped, failed in zip(self._skipped_in_row, self.failed, strict=True)
+        )
 
     def forget_after(self, step: int) -> None:
-        """Cuts what an earlier process wrote beyond the checkpoint that the run continues from."""
-        self.metrics.forget_after(step)
-        self.ledger.forget_after(step)
+        """Discards what an earlier process wrote beyond the checkpoint that the training continues from; -1: all."""
+        for lines in (*self._writers, *self._ledgers):
+            lines.forget_after(step)
+
+    def begin_phase(self, flops_per_sequence: float) -> None:
+        """Begins to measure time; the argument is that of a training step, 0 where it is not known."""
+        self._stopwatch.flops_per_sequence = flops_per_sequence
+        self._stopwatch.restart()
+
+    def pause(self, seconds: float) -> None:
+        """Leaves out time that was not spent on training."""
+        self._stopwatch.pause(seconds)
 
     def step(self, position: Position, batch: NumberedBatch, metrics: Any, waited: float) -> None:
         """Notes one update: its example numbers at once, its metrics when they can be had without waiting."""
         used = {'first': batch.first, 'count': batch.count}
-        self.ledger.write({'step': position.step, 'phase': position.phase, **used})
+        for ledger in self._ledgers:
+            ledger.write({'step': position.step, 'phase': position.phase, **used})
         for leaf in jax.tree.leaves(metrics):
             leaf.copy_to_host_async()
         self._unread.append((position, metrics, batch.count, waited))
@@ -98,55 +108,71 @@ class Recorder:
         """Reads what is left and gives the steps since the last row a row of their own: no row spans two phases."""
         self.drain()
         if self._pending:
-            self._write_train_row(*self._pending)
+            self._write_train_rows(*self._pending)
 
     def _read(self) -> None:
         position, metrics, count, waited = self._unread.popleft()
         metrics = jax.device_get(metrics)
         self._stopwatch.count(count, waited)
-        scalars = {name: value.item() for name, value in metrics['scalars'].items()}
-        self.skipped_in_row = scalars['skipped_in_row']
-        if self.skipped_in_row >= STOP_AFTER_SKIPPED:
-            raise NonFiniteError(_non_finite_message(position, scalars))
-        if self.skipped_in_row:
-            self._console.say(f'step {position.step}: loss or gradient not finite, the update is skipped')
-        else:
-            self._sums = add_sums([self._sums, metrics['sums']])
-        self._tokens += scalars.pop('tokens')
-        scalars.pop('skipped_in_row')
+        each = [member_of(metrics, m) for m in range(len(self._sums))] if self._together else [metrics]
+        scalars = [self._note(m, position, metrics) for m, metrics in enumerate(each)]
         self._pending = (position, scalars)
         if position.step % self._log_every == 0 or position.step == self._total:
-            self._write_train_row(position, scalars)
+            self._write_train_rows(position, scalars)
 
-    def _write_train_row(self, position: Position, scalars: Mapping[str, float]) -> None:
+    def _note(self, m: int, position: Position, metrics: Mapping[str, Any]) -> dict[str, float]:
+        """Adds a step of run `m` to its sums; the scalars that its row would have."""
+        scalars = {name: value.item() for name, value in metrics['scalars'].items()}
+        self._tokens[m] += scalars.pop('tokens')
+        skipped = self._skipped_in_row[m] = scalars.pop('skipped_in_row')
+        if not skipped:
+            self._sums[m] = add_sums([self._sums[m], metrics['sums']])
+        elif not self.failed[m]:
+            if skipped >= STOP_AFTER_SKIPPED and not self._together:
+                raise NonFiniteError(_non_finite_message(position, scalars))
+            self.failed[m] = skipped >= STOP_AFTER_SKIPPED
+            which = f'run {m + 1}, ' if self._together else ''
+            then = 'it has failed' if self.failed[m] else 'the update is skipped'
+            self._console.log(f'{which}step {position.step}: loss or gradient not finite, {then}')
+        return scalars
+
+    def _write_train_rows(self, position: Position, scalars: Sequence[Mapping[str, float]]) -> None:
         rates = self._stopwatch.lap(self._tokens)
-        self._write('train', position, {**self._reporting.trained(self._sums), **scalars, **rates, **memory()})
-        self._sums, self._tokens, self._pending = {}, 0.0, None
+        used = memory()
+        self._write(
+            'train',
+            position,
+            [
+                {**self._values(sums), **own, **rate, **used}
+                for sums, own, rate in zip(self._sums, scalars, rates, strict=True)
+            ],
+        )
+        self._sums = [{} for _ in self._sums]
+        self._tokens = [0.0 for _ in self._tokens]
+        self._pending = None
 
-    def evaluation(self, position: Position, result: Any) -> float | None:
-        """Writes a row of what the evaluator gave; returns its cost."""
-        values = self._reporting.evaluated(result)
-        self._write(self._reporting.split, position, values)
-        return self._reporting.cost(values)
+    def evaluation(self, position: Position, split: str, values: Mapping[str, float | None]) -> None:
+        """Writes a row of what was measured on `split`, of a run by itself."""
+        self._write(split, position, [values])
 
-    def _write(self, split: str, position: Position, values: Mapping[str, Any]) -> None:
-        row = {'step': position.step, 'split': split, 'phase': position.phase, 'examples': position.next}
-        row = finite_or_none({**row, **values})
-        self.metrics.write(row)
-        self._tensorboard.write(row)
-        self._console.row(row)
+    def _write(self, split: str, position: Position, values: Sequence[Mapping[str, Any]]) -> None:
+        place = {'step': position.step, 'split': split, 'phase': position.phase, 'examples': position.next}
+        rows = [finite_or_none({**place, **one}) for one in values]
+        for writers, row in zip(self._writers, rows, strict=True):
+            writers.write(row)
+        losses = [row['loss'] for row in rows if row.get('loss') is not None]
+        self._overview.write({**rows[0], 'loss': statistics.fmean(losses) if losses else None})
 
     def close(self) -> None:
         """Closes the files."""
-        self.metrics.close()
-        self.ledger.close()
-        self._tensorboard.close()
+        for lines in (*self._writers, *self._ledgers):
+            lines.close()
 
 
 def _non_finite_message(position: Position, scalars: Mapping[str, float]) -> str:
     return (
         f'stopped: at step {position.step} the loss or the gradient was not finite for the '
-        f'{scalars["skipped_in_row"]}rd time in a row ({scalars["skipped"]} skipped steps in all). No parameter '
+        f'{STOP_AFTER_SKIPPED}rd time in a row ({scalars["skipped"]} skipped steps in all). No parameter '
         'was changed by them and the last checkpoint is intact. What to check: the learning rate '
         f'({scalars["learning_rate"]:.3g} now; try half of it, or a longer warm-up), config.optimizer.clip_norm '
         '(1.0 is usual), and the vocabulary of the checkpoint in config.init; then start the same command again.'

@@ -1,6 +1,7 @@
 """Speed: rates over an interval, model FLOPs utilisation where the device's peak is known, memory."""
 
 import time
+from collections.abc import Sequence
 
 import jax
 import psutil
@@ -26,13 +27,13 @@ def peak_flops(device_kind: str) -> float | None:
 
 
 class Stopwatch:
-    """Rates since the last `lap`: the time that evaluation and saving take is left out by `paused`."""
+    """Rates since the last `lap`: the time that evaluation and saving take is left out by `pause`."""
 
     def __init__(self):
         device = jax.devices()[0]
         peak = peak_flops(device.device_kind)
         self._peak = peak * jax.device_count() if peak else None
-        self.flops_per_sequence = 0.0  # that of the phase, 0 where it is not known; the loop sets it
+        self.flops_per_sequence = 0.0  # that of the phase, 0 where it is not known
         self.restart()
 
     def restart(self) -> None:
@@ -51,24 +52,28 @@ class Stopwatch:
         """Leaves out time that was not spent on training."""
         self._start += seconds
 
-    def lap(self, tokens: float) -> dict[str, float | None]:
-        """Rates since the last lap, for the `tokens` real tokens in it.
+    def lap(self, tokens: Sequence[float]) -> list[dict[str, float | None]]:
+        """Rates since the last lap of each run, for the `tokens` real tokens that each had in it.
 
         Returns:
-          sequences_per_s, tokens_per_s, seconds_per_step, mfu (None where the peak is not known), and data_wait, the
-          share of the time that the loop stood still for its data.
+          sequences_per_s, tokens_per_s, seconds_per_step, mfu (of all runs; None where the peak is not known), and
+          data_wait, the share of the time that the loop stood still for its data.
         """
         seconds = max(time.perf_counter() - self._start, 1e-9)
-        rate = self._sequences / seconds
-        values = {
-            'sequences_per_s': rate,
-            'tokens_per_s': tokens / seconds,
-            'seconds_per_step': seconds / max(self._steps, 1),
-            'mfu': rate * self.flops_per_sequence / self._peak if self._peak and self.flops_per_sequence else None,
-            'data_wait': min(self._waited / seconds, 1.0),
-        }
+        rate, per_step = self._sequences / seconds, seconds / max(self._steps, 1)
+        mfu = rate * self.flops_per_sequence / self._peak if self._peak and self.flops_per_sequence else None
+        waited = min(self._waited / seconds, 1.0)
         self.restart()
-        return values
+        return [
+            {
+                'sequences_per_s': rate,
+                'tokens_per_s': count / seconds,
+                'seconds_per_step': per_step,
+                'mfu': mfu,
+                'data_wait': waited,
+            }
+            for count in tokens
+        ]
 
 
 def memory() -> dict[str, int | None]:

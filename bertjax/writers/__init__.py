@@ -1,1 +1,1 @@
-"""Where measurements go: JSON lines, the console, TensorBoard."""
+"""Where rows of measurements go: JSON lines, the console, TensorBoard."""

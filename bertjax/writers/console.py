@@ -1,11 +1,11 @@
 """What a person sees while training: a progress bar on a terminal, a line now and then elsewhere."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from bertjax.writers.writer import Row
 
 _PLACE = ('step', 'split', 'phase', 'examples')  # of a row: where it stands
 _SHORT = {'mlm_accuracy': 'accuracy', 'nsp_accuracy': 'accuracy'}  # each follows its loss
@@ -29,7 +29,9 @@ class TrainingConsole:
         )
         self._task = self._progress.add_task('train', total=total_steps, completed=first_step, status='compiling …')
         self._total = total_steps
-        self._status = {'loss': '', 'speed': ''}
+
+    def __str__(self) -> str:
+        return 'the console'
 
     def __enter__(self) -> 'TrainingConsole':
         self._progress.start()
@@ -38,31 +40,33 @@ class TrainingConsole:
     def __exit__(self, *exception: object) -> None:
         self._progress.stop()
 
-    def say(self, text: str) -> None:
-        """A line that stays, above the bar."""
+    def log(self, text: str) -> None:
+        """Prints a line that stays, above the bar."""
         self._progress.console.print(text, markup=False)
 
     def step(self, step: int) -> None:
         """Moves the bar."""
         self._progress.update(self._task, completed=step)
 
-    def note(self, text: str) -> None:
-        """Beside the bar, until the next one."""
-        self._progress.update(self._task, status=text)
+    def forget_after(self, step: int) -> None:
+        """Nothing: what was shown was shown."""
 
-    def row(self, row: Mapping[str, Any]) -> None:
+    def close(self) -> None:
+        """Nothing: leaving the context stops the bar."""
+
+    def write(self, row: Row) -> None:
         """Shows a row of metrics.jsonl: training rows in the bar (a line without a terminal), others as a line."""
         if row['split'] == 'train':
             speed = f'{row["sequences_per_s"]:,.0f} seq/s'
             self._progress.update(self._task, status=f'loss {shown(row["loss"])}  {speed}')
             if not self.console.is_terminal:
                 left = (self._total - row['step']) * row['seconds_per_step']
-                self.say(f'step {row["step"]}/{self._total}  loss {shown(row["loss"])}  {speed}  left {left:,.0f} s')
+                self.log(f'step {row["step"]}/{self._total}  loss {shown(row["loss"])}  {speed}  left {left:,.0f} s')
             return
         hidden = ('loss', 'perplexity') if 'mlm_loss' in row else ()  # they follow from the rest
         values = {name: x for name, x in row.items() if name not in (*_PLACE, *hidden) and x is not None}
         parts = [f'{_SHORT.get(name, name).replace("_", " ")} {shown(x)}' for name, x in values.items()]
-        self.say(f'{row["split"]} at step {row["step"]}: ' + '  '.join(parts))
+        self.log(f'{row["split"]} at step {row["step"]}: ' + '  '.join(parts))
 
 
 def shown(value: float | None) -> str:

@@ -14,6 +14,9 @@ class JsonLines:
         self.path = pathlib.Path(path)
         self._file = None
 
+    def __str__(self) -> str:
+        return str(self.path)
+
     def write(self, row: Mapping[str, Any]) -> None:
         """Appends one line and hands it to the operating system: it survives a kill of this process."""
         if self._file is None:
@@ -23,7 +26,7 @@ class JsonLines:
         self._file.flush()
 
     def forget_after(self, step: int) -> int:
-        """Cuts the lines whose step is greater than `step`, and a half-written last one. Returns bytes cut.
+        """Cuts the lines whose step is greater than `step`, and a half-written last one. Returns the bytes cut.
 
         Reads backwards from the end, so that the cost is that of what is cut and not of what is kept; the cut itself
         is one truncation, which is whole or not at all.

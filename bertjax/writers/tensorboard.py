@@ -1,29 +1,53 @@
 """TensorBoard event files, written without TensorFlow."""
 
 import os
-from collections.abc import Mapping
-from typing import Any
+import pathlib
+import time
 
-from tensorboardX import SummaryWriter
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.summary import scalar
+
+from bertjax.writers.writer import Row
+
+_FLUSH_SECONDS = 30
 
 
 class TensorBoard:
-    """Scalars `SPLIT/NAME` of each row, opened at the first one."""
+    """Scalars `SPLIT/NAME` of each row; the file is opened at the first one.
+
+    Written in the caller's thread: tensorboardX's SummaryWriter hands rows to a thread of its own, and blocks for ever
+    once that thread has died of a full disk.
+    """
 
     def __init__(self, directory: str | os.PathLike):
-        self._directory = os.fspath(directory)
-        self._writer: SummaryWriter | None = None
+        self.directory = pathlib.Path(directory)
+        self._events: EventsWriter | None = None
+        self._flushed = 0.0
 
-    def write(self, row: Mapping[str, Any]) -> None:
-        """Writes the numbers of a row of metrics.jsonl at its step."""
-        if self._writer is None:
-            # purge_step: after a resume, TensorBoard hides what an earlier process wrote from this step on.
-            self._writer = SummaryWriter(self._directory, purge_step=row['step'], flush_secs=30)
+    def __str__(self) -> str:
+        return str(self.directory)
+
+    def forget_after(self, step: int) -> None:
+        """Nothing yet: the first row of a process hides what earlier ones wrote from its step on."""
+
+    def write(self, row: Row) -> None:
+        """Writes the numbers of a row at its step."""
+        if self._events is None:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._events = EventsWriter(str(self.directory / 'events'))
+            # TensorBoard purges what it has read of this step and later ones when it sees a session start.
+            start = SessionLog(status=SessionLog.START)
+            self._events.write_event(Event(wall_time=time.time(), step=row['step'], session_log=start))
         for name, value in row.items():
             if isinstance(value, (int, float)) and name not in ('step', 'phase'):
-                self._writer.add_scalar(f'{row["split"]}/{name}', value, row['step'])
+                summary = scalar(f'{row["split"]}/{name}', value)
+                self._events.write_event(Event(wall_time=time.time(), step=row['step'], summary=summary))
+        if time.monotonic() - self._flushed > _FLUSH_SECONDS:
+            self._events.flush()
+            self._flushed = time.monotonic()
 
     def close(self) -> None:
         """Flushes what is pending."""
-        if self._writer is not None:
-            self._writer.close()
+        if self._events is not None:
+            self._events.close()

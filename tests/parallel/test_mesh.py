@@ -6,10 +6,11 @@ from jax.sharding import AxisType, PartitionSpec
 from ml_collections import ConfigDict
 
 from bertjax.errors import UserError
+from bertjax.experiment.pretraining_settings import pretraining_settings
+from bertjax.experiment.settings import check_row_count
 from bertjax.parallel.mesh import make_mesh, mesh_shape
 from bertjax.parallel.partition import batch_sharding, replicated
 from bertjax.recipe import pretraining_config
-from bertjax.runs import _settings as settings
 
 
 @pytest.mark.parametrize(
@@ -62,11 +63,11 @@ def test_rows_lie_over_data_and_fsdp():
 )
 def test_a_batch_that_does_not_divide_is_refused_with_one_that_does(batch_size, accumulate, shards, try_instead):
     config = pretraining_config('tiny', batch_size=batch_size, accumulate=accumulate)
-    (phase,) = settings.phases(config, 100)
+    (phase,) = pretraining_settings(config).phases(100)
     with pytest.raises(UserError) as error:
-        settings.check_rows(phase, shards)
+        check_row_count(phase.batch_size, phase.accumulate, shards)
     assert error.value.where == 'config.batch_size'
     assert error.value.mend == f'try {try_instead}'
     config.batch_size = try_instead
-    (phase,) = settings.phases(config, 100)
-    settings.check_rows(phase, shards)
+    (phase,) = pretraining_settings(config).phases(100)
+    check_row_count(phase.batch_size, phase.accumulate, shards)

@@ -1,5 +1,6 @@
 """A run of two phases whose step only counts, and a clock that a test moves."""
 
+import dataclasses
 import json
 
 import jax
@@ -8,8 +9,10 @@ import numpy as np
 
 from bertjax.checkpoint import Position
 from bertjax.data.loader import NumberedBatch
-from bertjax.train import loop, throughput
+from bertjax.metrics.rows import pretraining_values
+from bertjax.train import loop
 from bertjax.train.record import Recorder
+from bertjax.train.setup import PhaseSettings
 from bertjax.train.state import TrainState
 from bertjax.writers.console import TrainingConsole
 
@@ -40,13 +43,40 @@ class Batches:
 class Heldout:
     """An evaluator whose loss is the parameter."""
 
+    split = 'heldout'
+
     def __init__(self, world):
         self.world = world
 
     def run(self, params):
         self.world.clock.now += EVALUATION_SECONDS
         self.world.events.append('evaluate')
-        return {'mlm_loss': (float(params['kernel']), 1.0)}
+        return pretraining_values({'mlm_loss': (float(params['kernel']), 1.0)})
+
+    def cost(self, values):
+        return values['loss']
+
+
+@dataclasses.dataclass
+class CountingPhase:
+    """A phase as the loop sees it, of the world's step."""
+
+    world: 'World'
+    settings: PhaseSettings
+    evaluator: Heldout | None
+    flops_per_sequence = 1.0
+
+    def begin(self, state):
+        self.world.events.append(f'begin {self.settings.number}')
+        return state
+
+    def compile(self):
+        return self.world.step
+
+    def load(self, first):
+        number, events = self.settings.number, self.world.events
+        events.append(f'load {number} from {first}')
+        return Batches(first, lambda: events.append(f'close {number}'))
 
 
 class World:
@@ -59,15 +89,8 @@ class World:
         self.options = {'eval_every': eval_every, 'checkpoint_every': checkpoint_every}
 
     def phase(self, number, first_step, last_step):
-        def begin(state):
-            self.events.append(f'begin {number}')
-            return state
-
-        def load(first):
-            self.events.append(f'load {number} from {first}')
-            return Batches(first, lambda: self.events.append(f'close {number}'))
-
-        return loop.Phase(number, first_step, last_step, begin, lambda: self.step, load, Heldout(self), 1.0)
+        numbers = PhaseSettings(number, first_step, last_step, ROWS, 1, 'constant', 0.0, 1.0)
+        return CountingPhase(self, numbers, Heldout(self))
 
     def step(self, state, arrays):
         """A loss of 2 x the number of the step; the parameter adds up the examples' numbers."""
@@ -88,19 +111,21 @@ class World:
         }  # fmt: skip
         return new, {'sums': {'mlm_loss': (loss, jnp.float32(5))}, 'scalars': scalars}
 
-    def save(self, state, position, loss):
+    def save(self, state, position, config, loss):
+        assert config is self.options
         self.clock.now += SAVE_SECONDS
         self.events.append(f'save {position.step}')
         self.saved[position.step] = (jax.tree.map(jnp.copy, state), position, loss)
+
+    def requested(self):
+        return self.stop_at is not None and self.done >= self.stop_at
 
     def run(self, position=None, state=None):
         position = position or Position()
         zero = jnp.int32(0)
         state = state or TrainState(zero, {'kernel': jnp.float32(0)}, {}, zero, zero)
-        stopwatch = throughput.Stopwatch()
-        recorder = Recorder(
-            self.folder, TrainingConsole(10, 0, silent=True), stopwatch, log_every=self.log_every, total=10
-        )
+        console = TrainingConsole(10, 0, silent=True)
+        recorder = Recorder([self.folder], console, values=pretraining_values, log_every=self.log_every, total=10)
         recorder.forget_after(position.step if position.step else -1)
         try:
             return loop.train(
@@ -108,10 +133,9 @@ class World:
                 position,
                 [self.phase(0, 0, 6), self.phase(1, 6, 10)],
                 recorder=recorder,
-                stopwatch=stopwatch,
-                save=self.save,
-                interrupted=lambda: self.stop_at is not None and self.done >= self.stop_at,
-                **self.options,
+                checkpoints=self,
+                config=self.options,
+                interrupt=self,
             )
         finally:
             recorder.close()

@@ -8,17 +8,15 @@ from train_fakes import RandomExamples
 
 from bertjax.losses import PRETRAINING
 from bertjax.parallel.mesh import make_mesh
-from bertjax.parallel.partition import batch_sharding, mesh_context
+from bertjax.parallel.partition import replicated
 from bertjax.train.evaluate import Evaluator
 from bertjax.train.step import make_eval_step
 
 COUNT = 37
 
 
-def sharding_of(data=1, fsdp=1, tensor=1):
-    return batch_sharding(
-        make_mesh({'data': data, 'fsdp': fsdp, 'tensor': tensor}, jax.devices()[: data * fsdp * tensor])
-    )
+def mesh_of(data=1, fsdp=1, tensor=1):
+    return make_mesh({'data': data, 'fsdp': fsdp, 'tensor': tensor}, jax.devices()[: data * fsdp * tensor])
 
 
 @jax.jit
@@ -56,13 +54,13 @@ def expected():
     ],
 )
 def test_every_example_once_and_no_padding_counts(expected, batch_size, mesh):
-    evaluator = Evaluator(counted, RandomExamples(), count=COUNT, batch_size=batch_size, sharding=sharding_of(**mesh))
-    assert evaluator.run(jnp.float32(2)) == expected
-    assert evaluator.run(jnp.float32(2)) == expected  # and again: nothing is used up
+    evaluator = Evaluator(counted, RandomExamples(), count=COUNT, batch_size=batch_size, mesh=mesh_of(**mesh))
+    assert evaluator.sums(jnp.float32(2)) == expected
+    assert evaluator.sums(jnp.float32(2)) == expected  # and again: nothing is used up
 
 
 def test_the_last_batch_is_filled_with_rows_that_weigh_nothing():
-    *_, last = Evaluator(counted, RandomExamples(), count=COUNT, batch_size=16, sharding=sharding_of(data=8)).batches()
+    *_, last = Evaluator(counted, RandomExamples(), count=COUNT, batch_size=16, mesh=mesh_of(data=8)).batches()
     real = RandomExamples().batch(np.arange(32, 37))
     for name, x in last.items():
         assert len(x) == 16
@@ -78,19 +76,18 @@ def test_examples_beyond_the_count_are_not_made():
             asked.extend(np.asarray(indices).tolist())
             return super().batch(indices)
 
-    Evaluator(counted, Noted(), count=COUNT, batch_size=16, sharding=sharding_of()).run(jnp.float32(1))
+    Evaluator(counted, Noted(), count=COUNT, batch_size=16, mesh=mesh_of()).sums(jnp.float32(1))
     assert set(asked) == set(range(COUNT))
 
 
 def test_the_real_model_on_other_batches_and_meshes(plain_run, fresh):
     results = []
     for batch_size, mesh in ((64, {}), (16, {'data': 8})):
-        sharding = sharding_of(**mesh)
-        step = jax.jit(make_eval_step(plain_run.training.model, PRETRAINING))
-        params = jax.device_put(fresh.params, jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec()))
-        with mesh_context(sharding.mesh):
-            evaluator = Evaluator(step, RandomExamples(), count=COUNT, batch_size=batch_size, sharding=sharding)
-            results.append(evaluator.run(params))
+        mesh = mesh_of(**mesh)
+        step = jax.jit(make_eval_step(plain_run.setup.model, PRETRAINING))
+        params = jax.device_put(fresh.params, replicated(mesh))
+        evaluator = Evaluator(step, RandomExamples(), count=COUNT, batch_size=batch_size, mesh=mesh)
+        results.append(evaluator.sums(params))
     one, eight = results
     assert set(one) == {'mlm_loss', 'mlm_accuracy', 'nsp_loss', 'nsp_accuracy'}
     for name, (value, weight) in one.items():
@@ -101,6 +98,6 @@ def test_the_real_model_on_other_batches_and_meshes(plain_run, fresh):
 
 def test_evaluation_has_no_dropout(dropout_run, fresh):
     """A step of a model with dropout needs a key; the evaluation of it gives the same numbers twice without one."""
-    step = jax.jit(make_eval_step(dropout_run.training.model, PRETRAINING))
-    evaluator = Evaluator(step, RandomExamples(), count=8, batch_size=8, sharding=sharding_of())
-    assert evaluator.run(fresh.params) == evaluator.run(fresh.params)
+    step = jax.jit(make_eval_step(dropout_run.setup.model, PRETRAINING))
+    evaluator = Evaluator(step, RandomExamples(), count=8, batch_size=8, mesh=mesh_of())
+    assert evaluator.sums(fresh.params) == evaluator.sums(fresh.params)

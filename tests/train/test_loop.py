@@ -192,7 +192,13 @@ def test_an_error_in_the_data_closes_the_loader(world, monkeypatch):
         def close(self):
             w.events.append('closed')
 
-    monkeypatch.setattr(w, 'phase', lambda *a: dataclasses.replace(make(*a), load=lambda first: Broken()))
+
+    def broken(*a):
+        phase = make(*a)
+        phase.load = lambda first: Broken()
+        return phase
+
+    monkeypatch.setattr(w, 'phase', broken)
     with pytest.raises(OSError, match='store vanished'):
         w.run()
     assert w.events[-1] == 'closed'

@@ -53,7 +53,7 @@ def grads(plain_run, learned):
     batch = plain_run.batch(3)
 
     def objective(params):
-        outputs = make_forward(plain_run.training.model, PRETRAINING)(params, batch)
+        outputs = make_forward(plain_run.setup.model, PRETRAINING)(params, batch)
         sums = pretraining_losses(outputs, batch)
         return sums['mlm_loss'][0] / sums['mlm_loss'][1] + sums['nsp_loss'][0] / sums['nsp_loss'][1]
 
@@ -254,8 +254,8 @@ def test_bfloat16_computes_and_float32_is_kept(dropout_run, fresh):
     assert {x.dtype for x in floating} == {np.dtype(np.float32)}
     assert {x.dtype for pair in rows[0]['sums'].values() for x in pair} == {np.dtype(np.float32)}
     assert rows[0]['scalars']['grad_norm'].dtype == np.float32
-    assert 'bf16' in run.compiled.as_text()
-    assert 'bf16' not in dropout_run.compiled.as_text()
+    assert 'bf16' in run.program.as_text()
+    assert 'bf16' not in dropout_run.program.as_text()
     # Weights are counts, and exact. The loss differs from float32's by rounding, and by other dropout in the parts.
     full = dropout_run.steps(dropout_run.place(fresh), 0, 1)[1][0]
     assert rows[0]['sums']['mlm_loss'][1] == full['sums']['mlm_loss'][1]
@@ -263,8 +263,8 @@ def test_bfloat16_computes_and_float32_is_kept(dropout_run, fresh):
 
 
 def test_resetting_the_optimizer_keeps_all_else(plain_run, learned):
-    """By runs._training, as a phase with reset_optimizer begins."""
-    state = host(plain_run.training.reset_optimizer(plain_run.place(learned)))
+    """As a phase with reset_optimizer begins."""
+    state = host(plain_run.setup.reset_optimizer(plain_run.place(learned)))
     assert_bits_equal(state.params, learned.params)
     assert int(state.step) == 3
     assert norm(learned.opt_state[1].mu) > 0

@@ -111,7 +111,7 @@ def test_each_device_holds_its_rows_of_the_batch(spread):
 
 def collectives(run, kind):
     """Names of the operations that such a collective serves."""
-    lines = [line for line in run.compiled.as_text().splitlines() if re.search(rf' {kind}(-start)?\(', line)]
+    lines = [line for line in run.program.as_text().splitlines() if re.search(rf' {kind}(-start)?\(', line)]
     return [found[1] if (found := re.search(r'op_name="([^"]*)"', line)) else '' for line in lines]
 
 

@@ -5,13 +5,13 @@ import numpy as np
 
 from bertjax.data.batch import pretraining_batch_spec
 from bertjax.data.loader import global_arrays
+from bertjax.experiment.pretraining import build_pretraining_setup
+from bertjax.experiment.pretraining_settings import pretraining_settings
 from bertjax.model.config import BertConfig
 from bertjax.parallel.mesh import make_mesh
-from bertjax.parallel.partition import batch_sharding, mesh_context
+from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.recipe import pretraining_config
-from bertjax.runs import _settings as settings
-from bertjax.runs._training import build_training
-from bertjax.train.state import create_state
+from bertjax.train.phase import CompiledStep
 
 S, P, B, VOCABULARY = 16, 4, 16, 200
 NO_DROPOUT = {'dropout': 0.0, 'attention_dropout': 0.0}
@@ -61,27 +61,30 @@ def tiny_config(model=None, optimizer=None, mesh=None, **changes):
 
 
 class Run:
-    """A training of a recipe on its mesh, as runs/pretrain.py puts it together."""
+    """A training of a recipe on its mesh, as experiment/pretraining.py puts it together."""
 
     def __init__(self, config):
         self.config = config
         sizes = dict(config.mesh)
         self.mesh = make_mesh(sizes, jax.devices()[: sizes['data'] * sizes['fsdp'] * sizes['tensor']])
         self.model = BertConfig(vocab_size=VOCABULARY, **config.model)
-        self.training = build_training(config, self.model, self.mesh)
-        self.phases = settings.phases(config, config.steps)
-        self.phase = self.phases[0]
+        settings = pretraining_settings(config)
+        self.setup = build_pretraining_setup(settings, self.model, self.mesh)
+        self.phase = settings.phases(config.steps)[0]
         self.sharding = batch_sharding(self.mesh)
-        self.compiled = self.training.lower(self.phase).compile()
+        self.program = self.setup.compile(self.phase, self.phase.batches)[self.phase.seq_len]
+        numbers = (np.float32(self.phase.learning_rate), np.uint32(settings.seeds.dropout))
+        rate, seed = jax.device_put(numbers, replicated(self.mesh))
+        self.compiled = CompiledStep({self.phase.seq_len: self.program}, rate, seed)
 
     def init(self, seed=0):
         """A fresh state, drawn on this mesh."""
         with mesh_context(self.mesh):
-            return create_state(self.training.init, self.training.state, jax.random.key(seed))
+            return self.setup.create(seed)
 
     def place(self, state):
         """A state of the same shapes, on this mesh."""
-        return jax.tree.map(lambda x, a: jax.device_put(x, a.sharding), state, self.training.state)
+        return jax.tree.map(lambda x, a: jax.device_put(x, a.sharding), state, self.setup.state)
 
     def put(self, rows):
         return global_arrays(rows, self.sharding, len(rows['nsp_labels']))

@@ -97,12 +97,12 @@ def test_rates_of_an_interval(clock):
         watch.count(sequences=32, waited=0.5)
     clock.now += 5.0  # an evaluation
     watch.pause(5.0)
-    assert watch.lap(tokens=1600.0) == {
+    assert watch.lap(tokens=[1600.0, 80.0])[0] == {
         'sequences_per_s': 16.0, 'tokens_per_s': 200.0, 'seconds_per_step': 2.0, 'data_wait': 0.25, 'mfu': None,
     }  # fmt: skip
     clock.now += 1.0
     watch.count(sequences=8, waited=3.0)
-    second = watch.lap(tokens=0.0)
+    (second,) = watch.lap(tokens=[0.0])
     assert second['sequences_per_s'] == 8.0  # nothing is left of the first interval
     assert second['data_wait'] == 1.0
 
@@ -113,7 +113,7 @@ def test_mfu_where_the_peak_is_known(clock, monkeypatch):
     watch.flops_per_sequence = 2e9
     clock.now += 1.0
     watch.count(sequences=1000, waited=0.0)
-    assert watch.lap(tokens=0.0)['mfu'] == pytest.approx(2e12 / 8e12)  # on 8 devices
+    assert watch.lap(tokens=[0.0])[0]['mfu'] == pytest.approx(2e12 / 8e12)  # on 8 devices
 
 
 def test_memory_of_this_process():
@@ -141,8 +141,8 @@ def test_rows_as_lines_where_there_is_no_terminal():
     console.console.file = out = io.StringIO()
     assert isinstance(console.console, Console)
     train = {'split': 'train', 'step': 40, 'loss': None, 'sequences_per_s': 1234.0, 'seconds_per_step': 0.5}
-    console.row(train)
-    console.row({'split': 'heldout', 'step': 40, **pretraining_values(SUMS)})
+    console.write(train)
+    console.write({'split': 'heldout', 'step': 40, **pretraining_values(SUMS)})
     first, second = out.getvalue().splitlines()
     assert first == 'step 40/100  loss -  1,234 seq/s  left 30 s'
     assert second == 'heldout at step 40: mlm loss 3.000  accuracy 0.400  nsp loss 0.250  accuracy 0.750'

@@ -1,4 +1,4 @@
-"""The cells of a sweep: every combination of config.sweep; and the table of their results over the seeds."""
+"""The trials of a sweep: every combination of config.sweep; and the table of their results over the seeds."""
 
 import dataclasses
 import itertools
@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from ml_collections import ConfigDict
 from rich import box
 from rich.table import Table
 
 from bertjax.errors import UserError
+from bertjax.experiment.finetuning_settings import FinetuningSettings
+from bertjax.experiment.settings import resolve_seeds
 from bertjax.writers.console import shown
 
-# config.sweep.KEY -> (the field of a cell, its type, config's own key).
+# config.sweep.KEY -> (the field of a trial, its type). A field is config's own key.
 AXES = {
     'train': ('train', str),
     'batch_size': ('batch_size', int),
@@ -25,7 +26,7 @@ AXES = {
 
 
 @dataclasses.dataclass(frozen=True, order=True)
-class Cell:
+class Trial:
     """One run of a sweep. Its `epochs` are 0 where config.steps decides."""
 
     train: str
@@ -42,48 +43,47 @@ class Cell:
 
     @property
     def shape(self) -> tuple:
-        """Cells that are equal in this can be trained by one compiled step."""
+        """Trials that are equal in this can be trained by one compiled step."""
         return self.train, self.batch_size, self.epochs
 
     @property
-    def settings(self) -> tuple:
+    def setting(self) -> tuple:
         """All but the seed: what a line of the table is about."""
         return *self.shape, self.learning_rate
 
+    def settings(self, base: FinetuningSettings) -> FinetuningSettings:
+        """The settings of the run: those of the sweep, with its own values."""
+        values = dataclasses.asdict(self)
+        recorded = {**base.recorded, **values}
+        seeds = resolve_seeds(values.pop('seed'), base.recorded['seeds'])
+        return dataclasses.replace(base, **values, seeds=seeds, recorded=recorded)
 
-def cells_of(config: ConfigDict) -> list[Cell]:
+
+def trials_of(settings: FinetuningSettings) -> list[Trial]:
     """All combinations of config.sweep; none where it is empty.
 
     Raises:
       UserError: a value of another type, or one twice; epochs where config.steps decides.
     """
-    counted = config.steps not in (0, '0')
-    if config.sweep.epochs and counted:
-        found, mend = f'{tuple(config.sweep.epochs)} beside config.steps={config.steps}', 'give one of the two'
+    sweep = settings.sweep
+    if sweep['epochs'] and settings.steps_decide:
+        found, mend = f'{tuple(sweep["epochs"])} beside config.steps={settings.steps}', 'give one of the two'
         raise UserError('config.sweep.epochs', found, 'config.steps=0, so that the epochs decide', mend)
     values: dict[str, list] = {}
     for key, (field, kind) in AXES.items():
-        given = config.sweep[key]
+        given, usual = sweep[key], settings.recorded[field]
         for value in given:
             if not isinstance(value, (int, float) if kind is float else kind) or isinstance(value, bool):
-                mend = f"for example --config.sweep.{key}='({config[field]!r},)'"
+                mend = f"for example --config.sweep.{key}='({usual!r},)'"
                 raise UserError(f'config.sweep.{key}', repr(value), f'values of type {kind.__name__}', mend)
         if len(set(given)) != len(given):
             raise UserError(f'config.sweep.{key}', str(tuple(given)), 'each value once', 'leave the second one out')
-        values[field] = [kind(value) for value in given] or [config[field]]
-    if not any(config.sweep[key] for key in AXES):
+        values[field] = [kind(value) for value in given] or [usual]
+    if not any(sweep[key] for key in AXES):
         return []
-    if counted:
+    if settings.steps_decide:
         values['epochs'] = [0.0]
-    return sorted(Cell(*combination) for combination in itertools.product(*values.values()))
-
-
-def config_of(config: ConfigDict, cell: Cell) -> ConfigDict:
-    """The config of a run by itself."""
-    own = config.copy_and_resolve_references()
-    own.train, own.batch_size, own.epochs = cell.train, cell.batch_size, cell.epochs
-    own.learning_rate, own.seed = cell.learning_rate, cell.seed
-    return own
+    return sorted(Trial(*combination) for combination in itertools.product(*values.values()))
 
 
 def score_of(results: Mapping[str, Any]) -> float:
@@ -92,13 +92,22 @@ def score_of(results: Mapping[str, Any]) -> float:
     return -np.inf if value is None else value
 
 
-def summarise(runs: Sequence[tuple[Cell, Mapping[str, Any]]], score: str) -> dict[str, Any]:
-    """Of each setting, over the seeds: median, mean, sd, best, how many collapsed. And the best run of all on dev."""
+def summarise(runs: Sequence[tuple[Trial, Mapping[str, Any]]], score: str) -> dict[str, Any]:
+    """What sweep.json says.
+
+    Args:
+      runs: the trials with their results.
+      score: the name of the figure that they are compared by.
+
+    Returns:
+      Of each setting over its seeds: median, mean, standard deviation, best, how many collapsed; and the best run of
+      all on dev.
+    """
     lines = []
-    for _, group in itertools.groupby(sorted(runs, key=lambda run: run[0]), key=lambda run: run[0].settings):
+    for _, group in itertools.groupby(sorted(runs, key=lambda run: run[0]), key=lambda run: run[0].setting):
         members = list(group)
-        cell, scores = members[0][0], [score_of(results) for _, results in members if np.isfinite(score_of(results))]
-        facts = {key: value for key, value in dataclasses.asdict(cell).items() if key != 'seed'}
+        trial, scores = members[0][0], [score_of(results) for _, results in members if np.isfinite(score_of(results))]
+        facts = {key: value for key, value in dataclasses.asdict(trial).items() if key != 'seed'}
         lines.append(
             {
                 **facts,

@@ -1,4 +1,4 @@
-"""The end of a run: the export, summary.json, and what a person wants to see on the screen."""
+"""The end of a pre-training: the export, summary.json, and what a person wants to see on the screen."""
 
 import json
 import pathlib
@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
 
@@ -28,6 +27,37 @@ _CONTEXT = 8  # tokens shown on either side of a filled mask
 _FILLED = 4
 
 
+def finish_pretraining(
+    folder: pathlib.Path,
+    config: Mapping[str, Any],
+    model: BertConfig,
+    tokenizer: Tokenizer,
+    params: Any,
+    heldout: Examples | None,
+) -> None:
+    """Exports, writes summary.json, prints the summary.
+
+    Args:
+      folder: the workdir.
+      config: the resolved config.
+      model, tokenizer, params: trained.
+      heldout: examples of which some masks are filled; None for none.
+    """
+    rows = heldout_rows(folder / 'metrics.jsonl')
+    if config['export']:
+        export_pretraining(folder, config, model, tokenizer, params, rows)
+    filled = list(_filled_masks(params, model, tokenizer, heldout)) if heldout is not None else []
+    summary = {
+        'steps': config['steps'],
+        'heldout_first': rows[0] if rows else None,
+        'heldout_last': rows[-1] if rows else None,
+        'filled_masks': filled,
+        'export': 'export/hf' if config['export'] else None,
+    }
+    write_atomic(folder / 'summary.json', json.dumps(summary, indent=2, ensure_ascii=False) + '\n')
+    _print(folder, rows, filled, exported=config['export'])
+
+
 def heldout_rows(metrics: pathlib.Path) -> list[dict[str, Any]]:
     """The held-out rows of a metrics.jsonl, in order."""
     if not metrics.exists():
@@ -36,22 +66,36 @@ def heldout_rows(metrics: pathlib.Path) -> list[dict[str, Any]]:
         return [row for row in map(json.loads, file) if row['split'] == 'heldout']
 
 
-def model_card_facts(plan: Mapping[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
+def export_pretraining(
+    folder: pathlib.Path,
+    config: Mapping[str, Any],
+    model: BertConfig,
+    tokenizer: Tokenizer,
+    params: Any,
+    rows: list[dict[str, Any]],
+) -> None:
+    """export/hf and export/orbax; `rows` are the held-out rows, of which the model card has the last."""
+    card = _model_card_facts(config, rows)
+    export_huggingface(params, model, tokenizer, folder / 'export' / 'hf', card=card)
+    export_orbax(params, model, folder / 'export' / 'orbax')
+
+
+def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Training facts for the model card; nothing that differs between two equal runs."""
-    optimizer = plan['optimizer']
+    optimizer = config['optimizer']
     facts = {
-        'steps': plan['steps'],
-        'batch size': plan['batch_size'],
-        'sequence length': plan['seq_len'],
-        'learning rate': plan['learning_rate'],
+        'steps': config['steps'],
+        'batch size': config['batch_size'],
+        'sequence length': config['seq_len'],
+        'learning rate': config['learning_rate'],
         'optimiser': f'{optimizer["name"]}, weight decay {optimizer["weight_decay"]}',
-        'pairs': plan['pairs']['mode'],
-        'masks': f'{plan["masking"]["rate"]:.0%} of positions, unit {plan["masking"]["unit"]}',
-        'seed': plan['seed'],
-        'store': plan['fingerprints']['store'],
-        'tokenizer': plan['fingerprints']['tokenizer'],
+        'pairs': config['pairs']['mode'],
+        'masks': f'{config["masking"]["rate"]:.0%} of positions, unit {config["masking"]["unit"]}',
+        'seed': config['seed'],
+        'store': config['fingerprints']['store'],
+        'tokenizer': config['fingerprints']['tokenizer'],
     }
-    for number, phase in enumerate(plan['phases']):
+    for number, phase in enumerate(config['phases']):
         facts[f'phase {number}'] = ', '.join(f'{key} {value}' for key, value in phase.items())
     card: dict[str, Any] = {'title': 'BERT trained with bertjax', **facts}
     if rows:
@@ -59,34 +103,8 @@ def model_card_facts(plan: Mapping[str, Any], rows: list[dict[str, Any]]) -> dic
     return card
 
 
-def finish(
-    config: ConfigDict,
-    folder: pathlib.Path,
-    plan: Mapping[str, Any],
-    params: Any,
-    model: BertConfig,
-    tokenizer: Tokenizer,
-    heldout: Examples | None,
-) -> None:
-    """Exports, writes summary.json, prints the summary."""
-    rows = heldout_rows(folder / 'metrics.jsonl')
-    if config.export:
-        export_huggingface(params, model, tokenizer, folder / 'export' / 'hf', card=model_card_facts(plan, rows))
-        export_orbax(params, model, folder / 'export' / 'orbax')
-    filled = list(_filled_masks(params, model, tokenizer, heldout)) if heldout is not None else []
-    summary = {
-        'steps': plan['steps'],
-        'heldout_first': rows[0] if rows else None,
-        'heldout_last': rows[-1] if rows else None,
-        'filled_masks': filled,
-        'export': 'export/hf' if config.export else None,
-    }
-    write_atomic(folder / 'summary.json', json.dumps(summary, indent=2, ensure_ascii=False) + '\n')
-    _print(folder, rows, filled, config)
-
-
 def _filled_masks(params: Any, model: BertConfig, tokenizer: Tokenizer, heldout: Examples) -> Iterator[dict[str, Any]]:
-    """What the model puts for a mask of some held-out examples, beside what stood there."""
+    """What the model predicts at a mask of some held-out examples, beside what stood there."""
     batch = heldout.batch(np.arange(_FILLED))
     logits = np.asarray(jax.jit(make_forward(BertForPreTraining(model), PRETRAINING))(params, batch)['mlm_logits'])
     for row in range(_FILLED):
@@ -109,7 +127,7 @@ def _filled_masks(params: Any, model: BertConfig, tokenizer: Tokenizer, heldout:
         }
 
 
-def _print(folder: pathlib.Path, rows: list[dict[str, Any]], filled: list[dict[str, Any]], config: ConfigDict) -> None:
+def _print(folder: pathlib.Path, rows: list[dict[str, Any]], filled: list[dict[str, Any]], *, exported: bool) -> None:
     console = Console(highlight=False, soft_wrap=True)
     if rows:
         table = Table(title='held-out text', title_justify='left')
@@ -122,20 +140,26 @@ def _print(folder: pathlib.Path, rows: list[dict[str, Any]], filled: list[dict[s
     for item in filled:
         text = f'{item["before"]} [{item["filled"]}] {item["after"]}'
         console.print(f'{text}   (p {item["probability"]:.2f}, was: {item["was"]})', markup=False)
-    console.print('\nwhere everything lies', style='bold')
-    for name, what in (
-        ('export/hf', 'for transformers: from_pretrained(...)' if config.export else ''),
-        ('export/orbax', 'the parameters for other JAX programs' if config.export else ''),
-        ('checkpoints', 'to continue: start the same command again, with more --config.steps'),
-        ('metrics.jsonl', 'every figure; also in tensorboard/ and summary.json'),
-        ('store', 'the text as token ids'),
-        ('tokenizer', 'the vocabulary'),
-    ):
-        if what and (folder / name).exists():
-            console.print(f'  {folder / name}  {what}', markup=False)
+    places = {
+        'export/hf': 'for transformers: from_pretrained(...)',
+        'export/orbax': 'the parameters for other JAX programs',
+        'checkpoints': 'to continue: start the same command again, with more --config.steps',
+        'metrics.jsonl': 'every figure; also in tensorboard/ and summary.json',
+        'store': 'the text as token ids',
+        'tokenizer': 'the vocabulary',
+    }
+    print_places(console, folder, places, exported=exported)
     recipe = next((argument for argument in sys.argv if argument.startswith('--config=')), '--config=FILE')
     command = f'python -m bertjax.main {recipe} --workdir={folder}'
     console.print('what to run next', style='bold')
     console.print(f'  {command} --config.run=plot      a picture of the learning curve', markup=False)
     own = "--workdir=out/mine --config.corpus='texts/*.txt'"
     console.print(f'  python -m bertjax.main {recipe} {own}      the same on your own text', markup=False)
+
+
+def print_places(console: Console, folder: pathlib.Path, places: Mapping[str, str], *, exported: bool) -> None:
+    """What is where in a workdir: {path within it: what it is}; those of an export only where there was one."""
+    console.print('\noutput files', style='bold')
+    for name, what in places.items():
+        if (folder / name).exists() and (exported or not name.startswith('export/')):
+            console.print(f'  {folder / name}  {what}', markup=False)

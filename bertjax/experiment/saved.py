@@ -1,5 +1,6 @@
-"""A model that was tuned to a task, as the verbs evaluate, predict and export find it in a workdir."""
+"""What a run left behind, finished or not: its config, its model with parameters, as other verbs find them."""
 
+import dataclasses
 import json
 import pathlib
 import re
@@ -9,19 +10,23 @@ from typing import Any
 from ml_collections import ConfigDict
 from ml_collections.config_flags import config_path
 
-from bertjax.checkpoint import Checkpoints
+from bertjax.checkpoint import Checkpoints, Saved
 from bertjax.config import flatten, plain
+from bertjax.convert.huggingface import check_exportable
 from bertjax.convert.huggingface_import import load_task_model, read_config
 from bertjax.errors import UserError
+from bertjax.experiment.finetuning import TaskModel
+from bertjax.experiment.finetuning_settings import FinetuningSettings
+from bertjax.experiment.pretraining import build_pretraining_setup
+from bertjax.experiment.pretraining_settings import PretrainingSettings
+from bertjax.experiment.task_data import LEARNED, Split, TaskData
+from bertjax.experiment.text import huggingface_directory
 from bertjax.model.config import BertConfig
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import mesh_context
-from bertjax.runs._task import LEARNED, Split, TaskData, check_numbers, padded_lengths
-from bertjax.runs._text import huggingface_directory
-from bertjax.runs._tuning import Tuning, build_tuning
 from bertjax.tasks.registry import default_option
-from bertjax.text.tokenizer import load_tokenizer
+from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.train.state import place_params
 
 # Of the command line's config, when the rest is the workdir's: what to do, on what, and how much at a time.
@@ -53,7 +58,7 @@ def config_of_run(config: ConfigDict, folder: pathlib.Path, given: Collection[st
     if not path.exists():
         return config
     saved = json.loads(path.read_text(encoding='utf-8'))
-    _check_kind(saved.get('task', {}), config, path)
+    _check_kind(saved.get('task', {}), config.task.kind, path)
     own = _from_json(saved)
     for key in [*ASKED, *(key for key in CHANGEABLE if key in given)]:
         config_path.set_value(key, own, config_path.get_value(key, config), accept_new_attributes=True)
@@ -71,10 +76,10 @@ def config_of_run(config: ConfigDict, folder: pathlib.Path, given: Collection[st
     return own
 
 
-def _check_kind(task: Mapping[str, Any], config: ConfigDict, path: pathlib.Path) -> None:
-    if task.get('kind') != config.task.kind:
+def _check_kind(task: Mapping[str, Any], kind: str, path: pathlib.Path) -> None:
+    if task.get('kind') != kind:
         expected = f'{task.get("kind")!r}, as in {path}'
-        raise UserError('config.task.kind', repr(config.task.kind), expected, 'give the recipe of this model')
+        raise UserError('config.task.kind', repr(kind), expected, 'give the recipe of this model')
 
 
 def _from_json(saved: Any) -> Any:
@@ -83,75 +88,120 @@ def _from_json(saved: Any) -> Any:
     return tuple(saved) if isinstance(saved, list) else saved
 
 
-def data_of_run(config: ConfigDict, folder: pathlib.Path) -> TaskData:
-    """The task as the workdir's run, or the directory of config.init, learned it.
+@dataclasses.dataclass(frozen=True)
+class SavedTask:
+    """A model that was tuned to a task, with its parameters on the mesh, and what it is to be tried on."""
+
+    model: TaskModel
+    params: Any
+    splits: Mapping[str, Split]
+
+
+def load_task(
+    settings: FinetuningSettings, folder: pathlib.Path, splits_of: Callable[[TaskData], dict[str, Split]]
+) -> SavedTask:
+    """The workdir's model, or that of config.init.
+
+    Args:
+      settings: of what `config_of_run` gave.
+      folder: the workdir.
+      splits_of: reads and tokenises, when the task knows its labels.
 
     Raises:
       UserError: neither has a model for this task.
     """
+    settings.check()
+    mesh = make_mesh(settings.mesh, claim_devices())
+    data = _task_data(settings, folder)
+    splits = splits_of(data)
+    model = TaskModel(data, mesh, list(splits.values()))
+    return SavedTask(model, _params(model, folder), splits)
+
+
+def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
+    """The task as the workdir's run, or the directory of config.init, learned it."""
     trained = (folder / 'checkpoints').is_dir() or (folder / 'export' / 'hf').is_dir()
     source = folder / 'export' / 'hf' if trained else None
     if not trained:
-        if not config.init:
+        if not settings.init:
             mend = 'fine-tune first, or name a fine-tuned model with --config.init'
             raise UserError('--workdir', f'no model in {folder}', 'the workdir of a fine-tuning', mend)
-        source = pathlib.Path(huggingface_directory(config.init))
+        source = pathlib.Path(huggingface_directory(settings.init))
     learned = next((f / LEARNED for f in (folder, source) if (f / LEARNED).is_file()), None)
     if learned is None and trained:
         raise UserError(str(folder), f'no {LEARNED}', 'a finished fine-tuning', 'let it finish: start it again')
     facts = json.loads(learned.read_text(encoding='utf-8')) if learned else None
     if facts:
-        _check_kind(facts['task'], config, learned)
-        choices = {key: config.model[key] for key in ('dtype', 'remat')}
+        _check_kind(facts['task'], settings.task['kind'], learned)
+        choices = {key: settings.model_choices[key] for key in ('dtype', 'remat')}
         encoder = BertConfig(**{**facts['encoder'], **choices})
     else:
-        encoder = read_config(source, **config.model)
-    tokenizer = load_tokenizer(str(folder / 'tokenizer') if trained else config.tokenizer or str(source))
-    data = TaskData(config, folder, tokenizer, encoder, str(source), facts and facts['learned'])
+        encoder = read_config(source, **settings.model_choices)
+    tokenizer = load_tokenizer(str(folder / 'tokenizer') if trained else settings.tokenizer or str(source))
+    data = TaskData(settings, folder, tokenizer, encoder, str(source), facts and facts['learned'])
     if not data.task.complete:  # somebody else's model: its labels are those of the training records
         data.task.learn(data.task.records('train'))
     return data
 
 
-def load_tuned(
-    config: ConfigDict, folder: pathlib.Path, splits_of: Callable[[TaskData], dict[str, Split]]
-) -> tuple[Tuning, Any, dict[str, Split]]:
-    """The workdir's model, or that of config.init, with its parameters, and what it is to be tried on.
-
-    Args:
-      config: what `config_of_run` gave.
-      folder: the workdir.
-      splits_of: reads and tokenises, when the task knows its labels.
-    """
-    check_numbers(config)
-    mesh = make_mesh(config.mesh, claim_devices())
-    data = data_of_run(config, folder)
-    splits = splits_of(data)
-    features = [split.features for split in splits.values()]
-    tuning = build_tuning(data, mesh, padded_lengths(data, features), features[0])
-    return tuning, _params(tuning, folder), splits
-
-
-def _params(tuning: Tuning, folder: pathlib.Path) -> Any:
+def _params(model: TaskModel, folder: pathlib.Path) -> Any:
     """The parameters of the newest checkpoint (the best with select='best'), else those of the export or config.init.
 
     Raises:
       UserError: a directory whose head is not this task's.
     """
+    settings, setup = model.settings, model.setup
     if (folder / 'checkpoints').is_dir():
-        checkpoints = Checkpoints(folder / 'checkpoints', keep=tuning.config.checkpoint_keep)
+        checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep)
         try:
             saved = checkpoints.latest()
             if saved is not None:
-                step = checkpoints.best() if tuning.config.select == 'best' else None
-                with mesh_context(tuning.mesh):
-                    return checkpoints.restore(saved.position.step if step is None else step, tuning.state).params
+                step = checkpoints.best() if settings.select == 'best' else None
+                with mesh_context(setup.mesh):
+                    return checkpoints.restore(saved.position.step if step is None else step, setup.state).params
         finally:
             checkpoints.close()
-    source, task = tuning.data.source, tuning.data.task
-    imported = load_task_model(source, tuning.model, id2label=task.huggingface()[1].get('id2label'))
+    source, task = model.data.source, model.data.task
+    imported = load_task_model(source, setup.model, id2label=task.huggingface()[1].get('id2label'))
     fresh = [path for path in imported.missing if path.split('/')[0] not in ('encoder', 'pooler')]
     if fresh:
         mend = 'fine-tune it first, or name a model that was tuned to this task'
         raise UserError(source, f'no {", ".join(fresh)}', f'a model tuned to {task.name}', mend)
-    return place_params(imported.params, tuning.state)
+    return place_params(imported.params, setup.state)
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedPretraining:
+    """The newest checkpoint of a pre-training, its parameters on the mesh."""
+
+    model: BertConfig
+    tokenizer: Tokenizer
+    params: Any
+    saved: Saved
+
+
+def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> SavedPretraining:
+    """The workdir's newest checkpoint; the recipe must be the one that it was trained with.
+
+    Raises:
+      UserError: no checkpoint, a recipe of another model, or one that cannot be exported.
+    """
+    tokenizer = load_tokenizer(str(folder / 'tokenizer'))
+    model = settings.model(tokenizer.vocab_size)
+    check_exportable(model)
+    checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep)
+    try:
+        saved = checkpoints.latest()
+        if saved is None:
+            raise UserError(str(folder / 'checkpoints'), 'no finished checkpoint', 'at least one', 'train first')
+        for name, value in saved.config['model'].items():
+            ours = getattr(model, name)
+            if ours != value and name not in ('dropout', 'attention_dropout', 'remat', 'dtype'):
+                mend = 'give the recipe of this workdir'
+                raise UserError(f'config.model.{name}', str(ours), f'{value}, as in the checkpoint', mend)
+        setup = build_pretraining_setup(settings, model, make_mesh(settings.mesh))
+        with mesh_context(setup.mesh):
+            state = checkpoints.restore(saved.position.step, setup.state)
+    finally:
+        checkpoints.close()
+    return SavedPretraining(model, tokenizer, state.params, saved)

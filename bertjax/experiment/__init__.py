@@ -1,0 +1,1 @@
+"""A config made ready to run, and what a run left behind."""

@@ -1,0 +1,233 @@
+"""A pre-training made ready: its text as examples, its model on the mesh, its phases."""
+
+import pathlib
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from bertjax.convert.huggingface import load_huggingface
+from bertjax.data.batch import pretraining_batch_spec
+from bertjax.data.mixture import MixedExamples
+from bertjax.data.pretraining import PretrainingExamples
+from bertjax.errors import UserError
+from bertjax.experiment.pretraining_settings import PretrainingPhase, PretrainingSettings
+from bertjax.experiment.settings import check_mesh, check_row_count, resolve_durations
+from bertjax.experiment.text import WeightedStore, huggingface_directory, prepare_stores, prepare_tokenizer
+from bertjax.losses import PRETRAINING
+from bertjax.metrics.rows import pretraining_values
+from bertjax.model.bert import BertForPreTraining
+from bertjax.model.config import BertConfig, parameter_count, train_flops_per_sequence
+from bertjax.optim.masks import describe_decay
+from bertjax.optim.optimizers import make_optimizer
+from bertjax.parallel.mesh import describe_mesh, row_shards
+from bertjax.text.tokenizer import Tokenizer
+from bertjax.train.evaluate import Evaluator
+from bertjax.train.members import Member
+from bertjax.train.phase import Phase
+from bertjax.train.setup import Setup, build_setup
+from bertjax.train.state import TrainState, replace_params
+from bertjax.train.step import make_eval_step
+
+# The seed of the held-out examples and their masks: the same in every run, whatever config.seed is.
+HELDOUT_SEED = 20181011
+
+Examples = PretrainingExamples | MixedExamples
+
+
+def build_pretraining_setup(settings: PretrainingSettings, model: BertConfig, mesh: Mesh) -> Setup:
+    """The setup of a pre-training; it needs no text.
+
+    Raises:
+      UserError: a mesh that does not divide the model.
+    """
+    check_mesh(model, mesh)
+    batch, optimizer = pretraining_batch_spec(1, *settings.first_shape), make_optimizer(**settings.optimizer)
+    return build_setup(BertForPreTraining(model), PRETRAINING, optimizer, mesh, batch, rng_impl=settings.rng_impl)
+
+
+class StoreExamples:
+    """The examples of a pre-training, by shape, split and phase; made once each.
+
+    Args:
+      settings: with the rules for pairs and masks.
+      stores: one, or those of a mixture.
+      tokenizer: theirs.
+      cache_dir: where pairing plans are kept.
+    """
+
+    def __init__(
+        self,
+        settings: PretrainingSettings,
+        stores: list[WeightedStore],
+        tokenizer: Tokenizer,
+        cache_dir: pathlib.Path,
+    ):
+        self._settings, self._stores, self._tokenizer, self._cache_dir = settings, stores, tokenizer, cache_dir
+        self._made: dict[tuple, Examples] = {}
+
+    @property
+    def has_heldout(self) -> bool:
+        """Whether every store has documents to evaluate on."""
+        return all(weighted.store.split('heldout').num_documents for weighted in self._stores)
+
+    def get(self, shape: tuple[int, int], split: str, phase: int) -> Examples:
+        """The examples of a phase.
+
+        Args:
+          shape: S and P.
+          split: 'train' or 'heldout'.
+          phase: its number.
+
+        Raises:
+          UserError: lengths or rules that cannot be met.
+        """
+        key = (shape, split, phase)
+        if key not in self._made:
+            seed = self._settings.seeds.data if split == 'train' else HELDOUT_SEED
+            seq_len, max_predictions = shape
+            parts = [
+                PretrainingExamples(
+                    weighted.store.split(split),
+                    self._tokenizer,
+                    seq_len=seq_len,
+                    max_predictions=max_predictions,
+                    pairs=self._settings.pairs,
+                    masking=self._settings.masking,
+                    seed=seed,
+                    phase=phase,
+                    cache_dir=self._cache_dir,
+                )
+                for weighted in self._stores
+            ]
+            weights = [weighted.weight for weighted in self._stores]
+            self._made[key] = parts[0] if len(parts) == 1 else MixedExamples(parts, weights, seed=seed, phase=phase)
+        return self._made[key]
+
+
+class Pretraining:
+    """A pre-training in its workdir, as `session.train_in` runs it.
+
+    Made, it has tokenizer and token stores, and everything that can be refused has been.
+
+    Attributes:
+      settings: of its config.
+      folders: the workdir.
+      tokenizer, model, setup: of the run.
+      config: the resolved config: what config.json and every checkpoint hold.
+    """
+
+    values = staticmethod(pretraining_values)
+
+    def __init__(self, settings: PretrainingSettings, folder: pathlib.Path, mesh: Mesh):
+        self.settings, self.folders = settings, [folder]
+        self.tokenizer = prepare_tokenizer(settings, folder)
+        self._stores = prepare_stores(settings, folder, self.tokenizer)
+        self.model = settings.model(self.tokenizer.vocab_size)
+        self.setup = build_pretraining_setup(settings, self.model, mesh)
+        self._examples = StoreExamples(settings, self._stores, self.tokenizer, folder / 'store' / 'plans')
+        first = self._examples.get(settings.first_shape, 'train', 0)
+        total = settings.total_steps(first.cycle_length // settings.pairs.plans)
+        self._phases = settings.phases(total)
+        for phase in self._phases:
+            check_row_count(phase.batch_size, phase.accumulate, row_shards(mesh))
+        self.config = self._resolved(total)
+
+    def _resolved(self, total: int) -> dict[str, Any]:
+        recorded = self.settings.recorded
+        fingerprints = {
+            'tokenizer': self.tokenizer.fingerprint,
+            'store': '+'.join(weighted.store.fingerprint for weighted in self._stores),
+        }
+        resolved = {**recorded, 'steps': total, **resolve_durations(self.settings, total)}
+        resolved['model'] = {**recorded['model'], 'vocab_size': self.tokenizer.vocab_size}
+        return {**resolved, 'fingerprints': fingerprints}
+
+    @property
+    def template(self) -> TrainState:
+        """The abstract state."""
+        return self.setup.state
+
+    @property
+    def heldout(self) -> Examples | None:
+        """The held-out examples of the first phase; None where no document is held out."""
+        return self._examples.get(self.settings.first_shape, 'heldout', 0) if self._examples.has_heldout else None
+
+    def fresh(self) -> TrainState:
+        """The state of step 0: drawn, or the weights of config.init.
+
+        Raises:
+          UserError: a checkpoint of another size.
+        """
+        seed = self.settings.seeds.init
+        state = self.setup.create(seed)
+        if not self.settings.init:
+            return state
+        directory = huggingface_directory(self.settings.init)
+        imported = load_huggingface(directory, scan_layers=self.model.scan_layers, seed=seed)
+        for name in ('vocab_size', 'num_layers', 'width', 'num_heads', 'mlp_dim', 'max_positions', 'num_segments'):
+            theirs, ours = getattr(imported.config, name), getattr(self.model, name)
+            if theirs != ours:
+                mend = f'set --config.model.{name}={theirs}' if name != 'vocab_size' else 'leave config.tokenizer empty'
+                raise UserError(f'config.model.{name}', str(ours), f'{theirs}, as in {directory}', mend)
+        drawn = f'; freshly drawn: {", ".join(imported.missing)}' if imported.missing else ''
+        print(f'starting from {directory}{drawn}')
+        return replace_params(state, imported.params, self.setup.state)
+
+    def phases(self) -> list[Phase]:
+        """What the loop works through."""
+        return [self._phase(phase) for phase in self._phases]
+
+    def _phase(self, phase: PretrainingPhase) -> Phase:
+        shape = (phase.seq_len, phase.max_predictions)
+        train = self._examples.get(shape, 'train', phase.number)
+        evaluator = None
+        if self._examples.has_heldout:
+            heldout = self._examples.get(shape, 'heldout', phase.number)
+            evaluator = Evaluator(
+                jax.jit(make_eval_step(self.setup.model, self.setup.objective)),
+                heldout,
+                count=min(self.settings.eval_examples, heldout.cycle_length),
+                batch_size=phase.batch_size // phase.accumulate,
+                mesh=self.setup.mesh,
+            )
+        return Phase(
+            phase,
+            self.setup,
+            [Member(train, phase.learning_rate, self.settings.seeds.dropout)],
+            phase.batches,
+            evaluator=evaluator,
+            flops_per_sequence=train_flops_per_sequence(self.model, *shape),
+        )
+
+    def describe(self) -> str:
+        """What a person wants to know before it starts."""
+        model, tokenizer = self.model, self.tokenizer
+        tokens = sum(weighted.store.split('train').num_tokens for weighted in self._stores)
+        heldout = sum(weighted.store.split('heldout').num_documents for weighted in self._stores)
+        lines = [
+            f'{model.num_layers} layers, width {model.width}, {model.num_heads} heads: '
+            f'{parameter_count(model):,} parameters',
+            f'{tokenizer.family} vocabulary of {tokenizer.vocab_size:,}; {tokens:,} training tokens; '
+            + (f'{heldout:,} documents held out' if heldout else 'NO document held out: nothing will be evaluated'),
+            describe_mesh(self.setup.mesh),
+        ]
+        for phase in self._phases:
+            lines.append(
+                f'phase {phase.number}: {phase.last_step - phase.first_step:,} steps '
+                f'of {phase.batch_size} x {phase.seq_len}, '
+                f'learning rate {phase.learning_rate:g} {phase.schedule}, warm-up {phase.warmup_fraction:.1%}'
+            )
+        lines.append(describe_decay(self.setup.state.params))
+        report = self._examples.get(self.settings.first_shape, 'train', 0).report
+        return '\n'.join([*lines, *map(_describe_pairs, report.get('components', [report]))])
+
+
+def _describe_pairs(part: dict[str, Any]) -> str:
+    text = f'examples ({part["mode"]}): {part["examples_per_plan"]:,.0f} a pass, {part["plans"]} passes that differ; '
+    if part['is_next'] is not None:
+        text += f'{part["is_next"]:.1%} IsNext, '
+        text += f'{part["is_next_of_two"]:.1%} where a chunk has two sentences or more '
+        text += f'({part["one_sentence"]:.1%} have one); '
+    text += f'{part["real_positions"]:.1%} of positions real, {part["mean_a"]:.1f} tokens of A'
+    return text + (f' and {part["mean_b"]:.1f} of B' if part['mean_b'] is not None else '')

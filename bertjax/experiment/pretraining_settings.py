@@ -1,0 +1,217 @@
+"""config of a pre-training -> PretrainingSettings: text, model, pairs, masks, phases."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from bertjax.config import duration, flatten
+from bertjax.convert.huggingface_config import check_exportable
+from bertjax.corpus.options import CorpusOptions
+from bertjax.data.batch import BatchSpec, pretraining_batch_spec
+from bertjax.data.masking import MaskOptions
+from bertjax.data.pairs import PairOptions
+from bertjax.errors import UserError
+from bertjax.experiment.settings import (
+    RunSettings,
+    check_accumulate,
+    check_schedule,
+    resolve_durations,
+    shared_settings,
+)
+from bertjax.model.config import BertConfig
+from bertjax.recipe import INHERITED
+from bertjax.recipe import phase as phase_entry
+from bertjax.train.setup import PhaseSettings
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainingPhase(PhaseSettings):
+    """A phase of pre-training with every value resolved."""
+
+    seq_len: int
+    max_predictions: int
+    learning_rate: float
+
+    @property
+    def batches(self) -> dict[int, BatchSpec]:
+        """{S: shapes and dtypes of its batches}."""
+        return {self.seq_len: pretraining_batch_spec(self.batch_size, self.seq_len, self.max_predictions)}
+
+
+@dataclasses.dataclass(frozen=True)
+class _GivenPhase:
+    """An entry of config.phases: the values that it has or inherits, and its length as it was given."""
+
+    steps: int | str
+    reset_optimizer: bool
+    values: Mapping[str, Any]  # by the keys of INHERITED
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainingSettings(RunSettings):
+    """The keys of `recipe.pretraining_config`; where no more is said, the attribute is the key.
+
+    Attributes:
+      vocab: config.vocab.
+      model_fields: config.model, of which `model` makes a BertConfig.
+      pairs: config.pairs and config.pair_plans.
+      given_phases: config.phases, or one that is the run; `phases` resolves them.
+    """
+
+    corpus: str | Sequence[str]
+    corpus_options: CorpusOptions
+    vocab: Mapping[str, Any]
+    model_fields: Mapping[str, Any]
+    pairs: PairOptions
+    masking: MaskOptions
+    steps: int | str
+    epochs: float
+    given_phases: Sequence[_GivenPhase]
+    eval_examples: int
+    topology: str
+    find_batch: bool
+
+    @property
+    def first_shape(self) -> tuple[int, int]:
+        """S and P of the first phase."""
+        first = self.given_phases[0].values
+        return first['seq_len'], first['max_predictions']
+
+    @property
+    def vocabulary_key(self) -> str:
+        """Text that is equal where equal vocabularies are trained."""
+        facts = {'corpus': self.corpus, **flatten({'vocab': dict(self.vocab)})}
+        return ''.join(f'{key} = {value}\n' for key, value in sorted(facts.items()))
+
+    def model(self, vocab_size: int) -> BertConfig:
+        """The model with a vocabulary of `vocab_size` pieces.
+
+        Raises:
+          UserError: sizes that cannot be, a phase longer than the model's positions.
+        """
+        model = BertConfig(vocab_size=vocab_size, nsp=self.pairs.mode in ('nsp', 'sop'), **self.model_fields)
+        named = len(self.recorded['phases']) > 0
+        for i, phase in enumerate(self.given_phases):
+            length = phase.values['seq_len']
+            if length > model.max_positions:
+                raise UserError(
+                    f'config.phases[{i}].seq_len' if named else 'config.seq_len',
+                    str(length),
+                    f'at most config.model.max_positions = {model.max_positions}',
+                    f'lower it, or set --config.model.max_positions={length}',
+                )
+        return model
+
+    def total_steps(self, examples_per_epoch: float | None) -> int:
+        """Length of the run; `examples_per_epoch` is None where no corpus is at hand (run=compile)."""
+        batch_size = self.given_phases[0].values['batch_size']
+        per_epoch = examples_per_epoch / max(batch_size, 1) if examples_per_epoch else None
+        if self.epochs > 0:
+            if per_epoch is None:
+                raise UserError('config.epochs', str(self.epochs), 'config.steps where no corpus is read', 'set steps')
+            steps = duration(f'{self.epochs} epochs', 'epochs', steps_per_epoch=per_epoch)
+        else:
+            steps = duration(self.steps, 'steps', steps_per_epoch=per_epoch)
+        if steps < 1:
+            raise UserError('config.steps', str(self.steps), 'at least 1 step', 'for example --config.steps=1000')
+        return steps
+
+    def phases(self, total: int) -> list[PretrainingPhase]:
+        """The phases of a run of `total` steps.
+
+        Raises:
+          UserError: phases that do not add up to it, or a value in one that cannot be.
+        """
+        given = self.given_phases
+        lengths = [duration(phase.steps, f'phases[{i}].steps', total=total) for i, phase in enumerate(given)]
+        if all(str(phase.steps).endswith('%') for phase in given):
+            shares = sum(float(str(phase.steps)[:-1]) for phase in given)
+            if abs(shares - 100) > 0.01:
+                found, mend = f'{shares:g}% of the steps', 'correct their steps'
+                raise UserError('config.phases', found, '100% over all phases', mend)
+            lengths[-1] = total - sum(lengths[:-1])  # what rounding left
+        if sum(lengths) != total:
+            raise UserError(
+                'config.phases',
+                f'{" + ".join(map(str, lengths))} = {sum(lengths)} steps',
+                f'config.steps = {total}',
+                'give the phases in percent, or make the two agree',
+            )
+        resolved, first = [], 0
+        for number, (phase, length) in enumerate(zip(given, lengths, strict=True)):
+            resolved.append(
+                PretrainingPhase(
+                    number=number,
+                    first_step=first,
+                    last_step=first + length,
+                    power=self.power,
+                    reset_optimizer=phase.reset_optimizer,
+                    **phase.values,
+                )
+            )
+            first += length
+        for phase in resolved:
+            _check_phase(phase)
+        return resolved
+
+    def check(self) -> None:
+        """Refuses everything that can be wrong in a pre-training without a look at the text.
+
+        Raises:
+          UserError: with the key.
+        """
+        model = self.model(max(self.vocab['size'], 1))
+        if self.export:
+            check_exportable(model)
+        if self.epochs <= 0 and 'epoch' not in str(self.steps):
+            total = self.total_steps(None)
+            for phase in self.phases(total):
+                check_schedule(phase.schedule, phase.warmup_fraction)
+            resolve_durations(self, total)
+
+
+def pretraining_settings(config: ConfigDict) -> PretrainingSettings:
+    """The settings of a config.
+
+    Raises:
+      UserError: a value that cannot be, with its key. What only a training would mind, `check` refuses.
+    """
+    names = ('corpus', 'steps', 'epochs', 'eval_examples', 'topology', 'find_batch')
+    return PretrainingSettings(
+        **shared_settings(config),
+        **{name: config[name] for name in names},
+        corpus_options=CorpusOptions(**config.corpus_options),
+        vocab=dict(config.vocab),
+        model_fields=dict(config.model),
+        pairs=PairOptions(plans=config.pair_plans, **config.pairs),
+        masking=MaskOptions(**config.masking),
+        given_phases=_given_phases(config),
+    )
+
+
+def _given_phases(config: ConfigDict) -> tuple[_GivenPhase, ...]:
+    known = {*INHERITED, 'steps', 'reset_optimizer'}
+    for i, phase in enumerate(config.phases):
+        for key in phase:
+            if key not in known:
+                raise UserError(f'config.phases[{i}].{key}', 'an unknown key', ', '.join(sorted(known)), 'correct it')
+    own = {**{key: config[key] for key in INHERITED}, 'schedule': config.schedule.name}
+    return tuple(
+        _GivenPhase(
+            phase.steps,
+            phase.reset_optimizer,
+            {key: own[key] if phase[key] == unset else phase[key] for key, unset in INHERITED.items()},
+        )
+        for phase in (config.phases or (phase_entry(steps='100%'),))
+    )
+
+
+def _check_phase(phase: PretrainingPhase) -> None:
+    for key, least in (('batch_size', 1), ('accumulate', 1), ('seq_len', 8), ('max_predictions', 1)):
+        if getattr(phase, key) < least:
+            raise UserError(f'config.{key}', str(getattr(phase, key)), f'at least {least}', f'raise config.{key}')
+    check_accumulate(phase.batch_size, phase.accumulate)
+    if not phase.learning_rate > 0:
+        raise UserError('config.learning_rate', str(phase.learning_rate), 'a number above 0', 'for example 1e-4')

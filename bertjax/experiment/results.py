@@ -1,0 +1,158 @@
+"""The end of a run over a task: figures, predictions, the export, and what a person wants to see."""
+
+import json
+import pathlib
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bertjax.convert.huggingface import export_huggingface
+from bertjax.convert.orbax import export_orbax, head_facts
+from bertjax.experiment.finetuning import TaskModel
+from bertjax.experiment.summary import print_places
+from bertjax.experiment.task_data import LEARNED, Split, TaskData
+from bertjax.files import write_atomic
+from bertjax.tasks.task import Outputs, Task
+from bertjax.writers.console import shown
+
+RESULTS = 'results.json'
+EXPORTED = 'export/cell.txt'  # of a sweep: the trial whose model is in export/
+# What tells one run over a task from another.
+_FACTS = ('init', 'seed', 'train', 'epochs', 'steps', 'batch_size', 'seq_len', 'learning_rate', 'layer_decay', 'select')
+
+
+def finish_task(folder: pathlib.Path, config: Mapping[str, Any], model: TaskModel, params: Any) -> None:
+    """Evaluates every labelled split, writes results.json, the predictions, the export; prints.
+
+    Args:
+      folder: the workdir.
+      config: the resolved config.
+      model: tuned.
+      params: on its mesh.
+    """
+    data, task = model.data, model.data.task
+    console = Console(highlight=False, soft_wrap=True)
+    results: dict[str, Any] = {'task': task.name, 'score': task.score, **run_facts(config), 'collapsed': None}
+    outputs = {name: model.predictor().outputs(params, data.split(name).features) for name in data.evaluated}
+    found, predictions = judge(data, outputs, folder / 'predictions')
+    results |= found
+    for name, predicted in predictions.items():
+        report = task.report(data.split(name).records, predicted)
+        if report:
+            console.print(f'\n{task.name}, {name}', style='bold')
+            console.print(report, markup=False)
+    write_atomic(folder / LEARNED, data.learned())
+    write_atomic(folder / RESULTS, json.dumps(results, indent=2) + '\n')
+    if model.settings.export:
+        export_task(folder, config, model, params, results)
+    if results['splits']:
+        console.print(results_table(results))
+    if results['collapsed']:
+        advice = 'another --config.seed, a lower learning rate or more steps usually help'
+        console.print(f'the run learned nothing: it gives every record of dev the same answer; {advice}', markup=False)
+    places = {
+        'results.json': 'the figures above',
+        'predictions': "a line a record, and the benchmark's own files",
+        'export/hf': 'for transformers: from_pretrained(...)',
+        'metrics.jsonl': 'every step; also in tensorboard/',
+    }
+    print_places(console, folder, places, exported=model.settings.export)
+
+
+def judge(
+    data: TaskData, outputs: Mapping[str, Outputs], folder: pathlib.Path
+) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """Figures and predictions of a run's labelled splits; what is searched for on dev is set.
+
+    Args:
+      data: the task's.
+      outputs: of the model, by split.
+      folder: where the predictions are written.
+
+    Returns:
+      {'splits': {split: figures}} and, where there is a dev split, whether the run has 'collapsed'; the predictions.
+    """
+    task, found, figures, predictions = data.task, {}, {}, {}
+    for name, rows in outputs.items():
+        split = data.split(name)
+        predictions[name] = task.predictions(split.records, split.features, rows)
+        if name == 'dev':
+            task.tune(split.records, predictions[name])
+            found['collapsed'] = task.collapsed(split.records, predictions[name])
+        figures[name] = task.metrics(split.records, predictions[name])
+        write_predictions(folder, task, name, split, predictions[name])
+    return {**found, 'splits': figures}, predictions
+
+
+def exported_trial(folder: pathlib.Path) -> str | None:
+    """The trial of a sweep whose model is in export/; None in a workdir without a sweep, or before the first export."""
+    path = folder / EXPORTED
+    return path.read_text(encoding='utf-8').strip() if path.exists() else None
+
+
+def run_facts(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What tells one run over a task from another, of a resolved config."""
+    return {key: config[key] for key in _FACTS}
+
+
+def export_task(
+    folder: pathlib.Path, config: Mapping[str, Any], model: TaskModel, params: Any, results: Mapping[str, Any]
+) -> None:
+    """export/hf and export/orbax of a task's model, with task.json beside the Hugging Face files."""
+    data = model.data
+    card: dict[str, Any] = {'title': f'BERT for {data.task.name}, trained with bertjax'}
+    card |= {key.replace('_', ' '): value for key, value in run_facts(config).items() if key != 'init'}
+    card |= {
+        f'Split {name}': {key: value for key, value in values.items() if value is not None}
+        for name, values in results['splits'].items()
+    }
+    head, beside = data.task.huggingface(), {LEARNED: data.learned()}
+    target = folder / 'export' / 'hf'
+    export_huggingface(params, data.encoder, data.tokenizer, target, card=card, head=head, beside=beside)
+    export_orbax(params, data.encoder, folder / 'export' / 'orbax', head=head_facts(model.setup.model))
+
+
+def write_predictions(
+    folder: pathlib.Path, task: Task, name: str, split: Split, predictions: Sequence[Any]
+) -> list[pathlib.Path]:
+    """FOLDER/SPLIT.jsonl with a line a record; the benchmark's own files in FOLDER/SPLIT/ and, zipped, SPLIT.zip."""
+    written = [folder / f'{name}.jsonl']
+    write_atomic(written[0], json_lines(task.rows(split.records, predictions)))
+    official = task.official_files(name, split.records, predictions)
+    for file, text in official.items():
+        written.append(folder / name / file)
+        write_atomic(written[-1], text)
+    if official:
+        written.append(folder / f'{name}.zip')
+        write_zip(written[-1], official)
+    return written
+
+
+def json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    """A line a row."""
+    return ''.join(json.dumps(row, ensure_ascii=False) + '\n' for row in rows)
+
+
+def write_zip(path: pathlib.Path, files: Mapping[str, str]) -> None:
+    """An archive without dates: equal files give equal bytes."""
+    temporary = path.with_name(f'.{path.name}.tmp')
+    with zipfile.ZipFile(temporary, 'w', zipfile.ZIP_DEFLATED) as archive:
+        for name, text in files.items():
+            archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)
+    temporary.replace(path)
+
+
+def results_table(results: Mapping[str, Any]) -> Table:
+    """A column a split, a row a figure."""
+    splits = results['splits']
+    table = Table(title=f'{results["task"]}', title_justify='left')
+    table.add_column('')
+    for name in splits:
+        table.add_column(name, justify='right')
+    for metric in next(iter(splits.values())):
+        marked = f'{metric} *' if metric == results['score'] else metric
+        table.add_row(marked, *(shown(values.get(metric)) for values in splits.values()))
+    return table

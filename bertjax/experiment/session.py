@@ -1,0 +1,146 @@
+"""A training in its workdir, of whatever kind: begun or continued, shown, recorded, saved."""
+
+import contextlib
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from bertjax.checkpoint import Checkpoints, Position, Saved
+from bertjax.checkpoint.compatible import check_resume
+from bertjax.config import dump
+from bertjax.errors import UserError
+from bertjax.experiment.settings import RunSettings
+from bertjax.files import write_atomic
+from bertjax.metrics.rows import Sums
+from bertjax.parallel.partition import mesh_context
+from bertjax.train.interrupt import Interrupt
+from bertjax.train.loop import train
+from bertjax.train.phase import Phase
+from bertjax.train.record import Recorder
+from bertjax.train.setup import Setup
+from bertjax.train.state import TrainState
+from bertjax.writers.console import TrainingConsole
+
+
+class Experiment(Protocol):
+    """What can be trained: a pre-training, a fine-tuning, several fine-tunings together.
+
+    Attributes:
+      settings: of its config.
+      setup: its model and optimiser on the mesh.
+      config: the resolved config, with `steps`, `eval_every` and `checkpoint_every` in steps: what config.json and
+        every checkpoint hold.
+      folders: where rows and ledger of each run go.
+      template: abstract state with its shardings.
+      values: sums of training batches -> values of a row.
+    """
+
+    settings: RunSettings
+    setup: Setup
+    config: Mapping[str, Any]
+    folders: Sequence[pathlib.Path]
+    template: TrainState
+    values: Callable[[Sums], dict[str, float | None]]
+
+    def fresh(self) -> TrainState:
+        """The state of step 0."""
+        ...
+
+    def phases(self) -> Sequence[Phase]:
+        """What the loop works through; asked for when everything that can be refused has been."""
+        ...
+
+    def describe(self) -> str:
+        """What a person wants to know before it starts; '' for nothing."""
+        ...
+
+
+def train_in(folder: pathlib.Path, experiment: Experiment, *, select: str = 'last') -> TrainState:
+    """Trains a run to the end, from the newest whole checkpoint of its workdir or from the start.
+
+    Args:
+      folder: the workdir.
+      experiment: of one run.
+      select: the state to return: that of the 'last' step, or of the saved step that was 'best' on dev.
+
+    Raises:
+      UserError: the checkpoints are another run's or a longer one's, or all damaged.
+      PreemptedError, NonFiniteError: see `train.loop.train`.
+    """
+    config, total = experiment.config, experiment.config['steps']
+    keep = experiment.settings.checkpoint_keep
+    with contextlib.closing(Checkpoints(folder / 'checkpoints', keep=keep)) as checkpoints, Interrupt() as interrupt:
+        saved = checkpoints.latest()
+        if saved is not None:
+            _check_same_run(saved, config, folder)
+        write_atomic(folder / 'config.json', dump(config))
+        state, _ = continue_or_begin(experiment, checkpoints, saved, interrupt)
+        if select == 'best':
+            checkpoints.wait()
+            best = checkpoints.best()
+            if best is not None and best != total:
+                print(f'the best on dev of what was saved is step {best}')
+                with mesh_context(experiment.setup.mesh):
+                    state = checkpoints.restore(best, experiment.template)
+    return state
+
+
+def _check_same_run(saved: Saved, config: Mapping[str, Any], folder: pathlib.Path) -> None:
+    """Refuses to continue another run, or a longer one; says what has changed and may."""
+    step, total = saved.position.step, config['steps']
+    if step > total:
+        mend = 'raise config.steps or config.epochs, or give another --workdir'
+        raise UserError('config.steps', f'a run of {total} steps', f'{step} or more, as {folder} has', mend)
+    for line in check_resume(saved.config, config, str(folder), finished=step == total):
+        print(f'changed since the checkpoint: {line}')
+
+
+def continue_or_begin(
+    experiment: Experiment, checkpoints: Checkpoints, saved: Saved | None, interrupt: Interrupt
+) -> tuple[TrainState, list[bool]]:
+    """Trains to the end of the last phase.
+
+    Args:
+      experiment: of one run or of several together.
+      checkpoints: where it is saved.
+      saved: of these checkpoints, where to continue; None to begin.
+      interrupt: entered.
+
+    Returns:
+      The final state, and of each run whether it has failed (see `Recorder`).
+    """
+    config, total = experiment.config, experiment.config['steps']
+    position = saved.position if saved else Position()
+    with mesh_context(experiment.setup.mesh):
+        if saved is not None:
+            state = checkpoints.restore(position.step, experiment.template)
+            print(f'continuing at step {position.step} of {total}')
+        else:
+            state = experiment.fresh()
+    description = experiment.describe()
+    if description:
+        print(description)
+    phases = experiment.phases()
+    with TrainingConsole(total, position.step) as console:
+        recorder = Recorder(
+            experiment.folders,
+            console,
+            values=experiment.values,
+            log_every=experiment.settings.log_every,
+            total=total,
+            together=phases[0].together,
+        )
+        recorder.forget_after(position.step if saved else -1)
+        try:
+            state = train(
+                state,
+                position,
+                phases,
+                recorder=recorder,
+                checkpoints=checkpoints,
+                config=config,
+                interrupt=interrupt,
+            )
+        finally:
+            recorder.close()
+    return state, recorder.failed

@@ -1,0 +1,201 @@
+"""config.sweep: runs that differ in some settings, trained group by group; a finished one is not run again."""
+
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+import json
+import pathlib
+import shutil
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+from rich.console import Console
+
+from bertjax.checkpoint import Checkpoints
+from bertjax.config import dump, flatten
+from bertjax.errors import UserError
+from bertjax.experiment.finetuning import TaskModel, prepare, task_phase
+from bertjax.experiment.finetuning_settings import FinetuningSettings
+from bertjax.experiment.results import EXPORTED, RESULTS, export_task, exported_trial, judge
+from bertjax.experiment.session import continue_or_begin
+from bertjax.experiment.settings import resolve_durations
+from bertjax.experiment.task_data import Split, TaskData
+from bertjax.experiment.trials import Trial, score_of, summarise, sweep_table, trials_of
+from bertjax.files import write_atomic
+from bertjax.metrics.rows import task_values
+from bertjax.train.interrupt import Interrupt
+from bertjax.train.members import Member, member_of, members_template, stack_states
+from bertjax.train.phase import Phase
+from bertjax.train.setup import shardings_of
+from bertjax.train.state import TrainState
+from bertjax.writers.console import shown
+
+SWEEP = 'sweep.json'
+TRIALS = 'cells'  # the folder of the trials; so it has been called in workdirs since the first version
+_UNFINISHED = '.unfinished'  # in it, the checkpoints of the group that is being trained
+
+
+def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
+    """Runs the trials that have no results yet, exports the best so far, writes sweep.json, prints the table.
+
+    Raises:
+      UserError: the workdir has a sweep over something else.
+      PreemptedError: after SIGTERM or Ctrl-C; finished trials are kept, and the state of those in training.
+    """
+    settings = data.settings
+    trials = trials_of(settings)
+    rows = len(data.split('train', training=True).features)
+    for trial in trials:
+        trial.settings(settings).total_steps(-(-rows // trial.batch_size))  # raises
+    _check_same(data, folder)
+    console = Console(highlight=False, soft_wrap=True)
+    waiting = [trial for trial in trials if _result(folder, trial) is None]
+    console.print(f'{len(trials)} runs, {len(trials) - len(waiting)} of them finished already')
+    with Interrupt() as interrupt:
+        for shape, alike in itertools.groupby(waiting, key=lambda trial: trial.shape):
+            members = list(alike)
+            own = data.with_settings(members[0].settings(settings))
+            train, model = prepare(own, mesh, chosen_by='config.sweep')
+            one = Group(members[:1], model, train, folder)
+            size = min(settings.sweep['together'] or members_that_fit(one, len(members)), len(members))
+            together = f', {size} at a time' if size > 1 else ''
+            console.print(
+                f'train={shape[0]}, batches of {shape[1]}, {one.epochs:.3g} epochs: {len(members)} runs{together}'
+            )
+            for first in range(0, len(members), size):
+                Group(members[first : first + size], model, train, folder).run(interrupt)
+    summary = summarise([(trial, _result(folder, trial)) for trial in trials], data.task.score)
+    write_atomic(folder / SWEEP, json.dumps(summary, indent=2) + '\n')
+    console.print(sweep_table(summary))
+    console.print(f'the best on dev: {summary["best"]}, in {folder / TRIALS}', markup=False)
+    exported = exported_trial(folder)
+    if settings.export and exported:
+        whose = 'its model' if exported == summary['best'] else f'the model of {exported}, the best of all runs here'
+        console.print(f'{whose}: {folder / "export" / "hf"}', markup=False)
+
+
+def _check_same(data: TaskData, folder: pathlib.Path) -> None:
+    """Refuses to mix the trials of different experiments; what the sweep is over may grow."""
+    path = folder / 'config.json'
+    judged = {name: data.split(name).features.fingerprint for name in data.evaluated}
+    now = {**data.settings.recorded, 'fingerprints': data.fingerprints() | judged}
+    if path.exists() and (folder / TRIALS).exists():
+        before, after = flatten(json.loads(path.read_text(encoding='utf-8'))), flatten(now)
+        for key, value in after.items():
+            if before.get(key) != value and not key.startswith(('sweep.', 'mesh.')) and key != 'run':
+                kind, _, name = key.partition('.')
+                place = f'the {name}' if kind == 'fingerprints' else f'config.{key}'
+                mend = 'restore the former value to continue the sweep, or give another --workdir'
+                raise UserError(place, str(value), f'{before.get(key)}, as in {path}', mend)
+    write_atomic(path, dump(now))
+
+
+def _result(folder: pathlib.Path, trial: Trial) -> dict[str, Any] | None:
+    path = folder / TRIALS / trial.name / RESULTS
+    return json.loads(path.read_text(encoding='utf-8')) if path.exists() else None
+
+
+class Group:
+    """Trials of one shape that are trained together, as `session.continue_or_begin` trains them.
+
+    Attributes: see `session.Experiment`; and
+      total, epochs: length of each run.
+    """
+
+    values = staticmethod(task_values)
+
+    def __init__(self, trials: Sequence[Trial], model: TaskModel, train: Split, folder: pathlib.Path):
+        self.trials, self.model, self.settings, self.setup = trials, model, model.settings, model.setup
+        self.folders = [folder / TRIALS / trial.name for trial in trials]
+        self._folder = folder
+        self._own: list[FinetuningSettings] = [trial.settings(self.settings) for trial in trials]
+        self._examples = [model.examples(train.features, own.seeds.data) for own in self._own]
+        batches = self._examples[0].batches
+        self.total = self.settings.total_steps(batches)
+        self.epochs = self.total / batches
+        self.config = {
+            **{key: value for key, value in self.settings.recorded.items() if key != 'sweep'},  # which may grow
+            'steps': self.total,
+            **resolve_durations(self.settings, self.total, batches),
+            'fingerprints': model.data.fingerprints(),
+            'members': [trial.name for trial in trials],
+        }
+
+    @property
+    def template(self) -> TrainState:
+        """The abstract state of all."""
+        return members_template(self.setup.state, len(self.trials))
+
+    def fresh(self) -> TrainState:
+        """The state of step 0 of all."""
+        states = stack_states([self.model.fresh_state(own.seeds.init)[0] for own in self._own])
+        return jax.device_put(states, shardings_of(self.template))
+
+    def phases(self) -> list[Phase]:
+        """One, of all members; dev is judged at the end."""
+        members = [
+            Member(examples, own.learning_rate, own.seeds.dropout)
+            for examples, own in zip(self._examples, self._own, strict=True)
+        ]
+        return [task_phase(self.model, members, self._examples[0], self.total, together=True)]
+
+    def describe(self) -> str:
+        """Nothing: `run_sweep` says it of all groups of a shape."""
+        return ''
+
+    def run(self, interrupt: Interrupt) -> None:
+        """Trains, evaluates and writes these trials, from where a process before was interrupted."""
+        # Checkpoints of other trials, or of the same under other settings, are in another folder.
+        key = hashlib.sha256(json.dumps(self.config, sort_keys=True).encode()).hexdigest()[:16]
+        unfinished = self._folder / TRIALS / _UNFINISHED
+        with contextlib.closing(Checkpoints(unfinished / key, keep=1)) as checkpoints:
+            state, failed = continue_or_begin(self, checkpoints, checkpoints.latest(), interrupt)
+        self._finish(state.params, failed)
+        shutil.rmtree(unfinished)
+
+    def _finish(self, params: Any, failed: Sequence[bool]) -> None:
+        """Figures and predictions of each trial; of the best so far, the model."""
+        model, data = self.model, self.model.data
+        predictor = model.predictor(members=len(self.trials))
+        outputs = {name: predictor.outputs(params, data.split(name).features) for name in data.evaluated}
+        for m, (trial, own) in enumerate(zip(self.trials, self._own, strict=True)):
+            mine = {
+                name: {output: [row[m] for row in rows] for output, rows in of_split.items()}
+                for name, of_split in outputs.items()
+            }
+            results: dict[str, Any] = {'task': data.task.name, 'score': data.task.score, **dataclasses.asdict(trial)}
+            results |= {'steps': self.total, 'splits': {}}
+            found, _ = judge(data, mine, self.folders[m] / 'predictions')
+            results |= found
+            results['collapsed'] |= failed[m]
+            if self.settings.export and self._is_best(results):
+                config = {**own.recorded, 'steps': self.total, 'epochs': self.epochs}
+                export_task(self._folder, config, model, member_of(params, m), results)
+                write_atomic(self._folder / EXPORTED, f'{trial.name}\n')
+            # Last: a trial with results is finished.
+            write_atomic(self.folders[m] / RESULTS, json.dumps(results, indent=2) + '\n')
+            print(f'{trial.name}: {data.task.score} {shown(results["splits"]["dev"][data.task.score])}')
+
+    def _is_best(self, results: dict[str, Any]) -> bool:
+        others = (json.loads(path.read_text(encoding='utf-8')) for path in self._folder.glob(f'{TRIALS}/*/{RESULTS}'))
+        return all(score_of(results) > score_of(other) for other in others)
+
+
+def members_that_fit(group: Group, count: int) -> int:
+    """How many of `count` runs like those of a group the device's memory holds at once; one on a CPU, where more gain
+    nothing."""
+    limit = (jax.local_devices()[0].memory_stats() or {}).get('bytes_limit')
+    if not limit:
+        return 1
+    (phase,) = group.phases()
+    longest = max(phase.batches)
+    while count > 1:
+        lowered = phase.setup.lower(phase.settings, {longest: phase.batches[longest]}, members=count)
+        memory = lowered[longest].compile().memory_analysis()
+        if memory.argument_size_in_bytes + memory.temp_size_in_bytes < 0.9 * limit:
+            break
+        count = -(-count // 2)
+    return count

@@ -1,0 +1,91 @@
+"""A phase as the loop works through it: how it begins, its compiled step, its batches."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from bertjax.data.batch import BatchSpec
+from bertjax.data.loader import Loader
+from bertjax.parallel.partition import batch_sharding, replicated
+from bertjax.train.members import Member, StackedExamples
+from bertjax.train.setup import PhaseSettings, Program, Setup
+from bertjax.train.state import TrainState
+
+
+class Evaluates(Protocol):
+    """Measures parameters on what is not trained on.
+
+    Attributes:
+      split: what it measures on, as rows call it: 'heldout', 'dev'.
+    """
+
+    split: str
+
+    def run(self, params: Any) -> dict[str, float | None]:
+        """The values of a row; None where one is not defined."""
+        ...
+
+    def cost(self, values: Mapping[str, float | None]) -> float | None:
+        """What the best checkpoint goes by; lower is better."""
+        ...
+
+
+class CompiledStep:
+    """(state, arrays of a batch) -> (state, metrics). The state is donated."""
+
+    def __init__(self, programs: Mapping[int, Program], rate: jax.Array, seed: jax.Array):
+        self._programs, self._rate, self._seed = programs, rate, seed
+
+    def __call__(self, state: TrainState, arrays: Mapping[str, jax.Array]) -> tuple[TrainState, Any]:
+        program = self._programs[arrays['input_ids'].shape[-1]]
+        return program(state, arrays, self._rate, self._seed)
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """A stretch of training with one schedule, of one run or of several together.
+
+    Attributes:
+      settings: its numbers.
+      setup: of the run.
+      members: one; or of runs trained together, several.
+      batches: {padded length S: shapes and dtypes of the batches of one member}.
+      together: whether state and batches have an axis of members.
+      evaluator: None where nothing is held out.
+      flops_per_sequence: of a training step of all members; 0 where it is not known.
+    """
+
+    settings: PhaseSettings
+    setup: Setup
+    members: Sequence[Member]
+    batches: Mapping[int, BatchSpec]
+    together: bool = False
+    evaluator: Evaluates | None = None
+    flops_per_sequence: float = 0.0
+
+    def begin(self, state: TrainState) -> TrainState:
+        """`state` as the very first step of the phase finds it."""
+        return self.setup.reset_optimizer(state) if self.settings.reset_optimizer else state
+
+    def compile(self) -> CompiledStep:
+        """Compiles the step for each shape of its batches."""
+        count = len(self.members) if self.together else 0
+        programs = self.setup.compile(self.settings, self.batches, members=count)
+        rates = np.asarray([member.learning_rate for member in self.members], np.float32)
+        seeds = np.asarray([member.dropout_seed for member in self.members], np.uint32)
+        if not self.together:
+            (rates,), (seeds,) = rates, seeds
+        return CompiledStep(programs, *jax.device_put((rates, seeds), replicated(self.setup.mesh)))
+
+    def load(self, first: int) -> Loader:
+        """The batches from example `first` on."""
+        examples = [member.examples for member in self.members]
+        return Loader(
+            StackedExamples(examples) if self.together else examples[0],
+            first=first,
+            batch_size=self.settings.batch_size,
+            sharding=batch_sharding(self.setup.mesh),
+        )

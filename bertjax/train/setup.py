@@ -1,0 +1,191 @@
+"""What is trained, before there is any array: model, objective and optimiser on a mesh, and the step they make."""
+
+import concurrent.futures
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import linen as nn
+from jax.sharding import Mesh
+
+from bertjax.data.batch import BatchSpec
+from bertjax.losses import Objective
+from bertjax.optim.schedules import make_schedule
+from bertjax.optim.selection import Selection, everything
+from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
+from bertjax.train.members import members_template
+from bertjax.train.state import TrainState, abstract_state, create_state, make_init
+from bertjax.train.step import make_train_step
+
+# (state, arrays of a batch, learning rate, dropout seed) -> (state, metrics), compiled. The state is donated.
+Program = Callable[[TrainState, Mapping[str, jax.Array], jax.Array, jax.Array], tuple[TrainState, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class PhaseSettings:
+    """A stretch of training with one schedule.
+
+    Attributes:
+      number: from 0; part of what example n is a function of.
+      first_step: the run's step at which the phase begins.
+      last_step: ... and at which it ends.
+      batch_size: rows of an update, over all devices.
+      accumulate: parts in which a batch is worked through.
+      schedule: see `optim.schedules.make_schedule`, as for the next two.
+      warmup_fraction: of the phase's steps.
+      power: of the polynomial schedule.
+      reset_optimizer: whether the phase begins with a fresh optimiser.
+    """
+
+    number: int
+    first_step: int
+    last_step: int
+    batch_size: int
+    accumulate: int
+    schedule: str
+    warmup_fraction: float
+    power: float
+    reset_optimizer: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """The pieces of a training that do not depend on a phase.
+
+    Attributes:
+      model: takes `objective.inputs`.
+      objective: what it is trained for.
+      optimizer: from optim.make_optimizer.
+      mesh: that everything lies on.
+      rng_impl: of dropout, see `train.step.make_train_step`.
+      trained: the parameters that move.
+      layer_decay: see `optim.selection.layer_rates`.
+      init: key -> fresh state, boxed.
+      state: abstract: shapes, dtypes and shardings.
+    """
+
+    model: nn.Module
+    objective: Objective
+    optimizer: optax.GradientTransformation
+    mesh: Mesh
+    rng_impl: str
+    trained: Selection
+    layer_decay: float
+    init: Callable[[jax.Array], TrainState]
+    state: TrainState
+
+    def create(self, seed: int) -> TrainState:
+        """The state of step 0, drawn on the mesh."""
+        return create_state(self.init, self.state, jax.random.key(seed))
+
+    def reset_optimizer(self, state: TrainState) -> TrainState:
+        """`state` (donated) with a fresh optimiser, on the same devices."""
+        return self._reset_optimizer(state)
+
+    @functools.cached_property
+    def _reset_optimizer(self) -> Callable[[TrainState], TrainState]:
+        return jax.jit(
+            lambda state: state.replace(opt_state=self.optimizer.init(state.params)),
+            donate_argnums=0,
+            out_shardings=shardings_of(self.state),
+        )
+
+    def compile(
+        self, phase: PhaseSettings, batches: Mapping[int, BatchSpec], *, members: int = 0
+    ) -> Mapping[int, Program]:
+        """The programs of `lower`, all shapes compiled side by side; asked for again, the same ones."""
+        key = (phase, tuple(batches), members)
+        if key not in self._programs:
+            lowered = self.lower(phase, batches, members=members)
+            with concurrent.futures.ThreadPoolExecutor() as pool:  # XLA releases the interpreter's lock
+                compiled = list(pool.map(lambda one: one.compile(), lowered.values()))
+            self._programs[key] = dict(zip(lowered, compiled, strict=True))
+        return self._programs[key]
+
+    @functools.cached_property
+    def _programs(self) -> dict[tuple, Mapping[int, Program]]:
+        return {}
+
+    def lower(self, phase: PhaseSettings, batches: Mapping[int, BatchSpec], *, members: int = 0) -> dict[int, Any]:
+        """The train step of a phase, lowered for every shape of batch.
+
+        Learning rate and dropout seed are arguments of the step: one program serves every run that differs in them.
+
+        Args:
+          phase: whose step it is.
+          batches: {padded length S: shapes and dtypes of a batch of one run}.
+          members: above 0, the step of so many runs at once: states, rates and seeds have the members as a first axis,
+            the arrays of a batch as a second.
+        """
+
+        def step(state: TrainState, batch: Mapping[str, jax.Array], rate: jax.Array, seed: jax.Array) -> Any:
+            schedule = make_schedule(
+                phase.schedule,
+                peak=rate,
+                steps=phase.last_step - phase.first_step,
+                warmup_fraction=phase.warmup_fraction,
+                power=phase.power,
+            )
+            return make_train_step(
+                self.model,
+                self.objective,
+                self.optimizer,
+                schedule,
+                first_step=phase.first_step,
+                accumulate=phase.accumulate,
+                dropout_seed=seed,
+                rng_impl=self.rng_impl,
+                trained=self.trained,
+                layer_decay=self.layer_decay,
+            )(state, batch)
+
+        def scalar(dtype: Any) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct((members,) if members else (), dtype, sharding=replicated(self.mesh))
+
+        def array(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+            shape = (shape[0], members, *shape[1:]) if members else shape
+            return jax.ShapeDtypeStruct(shape, dtype, sharding=batch_sharding(self.mesh))
+
+        state = members_template(self.state, members) if members else self.state
+        jitted = jax.jit(
+            jax.vmap(step, in_axes=(0, 1, 0, 0)) if members else step,
+            donate_argnums=0,
+            out_shardings=(shardings_of(state), replicated(self.mesh)),
+        )
+        with mesh_context(self.mesh):
+            return {
+                length: jitted.lower(
+                    state,
+                    {name: array(*of) for name, of in batch.items()},
+                    scalar(jnp.float32),
+                    scalar(jnp.uint32),
+                )
+                for length, batch in batches.items()
+            }
+
+
+def build_setup(
+    model: nn.Module,
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    batch: BatchSpec,
+    *,
+    rng_impl: str,
+    trained: Selection = everything,
+    layer_decay: float = 1.0,
+) -> Setup:
+    """Shapes, then shardings; no arrays yet. `batch` is any batch of the run: its rows and length do not matter."""
+    init = make_init(model, optimizer, [jax.ShapeDtypeStruct(*batch[name]) for name in objective.inputs], trained)
+    with mesh_context(mesh):
+        state = abstract_state(init, mesh)
+    return Setup(model, objective, optimizer, mesh, rng_impl, trained, layer_decay, init, state)
+
+
+def shardings_of(state: TrainState) -> Any:
+    """The sharding of each leaf."""
+    return jax.tree.map(lambda x: x.sharding, state)
