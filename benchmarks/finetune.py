@@ -31,14 +31,13 @@ from absl import app, flags
 from ml_collections import ConfigDict
 from peers.trainer import Peer
 
-from bertjax.data.loader import Loader
+from bertjax.experiment.finetuning import Finetuning
+from bertjax.experiment.finetuning_settings import finetuning_settings
+from bertjax.experiment.task_data import data_from_source
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
-from bertjax.parallel.partition import batch_sharding
+from bertjax.parallel.partition import mesh_context
 from bertjax.recipe import finetuning_config
-from bertjax.runs._steps import step_of_run
-from bertjax.runs._task import data_from_source, total_steps
-from bertjax.runs._tuning import TaskEvaluator, prepare
 
 _INIT = flags.DEFINE_string('init', None, 'As config.init.', required=True)
 _DATA = flags.DEFINE_string('data', None, 'The folder of GLUE, with RTE/ and SST-2/.', required=True)
@@ -69,24 +68,25 @@ def recipe(task: str, folder: str, rows: int, epochs: int, learning_rate: float)
 
 def ours(config: ConfigDict, folder: str, turns: Turns) -> None:
     """Trains an epoch each time it is its turn; sends seconds, at last figures."""
-    data = data_from_source(config, pathlib.Path(folder))
-    train, tuning = prepare(data, make_mesh(config.mesh, claim_devices()))
-    examples = tuning.examples(train.features, seed=0)
+    data = data_from_source(finetuning_settings(config), pathlib.Path(folder))
+    tuning = Finetuning(data, pathlib.Path(folder), make_mesh(config.mesh, claim_devices()))
+    (phase,), epochs = tuning.phases(), int(config.epochs)
     start = time.perf_counter()
-    step = step_of_run(tuning, examples, total_steps(config, examples.batches))
-    turns.send({'compiling': time.perf_counter() - start, 'rows': len(train.features), 'lengths': tuning.shapes})
-    state = tuning.fresh_state(0)[0]
-    sharding = batch_sharding(tuning.mesh)
-    with contextlib.closing(Loader(examples, first=0, batch_size=config.batch_size, sharding=sharding)) as batches:
-        for _ in range(int(config.epochs)):
+    step = phase.compile()
+    rows = len(data.split('train').features)
+    turns.send({'compiling': time.perf_counter() - start, 'rows': rows, 'lengths': tuning.model.shapes})
+    with mesh_context(tuning.setup.mesh):
+        state = tuning.fresh()
+    with contextlib.closing(phase.load(0)) as batches:
+        for _ in range(epochs):
             turns.recv()
             start = time.perf_counter()
-            for _ in range(examples.batches):
+            for _ in range(tuning.config['steps'] // epochs):
                 state, metrics = step(state, next(batches).arrays)
             jax.block_until_ready((state, metrics))
             turns.send(time.perf_counter() - start)
     turns.recv()
-    turns.send(TaskEvaluator(tuning, data.split('dev')).run(state.params))
+    turns.send(phase.evaluator.run(state.params))
 
 
 class InTurn(transformers.TrainerCallback):
@@ -109,7 +109,7 @@ def theirs(config: ConfigDict, folder: str, turns: Turns, padding: str) -> None:
     """The same as `ours`."""
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(len(os.sched_getaffinity(0)))  # as XLA; torch by itself does not count hyper-threads
-    data = data_from_source(config, pathlib.Path(folder))
+    data = data_from_source(finetuning_settings(config), pathlib.Path(folder))
     peer = Peer(config, data, data.split('train', training=True), padding=padding, callbacks=[InTurn(turns)])
     turns.send({'compiling': 0.0})
     peer.trainer.train()

@@ -20,14 +20,13 @@ import torch
 import transformers
 from absl import app, flags
 
+from bertjax.experiment.pretraining import build_pretraining_setup
+from bertjax.experiment.pretraining_settings import pretraining_settings
 from bertjax.model.config import SIZES
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
-from bertjax.parallel.partition import mesh_context
+from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.recipe import pretraining_config
-from bertjax.runs import _settings as settings
-from bertjax.runs._training import build_training
-from bertjax.train.state import create_state
 
 _SIZE = flags.DEFINE_enum('size', 'mini', [name for name in SIZES if '_' not in name], 'A named size.')
 _BATCH = flags.DEFINE_integer('batch_size', 16, 'Sequences a step.')
@@ -53,18 +52,19 @@ def random_batch(rows: int, seq_len: int, predictions: int, vocab_size: int) -> 
 def ours(size: str, batch_size: int) -> Callable[[], None]:
     """A function that takes one step of ours and waits for it."""
     config = pretraining_config(size, batch_size=batch_size)
-    mesh = make_mesh(config.mesh, claim_devices())
-    training = build_training(config, settings.model_config(config, config.vocab.size), mesh)
-    phase = settings.phases(config, 1000)[0]
-    with mesh_context(training.mesh):
-        state = create_state(training.init, training.state, jax.random.key(0))
+    settings, mesh = pretraining_settings(config), make_mesh(config.mesh, claim_devices())
+    setup = build_pretraining_setup(settings, settings.model(config.vocab.size), mesh)
+    phase = settings.phases(1000)[0]
+    with mesh_context(mesh):
+        state = setup.create(seed=0)
     rows = random_batch(batch_size, phase.seq_len, phase.max_predictions, config.vocab.size)
-    batch = {name: jax.device_put(rows[name], x.sharding) for name, x in training.batch(phase).items()}
-    compiled = training.lower(phase).compile()
+    batch = jax.device_put(rows, batch_sharding(mesh))
+    numbers = jax.device_put((np.float32(phase.learning_rate), np.uint32(0)), replicated(mesh))
+    program = setup.compile(phase, phase.batches)[phase.seq_len]
 
     def step() -> None:
         nonlocal state
-        state, metrics = compiled(state, batch)
+        state, metrics = program(state, batch, *numbers)
         jax.block_until_ready(metrics)
 
     return step

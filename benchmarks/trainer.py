@@ -17,8 +17,9 @@ from absl import app, flags
 from ml_collections import config_flags
 from peers.trainer import Peer
 
+from bertjax.experiment.finetuning_settings import finetuning_settings
+from bertjax.experiment.task_data import data_from_source
 from bertjax.files import write_atomic
-from bertjax.runs._task import data_from_source
 
 _CONFIG = config_flags.DEFINE_config_file('config', None, 'As of bertjax.main.', lock_config=True)
 _PADDING = flags.DEFINE_enum(
@@ -33,7 +34,7 @@ def main(argv: list[str]) -> None:
     transformers.logging.set_verbosity_error()
     config, folder = _CONFIG.value, pathlib.Path(_WORKDIR.value)
     folder.mkdir(parents=True, exist_ok=True)
-    data = data_from_source(config, folder)
+    data = data_from_source(finetuning_settings(config), folder)
     peer = Peer(config, data, data.split('train', training=True), padding=_PADDING.value)
     peer.trainer.train()
     results = {'task': data.task.name, 'score': data.task.score, 'seed': config.seed, **peer.results()}

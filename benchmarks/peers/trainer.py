@@ -14,7 +14,7 @@ import transformers
 from ml_collections import ConfigDict
 
 from bertjax.data.features import Features
-from bertjax.runs._task import Split, TaskData
+from bertjax.experiment.task_data import Split, TaskData
 from peers.tagger import FrozenTagger
 
 Row = dict[str, Any]

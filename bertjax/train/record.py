@@ -69,9 +69,7 @@ class Recorder:
     @property
     def suspect(self) -> bool:
         """Whether the last step that was read was not finite for a run that has not failed."""
-        return any(
-            skipped and not failed for skipped, failed in zip(self._skipped_in_row, self.failed, strict=True)
-        )
+        return any(skipped and not failed for skipped, failed in zip(self._skipped_in_row, self.failed, strict=True))
 
     def forget_after(self, step: int) -> None:
         """Discards what an earlier process wrote beyond the checkpoint that the training continues from; -1: all."""

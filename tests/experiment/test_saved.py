@@ -7,8 +7,8 @@ from ml_collections import ConfigDict
 
 from bertjax.config import dump
 from bertjax.errors import UserError
-from bertjax.main import _load
 from bertjax.experiment.saved import config_of_run
+from bertjax.main import _load
 
 
 def recipe(repository: pathlib.Path, name: str, **changes) -> ConfigDict:

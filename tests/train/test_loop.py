@@ -192,7 +192,6 @@ def test_an_error_in_the_data_closes_the_loader(world, monkeypatch):
         def close(self):
             w.events.append('closed')
 
-
     def broken(*a):
         phase = make(*a)
         phase.load = lambda first: Broken()

@@ -1,0 +1,93 @@
+"""Seeds trained together by `vmap` beside the same seeds one after another, in turn, on what JAX finds.
+
+    python benchmarks/members.py --config=configs/glue.py:rte --config.init=DIR --config.data=DIR --members=4
+
+Both train on the same rows with the programs of `config.sweep`: `sweep.together=1` and `sweep.together=MEMBERS`. Prints
+what compiling takes, steps of a member a second, and the ratio: the gain of training together.
+"""
+
+import contextlib
+import dataclasses
+import pathlib
+import statistics
+import tempfile
+import time
+
+import jax
+from absl import app, flags
+from ml_collections import config_flags
+
+from bertjax.experiment.finetuning import prepare
+from bertjax.experiment.finetuning_settings import FinetuningSettings, finetuning_settings
+from bertjax.experiment.sweep import Group
+from bertjax.experiment.task_data import data_from_source
+from bertjax.experiment.trials import trials_of
+from bertjax.parallel.devices import claim_devices
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.partition import mesh_context
+
+_CONFIG = config_flags.DEFINE_config_file('config', None, 'As of bertjax.main.', lock_config=True)
+_MEMBERS = flags.DEFINE_integer('members', 4, 'How many at once.')
+_STEPS = flags.DEFINE_integer('steps', 8, 'Steps of each member in a round.')
+_ROUNDS = flags.DEFINE_integer('rounds', 5, 'Rounds.')
+
+
+class Run:
+    """Trials in training together, as `config.sweep` trains them."""
+
+    def __init__(self, group: Group):
+        (phase,) = group.phases()
+        start = time.perf_counter()
+        self._step = phase.compile()
+        self.compiling = time.perf_counter() - start
+        with mesh_context(group.setup.mesh):
+            self._state = group.fresh()
+        self._loader = phase.load(0)
+
+    def seconds(self, steps: int) -> float:
+        """Of the next steps."""
+        start = time.perf_counter()
+        for _ in range(steps):
+            self._state, metrics = self._step(self._state, next(self._loader).arrays)
+        jax.block_until_ready((self._state, metrics))
+        return time.perf_counter() - start
+
+    def close(self) -> None:
+        """Ends its loader."""
+        self._loader.close()
+
+
+def seeds(settings: FinetuningSettings, members: int) -> FinetuningSettings:
+    """The settings of a sweep over so many seeds."""
+    return dataclasses.replace(settings, sweep={**settings.sweep, 'seeds': tuple(range(members))})
+
+
+def main(argv: list[str]) -> None:
+    """Measures and prints."""
+    del argv
+    members, steps = _MEMBERS.value, _STEPS.value
+    folder, settings = pathlib.Path(tempfile.mkdtemp()), seeds(finetuning_settings(_CONFIG.value), members)
+    data = data_from_source(settings, folder)
+    train, model = prepare(data, make_mesh(settings.mesh, claim_devices()), chosen_by='config.sweep')
+    trials = trials_of(settings)
+    with contextlib.ExitStack() as stack:
+        alone = [Run(Group([trial], model, train, folder)) for trial in trials]
+        together = Run(Group(trials, model, train, folder))
+        for run in (*alone, together):
+            stack.callback(run.close)
+            run.seconds(steps)  # warms up
+        rounds = [(sum(run.seconds(steps) for run in alone), together.seconds(steps)) for _ in range(_ROUNDS.value)]
+    compiling_one, compiling_all = alone[0].compiling, together.compiling
+    encoder, device = data.encoder, jax.devices()[0]
+    print(
+        f'{len(jax.devices())} x {device.device_kind}, jax {jax.__version__}; {encoder.num_layers} layers, width '
+        f'{encoder.width}, batches of {settings.batch_size} padded to {", ".join(map(str, model.shapes))}'
+    )
+    for name, compiling, column in (('one after another', compiling_one, 0), ('together', compiling_all, 1)):
+        rate = statistics.median(members * steps / row[column] for row in rounds)
+        print(f'{members} {name:>17}: {rate:7.2f} steps of a member a second; compiling took {compiling:.1f} s')
+    print(f'together {statistics.median(a / b for a, b in rounds):.2f} times as fast')
+
+
+if __name__ == '__main__':
+    app.run(main)
