@@ -17,7 +17,7 @@ from absl import app, flags
 from ml_collections import config_flags
 from peers.trainer import Peer
 
-from bertjax.files import write_atomic
+from bertjax.files.atomic import write_atomic
 from bertjax.runs._task import data_from_source
 
 _CONFIG = config_flags.DEFINE_config_file('config', None, 'As of bertjax.main.', lock_config=True)

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from bertjax.convert.huggingface import export_huggingface
 from bertjax.convert.orbax import export_orbax, head_facts
-from bertjax.files import write_atomic
+from bertjax.files.atomic import write_atomic
 from bertjax.runs._task import LEARNED, Split
 from bertjax.runs._tuning import TaskEvaluator, Tuning
 from bertjax.tasks.task import Task

@@ -11,7 +11,7 @@ from bertjax.checkpoint import Checkpoints, Position
 from bertjax.checkpoint.compatible import check_resume
 from bertjax.config import dump
 from bertjax.errors import UserError
-from bertjax.files import write_atomic
+from bertjax.files.atomic import write_atomic
 from bertjax.parallel.partition import mesh_context
 from bertjax.runs._interrupt import Interrupt
 from bertjax.train.loop import Phase, train

@@ -15,7 +15,7 @@ from rich.table import Table
 from bertjax.convert.huggingface import export_huggingface
 from bertjax.convert.orbax import export_orbax
 from bertjax.data.loader import Examples
-from bertjax.files import write_atomic
+from bertjax.files.atomic import write_atomic
 from bertjax.losses import PRETRAINING
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from bertjax.config import dump, flatten, plain
 from bertjax.errors import PreemptedError, UserError
-from bertjax.files import write_atomic
+from bertjax.files.atomic import write_atomic
 from bertjax.metrics.rows import add_sums, finite_or_none, task_values
 from bertjax.parallel.partition import mesh_context
 from bertjax.runs import _settings as settings

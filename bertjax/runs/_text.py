@@ -9,12 +9,11 @@ from ml_collections import ConfigDict
 
 from bertjax.config import flatten, plain
 from bertjax.corpus.build import build_store, iter_texts
-from bertjax.corpus.options import CorpusOptions
 from bertjax.corpus.report import print_report
-from bertjax.corpus.sources import parse_mixture
+from bertjax.corpus.sources import CorpusOptions, parse_mixture
 from bertjax.corpus.store import TokenStore, open_store
 from bertjax.errors import UserError
-from bertjax.files import write_atomic
+from bertjax.files.atomic import write_atomic
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.text.vocabulary import train_sentencepiece, train_wordpiece
 

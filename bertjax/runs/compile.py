@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from bertjax.errors import UserError
-from bertjax.files import write_atomic
+from bertjax.files.atomic import write_atomic
 from bertjax.model.config import train_flops_per_sequence
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.topology import HBM_BYTES, topology_devices

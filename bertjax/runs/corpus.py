@@ -4,7 +4,7 @@ import pathlib
 
 from ml_collections import ConfigDict
 
-from bertjax.files import exclusive
+from bertjax.files.atomic import exclusive
 from bertjax.runs._text import prepare_stores, prepare_tokenizer
 
 

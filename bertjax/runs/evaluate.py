@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from bertjax.errors import UserError
-from bertjax.files import exclusive, write_atomic
+from bertjax.files.atomic import exclusive, write_atomic
 from bertjax.runs._results import RESULTS, exported_cell, results_table, write_predictions
 from bertjax.runs._task import Split, TaskData
 from bertjax.runs._tuned import config_of_run, load_tuned

@@ -12,7 +12,7 @@ from bertjax.convert.huggingface import check_exportable, export_huggingface
 from bertjax.convert.huggingface_config import check_head_exportable
 from bertjax.convert.orbax import export_orbax
 from bertjax.errors import UserError
-from bertjax.files import exclusive
+from bertjax.files.atomic import exclusive
 from bertjax.parallel.mesh import make_mesh
 from bertjax.runs import _settings as settings
 from bertjax.runs._results import RESULTS, export_task

@@ -11,7 +11,7 @@ from bertjax.config import duration, plain
 from bertjax.data.buckets import BucketedExamples
 from bertjax.data.loader import Loader
 from bertjax.errors import UserError
-from bertjax.files import exclusive
+from bertjax.files.atomic import exclusive
 from bertjax.metrics.rows import task_values
 from bertjax.model.config import train_flops_per_sequence
 from bertjax.optim.masks import describe_decay

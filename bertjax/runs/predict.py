@@ -7,9 +7,9 @@ from collections.abc import Collection
 
 from ml_collections import ConfigDict
 
-from bertjax.corpus.streams import packed
 from bertjax.errors import UserError
-from bertjax.files import exclusive
+from bertjax.files.atomic import exclusive
+from bertjax.files.streams import named_compressed
 from bertjax.runs._results import json_lines, write_predictions
 from bertjax.runs._task import Split, TaskData
 from bertjax.runs._tuned import config_of_run, load_tuned
@@ -62,7 +62,7 @@ def _predict_input(config: ConfigDict, folder: pathlib.Path) -> None:
         sys.stdout.write(json_lines(task.rows(split.records, predictions)))
         return
     path = pathlib.Path(config.input)
-    name = pathlib.Path(path.stem).stem if packed(path.name) else path.stem
+    name = pathlib.Path(path.stem).stem if named_compressed(path.name) else path.stem
     # In a folder of its own: a file may be called dev, too.
     for path in write_predictions(folder / 'predictions' / 'input', task, name, split, predictions):
         print(path)

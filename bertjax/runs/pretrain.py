@@ -10,7 +10,7 @@ from bertjax.config import duration, plain
 from bertjax.convert.huggingface import check_exportable, load_huggingface
 from bertjax.data.loader import Loader
 from bertjax.errors import UserError
-from bertjax.files import exclusive
+from bertjax.files.atomic import exclusive
 from bertjax.losses import PRETRAINING
 from bertjax.model.config import BertConfig, parameter_count, train_flops_per_sequence
 from bertjax.optim.masks import describe_decay

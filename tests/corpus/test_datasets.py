@@ -5,7 +5,7 @@ from corpus_text import documents, ids_of, stored
 from etils import epath
 
 from bertjax.corpus.build import build_store, iter_texts
-from bertjax.corpus.options import CorpusOptions
+from bertjax.corpus.sources import CorpusOptions
 from bertjax.corpus.store import open_store
 from bertjax.errors import UserError
 
