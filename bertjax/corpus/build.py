@@ -76,7 +76,8 @@ def _refuse_broken(finished: dict, options: CorpusOptions) -> None:
     if options.strict and finished['problems']:
         kind, lines = next(iter(finished['problems'].items()))
         mend = 'correct the input, or set config.corpus_options.strict=False'
-        raise UserError('config.corpus', f'a store without broken input ({kind}: {lines[0]})', 'no such input', mend)
+        found = f'a store from which broken input was dropped ({kind}: {lines[0]})'
+        raise UserError('config.corpus', found, 'text without broken input', mend)
 
 
 def _unweighted(spec: str | Sequence[str]) -> list[str]:
