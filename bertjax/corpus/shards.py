@@ -18,7 +18,7 @@ RECORDS_A_SHARD = 20_000  # Of a tfds dataset.
 # A large compressed file cannot be cut: several workers decompress all of it, and each encodes every n-th document.
 MAX_STRIDES = 8
 STRIDE_BYTES = 8 << 20  # Compressed bytes for which another worker is worth it.
-EXPANSION = 3.5  # Plain bytes for a compressed one, about.
+EXPANSION = 3.5  # Bytes of text in a compressed byte, estimated.
 
 _BOUNDARY = {
     'text': re.compile(rb'\n[ \t\r\f\v]*\n'),

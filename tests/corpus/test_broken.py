@@ -84,7 +84,7 @@ COMPRESSORS = {'gz': gzip.compress, 'bz2': bz2.compress, 'xz': lzma.compress, 'z
 
 @pytest.mark.parametrize('suffix', COMPRESSORS)
 def test_a_truncated_file_keeps_what_is_whole(suffix, tmp_path, vocabulary, tokenizer):
-    docs = documents(20_000 if suffix == 'bz2' else 6000)  # Some blocks of the compressor.
+    docs = documents(20_000 if suffix == 'bz2' else 6000)  # Several blocks of the compressor.
     data = COMPRESSORS[suffix](as_text(docs))
     path = tmp_path / f'a.txt.{suffix}'
     path.write_bytes(data[: len(data) * 4 // 5])

@@ -1,4 +1,4 @@
-"""The same bytes from any number of workers, after a kill, and from another directory; and what is thrown away."""
+"""A build gives the same bytes with any number of workers, after a kill and in any directory; what it throws away."""
 
 import fcntl
 import logging
@@ -68,7 +68,7 @@ def test_a_cut_file_has_every_document_once(layout, small_shards, tmp_path, voca
     at = len(lines) // 2
     while layout != 'jsonl' and not lines[at - 1].rstrip().endswith(b'.'):
         at += 1
-    lines.insert(at, b'\xff')  # Its line number must be right although another shard read what is before.
+    lines.insert(at, b'\xff')  # Its line number must be right although another shard reads the lines before it.
     path = tmp_path / 'a'
     path.write_bytes(b'\n'.join(lines))
     assert len(shards.cut_shards(resolve(str(path)), 'auto')) > 5
@@ -138,7 +138,7 @@ def test_a_killed_build_continues_to_the_same_bytes(workers, corpus, tmp_path, v
 def test_a_merge_that_is_cut_short_continues(corpus, small_shards, tmp_path, vocabulary, monkeypatch):
     from bertjax.corpus import build
 
-    options = CorpusOptions(heldout=0.001, workers=1)  # So small that the merge moves documents between files.
+    options = CorpusOptions(heldout=0.001, workers=1)  # So small a share that the merge moves documents between files.
     build_store(corpus, tmp_path / 'whole', str(vocabulary), options, progress=False)
     with monkeypatch.context() as patch:
         patch.setattr(build.merge, 'count_distinct_lines', lambda shards: 1 / 0)
@@ -151,7 +151,7 @@ def test_a_merge_that_is_cut_short_continues(corpus, small_shards, tmp_path, voc
 
 
 def _half_built(corpus, store, vocabulary, monkeypatch):
-    """Leaves a build before its merge."""
+    """Stops a build before its merge."""
     from bertjax.corpus import build
 
     with monkeypatch.context() as patch:
@@ -160,7 +160,7 @@ def _half_built(corpus, store, vocabulary, monkeypatch):
             build_store(corpus, store, str(vocabulary), CorpusOptions(workers=1), progress=False)
 
 
-def test_partial_work_is_used_or_thrown_away_aloud(corpus, small_shards, tmp_path, vocabulary, monkeypatch, caplog):
+def test_partial_work_is_continued_or_discarded(corpus, small_shards, tmp_path, vocabulary, monkeypatch, caplog):
     from bertjax.corpus import workers
 
     store = tmp_path / 'store'
@@ -170,9 +170,9 @@ def test_partial_work_is_used_or_thrown_away_aloud(corpus, small_shards, tmp_pat
     monkeypatch.setattr(workers, 'encode_shard', lambda *arguments: read.append(arguments[1]) or real(*arguments))
     (store / 'partial' / '00002.sentences').write_bytes(b'cut')
     build_store(corpus, store, str(vocabulary), CorpusOptions(workers=1), progress=False)
-    assert read == [2]  # The rest was there.
+    assert read == [2]  # The other shards were done.
     build_store(corpus, store, str(vocabulary), CorpusOptions(workers=2), progress=False)
-    assert read == [2]  # It is finished, whatever the workers.
+    assert read == [2]  # The store is finished, whatever the number of workers.
 
     other = tmp_path / 'other'
     for change in ('options', 'text'):

@@ -21,7 +21,7 @@ def dataset(tmp_path_factory):
         """Some documents."""
 
         name = 'mills'
-        pkg_dir_path = epath.Path(__file__).parent  # A test is no package whose place could be inferred.
+        pkg_dir_path = epath.Path(__file__).parent  # tfds cannot infer it for a test.
         VERSION = tfds.core.Version('1.0.0')
 
         def _info(self):

@@ -1,4 +1,4 @@
-"""Every layout and compression gives the same documents; titles and furniture are left out."""
+"""Every layout and compression gives the same documents, without titles and markup."""
 
 import json
 

@@ -32,4 +32,4 @@ def test_a_large_file_of_any_shape(between, tmp_path, vocabulary):
     environment = {**os.environ, 'PYTHONPATH': str(pathlib.Path(bertjax.__file__).parents[1])}
     printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
     (tmp_path / 'a.txt').unlink()
-    assert int(printed) < 400  # MiB; a gigabyte is promised for a text of any size.
+    assert int(printed) < 400  # MiB, for a text of any size.

@@ -1,4 +1,4 @@
-"""Held-out documents, duplicates, and the numbers of the report against counting by hand."""
+"""Held-out documents, duplicates, and the numbers of the report compared with counts by hand."""
 
 import collections
 import random

@@ -1,4 +1,4 @@
-"""Pieces know where they stand in the text as it was given."""
+"""The offsets of pieces in the text as it was given."""
 
 import json
 import pickle
@@ -24,7 +24,7 @@ def exported(sentencepiece_model, tmp_path_factory):
 
 
 def check(tokenizer, texts):
-    """Ids are those of `encode`, and places ascend within the text."""
+    """Ids are those of `encode`, and offsets ascend within the text."""
     located = tokenizer.encode_with_offsets(texts)
     for text, ids, (found, starts, ends) in zip(texts, tokenizer.encode(texts), located, strict=True):
         assert found.dtype == starts.dtype == ends.dtype == np.int32
@@ -73,7 +73,7 @@ def test_a_wordpiece_is_what_its_part_of_the_text_becomes(bert_vocabulary, corpu
                 assert normalizer.normalize_str(line[start:end]).strip() == piece, (line, line[start:end])
 
 
-def test_places_are_counted_in_characters(bert_vocabulary):
+def test_offsets_are_counted_in_characters(bert_vocabulary):
     tokenizer = load_tokenizer(bert_vocabulary)
     text = '😀 a\r\n\tb \U0001d4b3 [SEP]c'
     assert [part for _, part in spoken(tokenizer, text)] == ['😀', 'a', 'b', '\U0001d4b3', '[SEP]', 'c']
