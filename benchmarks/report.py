@@ -7,7 +7,7 @@ from typing import Any
 
 from experiments import Experiment
 
-from bertjax.files import write_atomic
+from bertjax.files.atomic import write_atomic
 
 # Of one seed each, in points: less is what another seed can do to either.
 NOTABLE = 2.0

@@ -27,7 +27,7 @@ from absl import app, flags
 from experiments import EXPERIMENTS, Experiment
 from report import write_report
 
-from bertjax.files import write_atomic
+from bertjax.files.atomic import write_atomic
 
 _DATA = flags.DEFINE_string('data', None, 'Folder with glue/, squad/, ner/, multiple_choice/.')
 _KEPT = flags.DEFINE_string('kept', 'docs/results', 'Where results are kept.')

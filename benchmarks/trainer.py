@@ -19,7 +19,7 @@ from peers.trainer import Peer
 
 from bertjax.experiment.finetuning_settings import finetuning_settings
 from bertjax.experiment.task_data import data_from_source
-from bertjax.files import write_atomic
+from bertjax.files.atomic import write_atomic
 
 _CONFIG = config_flags.DEFINE_config_file('config', None, 'As of bertjax.main.', lock_config=True)
 _PADDING = flags.DEFINE_enum(

@@ -55,9 +55,9 @@ def test_imports_go_one_way():
     assert not wrong, wrong
 
 
-def test_text_corpus_metrics_and_data_do_not_need_jax():
+def test_files_text_corpus_metrics_and_data_do_not_need_jax():
     modules = []
-    for folder in ('text', 'corpus', 'metrics', 'data'):
+    for folder in ('files', 'text', 'corpus', 'metrics', 'data'):
         for path in sorted((PACKAGE / folder).glob('*.py')):
             if path.stem not in ('__init__', 'loader'):
                 modules.append(f'bertjax.{folder}.{path.stem}')

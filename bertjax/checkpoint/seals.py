@@ -10,14 +10,9 @@ import math
 import pathlib
 from typing import Any
 
-from bertjax.files import write_atomic
+from bertjax.files.atomic import checksum, write_atomic
 
 SEAL = 'seal.json'
-
-
-def _digest(path: pathlib.Path) -> str:
-    with path.open('rb') as file:
-        return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
 def _files(step_dir: pathlib.Path) -> list[pathlib.Path]:
@@ -27,7 +22,7 @@ def _files(step_dir: pathlib.Path) -> list[pathlib.Path]:
 def write_seal(step_dir: pathlib.Path, cost: float | None) -> None:
     """Seals a finished step; `cost` is what the best checkpoint goes by, the held-out loss or minus the dev score."""
     files = {
-        path.relative_to(step_dir).as_posix(): {'bytes': path.stat().st_size, 'sha256': _digest(path)}
+        path.relative_to(step_dir).as_posix(): {'bytes': path.stat().st_size, 'sha256': checksum(path)}
         for path in _files(step_dir)
     }
     known = cost if cost is not None and math.isfinite(cost) else None
@@ -70,6 +65,6 @@ def damage(step_dir: pathlib.Path) -> str | None:
             return f'{name} is missing'
         if path.stat().st_size != facts['bytes']:
             return f'{name} has {path.stat().st_size} bytes instead of {facts["bytes"]}'
-        if _digest(path) != facts['sha256']:
+        if checksum(path) != facts['sha256']:
             return f'{name} has another checksum than when it was written'
     return None

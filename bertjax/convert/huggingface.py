@@ -13,12 +13,12 @@ from flax import linen as nn
 
 from bertjax.convert import huggingface_config, names
 from bertjax.convert.card import model_card
-from bertjax.convert.directory import whole_directory
 from bertjax.convert.huggingface_config import ARCHITECTURES, check_exportable, check_head_exportable
 from bertjax.convert.huggingface_import import CONFIG, Imported, load_huggingface, load_task_model, read_config
 from bertjax.convert.tensors import MODEL
 from bertjax.convert.trees import flat_paths, shapes_of
 from bertjax.errors import UserError
+from bertjax.files.atomic import atomic_directory
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForMultipleChoice
@@ -92,7 +92,7 @@ def export_huggingface(
     described = huggingface_config.to_json(config, tokenizer.pad_id, head)
     architecture = described['architectures'][0]
     tensors = names.to_huggingface(flat, config.num_layers, config.vocab_size, architecture)
-    with whole_directory(target, CONFIG) as staging:
+    with atomic_directory(target, CONFIG) as staging:
         tokenizer.save(staging)
         path = epath.Path(staging)
         (path / MODEL).write_bytes(safetensors.numpy.save(tensors, metadata={'format': 'pt'}))

@@ -8,7 +8,7 @@ from typing import Any
 
 import orbax.checkpoint as ocp
 
-from bertjax.files import write_atomic
+from bertjax.files.atomic import write_atomic
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
 

@@ -1,25 +1,27 @@
-"""Finished units to one store: held-out documents, duplicates, offsets, statistics. Memory does not grow with the text.
+"""Merges finished shards into one store: held-out documents, duplicates, offsets. Memory does not grow with the text.
 
-Duplicates are found bucket by bucket of the hash space, so that no set of all hashes is ever held.
+Duplicates are found in one bucket of the hash space at a time, so that no set of all hashes is ever held.
 """
 
 import dataclasses
 import itertools
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from bertjax.corpus.output import checksum
-from bertjax.corpus.unit import DOCUMENT
+from bertjax.corpus.encode import DOCUMENT
+from bertjax.corpus.store import CHECKSUM
+from bertjax.files.atomic import AtomicFile, checksum
+from bertjax.text.hash_split import hash_threshold
 
 BUCKET = 1 << 22  # Hashes that are sorted at once.
 TRAIN, HELDOUT, DROPPED = 0, 1, 2
 
 
 @dataclasses.dataclass
-class Unit:
-    """A finished unit: its number, its record, and where its files are."""
+class Shard:
+    """A finished shard: its number, its record, and the store's directory."""
 
     number: int
     record: dict
@@ -51,18 +53,18 @@ class Unit:
 
 
 def _buckets(count: int) -> Iterator[tuple[int, int]]:
-    """[low, high) ranges of the 64-bit hashes, each of about BUCKET of `count` hashes or fewer."""
+    """Ranges [low, high) of 64-bit hashes, each with at most about BUCKET of `count` hashes."""
     number = max(1, -(-count // BUCKET))
     edges = [(index << 64) // number for index in range(number + 1)]
     yield from itertools.pairwise(edges)
 
 
-def count_distinct_lines(units: list[Unit]) -> int:
-    """Number of different hashes in the sorted runs of all units."""
+def count_distinct_lines(shards: list[Shard]) -> int:
+    """Number of different hashes in the sorted runs of all shards."""
     runs = []
-    for unit in units:
-        lines = unit.lines
-        ends = np.cumsum([0, *unit.record['runs']])
+    for shard in shards:
+        lines = shard.lines
+        ends = np.cumsum([0, *shard.record['runs']])
         runs += [lines[a:b] for a, b in itertools.pairwise(ends)]
     distinct = 0
     for low, high in _buckets(sum(map(len, runs))):
@@ -76,14 +78,14 @@ def count_distinct_lines(units: list[Unit]) -> int:
     return distinct
 
 
-def find_repeats(units: list[Unit]) -> np.ndarray:
-    """bool [documents]: an equal document came before, in the order of the units."""
-    total = sum(len(unit.documents) for unit in units)
+def find_repeats(shards: list[Shard]) -> np.ndarray:
+    """bool [documents], in the order of the shards: whether an equal document came before."""
+    total = sum(len(shard.documents) for shard in shards)
     repeats = np.zeros(total, bool)
     for low, high in _buckets(total):
         hashes, places, base = [np.empty(0, '<u8')], [np.empty(0, np.int64)], 0
-        for unit in units:
-            found = unit.documents['hash']
+        for shard in shards:
+            found = shard.documents['hash']
             inside = np.flatnonzero((found >= np.uint64(low)) & (found <= np.uint64(high - 1)))
             hashes.append(found[inside])
             places.append(inside + base)
@@ -95,44 +97,44 @@ def find_repeats(units: list[Unit]) -> np.ndarray:
     return repeats
 
 
-def _extremes(units: list[Unit], number: int) -> tuple[list[int], list[int]]:
-    """The `number` smallest and largest different hashes of documents, or fewer, each in rising order."""
+def _extremes(shards: list[Shard], number: int) -> tuple[list[int], list[int]]:
+    """Up to `number` smallest and largest different hashes of documents, both ascending."""
     small = large = np.empty(0, '<u8')
-    for unit in units:
-        hashes = np.unique(unit.documents['hash'])
+    for shard in shards:
+        hashes = np.unique(shard.documents['hash'])
         small = np.unique(np.concatenate([small, hashes[:number]]))[:number]
         large = np.unique(np.concatenate([large, hashes[-number:]]))[-number:]
     return small.tolist(), large.tolist()
 
 
-def heldout_threshold(units: list[Unit], heldout: float) -> int:
-    """Documents whose hash lies below this are held out: the share `heldout` of all hashes.
+def heldout_threshold(shards: list[Shard], heldout: float) -> int:
+    """Documents whose hash is below this are held out: the share `heldout` of all hashes.
 
-    It is moved so far that a small corpus has two documents on each side (a NotNext pair needs two), and the smallest
-    one on each. With one document, or heldout=0, nothing is held out.
+    In a small corpus it is moved so that each side has two documents (a NotNext pair needs two), or one where there are
+    not enough. With one document, or heldout=0, nothing is held out.
     """
-    small, large = _extremes(units, 4)
+    small, large = _extremes(shards, 4)
     different = len(small)
     if not heldout or different < 2:
         return 0
     aside = min(2, different // 2)
     kept = min(2, different - aside)
-    threshold = max(int(heldout * 2.0**64), small[aside - 1] + 1)
+    threshold = max(hash_threshold(heldout), small[aside - 1] + 1)
     return min(threshold, large[-kept])
 
 
-def choose_destinations(units: list[Unit], repeats: np.ndarray, threshold: int, *, drop: bool) -> list[np.ndarray]:
-    """For each unit, uint8 [documents]: TRAIN, HELDOUT or DROPPED.
+def choose_destinations(shards: list[Shard], repeats: np.ndarray, threshold: int, *, drop: bool) -> list[np.ndarray]:
+    """For each shard, uint8 [documents]: TRAIN, HELDOUT or DROPPED.
 
     Args:
-      units: all units.
+      shards: all shards.
       repeats: from `find_repeats`; repeated held-out documents are dropped.
       threshold: from `heldout_threshold`.
       drop: drop repeated training documents too.
     """
     result, base = [], 0
-    for unit in units:
-        hashes = unit.documents['hash']
+    for shard in shards:
+        hashes = shard.documents['hash']
         repeated = repeats[base : base + len(hashes)]
         base += len(hashes)
         where = (hashes < np.uint64(threshold)).astype(np.uint8)
@@ -141,14 +143,14 @@ def choose_destinations(units: list[Unit], repeats: np.ndarray, threshold: int, 
     return result
 
 
-def _copy_documents(unit: Unit, table: np.ndarray, chosen: np.ndarray, itemsize: int, target) -> None:
-    """Appends the tokens of the chosen documents, in the order of `table`, to an open file."""
+def _copy_documents(shard: Shard, table: np.ndarray, chosen: np.ndarray, itemsize: int, target: AtomicFile) -> None:
+    """Appends the tokens of the chosen documents, in the order of `table`, to `target`."""
     begins = np.empty(len(table), np.int64)
-    for flag in (0, 1):  # Each lies in its unit's train or held-out file.
+    for flag in (0, 1):  # Each document is in the train or in the held-out file of its shard.
         mine = table['heldout'] == flag
         sizes = table['tokens'][mine].astype(np.int64) * itemsize
         begins[mine] = np.cumsum(sizes) - sizes
-    with open(unit.train, 'rb') as train, open(unit.heldout, 'rb') as heldout:
+    with open(shard.train, 'rb') as train, open(shard.heldout, 'rb') as heldout:
         for index in np.flatnonzero(chosen).tolist():
             file, left = heldout if table['heldout'][index] else train, int(table['tokens'][index]) * itemsize
             file.seek(int(begins[index]))
@@ -162,7 +164,7 @@ def _copy_documents(unit: Unit, table: np.ndarray, chosen: np.ndarray, itemsize:
 
 @dataclasses.dataclass
 class _Split:
-    """What the merge gathers of one split."""
+    """The offset files and counts of one split while it is merged."""
 
     name: str
     directory: pathlib.Path
@@ -170,17 +172,14 @@ class _Split:
     def __post_init__(self):
         self.shards: list[dict] = []
         self.documents = self.sentences = self.tokens = self.unknown = self.words = 0
-        self._files = {kind: open(self._temporary(kind), 'wb') for kind in ('sentences', 'documents')}  # noqa: SIM115
-
-    def _temporary(self, kind: str) -> pathlib.Path:
-        return self.directory / 'partial' / f'{self.name}.{kind}'
+        self._files = {kind: AtomicFile(self.directory / f'{self.name}.{kind}') for kind in ('sentences', 'documents')}
 
     def add(self, table: np.ndarray, lengths: np.ndarray) -> None:
-        """Counts documents of a unit and writes where their sentences, and they, begin."""
+        """Counts documents of a shard, and writes the offsets of their sentences and of the documents."""
         ends = self.tokens + np.cumsum(lengths, dtype=np.int64)
-        self._files['sentences'].write((ends - lengths).astype('<i8').data)
+        self._files['sentences'].write((ends - lengths).astype('<i8'))
         counts = table['sentences'].astype(np.int64)
-        self._files['documents'].write((self.sentences + np.cumsum(counts) - counts).astype('<i8').data)
+        self._files['documents'].write((self.sentences + np.cumsum(counts) - counts).astype('<i8'))
         self.documents += len(table)
         self.sentences += len(lengths)
         self.tokens += int(lengths.sum(dtype=np.int64))
@@ -188,12 +187,13 @@ class _Split:
         self.words += int(table['words'].sum())
 
     def add_shard(self, path: pathlib.Path, tokens: int, digest: str | None = None) -> None:
+        """Adds a file of tokens, unless it is empty; `digest` is its checksum where that is known."""
         if tokens:
-            digest = digest or checksum(path)
+            digest = digest or checksum(path, CHECKSUM)
             self.shards.append({'file': path.name, 'tokens': tokens, 'bytes': path.stat().st_size, 'checksum': digest})
 
     def close(self) -> dict:
-        """Ends the offset files, puts them in place, and returns the split's part of the manifest."""
+        """Finishes the offset files and returns the split's entry of the manifest."""
         result = {
             'documents': self.documents,
             'sentences': self.sentences,
@@ -202,53 +202,50 @@ class _Split:
         }
         for kind, last in (('sentences', self.tokens), ('documents', self.sentences)):
             file = self._files[kind]
-            file.write(np.array([last], '<i8').data)
-            file.close()
-            path = self.directory / f'{self.name}.{kind}'
-            self._temporary(kind).replace(path)
+            file.write(np.array([last], '<i8'))
+            size = file.close()
             key = 'sentence_offsets' if kind == 'sentences' else 'document_offsets'
-            result[key] = {'file': path.name, 'bytes': path.stat().st_size, 'checksum': checksum(path)}
+            result[key] = {'file': file.path.name, 'bytes': size, 'checksum': checksum(file.path, CHECKSUM)}
         return result
 
 
-def merge_units(
-    units: list[Unit], directory: pathlib.Path, itemsize: int, destinations: list[np.ndarray], watch
+def merge_shards(
+    shards: list[Shard],
+    directory: pathlib.Path,
+    itemsize: int,
+    destinations: list[np.ndarray],
+    watch: Callable[[str, np.ndarray, np.ndarray], None],
 ) -> dict:
-    """Writes the held-out shard, the changed train shards and the offset files.
+    """Writes the held-out file, the changed train files and the offset files.
 
     Args:
-      units: all units, in order; their train shards stay in place where all of their documents stay in training.
-      directory: the store's.
+      shards: all shards, in order; the train file of one stays in place where its documents all stay in training.
+      directory: of the store.
       itemsize: bytes of a token id.
       destinations: from `choose_destinations`.
-      watch: called with (split name, documents table, sentence lengths) of each unit's kept documents: statistics.
+      watch: called with (split name, DOCUMENT records, sentence lengths) of each shard's kept documents.
 
     Returns:
       {'train': …, 'heldout': …}, the manifest's entries.
     """
     splits = {TRAIN: _Split('train', directory), HELDOUT: _Split('heldout', directory)}
-    heldout_path = directory / 'heldout-00000.tokens'
-    with open(directory / 'partial' / 'heldout.tokens', 'wb') as heldout_file:
-        for unit, where in zip(units, destinations, strict=True):
-            table = np.array(unit.documents)
+    with AtomicFile(directory / 'heldout-00000.tokens') as heldout:
+        for shard, where in zip(shards, destinations, strict=True):
+            table = np.array(shard.documents)
             of_sentence = np.repeat(where, table['sentences'])
-            lengths = np.array(unit.sentences)
+            lengths = np.array(shard.sentences)
             for code, split in splits.items():
                 chosen, kept = table[where == code], lengths[of_sentence == code]
                 split.add(chosen, kept)
                 watch(split.name, chosen, kept)
-            _copy_documents(unit, table, where == HELDOUT, itemsize, heldout_file)
+            _copy_documents(shard, table, where == HELDOUT, itemsize, heldout)
             tokens = int(table['tokens'][where == TRAIN].sum())
             if np.array_equal(where == TRAIN, table['heldout'] == 0):
-                splits[TRAIN].add_shard(unit.train, tokens, unit.record['train_checksum'])
+                splits[TRAIN].add_shard(shard.train, tokens, shard.record['train_checksum'])
                 continue
-            # The unit's own shard stays until the manifest is there: the merge can be killed and done again.
-            changed = unit.train.with_name(f'{unit.train.stem}-kept.tokens')
-            temporary = directory / 'partial' / changed.name
-            with open(temporary, 'wb') as file:
-                _copy_documents(unit, table, where == TRAIN, itemsize, file)
-            temporary.replace(changed)
-            splits[TRAIN].add_shard(changed, tokens)
-    (directory / 'partial' / 'heldout.tokens').replace(heldout_path)
-    splits[HELDOUT].add_shard(heldout_path, splits[HELDOUT].tokens)
+            # The shard's own file stays until the manifest is written, so that a killed merge can be repeated.
+            with AtomicFile(shard.train.with_name(f'{shard.train.stem}-kept.tokens')) as changed:
+                _copy_documents(shard, table, where == TRAIN, itemsize, changed)
+            splits[TRAIN].add_shard(changed.path, tokens)
+    splits[HELDOUT].add_shard(heldout.path, splits[HELDOUT].tokens)
     return {split.name: split.close() for split in splits.values()}

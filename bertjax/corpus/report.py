@@ -1,4 +1,4 @@
-"""What a corpus holds, and what of it will disturb pre-training."""
+"""The corpus report: what a corpus holds, and what of it will impair pre-training."""
 
 import collections
 from collections.abc import Iterable
@@ -7,22 +7,21 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from bertjax.corpus.concerns import find_warnings
-from bertjax.corpus.options import CorpusOptions
-from bertjax.corpus.unit import PROBLEMS_KEPT
+from bertjax.corpus.quality import PROBLEMS_KEPT, find_warnings
+from bertjax.corpus.sources import CorpusOptions
 
 BINS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # Upper bounds of the histogram of sentence lengths, in tokens.
 
 
 class Statistics:
-    """Gathers the report's numbers unit by unit; `watch` fits `merge.merge_units`."""
+    """Gathers the report's numbers shard by shard; `add` is called by `merge.merge_shards`."""
 
     def __init__(self):
         self.documents = self.sentences = self.tokens = self.unknown = self.words = 0
         self.single_sentence = self.longest_sentence = self.longest_document = 0
         self.histogram = np.zeros(len(BINS) + 1, np.int64)
 
-    def watch(self, split: str, table: np.ndarray, lengths: np.ndarray) -> None:
+    def add(self, split: str, table: np.ndarray, lengths: np.ndarray) -> None:
         """Adds documents (DOCUMENT records) and the token counts of their sentences."""
         if not len(table):
             return
@@ -39,7 +38,7 @@ class Statistics:
     def report(
         self,
         *,
-        units: list[dict],
+        records: list[dict],
         splits: dict,
         duplicate_documents: int,
         distinct_lines: int,
@@ -48,11 +47,19 @@ class Statistics:
     ) -> dict:
         """The corpus report: plain numbers, for the manifest and for `print_report`.
 
-        All counts are of what the store keeps, but `documents_read`, `characters`, `lines` and the duplicates, which
-        are of all whole documents. `duplicate_documents` counts each document equal to an earlier one (case and white
-        space aside), `duplicate_lines` each such line.
+        Counts are of what the store keeps, except for `documents_read`, `characters`, `lines` and the duplicates, which
+        are of all documents that are not broken. `duplicate_documents` counts each document equal to an earlier one
+        (case and white space aside), `duplicate_lines` each such line.
+
+        Args:
+          records: of the shards, from `encode.encode_shard`.
+          splits: the manifest's entries.
+          duplicate_documents: number of repeated documents.
+          distinct_lines: number of different lines.
+          likeness: from `quality.coherence`.
+          options: with which the store is built.
         """
-        lines = sum(unit['lines'] for unit in units)
+        lines = sum(record['lines'] for record in records)
         within = likeness[1] if likeness else None
         facts = {
             'documents': self.documents,
@@ -67,13 +74,13 @@ class Statistics:
             'one_sentence_documents': self.single_sentence,
             'longest_sentence': self.longest_sentence,
             'longest_document': self.longest_document,
-            'documents_read': sum(unit['documents'] for unit in units),
-            'characters': sum(unit['characters'] for unit in units),
+            'documents_read': sum(record['documents'] for record in records),
+            'characters': sum(record['characters'] for record in records),
             'lines': lines,
             'duplicate_documents': duplicate_documents,
             'duplicate_lines': lines - distinct_lines,
-            'dropped': add_counts(unit['dropped'] for unit in units),
-            'problems': add_problems(unit['problems'] for unit in units),
+            'dropped': add_counts(record['dropped'] for record in records),
+            'problems': add_problems(record['problems'] for record in records),
             'sentence_lengths': dict(zip([*map(str, BINS), 'more'], self.histogram.tolist(), strict=True)),
             'unknown_rate': _round(self.unknown / max(1, self.tokens)),
             'pieces_per_word': _round(self.tokens / max(1, self.words)),
@@ -98,7 +105,7 @@ def add_counts(counters: Iterable[dict[str, int]]) -> dict[str, int]:
 
 
 def add_problems(problems: Iterable[dict[str, list[str]]]) -> dict[str, list[str]]:
-    """The first few of each kind, in the order of the units."""
+    """The first few of each kind, in the order of the shards."""
     total: dict[str, list[str]] = {}
     for problem in problems:
         for kind, lines in problem.items():

@@ -1,4 +1,4 @@
-"""From what a user writes in `config.corpus` to a sorted list of files and datasets."""
+"""From what a user writes in `config.corpus` to a sorted list of files and datasets, and how to read them."""
 
 import dataclasses
 import os
@@ -8,22 +8,63 @@ from etils import epath
 
 from bertjax.corpus import datasets
 from bertjax.errors import UserError
+from bertjax.files.paths import is_pattern, is_remote, match_files, walk_files
 
+FORMATS = ('auto', 'text', 'files', 'jsonl', 'wikiextractor')
 _WHERE = 'config.corpus'
-_WILD = re.compile(r'[*?\[]')
+
+
+@dataclasses.dataclass(frozen=True)
+class CorpusOptions:
+    """How text is read and what the store keeps of it.
+
+    Attributes:
+      format: 'auto' looks at each file (WikiExtractor and JSON lines are recognised; else files named by path or glob
+        are 'text' and files of a directory are 'files'); 'text' has blank lines between documents; 'files' has a
+        document a file; 'jsonl' and 'wikiextractor' as the names say.
+      text_key: the field of a JSON line, or the feature of a tfds dataset, that holds the text.
+      strict: stop at the first broken input instead of dropping and counting the document.
+      heldout: share of documents, by hash of their text, that training never sees.
+      split_sentences: False when each line is a sentence already.
+      drop_duplicates: keep only the first of equal training documents (held-out ones are always kept once).
+      workers: processes; 0 is one a core. It does not change the result.
+    """
+
+    format: str = 'auto'
+    text_key: str = 'text'
+    strict: bool = False
+    heldout: float = 0.02
+    split_sentences: bool = True
+    drop_duplicates: bool = False
+    workers: int = 0
+
+    def __post_init__(self):
+        where = 'config.corpus_options'
+        if self.format not in FORMATS:
+            expected = f'one of {", ".join(FORMATS)}'
+            raise UserError(f'{where}.format', repr(self.format), expected, 'choose one of them')
+        if not 0 <= self.heldout < 1:
+            expected = 'a share from 0 to below 1'
+            raise UserError(f'{where}.heldout', repr(self.heldout), expected, 'set for example 0.02')
+        if self.workers < 0:
+            raise UserError(f'{where}.workers', repr(self.workers), '0 (all cores) or more', 'set 0')
+
+    def settings(self) -> dict:
+        """The options that determine the bytes of a store."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in ('workers', 'strict')}
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """One file, or a range of one dataset.
+    """One file, or a split of one dataset.
 
     Attributes:
       kind: 'file', 'pydoc' or 'tfds'.
       path: how this machine reaches it.
-      name: how reports name it: no absolute path, so that equal builds are equal.
+      name: its name in reports, without an absolute path, so that equal builds are equal.
       size: bytes of a file; records of a dataset.
-      stamp: what tells that the content changed: a file's time in ns, a dataset's version.
-      single: a file without a layout of its own is one document (it was found in a directory).
+      stamp: tells whether the content changed: a file's modification time in ns, a dataset's version.
+      single: a file whose format is not recognised is one document (it was found in a directory).
     """
 
     kind: str
@@ -32,6 +73,24 @@ class Source:
     size: int
     stamp: str
     single: bool = False
+
+    def format(self, chosen: str) -> str:
+        """The format to read it in: `chosen`, or for 'auto' what `formats.sniff` falls back to."""
+        return chosen if chosen != 'auto' else 'auto/files' if self.single else 'auto/text'
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A part of a source: of its bytes (or records) [begin, end), the documents n with n % of == stride."""
+
+    kind: str
+    path: str
+    name: str
+    begin: int
+    end: int
+    of: int = 1
+    stride: int = 0
+    format: str = 'auto'
 
 
 def parse_mixture(spec: str) -> list[tuple[str, float | None]]:
@@ -68,34 +127,14 @@ def parse_mixture(spec: str) -> list[tuple[str, float | None]]:
     return weighted
 
 
-def _stat(path: epath.Path, name: str, single: bool) -> Source:
+def _file(path: epath.Path, name: str, *, single: bool = False) -> Source:
     try:
         stat = path.stat()
-    except OSError:  # For example a dangling link: the reader names it.
+    except OSError:  # For example a dangling link: reading reports it.
         return Source('file', os.fspath(path), name, 1, 'unreadable', single)
-    # Remote time stamps have other units or none; their size speaks for them.
-    stamp = str(os.stat(path).st_mtime_ns) if '://' not in str(path) else str(stat.mtime)
+    # Modification times of remote files have other units or are missing; their size must do.
+    stamp = str(stat.mtime) if is_remote(path) else str(os.stat(path).st_mtime_ns)
     return Source('file', os.fspath(path), name, stat.length, stamp, single)
-
-
-def _walk(folder: epath.Path, top: str) -> list[Source]:
-    found = []
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith(('.', '_')):
-            continue
-        name = f'{top}/{path.name}'
-        found += _walk(path, name) if path.is_dir() else [_stat(path, name, single=True)]
-    return found
-
-
-def _glob(pattern: str) -> list[Source]:
-    base, _, rest = pattern.rpartition('/') if not _WILD.search(pattern.rpartition('/')[0]) else ('', '', '')
-    if not rest:
-        fixed = pattern[: _WILD.search(pattern).start()].rpartition('/')[0]
-        base, rest = fixed, pattern[len(fixed) :].lstrip('/')
-    root = epath.Path(base or ('/' if pattern.startswith('/') else '.'))
-    found = sorted(path for path in root.glob(rest) if not path.is_dir())
-    return [_stat(path, os.fspath(path)[len(os.fspath(root)) :].lstrip('/'), single=False) for path in found]
 
 
 def _resolve_one(spec: str, text_key: str) -> list[Source]:
@@ -108,37 +147,36 @@ def _resolve_one(spec: str, text_key: str) -> list[Source]:
     path = epath.Path(spec).expanduser()
     try:
         is_directory = path.is_dir()
-    except ImportError as error:  # the file system of gs:// and the like is a package of its own
-        raise UserError(
-            _WHERE, f'{spec!r} ({error})', 'a path that can be read', 'pip install gcsfs for gs://'
-        ) from None
+    except ImportError as error:  # The file system of gs:// and the like is a package of its own.
+        found, mend = f'{spec!r} ({error})', 'pip install gcsfs for gs://'
+        raise UserError(_WHERE, found, 'a path that can be read', mend) from None
     if is_directory:
-        found = _walk(path, path.name or path.resolve().name)
+        top = path.name or path.resolve().name
+        found = [_file(file, f'{top}/{file.relative_to(path).as_posix()}', single=True) for file in walk_files(path)]
         if not found:
             raise UserError(_WHERE, f'an empty directory {spec!r}', 'files of text', 'put files there or change it')
         return found
     if path.exists():
-        return [_stat(path, path.name, single=False)]
-    if _WILD.search(spec):
-        found = _glob(os.fspath(path))
-        if not found:
+        return [_file(path, path.name)]
+    if is_pattern(spec):
+        root, files = match_files(os.fspath(path))
+        if not files:
             raise UserError(_WHERE, f'no file for {spec!r}', 'a glob that matches files', f'check it with: ls {spec}')
-        return found
+        # In the working directory, '.', the name loses its first letter; finished stores hold their inputs' names so.
+        return [_file(file, os.fspath(file)[len(os.fspath(root)) :].lstrip('/')) for file in files]
     mend = 'check the path; a name that holds a comma cannot be given, use a glob such as "a?b.txt"'
     raise UserError(_WHERE, f'no such file {spec!r}', 'a file, directory, glob, pydoc: or tfds:NAME', mend)
 
 
 def resolve(spec: str | list[str] | tuple[str, ...], text_key: str = 'text') -> list[Source]:
-    """All sources of a specification, each part's in sorted order; see `CorpusOptions` for the formats.
+    """All sources of a specification, each component's in sorted order.
 
     Raises:
-      UserError: a part matches nothing, or cannot be read.
+      UserError: a component matches nothing, or cannot be read.
     """
     parts = [part for one in ([spec] if isinstance(spec, str) else spec) for part, _ in parse_mixture(one)]
     found = [source for part in ','.join(parts).split(',') for source in _resolve_one(part.strip(), text_key)]
-    seen, unique = set(), []
+    unique: dict[str, Source] = {}
     for source in found:
-        if source.path not in seen:
-            seen.add(source.path)
-            unique.append(source)
-    return unique
+        unique.setdefault(source.path, source)
+    return list(unique.values())

@@ -1,4 +1,4 @@
-"""The token store: one directory of memory-mapped token ids with the bounds of sentences and documents.
+"""The token store: a directory of memory-mapped token ids, with the bounds of sentences and documents.
 
 manifest.json, written last, names every other file with its size and checksum:
   train-K.tokens, heldout-00000.tokens   ids, uint16 or int32; a document never crosses a file
@@ -17,16 +17,22 @@ import pathlib
 import numpy as np
 from etils import epath
 
-from bertjax.corpus.output import checksum
 from bertjax.errors import UserError
+from bertjax.files.atomic import checksum
 
 STORE_FORMAT = 'bertjax token store'
 STORE_VERSION = 1
+CHECKSUM = 'blake2b-128'
 _REBUILD = 'remove the directory and build it again from the text (--config.run=corpus)'
 
 
+def id_dtype(vocab_size: int) -> np.dtype:
+    """The dtype of token ids: uint16 where all ids fit, else int32, little-endian."""
+    return np.dtype('<u2' if vocab_size <= 1 << 16 else '<i4')
+
+
 class Split:
-    """The training or held-out half of a store.
+    """The training or held-out split of a store.
 
     Attributes:
       name: 'train' or 'heldout'.
@@ -49,10 +55,10 @@ class Split:
         self.sha = _digest_of(entry)
 
     def tokens(self, start: int, length: int) -> np.ndarray:
-        """Token ids [length] from token offset `start`, a read-only view; never across documents' files.
+        """Token ids [length] from token offset `start`, as a read-only view; all of one document.
 
         Raises:
-          IndexError: the range leaves the split or crosses two files, hence two documents.
+          IndexError: the range leaves the split, or crosses two files and so two documents.
         """
         index = int(np.searchsorted(self._starts, start, 'right')) - 1
         if start < 0 or length < 0 or start + length > self.num_tokens:
@@ -83,7 +89,7 @@ class TokenStore:
 
     @property
     def fingerprint(self) -> str:
-        """sha256 (hex) of all that the store holds: content, dtype and tokenizer."""
+        """sha256 (hex) of what the store holds: content, dtype and tokenizer."""
         facts = {key: self.manifest[key] for key in ('version', 'dtype', 'tokenizer', 'splits')}
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
@@ -93,7 +99,7 @@ class TokenStore:
         return self.manifest['report']
 
     def split(self, name: str) -> Split:
-        """'train' or 'heldout'; the latter may be empty."""
+        """The split 'train' or 'heldout'; the latter may be empty."""
         return Split(self.directory, name, self.manifest['splits'][name], np.dtype(self.manifest['dtype']))
 
 
@@ -137,8 +143,8 @@ def read_manifest(directory: epath.PathLike) -> dict:
     return manifest
 
 
-def seal_manifest(manifest: dict) -> str:
-    """The manifest's text, with the checksum of itself."""
+def manifest_text(manifest: dict) -> str:
+    """The content of manifest.json, with a checksum of the manifest."""
     return json.dumps({**manifest, 'checksum': _digest_of(manifest)}, indent=1, ensure_ascii=False) + '\n'
 
 
@@ -149,8 +155,8 @@ def open_store(
 
     Args:
       directory: where `build_store` put it; a local path, as it is memory-mapped.
-      tokenizer_fingerprint: of the tokenizer that it will be used with; None does not ask.
-      verify: read every file once and compare checksums, on all cores; sizes are always compared.
+      tokenizer_fingerprint: of the tokenizer that it will be used with; None does not compare.
+      verify: read every file once, on all cores, and compare checksums; sizes are always compared.
 
     Raises:
       UserError: not a store, another version, built with another tokenizer, or a file is missing, cut or changed.
@@ -173,5 +179,5 @@ def _check_file(directory: pathlib.Path, entry: dict, verify: bool) -> None:
     size = path.stat().st_size
     if size != entry['bytes']:
         raise UserError(str(path), f'{size:,} bytes', f'{entry["bytes"]:,}: the file is damaged', _REBUILD)
-    if verify and checksum(path) != entry['checksum']:
+    if verify and checksum(path, CHECKSUM) != entry['checksum']:
         raise UserError(str(path), 'changed content', f'the checksum {entry["checksum"]}', _REBUILD)

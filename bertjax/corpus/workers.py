@@ -1,33 +1,37 @@
-"""Worker processes for units: spawned, never forked (the parent may hold jax's threads), and never importing jax."""
+"""Encodes shards in worker processes, which are spawned, not forked (the parent may have JAX's threads)."""
 
 import concurrent.futures
 import multiprocessing
 import os
 import pathlib
 import signal
+import sys
 import threading
+import time
 from multiprocessing import connection
 
-from bertjax.corpus.options import CorpusOptions
-from bertjax.corpus.progress import Progress
-from bertjax.corpus.readers import Part
-from bertjax.corpus.reading import run_unit
+from absl import logging
+from rich import progress as rich_progress
+
+from bertjax.corpus.encode import encode_shard
+from bertjax.corpus.sources import CorpusOptions, Part
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
-SMALL = 4 << 20  # Bytes that one process reads sooner than another one starts.
+SMALL = 4 << 20  # Bytes that one process encodes before another one has started.
+LOG_EVERY = 20.0  # Seconds.
 
-_RECORD = 1000  # Bytes that a record of a tfds dataset is taken for.
+_RECORD = 1000  # Estimated bytes of a record of a tfds dataset.
 
 _worker: dict = {}
 
 
-class _Stopped(Exception):  # noqa: N818  No error: the parent wants no more.
+class _Stopped(Exception):  # noqa: N818  Not an error: the parent has stopped the build.
     pass
 
 
 def _start_worker(directory: str, fingerprint: str, settings: dict, strict: bool, counters) -> None:
-    """Prepares a worker process, and ends it when its parent dies: else it would wait for work for ever."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, who stops the workers.
+    """Prepares a worker process. It ends when its parent dies; otherwise it would wait for work forever."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which stops the workers.
     parent = multiprocessing.parent_process()
 
     def watch() -> None:
@@ -37,7 +41,7 @@ def _start_worker(directory: str, fingerprint: str, settings: dict, strict: bool
     threading.Thread(target=watch, daemon=True).start()
     tokenizer = load_tokenizer(pathlib.Path(directory) / 'partial' / 'tokenizer')
     if tokenizer.fingerprint != fingerprint:
-        raise RuntimeError('a saved tokenizer reads back as another one')
+        raise RuntimeError('the tokenizer that was saved for the workers is another one when it is loaded')
     _worker.update(
         directory=pathlib.Path(directory), tokenizer=tokenizer, settings=settings, strict=strict, counters=counters
     )
@@ -52,35 +56,91 @@ def _count(documents: int, size: int) -> None:
             raise _Stopped
 
 
-def _run(number: int, parts: list[Part]) -> None:
-    run_unit(_worker['directory'], number, parts, _worker['tokenizer'], _worker['settings'], _worker['strict'], _count)
+def _encode(shard: int, parts: list[Part]) -> None:
+    encode_shard(
+        _worker['directory'], shard, parts, _worker['tokenizer'], _worker['settings'], _worker['strict'], _count
+    )
 
 
-def _how_many(units: dict[int, list[Part]], wanted: int) -> int:
-    """Worker processes for the units: few bytes are read sooner than a process starts."""
+class Progress:
+    """Counts documents and bytes; use it in a `with` block. Shows a bar on a terminal, else logs a line now and then.
+
+    Args:
+      total: bytes (or records) to come.
+      shown: False shows and logs nothing.
+    """
+
+    def __init__(self, total: int, *, shown: bool):
+        self._total, self._shown = max(total, 1), shown
+        self._documents = self._size = 0
+        self._began = self._logged = time.monotonic()
+        self._bar = None
+        if shown and sys.stderr.isatty():
+            self._bar = rich_progress.Progress(
+                rich_progress.TextColumn('Reading the corpus'),
+                rich_progress.BarColumn(),
+                rich_progress.TextColumn('{task.fields[documents]:,} documents'),
+                rich_progress.DownloadColumn(),
+                rich_progress.TransferSpeedColumn(),
+                rich_progress.TimeRemainingColumn(),
+                transient=True,
+            )
+            self._task = self._bar.add_task('', total=self._total, documents=0)
+
+    def __enter__(self) -> 'Progress':
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *error) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def add(self, documents: int, size: int) -> None:
+        """Adds to the counts."""
+        self.at(self._documents + documents, self._size + size)
+
+    def at(self, documents: int, size: int) -> None:
+        """Sets the counts."""
+        self._documents, self._size = documents, size
+        now = time.monotonic()
+        if self._bar:
+            self._bar.update(self._task, completed=size, documents=documents)
+        elif self._shown and now - self._logged > LOG_EVERY:
+            self._logged = now
+            rate = size / (now - self._began)
+            left = (self._total - size) / rate if rate else 0
+            logging.info(
+                'Corpus: %d documents, %.0f of %.0f MB, %.1f MB/s, about %.0f s left',
+                documents, size / 1e6, self._total / 1e6, rate / 1e6, left,
+            )  # fmt: skip
+
+
+def _processes(shards: dict[int, list[Part]], wanted: int) -> int:
+    """Number of processes for the shards: one for little text, which is encoded before a second one has started."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
-    parts = [part for some in units.values() for part in some]
+    parts = [part for some in shards.values() for part in some]
     size = sum((part.end - part.begin) * (_RECORD if part.kind == 'tfds' else 1) for part in parts)
-    return min(wanted or (1 if size < SMALL else cores), len(units))
+    return min(wanted or (1 if size < SMALL else cores), len(shards))
 
 
-def run_units(
+def encode_shards(
     directory: pathlib.Path,
-    units: dict[int, list[Part]],
+    shards: dict[int, list[Part]],
     tokenizer: Tokenizer,
     options: CorpusOptions,
     progress: Progress,
 ) -> None:
-    """Runs the units by number, in this process or in as many workers as the options say.
+    """Encodes shards, by number, in this process or in as many workers as the options say.
 
     Raises:
       UserError: broken input, when strict.
       RuntimeError: a worker died.
     """
-    number = _how_many(units, options.workers)
+    number = _processes(shards, options.workers)
     if number == 1:
-        for unit, parts in units.items():
-            run_unit(directory, unit, parts, tokenizer, options.settings(), options.strict, progress.add)
+        for shard, parts in shards.items():
+            encode_shard(directory, shard, parts, tokenizer, options.settings(), options.strict, progress.add)
         return
     context = multiprocessing.get_context('spawn')
     counters = context.Array('q', 3)  # Documents, bytes, whether to stop.
@@ -90,14 +150,14 @@ def run_units(
         number, mp_context=context, initializer=_start_worker, initargs=arguments
     )
     try:
-        waiting = {pool.submit(_run, unit, parts) for unit, parts in units.items()}
+        waiting = {pool.submit(_encode, shard, parts) for shard, parts in shards.items()}
         while waiting:
             done, waiting = concurrent.futures.wait(waiting, 0.2, concurrent.futures.FIRST_COMPLETED)
             progress.at(*counters[:2])
             for future in done:
                 future.result()
     except concurrent.futures.process.BrokenProcessPool as error:
-        mend = 'was memory short? The same command continues; config.corpus_options.workers=1 needs the least'
+        mend = 'was memory short? The same command continues; config.corpus_options.workers=1 needs least'
         raise RuntimeError(f'a worker process died; {mend}') from error
     finally:
         counters[2] = 1

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from bertjax.data.batch import BatchSpec
-from bertjax.files import write_atomic
+from bertjax.files.atomic import write_atomic
 
 _TOKEN = 'token_'  # how an array with a value a token is named in a batch
 FEATURES_VERSION = 2  # of what is cached: raised when the same records come to give other rows

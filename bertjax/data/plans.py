@@ -9,7 +9,7 @@ import numpy as np
 
 from bertjax.data import walking
 from bertjax.data.pairs import CHUNK, PairOptions, Plan, Split, check_split
-from bertjax.files import write_atomic
+from bertjax.files.atomic import checksum, write_atomic
 
 # Part of every plan's name: raise it with any change to what a walk gives.
 WALK_VERSION = 1
@@ -65,9 +65,8 @@ def _read(stem: pathlib.Path) -> Plan | None:
     path = stem.with_suffix('.npy')
     try:
         facts = json.loads(stem.with_suffix('.json').read_text(encoding='utf-8'))
-        with path.open('rb') as file:
-            if hashlib.file_digest(file, 'sha256').hexdigest() != facts['sha256']:
-                return None
+        if checksum(path) != facts['sha256']:
+            return None
         chunks = np.load(path, mmap_mode='r', allow_pickle=False)
         if chunks.dtype != CHUNK or chunks.shape != (facts['chunks'],):
             return None

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from bertjax.config import duration, flatten
 from bertjax.convert.huggingface_config import check_exportable
-from bertjax.corpus.options import CorpusOptions
+from bertjax.corpus.sources import CorpusOptions
 from bertjax.data.batch import BatchSpec, pretraining_batch_spec
 from bertjax.data.masking import MaskOptions
 from bertjax.data.pairs import PairOptions

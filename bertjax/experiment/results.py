@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from bertjax.convert.orbax import export_orbax, head_facts
 from bertjax.experiment.finetuning import TaskModel
 from bertjax.experiment.summary import print_places
 from bertjax.experiment.task_data import LEARNED, Split, TaskData
-from bertjax.files import write_atomic
+from bertjax.files.atomic import write_atomic, write_zip
 from bertjax.tasks.task import Outputs, Task
 from bertjax.writers.console import shown
 
@@ -134,15 +133,6 @@ def write_predictions(
 def json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
     """A line a row."""
     return ''.join(json.dumps(row, ensure_ascii=False) + '\n' for row in rows)
-
-
-def write_zip(path: pathlib.Path, files: Mapping[str, str]) -> None:
-    """An archive without dates: equal files give equal bytes."""
-    temporary = path.with_name(f'.{path.name}.tmp')
-    with zipfile.ZipFile(temporary, 'w', zipfile.ZIP_DEFLATED) as archive:
-        for name, text in files.items():
-            archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)
-    temporary.replace(path)
 
 
 def results_table(results: Mapping[str, Any]) -> Table:

@@ -10,7 +10,7 @@ from bertjax.checkpoint.compatible import check_resume
 from bertjax.config import dump
 from bertjax.errors import UserError
 from bertjax.experiment.settings import RunSettings
-from bertjax.files import write_atomic
+from bertjax.files.atomic import write_atomic
 from bertjax.metrics.rows import Sums
 from bertjax.parallel.partition import mesh_context
 from bertjax.train.interrupt import Interrupt

@@ -14,8 +14,9 @@ from rich.table import Table
 from bertjax.convert.huggingface import export_huggingface
 from bertjax.convert.orbax import export_orbax
 from bertjax.data.loader import Examples
-from bertjax.files import write_atomic
+from bertjax.files.atomic import write_atomic
 from bertjax.losses import PRETRAINING
+from bertjax.metrics.softmax import softmax
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.text.tokenizer import Tokenizer
@@ -117,12 +118,11 @@ def _filled_masks(params: Any, model: BertConfig, tokenizer: Tokenizer, heldout:
         left, right = ids[max(at - _CONTEXT, 1) : at], ids[at + 1 : at + 1 + _CONTEXT]
         keep = lambda part: [i for i in part if i not in (tokenizer.pad_id, tokenizer.cls_id)]  # noqa: E731
         best = int(logits[row, p].argmax())
-        scores = np.exp(logits[row, p] - logits[row, p].max())
         yield {
             'before': f'… {tokenizer.decode(keep(left))}',
             'after': f'{tokenizer.decode(keep(right))} …',
             'filled': tokenizer.pieces[best],
-            'probability': round(float(scores[best] / scores.sum()), 4),
+            'probability': round(float(softmax(logits[row, p])[best]), 4),
             'was': tokenizer.pieces[int(batch['masked_ids'][row, p])],
         }
 

@@ -24,7 +24,7 @@ from bertjax.experiment.session import continue_or_begin
 from bertjax.experiment.settings import resolve_durations
 from bertjax.experiment.task_data import Split, TaskData
 from bertjax.experiment.trials import Trial, score_of, summarise, sweep_table, trials_of
-from bertjax.files import write_atomic
+from bertjax.files.atomic import write_atomic
 from bertjax.metrics.rows import task_values
 from bertjax.train.interrupt import Interrupt
 from bertjax.train.members import Member, member_of, members_template, stack_states

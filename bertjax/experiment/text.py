@@ -10,7 +10,7 @@ from bertjax.corpus.sources import parse_mixture
 from bertjax.corpus.store import TokenStore, open_store
 from bertjax.errors import UserError
 from bertjax.experiment.pretraining_settings import PretrainingSettings
-from bertjax.files import write_atomic
+from bertjax.files.atomic import write_atomic
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.text.vocabulary import train_sentencepiece, train_wordpiece
 

@@ -16,7 +16,7 @@ from bertjax.errors import UserError
 from bertjax.experiment.pretraining import build_pretraining_setup
 from bertjax.experiment.pretraining_settings import PretrainingPhase, pretraining_settings
 from bertjax.experiment.settings import check_row_count
-from bertjax.files import write_atomic
+from bertjax.files.atomic import write_atomic
 from bertjax.model.config import train_flops_per_sequence
 from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.parallel.topology import HBM_BYTES, topology_devices

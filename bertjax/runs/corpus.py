@@ -6,7 +6,7 @@ from ml_collections import ConfigDict
 
 from bertjax.experiment.pretraining_settings import pretraining_settings
 from bertjax.experiment.text import prepare_stores, prepare_tokenizer
-from bertjax.files import exclusive
+from bertjax.files.atomic import exclusive
 
 
 def run(config: ConfigDict, workdir: str) -> None:

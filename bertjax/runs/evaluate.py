@@ -13,7 +13,7 @@ from bertjax.experiment.finetuning_settings import FinetuningSettings, finetunin
 from bertjax.experiment.results import RESULTS, exported_trial, results_table, write_predictions
 from bertjax.experiment.saved import config_of_run, load_task
 from bertjax.experiment.task_data import Split, TaskData
-from bertjax.files import exclusive, write_atomic
+from bertjax.files.atomic import exclusive, write_atomic
 
 
 def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:

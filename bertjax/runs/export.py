@@ -13,7 +13,7 @@ from bertjax.experiment.pretraining_settings import pretraining_settings
 from bertjax.experiment.results import RESULTS, export_task
 from bertjax.experiment.saved import config_of_run, load_pretraining, load_task
 from bertjax.experiment.summary import export_pretraining, heldout_rows
-from bertjax.files import exclusive
+from bertjax.files.atomic import exclusive
 
 
 def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:

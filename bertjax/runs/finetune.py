@@ -13,7 +13,7 @@ from bertjax.experiment.settings import check_row_count
 from bertjax.experiment.sweep import TRIALS, run_sweep
 from bertjax.experiment.task_data import data_from_source
 from bertjax.experiment.trials import trials_of
-from bertjax.files import exclusive
+from bertjax.files.atomic import exclusive
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh, row_shards
 

@@ -7,13 +7,13 @@ from collections.abc import Collection
 
 from ml_collections import ConfigDict
 
-from bertjax.corpus.streams import packed
 from bertjax.errors import UserError
 from bertjax.experiment.finetuning_settings import FinetuningSettings, finetuning_settings
 from bertjax.experiment.results import json_lines, write_predictions
 from bertjax.experiment.saved import config_of_run, load_task
 from bertjax.experiment.task_data import Split, TaskData
-from bertjax.files import exclusive
+from bertjax.files.atomic import exclusive
+from bertjax.files.streams import named_compressed
 from bertjax.tasks.texts import decoded, read_text
 
 
@@ -61,7 +61,7 @@ def _predict_input(settings: FinetuningSettings, folder: pathlib.Path) -> None:
         sys.stdout.write(json_lines(task.rows(split.records, predictions)))
         return
     path = pathlib.Path(settings.input)
-    name = pathlib.Path(path.stem).stem if packed(path.name) else path.stem
+    name = pathlib.Path(path.stem).stem if named_compressed(path.name) else path.stem
     # In a folder of its own: a file may be called dev, too.
     for path in write_predictions(folder / 'predictions' / 'input', task, name, split, predictions):
         print(path)

@@ -9,7 +9,7 @@ from bertjax.experiment.pretraining_settings import pretraining_settings
 from bertjax.experiment.session import train_in
 from bertjax.experiment.summary import finish_pretraining
 from bertjax.experiment.text import huggingface_directory
-from bertjax.files import exclusive
+from bertjax.files.atomic import exclusive
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 

@@ -9,11 +9,13 @@ from collections.abc import Iterator, Sequence
 from etils import epath
 
 from bertjax.errors import UserError
+from bertjax.files.paths import at_most_one, data_directory, existing_files
 from bertjax.metrics.classification import OF_VALUES
 from bertjax.tasks.class_report import find_labels
 from bertjax.tasks.sources import dataset_splits, read_rows
 from bertjax.tasks.tables import FORMATS, Column, Layout, Row, read_table
 from bertjax.tasks.text_task import Example, TextTask
+from bertjax.text.hash_split import hash64, hash_threshold
 
 # Names of a split's file, less its suffix, and of a split of tensorflow-datasets.
 _STEMS = {'train': ('train',), 'dev': ('dev', 'valid', 'validation'), 'test': ('test',)}
@@ -162,23 +164,18 @@ class ClassificationTask(TextTask):
         data = epath.Path(self.data).expanduser()
         if data.is_file():
             return data if split == 'train' else data.parent / named if named else None
-        if not data.is_dir():
-            raise UserError('config.data', repr(self.data), 'a folder with train.csv, or a file', 'check the path')
+        data = data_directory(self.data, 'a folder with train.csv, or a file')
         return data / named if named else self._found(data, split)
 
     def _found(self, folder: epath.Path, split: str) -> epath.Path | None:
         endings = [suffix + packed for suffix in FORMATS for packed in _COMPRESSED]
         names = [stem + ending for stem in _STEMS[split] for ending in endings]
-        found = [folder / name for name in names if (folder / name).is_file()]
-        if len(found) > 1:
-            files = ' and '.join(path.name for path in found)
-            mend = f'name the right one in config.task.{split}'
-            raise UserError(str(folder), files, f'one file of the {split} split', mend)
-        return found[0] if found else None
+        found = list(existing_files(folder, names))
+        return at_most_one(found, str(folder), split, f'name the right one in config.task.{split}')
 
 
 def held_out(record: Example, share: float) -> bool:
     """Whether a record is in the dev split of this share: a hash of its text, upper case and blanks apart, decides."""
     text = '\0'.join(' '.join(text.casefold().split()) for text in (record.first, record.second or ''))
     digest = hashlib.blake2b(text.encode('utf-8'), digest_size=8).digest()
-    return int.from_bytes(digest, 'big') < share * 2**64
+    return hash64(digest) < hash_threshold(share)

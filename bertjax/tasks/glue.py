@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from etils import epath
 
 from bertjax.errors import UserError
+from bertjax.files.paths import data_directory, existing_files
 from bertjax.tasks.sources import read_rows
 from bertjax.tasks.tables import Column, Layout, Row, read_table
 from bertjax.tasks.text_task import Example, Scores, TextTask
@@ -239,15 +240,11 @@ class GlueTask(TextTask):
         yield from read_table(path, Layout(columns, bare, broken), 'tsv')
 
     def _folder(self) -> epath.Path:
-        data = epath.Path(self.data).expanduser()
-        if not data.is_dir():
-            raise UserError('config.data', repr(self.data), f'a folder with the files of {self.name}', 'check the path')
+        data = data_directory(self.data, f'a folder with the files of {self.name}')
         return data / self.name if (data / self.name).is_dir() else data
 
     def _file(self, split: str) -> epath.Path | None:
-        folder = self._folder()
-        files = self._rows[split].splits[split].files
-        return next((folder / name for name in files if (folder / name).is_file()), None)
+        return next(existing_files(self._folder(), self._rows[split].splits[split].files), None)
 
     def official_files(self, split: str, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, str]:
         """The server's file of a split that it judges: index and prediction, in the words of the task's files."""

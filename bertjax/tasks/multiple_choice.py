@@ -12,6 +12,7 @@ from flax import linen as nn
 from bertjax.data.features import FeatureBuilder, Features
 from bertjax.errors import UserError
 from bertjax.losses import CLASSIFICATION
+from bertjax.metrics.softmax import softmax
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForMultipleChoice
 from bertjax.tasks import multiple_choice_input as reading
@@ -161,9 +162,7 @@ class MultipleChoiceTask:
     ) -> list[Choice]:
         """See Task."""
         logits = np.stack([np.asarray(row, np.float64) for row in outputs['logits']])  # [N, C]
-        shares = np.exp(logits - logits.max(-1, keepdims=True))
-        shares /= shares.sum(-1, keepdims=True)
-        return [Choice(int(row.argmax()), tuple(row.tolist())) for row in shares]
+        return [Choice(int(row.argmax()), tuple(row.tolist())) for row in softmax(logits)]
 
     def tune(self, records: Sequence[Question], predictions: Sequence[Choice]) -> None:
         """Nothing is searched for on dev."""

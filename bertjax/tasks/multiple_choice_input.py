@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from etils import epath
 
 from bertjax.errors import UserError
+from bertjax.files.paths import at_most_one, data_directory, existing_files
 from bertjax.tasks.objects import objects_of_lines
 from bertjax.tasks.tables import Column, Layout, number_lines, read_table
 from bertjax.tasks.texts import checked_text, read_text
+from bertjax.text.hash_split import hash64, hash_threshold
 
 LAYOUTS = ('swag', 'codah', 'jsonl')
 SPLITS = ('train', 'dev', 'test')
@@ -121,11 +123,8 @@ def find_file(data: str, split: str, suffix: str) -> epath.Path | None:
       UserError: several.
     """
     names = ('dev', 'val', 'valid') if split == 'dev' else (split,)
-    found = [path for name in names if (path := folder(data) / f'{name}.{suffix}').exists()]
-    if len(found) > 1:
-        files = ' and '.join(path.name for path in found)
-        raise UserError(data, files, f'one file of the {split} split', 'move the others away')
-    return found[0] if found else None
+    found = list(existing_files(folder(data), (f'{name}.{suffix}' for name in names)))
+    return at_most_one(found, data, split, 'move the others away')
 
 
 def folder(data: str) -> epath.Path:
@@ -134,11 +133,8 @@ def folder(data: str) -> epath.Path:
     Raises:
       UserError: it is not given, or not there.
     """
-    path = epath.Path(data).expanduser()
-    if not data or not path.is_dir():
-        mend = 'give --config.data=DIR; tensorflow-datasets does not have these data sets'
-        raise UserError('config.data', repr(data), 'a folder with the files', mend)
-    return path
+    mend = 'give --config.data=DIR; tensorflow-datasets does not have these data sets'
+    return data_directory(data, 'a folder with the files', mend)
 
 
 def split_by_hash(questions: Sequence[Question], split: str, dev_share: float, test_share: float) -> list[Question]:
@@ -147,11 +143,11 @@ def split_by_hash(questions: Sequence[Question], split: str, dev_share: float, t
     Where a question goes depends on its context alone, so that questions with the same stay together: SHA-256 of the
     lower-cased context with single blanks, its first 8 bytes as a share of all.
     """
+    test, dev = hash_threshold(test_share), hash_threshold(test_share + dev_share)
     chosen = []
     for question in questions:
         digest = hashlib.sha256(' '.join(question.context.lower().split()).encode()).digest()
-        share = int.from_bytes(digest[:8], 'big') / 2**64
-        side = 'test' if share < test_share else 'dev' if share < test_share + dev_share else 'train'
+        side = 'test' if hash64(digest) < test else 'dev' if hash64(digest) < dev else 'train'
         if side == split:
             chosen.append(question)
     return chosen

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.errors import UserError
+from bertjax.files.tfds import Dataset
 from bertjax.tasks.objects import as_text
 from bertjax.tasks.tables import Column, Row
 
@@ -21,7 +22,7 @@ def dataset_splits(name: str) -> dict[str, int]:
     Raises:
       UserError: there is no such dataset, or it is not prepared on this machine.
     """
-    return {split: info.num_examples for split, info in _open(name).info.splits.items()}
+    return {split: info.num_examples for split, info in _dataset(name).builder.info.splits.items()}
 
 
 def read_dataset(name: str, split: str) -> Iterator[dict[str, Any]]:
@@ -36,46 +37,15 @@ def read_dataset(name: str, split: str) -> Iterator[dict[str, Any]]:
     Raises:
       UserError: no such dataset or split, or it is prepared in another format than array_record.
     """
-    builder = _open(name)
-    if split not in builder.info.splits:
-        known = ', '.join(builder.info.splits)
-        raise UserError('config.data', f'no split {split!r} in the dataset {name}', f'one of {known}', 'name one')
-    try:
-        source = builder.as_data_source(split=split)
-    except Exception as error:  # tfds raises whatever its readers do.
-        found = f'{name} in the file format {builder.info.file_format.value!r}'
-        raise UserError('config.data', found, 'array_record, which can be read by index', _prepare(name)) from error
-    features = builder.info.features
+    dataset = _dataset(name)
+    source, features = dataset.split(split), dataset.builder.info.features
     for index in range(len(source)):
         yield _plain(source[index], features)
 
 
-def _prepare(name: str) -> str:
-    call = f"tfds.builder({name!r}, file_format='array_record').download_and_prepare()"
-    return f'prepare it once with `import tensorflow_datasets as tfds, tensorflow_datasets.text; {call}`, or give files'
-
-
-def _open(name: str):
-    """The builder of a dataset that is prepared on this machine."""
-    try:
-        import tensorflow_datasets as tfds
-        import tensorflow_datasets.text
-    except ImportError as error:
-        found = f'no tensorflow-datasets ({error}) for the dataset {name}'
-        raise UserError(
-            'config.data', found, 'that package', 'pip install tensorflow-datasets, or give files'
-        ) from error
-    try:
-        at_path = name.startswith(('/', '.', '~')) or '://' in name
-        builder = tfds.builder_from_directory(name) if at_path else tfds.builder(name)
-    except Exception as error:  # tfds raises a dozen kinds, some from the network.
-        line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        expected = 'the name or directory of a dataset'
-        mend = f'check the name and TFDS_DATA_DIR, or {_prepare(name)}'
-        raise UserError('config.data', f'{name!r}, which tfds cannot find ({line})', expected, mend) from error
-    if not builder.info.splits:
-        raise UserError('config.data', f'the dataset {name}, not prepared', 'a prepared dataset', _prepare(name))
-    return builder
+def _dataset(name: str) -> Dataset:
+    expected = 'the name or directory of a dataset'
+    return Dataset(name, where='config.data', asked=name, expected=expected, otherwise=', or give files')
 
 
 def _plain(value: Any, feature: Any) -> Any:

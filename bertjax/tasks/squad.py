@@ -11,6 +11,7 @@ from flax import linen as nn
 
 from bertjax.data.features import Features
 from bertjax.errors import UserError
+from bertjax.files.paths import existing_files
 from bertjax.losses import SPANS
 from bertjax.metrics.squad import Evaluation, evaluate_v1
 from bertjax.model.config import BertConfig
@@ -108,9 +109,9 @@ class SquadTask:
         folder = epath.Path(self.data).expanduser()
         usual = f'{split}-v{self.version}.json'
         names = [name] if name else [usual, f'{usual}.gz']
-        for path in (folder / name for name in names):
-            if path.exists():
-                return path
+        found = next(existing_files(folder, names), None)
+        if found:
+            return found
         there = ', '.join(sorted(path.name for path in folder.iterdir())[:8]) if folder.is_dir() else 'no such folder'
         raise UserError(
             str(folder), there or 'an empty folder', ' or '.join(names),

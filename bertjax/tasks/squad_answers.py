@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bertjax.data.features import Features
+from bertjax.metrics.softmax import softmax
 from bertjax.tasks.squad_data import Question
 
 # Spans kept of each window, as a multiple of n-best: spans with the same text count once.
@@ -136,9 +137,7 @@ def _ranked(
     null_odds = null.score - best.score if nbest else NO_CHOICE
     if with_null or not nbest:
         nbest = sorted([*nbest, null], key=lambda span: -span.score)
-    scores = np.array([span.score for span in nbest])
-    shares = np.exp(scores - scores.max())
-    shares /= shares.sum()
+    shares = softmax(np.array([span.score for span in nbest]))
     nbest = [dataclasses.replace(span, probability=p) for span, p in zip(nbest, shares.tolist(), strict=True)]
     by_text = {span.text: span for span in nbest}
     return Answers(tuple(nbest), by_text[best.text], by_text.get('', null), null_odds)

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from etils import epath
 
-from bertjax.corpus import streams
-from bertjax.corpus.layouts import Broken, decode
 from bertjax.errors import UserError
+from bertjax.files import streams
 from bertjax.tasks.objects import as_text, objects_of_lines, objects_of_text
 
 FORMATS = {'.tsv': 'tsv', '.csv': 'csv', '.jsonl': 'jsonl', '.ndjson': 'jsonl', '.json': 'json'}  # by suffix
@@ -126,11 +125,11 @@ def _read_lines(path: epath.Path) -> Iterator[Line]:
     try:
         with path.open('rb') as file:
             compression = streams.compression_of(str(path), file.read(8))
-            whole = io.BufferedReader(streams.CountedFile(file, 0, None, None, None), streams.CHUNK)
+            whole = io.BufferedReader(streams.CountedFile(file), streams.CHUNK)
             lines = streams.Lines(streams.chunks(whole, compression), cut=False)
             for raw in lines:
-                line = decode(raw, lines.number)
-                if isinstance(line, Broken):
+                line = streams.decode(raw, lines.number)
+                if isinstance(line, streams.Broken):
                     mend = 'mend the line, or convert the file, for example with iconv'
                     raise UserError(f'{path}:{line.line}', line.detail, 'UTF-8 text', mend)
                 yield lines.number, line.removesuffix('\r')

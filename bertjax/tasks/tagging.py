@@ -13,6 +13,7 @@ from bertjax.data.features import Features
 from bertjax.errors import UserError
 from bertjax.losses import TOKENS
 from bertjax.metrics.entities import score_entities, spans, split_tag, tag_accuracy, to_iob2, total_score
+from bertjax.metrics.softmax import softmax
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTokens
 from bertjax.tasks import tagging_input
@@ -187,8 +188,7 @@ class TaggingTask:
             at = np.flatnonzero(words)
             logits = np.asarray(outputs['token_logits'][row], np.float64)[at]  # [W, C]
             best[record][words[at] - 1] = logits.argmax(-1)
-            shifted = np.exp(logits - logits.max(-1, keepdims=True))
-            probability[record][words[at] - 1] = 1 / shifted.sum(-1)
+            probability[record][words[at] - 1] = softmax(logits).max(-1)
         return [self._tags(*both) for both in zip(best, probability, strict=True)]
 
     def _tags(self, best: np.ndarray, probability: np.ndarray) -> Tags:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from etils import epath
 
 from bertjax.errors import UserError
+from bertjax.files.paths import at_most_one, data_directory
 from bertjax.metrics.entities import to_iob2
 from bertjax.tasks.columns import ColumnOptions, Sentence, is_boundary, read_columns, split_columns, split_lines
 from bertjax.tasks.sources import read_dataset
@@ -27,14 +28,9 @@ def find_file(data: str, split: str) -> epath.Path | None:
     Raises:
       UserError: several, or no such folder.
     """
-    folder = epath.Path(data).expanduser()
-    if not folder.is_dir():
-        raise UserError('config.data', repr(data), 'a folder with train.txt, dev.txt …', 'check the path')
-    files = sorted(path for path in folder.iterdir() if _is_of(path.name, split))
-    if len(files) > 1:
-        found = ' and '.join(path.name for path in files)
-        raise UserError(str(folder), found, f'one file of the {split} split', 'move the others away')
-    return files[0] if files else None
+    folder = data_directory(data, 'a folder with train.txt, dev.txt …')
+    found = sorted(path for path in folder.iterdir() if _is_of(path.name, split))
+    return at_most_one(found, str(folder), split, 'move the others away')
 
 
 def _is_of(name: str, split: str) -> bool:

@@ -4,8 +4,8 @@ import csv
 import json
 from collections.abc import Iterator, Sequence
 
-from bertjax.corpus.streams import bare_suffix
 from bertjax.errors import UserError
+from bertjax.files.streams import bare_suffix
 from bertjax.tasks.tables import FORMATS, Column, Layout, Line, Row, number_lines, parse_table, without_blanks
 
 

@@ -12,6 +12,7 @@ from bertjax.data.features import Features
 from bertjax.errors import UserError
 from bertjax.losses import CLASSIFICATION, REGRESSION, Objective
 from bertjax.metrics.classification import OF_CLASSES, OF_VALUES, confusion
+from bertjax.metrics.softmax import softmax
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForClassification
 from bertjax.tasks.class_report import class_report, describe_labels, describe_values, find_labels, value_report
@@ -54,8 +55,7 @@ class Scores:
     @property
     def probabilities(self) -> np.ndarray:
         """float64 [C]."""
-        shifted = np.exp(self.logits - self.logits.max())
-        return shifted / shifted.sum()
+        return softmax(self.logits)
 
     @property
     def value(self) -> float:

@@ -5,8 +5,8 @@ from typing import BinaryIO
 
 from etils import epath
 
-from bertjax.corpus import streams
 from bertjax.errors import UserError
+from bertjax.files import streams
 
 
 def read_text(path: epath.PathLike) -> str:

@@ -1,4 +1,4 @@
-"""The settings of BERT's WordPiece as Hugging Face's tokenizer.json has them: made, read, changed and compared."""
+"""BERT's WordPiece as the settings of Hugging Face's tokenizer.json: made, read, changed and compared."""
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,11 +8,11 @@ from bertjax.errors import UserError
 from bertjax.text.special import SPECIAL_TOKENS, UNK, added_tokens, is_unused, pair_template
 
 PREFIX = '##'
-# Words longer than this become one [UNK] (google-research/bert, tokenization.py has 200; Hugging Face's fast
-# tokenizer, whose ids are the ones to equal, has 100).
+# Longer words become one [UNK]. Hugging Face's fast tokenizer, whose ids ours equal, has 100 (google-research/bert,
+# tokenization.py: 200).
 MAX_CHARACTERS = 100
-# Share of the pieces with an upper-case letter from which a vocabulary is taken as cased. bert-base-cased has 0.29,
-# bert-base-uncased 0.
+# A vocabulary counts as cased when more than this share of its pieces has an upper-case letter. bert-base-cased has
+# 0.29, bert-base-uncased 0.
 _CASED_SHARE = 0.005
 
 
@@ -29,7 +29,7 @@ def bert_settings(
     Args:
       pieces: the vocabulary, index = id.
       lowercase: whether text is lower-cased first.
-      strip_accents: whether accents are taken off; None does as BERT: when `lowercase`.
+      strip_accents: whether accents are removed; None does as BERT: when `lowercase`.
       handle_chinese_chars: whether each CJK ideograph is a word.
       names: what the vocabulary calls a special token, where that is not BERT's name.
     """
@@ -61,7 +61,7 @@ def bert_settings(
 
 
 def looks_lowercase(pieces: Sequence[str]) -> bool:
-    """Whether a vocabulary is uncased, by its pieces: next to none has an upper-case letter."""
+    """Whether a vocabulary is uncased, by its pieces: almost none has an upper-case letter."""
     ordinary = [piece for piece in pieces if piece not in SPECIAL_TOKENS and not is_unused(piece)]
     upper = sum(piece != piece.lower() for piece in ordinary)
     return upper <= _CASED_SHARE * len(ordinary)
@@ -75,7 +75,7 @@ def with_normalizer(
     strip_accents: bool | None = None,
     handle_chinese_chars: bool | None = None,
 ) -> dict[str, Any]:
-    """`settings` with the given options in their BertNormalizer; None leaves what is there.
+    """`settings` with the given options in their BertNormalizer; None keeps what is there.
 
     Raises:
       UserError: when `lowercase` differs from what a normaliser of another kind does.
@@ -99,7 +99,7 @@ def with_normalizer(
 
 
 def _nodes(node: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """Every normaliser or pre-tokenizer in a tree of Sequences, the root too."""
+    """Every normaliser or pre-tokenizer in a tree of Sequences, including the root."""
     if node:
         yield node
         for child in node.get('normalizers', node.get('pretokenizers', ())):
@@ -114,7 +114,7 @@ def lowercases(normalizer: Mapping[str, Any] | None) -> bool:
 
 
 def is_bert(settings: Mapping[str, Any]) -> bool:
-    """Whether these are settings that Hugging Face's BertTokenizer would make of the vocabulary alone."""
+    """Whether Hugging Face's BertTokenizer would make these settings of the vocabulary alone."""
     model, normalizer = settings['model'], settings.get('normalizer') or {}
     special = [token for token in settings.get('added_tokens') or [] if token.get('special')]
     return (
@@ -128,7 +128,7 @@ def is_bert(settings: Mapping[str, Any]) -> bool:
 
 
 def what_makes_ids(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of `settings` on which ids depend, in one spelling: vocab.txt and tokenizer.json give the same."""
+    """The part of `settings` that determines ids, in canonical form: equal for a vocab.txt and its tokenizer.json."""
     normalizer = copy.deepcopy(settings.get('normalizer'))
     for node in _nodes(normalizer):
         if node['type'] == 'BertNormalizer' and node.get('strip_accents') is None:

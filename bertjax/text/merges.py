@@ -1,4 +1,4 @@
-"""Byte-pair merges over counted words: the part of WordPiece training that takes the time."""
+"""Byte-pair merges over counted words: the slow part of WordPiece training."""
 
 import collections
 import heapq
@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 def merged_pieces(
     words: Mapping[str, int], start: Sequence[str], *, room: int, min_frequency: int, prefix: str = '##'
 ) -> list[str]:
-    """The pieces that byte-pair merges add to an alphabet, in the order in which they are found.
+    """The pieces that byte-pair merges add to an alphabet, in the order of the merges.
 
     Sennrich, Haddow and Birch, Neural Machine Translation of Rare Words with Subword Units (2016), section 3.2, on
-    words that are cut as WordPiece cuts them: `word` starts as `w ##o ##r ##d`. The most frequent pair of neighbours
-    becomes one piece; of equally frequent pairs, the first in code point order, so that equal words give an equal list.
+    words in WordPiece's form: `word` starts as `w ##o ##r ##d`. The most frequent pair of neighbours becomes one piece;
+    ties go to the first pair in code point order, so that equal words give an equal list.
 
     Args:
       words: how often each word occurs. Words with a character outside the alphabet become [UNK] and are left out.
       start: the pieces that exist already, the alphabet (`a`, `##a`) among them.
-      room: the most pieces to add.
+      room: the maximum number of pieces to add.
       min_frequency: rarer pairs are not merged.
       prefix: what marks a piece that continues a word.
     """
@@ -36,7 +36,7 @@ def merged_pieces(
         count, left, right, a, b = heapq.heappop(heap)
         now = pairs[a, b]
         if now != -count:
-            # Counts that sank are corrected when they come up; those that rose were pushed again.
+            # A count that fell is corrected when it is popped; one that rose was pushed again.
             if min_frequency <= now < -count:
                 heapq.heappush(heap, (-now, left, right, a, b))
             continue
@@ -64,7 +64,7 @@ def merged_pieces(
 
 
 def _cut(words: Mapping[str, int], ids: Mapping[str, int], prefix: str) -> tuple[list[list[int]], list[int]]:
-    """Words as lists of the ids of their characters, and their counts; one-character words have nothing to merge."""
+    """Words as lists of the ids of their characters, and their counts, without words of one character."""
     symbols, counts = [], []
     continued = {piece.removeprefix(prefix): index for piece, index in ids.items() if len(piece) == len(prefix) + 1}
     for word, count in words.items():
@@ -76,7 +76,7 @@ def _cut(words: Mapping[str, int], ids: Mapping[str, int], prefix: str) -> tuple
 
 
 def _replace(word: list[int], a: int, b: int, new: int) -> list[int]:
-    """`word` with each `a b`, from left to right, as `new`."""
+    """`word` with each pair `a b`, from left to right, replaced by `new`."""
     merged, index = [], 0
     while index < len(word):
         if word[index] == a and index + 1 < len(word) and word[index + 1] == b:

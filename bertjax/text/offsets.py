@@ -1,4 +1,4 @@
-"""Where in a text its pieces stand, in Python characters (code points), whatever normalisation did to the text."""
+"""The offsets of pieces in the text as given, in Python characters (code points), whatever its normalisation."""
 
 import re
 import unicodedata
@@ -8,6 +8,7 @@ import numpy as np
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
+from bertjax.text.sentencepiece_proto import SPACE
 from bertjax.text.special import well_formed
 
 # ids, starts, ends: int32 [N] each.
@@ -15,26 +16,25 @@ Located = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 _SURROGATE = re.compile('[\ud800-\udfff]')
 _PAIR = re.compile('[\ud800-\udbff][\udc00-\udfff]')
-_SPACE = '▁'  # a literal one is a space to SentencePiece
 _AT_ONCE = 1024  # texts; an Encoding of `tokenizers` takes some 200 bytes a piece
 
 
 def locate(tokenizer: tokenizers.Tokenizer, texts: Sequence[str]) -> list[Located]:
-    """Ids and places of the pieces of each text, by the offsets of `tokenizers`."""
+    """Ids and offsets of the pieces of each text, from the offsets of `tokenizers`."""
     located: list[Located] = []
     for begin in range(0, len(texts), _AT_ONCE):
         chunk = texts[begin : begin + _AT_ONCE]
-        mended = [mend(text) for text in chunk]
-        encodings = tokenizer.encode_batch([text for text, _ in mended], add_special_tokens=False)
+        repaired = [repair_surrogates(text) for text in chunk]
+        encodings = tokenizer.encode_batch([text for text, _ in repaired], add_special_tokens=False)
         located += [
-            place(text, encoding.ids, encoding.offsets, positions)
-            for text, (_, positions), encoding in zip(chunk, mended, encodings, strict=True)
+            trim_spans(text, encoding.ids, encoding.offsets, positions)
+            for text, (_, positions), encoding in zip(chunk, repaired, encodings, strict=True)
         ]
     return located
 
 
-def mend(text: str) -> tuple[str, np.ndarray | None]:
-    """`well_formed` text, and where each of its characters, and its end, was: int64 [len + 1], or None if unchanged."""
+def repair_surrogates(text: str) -> tuple[str, np.ndarray | None]:
+    """`well_formed` text, and the former index of each character and of the end: int64 [len + 1], None if unchanged."""
     if text.isascii() or not _SURROGATE.search(text):
         return text, None
     second = {pair.end() - 1 for pair in _PAIR.finditer(text)}  # a pair becomes one character
@@ -42,26 +42,26 @@ def mend(text: str) -> tuple[str, np.ndarray | None]:
     return well_formed(text), np.array([*kept, len(text)])
 
 
-def place(
+def trim_spans(
     text: str, ids: Sequence[int], spans: Iterable[tuple[int, int]], positions: np.ndarray | None = None
 ) -> Located:
-    """Arrays of ids and places, without the spaces that a piece begins or ends with.
+    """Ids and spans as arrays; spans lose the spaces at both ends.
 
-    Characters that no piece covers, unless they are spaces or controls, belong to the piece before them: they are
-    combining marks that normalisation takes off, or composes with the letter before.
+    Characters that no piece covers, unless they are spaces or controls, are added to the piece before them: they are
+    combining marks that normalisation removes, or composes with the letter before.
 
     Args:
       text: as given.
       ids: of N pieces.
-      spans: where each begins and ends, ascending, in `text` or in what `mend` made of it.
-      positions: of `mend`.
+      spans: where each begins and ends, ascending, in `text` or in what `repair_surrogates` made of it.
+      positions: from `repair_surrogates`.
     """
     spans = np.array(list(spans), np.int64).reshape(-1, 2)
     starts, ends = (spans if positions is None else positions[spans]).T.tolist()
     for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        while start < end and (text[start].isspace() or text[start] == _SPACE):
+        while start < end and (text[start].isspace() or text[start] == SPACE):
             start += 1
-        while start < end and (text[end - 1].isspace() or text[end - 1] == _SPACE):
+        while start < end and (text[end - 1].isspace() or text[end - 1] == SPACE):
             end -= 1
         starts[i], ends[i] = start, end
     if not text.isascii():
@@ -73,10 +73,10 @@ def place(
 
 
 class CharacterMap:
-    """Which characters of a text each character of its normalised form comes from."""
+    """Maps spans of a normalised text back to the text itself."""
 
     def __init__(self, normalizer: normalizers.Normalizer):
-        # Every character becomes a token of its own, and `tokenizers` tells where it was.
+        # Every character becomes a token of its own, whose offsets `tokenizers` reports.
         self._tokenizer = tokenizers.Tokenizer(models.WordLevel({'?': 0}, unk_token='?'))
         self._tokenizer.normalizer = normalizer
         self._tokenizer.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(r'[\s\S]'), 'isolated')

@@ -1,4 +1,4 @@
-"""SentencePiece models (unigram and BPE) as BERT tokenizers, and their twin in Hugging Face's tokenizer.json."""
+"""SentencePiece models (unigram and BPE) as BERT tokenizers."""
 
 import multiprocessing
 from collections.abc import Sequence
@@ -9,9 +9,9 @@ import sentencepiece
 from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.files import write_atomic
-from bertjax.text.modelfile import read_settings, unicode_normalizer
-from bertjax.text.offsets import CharacterMap, Located, mend, place
+from bertjax.files.atomic import write_atomic
+from bertjax.text.offsets import CharacterMap, Located, repair_surrogates, trim_spans
+from bertjax.text.sentencepiece_proto import SPACE, read_settings, unicode_normalizer
 from bertjax.text.special import (
     PAD,
     SPECIAL_TOKENS,
@@ -23,13 +23,11 @@ from bertjax.text.special import (
     tokenizer_config,
     well_formed,
 )
-from bertjax.text.twin import twin_settings
-
-SPACE = '▁'
+from bertjax.text.tokenizer_json import sentencepiece_settings
 
 
 class SentencePieceTokenizer:
-    """Text to ids by a SentencePiece model whose special tokens are control symbols: no text can produce them.
+    """Text to ids by a SentencePiece model whose special tokens are control symbols, which no text can produce.
 
     Args:
       model: the bytes of a *.model file.
@@ -38,7 +36,7 @@ class SentencePieceTokenizer:
     Attributes: see `bertjax.text.tokenizer.Tokenizer`.
 
     Raises:
-      UserError: when the bytes are no model, or one without the special tokens of BERT.
+      UserError: when the bytes are not a model, or the model lacks the special tokens of BERT.
     """
 
     family = 'sentencepiece'
@@ -75,21 +73,21 @@ class SentencePieceTokenizer:
         )
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[Located]:
-        """The ids that `encode` gives, and where each piece begins and ends: see the protocol."""
+        """The ids of `encode`, and where each piece begins and ends: see the protocol."""
         prepared = [self._prepare(text) for text in texts]
         rows = self._processor.encode(prepared, return_type='offset_mapping', num_threads=_threads())
         located = []
         for text, row in zip(texts, rows, strict=True):
             spans, positions = row['offsets'], None
             if not text.isascii():
-                whole, positions = mend(text)
+                whole, positions = repair_surrogates(text)
                 spans = self._characters.spans(whole, spans)
-            located.append(place(text, row['ids'], spans, positions))
+            located.append(trim_spans(text, row['ids'], spans, positions))
         return located
 
     def _prepare(self, text: str) -> str:
         if text.isascii():
-            return text  # the model's own map lower-cases it
+            return text  # The model's own map lower-cases it.
         try:
             return self._unicode.normalize_str(text)
         except UnicodeEncodeError:
@@ -102,25 +100,26 @@ class SentencePieceTokenizer:
         return ' '.join(''.join(parts).replace(SPACE, ' ').split())
 
     def save(self, directory: epath.PathLike) -> None:
-        """Writes tokenizer.model, and for transformers' AutoTokenizer tokenizer.json and tokenizer_config.json.
+        """Writes tokenizer.model, and tokenizer.json and tokenizer_config.json for transformers' AutoTokenizer.
 
-        Their ids are equal but for the letters of a special token in a text, which transformers turns into the token.
+        Both give equal ids, except that transformers turns a special token's name in a text into the token.
         """
         directory = epath.Path(directory)
         config = tokenizer_config(self._names, tokenizer_class='PreTrainedTokenizerFast', do_lower_case=self.lowercase)
         write_atomic(directory / 'tokenizer.model', self._model)
-        write_atomic(directory / 'tokenizer.json', to_json(self._twin()))
+        write_atomic(directory / 'tokenizer.json', to_json(self._tokenizer_json()))
         write_atomic(directory / 'tokenizer_config.json', to_json(config))
 
-    def _twin(self) -> dict[str, Any]:
+    def _tokenizer_json(self) -> dict[str, Any]:
         processor = self._processor
         scores = [processor.get_score(index) for index in range(self.vocab_size)]
-        return twin_settings(self._model, self.pieces, scores, self.special_ids.tolist(), self._names, self._where)
+        special = self.special_ids.tolist()
+        return sentencepiece_settings(self._model, self.pieces, scores, special, self._names, self._where)
 
     def __reduce__(self):
         return SentencePieceTokenizer, (self._model, self._where)
 
 
 def _threads() -> int:
-    """A worker process has one core to itself; the main process has them all."""
+    """One thread in a worker process; in the main process one a core."""
     return 1 if multiprocessing.parent_process() else -1

@@ -1,4 +1,4 @@
-"""The special tokens of BERT, and the checks that every vocabulary passes before it is used."""
+"""The special tokens of BERT, and the checks that every vocabulary must pass."""
 
 import hashlib
 import json
@@ -32,7 +32,7 @@ def check_pieces(pieces: Sequence[str], where: str, names: Mapping[str, str] | N
     Args:
       pieces: the vocabulary.
       where: the file, for messages.
-      names: what this vocabulary calls a special token, where it is not BERT's name, e.g. {'[PAD]': '<pad>'}.
+      names: what this vocabulary calls a special token, where that is not BERT's name, e.g. {'[PAD]': '<pad>'}.
 
     Returns:
       The id of each of SPECIAL_TOKENS.
@@ -79,7 +79,7 @@ def fingerprint_of(settings: Mapping) -> str:
 
 
 def well_formed(text: str) -> str:
-    """`text` with surrogates paired, and those left alone (broken JSON escapes) replaced by U+FFFD."""
+    """`text` with surrogate pairs joined, and lone surrogates (broken JSON escapes) replaced by U+FFFD."""
     return text.encode('utf-16-le', 'surrogatepass').decode('utf-16-le', 'replace')
 
 

@@ -1,4 +1,4 @@
-"""One small protocol for tokenizers of every family, and the loader that finds out which family a path holds."""
+"""The protocol of all tokenizers, and the loader, which recognises the family of what a path holds."""
 
 import json
 from collections.abc import Sequence
@@ -8,11 +8,12 @@ import numpy as np
 from etils import epath
 
 from bertjax.errors import UserError
+from bertjax.files.paths import existing_files
 from bertjax.text.bert_settings import bert_settings, looks_lowercase, with_normalizer
 from bertjax.text.offsets import Located
 from bertjax.text.sentencepiece import SentencePieceTokenizer
 from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, check_pieces
-from bertjax.text.twin import TwinTokenizer
+from bertjax.text.tokenizer_json import JsonTokenizer
 from bertjax.text.wordpiece import WordPieceTokenizer
 
 
@@ -21,12 +22,12 @@ class Tokenizer(Protocol):
 
     Attributes:
       family: 'wordpiece' or 'sentencepiece'.
-      lowercase: whether text is lower-cased before it is cut.
+      lowercase: whether text is lower-cased first.
       vocab_size: V, the number of pieces.
       pieces: the V pieces, index = id.
       pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens.
-      special_ids: int32, sorted: ids that are never drawn as a random replacement: the special tokens, the [unusedN]
-        slots, control symbols.
+      special_ids: int32, sorted: ids never drawn as a random replacement: the special tokens, [unusedN] slots and
+        control symbols.
       continues_word: bool [V]: the piece continues the word of the piece before it.
       fingerprint: sha256 (hex) of all that determines ids.
     """
@@ -48,11 +49,11 @@ class Tokenizer(Protocol):
         """The ids of each text (int32, one array a text), without special tokens around them."""
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[Located]:
-        """The ids that `encode` gives, and where each piece begins and ends in the text.
+        """The ids of `encode`, and where each piece begins and ends in the text. Slower than `encode`.
 
-        Slower than `encode`. Places are counted in Python characters of the text as given; `text[start:end]` is what
-        the piece was made of, without the space before it, and with the marks that normalisation took off. A piece of
-        nothing but a space has an empty span; pieces that one character was expanded to share it.
+        Offsets count Python characters of the text as given; `text[start:end]` is what the piece was made of, without
+        the space before it, and with the marks that normalisation removed. The span of a piece that is only a space is
+        empty; pieces into which one character was expanded share its span.
 
         Returns:
           (ids, starts, ends) of each text, int32 [N] each, starts and ends ascending.
@@ -91,9 +92,9 @@ def _find(path: epath.Path) -> epath.Path:
     """The vocabulary file that `path` means."""
     names = ('tokenizer.model', 'spiece.model', 'tokenizer.json', 'vocab.txt')
     if path.is_dir():
-        for name in names:
-            if (path / name).exists():
-                return path / name
+        found = next(existing_files(path, names), None)
+        if found:
+            return found
         raise UserError(
             str(path), 'a directory without a vocabulary', f'one of {", ".join(names)} in it',
             'name the directory or file of a tokenizer, or train one with --config.run=vocab',
@@ -108,11 +109,11 @@ def _find(path: epath.Path) -> epath.Path:
 
 
 def _from_vocab(file: epath.Path, config: dict[str, Any], lowercase: bool | None) -> Tokenizer:
-    # As transformers reads it: lines end at \n, \r\n or \r alone; U+0085 or U+2028 are pieces like any other.
+    # As transformers reads it: lines end at \n, \r\n or \r; U+0085 or U+2028 are pieces like any other.
     lines = _read_text(file).replace('\r\n', '\n').replace('\r', '\n').split('\n')
     pieces = lines[:-1] if lines[-1] == '' else lines
     names = _special_names(config)
-    check_pieces(pieces, str(file), names)  # before the dictionary of bert_settings loses repetitions
+    check_pieces(pieces, str(file), names)  # Before repetitions are lost in the dictionary of bert_settings.
     if lowercase is None:
         lowercase = config.get('do_lower_case')
     settings = bert_settings(
@@ -135,7 +136,7 @@ def _from_json(file: epath.Path, config: dict[str, Any], lowercase: bool | None)
         )  # fmt: skip
     where, names = str(file), _special_names(config)
     if model.get('type', 'WordPiece') != 'WordPiece' or 'merges' in model:
-        return _as_asked(TwinTokenizer(settings, where, names), where, lowercase)
+        return _as_asked(JsonTokenizer(settings, where, names), where, lowercase)
     settings = with_normalizer(
         settings,
         where,

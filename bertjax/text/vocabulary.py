@@ -1,4 +1,4 @@
-"""Vocabulary training of both families: deterministic to the byte, in memory that the corpus does not change."""
+"""Vocabulary training for both families: deterministic to the byte, in memory that does not grow with the corpus."""
 
 import collections
 import heapq
@@ -16,23 +16,23 @@ from tokenizers import normalizers, pre_tokenizers
 from bertjax.errors import UserError
 from bertjax.text.bert_settings import MAX_CHARACTERS, PREFIX, bert_settings
 from bertjax.text.merges import merged_pieces
-from bertjax.text.modelfile import round_scores, unicode_normalizer
 from bertjax.text.sentencepiece import SentencePieceTokenizer
+from bertjax.text.sentencepiece_proto import round_scores, unicode_normalizer
 from bertjax.text.sentences import split_sentences
 from bertjax.text.special import CLS, PAD, SEP, UNK, special_layout, well_formed
 from bertjax.text.wordpiece import WordPieceTokenizer
 
-# Different words held at once, some 300 MB; beyond it, the rarest half is forgotten.
+# Distinct words held at once, some 300 MB; beyond that the rarer half is dropped.
 _MAX_WORDS = 2_000_000
-# Characters of text between ASCII white space beyond which a chunk is not worth remembering (Chinese paragraphs).
+# Characters; longer chunks between ASCII white space are not cached (Chinese paragraphs).
 _MAX_CHUNK = 64
-# The characters that get a piece: the 1,000 most frequent (as in `tokenizers`), more where these leave out over 0.05 %
-# of the text (Chinese; the share is SentencePiece's default).
+# The characters that get a piece: the 1,000 most frequent (as in `tokenizers`), more where those cover less than
+# 99.95 % of the text (Chinese; the share is SentencePiece's default).
 _ALPHABET = 1_000
 _COVERAGE = 0.9995
-# Below this share of the text's characters a vocabulary is refused.
+# A vocabulary that covers less of the text's characters is refused.
 _MIN_COVERAGE = 0.98
-# Characters; longer sentences are cut, which bounds the memory of the sample.
+# Characters; longer sentences are cut, to bound the memory of the sample.
 _MAX_SENTENCE = 1_000
 _ASCII_SPACE = re.compile('[ \t\n\r]+')
 
@@ -40,16 +40,16 @@ _ASCII_SPACE = re.compile('[ \t\n\r]+')
 def train_wordpiece(
     texts: Iterable[str], *, vocab_size: int, lowercase: bool, unused: int = 0, min_frequency: int = 2
 ) -> WordPieceTokenizer:
-    """Trains a WordPiece vocabulary by byte-pair merges of words, the way Hugging Face's trainer does.
+    """Trains a WordPiece vocabulary by byte-pair merges of words, as Hugging Face's trainer does.
 
-    That trainer breaks ties by the order of a hash table, so that two runs differ; here equal texts give equal bytes.
-    The pieces come in BERT's order: [PAD], [unusedN], [UNK] [CLS] [SEP] [MASK], the characters, their ## forms, then
-    the merges. There are exactly `vocab_size`, or fewer, with a warning, where the text does not hold as many.
+    That trainer breaks ties in the order of a hash table, so two runs differ; here equal texts give equal bytes. The
+    pieces are in BERT's order: [PAD], [unusedN], [UNK] [CLS] [SEP] [MASK], the characters, their ## forms, then the
+    merges. There are exactly `vocab_size`, or fewer, with a warning, where the text does not yield as many.
 
     Args:
       texts: a stream of texts, read once.
       vocab_size: number of pieces, special tokens and unused slots included.
-      lowercase: whether text is lower-cased and loses its accents.
+      lowercase: whether text is lower-cased and accents are removed.
       unused: number of [unusedN] slots to reserve.
       min_frequency: pairs that occur less often are not merged.
 
@@ -62,15 +62,15 @@ def train_wordpiece(
         raise _no_text()
     pieces = special + _alphabet(words, vocab_size - len(special), vocab_size)
     pieces += merged_pieces(words, pieces, room=vocab_size - len(pieces), min_frequency=min_frequency, prefix=PREFIX)
-    _say_when_small(len(pieces), vocab_size)
+    _warn_when_small(len(pieces), vocab_size)
     return WordPieceTokenizer(bert_settings(pieces, lowercase=lowercase))
 
 
 def _count_words(texts: Iterable[str], lowercase: bool) -> dict[str, int]:
-    """How often each word (as BERT cuts text into words) occurs; the rarest are forgotten when there are too many.
+    """How often each word (as BERT splits text into words) occurs; the rarest are dropped when there are too many.
 
-    ASCII white space always parts words and BERT's normaliser looks at single characters, so that it is enough to cut
-    each different chunk between white space once: ten times as fast as cutting all text.
+    ASCII white space always separates words, and BERT's normaliser works on single characters. So each distinct chunk
+    between white space is split only once, which is ten times as fast as splitting all text.
     """
     normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     cutter = pre_tokenizers.BertPreTokenizer()
@@ -109,7 +109,7 @@ def _count_words(texts: Iterable[str], lowercase: bool) -> dict[str, int]:
 
 
 def _alphabet(words: dict[str, int], room: int, vocab_size: int) -> list[str]:
-    """The characters that get a piece, then the ## forms of those that can stand inside a word, each in order."""
+    """The characters that get a piece, then the ## forms of those that can occur inside a word, each sorted."""
     counts: collections.Counter[str] = collections.Counter()
     for word, count in words.items():
         for character in word:
@@ -118,7 +118,7 @@ def _alphabet(words: dict[str, int], room: int, vocab_size: int) -> list[str]:
     total, covered, entries = sum(counts.values()), 0, 0
     plain, inside = [], []
     for character, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        # Punctuation and CJK ideographs are words of their own.
+        # Punctuation marks and CJK ideographs are words of their own, without a ## form.
         joins = len(cutter.pre_tokenize_str(normalizer.normalize_str('a' + character))) == 1
         entries += 1 + joins
         rare = covered >= _COVERAGE * total
@@ -150,7 +150,7 @@ def train_sentencepiece(
 
     Text is normalised by SentencePiece's nmt_nfkc (nmt_nfkc_cf, with case folding, when `lowercase`). The special
     tokens and [unusedN] slots are control symbols, which no text produces, and come first, in BERT's order. There are
-    exactly `vocab_size` pieces, or fewer, with a warning, where the sample does not hold as many.
+    exactly `vocab_size` pieces, or fewer, with a warning, where the sample does not yield as many.
 
     Args:
       texts: a stream of texts, read once.
@@ -185,7 +185,7 @@ def train_sentencepiece(
             control_symbols=controls,
             **{f'{key}_id': names.index(name) for key, name in _SENTENCEPIECE_NAMES.items()},
             **{f'{key}_piece': name for key, name in _SENTENCEPIECE_NAMES.items()},
-            # Sums are made per thread: another number would give other last digits.
+            # Sums are per thread: another number of threads would change their last digits.
             num_threads=8,
             minloglevel=2,
         )
@@ -196,7 +196,7 @@ def train_sentencepiece(
             'raise it (8,000 for a small corpus, 32,000 for a large one), or give more text',
         ) from error  # fmt: skip
     tokenizer = SentencePieceTokenizer(round_scores(model.getvalue()), 'tokenizer.model')
-    _say_when_small(tokenizer.vocab_size, vocab_size)
+    _warn_when_small(tokenizer.vocab_size, vocab_size)
     return tokenizer
 
 
@@ -212,7 +212,7 @@ def _sentences(texts: Iterable[str]) -> Iterator[str]:
 
 def _sample(sentences: Iterable[str], size: int, seed: int) -> list[str]:
     """A uniform sample of a stream without knowing its length (Vitter 1985, algorithm R)."""
-    # Python promises that random() stays the same between versions, not so its other methods.
+    # Of all methods, Python keeps only random() the same between versions.
     draw = random.Random(seed).random
     sample: list[str] = []
     for index, sentence in enumerate(sentences):
@@ -227,7 +227,7 @@ def _no_text() -> UserError:
     return UserError('corpus', 'no text', 'text to train a vocabulary on', 'check the path and format of the corpus')
 
 
-def _say_when_small(size: int, wanted: int) -> None:
+def _warn_when_small(size: int, wanted: int) -> None:
     if size < wanted:
         logging.getLogger(__name__).warning(
             'vocabulary: %s pieces instead of %s, because the text holds no more that repeat; more text gives more',

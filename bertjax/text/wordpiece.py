@@ -1,4 +1,4 @@
-"""WordPiece: BERT's own tokenizer, encoded by `nanotoken`, with `tokenizers` as its reference and its stand-in."""
+"""WordPiece, BERT's own tokenizer, encoded by `nanotoken`, or where that cannot, by the slower `tokenizers`."""
 
 import itertools
 import json
@@ -12,7 +12,7 @@ import tokenizers
 from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.files import write_atomic
+from bertjax.files.atomic import write_atomic
 from bertjax.text.bert_settings import PREFIX, is_bert, lowercases, what_makes_ids
 from bertjax.text.offsets import Located, locate
 from bertjax.text.special import (
@@ -27,10 +27,10 @@ from bertjax.text.special import (
 
 
 class WordPieceTokenizer:
-    """Text to ids by greedy longest match on words, as BERT does it.
+    """Text to ids by greedy longest match on words, as in BERT.
 
-    A text that contains the letters of a special token, such as '[MASK]' or '[SEP]', gets that token's id: so do
-    transformers' `BertTokenizerFast`, whose ids these equal, and every checkpoint that was fine-tuned with it.
+    The name of a special token in a text, such as '[MASK]' or '[SEP]', becomes that token, as in transformers'
+    `BertTokenizerFast`, whose ids these equal, and so in every checkpoint that was fine-tuned with it.
 
     Args:
       settings: the parsed content of a `tokenizer.json` whose model is WordPiece (see `bert_settings.py`).
@@ -40,7 +40,7 @@ class WordPieceTokenizer:
     Attributes: see `bertjax.text.tokenizer.Tokenizer`.
 
     Raises:
-      UserError: for a vocabulary that cannot be BERT's, or settings that no library can load.
+      UserError: for a vocabulary without BERT's special tokens, or settings that no library can load.
     """
 
     family = 'wordpiece'
@@ -65,7 +65,7 @@ class WordPieceTokenizer:
         """The ids of each text (int32, one array a text), without [CLS] or [SEP] around them."""
         try:
             return self._encode(list(texts))
-        except (UnicodeEncodeError, TypeError):  # nanotoken's and tokenizers' words for a lone surrogate
+        except (UnicodeEncodeError, TypeError):  # A lone surrogate, in nanotoken and in tokenizers.
             return self._encode([well_formed(text) for text in texts])
 
     def _encode(self, texts: list[str]) -> list[np.ndarray]:
@@ -77,8 +77,8 @@ class WordPieceTokenizer:
         return [ids[start:end] for start, end in itertools.pairwise(bounds)]
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[Located]:
-        """The ids that `encode` gives, and where each piece begins and ends: see the protocol."""
-        if self._reference is None:  # nanotoken knows no places
+        """The ids of `encode`, and where each piece begins and ends: see the protocol."""
+        if self._reference is None:  # nanotoken has no offsets.
             self._reference = tokenizers.Tokenizer.from_str(json.dumps(self._settings, ensure_ascii=False))
         return locate(self._reference, texts)
 
@@ -92,7 +92,7 @@ class WordPieceTokenizer:
         normalizer = self._settings.get('normalizer') or {}
         config = tokenizer_config(
             self._names,
-            # BertTokenizer rebuilds its settings from this file, not from tokenizer.json: it must be able to have them.
+            # BertTokenizer rebuilds its settings from this file alone, which must therefore be able to express them.
             tokenizer_class='BertTokenizer' if is_bert(self._settings) else 'PreTrainedTokenizerFast',
             do_lower_case=self.lowercase,
             strip_accents=normalizer.get('strip_accents'),
@@ -107,7 +107,7 @@ class WordPieceTokenizer:
 
 
 def _pieces_of(settings: Mapping[str, Any], where: str) -> list[str]:
-    """The vocabulary with added tokens, index = id."""
+    """The vocabulary including added tokens, index = id."""
     ids = {**settings['model']['vocab'], **{t['content']: t['id'] for t in settings.get('added_tokens') or []}}
     pieces = sorted(ids, key=ids.__getitem__)
     if [ids[piece] for piece in pieces] != list(range(len(pieces))):
@@ -121,7 +121,7 @@ def _pieces_of(settings: Mapping[str, Any], where: str) -> list[str]:
 
 
 def _load_libraries(text: str, where: str) -> tuple[nanotoken.Tokenizer | None, tokenizers.Tokenizer | None]:
-    """nanotoken, or where it cannot express the settings, `tokenizers` (some thirty times slower), said aloud."""
+    """nanotoken, or where it cannot express the settings, `tokenizers` (some thirty times slower), with a warning."""
     try:
         return nanotoken.Tokenizer.from_json(text), None
     except (nanotoken.UnsupportedTokenizerError, ValueError) as error:

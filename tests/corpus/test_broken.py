@@ -8,9 +8,8 @@ import pytest
 import zstandard
 from corpus_text import as_text, documents, ids_of, stored
 
-from bertjax.corpus import streams
 from bertjax.corpus.build import build_store, iter_texts
-from bertjax.corpus.options import CorpusOptions
+from bertjax.corpus.sources import CorpusOptions
 from bertjax.corpus.store import open_store
 from bertjax.errors import UserError
 
@@ -85,7 +84,7 @@ COMPRESSORS = {'gz': gzip.compress, 'bz2': bz2.compress, 'xz': lzma.compress, 'z
 
 @pytest.mark.parametrize('suffix', COMPRESSORS)
 def test_a_truncated_file_keeps_what_is_whole(suffix, tmp_path, vocabulary, tokenizer):
-    docs = documents(20_000 if suffix == 'bz2' else 6000)  # Some blocks of the compressor.
+    docs = documents(20_000 if suffix == 'bz2' else 6000)  # Several blocks of the compressor.
     data = COMPRESSORS[suffix](as_text(docs))
     path = tmp_path / f'a.txt.{suffix}'
     path.write_bytes(data[: len(data) * 4 // 5])
@@ -145,22 +144,8 @@ def test_a_document_without_tokens_is_counted(tmp_path, vocabulary):
     assert _build(tmp_path / 'a.jsonl', tmp_path, vocabulary)['dropped'] == {'empty document': 2}
 
 
-def test_lines_have_numbers_and_limits(monkeypatch):
-    monkeypatch.setattr(streams, 'MAX_LINE', 10)
-    lines = streams.Lines(iter([b'one\ntw', b'o\n' + b'word ' * 5, b'end\n', b'\nla', b'st']))
-    found = [(lines.number, line) for line in lines]
-    assert b''.join(line for number, line in found if number == 3) == b'word ' * 5 + b'end'
-    assert all(len(line) <= 10 for _, line in found)
-    assert [pair for pair in found if pair[0] != 3] == [(1, b'one'), (2, b'two'), (4, b''), (5, b'last')]
-    pieces = list(streams.Lines(iter(['é'.encode() * 40])))
-    assert ''.join(piece.decode() for piece in pieces) == 'é' * 40
-    monkeypatch.setattr(streams, 'MAX_RECORD', 10)
-    long = streams.Lines(iter([b'{"a": 1}\n{"text": "a long', b'one"', b'}\n{"b": 2}\n']), cut=False)
-    assert [(long.number, line) for line in long] == [(1, b'{"a": 1}'), (2, streams.TOO_LONG), (3, b'{"b": 2}')]
-
-
 def test_a_line_of_json_that_is_too_long_is_dropped(monkeypatch, tmp_path, vocabulary):
-    monkeypatch.setattr(streams, 'MAX_RECORD', 1 << 20)
+    monkeypatch.setattr('bertjax.files.streams.MAX_RECORD', 1 << 20)
     content = '{"text": "The mill."}\n{"text": "' + 'A town. ' * 200_000 + '"}\n{"text": "A river."}\n'
     (tmp_path / 'a.jsonl').write_text(content)
     report = _build(tmp_path / 'a.jsonl', tmp_path, vocabulary)

@@ -1,4 +1,4 @@
-"""The same bytes from any number of workers, after a kill, and from another directory; and what is thrown away."""
+"""A build gives the same bytes with any number of workers, after a kill and in any directory; what it throws away."""
 
 import fcntl
 import logging
@@ -13,10 +13,9 @@ import psutil
 import pytest
 from corpus_text import COMPRESS, as_text, directory_bytes, documents, ids_of, stored
 
-from bertjax.corpus import plan
+from bertjax.corpus import shards
 from bertjax.corpus.build import build_store
-from bertjax.corpus.options import CorpusOptions
-from bertjax.corpus.sources import parse_mixture, resolve
+from bertjax.corpus.sources import CorpusOptions, parse_mixture, resolve
 from bertjax.corpus.store import open_store
 from bertjax.errors import UserError
 from bertjax.text.tokenizer import load_tokenizer
@@ -25,11 +24,11 @@ DOCS = documents(4000)
 
 
 @pytest.fixture
-def small_units(monkeypatch):
-    """Units of a few kilobytes, so that little text makes many."""
-    monkeypatch.setattr(plan, 'MIN_UNIT', 1 << 14)
-    monkeypatch.setattr(plan, 'STRIDE_BYTES', 1 << 12)
-    monkeypatch.setattr(plan, 'UNITS_WANTED', 10)
+def small_shards(monkeypatch):
+    """Shards of a few kilobytes, so that little text makes many."""
+    monkeypatch.setattr(shards, 'MIN_SHARD', 1 << 14)
+    monkeypatch.setattr(shards, 'STRIDE_BYTES', 1 << 12)
+    monkeypatch.setattr(shards, 'SHARDS_WANTED', 10)
 
 
 @pytest.fixture
@@ -44,19 +43,19 @@ def corpus(tmp_path) -> str:
     return f'{place}/*.txt,{place}/*.gz'
 
 
-def test_workers_change_no_byte(corpus, small_units, tmp_path, vocabulary, tokenizer):
+def test_workers_change_no_byte(corpus, small_shards, tmp_path, vocabulary, tokenizer):
     for workers in (1, 2):
         options = CorpusOptions(workers=workers, heldout=0.1)
         build_store(corpus, tmp_path / f'store{workers}', str(vocabulary), options, progress=False)
     assert directory_bytes(tmp_path / 'store1') == directory_bytes(tmp_path / 'store2')
-    units = plan.plan_units(resolve(corpus), 'auto')
-    kinds = {(part.of > 1, part.begin > 0) for parts in units for part in parts}
-    assert len(units) > 8 and kinds == {(False, False), (True, False), (False, True)}
+    cut = shards.cut_shards(resolve(corpus), 'auto')
+    kinds = {(part.of > 1, part.begin > 0) for parts in cut for part in parts}
+    assert len(cut) > 8 and kinds == {(False, False), (True, False), (False, True)}
     assert stored(open_store(tmp_path / 'store1')) == sorted(ids_of(DOCS, tokenizer))
 
 
 @pytest.mark.parametrize('layout', ['text', 'jsonl', 'wikiextractor'])
-def test_a_cut_file_has_every_document_once(layout, small_units, tmp_path, vocabulary, tokenizer):
+def test_a_cut_file_has_every_document_once(layout, small_shards, tmp_path, vocabulary, tokenizer):
     import json
 
     docs = DOCS[:2000]
@@ -69,10 +68,10 @@ def test_a_cut_file_has_every_document_once(layout, small_units, tmp_path, vocab
     at = len(lines) // 2
     while layout != 'jsonl' and not lines[at - 1].rstrip().endswith(b'.'):
         at += 1
-    lines.insert(at, b'\xff')  # Its line number must be right although another unit read what is before.
+    lines.insert(at, b'\xff')  # Its line number must be right although another shard reads the lines before it.
     path = tmp_path / 'a'
     path.write_bytes(b'\n'.join(lines))
-    assert len(plan.plan_units(resolve(str(path)), 'auto')) > 5
+    assert len(shards.cut_shards(resolve(str(path)), 'auto')) > 5
     report = build_store(str(path), tmp_path / 'store', str(vocabulary), progress=False)
     (problem,) = report['problems']['invalid UTF-8']
     assert problem.startswith(f'a:{at + 1}: ')
@@ -84,7 +83,7 @@ def test_a_cut_file_has_every_document_once(layout, small_units, tmp_path, vocab
 
 
 def test_a_huge_document_is_spilled(monkeypatch, tmp_path, vocabulary, tokenizer):
-    monkeypatch.setattr('bertjax.corpus.unit.BATCH_CHARACTERS', 200)
+    monkeypatch.setattr('bertjax.corpus.encode.BATCH_CHARACTERS', 200)
     docs = [[sentence for doc in DOCS[index : index + 50] for sentence in doc] for index in range(0, 1000, 50)]
     text = as_text(docs) + b'\n' + as_text([docs[0]]).strip() + b'\nThe \xff mill.\n\n' + as_text([['The last town.']])
     (tmp_path / 'a.txt').write_bytes(text)
@@ -96,11 +95,11 @@ def test_a_huge_document_is_spilled(monkeypatch, tmp_path, vocabulary, tokenizer
 
 _PROGRAM = """
 import sys
-from bertjax.corpus import plan
+from bertjax.corpus import shards
 from bertjax.corpus.build import build_store
-from bertjax.corpus.options import CorpusOptions
+from bertjax.corpus.sources import CorpusOptions
 if __name__ == '__main__':
-    plan.MIN_UNIT, plan.STRIDE_BYTES, plan.UNITS_WANTED = 1 << 14, 1 << 12, 10
+    shards.MIN_SHARD, shards.STRIDE_BYTES, shards.SHARDS_WANTED = 1 << 14, 1 << 12, 10
     spec, store, vocabulary, workers = sys.argv[1:]
     build_store(spec, store, vocabulary, CorpusOptions(workers=int(workers)), progress=False)
     assert not {'jax', 'tensorflow', 'torch'} & set(sys.modules)
@@ -111,7 +110,7 @@ if __name__ == '__main__':
 def test_a_killed_build_continues_to_the_same_bytes(workers, corpus, tmp_path, vocabulary):
     program = tmp_path / 'program.py'
     program.write_text(_PROGRAM)
-    environment = {**os.environ, 'PYTHONPATH': str(pathlib.Path(plan.__file__).parents[2])}
+    environment = {**os.environ, 'PYTHONPATH': str(pathlib.Path(shards.__file__).parents[2])}
 
     def start(store):
         command = [sys.executable, str(program), corpus, str(tmp_path / store), str(vocabulary), str(workers)]
@@ -136,13 +135,13 @@ def test_a_killed_build_continues_to_the_same_bytes(workers, corpus, tmp_path, v
     assert directory_bytes(tmp_path / 'killed') == directory_bytes(tmp_path / 'whole')
 
 
-def test_a_merge_that_is_cut_short_continues(corpus, small_units, tmp_path, vocabulary, monkeypatch):
+def test_a_merge_that_is_cut_short_continues(corpus, small_shards, tmp_path, vocabulary, monkeypatch):
     from bertjax.corpus import build
 
-    options = CorpusOptions(heldout=0.001, workers=1)  # So small that the merge moves documents between files.
+    options = CorpusOptions(heldout=0.001, workers=1)  # So small a share that the merge moves documents between files.
     build_store(corpus, tmp_path / 'whole', str(vocabulary), options, progress=False)
     with monkeypatch.context() as patch:
-        patch.setattr(build.merge, 'count_distinct_lines', lambda units: 1 / 0)
+        patch.setattr(build.merge, 'count_distinct_lines', lambda shards: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             build_store(corpus, tmp_path / 'cut', str(vocabulary), options, progress=False)
     with pytest.raises(UserError, match='unfinished'):
@@ -152,7 +151,7 @@ def test_a_merge_that_is_cut_short_continues(corpus, small_units, tmp_path, voca
 
 
 def _half_built(corpus, store, vocabulary, monkeypatch):
-    """Leaves a build before its merge."""
+    """Stops a build before its merge."""
     from bertjax.corpus import build
 
     with monkeypatch.context() as patch:
@@ -161,19 +160,19 @@ def _half_built(corpus, store, vocabulary, monkeypatch):
             build_store(corpus, store, str(vocabulary), CorpusOptions(workers=1), progress=False)
 
 
-def test_partial_work_is_used_or_thrown_away_aloud(corpus, small_units, tmp_path, vocabulary, monkeypatch, caplog):
+def test_partial_work_is_continued_or_discarded(corpus, small_shards, tmp_path, vocabulary, monkeypatch, caplog):
     from bertjax.corpus import workers
 
     store = tmp_path / 'store'
     _half_built(corpus, store, vocabulary, monkeypatch)
     read = []
-    real = workers.run_unit
-    monkeypatch.setattr(workers, 'run_unit', lambda *arguments: read.append(arguments[1]) or real(*arguments))
+    real = workers.encode_shard
+    monkeypatch.setattr(workers, 'encode_shard', lambda *arguments: read.append(arguments[1]) or real(*arguments))
     (store / 'partial' / '00002.sentences').write_bytes(b'cut')
     build_store(corpus, store, str(vocabulary), CorpusOptions(workers=1), progress=False)
-    assert read == [2]  # The rest was there.
+    assert read == [2]  # The other shards were done.
     build_store(corpus, store, str(vocabulary), CorpusOptions(workers=2), progress=False)
-    assert read == [2]  # It is finished, whatever the workers.
+    assert read == [2]  # The store is finished, whatever the number of workers.
 
     other = tmp_path / 'other'
     for change in ('options', 'text'):
@@ -246,7 +245,7 @@ def test_two_builders_of_one_store_are_refused(tmp_path, vocabulary):
 
 
 def test_progress_is_logged_where_there_is_no_terminal(tmp_path, vocabulary, monkeypatch, caplog):
-    monkeypatch.setattr('bertjax.corpus.progress.LOG_EVERY', 0)
+    monkeypatch.setattr('bertjax.corpus.workers.LOG_EVERY', 0)
     (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:1000]))
     size = (tmp_path / 'a.txt').stat().st_size
     with caplog.at_level(logging.INFO):

@@ -1,4 +1,4 @@
-"""Every layout and compression gives the same documents; titles and furniture are left out."""
+"""Every layout and compression gives the same documents, without titles and markup."""
 
 import json
 
@@ -7,7 +7,7 @@ from corpus_text import COMPRESS, as_text, documents, ids_of, stored
 
 from bertjax.corpus.build import build_store, iter_texts
 from bertjax.corpus.datasets import pydoc_documents, wiki40b_paragraphs
-from bertjax.corpus.options import CorpusOptions
+from bertjax.corpus.sources import CorpusOptions
 from bertjax.corpus.store import open_store
 
 DOCS = documents(24)

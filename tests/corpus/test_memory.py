@@ -13,7 +13,7 @@ import bertjax
 _PROGRAM = """
 import re, sys
 from bertjax.corpus.build import build_store
-from bertjax.corpus.options import CorpusOptions
+from bertjax.corpus.sources import CorpusOptions
 build_store(sys.argv[1], sys.argv[2], sys.argv[3], CorpusOptions(workers=1), progress=False)
 # Not ru_maxrss, which begins at what the process was before it became this program: a copy of pytest's.
 print(int(re.search('VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]) >> 10)
@@ -32,4 +32,4 @@ def test_a_large_file_of_any_shape(between, tmp_path, vocabulary):
     environment = {**os.environ, 'PYTHONPATH': str(pathlib.Path(bertjax.__file__).parents[1])}
     printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
     (tmp_path / 'a.txt').unlink()
-    assert int(printed) < 400  # MiB; a gigabyte is promised for a text of any size.
+    assert int(printed) < 400  # MiB, for a text of any size.

@@ -8,7 +8,7 @@ import pytest
 from corpus_text import as_text, documents, ids_of
 
 from bertjax.corpus.build import build_store
-from bertjax.corpus.options import CorpusOptions
+from bertjax.corpus.sources import CorpusOptions
 from bertjax.corpus.store import open_store
 from bertjax.errors import UserError
 from bertjax.text.tokenizer import load_tokenizer

@@ -1,4 +1,4 @@
-"""Strings on which tokenizers disagree, if they do."""
+"""Strings on which tokenizers are likely to disagree."""
 
 import random
 

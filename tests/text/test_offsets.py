@@ -1,4 +1,4 @@
-"""Pieces know where they stand in the text as it was given."""
+"""The offsets of pieces in the text as it was given."""
 
 import json
 import pickle
@@ -15,16 +15,16 @@ TEXTS = [*HARD, *SPECIAL, *SURROGATES, *random_texts(1000, seed=7)]
 
 
 @pytest.fixture(scope='module')
-def twin(sentencepiece_model, tmp_path_factory):
+def exported(sentencepiece_model, tmp_path_factory):
     """The same model, from the tokenizer.json alone."""
-    directory = tmp_path_factory.mktemp('twin')
+    directory = tmp_path_factory.mktemp('exported')
     sentencepiece_model.save(directory)
     (directory / 'tokenizer.model').unlink()
     return load_tokenizer(directory)
 
 
 def check(tokenizer, texts):
-    """Ids are those of `encode`, and places ascend within the text."""
+    """Ids are those of `encode`, and offsets ascend within the text."""
     located = tokenizer.encode_with_offsets(texts)
     for text, ids, (found, starts, ends) in zip(texts, tokenizer.encode(texts), located, strict=True):
         assert found.dtype == starts.dtype == ends.dtype == np.int32
@@ -50,14 +50,14 @@ def test_sentencepiece_has_the_ids_of_encode(sentencepiece_model):
     check(sentencepiece_model, TEXTS)
 
 
-def test_tokenizer_json_has_the_ids_of_encode(twin):
-    check(twin, TEXTS)
+def test_tokenizer_json_has_the_ids_of_encode(exported):
+    check(exported, TEXTS)
 
 
-def test_tokenizer_json_agrees_with_the_model(sentencepiece_model, twin, paragraphs):
+def test_tokenizer_json_agrees_with_the_model(sentencepiece_model, exported, paragraphs):
     texts = [*paragraphs[:300], 'Two  spaces\tand\r\na line', '  lead', 'ﬁne 😀 e\u0301x', '']
     for text, ours, other in zip(
-        texts, sentencepiece_model.encode_with_offsets(texts), twin.encode_with_offsets(texts), strict=True
+        texts, sentencepiece_model.encode_with_offsets(texts), exported.encode_with_offsets(texts), strict=True
     ):
         assert [x.tolist() for x in ours] == [x.tolist() for x in other], ascii(text)
 
@@ -73,7 +73,7 @@ def test_a_wordpiece_is_what_its_part_of_the_text_becomes(bert_vocabulary, corpu
                 assert normalizer.normalize_str(line[start:end]).strip() == piece, (line, line[start:end])
 
 
-def test_places_are_counted_in_characters(bert_vocabulary):
+def test_offsets_are_counted_in_characters(bert_vocabulary):
     tokenizer = load_tokenizer(bert_vocabulary)
     text = '😀 a\r\n\tb \U0001d4b3 [SEP]c'
     assert [part for _, part in spoken(tokenizer, text)] == ['😀', 'a', 'b', '\U0001d4b3', '[SEP]', 'c']
@@ -85,8 +85,8 @@ def test_marks_stay_with_their_letter(bert_vocabulary):
     assert ''.join(parts) == 'acafe\u0301(e\u0323\u0301),zero'
 
 
-def test_spaces_belong_to_no_piece(sentencepiece_model, twin):
-    for tokenizer in (sentencepiece_model, twin):
+def test_spaces_belong_to_no_piece(sentencepiece_model, exported):
+    for tokenizer in (sentencepiece_model, exported):
         text = '  the  object\tis\u3000ﬁne\r\n😀 e\u0301x  '
         parts = [part for _, part in spoken(tokenizer, text)]
         assert not any(part != part.strip() for part in parts)
@@ -96,8 +96,8 @@ def test_spaces_belong_to_no_piece(sentencepiece_model, twin):
         assert all(part == '' for piece, part in spoken(tokenizer, text) if piece == '▁')
 
 
-def test_pairs_of_surrogates_are_two_characters(wordpiece, sentencepiece_model, twin):
-    for tokenizer in (wordpiece, sentencepiece_model, twin):
+def test_pairs_of_surrogates_are_two_characters(wordpiece, sentencepiece_model, exported):
+    for tokenizer in (wordpiece, sentencepiece_model, exported):
         ((ids, starts, ends),) = tokenizer.encode_with_offsets(['\ud83d\ude00 return \ud800'])
         word = tokenizer.encode(['return'])[0]
         at = ids.tolist().index(word[0])
@@ -116,7 +116,7 @@ def test_settings_that_nanotoken_lacks(wordpiece, tmp_path):
     check(tokenizer, TEXTS)
 
 
-def test_many_texts_come_back_in_order(wordpiece, sentencepiece_model, twin):
+def test_many_texts_come_back_in_order(wordpiece, sentencepiece_model, exported):
     texts = [f'{n} return' for n in range(2500)]
-    for tokenizer in (wordpiece, sentencepiece_model, twin):
+    for tokenizer in (wordpiece, sentencepiece_model, exported):
         check(pickle.loads(pickle.dumps(tokenizer)), texts)

@@ -1,4 +1,4 @@
-"""SentencePiece models as BERT tokenizers, and their twins in transformers."""
+"""SentencePiece models as BERT tokenizers, and their tokenizer.json in transformers."""
 
 import pickle
 
@@ -8,7 +8,7 @@ import sentencepiece
 from hard_text import HARD, SPECIAL, random_texts
 from transformers import AutoTokenizer, BertConfig
 
-from bertjax.text.modelfile import unicode_normalizer
+from bertjax.text.sentencepiece_proto import unicode_normalizer
 from bertjax.text.tokenizer import load_tokenizer
 
 
@@ -74,16 +74,16 @@ def test_ids_are_sentencepiece_s_own(sentencepiece_model, saved):
 
 def test_tokenizer_json_alone(sentencepiece_model, saved, tmp_path):
     (tmp_path / 'tokenizer.json').write_bytes((saved / 'tokenizer.json').read_bytes())
-    twin = load_tokenizer(tmp_path)
-    assert twin.family == 'sentencepiece' and twin.pieces == sentencepiece_model.pieces
-    assert twin.lowercase == sentencepiece_model.lowercase
-    assert twin.special_ids.tolist() == sentencepiece_model.special_ids.tolist()
-    assert twin.continues_word.tolist() == sentencepiece_model.continues_word.tolist()
+    exported = load_tokenizer(tmp_path)
+    assert exported.family == 'sentencepiece' and exported.pieces == sentencepiece_model.pieces
+    assert exported.lowercase == sentencepiece_model.lowercase
+    assert exported.special_ids.tolist() == sentencepiece_model.special_ids.tolist()
+    assert exported.continues_word.tolist() == sentencepiece_model.continues_word.tolist()
     expected = [ids.tolist() for ids in sentencepiece_model.encode([*HARD, 'a \ud800 b'])]
-    assert [ids.tolist() for ids in pickle.loads(pickle.dumps(twin)).encode([*HARD, 'a \ud800 b'])] == expected
-    assert twin.encode(['[MASK]'])[0].tolist() == [twin.mask_id]
-    twin.save(tmp_path / 'again')
-    assert load_tokenizer(tmp_path / 'again').fingerprint == twin.fingerprint
+    assert [ids.tolist() for ids in pickle.loads(pickle.dumps(exported)).encode([*HARD, 'a \ud800 b'])] == expected
+    assert exported.encode(['[MASK]'])[0].tolist() == [exported.mask_id]
+    exported.save(tmp_path / 'again')
+    assert load_tokenizer(tmp_path / 'again').fingerprint == exported.fingerprint
 
 
 def test_decode_keeps_special_tokens(sentencepiece_model):

@@ -1,4 +1,4 @@
-"""What is no vocabulary is refused in one line that says what to do."""
+"""What is not a vocabulary is refused in one line that tells what to do."""
 
 import json
 
@@ -65,7 +65,7 @@ def test_empty_directory(tmp_path):
         load_tokenizer(tmp_path)
 
 
-def test_case_that_the_model_has_not(sentencepiece_model, tmp_path):
+def test_case_that_the_model_does_not_have(sentencepiece_model, tmp_path):
     sentencepiece_model.save(tmp_path)
     assert (
         load_tokenizer(tmp_path, lowercase=sentencepiece_model.lowercase).fingerprint == sentencepiece_model.fingerprint

@@ -1,4 +1,4 @@
-"""Training is deterministic to the byte, of the asked size, and as good as the libraries' own."""
+"""Training is deterministic to the byte, gives the size asked for, and is as good as that of the libraries."""
 
 import hashlib
 import logging

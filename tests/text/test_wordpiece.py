@@ -1,4 +1,4 @@
-"""WordPiece ids are those of transformers, from whatever file the vocabulary comes."""
+"""WordPiece ids are those of transformers, whichever file the vocabulary is in."""
 
 import json
 import logging
@@ -118,7 +118,7 @@ def test_fingerprint_depends_on_what_determines_ids(saved, tmp_path):
     assert len(prints) == 3
 
 
-def test_settings_that_nanotoken_lacks_are_encoded_by_tokenizers_aloud(saved, tmp_path, caplog):
+def test_settings_that_nanotoken_lacks_are_encoded_by_tokenizers_with_a_warning(saved, tmp_path, caplog):
     settings = json.loads((saved / 'tokenizer.json').read_text('utf-8'))
     replace = {'type': 'Replace', 'pattern': {'String': 'cat'}, 'content': 'object'}
     settings['normalizer'] = {'type': 'Sequence', 'normalizers': [replace, settings['normalizer']]}

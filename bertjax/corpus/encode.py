@@ -1,12 +1,12 @@
-"""One work unit: text to token ids on disk. Runs in a worker process and never imports jax.
+"""Encodes one shard: text to token ids on disk. Runs in a worker process and never imports JAX.
 
-A unit leaves, in the store's directory (K is its number):
-  train-K.tokens               ids of its training documents, the store's dtype
+Shard K leaves in the store's directory:
+  train-K.tokens               ids of its training documents, in the store's dtype
   partial/K.heldout            ids of its held-out documents
   partial/K.sentences          uint32, tokens of each sentence, all documents in the order read
   partial/K.documents          DOCUMENT records, in the order read
-  partial/K.lines              uint64 hashes of lines in sorted runs of at most RUN
-  partial/K.json               counts and checksums, written last: the unit is done
+  partial/K.lines              uint64 hashes of lines, in sorted runs of about RUN
+  partial/K.json               counts and checksums, written last: the shard is done
 """
 
 import array
@@ -15,41 +15,35 @@ import dataclasses
 import hashlib
 import json
 import pathlib
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bertjax.corpus import layouts
-from bertjax.corpus.output import Output, checksum
-from bertjax.files import write_atomic
+from bertjax.corpus.formats import Document, read_events
+from bertjax.corpus.quality import PROBLEMS_KEPT, broken_error
+from bertjax.corpus.sources import Part
+from bertjax.corpus.store import CHECKSUM, id_dtype
+from bertjax.files.atomic import AtomicFile, checksum, write_atomic
+from bertjax.files.streams import Broken
+from bertjax.text.hash_split import hash64, hash_threshold
 from bertjax.text.sentences import split_sentences
 from bertjax.text.tokenizer import Tokenizer
 
 BATCH_CHARACTERS = 1 << 20  # Text that is encoded at once.
-RUN = 1 << 20  # Hashes of lines that are held before they are sorted and spilled.
-PROBLEMS_KEPT = 5  # Of each kind, with file and line.
+RUN = 1 << 20  # Hashes of lines that are held before they are sorted and written.
 DOCUMENT = np.dtype(
     [('hash', '<u8'), ('tokens', '<u8'), ('sentences', '<u4'), ('heldout', '<u4'), ('unknown', '<u8'), ('words', '<u8')]
 )
 
 
-def id_dtype(vocab_size: int) -> np.dtype:
-    """uint16 where all ids fit, else int32, little-endian."""
-    return np.dtype('<u2' if vocab_size <= 1 << 16 else '<i4')
-
-
-def number64(digest) -> int:
-    """The first 8 bytes of a hash object's digest as an integer."""
-    return int.from_bytes(digest.digest()[:8], 'little')
-
-
 @dataclasses.dataclass
-class _Document:
-    """The open document: its identity, and the part of it that is on disk or in the batch already."""
+class _Draft:
+    """A document being written: its hash, and what of it is on disk or in the batch already."""
 
     text: object  # The hash of its normalised text so far.
     lines: array.array  # uint64 hashes.
     begin: int = 0  # Where its spilled tokens begin in the train file, in bytes.
-    first: int = 0  # Its first sentence in the batch, and the one after its last.
+    first: int = 0  # Its sentences in the batch are [first, last).
     last: int = 0
     tokens: int = 0
     sentences: int = 0
@@ -58,47 +52,52 @@ class _Document:
     broken: str = ''
 
 
-class UnitWriter:
-    """Takes the events of a unit and writes its files."""
+class ShardWriter:
+    """Takes the events of a shard and writes its files."""
 
-    def __init__(self, directory: pathlib.Path, unit: int, tokenizer: Tokenizer, *, heldout: float, split: bool):
+    def __init__(self, directory: pathlib.Path, shard: int, tokenizer: Tokenizer, *, heldout: float, split: bool):
         partial = directory / 'partial'
-        name = f'{unit:05d}'
-        self._train, self._heldout = Output(directory / f'train-{name}.tokens'), Output(partial / f'{name}.heldout')
-        self._sentences = Output(partial / f'{name}.sentences')
-        self._documents = Output(partial / f'{name}.documents')
-        self._lines, self._record = Output(partial / f'{name}.lines'), partial / f'{name}.json'
-        self._tokenizer, self._split, self._threshold = tokenizer, split, int(heldout * 2.0**64)
+        name = f'{shard:05d}'
+        self._train = AtomicFile(directory / f'train-{name}.tokens')
+        self._heldout = AtomicFile(partial / f'{name}.heldout')
+        self._sentences = AtomicFile(partial / f'{name}.sentences')
+        self._documents = AtomicFile(partial / f'{name}.documents')
+        self._lines = AtomicFile(partial / f'{name}.lines')
+        self._record = partial / f'{name}.json'
+        self._tokenizer, self._split, self._threshold = tokenizer, split, hash_threshold(heldout)
         self._dtype = id_dtype(tokenizer.vocab_size)
         self._batch: list[str] = []
-        self._finished: list[_Document] = []
+        self._finished: list[_Draft] = []
         self._characters = 0
         self._run = array.array('Q')
         self._runs: list[int] = []
-        self._open: _Document | None = None
+        self._open: _Draft | None = None
         self._spilled_lengths: list[np.ndarray] = []
         self._dropped: collections.Counter = collections.Counter()
         self._problems: dict[str, list[str]] = {}
         self._counts: collections.Counter = collections.Counter()
 
     def start(self) -> None:
-        self._open = _Document(hashlib.blake2b(digest_size=8), array.array('Q'), first=len(self._batch))
+        """Opens a document."""
+        self._open = _Draft(hashlib.blake2b(digest_size=8), array.array('Q'), first=len(self._batch))
 
     def paragraph(self, text: str) -> None:
+        """Adds text to the open document."""
         document = self._open
         normal = ' '.join(text.split()).lower()
         if not normal or document.broken:
             return
         data = normal.encode('utf-8')
         document.text.update(b' ' + data)
-        document.lines.append(number64(hashlib.blake2b(data, digest_size=8)))
+        document.lines.append(hash64(hashlib.blake2b(data, digest_size=8).digest(), 'little'))
         self._batch += split_sentences(text) if self._split else [text.strip()]
         self._counts['characters'] += len(text)
         self._characters += len(text)
         if self._characters > BATCH_CHARACTERS:
             self._flush()
 
-    def broken(self, where: str, broken: layouts.Broken) -> None:
+    def broken(self, where: str, broken: Broken) -> None:
+        """Marks the open document to be dropped, or counts a broken file where none is open."""
         kept = self._problems.setdefault(broken.kind, [])
         if len(kept) < PROBLEMS_KEPT:
             kept.append(f'{where}: {broken.detail}')
@@ -108,6 +107,7 @@ class UnitWriter:
             self._open.broken = broken.kind
 
     def end(self) -> None:
+        """Closes the document."""
         document, self._open = self._open, None
         if document.broken:
             self._dropped[document.broken] += 1
@@ -116,18 +116,18 @@ class UnitWriter:
             return
         document.last = len(self._batch)
         self._finished.append(document)
-        if document.tokens:  # Some of it lies on disk: no other document may come before its end.
+        if document.tokens:  # Some of it is on disk: the rest must follow before any other document.
             self._flush()
 
-    def _forget(self, document: _Document) -> None:
-        """Takes the spilled part of a document back."""
+    def _forget(self, document: _Draft) -> None:
+        """Removes from disk what was written of a document."""
         if document.tokens:
             self._train.file.seek(document.begin)
             self._train.file.truncate()
         self._spilled_lengths = []
 
     def _flush(self) -> None:
-        """Encodes the batch; finished documents go to their files, the open one's beginning to the train file."""
+        """Encodes the batch: finished documents go to their files, the beginning of the open one to the train file."""
         ids = self._tokenizer.encode(self._batch)
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
         flat = np.concatenate([*ids, np.empty(0, np.int32)]).astype(self._dtype)
@@ -153,12 +153,12 @@ class UnitWriter:
                 self._finish(document, flat[a:b], some)
         self._batch, self._finished, self._characters = [], [], 0
 
-    def _finish(self, document: _Document, ids: np.ndarray, lengths: np.ndarray) -> None:
+    def _finish(self, document: _Draft, ids: np.ndarray, lengths: np.ndarray) -> None:
         spilled, document.tokens = document.tokens, document.tokens + len(ids)
         if not document.tokens:
             self._dropped['empty document'] += 1
             return
-        digest = number64(document.text)
+        digest = hash64(document.text.digest(), 'little')
         heldout = digest < self._threshold
         if heldout and spilled:
             self._move(document.begin)
@@ -175,7 +175,7 @@ class UnitWriter:
             self._spill_lines()
 
     def _move(self, begin: int) -> None:
-        """Moves the train file's end, from byte `begin`, to the held-out file."""
+        """Moves the end of the train file, from byte `begin`, to the held-out file."""
         file = self._train.file
         at, end = begin, file.tell()
         while at < end:
@@ -193,14 +193,14 @@ class UnitWriter:
             self._run = array.array('Q')
 
     def close(self, inputs: list[list]) -> dict:
-        """Finishes the files and returns the unit's record, the JSON object that marks it as done."""
+        """Finishes the files and returns the shard's record, the JSON object whose file marks it as done."""
         self._flush()
         self._spill_lines()
         outputs = (self._train, self._heldout, self._sentences, self._documents, self._lines)
         sizes = [output.close() for output in outputs]
         record = {
             'files': {output.path.name: size for output, size in zip(outputs, sizes, strict=True)},
-            'train_checksum': checksum(self._train.path),
+            'train_checksum': checksum(self._train.path, CHECKSUM),
             'runs': self._runs,
             'documents': self._counts['documents'],
             'characters': self._counts['characters'],
@@ -211,3 +211,50 @@ class UnitWriter:
         }
         write_atomic(self._record, json.dumps(record, indent=1) + '\n')
         return record
+
+
+def encode_shard(
+    directory: pathlib.Path,
+    shard: int,
+    parts: Sequence[Part],
+    tokenizer: Tokenizer,
+    settings: dict,
+    strict: bool,
+    progress: Callable[[int, int], None],
+) -> dict:
+    """Reads the parts of shard number `shard`, writes its files into the store's `directory` and returns its record.
+
+    Args:
+      directory, shard, parts, tokenizer: see above.
+      settings: `CorpusOptions.settings()`.
+      strict: raise at the first broken input.
+      progress: called with the documents and the bytes (before decompression) since its last call.
+
+    Raises:
+      UserError: broken input, when strict.
+    """
+    writer = ShardWriter(directory, shard, tokenizer, heldout=settings['heldout'], split=settings['split_sentences'])
+    inputs = []
+    for part in parts:
+        digest = hashlib.blake2b(digest_size=16)
+        documents = 0
+        events = read_events(
+            part, text_key=settings['text_key'], progress=lambda count: progress(0, count), digest=digest
+        )
+        for event in events:
+            if type(event) is str:
+                writer.paragraph(event)
+            elif event is Document.START:
+                writer.start()
+            elif event is Document.END:
+                writer.end()
+                documents += 1
+                if documents % 256 == 0:
+                    progress(256, 0)
+            elif strict:
+                raise broken_error(part.path, event)
+            else:
+                writer.broken(f'{part.name}:{event.line}' if event.line else part.name, event)
+        progress(documents % 256, 0)
+        inputs.append([part.name, part.begin, part.end, part.of, part.stride, digest.hexdigest()])
+    return writer.close(inputs)

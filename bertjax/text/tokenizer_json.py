@@ -1,4 +1,4 @@
-"""SentencePiece models as Hugging Face's tokenizer.json: written with equal ids, and read where it is all there is."""
+"""SentencePiece as Hugging Face's tokenizer.json: a model written so with equal ids, and one read where it is alone."""
 
 import base64
 import json
@@ -10,9 +10,9 @@ import tokenizers
 from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.files import write_atomic
-from bertjax.text.modelfile import BPE, UNIGRAM, read_settings, unicode_steps
+from bertjax.files.atomic import write_atomic
 from bertjax.text.offsets import Located, locate
+from bertjax.text.sentencepiece_proto import BPE, SPACE, UNIGRAM, read_settings, unicode_steps
 from bertjax.text.special import (
     SPECIAL_TOKENS,
     UNK,
@@ -26,13 +26,11 @@ from bertjax.text.special import (
     well_formed,
 )
 
-SPACE = '▁'
 
+class JsonTokenizer:
+    """Text to ids by a tokenizer.json whose unigram or BPE model marks the start of words with U+2581 (SentencePiece).
 
-class TwinTokenizer:
-    """A tokenizer.json with a unigram or BPE model that marks the start of words with U+2581, as SentencePiece does.
-
-    Its ids are those of transformers, so that the letters of a special token in a text become the token.
+    Its ids are those of transformers, so a special token's name in a text becomes the token.
 
     Args:
       settings: the parsed tokenizer.json.
@@ -88,8 +86,8 @@ class TwinTokenizer:
         return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[Located]:
-        """The ids that `encode` gives, and where each piece begins and ends: see the protocol."""
-        # `tokenizers` puts a space before the text, and counts it to the first character.
+        """The ids of `encode`, and where each piece begins and ends: see the protocol."""
+        # `tokenizers` puts a space before the text and gives it the first character's offsets.
         space = self._tokenizer.token_to_id(SPACE)
         return [
             (ids, starts, np.where(ids == space, starts, ends)) for ids, starts, ends in locate(self._tokenizer, texts)
@@ -107,10 +105,10 @@ class TwinTokenizer:
         write_atomic(directory / 'tokenizer_config.json', to_json(config))
 
     def __reduce__(self):
-        return TwinTokenizer, (self._settings, self._where, self._names)
+        return JsonTokenizer, (self._settings, self._where, self._names)
 
 
-def twin_settings(
+def sentencepiece_settings(
     model: bytes,
     pieces: Sequence[str],
     scores: Sequence[float],
@@ -124,7 +122,7 @@ def twin_settings(
       model: the serialised ModelProto.
       pieces: its pieces, index = id.
       scores: their scores.
-      special: the ids that text never produces.
+      special: ids that no text produces.
       names: what the model calls a special token, where that is not BERT's name.
       where: the model's file, for messages.
 
@@ -154,10 +152,10 @@ def twin_settings(
         charsmap = base64.b64encode(settings.charsmap).decode()
         steps.append({'type': 'Precompiled', 'precompiled_charsmap': charsmap})
     steps += [
-        # SentencePiece takes off and folds U+0020 alone; all other white space its character map has made that.
+        # SentencePiece strips and folds U+0020 only; its character map has turned all other white space into it.
         {'type': 'Replace', 'pattern': {'Regex': '^ +| +$'}, 'content': ''},
         {'type': 'Replace', 'pattern': {'Regex': ' {2,}'}, 'content': ' '},
-        # Not Metaspace's own prefix, which leaves out a text that starts with a literal U+2581.
+        # Not Metaspace's own prefix, which is not put before a text that starts with a literal U+2581.
         {'type': 'Prepend', 'prepend': SPACE},
         {'type': 'Replace', 'pattern': {'String': ' '}, 'content': SPACE},
     ]
@@ -176,11 +174,11 @@ def twin_settings(
 
 
 def _merges(pieces: Sequence[str], scores: Sequence[float], special: set[int]) -> list[list[str]]:
-    """The merges of a BPE model, first merged first.
+    """The merges of a BPE model, by descending priority.
 
-    SentencePiece keeps no merges: it joins whichever neighbours form the piece of the highest score. So every way to
-    cut a piece in two pieces is a merge. Of the two ways that can meet in one text the left one wins there; here the
-    longer left half does, which differs only in texts such as `ababa` whose halves overlap.
+    SentencePiece stores no merges: it joins the neighbours that form the piece with the highest score. So every way to
+    cut a piece into two pieces is a merge. Where two of them compete in a text, SentencePiece takes the left one, and
+    this order the one with the longer left half; they differ only in texts such as `ababa`, where the halves overlap.
     """
     ordinary = {piece for index, piece in enumerate(pieces) if index not in special}
     order = sorted((-scores[index], index) for index, piece in enumerate(pieces) if piece in ordinary)

@@ -1,4 +1,4 @@
-"""Text that was shuffled by sentence is told from running text: real Wikipedia and novels, and the same shuffled."""
+"""Warnings of the report: shuffled Wikipedia and novels are told from running ones, and misfitting tokenizers found."""
 
 import gzip
 import random
@@ -27,7 +27,7 @@ def articles(shared):
     return [[s for line in doc.split('\n') for s in split_sentences(line)] for doc in text.split('\n\n')]
 
 
-def test_running_text_is_left_in_peace(articles, shared, tmp_path):
+def test_running_text_has_no_warnings(articles, shared, tmp_path):
     report = _report(articles, tmp_path, shared)
     assert report['neighbour_likeness'] > 5 and report['neighbour_likeness_within'] > 1.4
     assert not report['warnings']

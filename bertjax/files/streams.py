@@ -1,9 +1,10 @@
 """Bytes from files: local or remote, plain or compressed, line by line in bounded memory.
 
-Damage is an exception of `DAMAGE` at the place where it shows, so that what came before it is kept.
+A damaged file raises one of `DAMAGE` where the damage shows, after all that can be read before it.
 """
 
 import bz2
+import dataclasses
 import gzip
 import io
 import lzma
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 import zstandard
 from etils import epath
 
-CHUNK = 1 << 18  # Bytes asked for at once: large enough to be fast, small enough to be nothing.
+CHUNK = 1 << 18  # Bytes read at once.
 MAX_LINE = 1 << 20  # A longer line of text is read in pieces, cut at white space.
 MAX_RECORD = 1 << 26  # A longer line of JSON, which cannot be cut, is dropped.
 
@@ -24,38 +25,33 @@ _SUFFIXES = {'.gz': 'gzip', '.bz2': 'bzip2', '.xz': 'xz', '.zst': 'zstd', '.zstd
 
 
 class DamagedFileError(Exception):
-    """The compressed file is truncated or is no such file."""
+    """A compressed file is truncated, or not in the format that its name says."""
 
 
 DAMAGE = (DamagedFileError, EOFError, OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
 
 
-def local(path: epath.PathLike) -> bool:
-    """Whether the path lies in this machine's file system."""
-    return '://' not in os.fspath(path)
-
-
 def compression_of(path: str, head: bytes) -> str:
-    """'gzip', 'bzip2', 'xz', 'zstd' or '' for a file that begins with `head`; content decides, then the name."""
+    """'gzip', 'bzip2', 'xz', 'zstd' or '' of a file that begins with `head`: by its content, then by its name."""
     for magic, name in _MAGIC.items():
         if head.startswith(magic):
             return name
     return _SUFFIXES.get(os.path.splitext(path)[1].lower(), '') if head else ''
 
 
-def packed(path: str) -> bool:
-    """Whether the name says that the file is compressed: for estimates only."""
+def named_compressed(path: str) -> bool:
+    """Whether the file's name says that it is compressed (its content may differ)."""
     return os.path.splitext(path)[1].lower() in _SUFFIXES
 
 
 def bare_suffix(path: str) -> str:
-    """The suffix of the name without that of its compression: 'a.jsonl.gz' -> '.jsonl'."""
+    """The suffix of the file's format, without that of its compression: 'a.jsonl.gz' -> '.jsonl'."""
     stem, suffix = os.path.splitext(path)
     return (os.path.splitext(stem)[1] if suffix.lower() in _SUFFIXES else suffix).lower()
 
 
 def _zstd_chunks(raw: io.BufferedIOBase) -> Iterator[bytes]:
-    """As other decompressors, but `zstandard.stream_reader` keeps silent about a truncated file: frames by hand."""
+    """Decompresses frame by frame, because `zstandard.stream_reader` accepts a truncated file without an error."""
     decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
     frame = None
     while data := raw.read(CHUNK // 2):
@@ -69,18 +65,18 @@ def _zstd_chunks(raw: io.BufferedIOBase) -> Iterator[bytes]:
 
 
 def chunks(raw: io.BufferedIOBase, compression: str) -> Iterator[bytes]:
-    """The decompressed bytes of an open file; all that can be had before it raises one of DAMAGE."""
+    """The decompressed bytes of an open file, up to the damage if there is some (then it raises one of DAMAGE)."""
     if compression == 'zstd':
         yield from _zstd_chunks(raw)
         return
     openers = {'gzip': lambda file: gzip.GzipFile(fileobj=file), 'bzip2': bz2.BZ2File, 'xz': lzma.LZMAFile}
     stream = openers[compression](raw) if compression else raw
-    # read1 and not read: read throws away what it has decompressed when it meets the damage.
+    # Not read(), which discards what it has decompressed when it meets damage.
     while data := stream.read1(CHUNK):
         yield data
 
 
-def _without_mark(source: Iterator[bytes]) -> Iterator[bytes]:
+def _without_byte_order_mark(source: Iterator[bytes]) -> Iterator[bytes]:
     """The chunks without UTF-8's byte order mark."""
     head = b''
     for chunk in source:
@@ -92,16 +88,19 @@ def _without_mark(source: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class CountedFile(io.RawIOBase):
-    """A range of an open binary file that tells `progress(bytes)` and a hash what passes."""
+    """The bytes [begin, end) of an open binary file; what is read is counted and hashed.
 
-    def __init__(self, file, begin: int, end: int | None, progress, digest):
+    Args:
+      file: open, and seekable.
+      begin, end: the range; None is the end of the file.
+      progress: called with the number of bytes of each read.
+      digest: a hash object that is updated with them.
+    """
+
+    def __init__(self, file, begin: int = 0, end: int | None = None, progress=None, digest=None):
         super().__init__()
-        self._file, self._left, self._progress, self._digest = (
-            file,
-            None if end is None else end - begin,
-            progress,
-            digest,
-        )
+        self._file, self._progress, self._digest = file, progress, digest
+        self._left = None if end is None else end - begin
         file.seek(begin)
 
     def readable(self) -> bool:
@@ -121,10 +120,14 @@ class CountedFile(io.RawIOBase):
 
 
 class Lines:
-    """Lines of bytes without their ends, from an iterator of chunks.
+    """Lines of bytes without their line ends, from an iterator of chunks.
 
-    `number` is the 1-based number of the line given last. With `cut`, a line over MAX_LINE bytes comes in pieces, each
-    with the same number; else one over MAX_RECORD comes as the object TOO_LONG.
+    Args:
+      source: the chunks.
+      cut: yield a line over MAX_LINE bytes in pieces, each with the same number; else TOO_LONG for one over MAX_RECORD.
+
+    Attributes:
+      number: the 1-based number of the line that was yielded last.
     """
 
     def __init__(self, source: Iterator[bytes], *, cut: bool = True):
@@ -134,7 +137,7 @@ class Lines:
     def _pieces(self, line: bytes) -> Iterator[bytes]:
         while len(line) > MAX_LINE:
             at = max(line.rfind(b' ', 0, MAX_LINE), line.rfind(b'\t', 0, MAX_LINE)) + 1
-            if not at:  # No white space: between two characters of UTF-8.
+            if not at:  # No white space: cut between two characters of UTF-8.
                 at = MAX_LINE
                 while at > MAX_LINE - 4 and line[at] & 0xC0 == 0x80:
                     at -= 1
@@ -144,7 +147,7 @@ class Lines:
 
     def __iter__(self) -> Iterator[bytes]:
         rest, inside, skipping = b'', False, False
-        for chunk in _without_mark(self._source):
+        for chunk in _without_byte_order_mark(self._source):
             lines = chunk.split(b'\n')
             lines[0] = rest + lines[0] if rest else lines[0]
             rest = lines.pop()
@@ -175,3 +178,37 @@ class Lines:
             if not inside:
                 self.number += 1
             yield rest
+
+
+@dataclasses.dataclass(frozen=True)
+class Broken:
+    """Broken input: its kind, the line (0: the whole file), and what was found there."""
+
+    kind: str
+    line: int
+    detail: str
+
+
+def decode(raw: bytes, number: int) -> str | Broken:
+    """A line (or record) of UTF-8 as text, or what is wrong with it."""
+    if raw is TOO_LONG:
+        return Broken('line too long', number, f'a line of more than {MAX_RECORD >> 20} MiB')
+    if raw[:2] in (b'\xff\xfe', b'\xfe\xff'):
+        return Broken('invalid UTF-8', number, 'the byte order mark of UTF-16')
+    if b'\0' in raw:
+        return Broken('NUL byte', number, f'a zero byte at byte {raw.index(0) + 1} of the line')
+    try:
+        return raw.decode('utf-8')
+    except UnicodeDecodeError as error:
+        detail = f'the byte 0x{raw[error.start]:02x} at byte {error.start + 1} of the line'
+        return Broken('invalid UTF-8', number, detail)
+
+
+def count_lines(path: epath.PathLike, end: int) -> int:
+    """Number of line ends in the first `end` bytes of a file."""
+    count = 0
+    with epath.Path(path).open('rb') as file:
+        while end:
+            data = file.read(min(end, 1 << 20))
+            end, count = end - len(data), count + data.count(b'\n')
+    return count

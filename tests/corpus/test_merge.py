@@ -1,4 +1,4 @@
-"""Held-out documents, duplicates, and the numbers of the report against counting by hand."""
+"""Held-out documents, duplicates, and the numbers of the report compared with counts by hand."""
 
 import collections
 import random
@@ -9,8 +9,8 @@ from corpus_text import as_text, documents, ids_of, stored
 
 from bertjax.corpus import merge
 from bertjax.corpus.build import build_store
-from bertjax.corpus.options import CorpusOptions
 from bertjax.corpus.report import BINS, print_report
+from bertjax.corpus.sources import CorpusOptions
 from bertjax.corpus.store import open_store
 from bertjax.errors import UserError
 
@@ -77,7 +77,7 @@ def test_buckets_change_no_count(monkeypatch, tmp_path, vocabulary):
     docs = documents(300)
     whole = _store(docs + docs[:77], tmp_path, vocabulary)[1]
     monkeypatch.setattr(merge, 'BUCKET', 50)
-    monkeypatch.setattr('bertjax.corpus.unit.RUN', 64)
+    monkeypatch.setattr('bertjax.corpus.encode.RUN', 64)
     (tmp_path / 'again').mkdir()
     parts = _store(docs + docs[:77], tmp_path / 'again', vocabulary)[1]
     assert parts == whole and whole['duplicate_documents'] == 77

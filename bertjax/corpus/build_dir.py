@@ -1,4 +1,4 @@
-"""The directory of a store while it is built: whose it is, who builds, and what of an earlier build is kept."""
+"""The directory of a store while it is built: what may be there already, and what of an earlier build is kept."""
 
 import json
 import pathlib
@@ -9,11 +9,11 @@ from absl import logging
 from bertjax.corpus import store
 from bertjax.corpus.sources import Source
 from bertjax.errors import UserError
-from bertjax.files import write_atomic
+from bertjax.files.atomic import write_atomic
 
 
-def check_place(directory: pathlib.Path) -> None:
-    """Refuses to build into a directory that holds something else."""
+def check_directory(directory: pathlib.Path) -> None:
+    """Raises a UserError for a directory that holds something else."""
     if not directory.exists():
         return
     if not directory.is_dir():
@@ -28,10 +28,18 @@ def check_place(directory: pathlib.Path) -> None:
 
 
 def finished_store(directory: pathlib.Path, identity: dict, found: list[Source], replace: bool) -> dict | None:
-    """The manifest of a finished store of the same text and settings, else None.
+    """The manifest of a finished store of the same text and settings; None if there is none.
+
+    A store of other text or settings is no longer finished when this returns: its manifest is removed.
+
+    Args:
+      directory: of the store.
+      identity: from `build`: what determines the store's bytes.
+      found: the sources.
+      replace: whether a store of other text or settings may be replaced.
 
     Raises:
-      UserError: there is one of other text or settings, and it may not be replaced.
+      UserError: it may not.
     """
     path = directory / 'manifest.json'
     if not path.exists():
@@ -39,11 +47,8 @@ def finished_store(directory: pathlib.Path, identity: dict, found: list[Source],
     manifest = store.read_manifest(directory)
     changed = [key for key in ('tokenizer', 'settings', 'inputs') if not _holds(manifest[key], identity[key])]
     built = path.stat().st_mtime_ns
-    newer = [
-        source.name
-        for source in found
-        if source.kind == 'file' and source.stamp.isdigit() and int(source.stamp) > built
-    ]
+    local = [source for source in found if source.kind == 'file' and source.stamp.isdigit()]
+    newer = [source.name for source in local if int(source.stamp) > built]
     if not changed and not newer:
         tidy(directory, manifest)
         return manifest
@@ -65,7 +70,7 @@ def _holds(manifest: dict, wanted: dict) -> bool:
 
 
 def tidy(directory: pathlib.Path, manifest: dict) -> None:
-    """Removes what only an unfinished store needs."""
+    """Removes files that only an unfinished store needs."""
     shutil.rmtree(directory / 'partial', ignore_errors=True)
     kept = {entry['file'] for entry in store.manifest_files(manifest)}
     for path in directory.glob('*.tokens'):
@@ -73,15 +78,21 @@ def tidy(directory: pathlib.Path, manifest: dict) -> None:
             path.unlink()
 
 
-def prepare(directory: pathlib.Path, facts: dict) -> set[int]:
-    """Makes the place for partial work and returns the units that are done already."""
+def prepare(directory: pathlib.Path, facts: dict, shards: int) -> set[int]:
+    """Makes the directory of partial work, and returns the numbers of the shards that are done already.
+
+    Args:
+      directory: of the store.
+      facts: what the partial work depends on. It is kept beside the work, which is removed when the facts differ.
+      shards: how many there are, for the log.
+    """
     partial = directory / 'partial'
     text = json.dumps(facts, indent=1)
     previous = partial / 'plan.json'
     done: set[int] = set()
     if previous.exists() and previous.read_text('utf-8') == text:
         done = {int(path.stem) for path in partial.glob('[0-9]*.json') if _is_whole(directory, path)}
-        logging.info('Continuing the build in %s: %d of %d units are done.', directory, len(done), len(facts['units']))
+        logging.info('Continuing the build in %s: %d of %d shards are done.', directory, len(done), shards)
     else:
         if partial.exists():
             logging.warning('The unfinished build in %s is of other text or settings: it is thrown away.', directory)
@@ -97,7 +108,7 @@ def prepare(directory: pathlib.Path, facts: dict) -> set[int]:
 
 
 def _is_whole(directory: pathlib.Path, record: pathlib.Path) -> bool:
-    """Whether the files that a unit's record names are there in their sizes."""
+    """Whether the files in a shard's record are there and have their sizes."""
     sizes = json.loads(record.read_text('utf-8'))['files']
     places = {name: directory / ('' if name.endswith('.tokens') else 'partial') / name for name in sizes}
     return all(path.exists() and path.stat().st_size == sizes[name] for name, path in places.items())

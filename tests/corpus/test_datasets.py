@@ -5,7 +5,7 @@ from corpus_text import documents, ids_of, stored
 from etils import epath
 
 from bertjax.corpus.build import build_store, iter_texts
-from bertjax.corpus.options import CorpusOptions
+from bertjax.corpus.sources import CorpusOptions
 from bertjax.corpus.store import open_store
 from bertjax.errors import UserError
 
@@ -21,7 +21,7 @@ def dataset(tmp_path_factory):
         """Some documents."""
 
         name = 'mills'
-        pkg_dir_path = epath.Path(__file__).parent  # A test is no package whose place could be inferred.
+        pkg_dir_path = epath.Path(__file__).parent  # tfds cannot infer it for a test.
         VERSION = tfds.core.Version('1.0.0')
 
         def _info(self):

@@ -1,4 +1,4 @@
-"""What a SentencePiece *.model file says of itself, beyond what the library tells."""
+"""The protocol buffer of a SentencePiece *.model file: settings that the library does not expose, and scores."""
 
 import dataclasses
 import struct
@@ -7,13 +7,14 @@ from typing import Any
 
 from tokenizers import normalizers
 
+SPACE = '▁'  # U+2581, which stands for a space in pieces.
 UNIGRAM, BPE = 1, 2
 # Field numbers of sentencepiece_model.proto: ModelProto, SentencePiece, TrainerSpec, NormalizerSpec.
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
 _SCORE = 2
 _MODEL_TYPE, _BYTE_FALLBACK = 3, 35
 _RULE, _CHARSMAP, _DUMMY_PREFIX, _REMOVE_SPACES, _ESCAPE_SPACES = 1, 2, 3, 4, 5
-# Scores become multiples of 1/256 nat: sums up to 65,536 then are exact in float32 (24 bits).
+# Scores are rounded to multiples of 1/256 nat: sums up to 65,536 are then exact in float32 (24 bits).
 _STEPS = 256
 
 
@@ -24,7 +25,7 @@ class ModelSettings:
     Attributes:
       kind: UNIGRAM, BPE, or another of TrainerSpec.ModelType.
       byte_fallback: whether unknown characters become bytes.
-      usual_spaces: whether a space is put before the text, extra ones are taken out, and each becomes U+2581.
+      usual_spaces: whether a space is put before the text, extra ones are removed, and each becomes SPACE.
       rule: name of the normalisation, such as 'nmt_nfkc'.
       charsmap: its compiled character map.
     """
@@ -51,11 +52,11 @@ def read_settings(model: bytes) -> ModelSettings:
 
 
 def unicode_steps(rule: str) -> list[str]:
-    """The normalisers (names in `tokenizers.normalizers`) that go before the character map of a model with this rule.
+    """The normalisers (names in `tokenizers.normalizers`) to apply before the character map of a model with this rule.
 
-    SentencePiece's map composes what a table of short sequences holds, and `tokenizers` applies that map by grapheme,
-    so that decomposed Vietnamese or Korean comes out differently in the two. Text that is in NFKC (and lower case)
-    before it reaches the map comes out the same, and the map's result for composed text is not changed by this.
+    SentencePiece's map composes a fixed table of short sequences, and `tokenizers` applies the map by grapheme, so that
+    the two differ on decomposed Vietnamese or Korean. They agree on text that is in NFKC (and lower case) already, for
+    which SentencePiece's own result does not change.
     """
     return {
         'nmt_nfkc': ['NFKC'],
@@ -66,16 +67,16 @@ def unicode_steps(rule: str) -> list[str]:
 
 
 def unicode_normalizer(rule: str) -> normalizers.Sequence:
-    """`unicode_steps` as a normaliser."""
+    """The normaliser of `unicode_steps`."""
     return normalizers.Sequence([getattr(normalizers, name)() for name in unicode_steps(rule)])
 
 
 def round_scores(model: bytes) -> bytes:
     """The model with rounded scores.
 
-    SentencePiece adds scores over a whole text in float32, other implementations by word or in float64: where two ways
-    to cut a word have nearly equal sums, rounding errors decide, differently in each and at each place in a text. With
-    scores whose sums are exact, the same way wins everywhere.
+    SentencePiece sums scores over a whole text in float32, other implementations over words or in float64. Where two
+    segmentations of a word have nearly equal sums, rounding errors decide, differently in each implementation and at
+    each position. With scores whose sums are exact, the same segmentation wins everywhere.
     """
     rounded = bytearray(model)
     for number, piece, start in _fields(model):
@@ -87,10 +88,10 @@ def round_scores(model: bytes) -> bytes:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any, int]]:
-    """The fields of a protocol buffer (protobuf.dev, Encoding): number, value, where the value starts.
+    """The fields of a protocol buffer (protobuf.dev, Encoding): number, value, offset of the value.
 
-    Read here because the generated module of `sentencepiece` and that of `transformers` register one name in the same
-    process-wide pool, and the former demands a newer protobuf than other packages allow.
+    Parsed here because the generated modules of `sentencepiece` and of `transformers` register one name in the same
+    process-wide pool, and the former needs a newer protobuf than other packages allow.
     """
     at = 0
     while at < len(message):
@@ -108,7 +109,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any, int]]:
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """A number of variable length, and where it ends."""
+    """A number of variable length, and the offset of its end."""
     value = shift = 0
     while True:
         byte, at = message[at], at + 1

@@ -1,0 +1,230 @@
+"""Text of every format as a flat stream of events, read in bounded memory.
+
+The events of a document are `Document.START`, a string for each paragraph or line of it, and `Document.END`. A `Broken`
+between them means that the document is to be dropped; one outside of a document, that a whole file is. A document is
+never held whole, however long it is.
+"""
+
+import dataclasses
+import enum
+import html
+import io
+import itertools
+import json
+from collections.abc import Callable, Iterator
+
+from etils import epath
+
+from bertjax.corpus import datasets
+from bertjax.corpus.sources import Part
+from bertjax.files import streams
+from bertjax.files.streams import Broken, decode
+
+SNIFF = 1 << 16  # Bytes of a file from which its format is recognised.
+Progress = Callable[[int], None] | None
+
+
+class Document(enum.Enum):
+    """The events around a document."""
+
+    START = enum.auto()
+    END = enum.auto()
+
+
+Event = Document | Broken | str
+
+
+def sniff(path: str, head: bytes, format: str) -> str:
+    """The format of a file that begins with `head`; `format` is that of `Source.format`."""
+    if not format.startswith('auto'):
+        return format
+    line = head.removeprefix(b'\xef\xbb\xbf').lstrip()
+    if line.startswith(b'<doc '):
+        return 'wikiextractor'
+    if streams.bare_suffix(path) in ('.jsonl', '.ndjson') or _is_json(line):
+        return 'jsonl'
+    return format.partition('/')[2]
+
+
+def _is_json(text: bytes) -> bool:
+    line, end, _ = text.partition(b'\n')
+    if not line.startswith(b'{'):
+        return False
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return not end and line.startswith(b'{"')  # The line is longer than `text`.
+
+
+class Picker:
+    """Counts documents and selects those of a stride.
+
+    Attributes:
+      inside: whether a document is open.
+      mine: whether the last one that was opened is of the stride.
+    """
+
+    def __init__(self, of: int, stride: int):
+        self._of, self._stride, self._next = of, stride, -1
+        self.mine = self.inside = False
+
+    def start(self) -> bool:
+        """Opens the next document and returns whether it is of the stride."""
+        self._next += 1
+        self.inside, self.mine = True, self._next % self._of == self._stride
+        return self.mine
+
+
+def text_events(lines: streams.Lines, pick: Picker, *, single: bool) -> Iterator[Event]:
+    """Documents separated by blank lines, or with `single` the whole file as one document."""
+    for raw in lines:
+        if not raw.strip():
+            if pick.inside and not single:
+                pick.inside = False
+                if pick.mine:
+                    yield Document.END
+            continue
+        if not pick.inside and pick.start():
+            yield Document.START
+        if pick.mine:
+            yield decode(raw, lines.number)
+    if pick.inside and pick.mine:
+        yield Document.END
+
+
+def json_events(lines: streams.Lines, pick: Picker, key: str) -> Iterator[Event]:
+    """A document a line: the field `key` of a JSON object."""
+    for raw in lines:
+        if raw.strip() and pick.start():
+            yield Document.START
+            text = decode(raw, lines.number)
+            if isinstance(text, Broken):
+                yield text
+            else:
+                yield from _json_paragraphs(text, lines.number, key)
+            yield Document.END
+        pick.inside = False
+
+
+def _json_paragraphs(text: str, number: int, key: str) -> Iterator[Event]:
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        yield Broken('wrong JSON', number, str(error))
+        return
+    if not isinstance(record, dict):
+        yield Broken('wrong JSON', number, f'a {type(record).__name__} instead of an object')
+        return
+    value = record.get(key)
+    if not isinstance(value, str):
+        found = ', '.join(list(record)[:8]) or 'no field'
+        yield Broken('missing text field', number, f'no string in the field {key!r}; there are: {found}')
+    elif '\0' in value:
+        yield Broken('NUL byte', number, 'a zero character in the JSON string')
+    elif any('\ud800' <= char <= '\udfff' for char in value):
+        yield Broken('invalid UTF-8', number, 'half a surrogate pair in the JSON string')
+    else:
+        paragraphs = [line for line in value.splitlines() if line.strip()]
+        # WikiExtractor --json: the first line repeats the title.
+        yield from paragraphs[1:] if paragraphs and paragraphs[0].strip() == record.get('title') else paragraphs
+
+
+def wiki_events(lines: streams.Lines, pick: Picker, *, first: bool) -> Iterator[Event]:
+    """WikiExtractor's <doc …>, title, blank line, paragraphs, </doc>; the title is no sentence and is left out."""
+    title = outside = False
+    for raw in lines:
+        if raw.startswith(b'<doc '):
+            if pick.inside and pick.mine:
+                yield Broken('unclosed <doc>', lines.number, 'a new <doc …> before </doc>')
+                yield Document.END
+            title, outside = True, False
+            if pick.start():
+                yield Document.START
+        elif not pick.inside:
+            if first and raw.strip() and not outside:
+                outside = True
+                yield Broken('text outside <doc>', lines.number, repr(raw[:40].decode('utf-8', 'replace')))
+        elif raw.startswith(b'</doc>'):
+            pick.inside = False
+            if pick.mine:
+                yield Document.END
+        elif title and raw.strip():
+            title = False
+        elif pick.mine and raw.strip():
+            text = decode(raw, lines.number)
+            yield html.unescape(text) if isinstance(text, str) else text
+    if pick.inside and pick.mine:
+        yield Broken('unclosed <doc>', lines.number, 'the end of the file before </doc>')
+        yield Document.END
+
+
+def _layout_events(format: str, lines: streams.Lines, pick: Picker, part: Part, key: str) -> Iterator[Event]:
+    if format == 'jsonl':
+        return json_events(lines, pick, key)
+    if format == 'wikiextractor':
+        return wiki_events(lines, pick, first=part.stride == 0)
+    return text_events(lines, pick, single=format == 'files')
+
+
+def _file_events(part: Part, key: str, progress: Progress, digest) -> Iterator[Event]:
+    if part.end == 0:
+        yield Broken('empty file', 0, 'a file of 0 bytes')
+        return
+    pick, lines = Picker(part.of, part.stride), streams.Lines(iter(()))
+    try:
+        with epath.Path(part.path).open('rb') as file:
+            compression = streams.compression_of(part.path, file.read(8) if part.begin == 0 else b'text')
+            counted = streams.CountedFile(file, part.begin, None if compression else part.end, progress, digest)
+            source = streams.chunks(io.BufferedReader(counted, streams.CHUNK), compression)
+            head = next((chunk for chunk in source if chunk), b'')
+            format = sniff(part.path, head[:SNIFF], part.format)
+            lines = streams.Lines(itertools.chain([head], source), cut=format != 'jsonl')
+            for event in _layout_events(format, lines, pick, part, key):
+                if part.begin and type(event) is Broken:
+                    event = dataclasses.replace(event, line=event.line + streams.count_lines(part.path, part.begin))
+                yield event
+    except streams.DAMAGE as error:
+        mine = pick.mine if pick.inside else part.stride == 0
+        if mine:
+            # Decompressors raise OSError too, but without an error number.
+            kind = 'unreadable file' if isinstance(error, OSError) and error.errno else 'damaged file'
+            line = lines.number and lines.number + streams.count_lines(part.path, part.begin)
+            yield Broken(kind, line, str(error) or type(error).__name__)
+        if mine and pick.inside:
+            yield Document.END
+
+
+def _pydoc_events(part: Part) -> Iterator[Event]:
+    for _, paragraphs in datasets.pydoc_documents():
+        yield Document.START
+        yield from paragraphs
+        yield Document.END
+
+
+def _tfds_events(part: Part, key: str, progress: Progress) -> Iterator[Event]:
+    for index, raw in datasets.tfds_documents(part.path, key, part.begin, part.end):
+        yield Document.START
+        text = decode(raw, index)
+        if isinstance(text, Broken):
+            yield text
+        else:
+            yield from datasets.tfds_paragraphs(text)
+        yield Document.END
+        if progress:
+            progress(1)
+
+
+def read_events(part: Part, *, text_key: str = 'text', progress: Progress = None, digest=None) -> Iterator[Event]:
+    """The events of a part of a source; see the module's docstring.
+
+    Args:
+      part: what to read.
+      text_key: the JSON field or tfds feature with the text.
+      progress: called with the number of bytes (of a file, before decompression) or records since the last call.
+      digest: a hash object that is updated with the bytes of a file, before decompression.
+    """
+    if part.kind == 'pydoc':
+        return _pydoc_events(part)
+    if part.kind == 'tfds':
+        return _tfds_events(part, text_key, progress)
+    return _file_events(part, text_key, progress, digest)

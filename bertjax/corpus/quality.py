@@ -1,0 +1,185 @@
+"""What is wrong with a corpus, and what to do about it: broken input, the report's warnings, shuffled sentences.
+
+Neighbouring sentences of running text share far more of their rarer words than sentences of different documents. Where
+they do not, the sentences were shuffled, and sentence pairs teach nothing: `coherence` measures it.
+"""
+
+import itertools
+
+import numpy as np
+
+from bertjax.corpus.sources import CorpusOptions
+from bertjax.corpus.store import Split
+from bertjax.errors import UserError
+from bertjax.files.streams import Broken
+
+PROBLEMS_KEPT = 5  # Broken inputs of each kind that are reported with file and line.
+
+# Thresholds of the warnings. Wikipedia with bert-base-uncased has 0.01 % [UNK] and 1.10 pieces a word; its rot13, a
+# language that the vocabulary does not know, 2.6.
+ONE_SENTENCE = 0.2
+DUPLICATE_DOCUMENTS = 0.01
+DUPLICATE_LINES = 0.3
+UNKNOWN = 0.01
+PIECES_PER_WORD = 2.0
+LIKENESS, LIKENESS_WITHIN = 1.6, 1.2  # See `coherence`.
+LONG_SENTENCE = 128  # Mean tokens of a sentence: more than a splitter leaves.
+FEW_HELDOUT = 1000  # Tokens.
+MUCH_HELDOUT = 3  # Times the share that was asked for.
+
+# The sample of `coherence`.
+DOCUMENTS = 1000  # Spread evenly over the split.
+SENTENCES = 12  # Neighbours taken from each document, more when there are few documents,
+TOTAL = 4000  # to reach this number of sentences.
+MIN_PAIRS, MIN_APART = 200, 1000  # With fewer pairs the two measures are too noisy; the second is the weaker signal.
+COMMON = 0.02  # A piece in more than this share of the sentences is not a rarer word.
+
+# Of each kind of broken input: what was expected, and how to repair it.
+_EXPECTED = {
+    'invalid UTF-8': ('UTF-8 text', 'convert the file, for example with: iconv -f LATIN1 -t UTF-8'),
+    'NUL byte': ('text without zero bytes', 'remove them, for example with: tr -d "\\000"'),
+    'damaged file': ('a whole, readable file', 'fetch or compress it again'),
+    'unreadable file': ('a readable file', 'check that it is there, and its permissions'),
+    'empty file': ('text', 'remove the file'),
+    'wrong JSON': ('a JSON object a line', 'correct the line or remove it'),
+    'missing text field': ('a string in the text field', 'name the field with config.corpus_options.text_key'),
+    'unclosed <doc>': ('</doc> after each <doc …>', 'extract the dump again'),
+    'text outside <doc>': ('<doc …> before each text', 'extract the dump again, or set the format'),
+    'line too long': ('shorter lines of JSON', 'split the document'),
+}
+
+
+def broken_error(path: str, broken: Broken) -> UserError:
+    """The error with which a strict build stops at broken input."""
+    expected, mend = _EXPECTED[broken.kind]
+    where = f'{path}:{broken.line}' if broken.line else path
+    found = f'{broken.kind} ({broken.detail})'
+    return UserError(where, found, expected, f'{mend}; or set config.corpus_options.strict=False to drop it')
+
+
+def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
+    """The warnings of the corpus report. Manifests keep them, so equal stores of two versions need equal words."""
+    found = []
+    single = facts['one_sentence_documents'] / facts['documents']
+    if single > ONE_SENTENCE:
+        found.append(
+            f'{single:.0%} of the documents have one sentence: they give no true next sentence, so NSP and SOP learn '
+            'little. Put blank lines between documents only, read a file as one document (a directory, or the format '
+            '"files"), or train without the pair objective.'
+        )
+    copies = facts['duplicate_documents'] / max(1, facts['documents_read'])
+    if copies > DUPLICATE_DOCUMENTS:
+        kept = (
+            'all but the first were dropped'
+            if options.drop_duplicates
+            else 'config.corpus_options.drop_duplicates drops them'
+        )
+        found.append(f'{copies:.1%} of the documents are copies of another: {kept}.')
+    repeated = facts['duplicate_lines'] / max(1, facts['lines'])
+    if repeated > DUPLICATE_LINES:
+        found.append(
+            f'{repeated:.0%} of the lines are copies of another line: headings, menus and boilerplate are learnt by '
+            'heart; clean them away before training.'
+        )
+    if facts['unknown_rate'] > UNKNOWN:
+        found.append(
+            f'{facts["unknown_rate"]:.1%} of the tokens are [UNK]: the tokenizer does not know this script. Train one '
+            'on this corpus with --config.run=vocab.'
+        )
+    if facts['pieces_per_word'] > PIECES_PER_WORD:
+        found.append(
+            f'{facts["pieces_per_word"]:.2f} pieces a word: the tokenizer does not fit this language (English with its '
+            'own vocabulary has about 1.1). Train one on this corpus with --config.run=vocab.'
+        )
+    likeness, within = facts['neighbour_likeness'], facts['neighbour_likeness_within']
+    if likeness is not None and likeness < LIKENESS:
+        found.append(
+            f'The text looks shuffled by sentence: neighbours share only {likeness:.1f} times the rarer words that '
+            'sentences of different documents share (running text: 2.5 and more). Sentence pairs will teach nothing.'
+        )
+    elif within is not None and within < LIKENESS_WITHIN:
+        found.append(
+            'The sentences within documents look shuffled: neighbours are no more alike than sentences further apart '
+            f'({within:.2f} times; running text: 1.4 and more). Sentence order (SOP) will teach nothing.'
+        )
+    if facts['tokens_per_sentence'] > LONG_SENTENCE:
+        found.append(
+            f'A sentence has {facts["tokens_per_sentence"]:.0f} tokens on average: the text has no full stops that the '
+            'splitter knows, or lines are no paragraphs.'
+        )
+    if facts['heldout_documents'] == 0:
+        why = 'one document cannot be divided' if options.heldout else 'heldout=0'
+        found.append(f'No document is held out ({why}): nothing tells how well the model does on text it has not seen.')
+    elif facts['heldout_tokens'] < FEW_HELDOUT:
+        found.append(
+            f'Only {facts["heldout_tokens"]:,} tokens are held out: the held-out loss will be noisy. Raise the share.'
+        )
+    elif facts['heldout_tokens'] > MUCH_HELDOUT * options.heldout * facts['tokens']:
+        share = facts['heldout_tokens'] / facts['tokens']
+        found.append(
+            f'{share:.0%} of the tokens are held out, more than the {options.heldout:.0%} asked for, as there are only '
+            f'{facts["documents"]:,} documents: cut them into smaller ones, for example chapters.'
+        )
+    lost = sum(facts['dropped'].values())
+    broken = lost - facts['dropped'].get('empty document', 0)
+    if broken:
+        found.append(f'{broken:,} documents or files were broken and left out; the first of each kind are listed.')
+    return found
+
+
+def _sample(split: Split) -> list[list[np.ndarray]]:
+    """Runs of neighbouring sentences, as sorted sets of ids, from some documents with two sentences or more."""
+    # Looks at more documents than wanted, because those of one sentence are of no use.
+    looked = np.unique(np.linspace(0, max(0, split.num_documents - 1), 8 * DOCUMENTS).astype(np.int64))
+    begins, ends = split.document_offsets[looked], split.document_offsets[np.minimum(looked + 1, split.num_documents)]
+    several = np.flatnonzero(ends - begins > 1)
+    chosen = several[np.unique(np.linspace(0, len(several) - 1, DOCUMENTS).astype(np.int64))] if len(several) else []
+    result = []
+    for index in chosen:
+        first, count = int(begins[index]), int(ends[index] - begins[index])
+        number = min(count, max(SENTENCES, TOTAL // len(chosen)))
+        first += (count - number) // 2
+        bounds = split.sentence_offsets[first : first + number + 1].tolist()
+        result.append([np.unique(split.tokens(a, b - a)) for a, b in itertools.pairwise(bounds)])
+    return result
+
+
+def _overlap(pairs: list[tuple[np.ndarray, np.ndarray]]) -> float:
+    """Mean share of common ids: |A ∩ B| over the root of |A| |B|."""
+    values = [len(np.intersect1d(a, b, assume_unique=True)) / np.sqrt(len(a) * len(b)) for a, b in pairs]
+    return float(np.mean(values))
+
+
+def coherence(split: Split) -> tuple[float, float | None] | None:
+    """How many times more of their rarer words neighbours share than other sentences do.
+
+    Returns:
+      (than sentences of different documents, than sentences further away in the same document); each is about 1 where
+      the sentences were shuffled, and None when the split is too small to tell. Measured: Wikipedia 28 and 1.6, novels
+      8 and 4.4, novels cut into documents of 20 sentences 2.6 and 1.5; Wikipedia's sentences shuffled 0.9 and 1.0,
+      shuffled within each document 20 and 1.0.
+    """
+    documents = _sample(split)
+    sentences = [sentence for document in documents for sentence in document]
+    if not sentences:
+        return None
+    ids, counts = np.unique(np.concatenate(sentences), return_counts=True)
+    common = ids[counts > max(2, COMMON * len(sentences))]
+    documents = [
+        [np.setdiff1d(sentence, common, assume_unique=True) for sentence in document] for document in documents
+    ]
+    near, apart, other_document = [], [], []
+    for document, other in zip(documents, documents[1:] + documents[:1], strict=True):
+        for index in range(len(document) - 1):
+            a, b, c = document[index], document[index + 1], other[index % len(other)]
+            d = document[(index + len(document) // 2) % len(document)]
+            if all(map(len, (a, b, c))):
+                near.append((a, b))
+                other_document.append((a, c))
+                if len(d) and len(document) >= 8:
+                    apart.append((a, d))
+    if len(near) < MIN_PAIRS:
+        return None
+    likeness = _overlap(near)
+    within = likeness / max(_overlap(apart), 1e-6) if len(apart) >= MIN_APART else None
+    return likeness / max(_overlap(other_document), 1e-6), within

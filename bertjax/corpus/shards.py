@@ -1,0 +1,118 @@
+"""Cuts a corpus into shards; their number and bounds depend on the corpus alone, not on the workers."""
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Iterator
+
+from etils import epath
+
+from bertjax.corpus import formats
+from bertjax.corpus.sources import Part, Source
+from bertjax.files import streams
+
+MIN_SHARD, MAX_SHARD = 4 << 20, 64 << 20  # Bytes of plain text (estimated) that a shard reads.
+SHARDS_WANTED = 64  # Enough for the cores of a large machine to finish at about the same time.
+FILES_A_SHARD = 10_000
+RECORDS_A_SHARD = 20_000  # Of a tfds dataset.
+# A large compressed file cannot be cut: several workers decompress all of it, and each encodes every n-th document.
+MAX_STRIDES = 8
+STRIDE_BYTES = 8 << 20  # Compressed bytes for which another worker is worth it.
+EXPANSION = 3.5  # Bytes of text in a compressed byte, estimated.
+
+_BOUNDARY = {
+    'text': re.compile(rb'\n[ \t\r\f\v]*\n'),
+    'jsonl': re.compile(rb'\n'),
+    'wikiextractor': re.compile(rb'\n(?=<doc )'),
+}
+
+
+def _boundary(file, at: int, size: int, format: str) -> int:
+    """The first byte at or after `at` where a document begins; `size` if none does."""
+    pattern, at = _BOUNDARY[format], at - 1
+    file.seek(at)
+    window = b''
+    while at < size:
+        window += file.read(streams.CHUNK)
+        match = pattern.search(window)
+        if match:
+            return min(at + match.end(), size)
+        keep = window[-256:]
+        at, window = at + len(window) - len(keep), keep
+        if file.tell() >= size:
+            break
+    return size
+
+
+def _cut(source: Source, format: str, target: int) -> list[Part]:
+    """Byte ranges of a large plain file, of about `target` bytes each, that begin and end between documents."""
+    cuts = [0]
+    with epath.Path(source.path).open('rb') as file:
+        while cuts[-1] + target + target // 2 < source.size:
+            cuts.append(_boundary(file, cuts[-1] + target, source.size, format))
+    if cuts[-1] != source.size:
+        cuts.append(source.size)
+    bounds = itertools.pairwise(cuts)
+    return [Part('file', source.path, source.name, begin, end, format=format) for begin, end in bounds]
+
+
+def _look(path: str, format: str) -> tuple[str, str]:
+    """(compression, format) of a file by its first bytes; 'damaged' if it cannot be read, which reading will report."""
+    try:
+        with epath.Path(path).open('rb') as file:
+            compression = streams.compression_of(path, file.read(8))
+            file.seek(0)
+            head = next((chunk for chunk in streams.chunks(file, compression) if chunk), b'')
+        return compression, formats.sniff(path, head[: formats.SNIFF], format)
+    except streams.DAMAGE:
+        return 'damaged', format
+
+
+def _parts_of(source: Source, chosen: str, target: int) -> Iterator[tuple[Part, bool]]:
+    """The parts of a source, each with whether it may share a shard with other files; `chosen` is the user's format."""
+    if source.kind == 'pydoc':
+        yield Part('pydoc', source.path, source.name, 0, source.size), False
+        return
+    if source.kind == 'tfds':
+        for begin in range(0, source.size, RECORDS_A_SHARD):
+            end = min(begin + RECORDS_A_SHARD, source.size)
+            yield Part('tfds', source.path, source.name, begin, end), False
+        return
+    format = source.format(chosen)
+    whole = Part('file', source.path, source.name, 0, source.size, format=format)
+    if _text_size(source) < target:
+        yield whole, True
+        return
+    compression, format = _look(source.path, format)
+    if compression and compression != 'damaged' and format != 'files':
+        of = max(1, min(MAX_STRIDES, source.size // STRIDE_BYTES))
+        for stride in range(of):
+            yield dataclasses.replace(whole, of=of, stride=stride, format=format), False
+    elif compression or format == 'files' or source.size < 1.5 * target:
+        yield whole, False
+    else:
+        for part in _cut(source, format, target):
+            yield part, False
+
+
+def _text_size(source: Source) -> float:
+    """Bytes of plain text in a file, estimated by its name; records of a dataset."""
+    return source.size * (EXPANSION if streams.named_compressed(source.path) else 1)
+
+
+def cut_shards(sources: list[Source], format: str) -> list[list[Part]]:
+    """The shards of a corpus: for each, the parts that it reads, in order."""
+    total = sum(map(_text_size, sources))
+    target = int(min(MAX_SHARD, max(MIN_SHARD, total / SHARDS_WANTED)))
+    shards, group, size = [], [], 0.0
+    for source in sources:
+        for part, small in _parts_of(source, format, target):
+            if not small:
+                shards.append([part])
+                continue
+            size += _text_size(source)
+            group.append(part)
+            if size >= target or len(group) >= FILES_A_SHARD:
+                shards.append(group)
+                group, size = [], 0.0
+    return [*shards, group] if group else shards

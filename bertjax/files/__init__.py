@@ -1,0 +1,1 @@
+"""Files, whatever is in them: found, read, written whole or not at all."""

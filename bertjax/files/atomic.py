@@ -1,0 +1,149 @@
+"""Files and directories that appear whole or not at all, their checksums, and locks on directories."""
+
+import contextlib
+import fcntl
+import hashlib
+import io
+import os
+import pathlib
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+import numpy as np
+from absl import logging
+from etils import epath
+
+from bertjax.errors import UserError
+from bertjax.files.paths import is_remote
+
+_ALGORITHMS = {'sha256': hashlib.sha256, 'blake2b-128': lambda: hashlib.blake2b(digest_size=16)}
+
+
+class AtomicFile:
+    """A binary file that is written beside `path`; `close` flushes it to disk and renames it to `path`.
+
+    Leaving a `with` block closes it, or after an exception removes what was written.
+
+    Attributes:
+      path: its final name.
+      file: the open file, local ones for reading too.
+    """
+
+    def __init__(self, path: epath.PathLike):
+        self.path = epath.Path(path) if is_remote(path) else pathlib.Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._temporary = self.path.parent / f'.{self.path.name}.tmp-{os.getpid()}'
+        self.file = self._temporary.open('wb' if is_remote(path) else 'w+b')
+
+    def __enter__(self) -> 'AtomicFile':
+        return self
+
+    def __exit__(self, kind, *error) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.file.close()
+            self._temporary.unlink(missing_ok=True)
+
+    def write(self, data: bytes | np.ndarray) -> None:
+        """Appends bytes, or the bytes of a contiguous array."""
+        self.file.write(data)
+
+    def close(self) -> int:
+        """Puts the file in its place and returns its size in bytes."""
+        self.file.flush()
+        if hasattr(self.file, 'fileno'):
+            os.fsync(self.file.fileno())
+        size = self.file.tell()
+        self.file.close()
+        self._temporary.replace(self.path)
+        return size
+
+
+def write_atomic(path: epath.PathLike, data: bytes | str) -> None:
+    """Writes a whole file, text as UTF-8, as an `AtomicFile`."""
+    with AtomicFile(path) as target:
+        target.write(data.encode('utf-8') if isinstance(data, str) else data)
+
+
+def write_zip(path: epath.PathLike, files: Mapping[str, str]) -> None:
+    """Writes an archive of texts by name, without dates: equal files give equal bytes."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, 'w', zipfile.ZIP_DEFLATED) as archive:
+        for name, text in files.items():
+            archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)
+    write_atomic(path, buffer.getvalue())
+
+
+@contextlib.contextmanager
+def atomic_directory(target: epath.PathLike, last: str) -> Iterator[str]:
+    """A local directory to fill; it replaces `target` when the body ends, and is removed when the body raises.
+
+    Args:
+      target: the directory to write, local or remote.
+      last: the file without which the directory counts as empty: copied last where directories cannot be renamed.
+    """
+    if is_remote(target):
+        target = epath.Path(target)
+        with tempfile.TemporaryDirectory() as staging:
+            yield staging
+            target.mkdir(parents=True, exist_ok=True)
+            # An object store cannot rename a directory: the file that makes it loadable goes last.
+            for name in sorted(os.listdir(staging), key=lambda name: (name == last, name)):
+                epath.Path(staging, name).copy(target / name, overwrite=True)
+        return
+    path = os.path.abspath(os.fspath(target))
+    parent, name = os.path.split(path)
+    os.makedirs(parent, exist_ok=True)
+    fresh, old = os.path.join(parent, f'.{name}.new'), os.path.join(parent, f'.{name}.old')
+    if os.path.isdir(old) and not os.path.isdir(path):
+        os.rename(old, path)  # A process died between the two renames below.
+    shutil.rmtree(fresh, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
+    os.mkdir(fresh)
+    try:
+        yield fresh
+        for entry in os.listdir(fresh):
+            with open(os.path.join(fresh, entry), 'rb') as file:
+                os.fsync(file.fileno())
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+    if os.path.isdir(path):
+        os.rename(path, old)
+    os.rename(fresh, path)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def checksum(path: str | os.PathLike, algorithm: Literal['sha256', 'blake2b-128'] = 'sha256') -> str:
+    """The checksum of a local file's content, in hex."""
+    with open(path, 'rb') as file:
+        return hashlib.file_digest(file, _ALGORITHMS[algorithm]).hexdigest()
+
+
+@contextlib.contextmanager
+def exclusive(directory: str | os.PathLike, doing: str) -> Iterator[None]:
+    """Locks a local directory: no other process can enter for it meanwhile. The lock ends with the process.
+
+    Args:
+      directory: an existing local directory.
+      doing: what the process does there, for the message to the other one, such as 'builds this store'.
+
+    Raises:
+      UserError: another process holds the lock.
+    """
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            found, mend = f'another process that {doing}', 'wait for it, or end it'
+            raise UserError(str(directory), found, 'one process at a time', mend) from None
+        except OSError:
+            logging.warning('%s cannot be locked: start no second process there.', directory)
+        yield
+    finally:
+        os.close(handle)

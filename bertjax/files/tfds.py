@@ -1,0 +1,67 @@
+"""Datasets of tensorflow-datasets that are prepared on this machine: found by name, read by index, never downloaded."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from bertjax.errors import UserError
+
+
+class Dataset:
+    """A prepared dataset.
+
+    Args:
+      name: such as 'glue/rte', or the directory of a prepared dataset.
+      where: the config key that names it, for messages.
+      asked: what the user wrote there.
+      expected: what can be written there.
+      otherwise: what else the user can do, appended to the advice: ', or …'.
+
+    Attributes:
+      builder: the `tfds.core.DatasetBuilder`; `info.splits` is not empty.
+
+    Raises:
+      UserError: no such dataset, or it is not prepared; or tensorflow-datasets is not installed.
+    """
+
+    def __init__(self, name: str, *, where: str, asked: str, expected: str, otherwise: str = ''):
+        self._where, self._asked = where, asked
+        call = f"tfds.builder({name!r}, file_format='array_record').download_and_prepare()"
+        self._prepare = f'run once: import tensorflow_datasets as tfds, tensorflow_datasets.text; {call}{otherwise}'
+        try:
+            import tensorflow_datasets as tfds
+            import tensorflow_datasets.text
+        except ImportError as error:
+            found, mend = f'{asked!r} without tensorflow-datasets ({error})', 'pip install tensorflow-datasets'
+            raise UserError(where, found, 'that package', mend + otherwise) from error
+        try:
+            at_path = name.startswith(('/', '.', '~')) or '://' in name
+            self.builder = tfds.builder_from_directory(name) if at_path else tfds.builder(name)
+        except Exception as error:  # tfds raises a dozen kinds, some from the network.
+            line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            found, mend = f'{asked!r}, which tfds cannot find ({line})', 'check the name and TFDS_DATA_DIR, or '
+            raise UserError(where, found, expected, mend + self._prepare) from error
+        if not self.builder.info.splits:
+            raise UserError(where, f'{asked!r}, not prepared', 'a prepared dataset', self._prepare)
+
+    def text_features(self) -> list[str]:
+        """The names of the features that are text, sorted."""
+        import tensorflow_datasets as tfds
+
+        features = self.builder.info.features
+        return sorted(name for name in features if isinstance(features[name], tfds.features.Text))
+
+    def split(self, name: str) -> Sequence[dict[str, Any]]:
+        """The records of a split, by index.
+
+        Raises:
+          UserError: no such split, or the dataset is prepared in another file format than array_record.
+        """
+        info = self.builder.info
+        if name not in info.splits:
+            known = ', '.join(info.splits)
+            raise UserError(self._where, f'no split {name!r} in {self._asked!r}', f'one of {known}', 'name one of them')
+        try:
+            return self.builder.as_data_source(split=name)
+        except Exception as error:  # tfds raises whatever its readers do.
+            found = f'{self._asked!r} in the file format {info.file_format.value!r}'
+            raise UserError(self._where, found, 'array_record, which can be read by index', self._prepare) from error
