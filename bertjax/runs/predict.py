@@ -14,7 +14,7 @@ from bertjax.runs._results import json_lines, write_predictions
 from bertjax.runs._task import Split, TaskData
 from bertjax.runs._tuned import config_of_run, load_tuned
 from bertjax.runs._tuning import TaskEvaluator
-from bertjax.tasks.texts import decoded, read_text
+from bertjax.tasks.reading.texts import decoded, read_text
 
 
 def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:

@@ -8,11 +8,11 @@ from bertjax.tasks.task import Task
 
 # kind -> (module, class); imported when asked for.
 KINDS = {
-    'glue': ('bertjax.tasks.glue', 'GlueTask'),
-    'classification': ('bertjax.tasks.classification', 'ClassificationTask'),
-    'squad': ('bertjax.tasks.squad', 'SquadTask'),
-    'tagging': ('bertjax.tasks.tagging', 'TaggingTask'),
-    'multiple_choice': ('bertjax.tasks.multiple_choice', 'MultipleChoiceTask'),
+    'glue': ('bertjax.tasks.sentence.glue', 'GlueTask'),
+    'classification': ('bertjax.tasks.sentence.classification', 'ClassificationTask'),
+    'squad': ('bertjax.tasks.squad.task', 'SquadTask'),
+    'tagging': ('bertjax.tasks.tagging.task', 'TaggingTask'),
+    'multiple_choice': ('bertjax.tasks.choice.task', 'MultipleChoiceTask'),
 }
 
 

@@ -1,0 +1,119 @@
+"""Records of tensorflow-datasets, prepared as array_record: read by index, without TensorFlow."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from bertjax.errors import UserError
+from bertjax.tasks.reading.json_rows import as_text
+from bertjax.tasks.reading.tables import Column, Row
+
+_UNLABELLED = -1  # ClassLabel of a record without label, as in GLUE's test splits
+
+
+def dataset_splits(name: str) -> dict[str, int]:
+    """The splits of a prepared dataset, and how many records each has.
+
+    Args:
+      name: such as 'glue/rte', or the directory of a prepared dataset.
+
+    Raises:
+      UserError: there is no such dataset, or it is not prepared on this machine.
+    """
+    return {split: info.num_examples for split, info in _open(name).info.splits.items()}
+
+
+def read_dataset(name: str, split: str) -> Iterator[dict[str, Any]]:
+    """The records of a split, in order.
+
+    Texts are str, class labels their names (None where a record has none), numbers Python's, sequences lists.
+
+    Args:
+      name: see `dataset_splits`.
+      split: its name there, such as 'validation'.
+
+    Raises:
+      UserError: no such dataset or split, or it is prepared in another format than array_record.
+    """
+    builder = _open(name)
+    if split not in builder.info.splits:
+        known = ', '.join(builder.info.splits)
+        raise UserError('config.data', f'no split {split!r} in the dataset {name}', f'one of {known}', 'name one')
+    try:
+        source = builder.as_data_source(split=split)
+    except Exception as error:  # tfds raises whatever its readers do.
+        found = f'{name} in the file format {builder.info.file_format.value!r}'
+        raise UserError('config.data', found, 'array_record, which can be read by index', _prepare(name)) from error
+    features = builder.info.features
+    for index in range(len(source)):
+        yield _plain(source[index], features)
+
+
+def _prepare(name: str) -> str:
+    call = f"tfds.builder({name!r}, file_format='array_record').download_and_prepare()"
+    return f'prepare it once with `import tensorflow_datasets as tfds, tensorflow_datasets.text; {call}`, or give files'
+
+
+def _open(name: str):
+    """The builder of a dataset that is prepared on this machine."""
+    try:
+        import tensorflow_datasets as tfds
+        import tensorflow_datasets.text
+    except ImportError as error:
+        found = f'no tensorflow-datasets ({error}) for the dataset {name}'
+        raise UserError(
+            'config.data', found, 'that package', 'pip install tensorflow-datasets, or give files'
+        ) from error
+    try:
+        at_path = name.startswith(('/', '.', '~')) or '://' in name
+        builder = tfds.builder_from_directory(name) if at_path else tfds.builder(name)
+    except Exception as error:  # tfds raises a dozen kinds, some from the network.
+        line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        expected = 'the name or directory of a dataset'
+        mend = f'check the name and TFDS_DATA_DIR, or {_prepare(name)}'
+        raise UserError('config.data', f'{name!r}, which tfds cannot find ({line})', expected, mend) from error
+    if not builder.info.splits:
+        raise UserError('config.data', f'the dataset {name}, not prepared', 'a prepared dataset', _prepare(name))
+    return builder
+
+
+def _plain(value: Any, feature: Any) -> Any:
+    """A value as tfds gives it, in Python's own types."""
+    import tensorflow_datasets as tfds
+
+    if isinstance(feature, tfds.features.Sequence):
+        inner = feature.feature
+        if isinstance(value, dict):  # a sequence of dictionaries comes as a dictionary of sequences
+            return {key: [_plain(item, inner[key]) for item in items] for key, items in value.items()}
+        return [_plain(item, inner) for item in value]
+    if isinstance(feature, tfds.features.FeaturesDict):
+        return {key: _plain(value[key], feature[key]) for key in feature}
+    if isinstance(feature, tfds.features.ClassLabel):
+        return None if value == _UNLABELLED else feature.int2str(int(value))
+    if isinstance(value, bytes):
+        return value.decode('utf-8')
+    if isinstance(value, float | np.floating) and feature.np_dtype == np.float32:
+        return float(str(np.float32(value)))  # 3.8 as float32 is 3.8, not 3.799999952316284
+    return value.tolist() if hasattr(value, 'tolist') else value
+
+
+def read_rows(name: str, split: str, columns: Sequence[Column]) -> Iterator[Row]:
+    """The records of a split as rows of a table; lists of strings are joined by spaces.
+
+    Args:
+      name, split: see `read_dataset`.
+      columns: the features that are wanted.
+
+    Raises:
+      UserError: see `read_dataset`; a feature is missing, or is no text, number or label.
+    """
+    for index, record in enumerate(read_dataset(name, split)):
+        where = f'{name}@{split}:{index}'
+        names = [next((name for name in column.names if name in record), None) for column in columns]
+        for column, found in zip(columns, names, strict=True):
+            if found is None and column.required:
+                mend = 'name another feature in config.task'
+                raise UserError(where, f'the features {", ".join(record)}', ' or '.join(column.names), mend)
+        pairs = zip(columns, names, strict=True)
+        yield Row(where, tuple(key and as_text(record[key], where, joined=column.joined) for column, key in pairs))
