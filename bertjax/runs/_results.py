@@ -88,10 +88,18 @@ def export_task(
         for name, values in results['splits'].items()
     }
     target = folder / 'export' / 'hf'
-    head = data.task.huggingface()
     params = jax.device_get(params)
     beside = {LEARNED: data.learned()}
-    export_huggingface(params, data.encoder, data.tokenizer, target, card=card, head=head, beside=beside)
+    export_huggingface(
+        params,
+        data.encoder,
+        data.tokenizer,
+        target,
+        card=card,
+        head=data.task.head,
+        task=data.task.huggingface(),
+        beside=beside,
+    )
     export_orbax(params, data.encoder, folder / 'export' / 'orbax', head=head_facts(tuning.model))
 
 

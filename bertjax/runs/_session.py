@@ -14,6 +14,7 @@ from bertjax.errors import UserError
 from bertjax.files import write_atomic
 from bertjax.parallel.partition import mesh_context
 from bertjax.runs._interrupt import Interrupt
+from bertjax.tasks.registry import keys
 from bertjax.train.loop import Phase, train
 from bertjax.train.record import Recorder, Reporting
 from bertjax.train.state import TrainState
@@ -60,7 +61,8 @@ def train_in(
             if step > total:
                 mend = 'raise config.steps or config.epochs, or give another --workdir'
                 raise UserError('config.steps', f'a run of {total} steps', f'{step} or more, as {folder} has', mend)
-            for line in check_resume(saved.config, plan, str(folder), finished=step == total):
+            fixed = keys(plan['task']['kind'], 'model') if 'task' in plan else ()
+            for line in check_resume(saved.config, plan, str(folder), fixed=fixed, finished=step == total):
                 print(f'changed since the checkpoint: {line}')
         write_atomic(folder / 'config.json', dump(plan))
         position = saved.position if saved else Position()

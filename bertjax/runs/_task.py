@@ -189,8 +189,6 @@ def check_numbers(config: ConfigDict) -> None:
     if config.sweep.together < 0:
         expected = 'how many, or 0 for as many as fit'
         raise UserError('config.sweep.together', str(config.sweep.together), expected, 'leave it 0')
-    if config.task.get('frozen') and config.train != 'head':
-        found = f'{config.train!r} with config.task.frozen'
-        raise UserError('config.train', found, "'head', for the encoder is frozen", 'set config.task.frozen=False')
+    task_of(config).check_training(config.train)
     if config.select not in ('last', 'best'):
         raise UserError('config.select', repr(config.select), "'last' or 'best'", 'choose one of the two')

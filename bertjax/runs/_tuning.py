@@ -55,6 +55,7 @@ class Tuning:
             self.model,
             self.data.task.objective,
             self.mesh,
+            per_token=self.data.task.head.per_token,
             batch_size=self.config.eval_batch_size,
             shapes=self.shapes,
             pad_id=self.data.tokenizer.pad_id,
@@ -64,8 +65,9 @@ class Tuning:
     def fresh_state(self, seed: int) -> tuple[TrainState, list[str], list[str]]:
         """The state of step 0; what was drawn with `seed` because the source lacks it, and what of it has no use."""
         state = create_state(self.init, self.state, jax.random.key(seed))
-        labels = self.data.task.huggingface()[1].get('id2label')
-        imported = load_task_model(self.data.source, self.model, id2label=labels, seed=seed)
+        task = self.data.task
+        labels = task.huggingface().get('id2label')
+        imported = load_task_model(self.data.source, self.model, task.head, id2label=labels, seed=seed)
         return replace_params(state, imported.params, self.state), imported.missing, imported.unused
 
 
@@ -91,7 +93,7 @@ def prepare(data: TaskData, mesh: Mesh) -> tuple[Split, Tuning]:
         where = 'config.select' if data.config.select == 'best' else 'config.sweep'
         raise UserError(where, 'no dev split to choose by', 'one', f'give {data.task.name} a dev file')
     if data.config.export:
-        check_head_exportable(data.model())
+        check_head_exportable(data.model(), data.task.head)
     evaluated = [data.split(name) for name in data.evaluated]
     train = data.split('train', training=True)
     features = [split.features for split in (train, *evaluated)]

@@ -8,8 +8,8 @@ import jax
 from ml_collections import ConfigDict
 
 from bertjax.checkpoint import Checkpoints
-from bertjax.convert.huggingface import check_exportable, export_huggingface
-from bertjax.convert.huggingface_config import check_head_exportable
+from bertjax.convert.huggingface import export_huggingface
+from bertjax.convert.huggingface_config import check_exportable, check_head_exportable
 from bertjax.convert.orbax import export_orbax
 from bertjax.errors import UserError
 from bertjax.files import exclusive
@@ -45,12 +45,12 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
 
 def _export_tuned(config: ConfigDict, folder: pathlib.Path) -> None:
     tuning, params, _ = load_tuned(config, folder, lambda data: {'train': data.split('train', training=True)})
-    check_head_exportable(tuning.model)
+    check_head_exportable(tuning.model, tuning.data.task.head)
     path = folder / RESULTS
     results = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {'splits': {}}
     plan = json.loads((folder / 'config.json').read_text(encoding='utf-8'))
     export_task(folder, plan, tuning, params, results)
-    print(f'exported to {folder / "export" / "hf"} as {tuning.data.task.huggingface()[0]}')
+    print(f'exported to {folder / "export" / "hf"} as {tuning.data.task.head.architecture}')
 
 
 def _export(config: ConfigDict, folder: pathlib.Path) -> None:

@@ -24,10 +24,10 @@ class Question:
     Attributes:
       where: 'file:line'.
       context: the first sequence.
-      start: how the second begins, whatever the ending; '' for nothing.
+      start: the common beginning of all second sequences; '' for none.
       endings: C texts.
-      label: number of the right one; None where unknown.
-      group: what the report counts apart: SWAG's gold-source, CODAH's category.
+      label: number of the right ending; None where unknown.
+      group: by which the report breaks down the accuracy: SWAG's gold-source, CODAH's category.
     """
 
     where: str
@@ -39,7 +39,7 @@ class Question:
 
 
 def read_swag(path: epath.Path, *, labelled: bool) -> list[Question]:
-    """A CSV of github.com/rowanz/swagaf, whose columns go by their names; test.csv has no `label`.
+    """A CSV of github.com/rowanz/swagaf, with columns by name; test.csv has no `label`.
 
     Raises:
       UserError: see tables.py:read_table; a wrong label, an empty text.
@@ -68,11 +68,11 @@ def read_codah(path: epath.Path) -> list[Question]:
 
 
 def read_json_lines(text: str, where: str, *, labelled: bool) -> list[Question]:
-    """Objects {"prompt": text, "endings": [texts], "label": number}, and as one likes "start", with which every ending
-    begins.
+    """Objects {"prompt": text, "endings": [texts], "label": number}, optionally with "start", the beginning that all
+    endings share.
 
     Raises:
-      UserError: what is no such object, another number of endings than in the first line, a wrong label.
+      UserError: any other object, another number of endings than in the first line, a wrong label.
     """
     questions: list[Question] = []
     lines = [(number, line) for number, line in number_lines(text) if line.strip()]
@@ -107,7 +107,7 @@ def _question(where: str, context: str, start: str, endings: Sequence[str], labe
 
 
 def has_labels(path: epath.Path) -> bool:
-    """Whether a test file has labels: in the header of a CSV, in the first line of JSON lines; a .tsv always."""
+    """Whether a test file has labels, by the header of a CSV or the first of JSON lines; a .tsv always has."""
     if path.suffix == '.csv':
         layout = Layout((Column(('sent1',)), Column(('label',), required=False)))
         return next(read_table(path, layout)).values[1] is not None
@@ -115,7 +115,7 @@ def has_labels(path: epath.Path) -> bool:
 
 
 def find_file(data: str, split: str, suffix: str) -> epath.Path | None:
-    """The file of a split in the folder, such as val.csv for dev; None where none is.
+    """The file of a split in the folder, such as val.csv for dev; None if there is none.
 
     Raises:
       UserError: several.
@@ -132,7 +132,7 @@ def folder(data: str) -> epath.Path:
     """config.data.
 
     Raises:
-      UserError: it is not given, or not there.
+      UserError: it is not given, or does not exist.
     """
     path = epath.Path(data).expanduser()
     if not data or not path.is_dir():
@@ -142,10 +142,10 @@ def folder(data: str) -> epath.Path:
 
 
 def split_by_hash(questions: Sequence[Question], split: str, dev_share: float, test_share: float) -> list[Question]:
-    """The questions of one split of a file that has none of its own.
+    """The questions of one split of a file that has no splits of its own.
 
-    Where a question goes depends on its context alone, so that questions with the same stay together: SHA-256 of the
-    lower-cased context with single blanks, its first 8 bytes as a share of all.
+    The split of a question depends on its context only, so that questions with the same context stay together: the
+    first 8 bytes of the SHA-256 of the lower-cased context with single blanks, as a fraction of their range.
     """
     chosen = []
     for question in questions:

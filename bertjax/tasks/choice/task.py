@@ -1,58 +1,59 @@
-"""The right one of several endings: SWAG, CODAH, and questions of one's own."""
+"""Choosing the right one of several endings: SWAG, CODAH, and a user's own questions."""
 
 import dataclasses
 import pathlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from flax import linen as nn
 
+from bertjax.convert.heads import MULTIPLE_CHOICE
 from bertjax.data.features import FeatureBuilder, Features
 from bertjax.errors import UserError
 from bertjax.losses import CLASSIFICATION
 from bertjax.model.config import BertConfig
-from bertjax.model.heads import BertForMultipleChoice
+from bertjax.model.heads import TaskModel
 from bertjax.tasks.choice import files
 from bertjax.tasks.choice.files import Question
+from bertjax.tasks.options import option
 from bertjax.tasks.reading.texts import read_text
-from bertjax.tasks.sentence.features import longest_first
+from bertjax.tasks.task import Outputs, Task
+from bertjax.tasks.truncation import longest_first
 from bertjax.text.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """What is predicted: the number of an ending, and the probability of each."""
+    """The prediction: the number of an ending, and the probability of each."""
 
     ending: int
     probabilities: tuple[float, ...]
 
 
 @dataclasses.dataclass
-class MultipleChoiceTask:
-    """Scores `[CLS] context [SEP] start ending [SEP]` for each ending (paper, section 4.4); the best one is chosen.
+class MultipleChoiceTask(Task[Question, Choice]):
+    """Scores `[CLS] context [SEP] start ending [SEP]` for each ending (paper, section 4.4) and chooses the best.
 
-    A pair that is too long loses pieces from the end of its longer part; how many do is noted.
+    A pair that is too long loses pieces from the end of its longer part; a note says how many are cut.
 
     Attributes:
       data: folder of the files.
       seq_len: S, pieces of a sequence with [CLS] and two [SEP].
-      layout: 'swag': train.csv, val.csv and test.csv (its labels are not public); 'codah': one .tsv, which is split
-        here, or train.tsv, dev.tsv and test.tsv; 'jsonl': train.jsonl, dev.jsonl, test.jsonl (see read_json_lines).
-      dev_share, test_share: of one file that is split here, by a hash of the context.
+      layout: 'swag': train.csv, val.csv and test.csv (whose labels are not public); 'codah': one .tsv to be split, or
+        train.tsv, dev.tsv and test.tsv; 'jsonl': train.jsonl, dev.jsonl, test.jsonl (see read_json_lines).
+      dev_share, test_share: of a single file, which is split by a hash of the context.
     """
 
     data: str
     seq_len: int
-    layout: str = 'swag'
+    layout: str = option('swag', named=True)
     dev_share: float = 0.1
     test_share: float = 0.1
 
-    score = 'accuracy'
+    head = MULTIPLE_CHOICE
     objective = CLASSIFICATION
-    labels = ()
-    complete = True
+    score = 'accuracy'
 
     def __post_init__(self):
         if self.layout not in files.LAYOUTS:
@@ -114,24 +115,17 @@ class MultipleChoiceTask:
         return chosen
 
     def parse(self, text: str, where: str) -> Sequence[Question]:
-        """JSON lines, see read_json_lines; labels are not looked at."""
+        """JSON lines, see read_json_lines; labels are ignored."""
         return files.read_json_lines(text, where, labelled=False)
 
     def learn(self, records: Sequence[Question]) -> None:
-        """Nothing but to say what there is: the head has one output, whatever the number of endings."""
+        """Only prints the counts: the head has one output, whatever the number of endings."""
         labels = Counter(record.label for record in records)
         counts = ', '.join(f'{count:,}' for _, count in sorted(labels.items()))
         print(f'{len(records):,} questions for training; the right ending is 0, 1, … in {counts}')
 
-    def learned(self) -> dict[str, Any]:
-        """Nothing."""
-        return {}
-
-    def restore(self, learned: Mapping[str, Any]) -> None:
-        """Nothing."""
-
     def features(self, records: Sequence[Question], tokenizer: Tokenizer, *, training: bool) -> Features:
-        """See Task: C sequences a row, `labels` int32; a row without label weighs 0."""
+        """See Task: C sequences per row, `labels` int32; a row without label has weight 0."""
         choices = len(records[0].endings)
         builder = FeatureBuilder(choices=choices)
         contexts = tokenizer.encode([record.context for record in records])
@@ -152,21 +146,16 @@ class MultipleChoiceTask:
         note = f'{cut:,} of {len(endings):,} sequences are longer than config.seq_len={self.seq_len} and are cut'
         return builder.build(notes=[note] if cut else [])
 
-    def model(self, config: BertConfig) -> nn.Module:
+    def model(self, config: BertConfig) -> TaskModel:
         """See Task."""
-        return BertForMultipleChoice(config)
+        return self.head.module(config)
 
-    def predictions(
-        self, records: Sequence[Question], features: Features, outputs: Mapping[str, Sequence[np.ndarray]]
-    ) -> list[Choice]:
+    def predictions(self, records: Sequence[Question], features: Features, outputs: Outputs) -> list[Choice]:
         """See Task."""
         logits = np.stack([np.asarray(row, np.float64) for row in outputs['logits']])  # [N, C]
         shares = np.exp(logits - logits.max(-1, keepdims=True))
         shares /= shares.sum(-1, keepdims=True)
         return [Choice(int(row.argmax()), tuple(row.tolist())) for row in shares]
-
-    def tune(self, records: Sequence[Question], predictions: Sequence[Choice]) -> None:
-        """Nothing is searched for on dev."""
 
     def metrics(self, records: Sequence[Question], predictions: Sequence[Choice]) -> dict[str, float | None]:
         """accuracy."""
@@ -178,7 +167,7 @@ class MultipleChoiceTask:
         return len({choice.ending for choice in predictions}) == 1
 
     def report(self, records: Sequence[Question], predictions: Sequence[Choice]) -> str:
-        """Accuracy by group and by number of the right ending."""
+        """Accuracy by group and by the number of the right ending."""
         tables = [_table('group', [record.group or '-' for record in records], records, predictions)]
         tables.append(_table('right ending', [str(record.label) for record in records], records, predictions))
         return '\n\n'.join(tables)
@@ -191,15 +180,11 @@ class MultipleChoiceTask:
             yield row | {'probabilities': choice.probabilities}
 
     def official_files(self, split: str, records: Sequence[Question], predictions: Sequence[Choice]) -> dict[str, str]:
-        """For SWAG's leaderboard a CSV of row numbers and `pred`, as rowanz/swagaf:csv_predict.py writes it."""
+        """For SWAG's leaderboard, a CSV of row numbers and `pred`, as rowanz/swagaf:csv_predict.py writes it."""
         if self.layout != 'swag':
             return {}
         lines = [f'{i},{choice.ending}' for i, choice in enumerate(predictions)]
         return {f'{split}_predictions.csv': '\n'.join([',pred', *lines]) + '\n'}
-
-    def huggingface(self) -> tuple[str, dict[str, Any]]:
-        """See Task."""
-        return 'BertForMultipleChoice', {}
 
 
 def _table(title: str, names: Sequence[str], records: Sequence[Question], predictions: Sequence[Choice]) -> str:

@@ -1,4 +1,4 @@
-"""JSON objects as rows: files of JSON lines, and JSON."""
+"""JSON objects as rows: from JSON lines and from JSON."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -9,10 +9,10 @@ from bertjax.tasks.reading.texts import checked_text
 
 
 def objects_of_lines(lines: Iterable[tuple[int, str]], where: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """('where:line', object) of numbered lines with an object each.
+    """('where:line', object) of numbered lines, each of which is an object.
 
     Raises:
-      UserError: a line is something else.
+      UserError: a line that is anything else.
     """
     for number, line in lines:
         here = f'{where}:{number}'
@@ -27,7 +27,7 @@ def objects_of_text(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]
     """('where[key]', object) of a JSON list of objects, or of an object of objects.
 
     Raises:
-      UserError: it is something else.
+      UserError: anything else.
     """
     try:
         found = json.loads(text)
@@ -48,15 +48,15 @@ def _checked(record: Any, where: str) -> dict[str, Any]:
 
 
 def as_text(value: Any, where: str, *, joined: bool = True) -> str | None:
-    """A JSON value as text: numbers and booleans as they are written, a list of strings joined by spaces, null as None.
+    """A JSON value as text: numbers and booleans as JSON writes them, a list of strings joined by spaces, null as None.
 
     Args:
       value: of a field.
       where: its place.
-      joined: whether a list of strings is taken.
+      joined: whether a list of strings is accepted.
 
     Raises:
-      UserError: an object, or a list of other things, or what is no text.
+      UserError: an object, any other list, or a string that is not text (see `checked_text`).
     """
     if joined and isinstance(value, list) and all(isinstance(item, str) for item in value):
         value = ' '.join(value)

@@ -1,4 +1,4 @@
-"""Records of tensorflow-datasets, prepared as array_record: read by index, without TensorFlow."""
+"""Records of tensorflow-datasets that are prepared as array_record: read by index, without TensorFlow."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -9,17 +9,17 @@ from bertjax.errors import UserError
 from bertjax.tasks.reading.json_rows import as_text
 from bertjax.tasks.reading.tables import Column, Row
 
-_UNLABELLED = -1  # ClassLabel of a record without label, as in GLUE's test splits
+_UNLABELLED = -1  # the ClassLabel of unlabelled records, as in GLUE's test splits
 
 
 def dataset_splits(name: str) -> dict[str, int]:
-    """The splits of a prepared dataset, and how many records each has.
+    """The splits of a prepared dataset, and the number of records of each.
 
     Args:
       name: such as 'glue/rte', or the directory of a prepared dataset.
 
     Raises:
-      UserError: there is no such dataset, or it is not prepared on this machine.
+      UserError: no such dataset, or it is not prepared on this machine.
     """
     return {split: info.num_examples for split, info in _open(name).info.splits.items()}
 
@@ -27,14 +27,14 @@ def dataset_splits(name: str) -> dict[str, int]:
 def read_dataset(name: str, split: str) -> Iterator[dict[str, Any]]:
     """The records of a split, in order.
 
-    Texts are str, class labels their names (None where a record has none), numbers Python's, sequences lists.
+    Texts become str, class labels their names (None where a record has none), numbers Python's, sequences lists.
 
     Args:
       name: see `dataset_splits`.
       split: its name there, such as 'validation'.
 
     Raises:
-      UserError: no such dataset or split, or it is prepared in another format than array_record.
+      UserError: no such dataset or split, or one prepared in another format than array_record.
     """
     builder = _open(name)
     if split not in builder.info.splits:
@@ -42,7 +42,7 @@ def read_dataset(name: str, split: str) -> Iterator[dict[str, Any]]:
         raise UserError('config.data', f'no split {split!r} in the dataset {name}', f'one of {known}', 'name one')
     try:
         source = builder.as_data_source(split=split)
-    except Exception as error:  # tfds raises whatever its readers do.
+    except Exception as error:  # tfds raises whatever its readers raise
         found = f'{name} in the file format {builder.info.file_format.value!r}'
         raise UserError('config.data', found, 'array_record, which can be read by index', _prepare(name)) from error
     features = builder.info.features
@@ -56,7 +56,7 @@ def _prepare(name: str) -> str:
 
 
 def _open(name: str):
-    """The builder of a dataset that is prepared on this machine."""
+    """The builder of a dataset prepared on this machine."""
     try:
         import tensorflow_datasets as tfds
         import tensorflow_datasets.text
@@ -68,7 +68,7 @@ def _open(name: str):
     try:
         at_path = name.startswith(('/', '.', '~')) or '://' in name
         builder = tfds.builder_from_directory(name) if at_path else tfds.builder(name)
-    except Exception as error:  # tfds raises a dozen kinds, some from the network.
+    except Exception as error:  # tfds raises many kinds, some from the network
         line = next(iter(str(error).strip().splitlines()), type(error).__name__)
         expected = 'the name or directory of a dataset'
         mend = f'check the name and TFDS_DATA_DIR, or {_prepare(name)}'
@@ -79,12 +79,12 @@ def _open(name: str):
 
 
 def _plain(value: Any, feature: Any) -> Any:
-    """A value as tfds gives it, in Python's own types."""
+    """A value of tfds in Python's own types."""
     import tensorflow_datasets as tfds
 
     if isinstance(feature, tfds.features.Sequence):
         inner = feature.feature
-        if isinstance(value, dict):  # a sequence of dictionaries comes as a dictionary of sequences
+        if isinstance(value, dict):  # tfds turns a sequence of dictionaries into a dictionary of sequences
             return {key: [_plain(item, inner[key]) for item in items] for key, items in value.items()}
         return [_plain(item, inner) for item in value]
     if isinstance(feature, tfds.features.FeaturesDict):
@@ -103,10 +103,10 @@ def read_rows(name: str, split: str, columns: Sequence[Column]) -> Iterator[Row]
 
     Args:
       name, split: see `read_dataset`.
-      columns: the features that are wanted.
+      columns: the requested features.
 
     Raises:
-      UserError: see `read_dataset`; a feature is missing, or is no text, number or label.
+      UserError: see `read_dataset`; a missing feature, or one that is not a text, number or label.
     """
     for index, record in enumerate(read_dataset(name, split)):
         where = f'{name}@{split}:{index}'

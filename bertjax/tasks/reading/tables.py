@@ -1,4 +1,4 @@
-"""Strict reading of tables: TSV, CSV, JSON lines and JSON, plain or compressed, columns by name."""
+"""Strict reading of tables: TSV, CSV, JSON lines and JSON, plain or compressed, with columns by name."""
 
 import csv
 import dataclasses
@@ -14,13 +14,13 @@ from bertjax.errors import UserError
 from bertjax.tasks.reading.json_rows import as_text, objects_of_lines, objects_of_text
 
 FORMATS = {'.tsv': 'tsv', '.csv': 'csv', '.jsonl': 'jsonl', '.ndjson': 'jsonl', '.json': 'json'}  # by suffix
-_MAX_FIELD = 1 << 26  # characters of a field in CSV; the csv module stops at 131,072 unless it is told
+_MAX_FIELD = 1 << 26  # characters of a CSV field; the csv module's default limit is 131,072
 
 Line = tuple[int, str]
 
 
 class Row(NamedTuple):
-    """A row: 'file:line', and the text in each column that was asked for, None where there is none."""
+    """A row: 'file:line', and the text in each requested column, None where there is none."""
 
     where: str
     values: tuple[str | None, ...]
@@ -28,12 +28,12 @@ class Row(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column that is looked for.
+    """A requested column.
 
     Attributes:
-      names: what it may be called; the first name that there is counts.
+      names: its possible names; the first that exists counts.
       required: whether a table without it is an error.
-      joined: whether a list of strings is their text with spaces between, or an error.
+      joined: whether a list of strings is joined by spaces, or is an error.
     """
 
     names: tuple[str, ...]
@@ -43,13 +43,12 @@ class Column:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """What is known of a table before it is read.
+    """What is known about a table before it is read.
 
     Attributes:
-      columns: those that are wanted.
-      bare: names of all columns of a file whose first line is no header; () where there has to be one.
-      broken: so many rows with another number of columns than the header are left out, counted and printed; one more is
-        an error.
+      columns: the requested ones.
+      bare: names of all columns of a file without header; () if a header is required.
+      broken: up to so many rows with a wrong number of columns are left out, counted and printed; one more is an error.
     """
 
     columns: tuple[Column, ...]
@@ -58,10 +57,10 @@ class Layout:
 
 
 def format_of(path: str, format: str = 'auto') -> str:
-    """'tsv', 'csv', 'jsonl' or 'json', by the suffix of the name unless `format` says it.
+    """'tsv', 'csv', 'jsonl' or 'json', by the suffix of the name unless `format` is given.
 
     Raises:
-      UserError: the suffix is another.
+      UserError: any other suffix.
     """
     if format != 'auto':
         return format
@@ -75,18 +74,18 @@ def format_of(path: str, format: str = 'auto') -> str:
 def read_table(path: epath.PathLike, layout: Layout, format: str = 'auto') -> Iterator[Row]:
     """The rows of a file, in order.
 
-    TSV has no quoting: a quotation mark is a character like any other, and no field holds a tab or line end (so are the
-    files of GLUE and SICK written). CSV is as in RFC 4180, with `,` and `"`. JSON is a list of objects, or an object of
-    objects. Files of .gz, .bz2, .xz and .zst are unpacked; UTF-8 with or without a byte order mark.
+    TSV has no quoting: a quotation mark is an ordinary character, and no field contains a tab or line end (as in the
+    files of GLUE and SICK). CSV follows RFC 4180, with `,` and `"`. JSON is a list of objects, or an object of objects.
+    .gz, .bz2, .xz and .zst files are decompressed; UTF-8 with or without a byte order mark.
 
     Args:
       path: local or remote.
-      layout: what is wanted.
+      layout: what to read.
       format: see `format_of`.
 
     Raises:
-      UserError: no file or no row in it, a column that is missing or twice there, a row with another number of columns,
-        a blank line in the middle, or what is not UTF-8, CSV or JSON: with file and line.
+      UserError: no such file, no rows, a missing or repeated column, a row with a wrong number of columns, a blank line
+        between rows, or anything that is not UTF-8, CSV or JSON: with file and line.
     """
     path = epath.Path(path)
     if not path.is_file():
@@ -95,7 +94,7 @@ def read_table(path: epath.PathLike, layout: Layout, format: str = 'auto') -> It
 
 
 def parse_table(lines: Iterable[Line], where: str, format: str, layout: Layout) -> Iterator[Row]:
-    """The rows of a table whose numbered lines, without their ends, are given; see `read_table`."""
+    """The rows of a table from its numbered lines, without line ends; see `read_table`."""
     if format == 'json':
         objects = objects_of_text('\n'.join(line for _, line in lines), where)
         rows = (_from_object(place, record, layout) for place, record in objects)
@@ -116,7 +115,7 @@ def parse_table(lines: Iterable[Line], where: str, format: str, layout: Layout) 
 
 
 def number_lines(text: str) -> Iterator[Line]:
-    """Lines of a text, counted from 1; only \\n and \\r\\n end one."""
+    """Lines of a text, counted from 1; only \\n and \\r\\n end a line."""
     for number, line in enumerate(text.removeprefix('\ufeff').split('\n'), 1):
         yield number, line.removesuffix('\r')
 
@@ -140,7 +139,7 @@ def _read_lines(path: epath.Path) -> Iterator[Line]:
 
 
 def without_blanks(lines: Iterable[Line], where: str) -> Iterator[Line]:
-    """The lines but the blank ones at the end; a blank one elsewhere is an error."""
+    """The lines without the blank ones at the end; a blank line elsewhere is an error."""
     blank = 0
     for number, line in lines:
         if not line.strip(' '):
@@ -156,7 +155,7 @@ def _check_none_blank(number: int, where: str) -> None:
 
 
 def _csv_cells(lines: Iterable[Line], where: str) -> Iterator[tuple[int, list[str]]]:
-    """Cells of each row, with the number of its first line."""
+    """The cells of each row, with the number of its first line."""
     csv.field_size_limit(_MAX_FIELD)
     reader = csv.reader((line + '\n' for _, line in lines), strict=True)
     blank = 0
@@ -199,7 +198,7 @@ def _from_cells(numbered: Iterator[tuple[int, list[str]]], where: str, format: s
 
 
 def _header(cells: Sequence[str], where: str, layout: Layout) -> tuple[tuple[str, ...], bool]:
-    """Names of the columns, and whether the first line is a row already."""
+    """Names of the columns, and whether the first line already is a row."""
     names = tuple(cell.strip() for cell in cells)
     missing = [column for column in layout.columns if column.required and not set(column.names) & set(names)]
     if not missing:
@@ -215,7 +214,7 @@ def _header(cells: Sequence[str], where: str, layout: Layout) -> tuple[tuple[str
 
 
 def _pick(header: Sequence[str], where: str, layout: Layout) -> list[int | None]:
-    """Where each wanted column is."""
+    """The place of each requested column."""
     places: list[int | None] = []
     for column in layout.columns:
         name = next((name for name in column.names if name in header), None)

@@ -1,4 +1,4 @@
-"""Whole files of text: UTF-8, plain or packed."""
+"""Whole text files: UTF-8, plain or compressed."""
 
 import io
 from typing import BinaryIO
@@ -13,7 +13,7 @@ def read_text(path: epath.PathLike) -> str:
     """The text of a file, local or remote; see `decoded`.
 
     Raises:
-      UserError: no such file, a damaged one, or bytes that are not UTF-8.
+      UserError: no such file, damage, or bytes that are not UTF-8.
     """
     path = epath.Path(path)
     try:
@@ -24,14 +24,14 @@ def read_text(path: epath.PathLike) -> str:
 
 
 def decoded(file: BinaryIO, where: str) -> str:
-    """The text of an open file or pipe: unpacked if it is packed (gzip, bzip2, xz, zstd), without byte order mark.
+    """The text of an open file or pipe, decompressed if necessary (gzip, bzip2, xz, zstd), without byte order mark.
 
     Args:
       file: open, at its beginning.
       where: its name, for messages.
 
     Raises:
-      UserError: damage, or with its line the first byte that is not UTF-8.
+      UserError: damage, or a byte that is not UTF-8, with its line.
     """
     raw = file.read()
     compression = streams.compression_of(where, raw[:8])
@@ -50,10 +50,10 @@ def decoded(file: BinaryIO, where: str) -> str:
 
 
 def checked_text(text: str, where: str) -> str:
-    """A string of JSON, which may hold what is no text and can be written to no file.
+    """A string from JSON, checked: JSON strings may hold what is not text and cannot be written to a file.
 
     Raises:
-      UserError: half a surrogate pair, such as of a text that was cut inside an emoji.
+      UserError: half a surrogate pair, as in a text that was cut inside an emoji.
     """
     try:
         text.encode('utf-8')

@@ -1,4 +1,4 @@
-"""Any classification or regression of texts, or pairs of them, from tables with named columns."""
+"""Classification or regression of texts, or pairs of texts, from any table with named columns."""
 
 import dataclasses
 import hashlib
@@ -10,12 +10,13 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.metrics.classification import OF_VALUES
+from bertjax.tasks.options import option
 from bertjax.tasks.reading.sources import dataset_splits, read_rows
 from bertjax.tasks.reading.tables import FORMATS, Column, Layout, Row, read_table
 from bertjax.tasks.sentence.report import find_labels
 from bertjax.tasks.sentence.task import Example, TextTask
 
-# Names of a split's file, less its suffix, and of a split of tensorflow-datasets.
+# Names of a split's file without suffix, and of a split of tensorflow-datasets.
 _STEMS = {'train': ('train',), 'dev': ('dev', 'valid', 'validation'), 'test': ('test',)}
 _COMPRESSED = ('', '.gz', '.bz2', '.xz', '.zst')
 
@@ -25,34 +26,34 @@ class ClassificationTask(TextTask):
     """A label, or with `regression` a score, for a text or a pair.
 
     Attributes:
-      data, seq_len, long, stride: see TextTask. `data` may be the file to train on, too.
+      data, seq_len, long, stride, bilstm_units: see TextTask. `data` may also be the file to train on.
       text_a, text_b, label: names of columns; without `text_b` there is one text.
       train, dev, test: names of files in `data` (or splits of `dataset`); '' looks for train.csv, dev.jsonl,
         valid.tsv.gz and the like. The test file may lack labels.
-      dev_fraction: where there is no dev file, this share of the training records is dev, chosen by a hash of the text:
-        equal texts are never on both sides, and adding records moves none.
-      labels: in the order that their numbers have; () finds them in the training file and sorts them. For `f1` the
-        second of two is the one to be found.
+      dev_fraction: without a dev file, this share of the training records is dev, chosen by a hash of the text: equal
+        texts are never in both splits, and adding records moves none of the others.
+      labels: in the order of their numbers; () finds them in the training file and sorts them. For `f1` the second of
+        two is the positive class.
       regression: the label is a number.
-      metric: what the best run goes by; '' is 'accuracy', or for scores 'spearman'.
+      metric: the figure by which the best run is chosen; '' is 'accuracy', or for scores 'spearman'.
       columns: names of the columns of files without a header.
       format: 'tsv', 'csv', 'jsonl' or 'json' where the suffix does not tell, see tables.py.
       dataset: of tensorflow-datasets, where `data` is ''.
     """
 
-    text_a: str = 'text'
-    text_b: str = ''
-    label: str = 'label'
-    train: str = ''
-    dev: str = ''
-    test: str = ''
+    text_a: str = option('text', decides='reading')
+    text_b: str = option('', decides='reading')
+    label: str = option('label', decides='reading')
+    train: str = option('', decides='reading')
+    dev: str = option('', decides='reading')
+    test: str = option('', decides='reading')
     dev_fraction: float = 0.1
     labels: Sequence[str] = ()
     regression: bool = False
     metric: str = ''
-    columns: Sequence[str] = ()
-    format: str = 'auto'
-    dataset: str = ''
+    columns: Sequence[str] = option((), decides='reading')
+    format: str = option('auto', decides='reading')
+    dataset: str = option('', decides='reading')
 
     def __post_init__(self):
         super().__post_init__()
@@ -84,14 +85,14 @@ class ClassificationTask(TextTask):
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """See TextTask; `f1` is there for two labels."""
+        """See TextTask; `f1` needs exactly two labels."""
         names = tuple(OF_VALUES) if self.regression else ('accuracy', 'macro_f1', 'matthews')
         if len(self.labels) == 2:
             names += ('f1',)
         return tuple(dict.fromkeys((self.metric, *names))) if self.metric else names
 
     def learn(self, records: Sequence[Example]) -> None:
-        """See TextTask; of a file that dev is taken from, the labels that only dev has, too."""
+        """See TextTask; where dev is split off the training file, includes labels that only occur in dev."""
         if self._shares_dev and not self.complete:
             records_of_both = [self._example(row, 'train') for row in self._rows('train')]
             counts = Counter(record.label for record in records_of_both)
@@ -129,7 +130,7 @@ class ClassificationTask(TextTask):
 
     @property
     def _shares_dev(self) -> bool:
-        """Whether dev is a part of the training file."""
+        """Whether dev is split off the training file."""
         return self.dev_fraction > 0 and not self._source('dev')
 
     def _example(self, row: Row, split: str) -> Example:
@@ -151,7 +152,7 @@ class ClassificationTask(TextTask):
             yield from read_rows(self.dataset, source, columns)
 
     def _source(self, split: str) -> epath.Path | str | None:
-        """The file of a split, or its name in `dataset`; None where there is none."""
+        """The file of a split, or the split's name in `dataset`; None where there is none."""
         named = {'train': self.train, 'dev': self.dev, 'test': self.test}[split]
         if not self.data:
             if not self.dataset:
@@ -178,7 +179,7 @@ class ClassificationTask(TextTask):
 
 
 def held_out(record: Example, share: float) -> bool:
-    """Whether a record is in the dev split of this share: a hash of its text, upper case and blanks apart, decides."""
+    """Whether a record belongs to a dev split of this share, by a hash of its text (case and white space ignored)."""
     text = '\0'.join(' '.join(text.casefold().split()) for text in (record.first, record.second or ''))
     digest = hashlib.blake2b(text.encode('utf-8'), digest_size=8).digest()
     return int.from_bytes(digest, 'big') < share * 2**64

@@ -1,16 +1,17 @@
-"""Texts and pairs of texts as sequences of at most S tokens, and what becomes of longer ones."""
+"""Texts and pairs of texts as sequences of at most S tokens, and how longer ones are handled."""
 
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from bertjax.data.features import FeatureBuilder, Features
+from bertjax.tasks.truncation import longest_first
 from bertjax.text.tokenizer import Tokenizer
 
-# What becomes of a text that is too long: config.task.long, and in words.
+# How texts that are too long are handled: values of config.task.long, and what happens to the text.
 LONG = {'truncate': 'lose their end', 'head_tail': 'lose their middle', 'windows': 'are read in windows'}
-# Share of the first tokens in what is kept of a long text: 128 of 510 (Sun et al. 2019, "How to Fine-Tune BERT for Text
-# Classification?", arXiv 1905.05583, "Dealing with long texts").
+# Share of the kept tokens of a long text that are its first: 128 of 510 (Sun et al. 2019, "How to Fine-Tune BERT for
+# Text Classification?", arXiv 1905.05583, "Dealing with long texts").
 _HEAD = 128 / 510
 
 Pair = tuple[np.ndarray, np.ndarray]
@@ -33,13 +34,13 @@ def text_features(
       first: N texts.
       second: N texts, or None where there are no pairs.
       labels: int32 or float32 [N], or None; they become `labels` of the rows.
-      tokenizer: whose pieces the tokens are.
+      tokenizer: of the model.
       seq_len: S.
-      long: what becomes of texts that are longer. 'truncate': the end is cut off, of a pair that of the longer one, or
-        of both to half of the room each (as transformers does). 'head_tail': of the longer one the middle is left out:
-        a quarter of what remains is its beginning, the rest its end. 'windows': the longer one is cut into overlapping
-        windows, each a row with an equal share of the record's weight. With these two the shorter one keeps at most
-        half of the room.
+      long: how longer texts are handled. 'truncate': the end is cut off; of a pair, that of the longer text, or of both
+        if both exceed half of the room (as transformers does). 'head_tail': the longer text loses its middle; a quarter
+        of what is kept is its beginning, the rest its end. 'windows': the longer text is cut into overlapping windows,
+        each a row with an equal share of the record's weight. In the last two the shorter text keeps at most half of
+        the room.
       stride: tokens from one window to the next; 0 for half a window.
     """
     room = seq_len - (2 if second is None else 3)
@@ -62,7 +63,7 @@ def text_features(
 
 
 def _parts(a: np.ndarray, b: np.ndarray, room: int, long: str, stride: int) -> Iterator[Pair]:
-    """What of a pair goes into each of its rows."""
+    """The parts of a pair that go into each of its rows."""
     if len(a) + len(b) <= room:
         yield a, b
         return
@@ -78,17 +79,6 @@ def _parts(a: np.ndarray, b: np.ndarray, room: int, long: str, stride: int) -> I
         yield (shorter, part) if swap else (part, shorter)
 
 
-def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """How much of two sequences of these lengths is kept in `room` pieces: the longer loses first, then both in turn.
-
-    The same lengths as `truncation='longest_first'` of Hugging Face's tokenizers.
-    """
-    short, long = sorted((first, second))
-    if short + long > room:
-        short, long = min(short, room // 2), max(room - short, room - room // 2)
-    return (short, long) if first <= second else (long, short)
-
-
 def _head_tail(tokens: np.ndarray, width: int) -> np.ndarray:
     if len(tokens) <= width:
         return tokens
@@ -97,19 +87,19 @@ def _head_tail(tokens: np.ndarray, width: int) -> np.ndarray:
 
 
 def _windows(tokens: np.ndarray, width: int, stride: int) -> list[np.ndarray]:
-    """All but one window begin a stride after the one before; the last is the text's last `width` tokens."""
+    """Each window begins a stride after the previous one, but for the last, which is the last `width` tokens."""
     last = max(len(tokens) - width, 0)
     step = min(stride or max(width // 2, 1), width)
     return [tokens[start : start + width] for start in (*range(0, last, step), last)]
 
 
 def pooled(features: Features, outputs: Sequence[np.ndarray], records: int) -> np.ndarray:
-    """The mean over its rows of each record's output.
+    """The output of each record: the mean over its rows.
 
     Args:
       features: of all records.
-      outputs: an array [C] of each row.
-      records: N; each has a row.
+      outputs: an array [C] for each row.
+      records: N; each has at least one row.
 
     Returns:
       float64 [N, C].

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from etils import epath
 
 from bertjax.errors import UserError
+from bertjax.tasks.options import option
 from bertjax.tasks.reading.sources import read_rows
 from bertjax.tasks.reading.tables import Column, Layout, Row, read_table
 from bertjax.tasks.sentence.task import Example, Scores, TextTask
@@ -13,12 +14,12 @@ from bertjax.tasks.sentence.task import Example, Scores, TextTask
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Where a split lies.
+    """Where to find a split.
 
     Attributes:
-      files: names in the task's folder, the first that is there counts.
+      files: names in the task's folder; the first that exists is read.
       tfds: (dataset, split) of tensorflow-datasets.
-      server: the file with predictions that the server expects; '' for a split that it does not judge.
+      server: name of the file of predictions for the server; '' for a split that the server does not evaluate.
     """
 
     files: tuple[str, ...]
@@ -32,15 +33,15 @@ class GlueRow:
 
     Attributes:
       title: also the name of its folder.
-      texts: of each of its one or two texts, the names of the column in the files and in tensorflow-datasets.
+      texts: for each of its one or two texts, the names of its column in the files and in tensorflow-datasets.
       label: names of the column of labels.
       labels: in the order of tensorflow-datasets; () for a regression.
-      written: what stands for them in the files, and on the server.
-      measures: figures, the first is the score.
+      written: how the labels are written in the files, and for the server.
+      measures: figures; the first is the score.
       splits: see Split.
-      bare: columns of a labelled file without a header.
-      bare_test: the same of a file without labels.
-      broken: rows with another number of columns that the official files with labels have, at most.
+      bare: columns of a labelled file without header.
+      bare_test: columns of an unlabelled file without header.
+      broken: the largest number of rows with a wrong number of columns in an official labelled file.
     """
 
     title: str
@@ -73,7 +74,7 @@ _BARE_PAIR = ('index', 'sentence1', 'sentence2')
 _MNLI = ('index', 'promptID', 'pairID', 'genre', 'sentence1_binary_parse', 'sentence2_binary_parse')
 _MNLI += ('sentence1_parse', 'sentence2_parse', 'sentence1', 'sentence2')
 _MNLI_TEXTS = (('sentence1', 'premise', 'Premise'), ('sentence2', 'hypothesis', 'Hypothesis'))
-# Of the diagnostic set, in the folder of MNLI, or as the download script leaves it in the folder beside.
+# The diagnostic set, in the folder of MNLI, or where the download script puts it, in a sibling folder.
 _AX_FILES = ('diagnostic.tsv', 'AX.tsv', 'diagnostic-full.tsv')
 _AX_FILES += tuple(f'../{folder}/{name}' for folder in ('diagnostic', 'AX') for name in _AX_FILES)
 
@@ -96,8 +97,8 @@ TASKS = {
         ('index', 'genre', 'filename', 'year', 'old_index', 'source1', 'source2', 'sentence1', 'sentence2', 'score'),
         ('index', 'genre', 'filename', 'year', 'old_index', 'source1', 'source2', 'sentence1', 'sentence2'),
     ),
-    # The first QQP.zip has a few rows that line ends in questions have broken; transformers and tensorflow-datasets
-    # leave them out, too (and do not say so).
+    # The first QQP.zip has a few rows broken by line ends inside questions; transformers and tensorflow-datasets drop
+    # them, too (silently).
     'qqp': GlueRow(
         'QQP', (('question1',), ('question2',)), ('is_duplicate', 'label'), ('not_duplicate', 'duplicate'), _BINARY,
         ('f1', 'accuracy'), _splits('QQP', 'qqp'),
@@ -143,11 +144,11 @@ class GlueTask(TextTask):
 
     Attributes:
       data: the folder of its files as GLUE's download script wrote them, or the folder of all tasks' folders.
-      task: a name in TASKS, such as 'rte'; 'RTE' and 'STS-B' are understood.
-      seq_len, long, stride: see TextTask.
+      task: a name in TASKS, such as 'rte'; 'RTE' and 'STS-B' are accepted.
+      seq_len, long, stride, bilstm_units: see TextTask.
     """
 
-    task: str = 'rte'
+    task: str = option('rte', named=True)
 
     def __post_init__(self):
         super().__post_init__()
@@ -209,7 +210,7 @@ class GlueTask(TextTask):
         return record
 
     def _named(self, written: str, where: str) -> str:
-        """The label that the files (or tensorflow-datasets, which has the names) write so."""
+        """The label that is written like this in the files (tensorflow-datasets has the labels' own names)."""
         if written in self.row.labels:
             return written
         if written not in self.row.written:
@@ -218,12 +219,12 @@ class GlueTask(TextTask):
         return self.row.labels[self.row.written.index(written)]
 
     def _read(self, split: str) -> Iterator[Row]:
-        """Rows with the texts, the label, and the index."""
+        """Rows of the texts, the label, and the index."""
         row = self._rows[split]
         place = row.splits[split]
         columns = (*map(Column, row.texts), Column(row.label, required=not place.server), _INDEX)
         if not self.data:
-            if place.server:  # STS-B has -1 for the scores that it keeps secret
+            if place.server:  # STS-B has -1 in place of the secret scores
                 columns = (*columns[:-2], Column((), required=False), _INDEX)
             yield from read_rows(*place.tfds, columns)
             return
@@ -234,7 +235,7 @@ class GlueTask(TextTask):
                 "give the folder that GLUE's download script wrote, or leave config.data empty for tensorflow-datasets"
             )
             raise UserError(str(self._folder()), found, "the task's files", mend)
-        # The server wants an answer to every row.
+        # The server needs an answer for every row.
         bare, broken = (row.bare_test, 0) if place.server else (row.bare, row.broken)
         yield from read_table(path, Layout(columns, bare, broken), 'tsv')
 
@@ -250,11 +251,11 @@ class GlueTask(TextTask):
         return next((folder / name for name in files if (folder / name).is_file()), None)
 
     def official_files(self, split: str, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, str]:
-        """The server's file of a split that it judges: index and prediction, in the words of the task's files."""
+        """The server's file of a split that it evaluates: index and prediction, labels as in the task's files."""
         if split not in self._rows or not self._rows[split].splits[split].server or not records[0].index:
             return {}
         lines = ['index\tprediction\n']
-        # tensorflow-datasets gives the records in another order than the server's.
+        # tensorflow-datasets has the records in another order than the server.
         for record, prediction in sorted(zip(records, predictions, strict=True), key=lambda pair: int(pair[0].index)):
             if self.regression:
                 answer = f'{min(max(prediction.value, 0.0), 5.0):.3f}'

@@ -1,4 +1,4 @@
-"""A user's own texts to predict for: a table with named columns, JSON lines, or plain lines."""
+"""A user's own texts to predict on: a table with named columns, JSON lines, or plain lines."""
 
 import csv
 import json
@@ -12,8 +12,8 @@ from bertjax.tasks.reading.tables import FORMATS, Column, Layout, Line, Row, num
 def read_input(text: str, where: str, columns: Sequence[Column]) -> Iterator[Row]:
     """The texts of each record.
 
-    The suffix of the name says what the file is, else its first line: a JSON object, the names of columns between tabs
-    or commas, or a text. Plain lines hold one text each, or the two of a pair with a tab between. What it was taken for
+    The format follows from the name's suffix or else from the first line: a JSON object, column names separated by tabs
+    or commas, or a text. Plain lines hold one text each, or the two of a pair separated by a tab. The detected format
     is printed.
 
     Args:
@@ -22,7 +22,7 @@ def read_input(text: str, where: str, columns: Sequence[Column]) -> Iterator[Row
       columns: of the texts, one or two.
 
     Raises:
-      UserError: no row, or a malformed one.
+      UserError: no rows, or a malformed one.
     """
     lines = list(number_lines(text))
     format = FORMATS.get(bare_suffix(where), 'lines')
@@ -54,9 +54,9 @@ def _recognised(line: str, columns: Sequence[Column]) -> str:
     """The format of a file with this first line."""
     try:
         between_commas = next(csv.reader([line]), [])
-    except csv.Error:  # a long text, or one with a carriage return inside
+    except csv.Error:  # a field that is too long, or a carriage return inside
         between_commas = []
-    # Not without the blanks around: a sentence may have a column's name between its commas.
+    # Cells are compared unstripped: in a sentence, a column's name may stand between commas, but after a space.
     for format, cells in {'tsv': line.split('\t'), 'csv': between_commas}.items():
         if all(set(cells) & set(column.names) for column in columns):
             return format

@@ -1,4 +1,4 @@
-"""What a person should see of labels and scores: how they are spread, and how well they were found."""
+"""Labels and scores for a person to read: how they are distributed, and how well they were predicted."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -8,14 +8,14 @@ import numpy as np
 from bertjax.errors import UserError
 from bertjax.metrics.classification import class_scores
 
-_FEW = 10  # records of a label that are hardly enough to learn it
-_RARE = 0.01  # share below which a label is said to be rare
-_MATRIX = 20  # labels up to which the whole table of confusions is shown
+_FEW = 10  # a label with fewer records can hardly be learned
+_RARE = 0.01  # a label with a smaller share is reported as rare
+_MATRIX = 20  # up to so many labels the whole confusion table is shown
 _BANDS = 5
 
 
 class Labelled(Protocol):
-    """What is needed of a record."""
+    """What the reports need of a record."""
 
     first: str
     second: str | None
@@ -27,11 +27,11 @@ def find_labels(counts: Mapping[str, int], records: Sequence[Labelled]) -> list[
     """The labels in order, numbers before words.
 
     Args:
-      counts: how often each is there.
+      counts: how often each occurs.
       records: where they were found.
 
     Raises:
-      UserError: there is one only, or so many that they can be no labels.
+      UserError: only one label, or too many to be labels.
     """
     where = f'{records[0].where} and below'
     if len(counts) < 2:
@@ -52,7 +52,7 @@ def _numbers_first(label: str) -> tuple[bool, float, str]:
 
 
 def describe_labels(counts: Mapping[str, int], records: Sequence[Labelled]) -> str:
-    """Counts and shares of the labels, what one gets by always guessing the most frequent, and what looks wrong."""
+    """Counts and shares of the labels, the accuracy of always guessing the most frequent, and what looks wrong."""
     total = len(records)
     width = max(map(len, counts))
     order = sorted(counts, key=lambda label: -counts[label])
@@ -66,7 +66,7 @@ def describe_labels(counts: Mapping[str, int], records: Sequence[Labelled]) -> s
 
 
 def describe_values(records: Sequence[Labelled]) -> str:
-    """The spread of the scores, and what looks wrong."""
+    """The range and spread of the scores, and what looks wrong."""
     values = np.array([record.label for record in records], np.float64)
     lines = [
         f'{len(values):,} records for training, scores from {values.min():g} to {values.max():g}, '
@@ -78,7 +78,7 @@ def describe_values(records: Sequence[Labelled]) -> str:
 
 
 def _oddities(records: Sequence[Labelled]) -> list[str]:
-    """Lines about texts that are empty, and texts that are there again with another label."""
+    """Lines about empty texts and about repeated texts, some with another label."""
     lines = []
     empty = [record.where for record in records if not record.first.strip() or record.second == '']
     if empty:
@@ -97,7 +97,7 @@ def _oddities(records: Sequence[Labelled]) -> list[str]:
 
 
 def class_report(table: np.ndarray, labels: Sequence[str]) -> str:
-    """Precision, recall, F1 of each label, and the table of confusions (or the most frequent of many).
+    """Precision, recall and F1 of each label, and the confusion table (with many labels, the most frequent confusions).
 
     Args:
       table: int64 [C, C], see metrics/classification.py:confusion.
@@ -137,7 +137,7 @@ def _pairs(table: np.ndarray, labels: Sequence[str]) -> list[str]:
 
 
 def value_report(true: Sequence[float], predicted: Sequence[float]) -> str:
-    """How far scores are off, by bands of the true score."""
+    """The errors of the scores, by bands of the true score."""
     x, y = np.asarray(true, np.float64), np.asarray(predicted, np.float64)
     edges = np.linspace(x.min(), x.max(), _BANDS + 1)
     band = np.clip(np.searchsorted(edges, x, side='right') - 1, 0, _BANDS - 1)

@@ -1,4 +1,4 @@
-"""What all tasks share that give a text, or a pair of texts, one label or one score."""
+"""What all tasks share that assign one label or one score to a text or a pair of texts."""
 
 import dataclasses
 import math
@@ -6,17 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from flax import linen as nn
 
+from bertjax.convert.heads import SEQUENCE_CLASSIFICATION
 from bertjax.data.features import Features
 from bertjax.errors import UserError
 from bertjax.losses import CLASSIFICATION, REGRESSION, Objective
 from bertjax.metrics.classification import OF_CLASSES, OF_VALUES, confusion
 from bertjax.model.config import BertConfig
-from bertjax.model.heads import BertForClassification
+from bertjax.model.heads import TaskModel
+from bertjax.tasks.options import option
 from bertjax.tasks.sentence.features import LONG, pooled, text_features
 from bertjax.tasks.sentence.input import read_input
 from bertjax.tasks.sentence.report import class_report, describe_labels, describe_values, find_labels, value_report
+from bertjax.tasks.task import Outputs, Task, id2label
 from bertjax.text.tokenizer import Tokenizer
 
 
@@ -26,10 +28,10 @@ class Example:
 
     Attributes:
       first: the text.
-      second: the other text of a pair; None where the task has none.
-      label: its name, or the score; None where it is not known.
-      index: what the file calls the record; its number from 0 where the file says nothing.
-      where: 'file:line'; no part of its repr and of what makes records equal: where a file lies changes nothing in it.
+      second: the other text of a pair; None where the task has no pairs.
+      label: its name, or the score; None where unknown.
+      index: the record's identifier in the file; its number from 0 where the file has none.
+      where: 'file:line'; left out of repr and equality, because a record is the same wherever its file is.
     """
 
     first: str
@@ -41,14 +43,14 @@ class Example:
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """What is predicted of a record: float64 logits [C] of its labels, or its score [1]; of a long text, the mean over
+    """The prediction for a record: float64 logits [C] of its labels, or its score [1]; for a long text, the mean over
     its windows."""
 
     logits: np.ndarray
 
     @property
     def best(self) -> int:
-        """The label's number."""
+        """Number of the label with the highest logit."""
         return int(self.logits.argmax())
 
     @property
@@ -64,8 +66,8 @@ class Scores:
 
 
 @dataclasses.dataclass
-class TextTask:
-    """The part of Task (see there) that does not depend on where records come from.
+class TextTask(Task[Example, Scores]):
+    """The part of a task (see Task) that does not depend on where records come from.
 
     A subclass has `name`; `regression`; `measures`, the names of its figures (metrics/classification.py), the first of
     which is `score`; `text_columns`, one or two; and the list `labels` as far as they are known.
@@ -73,9 +75,9 @@ class TextTask:
     Attributes:
       data: folder of its files; '' for tensorflow-datasets.
       seq_len: S, tokens of a row with [CLS] and [SEP].
-      long: what becomes of longer texts: 'truncate', 'head_tail' or 'windows', see text_features.py.
+      long: how longer texts are handled: 'truncate', 'head_tail' or 'windows', see features.py.
       stride: tokens from one window of a long text to the next; 0 for half a window.
-      bilstm_units: of each direction of a two-layer BiLSTM before the pooler, as for the left-to-right ablation of the
+      bilstm_units: of each direction of a two-layer BiLSTM before the pooler, as in the left-to-right ablation of the
         paper (table 5); 0 for none.
     """
 
@@ -83,7 +85,9 @@ class TextTask:
     seq_len: int
     long: str = 'truncate'
     stride: int = 0
-    bilstm_units: int = 0
+    bilstm_units: int = option(0, decides='model')
+
+    head = SEQUENCE_CLASSIFICATION
 
     def __post_init__(self):
         if self.seq_len < 5:
@@ -116,7 +120,7 @@ class TextTask:
         return REGRESSION if self.regression else CLASSIFICATION
 
     def parse(self, text: str, where: str) -> Sequence[Example]:
-        """See Task and text_input.py."""
+        """See Task and input.py."""
         return [self.example(row.where, row.values, None, '') for row in read_input(text, where, self.text_columns)]
 
     def example(self, where: str, texts: Sequence[str | None], label: str | None, index: str) -> Example:
@@ -129,7 +133,7 @@ class TextTask:
           index: see Example.
 
         Raises:
-          UserError: a missing text, an empty label, one that the task does not have, or no number.
+          UserError: a missing text, an empty or unknown label, or a score that is not a number.
         """
         if None in texts:
             raise UserError(where, 'no text', 'a string', 'mend or remove the record')
@@ -156,7 +160,7 @@ class TextTask:
             raise UserError(where, f'the label {label!r}', f'one of {known}', 'mend the record, or the labels')
 
     def learn(self, records: Sequence[Example]) -> None:
-        """Takes the labels where they are not given; prints how often each is there."""
+        """Collects the labels where they are not given; prints how often each occurs."""
         if self.regression:
             print(describe_values(records))
             return
@@ -176,7 +180,7 @@ class TextTask:
         self.labels = list(learned['labels'])
 
     def features(self, records: Sequence[Example], tokenizer: Tokenizer, *, training: bool) -> Features:
-        """See Task; without `training` there are `labels` where all records have one."""
+        """See Task; without `training`, rows have `labels` only where all records have one."""
         if training and not all(record.label is not None for record in records):
             raise ValueError('records for training without labels')
         known = all(record.label is not None for record in records)
@@ -191,7 +195,7 @@ class TextTask:
         )
 
     def _targets(self, records: Sequence[Example]) -> np.ndarray:
-        """int32 [N] numbers of labels, or float32 [N] scores."""
+        """int32 [N] label numbers, or float32 [N] scores."""
         if self.regression:
             return np.array([record.label for record in records], np.float32)
         number = {label: i for i, label in enumerate(self.labels)}
@@ -199,19 +203,14 @@ class TextTask:
             self._check_known(record.label, record.where)
         return np.array([number[record.label] for record in records], np.int32)
 
-    def model(self, config: BertConfig) -> nn.Module:
+    def model(self, config: BertConfig) -> TaskModel:
         """See Task."""
         outputs = 1 if self.regression else len(self.labels)
-        return BertForClassification(config, outputs, bilstm_units=self.bilstm_units)
+        return self.head.module(config, outputs, bilstm_units=self.bilstm_units)
 
-    def predictions(
-        self, records: Sequence[Example], features: Features, outputs: Mapping[str, Sequence[np.ndarray]]
-    ) -> list[Scores]:
+    def predictions(self, records: Sequence[Example], features: Features, outputs: Outputs) -> list[Scores]:
         """See Task."""
         return [Scores(logits) for logits in pooled(features, outputs['logits'], len(records))]
-
-    def tune(self, records: Sequence[Example], predictions: Sequence[Scores]) -> None:
-        """Nothing is searched for on dev."""
 
     def metrics(self, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, float | None]:
         """The figures of `measures`; `mse` has no upper bound, correlations lie in [-1, 1], all others in [0, 1]."""
@@ -232,13 +231,13 @@ class TextTask:
         return float(np.std(values)) <= 0.01 * float(np.std([record.label for record in records]))
 
     def report(self, records: Sequence[Example], predictions: Sequence[Scores]) -> str:
-        """Precision, recall and F1 of each label and who is taken for whom; or how far scores are off."""
+        """Precision, recall and F1 of each label and the confusion table; or the error of the scores."""
         if self.regression:
             return value_report([record.label for record in records], [prediction.value for prediction in predictions])
         return class_report(self._confusion(records, predictions), self.labels)
 
     def rows(self, records: Sequence[Example], predictions: Sequence[Scores]) -> Iterator[dict[str, Any]]:
-        """`label` and `probabilities` by label, or `score`; and `true` where it is known."""
+        """`label` and `probabilities` by label, or `score`; and `true` where known."""
         for record, prediction in zip(records, predictions, strict=True):
             if self.regression:
                 row: dict[str, Any] = {'score': prediction.value}
@@ -247,14 +246,7 @@ class TextTask:
                 row = {'label': self.labels[prediction.best], 'probabilities': shares}
             yield row if record.label is None else {**row, 'true': record.label}
 
-    def official_files(self, split: str, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, str]:
-        """None but for a benchmark."""
-        del split, records, predictions
-        return {}
-
-    def huggingface(self) -> tuple[str, dict[str, Any]]:
+    def huggingface(self) -> dict[str, Any]:
         """See Task."""
-        names = {str(i): label for i, label in enumerate(self.labels or ['LABEL_0'])}
         kind = 'regression' if self.regression else 'single_label_classification'
-        facts = {'id2label': names, 'label2id': {v: int(k) for k, v in names.items()}, 'problem_type': kind}
-        return 'BertForSequenceClassification', facts
+        return {**id2label(self.labels or ['LABEL_0']), 'problem_type': kind}

@@ -1,4 +1,4 @@
-"""From the logits of windows to the n best answers of a question."""
+"""From the logits of windows to the n best answers to a question."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,9 +8,9 @@ import numpy as np
 from bertjax.data.features import Features
 from bertjax.tasks.squad.questions import Question
 
-# Spans kept of each window, as a multiple of n-best: spans with the same text count once.
+# Spans kept in each window, as a multiple of n_best, because spans with the same text count once.
 _SPARE = 4
-# null_odds of a context without a piece, which leaves no other answer.
+# null_odds of a context without pieces, where no answer is the only one.
 NO_CHOICE = 1e9
 
 
@@ -40,13 +40,13 @@ class Span:
 
 @dataclasses.dataclass(frozen=True)
 class Answers:
-    """What is predicted of a question.
+    """The prediction for a question.
 
     Attributes:
-      nbest: the best spans, best first, no text twice; and where it may be chosen `null`, at its rank.
-      best: the best that is not empty; an empty one where there is no other.
+      nbest: the best spans, best first, without repeated texts; includes `null` at its rank where it may be chosen.
+      best: the best non-empty one; an empty one where there is no other.
       null: no answer.
-      null_odds: score of `null` less that of `best`: log odds.
+      null_odds: score of `null` minus that of `best`, log odds.
     """
 
     nbest: tuple[Span, ...]
@@ -60,8 +60,8 @@ def best_spans(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The `count` spans of a window with the highest sums, highest first: positions of first and last piece, int64.
 
-    All spans are weighed. (run_squad.py weighs those between the n best starts and the n best ends of the window, the
-    question's and other windows' pieces among them, and so can miss the best one.)
+    All spans are considered. (run_squad.py only considers those between the n best starts and the n best ends of the
+    window, which can be pieces of the question or pieces that count in other windows, and so can miss the best one.)
 
     Args:
       start_logits, end_logits: float [S].
@@ -92,12 +92,12 @@ def answers(
     max_answer: int,
     with_null: bool,
 ) -> list[Answers]:
-    """The answers of each question.
+    """The answers to each question.
 
     Args:
       questions: N.
-      features: of all their windows, R rows, not for training.
-      start_logits, end_logits: R arrays of the rows' lengths.
+      features: of all their windows, R rows, not made for training.
+      start_logits, end_logits: R arrays, each as long as its row.
       n_best: spans kept.
       max_answer: pieces of the longest answer.
       with_null: whether there may be no answer.
@@ -111,7 +111,7 @@ def answers(
             here = slice(features.offsets[row], features.offsets[row + 1])
             first, last = features.token['token_first'][here], features.token['token_last'][here]
             starts, ends = start_logits[row], end_logits[row]
-            # A question has no answer only where no window has one: the least of its windows counts.
+            # A question is unanswerable only if no window has an answer: the minimum over its windows counts.
             if null is None or starts[0] + ends[0] < null.score:
                 null = Span('', None, None, float(starts[0]), float(ends[0]))
             a, b = best_spans(starts, ends, first, last, longest=max_answer, count=_SPARE * n_best)

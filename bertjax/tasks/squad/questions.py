@@ -18,12 +18,12 @@ _MEND = 'mend the file, or take the original'
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A question on a text.
+    """A question about a text.
 
     Attributes:
-      id: of the question; its own among all of a file.
+      id: unique in its file.
       question, context: texts as given.
-      answers: texts that people marked; none where the context has no answer; None where it is not known.
+      answers: texts that annotators marked; none where the context has no answer; None where unknown.
       starts: the character of the context where each answer begins.
     """
 
@@ -38,7 +38,7 @@ def read_questions(path: epath.PathLike, *, answerable: bool, labels: str) -> li
     """Reads a file, plain or gzipped: see `parse_questions`.
 
     Raises:
-      UserError: the file is not there, damaged, no UTF-8 text, or not in the layout.
+      UserError: no such file, damaged, not UTF-8, or not in the layout.
     """
     return parse_questions(read_text(path), str(path), answerable=answerable, labels=labels)
 
@@ -53,7 +53,7 @@ def parse_questions(text: str, where: str, *, answerable: bool, labels: str) -> 
       labels: 'needed'; 'optional', where all questions have answers or none does; 'ignored'.
 
     Raises:
-      UserError: no JSON, or not in the layout.
+      UserError: not JSON, or not in the layout.
     """
     root = load_json(text, where)
     if not isinstance(root, dict):
@@ -126,7 +126,7 @@ def parse_lines(text: str, where: str) -> list[Question]:
 def parse_input(text: str, where: str) -> list[Question]:
     """Questions without labels: SQuAD's JSON, or JSON lines as of `parse_lines`."""
     line = text.lstrip().partition('\n')[0]
-    # SQuAD has "data" in its first line, or is spread over many.
+    # SQuAD's JSON has "data" in its first line, or is spread over many lines.
     try:
         lines = 'data' not in json.loads(line)
     except (ValueError, TypeError):
@@ -137,7 +137,7 @@ def parse_input(text: str, where: str) -> list[Question]:
 
 
 def load_json(text: str, where: str, line: int = 1) -> Any:
-    """The value of a JSON text, which begins in the given line of its file.
+    """The value of a JSON text that begins at the given line of its file.
 
     Raises:
       UserError: with line and column of the error.
@@ -149,7 +149,7 @@ def load_json(text: str, where: str, line: int = 1) -> Any:
         raise UserError(
             f'{where}:{error.lineno + line - 1}:{error.colno}', f'{near!r} ({error.msg})', 'JSON', _MEND
         ) from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits; no end of brackets
+    except (ValueError, RecursionError) as error:  # a number with thousands of digits; too deeply nested
         raise UserError(where, f'JSON that cannot be read ({error})', _FORM, _MEND) from None
 
 
@@ -180,7 +180,7 @@ def _question(qa: Mapping[str, Any], at: str, context: str, labels: str) -> Ques
 
 
 def _field(parent: Mapping[str, Any], at: str, name: str, kind: type, *, dot: bool = True) -> Any:
-    """parent[name], which must be of this kind."""
+    """parent[name], which must be of this type."""
     if name not in parent:
         there = ', '.join(map(repr, list(parent)[:8])) or 'nothing'
         raise UserError(at, f'no {name!r} among {there}', f'{name!r} with {_KINDS[kind]}', _MEND)

@@ -1,4 +1,4 @@
-"""What a person should know of SQuAD's data, and looks at beside the figures."""
+"""SQuAD's data and results for a person to read."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,7 +16,7 @@ _DIFFERENCES = {
 
 
 def answers_elsewhere(questions: Sequence[Question]) -> list[str]:
-    """Lists of the questions whose first answer is not exactly where the data says it is; none where all are."""
+    """Lists of the questions whose first answer is not exactly where the data says; empty if all are."""
     found: dict[str, list[str]] = {kind: [] for kind in _DIFFERENCES}
     for question in questions:
         if question.answers:
@@ -29,24 +29,24 @@ def answers_elsewhere(questions: Sequence[Question]) -> list[str]:
 
 
 def asking_word(question: str) -> str:
-    """The question word that comes first, 'other' without any."""
+    """The first question word, 'other' without any."""
     words = question.lower().split()
     places = {}
     for word in _WORDS:
         parts = word.split()
         for at in range(len(words) - len(parts) + 1):
             if [text.strip('?,."\'') for text in words[at : at + len(parts)]] == parts:
-                places.setdefault(at, word)  # 'how many' comes before 'how'
+                places.setdefault(at, word)  # 'how many' is tried before 'how'
                 break
     return places[min(places)] if places else 'other'
 
 
 def squad_report(questions: Sequence[Question], texts: Mapping[str, str]) -> str:
-    """Questions, exact match and F1 by question word, and where there are any, those without answer apart.
+    """Number, exact match and F1 of the questions by question word; the unanswerable ones, if any, in their own table.
 
     Args:
-      questions: with their answers.
-      texts: {id: the answer given}, '' for none.
+      questions: with their true answers.
+      texts: {id: the predicted answer}, '' for none.
     """
     groups: dict[str, list[tuple[float, float]]] = {}
     table = {(has, given): 0 for has in (True, False) for given in (True, False)}

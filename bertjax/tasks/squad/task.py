@@ -1,4 +1,4 @@
-"""SQuAD 1.1 and 2.0: the span of a text that answers a question, or that there is none."""
+"""SQuAD 1.1 and 2.0: the span of a text that answers a question, or no answer."""
 
 import collections
 import dataclasses
@@ -7,61 +7,62 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from etils import epath
-from flax import linen as nn
 
+from bertjax.convert.heads import QUESTION_ANSWERING
 from bertjax.data.features import Features
 from bertjax.errors import UserError
 from bertjax.losses import SPANS
 from bertjax.metrics.squad import Evaluation, evaluate_v1
 from bertjax.model.config import BertConfig
-from bertjax.model.heads import BertForSpans
+from bertjax.model.heads import TaskModel
+from bertjax.tasks.options import option
 from bertjax.tasks.squad.answers import Answers, Span, answers
 from bertjax.tasks.squad.questions import Question, parse_input, prepared_questions, read_questions
 from bertjax.tasks.squad.report import answers_elsewhere, squad_report
 from bertjax.tasks.squad.windows import squad_features
+from bertjax.tasks.task import Outputs, Task
 from bertjax.text.tokenizer import Tokenizer
 
 VERSIONS = ('1.1', '2.0')
-_ALIKE = 0.98  # share of equal answers from which a run has learned nothing: the threshold of dev lets a few pass
+_ALIKE = 0.98  # share of equal answers that counts as collapsed: the threshold tuned on dev lets a few others pass
 _PREPARED = {'train': 'train', 'dev': 'validation'}  # splits in tensorflow-datasets
 
 
 @dataclasses.dataclass
-class SquadTask:
-    """Questions on texts.
+class SquadTask(Task[Question, Answers]):
+    """Questions about texts.
 
-    SQuAD 1.1 is judged by `f1`. SQuAD 2.0, where a question may have no answer, by `best_f1`: F1 with the threshold of
-    the null odds that maximises it on the very split, which on dev is what papers report. `tune` keeps that threshold
-    of dev, and it decides everywhere else: `exact`, `f1`, HasAns_ and NoAns_ figures, predictions.
+    The score of SQuAD 1.1 is `f1`. That of SQuAD 2.0, where a question may have no answer, is `best_f1`: F1 with the
+    threshold of the null odds that maximises it on the same split, which is what papers report for dev. `tune` keeps
+    the threshold of dev for everything else: `exact`, `f1`, HasAns_ and NoAns_ figures, predictions.
 
     Attributes:
       data: folder of the JSON files, plain or gzipped; '' for squad/v1.1 or squad/v2.0 of tensorflow-datasets.
       seq_len: S, pieces of a window with its question, [CLS] and two [SEP].
-      version: '1.1', every question has an answer, or '2.0'.
+      version: '1.1', where every question has an answer, or '2.0'.
       train_file, dev_file, test_file: names in `data`; '' for train-v1.1.json, dev-v1.1.json (or 2.0) and no test.
       stride: pieces from one window of a long text to the next.
       max_query: pieces that longer questions are cut to.
-      n_best: answers kept of a question.
+      n_best: answers kept for each question.
       max_answer: pieces of the longest answer.
-      bilstm_units: of each direction of a two-layer BiLSTM before the head, as for the left-to-right ablation of the
+      bilstm_units: of each direction of a two-layer BiLSTM before the head, as in the left-to-right ablation of the
         paper (table 5); 0 for none.
     """
 
     data: str
     seq_len: int
-    version: str = '1.1'
-    train_file: str = ''
-    dev_file: str = ''
-    test_file: str = ''
+    version: str = option('1.1', named=True)
+    train_file: str = option('', decides='reading')
+    dev_file: str = option('', decides='reading')
+    test_file: str = option('', decides='reading')
     stride: int = 128
     max_query: int = 64
-    n_best: int = 20
-    max_answer: int = 30
-    bilstm_units: int = 0
+    n_best: int = option(20, decides='reading')
+    max_answer: int = option(30, decides='reading')
+    bilstm_units: int = option(0, decides='model')
 
+    head = QUESTION_ANSWERING
     objective = SPANS
-    labels = ()
-    complete = True
 
     def __post_init__(self):
         if self.version not in VERSIONS:
@@ -118,11 +119,11 @@ class SquadTask:
         )  # fmt: skip
 
     def parse(self, text: str, where: str) -> Sequence[Question]:
-        """See Task; SQuAD's JSON, whose answers are of no interest, or JSON lines {"question": …, "context": …}."""
+        """See Task; SQuAD's JSON, whose answers are ignored, or JSON lines {"question": …, "context": …}."""
         return parse_input(text, where)
 
     def learn(self, records: Sequence[Question]) -> None:
-        """Says how many there are, and which answers are not where they should be."""
+        """Prints how many there are, and which answers are not where the data says."""
         contexts = len({record.context for record in records})
         without = sum(not record.answers for record in records)
         print(f'{len(records):,} questions on {contexts:,} texts for training, {without:,} without answer')
@@ -138,7 +139,7 @@ class SquadTask:
         self.null_threshold = learned.get('null_threshold', 0.0)
 
     def features(self, records: Sequence[Question], tokenizer: Tokenizer, *, training: bool) -> Features:
-        """See Task and squad_windows.py."""
+        """See Task and windows.py."""
         return squad_features(
             records,
             tokenizer,
@@ -148,14 +149,12 @@ class SquadTask:
             training=training,
         )
 
-    def model(self, config: BertConfig) -> nn.Module:
+    def model(self, config: BertConfig) -> TaskModel:
         """See Task."""
-        return BertForSpans(config, bilstm_units=self.bilstm_units)
+        return self.head.module(config, bilstm_units=self.bilstm_units)
 
-    def predictions(
-        self, records: Sequence[Question], features: Features, outputs: Mapping[str, Sequence[Any]]
-    ) -> list[Answers]:
-        """See Task and squad_answers.py."""
+    def predictions(self, records: Sequence[Question], features: Features, outputs: Outputs) -> list[Answers]:
+        """See Task and answers.py."""
         return answers(
             records,
             features,
@@ -173,10 +172,10 @@ class SquadTask:
             self.null_threshold = self._evaluation(records, predictions).best_threshold(odds)
 
     def metrics(self, records: Sequence[Question], predictions: Sequence[Answers]) -> dict[str, float | None]:
-        """exact and f1; of SQuAD 2.0 also HasAns_ and NoAns_, null_threshold, and best_exact, best_f1 with thresholds.
+        """exact and f1; for SQuAD 2.0 also HasAns_ and NoAns_, null_threshold, and best_exact, best_f1 with thresholds.
 
-        The official script gives the same for predictions.json; the best_ figures are of the texts before the
-        threshold.
+        The official script gives the same figures for predictions.json; the best_ figures are computed from the answers
+        before any threshold.
         """
         texts = self._texts(records, predictions)
         if not self.nullable:
@@ -189,7 +188,7 @@ class SquadTask:
         }
 
     def collapsed(self, records: Sequence[Question], predictions: Sequence[Answers]) -> bool:
-        """Whether next to all questions have no answer, or answers that begin at the same character."""
+        """Whether nearly all questions get no answer, or answers that begin at the same character."""
         del records
         starts = collections.Counter(self._chosen(prediction).start for prediction in predictions)
         return len(predictions) > 1 and starts.most_common(1)[0][1] >= _ALIKE * len(predictions)
@@ -200,7 +199,7 @@ class SquadTask:
         return text + (f'null threshold {self.null_threshold:.4f}\n' if self.nullable else '')
 
     def rows(self, records: Sequence[Question], predictions: Sequence[Answers]) -> Iterator[dict[str, Any]]:
-        """See Task: id, answer, its characters in the context, probability, and for SQuAD 2.0 null_odds."""
+        """See Task: id, question, answer, its characters in the context, probability, and for SQuAD 2.0 null_odds."""
         for record, prediction in zip(records, predictions, strict=True):
             span = self._chosen(prediction)
             row = {'id': record.id, 'question': record.question, 'answer': span.text}
@@ -230,19 +229,15 @@ class SquadTask:
             files['null_odds.json'] = {record.id: prediction.null_odds for record, prediction in pairs}
         return {name: json.dumps(content, indent=4) + '\n' for name, content in files.items()}
 
-    def huggingface(self) -> tuple[str, dict[str, Any]]:
-        """See Task."""
-        return 'BertForQuestionAnswering', {}
-
     def _chosen(self, prediction: Answers) -> Span:
-        """The answer, with the threshold."""
+        """The answer after applying the threshold."""
         return prediction.null if self.nullable and prediction.null_odds > self.null_threshold else prediction.best
 
     def _texts(self, records: Sequence[Question], predictions: Sequence[Answers]) -> dict[str, str]:
         return {record.id: self._chosen(answer).text for record, answer in zip(records, predictions, strict=True)}
 
     def _evaluation(self, records: Sequence[Question], predictions: Sequence[Answers]) -> Evaluation:
-        """Of the best texts, whatever the null odds."""
+        """Of the best answers, whatever the null odds."""
         return Evaluation(
             {record.id: record.answers for record in records},
             {record.id: prediction.best.text for record, prediction in zip(records, predictions, strict=True)},

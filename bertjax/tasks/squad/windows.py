@@ -1,7 +1,7 @@
 """Questions of SQuAD as rows `[CLS] question [SEP] window of the context [SEP]`.
 
-Source of the rules: google-research/bert, run_squad.py. Answers are kept as characters of the context, so that no text
-is ever put together from pieces.
+Source of the rules: google-research/bert, run_squad.py. Answers are kept as character offsets of the context, so that
+no text is ever reassembled from pieces.
 """
 
 import re
@@ -15,15 +15,15 @@ from bertjax.tasks.squad.questions import Question
 from bertjax.text.tokenizer import Tokenizer
 
 _LISTED = 100
-# Where in its context an answer is: at its place; there, but for white space; elsewhere; nowhere.
+# Where in its context an answer is: at its offset; there, up to white space; elsewhere; nowhere.
 FOUND = ('exact', 'spaces', 'elsewhere', 'missing')
 
 
 def find_answer(context: str, answer: str, start: int) -> tuple[str, int, int]:
     """(one of FOUND, first character, end) of an answer that should begin at `start`; 0, 0 where it is missing.
 
-    White space may differ. An answer that stands elsewhere (offsets in bytes or UTF-16 are a common cause) is taken
-    from where it is nearest to `start` as whole words.
+    White space may differ. An answer that is elsewhere (a common cause is offsets in bytes or UTF-16) is taken from the
+    occurrence as whole words that is nearest to `start`.
     """
     if answer.strip() and context.startswith(answer, start):
         return 'exact', start, start + len(answer)
@@ -39,9 +39,9 @@ def find_answer(context: str, answer: str, start: int) -> tuple[str, int, int]:
 
 
 def window_bounds(length: int, room: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
-    """First tokens and ends (int64 [W] each) of the windows of at most `room` of the `length` tokens of a context.
+    """First tokens and ends (int64 [W] each) of the windows, at most `room` tokens, of a context of `length` tokens.
 
-    Each begins `stride` after the one before; the last ends with the context. Without tokens there is one empty window.
+    Each begins `stride` after the previous one; the last ends with the context. An empty context has one empty window.
     """
     more = max(0, length - room)
     starts = np.arange(1 + -(-more // min(stride, room))) * min(stride, room)
@@ -49,7 +49,7 @@ def window_bounds(length: int, room: int, stride: int) -> tuple[np.ndarray, np.n
 
 
 def widest_context(starts: np.ndarray, ends: np.ndarray, length: int) -> np.ndarray:
-    """The number of the window (int64 [T]) in which each token has the most context on its poorer side.
+    """For each token, the number (int64 [T]) of the window with the most context on the token's shorter side.
 
     Args:
       starts, ends: int64 [W], of the windows.
@@ -74,7 +74,7 @@ def answer_tokens(starts: np.ndarray, ends: np.ndarray, first: int, end: int) ->
 
 
 def listed(what: str, lines: Sequence[str]) -> str:
-    """How many, and the first 100, one a line."""
+    """How many there are, and the first 100, one per line."""
     more = [f'… and {len(lines) - _LISTED:,} more'] if len(lines) > _LISTED else []
     return '\n  '.join([f'{what}: {len(lines):,}', *lines[:_LISTED], *more])
 
@@ -85,15 +85,15 @@ def squad_features(
     """Rows of questions.
 
     Row arrays: int32 `start`, `end`, the positions of the first and last piece of the question's first answer; both 0,
-    which is [CLS], where the window does not hold all of it or there is none. A question whose answer is not in the
-    context has no rows in `training`, and rows of weight 0 else; such questions, and those that are cut, are noted.
+    which is [CLS], where the window does not contain all of it or there is none. A question whose answer is not in the
+    context has no rows in `training`, and otherwise rows of weight 0; such questions, and truncated ones, are noted.
 
-    Token arrays, not in `training`: int32 `token_first`, the character of the context where the piece begins, -1 where
-    no answer may begin (also where another window has more context); `token_last`, the character where it ends, -1
-    where no answer may end.
+    Token arrays, without `training`: int32 `token_first`, the character of the context where the piece begins, -1 where
+    no answer may begin (which includes pieces with more context in another window); `token_last`, the character where
+    it ends, -1 where no answer may end.
 
     Args:
-      questions: with answers, where `training`.
+      questions: with answers, if `training`.
       tokenizer: of the model.
       seq_len: S.
       stride: tokens from one window to the next.

@@ -1,4 +1,4 @@
-"""CoNLL column files: a word a line with its columns, a blank line after each sentence."""
+"""CoNLL column files: one word per line with its columns, a blank line after each sentence."""
 
 import dataclasses
 import re
@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from bertjax.errors import UserError
 from bertjax.metrics.entities import to_iob1, to_iob2
-from bertjax.tasks.tagging.schemes import SCHEMES, check_tags, find_scheme, say_strays
+from bertjax.tasks.tagging.schemes import SCHEMES, check_tags, find_scheme, report_strays
 
 DOCSTART = '-DOCSTART-'
-_BLANKS = re.compile('[ \t]+')  # and no other: a no-break space is part of a word
+_BLANKS = re.compile('[ \t]+')  # no others: a no-break space is part of a word
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,10 +17,10 @@ class ColumnOptions:
     """How a file is read.
 
     Attributes:
-      word_column, tag_column: from 0, or from the end with -1 for the last.
-      comment: a line with which no sentence has begun yet is a comment when it begins so; '' for no comments.
-      scheme: 'iob1' or 'iob2', of entities; 'plain' for tags that stand alone, such as parts of speech; 'auto' finds
-        out which of the first two a file has.
+      word_column, tag_column: counted from 0, or from the end with -1 for the last.
+      comment: prefix of comment lines, which can only stand before a sentence; '' for no comments.
+      scheme: 'iob1' or 'iob2' for entities; 'plain' for tags that stand for themselves, such as parts of speech; 'auto'
+        detects which of the first two a file has.
     """
 
     word_column: int = 0
@@ -36,7 +36,7 @@ class ColumnOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """A sentence of a column file, and what it takes to write it again.
+    """A sentence of a column file, with all that is needed to write it back.
 
     Attributes:
       where: 'file:line' of its first word.
@@ -44,9 +44,9 @@ class Sentence:
       tags: of each word, in IOB2 (or plain); None where there are none.
       document: number of its document, ascending.
       columns: of each word, as in the file.
-      before: lines since the last sentence: () is a blank one.
+      before: lines since the previous sentence; () is a blank one.
       separator: between columns.
-      scheme: of the tags in the file: 'iob1', 'iob2', 'plain', or '' where no tag of the file tells.
+      scheme: of the tags in the file: 'iob1', 'iob2', 'plain', or '' if the file's tags do not tell.
     """
 
     where: str
@@ -60,18 +60,18 @@ class Sentence:
 
 
 def split_lines(text: str) -> list[str]:
-    """Lines that end at \\n or \\r\\n alone: U+0085 or U+2028 may be words."""
+    """Lines, split at \\n and \\r\\n only: U+0085 and U+2028 may be words."""
     lines = [line.removesuffix('\r') for line in text.split('\n')]
     return lines[:-1] if lines[-1] == '' else lines
 
 
 def is_boundary(line: str) -> bool:
-    """Whether a line stands between documents: its first column is -DOCSTART-, and no longer word."""
+    """Whether a line separates documents: its first column is -DOCSTART- exactly, not a longer word."""
     return line.startswith(DOCSTART) and split_columns(line, ' ')[0] == DOCSTART
 
 
 def split_columns(line: str, separator: str) -> tuple[str, ...]:
-    """The columns of a line; between columns that are separated by spaces there may be any number, and tabs."""
+    """The columns of a line. Where the separator is a space, columns are separated by any number of spaces and tabs."""
     if separator == '\t':
         return tuple(column.strip(' ') for column in line.split('\t'))
     return tuple(_BLANKS.split(line.strip(' \t')))
@@ -83,15 +83,15 @@ def read_columns(text: str, where: str, options: ColumnOptions, *, tagged: bool)
     Args:
       text: its content.
       where: its name.
-      options: see there.
-      tagged: whether the tags are read; a file without may lack their column.
+      options: how it is read.
+      tagged: whether tags are read; if not, the file may lack their column.
 
     Returns:
       its sentences, tags in IOB2.
 
     Raises:
-      UserError: no word, a line with another number of columns than the first, an empty word, a tag that is none, or
-        both schemes in one file.
+      UserError: no words, a line with another number of columns than the first, an empty word, an invalid tag, or both
+        schemes in one file.
     """
     sentences, numbers = [], []
     for rows, before, document, separator in _blocks(text, where, options):
@@ -108,7 +108,7 @@ def read_columns(text: str, where: str, options: ColumnOptions, *, tagged: bool)
     if scheme == 'auto':
         scheme = find_scheme(raw, numbers, where)
     elif scheme != 'plain':
-        say_strays(raw, numbers, where, scheme)
+        report_strays(raw, numbers, where, scheme)
     convert = tuple if scheme == 'plain' else lambda tags: tuple(to_iob2(tags))
     return [dataclasses.replace(x, tags=convert(x.tags), scheme=scheme) for x in sentences]
 
@@ -141,7 +141,7 @@ def _words_and_tags(
 def _blocks(
     text: str, where: str, options: ColumnOptions
 ) -> Iterator[tuple[list[tuple[int, tuple[str, ...]]], tuple[tuple[str, ...], ...], int, str]]:
-    """(numbered rows of a sentence, the lines before it, its document, separator) one after another."""
+    """(numbered rows, the lines before them, document, separator) of each sentence."""
     lines = split_lines(text)
     rows: list[tuple[int, tuple[str, ...]]] = []
     before: list[tuple[str, ...]] = []
@@ -179,16 +179,16 @@ def _count(columns: int) -> str:
 def write_columns(
     sentences: Sequence[Sentence], tags: Sequence[Sequence[str]], options: ColumnOptions, *, scheme: str
 ) -> str:
-    """The sentences with a column more: their predicted tags, in the scheme of their file.
+    """The sentences with an additional column: their predicted tags, in the scheme of their file.
 
-    The last two columns are the true and the predicted tag, as conlleval wants them: true tags that are not the last
-    column are repeated. Document boundaries, blank lines and comments are where they were.
+    The last two columns are the true and the predicted tag, as conlleval expects: true tags are repeated if they are
+    not in the last column. Document boundaries, blank lines and comments stay where they were.
 
     Args:
       sentences: as read.
       tags: of each word, in IOB2 or plain.
-      options: with which they were read.
-      scheme: for sentences of a file that does not tell its own.
+      options: how they were read.
+      scheme: for sentences of a file whose tags do not tell.
     """
     lines: list[str] = []
     for sentence, predicted in zip(sentences, tags, strict=True):
@@ -202,7 +202,7 @@ def write_columns(
             row += [row[options.tag_column], tag] if repeat else [tag]
         for line in sentence.before:
             boundary = bool(line) and line[0] == DOCSTART
-            # As many columns as the words have: conlleval stops at a line with another number.
+            # Padded to the words' number of columns: conlleval stops at a line with another number.
             filled = [*line, *['O'] * (len(rows[0]) - len(line))] if boundary else line
             lines.append(join(filled))
         lines += map(join, rows)

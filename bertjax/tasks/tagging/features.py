@@ -1,4 +1,4 @@
-"""Sentences to tag as rows of pieces: which stretch of a document the model sees with which words to tag."""
+"""Sentences to tag as rows of pieces: which part of a document the model sees, and which words of it are tagged."""
 
 import dataclasses
 import itertools
@@ -15,11 +15,11 @@ WORDS = 'token_words'
 
 @dataclasses.dataclass(frozen=True)
 class Pieces:
-    """The pieces of words one after another.
+    """The concatenated pieces of words.
 
     Attributes:
       ids: int32 [T].
-      first: int64 [W + 1], where each word begins; the last is T.
+      first: int64 [W + 1], where each word begins; the last entry is T.
     """
 
     ids: np.ndarray
@@ -27,8 +27,8 @@ class Pieces:
 
 
 def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> Pieces:
-    """Cuts each word by itself. A word of nothing that a piece could stand for, such as a control character, is [UNK]:
-    every word has a piece that carries its tag."""
+    """Tokenises each word by itself. A word without any piece, such as a control character, becomes [UNK]: every word
+    has a piece to carry its tag."""
     different = list(dict.fromkeys(words))
     unknown = np.array([tokenizer.unk_id], np.int32)
     encoded = [ids if len(ids) else unknown for ids in tokenizer.encode(different)]
@@ -40,17 +40,18 @@ def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> Pieces:
 def windows(
     first: np.ndarray, sentence: tuple[int, int], document: tuple[int, int], *, room: int, stride: int
 ) -> list[tuple[int, int, np.ndarray]]:
-    """The windows that tag the words of a sentence, each word in one of them.
+    """The windows of a sentence; each word is tagged in one of them.
 
-    A sentence that fits is one window; what room is left goes to the words around it in the document, as evenly as
-    there are any. A longer one is cut into windows that overlap, and a word is tagged where the fewer of the pieces
-    before and behind it are most (google-research/bert's rule for answers, run_squad.py:_check_is_max_context).
-    Windows begin at words, but inside a word that is longer than `stride`.
+    A sentence that fits is one window; the room left goes to the surrounding words of the document, shared evenly
+    between both sides as far as there are any. A longer one is cut into overlapping windows, and a word is tagged in
+    the window with the most context on the word's shorter side (google-research/bert's rule for answers,
+    run_squad.py:_check_is_max_context). Windows begin at the beginning of words, except inside a word that is longer
+    than `stride`.
 
     Args:
-      first: int64 [W + 1], where each word of the document begins, and its end (see Pieces).
+      first: int64 [W + 1], where each word of the document begins, and the end (see Pieces).
       sentence: numbers of its first word and of the word after its last.
-      document: the same, of the words that may be seen beside it; the sentence's own for no context.
+      document: the same for all words that may be seen; equal to `sentence` for no context.
       room: pieces in a window.
       stride: pieces from the beginning of a window to that of the next, at most `room`.
 
@@ -64,7 +65,7 @@ def windows(
         spare, before, after = room - (end - start), start - low, high - end
         before = min(before, max(spare // 2, spare - after))
         after = min(after, spare - before)
-        begin = first[np.searchsorted(first, start - before)]  # whole words alone
+        begin = first[np.searchsorted(first, start - before)]  # whole words only
         stop = first[np.searchsorted(first, end + after, side='right') - 1]
         return [(int(begin), int(stop), words)]
     begins = [start]
@@ -87,19 +88,19 @@ def tagging_features(
     stride: int,
     context: bool,
 ) -> Features:
-    """Rows `[CLS] pieces [SEP]`, one a window.
+    """Rows `[CLS] pieces [SEP]`, one for each window.
 
     Args:
-      records: the sentences; those of one document follow one another.
+      records: the sentences, those of a document consecutive.
       numbers: of the tags.
       tokenizer: of the model.
       seq_len: S, at least 3.
       stride: see `windows`.
-      context: whether rows are filled with the sentences around of the same document.
+      context: whether rows are filled with the surrounding sentences of the same document.
 
     Returns:
-      with `token_words`, int32: at the first piece of a word to tag its number in the record, from 1, and 0 elsewhere;
-      `token_labels`, int32, and `token_weights`, float32, 1 where such a word has a tag among `numbers`.
+      features with `token_words`, int32: at the first piece of a word to tag its number in the record, from 1, and 0
+      elsewhere; `token_labels`, int32; `token_weights`, float32, 1 where such a word has a tag among `numbers`.
     """
     builder = FeatureBuilder()
     for _, group in itertools.groupby(enumerate(records), key=lambda item: item[1].document):
@@ -123,7 +124,7 @@ def tagging_features(
 
 
 def _word_at(first: np.ndarray, position: int, *, above: int) -> int:
-    """The last beginning of a word up to `position` and above `above`; `position` where there is none."""
+    """The last beginning of a word in (`above`, `position`]; `position` where there is none."""
     begin = int(first[np.searchsorted(first, position, side='right') - 1])
     return begin if begin > above else position
 

@@ -1,4 +1,4 @@
-"""Where sentences to tag come from: the files of a split, tensorflow-datasets, a user's own file."""
+"""Sentences to tag: from the files of a split, tensorflow-datasets, or a user's own file."""
 
 import re
 from collections.abc import Collection
@@ -22,7 +22,7 @@ _SUFFIXES = ('.txt', '.tsv', '.conll', '.iob', '.iob2', '.bio')
 
 
 def find_file(data: str, split: str) -> epath.Path | None:
-    """The column file of a split in the folder `data`, such as dev.txt, valid.conll, eng.testa; None where none is.
+    """The column file of a split in the folder `data`, such as dev.txt, valid.conll, eng.testa; None if there is none.
 
     Raises:
       UserError: several, or no such folder.
@@ -45,7 +45,7 @@ def _is_of(name: str, split: str) -> bool:
 
 
 def labelled_splits(data: str, options: ColumnOptions) -> list[str]:
-    """Those of train, dev and test that are there and have tags."""
+    """The splits among train, dev and test that exist and have tags."""
     if not data:
         return ['train', 'dev', 'test']
     found = [split for split in ('train', 'dev') if find_file(data, split)]
@@ -53,7 +53,7 @@ def labelled_splits(data: str, options: ColumnOptions) -> list[str]:
 
 
 def read_split(data: str, split: str, options: ColumnOptions) -> list[Sentence]:
-    """The sentences of a split in the order of the file.
+    """The sentences of a split in file order.
 
     Raises:
       UserError: no such split or file, or a malformed line.
@@ -74,7 +74,7 @@ def _from_dataset(split: str) -> list[Sentence]:
     sentences: list[Sentence] = []
     for index, record in enumerate(read_dataset(DATASET, split)):
         words, tags = record['tokens'], record['ner']
-        if not words:  # tfds makes such a record of the end of the file
+        if not words:  # tfds makes an empty record of the end of the file
             continue
         before = ((),) if sentences else ()
         where, columns = f'{DATASET}@{split}:{index}', tuple(zip(words, tags, strict=True))
@@ -83,7 +83,7 @@ def _from_dataset(split: str) -> list[Sentence]:
 
 
 def _test_has_tags(data: str, options: ColumnOptions) -> bool:
-    """Whether there is a test file, and not without the column of tags that the training file has."""
+    """Whether there is a test file, and it does not lack the training file's column of tags."""
     test, train = find_file(data, 'test'), find_file(data, 'train')
     if test is None:
         return False
@@ -92,7 +92,7 @@ def _test_has_tags(data: str, options: ColumnOptions) -> bool:
 
 
 def _width(path: epath.Path, options: ColumnOptions) -> int:
-    """Columns of the first word."""
+    """Number of columns of the first word."""
     for line in split_lines(read_text(path)):
         comment = options.comment and line.startswith(options.comment)
         if line.strip() and not is_boundary(line) and not comment:
@@ -101,18 +101,18 @@ def _width(path: epath.Path, options: ColumnOptions) -> int:
 
 
 def read_input(text: str, where: str, options: ColumnOptions, format: str, labels: Collection[str]) -> list[Sentence]:
-    """A user's own file without tags, or whose tags are of no interest.
+    """A user's own file without tags, or with tags to be ignored.
 
     Args:
       text: its content.
       where: its name.
       options: of a column file.
-      format: 'columns', 'text', or 'auto': columns where the first word has tabs or follows -DOCSTART-, where all lines
-        have as many columns and half of them or more a known tag, or where there are several and all are single words.
+      format: 'columns', 'text', or 'auto': columns if the first line has tabs or is -DOCSTART-, if all lines have the
+        same number of columns and at least half of them a known tag, or if there are several lines, all single words.
       labels: the known tags.
 
     Raises:
-      UserError: no word, or a malformed line.
+      UserError: no words, or a malformed line.
     """
     if format == 'auto':
         format = 'columns' if _looks_like_columns(text, options, labels) else 'text'
@@ -135,7 +135,7 @@ def _looks_like_columns(text: str, options: ColumnOptions, labels: Collection[st
     if not -width <= column < width:
         return False
     known = [row[column] for row in rows if row[column] in labels]
-    # Sentences end with marks that are tags of parts of speech, too.
+    # Punctuation does not count: the marks at the end of sentences are also part-of-speech tags.
     return 2 * len(known) >= len(rows) and any(letter.isalpha() for tag in known for letter in tag)
 
 

@@ -1,4 +1,4 @@
-"""What a person looks at beside the figures of a tagging."""
+"""The report on a tagging for a person to read."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ from bertjax.metrics.entities import EntityScore, score_entities, total_score
 def tagging_report(
     gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], *, plain: bool, repaired: int
 ) -> str:
-    """A table with a line for each type of entity (or with `plain` each tag), the most frequent first.
+    """A table with a line for each entity type (with `plain` each tag), the most frequent first.
 
     Args:
       gold, predicted: tags of each sentence.
-      plain: whether tags stand alone.
-      repaired: how many entities the model began with I.
+      plain: whether each tag stands for itself.
+      repaired: how many entities began with I in the model's output.
     """
     if plain:
         scores = _score_tags(gold, predicted)

@@ -1,4 +1,4 @@
-"""Which scheme the tags of a column file follow, and what is wrong with them."""
+"""Detects the tagging scheme of a column file, and what is wrong with its tags."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ _OTHER_SCHEMES = ('E-', 'S-', 'L-', 'U-', 'M-')
 
 
 def check_tags(tags: Sequence[str], numbers: Sequence[int], where: str, scheme: str) -> None:
-    """Raises UserError at the first of a sentence's `tags`, of the lines `numbers`, that cannot be one."""
+    """Raises UserError at the first invalid one of a sentence's `tags`, which are on the lines `numbers`."""
     for tag, number in zip(tags, numbers, strict=True):
         if tag and (scheme == 'plain' or _IOB.fullmatch(tag)):
             continue
@@ -26,7 +26,7 @@ def check_tags(tags: Sequence[str], numbers: Sequence[int], where: str, scheme: 
 
 
 def _beginnings(tags: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """(index, prefix) of each word that begins an entity and has no word of its type just before."""
+    """(index, prefix) of each word that begins an entity and does not follow a word of the same type."""
     inside = None
     for i, tag in enumerate(tags):
         prefix, type = split_tag(tag)
@@ -43,7 +43,7 @@ def find_scheme(sentences: Sequence[Sequence[str]], numbers: Sequence[Sequence[i
       numbers: their lines in the file `where`.
 
     Raises:
-      UserError: some begin with I and some with B.
+      UserError: some entities begin with I and some with B.
     """
     lines: dict[str, list[int]] = {'I': [], 'B': []}
     for tags, of in zip(sentences, numbers, strict=True):
@@ -61,8 +61,10 @@ def find_scheme(sentences: Sequence[Sequence[str]], numbers: Sequence[Sequence[i
     return 'iob1' if lines['I'] else 'iob2' if lines['B'] else ''
 
 
-def say_strays(sentences: Sequence[Sequence[str]], numbers: Sequence[Sequence[int]], where: str, scheme: str) -> None:
-    """Prints how many entities begin as the named `scheme` does not let them."""
+def report_strays(
+    sentences: Sequence[Sequence[str]], numbers: Sequence[Sequence[int]], where: str, scheme: str
+) -> None:
+    """Prints how many entities begin in a way that is invalid in the named `scheme`."""
     wrong = {'iob1': 'B', 'iob2': 'I'}[scheme]
     strays = [
         of[i] for tags, of in zip(sentences, numbers, strict=True) for i, prefix in _beginnings(tags) if prefix == wrong

@@ -1,4 +1,4 @@
-"""Tags of words: named entities, or any tagging, from CoNLL column files."""
+"""Tagging of words: named entities, or any tags, from CoNLL column files."""
 
 import collections
 import dataclasses
@@ -7,29 +7,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from flax import linen as nn
 
+from bertjax.convert.heads import TOKEN_CLASSIFICATION
 from bertjax.data.features import Features
 from bertjax.errors import UserError
 from bertjax.losses import TOKENS
 from bertjax.metrics.entities import score_entities, spans, split_tag, tag_accuracy, to_iob2, total_score
 from bertjax.model.config import BertConfig
-from bertjax.model.heads import BertForTokens
+from bertjax.model.heads import TaskModel
+from bertjax.tasks.options import option
 from bertjax.tasks.tagging import files
 from bertjax.tasks.tagging.columns import DOCSTART, ColumnOptions, Sentence, write_columns
 from bertjax.tasks.tagging.features import WORDS, tagging_features
 from bertjax.tasks.tagging.report import tagging_report
+from bertjax.tasks.task import Outputs, Task, id2label
 from bertjax.text.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
 class Tags:
-    """What is predicted of a sentence.
+    """The prediction for a sentence.
 
     Attributes:
       tags: of each word, in IOB2 or plain.
       probabilities: of each word's most probable tag.
-      repaired: how many entities the model began with I; they begin with B in `tags`.
+      repaired: how many entities began with I in the model's output; in `tags` they begin with B.
     """
 
     tags: tuple[str, ...]
@@ -38,40 +40,41 @@ class Tags:
 
 
 @dataclasses.dataclass
-class TaggingTask:
-    """A tag for each word, judged by the entities that the tags mark.
+class TaggingTask(Task[Sentence, Tags]):
+    """A tag for each word, evaluated by the entities that the tags mark.
 
-    The first piece of a word carries its tag. Tags are IOB2 inside, whatever the files have. What no sequence of IOB2
-    has, an I after O or after another type, is read as conlleval reads it, as the beginning of an entity; such
-    predictions are counted in `report`. Tags of other splits that the training data has not are counted, printed, and
-    missed by every prediction.
+    The first piece of a word carries its tag. Internally tags are IOB2, whatever the files have. An I after O or after
+    another type, which is invalid in IOB2, is read as the beginning of an entity, as conlleval does; `report` counts
+    such predictions. Tags of other splits that do not occur in the training data are counted, printed, and always
+    predicted wrong.
 
     Attributes:
       data: folder with train.txt, dev.txt and test.txt (or as in columns.py:find_file); '' for CoNLL-2003 from
         tensorflow-datasets, which lacks the boundaries of documents.
       seq_len: S, pieces of a row with [CLS] and [SEP].
       word_column, tag_column, comment, scheme: see ColumnOptions; with the scheme 'plain' the score is the accuracy.
-      context: fill the rows with the sentences around, as far as they are of the same document (the paper's "maximal
-        document context", section 5.3).
+      context: fill the rows with the surrounding sentences of the same document (the paper's "maximal document
+        context", section 5.3).
       stride: pieces from one window of a long sentence to the next; 0 for half a window.
-      input_format: of a file for run=predict: 'columns', 'text' (a sentence a line, words between blanks, a blank line
-        between documents), or 'auto' to find out.
+      input_format: of a file for run=predict: 'columns', 'text' (one sentence per line, words separated by blanks, a
+        blank line between documents), or 'auto' to detect it.
       layers, bilstm_units, frozen: of the head, see model/heads.py; the paper's feature-based rows are frozen.
     """
 
     data: str
     seq_len: int
-    word_column: int = 0
-    tag_column: int = -1
-    comment: str = ''
+    word_column: int = option(0, decides='reading')
+    tag_column: int = option(-1, decides='reading')
+    comment: str = option('', decides='reading')
     scheme: str = 'auto'
     context: bool = False
     stride: int = 0
-    input_format: str = 'auto'
-    layers: str = 'last'
-    bilstm_units: int = 0
-    frozen: bool = False
+    input_format: str = option('auto', decides='reading')
+    layers: str = option('last', decides='model')
+    bilstm_units: int = option(0, decides='model')
+    frozen: bool = option(False, decides='model')
 
+    head = TOKEN_CLASSIFICATION
     objective = TOKENS
 
     def __post_init__(self):
@@ -99,8 +102,14 @@ class TaggingTask:
 
     @property
     def plain(self) -> bool:
-        """Whether tags stand alone and mark no entities."""
+        """Whether each tag stands for itself, so that tags mark no entities."""
         return self.scheme == 'plain'
+
+    def check_training(self, train: str) -> None:
+        """See Task: a frozen encoder leaves nothing but the head to train."""
+        if self.frozen and train != 'head':
+            found = f'{train!r} with config.task.frozen'
+            raise UserError('config.train', found, "'head', for the encoder is frozen", 'set config.task.frozen=False')
 
     def splits(self) -> Sequence[str]:
         """See Task."""
@@ -111,11 +120,11 @@ class TaggingTask:
         return files.read_split(self.data, split, self.columns)
 
     def parse(self, text: str, where: str) -> Sequence[Sentence]:
-        """See Task; `input_format` says what it may hold."""
+        """See Task; the format is `input_format`."""
         return files.read_input(text, where, self.columns, self.input_format, self.labels)
 
     def learn(self, records: Sequence[Sentence]) -> None:
-        """Takes the tags; of every type of entity both B and I."""
+        """Collects the tags; of every entity type both B and I."""
         counts = collections.Counter(tag for record in records for tag in record.tags)
         if self.plain:
             self.labels = sorted(counts)
@@ -137,7 +146,7 @@ class TaggingTask:
         self.labels, self._file_scheme = list(learned['labels']), learned['scheme']
 
     def features(self, records: Sequence[Sentence], tokenizer: Tokenizer, *, training: bool) -> Features:
-        """See Task and tagging_features.py."""
+        """See Task and features.py."""
         notes = self._strange_tags(records, training)
         if self.context and len({record.document for record in records}) == 1 and len(records) > 1:
             notes.append(
@@ -154,10 +163,10 @@ class TaggingTask:
         return dataclasses.replace(features, notes=tuple(notes))
 
     def _strange_tags(self, records: Sequence[Sentence], training: bool) -> list[str]:
-        """What there is to say of tags that are not among the labels.
+        """Notes about tags that are not among the labels.
 
         Raises:
-          UserError: there are some in records for training.
+          UserError: training records have such tags.
         """
         strange = self._strange(records)
         if strange and training:
@@ -170,15 +179,13 @@ class TaggingTask:
         known = set(self.labels)
         return collections.Counter(tag for record in records for tag in record.tags or () if tag not in known)
 
-    def model(self, config: BertConfig) -> nn.Module:
+    def model(self, config: BertConfig) -> TaskModel:
         """See Task."""
-        return BertForTokens(
+        return self.head.module(
             config, len(self.labels), bilstm_units=self.bilstm_units, layers=self.layers, frozen=self.frozen
         )
 
-    def predictions(
-        self, records: Sequence[Sentence], features: Features, outputs: Mapping[str, Sequence[np.ndarray]]
-    ) -> list[Tags]:
+    def predictions(self, records: Sequence[Sentence], features: Features, outputs: Outputs) -> list[Tags]:
         """See Task."""
         best = [np.full(len(record.words), -1) for record in records]
         probability = [np.zeros(len(record.words)) for record in records]
@@ -193,17 +200,14 @@ class TaggingTask:
 
     def _tags(self, best: np.ndarray, probability: np.ndarray) -> Tags:
         if (best < 0).any():
-            raise ValueError('a word that no window tags')
+            raise ValueError('a word without a prediction in any window')
         raw = [self.labels[i] for i in best]
         tags = raw if self.plain else to_iob2(raw)
         repaired = sum(a != b for a, b in zip(raw, tags, strict=True))
         return Tags(tuple(tags), tuple(probability.tolist()), repaired)
 
-    def tune(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> None:
-        """Nothing is searched for on dev."""
-
     def metrics(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> dict[str, float | None]:
-        """f1, precision, recall of entities, micro-averaged, as conlleval counts them; accuracy of tags (in IOB2)."""
+        """f1, precision and recall of entities, micro-averaged as in conlleval; accuracy of tags (in IOB2)."""
         gold, guessed = [record.tags for record in records], [prediction.tags for prediction in predictions]
         accuracy = {'accuracy': tag_accuracy(gold, guessed)}
         if self.plain:
@@ -212,11 +216,11 @@ class TaggingTask:
         return {'f1': score.f1, 'precision': score.precision, 'recall': score.recall, **accuracy}
 
     def collapsed(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> bool:
-        """Whether all words have one tag."""
+        """Whether all words get the same tag."""
         return len({tag for prediction in predictions for tag in prediction.tags}) == 1
 
     def report(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> str:
-        """A table of entity types (or tags), and what was repaired."""
+        """A table of entity types (or tags), and the number of repaired entities."""
         gold, guessed = [record.tags for record in records], [prediction.tags for prediction in predictions]
         repaired = sum(prediction.repaired for prediction in predictions)
         table = tagging_report(gold, guessed, plain=self.plain, repaired=repaired)
@@ -236,14 +240,13 @@ class TaggingTask:
 
     def official_files(self, split: str, records: Sequence[Sentence], predictions: Sequence[Tags]) -> dict[str, str]:
         """The input's columns and a last one with the predicted tags, in the input's scheme: what conlleval reads
-        (with `-d '\\t'` where columns are separated by tabs)."""
+        (with `-d '\\t'` if columns are separated by tabs)."""
         tags = [prediction.tags for prediction in predictions]
         return {f'{split}.txt': write_columns(records, tags, self.columns, scheme=self._file_scheme)}
 
-    def huggingface(self) -> tuple[str, dict[str, Any]]:
-        """See Task. A head with a BiLSTM or other layers than the last has no such class, and is not exported."""
-        names = {str(i): label for i, label in enumerate(self.labels)}
-        return 'BertForTokenClassification', {'id2label': names, 'label2id': {v: int(k) for k, v in names.items()}}
+    def huggingface(self) -> dict[str, Any]:
+        """See Task."""
+        return id2label(self.labels)
 
 
 def _strangers(strange: collections.Counter[str]) -> str:

@@ -247,7 +247,7 @@ def test_predictions_and_files(swag: MultipleChoiceTask, tokenizer: Tokenizer):
     assert not swag.collapsed(records, predictions) and swag.collapsed(records, predictions[:1] * 2)
     report = [line.split() for line in swag.report(records, predictions).splitlines()]
     assert ['gen-orig', '0.0000', '0', '1'] in report and ['1', '1.0000', '1', '1'] in report
-    assert swag.huggingface() == ('BertForMultipleChoice', {})
+    assert swag.head.architecture == 'BertForMultipleChoice' and swag.huggingface() == {}
     assert swag.metrics([], []) == {'accuracy': None}
 
 

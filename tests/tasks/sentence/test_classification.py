@@ -35,14 +35,12 @@ def test_spam(mails, capsys):
     other = ClassificationTask(str(mails), 32)
     other.restore(json.loads(json.dumps(task.learned())))
     assert other.labels == task.labels
-    assert other.huggingface() == (
-        'BertForSequenceClassification',
-        {
-            'id2label': {'0': 'ham', '1': 'spam'},
-            'label2id': {'ham': 0, 'spam': 1},
-            'problem_type': 'single_label_classification',
-        },
-    )
+    assert other.head.architecture == 'BertForSequenceClassification'
+    assert other.huggingface() == {
+        'id2label': {'0': 'ham', '1': 'spam'},
+        'label2id': {'ham': 0, 'spam': 1},
+        'problem_type': 'single_label_classification',
+    }
 
 
 @pytest.mark.parametrize('bilstm_units', [0, 5])
@@ -121,7 +119,7 @@ def test_regression(tmp_path, tokenizer, capsys):
     same = [Scores(np.array([2.0]))] * 4
     assert task.metrics(records, same)['pearson'] is None
     assert 'mean absolute error' in task.report(records, predictions)
-    assert task.huggingface()[1]['problem_type'] == 'regression' and len(task.huggingface()[1]['id2label']) == 1
+    assert task.huggingface()['problem_type'] == 'regression' and len(task.huggingface()['id2label']) == 1
 
 
 def test_labels_are_sorted_numbers_first_and_can_be_given(tmp_path):

@@ -201,7 +201,7 @@ def test_the_model_and_its_objective_fit(letters):
     }
     losses = span_losses(outputs, batch)
     assert float(losses['loss'][1]) == 2 and np.isfinite(float(losses['loss'][0]))
-    assert task.huggingface() == ('BertForQuestionAnswering', {})
+    assert task.head.architecture == 'BertForQuestionAnswering' and task.huggingface() == {}
 
 
 def test_from_files_to_figures(tmp_path, letters):

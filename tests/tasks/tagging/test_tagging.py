@@ -275,8 +275,8 @@ def test_model_and_features_of_the_paper(task, tokenizer: Tokenizer, layers: str
     assert outputs['token_logits'].shape == (3, 12, 5)
     loss, weight = TOKENS.losses(outputs, batch)['loss']
     assert np.isfinite(loss) and weight == 5
-    name, fields = made.huggingface()
-    assert name == 'BertForTokenClassification' and fields['label2id']['I-PER'] == 4
+    fields = made.huggingface()
+    assert made.head.architecture == 'BertForTokenClassification' and fields['label2id']['I-PER'] == 4
     assert fields['id2label']['1'] == 'B-LOC'
 
 
