@@ -22,6 +22,7 @@ from ml_collections import ConfigDict, config_flags
 from bertjax import runs
 from bertjax.config import flatten, unknown_key_error
 from bertjax.errors import StoppedError, UserError
+from bertjax.tasks.registry import options
 
 USAGE = """bertjax: pre-train BERT and take it to its tasks.
 
@@ -175,7 +176,8 @@ def _given_keys(config: ConfigDict) -> set[str]:
         without = flatten(_load(recipe))
         keys |= {key for key, value in flatten(_load(flag.config_filename)).items() if value != without.get(key)}
         if '=' not in argument.split(',')[0] and 'task' in config:  # a name, that may be the usual one
-            keys |= {f'task.{name}' for name in ('task', 'version', 'layout') if name in config.task}
+            named = [name for name, option in options(config.task.kind).items() if option.named]
+            keys |= {f'task.{name}' for name in named if name in config.task}
     return keys
 
 

@@ -82,8 +82,6 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     config.model = model_fields(size)
     config.pairs = ConfigDict({'mode': 'nsp', 'short_probability': 0.1, 'balanced': False})
     config.pair_plans = 10  # passes over the text that differ in their pairs, before they repeat in another order
-    # Of the task's head, noted here for fine-tuning; pre-training has no use for it (paper, table 5: LTR + BiLSTM).
-    config.head = ConfigDict({'bilstm': False})
     config.masking = ConfigDict(
         {'rate': 0.15, 'mask': 0.8, 'random': 0.1, 'unit': 'token', 'max_span': 3, 'static': False}
     )

@@ -1,9 +1,7 @@
 """The docs name what is there: files, config keys, recipes, verbs, anchors."""
 
-import dataclasses
 import fnmatch
 import functools
-import importlib
 import importlib.util
 import pathlib
 import re
@@ -13,7 +11,7 @@ import pytest
 from bertjax.config import flatten, plain
 from bertjax.main import verbs
 from bertjax.recipe import finetuning_config, phase, pretraining_config
-from bertjax.tasks.registry import KINDS
+from bertjax.tasks.registry import KINDS, options
 
 REPOSITORY = pathlib.Path(__file__).parent.parent
 PAGES = sorted([*REPOSITORY.glob('*.md'), *(REPOSITORY / 'docs').glob('*.md')])
@@ -160,15 +158,13 @@ TASK_SECTIONS = {
 def test_options_of_a_task_are_told(kind: str):
     """Every field of the task's class, with its default, and no other."""
     text = section('finetuning', TASK_SECTIONS[kind])
-    module, name = KINDS[kind]
-    fields = dataclasses.fields(getattr(importlib.import_module(module), name))
-    base = {f'task.{field.name}': field.default for field in fields if field.name not in ('data', 'seq_len')}
+    base = {f'task.{option.name}': option.default for option in options(kind).values()}
     check_keys([key for key in re.findall(r'^\| `(task\.\w+)` \| `', text, re.MULTILINE)], set(base))
     check_defaults(text, base, at_least=len(base))
 
 
 def test_figures_of_glue_are_those_of_its_table():
-    from bertjax.tasks.glue import TASKS
+    from bertjax.tasks.sentence.glue import TASKS
 
     rows = re.findall(
         r'^\| `(\w+)` \| `[^|]*\| ([a-z0-9, ]+) \| (`[^|]+)\|', section('finetuning', 'GLUE'), re.MULTILINE

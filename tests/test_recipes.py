@@ -1,7 +1,5 @@
 """Every shipped recipe builds; those of pre-training train one step at reduced width, those of tasks make a model."""
 
-import dataclasses
-import importlib
 import importlib.util
 import itertools
 import pathlib
@@ -22,11 +20,11 @@ from bertjax.model.config import BertConfig
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding
 from bertjax.recipe import finetuning_config
-from bertjax.tasks.registry import KINDS
+from bertjax.tasks.registry import options
 
 CONFIGS = sorted((pathlib.Path(__file__).parent.parent / 'configs').glob('*.py'))
 ARGUMENTS = {
-    'pretrain_base': ['', 'no_nsp', 'ltr', 'ltr,bilstm', 'masking=0/20/80', 'size=l6_d768_h3', 'cased'],
+    'pretrain_base': ['', 'no_nsp', 'ltr', 'masking=0/20/80', 'size=l6_d768_h3', 'cased'],
     'glue': ['', 'cola', 'sst2', 'mrpc,grid', 'stsb', 'qqp', 'mnli,seq=256', 'qnli', 'rte,grid,seeds=5', 'wnli'],
     'squad': ['', 'v1', 'v2'],
     'ner': [
@@ -93,8 +91,8 @@ def test_ablations_say_what_the_paper_says():
     base = CONFIGS[[path.stem for path in CONFIGS].index('pretrain_base')]
     masking = load(base, 'masking=0/20/80').masking
     assert (masking.mask, masking.random) == (0.0, 0.8)
-    ltr = load(base, 'ltr,bilstm')
-    assert ltr.model.causal and ltr.head.bilstm and ltr.pairs.mode == 'doc_sentences'
+    ltr = load(base, 'ltr')
+    assert ltr.model.causal and ltr.pairs.mode == 'doc_sentences'
     assert load(base, 'size=l3_d768_h12').model.num_layers == 3
     with pytest.raises(UserError, match='masking'):
         load(base, 'masking=1/2')
@@ -132,12 +130,6 @@ def test_task_recipe_makes_a_model(path: pathlib.Path, argument: str):
     assert all(x.dtype == np.float32 and x.shape[0] == 2 for x in outputs.values())
 
 
-def options_of(kind: str) -> set[str]:
-    module, name = KINDS[kind]
-    fields = dataclasses.fields(getattr(importlib.import_module(module), name))
-    return {f'task.{field.name}' for field in fields} - {'task.data', 'task.seq_len'}
-
-
 @pytest.mark.parametrize('path', TASKS, ids=lambda path: path.stem)
 def test_task_recipe_has_every_key(path: pathlib.Path):
     """Those of the base, and the options of its kind, so that all can be set on the command line."""
@@ -145,8 +137,8 @@ def test_task_recipe_has_every_key(path: pathlib.Path):
     base = {key for key in flatten(finetuning_config('')) if not key.startswith('task.')}
     own = set(flatten(config)) - base - {'task.kind'}
     assert set(flatten(config)) >= base
-    options = options_of(config.task.kind)
-    assert own <= options if path.stem == 'sick' else own == options  # a data set of one layout, of short texts
+    known = {f'task.{name}' for name in options(config.task.kind)}
+    assert own <= known if path.stem == 'sick' else own == known  # a data set of one layout, of short texts
 
 
 @pytest.mark.parametrize('path', TASKS, ids=lambda path: path.stem)

@@ -53,7 +53,7 @@ class Peer:
         transformers.set_seed(config.seed)
         self._data, self._config, self._padding = data, config, padding
         # The class by its name: that of a frozen tagger has none in transformers.
-        self._kind = 'BertForTokenClassification' if _is_frozen(config) else data.task.huggingface()[0]
+        self._kind = 'BertForTokenClassification' if _is_frozen(config) else data.task.head.architecture
         tokenizer = transformers.AutoTokenizer.from_pretrained(config.tokenizer or data.source)
         collate = transformers.default_data_collator
         if padding != 'max_length':
@@ -89,7 +89,7 @@ class Peer:
             return FrozenTagger(
                 self._data.source, len(task.labels), options.layers, options.bilstm_units, config.model.dropout
             )
-        facts = dict(task.huggingface()[1])
+        facts = dict(task.huggingface())
         if 'id2label' in facts:
             facts['id2label'] = {int(number): name for number, name in facts['id2label'].items()}
         model = getattr(transformers, self._kind).from_pretrained(

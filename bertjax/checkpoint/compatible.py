@@ -1,46 +1,53 @@
-"""What may change between a checkpoint and the run that continues it."""
+"""Which config keys may change between a checkpoint and the run that resumes from it."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from bertjax.config import flatten
 from bertjax.errors import UserError
 
-# Keys that decide the shape or the meaning of what is saved: a change is refused.
+# Prefixes of keys that decide the shape or the meaning of the saved state: a change is refused.
 FIXED = ('model.', 'optimizer.name', 'pairs.mode', 'fingerprints.', 'train', 'task.kind')
-FIXED += ('task.layers', 'task.bilstm_units', 'task.frozen')
-# ... except these fields of the model, which leave its parameters as they are.
+# ... except these fields of the model, which do not affect its parameters.
 FREE = ('model.dropout', 'model.attention_dropout', 'model.remat', 'model.dtype')
-# Keys that decide what a finished run has become: other values would be said of a model that never had them.
+# Keys that a finished run was trained with: with other values its config would no longer describe the model.
 TRAINING = ('seed', 'rng_impl', 'learning_rate', 'warmup_fraction', 'schedule.', 'optimizer.', 'layer_decay', 'phases')
 TRAINING += ('batch_size', 'accumulate', 'masking.', 'model.dropout', 'model.attention_dropout')
-# Keys that say nothing of the training itself.
-SILENT = ('run', 'export', 'fingerprints.', 'corpus_options.workers', 'topology')
+# Keys that do not affect training, and `head.`, which early versions wrote and never read.
+SILENT = ('run', 'export', 'fingerprints.', 'corpus_options.workers', 'topology', 'head.')
 
 
-def check_resume(saved: Mapping[str, Any], now: Mapping[str, Any], where: str, *, finished: bool = False) -> list[str]:
-    """Compares the resolved config of a checkpoint with that of the run that wants to continue it.
+def check_resume(
+    saved: Mapping[str, Any],
+    now: Mapping[str, Any],
+    where: str,
+    *,
+    fixed: Collection[str] = (),
+    finished: bool = False,
+) -> list[str]:
+    """Compares the resolved config of a checkpoint with that of the run that is to resume from it.
 
     Args:
       saved, now: the two.
       where: the workdir.
-      finished: whether the checkpoint is of the last step, so that nothing is left to train with other settings.
+      fixed: further keys of which a change is refused: the options of a task that decide its parameters.
+      finished: whether the checkpoint is of the last step, so that no step is left to train with other settings.
 
     Returns:
-      Lines about what changed and is allowed: `batch_size: 256 -> 512`.
+      One line for each change that is allowed: `batch_size: 256 -> 512`.
 
     Raises:
-      UserError: the model, the tokenizer, the store or the optimiser is another one, or of a finished run what it was
-        trained with; names the first difference.
+      UserError: another model, tokenizer, store or optimiser, or for a finished run other training settings; names the
+        first difference.
     """
     before, after = flatten(saved), flatten(now)
     changed = []
     for key in sorted({*before, *after}):
         old, new = before.get(key), after.get(key)
-        if old == new or (old is None and key.startswith('fingerprints.')):  # an older checkpoint cannot tell
+        if old == new or (old is None and key.startswith('fingerprints.')):  # older checkpoints lack some
             continue
-        refused = key.startswith(FIXED) and not key.startswith(FREE)
+        refused = key in fixed or (key.startswith(FIXED) and not key.startswith(FREE))
         if refused or (finished and key.startswith(TRAINING)):
             name = key.removeprefix('fingerprints.')
             place = f'the {name}' if key.startswith('fingerprints.') else f'config.{key}'
@@ -56,7 +63,7 @@ def check_resume(saved: Mapping[str, Any], now: Mapping[str, Any], where: str, *
 
 
 def _short(value: Any, other: Any) -> str:
-    """`value`, of a long one the part where it begins to differ from `other`."""
+    """`value`; of a long one, the part where it begins to differ from `other`."""
     text = str(value)
     if len(text) <= 24:
         return text

@@ -7,7 +7,7 @@ from bertjax.model.config import BertConfig
 
 _HEAD = """---
 library_name: transformers
-pipeline_tag: {purpose}
+pipeline_tag: {pipeline}
 tags:
 - bert
 - bertjax
@@ -25,14 +25,6 @@ model = {architecture}.from_pretrained('PATH')
 ```
 """
 
-# transformers' classes with a task's head -> the hub's word for what they do.
-PURPOSES = {
-    'BertForSequenceClassification': 'text-classification',
-    'BertForMultipleChoice': 'multiple-choice',
-    'BertForTokenClassification': 'token-classification',
-    'BertForQuestionAnswering': 'question-answering',
-}
-
 
 def _cell(value: Any) -> str:
     text = f'{value:.6g}' if isinstance(value, float) else str(value)
@@ -44,29 +36,32 @@ def _table(facts: Mapping[str, Any]) -> str:
     return '\n'.join(['| | |', '|---|---|', *rows]) + '\n'
 
 
-def model_card(config: BertConfig, architecture: str, card: Mapping[str, Any], parameters: int) -> str:
+def model_card(
+    config: BertConfig, architecture: str, card: Mapping[str, Any], parameters: int, *, pipeline: str = ''
+) -> str:
     """Text of the card.
 
     Args:
       config: of the model.
       architecture: transformers' class that loads it.
-      card: training facts in the order to show; a value that is a mapping becomes a section with its own table. A
-        key 'title' is the heading. Nothing in it may differ between equal runs (no time, no path).
+      card: training facts in display order; a value that is a mapping becomes a section with its own table. The key
+        'title' is the heading. Nothing in it may differ between equal runs (no time, no path).
       parameters: their number.
+      pipeline: the hub's pipeline tag of a task's model; '' for a pre-trained one.
     """
     facts = {name: value for name, value in card.items() if name != 'title' and not isinstance(value, Mapping)}
     sections = {name: value for name, value in card.items() if isinstance(value, Mapping)}
     text = _HEAD.format(
         title=card.get('title', 'BERT'),
         parameters=parameters,
-        purpose=PURPOSES.get(architecture, 'fill-mask'),
-        trained='fine-tuned' if architecture in PURPOSES else 'pre-trained',
+        pipeline=pipeline or 'fill-mask',
+        trained='fine-tuned' if pipeline else 'pre-trained',
         layers=config.num_layers,
         width=config.width,
         heads=config.num_heads,
         architecture=architecture,
     )
-    if config.causal and architecture not in PURPOSES:
+    if config.causal and not pipeline:
         text += '\nAttention is left to right (`is_decoder`), and the loss is on masked positions.\n'
     for name, table in {**({'Training': facts} if facts else {}), **sections}.items():
         text += f'\n## {name}\n\n{_table(table)}'

@@ -1,4 +1,4 @@
-"""Hugging Face directories: export of a trained model; what reads them is in huggingface_import.py."""
+"""Export of a trained model as a Hugging Face directory; huggingface_import.py reads them."""
 
 import json
 from collections.abc import Mapping
@@ -13,21 +13,16 @@ from flax import linen as nn
 
 from bertjax.convert import huggingface_config, names
 from bertjax.convert.card import model_card
-from bertjax.convert.huggingface_config import ARCHITECTURES, check_exportable, check_head_exportable
-from bertjax.convert.huggingface_import import CONFIG, Imported, load_huggingface, load_task_model, read_config
+from bertjax.convert.heads import Head
+from bertjax.convert.huggingface_config import check_exportable
+from bertjax.convert.huggingface_import import CONFIG
 from bertjax.convert.tensors import MODEL
 from bertjax.convert.trees import flat_paths, shapes_of
 from bertjax.errors import UserError
 from bertjax.files.atomic import atomic_directory
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
-from bertjax.model.heads import BertForMultipleChoice
 from bertjax.model.stacking import stack_layers
-
-__all__ = [
-    'Imported', 'check_exportable', 'check_head_exportable', 'export_huggingface', 'load_huggingface',
-    'load_task_model', 'read_config',
-]  # fmt: skip
 
 CARD = 'README.md'
 
@@ -49,28 +44,28 @@ def export_huggingface(
     directory: epath.PathLike,
     *,
     card: Mapping[str, Any],
-    head: tuple[str, Mapping[str, Any]] | None = None,
+    head: Head | None = None,
+    task: Mapping[str, Any] = MappingProxyType({}),
     beside: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Writes a directory that transformers loads: config.json, model.safetensors, tokenizer files, README.md.
 
-    The directory appears whole or not at all; an earlier export in its place goes only then. Equal parameters give
-    equal bytes.
+    The directory appears whole or not at all, and replaces an earlier export only then. Equal parameters give equal
+    bytes.
 
     Args:
-      params: of BertForPreTraining(config) or of a task's model, stacked or unrolled as the config says; boxes are
-        fine.
+      params: of BertForPreTraining(config) or of a task's model, stacked or unrolled as the config says; may be boxed.
       config: of the model.
-      tokenizer: whose files go along.
+      tokenizer: whose files are exported along with the model.
       directory: local or remote.
       card: training facts for the model card; see `card.model_card`.
-      head: of a task's model: transformers' class, one of `names.HEADS`, and what config.json says beside the encoder
-        (`id2label`, a name for each output; `label2id`, `problem_type`).
+      head: of a task's model.
+      task: fields of the task for config.json (`id2label`, a name for each output; `label2id`, `problem_type`).
       beside: {name: text} of further files.
 
     Raises:
-      UserError: a model that the format cannot hold (`check_exportable`; `check_head_exportable` is for the caller, who
-        has the module), a tokenizer of another size, a directory that holds other things.
+      UserError: a model that the format cannot represent (`check_exportable`; `check_head_exportable` is for the
+        caller, who has the module), a tokenizer of another size, a directory with other files.
       ValueError: parameters that do not fit the config, labels that do not fit the head.
     """
     check_exportable(config)
@@ -85,34 +80,35 @@ def export_huggingface(
     tree = jax.tree.map(lambda x: np.asarray(x, np.float32), jax.device_get(tree))
     flat = flat_paths(tree if config.scan_layers else stack_layers(tree))
     shapes = {path: x.shape for path, x in flat.items()}
-    expected = shapes_of(_exported_module(config, head, shapes))
+    expected = shapes_of(_exported_module(config, head, task, shapes))
     if shapes != expected:
         difference = sorted(shapes.items() ^ expected.items())
         raise ValueError(f'parameters do not fit the config: {difference[:4]}')
-    described = huggingface_config.to_json(config, tokenizer.pad_id, head)
-    architecture = described['architectures'][0]
-    tensors = names.to_huggingface(flat, config.num_layers, config.vocab_size, architecture)
+    described = huggingface_config.to_json(config, tokenizer.pad_id, head, task)
+    tensors = names.to_huggingface(flat, config.num_layers, config.vocab_size, head.projection if head else '')
+    parameters = sum(x.size for x in tensors.values())
+    pipeline = head.pipeline if head else ''
     with atomic_directory(target, CONFIG) as staging:
         tokenizer.save(staging)
         path = epath.Path(staging)
         (path / MODEL).write_bytes(safetensors.numpy.save(tensors, metadata={'format': 'pt'}))
         for name, text in beside.items():
             (path / name).write_text(text)
-        (path / CARD).write_text(model_card(config, architecture, card, sum(x.size for x in tensors.values())))
+        text = model_card(config, described['architectures'][0], card, parameters, pipeline=pipeline)
+        (path / CARD).write_text(text)
         (path / CONFIG).write_text(json.dumps(described, indent=2, sort_keys=True) + '\n')
 
 
 def _exported_module(
-    config: BertConfig, head: tuple[str, Mapping[str, Any]] | None, shapes: Mapping[str, tuple[int, ...]]
+    config: BertConfig, head: Head | None, task: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> nn.Module:
-    """The module whose parameters have to be there."""
+    """The module whose parameters must be there."""
     if head is None:
         return BertForPreTraining(config)
-    architecture, fields = head
-    if architecture not in ARCHITECTURES:
-        raise ValueError(f'no table of names for {architecture}')
+    if not head.architecture:
+        raise ValueError(f'transformers has no class for {head.module.__name__}')
     outputs = shapes.get('head/bias', (0,))[0]
-    labels = len(fields.get('id2label', 'ab'))  # what transformers makes up has two
-    if labels != outputs and ARCHITECTURES[architecture] is not BertForMultipleChoice:
+    labels = len(task.get('id2label', 'ab'))  # without names transformers assumes two labels
+    if head.id2label and labels != outputs:
         raise ValueError(f'{labels} labels for {outputs} outputs')
-    return ARCHITECTURES[architecture](config, outputs)
+    return head.module(config, outputs)

@@ -1,23 +1,17 @@
 """config.json of a Hugging Face BERT, from a BertConfig and back."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
+from bertjax.convert.heads import Head
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
-from bertjax.model.heads import BertForClassification, BertForMultipleChoice, BertForSpans, BertForTokens, TaskModel
+from bertjax.model.heads import TaskModel
 
 ACTIVATIONS = {'gelu': 'gelu', 'gelu_tanh': 'gelu_pytorch_tanh', 'relu': 'relu'}
-# Names that transformers has for the same functions.
+# Other names of the same functions in transformers.
 ACTIVATIONS_READ = {**{theirs: ours for ours, theirs in ACTIVATIONS.items()}, 'gelu_new': 'gelu_tanh'}
-
-# transformers' classes (the keys of names.HEADS) -> ours.
-ARCHITECTURES: dict[str, type[TaskModel]] = {
-    'BertForSequenceClassification': BertForClassification,
-    'BertForMultipleChoice': BertForMultipleChoice,
-    'BertForTokenClassification': BertForTokens,
-    'BertForQuestionAnswering': BertForSpans,
-}
 
 # (our field, their key)
 FIELDS = (
@@ -33,13 +27,13 @@ FIELDS = (
     ('layer_norm_eps', 'layer_norm_eps'),
     ('init_stddev', 'initializer_range'),
 )
-# What older files leave out means transformers' default, which is ours too for these; sizes have none.
+# Where an older file lacks one of these, transformers' default applies, which is ours, too; sizes have no default.
 _OPTIONAL = {'type_vocab_size', 'hidden_dropout_prob', 'attention_probs_dropout_prob'}
 _OPTIONAL |= {'layer_norm_eps', 'initializer_range', 'max_position_embeddings'}
 
 
 def check_exportable(config: BertConfig) -> None:
-    """Refuses what Hugging Face's BERT cannot hold; cheap, to be called before training starts.
+    """Refuses a model that Hugging Face's BERT cannot represent; cheap, to be called before training starts.
 
     Raises:
       UserError: a pre-LN model.
@@ -53,33 +47,34 @@ def check_exportable(config: BertConfig) -> None:
         )
 
 
-def check_head_exportable(model: TaskModel) -> None:
+def check_head_exportable(model: TaskModel, head: Head) -> None:
     """Refuses a task's model that no class of transformers computes; cheap, to be called before training starts.
 
+    Args:
+      model: the task's.
+      head: of its kind.
+
     Raises:
-      UserError: see `check_exportable`; a BiLSTM, other layers than the last, [CLS] of a left-to-right encoder.
+      UserError: see `check_exportable`; a head that transformers lacks, a BiLSTM, other layers than the last, [CLS] of
+        a left-to-right encoder.
     """
     check_exportable(model.config)
     mend = 'set config.export=False to train it all the same'
+    if not head.architecture:
+        expected = f'False, as transformers has no class for the head {head.module.__name__}'
+        raise UserError('config.export', 'True', expected, mend)
     for name, plain in (('bilstm_units', 0), ('layers', 'last')):
         value = getattr(model, name)
         if value != plain:
-            expected = f"{plain!r}, as {head_architecture(model)} has a projection of the last layer's states only"
+            expected = f"{plain!r}, as {head.architecture} has a projection of the last layer's states only"
             raise UserError(f'config.task.{name}', f'{value!r} with config.export on', expected, mend)
-    if model.config.causal and isinstance(model, BertForClassification):
-        expected = (
-            f'False: {head_architecture(model)} reads [CLS], which sees only itself when attention is left to right'
-        )
+    if model.config.causal and head.pools_cls:
+        expected = f'False: {head.architecture} reads [CLS], which sees only itself when attention is left to right'
         raise UserError('config.model.causal', 'True with config.export on', expected, mend)
 
 
-def head_architecture(model: TaskModel) -> str:
-    """transformers' class for a task's model."""
-    return next(name for name, kind in ARCHITECTURES.items() if kind is type(model))
-
-
 def label_names(id2label: Any) -> tuple[str, ...]:
-    """Names of the outputs in their order, without case; () where there are none, or those that transformers makes up.
+    """Names of the outputs in order, case folded; () if there are none but transformers' placeholders LABEL_0 ...
 
     Args:
       id2label: {number, or its digits: name}, or None.
@@ -95,28 +90,30 @@ def architecture(config: BertConfig) -> str:
     """transformers' class for this model.
 
     A left-to-right model without pair head stays a BertForMaskedLM: with `is_decoder` set that class hides the keys
-    to the right, and its loss is on the masked positions themselves as ours is, where BertLMHeadModel, which loads
-    the same tensors, shifts the labels.
+    to the right, and its loss is at the masked positions themselves, as ours is; BertLMHeadModel, which loads the
+    same tensors, shifts the labels.
     """
     return 'BertForPreTraining' if config.nsp else 'BertForMaskedLM'
 
 
-def to_json(config: BertConfig, pad_id: int, head: tuple[str, Mapping[str, Any]] | None = None) -> dict[str, Any]:
-    """What config.json holds.
+def to_json(
+    config: BertConfig, pad_id: int, head: Head | None = None, task: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
+    """The contents of config.json.
 
     Args:
       config: of the model.
       pad_id: of [PAD].
-      head: of a task's model: transformers' class, and what is said of the task.
+      head: of a task's model.
+      task: fields of the task (`id2label` ...).
 
     Raises:
       UserError: see `check_exportable`.
     """
     check_exportable(config)
-    name, described = head or (architecture(config), {})
     return {
-        **described,
-        'architectures': [name],
+        **task,
+        'architectures': [head.architecture if head else architecture(config)],
         'model_type': 'bert',
         'hidden_act': ACTIVATIONS[config.activation],
         'is_decoder': config.causal,
@@ -133,7 +130,7 @@ def from_json(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Fields of a BertConfig from a config.json.
 
     Raises:
-      UserError: another kind of model, or a BERT with parts that ours lacks.
+      UserError: another kind of model, or a BERT with features that ours lacks.
     """
 
     def refuse(key: str, expected: str, mend: str) -> None:

@@ -1,4 +1,4 @@
-"""Hugging Face directories as the start of a run: a BERT for pre-training, or one with a task's head."""
+"""Hugging Face directories as initial weights: a BERT for pre-training, or one with a task's head."""
 
 import dataclasses
 import json
@@ -12,7 +12,8 @@ from flax import linen as nn
 from flax.traverse_util import unflatten_dict
 
 from bertjax.convert import names
-from bertjax.convert.huggingface_config import from_json, head_architecture, label_names
+from bertjax.convert.heads import Head
+from bertjax.convert.huggingface_config import from_json, label_names
 from bertjax.convert.tensors import read_tensors
 from bertjax.convert.trees import init_stacked, shapes_of
 from bertjax.errors import UserError
@@ -31,8 +32,8 @@ class Imported:
     Attributes:
       params: complete tree of the model, numpy arrays in float32, no boxes.
       config: of the model.
-      missing: our paths that the directory lacks, freshly drawn.
-      unused: names of their tensors that the model has no place for.
+      missing: our paths that the directory lacks, freshly initialised.
+      unused: names of their tensors that the model does not use.
     """
 
     params: dict
@@ -45,28 +46,28 @@ def read_config(directory: epath.PathLike, **changes: Any) -> BertConfig:
     """The BertConfig of a Hugging Face directory, from its config.json alone.
 
     Args:
-      directory: of any BERT: ours or other people's, with or without heads.
-      **changes: other fields than the directory's (dropout, dtype, scan_layers ...). Whether there is a pair head
-        (`nsp`) is not in config.json, and nothing to a task's model.
+      directory: of any BERT: ours or anyone's, with or without heads.
+      **changes: fields that replace the directory's (dropout, dtype, scan_layers ...). Whether there is a pair head
+        (`nsp`) is not in config.json, and does not matter to a task's model.
 
     Raises:
-      UserError: no config.json, a damaged one, or one of no BERT.
+      UserError: no config.json, a damaged one, or one of another kind of model.
     """
     return _config(_read_json(epath.Path(directory)), epath.Path(directory), **changes)
 
 
 def load_huggingface(directory: epath.PathLike, *, scan_layers: bool = True, seed: int = 0, **changes: Any) -> Imported:
-    """Reads a Hugging Face BERT as the start of a pre-training: ours or other people's, with or without heads.
+    """Reads a Hugging Face BERT as the start of a pre-training: ours or anyone's, with or without heads.
 
     Args:
       directory: with config.json and model.safetensors, whole or in shards.
       scan_layers: form of the parameter tree.
-      seed: draws what the directory lacks.
-      **changes: other fields of the BertConfig than the directory's (dropout, dtype, nsp ...). Without `nsp` the
+      seed: initialises what the directory lacks.
+      **changes: fields of the BertConfig that replace the directory's (dropout, dtype, nsp ...). Without `nsp` the
         model has a pair head where the directory has a pooler.
 
     Raises:
-      UserError: a directory that is no BERT's, a damaged file, an encoder that is not whole, tensors of other shapes.
+      UserError: a directory of another kind of model, a damaged file, an incomplete encoder, tensors of other shapes.
     """
     path = epath.Path(directory)
     values = _read_json(path)
@@ -77,19 +78,25 @@ def load_huggingface(directory: epath.PathLike, *, scan_layers: bool = True, see
 
 
 def load_task_model(
-    directory: epath.PathLike, model: TaskModel, *, id2label: Mapping[int, str] | None = None, seed: int = 0
+    directory: epath.PathLike,
+    model: TaskModel,
+    head: Head,
+    *,
+    id2label: Mapping[int, str] | None = None,
+    seed: int = 0,
 ) -> Imported:
     """Reads a Hugging Face BERT as the start of a task's model.
 
-    Encoder and pooler are the directory's. So is `head`, where the directory is of the same class of transformers, its
-    head has as many outputs, and their names, if both sides have names, are in the same order. What is not taken is
-    freshly drawn, and both lists of the result say so.
+    Encoder and pooler are the directory's. So is `head` where the directory is of the same class of transformers, has
+    as many outputs, and names them in the same order if both sides name them. Everything else is freshly initialised;
+    `missing` and `unused` of the result list it.
 
     Args:
       directory: of a pre-trained or of a fine-tuned model.
-      model: with the config that `read_config` gave of this directory.
+      model: with the config that `read_config` returned for this directory.
+      head: of the model.
       id2label: names of the outputs.
-      seed: draws what the directory lacks.
+      seed: initialises what the directory lacks.
 
     Raises:
       UserError: see `load_huggingface`.
@@ -97,24 +104,24 @@ def load_task_model(
     path = epath.Path(directory)
     values = _read_json(path)
     tensors = read_tensors(path)
-    architecture = head_architecture(model)
     theirs, ours = label_names(values.get('id2label')), label_names(id2label)
-    same_head = architecture in (values.get('architectures') or ()) and (not theirs or not ours or theirs == ours)
-    # A head of other outputs, or a pooler behind a BiLSTM, is another parameter than the directory's.
+    same_class = bool(head.architecture) and head.architecture in (values.get('architectures') or ())
+    same_head = same_class and (not theirs or not ours or theirs == ours)
+    # A head of other outputs, or a pooler on top of a BiLSTM, does not fit the directory's.
     shapes = shapes_of(model)
     misfits = set() if same_head else {'head'}
-    for entry in names.entries(model.config.num_layers, shapes, architecture):
+    for entry in names.entries(model.config.num_layers, shapes, head.projection):
         part, x = entry.ours.split('/')[0], tensors.get(entry.theirs)
         if part == 'encoder' or x is None:
             continue
         if x.shape != entry.their_shape(shapes[entry.ours], model.config.vocab_size):
             misfits.add(part)
     taken = {name: shape for name, shape in shapes.items() if name.split('/')[0] not in misfits}
-    return _assemble(path, tensors, model, taken, architecture, seed)
+    return _assemble(path, tensors, model, taken, head.projection, seed)
 
 
 def _read_json(directory: epath.Path) -> dict[str, Any]:
-    """What config.json holds."""
+    """The contents of config.json."""
     where = str(directory / CONFIG)
     try:
         values = json.loads((directory / CONFIG).read_text())
@@ -145,13 +152,13 @@ def _assemble(
     tensors: Mapping[str, np.ndarray],
     model: nn.Module,
     readable: Mapping[str, tuple[int, ...]],
-    architecture: str,
+    head: str,
     seed: int,
 ) -> Imported:
-    """A complete tree: of the paths in `readable` what the directory has, everything else fresh."""
+    """A complete tree: the paths in `readable` from the directory where it has them, everything else fresh."""
     config, shapes = model.config, shapes_of(model)
-    used = _check_shapes(tensors, readable, config, architecture, directory)
-    flat = names.from_huggingface(tensors, readable, config.num_layers, architecture)
+    used = _check_shapes(tensors, readable, config, head, directory)
+    flat = names.from_huggingface(tensors, readable, config.num_layers, head)
     missing = sorted(set(shapes) - set(flat))
     absent = [name for name in missing if name.startswith('encoder/')]
     if absent:
@@ -168,12 +175,12 @@ def _check_shapes(
     tensors: Mapping[str, np.ndarray],
     shapes: Mapping[str, tuple[int, ...]],
     config: BertConfig,
-    architecture: str,
+    head: str,
     directory: epath.Path,
 ) -> set[str]:
-    """Names of their tensors that the model takes, all of the right shape."""
+    """Names of their tensors that the model uses, all of the right shape."""
     used = set()
-    for entry in names.entries(config.num_layers, shapes, architecture):
+    for entry in names.entries(config.num_layers, shapes, head):
         if entry.theirs not in tensors:
             continue
         ours = shapes[entry.ours] if entry.layer is None else shapes[entry.ours][1:]

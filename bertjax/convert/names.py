@@ -1,19 +1,19 @@
-"""The one table that joins our parameter names to Hugging Face's; both directions are made from it."""
+"""The one table of our parameter names and Hugging Face's; both directions of the conversion come from it."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-LAYERS = 'encoder/layers/'  # an entry that starts so stands for one tensor of every block
+LAYERS = 'encoder/layers/'  # an entry with this prefix stands for one tensor of every block
 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """How a tensor of ours lies in the other program.
+    """How the layout of a tensor differs between the two programs.
 
     Attributes:
-      give: our array and the number of real pieces -> theirs.
+      give: our array and the number of pieces without padding -> theirs.
       take: their array and our shape -> ours.
     """
 
@@ -22,7 +22,7 @@ class Kind:
 
 
 def _kernel(in_dims: int) -> Kind:
-    """Ours [in..., out...], torch's [out, in], all dimensions of a side run together."""
+    """Ours is [in..., out...], PyTorch's [out, in], with the dimensions of each side flattened."""
 
     def give(x: np.ndarray, vocab_size: int) -> np.ndarray:
         return x.reshape(int(np.prod(x.shape[:in_dims])), -1).T
@@ -38,7 +38,7 @@ KERNEL = _kernel(1)
 KERNEL_FROM_HEADS = _kernel(2)
 SAME = Kind(lambda x, vocab_size: x, lambda x, shape: x)
 FLAT = Kind(lambda x, vocab_size: x.reshape(-1), lambda x, shape: x.reshape(shape))
-ROWS = Kind(lambda x, vocab_size: x[:vocab_size], _pad_rows)  # a row a piece; the vocabulary's padding stays here
+ROWS = Kind(lambda x, vocab_size: x[:vocab_size], _pad_rows)  # a row per piece; padding is not exported
 
 
 def _pair(ours: str, theirs: str, kernel: Kind = KERNEL, bias: Kind = SAME) -> list[tuple[str, str, Kind]]:
@@ -70,16 +70,8 @@ TABLE: tuple[tuple[str, str, Kind], ...] = (
     *_norm('mlm/norm', 'cls.predictions.transform.LayerNorm'),
     ('mlm/bias', 'cls.predictions.bias', ROWS),
     *_pair('nsp', 'cls.seq_relationship'),
-    *_pair('head', '{head}'),
+    *_pair('head', '{head}'),  # of a task's model: Head.projection of convert/heads.py
 )
-
-# transformers' classes with a task's head -> what they call it, the {head} above.
-HEADS = {
-    'BertForSequenceClassification': 'classifier',
-    'BertForMultipleChoice': 'classifier',
-    'BertForTokenClassification': 'classifier',
-    'BertForQuestionAnswering': 'qa_outputs',
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,9 +88,14 @@ class Entry:
         return self.kind.give(np.broadcast_to(np.float32(0), shape), vocab_size).shape
 
 
-def entries(num_layers: int, ours: Mapping[str, object], architecture: str = '') -> Iterator[Entry]:
-    """The table written out for a model: an entry for each of their tensors whose path is in `ours`."""
-    head = HEADS.get(architecture, '')
+def entries(num_layers: int, ours: Mapping[str, object], head: str = '') -> Iterator[Entry]:
+    """The table expanded for one model: an entry for each of their tensors whose path is in `ours`.
+
+    Args:
+      num_layers: blocks.
+      ours: by path.
+      head: their name of a task's head (Head.projection).
+    """
     for path, theirs, kind in TABLE:
         if path not in ours:
             continue
@@ -110,18 +107,24 @@ def entries(num_layers: int, ours: Mapping[str, object], architecture: str = '')
 
 
 def to_huggingface(
-    params: Mapping[str, np.ndarray], num_layers: int, vocab_size: int, architecture: str = ''
+    params: Mapping[str, np.ndarray], num_layers: int, vocab_size: int, head: str = ''
 ) -> dict[str, np.ndarray]:
-    """Their tensors from ours (flat paths, layers stacked), contiguous, as the class `architecture` calls them.
+    """Their tensors from ours, contiguous.
+
+    Args:
+      params: by flat path, layers stacked.
+      num_layers: blocks.
+      vocab_size: pieces; further rows are padding and are dropped.
+      head: see `entries`.
 
     Raises:
-      KeyError: a path that the table does not know: it would be lost.
+      KeyError: a path that is not in the table, and would be lost.
     """
     unknown = sorted(set(params) - {path for path, _, _ in TABLE})
     if unknown:
         raise KeyError(f'convert/names.py has no name for {unknown}')
     tensors = {}
-    for entry in entries(num_layers, params, architecture):
+    for entry in entries(num_layers, params, head):
         x = params[entry.ours]
         x = x if entry.layer is None else x[entry.layer]
         tensors[entry.theirs] = np.ascontiguousarray(entry.kind.give(x, vocab_size))
@@ -129,18 +132,18 @@ def to_huggingface(
 
 
 def from_huggingface(
-    tensors: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], num_layers: int, architecture: str = ''
+    tensors: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], num_layers: int, head: str = ''
 ) -> dict[str, np.ndarray]:
-    """Our arrays (flat paths, layers stacked) from theirs; a path with any tensor absent is left out.
+    """Our arrays (flat paths, layers stacked) from theirs; a path that lacks any tensor is left out.
 
     Args:
       tensors: by their names, of the shapes that `Entry.their_shape` gives.
       shapes: of our arrays, by path.
       num_layers: blocks.
-      architecture: transformers' class of the model.
+      head: see `entries`.
     """
     found: dict[str, list[np.ndarray]] = {}
-    for entry in entries(num_layers, shapes, architecture):
+    for entry in entries(num_layers, shapes, head):
         shape = shapes[entry.ours] if entry.layer is None else shapes[entry.ours][1:]
         if entry.theirs in tensors:
             found.setdefault(entry.ours, []).append(entry.kind.take(tensors[entry.theirs], shape))

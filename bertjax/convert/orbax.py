@@ -14,7 +14,7 @@ from bertjax.model.heads import TaskModel
 
 
 def head_facts(model: TaskModel) -> dict[str, Any]:
-    """What makes a task's model beside its config: the name of its class, and the arguments."""
+    """How to construct a task's model beside its config: the name of its class, and its arguments."""
     fields = [field.name for field in dataclasses.fields(model) if field.name not in ('config', 'parent', 'name')]
     return {'class': type(model).__name__, **{name: getattr(model, name) for name in fields}}
 
@@ -24,14 +24,13 @@ def export_orbax(
 ) -> None:
     """Writes DIR/params (Orbax, StandardSave) and DIR/model.json (the fields of BertConfig); replaces an earlier one.
 
-    Read it with `StandardCheckpointer().restore(DIR / 'params')`; the tree is that of model/bert.py, or of a module of
-    model/heads.py.
+    Read it with `StandardCheckpointer().restore(DIR / 'params')`.
 
     Args:
-      params: see above.
+      params: of BertForPreTraining or of a task's model.
       config: of the model.
       directory: DIR, local.
-      head: of a task's model, kept in model.json as `head`: `head_facts`, and what the task says of its outputs.
+      head: of a task's model: `head_facts` and names of the outputs, written to model.json as `head`.
     """
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save((directory / 'params').resolve(), params, force=True)

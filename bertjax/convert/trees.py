@@ -1,4 +1,4 @@
-"""Parameter trees by path, with stacked layers: the form that names.py knows."""
+"""Parameter trees by path, with stacked layers: the form that names.py works on."""
 
 import dataclasses
 import functools
@@ -10,8 +10,6 @@ import numpy as np
 from flax import linen as nn
 from flax.traverse_util import flatten_dict
 
-from bertjax.model.bert import BertForPreTraining
-from bertjax.model.heads import BertForMultipleChoice
 from bertjax.model.stacking import init_params
 
 
@@ -23,8 +21,7 @@ def flat_paths(tree: Mapping) -> dict[str, Any]:
 def init_stacked(model: nn.Module, key: jax.Array) -> dict[str, jax.Array]:
     """Fresh parameters with stacked layers, by path."""
     model = model.clone(config=dataclasses.replace(model.config, scan_layers=True))
-    shape = (1, 1, 1) if isinstance(model, BertForMultipleChoice) else (1, 1)
-    inputs = [np.zeros(shape, np.int32)] * (4 if isinstance(model, BertForPreTraining) else 3)
+    inputs = [np.zeros(shape, np.int32) for shape in model.smallest_inputs]
     return flat_paths(nn.unbox(init_params(model, key, *inputs)))
 
 

@@ -79,6 +79,7 @@ class TaskModel:
                 self.setup.model,
                 self.data.task.objective,
                 self.setup.mesh,
+                per_token=self.data.task.head.per_token,
                 batch_size=self.settings.eval_batch_size,
                 shapes=self.shapes,
                 pad_id=self.data.tokenizer.pad_id,
@@ -93,8 +94,8 @@ class TaskModel:
 
     def fresh_state(self, seed: int) -> tuple[TrainState, list[str], list[str]]:
         """The state of step 0; what was drawn with `seed` because the source lacks it, and what of it has no use."""
-        labels = self.data.task.huggingface()[1].get('id2label')
-        imported = load_task_model(self.data.source, self.setup.model, id2label=labels, seed=seed)
+        task, labels = self.data.task, self.data.task.huggingface().get('id2label')
+        imported = load_task_model(self.data.source, self.setup.model, task.head, id2label=labels, seed=seed)
         state = replace_params(self.setup.create(seed), imported.params, self.setup.state)
         return state, imported.missing, imported.unused
 
@@ -132,7 +133,7 @@ def prepare(data: TaskData, mesh: Mesh, *, chosen_by: str = '') -> tuple[Split, 
     if 'dev' not in data.evaluated and chosen_by:
         raise UserError(chosen_by, 'no dev split to choose by', 'one', f'give {data.task.name} a dev file')
     if data.settings.export:
-        check_head_exportable(data.task.model(data.encoder))
+        check_head_exportable(data.task.model(data.encoder), data.task.head)
     evaluated = [data.split(name) for name in data.evaluated]
     train = data.split('train', training=True)
     return train, TaskModel(data, mesh, [train, *evaluated])

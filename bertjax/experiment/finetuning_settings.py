@@ -85,9 +85,7 @@ class FinetuningSettings(RunSettings):
         together = self.sweep['together']
         if together < 0:
             raise UserError('config.sweep.together', str(together), 'how many, or 0 for as many as fit', 'leave it 0')
-        if self.task.get('frozen') and self.train != 'head':
-            found = f'{self.train!r} with config.task.frozen'
-            raise UserError('config.train', found, "'head', for the encoder is frozen", 'set config.task.frozen=False')
+        self.build_task().check_training(self.train)
         if self.select not in ('last', 'best'):
             raise UserError('config.select', repr(self.select), "'last' or 'best'", 'choose one of the two')
 

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from bertjax.convert.huggingface import load_huggingface
+from bertjax.convert.huggingface_import import load_huggingface
 from bertjax.data.batch import pretraining_batch_spec
 from bertjax.data.mixture import MixedExamples
 from bertjax.data.pretraining import PretrainingExamples

@@ -108,9 +108,16 @@ def export_task(
         f'Split {name}': {key: value for key, value in values.items() if value is not None}
         for name, values in results['splits'].items()
     }
-    head, beside = data.task.huggingface(), {LEARNED: data.learned()}
-    target = folder / 'export' / 'hf'
-    export_huggingface(params, data.encoder, data.tokenizer, target, card=card, head=head, beside=beside)
+    export_huggingface(
+        params,
+        data.encoder,
+        data.tokenizer,
+        folder / 'export' / 'hf',
+        card=card,
+        head=data.task.head,
+        task=data.task.huggingface(),
+        beside={LEARNED: data.learned()},
+    )
     export_orbax(params, data.encoder, folder / 'export' / 'orbax', head=head_facts(model.setup.model))
 
 

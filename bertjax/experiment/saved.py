@@ -12,7 +12,7 @@ from ml_collections.config_flags import config_path
 
 from bertjax.checkpoint import Checkpoints, Saved
 from bertjax.config import flatten, plain
-from bertjax.convert.huggingface import check_exportable
+from bertjax.convert.huggingface_config import check_exportable
 from bertjax.convert.huggingface_import import load_task_model, read_config
 from bertjax.errors import UserError
 from bertjax.experiment.finetuning import TaskModel
@@ -25,19 +25,14 @@ from bertjax.model.config import BertConfig
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import mesh_context
-from bertjax.tasks.registry import default_option
+from bertjax.tasks.registry import keys, options
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.train.state import place_params
 
 # Of the command line's config, when the rest is the workdir's: what to do, on what, and how much at a time.
 ASKED = ('run', 'data', 'split', 'input', 'eval_batch_size', 'shapes', 'mesh', 'export')
-# And where the command line sets them: which step; how exactly; where records are, and how they are read; how the
-# answers are chosen.
+# And where the command line sets them, besides the task's options of reading: which step; in which precision.
 CHANGEABLE = ('select', 'model.dtype')
-CHANGEABLE += tuple(f'task.{name}' for name in ('train', 'dev', 'test', 'train_file', 'dev_file', 'test_file'))
-CHANGEABLE += tuple(f'task.{name}' for name in ('text_a', 'text_b', 'label', 'columns', 'format', 'dataset'))
-CHANGEABLE += tuple(f'task.{name}' for name in ('word_column', 'tag_column', 'comment', 'input_format'))
-CHANGEABLE += ('task.n_best', 'task.max_answer')
 _FIXED = re.compile(r'task\..*|seq_len|tokenizer|init')  # of the others, those that the model depends on
 
 
@@ -60,15 +55,16 @@ def config_of_run(config: ConfigDict, folder: pathlib.Path, given: Collection[st
     saved = json.loads(path.read_text(encoding='utf-8'))
     _check_kind(saved.get('task', {}), config.task.kind, path)
     own = _from_json(saved)
-    for key in [*ASKED, *(key for key in CHANGEABLE if key in given)]:
+    changeable = (*CHANGEABLE, *keys(config.task.kind, 'reading'))
+    for key in [*ASKED, *(key for key in changeable if key in given)]:
         config_path.set_value(key, own, config_path.get_value(key, config), accept_new_attributes=True)
     own.data = config.data or saved['data']
     ours, theirs = flatten(config), flatten(saved)
     for key in sorted(given):
-        if key in CHANGEABLE or not _FIXED.fullmatch(key):
+        if key in changeable or not _FIXED.fullmatch(key):
             continue
         # A recipe of one's own need not have all options of its kind.
-        usual = plain(default_option(config.task.kind, key.removeprefix('task.'))) if key not in theirs else None
+        usual = None if key in theirs else plain(options(config.task.kind)[key.removeprefix('task.')].default)
         saved_value = theirs.get(key, usual)
         if ours[key] != saved_value:
             mend = 'leave it out, or give the workdir of another run'
@@ -162,7 +158,7 @@ def _params(model: TaskModel, folder: pathlib.Path) -> Any:
         finally:
             checkpoints.close()
     source, task = model.data.source, model.data.task
-    imported = load_task_model(source, setup.model, id2label=task.huggingface()[1].get('id2label'))
+    imported = load_task_model(source, setup.model, task.head, id2label=task.huggingface().get('id2label'))
     fresh = [path for path in imported.missing if path.split('/')[0] not in ('encoder', 'pooler')]
     if fresh:
         mend = 'fine-tune it first, or name a model that was tuned to this task'

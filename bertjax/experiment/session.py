@@ -13,6 +13,7 @@ from bertjax.experiment.settings import RunSettings
 from bertjax.files.atomic import write_atomic
 from bertjax.metrics.rows import Sums
 from bertjax.parallel.partition import mesh_context
+from bertjax.tasks.registry import keys
 from bertjax.train.interrupt import Interrupt
 from bertjax.train.loop import train
 from bertjax.train.phase import Phase
@@ -91,7 +92,8 @@ def _check_same_run(saved: Saved, config: Mapping[str, Any], folder: pathlib.Pat
     if step > total:
         mend = 'raise config.steps or config.epochs, or give another --workdir'
         raise UserError('config.steps', f'a run of {total} steps', f'{step} or more, as {folder} has', mend)
-    for line in check_resume(saved.config, config, str(folder), finished=step == total):
+    fixed = keys(config['task']['kind'], 'model') if 'task' in config else ()
+    for line in check_resume(saved.config, config, str(folder), fixed=fixed, finished=step == total):
         print(f'changed since the checkpoint: {line}')
 
 

@@ -1,4 +1,4 @@
-"""Figures of classification and regression, equal to scikit-learn's and scipy's; None where one is not defined."""
+"""Figures of classification and regression, equal to scikit-learn's and scipy's; None where undefined."""
 
 import dataclasses
 
@@ -8,11 +8,11 @@ import numpy.typing as npt
 
 @dataclasses.dataclass(frozen=True)
 class ClassScores:
-    """How well each of C classes was found; all arrays are [C].
+    """How well each of C classes was predicted; all arrays are [C].
 
     Attributes:
-      precision, recall, f1: float64; 0 where nothing was there or nothing was found, as in scikit-learn.
-      true, predicted: int64, how often each was there, and was found.
+      precision, recall, f1: float64; 0 where undefined, as in scikit-learn.
+      true, predicted: int64, how often each class occurs, and how often it was predicted.
     """
 
     precision: np.ndarray
@@ -23,7 +23,7 @@ class ClassScores:
 
 
 def confusion(true: npt.ArrayLike, predicted: npt.ArrayLike, classes: int) -> np.ndarray:
-    """int64 [C, C]: how often class i was taken for class j.
+    """int64 [C, C]: how often class i was predicted as class j.
 
     Args:
       true, predicted: ints [N], below `classes`.
@@ -53,14 +53,14 @@ def binary_f1(table: np.ndarray) -> float | None:
 
 
 def macro_f1(table: np.ndarray) -> float | None:
-    """Mean F1 of the classes that are there or were found (as scikit-learn has it without `labels`)."""
+    """Mean F1 of the classes that occur or were predicted (as scikit-learn without `labels`)."""
     scores = class_scores(table)
     seen = (scores.true + scores.predicted) > 0
     return float(scores.f1[seen].mean()) if seen.any() else None
 
 
 def matthews(table: np.ndarray) -> float | None:
-    """Matthews' correlation, for more than two classes R_K (Gorodkin 2004); 0 where one side has one class only."""
+    """Matthews' correlation, for more than two classes R_K (Gorodkin 2004); 0 if either side has only one class."""
     table = table.astype(np.float64)  # products of counts would overflow int64 from 3e9 records
     total, true, predicted = table.sum(), table.sum(1), table.sum(0)
     if not total:
@@ -71,7 +71,7 @@ def matthews(table: np.ndarray) -> float | None:
 
 
 def pearson(x: npt.ArrayLike, y: npt.ArrayLike) -> float | None:
-    """Correlation of two float arrays [N]; None for fewer than two values, one not finite, or a constant side."""
+    """Correlation of two float arrays [N]; None for fewer than two values, a non-finite one, or a constant side."""
     x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
     if len(x) < 2 or not np.isfinite([x, y]).all() or (x == x[0]).all() or (y == y[0]).all():
         return None
@@ -85,18 +85,18 @@ def spearman(x: npt.ArrayLike, y: npt.ArrayLike) -> float | None:
 
 
 def ranks(x: npt.ArrayLike) -> np.ndarray:
-    """float64 [N]: 1 for the smallest value; equal values share the mean of their ranks."""
+    """float64 [N]: 1 for the smallest value; equal values get the mean of their ranks."""
     _, place, count = np.unique(np.asarray(x, np.float64), return_inverse=True, return_counts=True)
     last = np.cumsum(count)
     return ((2 * last - count + 1) / 2)[place]
 
 
 def mean_squared_error(x: npt.ArrayLike, y: npt.ArrayLike) -> float | None:
-    """Of two float arrays [N]; None for no value, or one not finite."""
+    """Of two float arrays [N]; None for no values, or a non-finite one."""
     error = np.asarray(x, np.float64) - np.asarray(y, np.float64)
     return float(np.square(error).mean()) if len(error) and np.isfinite(error).all() else None
 
 
-# What a task can be judged by: functions of a confusion table, and of true and predicted values.
+# The figures of a task: functions of a confusion table, and of true and predicted values.
 OF_CLASSES = {'accuracy': accuracy, 'f1': binary_f1, 'macro_f1': macro_f1, 'matthews': matthews}
 OF_VALUES = {'spearman': spearman, 'pearson': pearson, 'mse': mean_squared_error}

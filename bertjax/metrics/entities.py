@@ -1,4 +1,4 @@
-"""Entities in sequences of tags: their spans, the schemes IOB1 and IOB2, and scores as conlleval counts them."""
+"""Entities in sequences of tags: spans, the schemes IOB1 and IOB2, and scores as conlleval counts them."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -14,15 +14,15 @@ class Span(NamedTuple):
 
 
 def split_tag(tag: str) -> tuple[str, str]:
-    """'B-PER' -> ('B', 'PER'); types may hold hyphens, and be missing ('B')."""
+    """'B-PER' -> ('B', 'PER'); types may contain hyphens, and may be missing ('B')."""
     prefix, _, type = tag.partition('-')
     return prefix, type
 
 
 def spans(tags: Sequence[str]) -> list[Span]:
-    """The entities of a sentence, in either scheme and in faulty sequences, as conlleval reads them.
+    """The entities of a sentence, in either scheme and in invalid sequences, as conlleval reads them.
 
-    An entity begins at B, and at an I that follows O or another type; it ends before O and where another begins.
+    An entity begins at B, and at an I that follows O or another type; it ends before O and before the next entity.
     """
     found: list[Span] = []
     start, inside = 0, None
@@ -42,7 +42,7 @@ def _with_prefix(prefix: str, type: str) -> str:
 
 
 def to_iob2(tags: Sequence[str]) -> list[str]:
-    """The same entities with B at the beginning of every one. What is IOB2 already stays as it is."""
+    """The same entities, each beginning with B. Valid IOB2 is unchanged."""
     new = ['O'] * len(tags)
     for type, start, end in spans(tags):
         new[start:end] = [_with_prefix('I', type)] * (end - start)
@@ -51,7 +51,7 @@ def to_iob2(tags: Sequence[str]) -> list[str]:
 
 
 def to_iob1(tags: Sequence[str]) -> list[str]:
-    """The same entities with B only where one follows another of its type without a word between."""
+    """The same entities with B only where one directly follows another of the same type."""
     new = ['O'] * len(tags)
     before: Span | None = None
     for span in spans(tags):
@@ -65,9 +65,9 @@ def to_iob1(tags: Sequence[str]) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class EntityScore:
-    """Counts of entities: in the truth, in the prediction, and in both with the same words and type.
+    """Counts of entities: true ones, predicted ones, and those in both with the same words and type.
 
-    Precision, recall and F1 are 0 where there is nothing to divide by, as conlleval and seqeval have it.
+    Precision, recall and F1 are 0 where the denominator is 0, as in conlleval and seqeval.
     """
 
     gold: int
@@ -76,12 +76,12 @@ class EntityScore:
 
     @property
     def precision(self) -> float:
-        """Share of those found that are right."""
+        """Share of the predicted entities that are right."""
         return self.right / self.found if self.found else 0.0
 
     @property
     def recall(self) -> float:
-        """Share of those there that were found."""
+        """Share of the true entities that were found."""
         return self.right / self.gold if self.gold else 0.0
 
     @property
@@ -97,7 +97,7 @@ def score_entities(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[s
       gold, predicted: the tags of each sentence, of equal lengths.
 
     Raises:
-      ValueError: sentences, or numbers of them, that differ in length.
+      ValueError: sentences of different lengths, or different numbers of them.
     """
     counts: dict[str, list[int]] = {}
     for true, guessed in zip(gold, predicted, strict=True):
@@ -111,7 +111,7 @@ def score_entities(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[s
 
 
 def total_score(scores: dict[str, EntityScore]) -> EntityScore:
-    """Micro average: the counts of all types together."""
+    """Micro average: the summed counts of all types."""
     parts = [(score.gold, score.found, score.right) for score in scores.values()]
     return EntityScore(*(sum(column) for column in zip(*parts, strict=True))) if parts else EntityScore(0, 0, 0)
 

@@ -1,4 +1,4 @@
-"""From sums and weights to the row that is written; the names are a contract (docs/pretraining.md)."""
+"""From sums and weights to the values of a metrics row; the names are a contract (docs/pretraining.md)."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ PRETRAINING_LOSSES = ('mlm', 'nsp')
 
 
 def add_sums(parts: Iterable[Sums]) -> dict[str, tuple[float, float]]:
-    """Sums and weights of several batches together, in float64."""
+    """Total sums and weights of several batches, in float64."""
     total: dict[str, tuple[float, float]] = {}
     for part in parts:
         for name, (value, weight) in part.items():
@@ -19,7 +19,7 @@ def add_sums(parts: Iterable[Sums]) -> dict[str, tuple[float, float]]:
 
 
 def pretraining_values(sums: Sums) -> dict[str, float | None]:
-    """loss, mlm_loss, mlm_accuracy, nsp_loss, nsp_accuracy, perplexity; None where there is nothing to judge.
+    """loss, mlm_loss, mlm_accuracy, nsp_loss, nsp_accuracy, perplexity; None where the weight is 0.
 
     `loss` is the objective, the mean MLM loss plus the mean NSP loss; `perplexity` is exp(mlm_loss).
     """
@@ -36,10 +36,10 @@ def pretraining_values(sums: Sums) -> dict[str, float | None]:
 
 
 def task_values(sums: Sums) -> dict[str, float | None]:
-    """The mean of each loss and accuracy of a task; None where there is nothing to judge."""
+    """The mean of each loss and accuracy of a task; None where the weight is 0."""
     return {name: total / weight if weight else None for name, (total, weight) in sums.items()}
 
 
 def finite_or_none(row: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN: what is not finite becomes None (null)."""
+    """JSON has no NaN: non-finite values become None (null)."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}

@@ -1,8 +1,8 @@
-"""Exact match and F1 of SQuAD, as its two official evaluations count them.
+"""Exact match and F1 of SQuAD, as its two official evaluation scripts count them.
 
 Source of the rules: evaluate-v1.1.py and evaluate-v2.0.py of rajpurkar.github.io/SQuAD-explorer. The two differ: only
-v2.0 leaves out gold answers of which normalisation leaves nothing, and only there nothing equals nothing in F1.
-Shares are in [0, 1] here, where those print percentages.
+v2.0 drops gold answers that are empty after normalisation, and only there do two empty answers have an F1 of 1. Figures
+are in [0, 1] here; the scripts print percentages.
 """
 
 import collections
@@ -15,11 +15,11 @@ import numpy as np
 _ARTICLE = re.compile(r'\b(?:a|an|the)\b')
 _NO_PUNCTUATION = str.maketrans('', '', string.punctuation)
 
-Gold = Mapping[str, Sequence[str]]  # question -> the answers that people gave; none: it cannot be answered
+Gold = Mapping[str, Sequence[str]]  # question -> the annotators' answers; none: it is unanswerable
 
 
 def normalize(text: str) -> str:
-    """An answer in lower case, without ASCII punctuation and English articles, words one space apart."""
+    """An answer in lower case, without ASCII punctuation and English articles, words separated by single spaces."""
     text = text.lower().translate(_NO_PUNCTUATION)
     return ' '.join(_ARTICLE.sub(' ', text).split())
 
@@ -42,7 +42,7 @@ def overlap_f1(gold: str, answer: str, *, empty_equal: bool) -> float:
     common = (collections.Counter(wanted) & collections.Counter(given)).total()
     if not common:
         return 0.0
-    # In this order of operations the last digit, too, is that of the official scripts.
+    # This order of operations reproduces the official scripts to the last digit.
     precision, recall = common / len(given), common / len(wanted)
     return (2 * precision * recall) / (precision + recall)
 
@@ -55,7 +55,7 @@ def evaluate_v1(gold: Gold, answers: Mapping[str, str]) -> dict[str, float]:
       answers: {id: text} for each of them.
 
     Raises:
-      ValueError: no question, a question without gold answer, or without an answer.
+      ValueError: no questions, or a question without gold answer or without answer.
     """
     if not gold or not all(gold.values()) or gold.keys() - answers.keys():
         raise ValueError('every question needs a gold answer and an answer')
@@ -67,14 +67,14 @@ def evaluate_v1(gold: Gold, answers: Mapping[str, str]) -> dict[str, float]:
 
 
 class Evaluation:
-    """SQuAD 2.0: the scores of every answer, and what follows from them.
+    """SQuAD 2.0: the scores of every answer, and the figures that follow from them.
 
     Args:
-      gold: {id: answers}; none for a question that cannot be answered.
+      gold: {id: answers}; none for an unanswerable question.
       answers: {id: text} for each of them, '' for no answer.
 
     Raises:
-      ValueError: no question, or one without an answer.
+      ValueError: no questions, or one without an answer.
     """
 
     def __init__(self, gold: Gold, answers: Mapping[str, str]):
@@ -91,12 +91,12 @@ class Evaluation:
         )
 
     def figures(self, null_odds: Mapping[str, float] | None = None, threshold: float = 1.0) -> dict[str, float | None]:
-        """exact and f1 of all questions, of those with (HasAns_) and without answer (NoAns_); None of no question.
+        """exact and f1 of all questions, of those with (HasAns_) and without answer (NoAns_); None for an empty group.
 
         Args:
-          null_odds: {id: how much speaks against an answer}; '' stands in for answers with more than `threshold`.
-            None takes the answers as they are.
-          threshold: see there.
+          null_odds: {id: score of no answer minus that of the answer}; answers above `threshold` are replaced by ''.
+            None keeps all answers.
+          threshold: see `null_odds`.
         """
         exact, f1 = self._exact, self._f1
         if null_odds is not None:
@@ -112,8 +112,8 @@ class Evaluation:
     def best(self, null_odds: Mapping[str, float]) -> dict[str, float]:
         """best_exact and best_f1 over all thresholds, and the thresholds: best_exact_thresh, best_f1_thresh.
 
-        `answers` should be the best texts, whatever the odds. Where nothing is better than no answer at all, the
-        threshold is 0, as the official script has it.
+        `answers` should be the best texts, whatever the odds. If answering nothing is best, the threshold is 0, as in
+        the official script.
         """
         figures: dict[str, float] = {}
         for name, scores in (('exact', self._exact), ('f1', self._f1)):
@@ -122,17 +122,17 @@ class Evaluation:
         return figures
 
     def best_threshold(self, null_odds: Mapping[str, float]) -> float:
-        """The threshold of the best F1; one below all odds where no answer at all is best."""
+        """The threshold of the best F1; one below all odds if answering nothing is best."""
         threshold = self._search(self._f1, null_odds)[1]
         return min(null_odds.values()) - 1.0 if threshold is None else threshold
 
     def _search(self, scores: np.ndarray, null_odds: Mapping[str, float]) -> tuple[float, float | None]:
-        """Best mean score and its threshold: answers are let in one by one, the surest first."""
+        """Best mean score and its threshold: answers are admitted one by one, the most confident first."""
         number = {question: n for n, question in enumerate(self._ids)}
         ranked = [question for question in sorted(null_odds, key=null_odds.__getitem__) if question in number]
         order = [number[question] for question in ranked]
         gain = np.where(self._answerable, scores, -self._answered.astype(float))[order]
         without = float((~self._answerable).sum())
-        sums = np.cumsum(np.concatenate([[without], gain]))  # one after the other, as the script adds
+        sums = np.cumsum(np.concatenate([[without], gain]))  # sequentially, as the script adds
         best = int(np.argmax(sums))
         return float(sums[best]) / len(scores), float(null_odds[ranked[best - 1]]) if best else None

@@ -67,6 +67,8 @@ class BertForPreTraining(nn.Module):
 
     config: BertConfig
 
+    smallest_inputs = ((1, 1),) * 4  # shapes, for init
+
     def setup(self):
         c = self.config
         self.encoder = BertEncoder(c)

@@ -60,6 +60,8 @@ class TaskModel(nn.Module):
     layers: str = 'last'
     frozen: bool = False
 
+    smallest_inputs = ((1, 1),) * 3  # shapes, for init
+
     def __post_init__(self):
         mend = 'for example --config.task.layers=last'
         if self.layers not in LAYERS:
@@ -181,6 +183,8 @@ class BertForMultipleChoice(BertForClassification):
     """One of C endings (SWAG): a score for each sequence, compared over the choices."""
 
     outputs: int = 1
+
+    smallest_inputs = ((1, 1, 1),) * 3
 
     def __call__(
         self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, *, deterministic: bool

@@ -44,7 +44,7 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
 def _export_task(config: ConfigDict, folder: pathlib.Path) -> None:
     settings = finetuning_settings(config)
     tuned = load_task(settings, folder, lambda data: {'train': data.split('train', training=True)})
-    check_head_exportable(tuned.model.setup.model)
+    check_head_exportable(tuned.model.setup.model, tuned.model.data.task.head)
     path = folder / RESULTS
     results = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {'splits': {}}
     recorded = json.loads((folder / 'config.json').read_text(encoding='utf-8'))

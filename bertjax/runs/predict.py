@@ -14,7 +14,7 @@ from bertjax.experiment.saved import config_of_run, load_task
 from bertjax.experiment.task_data import Split, TaskData
 from bertjax.files.atomic import exclusive
 from bertjax.files.streams import named_compressed
-from bertjax.tasks.texts import decoded, read_text
+from bertjax.tasks.reading.texts import decoded, read_text
 
 
 def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:

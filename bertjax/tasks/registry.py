@@ -1,18 +1,20 @@
-"""The kinds of task that config.task can name."""
+"""The kinds of task that config.task.kind can name."""
 
 import importlib
+from collections.abc import Mapping
 from typing import Any
 
 from bertjax.errors import UserError
+from bertjax.tasks.options import Decides, Option, options_of
 from bertjax.tasks.task import Task
 
-# kind -> (module, class); imported when asked for.
+# kind -> 'module:class', imported when the kind is asked for.
 KINDS = {
-    'glue': ('bertjax.tasks.glue', 'GlueTask'),
-    'classification': ('bertjax.tasks.classification', 'ClassificationTask'),
-    'squad': ('bertjax.tasks.squad', 'SquadTask'),
-    'tagging': ('bertjax.tasks.tagging', 'TaggingTask'),
-    'multiple_choice': ('bertjax.tasks.multiple_choice', 'MultipleChoiceTask'),
+    'glue': 'bertjax.tasks.sentence.glue:GlueTask',
+    'classification': 'bertjax.tasks.sentence.classification:ClassificationTask',
+    'squad': 'bertjax.tasks.squad.task:SquadTask',
+    'tagging': 'bertjax.tasks.tagging.task:TaggingTask',
+    'multiple_choice': 'bertjax.tasks.choice.task:MultipleChoiceTask',
 }
 
 
@@ -26,18 +28,32 @@ def build_task(kind: str, *, data: str, seq_len: int, **options: Any) -> Task:
       **options: of the kind; the fields of its class.
 
     Raises:
-      UserError: an unknown kind, or an option with a value that the kind does not take.
+      UserError: an unknown kind, or an invalid value of an option.
     """
-    if kind not in KINDS:
-        raise UserError('config.task.kind', repr(kind), 'one of ' + ', '.join(KINDS), 'see docs/finetuning.md')
     return _class(kind)(data=data, seq_len=seq_len, **options)
 
 
-def default_option(kind: str, option: str) -> Any:
-    """What an option of a kind is where a recipe does not say it."""
-    return getattr(_class(kind), option)
+def options(kind: str) -> Mapping[str, Option]:
+    """The options of a kind, by name.
+
+    Raises:
+      UserError: an unknown kind.
+    """
+    return options_of(_class(kind))
 
 
-def _class(kind: str) -> type:
-    module, name = KINDS[kind]
+def keys(kind: str, decides: Decides) -> list[str]:
+    """The config keys, such as 'task.dev_file', of the options of a kind that decide the model, its training or the
+    reading (see options.py).
+
+    Raises:
+      UserError: an unknown kind.
+    """
+    return [f'task.{name}' for name, option in options(kind).items() if option.decides == decides]
+
+
+def _class(kind: str) -> type[Task]:
+    if kind not in KINDS:
+        raise UserError('config.task.kind', repr(kind), 'one of ' + ', '.join(KINDS), 'see docs/finetuning.md')
+    module, _, name = KINDS[kind].partition(':')
     return getattr(importlib.import_module(module), name)

@@ -1,112 +1,144 @@
-"""What every task is: from files to records, features, a head, predictions, figures and the files of a benchmark."""
+"""What every task is, in two halves: what training needs of it, and what reporting needs of it.
 
+Methods that most kinds of task share have their usual implementation here.
+"""
+
+import abc
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
-from flax import linen as nn
 
+from bertjax.convert.heads import Head
 from bertjax.data.features import Features
 from bertjax.losses import Objective
 from bertjax.model.config import BertConfig
+from bertjax.model.heads import TaskModel
 from bertjax.text.tokenizer import Tokenizer
 
 Record = TypeVar('Record')
 Prediction = TypeVar('Prediction')
 
-# {name of a model output: an array for each row of the features}, those of token_logits, start_logits and end_logits
-# cut to the row's length.
+# {name of a model output: an array for each row of the features}; those of Head.per_token are cut to the row's length.
 Outputs = Mapping[str, Sequence[np.ndarray]]
 
 
-class Task(Protocol, Generic[Record, Prediction]):
-    """One task. Made with its options (the fields of config.task) and the folder of its data.
+class TrainableTask(abc.ABC, Generic[Record]):
+    """From files to records, features and a model: all that training needs.
 
     Attributes:
       name: for titles, such as 'RTE'.
-      score: the name in `metrics` that the best run goes by; higher is better.
-      objective: what the head is trained for.
-      labels: the names of the head's outputs, in their order, as far as they are known; none where outputs have none.
-      complete: whether the head is known; else `learn` or `restore` must come first.
+      head: of the model.
+      objective: the training objective of that head.
+      labels: names of the head's outputs in order, as far as they are known; none where outputs have no names.
+      complete: whether the head's size is known; if not, `learn` or `restore` must come first.
     """
 
     name: str
-    score: str
+    head: Head
     objective: Objective
-    labels: Sequence[str]
-    complete: bool
+    labels: Sequence[str] = ()
+    complete: bool = True
 
+    @abc.abstractmethod
     def splits(self) -> Sequence[str]:
-        """The labelled splits that `records` has: 'train', 'dev', and where there are labels 'test'; MNLI has
-        'dev_mismatched' too. All but 'train' are evaluated at the end."""
-        ...
+        """The labelled splits that `records` has: 'train', 'dev', and 'test' where it has labels; MNLI also has
+        'dev_mismatched'. All but 'train' are evaluated at the end."""
 
+    @abc.abstractmethod
     def records(self, split: str) -> Sequence[Record]:
-        """Reads a split ('train', 'dev', 'test' ...), in the order of the file. `test` may lack labels.
+        """Reads a split ('train', 'dev', 'test' ...) in file order. `test` may lack labels.
 
         Raises:
           UserError: no such file or split, or a malformed row: file, line, what was expected. No row is dropped.
         """
-        ...
 
+    @abc.abstractmethod
+    def features(self, records: Sequence[Record], tokenizer: Tokenizer, *, training: bool) -> Features:
+        """Tokenises. Without `training`, records need no labels, and every record has at least one row."""
+
+    @abc.abstractmethod
+    def model(self, config: BertConfig) -> TaskModel:
+        """The encoder with the task's head: a `head.module`."""
+
+    def check_training(self, train: str) -> None:
+        """Checks config.train, what is trained of the model, against the task's options.
+
+        Raises:
+          UserError: the two contradict each other.
+        """
+
+    def learn(self, records: Sequence[Record]) -> None:
+        """Takes from the training records what the head needs, the labels; prints what a person should know."""
+
+    def learned(self) -> dict[str, Any]:
+        """What `learn` and `tune` found, as JSON; it is kept beside the model."""
+        return {}
+
+    def restore(self, learned: Mapping[str, Any]) -> None:
+        """Sets what an earlier run has `learned`."""
+
+    def huggingface(self) -> dict[str, Any]:
+        """What config.json of an export says of the task (`id2label` ...)."""
+        return {}
+
+
+class ReportableTask(abc.ABC, Generic[Record, Prediction]):
+    """From the model's outputs to predictions, figures and files: all that reporting needs.
+
+    Attributes:
+      score: the figure of `metrics` by which the best run is chosen; higher is better.
+    """
+
+    score: str
+
+    @abc.abstractmethod
     def parse(self, text: str, where: str) -> Sequence[Record]:
-        """Records without labels, from the text of a user's own file or of standard input (`where` names it).
+        """Records without labels, from the text of a user's own file or of standard input (named `where`).
 
         Raises:
           UserError: see `records`.
         """
-        ...
 
-    def learn(self, records: Sequence[Record]) -> None:
-        """Takes from the training records what the head needs: the labels. Says (prints) what a person should know."""
-        ...
-
-    def learned(self) -> dict[str, Any]:
-        """What `learn` and `tune` found, as JSON; it is kept beside the model."""
-        ...
-
-    def restore(self, learned: Mapping[str, Any]) -> None:
-        """Sets what an earlier run has `learned`."""
-        ...
-
-    def features(self, records: Sequence[Record], tokenizer: Tokenizer, *, training: bool) -> Features:
-        """Tokenises. Without `training`, records need no labels, and every record has at least one row."""
-        ...
-
-    def model(self, config: BertConfig) -> nn.Module:
-        """The encoder with the task's head (model/heads.py)."""
-        ...
-
+    @abc.abstractmethod
     def predictions(self, records: Sequence[Record], features: Features, outputs: Outputs) -> list[Prediction]:
-        """One prediction a record, from the outputs of all rows of its features."""
-        ...
+        """One prediction for each record, from the outputs of all rows of its features."""
+
+    @abc.abstractmethod
+    def metrics(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> dict[str, float | None]:
+        """All figures of labelled records; None where one is undefined."""
+
+    @abc.abstractmethod
+    def collapsed(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> bool:
+        """Whether a run has learned nothing: it gives the same answer for every record."""
+
+    @abc.abstractmethod
+    def rows(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
+        """One JSON object for each record: labels and probabilities, spans, or tags."""
 
     def tune(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> None:
-        """Sets what is searched for on dev (the null threshold of SQuAD 2.0); most tasks have nothing."""
-        ...
-
-    def metrics(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> dict[str, float | None]:
-        """All figures of labelled records; None where one is not defined."""
-        ...
-
-    def collapsed(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> bool:
-        """Whether a run has learned nothing: one answer for all records."""
-        ...
+        """Sets what is tuned on dev, such as the null threshold of SQuAD 2.0."""
 
     def report(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> str:
-        """What a person looks at beside the figures: a table per class, a confusion table; '' for none."""
-        ...
-
-    def rows(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
-        """One JSON object a record: labels and probabilities, spans, or tags."""
-        ...
+        """What a person reads beside the figures, such as a confusion table; '' for nothing."""
+        return ''
 
     def official_files(
         self, split: str, records: Sequence[Record], predictions: Sequence[Prediction]
     ) -> dict[str, str]:
-        """{file name: text} in the form of the benchmark's server or script; {} where there is none."""
-        ...
+        """{file name: text} as the benchmark's server or script takes them; {} where there is none."""
+        return {}
 
-    def huggingface(self) -> tuple[str, dict[str, Any]]:
-        """transformers' class of the model, and what its config.json says beside the encoder (id2label ...)."""
-        ...
+
+class Task(TrainableTask[Record], ReportableTask[Record, Prediction]):
+    """One kind of task. Each is a dataclass of its options (see options.py), the fields of config.task, after
+
+    data: the folder of its files; '' for tensorflow-datasets.
+    seq_len: S, the longest sequence in tokens.
+    """
+
+
+def id2label(labels: Sequence[str]) -> dict[str, Any]:
+    """The names of outputs as config.json has them: `id2label` and `label2id`."""
+    names = {str(i): label for i, label in enumerate(labels)}
+    return {'id2label': names, 'label2id': {label: i for i, label in enumerate(labels)}}

@@ -1,6 +1,6 @@
-"""A model's outputs for all rows of a task's features, in the order of the rows."""
+"""A model's outputs for all rows of a task's features, in row order."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
@@ -16,21 +16,19 @@ from bertjax.parallel.mesh import row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.train.step import make_forward
 
-# Outputs with a value a token: what they say of padding is cut off.
-PER_TOKEN = ('token_logits', 'start_logits', 'end_logits')
-
 
 class Predictor:
-    """Outputs without dropout; compiled once for each padded length.
+    """Computes outputs without dropout; compiles once for each padded length.
 
     Args:
       model: takes `objective.inputs`.
       objective: of the task.
       mesh: whose data axes the rows are split over.
-      batch_size: rows at a time, rounded up to what the mesh can split.
-      shapes: the padded lengths, ascending; the last one holds every row.
+      per_token: outputs with a value for each token, whose padding is cut off.
+      batch_size: rows at a time, rounded up to a multiple of the mesh's row shards.
+      shapes: the padded lengths, ascending; every row fits the last one.
       pad_id: of [PAD].
-      members: above 0, the parameters are those of so many models, stacked, and so are the outputs.
+      members: above 0, parameters and outputs are those of as many models, stacked.
     """
 
     def __init__(
@@ -39,6 +37,7 @@ class Predictor:
         objective: Objective,
         mesh: Mesh,
         *,
+        per_token: Collection[str],
         batch_size: int,
         shapes: tuple[int, ...],
         pad_id: int,
@@ -46,16 +45,16 @@ class Predictor:
     ):
         shards = row_shards(mesh)
         self._batch_size = -(-batch_size // shards) * shards
-        self._inputs = objective.inputs
+        self._inputs, self._per_token = objective.inputs, per_token
         self._mesh, self._shapes, self._pad_id, self._members = mesh, shapes, pad_id, members
         forward = make_forward(model, objective)
-        # Every process wants all rows: the outputs are small.
+        # Replicated, because every process needs all rows; they are small.
         self._forward = jax.jit(
             jax.vmap(forward, in_axes=(0, None)) if members else forward, out_shardings=replicated(mesh)
         )
 
     def outputs(self, params: Any, features: Features) -> dict[str, list[np.ndarray]]:
-        """{name: an array for each row}; with members each array begins with their axis."""
+        """{name: an array for each row}; with members, their axis comes first in each array."""
         found: list[Mapping[str, np.ndarray] | None] = [None] * len(features)
         sharding, lead = batch_sharding(self._mesh), 1 if self._members else 0
         mine = local_rows(sharding, self._batch_size)
@@ -69,7 +68,10 @@ class Predictor:
                     found[row] = {name: np.take(x, place, axis=lead) for name, x in outputs.items()}
         lengths = features.lengths
         return {
-            name: [_cut(row[name], lengths[i], lead) if name in PER_TOKEN else row[name] for i, row in enumerate(found)]
+            name: [
+                _cut(row[name], length, lead) if name in self._per_token else row[name]
+                for row, length in zip(found, lengths, strict=True)
+            ]
             for name in found[0]
         }
 

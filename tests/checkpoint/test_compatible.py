@@ -8,6 +8,7 @@ from bertjax.checkpoint.compatible import check_resume
 from bertjax.config import plain
 from bertjax.errors import UserError
 from bertjax.recipe import finetuning_config, phase, pretraining_config
+from bertjax.tasks.registry import keys
 
 
 @pytest.fixture(scope='module')
@@ -70,12 +71,13 @@ def test_what_the_state_depends_on_is_refused_by_name(saved, key, value, where, 
 def test_what_the_state_of_a_fine_tuning_depends_on(key, value, where):
     config = plain(finetuning_config('tagging', layers='last', bilstm_units=0, frozen=False, metric='f1'))
     config['fingerprints'] = {'encoder': '6/384/12/1536/512'}
+    fixed = keys('tagging', 'model')
     with pytest.raises(UserError) as error:
-        check_resume(config, changed(config, key, value), 'out/ner')
+        check_resume(config, changed(config, key, value), 'out/ner', fixed=fixed)
     assert error.value.where == where and error.value.found == str(value)
-    assert not check_resume(changed(config, 'fingerprints.encoder', None), config, 'out/ner')
+    assert not check_resume(changed(config, 'fingerprints.encoder', None), config, 'out/ner', fixed=fixed)
     for free in ('task.metric', 'init', 'layer_decay', 'select'):
-        assert check_resume(config, changed(config, free, 'x'), 'out/ner')[0].startswith(f'{free}: ')
+        assert check_resume(config, changed(config, free, 'x'), 'out/ner', fixed=fixed)[0].startswith(f'{free}: ')
 
 
 def test_long_values_are_shown_where_they_differ(saved):
@@ -103,6 +105,12 @@ def test_long_values_are_shown_where_they_differ(saved):
 )
 def test_what_may_change_is_reported(saved, key, value, line):
     assert check_resume(saved, changed(saved, key, value), 'out') == [line]
+
+
+def test_a_workdir_of_an_early_version_resumes(saved):
+    """Its config has `head.bilstm`, which nothing has ever read."""
+    early = {**saved, 'head': {'bilstm': False}}
+    assert check_resume(early, saved, 'out') == check_resume(early, saved, 'out', finished=True) == []
 
 
 @pytest.mark.parametrize(('key', 'value'), [('run', 'export'), ('export', False), ('corpus_options.workers', 4)])

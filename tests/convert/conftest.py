@@ -9,7 +9,6 @@ from flax import linen as nn
 
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
-from bertjax.model.heads import BertForMultipleChoice, TaskModel
 from bertjax.model.stacking import init_params
 from bertjax.text.tokenizer import load_tokenizer
 
@@ -41,8 +40,7 @@ def make_params():
 
     @functools.cache
     def draw(model):
-        shape = (1, 2, 4) if isinstance(model, BertForMultipleChoice) else (1, 4)
-        inputs = [np.zeros(shape, np.int32)] * (3 if isinstance(model, TaskModel) else 4)
+        inputs = [np.zeros(shape, np.int32) for shape in model.smallest_inputs]
         init = lambda key: nn.unbox(init_params(model, key, *inputs))  # noqa: E731
         quick = {'xla_backend_optimization_level': 0, 'xla_llvm_disable_expensive_passes': True}
         return jax.device_get(jax.jit(init, compiler_options=quick)(jax.random.key(0)))

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import safetensors
 
-from bertjax.convert.huggingface import check_exportable, export_huggingface, load_huggingface
+from bertjax.convert.huggingface import export_huggingface
+from bertjax.convert.huggingface_config import check_exportable
+from bertjax.convert.huggingface_import import load_huggingface
 from bertjax.errors import UserError
 from bertjax.losses import pretraining_losses
 from bertjax.model.bert import BertForPreTraining

@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bertjax.convert.huggingface import (
-    check_head_exportable,
-    export_huggingface,
-    load_huggingface,
-    load_task_model,
-    read_config,
+from bertjax.convert.heads import (
+    MULTIPLE_CHOICE,
+    QUESTION_ANSWERING,
+    SEQUENCE_CLASSIFICATION,
+    TOKEN_CLASSIFICATION,
+    Head,
 )
+from bertjax.convert.huggingface import export_huggingface
+from bertjax.convert.huggingface_config import check_head_exportable
+from bertjax.convert.huggingface_import import load_huggingface, load_task_model, read_config
 from bertjax.convert.orbax import export_orbax, head_facts
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
@@ -27,19 +30,22 @@ def _labels(*names):
 
 TAGS = _labels('O', 'B-PER', 'I-PER', 'B-LOC', 'I-LOC')
 ENTAILMENT = _labels('entailment', 'neutral', 'contradiction')
-# our class, its arguments, (transformers' class, what config.json says)
+# the head, our class and its arguments, transformers' class, what config.json says
 CASES = {
-    'classification': (BertForClassification, (3,), ('BertForSequenceClassification', ENTAILMENT)),
-    'two_classes': (BertForClassification, (2,), ('BertForSequenceClassification', _labels('ham', 'spam'))),
-    'regression': (
-        BertForClassification,
-        (1,),
-        ('BertForSequenceClassification', {**_labels('similarity'), 'problem_type': 'regression'}),
+    'classification': (
+        SEQUENCE_CLASSIFICATION, BertForClassification, (3,), 'BertForSequenceClassification', ENTAILMENT,
     ),
-    'tokens': (BertForTokens, (5,), ('BertForTokenClassification', TAGS)),
-    'spans': (BertForSpans, (), ('BertForQuestionAnswering', {})),
-    'multiple_choice': (BertForMultipleChoice, (), ('BertForMultipleChoice', {})),
-}
+    'two_classes': (
+        SEQUENCE_CLASSIFICATION, BertForClassification, (2,), 'BertForSequenceClassification', _labels('ham', 'spam'),
+    ),
+    'regression': (
+        SEQUENCE_CLASSIFICATION, BertForClassification, (1,), 'BertForSequenceClassification',
+        {**_labels('similarity'), 'problem_type': 'regression'},
+    ),
+    'tokens': (TOKEN_CLASSIFICATION, BertForTokens, (5,), 'BertForTokenClassification', TAGS),
+    'spans': (QUESTION_ANSWERING, BertForSpans, (), 'BertForQuestionAnswering', {}),
+    'multiple_choice': (MULTIPLE_CHOICE, BertForMultipleChoice, (), 'BertForMultipleChoice', {}),
+}  # fmt: skip
 KINDS = {case: CASES[case] for case in ('classification', 'tokens', 'spans', 'multiple_choice')}
 
 
@@ -54,10 +60,10 @@ def _inputs(kind, vocab_size):
     return {name: x.reshape(2, 2, 12) if kind is BertForMultipleChoice else x for name, x in inputs.items()}
 
 
-def _equal_logits(transformers, directory, model, params, head):
+def _equal_logits(transformers, directory, model, params, name):
     import torch
 
-    peer, info = getattr(transformers, head[0]).from_pretrained(directory, output_loading_info=True)
+    peer, info = getattr(transformers, name).from_pretrained(directory, output_loading_info=True)
     assert not any(info.values()), info
     assert type(transformers.AutoConfig.from_pretrained(directory)) is transformers.BertConfig
     inputs = _inputs(type(model), model.config.vocab_size)
@@ -87,32 +93,34 @@ def transformers():
 def test_transformers_loads_it_whole_with_equal_logits(
     transformers, tokenizer, small_config, make_params, tmp_path, case, scan
 ):
-    kind, options, head = CASES[case]
+    head, kind, options, architecture, task = CASES[case]
+    assert (head.module, head.architecture) == (kind, architecture)
     model = kind(small_config(scan_layers=scan), *options)
-    check_head_exportable(model)
+    check_head_exportable(model, head)
     params = make_params(model)
-    export_huggingface(params, model.config, tokenizer, tmp_path, card={'title': 'T', 'task': case}, head=head)
-    theirs = _equal_logits(transformers, tmp_path, model, params, head)
-    for name, value in head[1].items():
+    card = {'title': 'T', 'task': case}
+    export_huggingface(params, model.config, tokenizer, tmp_path, card=card, head=head, task=task)
+    theirs = _equal_logits(transformers, tmp_path, model, params, architecture)
+    for name, value in task.items():
         assert getattr(theirs, name) == value
     described = json.loads((tmp_path / 'config.json').read_text())
-    assert described['architectures'] == [head[0]] and 'classifier_dropout' not in described
+    assert described['architectures'] == [architecture] and 'classifier_dropout' not in described
     card = (tmp_path / 'README.md').read_text()
     count = sum(x.size for x in safetensors.numpy.load_file(tmp_path / 'model.safetensors').values())
     assert f'A BERT of {count:,} parameters' in card and 'fine-tuned with bertjax' in card
-    assert f'import AutoTokenizer, {head[0]}' in card and 'fill-mask' not in card
+    assert f'import AutoTokenizer, {architecture}' in card and 'fill-mask' not in card
 
 
 @pytest.mark.parametrize('scan', [True, False], ids=['scanned', 'unrolled'])
 @pytest.mark.parametrize('case', KINDS)
 def test_back_to_the_same_bits(tokenizer, small_config, make_params, tmp_path, case, scan):
-    kind, options, head = KINDS[case]
+    head, kind, options, _, task = KINDS[case]
     config = small_config(activation='gelu_tanh', dropout=0.2, attention_dropout=0.0)
     params = make_params(kind(config, *options))
-    export_huggingface(params, config, tokenizer, tmp_path, card={}, head=head)
+    export_huggingface(params, config, tokenizer, tmp_path, card={}, head=head, task=task)
     model = kind(read_config(tmp_path, scan_layers=scan), *options)
     assert model.config == dataclasses.replace(config, scan_layers=scan)
-    imported = load_task_model(tmp_path, model, id2label=head[1].get('id2label'))
+    imported = load_task_model(tmp_path, model, head, id2label=task.get('id2label'))
     assert imported.config == model.config and imported.missing == imported.unused == []
     inputs = _inputs(kind, config.vocab_size).values()
     expected = kind(config, *options).apply({'params': params}, *inputs, deterministic=True)
@@ -124,11 +132,11 @@ def test_back_to_the_same_bits(tokenizer, small_config, make_params, tmp_path, c
 
 def test_left_to_right_tokens(transformers, tokenizer, small_config, make_params, tmp_path):
     model = BertForTokens(small_config(causal=True), 5)
-    check_head_exportable(model)
+    head = TOKEN_CLASSIFICATION
+    check_head_exportable(model, head)
     params = make_params(model)
-    head = ('BertForTokenClassification', TAGS)
-    export_huggingface(params, model.config, tokenizer, tmp_path, card={}, head=head)
-    _equal_logits(transformers, tmp_path, model, params, head)
+    export_huggingface(params, model.config, tokenizer, tmp_path, card={}, head=head, task=TAGS)
+    _equal_logits(transformers, tmp_path, model, params, 'BertForTokenClassification')
 
 
 def test_a_pretrained_directory_gives_encoder_and_pooler(tokenizer, small_config, make_params, tmp_path):
@@ -136,40 +144,42 @@ def test_a_pretrained_directory_gives_encoder_and_pooler(tokenizer, small_config
     export_huggingface(params, small_config(), tokenizer, tmp_path, card={})
     mlm = {name for name in safetensors.numpy.load_file(tmp_path / 'model.safetensors') if name.startswith('cls.')}
     model = BertForClassification(read_config(tmp_path), 3)
-    imported = load_task_model(tmp_path, model)
+    imported = load_task_model(tmp_path, model, SEQUENCE_CLASSIFICATION)
     assert imported.missing == ['head/bias', 'head/kernel'] and set(imported.unused) == mlm
     for name in ('attention', 'mlp', 'mlp_norm'):
         mine, theirs = (p['encoder']['layers'][name] for p in (imported.params, params))
         jax.tree.map(np.testing.assert_array_equal, mine, theirs)
     np.testing.assert_array_equal(imported.params['pooler']['kernel'], params['pooler']['kernel'])
-    drawn = [load_task_model(tmp_path, model, seed=seed).params['head']['kernel'] for seed in (0, 0, 1)]
+    head = SEQUENCE_CLASSIFICATION
+    drawn = [load_task_model(tmp_path, model, head, seed=seed).params['head']['kernel'] for seed in (0, 0, 1)]
     assert np.array_equal(drawn[0], drawn[1]) and not np.array_equal(drawn[0], drawn[2])
     assert drawn[0].shape == (16, 3) and 0 < np.abs(drawn[0]).max() <= 2 * 0.02
-    tokens = load_task_model(tmp_path, BertForTokens(model.config, 3))
+    tokens = load_task_model(tmp_path, BertForTokens(model.config, 3), TOKEN_CLASSIFICATION)
     assert set(tokens.unused) == mlm | {'bert.pooler.dense.bias', 'bert.pooler.dense.weight'}
     assert set(tokens.params) == {'encoder', 'head'}
 
 
 @pytest.mark.parametrize(
-    'kind, outputs, names, taken',
+    'head, outputs, names, taken',
     [
-        (BertForClassification, 3, ENTAILMENT, True),
-        (BertForClassification, 3, _labels('ENTAILMENT', 'NEUTRAL', 'CONTRADICTION'), True),
-        (BertForClassification, 3, _labels('LABEL_0', 'LABEL_1', 'LABEL_2'), True),
-        (BertForClassification, 3, {}, True),
-        (BertForClassification, 3, _labels('contradiction', 'neutral', 'entailment'), False),
-        (BertForClassification, 2, {}, False),
-        (BertForTokens, 3, ENTAILMENT, False),
+        (SEQUENCE_CLASSIFICATION, 3, ENTAILMENT, True),
+        (SEQUENCE_CLASSIFICATION, 3, _labels('ENTAILMENT', 'NEUTRAL', 'CONTRADICTION'), True),
+        (SEQUENCE_CLASSIFICATION, 3, _labels('LABEL_0', 'LABEL_1', 'LABEL_2'), True),
+        (SEQUENCE_CLASSIFICATION, 3, {}, True),
+        (SEQUENCE_CLASSIFICATION, 3, _labels('contradiction', 'neutral', 'entailment'), False),
+        (SEQUENCE_CLASSIFICATION, 2, {}, False),
+        (TOKEN_CLASSIFICATION, 3, ENTAILMENT, False),
     ],
     ids=['equal', 'case', 'made_up', 'none', 'order', 'outputs', 'class'],
 )
 def test_only_the_head_of_the_same_task_is_taken(
-    tokenizer, small_config, make_params, tmp_path, kind, outputs, names, taken
+    tokenizer, small_config, make_params, tmp_path, head, outputs, names, taken
 ):
     trained = make_params(BertForClassification(small_config(), 3))
-    head = ('BertForSequenceClassification', ENTAILMENT)
-    export_huggingface(trained, small_config(), tokenizer, tmp_path, card={}, head=head)
-    imported = load_task_model(tmp_path, kind(small_config(), outputs), id2label=names.get('id2label'))
+    export_huggingface(
+        trained, small_config(), tokenizer, tmp_path, card={}, head=SEQUENCE_CLASSIFICATION, task=ENTAILMENT
+    )
+    imported = load_task_model(tmp_path, head.module(small_config(), outputs), head, id2label=names.get('id2label'))
     assert imported.missing == ([] if taken else ['head/bias', 'head/kernel'])
     assert ('classifier.weight' in imported.unused) is not taken
     assert np.array_equal(imported.params['head']['kernel'], trained['head']['kernel']) is taken
@@ -178,34 +188,47 @@ def test_only_the_head_of_the_same_task_is_taken(
 def test_what_lies_between_encoder_and_head_is_drawn(tokenizer, small_config, make_params, tmp_path):
     config = small_config(num_layers=4)
     trained = make_params(BertForTokens(config, 5))
-    head = ('BertForTokenClassification', TAGS)
-    export_huggingface(trained, config, tokenizer, tmp_path, card={}, head=head)
+    head = TOKEN_CLASSIFICATION
+    export_huggingface(trained, config, tokenizer, tmp_path, card={}, head=head, task=TAGS)
     model = BertForTokens(config, 5, bilstm_units=3, layers='sum_all', frozen=True)
-    imported = load_task_model(tmp_path, model)
+    imported = load_task_model(tmp_path, model, head)
     assert {path.split('/')[0] for path in imported.missing} == {'bilstm', 'mix', 'head'}  # the head has 6 inputs
     assert imported.unused == ['classifier.bias', 'classifier.weight']
-    mixed = load_task_model(tmp_path, BertForTokens(config, 5, layers='sum_last_four'))
+    mixed = load_task_model(tmp_path, BertForTokens(config, 5, layers='sum_last_four'), head)
     assert mixed.missing == ['mix/scale', 'mix/weights'] and mixed.unused == []
 
     trained = make_params(config)
     export_huggingface(trained, config, tokenizer, tmp_path, card={})
-    wide = load_task_model(tmp_path, BertForClassification(config, 5, layers='concat_last_four'))
+    wide = BertForClassification(config, 5, layers='concat_last_four')
+    wide = load_task_model(tmp_path, wide, SEQUENCE_CLASSIFICATION)
     assert 'pooler/kernel' in wide.missing and 'bert.pooler.dense.weight' in wide.unused
     assert wide.params['pooler']['kernel'].shape == (64, 16)
 
 
 @pytest.mark.parametrize(
-    'kind, changes, options, said',
+    'head, changes, options, said',
     [
-        (BertForTokens, {}, {'bilstm_units': 4}, r'config.task.bilstm_units: found 4 .*expected 0, as BertForTokenCl'),
-        (BertForTokens, {}, {'layers': 'sum_all'}, r"config.task.layers: found 'sum_all' .*expected 'last'"),
-        (BertForTokens, {'pre_norm': True}, {}, 'config.model.pre_norm'),
-        (BertForClassification, {'causal': True}, {}, 'config.model.causal: found True'),
+        (
+            TOKEN_CLASSIFICATION,
+            {},
+            {'bilstm_units': 4},
+            r'config.task.bilstm_units: found 4 .*ted 0, as BertForToken',
+        ),
+        (TOKEN_CLASSIFICATION, {}, {'layers': 'sum_all'}, r"config.task.layers: found 'sum_all' .*expected 'last'"),
+        (TOKEN_CLASSIFICATION, {'pre_norm': True}, {}, 'config.model.pre_norm'),
+        (SEQUENCE_CLASSIFICATION, {'causal': True}, {}, 'config.model.causal: found True'),
+        (MULTIPLE_CHOICE, {'causal': True}, {}, 'config.model.causal: found True'),
+        (
+            Head(BertForTokens),
+            {},
+            {},
+            'config.export: found True, .* no class for the head BertForTokens',
+        ),
     ],
 )
-def test_heads_that_transformers_lacks_are_refused_before_training(small_config, kind, changes, options, said):
+def test_heads_that_transformers_lacks_are_refused_before_training(small_config, head, changes, options, said):
     with pytest.raises(UserError, match=said + r'.*config.export=False'):
-        check_head_exportable(kind(small_config(**changes), 3, **options))
+        check_head_exportable(head.module(small_config(**changes), 3, **options), head)
 
 
 def test_a_head_that_does_not_fit_is_no_export(tokenizer, small_config, make_params, tmp_path):
@@ -213,14 +236,11 @@ def test_a_head_that_does_not_fit_is_no_export(tokenizer, small_config, make_par
     params = make_params(BertForClassification(config, 3))
     for fields in (_labels('a', 'b'), {}):  # transformers makes up two labels where there are none
         with pytest.raises(ValueError, match='2 labels for 3 outputs'):
-            head = ('BertForSequenceClassification', fields)
-            export_huggingface(params, config, tokenizer, tmp_path, card={}, head=head)
-    with pytest.raises(ValueError, match='no table of names for BertForNextSentencePrediction'):
-        export_huggingface(params, config, tokenizer, tmp_path, card={}, head=('BertForNextSentencePrediction', {}))
+            export_huggingface(params, config, tokenizer, tmp_path, card={}, head=SEQUENCE_CLASSIFICATION, task=fields)
+    with pytest.raises(ValueError, match='transformers has no class for BertForClassification'):
+        export_huggingface(params, config, tokenizer, tmp_path, card={}, head=Head(BertForClassification))
     with pytest.raises(ValueError, match='do not fit the config'):
-        export_huggingface(
-            params, config, tokenizer, tmp_path, card={}, head=('BertForTokenClassification', ENTAILMENT)
-        )
+        export_huggingface(params, config, tokenizer, tmp_path, card={}, head=TOKEN_CLASSIFICATION, task=ENTAILMENT)
     with pytest.raises(ValueError, match='do not fit the config'):
         export_huggingface(params, config, tokenizer, tmp_path, card={})
     assert not any(tmp_path.iterdir())
@@ -228,8 +248,9 @@ def test_a_head_that_does_not_fit_is_no_export(tokenizer, small_config, make_par
 
 def test_a_task_directory_starts_a_pretraining(tokenizer, small_config, make_params, tmp_path):
     params = make_params(BertForClassification(small_config(), 3))
-    head = ('BertForSequenceClassification', ENTAILMENT)
-    export_huggingface(params, small_config(), tokenizer, tmp_path, card={}, head=head)
+    export_huggingface(
+        params, small_config(), tokenizer, tmp_path, card={}, head=SEQUENCE_CLASSIFICATION, task=ENTAILMENT
+    )
     imported = load_huggingface(tmp_path)
     assert imported.unused == ['classifier.bias', 'classifier.weight']
     np.testing.assert_array_equal(imported.params['pooler']['kernel'], params['pooler']['kernel'])

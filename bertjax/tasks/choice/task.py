@@ -1,0 +1,196 @@
+"""Choosing the right one of several endings: SWAG, CODAH, and a user's own questions."""
+
+import dataclasses
+import pathlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from bertjax.convert.heads import MULTIPLE_CHOICE
+from bertjax.data.features import FeatureBuilder, Features
+from bertjax.errors import UserError
+from bertjax.losses import CLASSIFICATION
+from bertjax.metrics.softmax import softmax
+from bertjax.model.config import BertConfig
+from bertjax.model.heads import TaskModel
+from bertjax.tasks.choice import files
+from bertjax.tasks.choice.files import Question
+from bertjax.tasks.options import option
+from bertjax.tasks.reading.texts import read_text
+from bertjax.tasks.task import Outputs, Task
+from bertjax.tasks.truncation import longest_first
+from bertjax.text.tokenizer import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """The prediction: the number of an ending, and the probability of each."""
+
+    ending: int
+    probabilities: tuple[float, ...]
+
+
+@dataclasses.dataclass
+class MultipleChoiceTask(Task[Question, Choice]):
+    """Scores `[CLS] context [SEP] start ending [SEP]` for each ending (paper, section 4.4) and chooses the best.
+
+    A pair that is too long loses pieces from the end of its longer part; a note says how many are cut.
+
+    Attributes:
+      data: folder of the files.
+      seq_len: S, pieces of a sequence with [CLS] and two [SEP].
+      layout: 'swag': train.csv, val.csv and test.csv (whose labels are not public); 'codah': one .tsv to be split, or
+        train.tsv, dev.tsv and test.tsv; 'jsonl': train.jsonl, dev.jsonl, test.jsonl (see read_json_lines).
+      dev_share, test_share: of a single file, which is split by a hash of the context.
+    """
+
+    data: str
+    seq_len: int
+    layout: str = option('swag', named=True)
+    dev_share: float = 0.1
+    test_share: float = 0.1
+
+    head = MULTIPLE_CHOICE
+    objective = CLASSIFICATION
+    score = 'accuracy'
+
+    def __post_init__(self):
+        if self.layout not in files.LAYOUTS:
+            expected = 'one of ' + ', '.join(files.LAYOUTS)
+            raise UserError('config.task.layout', repr(self.layout), expected, 'choose one of them')
+        for name in ('dev_share', 'test_share'):
+            share = getattr(self, name)
+            if not 0 < share < 1 or self.dev_share + self.test_share >= 1:
+                expected = 'above 0, and dev_share and test_share together below 1'
+                raise UserError(f'config.task.{name}', str(share), expected, 'leave it 0.1')
+        if self.seq_len < 5:
+            raise UserError('config.seq_len', str(self.seq_len), 'at least 5', 'use 128')
+        own = pathlib.PurePath(self.data).name or 'multiple choice'
+        self.name = {'swag': 'SWAG', 'codah': 'CODAH'}.get(self.layout, own)
+
+    def splits(self) -> Sequence[str]:
+        """See Task."""
+        suffix = self._suffix
+        if self.layout == 'codah' and files.find_file(self.data, 'train', suffix) is None:
+            return files.SPLITS
+        found = [split for split in files.SPLITS if files.find_file(self.data, split, suffix)]
+        if 'test' in found and not self._has_labels('test'):
+            found.remove('test')
+        return found
+
+    def _has_labels(self, split: str) -> bool:
+        return split != 'test' or files.has_labels(files.find_file(self.data, split, self._suffix))
+
+    @property
+    def _suffix(self) -> str:
+        return {'swag': 'csv', 'codah': 'tsv', 'jsonl': 'jsonl'}[self.layout]
+
+    def records(self, split: str) -> Sequence[Question]:
+        """See Task."""
+        if split not in files.SPLITS:
+            raise UserError('config.split', repr(split), 'one of ' + ', '.join(files.SPLITS), 'choose one of them')
+        path = files.find_file(self.data, split, self._suffix)
+        if self.layout == 'codah' and files.find_file(self.data, 'train', 'tsv') is None:
+            return self._share(split)
+        if path is None:
+            name = 'val' if (split, self.layout) == ('dev', 'swag') else split
+            raise UserError(self.data, f'no file of the {split} split', f'{name}.{self._suffix}', 'add it')
+        if self.layout == 'codah':
+            return files.read_codah(path)
+        labelled = self._has_labels(split)
+        if self.layout == 'swag':
+            return files.read_swag(path, labelled=labelled)
+        return files.read_json_lines(read_text(path), str(path), labelled=labelled)
+
+    def _share(self, split: str) -> Sequence[Question]:
+        tables = sorted(files.folder(self.data).glob('*.tsv'))
+        if len(tables) != 1:
+            found = ' and '.join(path.name for path in tables) or 'no .tsv'
+            raise UserError(self.data, found, 'one .tsv, or train.tsv, dev.tsv and test.tsv', 'see config.data')
+        questions = files.read_codah(tables[0])
+        chosen = files.split_by_hash(questions, split, self.dev_share, self.test_share)
+        if not chosen:
+            raise UserError(str(tables[0]), f'no question for {split}', 'some', f'raise config.task.{split}_share')
+        return chosen
+
+    def parse(self, text: str, where: str) -> Sequence[Question]:
+        """JSON lines, see read_json_lines; labels are ignored."""
+        return files.read_json_lines(text, where, labelled=False)
+
+    def learn(self, records: Sequence[Question]) -> None:
+        """Only prints the counts: the head has one output, whatever the number of endings."""
+        labels = Counter(record.label for record in records)
+        counts = ', '.join(f'{count:,}' for _, count in sorted(labels.items()))
+        print(f'{len(records):,} questions for training; the right ending is 0, 1, … in {counts}')
+
+    def features(self, records: Sequence[Question], tokenizer: Tokenizer, *, training: bool) -> Features:
+        """See Task: C sequences per row, `labels` int32; a row without label has weight 0."""
+        choices = len(records[0].endings)
+        builder = FeatureBuilder(choices=choices)
+        contexts = tokenizer.encode([record.context for record in records])
+        texts = [f'{record.start} {ending}'.strip() for record in records for ending in record.endings]
+        endings = tokenizer.encode(texts)
+        room, cut = self.seq_len - 3, 0
+        cls, sep = [tokenizer.cls_id], [tokenizer.sep_id]
+        for i, record in enumerate(records):
+            if len(record.endings) != choices:
+                found, expected = f'{len(record.endings)} endings', f'{choices}, as in {records[0].where}'
+                raise UserError(record.where, found, expected, 'give all questions as many')
+            for b in endings[i * choices : (i + 1) * choices]:
+                n, m = longest_first(len(contexts[i]), len(b), room)
+                cut += n + m < len(contexts[i]) + len(b)
+                builder.sequence(np.concatenate([cls, contexts[i][:n], sep, b[:m], sep]), second=n + 2)
+            known = record.label is not None
+            builder.row(i, labels=np.int32(record.label if known else 0), weights=np.float32(known))
+        note = f'{cut:,} of {len(endings):,} sequences are longer than config.seq_len={self.seq_len} and are cut'
+        return builder.build(notes=[note] if cut else [])
+
+    def model(self, config: BertConfig) -> TaskModel:
+        """See Task."""
+        return self.head.module(config)
+
+    def predictions(self, records: Sequence[Question], features: Features, outputs: Outputs) -> list[Choice]:
+        """See Task."""
+        logits = np.stack([np.asarray(row, np.float64) for row in outputs['logits']])  # [N, C]
+        return [Choice(int(row.argmax()), tuple(row.tolist())) for row in softmax(logits)]
+
+    def metrics(self, records: Sequence[Question], predictions: Sequence[Choice]) -> dict[str, float | None]:
+        """accuracy."""
+        right = [record.label == choice.ending for record, choice in zip(records, predictions, strict=True)]
+        return {'accuracy': sum(right) / len(right) if right else None}
+
+    def collapsed(self, records: Sequence[Question], predictions: Sequence[Choice]) -> bool:
+        """Whether all predictions are the same number."""
+        return len({choice.ending for choice in predictions}) == 1
+
+    def report(self, records: Sequence[Question], predictions: Sequence[Choice]) -> str:
+        """Accuracy by group and by the number of the right ending."""
+        tables = [_table('group', [record.group or '-' for record in records], records, predictions)]
+        tables.append(_table('right ending', [str(record.label) for record in records], records, predictions))
+        return '\n\n'.join(tables)
+
+    def rows(self, records: Sequence[Question], predictions: Sequence[Choice]) -> Iterator[dict[str, Any]]:
+        """prompt, start, endings, the number of the chosen one (`prediction`) and its text, probabilities."""
+        for record, choice in zip(records, predictions, strict=True):
+            row = {'prompt': record.context, 'start': record.start, 'endings': record.endings}
+            row |= {'prediction': choice.ending, 'ending': record.endings[choice.ending]}
+            yield row | {'probabilities': choice.probabilities}
+
+    def official_files(self, split: str, records: Sequence[Question], predictions: Sequence[Choice]) -> dict[str, str]:
+        """For SWAG's leaderboard, a CSV of row numbers and `pred`, as rowanz/swagaf:csv_predict.py writes it."""
+        if self.layout != 'swag':
+            return {}
+        lines = [f'{i},{choice.ending}' for i, choice in enumerate(predictions)]
+        return {f'{split}_predictions.csv': '\n'.join([',pred', *lines]) + '\n'}
+
+
+def _table(title: str, names: Sequence[str], records: Sequence[Question], predictions: Sequence[Choice]) -> str:
+    total, right = Counter(names), Counter[str]()
+    for name, record, choice in zip(names, records, predictions, strict=True):
+        right[name] += record.label == choice.ending
+    width = max(len(title), *map(len, total))
+    lines = [f'{title:{width}}  accuracy   right      of']
+    lines += [f'{name:{width}}{right[name] / n:10.4f}{right[name]:8,}{n:8,}' for name, n in sorted(total.items())]
+    return '\n'.join(lines)

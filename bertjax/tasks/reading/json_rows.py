@@ -1,0 +1,71 @@
+"""JSON objects as rows: from JSON lines and from JSON."""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from bertjax.errors import UserError
+from bertjax.tasks.reading.texts import checked_text
+
+
+def objects_of_lines(lines: Iterable[tuple[int, str]], where: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """('where:line', object) of numbered lines, each of which is an object.
+
+    Raises:
+      UserError: a line that is anything else.
+    """
+    for number, line in lines:
+        here = f'{where}:{number}'
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(here, f'wrong JSON ({error})', 'a JSON object a line', 'mend the line') from None
+        yield here, _checked(record, here)
+
+
+def objects_of_text(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """('where[key]', object) of a JSON list of objects, or of an object of objects.
+
+    Raises:
+      UserError: anything else.
+    """
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        mend = 'mend the file; one with an object a line is named .jsonl'
+        raise UserError(f'{where}:{getattr(error, "lineno", 1)}', f'wrong JSON ({error})', 'JSON', mend) from None
+    if not isinstance(found, list | dict):
+        raise UserError(where, f'a JSON {type(found).__name__}', 'a list of objects', 'check the file')
+    for key, record in enumerate(found) if isinstance(found, list) else found.items():
+        here = f'{where}[{key!r}]'
+        yield here, _checked(record, here)
+
+
+def _checked(record: Any, where: str) -> dict[str, Any]:
+    if not isinstance(record, dict):
+        raise UserError(where, f'a JSON {type(record).__name__}', 'an object with named fields', 'mend the record')
+    return record
+
+
+def as_text(value: Any, where: str, *, joined: bool = True) -> str | None:
+    """A JSON value as text: numbers and booleans as JSON writes them, a list of strings joined by spaces, null as None.
+
+    Args:
+      value: of a field.
+      where: its place.
+      joined: whether a list of strings is accepted.
+
+    Raises:
+      UserError: an object, any other list, or a string that is not text (see `checked_text`).
+    """
+    if joined and isinstance(value, list) and all(isinstance(item, str) for item in value):
+        value = ' '.join(value)
+    if isinstance(value, dict | list):
+        found = f'a JSON {type(value).__name__}'
+        expected = 'a string, a number or a list of strings' if joined else 'a string or a number'
+        raise UserError(where, found, expected, 'name another field in config.task')
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        return json.dumps(value)
+    return checked_text(value, where)

@@ -1,0 +1,89 @@
+"""Records of tensorflow-datasets that are prepared as array_record: read by index, without TensorFlow."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from bertjax.errors import UserError
+from bertjax.files.tfds import Dataset
+from bertjax.tasks.reading.json_rows import as_text
+from bertjax.tasks.reading.tables import Column, Row
+
+_UNLABELLED = -1  # the ClassLabel of unlabelled records, as in GLUE's test splits
+
+
+def dataset_splits(name: str) -> dict[str, int]:
+    """The splits of a prepared dataset, and the number of records of each.
+
+    Args:
+      name: such as 'glue/rte', or the directory of a prepared dataset.
+
+    Raises:
+      UserError: no such dataset, or it is not prepared on this machine.
+    """
+    return {split: info.num_examples for split, info in _dataset(name).builder.info.splits.items()}
+
+
+def read_dataset(name: str, split: str) -> Iterator[dict[str, Any]]:
+    """The records of a split, in order.
+
+    Texts become str, class labels their names (None where a record has none), numbers Python's, sequences lists.
+
+    Args:
+      name: see `dataset_splits`.
+      split: its name there, such as 'validation'.
+
+    Raises:
+      UserError: no such dataset or split, or one prepared in another format than array_record.
+    """
+    dataset = _dataset(name)
+    source, features = dataset.split(split), dataset.builder.info.features
+    for index in range(len(source)):
+        yield _plain(source[index], features)
+
+
+def _dataset(name: str) -> Dataset:
+    expected = 'the name or directory of a dataset'
+    return Dataset(name, where='config.data', asked=name, expected=expected, otherwise=', or give files')
+
+
+def _plain(value: Any, feature: Any) -> Any:
+    """A value of tfds in Python's own types."""
+    import tensorflow_datasets as tfds
+
+    if isinstance(feature, tfds.features.Sequence):
+        inner = feature.feature
+        if isinstance(value, dict):  # tfds turns a sequence of dictionaries into a dictionary of sequences
+            return {key: [_plain(item, inner[key]) for item in items] for key, items in value.items()}
+        return [_plain(item, inner) for item in value]
+    if isinstance(feature, tfds.features.FeaturesDict):
+        return {key: _plain(value[key], feature[key]) for key in feature}
+    if isinstance(feature, tfds.features.ClassLabel):
+        return None if value == _UNLABELLED else feature.int2str(int(value))
+    if isinstance(value, bytes):
+        return value.decode('utf-8')
+    if isinstance(value, float | np.floating) and feature.np_dtype == np.float32:
+        return float(str(np.float32(value)))  # 3.8 as float32 is 3.8, not 3.799999952316284
+    return value.tolist() if hasattr(value, 'tolist') else value
+
+
+def read_rows(name: str, split: str, columns: Sequence[Column]) -> Iterator[Row]:
+    """The records of a split as rows of a table; lists of strings are joined by spaces.
+
+    Args:
+      name, split: see `read_dataset`.
+      columns: the requested features.
+
+    Raises:
+      UserError: see `read_dataset`; a missing feature, or one that is not a text, number or label.
+    """
+    for index, record in enumerate(read_dataset(name, split)):
+        where = f'{name}@{split}:{index}'
+        names = [next((name for name in column.names if name in record), None) for column in columns]
+        for column, found in zip(columns, names, strict=True):
+            if found is None and column.required:
+                mend = 'name another feature in config.task'
+                raise UserError(where, f'the features {", ".join(record)}', ' or '.join(column.names), mend)
+        pairs = zip(columns, names, strict=True)
+        yield Row(where, tuple(key and as_text(record[key], where, joined=column.joined) for column, key in pairs))

@@ -1,0 +1,66 @@
+"""A user's own texts to predict on: a table with named columns, JSON lines, or plain lines."""
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+
+from bertjax.errors import UserError
+from bertjax.files.streams import bare_suffix
+from bertjax.tasks.reading.tables import FORMATS, Column, Layout, Line, Row, number_lines, parse_table, without_blanks
+
+
+def read_input(text: str, where: str, columns: Sequence[Column]) -> Iterator[Row]:
+    """The texts of each record.
+
+    The format follows from the name's suffix or else from the first line: a JSON object, column names separated by tabs
+    or commas, or a text. Plain lines hold one text each, or the two of a pair separated by a tab. The detected format
+    is printed.
+
+    Args:
+      text: of the file.
+      where: its name.
+      columns: of the texts, one or two.
+
+    Raises:
+      UserError: no rows, or a malformed one.
+    """
+    lines = list(number_lines(text))
+    format = FORMATS.get(bare_suffix(where), 'lines')
+    if format in ('lines', 'tsv'):
+        format = _recognised(lines[0][1], columns)
+    names = {'tsv': 'a table with tabs', 'csv': 'a table with commas', 'jsonl': 'JSON lines', 'json': 'JSON'}
+    print(f'{where}: read as {names.get(format, "a text a line" if len(columns) == 1 else "a pair a line")}')
+    if format == 'lines':
+        yield from _plain(lines, where, len(columns))
+    else:
+        yield from parse_table(lines, where, format, Layout(tuple(columns)))
+
+
+def _plain(lines: Sequence[Line], where: str, texts: int) -> Iterator[Row]:
+    empty = True
+    for number, line in without_blanks(lines, where):
+        cells = tuple(line.split('\t'))
+        if len(cells) != texts:
+            expected = 'a text a line, without tabs' if texts == 1 else 'two texts a line with a tab between'
+            mend = 'mend the line, or put the names of the columns in the first line'
+            raise UserError(f'{where}:{number}', f'{len(cells) - 1} tabs', expected, mend)
+        empty = False
+        yield Row(f'{where}:{number}', cells)
+    if empty:
+        raise UserError(where, 'no text', 'at least one', 'check the file')
+
+
+def _recognised(line: str, columns: Sequence[Column]) -> str:
+    """The format of a file with this first line."""
+    try:
+        between_commas = next(csv.reader([line]), [])
+    except csv.Error:  # a field that is too long, or a carriage return inside
+        between_commas = []
+    # Cells are compared unstripped: in a sentence, a column's name may stand between commas, but after a space.
+    for format, cells in {'tsv': line.split('\t'), 'csv': between_commas}.items():
+        if all(set(cells) & set(column.names) for column in columns):
+            return format
+    try:
+        return 'jsonl' if isinstance(json.loads(line), dict) else 'lines'
+    except (ValueError, RecursionError):
+        return 'lines'

@@ -1,0 +1,252 @@
+"""What all tasks share that assign one label or one score to a text or a pair of texts."""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bertjax.convert.heads import SEQUENCE_CLASSIFICATION
+from bertjax.data.features import Features
+from bertjax.errors import UserError
+from bertjax.losses import CLASSIFICATION, REGRESSION, Objective
+from bertjax.metrics.classification import OF_CLASSES, OF_VALUES, confusion
+from bertjax.metrics.softmax import softmax
+from bertjax.model.config import BertConfig
+from bertjax.model.heads import TaskModel
+from bertjax.tasks.options import option
+from bertjax.tasks.sentence.features import LONG, pooled, text_features
+from bertjax.tasks.sentence.input import read_input
+from bertjax.tasks.sentence.report import class_report, describe_labels, describe_values, find_labels, value_report
+from bertjax.tasks.task import Outputs, Task, id2label
+from bertjax.text.tokenizer import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """A record.
+
+    Attributes:
+      first: the text.
+      second: the other text of a pair; None where the task has no pairs.
+      label: its name, or the score; None where unknown.
+      index: the record's identifier in the file; its number from 0 where the file has none.
+      where: 'file:line'; left out of repr and equality, because a record is the same wherever its file is.
+    """
+
+    first: str
+    second: str | None
+    label: str | float | None
+    index: str = ''
+    where: str = dataclasses.field(default='', repr=False, compare=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """The prediction for a record: float64 logits [C] of its labels, or its score [1]; for a long text, the mean over
+    its windows."""
+
+    logits: np.ndarray
+
+    @property
+    def best(self) -> int:
+        """Number of the label with the highest logit."""
+        return int(self.logits.argmax())
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        """float64 [C]."""
+        return softmax(self.logits)
+
+    @property
+    def value(self) -> float:
+        """The score."""
+        return float(self.logits[0])
+
+
+@dataclasses.dataclass
+class TextTask(Task[Example, Scores]):
+    """The part of a task (see Task) that does not depend on where records come from.
+
+    A subclass has `name`; `regression`; `measures`, the names of its figures (metrics/classification.py), the first of
+    which is `score`; `text_columns`, one or two; and the list `labels` as far as they are known.
+
+    Attributes:
+      data: folder of its files; '' for tensorflow-datasets.
+      seq_len: S, tokens of a row with [CLS] and [SEP].
+      long: how longer texts are handled: 'truncate', 'head_tail' or 'windows', see features.py.
+      stride: tokens from one window of a long text to the next; 0 for half a window.
+      bilstm_units: of each direction of a two-layer BiLSTM before the pooler, as in the left-to-right ablation of the
+        paper (table 5); 0 for none.
+    """
+
+    data: str
+    seq_len: int
+    long: str = 'truncate'
+    stride: int = 0
+    bilstm_units: int = option(0, decides='model')
+
+    head = SEQUENCE_CLASSIFICATION
+
+    def __post_init__(self):
+        if self.seq_len < 5:
+            raise UserError('config.seq_len', str(self.seq_len), 'at least 5', 'use 128')
+        if self.long not in LONG:
+            expected = 'one of ' + ', '.join(LONG)
+            raise UserError('config.task.long', repr(self.long), expected, "'truncate' cuts long texts off")
+        if not 0 <= self.stride < self.seq_len:
+            expected = f'0 to {self.seq_len - 1}'
+            raise UserError('config.task.stride', str(self.stride), expected, 'leave it 0 for half a window')
+        if self.bilstm_units < 0:
+            raise UserError('config.task.bilstm_units', str(self.bilstm_units), '0 or more', 'the paper has 768')
+        if self.stride and self.long != 'windows':
+            mend = "set config.task.long='windows', or leave config.task.stride 0"
+            raise UserError('config.task.stride', f'{self.stride} with long={self.long!r}', "long='windows'", mend)
+
+    @property
+    def score(self) -> str:
+        """See Task."""
+        return self.measures[0]
+
+    @property
+    def complete(self) -> bool:
+        """See Task."""
+        return self.regression or bool(self.labels)
+
+    @property
+    def objective(self) -> Objective:
+        """See Task."""
+        return REGRESSION if self.regression else CLASSIFICATION
+
+    def parse(self, text: str, where: str) -> Sequence[Example]:
+        """See Task and input.py."""
+        return [self.example(row.where, row.values, None, '') for row in read_input(text, where, self.text_columns)]
+
+    def example(self, where: str, texts: Sequence[str | None], label: str | None, index: str) -> Example:
+        """A record from the cells of a row.
+
+        Args:
+          where: 'file:line'.
+          texts: one or two.
+          label: None where it is not known.
+          index: see Example.
+
+        Raises:
+          UserError: a missing text, an empty or unknown label, or a score that is not a number.
+        """
+        if None in texts:
+            raise UserError(where, 'no text', 'a string', 'mend or remove the record')
+        first, second = (*texts, None)[:2]
+        return Example(first, second, None if label is None else self._label(label.strip(), where), index, where)
+
+    def _label(self, label: str, where: str) -> str | float:
+        if not label:
+            raise UserError(where, 'an empty label', 'a number' if self.regression else 'a label', 'mend the record')
+        if not self.regression:
+            self._check_known(label, where)
+            return label
+        try:
+            value = float(label)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise UserError(where, f'the score {label!r}', 'a finite number', 'mend the record')
+        return value
+
+    def _check_known(self, label: str, where: str) -> None:
+        if self.labels and label not in self.labels:
+            known = ', '.join(self.labels[:30])
+            raise UserError(where, f'the label {label!r}', f'one of {known}', 'mend the record, or the labels')
+
+    def learn(self, records: Sequence[Example]) -> None:
+        """Collects the labels where they are not given; prints how often each occurs."""
+        if self.regression:
+            print(describe_values(records))
+            return
+        counts = dict.fromkeys(self.labels, 0)
+        for record in records:
+            counts[record.label] = counts.get(record.label, 0) + 1
+        if not self.labels:
+            self.labels = find_labels(counts, records)
+        print(describe_labels({label: counts[label] for label in self.labels}, records))
+
+    def learned(self) -> dict[str, Any]:
+        """See Task."""
+        return {'labels': self.labels}
+
+    def restore(self, learned: Mapping[str, Any]) -> None:
+        """See Task."""
+        self.labels = list(learned['labels'])
+
+    def features(self, records: Sequence[Example], tokenizer: Tokenizer, *, training: bool) -> Features:
+        """See Task; without `training`, rows have `labels` only where all records have one."""
+        if training and not all(record.label is not None for record in records):
+            raise ValueError('records for training without labels')
+        known = all(record.label is not None for record in records)
+        return text_features(
+            [record.first for record in records],
+            None if records[0].second is None else [record.second for record in records],
+            self._targets(records) if known else None,
+            tokenizer,
+            seq_len=self.seq_len,
+            long=self.long,
+            stride=self.stride,
+        )
+
+    def _targets(self, records: Sequence[Example]) -> np.ndarray:
+        """int32 [N] label numbers, or float32 [N] scores."""
+        if self.regression:
+            return np.array([record.label for record in records], np.float32)
+        number = {label: i for i, label in enumerate(self.labels)}
+        for record in records:
+            self._check_known(record.label, record.where)
+        return np.array([number[record.label] for record in records], np.int32)
+
+    def model(self, config: BertConfig) -> TaskModel:
+        """See Task."""
+        outputs = 1 if self.regression else len(self.labels)
+        return self.head.module(config, outputs, bilstm_units=self.bilstm_units)
+
+    def predictions(self, records: Sequence[Example], features: Features, outputs: Outputs) -> list[Scores]:
+        """See Task."""
+        return [Scores(logits) for logits in pooled(features, outputs['logits'], len(records))]
+
+    def metrics(self, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, float | None]:
+        """The figures of `measures`; `mse` has no upper bound, correlations lie in [-1, 1], all others in [0, 1]."""
+        if self.regression:
+            true, predicted = [record.label for record in records], [prediction.value for prediction in predictions]
+            return {name: OF_VALUES[name](true, predicted) for name in self.measures}
+        table = self._confusion(records, predictions)
+        return {name: OF_CLASSES[name](table) for name in self.measures}
+
+    def _confusion(self, records: Sequence[Example], predictions: Sequence[Scores]) -> np.ndarray:
+        return confusion(self._targets(records), [prediction.best for prediction in predictions], len(self.labels))
+
+    def collapsed(self, records: Sequence[Example], predictions: Sequence[Scores]) -> bool:
+        """Whether all records have one label, or scores that differ by less than a hundredth of the true ones."""
+        if not self.regression:
+            return len({prediction.best for prediction in predictions}) == 1
+        values = [prediction.value for prediction in predictions]
+        return float(np.std(values)) <= 0.01 * float(np.std([record.label for record in records]))
+
+    def report(self, records: Sequence[Example], predictions: Sequence[Scores]) -> str:
+        """Precision, recall and F1 of each label and the confusion table; or the error of the scores."""
+        if self.regression:
+            return value_report([record.label for record in records], [prediction.value for prediction in predictions])
+        return class_report(self._confusion(records, predictions), self.labels)
+
+    def rows(self, records: Sequence[Example], predictions: Sequence[Scores]) -> Iterator[dict[str, Any]]:
+        """`label` and `probabilities` by label, or `score`; and `true` where known."""
+        for record, prediction in zip(records, predictions, strict=True):
+            if self.regression:
+                row: dict[str, Any] = {'score': prediction.value}
+            else:
+                shares = dict(zip(self.labels, prediction.probabilities.tolist(), strict=True))
+                row = {'label': self.labels[prediction.best], 'probabilities': shares}
+            yield row if record.label is None else {**row, 'true': record.label}
+
+    def huggingface(self) -> dict[str, Any]:
+        """See Task."""
+        kind = 'regression' if self.regression else 'single_label_classification'
+        return {**id2label(self.labels or ['LABEL_0']), 'problem_type': kind}

@@ -1,0 +1,1 @@
+"""SQuAD: the span of a text that answers a question."""

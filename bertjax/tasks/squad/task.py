@@ -1,0 +1,245 @@
+"""SQuAD 1.1 and 2.0: the span of a text that answers a question, or no answer."""
+
+import collections
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from etils import epath
+
+from bertjax.convert.heads import QUESTION_ANSWERING
+from bertjax.data.features import Features
+from bertjax.errors import UserError
+from bertjax.files.paths import existing_files
+from bertjax.losses import SPANS
+from bertjax.metrics.squad import Evaluation, evaluate_v1
+from bertjax.model.config import BertConfig
+from bertjax.model.heads import TaskModel
+from bertjax.tasks.options import option
+from bertjax.tasks.squad.answers import Answers, Span, answers
+from bertjax.tasks.squad.questions import Question, parse_input, prepared_questions, read_questions
+from bertjax.tasks.squad.report import answers_elsewhere, squad_report
+from bertjax.tasks.squad.windows import squad_features
+from bertjax.tasks.task import Outputs, Task
+from bertjax.text.tokenizer import Tokenizer
+
+VERSIONS = ('1.1', '2.0')
+_ALIKE = 0.98  # share of equal answers that counts as collapsed: the threshold tuned on dev lets a few others pass
+_PREPARED = {'train': 'train', 'dev': 'validation'}  # splits in tensorflow-datasets
+
+
+@dataclasses.dataclass
+class SquadTask(Task[Question, Answers]):
+    """Questions about texts.
+
+    The score of SQuAD 1.1 is `f1`. That of SQuAD 2.0, where a question may have no answer, is `best_f1`: F1 with the
+    threshold of the null odds that maximises it on the same split, which is what papers report for dev. `tune` keeps
+    the threshold of dev for everything else: `exact`, `f1`, HasAns_ and NoAns_ figures, predictions.
+
+    Attributes:
+      data: folder of the JSON files, plain or gzipped; '' for squad/v1.1 or squad/v2.0 of tensorflow-datasets.
+      seq_len: S, pieces of a window with its question, [CLS] and two [SEP].
+      version: '1.1', where every question has an answer, or '2.0'.
+      train_file, dev_file, test_file: names in `data`; '' for train-v1.1.json, dev-v1.1.json (or 2.0) and no test.
+      stride: pieces from one window of a long text to the next.
+      max_query: pieces that longer questions are cut to.
+      n_best: answers kept for each question.
+      max_answer: pieces of the longest answer.
+      bilstm_units: of each direction of a two-layer BiLSTM before the head, as in the left-to-right ablation of the
+        paper (table 5); 0 for none.
+    """
+
+    data: str
+    seq_len: int
+    version: str = option('1.1', named=True)
+    train_file: str = option('', decides='reading')
+    dev_file: str = option('', decides='reading')
+    test_file: str = option('', decides='reading')
+    stride: int = 128
+    max_query: int = 64
+    n_best: int = option(20, decides='reading')
+    max_answer: int = option(30, decides='reading')
+    bilstm_units: int = option(0, decides='model')
+
+    head = QUESTION_ANSWERING
+    objective = SPANS
+
+    def __post_init__(self):
+        if self.version not in VERSIONS:
+            raise UserError('config.task.version', repr(self.version), "'1.1' or '2.0'", 'choose one of them')
+        for name in ('stride', 'max_query', 'n_best', 'max_answer'):
+            if getattr(self, name) < 1:
+                default = type(self).__dataclass_fields__[name].default
+                raise UserError(f'config.task.{name}', str(getattr(self, name)), '1 or more', f'{default} is usual')
+        if self.bilstm_units < 0:
+            raise UserError('config.task.bilstm_units', str(self.bilstm_units), '0 or more', 'the paper has 768')
+        if self.max_query > self.seq_len - 4:
+            raise UserError(
+                'config.task.max_query', f'{self.max_query} with config.seq_len={self.seq_len}',
+                f'at most {self.seq_len - 4}, which leaves room for the text', 'use seq_len=384 with max_query=64',
+            )  # fmt: skip
+        self.name = f'SQuAD {self.version}'
+        self.score = 'best_f1' if self.nullable else 'f1'
+        self.null_threshold = 0.0
+
+    @property
+    def nullable(self) -> bool:
+        """Whether a question may have no answer."""
+        return self.version == '2.0'
+
+    def splits(self) -> Sequence[str]:
+        """See Task."""
+        if not self.test_file:
+            return ['train', 'dev']
+        labelled = all(question.answers is not None for question in self.records('test'))
+        return ['train', 'dev', 'test'] if labelled else ['train', 'dev']
+
+    def records(self, split: str) -> Sequence[Question]:
+        """See Task."""
+        names = {'train': self.train_file, 'dev': self.dev_file, 'test': self.test_file}
+        if split not in names or (split == 'test' and not self.test_file):
+            expected = 'train or dev' if split in names else 'train, dev or test'
+            raise UserError('config.split', repr(split), expected, 'name a file for it with config.task.test_file')
+        if not self.data and not names[split]:
+            return prepared_questions(self.version, _PREPARED[split])
+        labels = 'optional' if split == 'test' else 'needed'
+        return read_questions(self._file(split, names[split]), answerable=not self.nullable, labels=labels)
+
+    def _file(self, split: str, name: str) -> epath.Path:
+        folder = epath.Path(self.data).expanduser()
+        usual = f'{split}-v{self.version}.json'
+        names = [name] if name else [usual, f'{usual}.gz']
+        found = next(existing_files(folder, names), None)
+        if found:
+            return found
+        there = ', '.join(sorted(path.name for path in folder.iterdir())[:8]) if folder.is_dir() else 'no such folder'
+        raise UserError(
+            str(folder), there or 'an empty folder', ' or '.join(names),
+            f'check config.data and config.task.{split}_file, or fetch the file from SQuAD-explorer',
+        )  # fmt: skip
+
+    def parse(self, text: str, where: str) -> Sequence[Question]:
+        """See Task; SQuAD's JSON, whose answers are ignored, or JSON lines {"question": …, "context": …}."""
+        return parse_input(text, where)
+
+    def learn(self, records: Sequence[Question]) -> None:
+        """Prints how many there are, and which answers are not where the data says."""
+        contexts = len({record.context for record in records})
+        without = sum(not record.answers for record in records)
+        print(f'{len(records):,} questions on {contexts:,} texts for training, {without:,} without answer')
+        for notice in answers_elsewhere(records):
+            print(notice)
+
+    def learned(self) -> dict[str, Any]:
+        """See Task."""
+        return {'null_threshold': self.null_threshold} if self.nullable else {}
+
+    def restore(self, learned: Mapping[str, Any]) -> None:
+        """See Task."""
+        self.null_threshold = learned.get('null_threshold', 0.0)
+
+    def features(self, records: Sequence[Question], tokenizer: Tokenizer, *, training: bool) -> Features:
+        """See Task and windows.py."""
+        return squad_features(
+            records,
+            tokenizer,
+            seq_len=self.seq_len,
+            stride=self.stride,
+            max_query=self.max_query,
+            training=training,
+        )
+
+    def model(self, config: BertConfig) -> TaskModel:
+        """See Task."""
+        return self.head.module(config, bilstm_units=self.bilstm_units)
+
+    def predictions(self, records: Sequence[Question], features: Features, outputs: Outputs) -> list[Answers]:
+        """See Task and answers.py."""
+        return answers(
+            records,
+            features,
+            outputs['start_logits'],
+            outputs['end_logits'],
+            n_best=self.n_best,
+            max_answer=self.max_answer,
+            with_null=self.nullable,
+        )
+
+    def tune(self, records: Sequence[Question], predictions: Sequence[Answers]) -> None:
+        """SQuAD 2.0: the threshold of the null odds with the best F1."""
+        if self.nullable:
+            odds = {record.id: prediction.null_odds for record, prediction in zip(records, predictions, strict=True)}
+            self.null_threshold = self._evaluation(records, predictions).best_threshold(odds)
+
+    def metrics(self, records: Sequence[Question], predictions: Sequence[Answers]) -> dict[str, float | None]:
+        """exact and f1; for SQuAD 2.0 also HasAns_ and NoAns_, null_threshold, and best_exact, best_f1 with thresholds.
+
+        The official script gives the same figures for predictions.json; the best_ figures are computed from the answers
+        before any threshold.
+        """
+        texts = self._texts(records, predictions)
+        if not self.nullable:
+            return dict(evaluate_v1({record.id: record.answers for record in records}, texts))
+        odds = {record.id: prediction.null_odds for record, prediction in zip(records, predictions, strict=True)}
+        return {
+            **Evaluation({record.id: record.answers for record in records}, texts).figures(),
+            **self._evaluation(records, predictions).best(odds),
+            'null_threshold': self.null_threshold,
+        }
+
+    def collapsed(self, records: Sequence[Question], predictions: Sequence[Answers]) -> bool:
+        """Whether nearly all questions get no answer, or answers that begin at the same character."""
+        del records
+        starts = collections.Counter(self._chosen(prediction).start for prediction in predictions)
+        return len(predictions) > 1 and starts.most_common(1)[0][1] >= _ALIKE * len(predictions)
+
+    def report(self, records: Sequence[Question], predictions: Sequence[Answers]) -> str:
+        """See Task."""
+        text = squad_report(records, self._texts(records, predictions))
+        return text + (f'null threshold {self.null_threshold:.4f}\n' if self.nullable else '')
+
+    def rows(self, records: Sequence[Question], predictions: Sequence[Answers]) -> Iterator[dict[str, Any]]:
+        """See Task: id, question, answer, its characters in the context, probability, and for SQuAD 2.0 null_odds."""
+        for record, prediction in zip(records, predictions, strict=True):
+            span = self._chosen(prediction)
+            row = {'id': record.id, 'question': record.question, 'answer': span.text}
+            row |= {'start': span.start, 'end': span.end, 'probability': span.probability}
+            yield row | ({'null_odds': prediction.null_odds} if self.nullable else {})
+
+    def official_files(self, split: str, records: Sequence[Question], predictions: Sequence[Answers]) -> dict[str, str]:
+        """predictions.json, nbest_predictions.json and for SQuAD 2.0 null_odds.json, as of run_squad.py."""
+        del split
+        pairs = list(zip(records, predictions, strict=True))
+        files: dict[str, Any] = {
+            'predictions.json': self._texts(records, predictions),
+            'nbest_predictions.json': {
+                record.id: [
+                    {
+                        'text': span.text,
+                        'probability': span.probability,
+                        'start_logit': span.start_logit,
+                        'end_logit': span.end_logit,
+                    }
+                    for span in prediction.nbest
+                ]
+                for record, prediction in pairs
+            },
+        }
+        if self.nullable:
+            files['null_odds.json'] = {record.id: prediction.null_odds for record, prediction in pairs}
+        return {name: json.dumps(content, indent=4) + '\n' for name, content in files.items()}
+
+    def _chosen(self, prediction: Answers) -> Span:
+        """The answer after applying the threshold."""
+        return prediction.null if self.nullable and prediction.null_odds > self.null_threshold else prediction.best
+
+    def _texts(self, records: Sequence[Question], predictions: Sequence[Answers]) -> dict[str, str]:
+        return {record.id: self._chosen(answer).text for record, answer in zip(records, predictions, strict=True)}
+
+    def _evaluation(self, records: Sequence[Question], predictions: Sequence[Answers]) -> Evaluation:
+        """Of the best answers, whatever the null odds."""
+        return Evaluation(
+            {record.id: record.answers for record in records},
+            {record.id: prediction.best.text for record, prediction in zip(records, predictions, strict=True)},
+        )

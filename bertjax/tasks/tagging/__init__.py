@@ -1,0 +1,1 @@
+"""A tag for each word: named entities, parts of speech."""

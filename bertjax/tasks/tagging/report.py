@@ -1,0 +1,42 @@
+"""The report on a tagging for a person to read."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from bertjax.metrics.entities import EntityScore, score_entities, total_score
+
+
+def tagging_report(
+    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], *, plain: bool, repaired: int
+) -> str:
+    """A table with a line for each entity type (with `plain` each tag), the most frequent first.
+
+    Args:
+      gold, predicted: tags of each sentence.
+      plain: whether each tag stands for itself.
+      repaired: how many entities began with I in the model's output.
+    """
+    if plain:
+        scores = _score_tags(gold, predicted)
+    else:
+        scores = score_entities(gold, predicted)
+        scores = {(name or '(no type)'): score for name, score in scores.items()}
+    order = sorted(scores, key=lambda name: (-scores[name].gold, -scores[name].found, name))
+    rows = [(name, scores[name]) for name in order] + [('all', total_score(scores))]
+    width = max(len(name) for name, _ in rows)
+    lines = [f'{"tag" if plain else "entity":{width}}  precision  recall      f1    gold   found   right']
+    for name, score in rows:
+        figures = f'{score.precision:9.4f}{score.recall:8.4f}{score.f1:8.4f}'
+        lines.append(f'{name:{width}}  {figures}{score.gold:8,}{score.found:8,}{score.right:8,}')
+    if repaired:
+        lines.append(
+            f'{repaired:,} entities of the model began with I, after O or another type; in the tags they begin with B'
+        )
+    return '\n'.join(lines)
+
+
+def _score_tags(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, EntityScore]:
+    pairs = [(a, b) for true, guessed in zip(gold, predicted, strict=True) for a, b in zip(true, guessed, strict=True)]
+    there, found = Counter(a for a, _ in pairs), Counter(b for _, b in pairs)
+    right = Counter(a for a, b in pairs if a == b)
+    return {tag: EntityScore(there[tag], found[tag], right[tag]) for tag in there | found}

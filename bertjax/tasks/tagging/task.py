@@ -1,0 +1,254 @@
+"""Tagging of words: named entities, or any tags, from CoNLL column files."""
+
+import collections
+import dataclasses
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bertjax.convert.heads import TOKEN_CLASSIFICATION
+from bertjax.data.features import Features
+from bertjax.errors import UserError
+from bertjax.losses import TOKENS
+from bertjax.metrics.entities import score_entities, spans, split_tag, tag_accuracy, to_iob2, total_score
+from bertjax.metrics.softmax import softmax
+from bertjax.model.config import BertConfig
+from bertjax.model.heads import TaskModel
+from bertjax.tasks.options import option
+from bertjax.tasks.tagging import files
+from bertjax.tasks.tagging.columns import DOCSTART, ColumnOptions, Sentence, write_columns
+from bertjax.tasks.tagging.features import WORDS, tagging_features
+from bertjax.tasks.tagging.report import tagging_report
+from bertjax.tasks.task import Outputs, Task, id2label
+from bertjax.text.tokenizer import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Tags:
+    """The prediction for a sentence.
+
+    Attributes:
+      tags: of each word, in IOB2 or plain.
+      probabilities: of each word's most probable tag.
+      repaired: how many entities began with I in the model's output; in `tags` they begin with B.
+    """
+
+    tags: tuple[str, ...]
+    probabilities: tuple[float, ...]
+    repaired: int = 0
+
+
+@dataclasses.dataclass
+class TaggingTask(Task[Sentence, Tags]):
+    """A tag for each word, evaluated by the entities that the tags mark.
+
+    The first piece of a word carries its tag. Internally tags are IOB2, whatever the files have. An I after O or after
+    another type, which is invalid in IOB2, is read as the beginning of an entity, as conlleval does; `report` counts
+    such predictions. Tags of other splits that do not occur in the training data are counted, printed, and always
+    predicted wrong.
+
+    Attributes:
+      data: folder with train.txt, dev.txt and test.txt (or as in columns.py:find_file); '' for CoNLL-2003 from
+        tensorflow-datasets, which lacks the boundaries of documents.
+      seq_len: S, pieces of a row with [CLS] and [SEP].
+      word_column, tag_column, comment, scheme: see ColumnOptions; with the scheme 'plain' the score is the accuracy.
+      context: fill the rows with the surrounding sentences of the same document (the paper's "maximal document
+        context", section 5.3).
+      stride: pieces from one window of a long sentence to the next; 0 for half a window.
+      input_format: of a file for run=predict: 'columns', 'text' (one sentence per line, words separated by blanks, a
+        blank line between documents), or 'auto' to detect it.
+      layers, bilstm_units, frozen: of the head, see model/heads.py; the paper's feature-based rows are frozen.
+    """
+
+    data: str
+    seq_len: int
+    word_column: int = option(0, decides='reading')
+    tag_column: int = option(-1, decides='reading')
+    comment: str = option('', decides='reading')
+    scheme: str = 'auto'
+    context: bool = False
+    stride: int = 0
+    input_format: str = option('auto', decides='reading')
+    layers: str = option('last', decides='model')
+    bilstm_units: int = option(0, decides='model')
+    frozen: bool = option(False, decides='model')
+
+    head = TOKEN_CLASSIFICATION
+    objective = TOKENS
+
+    def __post_init__(self):
+        self.columns = ColumnOptions(self.word_column, self.tag_column, self.comment, self.scheme)
+        self.name = pathlib.PurePath(self.data).name or 'CoNLL-2003'
+        self.score = 'accuracy' if self.plain else 'f1'
+        self.labels: list[str] = []
+        self._file_scheme = ''
+        room = self.seq_len - 2
+        if room < 1:
+            raise UserError('config.seq_len', str(self.seq_len), 'at least 3', 'use 128')
+        if not 0 <= self.stride <= room:
+            expected = f'0 to {room}, config.seq_len less [CLS] and [SEP]'
+            raise UserError('config.task.stride', str(self.stride), expected, 'leave it 0 for half a window')
+        if self.input_format not in files.FORMATS:
+            expected = 'one of ' + ', '.join(files.FORMATS)
+            raise UserError('config.task.input_format', repr(self.input_format), expected, 'choose one of them')
+        if self.bilstm_units < 0:
+            raise UserError('config.task.bilstm_units', str(self.bilstm_units), '0 or more', 'the paper has 768')
+
+    @property
+    def complete(self) -> bool:
+        """See Task."""
+        return bool(self.labels)
+
+    @property
+    def plain(self) -> bool:
+        """Whether each tag stands for itself, so that tags mark no entities."""
+        return self.scheme == 'plain'
+
+    def check_training(self, train: str) -> None:
+        """See Task: a frozen encoder leaves nothing but the head to train."""
+        if self.frozen and train != 'head':
+            found = f'{train!r} with config.task.frozen'
+            raise UserError('config.train', found, "'head', for the encoder is frozen", 'set config.task.frozen=False')
+
+    def splits(self) -> Sequence[str]:
+        """See Task."""
+        return files.labelled_splits(self.data, self.columns)
+
+    def records(self, split: str) -> Sequence[Sentence]:
+        """See Task."""
+        return files.read_split(self.data, split, self.columns)
+
+    def parse(self, text: str, where: str) -> Sequence[Sentence]:
+        """See Task; the format is `input_format`."""
+        return files.read_input(text, where, self.columns, self.input_format, self.labels)
+
+    def learn(self, records: Sequence[Sentence]) -> None:
+        """Collects the tags; of every entity type both B and I."""
+        counts = collections.Counter(tag for record in records for tag in record.tags)
+        if self.plain:
+            self.labels = sorted(counts)
+        else:
+            types = sorted({split_tag(tag)[1] for tag in counts if tag != 'O'})
+            self.labels = ['O', *(f'{prefix}-{type}' if type else prefix for type in types for prefix in 'BI')]
+            counts = collections.Counter(span.type for record in records for span in spans(record.tags))
+        self._file_scheme = next((record.scheme for record in records if record.scheme), '')
+        words = sum(len(record.words) for record in records)
+        kinds = ', '.join(f'{name or "entities"} {count:,}' for name, count in counts.most_common(20))
+        print(f'{len(records):,} sentences for training, {words:,} words: {kinds or "no entity"}')
+
+    def learned(self) -> dict[str, Any]:
+        """See Task."""
+        return {'labels': self.labels, 'scheme': self._file_scheme}
+
+    def restore(self, learned: Mapping[str, Any]) -> None:
+        """See Task."""
+        self.labels, self._file_scheme = list(learned['labels']), learned['scheme']
+
+    def features(self, records: Sequence[Sentence], tokenizer: Tokenizer, *, training: bool) -> Features:
+        """See Task and features.py."""
+        notes = self._strange_tags(records, training)
+        if self.context and len({record.document for record in records}) == 1 and len(records) > 1:
+            notes.append(
+                f'{records[0].where}: no {DOCSTART} lines between documents: all sentences give context to others'
+            )
+        features = tagging_features(
+            records,
+            {label: i for i, label in enumerate(self.labels)},
+            tokenizer,
+            seq_len=self.seq_len,
+            stride=self.stride or max(1, (self.seq_len - 2) // 2),
+            context=self.context,
+        )
+        return dataclasses.replace(features, notes=tuple(notes))
+
+    def _strange_tags(self, records: Sequence[Sentence], training: bool) -> list[str]:
+        """Notes about tags that are not among the labels.
+
+        Raises:
+          UserError: training records have such tags.
+        """
+        strange = self._strange(records)
+        if strange and training:
+            tag, where = next((t, record.where) for record in records for t in record.tags or () if t in strange)
+            known = ', '.join(self.labels[:20])
+            raise UserError(where, f'the tag {tag!r}', known, 'train with the data of the checkpoint')
+        return [_strangers(strange)] if strange else []
+
+    def _strange(self, records: Sequence[Sentence]) -> collections.Counter[str]:
+        known = set(self.labels)
+        return collections.Counter(tag for record in records for tag in record.tags or () if tag not in known)
+
+    def model(self, config: BertConfig) -> TaskModel:
+        """See Task."""
+        return self.head.module(
+            config, len(self.labels), bilstm_units=self.bilstm_units, layers=self.layers, frozen=self.frozen
+        )
+
+    def predictions(self, records: Sequence[Sentence], features: Features, outputs: Outputs) -> list[Tags]:
+        """See Task."""
+        best = [np.full(len(record.words), -1) for record in records]
+        probability = [np.zeros(len(record.words)) for record in records]
+        for row, record in enumerate(features.record.tolist()):
+            words = features.token[WORDS][features.offsets[row] : features.offsets[row + 1]]
+            at = np.flatnonzero(words)
+            logits = np.asarray(outputs['token_logits'][row], np.float64)[at]  # [W, C]
+            best[record][words[at] - 1] = logits.argmax(-1)
+            probability[record][words[at] - 1] = softmax(logits).max(-1)
+        return [self._tags(*both) for both in zip(best, probability, strict=True)]
+
+    def _tags(self, best: np.ndarray, probability: np.ndarray) -> Tags:
+        if (best < 0).any():
+            raise ValueError('a word without a prediction in any window')
+        raw = [self.labels[i] for i in best]
+        tags = raw if self.plain else to_iob2(raw)
+        repaired = sum(a != b for a, b in zip(raw, tags, strict=True))
+        return Tags(tuple(tags), tuple(probability.tolist()), repaired)
+
+    def metrics(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> dict[str, float | None]:
+        """f1, precision and recall of entities, micro-averaged as in conlleval; accuracy of tags (in IOB2)."""
+        gold, guessed = [record.tags for record in records], [prediction.tags for prediction in predictions]
+        accuracy = {'accuracy': tag_accuracy(gold, guessed)}
+        if self.plain:
+            return accuracy
+        score = total_score(score_entities(gold, guessed))
+        return {'f1': score.f1, 'precision': score.precision, 'recall': score.recall, **accuracy}
+
+    def collapsed(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> bool:
+        """Whether all words get the same tag."""
+        return len({tag for prediction in predictions for tag in prediction.tags}) == 1
+
+    def report(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> str:
+        """A table of entity types (or tags), and the number of repaired entities."""
+        gold, guessed = [record.tags for record in records], [prediction.tags for prediction in predictions]
+        repaired = sum(prediction.repaired for prediction in predictions)
+        table = tagging_report(gold, guessed, plain=self.plain, repaired=repaired)
+        strange = self._strange(records)
+        return f'{table}\n{_strangers(strange)}' if strange else table
+
+    def rows(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> Iterator[dict[str, Any]]:
+        """words, tags, their probabilities and entities (words `start` up to, not including, `end`)."""
+        for record, prediction in zip(records, predictions, strict=True):
+            row = {'words': record.words, 'tags': prediction.tags, 'probabilities': prediction.probabilities}
+            if not self.plain:
+                row['entities'] = [
+                    {**span._asdict(), 'text': ' '.join(record.words[span.start : span.end])}
+                    for span in spans(prediction.tags)
+                ]
+            yield row
+
+    def official_files(self, split: str, records: Sequence[Sentence], predictions: Sequence[Tags]) -> dict[str, str]:
+        """The input's columns and a last one with the predicted tags, in the input's scheme: what conlleval reads
+        (with `-d '\\t'` if columns are separated by tabs)."""
+        tags = [prediction.tags for prediction in predictions]
+        return {f'{split}.txt': write_columns(records, tags, self.columns, scheme=self._file_scheme)}
+
+    def huggingface(self) -> dict[str, Any]:
+        """See Task."""
+        return id2label(self.labels)
+
+
+def _strangers(strange: collections.Counter[str]) -> str:
+    shown = ', '.join(f'{tag} {count:,}' for tag, count in strange.most_common(10))
+    return f'{strange.total():,} words have tags that training did not ({shown}): none of them can be found'

@@ -1,0 +1,277 @@
+"""Multiple choice: the files, the sequences, predictions and what is refused."""
+
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.losses import CLASSIFICATION
+from bertjax.model.config import BertConfig
+from bertjax.model.stacking import init_params
+from bertjax.tasks.choice.files import Question, read_codah, read_json_lines, read_swag
+from bertjax.tasks.choice.task import MultipleChoiceTask
+from bertjax.tasks.sentence.features import longest_first
+from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+
+HEADER = ',video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label'
+SWAG = f"""{HEADER}
+0,v1,34,A man sits. He,A man sits.,He,gold0-orig,stands up.,"says ""no"", twice.",eats.,runs.,1
+1,v2,35,It rains. The,It rains.,The,gen-orig,"a
+b",dog barks.,cat sleeps.,sun.,3
+"""
+# The published test file has its columns in another order, and no label.
+TEST = """,video-id,fold-ind,startphrase,gold-source,sent1,sent2,ending0,ending1,ending2,ending3
+0,v1,34,A B,gold,A,B,c,d,e,f
+"""
+CODAH = 'i\tI am "very" hungry. I\tsleep.\teat.\tfly.\tsing.\t1\no\tIt rains. We\tswim.\tdrown.\tget wet.\tburn.\t2\n'
+
+
+@pytest.fixture(scope='module')
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """A piece a letter."""
+    path = tmp_path_factory.mktemp('vocabulary') / 'vocab.txt'
+    letters = 'abcdefghijklmnopqrstuvwxyz'
+    pieces = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *letters, *(f'##{letter}' for letter in letters)]
+    path.write_text(''.join(f'{piece}\n' for piece in pieces))
+    return load_tokenizer(path)
+
+
+@pytest.fixture
+def swag(tmp_path: pathlib.Path) -> MultipleChoiceTask:
+    (tmp_path / 'train.csv').write_bytes(('\ufeff' + SWAG.replace('\n', '\r\n')).encode())
+    (tmp_path / 'val.csv').write_text(SWAG)
+    (tmp_path / 'test.csv').write_text(TEST)
+    return MultipleChoiceTask(str(tmp_path), 16)
+
+
+def question(context: str, *endings: str, label: int | None = 0, start: str = '') -> Question:
+    return Question('x:1', context, start, endings, label)
+
+
+def test_swag_files(swag: MultipleChoiceTask):
+    assert swag.splits() == ['train', 'dev'] and swag.name == 'SWAG' and swag.score == 'accuracy'
+    first, second = swag.records('dev')
+    assert first == Question(
+        f'{swag.data}/val.csv:2', 'A man sits.', 'He', ('stands up.', 'says "no", twice.', 'eats.', 'runs.'), 1,
+        'gold0-orig',
+    )  # fmt: skip
+    assert second.endings[0] == 'a\nb' and second.label == 3 and second.where.endswith('val.csv:3')
+    assert [record.label for record in swag.records('train')] == [1, 3]
+    test = swag.records('test')
+    assert (test[0].context, test[0].start, test[0].endings, test[0].label) == ('A', 'B', ('c', 'd', 'e', 'f'), None)
+
+
+def in_file(path: pathlib.Path, text: str) -> pathlib.Path:
+    path.write_text(text)
+    return path
+
+
+def check(error: UserError, named: tuple[str, ...]) -> None:
+    for part in named:
+        assert part in str(error), str(error)
+
+
+@pytest.mark.parametrize(
+    ('text', 'named'),
+    [
+        ('', ('f.csv', 'an empty file')),
+        (f'{HEADER}\n', ('f.csv', 'no row')),
+        ('a,b\n1,2\n', ('f.csv:1', "the columns 'a', 'b'", 'a column sent1')),
+        (HEADER.replace('ending0', 'distractor-0') + '\n', ('f.csv:1', 'a column ending0')),
+        (TEST, ('f.csv:1', 'a column label')),
+        (f'{HEADER}\n0,v,3,s,a,b,g,c,d,e,f\n', ('f.csv:2', '11 columns', '12')),
+        (f'{SWAG}2,v,3,s,a,b,g,c,d,e,f,4\n', ('f.csv:5', "the label '4'", '0 to 3')),
+        (f'{SWAG}2,v,3,s,a,b,g,c,d,e,f,x\n', ('f.csv:5', "the label 'x'")),
+        (f'{SWAG}2,v,3,s,a,b,g,c,,e,f,1\n', ('f.csv:5', 'an empty ending 1')),
+        (f'{SWAG}2,v,3,s, ,b,g,c,d,e,f,1\n', ('f.csv:5', 'an empty context')),
+        (f'{SWAG}2,v,3,s,"a,b,g,c,d,e,f,1\n', ('f.csv:5', 'wrong CSV')),
+        (f'{SWAG}2,v,3,s,"a"x,b,g,c,d,e,f,1\n', ('f.csv:5', 'wrong CSV')),
+    ],
+)
+def test_malformed_swag(tmp_path: pathlib.Path, text: str, named: tuple[str, ...]):
+    with pytest.raises(UserError) as error:
+        read_swag(in_file(tmp_path / 'f.csv', text), labelled=True)
+    check(error.value, named)
+
+
+def test_two_files_of_a_split_are_refused(swag: MultipleChoiceTask, tmp_path: pathlib.Path):
+    (tmp_path / 'dev.csv').write_text(SWAG)
+    with pytest.raises(UserError, match=r'found dev\.csv and val\.csv'):
+        swag.records('dev')
+
+
+def test_swag_without_second_sentence(tmp_path: pathlib.Path):
+    path = in_file(tmp_path / 'f.csv', SWAG.replace('sits.,He,', 'sits.,,'))
+    assert read_swag(path, labelled=True)[0].start == ''
+
+
+@pytest.mark.parametrize(
+    ('text', 'named'),
+    [
+        ('', ('f.tsv', 'an empty file')),
+        (f'{CODAH}i\tp\ta\tb\tc\t1\n', ('f.tsv:3', '6 columns', '7: category')),
+        (f'{CODAH}i\tp\ta\tb\tc\td\t-1\n', ('f.tsv:3', "the label '-1'", '0 to 3')),
+        (f'{CODAH}i\tp\ta\tb\t\td\t1\n', ('f.tsv:3', 'an empty ending 2')),
+    ],
+)
+def test_malformed_codah(tmp_path: pathlib.Path, text: str, named: tuple[str, ...]):
+    with pytest.raises(UserError) as error:
+        read_codah(in_file(tmp_path / 'f.tsv', text))
+    check(error.value, named)
+
+
+def test_codah_is_split_by_its_contexts(tmp_path: pathlib.Path):
+    rows = [f'i\tprompt {n // 2}\ta\tb\tc\td\t{n % 4}\n' for n in range(400)]
+    (tmp_path / 'full_data.tsv').write_text(''.join(rows))
+    task = MultipleChoiceTask(str(tmp_path), 16, layout='codah', dev_share=0.2, test_share=0.1)
+    assert task.splits() == ('train', 'dev', 'test')
+    parts = {split: task.records(split) for split in task.splits()}
+    assert sum(map(len, parts.values())) == 400
+    assert 40 < len(parts['dev']) < 120 and 15 < len(parts['test']) < 70
+    contexts = [{record.context for record in part} for part in parts.values()]
+    assert sum(map(len, contexts)) == 200  # none on two sides
+    other = MultipleChoiceTask(str(tmp_path), 16, layout='codah', dev_share=0.2, test_share=0.1)
+    assert [record.where for record in other.records('dev')] == [record.where for record in parts['dev']]
+    (tmp_path / 'more.tsv').write_text(CODAH)
+    with pytest.raises(UserError, match=r'full_data\.tsv and more\.tsv'):
+        task.records('dev')
+    (tmp_path / 'train.tsv').write_text(CODAH)
+    assert [record.label for record in task.records('train')] == [1, 2] and task.splits() == ['train']
+
+
+def test_codah_whole(shared: pathlib.Path):
+    task = MultipleChoiceTask(str(shared / 'multiple_choice'), 64, layout='codah')
+    parts = {split: task.records(split) for split in task.splits()}
+    assert sum(map(len, parts.values())) == 2776
+    assert all(230 < len(parts[split]) < 325 for split in ('dev', 'test'))
+    quoted = next(record for record in parts['train'] if 'orchestra "Play' in record.context)
+    assert quoted.endings[1] == 'softly blew into her instrument.' and quoted.label == 1
+
+
+def test_json_lines(tmp_path: pathlib.Path, swag: MultipleChoiceTask):
+    lines = '{"prompt": "A", "endings": ["b", "c", "d"], "label": 2}\n\n'
+    lines += '{"prompt": "E", "start": "f", "endings": ["g", "h", "i"], "label": 0}\n'
+    records = swag.parse(lines, 'in')
+    assert [(record.where, record.context, record.start, record.endings, record.label) for record in records] == [
+        ('in:1', 'A', '', ('b', 'c', 'd'), None), ('in:3', 'E', 'f', ('g', 'h', 'i'), None),
+    ]  # fmt: skip
+    for split in ('train', 'test'):
+        (tmp_path / f'{split}.jsonl').write_text(lines)
+    task = MultipleChoiceTask(str(tmp_path), 16, layout='jsonl')
+    assert task.splits() == ['train', 'test'] and [record.label for record in task.records('test')] == [2, 0]
+    (tmp_path / 'test.jsonl').write_text('{"prompt": "A", "endings": ["b", "c", "d"]}\n')
+    assert task.splits() == ['train'] and task.records('test')[0].label is None
+    with pytest.raises(UserError, match=r'dev\.jsonl'):
+        task.records('dev')
+
+
+@pytest.mark.parametrize(
+    ('line', 'named'),
+    [
+        ('{"prompt": "A"', ('f:2', 'wrong JSON')),
+        ('["A"]', ('f:2', 'an object')),
+        ('{"prompt": 3, "endings": ["a", "b"]}', ('f:2', '"prompt": "text"')),
+        ('{"prompt": "A", "endings": ["a", 3]}', ('f:2', '"prompt": "text"')),
+        ('{"prompt": "A", "endings": "ab"}', ('f:2', '"prompt": "text"')),
+        ('{"prompt": "A", "endings": ["a", "b", "c"], "label": 0}', ('f:2', '3 endings', '2, as in f:1')),
+        ('{"prompt": "A", "endings": ["a", ""], "label": 0}', ('f:2', 'an empty ending 1')),
+        ('{"prompt": "A", "endings": ["a", "b"]}', ('f:2', "the label 'null'", '0 to 1')),
+        ('{"prompt": "A", "endings": ["a", "b"], "label": true}', ('f:2', "the label 'true'")),
+    ],
+)
+def test_malformed_json_lines(line: str, named: tuple[str, ...]):
+    with pytest.raises(UserError) as error:
+        read_json_lines('{"prompt": "A", "endings": ["a", "b"], "label": 1}\n' + line, 'f', labelled=True)
+    check(error.value, named)
+    with pytest.raises(UserError, match='f:1: found 1 endings'):
+        read_json_lines('{"prompt": "A", "endings": ["a"]}', 'f', labelled=False)
+
+
+def test_sequences(swag: MultipleChoiceTask, tokenizer: Tokenizer):
+    records = [
+        question('ab', 'c', 'de', label=1, start='f'), question('g', 'h', 'i', label=None),
+    ]  # fmt: skip
+    features = swag.features(records, tokenizer, training=False)
+    texts = [' '.join(tokenizer.pieces[i] for i in row) for row in np.split(features.tokens, features.offsets[1:-1])]
+    assert texts == [
+        '[CLS] a ##b [SEP] f c [SEP]', '[CLS] a ##b [SEP] f d ##e [SEP]', '[CLS] g [SEP] h [SEP]',
+        '[CLS] g [SEP] i [SEP]',
+    ]  # fmt: skip
+    batch = features.batch(np.array([1, 0]), 9, tokenizer.pad_id)
+    assert batch['input_ids'].shape == (2, 2, 9)
+    assert batch['segment_ids'][1].tolist() == [[0, 0, 0, 0, 1, 1, 1, 0, 0], [0, 0, 0, 0, 1, 1, 1, 1, 0]]
+    assert batch['labels'].tolist() == [0, 1] and batch['weights'].tolist() == [0, 1]
+
+
+def test_the_longer_loses_first_as_in_tokenizers(
+    swag: MultipleChoiceTask, tokenizer: Tokenizer, tmp_path: pathlib.Path
+):
+    tokenizers = pytest.importorskip('tokenizers', reason='compares with its ids')
+    tokenizer.save(tmp_path / 'saved')
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / 'saved' / 'tokenizer.json'))
+    for room in (2, 3, 8, 13):
+        theirs.enable_truncation(room + 3, strategy='longest_first')
+        for first in range(12):
+            for second in range(12):
+                types = theirs.encode(' '.join('a' * first), ' '.join('b' * second)).tokens
+                assert longest_first(first, second, room) == (types.count('a'), types.count('b'))
+    features = swag.features([question('abcdefghijkl', 'mnopqrstuvwx', 'y')], tokenizer, training=True)
+    assert features.lengths.tolist() == [16]
+    assert features.notes == ('1 of 2 sequences are longer than config.seq_len=16 and are cut',)
+
+
+def test_predictions_and_files(swag: MultipleChoiceTask, tokenizer: Tokenizer):
+    records = swag.records('dev')
+    swag.learn(records)
+    swag.restore(json.loads(json.dumps(swag.learned())))
+    features = swag.features(records, tokenizer, training=True)
+    config = BertConfig(
+        vocab_size=tokenizer.vocab_size, num_layers=1, width=8, num_heads=2, mlp_dim=8, max_positions=16
+    )
+    batch = features.batch(np.array([0, 1, -1]), 16, tokenizer.pad_id)
+    inputs = [batch[name] for name in CLASSIFICATION.inputs]
+    model = swag.model(config)
+    params = init_params(model, jax.random.key(0), *inputs)
+    outputs = model.apply({'params': params}, *inputs, deterministic=True)
+    assert outputs['logits'].shape == (3, 4) and CLASSIFICATION.losses(outputs, batch)['loss'][1] == 2
+
+    predictions = swag.predictions(records, features, {'logits': np.array([[0, 2, 0, 0], [1, 0, 0, 0]], np.float32)})
+    assert swag.metrics(records, predictions) == {'accuracy': 0.5}
+    assert swag.official_files('test', records, predictions) == {'test_predictions.csv': ',pred\n0,1\n1,0\n'}
+    rows = json.loads(json.dumps(list(swag.rows(records, predictions))))
+    assert rows[0]['prediction'] == 1 and rows[0]['ending'] == 'says "no", twice.'
+    assert rows[0]['probabilities'][1] == pytest.approx(np.exp(2) / (np.exp(2) + 3))
+    assert not swag.collapsed(records, predictions) and swag.collapsed(records, predictions[:1] * 2)
+    report = [line.split() for line in swag.report(records, predictions).splitlines()]
+    assert ['gen-orig', '0.0000', '0', '1'] in report and ['1', '1.0000', '1', '1'] in report
+    assert swag.head.architecture == 'BertForMultipleChoice' and swag.huggingface() == {}
+    assert swag.metrics([], []) == {'accuracy': None}
+
+
+def test_as_many_endings_everywhere(swag: MultipleChoiceTask, tokenizer: Tokenizer):
+    with pytest.raises(UserError, match='x:1: found 3 endings, expected 2'):
+        swag.features([question('a', 'b', 'c'), question('a', 'b', 'c', 'd')], tokenizer, training=True)
+
+
+@pytest.mark.parametrize(
+    ('options', 'named'),
+    [
+        ({'layout': 'race'}, 'config.task.layout'),
+        ({'dev_share': 0.0}, 'config.task.dev_share'),
+        ({'dev_share': 0.5, 'test_share': 0.5}, 'config.task.dev_share'),
+        ({'test_share': 1.5}, 'config.task.dev_share'),
+        ({'seq_len': 4}, 'config.seq_len'),
+    ],
+)
+def test_wrong_options(options: dict, named: str):
+    with pytest.raises(UserError, match=named.replace('.', r'\.')):
+        MultipleChoiceTask(**{'data': 'x', 'seq_len': 12, **options})
+
+
+@pytest.mark.parametrize('data', ['', '/nowhere'])
+def test_no_data(data: str):
+    with pytest.raises(UserError, match=r'--config\.data=DIR'):
+        MultipleChoiceTask(data, 12).records('train')

@@ -1,0 +1,168 @@
+"""Tables: what is read, and that everything else is an error with its place."""
+
+import gzip
+import json
+import pathlib
+
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.tasks.reading.tables import Column, Layout, Row, format_of, number_lines, parse_table, read_table
+
+TEXT_LABEL = Layout((Column(('text',)), Column(('label',), required=False)))
+
+
+def write(path: pathlib.Path, content: str | bytes) -> pathlib.Path:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def values(path: pathlib.Path, layout: Layout = TEXT_LABEL, format: str = 'auto') -> list[tuple]:
+    return [row.values for row in read_table(path, layout, format)]
+
+
+def error(path: pathlib.Path, layout: Layout = TEXT_LABEL) -> UserError:
+    with pytest.raises(UserError) as caught:
+        list(read_table(path, layout))
+    return caught.value
+
+
+ODD = [('say "no', '1'), ("'", '0'), ('a, b; c', '1'), ('\u2028 line\u0085', '0'), (' ', '1')]
+
+
+def test_tsv_has_no_quoting(tmp_path):
+    path = write(tmp_path / 'a.tsv', 'id\ttext\tlabel\n' + ''.join(f'{i}\t{a}\t{b}\n' for i, (a, b) in enumerate(ODD)))
+    assert values(path) == ODD
+    assert next(read_table(path, TEXT_LABEL)) == Row(f'{path}:2', ODD[0])
+
+
+@pytest.mark.parametrize('end', ['\n', '\r\n'])
+@pytest.mark.parametrize('mark', [b'', b'\xef\xbb\xbf'])
+@pytest.mark.parametrize('last', ['', '\n', '\n\n\n'])
+def test_marks_and_line_ends(tmp_path, end: str, mark: bytes, last: str):
+    text = f'text\tlabel\né 1\t1\nb\t0{last}'.replace('\n', end)
+    assert values(write(tmp_path / 'a.tsv', mark + text.encode())) == [('é 1', '1'), ('b', '0')]
+
+
+def test_csv_is_quoted_and_rows_know_their_first_line(tmp_path):
+    text = 'label,text\n1,"a ""b"", c\n\nd"\n0,e\n\n'
+    path = write(tmp_path / 'a.csv', text)
+    assert list(read_table(path, TEXT_LABEL)) == [
+        Row(f'{path}:2', ('a "b", c\n\nd', '1')),
+        Row(f'{path}:5', ('e', '0')),
+    ]
+
+
+def test_long_csv_fields(tmp_path):
+    long = 'word ' * 100_000
+    assert values(write(tmp_path / 'a.csv', f'text,label\n"{long}",1\n')) == [(long, '1')]
+
+
+def test_json_lines(tmp_path):
+    rows = [
+        {'text': 'a\nb', 'label': 'x', 'more': {'deep': []}},
+        {'label': 3, 'text': 'c'},
+        {'text': ['d', 'e'], 'label': True},
+        {'text': 'f', 'label': None},
+        {'text': 'g'},
+        {'text': 'h', 'label': 2.5},
+    ]
+    path = write(tmp_path / 'a.jsonl', ''.join(json.dumps(row) + '\n' for row in rows))
+    found = [('a\nb', 'x'), ('c', '3'), ('d e', 'true'), ('f', None), ('g', None), ('h', '2.5')]
+    assert values(path) == found
+    assert [row.where for row in read_table(path, TEXT_LABEL)] == [f'{path}:{i}' for i in range(1, 7)]
+
+
+@pytest.mark.parametrize('whole', [[{'text': 'a'}, {'text': 'b'}], {'k1': {'text': 'a'}, 'k2': {'text': 'b'}}])
+def test_json_lists_and_objects(tmp_path, whole):
+    path = write(tmp_path / 'a.json', json.dumps(whole, indent=2) + '\n\n')
+    assert values(path) == [('a', None), ('b', None)]
+    where = '[1]' if isinstance(whole, list) else "['k2']"
+    assert list(read_table(path, TEXT_LABEL))[1].where == f'{path}{where}'
+
+
+def test_compressed_files(tmp_path):
+    path = write(tmp_path / 'a.tsv.gz', gzip.compress(b'text\tlabel\na\t1\n'))
+    assert values(path) == [('a', '1')]
+    damaged = write(tmp_path / 'b.tsv.gz', path.read_bytes()[:-9])
+    assert 'cannot be read on' in str(error(damaged))
+
+
+def test_names_fall_back(tmp_path):
+    layout = Layout((Column(('sentence1', 'premise')), Column(('gold', 'label'))))
+    assert values(write(tmp_path / 'a.tsv', 'label\tpremise\tgold\nx\ta\ty\n'), layout) == [('a', 'y')]
+    assert values(write(tmp_path / 'a.tsv', 'label\tpremise\nx\ta\n'), layout) == [('a', 'x')]
+
+
+def test_with_and_without_header(tmp_path):
+    layout = Layout((Column(('text',)), Column(('label',))), bare=('label', 'text'))
+    assert values(write(tmp_path / 'a.tsv', 'x\ta\ny\tb\n'), layout) == [('a', 'x'), ('b', 'y')]
+    assert values(write(tmp_path / 'a.tsv', 'text\tlabel\na\tx\n'), layout) == [('a', 'x')]
+    wrong = error(write(tmp_path / 'a.tsv', 'a\tb\tc\n'), layout)
+    assert wrong.where.endswith('a.tsv:1') and 'no header' in wrong.expected
+
+
+def test_broken_rows_are_counted_and_no_more_than_allowed(tmp_path, capsys):
+    path = write(tmp_path / 'a.tsv', 'text\tlabel\na\t1\nb\nc\t0\t0\nd\t1\n')
+    assert values(path, Layout(TEXT_LABEL.columns, broken=2)) == [('a', '1'), ('d', '1')]
+    assert '2 broken rows left out' in capsys.readouterr().out
+    assert error(path, Layout(TEXT_LABEL.columns, broken=1)).where == f'{path}:4'
+
+
+@pytest.mark.parametrize(
+    ('name', 'content', 'line', 'said'),
+    [
+        ('a.tsv', '', '', 'empty file'),
+        ('a.tsv', '\n\n', '', 'empty file'),
+        ('a.csv', '', '', 'empty file'),
+        ('a.jsonl', '', '', 'no row'),
+        ('a.json', '', ':1', 'wrong JSON'),
+        ('a.json', '[]', '', 'no row'),
+        ('a.tsv', 'text\tlabel\n', '', 'no row'),
+        ('a.tsv', 'txt\tlabel\na\t1\n', ':1', "'txt', 'label'"),
+        ('a.tsv', 'text,label\na,1\n', ':1', "'text,label'"),
+        ('a.tsv', 'text\ttext\na\t1\n', ':1', "2 columns named 'text'"),
+        ('a.tsv', 'text\tlabel\na\t1\nb\n', ':3', '1 column'),
+        ('a.tsv', 'text\tlabel\na\t1\nb\tc\t1\n', ':3', '3 columns'),
+        ('a.tsv', 'text\tlabel\na\t1\n\nb\t1\n', ':3', 'a blank line'),
+        ('a.csv', 'text,label\na,1\n\n\nb,1\n', ':3', 'a blank line'),
+        ('a.csv', 'text,label\na,b,1\n', ':2', '3 columns'),
+        ('a.csv', 'text,label\n"a"b,1\n', ':2', 'wrong CSV'),
+        ('a.csv', 'text,label\na,1\n"b,1\nc,1\n', ':3', 'wrong CSV'),
+        ('a.jsonl', '{"text": "a"}\n{"text": "b"\n', ':2', 'wrong JSON'),
+        ('a.jsonl', '{"text": "a"}\n["b"]\n', ':2', 'a JSON list'),
+        ('a.jsonl', '{"text": "a"}\n{"txt": "b"}\n', ':2', 'the fields txt'),
+        ('a.jsonl', '{"text": {"x": 1}}\n', ':1', 'a JSON dict'),
+        ('a.jsonl', '{"text": "\\ud800"}\n', ':1', 'surrogate'),
+        ('a.json', '{"k": 1}', "['k']", 'a JSON int'),
+        ('a.json', '"text"', '', 'a JSON str'),
+        ('a.tsv', b'text\tlabel\na\t1\n\xff\t1\n', ':3', '0xff'),
+        ('a.tsv', 'text\tlabel\n'.encode('utf-16'), ':1', 'UTF-16'),
+        ('a.tsv', b'text\tlabel\na\0\t1\n', ':2', 'zero byte'),
+    ],
+)
+def test_wrong_files_are_errors_with_their_place(tmp_path, name: str, content: str | bytes, line: str, said: str):
+    path = write(tmp_path / name, content)
+    wrong = error(path)
+    assert said in wrong.found
+    assert wrong.where.startswith(f'{path}{line}') and wrong.expected and wrong.mend
+    assert (wrong.where == f'{path}{line}') or wrong.where.startswith(f'{path}{line},')
+
+
+def test_no_such_file(tmp_path):
+    assert 'no such file' in error(tmp_path / 'a.tsv').found
+    assert 'no such file' in error(tmp_path).found
+
+
+def test_the_format_follows_from_the_suffix():
+    assert [format_of(f'x.{end}') for end in ('tsv', 'CSV', 'jsonl.gz', 'ndjson', 'json.zst')] == [
+        'tsv', 'csv', 'jsonl', 'jsonl', 'json',
+    ]  # fmt: skip
+    assert format_of('x.txt', 'tsv') == 'tsv'
+    with pytest.raises(UserError, match='suffix'):
+        format_of('x.txt')
+
+
+def test_lines_are_numbered_from_one():
+    rows = parse_table(number_lines('\ufefftext\r\na\n'), 'standard input', 'tsv', Layout((Column(('text',)),)))
+    assert list(rows) == [Row('standard input:2', ('a',))]

@@ -1,0 +1,288 @@
+"""Classification and regression of any table: records, labels, figures, reports, and mistakes."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from text_world import MAILS, learned, sequences
+
+from bertjax.errors import UserError
+from bertjax.losses import CLASSIFICATION, REGRESSION
+from bertjax.model.config import BertConfig
+from bertjax.model.stacking import init_params
+from bertjax.tasks.sentence.classification import ClassificationTask, held_out
+from bertjax.tasks.sentence.task import Example, Scores
+
+
+def right(task: ClassificationTask, records, wrong: tuple[int, ...] = ()) -> list[Scores]:
+    """Sure predictions of the true labels, but for the numbers in `wrong`: there the next label."""
+    width = len(task.labels)
+    best = [(task.labels.index(r.label) + (i in wrong)) % width for i, r in enumerate(records)]
+    return [Scores(4.0 * np.eye(width)[i]) for i in best]
+
+
+def test_spam(mails, capsys):
+    task = learned(mails)
+    assert task.labels == ['ham', 'spam'] and list(task.splits()) == ['train', 'dev']
+    said = capsys.readouterr().out
+    assert '9 records for training, 2 labels' in said and 'spam          3   33.3%' in said
+    assert "always 'ham' would be right in 66.7%" in said and "warning: only 3 of 9 are 'spam'" in said
+    assert task.records('dev') == [Example('win a prize', None, 'spam'), Example('see me', None, 'ham')]
+    assert task.records('train')[1].where == f'{mails / "train.csv"}:3'
+    assert (task.score, task.objective) == ('accuracy', CLASSIFICATION)
+
+    other = ClassificationTask(str(mails), 32)
+    other.restore(json.loads(json.dumps(task.learned())))
+    assert other.labels == task.labels
+    assert other.head.architecture == 'BertForSequenceClassification'
+    assert other.huggingface() == {
+        'id2label': {'0': 'ham', '1': 'spam'},
+        'label2id': {'ham': 0, 'spam': 1},
+        'problem_type': 'single_label_classification',
+    }
+
+
+@pytest.mark.parametrize('bilstm_units', [0, 5])
+def test_from_text_to_prediction(mails, tokenizer, bilstm_units):
+    """A real model: padded by other rows or alone, a record gets the same answer."""
+    task = learned(mails, bilstm_units=bilstm_units)
+    records = task.records('train')
+    features = task.features(records, tokenizer, training=True)
+    assert features.row['labels'].dtype == np.int32 and features.row['labels'].tolist() == [0] * 6 + [1] * 3
+    assert sequences(features, tokenizer)[1] == '(c##a##l##lm##e|'
+    config = BertConfig(vocab_size=tokenizer.vocab_size, num_layers=1, width=16, num_heads=2, mlp_dim=32)
+    model = task.model(config)
+    batch = features.batch(np.arange(len(features)), 32, tokenizer.pad_id)
+    inputs = [batch[name] for name in task.objective.inputs]
+    params = init_params(model, jax.random.key(0), *inputs)
+    params = jax.tree.map(lambda x: getattr(x, 'value', x), params, is_leaf=lambda x: hasattr(x, 'value'))
+    assert ('bilstm' in params) == (bilstm_units > 0)
+    outputs = model.apply({'params': params}, *inputs, deterministic=True)
+    losses = task.objective.losses(outputs, batch)
+    assert np.isfinite(float(losses['loss'][0])) and float(losses['loss'][1]) == len(records)
+    predictions = task.predictions(records, features, {'logits': list(np.asarray(outputs['logits']))})
+    assert [prediction.logits.shape for prediction in predictions] == [(2,)] * len(records)
+    rows = list(task.rows(records, predictions))
+    assert set(rows[0]) == {'label', 'probabilities', 'true'} and set(rows[0]['probabilities']) == {'ham', 'spam'}
+    assert sum(rows[0]['probabilities'].values()) == pytest.approx(1)
+    assert rows[0]['label'] == max(rows[0]['probabilities'], key=rows[0]['probabilities'].get)
+    json.dumps(rows)
+
+
+def test_figures_and_report(mails):
+    task = learned(mails)
+    records = task.records('train')
+    predictions = right(task, records, wrong=(0, 7, 8))  # 1 of 6 ham for spam, 2 of 3 spam for ham
+    figures = task.metrics(records, predictions)
+    assert set(figures) == {'accuracy', 'macro_f1', 'matthews', 'f1'}
+    assert figures['accuracy'] == pytest.approx(6 / 9) and figures['f1'] == pytest.approx(2 * 1 / (3 + 2))
+    report = task.report(records, predictions).splitlines()
+    assert [line.split() for line in report[:3]] == [
+        ['label', 'precision', 'recall', 'f1', 'true', 'predicted'],
+        ['1', 'ham', '0.7143', '0.8333', '0.7692', '6', '7'],
+        ['2', 'spam', '0.5000', '0.3333', '0.4000', '3', '2'],
+    ]
+    assert [line.split() for line in report[-2:]] == [['1', 'ham', '5', '1'], ['2', 'spam', '2', '1']]
+    assert len({len(line) for line in report[:3]}) == 1
+    assert not task.collapsed(records, predictions)
+    assert task.collapsed(records, [Scores(np.array([1.0, 0.0]))] * len(records))
+    assert task.official_files('test', records, predictions) == {}
+
+
+def test_many_labels_show_the_most_frequent_confusions(tmp_path):
+    (tmp_path / 'train.tsv').write_text('text\tlabel\n' + ''.join(f't{i}\tlabel {i % 25}\n' for i in range(75)))
+    task = learned(tmp_path, dev_fraction=0.0)
+    records = task.records('train')
+    report = task.report(records, right(task, records, wrong=(3, 28)))
+    assert 'label 3 taken for label 4: 2' in report and 'label 2 taken' not in report
+
+
+def test_regression(tmp_path, tokenizer, capsys):
+    rows = [('a b', 'c', 1), ('b', 'd', 2.5), ('e', 'f', '4'), ('g', 'h', -1)]
+    (tmp_path / 'train.jsonl').write_text(''.join(json.dumps({'s': a, 't': b, 'score': y}) + '\n' for a, b, y in rows))
+    task = learned(tmp_path, regression=True, text_a='s', text_b='t', label='score', metric='pearson', dev_fraction=0.0)
+    assert 'scores from -1 to 4' in capsys.readouterr().out
+    assert (task.score, task.objective, list(task.splits())) == ('pearson', REGRESSION, ['train'])
+    records = task.records('train')
+    features = task.features(records, tokenizer, training=True)
+    assert features.row['labels'].dtype == np.float32 and features.row['labels'].tolist() == [1, 2.5, 4, -1]
+    assert sequences(features, tokenizer)[0] == '(ab|c|' and features.second[0] == 4
+    predictions = [Scores(np.array([record.label * 2.0 + 1])) for record in records]
+    figures = task.metrics(records, predictions)
+    assert list(figures) == ['pearson', 'spearman', 'mse']
+    assert figures['pearson'] == pytest.approx(1) and figures['mse'] == pytest.approx(np.mean([4, 12.25, 25, 0]))
+    assert next(task.rows(records, predictions)) == {'score': 3.0, 'true': 1.0}
+    assert not task.collapsed(records, predictions)
+    flat = [Scores(np.array([2.0 + i * 1e-4])) for i in range(4)]
+    assert task.collapsed(records, flat)
+    same = [Scores(np.array([2.0]))] * 4
+    assert task.metrics(records, same)['pearson'] is None
+    assert 'mean absolute error' in task.report(records, predictions)
+    assert task.huggingface()['problem_type'] == 'regression' and len(task.huggingface()['id2label']) == 1
+
+
+def test_labels_are_sorted_numbers_first_and_can_be_given(tmp_path):
+    (tmp_path / 'train.tsv').write_text('text\tlabel\n' + ''.join(f't\t{y}\n' for y in ('10', 'b', '2', 'a', '2')))
+    assert learned(tmp_path, dev_fraction=0.0).labels == ['2', '10', 'a', 'b']
+    given = ('b', 'a', '2', '10', 'never')
+    assert learned(tmp_path, dev_fraction=0.0, labels=given).labels == list(given)
+
+
+def test_the_dev_split_is_held_out_by_text(tmp_path):
+    texts = [f'text {i}' for i in range(400)]
+    write = lambda texts: (tmp_path / 'train.tsv').write_text(  # noqa: E731
+        'text\tlabel\n' + ''.join(f'{text}\t{i % 2}\n' for i, text in enumerate(texts))
+    )
+    write(texts)
+    task = ClassificationTask(str(tmp_path), 32)
+    train, dev = ({r.first for r in task.records(split)} for split in ('train', 'dev'))
+    assert not train & dev and train | dev == set(texts)
+    assert 20 <= len(dev) <= 60
+    write(['another', *texts, 'TEXT  7', 'Text 8'])
+    train, more = ([r.first for r in task.records(split)] for split in ('train', 'dev'))
+    assert dev <= set(more) and not set(train) & dev
+    assert held_out(Example('Text  7', None, None), 0.5) == held_out(Example('text 7', None, None), 0.5)
+    with pytest.raises(UserError, match='no record'):
+        (tmp_path / 'train.tsv').write_text('text\tlabel\na\t1\n')
+        task.records('train'), task.records('dev')
+
+
+def test_one_file_is_enough(tmp_path):
+    path = tmp_path / 'SMSSpamCollection'
+    path.write_text(''.join(f'{label}\t{mail}\n' for mail, label in MAILS))
+    options = {'format': 'tsv', 'columns': ('label', 'text'), 'dev_fraction': 0.3}
+    task = learned(path, **options)
+    assert task.labels == ['ham', 'spam'] and list(task.splits()) == ['train', 'dev']
+    assert len(task.records('train')) + len(task.records('dev')) == len(MAILS)
+    (tmp_path / 'other.txt').write_text('ham\tgood\n')
+    assert learned(path, **options, test='other.txt').records('test')[0].label == 'ham'
+
+
+def test_the_test_split_may_have_no_labels(mails):
+    task = learned(mails)
+    (mails / 'test.tsv').write_text('text\na b\n"c\n')
+    assert list(task.splits()) == ['train', 'dev']
+    assert task.records('test') == [Example('a b', None, None), Example('"c', None, None)]
+    (mails / 'test.tsv').write_text('text\tlabel\na b\tham\n')
+    assert list(task.splits()) == ['train', 'dev', 'test']
+
+
+@pytest.mark.parametrize(
+    ('name', 'text', 'line', 'said'),
+    [
+        ('train.csv', 'text,label\na,x\nb,\n', 3, 'an empty label'),
+        ('train.csv', 'text,label\na,x\nb,  \n', 3, 'an empty label'),
+        ('train.csv', 'text,lable\na,x\n', 1, "'lable'"),
+        ('train.csv', 'text,label\na,x\nb,y,z\n', 3, '3 columns'),
+        ('train.jsonl', '{"text": "a", "label": "x"}\n{"text": "b", "label": null}\n', 2, 'no label'),
+        ('train.jsonl', '{"text": "a", "label": "x"}\n{"text": null, "label": "x"}\n', 2, 'no text'),
+        ('train.jsonl', '{"text": "a", "label": "x"}\n{"text": "b", "label": ["x", "y"]}\n', 2, 'a JSON list'),
+    ],
+)
+def test_malformed_records_are_errors_with_their_line(tmp_path, name: str, text: str, line: int, said: str):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError) as caught:
+        ClassificationTask(str(tmp_path), 32, dev_fraction=0.0).records('train')
+    assert caught.value.where.split(', ')[0] == f'{tmp_path / name}:{line}' and said in caught.value.found
+
+
+def test_a_label_that_only_dev_has_is_one_of_its_files_labels(tmp_path):
+    rows = [f't{i}\tlabel {i // 40}\n' for i in range(80)]
+    out = next(row for row in rows if held_out(Example(row.split('\t')[0], None, ''), 0.1))
+    rows[rows.index(out)] = out.replace('label', 'rare')
+    (tmp_path / 'train.tsv').write_text('text\tlabel\n' + ''.join(rows))
+    task = learned(tmp_path)
+    (rare,) = (label for label in task.labels if label.startswith('rare'))
+    assert len(task.labels) == 3 and rare not in {record.label for record in task.records('train')}
+    assert rare in {record.label for record in task.records('dev')}
+
+
+def test_labels_that_are_not_known(mails, tokenizer):
+    task = learned(mails)
+    (mails / 'dev.jsonl').write_text('{"text": "a", "label": "ham"}\n{"text": "b", "label": "eggs"}\n')
+    with pytest.raises(UserError) as caught:
+        task.records('dev')
+    assert caught.value.where == f'{mails / "dev.jsonl"}:2' and 'ham, spam' in caught.value.expected
+    # The same for records that were read before the labels were found.
+    early = ClassificationTask(str(mails), 32)
+    records = early.records('dev')
+    early.learn(early.records('train'))
+    with pytest.raises(UserError, match='eggs'):
+        early.features(records, tokenizer, training=False)
+
+
+def test_a_test_file_has_all_labels_or_none(mails):
+    (mails / 'test.jsonl').write_text('{"text": "a", "label": "ham"}\n{"text": "b"}\n')
+    with pytest.raises(UserError) as caught:
+        learned(mails).records('test')
+    assert caught.value.where.endswith('test.jsonl:2')
+
+
+def test_labels_that_can_be_none(tmp_path):
+    (tmp_path / 'train.tsv').write_text('text\tlabel\n' + 'a\tx\n' * 9)
+    with pytest.raises(UserError, match='one label only'):
+        learned(tmp_path, dev_fraction=0.0)
+    (tmp_path / 'train.tsv').write_text('text\tlabel\n' + ''.join(f'a\t{i / 7}\n' for i in range(60)))
+    with pytest.raises(UserError, match='regression=True'):
+        learned(tmp_path, dev_fraction=0.0)
+
+
+def test_what_looks_wrong_is_said(tmp_path, capsys):
+    (tmp_path / 'train.tsv').write_text('text\tlabel\na\tx\na\tx\na\ty\n\ty\n')
+    learned(tmp_path, dev_fraction=0.0)
+    said = capsys.readouterr().out
+    assert (
+        f'2 records have the text of an earlier one; 1 with another label, the first at {tmp_path}/train.tsv:4' in said
+    )
+    assert f'1 records with an empty text, the first at {tmp_path}/train.tsv:5' in said
+
+
+@pytest.mark.parametrize(
+    ('options', 'where'),
+    [
+        ({'long': 'cut'}, 'config.task.long'),
+        ({'stride': 5}, 'config.task.stride'),
+        ({'stride': 32, 'long': 'windows'}, 'config.task.stride'),
+        ({'seq_len': 4}, 'config.seq_len'),
+        ({'labels': ('x',)}, 'config.task.labels'),
+        ({'labels': ('x', 'x')}, 'config.task.labels'),
+        ({'labels': (0, 1)}, 'config.task.labels'),
+        ({'labels': ('x', 'y'), 'regression': True}, 'config.task.labels'),
+        ({'metric': 'pearson'}, 'config.task.metric'),
+        ({'metric': 'accuracy', 'regression': True}, 'config.task.metric'),
+        ({'metric': 'mse', 'regression': True}, 'config.task.metric'),
+        ({'dev_fraction': 1.0}, 'config.task.dev_fraction'),
+        ({'bilstm_units': -1}, 'config.task.bilstm_units'),
+        ({'format': 'xlsx'}, 'config.task.format'),
+        ({'text_a': ''}, 'config.task'),
+        ({'text_b': 'label'}, 'config.task'),
+    ],
+)
+def test_wrong_options(options: dict, where: str):
+    with pytest.raises(UserError) as caught:
+        ClassificationTask(**{'data': 'x', 'seq_len': 32, **options})
+    assert caught.value.where == where and caught.value.expected and caught.value.mend
+
+
+def test_f1_needs_two_labels(tmp_path):
+    (tmp_path / 'train.tsv').write_text('text\tlabel\na\tx\nb\ty\nc\tz\n')
+    with pytest.raises(UserError, match='macro_f1'):
+        learned(tmp_path, metric='f1', dev_fraction=0.0)
+
+
+def test_files_that_are_not_there(mails):
+    task = ClassificationTask(str(mails), 32)
+    with pytest.raises(UserError, match='no file of the test split'):
+        task.records('test')
+    with pytest.raises(UserError, match="'validation'"):
+        task.records('validation')
+    with pytest.raises(UserError, match='no such file'):
+        ClassificationTask(str(mails), 32, train='tarin.csv').records('train')
+    with pytest.raises(UserError, match='a folder'):
+        ClassificationTask(str(mails / 'nowhere'), 32).records('train')
+    with pytest.raises(UserError, match=r'config\.task\.dataset'):
+        ClassificationTask('', 32).records('train')
+    (mails / 'train.tsv').write_text('text\tlabel\na\tx\n')
+    with pytest.raises(UserError, match=r'train\.tsv and .*train\.csv'):
+        task.records('train')

@@ -1,0 +1,65 @@
+"""Texts of a user's own, in whatever form they come."""
+
+import numpy as np
+import pytest
+from text_world import learned
+
+from bertjax.errors import UserError
+from bertjax.tasks.sentence.classification import ClassificationTask
+from bertjax.tasks.sentence.task import Example, Scores
+
+INPUTS = {
+    'JSON lines': ('x.jsonl', '{"text": "a b", "label": "spam"}\n{"text": "c"}\n'),
+    'JSON lines from a pipe': ('standard input', '{"text": "a b"}\n{"text": "c", "id": 3}\n'),
+    'TSV': ('x.tsv', 'label\ttext\nspam\ta b\n\tc\n'),
+    'TSV from a pipe': ('standard input', '\ufeffid\ttext\r\n1\ta b\r\n2\tc\r\n'),
+    'CSV': ('x.csv', 'text\n"a b"\nc\n'),
+    'CSV from a pipe': ('standard input', 'text,more\n"a b",x\nc,y\n'),
+    'lines': ('x.txt', 'a b\nc\n\n'),
+    'lines without end': ('standard input', 'a b\nc'),
+    'lines with Windows ends': ('x.txt', 'a b\r\nc\r\n'),
+}
+
+
+@pytest.mark.parametrize('name', INPUTS)
+def test_texts_of_ones_own(mails, name: str, tokenizer, capsys):
+    where, text = INPUTS[name]
+    task = learned(mails)
+    records = task.parse(text, where)
+    assert records == [Example('a b', None, None), Example('c', None, None)]
+    assert f'{where}: read as {"a text a line" if name[:5] == "lines" else ""}' in capsys.readouterr().out
+    assert records[1].where.startswith(where)
+    features = task.features(records, tokenizer, training=False)
+    assert 'labels' not in features.row and len(features) == 2
+    rows = list(task.rows(records, [Scores(np.array([0.0, 1.0]))] * 2))
+    assert 'true' not in rows[0]
+
+
+@pytest.mark.parametrize('text', ['call, text, or mail', 'word ' * 40_000, 'a\rb'], ids=['commas', 'long', 'return'])
+def test_a_text_is_no_table(mails, text: str):
+    assert learned(mails).parse(f'{text}\nb\n', 'x.txt') == [Example(text, None, None), Example('b', None, None)]
+
+
+def test_pairs_of_ones_own(tmp_path):
+    task = ClassificationTask(str(tmp_path), 32, text_a='q', text_b='p', labels=('x', 'y'))
+    plain = task.parse('a b\tc\nd\te, f\n', 'standard input')
+    named = task.parse('p,n,q\nc,1,a b\n"e, f",2,d\n', 'standard input')
+    assert plain == named == [Example('a b', 'c', None), Example('d', 'e, f', None)]
+
+
+@pytest.mark.parametrize(
+    ('where', 'text', 'place', 'said'),
+    [
+        ('-', '', '-', 'no text'),
+        ('-', '\n\n', '-', 'no text'),
+        ('-', 'a\n\nb\n', '-:2', 'a blank line'),
+        ('-', 'a\nb\tc\n', '-:2', '1 tabs'),
+        ('x.csv', 'txt\na\n', 'x.csv:1', "'txt'"),
+        ('x.jsonl', '{"text": "a"}\n{}\n', 'x.jsonl:2', 'the fields none'),
+        ('x.jsonl', '{"text": null}\n', 'x.jsonl:1', 'no text'),
+    ],
+)
+def test_wrong_texts_of_ones_own(mails, where: str, text: str, place: str, said: str):
+    with pytest.raises(UserError) as caught:
+        learned(mails).parse(text, where)
+    assert caught.value.where == place and said in caught.value.found

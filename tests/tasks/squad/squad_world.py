@@ -1,0 +1,58 @@
+"""A tokenizer of single letters and small SQuAD files, whose every number can be counted by hand."""
+
+import json
+import pathlib
+import string
+
+import numpy as np
+
+from bertjax.data.features import Features
+from bertjax.tasks.squad.questions import Question
+from bertjax.text.bert_settings import bert_settings
+from bertjax.text.wordpiece import WordPieceTokenizer
+
+LETTERS = string.ascii_lowercase + string.digits + string.punctuation
+WORDS = ['red', 'house', 'the', 'who', 'what', 'is', 'in', 'it']
+
+
+def letters_tokenizer() -> WordPieceTokenizer:
+    """A few words, and letters: 'red fox' is red f ##o ##x."""
+    pieces = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *WORDS, *LETTERS, *(f'##{letter}' for letter in LETTERS)]
+    return WordPieceTokenizer(bert_settings(pieces, lowercase=True))
+
+
+def ask(context: str, answer: str | None = None, start: int = -1, **texts: str) -> Question:
+    """A question whose answer is where it first stands, or at `start`; None for none."""
+    texts = {'id': 'q', 'question': 'who is it', **texts}
+    if answer is None:
+        return Question(context=context, answers=(), **texts)
+    start = context.find(answer) if start < 0 else start
+    return Question(context=context, answers=(answer,), starts=(start,), **texts)
+
+
+def qa(name: str = 'q', answers: tuple = (('red', 0),), **more) -> dict:
+    """A question of the JSON."""
+    answers = [{'text': text, 'answer_start': start} for text, start in answers]
+    return {'id': name, 'question': 'who is it', 'answers': answers, **more}
+
+
+def squad_json(*paragraphs: dict) -> dict:
+    """The JSON of one article."""
+    return {'version': '1.1', 'data': [{'title': 't', 'paragraphs': list(paragraphs)}]}
+
+
+def write(path: pathlib.Path, content: dict) -> pathlib.Path:
+    path.write_text(json.dumps(content, ensure_ascii=False), 'utf-8')
+    return path
+
+
+def oracle(features: Features, seed: int = 0, strength: float = 50.0) -> dict[str, list[np.ndarray]]:
+    """Outputs that choose the targets of `features`, with noise that must not matter."""
+    draw = np.random.default_rng(seed)
+    outputs = {}
+    for name in ('start', 'end'):
+        rows = [draw.normal(size=length).astype(np.float32) for length in features.sequence_lengths]
+        for row, target in zip(rows, features.row[name], strict=True):
+            row[target] += strength
+        outputs[f'{name}_logits'] = rows
+    return outputs

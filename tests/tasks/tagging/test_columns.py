@@ -1,0 +1,267 @@
+"""Column files: what is read, what is refused, and that they are written as they were."""
+
+import pathlib
+
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.metrics.entities import spans
+from bertjax.tasks.tagging.columns import ColumnOptions, read_columns, write_columns
+from bertjax.tasks.tagging.files import find_file, labelled_splits, read_input, read_split
+
+CONLL = """-DOCSTART- -X- -X- O
+
+EU NNP I-NP I-ORG
+rejects VBZ I-VP O
+German JJ I-NP I-MISC
+call NN I-NP O
+
+Peter NNP I-NP I-PER
+Blackburn NNP I-NP I-PER
+Jane NNP I-NP B-PER
+
+-DOCSTART- -X- -X- O
+
+BRUSSELS NNP I-NP I-LOC
+1996-08-22 CD I-NP O
+"""
+
+NCBI = 'Ataxia\tB-Disease\n-\tI-Disease\n\n(\tO\nA\tB-Disease\n'
+
+
+def read(text: str, **options) -> list:
+    return read_columns(text, 'file', ColumnOptions(**options), tagged=True)
+
+
+def with_gold(text: str) -> str:
+    """The file with the last column once more, as conlleval reads it."""
+    lines = text.rstrip('\n').split('\n')
+    return '\n'.join(line and line + ('\t' if '\t' in line else ' ') + line.split()[-1] for line in lines) + '\n\n'
+
+
+def test_conll_2003_in_iob1():
+    sentences = read(CONLL)
+    assert [sentence.words for sentence in sentences] == [
+        ('EU', 'rejects', 'German', 'call'),
+        ('Peter', 'Blackburn', 'Jane'),
+        ('BRUSSELS', '1996-08-22'),
+    ]
+    assert [sentence.tags for sentence in sentences] == [
+        ('B-ORG', 'O', 'B-MISC', 'O'),
+        ('B-PER', 'I-PER', 'B-PER'),
+        ('B-LOC', 'O'),
+    ]
+    assert [sentence.document for sentence in sentences] == [1, 1, 2]
+    assert [sentence.where for sentence in sentences] == ['file:3', 'file:8', 'file:14']
+    assert {sentence.scheme for sentence in sentences} == {'iob1'}
+
+
+@pytest.mark.parametrize('text', [CONLL, NCBI], ids=['conll', 'ncbi'])
+def test_written_as_read(text: str):
+    sentences = read(text)
+    tags = [sentence.tags for sentence in sentences]
+    assert write_columns(sentences, tags, ColumnOptions(), scheme='') == with_gold(text)
+
+
+def test_a_longer_word_than_docstart_is_a_word():
+    (sentence,) = read('a O\n-DOCSTART-ed B-X\n')
+    assert sentence.words == ('a', '-DOCSTART-ed') and sentence.tags == ('O', 'B-X')
+
+
+def test_every_line_has_as_many_columns():
+    sentences = read('-DOCSTART-\n\na x O\n\n-DOCSTART- -X-\n\nb x B-X\n')
+    text = write_columns(sentences, [('B-X',), ('O',)], ColumnOptions(), scheme='iob2')
+    assert text == '-DOCSTART- O O O\n\na x O B-X\n\n-DOCSTART- -X- O O\n\nb x B-X O\n\n'
+
+
+def test_true_tags_come_before_the_predicted():
+    options = ColumnOptions(word_column=1, tag_column=0)
+    sentences = read_columns('B-X a n\nO b n\n', 'file', options, tagged=True)
+    assert sentences[0].words == ('a', 'b') and sentences[0].tags == ('B-X', 'O')
+    assert write_columns(sentences, [('O', 'O')], options, scheme='') == 'B-X a n B-X O\nO b n O O\n\n'
+
+
+def test_windows_line_ends_blanks_and_odd_words():
+    text = 'a\u00a0b  NN O  \r\n# NN\t B-X\r\n \t\r\n\r\n\u0085 \u2028 O'
+    first, second = read(text)
+    assert first.words == ('a\u00a0b', '#') and first.tags == ('O', 'B-X')
+    assert second.words == ('\u0085',) and second.columns == (('\u0085', '\u2028', 'O'),)
+    assert read('New York\tB-LOC\n')[0].words == ('New York',)  # a tab file may have blanks in its words
+
+
+def test_comments_are_kept():
+    text = '# id 1 domain=en\na _ _ B-X\n# _ _ O\n\n# id 2\nb _ _ O\n'
+    sentences = read(text, comment='# id')
+    assert [sentence.words for sentence in sentences] == [('a', '#'), ('b',)]
+    options = ColumnOptions(comment='# id')
+    written = write_columns(sentences, [('B-X', 'O'), ('O',)], options, scheme='')
+    assert written == '# id 1 domain=en\na _ _ B-X B-X\n# _ _ O O\n\n# id 2\nb _ _ O O\n\n'
+
+
+def test_plain_tags():
+    sentences = read('the DT\ndog NN-x\n', scheme='plain')
+    assert sentences[0].tags == ('DT', 'NN-x') and sentences[0].scheme == 'plain'
+
+
+def test_a_named_scheme_reads_strays_as_conlleval(capsys: pytest.CaptureFixture):
+    text = 'a B-X\nb O\nc I-X\nd I-Y\n'
+    assert read(text, scheme='iob2')[0].tags == ('B-X', 'O', 'B-X', 'B-Y')
+    assert '2 entities begin with I, which IOB2 does not have (the first in line 3)' in capsys.readouterr().out
+    assert read(text, scheme='iob1')[0].scheme == 'iob1'
+    assert '1 entities begin with B' in capsys.readouterr().out
+    assert read('a B-X\nb O\n', scheme='iob2') and not capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ('text', 'named'),
+    [
+        ('', ('file', 'no word')),
+        ('\n\n-DOCSTART- O\n', ('file', 'no word')),
+        ('a NN O\nb O\n', ('file:2', '2 columns', '3, as in line 1')),
+        ('a NN O\n\nb NN O O\n', ('file:3', '4 columns', '3, as in line 1')),
+        ('a\tO\nb O\n', ('file:2', '1 column', 'between tabs')),
+        ('a O\n# text = b\n', ('file:2', '4 columns', "config.task.comment='#'")),
+        ('a\tO\n\tO\n', ('file:2', 'an empty word')),
+        ('a\tO\nb\t\n', ('file:2', "the tag ''")),
+        ('a O\nb NN\n', ('file:2', "the tag 'NN'", 'config.task.tag_column', "scheme='plain'")),
+        ('a O\nb S-X\n', ('file:2', "'S-X'", 'convert')),
+        ('a O\nb B_X\n', ('file:2', "'B_X'")),
+        ('a O\nb I-\n', ('file:2', "'I-'")),
+        ('a\nb\n', ('file:1', 'one column', '--config.run=predict')),
+        ('a B-X\nb O\nc B-X\n\nd I-X\n', ('file:5', 'begins with I', 'line 1', 'scheme=iob2')),
+    ],
+)
+def test_malformed(text: str, named: tuple[str, ...]):
+    with pytest.raises(UserError) as error:
+        read(text)
+    for part in named:
+        assert part in str(error.value), str(error.value)
+
+
+@pytest.mark.parametrize(
+    ('options', 'named'),
+    [
+        ({'tag_column': 4}, ('config.task.tag_column', '4', '4 columns')),
+        ({'word_column': -5}, ('config.task.word_column', '-5')),
+        ({'tag_column': 0}, ('file:3', 'one column')),
+        ({'tag_column': 1}, ('file:3', "'NNP'")),
+    ],
+)
+def test_wrong_columns(options: dict, named: tuple[str, ...]):
+    with pytest.raises(UserError) as error:
+        read(CONLL, **options)
+    for part in named:
+        assert part in str(error.value), str(error.value)
+
+
+def test_unknown_scheme():
+    with pytest.raises(UserError, match=r'config\.task\.scheme.*iob2'):
+        ColumnOptions(scheme='bioes')
+
+
+def test_files_of_a_folder(tmp_path: pathlib.Path):
+    for name in ('eng.train', 'valid.conll', 'test.txt', 'README.txt', 'train.json'):
+        (tmp_path / name).write_text('a B-X\n')
+    assert [find_file(str(tmp_path), split).name for split in ('train', 'dev', 'test')] == [
+        'eng.train', 'valid.conll', 'test.txt',
+    ]  # fmt: skip
+    (tmp_path / 'dev.txt').write_text('a O\n')
+    with pytest.raises(UserError, match=r'dev\.txt and valid\.conll'):
+        find_file(str(tmp_path), 'dev')
+    with pytest.raises(UserError, match=r'config\.data'):
+        find_file(str(tmp_path / 'nowhere'), 'dev')
+    with pytest.raises(UserError, match=r'config\.split'):
+        read_split(str(tmp_path), 'dev2', ColumnOptions())
+
+
+@pytest.mark.parametrize(('test', 'labelled'), [('b NN O\n', True), ('b NN\n', False), ('b\n', False)])
+def test_test_files_may_lack_tags(tmp_path: pathlib.Path, test: str, labelled: bool):
+    (tmp_path / 'train.txt').write_text('a NN B-X\n')
+    (tmp_path / 'test.txt').write_text(test)
+    options = ColumnOptions()
+    assert labelled_splits(str(tmp_path), options) == ['train', 'test'][: 1 + labelled]
+    assert read_split(str(tmp_path), 'test', options)[0].tags == (('O',) if labelled else None)
+    with pytest.raises(UserError, match=r'no file of the dev split'):
+        read_split(str(tmp_path), 'dev', options)
+
+
+@pytest.mark.parametrize(
+    ('text', 'words'),
+    [
+        ('John lives in Berlin .\nYes\n', [('John', 'lives', 'in', 'Berlin', '.'), ('Yes',)]),
+        ('John\nlives\n\nYes\n', [('John', 'lives'), ('Yes',)]),
+        ('John\tNNP\nlives\tVBZ\n', [('John', 'lives')]),
+        ('-DOCSTART-\nJohn NNP\n', [('John',)]),
+        ('John B-X\nlives O\n', [('John', 'lives')]),
+        ('John B-NEW\nlives O\n', [('John', 'lives')]),
+        ('John lives .\nYes lives .\n', [('John', 'lives', '.'), ('Yes', 'lives', '.')]),
+        ('John lives\nThey walk\n', [('John', 'lives'), ('They', 'walk')]),
+        ('John\n', [('John',)]),
+    ],
+)
+def test_a_file_of_ones_own(text: str, words: list[tuple[str, ...]]):
+    found = read_input(text, 'in', ColumnOptions(), 'auto', ['O', 'B-X', 'I-X', '.'])
+    assert [sentence.words for sentence in found] == words
+    assert all(sentence.tags is None for sentence in found)
+    as_text = read_input('a b\n\nc d\n', 'in', ColumnOptions(), 'text', [])
+    assert [(sentence.where, sentence.words, sentence.document) for sentence in as_text] == [
+        ('in:1', ('a', 'b'), 0), ('in:3', ('c', 'd'), 1),
+    ]  # fmt: skip
+    assert (
+        write_columns(as_text, [('O', 'B-X'), ('O', 'O')], ColumnOptions(), scheme='') == 'a O\nb B-X\n\nc O\nd O\n\n'
+    )
+
+
+@pytest.mark.parametrize('format', ['auto', 'text', 'columns'])
+def test_nothing_to_read(format: str):
+    with pytest.raises(UserError, match='in: found no word'):
+        read_input('\n \n', 'in', ColumnOptions(), format, [])
+
+
+def test_tensorflow_datasets(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    tfds = pytest.importorskip('tensorflow_datasets', reason='writes a dataset with it')
+    from bertjax.tasks.tagging import files
+
+    sentences = [(['EU', 'rejects'], ['B-ORG', 'O']), (['Peter', 'Blackburn'], ['B-PER', 'I-PER']), ([], [])]
+
+    class Conll(tfds.core.GeneratorBasedBuilder):
+        """As conll2003."""
+
+        name = 'conll'
+        pkg_dir_path = tmp_path  # a test is no package whose place could be inferred
+        VERSION = tfds.core.Version('1.0.0')
+
+        def _info(self):
+            names = tfds.features.ClassLabel(names=['O', 'B-PER', 'I-PER', 'B-ORG'])
+            features = {'tokens': tfds.features.Sequence(tfds.features.Text()), 'ner': tfds.features.Sequence(names)}
+            return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
+
+        def _split_generators(self, dl_manager):
+            return {'dev': self._generate_examples()}
+
+        def _generate_examples(self):
+            for index, (words, tags) in enumerate(sentences):
+                yield index, {'tokens': words, 'ner': tags}
+
+    builder = Conll(data_dir=str(tmp_path), file_format='array_record')
+    builder.download_and_prepare()
+    monkeypatch.setattr(files, 'DATASET', str(builder.data_dir))
+    records = sorted(read_split('', 'dev', ColumnOptions()), key=lambda record: record.words)
+    assert [(list(record.words), list(record.tags)) for record in records] == sentences[:2]
+    assert labelled_splits('', ColumnOptions()) == ['train', 'dev', 'test']
+    with pytest.raises(UserError, match='no split'):
+        read_split('', 'train', ColumnOptions())
+
+
+def test_ncbi_disease(shared: pathlib.Path):
+    data = str(shared / 'ner' / 'NCBI-disease')
+    options = ColumnOptions()
+    assert labelled_splits(data, options) == ['train', 'dev', 'test']
+    for split, sentences, words, entities in (
+        ('train', 5424, 135701, 5134), ('dev', 923, 23969, 787), ('test', 940, 24497, 960),
+    ):  # fmt: skip
+        records = read_split(data, split, options)
+        found = sum(len(spans(record.tags)) for record in records)
+        assert (len(records), sum(len(record.words) for record in records), found) == (sentences, words, entities)
+        text = (pathlib.Path(data) / f'{split}.txt').read_text()
+        assert write_columns(records, [record.tags for record in records], options, scheme='') == with_gold(text)

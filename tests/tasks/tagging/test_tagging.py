@@ -1,0 +1,296 @@
+"""Tagging: rows, windows, context, predictions, figures and files, with an oracle in place of a trained model."""
+
+import json
+import pathlib
+import random
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.losses import TOKENS
+from bertjax.model.config import BertConfig
+from bertjax.model.stacking import init_params
+from bertjax.tasks.tagging.columns import Sentence, read_columns
+from bertjax.tasks.tagging.features import WORDS, windows, word_pieces
+from bertjax.tasks.tagging.task import TaggingTask
+from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+
+LETTERS = 'abcdefghijklmnopqrstuvwxyz'
+TRAIN = """-DOCSTART- O
+
+ada I-PER
+b I-PER
+cat O
+dog I-LOC
+
+e O
+f I-LOC
+
+-DOCSTART- O
+
+gh O
+"""
+
+
+@pytest.fixture(scope='module')
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """A piece a letter."""
+    path = tmp_path_factory.mktemp('vocabulary') / 'vocab.txt'
+    pieces = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *LETTERS, *(f'##{letter}' for letter in LETTERS)]
+    path.write_text(''.join(f'{piece}\n' for piece in pieces))
+    return load_tokenizer(path)
+
+
+@pytest.fixture
+def task(tmp_path: pathlib.Path):
+    """task(**options) -> a task on TRAIN, S=12, that has learned its tags."""
+    (tmp_path / 'train.txt').write_text(TRAIN)
+
+    def make(**options) -> TaggingTask:
+        made = TaggingTask(**{'data': str(tmp_path), 'seq_len': 12, **options})
+        made.learn(made.records('train'))
+        return made
+
+    return make
+
+
+def text_of(row: np.ndarray, tokenizer: Tokenizer) -> str:
+    return ' '.join(tokenizer.pieces[i] for i in row)
+
+
+def sequences(features, array: np.ndarray) -> list[np.ndarray]:
+    return np.split(array, features.offsets[1:-1])
+
+
+def oracle(task: TaggingTask, records, features, wrong: float = 0.0) -> dict[str, list[np.ndarray]]:
+    """Logits that are right at the words to tag but for a share `wrong`, and nonsense elsewhere."""
+    draw = np.random.default_rng(0)
+    rows = []
+    for record, words in zip(features.record, sequences(features, features.token[WORDS]), strict=True):
+        logits = draw.normal(size=(len(words), len(task.labels))).astype(np.float32)
+        for at in np.flatnonzero(words):
+            if draw.random() >= wrong:
+                logits[at, task.labels.index(records[record].tags[words[at] - 1])] = 20
+        rows.append(logits)
+    return {'token_logits': rows}
+
+
+def sentence(words: list[str], tags: list[str] | None = None, document: int = 0) -> Sentence:
+    columns = tuple(zip(words, tags, strict=True)) if tags else tuple((word,) for word in words)
+    return Sentence('x:1', tuple(words), tuple(tags) if tags else None, document, columns, ((),))
+
+
+def test_learns_the_tags(task, capsys: pytest.CaptureFixture):
+    made = task()
+    assert made.labels == ['O', 'B-LOC', 'I-LOC', 'B-PER', 'I-PER']
+    assert '3 sentences for training, 7 words: LOC 2, PER 1' in capsys.readouterr().out
+    other = TaggingTask(made.data, 12)
+    other.restore(json.loads(json.dumps(made.learned())))
+    assert other.learned() == made.learned() and made.learned()['scheme'] == 'iob1'
+    assert made.splits() == ['train'] and made.score == 'f1' and made.objective is TOKENS
+
+
+def test_the_first_piece_of_a_word_carries_its_tag(task, tokenizer: Tokenizer):
+    made = task()
+    features = made.features(made.records('train'), tokenizer, training=True)
+    rows = [text_of(row, tokenizer) for row in sequences(features, features.tokens)]
+    assert rows == ['[CLS] a ##d ##a b c ##a ##t d ##o ##g [SEP]', '[CLS] e f [SEP]', '[CLS] g ##h [SEP]']
+    assert features.record.tolist() == [0, 1, 2]
+    weights, labels = features.token['token_weights'], features.token['token_labels']
+    assert sequences(features, weights)[0].tolist() == [0, 1, 0, 0, 1, 1, 0, 0, 1, 0, 0, 0]
+    assert sequences(features, labels)[0][[1, 4, 5, 8]].tolist() == [3, 4, 0, 1]
+    assert labels.sum() == 3 + 4 + 1 + 1 and weights.sum() == 7
+
+
+def test_a_word_without_pieces_is_unknown(tokenizer: Tokenizer):
+    pieces = word_pieces(['ab', '\x07', '\u200b', '中', 'c'], tokenizer)
+    assert pieces.ids.tolist()[2:5] == [tokenizer.unk_id] * 3 and pieces.first.tolist() == [0, 2, 3, 4, 5, 6]
+
+
+def test_windows_tag_every_word_once_with_the_most_context():
+    draw = random.Random(0)
+    for _ in range(2000):
+        lengths = [draw.choice([1, 1, 2, 3, draw.randrange(1, 30)]) for _ in range(draw.randrange(1, 40))]
+        first = np.concatenate([[0], np.cumsum(lengths)])
+        begin = draw.randrange(len(lengths))
+        end = draw.randrange(begin + 1, len(lengths) + 1)
+        own = (begin, end)
+        seen = draw.choice([own, (draw.randrange(begin + 1), draw.randrange(end, len(lengths) + 1))])
+        room = draw.randrange(1, 40)
+        found = windows(first, own, seen, room=room, stride=draw.randrange(1, room + 1))
+        assert sorted(word for _, _, words in found for word in words) == list(range(*own))
+        for start, stop, words in found:
+            assert 0 < stop - start <= room and first[seen[0]] <= start and stop <= first[seen[1]]
+            for at in first[words]:
+                context = min(at - start, stop - 1 - at)
+                assert context == max(min(at - a, b - 1 - at) for a, b, _ in found)
+
+
+def test_long_sentences_are_cut_at_words(task, tokenizer: Tokenizer):
+    made = task(stride=5)
+    words = ['ab'] * 12
+    features = made.features([sentence(words), sentence(['c'])], tokenizer, training=False)
+    assert features.record.tolist() == [0, 0, 0, 0, 0, 1]
+    assert features.lengths.max() == 12
+    assert all(text_of(row[1:2], tokenizer) == 'a' for row in sequences(features, features.tokens)[:5])
+    numbers = [row[row > 0].tolist() for row in sequences(features, features.token[WORDS])[:5]]
+    assert sorted(number for row in numbers for number in row) == list(range(1, 13))
+    assert features.token['token_weights'].sum() == 0  # no tags, nothing to learn; predicted all the same
+
+
+def test_context_fills_the_row_from_the_same_document(task, tokenizer: Tokenizer):
+    made = task(context=True, seq_len=9)
+    records = [
+        sentence(['a', 'bcd'], ['O', 'B-LOC'], 1), sentence(['ef', 'g'], ['B-PER', 'O'], 1),
+        sentence(['hi'], ['O'], 1), sentence(['jk', 'l'], ['O', 'O'], 2),
+    ]  # fmt: skip
+    features = made.features(records, tokenizer, training=True)
+    rows = [text_of(row, tokenizer) for row in sequences(features, features.tokens)]
+    assert rows == [
+        '[CLS] a b ##c ##d e ##f g [SEP]',
+        '[CLS] e ##f g h ##i [SEP]',  # 'bcd' would not fit whole
+        '[CLS] e ##f g h ##i [SEP]',
+        '[CLS] j ##k l [SEP]',
+    ]
+    numbers = [row.tolist() for row in sequences(features, features.token[WORDS])]
+    assert numbers == [
+        [0, 1, 2, 0, 0, 0, 0, 0, 0], [0, 1, 0, 2, 0, 0, 0], [0, 0, 0, 0, 1, 0, 0], [0, 1, 0, 2, 0],
+    ]  # fmt: skip
+    assert features.token['token_weights'].sum() == 7
+    alone = made.features(records[2:3], tokenizer, training=True)
+    assert text_of(alone.tokens, tokenizer) == '[CLS] h ##i [SEP]'
+
+
+def test_context_without_boundaries_is_said(task, tokenizer: Tokenizer):
+    features = task(context=True).features([sentence(['a']), sentence(['b'])], tokenizer, training=False)
+    assert 'no -DOCSTART- lines' in features.notes[0]
+
+
+@pytest.mark.parametrize('options', [{}, {'context': True}, {'seq_len': 5, 'stride': 1}])
+def test_right_answers_through_every_file(task, tokenizer: Tokenizer, options: dict):
+    made = task(**options)
+    records = made.records('train')
+    features = made.features(records, tokenizer, training=False)
+    predictions = made.predictions(records, features, oracle(made, records, features))
+    assert [prediction.tags for prediction in predictions] == [record.tags for record in records]
+    assert min(p for prediction in predictions for p in prediction.probabilities) > 0.99
+    assert made.metrics(records, predictions) == {'f1': 1, 'precision': 1, 'recall': 1, 'accuracy': 1}
+    gold = [line and f'{line} {line.split()[-1]}' for line in TRAIN.split('\n')]
+    assert made.official_files('dev', records, predictions) == {'dev.txt': '\n'.join(gold) + '\n'}
+    assert not made.collapsed(records, predictions)
+    row = next(iter(made.rows(records, predictions)))
+    assert json.loads(json.dumps(row))['entities'] == [
+        {'type': 'PER', 'start': 0, 'end': 2, 'text': 'ada b'}, {'type': 'LOC', 'start': 3, 'end': 4, 'text': 'dog'},
+    ]  # fmt: skip
+    assert row['words'] == ('ada', 'b', 'cat', 'dog') and row['tags'] == ('B-PER', 'I-PER', 'O', 'B-LOC')
+    all_line = made.report(records, predictions).splitlines()[-1].split()
+    assert all_line == ['all', '1.0000', '1.0000', '1.0000', '3', '3', '3']
+
+
+def test_figures_are_those_of_the_official_file(shared: pathlib.Path):
+    seqeval = pytest.importorskip('seqeval.metrics', reason='compares with its figures')
+    tokenizer = load_tokenizer(shared / 'vocab' / 'bert-base-cased-vocab.txt')
+    made = TaggingTask(str(shared / 'ner' / 'NCBI-disease'), 32)
+    records = made.records('test')
+    made.learn(records)
+    features = made.features(records, tokenizer, training=False)
+    assert features.lengths.max() == 32 and len(features) > len(records)
+    predictions = made.predictions(records, features, oracle(made, records, features, wrong=0.2))
+    text = made.official_files('test', records, predictions)['test.txt']
+    sentences = [[line.split('\t') for line in block.split('\n')] for block in text.strip().split('\n\n')]
+    gold, guessed = ([[row[i] for row in rows] for rows in sentences] for i in (-2, -1))
+    metrics = made.metrics(records, predictions)
+    assert metrics['f1'] == pytest.approx(seqeval.f1_score(gold, guessed), abs=1e-12)
+    assert metrics['accuracy'] == pytest.approx(seqeval.accuracy_score(gold, guessed), abs=1e-12)
+    assert 0.3 < metrics['f1'] < 0.95
+    again = read_columns(text, 'test.txt', made.columns, tagged=True)  # and the predictions are IOB2 themselves
+    assert {sentence.scheme for sentence in again} == {'iob2'}
+
+
+def test_impossible_tags_are_read_as_conlleval_reads_them(task, tokenizer: Tokenizer):
+    made = task()
+    records = [sentence(['a', 'b', 'c', 'd'], ['B-PER', 'I-PER', 'O', 'B-LOC'])]
+    features = made.features(records, tokenizer, training=False)
+    logits = np.zeros((6, 5), np.float32)
+    for at, label in zip(range(1, 5), ['I-PER', 'I-PER', 'O', 'I-LOC'], strict=True):
+        logits[at, made.labels.index(label)] = 3
+    prediction = made.predictions(records, features, {'token_logits': [logits]})[0]
+    assert prediction.tags == records[0].tags and prediction.repaired == 2
+    assert prediction.probabilities[0] == pytest.approx(np.exp(3) / (np.exp(3) + 4))
+    assert '2 entities of the model began with I' in made.report(records, [prediction])
+
+
+def test_unseen_tags(task, tokenizer: Tokenizer):
+    made = task()
+    records = [sentence(['a', 'b', 'c'], ['B-NEW', 'I-NEW', 'B-PER'])]
+    features = made.features(records, tokenizer, training=False)
+    assert '2 words have tags that training did not (B-NEW 1, I-NEW 1)' in features.notes[0]
+    assert features.token['token_weights'].tolist() == [0, 0, 0, 1, 0]
+    logits = np.zeros((5, 5), np.float32)
+    logits[3, made.labels.index('B-PER')] = 9
+    predictions = made.predictions(records, features, {'token_logits': [logits]})
+    assert made.metrics(records, predictions)['recall'] == 0.5
+    assert '2 words have tags that training did not' in made.report(records, predictions)
+    with pytest.raises(UserError, match="x:1: found the tag 'B-NEW', expected O, B-LOC"):
+        made.features(records, tokenizer, training=True)
+
+
+def test_collapsed(task, tokenizer: Tokenizer):
+    made = task()
+    records = made.records('train')
+    features = made.features(records, tokenizer, training=False)
+    zeros = [np.zeros((n, 5), np.float32) for n in features.lengths]
+    predictions = made.predictions(records, features, {'token_logits': zeros})
+    assert made.collapsed(records, predictions) and made.metrics(records, predictions)['f1'] == 0
+
+
+def test_plain_tags(tmp_path: pathlib.Path, tokenizer: Tokenizer):
+    (tmp_path / 'train.txt').write_text('a DT\nb NN\n\nc I-x\n')
+    made = TaggingTask(str(tmp_path), 12, scheme='plain')
+    records = made.records('train')
+    made.learn(records)
+    features = made.features(records, tokenizer, training=True)
+    predictions = made.predictions(records, features, oracle(made, records, features))
+    assert made.metrics(records, predictions) == {'accuracy': 1} and made.score == 'accuracy'
+    assert made.official_files('dev', records, predictions) == {'dev.txt': 'a DT DT\nb NN NN\n\nc I-x I-x\n\n'}
+    assert 'entities' not in next(iter(made.rows(records, predictions)))
+    assert made.report(records, predictions).startswith('tag')
+
+
+@pytest.mark.parametrize(('layers', 'units'), [('last', 0), ('concat_last_four', 3), ('sum_all', 0)])
+def test_model_and_features_of_the_paper(task, tokenizer: Tokenizer, layers: str, units: int):
+    made = task(layers=layers, bilstm_units=units, frozen=True)
+    config = BertConfig(
+        vocab_size=tokenizer.vocab_size, num_layers=4, width=8, num_heads=2, mlp_dim=8, max_positions=16
+    )
+    records = made.records('train')
+    features = made.features(records, tokenizer, training=True)
+    batch = features.batch(np.array([0, 2, -1]), 12, tokenizer.pad_id)
+    model = made.model(config)
+    inputs = [batch[name] for name in TOKENS.inputs]
+    params = init_params(model, jax.random.key(0), *inputs)
+    outputs = model.apply({'params': params}, *inputs, deterministic=True)
+    assert outputs['token_logits'].shape == (3, 12, 5)
+    loss, weight = TOKENS.losses(outputs, batch)['loss']
+    assert np.isfinite(loss) and weight == 5
+    fields = made.huggingface()
+    assert made.head.architecture == 'BertForTokenClassification' and fields['label2id']['I-PER'] == 4
+    assert fields['id2label']['1'] == 'B-LOC'
+
+
+@pytest.mark.parametrize(
+    ('options', 'named'),
+    [
+        ({'seq_len': 2}, 'config.seq_len'),
+        ({'stride': 11}, 'config.task.stride'),
+        ({'stride': -1}, 'config.task.stride'),
+        ({'input_format': 'json'}, 'config.task.input_format'),
+        ({'scheme': 'iob'}, 'config.task.scheme'),
+        ({'bilstm_units': -1}, 'config.task.bilstm_units'),
+    ],
+)
+def test_wrong_options(options: dict, named: str):
+    with pytest.raises(UserError, match=named.replace('.', r'\.')):
+        TaggingTask(**{'data': 'x', 'seq_len': 12, **options})

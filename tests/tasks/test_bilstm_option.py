@@ -1,0 +1,74 @@
+"""The paper's LTR + BiLSTM (table 5): a left-to-right encoder is fine-tuned with a BiLSTM between it and the head."""
+
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.convert.huggingface import export_huggingface
+from bertjax.convert.huggingface_import import load_task_model, read_config
+from bertjax.model.bert import BertForPreTraining
+from bertjax.model.config import BertConfig
+from bertjax.model.stacking import init_params
+from bertjax.tasks.registry import KINDS, build_task, keys
+from bertjax.tasks.sentence.task import Example
+from bertjax.tasks.squad.questions import Question
+from bertjax.tasks.task import Task
+from bertjax.text.tokenizer import Tokenizer
+
+
+@pytest.fixture(scope='module')
+def left_to_right(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The export of a pre-training with configs/pretrain_base.py:ltr, at a small size."""
+    sizes = dict(num_layers=1, width=16, num_heads=2, mlp_dim=32, max_positions=32)
+    config = BertConfig(vocab_size=tokenizer.vocab_size, causal=True, nsp=False, **sizes)
+    inputs = [np.zeros(shape, np.int32) for shape in BertForPreTraining.smallest_inputs]
+    params = init_params(BertForPreTraining(config), jax.random.key(0), *inputs)
+    path = tmp_path_factory.mktemp('ltr') / 'hf'
+    export_huggingface(params, config, tokenizer, path, card={})
+    return path
+
+
+def glue(units: int) -> tuple[Task, list]:
+    records = [Example('a b c', 'd e', 'entailment'), Example('a f', 'g', 'not_entailment')]
+    return build_task('glue', data='', seq_len=16, task='rte', bilstm_units=units), records
+
+
+def squad(units: int) -> tuple[Task, list]:
+    records = [Question('1', 'a b', 'c d e f', ('e',), (4,)), Question('2', 'a', 'f g', ('f',), (0,))]
+    return build_task('squad', data='', seq_len=16, max_query=4, bilstm_units=units), records
+
+
+@pytest.mark.parametrize('kind', [glue, squad])
+def test_its_parameters_are_fresh_and_the_loss_depends_on_them(kind, left_to_right, tokenizer: Tokenizer):
+    encoder = read_config(left_to_right, dropout=0.0, attention_dropout=0.0)
+    assert encoder.causal
+
+    def loaded(units: int):
+        task, records = kind(units)
+        model = task.model(encoder)
+        features = task.features(records, tokenizer, training=True)
+        return task, model, load_task_model(left_to_right, model, task.head), features.batch(np.arange(2), 16, 0)
+
+    _, _, plain, _ = loaded(0)
+    task, model, imported, batch = loaded(5)
+    assert 'bilstm' not in plain.params
+    fresh = {path.split('/')[0] for path in imported.missing}
+    assert {'bilstm', 'head'} <= fresh and 'encoder' not in fresh
+
+    def loss(params):
+        outputs = model.apply({'params': params}, *(batch[name] for name in task.objective.inputs), deterministic=True)
+        total, weight = task.objective.losses(outputs, batch)['loss']
+        return total / weight
+
+    value, gradient = jax.value_and_grad(loss)(imported.params)
+    assert np.isfinite(value)
+    layers = gradient['bilstm']
+    assert set(layers) == {f'{way}_{i}' for way in ('forward', 'backward') for i in (0, 1)}
+    assert all(np.abs(layer['kernel']).max() > 0 for layer in layers.values())
+
+
+@pytest.mark.parametrize('kind', [kind for kind in KINDS if kind != 'multiple_choice'])
+def test_no_run_continues_with_another_one(kind: str):
+    assert 'task.bilstm_units' in keys(kind, 'model')

@@ -1,0 +1,198 @@
+"""A new kind of task is a folder, a line in the registry and a recipe: the verbs, the checks and the export know it."""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from ml_collections import ConfigDict
+
+from bertjax.convert.heads import Head
+from bertjax.convert.huggingface import export_huggingface
+from bertjax.data.features import FeatureBuilder, Features
+from bertjax.errors import UserError
+from bertjax.losses import TASK_INPUTS, Objective
+from bertjax.model.bert import BertForPreTraining
+from bertjax.model.config import BertConfig
+from bertjax.model.heads import TaskModel
+from bertjax.model.stacking import init_params
+from bertjax.recipe import finetuning_config
+from bertjax.runs import evaluate, finetune, predict
+from bertjax.tasks.options import option
+from bertjax.tasks.registry import KINDS, keys, options
+from bertjax.tasks.task import Outputs, Task
+from bertjax.text.tokenizer import Tokenizer
+
+# What the folder of a new kind holds: its head with a loss, and its class.
+
+
+class BertForMarks(TaskModel):
+    """Marks some of the tokens."""
+
+    outputs: int = 1
+
+    def __call__(
+        self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, *, deterministic: bool
+    ) -> dict[str, jax.Array]:
+        """int32 [B, S] each -> `mark_logits`, float32 [B, S]."""
+        hidden = self._hidden(input_ids, segment_ids, attention_mask, deterministic)
+        return {'mark_logits': self._project(hidden, deterministic)[..., 0]}
+
+
+def mark_losses(outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]) -> dict[str, tuple]:
+    losses = optax.sigmoid_binary_cross_entropy(outputs['mark_logits'], batch['token_marks'])
+    return {'loss': ((losses * batch['token_weights']).sum(), batch['token_weights'].sum())}
+
+
+@dataclasses.dataclass
+class VowelTask(Task[str, str]):
+    """Finds the vowels of a word, whose letters are its tokens. A prediction is the vowels, with `-` for the others."""
+
+    data: str
+    seq_len: int
+    suffix: str = option('.txt', decides='reading')
+    vowels: str = 'aeiou'
+    bilstm_units: int = option(0, decides='model')
+
+    name = 'vowels'
+    score = 'accuracy'
+    head = Head(BertForMarks, per_token=('mark_logits',))
+    objective = Objective(TASK_INPUTS, mark_losses, lambda batch: {'loss': batch['token_weights'].sum()})
+
+    def check_training(self, train: str) -> None:
+        if train == 'last_1':
+            raise UserError('config.train', train, 'all or head', 'choose one')
+
+    def splits(self) -> Sequence[str]:
+        return ['train', 'dev']
+
+    def records(self, split: str) -> Sequence[str]:
+        return (pathlib.Path(self.data) / f'{split}{self.suffix}').read_text().split()
+
+    def parse(self, text: str, where: str) -> Sequence[str]:
+        return text.split()
+
+    def features(self, records: Sequence[str], tokenizer: Tokenizer, *, training: bool) -> Features:
+        builder = FeatureBuilder()
+        for i, (word, ids) in enumerate(zip(records, tokenizer.encode(records), strict=True)):
+            marks = np.float32([0, *(letter in self.vowels for letter in word), 0])
+            weights = np.float32([0, *[1] * len(word), 0])
+            tokens = [tokenizer.cls_id, *ids, tokenizer.sep_id]
+            builder.sequence(tokens, token_marks=marks, token_weights=weights)
+            builder.row(i)
+        return builder.build()
+
+    def model(self, config: BertConfig) -> TaskModel:
+        return self.head.module(config, bilstm_units=self.bilstm_units)
+
+    def predictions(self, records: Sequence[str], features: Features, outputs: Outputs) -> list[str]:
+        assert [len(row) for row in outputs['mark_logits']] == [len(word) + 2 for word in records]  # without padding
+        chosen = [row[1:-1] > 0 for row in outputs['mark_logits']]
+        pairs = zip(records, chosen, strict=True)
+        return [''.join(x if mark else '-' for x, mark in zip(word, marks, strict=True)) for word, marks in pairs]
+
+    def metrics(self, records: Sequence[str], predictions: Sequence[str]) -> dict[str, float | None]:
+        true, given = (list(''.join(words)) for words in (map(self._answer, records), predictions))
+        return {'accuracy': float(np.mean(np.array(true) == np.array(given)))}
+
+    def _answer(self, word: str) -> str:
+        return ''.join(letter if letter in self.vowels else '-' for letter in word)
+
+    def collapsed(self, records: Sequence[str], predictions: Sequence[str]) -> bool:
+        return not set(''.join(predictions)) - {'-'}
+
+    def rows(self, records: Sequence[str], predictions: Sequence[str]) -> Iterator[dict[str, Any]]:
+        for word, found in zip(records, predictions, strict=True):
+            yield {'word': word, 'vowels': found}
+
+
+# The line in the registry, the recipe, and an encoder.
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KINDS, 'vowels', f'{__name__}:VowelTask')
+
+
+@pytest.fixture
+def config(tmp_path: pathlib.Path, tokenizer: Tokenizer) -> ConfigDict:
+    encoder = BertConfig(
+        vocab_size=tokenizer.vocab_size, num_layers=1, width=16, num_heads=2, mlp_dim=32, max_positions=32
+    )
+    inputs = [jnp.zeros(shape, jnp.int32) for shape in BertForPreTraining.smallest_inputs]
+    params = init_params(BertForPreTraining(encoder), jax.random.key(0), *inputs)
+    export_huggingface(params, encoder, tokenizer, tmp_path / 'encoder', card={})
+    draw = np.random.default_rng(0)
+    for split, count in (('train', 64), ('dev', 12)):
+        words = [''.join(draw.choice(list('abcdefghi'), length)) for length in draw.integers(2, 9, count)]
+        (tmp_path / f'{split}.txt').write_text('\n'.join(words))
+    config = finetuning_config('vowels', suffix='.txt', vowels='aeiou', bilstm_units=0)
+    config.data, config.init = str(tmp_path), str(tmp_path / 'encoder')
+    config.seq_len, config.shapes, config.batch_size, config.steps, config.learning_rate = 16, 2, 16, 60, 1e-2
+    config.export = False
+    return config
+
+
+def lines(path: pathlib.Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_from_its_files_to_figures_and_predictions(config: ConfigDict, tmp_path: pathlib.Path):
+    workdir = tmp_path / 'run'
+    finetune.run(config, str(workdir))
+    results = json.loads((workdir / 'results.json').read_text())
+    assert (results['task'], results['score'], results['collapsed']) == ('vowels', 'accuracy', False)
+    accuracy = results['splits']['dev']['accuracy']
+    assert accuracy > 0.9  # a third of the letters are vowels
+    said = lines(workdir / 'predictions' / 'dev.jsonl')
+    assert [row['word'] for row in said] == (tmp_path / 'dev.txt').read_text().split()
+    letters = [(x in 'aeiou', y != '-') for row in said for x, y in zip(row['word'], row['vowels'], strict=True)]
+    assert np.mean([true == given for true, given in letters]) == accuracy
+    metrics = lines(workdir / 'metrics.jsonl')
+    assert metrics[-1] | {'split': 'dev', 'step': 60, 'accuracy': accuracy} == metrics[-1]
+    assert json.loads((workdir / 'task.json').read_text())['task']['kind'] == 'vowels'
+
+    (workdir / 'results.json').unlink()
+    evaluate.run(config, str(workdir))
+    assert json.loads((workdir / 'results.json').read_text())['splits'] == {'dev': {'accuracy': accuracy}}
+
+    (tmp_path / 'mine.txt').write_text('abba head')
+    config.input = str(tmp_path / 'mine.txt')
+    predict.run(config, str(workdir))
+    mine = lines(workdir / 'predictions' / 'input' / 'mine.jsonl')
+    assert [row['word'] for row in mine] == ['abba', 'head'] and all(len(row['vowels']) == 4 for row in mine)
+    assert not (workdir / 'predictions' / 'input' / 'mine.zip').exists()  # no benchmark, no official files
+
+
+def test_its_options_say_what_may_change(config: ConfigDict, tmp_path: pathlib.Path):
+    assert list(options('vowels')) == ['suffix', 'vowels', 'bilstm_units']
+    assert (keys('vowels', 'model'), keys('vowels', 'reading')) == (['task.bilstm_units'], ['task.suffix'])
+    workdir, config.steps = tmp_path / 'run', 1
+    finetune.run(config, str(workdir))
+    config.task.bilstm_units, config.steps = 3, 2
+    with pytest.raises(UserError, match=r'config\.task\.bilstm_units: found 3, expected 0 as in the checkpoint'):
+        finetune.run(config, str(workdir))
+    config.task.bilstm_units, config.task.vowels = 0, 'aeiouy'
+    with pytest.raises(UserError, match=r"config\.task\.vowels: found 'aeiouy', expected 'aeiou', as in"):
+        evaluate.run(config, str(workdir), {'task.vowels'})
+    (tmp_path / 'dev.text').write_text('abc')
+    config.task.suffix = '.text'
+    evaluate.run(config, str(workdir), {'task.suffix'})
+    assert [row['word'] for row in lines(workdir / 'predictions' / 'dev.jsonl')] == ['abc']
+
+
+def test_what_it_cannot_do_is_refused_before_compute(config: ConfigDict, tmp_path: pathlib.Path):
+    workdir = tmp_path / 'run'
+    config.train = 'last_1'
+    with pytest.raises(UserError, match=r'config\.train: found last_1, expected all or head'):
+        finetune.run(config, str(workdir))
+    config.train, config.export = 'all', True
+    with pytest.raises(UserError, match=r'config\.export: .* no class for the head BertForMarks; set config.export=Fa'):
+        finetune.run(config, str(workdir))
+    assert not (workdir / 'checkpoints').exists()
