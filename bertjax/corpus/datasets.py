@@ -2,9 +2,11 @@
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from bertjax.errors import UserError
+from bertjax.files.paths import is_remote
 from bertjax.files.tfds import Dataset
 
 _WHERE = 'config.corpus'
@@ -98,13 +100,13 @@ def _parse_tfds(spec: str) -> tuple[str, str, str | None]:
 def tfds_name(spec: str) -> str:
     """The specification, where the dataset is given by its directory without the path to it."""
     name, split, feature = _parse_tfds(spec)
-    if name.startswith('/') or '://' in name:
+    if name.startswith('/') or is_remote(name):
         name = '/'.join(name.rstrip('/').split('/')[-2:])
     return f'tfds:{name}@{split}' + (f'#{feature}' if feature else '')
 
 
-def _tfds_open(spec: str, text_key: str):
-    """(records, feature, builder) of a dataset."""
+def _tfds_open(spec: str, text_key: str) -> tuple[Sequence[dict[str, Any]], str, Any]:
+    """(records, name of the feature with the text, `tfds.core.DatasetBuilder`) of a dataset."""
     name, split, feature = _parse_tfds(spec)
     dataset = Dataset(name, where=_WHERE, asked=spec, expected='tfds:NAME or tfds:/its/directory')
     records = dataset.split(split)

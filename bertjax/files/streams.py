@@ -25,7 +25,7 @@ _SUFFIXES = {'.gz': 'gzip', '.bz2': 'bzip2', '.xz': 'xz', '.zst': 'zstd', '.zstd
 
 
 class DamagedFileError(Exception):
-    """A compressed file is truncated, or not in the format that its name says."""
+    """A compressed file is truncated, where the library that decompresses it does not notice."""
 
 
 DAMAGE = (DamagedFileError, EOFError, OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bertjax.errors import UserError
+from bertjax.files.paths import is_remote
 
 
 class Dataset:
@@ -34,7 +35,7 @@ class Dataset:
             found, mend = f'{asked!r} without tensorflow-datasets ({error})', 'pip install tensorflow-datasets'
             raise UserError(where, found, 'that package', mend + otherwise) from error
         try:
-            at_path = name.startswith(('/', '.', '~')) or '://' in name
+            at_path = name.startswith(('/', '.', '~')) or is_remote(name)
             self.builder = tfds.builder_from_directory(name) if at_path else tfds.builder(name)
         except Exception as error:  # tfds raises a dozen kinds, some from the network.
             line = next(iter(str(error).strip().splitlines()), type(error).__name__)
