@@ -1,11 +1,10 @@
 """The bases of every recipe, of pre-training and of fine-tuning: each key, its default, and what it means."""
 
-import dataclasses
 from typing import Any
 
 from ml_collections import ConfigDict, config_dict
 
-from bertjax.model.config import SIZES, BertConfig
+from bertjax.model.config import SIZES, FieldKind, fields_of
 
 
 def steps(value: int | str) -> config_dict.FieldReference:
@@ -16,7 +15,7 @@ def steps(value: int | str) -> config_dict.FieldReference:
 def model_fields(size: str, **changes: Any) -> ConfigDict:
     """config.model: the fields of BertConfig but the vocabulary's size, which is the tokenizer's, and the pair head,
     which follows from config.pairs.mode."""
-    fields = {f.name: f.default for f in dataclasses.fields(BertConfig) if f.name not in ('vocab_size', 'nsp')}
+    fields = {name: value for name, value in fields_of(*FieldKind).items() if name not in ('vocab_size', 'nsp')}
     return ConfigDict({**fields, **SIZES[size], **changes})
 
 
@@ -143,9 +142,8 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
     config.rng_impl = 'threefry2x32'  # of dropout; rbg is faster on TPU and depends on the mesh
 
     # Sizes are those of config.init; this is what a run may choose.
-    config.model = ConfigDict(
-        {'dropout': 0.1, 'attention_dropout': 0.1, 'dtype': 'float32', 'remat': 'none', 'scan_layers': False}
-    )
+    chosen = fields_of(FieldKind.LAYOUT, FieldKind.TRAINING, FieldKind.EXECUTION)
+    config.model = ConfigDict({**chosen, 'scan_layers': False})
     config.train = 'all'  # 'head': the encoder stays as it is; 'last_K': the head and the last K blocks
     config.layer_decay = 1.0  # learning rate of a block as a share of that of the block above it
 

@@ -6,15 +6,18 @@ from typing import Any
 
 from bertjax.config import flatten
 from bertjax.errors import UserError
+from bertjax.model.config import FieldKind, fields_of
 
 # Keys that decide the shape or the meaning of what is saved: a change is refused.
 FIXED = ('model.', 'optimizer.name', 'pairs.mode', 'fingerprints.', 'train', 'task.kind')
 FIXED += ('task.layers', 'task.bilstm_units', 'task.frozen')
 # ... except these fields of the model, which leave its parameters as they are.
-FREE = ('model.dropout', 'model.attention_dropout', 'model.remat', 'model.dtype')
+FREE = tuple(f'model.{name}' for name in fields_of(FieldKind.TRAINING, FieldKind.EXECUTION))
 # Keys that decide what a finished run has become: other values would be said of a model that never had them.
 TRAINING = ('seed', 'rng_impl', 'learning_rate', 'warmup_fraction', 'schedule.', 'optimizer.', 'layer_decay', 'phases')
-TRAINING += ('batch_size', 'accumulate', 'masking.', 'model.dropout', 'model.attention_dropout')
+TRAINING += ('batch_size', 'accumulate', 'masking.', *(f'model.{name}' for name in fields_of(FieldKind.TRAINING)))
+# What a config that was saved before such a key existed stands for.
+DEFAULTS = {f'model.{name}': default for name, default in fields_of(FieldKind.EXECUTION).items()}
 # Keys that say nothing of the training itself.
 SILENT = ('run', 'export', 'fingerprints.', 'corpus_options.workers', 'topology')
 
@@ -37,7 +40,7 @@ def check_resume(saved: Mapping[str, Any], now: Mapping[str, Any], where: str, *
     before, after = flatten(saved), flatten(now)
     changed = []
     for key in sorted({*before, *after}):
-        old, new = before.get(key), after.get(key)
+        old, new = before.get(key, DEFAULTS.get(key)), after.get(key)
         if old == new or (old is None and key.startswith('fingerprints.')):  # an older checkpoint cannot tell
             continue
         refused = key.startswith(FIXED) and not key.startswith(FREE)

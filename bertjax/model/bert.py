@@ -4,10 +4,9 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bertjax.model.attention import NEGATIVE
 from bertjax.model.config import BertConfig
 from bertjax.model.encoder import BertEncoder
-from bertjax.model.layers import ACTIVATION_FUNCTIONS, LayerNorm, Projection
+from bertjax.model.layers import ACTIVATION_FUNCTIONS, NEGATIVE, LayerNorm, Projection
 from bertjax.parallel.partition import constrain, with_axes
 
 

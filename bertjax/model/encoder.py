@@ -5,7 +5,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.errors import UserError
-from bertjax.model.attention import SelfAttention, attention_bias
+from bertjax.model.attention.mask import AttentionMask
+from bertjax.model.attention.self_attention import SelfAttention
 from bertjax.model.config import BertConfig
 from bertjax.model.layers import ACTIVATION_FUNCTIONS, Embedding, LayerNorm, Projection, dropout
 from bertjax.parallel.partition import constrain
@@ -75,8 +76,8 @@ class Block(nn.Module):
 
     Attributes:
       config: of the model.
-      keep_output: give the result twice, once for a scan to stack.
-      first_only: compute the result of the first position only, for whom the others still speak.
+      keep_output: return the result twice, once for a scan to stack.
+      first_only: compute the result of the first position alone, which still attends to all others.
     """
 
     config: BertConfig
@@ -84,22 +85,21 @@ class Block(nn.Module):
     first_only: bool = False
 
     @nn.compact
-    def __call__(self, x: jax.Array, key: jax.Array | None, bias: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-        """x [B, S, D], dropout key or None, attention bias -> [B, S, D], or [B, 1, D]; and it again or None."""
+    def __call__(self, x: jax.Array, key: jax.Array | None, mask: AttentionMask) -> tuple[jax.Array, jax.Array | None]:
+        """x [B, S, D], dropout key or None -> [B, S, D], or [B, 1, D] with `first_only`; and the same again or None."""
         c = self.config
         keys = (None, None, None) if key is None else jax.random.split(key, 3)
         attention, mlp = SelfAttention(c, name='attention'), Mlp(c, name='mlp')
         attention_norm, mlp_norm = LayerNorm(c, name='attention_norm'), LayerNorm(c, name='mlp_norm')
         x = _hidden(x)
         count = 1 if self.first_only else x.shape[1]  # positions whose result is wanted
-        bias = bias[:, :, :count]  # [B, 1, 1, S] or, causal, [B, 1, Q, S]
         if c.pre_norm:
             y = attention_norm(x)
-            x = x[:, :count] + dropout(attention(y, y[:, :count], bias, keys[0]), c.dropout, keys[1])
+            x = x[:, :count] + dropout(attention(y, y[:, :count], mask, keys[0]), c.dropout, keys[1])
             x = x + dropout(mlp(mlp_norm(x)), c.dropout, keys[2])
         else:
-            asking = x[:, :count]
-            x = attention_norm(asking + dropout(attention(x, asking, bias, keys[0]), c.dropout, keys[1]))
+            queries = x[:, :count]
+            x = attention_norm(queries + dropout(attention(x, queries, mask, keys[0]), c.dropout, keys[1]))
             x = mlp_norm(x + dropout(mlp(x), c.dropout, keys[2]))
         x = _hidden(x)
         return x, x if self.keep_output else None
@@ -148,7 +148,7 @@ class BertEncoder(nn.Module):
         keys = [None] * (c.num_layers + 1)
         if not deterministic and (c.dropout or c.attention_dropout):
             keys = jax.random.split(self.make_rng('dropout'), c.num_layers + 1)  # [L + 1]
-        bias = attention_bias(attention_mask, c.causal)
+        mask = AttentionMask(attention_mask, causal=c.causal)
         x = self.embeddings(input_ids, segment_ids, keys[0])  # [B, S, D]
         first = x
         block = Block
@@ -165,13 +165,13 @@ class BertEncoder(nn.Module):
                 metadata_params={nn.PARTITION_NAME: 'layers'},
             )
             layer_keys = None if keys[0] is None else keys[1:]
-            x, layers = scanned(c, all_layers, name='layers')(x, layer_keys, bias)  # layers [L, B, S, D]
+            x, layers = scanned(c, all_layers, name='layers')(x, layer_keys, mask)  # layers [L, B, S, D]
             x = x[:, :1] if first_only else x
         else:
             layers = []
             for i in range(c.num_layers):
                 shortened = first_only and i == c.num_layers - 1
-                x, _ = block(c, first_only=shortened, name=f'layers_{i}')(x, keys[i + 1], bias)
+                x, _ = block(c, first_only=shortened, name=f'layers_{i}')(x, keys[i + 1], mask)
                 layers.append(x)
             layers = jnp.stack(layers) if all_layers else None  # [L, B, S, D]
         if c.pre_norm:

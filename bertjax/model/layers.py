@@ -10,6 +10,10 @@ from flax import linen as nn
 from bertjax.model.config import BertConfig
 from bertjax.parallel.partition import with_axes
 
+# Added to, or in place of, a logit that must not count: small enough that the softmax of any other wins, finite so that
+# a row in which no logit counts gives no NaN.
+NEGATIVE = -1e9
+
 
 @jax.custom_vjp
 def gelu(x: jax.Array) -> jax.Array:
