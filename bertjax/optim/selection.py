@@ -1,7 +1,7 @@
 """Training a part of a model: which parameters move, and how fast each layer does.
 
 A frozen parameter has no gradient computed and no moments kept: the step differentiates and updates the sub-tree of
-what is trained, and puts it back.
+what is trained, and combines it with the rest.
 """
 
 from collections.abc import Callable, Mapping
@@ -57,30 +57,27 @@ def needs_unrolled(train: str) -> bool:
     return train.startswith('last_')
 
 
-def select(params: Mapping[str, Any], trained: Selection, path: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The sub-tree of the trained parameters; branches without any are left out."""
+def partition(
+    params: Mapping[str, Any], trained: Selection, path: tuple[str, ...] = ()
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The sub-trees of what is trained and of what is frozen; each leaves out branches that hold nothing of it."""
     chosen: dict[str, Any] = {}
+    frozen: dict[str, Any] = {}
     for name, value in params.items():
         here = (*path, name)
         if isinstance(value, Mapping):
-            inner = select(value, trained, here)
-            if inner:
-                chosen[name] = inner
-        elif trained(here):
-            chosen[name] = value
-    return chosen
+            inner, outer = partition(value, trained, here)
+            chosen |= {name: inner} if inner else {}
+            frozen |= {name: outer} if outer else {}
+        else:
+            (chosen if trained(here) else frozen)[name] = value
+    return chosen, frozen
 
 
-def put_back(params: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """`params` with the leaves of the sub-tree `chosen` in their places."""
-    return {
-        name: value
-        if name not in chosen
-        else put_back(value, chosen[name])
-        if isinstance(value, Mapping)
-        else chosen[name]
-        for name, value in params.items()
-    }
+def combine(chosen: Mapping[str, Any], frozen: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `partition`."""
+    shared = {name: combine(chosen[name], frozen[name]) for name in chosen if name in frozen}
+    return {**chosen, **frozen, **shared}
 
 
 def layer_rates(params: Any, decay: float, num_layers: int) -> Any:

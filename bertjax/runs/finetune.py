@@ -15,7 +15,7 @@ from bertjax.files import exclusive
 from bertjax.metrics.rows import task_values
 from bertjax.model.config import train_flops_per_sequence
 from bertjax.optim.masks import describe_decay
-from bertjax.optim.selection import select
+from bertjax.optim.selection import partition
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.parallel.partition import batch_sharding
@@ -135,7 +135,8 @@ def _description(tuning: Tuning, train: Split, total: int) -> str:
     config, data, devices = tuning.config, tuning.data, jax.devices()
     encoder, params = data.encoder, tuning.state.params
     splits = ', '.join(f'{len(data.split(name).records):,} {name}' for name in data.evaluated) or 'NOTHING to judge by'
-    size, trained = (sum(x.size for x in jax.tree.leaves(tree)) for tree in (params, select(params, tuning.trained)))
+    moving, _ = partition(params, tuning.trained)
+    size, trained = (sum(x.size for x in jax.tree.leaves(tree)) for tree in (params, moving))
     decay = f', layer decay {config.layer_decay:g}' if config.layer_decay < 1 else ''
     lines = [
         f'{data.task.name}: {len(train.records):,} training records in {len(train.features):,} rows; {splits}',
@@ -147,4 +148,4 @@ def _description(tuning: Tuning, train: Split, total: int) -> str:
         f'{len(devices)} x {devices[0].device_kind}, mesh '
         + ' x '.join(f'{name}={size}' for name, size in tuning.mesh.shape.items()),
     ]
-    return '\n'.join([*lines, describe_decay(select(params, tuning.trained))])
+    return '\n'.join([*lines, describe_decay(moving)])

@@ -11,7 +11,7 @@ from flax import struct
 from jax.sharding import Mesh
 
 from bertjax.model.stacking import init_params
-from bertjax.optim.selection import Selection, everything, select
+from bertjax.optim.selection import Selection, everything, partition
 from bertjax.parallel.partition import state_shardings
 
 _Box = nn.Partitioned
@@ -52,8 +52,9 @@ def make_init(
 
     def init(key: jax.Array) -> TrainState:
         params = init_params(model, key, *(jnp.zeros((1, *x.shape[1:]), x.dtype) for x in inputs))
+        moving, _ = partition(params, trained)
         zero = jnp.zeros([], jnp.int32)
-        return TrainState(zero, params, optimizer.init(select(params, trained)), zero, zero)
+        return TrainState(zero, params, optimizer.init(moving), zero, zero)
 
     return init
 
