@@ -10,7 +10,7 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
-from bertjax.convert.huggingface import export_huggingface
+from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.orbax import export_orbax, head_facts
 from bertjax.files import write_atomic
 from bertjax.runs._task import LEARNED, Split

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
 
-from bertjax.convert.huggingface import export_huggingface
+from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.orbax import export_orbax
 from bertjax.data.loader import Examples
 from bertjax.files import write_atomic

@@ -12,7 +12,7 @@ from flax import linen as nn
 from ml_collections import ConfigDict
 
 from bertjax.config import duration, plain
-from bertjax.convert.huggingface_import import read_config
+from bertjax.convert.huggingface.load import read_config
 from bertjax.data.buckets import choose_lengths
 from bertjax.data.features import Features, cached
 from bertjax.errors import UserError

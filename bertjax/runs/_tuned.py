@@ -11,7 +11,7 @@ from ml_collections.config_flags import config_path
 
 from bertjax.checkpoint import Checkpoints
 from bertjax.config import flatten, plain
-from bertjax.convert.huggingface_import import load_task_model, read_config
+from bertjax.convert.huggingface.load import load_task_model, read_config
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
 from bertjax.parallel.devices import claim_devices

@@ -10,8 +10,8 @@ from flax import linen as nn
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from bertjax.convert.huggingface_config import check_head_exportable
-from bertjax.convert.huggingface_import import load_task_model
+from bertjax.convert.huggingface.config import check_head_exportable
+from bertjax.convert.huggingface.load import load_task_model
 from bertjax.data.buckets import BucketedExamples
 from bertjax.data.features import Features
 from bertjax.errors import UserError

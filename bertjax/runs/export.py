@@ -8,8 +8,8 @@ import jax
 from ml_collections import ConfigDict
 
 from bertjax.checkpoint import Checkpoints
-from bertjax.convert.huggingface import check_exportable, export_huggingface
-from bertjax.convert.huggingface_config import check_head_exportable
+from bertjax.convert.huggingface.config import check_exportable, check_head_exportable
+from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.orbax import export_orbax
 from bertjax.errors import UserError
 from bertjax.files import exclusive

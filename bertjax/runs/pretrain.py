@@ -7,7 +7,8 @@ import jax
 from ml_collections import ConfigDict
 
 from bertjax.config import duration, plain
-from bertjax.convert.huggingface import check_exportable, load_huggingface
+from bertjax.convert.huggingface.config import check_exportable
+from bertjax.convert.huggingface.load import load_huggingface
 from bertjax.data.loader import Loader
 from bertjax.errors import UserError
 from bertjax.files import exclusive

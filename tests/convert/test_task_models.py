@@ -8,13 +8,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bertjax.convert.huggingface import (
-    check_head_exportable,
-    export_huggingface,
-    load_huggingface,
-    load_task_model,
-    read_config,
-)
+from bertjax.convert.huggingface.config import check_head_exportable
+from bertjax.convert.huggingface.load import load_huggingface, load_task_model, read_config
+from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.orbax import export_orbax, head_facts
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig

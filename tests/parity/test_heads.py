@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.convert.huggingface import load_task_model, read_config
+from bertjax.convert.huggingface.load import load_task_model, read_config
 from bertjax.model.bilstm import BiLstm
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForClassification, BertForMultipleChoice, BertForSpans, BertForTokens

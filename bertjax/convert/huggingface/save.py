@@ -1,4 +1,4 @@
-"""Hugging Face directories: export of a trained model; what reads them is in huggingface_import.py."""
+"""A trained model as a Hugging Face directory, which transformers loads."""
 
 import json
 from collections.abc import Mapping
@@ -11,23 +11,18 @@ import safetensors.numpy
 from etils import epath
 from flax import linen as nn
 
-from bertjax.convert import huggingface_config, names
-from bertjax.convert.card import model_card
+from bertjax.convert import names
 from bertjax.convert.directory import whole_directory
-from bertjax.convert.huggingface_config import ARCHITECTURES, check_exportable, check_head_exportable
-from bertjax.convert.huggingface_import import CONFIG, Imported, load_huggingface, load_task_model, read_config
-from bertjax.convert.tensors import MODEL
+from bertjax.convert.huggingface.card import model_card
+from bertjax.convert.huggingface.config import ARCHITECTURES, check_exportable, to_json
+from bertjax.convert.huggingface.load import CONFIG
+from bertjax.convert.huggingface.tensors import MODEL
 from bertjax.convert.trees import flat_paths, shapes_of
 from bertjax.errors import UserError
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForMultipleChoice
 from bertjax.model.stacking import stack_layers
-
-__all__ = [
-    'Imported', 'check_exportable', 'check_head_exportable', 'export_huggingface', 'load_huggingface',
-    'load_task_model', 'read_config',
-]  # fmt: skip
 
 CARD = 'README.md'
 
@@ -58,8 +53,8 @@ def export_huggingface(
     equal bytes.
 
     Args:
-      params: of BertForPreTraining(config) or of a task's model, stacked or unrolled as the config says; boxes are
-        fine.
+      params: of BertForPreTraining(config) or of a task's model, stacked or unrolled as the config says, on devices or
+        the host; boxes are fine.
       config: of the model.
       tokenizer: whose files go along.
       directory: local or remote.
@@ -81,15 +76,14 @@ def export_huggingface(
     if target.exists() and not (target / CONFIG).exists() and any(target.iterdir()):
         mend = 'choose another directory: this one would be replaced'
         raise UserError(str(target), 'a directory with other files', 'an earlier export or nothing', mend)
-    tree = nn.unbox(dict(params))
-    tree = jax.tree.map(lambda x: np.asarray(x, np.float32), jax.device_get(tree))
+    tree = jax.tree.map(lambda x: np.asarray(x, np.float32), nn.unbox(dict(params)))
     flat = flat_paths(tree if config.scan_layers else stack_layers(tree))
     shapes = {path: x.shape for path, x in flat.items()}
     expected = shapes_of(_exported_module(config, head, shapes))
     if shapes != expected:
         difference = sorted(shapes.items() ^ expected.items())
         raise ValueError(f'parameters do not fit the config: {difference[:4]}')
-    described = huggingface_config.to_json(config, tokenizer.pad_id, head)
+    described = to_json(config, tokenizer.pad_id, head)
     architecture = described['architectures'][0]
     tensors = names.to_huggingface(flat, config.num_layers, config.vocab_size, architecture)
     with whole_directory(target, CONFIG) as staging:
