@@ -52,7 +52,7 @@ def train_in(
       PreemptedError, NonFiniteError: see `train.loop.train`.
     """
     total = plan['steps']
-    checkpoints = Checkpoints(folder / 'checkpoints', keep=config.checkpoint_keep, say=print)
+    checkpoints = Checkpoints(folder / 'checkpoints', keep=config.checkpoint_keep, log=print)
     try:
         saved = checkpoints.latest()
         if saved is not None:
