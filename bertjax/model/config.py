@@ -1,4 +1,4 @@
-"""What a BERT is made of: one frozen record, the named sizes, and what they cost."""
+"""What a BERT is made of: one frozen record, the named sizes, and what they cost in parameters and FLOPs."""
 
 import dataclasses
 import enum
@@ -42,15 +42,15 @@ class BertConfig:
       attention_dropout: of attention probabilities.
       activation: 'gelu' (erf, as Hugging Face's checkpoints), 'gelu_tanh' (as google-research/bert) or 'relu'.
       layer_norm_eps: inside the square root.
-      init_stddev: of the truncated normal that draws kernels and embeddings.
+      init_stddev: of the truncated normal that kernels and embeddings are drawn from.
       pre_norm: normalise a block's inputs instead of its outputs, and once more after the last block.
       causal: left-to-right attention (the paper's LTR ablation).
       nsp: has the pooler and the head on sentence pairs (NSP or SOP).
       scan_layers: one compiled block run `num_layers` times, with stacked parameters, instead of as many copies.
       attention: what computes attention: an implementation by name, or 'auto', the first that supports the call
         (model/attention/select.py).
-      remat: what the backward pass finds in memory: 'none' recomputes nothing, 'full' keeps block inputs only,
-        'dots' keeps also the outputs of the projections (attention scores and everything element-wise is recomputed).
+      remat: what the forward pass keeps for the backward pass: with 'none' everything, with 'full' only block inputs,
+        with 'dots' also the outputs of the projections (attention scores and element-wise operations are recomputed).
       dtype: of computation; LayerNorm statistics, softmax and logits are float32 always.
       param_dtype: of storage.
 
@@ -155,7 +155,7 @@ def train_flops_per_sequence(config: BertConfig, seq_len: int, predictions: int)
     """Floating point operations of one training step, forward and backward, per sequence.
 
     6·12·L·D²·S + 12·L·D·S² + 6·P·(D² + D·V), for an MLP of 4 D (12 D² = 4 D² + 2 D F): the matrix products alone.
-    Recomputation and the padding of the vocabulary earn no credit.
+    Recomputation and the padding of the vocabulary do not count.
     """
     D, S = config.width, seq_len
     projections = 6 * config.num_layers * (4 * D * D + 2 * D * config.mlp_dim) * S

@@ -42,7 +42,7 @@ class Embeddings(nn.Module):
                 f'at least {length}',
                 'raise config.model.max_positions or shorten the sequences',
             )
-        # An id beyond the table gives NaN, loudly, rather than its last row.
+        # An id beyond the table gives NaN, which is noticed, rather than the last row, which is not.
         x = jnp.take(self.token(), input_ids, axis=0, mode='fill')  # [B, S, D]
         x = _hidden(x) + self.position()[:length]
         segment = self.segment()  # [N, D]
@@ -59,7 +59,7 @@ class Embeddings(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Two projections with the activation between."""
+    """Two projections with the activation in between."""
 
     config: BertConfig
 
@@ -72,7 +72,7 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and MLP, each with dropout, a residual path and a LayerNorm after it (or before, by config).
+    """Attention and MLP, each with dropout, a residual path and a LayerNorm after it (before it, with `pre_norm`).
 
     Attributes:
       config: of the model.
@@ -135,8 +135,8 @@ class BertEncoder(nn.Module):
           input_ids, segment_ids, attention_mask: int32 [B, S]; the mask is 1 for tokens and 0 for padding.
           deterministic: no dropout; otherwise the rng `dropout` is needed.
           all_layers: keep all of them; the first is the embeddings, the last the result itself.
-          first_only: only the first position's result is wanted. An unrolled encoder then spares itself most of its
-            last block (7 % of the work of 12); a scanned one cannot. Not with `all_layers`.
+          first_only: only the first position's result is wanted. An unrolled encoder then skips most of its last block
+            (7 % of the work of 12 blocks); a scanned one cannot. Not with `all_layers`.
 
         Returns:
           [B, S, D] in the dtype of computation, with `first_only` [B, 1, D]; and [L + 1, B, S, D] or None.
@@ -153,7 +153,7 @@ class BertEncoder(nn.Module):
         first = x
         block = Block
         if c.remat != 'none':
-            # Inside a scan the loop itself keeps the two passes apart, and the barrier would only cost.
+            # Inside a scan the loop itself prevents CSE between the two passes, and the barrier would only cost.
             block = nn.remat(Block, policy=REMAT_POLICIES[c.remat], prevent_cse=not c.scan_layers)
         if c.scan_layers:
             scanned = nn.scan(

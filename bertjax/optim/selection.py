@@ -1,4 +1,4 @@
-"""Training a part of a model: which parameters move, and how fast each layer does.
+"""Training a part of a model: which parameters are trained, and the learning rate of each layer.
 
 A frozen parameter has no gradient computed and no moments kept: the step differentiates and updates the sub-tree of
 what is trained, and combines it with the rest.
@@ -18,7 +18,7 @@ Selection = Callable[[tuple[str, ...]], bool]
 
 
 def everything(path: tuple[str, ...]) -> bool:
-    """Trains all."""
+    """Trains all parameters."""
     del path
     return True
 
@@ -27,8 +27,8 @@ def make_selection(train: str, num_layers: int) -> Selection:
     """The parameters that `config.train` names.
 
     Args:
-      train: 'all'; 'head', all that is not the encoder (the pooler belongs to the head); or 'last_K', the head and
-        the last K blocks (0 < K <= L).
+      train: 'all'; 'head', everything but the encoder (the pooler belongs to the head); or 'last_K', the head and the
+        last K blocks (0 < K <= L).
       num_layers: L, the blocks of the encoder.
 
     Raises:
@@ -53,7 +53,7 @@ def make_selection(train: str, num_layers: int) -> Selection:
 
 
 def needs_unrolled(train: str) -> bool:
-    """Whether `train` tells blocks apart, which a stack of them (scan_layers) cannot."""
+    """Whether `train` distinguishes blocks, which stacked ones (scan_layers) do not allow."""
     return train.startswith('last_')
 
 
@@ -81,14 +81,14 @@ def combine(chosen: Mapping[str, Any], frozen: Mapping[str, Any]) -> dict[str, A
 
 
 def layer_rates(params: Any, decay: float, num_layers: int) -> Any:
-    """Factors of the learning rate: 1 for heads, `decay` for the last block, decay**2 for the one before ...
+    """Factors of the learning rate: 1 for heads, `decay` for the last block, decay**2 for the one before, ...
 
     The embeddings, below the first of L blocks, have decay**(L + 1). Source: ULMFiT (arXiv 1801.06146, section 3.2,
     "discriminative fine-tuning"), in the form of ELECTRA's (google-research/electra, model/optimization.py).
 
     Args:
-      params: the tree whose form the result has; stacked blocks get an array over their first axis.
-      decay: in (0, 1]; 1 is one rate for all.
+      params: the tree whose structure the result has; stacked blocks get an array over their first axis.
+      decay: in (0, 1]; with 1 all layers have the same rate.
       num_layers: L.
     """
 

@@ -34,12 +34,11 @@ def make_train_step(
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
     """(state, batch) -> (new state, metrics).
 
-    What is minimised is the sum over the losses of their weighted means over the whole batch. The weights are known
-    from the batch alone, so that with `accumulate` = A the batch is worked through in A parts whose gradients simply
-    add: the same numbers (but for dropout) in a fraction of the memory.
+    What is minimised is the sum of the losses, each as its weighted mean over the whole batch. The weights depend on the
+    batch alone, so that with `accumulate` = A the batch is processed in A parts whose gradients simply add: the same
+    numbers (apart from dropout) in a fraction of the memory.
 
-    A step whose loss, gradient norm or update norm is not finite changes nothing but `step` and the counters of
-    skipped steps.
+    A step whose loss, gradient norm or update norm is not finite changes only `step` and the counters of skipped steps.
 
     Args:
       model: takes `objective.inputs`.
@@ -47,7 +46,7 @@ def make_train_step(
       optimizer: from optim.make_optimizer; gives a direction, which is scaled by the schedule here.
       schedule: learning rate by step within the phase.
       first_step: the value of `state.step` when the phase began.
-      accumulate: parts of a batch; a divisor of the rows.
+      accumulate: parts of a batch; divides its rows.
       dropout_seed: of all dropout; folded with the step.
       rng_impl: 'threefry2x32' gives the same dropout on every mesh; 'rbg' is cheaper on TPU and does not.
       trained: the parameters that move; the state must be made with the same selection.
@@ -76,7 +75,7 @@ def make_train_step(
             (loss, sums), grads = value_and_grad(rows, jax.random.fold_in(key, i), weights)
             return jax.tree.map(jnp.add, totals, (loss, sums, grads)), None
 
-        # Row r goes to part r % A: each device keeps its own rows, where r // (B/A) would move them between devices.
+        # Row r goes to part r % A: each device keeps its own rows; r // (B/A) would move them between devices.
         parts = jax.tree.map(lambda x: x.reshape(-1, accumulate, *x.shape[1:]).swapaxes(0, 1), dict(batch))
         shapes = jax.eval_shape(value_and_grad, jax.tree.map(lambda x: x[0], parts), key, weights)
         (loss, sums), grads = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
@@ -84,7 +83,7 @@ def make_train_step(
         return totals
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        # The key is made here and not captured: a captured array would bind the step to the devices of this process.
+        # The key is made here, not captured: a captured array would tie the step to the devices of this process.
         key = jax.random.fold_in(jax.random.key(dropout_seed, impl=rng_impl), state.step)
         old, frozen = partition(state.params, trained)
         loss, sums, grads = gradients(old, frozen, batch, key)
