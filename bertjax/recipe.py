@@ -1,4 +1,4 @@
-"""The bases of every recipe, of pre-training and of fine-tuning: each key, its default, and what it means."""
+"""The base configs of pre-training and of fine-tuning: each key, its default, and what it means."""
 
 from typing import Any
 
@@ -69,10 +69,10 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
             'lowercase': True,
             'unused': 0,  # [unusedN] slots kept for words of your own
             'model_type': 'unigram',  # sentencepiece: unigram or bpe
-            'sample_sentences': 1_000_000,  # sentencepiece: trained on so many, drawn with config.seed
+            'sample_sentences': 1_000_000,  # sentencepiece: trained on at most so many, drawn with config.seed
         }
     )
-    config.init = ''  # a Hugging Face directory or a bertjax workdir whose weights the run starts from
+    config.init = ''  # a Hugging Face directory or a bertjax workdir whose weights initialise the run
 
     config.seed = 0
     config.seeds = ConfigDict({'init': -1, 'data': -1, 'dropout': -1})  # -1: config.seed
@@ -90,7 +90,7 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     config.seq_len = 128
     config.max_predictions = 20
     config.batch_size = 256  # sequences an update, over all devices
-    config.accumulate = 1  # parts in which a batch is worked through
+    config.accumulate = 1  # parts that a batch is processed in
     config.steps = steps(1_000_000)
     config.epochs = 0.0  # above 0: passes over the corpus, instead of `steps`
     config.learning_rate = 1e-4
@@ -134,7 +134,7 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
     config.run = 'finetune'  # the verb: finetune, evaluate, predict, plot
     config.task = ConfigDict({'kind': kind, **task})
     config.data = ''  # folder of the task's files in their official layout; '': tensorflow-datasets
-    config.init = ''  # a Hugging Face directory, or a bertjax workdir, whose encoder the run starts from
+    config.init = ''  # a Hugging Face directory or a bertjax workdir whose encoder the run starts from
     config.tokenizer = ''  # vocab.txt, tokenizer.json, *.model or a directory; '': that of config.init
 
     config.seed = 0
@@ -148,10 +148,10 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
     config.layer_decay = 1.0  # learning rate of a block as a share of that of the block above it
 
     config.seq_len = 128
-    config.shapes = 8  # padded lengths, at most so many, that batches come in and the step is compiled for
+    config.shapes = 8  # at most so many padded lengths, for each of which the step is compiled
     config.batch_size = 32  # rows an update, over all devices
     config.eval_batch_size = 64
-    config.accumulate = 1  # parts in which a batch is worked through
+    config.accumulate = 1  # parts that a batch is processed in
     config.epochs = 3.0
     config.steps = steps(0)  # above 0: instead of `epochs`
     config.learning_rate = 2e-5
@@ -180,7 +180,7 @@ def sweep(**values: tuple) -> ConfigDict:
     """config.sweep: every combination is a run; an empty list stands for the config's own value.
 
     Keys: `train`, `batch_size`, `epochs`, `learning_rate`, `seeds`; and `together`, the most runs of one shape that are
-    trained at once (0: as many as fit into the device's memory, on a CPU one).
+    trained at once (0: as many as fit into the device's memory; on a CPU one).
     """
     lists = dict.fromkeys(('train', 'batch_size', 'epochs', 'learning_rate', 'seeds'), ())
     return ConfigDict({**lists, 'together': 0, **values})

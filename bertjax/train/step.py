@@ -34,9 +34,9 @@ def make_train_step(
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
     """(state, batch) -> (new state, metrics).
 
-    What is minimised is the sum of the losses, each as its weighted mean over the whole batch. The weights depend on the
-    batch alone, so that with `accumulate` = A the batch is processed in A parts whose gradients simply add: the same
-    numbers (apart from dropout) in a fraction of the memory.
+    What is minimised is the sum of the losses, each as its weighted mean over the whole batch. The weights depend on
+    the batch alone, so that with `accumulate` = A the batch is processed in A parts whose gradients simply add: the
+    same numbers (apart from dropout) in a fraction of the memory.
 
     A step whose loss, gradient norm or update norm is not finite changes only `step` and the counters of skipped steps.
 

@@ -53,8 +53,8 @@ def export_huggingface(
     equal bytes.
 
     Args:
-      params: of BertForPreTraining(config) or of a task's model, stacked or unrolled as the config says, on devices or
-        the host; boxes are fine.
+      params: of BertForPreTraining(config) or of a task's model, stacked or unrolled as the config says; boxes are
+        fine.
       config: of the model.
       tokenizer: whose files go along.
       directory: local or remote.
