@@ -16,8 +16,6 @@ FREE = tuple(f'model.{name}' for name in fields_of(FieldKind.TRAINING, FieldKind
 # Keys that decide what a finished run has become: other values would be said of a model that never had them.
 TRAINING = ('seed', 'rng_impl', 'learning_rate', 'warmup_fraction', 'schedule.', 'optimizer.', 'layer_decay', 'phases')
 TRAINING += ('batch_size', 'accumulate', 'masking.', *(f'model.{name}' for name in fields_of(FieldKind.TRAINING)))
-# What a config that was saved before such a key existed stands for.
-DEFAULTS = {f'model.{name}': default for name, default in fields_of(FieldKind.EXECUTION).items()}
 # Keys that say nothing of the training itself.
 SILENT = ('run', 'export', 'fingerprints.', 'corpus_options.workers', 'topology')
 
@@ -40,7 +38,7 @@ def check_resume(saved: Mapping[str, Any], now: Mapping[str, Any], where: str, *
     before, after = flatten(saved), flatten(now)
     changed = []
     for key in sorted({*before, *after}):
-        old, new = before.get(key, DEFAULTS.get(key)), after.get(key)
+        old, new = saved_value(before, key), after.get(key)
         if old == new or (old is None and key.startswith('fingerprints.')):  # an older checkpoint cannot tell
             continue
         refused = key.startswith(FIXED) and not key.startswith(FREE)
@@ -56,6 +54,15 @@ def check_resume(saved: Mapping[str, Any], now: Mapping[str, Any], where: str, *
         if not key.startswith(SILENT):
             changed.append(f'{key}: {old} -> {new}')
     return changed
+
+
+def saved_value(saved: Mapping[str, Any], key: str) -> Any:
+    """The value of `key` in the flat config of an earlier run, None where it has none.
+
+    A run from before a key of execution existed had its default.
+    """
+    defaults = {f'model.{name}': default for name, default in fields_of(FieldKind.EXECUTION).items()}
+    return saved.get(key, defaults.get(key))
 
 
 def _short(value: Any, other: Any) -> str:
