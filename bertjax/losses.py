@@ -18,7 +18,7 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     Returns:
       float32 [...].
     """
-    # A comparison instead of a gather: with C split over devices nothing has to be collected.
+    # A comparison instead of a gather: with C split over devices no logits need to be collected.
     hit = jnp.arange(logits.shape[-1]) == labels[..., None]
     return jax.nn.logsumexp(logits, axis=-1) - jnp.where(hit, logits, 0.0).sum(-1)
 
@@ -56,13 +56,13 @@ def pretraining_weights(batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """What a model is trained for, said in the names of its batches.
+    """What a model is trained for, in terms of the arrays of its batches.
 
     Attributes:
       inputs: arrays of a batch that the model takes, in the order of its arguments.
-      losses: (outputs, batch) -> {name: (sum, weight)}: what is reported of a batch.
-      weights: batch -> {name: weight}: the losses that are minimised (each as its mean, and the means added), with
-        their weights, which the batch alone decides.
+      losses: (outputs, batch) -> {name: (sum, weight)}: what is reported for a batch.
+      weights: batch -> {name: weight}: the losses that are minimised (the sum of their means), with their weights,
+        which depend on the batch alone.
     """
 
     inputs: tuple[str, ...]
@@ -106,8 +106,8 @@ def span_losses(
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
     """Mean of the cross entropies of `start_logits` and `end_logits` [B, S] with int32 `start` and `end` [B].
 
-    Padding cannot be chosen: the loss of a row does not depend on how far its batch is padded (in google-research/bert,
-    whose rows all have one length, and in transformers it takes part).
+    Padding cannot be chosen, so that the loss of a row does not depend on how far its batch is padded. In transformers,
+    and in google-research/bert, whose rows all have one length, it can.
     """
     padding = jnp.where(batch['attention_mask'] > 0, 0.0, -1e9)  # [B, S]
     first = weighted(outputs['start_logits'] + padding, batch['start'], batch['weights'], 'start')

@@ -1,11 +1,10 @@
-"""The bases of every recipe, of pre-training and of fine-tuning: each key, its default, and what it means."""
+"""The base configs of pre-training and of fine-tuning: each key, its default, and what it means."""
 
-import dataclasses
 from typing import Any
 
 from ml_collections import ConfigDict, config_dict
 
-from bertjax.model.config import SIZES, BertConfig
+from bertjax.model.config import SIZES, FieldKind, fields_of
 
 
 def steps(value: int | str) -> config_dict.FieldReference:
@@ -16,7 +15,7 @@ def steps(value: int | str) -> config_dict.FieldReference:
 def model_fields(size: str, **changes: Any) -> ConfigDict:
     """config.model: the fields of BertConfig but the vocabulary's size, which is the tokenizer's, and the pair head,
     which follows from config.pairs.mode."""
-    fields = {f.name: f.default for f in dataclasses.fields(BertConfig) if f.name not in ('vocab_size', 'nsp')}
+    fields = {name: value for name, value in fields_of(*FieldKind).items() if name not in ('vocab_size', 'nsp')}
     return ConfigDict({**fields, **SIZES[size], **changes})
 
 
@@ -70,10 +69,10 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
             'lowercase': True,
             'unused': 0,  # [unusedN] slots kept for words of your own
             'model_type': 'unigram',  # sentencepiece: unigram or bpe
-            'sample_sentences': 1_000_000,  # sentencepiece: trained on so many, drawn with config.seed
+            'sample_sentences': 1_000_000,  # sentencepiece: trained on at most so many, drawn with config.seed
         }
     )
-    config.init = ''  # a Hugging Face directory or a bertjax workdir whose weights the run starts from
+    config.init = ''  # a Hugging Face directory or a bertjax workdir whose weights initialise the run
 
     config.seed = 0
     config.seeds = ConfigDict({'init': -1, 'data': -1, 'dropout': -1})  # -1: config.seed
@@ -89,7 +88,7 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     config.seq_len = 128
     config.max_predictions = 20
     config.batch_size = 256  # sequences an update, over all devices
-    config.accumulate = 1  # parts in which a batch is worked through
+    config.accumulate = 1  # parts that a batch is processed in
     config.steps = steps(1_000_000)
     config.epochs = 0.0  # above 0: passes over the corpus, instead of `steps`
     config.learning_rate = 1e-4
@@ -133,7 +132,7 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
     config.run = 'finetune'  # the verb: finetune, evaluate, predict, plot
     config.task = ConfigDict({'kind': kind, **task})
     config.data = ''  # folder of the task's files in their official layout; '': tensorflow-datasets
-    config.init = ''  # a Hugging Face directory, or a bertjax workdir, whose encoder the run starts from
+    config.init = ''  # a Hugging Face directory or a bertjax workdir whose encoder the run starts from
     config.tokenizer = ''  # vocab.txt, tokenizer.json, *.model or a directory; '': that of config.init
 
     config.seed = 0
@@ -141,17 +140,16 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
     config.rng_impl = 'threefry2x32'  # of dropout; rbg is faster on TPU and depends on the mesh
 
     # Sizes are those of config.init; this is what a run may choose.
-    config.model = ConfigDict(
-        {'dropout': 0.1, 'attention_dropout': 0.1, 'dtype': 'float32', 'remat': 'none', 'scan_layers': False}
-    )
+    chosen = fields_of(FieldKind.LAYOUT, FieldKind.TRAINING, FieldKind.EXECUTION)
+    config.model = ConfigDict({**chosen, 'scan_layers': False})
     config.train = 'all'  # 'head': the encoder stays as it is; 'last_K': the head and the last K blocks
     config.layer_decay = 1.0  # learning rate of a block as a share of that of the block above it
 
     config.seq_len = 128
-    config.shapes = 8  # padded lengths, at most so many, that batches come in and the step is compiled for
+    config.shapes = 8  # at most so many padded lengths, for each of which the step is compiled
     config.batch_size = 32  # rows an update, over all devices
     config.eval_batch_size = 64
-    config.accumulate = 1  # parts in which a batch is worked through
+    config.accumulate = 1  # parts that a batch is processed in
     config.epochs = 3.0
     config.steps = steps(0)  # above 0: instead of `epochs`
     config.learning_rate = 2e-5
@@ -180,7 +178,7 @@ def sweep(**values: tuple) -> ConfigDict:
     """config.sweep: every combination is a run; an empty list stands for the config's own value.
 
     Keys: `train`, `batch_size`, `epochs`, `learning_rate`, `seeds`; and `together`, the most runs of one shape that are
-    trained at once (0: as many as fit into the device's memory, on a CPU one).
+    trained at once (0: as many as fit into the device's memory; on a CPU one).
     """
     lists = dict.fromkeys(('train', 'batch_size', 'epochs', 'learning_rate', 'seeds'), ())
     return ConfigDict({**lists, 'together': 0, **values})

@@ -2,8 +2,8 @@
 
     python -m bertjax.main --config=configs/classify.py --workdir=out/spam --config.init=CHECKPOINT --config.data=DIR
 
-DIR holds train.csv, and dev.csv and test.csv if there are such (or .tsv, .jsonl, .json, each also packed as .gz), with
-the columns `text` and `label`; or is such a file itself. Without a dev file a tenth of the training records is dev.
+DIR holds train.csv, and dev.csv and test.csv if there are any (or .tsv, .jsonl, .json, each also gzipped, as .gz), with
+the columns `text` and `label`; or it is such a file itself. Without a dev file a tenth of the training records is dev.
 Other names: --config.task.text_a=message --config.task.label=category. For predictions of your own texts, a line each:
 
     python -m bertjax.main --config=configs/classify.py --workdir=out/spam --config.run=predict --config.input=FILE
@@ -25,7 +25,7 @@ Arguments, as in --config=configs/classify.py:long=windows,seq=512
 
 | argument   | what                                                                                                   |
 |------------|--------------------------------------------------------------------------------------------------------|
-| regression | the label is a number; judged by Spearman's correlation                                                |
+| regression | the label is a number; scored by Spearman's correlation                                                |
 | seq=N      | tokens of the longest sequence, 128                                                                    |
 | long=HOW   | what becomes of longer texts: truncate; head_tail, the first quarter and the last three quarters of    |
 |            | what fits (arXiv 1905.05583: 128 and 382 tokens, the best of its table 2); windows, all of it in       |

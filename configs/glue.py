@@ -29,8 +29,8 @@ base and large (arXiv 1810.04805, table 1, where QQP and MRPC are F1, STS-B is S
 | base, test  | 84.6/83.4 | 71.2 | 90.5 | 93.5  | 52.1 | 85.8  | 88.9 | 66.4 |
 | large, test | 86.7/85.9 | 72.1 | 92.7 | 94.9  | 60.5 | 86.5  | 89.3 | 70.1 |
 
-WNLI is left out by the paper, whose models were worse there than the most frequent answer, 65.1 on test: sentences of
-its training set come back in dev with the other answer.
+The paper leaves WNLI out: its models did worse than the most frequent answer, 65.1 on test, because sentences of the
+training set recur in dev with the opposite answer.
 """
 
 from ml_collections import ConfigDict

@@ -3,7 +3,7 @@
     python -m bertjax.main --config=configs/ner.py --workdir=out/ner --config.data=DIR --config.init=CHECKPOINT
 
 DIR holds train.txt, dev.txt and test.txt (or eng.train, eng.testa, eng.testb): a word a line, its columns separated by
-blanks or tabs, the tags IOB1 or IOB2 in the last one, a blank line after a sentence, -DOCSTART- before a document.
+spaces or tabs, the tags IOB1 or IOB2 in the last one, a blank line after a sentence, -DOCSTART- before a document.
 Without --config.data it is CoNLL-2003 from tensorflow-datasets. CHECKPOINT should be a cased model.
 
 Hardware: one accelerator; a base model on CoNLL-2003 (14,041 sentences, 3 epochs) is 1,317 steps of 32. Not run here at
@@ -13,8 +13,8 @@ Arguments, as in --config=configs/ner.py:context or :features=sum_last_four,unit
 
 | argument       | what                                                                                               |
 |----------------|----------------------------------------------------------------------------------------------------|
-| context        | rows are filled up with the sentences around, as in the paper: better and slower                   |
-| plain          | tags that mark no entities, such as parts of speech; judged by accuracy                            |
+| context        | rows are filled up with the surrounding sentences, as in the paper: better and slower              |
+| plain          | tags that mark no entities, such as parts of speech; scored by accuracy                            |
 | features=NAME  | the paper's feature-based approach: the encoder is frozen, these of its layers go into a two-layer |
 |                | BiLSTM: embeddings, second_to_last, last, sum_last_four, concat_last_four, sum_all                 |
 | units=N        | units of each direction of the BiLSTM, 768 as in the paper; 0 for none                             |

@@ -2,8 +2,8 @@
 
     python -m bertjax.main --config=configs/pretrain_medium.py --workdir=out/pretrain_medium --config.corpus=PATH
 
-Hardware: one GPU, or 4 chips of TPU v5e; in bfloat16. BERT's 1,000,000 steps of 256 sequences are much for this size:
---config.steps=100000 keeps every share of the recipe. To expect: a GLUE score of 73.5 from arXiv 1908.08962 (as its
+Hardware: one GPU, or 4 chips of TPU v5e; in bfloat16. BERT's 1,000,000 steps of 256 sequences are a lot for this size:
+--config.steps=100000 keeps the recipe's proportions. To expect: a GLUE score of 73.5 from arXiv 1908.08962 (as its
 authors give it in google-research/bert's README); not run here.
 """
 

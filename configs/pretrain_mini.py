@@ -2,8 +2,8 @@
 
     python -m bertjax.main --config=configs/pretrain_mini.py --workdir=out/pretrain_mini --config.corpus=PATH
 
-Hardware: 2 CPU cores. The learning curve in docs/pretraining.md is this recipe, on 22 MB of Wikipedia; its command and
-its figures stand there. The sizes tiny to medium are those of arXiv 1908.08962.
+Hardware: 2 CPU cores. The learning curve in docs/pretraining.md is of this recipe, on 22 MB of Wikipedia, with its
+command and figures. The sizes tiny to medium are those of arXiv 1908.08962.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +14,8 @@ from bertjax.recipe import pretraining_config, steps
 def get_config() -> ConfigDict:
     config = pretraining_config('mini')
     # An hour on two cores sees each sentence about twice. With AdamW, whose early steps are corrected, and no dropout,
-    # the model soon knows more than the pieces' frequencies; with BERT's Adam at 1e-3 it did not (docs/pretraining.md).
+    # the model soon learns more than the frequencies of pieces; with BERT's Adam at 1e-3 it did not
+    # (docs/pretraining.md).
     config.batch_size = 16
     config.steps = 5000
     config.optimizer.name = 'adamw'

@@ -2,8 +2,9 @@
 
     python -m bertjax.main --config=configs/pretrain_tiny.py --workdir=out/tiny
 
-The corpus is the documentation that every Python carries (pydoc_data.topics), the vocabulary is trained on it: a tour
-of the whole road on 2 CPU cores in under 4 minutes, and a starting point for your own text with --config.corpus=PATH.
+The corpus is the documentation that comes with every Python (pydoc_data.topics), and the vocabulary is trained on it:
+the whole way from text to export on 2 CPU cores in under 4 minutes, and a starting point for your own text with
+--config.corpus=PATH.
 """
 
 from ml_collections import ConfigDict
@@ -17,7 +18,7 @@ def get_config() -> ConfigDict:
     config.corpus_options.heldout = 0.1
     config.seq_len = 64
     config.max_predictions = 10
-    # So little text and time want many small updates, and no dropout.
+    # So little text and time call for many small updates, and no dropout.
     config.batch_size = 16
     config.steps = 1500
     config.learning_rate = 1e-3

@@ -5,7 +5,7 @@
 DIR holds SICK_train.txt, SICK_trial.txt (dev) and SICK_test_annotated.txt, as task 1 of SemEval-2014 gave them out
 (pair_ID, sentence_A, sentence_B, relatedness_score, entailment_judgment, with tabs between).
 
-Arguments: e, three labels, judged by accuracy; r, a score from 1 to 5, judged by Pearson's correlation.
+Arguments: e, three labels, scored by accuracy; r, a score from 1 to 5, scored by Pearson's correlation.
 
 Hardware: a base model on one accelerator takes a minute (4,439 pairs, 3 epochs, 417 steps of 32); not run here. To
 expect: always NEUTRAL is right in 56.7 % of SICK-E's test set, the best system of SemEval-2014 was in 84.6 %; on SICK-R

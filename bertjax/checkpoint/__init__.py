@@ -1,4 +1,4 @@
-"""Saving and resuming: Orbax, sealed against damage."""
+"""Saving and resuming: Orbax, with checksums against damage."""
 
 from bertjax.checkpoint.checkpoints import Checkpoints, Position, Saved
 

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: Orbax behind a handful of verbs."""
+"""Checkpoints of a run: Orbax behind a handful of methods."""
 
 import dataclasses
 import pathlib
@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
-from bertjax.checkpoint import seals
+from bertjax.checkpoint import checksums
 from bertjax.errors import UserError
 
 DAMAGED = 'damaged'
@@ -34,14 +34,22 @@ class Saved:
 
 
 class Checkpoints:
-    """The folder `checkpoints/`: a sub-folder for each step with the items state, position and config, and a seal.
+    """The folder `checkpoints/`: a sub-folder for each step with the items state, position and config, and checksums.
 
-    Saving is asynchronous: the arrays are copied to the host, then a thread writes, seals, and removes what is no
-    longer kept (all but the newest `keep` and the one with the lowest cost). A save that failed raises at the
-    next `save` or at `close`.
+    Saving is asynchronous: the arrays are copied to the host, then a thread writes them, then the checksums, and
+    removes what is no longer kept (all but the newest `keep` and the one with the lowest cost). A save that failed
+    raises at the next `save` or at `close`.
+
+    Args:
+      directory: the folder, made when absent.
+      keep: how many of the newest steps.
+      log: takes a line about each checkpoint that is removed or set aside.
+
+    Raises:
+      UserError: `keep` below 1, or a folder that cannot be written to.
     """
 
-    def __init__(self, directory: str | pathlib.Path, *, keep: int, say: Callable[[str], None] = print):
+    def __init__(self, directory: str | pathlib.Path, *, keep: int, log: Callable[[str], None] = print):
         if keep < 1:
             raise UserError('config.checkpoint_keep', str(keep), 'a number of at least 1', 'set it to 1 or more')
         self.directory = pathlib.Path(directory).resolve()
@@ -51,8 +59,8 @@ class Checkpoints:
             mend = 'choose another --workdir, or make room there'
             raise UserError(str(self.directory), error.strerror, 'a folder that can be written to', mend) from None
         self._keep = keep
-        self._say = say
-        self._sealer: threading.Thread | None = None
+        self._log = log
+        self._finisher: threading.Thread | None = None
         self._failure: BaseException | None = None
         if jax.process_index() == 0:
             self._remove_unfinished()
@@ -66,21 +74,21 @@ class Checkpoints:
         )
 
     def steps(self) -> list[int]:
-        """Sealed steps, ascending."""
-        found = [path for path in self.directory.iterdir() if path.name.isdigit() and seals.is_sealed(path)]
+        """Finished steps, ascending."""
+        found = [path for path in self.directory.iterdir() if path.name.isdigit() and checksums.is_finished(path)]
         return sorted(int(path.name) for path in found)
 
     def _remove_unfinished(self) -> None:
-        """Removes what a killed process left half-written: folders without a seal, Orbax's temporary ones."""
+        """Removes what a killed process left half-written: steps without checksums, Orbax's temporary folders."""
         for path in self.directory.iterdir():
-            if path.is_dir() and path.name != DAMAGED and not seals.is_sealed(path):
-                self._say(f'checkpoint {path.name} was never finished: it is removed')
+            if path.is_dir() and path.name != DAMAGED and not checksums.is_finished(path):
+                self._log(f'checkpoint {path.name} was never finished: it is removed')
                 shutil.rmtree(path)
 
     def latest(self) -> Saved | None:
         """The newest whole checkpoint, None when there is none at all.
 
-        A damaged one is said aloud, moved to `checkpoints/damaged/` and the one before it is looked at.
+        A damaged one is reported and moved to `checkpoints/damaged/`, and the one before it is tried.
 
         Raises:
           UserError: there are checkpoints and all of them are damaged.
@@ -101,12 +109,12 @@ class Checkpoints:
         return None
 
     def _is_whole(self, step: int) -> bool:
-        """Whether a sealed step is as it was written; one that is not is moved to `checkpoints/damaged/`."""
+        """Whether a finished step is as it was written; one that is not is moved to `checkpoints/damaged/`."""
         path = self.directory / str(step)
-        wrong = seals.damage(path)
+        wrong = checksums.damage(path)
         if wrong is None:
             return True
-        self._say(f'checkpoint {step} is damaged ({wrong}): it is set aside, using another one')
+        self._log(f'checkpoint {step} is damaged ({wrong}): it is set aside, using another one')
         target = self.directory / DAMAGED / str(step)
         target.parent.mkdir(exist_ok=True)
         shutil.rmtree(target, ignore_errors=True)
@@ -115,12 +123,15 @@ class Checkpoints:
         return False
 
     def restore(self, step: int, template: Any) -> Any:
-        """The arrays of the state of a sealed step, on the devices and in the shapes of `template` (abstract)."""
+        """The arrays of the state of a finished step, on the devices and in the shapes of `template` (abstract)."""
         args = ocp.args.Composite(state=ocp.args.StandardRestore(template))
         return self._manager.restore(step, args=args)['state']
 
     def save(self, state: Any, position: Position, config: dict[str, Any], cost: float | None) -> None:
-        """Starts to save; returns when the arrays may be overwritten. A step that is there already is left alone."""
+        """Starts to save; returns when the arrays may be overwritten. A step that is there already is left alone.
+
+        `cost` is what `best` goes by; None where it was not measured.
+        """
         self.wait()
         if position.step in self._manager.all_steps():
             return
@@ -130,14 +141,14 @@ class Checkpoints:
             config=ocp.args.JsonSave(config),
         )
         self._manager.save(position.step, args=args)
-        self._sealer = threading.Thread(target=self._seal, args=(position.step, cost), name='seal')
-        self._sealer.start()
+        self._finisher = threading.Thread(target=self._finish, args=(position.step, cost), name='checkpoint')
+        self._finisher.start()
 
-    def _seal(self, step: int, cost: float | None) -> None:
+    def _finish(self, step: int, cost: float | None) -> None:
         try:
             self._manager.wait_until_finished()
             if jax.process_index() == 0:
-                seals.write_seal(self.directory / str(step), cost)
+                checksums.write_checksums(self.directory / str(step), cost)
                 for old in self._superseded():
                     self._manager.delete(old)
         except BaseException as error:  # raised by wait(), in the training loop's thread
@@ -155,21 +166,21 @@ class Checkpoints:
         return step
 
     def _lowest_cost(self) -> int | None:
-        costs = {step: seals.cost(self.directory / str(step)) for step in self.steps()}
+        costs = {step: checksums.cost(self.directory / str(step)) for step in self.steps()}
         measured = [step for step in costs if costs[step] is not None]
         return min(measured, key=lambda step: (costs[step], -step), default=None)
 
     def wait(self) -> None:
-        """Returns when what was begun is on disk and sealed; raises what went wrong."""
-        if self._sealer is not None:
-            self._sealer.join()
-            self._sealer = None
+        """Returns when the save under way is finished; raises what went wrong with it."""
+        if self._finisher is not None:
+            self._finisher.join()
+            self._finisher = None
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
 
     def close(self) -> None:
-        """Waits, then lets Orbax go."""
+        """Waits for the save under way, then closes Orbax."""
         try:
             self.wait()
         finally:

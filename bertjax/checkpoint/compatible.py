@@ -6,14 +6,15 @@ from typing import Any
 
 from bertjax.config import flatten
 from bertjax.errors import UserError
+from bertjax.model.config import FieldKind, fields_of
 
 # Prefixes of keys that decide the shape or the meaning of the saved state: a change is refused.
 FIXED = ('model.', 'optimizer.name', 'pairs.mode', 'fingerprints.', 'train', 'task.kind')
 # ... except these fields of the model, which do not affect its parameters.
-FREE = ('model.dropout', 'model.attention_dropout', 'model.remat', 'model.dtype')
+FREE = tuple(f'model.{name}' for name in fields_of(FieldKind.TRAINING, FieldKind.EXECUTION))
 # Keys that a finished run was trained with: with other values its config would no longer describe the model.
 TRAINING = ('seed', 'rng_impl', 'learning_rate', 'warmup_fraction', 'schedule.', 'optimizer.', 'layer_decay', 'phases')
-TRAINING += ('batch_size', 'accumulate', 'masking.', 'model.dropout', 'model.attention_dropout')
+TRAINING += ('batch_size', 'accumulate', 'masking.', *(f'model.{name}' for name in fields_of(FieldKind.TRAINING)))
 # Keys that do not affect training, and `head.`, which early versions wrote and never read.
 SILENT = ('run', 'export', 'fingerprints.', 'corpus_options.workers', 'topology', 'head.')
 
@@ -44,7 +45,7 @@ def check_resume(
     before, after = flatten(saved), flatten(now)
     changed = []
     for key in sorted({*before, *after}):
-        old, new = before.get(key), after.get(key)
+        old, new = saved_value(before, key), after.get(key)
         if old == new or (old is None and key.startswith('fingerprints.')):  # older checkpoints lack some
             continue
         refused = key in fixed or (key.startswith(FIXED) and not key.startswith(FREE))
@@ -60,6 +61,15 @@ def check_resume(
         if not key.startswith(SILENT):
             changed.append(f'{key}: {old} -> {new}')
     return changed
+
+
+def saved_value(saved: Mapping[str, Any], key: str) -> Any:
+    """The value of `key` in the flat config of an earlier run, None where it has none.
+
+    A run from before a key of execution existed had its default.
+    """
+    defaults = {f'model.{name}': default for name, default in fields_of(FieldKind.EXECUTION).items()}
+    return saved.get(key, defaults.get(key))
 
 
 def _short(value: Any, other: Any) -> str:

@@ -2,9 +2,9 @@
 
 | name             | shape  | dtype   | what                                                                        |
 |------------------|--------|---------|-----------------------------------------------------------------------------|
-| input_ids        | [B, S] | int32   | token ids with masks applied, `pad_id` where nothing is                     |
+| input_ids        | [B, S] | int32   | token ids with masks applied, `pad_id` in padding                           |
 | segment_ids      | [B, S] | int32   | 0 for [CLS] A [SEP] and padding, 1 for B [SEP]                              |
-| attention_mask   | [B, S] | int32   | 1 where a token is, 0 for padding                                           |
+| attention_mask   | [B, S] | int32   | 1 for tokens, 0 for padding                                                 |
 | masked_positions | [B, P] | int32   | positions to predict, ascending, then 0 where unused                        |
 | masked_ids       | [B, P] | int32   | the ids that stood there, 0 where unused                                    |
 | masked_weights   | [B, P] | float32 | 1 where used, 0 where not                                                   |

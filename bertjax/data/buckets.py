@@ -76,7 +76,7 @@ class BucketedExamples:
 
     def abstract_batches(self) -> dict[int, BatchSpec]:
         """{padded length: shapes and dtypes of its batches} of all that an epoch has."""
-        used = np.unique(self._order(0)[1])  # of every epoch alike
+        used = np.unique(self._order(0)[1])  # the same in every epoch
         return {self.shapes[k]: self._features.spec(self.batch_size, self.shapes[k]) for k in used}
 
     @property

@@ -12,27 +12,27 @@ import numpy as np
 from bertjax.data.batch import BatchSpec
 from bertjax.files.atomic import write_atomic
 
-_TOKEN = 'token_'  # how an array with a value a token is named in a batch
-FEATURES_VERSION = 2  # of what is cached: raised when the same records come to give other rows
+_TOKEN = 'token_'  # prefix of a batch's arrays with one value a token
+FEATURES_VERSION = 2  # of the cache: raise it with any change after which the same records give other rows
 
 
 @dataclasses.dataclass(frozen=True)
 class Features:
     """N sequences `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, which form N/C rows.
 
-    A row is what gets one label: a sequence, or with `choices` C > 1 that many after another. A record of the task may
-    have several rows (windows of a long text).
+    A row is what gets one label: a sequence, or with `choices` C > 1 that many consecutive ones. A record of the task
+    may have several rows (windows of a long text).
 
     Attributes:
-      tokens: int32 [T], all sequences after one another.
+      tokens: int32 [T], all sequences, concatenated.
       offsets: int64 [N + 1], where each begins.
       second: int32 [N], the position in the sequence where segment 1 begins; its length where there is none.
       record: int32 [N/C], the number of the record that a row comes from, ascending.
-      row: {name: [N/C, ...]} what a batch has for each row, such as int32 `labels`. `weights` (float32) is always there
-        and says how much a row counts.
+      row: {name: [N/C, ...]} what a batch has for each row, such as int32 `labels`. `weights` (float32), how much a row
+        counts, is always among them.
       token: {name: [T]} what a batch has for each token, such as int32 `token_labels`; names begin with `token_`.
       choices: C.
-      notes: lines on what became of the records that a person should know; no part of the fingerprint.
+      notes: lines for the user on what became of the records; not part of the fingerprint.
     """
 
     tokens: np.ndarray
@@ -178,7 +178,7 @@ class FeatureBuilder:
 
 
 def cached(folder: pathlib.Path, key: object, make: Callable[[], Features]) -> Features:
-    """The features that `make` gives, kept in `folder` under a hash of `key`: its repr must say all they depend on."""
+    """The features that `make` gives, cached in `folder` by a hash of `key`; its repr must hold all they depend on."""
     path = folder / f'{hashlib.sha256(repr((FEATURES_VERSION, key)).encode()).hexdigest()[:32]}.npz'
     try:
         return Features.load(path)

@@ -84,11 +84,11 @@ class Loader:
     def __next__(self) -> NumberedBatch:
         item = self._queue.get()
         if isinstance(item, BaseException):
-            self._queue.put(item)  # nothing comes after it: who asks again gets it again, and does not wait for ever
+            self._queue.put(item)  # nothing follows it: asking again raises again, and does not block
             raise item
         return item
 
     def close(self) -> None:
-        """Stops the thread; batches that nobody took are dropped."""
+        """Stops the thread and drops the batches that were not taken."""
         self._stop.set()
         self._thread.join()

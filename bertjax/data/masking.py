@@ -1,4 +1,4 @@
-"""Which positions are to be predicted and what stands there meanwhile, for a whole batch at once.
+"""Which positions are to be predicted and what replaces their ids, for a whole batch at once.
 
 The budget of a row is `rate` of its maskable positions (no [CLS], [SEP] or padding), at least 1, at most P. Units:
 
@@ -31,8 +31,8 @@ class MaskOptions:
       mask, random: of those, the shares that become [MASK] and a random id; the rest stays as it is.
       unit: 'token', 'word' or 'span'.
       max_span: the most words in a span, for unit 'span'.
-      static: draw by (plan, slot) in place of the example number: a pair carries the same masks each time it comes
-        round, and `config.pair_plans` is Google's `dupe_factor`. Otherwise masks are new each time.
+      static: draw by (plan, slot) in place of the example number: a pair has the same masks each time it comes up,
+        and `config.pair_plans` is Google's `dupe_factor`. Otherwise masks are new each time.
     """
 
     rate: float = 0.15
@@ -92,7 +92,7 @@ def mask_batch(
     seed: int,
     n: np.ndarray,
 ) -> dict[str, np.ndarray]:
-    """Masks `input_ids` in place and says what was there.
+    """Masks `input_ids` in place and returns what was there.
 
     Args:
       input_ids: int32 [B, S].
@@ -141,7 +141,7 @@ def _choose_tokens(scores: np.ndarray, maskable: np.ndarray, budget: np.ndarray,
     """Int64 [B, P]: the `budget` maskable positions of least score, ascending, then S."""
     rows, seq_len = scores.shape
     low = np.uint64((1 << seq_len.bit_length()) - 1)
-    # The position rides in the low bits of its score: sorting numbers is several times faster than sorting their
+    # The position is packed into the low bits of its score: sorting numbers is several times faster than sorting their
     # indices.
     keys = np.where(maskable, (scores & ~low) | np.arange(seq_len, dtype=np.uint64), ~np.uint64(0))
     keys.sort(axis=1)

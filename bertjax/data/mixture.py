@@ -7,7 +7,7 @@ import numpy as np
 from bertjax.data.hashing import hash_int, permute
 from bertjax.data.pretraining import PretrainingExamples
 
-# Examples over which the proportions hold exactly (to one part in BLOCK).
+# Over so many examples the proportions hold exactly (to one part in BLOCK).
 BLOCK = 4096
 # Stream number of the order within a block; those of data/hashing.py are small.
 _ORDER = 0x6D6978

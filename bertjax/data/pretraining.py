@@ -31,32 +31,6 @@ class Vocabulary(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
-    """Where an example comes from. Ranges are (first token in the split, tokens).
-
-    Attributes:
-      cycle, plan, slot: `slot` of `plan`, in the `cycle`-th time round all plans.
-      label: 0 next or in order, 1 not next or swapped.
-      paired: whether there is a pair to judge.
-      a_document, b_document: where A and B are from; of rows without pairs, the first and the last document.
-      a_drawn, b_drawn: the ranges of whole sentences, before truncation.
-      a, b: what is left of them in the row. Rows without pairs are all A; without B its length is 0.
-    """
-
-    cycle: int
-    plan: int
-    slot: int
-    label: int
-    paired: bool
-    a_document: int
-    b_document: int
-    a_drawn: tuple[int, int]
-    b_drawn: tuple[int, int]
-    a: tuple[int, int]
-    b: tuple[int, int]
-
-
-@dataclasses.dataclass(frozen=True)
 class _Slots:
     """What example numbers lead to; arrays [B]. `key`: the number that the example's own draws are keyed by."""
 
@@ -159,38 +133,6 @@ class PretrainingExamples:
             'nsp_labels': labels.astype(np.int32),
             'nsp_weights': paired.astype(np.float32),
         }
-
-    def describe(self, n: int) -> Source:
-        """Where example `n` comes from."""
-        slots = self._find(np.array([n]))
-        place = {name: getattr(slots, name)[0].item() for name in ('cycle', 'plan', 'slot')}
-        if not self.pairs.paired:
-            start, length, documents = slots.chunks[0].item()
-            first, row, none = slots.document[0].item(), (start, length), (start + length, 0)
-            return Source(
-                **place,
-                label=0,
-                paired=False,
-                a_document=first,
-                b_document=first + documents - 1,
-                a_drawn=row,
-                b_drawn=none,
-                a=row,
-                b=none,
-            )
-        drawn = self._draw(slots)
-        left = rows.truncate(drawn, self.seq_len, self._seed, slots.key)
-        return Source(
-            **place,
-            label=drawn.labels[0].item(),
-            paired=drawn.paired[0].item(),
-            a_document=drawn.a_document[0].item(),
-            b_document=drawn.b_document[0].item(),
-            a_drawn=(drawn.a_start[0].item(), drawn.a_length[0].item()),
-            b_drawn=(drawn.b_start[0].item(), drawn.b_length[0].item()),
-            a=(left.a_start[0].item(), left.a_length[0].item()),
-            b=(left.b_start[0].item(), left.b_length[0].item()),
-        )
 
     @functools.cached_property
     def report(self) -> dict[str, object]:

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from bertjax.convert.huggingface_config import check_head_exportable
-from bertjax.convert.huggingface_import import load_task_model
+from bertjax.convert.huggingface.config import check_head_exportable
+from bertjax.convert.huggingface.load import load_task_model
 from bertjax.data.buckets import BucketedExamples
 from bertjax.data.features import Features
 from bertjax.errors import UserError
@@ -16,10 +16,11 @@ from bertjax.experiment.finetuning_settings import FinetuningSettings
 from bertjax.experiment.settings import check_mesh, resolve_durations
 from bertjax.experiment.task_data import Split, TaskData
 from bertjax.metrics.rows import task_values
+from bertjax.model.attention.select import describe_attention
 from bertjax.model.config import train_flops_per_sequence
 from bertjax.optim.masks import describe_decay
 from bertjax.optim.optimizers import make_optimizer
-from bertjax.optim.selection import make_selection, select
+from bertjax.optim.selection import make_selection, partition
 from bertjax.parallel.mesh import describe_mesh
 from bertjax.tasks.task import Task
 from bertjax.train.members import Member
@@ -196,7 +197,7 @@ class Finetuning:
         settings, data, setup = self.settings, self.data, self.setup
         encoder, params = data.encoder, setup.state.params
         splits = ', '.join(f'{len(data.split(name).records):,} {name}' for name in data.evaluated)
-        trained = select(params, setup.trained)
+        trained, _ = partition(params, setup.trained)
         count, moving = (sum(x.size for x in jax.tree.leaves(tree)) for tree in (params, trained))
         decay = f', layer decay {settings.layer_decay:g}' if settings.layer_decay < 1 else ''
         lines = [
@@ -208,6 +209,7 @@ class Finetuning:
             f'{settings.schedule}, warm-up {settings.warmup_fraction:.1%}{decay}',
             f'{len(self.model.shapes)} padded lengths: ' + ', '.join(map(str, self.model.shapes)),
             describe_mesh(setup.mesh),
+            f'attention: {describe_attention(encoder, settings.batch_size, max(self.model.shapes))}',
         ]
         return '\n'.join([*lines, describe_decay(trained)])
 

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from bertjax.convert.huggingface_import import load_huggingface
+from bertjax.convert.huggingface.load import load_huggingface
 from bertjax.data.batch import pretraining_batch_spec
 from bertjax.data.mixture import MixedExamples
 from bertjax.data.pretraining import PretrainingExamples
@@ -16,6 +16,7 @@ from bertjax.experiment.settings import check_mesh, check_row_count, resolve_dur
 from bertjax.experiment.text import WeightedStore, huggingface_directory, prepare_stores, prepare_tokenizer
 from bertjax.losses import PRETRAINING
 from bertjax.metrics.rows import pretraining_values
+from bertjax.model.attention.select import describe_attention
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig, parameter_count, train_flops_per_sequence
 from bertjax.optim.masks import describe_decay
@@ -218,6 +219,8 @@ class Pretraining:
                 f'of {phase.batch_size} x {phase.seq_len}, '
                 f'learning rate {phase.learning_rate:g} {phase.schedule}, warm-up {phase.warmup_fraction:.1%}'
             )
+            choice = describe_attention(model, phase.batch_size // phase.accumulate, phase.seq_len)
+            lines[-1] += f', attention: {choice}'
         lines.append(describe_decay(self.setup.state.params))
         report = self._examples.get(self.settings.first_shape, 'train', 0).report
         return '\n'.join([*lines, *map(_describe_pairs, report.get('components', [report]))])

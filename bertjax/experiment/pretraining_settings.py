@@ -7,7 +7,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bertjax.config import duration, flatten
-from bertjax.convert.huggingface_config import check_exportable
+from bertjax.convert.huggingface.config import check_exportable
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.data.batch import BatchSpec, pretraining_batch_spec
 from bertjax.data.masking import MaskOptions

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bertjax.convert.huggingface import export_huggingface
+from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.orbax import export_orbax, head_facts
 from bertjax.experiment.finetuning import TaskModel
 from bertjax.experiment.summary import print_places

@@ -12,8 +12,8 @@ from ml_collections.config_flags import config_path
 
 from bertjax.checkpoint import Checkpoints, Saved
 from bertjax.config import flatten, plain
-from bertjax.convert.huggingface_config import check_exportable
-from bertjax.convert.huggingface_import import load_task_model, read_config
+from bertjax.convert.huggingface.config import check_exportable
+from bertjax.convert.huggingface.load import load_task_model, read_config
 from bertjax.errors import UserError
 from bertjax.experiment.finetuning import TaskModel
 from bertjax.experiment.finetuning_settings import FinetuningSettings
@@ -21,7 +21,7 @@ from bertjax.experiment.pretraining import build_pretraining_setup
 from bertjax.experiment.pretraining_settings import PretrainingSettings
 from bertjax.experiment.task_data import LEARNED, Split, TaskData
 from bertjax.experiment.text import huggingface_directory
-from bertjax.model.config import BertConfig
+from bertjax.model.config import BertConfig, FieldKind, fields_of
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import mesh_context
@@ -31,8 +31,8 @@ from bertjax.train.state import place_params
 
 # Of the command line's config, when the rest is the workdir's: what to do, on what, and how much at a time.
 ASKED = ('run', 'data', 'split', 'input', 'eval_batch_size', 'shapes', 'mesh', 'export')
-# And where the command line sets them, besides the task's options of reading: which step; in which precision.
-CHANGEABLE = ('select', 'model.dtype')
+# And where the command line sets them, besides the task's options of reading: which step; how it is computed.
+CHANGEABLE = ('select', *(f'model.{name}' for name in fields_of(FieldKind.EXECUTION)))
 _FIXED = re.compile(r'task\..*|seq_len|tokenizer|init')  # of the others, those that the model depends on
 
 
@@ -129,7 +129,8 @@ def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
     facts = json.loads(learned.read_text(encoding='utf-8')) if learned else None
     if facts:
         _check_kind(facts['task'], settings.task['kind'], learned)
-        choices = {key: settings.model_choices[key] for key in ('dtype', 'remat')}
+        execution = fields_of(FieldKind.EXECUTION)
+        choices = {name: value for name, value in settings.model_choices.items() if name in execution}
         encoder = BertConfig(**{**facts['encoder'], **choices})
     else:
         encoder = read_config(source, **settings.model_choices)
@@ -190,9 +191,9 @@ def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> Sav
         saved = checkpoints.latest()
         if saved is None:
             raise UserError(str(folder / 'checkpoints'), 'no finished checkpoint', 'at least one', 'train first')
-        for name, value in saved.config['model'].items():
-            ours = getattr(model, name)
-            if ours != value and name not in ('dropout', 'attention_dropout', 'remat', 'dtype'):
+        for name in fields_of(FieldKind.ARCHITECTURE, FieldKind.LAYOUT):
+            ours, value = getattr(model, name), saved.config['model'].get(name, getattr(model, name))
+            if ours != value:
                 mend = 'give the recipe of this workdir'
                 raise UserError(f'config.model.{name}', str(ours), f'{value}, as in the checkpoint', mend)
         setup = build_pretraining_setup(settings, model, make_mesh(settings.mesh))

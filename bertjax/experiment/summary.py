@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from bertjax.convert.huggingface import export_huggingface
+from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.orbax import export_orbax
 from bertjax.data.loader import Examples
 from bertjax.files.atomic import write_atomic

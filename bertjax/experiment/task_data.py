@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.config import plain
-from bertjax.convert.huggingface_import import read_config
+from bertjax.convert.huggingface.load import read_config
 from bertjax.data.buckets import choose_lengths
 from bertjax.data.features import Features, cached
 from bertjax.errors import UserError

@@ -4,10 +4,9 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bertjax.model.attention import NEGATIVE
 from bertjax.model.config import BertConfig
 from bertjax.model.encoder import BertEncoder
-from bertjax.model.layers import ACTIVATION_FUNCTIONS, LayerNorm, Projection
+from bertjax.model.layers import ACTIVATION_FUNCTIONS, NEGATIVE, LayerNorm, Projection
 from bertjax.parallel.partition import constrain, with_axes
 
 
@@ -26,13 +25,16 @@ def build_pooler(config: BertConfig, name: str | None = None) -> Pooler:
 
 
 class MlmHead(nn.Module):
-    """Projection, activation, LayerNorm, and the token embedding turned round, with a bias for each piece."""
+    """Projection, activation, LayerNorm, and the tied (transposed) token embedding, with a bias for each piece."""
 
     config: BertConfig
 
     @nn.compact
     def __call__(self, hidden: jax.Array, table: jax.Array) -> jax.Array:
-        """Args: hidden [B, P, D], table [V, D]. Returns float32 logits [B, P, V]; the vocabulary's padding is lost."""
+        """hidden [B, P, D], token embedding [V, D] -> float32 logits [B, P, V].
+
+        V includes the vocabulary's padding, whose logits are -1e9: it is never predicted and gets no gradient.
+        """
         c = self.config
         x = Projection(c, (c.width,), ('embed',), ('norm',), ('norm',), name='dense')(hidden)  # [B, P, D]
         x = LayerNorm(c, name='norm')(ACTIVATION_FUNCTIONS[c.activation](x))
@@ -44,7 +46,7 @@ class MlmHead(nn.Module):
 
 
 class PairHead(Projection):
-    """Two classes from the pooled state: 0 the second segment follows the first, 1 it does not."""
+    """Two classes from the pooled state: 0, the second segment follows the first; 1, it does not."""
 
     @nn.compact
     def __call__(self, pooled: jax.Array) -> jax.Array:
@@ -94,7 +96,7 @@ class BertForPreTraining(nn.Module):
           deterministic: no dropout; otherwise the rng `dropout` is needed.
 
         Returns:
-          mlm_logits: float32 [B, P, padded vocabulary], -1e9 in the padding.
+          mlm_logits: float32 [B, P, padded vocabulary], -1e9 for the padding.
           nsp_logits: float32 [B, 2]; absent without `config.nsp`.
         """
         hidden, _ = self.encoder(input_ids, segment_ids, attention_mask, deterministic=deterministic)  # [B, S, D]

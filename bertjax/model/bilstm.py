@@ -22,8 +22,8 @@ def _bias_init(key: jax.Array, shape: tuple[int, int], dtype: jnp.dtype) -> jax.
 class Lstm(nn.Module):
     """One direction of one layer; gates in the order input, forget, candidate, output.
 
-    Parameters: kernel [D, 4, U], recurrent [U, 4, U], bias [4, U]. The recurrent kernel is on every device
-    whole: split, each of the S steps would wait for the others.
+    Parameters: kernel [D, 4, U], recurrent [U, 4, U], bias [4, U]. The recurrent kernel is replicated on all devices:
+    split, it would need communication in each of the S steps.
     """
 
     config: BertConfig
@@ -32,7 +32,7 @@ class Lstm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:
-        """x [B, S, D] and mask [B, S] -> [B, S, U]; padding neither changes the state nor has any output but 0."""
+        """x [B, S, D] and mask [B, S] -> [B, S, U]; padding leaves the state alone and outputs 0."""
         dtype, stored = jnp.dtype(self.config.dtype), jnp.dtype(self.config.param_dtype)
         U, init = self.units, _uniform(self.units)
         kernel = self.param('kernel', with_axes(init, 'embed', None, 'norm'), (x.shape[-1], 4, U), stored)
@@ -57,7 +57,7 @@ class Lstm(nn.Module):
 
 
 class BiLstm(nn.Module):
-    """Layers of two directions side by side, dropout between layers."""
+    """Layers that concatenate both directions, with dropout between layers."""
 
     config: BertConfig
     units: int
@@ -65,7 +65,7 @@ class BiLstm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, attention_mask: jax.Array, key: jax.Array | None) -> jax.Array:
-        """x [B, S, D], mask [B, S], key for dropout or None -> [B, S, 2U]; the second half reads from right to left."""
+        """x [B, S, D], mask [B, S], key for dropout or None -> [B, S, 2U]; the second half is read right to left."""
         for i in range(self.num_layers):
             if i:
                 x = dropout(x, self.config.dropout, None if key is None else jax.random.fold_in(key, i))

@@ -1,13 +1,29 @@
-"""What a BERT is made of: one frozen record, the named sizes, and what they cost."""
+"""What a BERT is made of: one frozen record, the named sizes, and what they cost in parameters and FLOPs."""
 
 import dataclasses
+import enum
+from typing import Any
 
 from bertjax.errors import UserError
 
 ACTIVATIONS = ('gelu', 'gelu_tanh', 'relu')
+ATTENTION = ('auto', 'dot_product')  # the implementations of model/attention/select.py
 REMAT = ('none', 'full', 'dots')
 DTYPES = ('float32', 'bfloat16')
 VOCABULARY_MULTIPLE = 128
+
+
+class FieldKind(enum.Enum):
+    """What a field of BertConfig decides. Resuming, fine-tuning, evaluation and export go by it."""
+
+    ARCHITECTURE = 'shape, dtype or meaning of the parameters: always as in the checkpoint'
+    LAYOUT = 'the tree that holds the same parameters: as in the checkpoint, but free for a run that starts from one'
+    TRAINING = 'what training makes of the parameters: may change until the run is finished'
+    EXECUTION = 'how the same function is computed: may change at any time'
+
+
+def _field(kind: FieldKind, default: Any) -> Any:
+    return dataclasses.field(default=default, metadata={'kind': kind})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,13 +42,15 @@ class BertConfig:
       attention_dropout: of attention probabilities.
       activation: 'gelu' (erf, as Hugging Face's checkpoints), 'gelu_tanh' (as google-research/bert) or 'relu'.
       layer_norm_eps: inside the square root.
-      init_stddev: of the truncated normal that draws kernels and embeddings.
+      init_stddev: of the truncated normal that kernels and embeddings are drawn from.
       pre_norm: normalise a block's inputs instead of its outputs, and once more after the last block.
       causal: left-to-right attention (the paper's LTR ablation).
       nsp: has the pooler and the head on sentence pairs (NSP or SOP).
       scan_layers: one compiled block run `num_layers` times, with stacked parameters, instead of as many copies.
-      remat: what the backward pass finds in memory: 'none' recomputes nothing, 'full' keeps block inputs only,
-        'dots' keeps also the outputs of the projections (attention scores and everything element-wise is recomputed).
+      attention: what computes attention: an implementation by name, or 'auto', the first that supports the call
+        (model/attention/select.py).
+      remat: what the forward pass keeps for the backward pass: with 'none' everything, with 'full' only block inputs,
+        with 'dots' also the outputs of the projections (attention scores and element-wise operations are recomputed).
       dtype: of computation; LayerNorm statistics, softmax and logits are float32 always.
       param_dtype: of storage.
 
@@ -40,25 +58,26 @@ class BertConfig:
       UserError: a value that cannot be.
     """
 
-    vocab_size: int = 30522
-    num_layers: int = 12
-    width: int = 768
-    num_heads: int = 12
-    mlp_dim: int = 3072
-    max_positions: int = 512
-    num_segments: int = 2
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
-    activation: str = 'gelu'
-    layer_norm_eps: float = 1e-12
-    init_stddev: float = 0.02
-    pre_norm: bool = False
-    causal: bool = False
-    nsp: bool = True
-    scan_layers: bool = True
-    remat: str = 'none'
-    dtype: str = 'float32'
-    param_dtype: str = 'float32'
+    vocab_size: int = _field(FieldKind.ARCHITECTURE, 30522)
+    num_layers: int = _field(FieldKind.ARCHITECTURE, 12)
+    width: int = _field(FieldKind.ARCHITECTURE, 768)
+    num_heads: int = _field(FieldKind.ARCHITECTURE, 12)
+    mlp_dim: int = _field(FieldKind.ARCHITECTURE, 3072)
+    max_positions: int = _field(FieldKind.ARCHITECTURE, 512)
+    num_segments: int = _field(FieldKind.ARCHITECTURE, 2)
+    dropout: float = _field(FieldKind.TRAINING, 0.1)
+    attention_dropout: float = _field(FieldKind.TRAINING, 0.1)
+    activation: str = _field(FieldKind.ARCHITECTURE, 'gelu')
+    layer_norm_eps: float = _field(FieldKind.ARCHITECTURE, 1e-12)
+    init_stddev: float = _field(FieldKind.ARCHITECTURE, 0.02)
+    pre_norm: bool = _field(FieldKind.ARCHITECTURE, False)
+    causal: bool = _field(FieldKind.ARCHITECTURE, False)
+    nsp: bool = _field(FieldKind.ARCHITECTURE, True)
+    scan_layers: bool = _field(FieldKind.LAYOUT, True)
+    attention: str = _field(FieldKind.EXECUTION, 'auto')
+    remat: str = _field(FieldKind.EXECUTION, 'none')
+    dtype: str = _field(FieldKind.EXECUTION, 'float32')
+    param_dtype: str = _field(FieldKind.ARCHITECTURE, 'float32')
 
     def __post_init__(self):
         for name in ('vocab_size', 'num_layers', 'width', 'num_heads', 'mlp_dim', 'max_positions', 'num_segments'):
@@ -70,7 +89,13 @@ class BertConfig:
         for name in ('layer_norm_eps', 'init_stddev'):
             value = getattr(self, name)
             _require(name, value, isinstance(value, int | float) and value > 0, 'a number above 0')
-        for name, known in (('activation', ACTIVATIONS), ('remat', REMAT), ('dtype', DTYPES), ('param_dtype', DTYPES)):
+        for name, known in (
+            ('activation', ACTIVATIONS),
+            ('attention', ATTENTION),
+            ('remat', REMAT),
+            ('dtype', DTYPES),
+            ('param_dtype', DTYPES),
+        ):
             _require(name, getattr(self, name), getattr(self, name) in known, 'one of ' + ', '.join(known))
         _require('num_heads', self.num_heads, self.width % self.num_heads == 0, f'a divisor of width {self.width}')
 
@@ -83,6 +108,11 @@ class BertConfig:
     def head_dim(self) -> int:
         """Width of one attention head."""
         return self.width // self.num_heads
+
+
+def fields_of(*kinds: FieldKind) -> dict[str, Any]:
+    """The fields of BertConfig that decide one of `kinds`: {name: default}, in their order."""
+    return {field.name: field.default for field in dataclasses.fields(BertConfig) if field.metadata['kind'] in kinds}
 
 
 def _require(name: str, value: object, fine: bool, expected: str) -> None:
@@ -110,17 +140,6 @@ SIZES: dict[str, dict[str, int]] = {
 }
 
 
-def config_of_size(name: str, **changes: object) -> BertConfig:
-    """The BertConfig of a named size, with other fields as given.
-
-    Raises:
-      UserError: an unknown size, or a value that cannot be.
-    """
-    if name not in SIZES:
-        raise UserError('config.model.size', repr(name), 'one of ' + ', '.join(SIZES), 'choose one of them')
-    return BertConfig(**{**SIZES[name], **changes})
-
-
 def parameter_count(config: BertConfig) -> int:
     """Number of parameters as transformers counts them: without the rows that pad the vocabulary."""
     D, F, V = config.width, config.mlp_dim, config.vocab_size
@@ -136,7 +155,7 @@ def train_flops_per_sequence(config: BertConfig, seq_len: int, predictions: int)
     """Floating point operations of one training step, forward and backward, per sequence.
 
     6·12·L·D²·S + 12·L·D·S² + 6·P·(D² + D·V), for an MLP of 4 D (12 D² = 4 D² + 2 D F): the matrix products alone.
-    Recomputation and the padding of the vocabulary earn no credit.
+    Recomputation and the padding of the vocabulary do not count.
     """
     D, S = config.width, seq_len
     projections = 6 * config.num_layers * (4 * D * D + 2 * D * config.mlp_dim) * S

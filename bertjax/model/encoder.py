@@ -5,7 +5,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.errors import UserError
-from bertjax.model.attention import SelfAttention, attention_bias
+from bertjax.model.attention.mask import AttentionMask
+from bertjax.model.attention.self_attention import SelfAttention
 from bertjax.model.config import BertConfig
 from bertjax.model.layers import ACTIVATION_FUNCTIONS, Embedding, LayerNorm, Projection, dropout
 from bertjax.parallel.partition import constrain
@@ -41,7 +42,7 @@ class Embeddings(nn.Module):
                 f'at least {length}',
                 'raise config.model.max_positions or shorten the sequences',
             )
-        # An id beyond the table gives NaN, loudly, rather than its last row.
+        # An id beyond the table gives NaN, which is noticed, rather than the last row, which is not.
         x = jnp.take(self.token(), input_ids, axis=0, mode='fill')  # [B, S, D]
         x = _hidden(x) + self.position()[:length]
         segment = self.segment()  # [N, D]
@@ -58,7 +59,7 @@ class Embeddings(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Two projections with the activation between."""
+    """Two projections with the activation in between."""
 
     config: BertConfig
 
@@ -71,12 +72,12 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and MLP, each with dropout, a residual path and a LayerNorm after it (or before, by config).
+    """Attention and MLP, each with dropout, a residual path and a LayerNorm after it (before it, with `pre_norm`).
 
     Attributes:
       config: of the model.
-      keep_output: give the result twice, once for a scan to stack.
-      first_only: compute the result of the first position only, for whom the others still speak.
+      keep_output: return the result twice, once for a scan to stack.
+      first_only: compute the result of the first position alone, which still attends to all others.
     """
 
     config: BertConfig
@@ -84,22 +85,21 @@ class Block(nn.Module):
     first_only: bool = False
 
     @nn.compact
-    def __call__(self, x: jax.Array, key: jax.Array | None, bias: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-        """x [B, S, D], dropout key or None, attention bias -> [B, S, D], or [B, 1, D]; and it again or None."""
+    def __call__(self, x: jax.Array, key: jax.Array | None, mask: AttentionMask) -> tuple[jax.Array, jax.Array | None]:
+        """x [B, S, D], dropout key or None -> [B, S, D], or [B, 1, D] with `first_only`; and the same again or None."""
         c = self.config
         keys = (None, None, None) if key is None else jax.random.split(key, 3)
         attention, mlp = SelfAttention(c, name='attention'), Mlp(c, name='mlp')
         attention_norm, mlp_norm = LayerNorm(c, name='attention_norm'), LayerNorm(c, name='mlp_norm')
         x = _hidden(x)
         count = 1 if self.first_only else x.shape[1]  # positions whose result is wanted
-        bias = bias[:, :, :count]  # [B, 1, 1, S] or, causal, [B, 1, Q, S]
         if c.pre_norm:
             y = attention_norm(x)
-            x = x[:, :count] + dropout(attention(y, y[:, :count], bias, keys[0]), c.dropout, keys[1])
+            x = x[:, :count] + dropout(attention(y, y[:, :count], mask, keys[0]), c.dropout, keys[1])
             x = x + dropout(mlp(mlp_norm(x)), c.dropout, keys[2])
         else:
-            asking = x[:, :count]
-            x = attention_norm(asking + dropout(attention(x, asking, bias, keys[0]), c.dropout, keys[1]))
+            queries = x[:, :count]
+            x = attention_norm(queries + dropout(attention(x, queries, mask, keys[0]), c.dropout, keys[1]))
             x = mlp_norm(x + dropout(mlp(x), c.dropout, keys[2]))
         x = _hidden(x)
         return x, x if self.keep_output else None
@@ -135,8 +135,8 @@ class BertEncoder(nn.Module):
           input_ids, segment_ids, attention_mask: int32 [B, S]; the mask is 1 for tokens and 0 for padding.
           deterministic: no dropout; otherwise the rng `dropout` is needed.
           all_layers: keep all of them; the first is the embeddings, the last the result itself.
-          first_only: only the first position's result is wanted. An unrolled encoder then spares itself most of its
-            last block (7 % of the work of 12); a scanned one cannot. Not with `all_layers`.
+          first_only: only the first position's result is wanted. An unrolled encoder then skips most of its last block
+            (7 % of the work of 12 blocks); a scanned one cannot. Not with `all_layers`.
 
         Returns:
           [B, S, D] in the dtype of computation, with `first_only` [B, 1, D]; and [L + 1, B, S, D] or None.
@@ -148,12 +148,12 @@ class BertEncoder(nn.Module):
         keys = [None] * (c.num_layers + 1)
         if not deterministic and (c.dropout or c.attention_dropout):
             keys = jax.random.split(self.make_rng('dropout'), c.num_layers + 1)  # [L + 1]
-        bias = attention_bias(attention_mask, c.causal)
+        mask = AttentionMask(attention_mask, causal=c.causal)
         x = self.embeddings(input_ids, segment_ids, keys[0])  # [B, S, D]
         first = x
         block = Block
         if c.remat != 'none':
-            # Inside a scan the loop itself keeps the two passes apart, and the barrier would only cost.
+            # Inside a scan the loop itself prevents CSE between the two passes, and the barrier would only cost.
             block = nn.remat(Block, policy=REMAT_POLICIES[c.remat], prevent_cse=not c.scan_layers)
         if c.scan_layers:
             scanned = nn.scan(
@@ -165,13 +165,13 @@ class BertEncoder(nn.Module):
                 metadata_params={nn.PARTITION_NAME: 'layers'},
             )
             layer_keys = None if keys[0] is None else keys[1:]
-            x, layers = scanned(c, all_layers, name='layers')(x, layer_keys, bias)  # layers [L, B, S, D]
+            x, layers = scanned(c, all_layers, name='layers')(x, layer_keys, mask)  # layers [L, B, S, D]
             x = x[:, :1] if first_only else x
         else:
             layers = []
             for i in range(c.num_layers):
                 shortened = first_only and i == c.num_layers - 1
-                x, _ = block(c, first_only=shortened, name=f'layers_{i}')(x, keys[i + 1], bias)
+                x, _ = block(c, first_only=shortened, name=f'layers_{i}')(x, keys[i + 1], mask)
                 layers.append(x)
             layers = jnp.stack(layers) if all_layers else None  # [L, B, S, D]
         if c.pre_norm:

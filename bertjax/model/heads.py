@@ -22,7 +22,7 @@ LAYERS = {'embeddings': 0, 'last': 1, 'second_to_last': 2, 'sum_last_four': 4, '
 class Mix(nn.Module):
     """Learned weighted sum of layers: scale · Σ softmax(weights)_l · h_l (ELMo, arXiv 1802.05365, equation 1).
 
-    Starts as the mean. Weight decay draws `weights` to equal shares, as ELMo's penalty does, and leaves `scale` alone.
+    Starts as the mean. Weight decay pulls `weights` to equal shares, as ELMo's penalty does, and leaves `scale` alone.
     """
 
     config: BertConfig
@@ -38,7 +38,7 @@ class Mix(nn.Module):
 
 
 class TaskModel(nn.Module):
-    """What the heads share.
+    """Encoder, optional BiLSTM and output projection: what all heads share.
 
     Attributes:
       config: of the encoder.
@@ -46,9 +46,9 @@ class TaskModel(nn.Module):
       bilstm_units: units of each direction of a two-layer BiLSTM between encoder and head; 0 for none. The paper adds
         one to its left-to-right ablation (Table 5), and to frozen features for NER (section 5.3).
       layers: which hidden states the head sees, one of LAYERS: those of the 'embeddings', of the 'last' or
-        'second_to_last' block, a learned weighted sum of the last four or of all L blocks, or the last four side by
-        side.
-      frozen: the encoder works without dropout, and no gradient goes into it.
+        'second_to_last' block, a learned weighted sum of the last four or of all L blocks, or the last four
+        concatenated.
+      frozen: the encoder runs without dropout and gets no gradient.
 
     Raises:
       UserError: other `layers`, or more than the encoder has.
@@ -87,8 +87,8 @@ class TaskModel(nn.Module):
         deterministic: bool,
         first_only: bool = False,
     ) -> jax.Array:
-        """[B, S, D], [B, S, 4D] of four layers side by side, or [B, S, 2U] through a BiLSTM; of [CLS] alone
-        where `first_only` asks and the other options allow."""
+        """[B, S, D], [B, S, 4D] of four layers concatenated, or [B, S, 2U] from a BiLSTM; [B, 1, D], of [CLS] alone,
+        with `first_only` where the other options allow it."""
         of_last = self.layers == 'last'
         last, states = self.encoder(
             input_ids,
@@ -135,7 +135,7 @@ class BertForClassification(TaskModel):
     ) -> dict[str, jax.Array]:
         """int32 [B, S] each -> `logits`, float32 [B, outputs]: logits or scores.
 
-        Pools [CLS]. A left-to-right encoder without BiLSTM pools the last token: there [CLS] sees only itself.
+        Pools [CLS]; with a left-to-right encoder and no BiLSTM the last token, since [CLS] sees only itself there.
         """
         return {'logits': self._logits(input_ids, segment_ids, attention_mask, deterministic)}
 

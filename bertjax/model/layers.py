@@ -10,6 +10,10 @@ from flax import linen as nn
 from bertjax.model.config import BertConfig
 from bertjax.parallel.partition import with_axes
 
+# Added to, or in place of, a logit that must not count: small enough that the softmax of any other wins, finite so that
+# a row in which no logit counts gives no NaN.
+NEGATIVE = -1e9
+
 
 @jax.custom_vjp
 def gelu(x: jax.Array) -> jax.Array:
@@ -49,8 +53,8 @@ def weight_init(config: BertConfig) -> nn.initializers.Initializer:
 def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     """`x` with a share `rate` of its values zeroed and the rest scaled up; `x` itself without a key.
 
-    The share is rounded to a multiple of 1/65,536. One 32-bit draw decides about two neighbours of the last dimension:
-    drawing is a good part of a step on TPU and CPU, and 16 bits are enough for a coin.
+    The share is rounded to a multiple of 1/65,536: each 32-bit draw decides about two neighbours of the last dimension.
+    Random bits are a good part of the cost of a step on TPU and CPU, and 16 are precise enough.
     """
     if key is None or rate == 0.0:
         return x
@@ -64,7 +68,7 @@ class Projection(nn.Module):
     """Linear map from the last `len(in_axes)` dimensions to `features`, bias included.
 
     `nn.DenseGeneral` draws its kernel as a matrix and reshapes it, so that axis names land on the wrong dimensions
-    (google/flax#3676, #3892); here the kernel is born in its own shape, with one name a dimension.
+    (google/flax#3676, #3892); here the kernel is created in its final shape, with one name a dimension.
     """
 
     config: BertConfig
@@ -104,7 +108,7 @@ class LayerNorm(nn.Module):
 
 
 class Embedding(nn.Module):
-    """A table `rows` x D; rows from `used` on are padding and start as zeros, so that no norm counts them."""
+    """A table `rows` x D; rows from `used` on are padding and start as zeros, so that they add to no norm."""
 
     config: BertConfig
     rows: int

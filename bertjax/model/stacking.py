@@ -20,7 +20,7 @@ def _pick(x: Any, i: int) -> Any:
 
 
 def unstack_layers(params: dict) -> dict:
-    """`params` with encoder/layers taken apart into encoder/layers_0 …; boxes lose the axis name `layers`."""
+    """`params` with encoder/layers split into encoder/layers_0 …; boxes lose the axis name `layers`."""
     encoder = dict(params['encoder'])
     stack = encoder.pop(STACKED)
     first = jax.tree.leaves(nn.unbox(stack))[0]
@@ -34,7 +34,7 @@ def stack_layers(params: dict) -> dict:
     encoder = dict(params['encoder'])
     count = sum(name.startswith(f'{STACKED}_') for name in encoder)
     layers = [encoder.pop(f'{STACKED}_{i}') for i in range(count)]
-    # numpy stays numpy: a checkpoint on its way to another program has nothing to do on a device.
+    # numpy stays numpy: a checkpoint on its way to another format need not pass through a device.
     encoder[STACKED] = jax.tree.map(lambda *x: (np if isinstance(x[0], np.ndarray) else jnp).stack(x), *layers)
     return {**params, 'encoder': encoder}
 
@@ -42,7 +42,7 @@ def stack_layers(params: dict) -> dict:
 def init_params(model: nn.Module, key: jax.Array, *inputs: jax.Array) -> dict:
     """Boxed initial parameters of a model that has a `config` and an `encoder`.
 
-    Draws for stacked layers and takes them apart where the config unrolls: both forms start from the same numbers.
+    Draws stacked layers, and splits them where the config unrolls: both forms start from the same numbers.
 
     Args:
       model: BertForPreTraining or one of heads.py.

@@ -10,7 +10,7 @@ UNDECAYED = ('bias', 'scale')
 
 
 def path_names(path: tuple[Any, ...]) -> tuple[str, ...]:
-    """Dict keys on the way to a leaf; the boxes of Linen's axis names leave no trace."""
+    """Dict keys on the way to a leaf, without the boxes that hold Linen's axis names."""
     return tuple(str(entry.key) for entry in path if isinstance(entry, jax.tree_util.DictKey))
 
 
@@ -28,7 +28,7 @@ def is_stacked(path: tuple[Any, ...]) -> bool:
 
 
 def describe_decay(params: Any) -> str:
-    """One line a kind of parameter: what decays and what does not, for the log at the start of a run."""
+    """Two lines, what decays and what does not, for the log at the start of a run."""
     groups: dict[bool, list[str]] = {True: [], False: []}
     for path, decays in jax.tree_util.tree_flatten_with_path(decay_mask(params))[0]:
         groups[decays].append('/'.join(path_names(path)))

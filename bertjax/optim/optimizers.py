@@ -1,4 +1,4 @@
-"""Adam as BERT had it, AdamW, and LAMB with a trust ratio for each layer.
+"""Adam as in BERT's original code, AdamW, and LAMB with a trust ratio for each layer.
 
 Each is an optax transformation whose result is the step's direction, to be multiplied by -learning_rate: the rate is a
 function of the step, which advances on every batch, while the optimiser's count advances on applied updates only.
@@ -19,8 +19,8 @@ OPTIMIZERS = ('bert_adam', 'adamw', 'lamb')
 def scale_by_bert_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
     """m / (sqrt(v) + eps) without bias correction (google-research/bert optimization.py, AdamWeightDecayOptimizer).
 
-    Starting from zero moments, the first updates are about sqrt(1 - b2)/(1 - b1) times shorter or longer than with
-    the correction; the published learning rates and warm-ups belong to this form.
+    Starting from zero moments, the first updates differ from those with the correction by a factor of about
+    (1 - b1)/sqrt(1 - b2); the published learning rates and warm-ups belong to this form.
     """
 
     def init(params: Any) -> optax.ScaleByAdamState:
@@ -42,9 +42,9 @@ def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
 
     Source: LAMB, arXiv 1904.00962, algorithm 2.
 
-    Parameters that are scanned hold all layers along their first axis: `optax.lamb` gives the whole stack one ratio,
-    this gives each layer its own. Biases and LayerNorm scales keep a ratio of 1, as in NVIDIA's and Google's LAMB,
-    where the ratio goes with weight decay. A zero norm gives 1.
+    Scanned parameters hold all layers along their first axis: `optax.lamb` gives the whole stack one ratio, this gives
+    each layer its own. Biases and LayerNorm scales keep a ratio of 1, as in NVIDIA's and Google's LAMB, where only what
+    decays has one. A zero norm gives 1.
     """
 
     def update(updates: Any, state: optax.EmptyState, params: Any = None) -> tuple[Any, optax.EmptyState]:
@@ -73,7 +73,7 @@ def make_optimizer(
       b2: decay of the second moment.
       eps: added to the root of the second moment.
       weight_decay: times the parameter, added to the update, not on biases and LayerNorm.
-      clip_norm: the greatest global norm of the gradient; 0 does not clip.
+      clip_norm: the gradient is scaled down to this global norm where it exceeds it; 0: never.
     """
     if name not in OPTIMIZERS:
         raise UserError('config.optimizer.name', repr(name), 'one of ' + ', '.join(OPTIMIZERS), 'choose one of them')

@@ -17,8 +17,8 @@ def make_schedule(
     """Linear warm-up from 0 to `peak` over `warmup_fraction` of `steps`, then the named decay to 0 at `steps`.
 
     The decay starts at the end of the warm-up and is continuous there, as in transformers. google-research/bert
-    (optimization.py) and NVIDIA's LAMB scripts decay from step 0 on, which makes the rate jump down where the warm-up
-    ends; there the highest rate used is `peak * (1 - warmup_fraction) ** power`.
+    (optimization.py) and NVIDIA's LAMB scripts decay from step 0 on, so that the rate drops where the warm-up ends; the
+    highest rate they use is `peak * (1 - warmup_fraction) ** power`.
 
     `slanted_triangular` is equation 3 of ULMFiT (arXiv 1801.06146), with its ratio of 32 between the highest and the
     lowest rate and `warmup_fraction` for its `cut_frac`.

@@ -1,7 +1,7 @@
-"""Training a part of a model: which parameters move, and how fast each layer does.
+"""Training a part of a model: which parameters are trained, and the learning rate of each layer.
 
 A frozen parameter has no gradient computed and no moments kept: the step differentiates and updates the sub-tree of
-what is trained, and puts it back.
+what is trained, and combines it with the rest.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ Selection = Callable[[tuple[str, ...]], bool]
 
 
 def everything(path: tuple[str, ...]) -> bool:
-    """Trains all."""
+    """Trains all parameters."""
     del path
     return True
 
@@ -27,8 +27,8 @@ def make_selection(train: str, num_layers: int) -> Selection:
     """The parameters that `config.train` names.
 
     Args:
-      train: 'all'; 'head', all that is not the encoder (the pooler belongs to the head); or 'last_K', the head and
-        the last K blocks (0 < K <= L).
+      train: 'all'; 'head', everything but the encoder (the pooler belongs to the head); or 'last_K', the head and the
+        last K blocks (0 < K <= L).
       num_layers: L, the blocks of the encoder.
 
     Raises:
@@ -53,45 +53,42 @@ def make_selection(train: str, num_layers: int) -> Selection:
 
 
 def needs_unrolled(train: str) -> bool:
-    """Whether `train` tells blocks apart, which a stack of them (scan_layers) cannot."""
+    """Whether `train` distinguishes blocks, which stacked ones (scan_layers) do not allow."""
     return train.startswith('last_')
 
 
-def select(params: Mapping[str, Any], trained: Selection, path: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The sub-tree of the trained parameters; branches without any are left out."""
+def partition(
+    params: Mapping[str, Any], trained: Selection, path: tuple[str, ...] = ()
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The sub-trees of what is trained and of what is frozen; each leaves out branches that hold nothing of it."""
     chosen: dict[str, Any] = {}
+    frozen: dict[str, Any] = {}
     for name, value in params.items():
         here = (*path, name)
         if isinstance(value, Mapping):
-            inner = select(value, trained, here)
-            if inner:
-                chosen[name] = inner
-        elif trained(here):
-            chosen[name] = value
-    return chosen
+            inner, outer = partition(value, trained, here)
+            chosen |= {name: inner} if inner else {}
+            frozen |= {name: outer} if outer else {}
+        else:
+            (chosen if trained(here) else frozen)[name] = value
+    return chosen, frozen
 
 
-def put_back(params: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """`params` with the leaves of the sub-tree `chosen` in their places."""
-    return {
-        name: value
-        if name not in chosen
-        else put_back(value, chosen[name])
-        if isinstance(value, Mapping)
-        else chosen[name]
-        for name, value in params.items()
-    }
+def combine(chosen: Mapping[str, Any], frozen: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `partition`."""
+    shared = {name: combine(chosen[name], frozen[name]) for name in chosen if name in frozen}
+    return {**chosen, **frozen, **shared}
 
 
 def layer_rates(params: Any, decay: float, num_layers: int) -> Any:
-    """Factors of the learning rate: 1 for heads, `decay` for the last block, decay**2 for the one before ...
+    """Factors of the learning rate: 1 for heads, `decay` for the last block, decay**2 for the one before, ...
 
     The embeddings, below the first of L blocks, have decay**(L + 1). Source: ULMFiT (arXiv 1801.06146, section 3.2,
     "discriminative fine-tuning"), in the form of ELECTRA's (google-research/electra, model/optimization.py).
 
     Args:
-      params: the tree whose form the result has; stacked blocks get an array over their first axis.
-      decay: in (0, 1]; 1 is one rate for all.
+      params: the tree whose structure the result has; stacked blocks get an array over their first axis.
+      decay: in (0, 1]; with 1 all layers have the same rate.
       num_layers: L.
     """
 

@@ -1,4 +1,4 @@
-"""The devices of a program that is going to compute on them."""
+"""The devices that a program computes on."""
 
 import ctypes
 import platform
@@ -11,13 +11,13 @@ _M_MMAP_MAX = -4
 
 
 def claim_devices() -> list[jax.Device]:
-    """All devices. On a CPU the process from now on keeps memory that is freed, for the computations that follow.
+    """All devices. On a CPU the process also keeps freed memory from now on, for the computations that follow.
 
-    XLA allocates a step's temporary arrays anew for every step. glibc gives blocks above 32 MiB back to the kernel as
-    soon as they are freed, so that every step has the kernel clear all their pages again, which small models feel.
-    Only the main thread's heap can hold such blocks, so computations also run in the thread that asks for them.
+    XLA allocates a step's temporary arrays anew in every step. glibc returns blocks above 32 MiB to the kernel as soon
+    as they are freed, so that the kernel has to clear all their pages again in every step, which slows small models
+    down. Only the main thread's heap can keep such blocks, so computations run in the thread that calls them.
 
-    To be called by the main thread before JAX has computed anything; later it does no good.
+    Must be called by the main thread before JAX has computed anything; later it has no effect.
     """
     jax.config.update('jax_cpu_enable_async_dispatch', False)
     devices = jax.devices()

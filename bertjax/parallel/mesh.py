@@ -10,7 +10,7 @@ from bertjax.parallel.rules import BATCH_AXES, MESH_AXES
 
 
 def mesh_shape(axes: dict[str, int], num_devices: int) -> tuple[int, int, int]:
-    """Sizes of (data, fsdp, tensor); one of them may be -1 and takes the devices that the others leave.
+    """Sizes of (data, fsdp, tensor); one of them may be -1, for all devices that the others leave.
 
     Raises:
       UserError: the sizes do not multiply to `num_devices`.
@@ -31,9 +31,9 @@ def mesh_shape(axes: dict[str, int], num_devices: int) -> tuple[int, int, int]:
 def make_mesh(axes: dict[str, int], devices=None) -> Mesh:
     """A mesh with axes (data, fsdp, tensor) over `devices` (default: all).
 
-    Axis types are Auto, said explicitly: `jax.make_mesh` now returns Explicit axes, under which Linen's logical
-    constraints become assertions and `nn.Embed` raises. Enter it with `jax.set_mesh(mesh)`: under the older
-    `with mesh:` Flax sees no mesh at all and every constraint silently does nothing.
+    Axis types are given as Auto: `jax.make_mesh` would make Explicit axes, under which Linen's logical constraints
+    become assertions and `nn.Embed` raises. Enter it with `jax.set_mesh(mesh)`: under the older `with mesh:` Flax sees
+    no mesh at all, and every constraint silently does nothing.
     """
     devices = jax.devices() if devices is None else devices
     shape = mesh_shape(axes, len(devices))
@@ -45,7 +45,7 @@ def make_mesh(axes: dict[str, int], devices=None) -> Mesh:
 
 
 def row_shards(mesh: Mesh) -> int:
-    """Into how many parts the rows of a batch are split."""
+    """How many parts the rows of a batch are split into."""
     return int(np.prod([mesh.shape[name] for name in BATCH_AXES]))
 
 

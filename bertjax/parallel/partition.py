@@ -21,10 +21,10 @@ def _check_names(names: tuple[str | None, ...]) -> None:
 
 
 def constrain(x: jax.Array, *names: str | None) -> jax.Array:
-    """Tells XLA how activation `x` lies on the mesh, by logical axis, one name a dimension.
+    """Tells XLA how the activation `x` is laid out on the mesh, by logical axis, one name a dimension.
 
-    Outside a mesh this is the identity. Linen by itself takes an unknown name for "not split", which turns a typo
-    into a slow run.
+    Outside a mesh this is the identity. Linen itself treats an unknown name as "not split", which turns a typo into a
+    slow run.
 
     Raises:
       ValueError: a name that parallel/rules.py does not know.
@@ -34,20 +34,20 @@ def constrain(x: jax.Array, *names: str | None) -> jax.Array:
 
 
 def with_axes(init: nn.initializers.Initializer, *names: str) -> nn.initializers.Initializer:
-    """`init` whose parameter carries its logical axis names, one a dimension (`layers` is put in front by scan)."""
+    """`init` whose parameter carries its logical axis names, one a dimension (scan prepends `layers`)."""
     _check_names(names)
     return nn.with_logical_partitioning(init, names)
 
 
 @contextlib.contextmanager
 def mesh_context(mesh: Mesh) -> Iterator[None]:
-    """Everything that is traced inside sees the mesh and the axis rules."""
+    """Whatever is traced inside sees the mesh and the axis rules."""
     with jax.set_mesh(mesh), nn.logical_axis_rules(AXIS_RULES):
         yield
 
 
 def state_shardings(abstract_state: Any, mesh: Mesh) -> Any:
-    """NamedSharding of each leaf of an abstract state (the result of `jax.eval_shape`, boxes and all)."""
+    """NamedSharding of each leaf of an abstract state (the result of `jax.eval_shape`, with its boxes)."""
     specs = nn.get_partition_spec(abstract_state)
     return nn.unbox(nn.logical_to_mesh_sharding(specs, mesh, AXIS_RULES))
 
@@ -58,4 +58,5 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
+    """Whole on every device."""
     return NamedSharding(mesh, PartitionSpec())

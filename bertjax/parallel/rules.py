@@ -1,8 +1,8 @@
-"""The table that joins the model's axis names to the mesh.
+"""The table from the model's axis names to mesh axes.
 
-The model names every dimension of its weights and activations; this file alone says which mesh axis splits which
-name. Weights and activations have different names, so that splitting a weight's `embed` over `fsdp` does not steal
-that mesh axis from the batch of an activation that has an `embed` dimension too.
+The model names every dimension of its weights and activations; only this file says which mesh axis splits which name.
+Weights and activations have different names, so that splitting a weight's `embed` over `fsdp` does not take that mesh
+axis away from the batch of an activation that has an `embed` dimension too.
 """
 
 MESH_AXES = ('data', 'fsdp', 'tensor')

@@ -1,4 +1,4 @@
-"""TPU machines by name, for compiling without having one."""
+"""TPU slices by name, for compiling without having one."""
 
 import importlib.util
 import os
@@ -6,7 +6,7 @@ from typing import Any
 
 from bertjax.errors import UserError
 
-# High-bandwidth memory a chip in GiB, from Google Cloud's pages on each generation.
+# High-bandwidth memory of a chip in GiB, from Google Cloud's pages on each generation.
 _HBM_GIB = {'v3': 32, 'v4': 32, 'v5e': 16, 'v5p': 95, 'v6e': 32}
 HBM_BYTES = {generation: gib * 2**30 for generation, gib in _HBM_GIB.items()}
 
@@ -14,7 +14,7 @@ HBM_BYTES = {generation: gib * 2**30 for generation, gib in _HBM_GIB.items()}
 def topology_devices(name: str) -> list[Any]:
     """Abstract devices of a TPU slice such as 'v5e:4x4' or 'v5p:2x2x4' (chips along each side).
 
-    The compiler libtpu answers for them; there is no hardware behind, they only serve `.lower(...).compile()`.
+    They come from the compiler, libtpu, without any hardware, and serve `.lower().compile()` only.
 
     Raises:
       UserError: a name that libtpu does not know, or no libtpu.
@@ -23,14 +23,14 @@ def topology_devices(name: str) -> list[Any]:
     generation = name.partition(':')[0]
     if generation not in HBM_BYTES or ':' not in name:
         raise UserError('config.topology', repr(name), example, 'for example --config.topology=v5e:4x4')
-    os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')  # no cloud metadata server here to be waited for
-    os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')  # compiling alone takes no chip from another process
+    os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')  # do not wait for a cloud metadata server
+    os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')  # compiling takes no chip from another process
     from jax.experimental import topologies
 
     try:
-        # Hosts of 2 x 2 chips: what the single-host slices of every generation have, and libtpu asks to be told.
+        # Hosts of 2 x 2 chips, as the single-host slices of every generation have; libtpu has to be told.
         topology = topologies.get_topology_desc(platform='tpu', topology_name=name, chips_per_host_bounds=(2, 2, 1))
-    except Exception as error:  # libtpu reports what is wrong as RuntimeErrors of several classes
+    except Exception as error:  # libtpu raises several classes of RuntimeError
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         if importlib.util.find_spec('libtpu') is None:
             mend = "install the extra 'tpu': pip install -e '.[tpu]'"

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from ml_collections import ConfigDict
 
-from bertjax.convert.huggingface_config import check_head_exportable
+from bertjax.convert.huggingface.config import check_head_exportable
 from bertjax.errors import UserError
 from bertjax.experiment.finetuning_settings import finetuning_settings
 from bertjax.experiment.pretraining_settings import pretraining_settings

@@ -20,7 +20,7 @@ class Evaluator:
       eval_step: (params, batch) -> {name: (sum, weight)}, jitted (train/step.py).
       examples: example n is a pure function of n.
       count: how many of them.
-      batch_size: rows of a batch; the last one is filled up with rows of weight 0.
+      batch_size: rows of a batch; the last batch is filled up with rows of weight 0.
       mesh: that parameters and rows lie on.
     """
 

@@ -1,4 +1,4 @@
-"""What training changes, and how it comes to be: shapes, then shardings, then arrays."""
+"""What training changes, and how it is created: shapes, then shardings, then arrays."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from flax import struct
 from jax.sharding import Mesh
 
 from bertjax.model.stacking import init_params
-from bertjax.optim.selection import Selection, everything, select
+from bertjax.optim.selection import Selection, everything, partition
 from bertjax.parallel.partition import state_shardings
 
 _Box = nn.Partitioned
@@ -21,11 +21,11 @@ class TrainState(struct.PyTreeNode):
     """Everything that a checkpoint holds of the training itself.
 
     Attributes:
-      step: int32, batches seen; a skipped one counts.
+      step: int32, batches seen, skipped ones included.
       params: the model's parameters.
       opt_state: the optimiser's; its count is that of the applied updates.
-      skipped: int32, steps whose loss or gradient was not finite and that changed nothing but `step`.
-      skipped_in_row: int32, how many of these are the most recent ones.
+      skipped: int32, steps that were not finite and changed nothing but `step`.
+      skipped_in_row: int32, how many of the most recent steps were skipped.
     """
 
     step: jax.Array
@@ -41,26 +41,27 @@ def make_init(
     inputs: Sequence[jax.ShapeDtypeStruct],
     trained: Selection = everything,
 ) -> Callable[[jax.Array], TrainState]:
-    """key -> fresh state, with the boxes that carry the logical axes.
+    """key -> fresh state, in boxes that carry the logical axes.
 
     Args:
       model: takes arrays of the shapes and dtypes `inputs`, whose first dimension does not matter.
       optimizer: from optim.make_optimizer.
       inputs: see `model`.
-      trained: the parameters that the optimiser keeps moments of.
+      trained: the parameters for which the optimiser keeps moments.
     """
 
     def init(key: jax.Array) -> TrainState:
         params = init_params(model, key, *(jnp.zeros((1, *x.shape[1:]), x.dtype) for x in inputs))
+        moving, _ = partition(params, trained)
         zero = jnp.zeros([], jnp.int32)
-        return TrainState(zero, params, optimizer.init(select(params, trained)), zero, zero)
+        return TrainState(zero, params, optimizer.init(moving), zero, zero)
 
     return init
 
 
 def abstract_state(init: Callable[[jax.Array], TrainState], mesh: Mesh) -> TrainState:
     """Shape, dtype and sharding of each leaf, without computing any; call it within `mesh_context(mesh)`."""
-    boxed = jax.eval_shape(lambda: init(jax.random.key(0)))  # traced: the mesh may be of devices that are not here
+    boxed = jax.eval_shape(lambda: init(jax.random.key(0)))  # traced: the mesh may be of absent devices
     shardings = state_shardings(boxed, mesh)
     # nn.unbox would constrain what it unboxes, and there is no array to constrain yet.
     bare = jax.tree.map(lambda x: x.value if isinstance(x, _Box) else x, boxed, is_leaf=lambda x: isinstance(x, _Box))
@@ -68,16 +69,16 @@ def abstract_state(init: Callable[[jax.Array], TrainState], mesh: Mesh) -> Train
 
 
 def create_state(init: Callable[[jax.Array], TrainState], abstract: TrainState, key: jax.Array) -> TrainState:
-    """The fresh state, each device computing its own part of it."""
+    """The fresh state; each device computes its own part of it."""
     shardings = jax.tree.map(lambda x: x.sharding, abstract)
     return jax.jit(lambda key: nn.unbox(init(key)), out_shardings=shardings)(key)
 
 
 def replace_params(state: TrainState, params: Mapping[str, Any], abstract: TrainState) -> TrainState:
-    """`state` with the given parameters (host arrays, in the layout of the state) put on its devices."""
+    """`state` with the given parameters: host arrays in the same tree, which are put on its devices."""
     return state.replace(params=place_params(params, abstract))
 
 
 def place_params(params: Mapping[str, Any], abstract: TrainState) -> Any:
-    """Host arrays on the devices, as the parameters of the state lie there."""
+    """Host arrays put on the devices, with the dtypes and shardings of the state's parameters."""
     return jax.tree.map(lambda x, a: jax.device_put(x.astype(a.dtype), a.sharding), dict(params), abstract.params)

@@ -11,7 +11,7 @@ from flax import linen as nn
 
 from bertjax.losses import Objective
 from bertjax.optim.schedules import Schedule
-from bertjax.optim.selection import Selection, everything, layer_rates, put_back, select
+from bertjax.optim.selection import Selection, combine, everything, layer_rates, partition
 from bertjax.train.state import TrainState
 
 Batch = Mapping[str, jax.Array]
@@ -34,12 +34,11 @@ def make_train_step(
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
     """(state, batch) -> (new state, metrics).
 
-    What is minimised is the sum over the losses of their weighted means over the whole batch. The weights are known
-    from the batch alone, so that with `accumulate` = A the batch is worked through in A parts whose gradients simply
-    add: the same numbers (but for dropout) in a fraction of the memory.
+    What is minimised is the sum of the losses, each as its weighted mean over the whole batch. The weights depend on
+    the batch alone, so that with `accumulate` = A the batch is processed in A parts whose gradients simply add: the
+    same numbers (apart from dropout) in a fraction of the memory.
 
-    A step whose loss, gradient norm or update norm is not finite changes nothing but `step` and the counters of
-    skipped steps.
+    A step whose loss, gradient norm or update norm is not finite changes only `step` and the counters of skipped steps.
 
     Args:
       model: takes `objective.inputs`.
@@ -47,7 +46,7 @@ def make_train_step(
       optimizer: from optim.make_optimizer; gives a direction, which is scaled by the schedule here.
       schedule: learning rate by step within the phase.
       first_step: the value of `state.step` when the phase began.
-      accumulate: parts of a batch; a divisor of the rows.
+      accumulate: parts of a batch; divides its rows.
       dropout_seed: of all dropout; folded with the step.
       rng_impl: 'threefry2x32' gives the same dropout on every mesh; 'rbg' is cheaper on TPU and does not.
       trained: the parameters that move; the state must be made with the same selection.
@@ -58,15 +57,15 @@ def make_train_step(
     """
 
     def minimised(
-        part: Any, params: Any, rows: Batch, key: jax.Array, weights: Mapping[str, jax.Array]
+        moving: Any, frozen: Any, rows: Batch, key: jax.Array, weights: Mapping[str, jax.Array]
     ) -> tuple[jax.Array, Sums]:
-        outputs = _apply(model, objective, put_back(params, part), rows, deterministic=False, rngs={'dropout': key})
+        outputs = _apply(model, objective, combine(moving, frozen), rows, deterministic=False, rngs={'dropout': key})
         sums = objective.losses(outputs, rows)
         return sum(sums[name][0] / jnp.maximum(weights[name], 1.0) for name in weights if name in sums), sums
 
-    def gradients(params: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, Sums, Any]:
+    def gradients(moving: Any, frozen: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, Sums, Any]:
         weights = objective.weights(batch)
-        value_and_grad = functools.partial(jax.value_and_grad(minimised, has_aux=True), select(params, trained), params)
+        value_and_grad = functools.partial(jax.value_and_grad(minimised, has_aux=True), moving, frozen)
         if accumulate == 1:
             (loss, sums), grads = value_and_grad(batch, key, weights)
             return loss, sums, grads
@@ -76,7 +75,7 @@ def make_train_step(
             (loss, sums), grads = value_and_grad(rows, jax.random.fold_in(key, i), weights)
             return jax.tree.map(jnp.add, totals, (loss, sums, grads)), None
 
-        # Row r goes to part r % A: each device keeps its own rows, where r // (B/A) would move them between devices.
+        # Row r goes to part r % A: each device keeps its own rows; r // (B/A) would move them between devices.
         parts = jax.tree.map(lambda x: x.reshape(-1, accumulate, *x.shape[1:]).swapaxes(0, 1), dict(batch))
         shapes = jax.eval_shape(value_and_grad, jax.tree.map(lambda x: x[0], parts), key, weights)
         (loss, sums), grads = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
@@ -84,23 +83,23 @@ def make_train_step(
         return totals
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        # The key is made here and not captured: a captured array would bind the step to the devices of this process.
+        # The key is made here, not captured: a captured array would tie the step to the devices of this process.
         key = jax.random.fold_in(jax.random.key(dropout_seed, impl=rng_impl), state.step)
-        loss, sums, grads = gradients(state.params, batch, key)
+        old, frozen = partition(state.params, trained)
+        loss, sums, grads = gradients(old, frozen, batch, key)
         grad_norm = optax.tree.norm(grads)
-        old = select(state.params, trained)
         direction, opt_state = optimizer.update(grads, state.opt_state, old)
         if layer_decay != 1:
             direction = jax.tree.map(jnp.multiply, direction, layer_rates(old, layer_decay, model.config.num_layers))
         rate = schedule(state.step - first_step)
         update_norm = rate * optax.tree.norm(direction)
-        # Squared, as the gradient's is in its norm: an update that large has lost all sense though it is still finite.
+        # Squared, as the gradient is in its norm: an update that would overflow when squared is useless, though finite.
         finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm) & jnp.isfinite(jnp.square(update_norm))
         keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)  # noqa: E731
         new = keep(jax.tree.map(lambda p, d: (p - rate * d).astype(p.dtype), old, direction), old)
         new_state = TrainState(
             step=state.step + 1,
-            params=put_back(state.params, new),
+            params=combine(new, frozen),
             opt_state=keep(opt_state, state.opt_state),
             skipped=state.skipped + ~finite,
             skipped_in_row=jnp.where(finite, 0, state.skipped_in_row + 1),

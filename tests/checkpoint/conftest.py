@@ -8,13 +8,13 @@ from bertjax.checkpoint import Checkpoints, Position
 
 @pytest.fixture
 def open_checkpoints(tmp_path):
-    """open_checkpoints(keep=3) -> (Checkpoints in the same folder each time, list of what it says aloud)."""
+    """open_checkpoints(keep=3) -> (Checkpoints in the same folder each time, list of what it logs)."""
     opened = []
 
     def make(keep=3):
-        said = []
-        opened.append(Checkpoints(tmp_path / 'checkpoints', keep=keep, say=said.append))
-        return opened[-1], said
+        logged = []
+        opened.append(Checkpoints(tmp_path / 'checkpoints', keep=keep, log=logged.append))
+        return opened[-1], logged
 
     yield make
     for checkpoints in opened:

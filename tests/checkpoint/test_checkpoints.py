@@ -6,7 +6,7 @@ import jax
 import pytest
 from checkpoint_states import CONFIG, bits, mesh_of, state_at, template_on
 
-from bertjax.checkpoint import Checkpoints, Position, seals
+from bertjax.checkpoint import Checkpoints, Position, checksums
 from bertjax.errors import UserError
 
 
@@ -69,13 +69,13 @@ def test_the_newest_and_the_best_are_kept(saved_steps, open_checkpoints, losses,
 
 
 def test_there_is_a_whole_checkpoint_at_every_moment(open_checkpoints, monkeypatch):
-    """Nothing is deleted before its successor is sealed, so a kill at any moment leaves one that is whole."""
+    """Nothing is deleted before its successor is finished, so a kill at any moment leaves one that is whole."""
     checkpoints, _ = open_checkpoints(keep=1)
     seen = []
-    delete, write_seal = checkpoints._manager.delete, seals.write_seal
+    delete, write_checksums = checkpoints._manager.delete, checksums.write_checksums
 
     def whole():
-        return [step for step in checkpoints.steps() if seals.damage(checkpoints.directory / str(step)) is None]
+        return [step for step in checkpoints.steps() if checksums.damage(checkpoints.directory / str(step)) is None]
 
     def noted(event, function):
         def call(*args):
@@ -86,14 +86,14 @@ def test_there_is_a_whole_checkpoint_at_every_moment(open_checkpoints, monkeypat
         return call
 
     monkeypatch.setattr(checkpoints._manager, 'delete', noted('delete', delete))
-    monkeypatch.setattr(seals, 'write_seal', noted('seal', write_seal))
+    monkeypatch.setattr(checksums, 'write_checksums', noted('finish', write_checksums))
     for step in (1, 2, 3):
         checkpoints.save(state_at(step), Position(step), CONFIG, None)
     checkpoints.wait()
     assert seen == [
-        ('seal', []), ('seal done', [1]),
-        ('seal', [1]), ('seal done', [1, 2]), ('delete', [1, 2]), ('delete done', [2]),
-        ('seal', [2]), ('seal done', [2, 3]), ('delete', [2, 3]), ('delete done', [3]),
+        ('finish', []), ('finish done', [1]),
+        ('finish', [1]), ('finish done', [1, 2]), ('delete', [1, 2]), ('delete done', [2]),
+        ('finish', [2]), ('finish done', [2, 3]), ('delete', [2, 3]), ('delete done', [3]),
     ]  # fmt: skip
 
 
@@ -114,7 +114,7 @@ def test_what_went_wrong_behind_the_scenes_is_raised(open_checkpoints, monkeypat
         raise OSError(28, 'No space left on device')
 
     with monkeypatch.context() as broken:
-        broken.setattr(seals, 'write_seal', full)
+        broken.setattr(checksums, 'write_checksums', full)
         checkpoints.save(state_at(1), Position(1), CONFIG, None)
         with pytest.raises(OSError, match='No space left'):
             if when == 'close':
@@ -129,7 +129,7 @@ def test_what_went_wrong_behind_the_scenes_is_raised(open_checkpoints, monkeypat
 
 def test_what_a_killed_process_left_is_removed(saved_steps, open_checkpoints):
     directory = saved_steps({1: None, 2: None})
-    (directory / '2' / seals.SEAL).unlink()  # killed before the seal
+    (directory / '2' / checksums.FILE).unlink()  # killed before the checksums
     (directory / '3.orbax-checkpoint-tmp' / 'state').mkdir(parents=True)  # ... and while Orbax wrote
     (directory / 'damaged' / '7').mkdir(parents=True)  # set aside by an earlier start, for a person to look at
     checkpoints, said = open_checkpoints()
@@ -143,7 +143,7 @@ def test_what_a_killed_process_left_is_removed(saved_steps, open_checkpoints):
 
 def test_the_loss_that_the_best_goes_by(saved_steps):
     directory = saved_steps({3: 1.5, 4: None, 5: float('inf')})
-    assert [seals.cost(directory / str(step)) for step in (3, 4, 5)] == [1.5, None, None]
+    assert [checksums.cost(directory / str(step)) for step in (3, 4, 5)] == [1.5, None, None]
 
 
 def test_keeping_none_is_refused(open_checkpoints):
@@ -151,14 +151,14 @@ def test_keeping_none_is_refused(open_checkpoints):
         open_checkpoints(keep=0)
 
 
-def test_the_seal_names_every_file(saved_steps):
+def test_the_checksums_are_of_every_file(saved_steps):
     directory = saved_steps({1: 2.0}) / '1'
-    seal = json.loads((directory / seals.SEAL).read_text())
+    recorded = json.loads((directory / checksums.FILE).read_text())
     files = {path.relative_to(directory).as_posix() for path in directory.rglob('*') if path.is_file()}
-    assert set(seal['files']) == files - {seals.SEAL}
+    assert set(recorded['files']) == files - {checksums.FILE}
     assert any(name.startswith('state/') for name in files)
     assert any(name.startswith('position/') for name in files)
-    assert seal['cost'] == 2.0
+    assert recorded['cost'] == 2.0
 
 
 def test_a_place_that_is_no_folder(tmp_path):

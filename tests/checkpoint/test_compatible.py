@@ -98,6 +98,8 @@ def test_long_values_are_shown_where_they_differ(saved):
         ('steps', 5000, 'steps: 1000000 -> 5000'),
         ('model.dropout', 0.0, 'model.dropout: 0.1 -> 0.0'),
         ('model.dtype', 'bfloat16', 'model.dtype: float32 -> bfloat16'),
+        ('model.remat', 'full', 'model.remat: none -> full'),
+        ('model.attention', 'dot_product', 'model.attention: auto -> dot_product'),
         ('mesh.fsdp', 8, 'mesh.fsdp: 1 -> 8'),
         ('optimizer.clip_norm', 0.0, 'optimizer.clip_norm: 1.0 -> 0.0'),
         ('seed', 7, 'seed: 0 -> 7'),
@@ -122,6 +124,8 @@ def test_a_finished_run_is_said_nothing_new_of(saved):
     for key, value in (('seed', 7), ('learning_rate', 1.0), ('optimizer.b1', 0.5), ('model.dropout', 0.3)):
         with pytest.raises(UserError, match=f'config.{key}: found {value}, expected .* as in the checkpoint in out'):
             check_resume(saved, changed(saved, key, value), 'out', finished=True)
+    for free in ('log_every', 'model.dtype', 'model.remat', 'model.attention'):
+        assert check_resume(saved, changed(saved, free, 'x'), 'out', finished=True)[0].endswith(' -> x')
     assert check_resume(saved, changed(saved, 'log_every', 7), 'out', finished=True) == ['log_every: 100 -> 7']
 
 
@@ -130,6 +134,15 @@ def test_several_changes_are_all_reported_and_a_refusal_wins(saved):
     assert len(check_resume(saved, now, 'out')) == 2
     with pytest.raises(UserError, match=r'config\.model\.width'):
         check_resume(saved, changed(now, 'model.width', 64), 'out')
+
+
+@pytest.mark.parametrize('finished', [False, True])
+def test_a_checkpoint_from_before_attention_had_a_choice_resumes_without_a_word(saved, finished):
+    older = copy.deepcopy(saved)
+    del older['model']['attention']
+    assert check_resume(older, saved, 'out', finished=finished) == []
+    now = changed(saved, 'model.attention', 'dot_product')
+    assert check_resume(older, now, 'out', finished=finished) == ['model.attention: auto -> dot_product']
 
 
 def test_keys_that_one_side_lacks(saved):

@@ -1,4 +1,4 @@
-"""Damaged checkpoints are found out, said aloud, and the one before is used."""
+"""Damaged checkpoints are detected and reported, and the one before is used."""
 
 import json
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from checkpoint_states import bits, mesh_of, state_at, template_on
 
-from bertjax.checkpoint import Position, seals
+from bertjax.checkpoint import Position, checksums
 from bertjax.errors import UserError
 
 
@@ -34,9 +34,18 @@ DAMAGES = {
     'an emptied file': (in_state(lambda path: path.write_bytes(b'')), '0 bytes instead of'),
     'a missing file': (in_state(lambda path: path.unlink()), 'is missing'),
     'one bit of the position': (lambda directory: flip_bit(largest(directory / 'position')), 'another checksum'),
-    'a seal that is no JSON': (lambda directory: (directory / seals.SEAL).write_bytes(b'\xff{'), 'as it was written'),
-    'an empty seal': (lambda directory: (directory / seals.SEAL).write_bytes(b''), 'as it was written'),
-    'a seal of another form': (lambda directory: (directory / seals.SEAL).write_text('[1]'), 'as it was written'),
+    'no JSON': (
+        lambda directory: (directory / checksums.FILE).write_bytes(b'\xff{'),
+        'as it was written',
+    ),
+    'an empty record': (
+        lambda directory: (directory / checksums.FILE).write_bytes(b''),
+        'as it was written',
+    ),
+    'another record': (
+        lambda directory: (directory / checksums.FILE).write_text('[1]'),
+        'as it was written',
+    ),
 }
 
 
@@ -94,29 +103,29 @@ def test_an_older_damaged_one_does_not_disturb(saved_steps, open_checkpoints):
 
 
 def test_any_flipped_bit_anywhere_is_found(saved_steps):
-    """Every file of a checkpoint, at several random places each; the seal itself at many."""
+    """Every file of a checkpoint, at several random places each; that of the checksums at many."""
     directory = saved_steps({1: 1.25}) / '1'
-    assert seals.damage(directory) is None
+    assert checksums.damage(directory) is None
     rng = np.random.default_rng(0)
     files = [path for path in directory.rglob('*') if path.is_file() and path.stat().st_size]
     assert len(files) > 5
     for path in files:
         original = path.read_bytes()
-        places = rng.integers(0, len(original), 400 if path.name == seals.SEAL else 5)
-        before = json.loads(original) if path.name == seals.SEAL else None
+        places = rng.integers(0, len(original), 400 if path.name == checksums.FILE else 5)
+        before = json.loads(original) if path.name == checksums.FILE else None
         for place in places:
             flip_bit(path, place, int(rng.integers(8)))
-            if seals.damage(directory) is None:
-                # Of the seal, only what no reader sees may differ: a blank that became another one.
-                assert path.name == seals.SEAL
+            if checksums.damage(directory) is None:
+                # Of the checksums, only what no reader sees may differ: a blank that became another one.
+                assert path.name == checksums.FILE
                 assert json.loads(path.read_bytes()) == before
         path.write_bytes(original)
-    assert seals.damage(directory) is None
+    assert checksums.damage(directory) is None
 
 
-def test_the_loss_of_a_seal_that_was_touched_is_not_believed(saved_steps):
+def test_a_loss_that_was_tampered_with_is_not_believed(saved_steps):
     directory = saved_steps({1: 2.25}) / '1'
-    seal = directory / seals.SEAL
-    seal.write_text(seal.read_text().replace('2.25', '0.25'))
-    assert seals.cost(directory) is None
-    assert seals.damage(directory) is not None
+    file = directory / checksums.FILE
+    file.write_text(file.read_text().replace('2.25', '0.25'))
+    assert checksums.cost(directory) is None
+    assert checksums.damage(directory) is not None

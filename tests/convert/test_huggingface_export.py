@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import safetensors
 
-from bertjax.convert.huggingface import export_huggingface
-from bertjax.convert.huggingface_config import check_exportable
-from bertjax.convert.huggingface_import import load_huggingface
+from bertjax.convert.huggingface.config import check_exportable
+from bertjax.convert.huggingface.load import load_huggingface
+from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.errors import UserError
 from bertjax.losses import pretraining_losses
 from bertjax.model.bert import BertForPreTraining

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bertjax.convert.huggingface import export_huggingface
-from bertjax.convert.huggingface_import import load_huggingface
+from bertjax.convert.huggingface.load import load_huggingface
+from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.errors import UserError
 
 MODEL = 'model.safetensors'

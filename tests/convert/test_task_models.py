@@ -15,9 +15,9 @@ from bertjax.convert.heads import (
     TOKEN_CLASSIFICATION,
     Head,
 )
-from bertjax.convert.huggingface import export_huggingface
-from bertjax.convert.huggingface_config import check_head_exportable
-from bertjax.convert.huggingface_import import load_huggingface, load_task_model, read_config
+from bertjax.convert.huggingface.config import check_head_exportable
+from bertjax.convert.huggingface.load import load_huggingface, load_task_model, read_config
+from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.orbax import export_orbax, head_facts
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig

@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 from data_fakes import synthetic_split
+from example_source import source_of
 from google_pairs import google_pass
 
 from bertjax.data.masking import MaskOptions
@@ -71,7 +72,7 @@ def plan_lengths(examples):
         low, high = 0, examples.cycle_length
         while low < high:
             middle = (low + high) // 2
-            low, high = (middle + 1, high) if examples.describe(middle).plan <= plan else (low, middle)
+            low, high = (middle + 1, high) if source_of(examples, middle).plan <= plan else (low, middle)
         ends.append(low)
     return np.diff(ends, prepend=0)
 

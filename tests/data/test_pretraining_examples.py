@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 from data_fakes import MemorySplit, synthetic_split
+from example_source import source_of
 
 from bertjax.data.masking import MaskOptions
 from bertjax.data.pairs import MODES, PairOptions
@@ -83,7 +84,7 @@ def test_a_cycle_takes_every_slot_of_every_plan_once(small, vocabulary, mode):
     length = examples.cycle_length
     orders = []
     for cycle in (0, 1, 1000):
-        sources = [examples.describe(cycle * length + i) for i in range(length)]
+        sources = [source_of(examples, cycle * length + i) for i in range(length)]
         assert {source.cycle for source in sources} == {cycle}
         places = [(source.plan, source.slot) for source in sources]
         assert places != sorted(places)
@@ -112,7 +113,7 @@ def test_rows_hold_the_text_that_is_described(small, vocabulary, mode):
     ids = unmasked(batch)
     paired = 0
     for i in range(200):
-        source = examples.describe(FAR + i)
+        source = source_of(examples, FAR + i)
         row = ids[i][batch['attention_mask'][i] == 1].tolist()
         a, b = (small.tokens(*part).tolist() for part in (source.a, source.b))
         if mode in ('nsp', 'sop'):
@@ -135,7 +136,7 @@ def test_rows_hold_the_text_that_is_described(small, vocabulary, mode):
 def test_no_random_b_is_from_the_document_of_a(small, vocabulary):
     examples = examples_of(small, vocabulary)
     for n in range(examples.cycle_length):
-        source = examples.describe(n)
+        source = source_of(examples, n)
         assert (source.a_document != source.b_document) == (source.label == 1)
 
 
@@ -147,7 +148,7 @@ def test_dynamic_masks_are_new_each_time_round_and_static_ones_return(small, voc
             numbers = cycle * examples.cycle_length + np.arange(examples.cycle_length)
             batch = examples.batch(numbers)
             for i, n in enumerate(numbers):
-                source = examples.describe(int(n))
+                source = source_of(examples, int(n))
                 found[source.plan, source.slot] = tuple(x[i].tobytes() for x in batch.values())
         assert first.keys() == second.keys()
         same = sum(first[place] == second[place] for place in first)
@@ -163,7 +164,7 @@ def test_plans_are_the_dupe_factor(small, vocabulary):
     batch = examples.batch(np.arange(2 * examples.cycle_length))
     maskings: dict[int, set[bytes]] = {}
     for n in range(2 * examples.cycle_length):
-        source = examples.describe(n)
+        source = source_of(examples, n)
         start = min(source.a_drawn[0], source.b_drawn[0])
         maskings.setdefault(start, set()).add(batch['input_ids'][n].tobytes())
     assert max(map(len, maskings.values())) == 5

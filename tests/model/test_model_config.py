@@ -1,5 +1,7 @@
 """Sizes, counts and what is refused."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -7,8 +9,12 @@ from flax import linen as nn
 
 from bertjax.errors import UserError
 from bertjax.model.bert import BertForPreTraining
-from bertjax.model.config import SIZES, BertConfig, config_of_size, parameter_count, train_flops_per_sequence
+from bertjax.model.config import SIZES, BertConfig, FieldKind, fields_of, parameter_count, train_flops_per_sequence
 from bertjax.model.stacking import init_params
+
+
+def config_of_size(size, **changes):
+    return BertConfig(**{**SIZES[size], **changes})
 
 
 def test_published_counts():
@@ -67,6 +73,7 @@ def test_flops(size, seq_len, predictions, gflop):
             "config.model.activation: found 'gelu_new', expected one of gelu, gelu_tanh, relu",
         ),
         ({'remat': 'all'}, 'config.model.remat'),
+        ({'attention': 'flash'}, "config.model.attention: found 'flash', expected one of auto, dot_product"),
         ({'dtype': 'float16'}, "config.model.dtype: found 'float16', expected one of float32, bfloat16"),
         ({'layer_norm_eps': 0.0}, 'config.model.layer_norm_eps'),
     ],
@@ -76,6 +83,28 @@ def test_impossible_values_are_refused(changes, said):
         BertConfig(**changes)
 
 
-def test_an_unknown_size_is_refused():
-    with pytest.raises(UserError, match="found 'huge', expected one of tiny, mini"):
-        config_of_size('huge')
+def test_every_field_says_what_it_decides():
+    names = [name for kind in FieldKind for name in fields_of(kind)]
+    assert sorted(names) == sorted(field.name for field in dataclasses.fields(BertConfig))
+    assert set(fields_of(FieldKind.TRAINING)) == {'dropout', 'attention_dropout'}
+    assert set(fields_of(FieldKind.EXECUTION)) == {'attention', 'remat', 'dtype'}
+    assert fields_of(FieldKind.LAYOUT) == {'scan_layers': True}
+    for name, default in fields_of(*FieldKind).items():
+        assert getattr(BertConfig(), name) == default
+
+
+def test_what_only_executes_leaves_the_parameters_as_they_are():
+    inputs = [np.zeros((1, 2), np.int32)] * 4
+
+    def shapes(config):
+        return jax.eval_shape(lambda: nn.unbox(init_params(BertForPreTraining(config), jax.random.key(0), *inputs)))
+
+    changed = {
+        'dropout': 0.3,
+        'attention_dropout': 0.3,
+        'attention': 'dot_product',
+        'remat': 'full',
+        'dtype': 'bfloat16',
+    }
+    assert set(changed) == set(fields_of(FieldKind.TRAINING, FieldKind.EXECUTION))
+    assert shapes(config_of_size('tiny', **changed)) == shapes(config_of_size('tiny'))

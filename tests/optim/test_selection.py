@@ -14,7 +14,7 @@ from bertjax.model.heads import BertForClassification
 from bertjax.model.stacking import stack_layers, unstack_layers
 from bertjax.optim.masks import path_names
 from bertjax.optim.optimizers import make_optimizer
-from bertjax.optim.selection import everything, layer_rates, make_selection, needs_unrolled, put_back, select
+from bertjax.optim.selection import combine, everything, layer_rates, make_selection, needs_unrolled, partition
 from bertjax.train.state import make_init
 from bertjax.train.step import make_train_step
 
@@ -80,14 +80,15 @@ def trees():
 @pytest.mark.parametrize('scan', [True, False], ids=['scanned', 'unrolled'])
 def test_all_and_head(trees, scan):
     tree = trees[scan]
-    assert select(tree, make_selection('all', L)) == tree
-    assert set(select(tree, make_selection('head', L))) == {'pooler', 'head'}
+    assert partition(tree, make_selection('all', L)) == (tree, {})
+    trained, frozen = partition(tree, make_selection('head', L))
+    assert set(trained) == {'pooler', 'head'} and frozen == {'encoder': tree['encoder']}
     assert not needs_unrolled('all') and not needs_unrolled('head') and needs_unrolled('last_2')
 
 
 @pytest.mark.parametrize('count', [1, 2, L])
 def test_last_k_are_the_top_blocks_and_the_head(trees, count):
-    chosen = select(trees[False], make_selection(f'last_{count}', L))
+    chosen, _ = partition(trees[False], make_selection(f'last_{count}', L))
     assert set(chosen) == {'encoder', 'pooler', 'head'}
     assert set(chosen['encoder']) == {f'layers_{i}' for i in range(L - count, L)}
     assert chosen['encoder'][f'layers_{L - 1}'] == trees[False]['encoder'][f'layers_{L - 1}']
@@ -99,15 +100,16 @@ def test_other_words_are_refused(word):
         make_selection(word, L)
 
 
-def test_what_is_selected_and_put_back_is_the_same_tree():
+def test_partition_and_combine_give_the_same_tree():
     rng = np.random.default_rng(0)
     shapes = jax.eval_shape(_init(_model(False)), jax.random.key(0)).params
     params = jax.tree.map(lambda x: rng.standard_normal(x.shape), shapes)
     for word in ('all', 'head', 'last_1'):
         trained = make_selection(word, L)
-        chosen = select(params, trained)
-        jax.tree.map(np.testing.assert_array_equal, put_back(params, chosen), params)
-        new = put_back(params, jax.tree.map(lambda x: x + 1, chosen))
+        chosen, frozen = partition(params, trained)
+        assert _paths(chosen) | _paths(frozen) == _paths(params) and not _paths(chosen) & _paths(frozen)
+        jax.tree.map(np.testing.assert_array_equal, combine(chosen, frozen), params)
+        new = combine(jax.tree.map(lambda x: x + 1, chosen), frozen)
         assert jax.tree.structure(new) == jax.tree.structure(params)
         moved = {path for path, change in _moved(params, new).items() if change}
         assert moved == _paths(chosen)
@@ -136,7 +138,7 @@ def test_rates_of_layers_are_the_same_stacked_and_unrolled(trees):
 def test_frozen_parameters_stay_to_the_bit_and_have_no_moments(train, scan, optimizer):
     model, trained = _model(scan), make_selection(train, L)
     state = _state(model, trained, optimizer)
-    chosen = _paths(select(state.params, trained))
+    chosen = _paths(partition(state.params, trained)[0])
     moments = [s for s in jax.tree.leaves(state.opt_state, is_leaf=_is_adam) if _is_adam(s)]
     assert len(moments) == 1 and _paths(moments[0].mu) == _paths(moments[0].nu) == chosen
     new, metrics = _step(model, trained, optimizer)(state, _batch())
@@ -165,7 +167,7 @@ def test_the_gradient_of_a_part_is_that_part_of_the_gradient():
             dropout_seed=0, rng_impl='threefry2x32', trained=trained,
         )  # fmt: skip
         new, _ = jax.jit(step)(state, _batch())
-        changes[word] = select(jax.tree.map(jnp.subtract, new.params, state.params), make_selection('last_1', L))
+        changes[word], _ = partition(jax.tree.map(jnp.subtract, new.params, state.params), make_selection('last_1', L))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-8), *changes.values())
 
 

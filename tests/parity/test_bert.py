@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from bertjax.convert.huggingface_import import load_huggingface
+from bertjax.convert.huggingface.load import load_huggingface
 from bertjax.convert.names import to_huggingface
 from bertjax.losses import pretraining_losses
 from bertjax.model.bert import BertForPreTraining

@@ -14,7 +14,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from bertjax.convert.heads import Head
-from bertjax.convert.huggingface import export_huggingface
+from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.data.features import FeatureBuilder, Features
 from bertjax.errors import UserError
 from bertjax.losses import TASK_INPUTS, Objective

@@ -1,4 +1,4 @@
-"""Export of a trained model as a Hugging Face directory; huggingface_import.py reads them."""
+"""A trained model as a Hugging Face directory, which transformers loads."""
 
 import json
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ import safetensors.numpy
 from etils import epath
 from flax import linen as nn
 
-from bertjax.convert import huggingface_config, names
-from bertjax.convert.card import model_card
+from bertjax.convert import names
 from bertjax.convert.heads import Head
-from bertjax.convert.huggingface_config import check_exportable
-from bertjax.convert.huggingface_import import CONFIG
-from bertjax.convert.tensors import MODEL
+from bertjax.convert.huggingface.card import model_card
+from bertjax.convert.huggingface.config import check_exportable, to_json
+from bertjax.convert.huggingface.load import CONFIG
+from bertjax.convert.huggingface.tensors import MODEL
 from bertjax.convert.trees import flat_paths, shapes_of
 from bertjax.errors import UserError
 from bertjax.files.atomic import atomic_directory
@@ -76,15 +76,14 @@ def export_huggingface(
     if target.exists() and not (target / CONFIG).exists() and any(target.iterdir()):
         mend = 'choose another directory: this one would be replaced'
         raise UserError(str(target), 'a directory with other files', 'an earlier export or nothing', mend)
-    tree = nn.unbox(dict(params))
-    tree = jax.tree.map(lambda x: np.asarray(x, np.float32), jax.device_get(tree))
+    tree = jax.tree.map(lambda x: np.asarray(x, np.float32), nn.unbox(dict(params)))
     flat = flat_paths(tree if config.scan_layers else stack_layers(tree))
     shapes = {path: x.shape for path, x in flat.items()}
     expected = shapes_of(_exported_module(config, head, task, shapes))
     if shapes != expected:
         difference = sorted(shapes.items() ^ expected.items())
         raise ValueError(f'parameters do not fit the config: {difference[:4]}')
-    described = huggingface_config.to_json(config, tokenizer.pad_id, head, task)
+    described = to_json(config, tokenizer.pad_id, head, task)
     tensors = names.to_huggingface(flat, config.num_layers, config.vocab_size, head.projection if head else '')
     parameters = sum(x.size for x in tensors.values())
     pipeline = head.pipeline if head else ''

@@ -13,8 +13,8 @@ from flax.traverse_util import unflatten_dict
 
 from bertjax.convert import names
 from bertjax.convert.heads import Head
-from bertjax.convert.huggingface_config import from_json, label_names
-from bertjax.convert.tensors import read_tensors
+from bertjax.convert.huggingface.config import from_json, label_names
+from bertjax.convert.huggingface.tensors import read_tensors
 from bertjax.convert.trees import init_stacked, shapes_of
 from bertjax.errors import UserError
 from bertjax.model.bert import BertForPreTraining

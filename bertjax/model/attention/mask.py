@@ -1,0 +1,36 @@
+"""Who may attend to whom, before an implementation of attention turns it into a bias or a kernel's arguments."""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+
+class AttentionMask(struct.PyTreeNode):
+    """Which keys each query may see.
+
+    Padding keys are hidden from every query; padding queries see what the others see (nobody reads their result).
+
+    Attributes:
+      key_mask: int32 [B, S], 1 for tokens and 0 for padding. `data/` pads at the end of a row, so that its sums over S
+        are the lengths that fused kernels take.
+      sequence_ids: int32 [B, S], which sequence of a packed row a position belongs to: only keys of the query's own
+        sequence are seen. None: a row is one sequence. (Kernels say "segment ids", BERT's word for A and B.)
+      causal: hide also the keys to the right of a query.
+    """
+
+    key_mask: jax.Array
+    sequence_ids: jax.Array | None = None
+    causal: bool = struct.field(pytree_node=False, default=False)
+
+    def visible(self, num_queries: int) -> jax.Array:
+        """Whether each of the queries at positions 0 to Q - 1 may see a key.
+
+        Returns:
+          bool [B, 1, Q, S] for scores [B, H, Q, S]; [B, 1, 1, S] where all queries see the same keys.
+        """
+        seen = self.key_mask[:, None, None, :] > 0  # [B, 1, 1, S]
+        if self.sequence_ids is not None:
+            seen = seen & (self.sequence_ids[:, None, :num_queries, None] == self.sequence_ids[:, None, None, :])
+        if self.causal:
+            seen = seen & jnp.tril(jnp.ones((num_queries, self.key_mask.shape[1]), bool))  # [B, 1, Q, S]
+        return seen

@@ -1,0 +1,121 @@
+"""The implementations of attention in one ordered list, and the choice between them."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+from absl import logging
+
+from bertjax.errors import UserError
+from bertjax.model.attention import dot_product
+from bertjax.model.attention.mask import AttentionMask
+from bertjax.model.config import BertConfig
+
+
+class Implementation(Protocol):
+    """What a file of this folder provides.
+
+    query is [B, Q, H, K], the first Q positions of a row; key and value are [B, S, H, K]; all in the dtype of
+    computation.
+    """
+
+    def supports(self, query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
+        """Why it cannot compute this, None where it can. Reads shapes and dtypes only; `dropout_rate` 0: no dropout."""
+        ...
+
+    def attend(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        mask: AttentionMask,
+        *,
+        dropout_rate: float,
+        dropout_key: jax.Array | None,
+    ) -> jax.Array:
+        """[B, Q, H, K]: for each query the mean of the visible values, weighted by the softmax of its scores.
+
+        `dropout_rate` of the weights are dropped, none without `dropout_key`.
+        """
+        ...
+
+
+# 'auto' takes the first that supports the call: faster ones go before `dot_product`, which supports everything.
+# `model/config.py` has the names.
+IMPLEMENTATIONS: dict[str, Implementation] = {'dot_product': dot_product}
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """The implementation taken, and why those before it in the list were not."""
+
+    name: str
+    refused: Mapping[str, str]
+
+    def __str__(self) -> str:
+        return '; '.join([self.name, *(f'not {name}: {reason}' for name, reason in self.refused.items())])
+
+
+def choose(asked: str, query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> Choice:
+    """The implementation for these shapes; the other arguments are those of `Implementation.supports`.
+
+    Args:
+      asked: config.model.attention, 'auto' or a name.
+
+    Raises:
+      UserError: the implementation asked for by name does not support this.
+    """
+    refused: dict[str, str] = {}
+    for name in IMPLEMENTATIONS if asked == 'auto' else (asked,):
+        reason = IMPLEMENTATIONS[name].supports(query, key, mask, dropout_rate)
+        if reason is None:
+            return Choice(name, refused)
+        refused[name] = reason
+    found = f'{asked!r} ({"; ".join(refused.values())})'
+    expected = 'an implementation that supports this model, batch and device'
+    raise UserError('config.model.attention', found, expected, 'set config.model.attention=auto')
+
+
+def attend(
+    asked: str,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: AttentionMask,
+    *,
+    dropout_rate: float,
+    dropout_key: jax.Array | None,
+) -> jax.Array:
+    """`Implementation.attend` by the implementation that `choose` gives; each new choice is logged.
+
+    Raises:
+      UserError: see `choose`.
+    """
+    choice = choose(asked, query, key, mask, 0.0 if dropout_key is None else dropout_rate)
+    _log_once(f'attention of {_shape(query)} over {_shape(key)} in {query.dtype}: {choice}')
+    implementation = IMPLEMENTATIONS[choice.name]
+    return implementation.attend(query, key, value, mask, dropout_rate=dropout_rate, dropout_key=dropout_key)
+
+
+def describe_attention(config: BertConfig, rows: int, seq_len: int) -> str:
+    """What computes attention in a training step on `rows` sequences of `seq_len` tokens, for a run's description.
+
+    Raises:
+      UserError: see `choose`.
+    """
+    x = jax.ShapeDtypeStruct((rows, seq_len, config.num_heads, config.head_dim), jnp.dtype(config.dtype))
+    mask = AttentionMask(jax.ShapeDtypeStruct((rows, seq_len), jnp.int32), causal=config.causal)
+    return str(choose(config.attention, x, x, mask, config.attention_dropout))
+
+
+def _shape(x: jax.Array) -> str:
+    return ' x '.join(map(str, x.shape))
+
+
+@functools.cache
+def _log_once(line: str) -> None:
+    """The layers of a model, and the traces of a step, all choose alike: one line tells it."""
+    logging.info(line)

@@ -1,0 +1,46 @@
+"""Multi-head self-attention."""
+
+import jax
+from flax import linen as nn
+
+from bertjax.model.attention.mask import AttentionMask
+from bertjax.model.attention.select import attend
+from bertjax.model.config import BertConfig
+from bertjax.model.layers import Projection
+from bertjax.parallel.partition import constrain
+
+
+class SelfAttention(nn.Module):
+    """Attention of H heads between projections of the input, projected back to the width (arXiv 1706.03762, 3.2)."""
+
+    config: BertConfig
+
+    @nn.compact
+    def __call__(
+        self, x: jax.Array, queries: jax.Array, mask: AttentionMask, dropout_key: jax.Array | None
+    ) -> jax.Array:
+        """Attends from the queries to x.
+
+        Args:
+          x: [B, S, D].
+          queries: [B, Q, D], the first Q positions of x.
+          mask: which keys they may see.
+          dropout_key: of the attention probabilities' dropout, or None.
+
+        Returns:
+          [B, Q, D].
+        """
+        c = self.config
+        heads = (c.num_heads, c.head_dim)
+        names = ('heads', 'head_dim')
+
+        def project(name: str, x: jax.Array) -> jax.Array:
+            y = Projection(c, heads, ('embed',), names, names, name=name)(x)  # [B, S, H, K]
+            return constrain(y, 'act_batch', 'act_length', 'act_heads', 'act_head_dim')
+
+        query, key, value = project('query', queries), project('key', x), project('value', x)
+        mixed = attend(
+            c.attention, query, key, value, mask, dropout_rate=c.attention_dropout, dropout_key=dropout_key
+        )  # [B, Q, H, K]
+        mixed = constrain(mixed, 'act_batch', 'act_length', 'act_heads', 'act_head_dim')
+        return Projection(c, (c.width,), names, ('embed',), ('norm',), name='output')(mixed)  # [B, Q, D]
