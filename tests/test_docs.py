@@ -164,7 +164,7 @@ def test_options_of_a_task_are_told(kind: str):
 
 
 def test_figures_of_glue_are_those_of_its_table():
-    from bertjax.tasks.sentence.glue import TASKS
+    from bertjax.tasks.sentence.glue_table import TASKS
 
     rows = re.findall(
         r'^\| `(\w+)` \| `[^|]*\| ([a-z0-9, ]+) \| (`[^|]+)\|', section('finetuning', 'GLUE'), re.MULTILINE

@@ -69,7 +69,7 @@ class TrainableTask(abc.ABC, Generic[Record]):
         """
 
     def learn(self, records: Sequence[Record]) -> None:
-        """Takes from the training records what the head needs, the labels; prints what a person should know."""
+        """Collects from the training records what the head needs, the labels; prints what a person should know."""
 
     def learned(self) -> dict[str, Any]:
         """What `learn` and `tune` found, as JSON; it is kept beside the model."""
@@ -79,7 +79,7 @@ class TrainableTask(abc.ABC, Generic[Record]):
         """Sets what an earlier run has `learned`."""
 
     def huggingface(self) -> dict[str, Any]:
-        """What config.json of an export says of the task (`id2label` ...)."""
+        """Fields of the task for the config.json of an export (`id2label` ...)."""
         return {}
 
 
@@ -131,14 +131,11 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
 
 
 class Task(TrainableTask[Record], ReportableTask[Record, Prediction]):
-    """One kind of task. Each is a dataclass of its options (see options.py), the fields of config.task, after
-
-    data: the folder of its files; '' for tensorflow-datasets.
-    seq_len: S, the longest sequence in tokens.
-    """
+    """A kind of task: a dataclass of `data`, the folder of its files ('' for tensorflow-datasets), `seq_len`, the
+    longest sequence in tokens, and its options (see options.py), the fields of config.task."""
 
 
 def id2label(labels: Sequence[str]) -> dict[str, Any]:
-    """The names of outputs as config.json has them: `id2label` and `label2id`."""
+    """The names of the outputs as in config.json: `id2label` and `label2id`."""
     names = {str(i): label for i, label in enumerate(labels)}
     return {'id2label': names, 'label2id': {label: i for i, label in enumerate(labels)}}

@@ -1,7 +1,7 @@
-"""GLUE (arXiv 1804.07461): nine tasks and the diagnostic set as rows of one table."""
+"""GLUE (arXiv 1804.07461): nine tasks and the diagnostic set."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from etils import epath
 
@@ -10,130 +10,9 @@ from bertjax.files.paths import data_directory, existing_files
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.sources import read_rows
 from bertjax.tasks.reading.tables import Column, Layout, Row, read_table
+from bertjax.tasks.sentence.glue_table import TASKS
 from bertjax.tasks.sentence.task import Example, Scores, TextTask
 
-
-@dataclasses.dataclass(frozen=True)
-class Split:
-    """Where to find a split.
-
-    Attributes:
-      files: names in the task's folder; the first that exists is read.
-      tfds: (dataset, split) of tensorflow-datasets.
-      server: name of the file of predictions for the server; '' for a split that the server does not evaluate.
-    """
-
-    files: tuple[str, ...]
-    tfds: tuple[str, str]
-    server: str = ''
-
-
-@dataclasses.dataclass(frozen=True)
-class GlueRow:
-    """A task.
-
-    Attributes:
-      title: also the name of its folder.
-      texts: for each of its one or two texts, the names of its column in the files and in tensorflow-datasets.
-      label: names of the column of labels.
-      labels: in the order of tensorflow-datasets; () for a regression.
-      written: how the labels are written in the files, and for the server.
-      measures: figures; the first is the score.
-      splits: see Split.
-      bare: columns of a labelled file without header.
-      bare_test: columns of an unlabelled file without header.
-      broken: the largest number of rows with a wrong number of columns in an official labelled file.
-    """
-
-    title: str
-    texts: tuple[tuple[str, ...], ...]
-    label: tuple[str, ...]
-    labels: tuple[str, ...]
-    written: tuple[str, ...]
-    measures: tuple[str, ...]
-    splits: Mapping[str, Split]
-    bare: tuple[str, ...] = ()
-    bare_test: tuple[str, ...] = ()
-    broken: int = 0
-
-
-def _splits(title: str, dataset: str) -> dict[str, Split]:
-    name = f'glue/{dataset}'
-    return {
-        'train': Split(('train.tsv',), (name, 'train')),
-        'dev': Split(('dev.tsv',), (name, 'validation')),
-        'test': Split(('test.tsv',), (name, 'test'), f'{title}.tsv'),
-    }
-
-
-_ONE = (('sentence',),)
-_TWO = (('sentence1',), ('sentence2',))
-_BINARY = ('0', '1')
-_ENTAILMENT = ('entailment', 'not_entailment')
-_INFERENCE = ('entailment', 'neutral', 'contradiction')
-_BARE_PAIR = ('index', 'sentence1', 'sentence2')
-_MNLI = ('index', 'promptID', 'pairID', 'genre', 'sentence1_binary_parse', 'sentence2_binary_parse')
-_MNLI += ('sentence1_parse', 'sentence2_parse', 'sentence1', 'sentence2')
-_MNLI_TEXTS = (('sentence1', 'premise', 'Premise'), ('sentence2', 'hypothesis', 'Hypothesis'))
-# The diagnostic set, in the folder of MNLI, or where the download script puts it, in a sibling folder.
-_AX_FILES = ('diagnostic.tsv', 'AX.tsv', 'diagnostic-full.tsv')
-_AX_FILES += tuple(f'../{folder}/{name}' for folder in ('diagnostic', 'AX') for name in _AX_FILES)
-
-TASKS = {
-    'cola': GlueRow(
-        'CoLA', _ONE, ('label',), ('unacceptable', 'acceptable'), _BINARY, ('matthews', 'accuracy'),
-        _splits('CoLA', 'cola'), ('source', 'label', 'mark', 'sentence'), ('index', 'sentence'),
-    ),
-    'sst2': GlueRow(
-        'SST-2', _ONE, ('label',), ('negative', 'positive'), _BINARY, ('accuracy',),
-        _splits('SST-2', 'sst2'), ('sentence', 'label'), ('index', 'sentence'),
-    ),
-    'mrpc': GlueRow(
-        'MRPC', (('#1 String', 'sentence1'), ('#2 String', 'sentence2')), ('Quality', 'label'),
-        ('not_equivalent', 'equivalent'), _BINARY, ('f1', 'accuracy'), _splits('MRPC', 'mrpc'),
-        ('label', 'id1', 'id2', 'sentence1', 'sentence2'), ('index', 'id1', 'id2', 'sentence1', 'sentence2'),
-    ),
-    'stsb': GlueRow(
-        'STS-B', _TWO, ('score', 'label'), (), (), ('spearman', 'pearson'), _splits('STS-B', 'stsb'),
-        ('index', 'genre', 'filename', 'year', 'old_index', 'source1', 'source2', 'sentence1', 'sentence2', 'score'),
-        ('index', 'genre', 'filename', 'year', 'old_index', 'source1', 'source2', 'sentence1', 'sentence2'),
-    ),
-    # The first QQP.zip has a few rows broken by line ends inside questions; transformers and tensorflow-datasets drop
-    # them, too (silently).
-    'qqp': GlueRow(
-        'QQP', (('question1',), ('question2',)), ('is_duplicate', 'label'), ('not_duplicate', 'duplicate'), _BINARY,
-        ('f1', 'accuracy'), _splits('QQP', 'qqp'),
-        ('id', 'qid1', 'qid2', 'question1', 'question2', 'is_duplicate'), ('id', 'question1', 'question2'), 16,
-    ),
-    'mnli': GlueRow(
-        'MNLI', _MNLI_TEXTS, ('gold_label', 'label', 'Label'), _INFERENCE, _INFERENCE, ('accuracy', 'matthews'),
-        {
-            'train': Split(('train.tsv',), ('glue/mnli', 'train')),
-            'dev': Split(('dev_matched.tsv',), ('glue/mnli', 'validation_matched')),
-            'dev_mismatched': Split(('dev_mismatched.tsv',), ('glue/mnli', 'validation_mismatched')),
-            'test': Split(('test_matched.tsv',), ('glue/mnli', 'test_matched'), 'MNLI-m.tsv'),
-            'test_mismatched': Split(('test_mismatched.tsv',), ('glue/mnli', 'test_mismatched'), 'MNLI-mm.tsv'),
-        },
-        (*_MNLI, 'label1', 'gold_label'), _MNLI,
-    ),
-    # The diagnostic set belongs to models of MNLI. Only diagnostic-full.tsv has labels.
-    'ax': GlueRow(
-        'AX', _MNLI_TEXTS, ('gold_label', 'label', 'Label'), _INFERENCE, _INFERENCE, ('matthews', 'accuracy'),
-        {'ax': Split(_AX_FILES, ('glue/ax', 'test'), 'AX.tsv')}, (*_BARE_PAIR, 'label'), _BARE_PAIR,
-    ),
-    'qnli': GlueRow(
-        'QNLI', (('question',), ('sentence',)), ('label',), _ENTAILMENT, _ENTAILMENT, ('accuracy',),
-        _splits('QNLI', 'qnli'), ('index', 'question', 'sentence', 'label'), ('index', 'question', 'sentence'),
-    ),
-    'rte': GlueRow(
-        'RTE', _TWO, ('label',), _ENTAILMENT, _ENTAILMENT, ('accuracy',), _splits('RTE', 'rte'),
-        (*_BARE_PAIR, 'label'), _BARE_PAIR,
-    ),
-    'wnli': GlueRow(
-        'WNLI', _TWO, ('label',), ('not_entailment', 'entailment'), _BINARY, ('accuracy',), _splits('WNLI', 'wnli'),
-        (*_BARE_PAIR, 'label'), _BARE_PAIR,
-    ),
-}  # fmt: skip
 _INDEX = Column(('index', 'id', 'idx'), required=False)
 
 
@@ -145,7 +24,7 @@ class GlueTask(TextTask):
 
     Attributes:
       data: the folder of its files as GLUE's download script wrote them, or the folder of all tasks' folders.
-      task: a name in TASKS, such as 'rte'; 'RTE' and 'STS-B' are accepted.
+      task: a name in glue_table.py, such as 'rte'; 'RTE' and 'STS-B' are accepted.
       seq_len, long, stride, bilstm_units: see TextTask.
     """
 

@@ -2,7 +2,7 @@
 
 import pathlib
 
-from bertjax.tasks.sentence.glue import TASKS
+from bertjax.tasks.sentence.glue_table import TASKS
 
 ROWS = 6
 _PARSES = ['prompt', 'pair', 'genre', '(', '(', 'n/a', '(ROOT)']

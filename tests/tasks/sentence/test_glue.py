@@ -10,7 +10,8 @@ from glue_world import ROWS, label, text, write_glue
 
 from bertjax.errors import UserError
 from bertjax.losses import CLASSIFICATION, REGRESSION
-from bertjax.tasks.sentence.glue import TASKS, GlueTask
+from bertjax.tasks.sentence.glue import GlueTask
+from bertjax.tasks.sentence.glue_table import TASKS
 from bertjax.tasks.sentence.task import Scores
 
 TRAINED = [name for name in TASKS if name != 'ax']

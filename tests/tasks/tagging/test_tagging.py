@@ -294,3 +294,14 @@ def test_model_and_features_of_the_paper(task, tokenizer: Tokenizer, layers: str
 def test_wrong_options(options: dict, named: str):
     with pytest.raises(UserError, match=named.replace('.', r'\.')):
         TaggingTask(**{'data': 'x', 'seq_len': 12, **options})
+
+
+def test_a_frozen_encoder_is_not_trained():
+    frozen, tuned = (TaggingTask('x', 12, frozen=value) for value in (True, False))
+    for train in ('all', 'last_2'):
+        tuned.check_training(train)
+        with pytest.raises(
+            UserError, match=rf"config\.train: found '{train}' with config\.task\.frozen, expected 'head'"
+        ):
+            frozen.check_training(train)
+    frozen.check_training('head')
