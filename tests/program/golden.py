@@ -1,0 +1,203 @@
+"""Records what tiny runs of the program leave on disk, and compares what another tree makes of them with the record.
+
+    python tests/program/golden.py record FOLDER
+    python tests/program/golden.py compare FOLDER             # the same runs again, with this checkout
+    python tests/program/golden.py compare FOLDER --resume    # this checkout continues and reads the recorded workdirs
+    python tests/program/golden.py portable                   # rewrites golden.json, after a change that is meant
+
+--tree=PATH runs the program of another checkout, --only=NAME,NAME some runs, --jobs=N so many at once. Trained numbers
+are equal to the bit only on the machine of the record; golden.json has what is the same on every machine, of QUICK.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import Any
+
+os.environ['JAX_PLATFORMS'] = 'cpu'
+
+from golden_files import Record, differences, observe, portable
+from golden_runs import FIRST, RUNS, Run, write_data
+
+TREE = pathlib.Path(__file__).resolve().parents[2]
+PORTABLE = pathlib.Path(__file__).with_suffix('.json')
+QUICK = (FIRST, 'spans', 'doc_sentences', 'mixture', 'rte_options', 'sweep_together')
+
+
+class FailedRunError(Exception):
+    """A command ended with another exit status than it should."""
+
+
+def record(folder: pathlib.Path, tree: pathlib.Path = TREE, names: Sequence[str] = (), jobs: int = 2) -> Record:
+    """Runs all of RUNS, or the named ones, with the code of `tree`, in `folder`, which keeps everything."""
+    if (folder / 'golden.json').exists():
+        raise SystemExit(f'{folder} has a record already')
+    write_data(folder / 'data')
+    names = [name for name in RUNS if not names or name in names or name == FIRST]
+    found: dict[str, Any] = {FIRST: perform(folder, FIRST, tree)}
+    shutil.copytree(folder / 'runs' / FIRST / 'export', folder / 'data' / 'encoder' / 'export')
+    for sourced in (False, True):
+        found |= _perform_all(folder, [n for n in names if n != FIRST and bool(RUNS[n].source) == sourced], tree, jobs)
+    failures = [message for message in found.values() if isinstance(message, str)]
+    if failures:
+        raise FailedRunError('\n'.join(failures))
+    _write(folder / 'golden.json', found)
+    return found
+
+
+def _write(path: pathlib.Path, found: Record) -> None:
+    path.write_text(json.dumps(found, indent=1, sort_keys=True) + '\n', encoding='utf-8')
+
+
+def compare(
+    folder: pathlib.Path, tree: pathlib.Path = TREE, names: Sequence[str] = (), jobs: int = 2, *, resume: bool = False
+) -> tuple[list[str], int]:
+    """Lines about what differs from the record in `folder`, and the number of runs that were compared.
+
+    Args:
+      folder: of `record`; its compilation cache grows, nothing else changes.
+      tree: the checkout whose code runs.
+      names: of runs; none for all.
+      jobs: runs at once.
+      resume: runs that start from a recorded workdir, instead of those that start from nothing.
+    """
+    recorded = json.loads((folder / 'golden.json').read_text(encoding='utf-8'))
+    names = [
+        name for name in recorded
+        if (not names or name in names) and bool(RUNS[name].source) == resume and not RUNS[name].kill_at
+    ]  # fmt: skip
+    work = pathlib.Path(tempfile.mkdtemp(prefix='golden-'))
+    shutil.copytree(folder / 'data', work / 'data')
+    (work / 'cache').symlink_to((folder / 'cache').resolve())
+    found = _perform_all(work, names, tree, jobs, olds=folder / 'runs')
+    lines = list(differences({name: recorded[name] for name in names}, found))
+    if any(not line.startswith('note: ') for line in lines):
+        print(f'what this checkout made is in {work}')
+    else:
+        shutil.rmtree(work)
+    return lines, len(names)
+
+
+def _perform_all(
+    folder: pathlib.Path, names: Sequence[str], tree: pathlib.Path, jobs: int, olds: pathlib.Path | None = None
+) -> dict[str, Any]:
+    """{name: what `perform` returned, or the message of its failure}."""
+
+    def tried(name: str) -> Any:
+        try:
+            return perform(folder, name, tree, olds)
+        except FailedRunError as error:
+            return str(error)
+
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        return dict(zip(names, pool.map(tried, names), strict=True))
+
+
+def perform(
+    folder: pathlib.Path, name: str, tree: pathlib.Path, olds: pathlib.Path | None = None
+) -> dict[str, dict[str, Any]]:
+    """Does what RUNS[name] says in FOLDER/runs/NAME and returns what each command left there.
+
+    All paths are relative to `folder`, so that no file depends on where it lies.
+    """
+    run, workdir, began = RUNS[name], folder / 'runs' / name, time.monotonic()
+    workdir.parent.mkdir(exist_ok=True)
+    (folder / 'logs').mkdir(exist_ok=True)
+    if run.source:
+        shutil.copytree((olds or folder / 'runs') / run.source, workdir)
+        if run.change:
+            run.change(workdir)
+    before, steps = observe(workdir) if run.source and not RUNS[run.source].kill_at else {}, {}
+    for number, command in enumerate(run.commands):
+        last = command is run.commands[-1]
+        _start(folder, name, number, tree, expected=run.status if last else 0)
+        if run.kill_at:
+            return {}
+        after = observe(workdir)
+        verb = next((word.partition('=')[2] for word in command if word.startswith('--config.run=')), 'train')
+        changed = {file: facts for file, facts in after.items() if before.get(file) != facts}
+        if last and run.status:
+            changed['the error'] = {'': _log(folder, name, number).read_text().splitlines()[-1]}
+        steps[f'{number} {verb}'] = changed | dict.fromkeys(before.keys() - after.keys())
+        before = after
+    print(f'{name}: {time.monotonic() - began:.0f} s', flush=True)
+    return steps
+
+
+def _start(folder: pathlib.Path, name: str, number: int, tree: pathlib.Path, expected: int) -> None:
+    """One process of the program, in `folder`; what it prints goes to FOLDER/logs."""
+    run: Run = RUNS[name]
+    environment = os.environ | {
+        'PYTHONPATH': str(tree.resolve()),
+        # One device. Small models spend their time in the compiler: its cheaper half is enough for them.
+        'XLA_FLAGS': '--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true',
+        'JAX_PLATFORMS': 'cpu',
+        'JAX_COMPILATION_CACHE_DIR': str((folder / 'cache').resolve()),
+        'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
+        'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
+    }
+    log = _log(folder, name, number)
+    words = [word.replace('--config=configs/', f'--config={tree.resolve()}/configs/') for word in run.commands[number]]
+    with log.open('w') as output:
+        process = subprocess.Popen(
+            [sys.executable, '-m', 'bertjax.main', *words, f'--workdir=runs/{name}'],
+            cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        while run.kill_at and process.poll() is None:
+            if (folder / 'runs' / name / run.kill_at).exists():
+                process.kill()
+            time.sleep(0.002)
+        status = process.wait(timeout=600)
+    if status != (-9 if run.kill_at else expected):
+        tail = ''.join(log.read_text().splitlines(keepends=True)[-15:])
+        raise FailedRunError(f'{name}: command {number} has exit status {status}, not {expected}\n{tail}')
+
+
+def _log(folder: pathlib.Path, name: str, number: int) -> pathlib.Path:
+    return folder / 'logs' / f'{name}.{number}.txt'
+
+
+def report(lines: Sequence[str], count: int) -> bool:
+    """Prints the differences and the count of runs without one; True where no run differs."""
+    print('\n'.join(lines))
+    differing = {re.match(r'\w+', line)[0] for line in lines if not line.startswith('note: ')}
+    print(f'{count - len(differing)} of {count} runs identical')
+    return not differing
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('action', choices=('record', 'compare', 'portable'))
+    parser.add_argument('folder', type=pathlib.Path, nargs='?')
+    parser.add_argument('--tree', type=pathlib.Path, default=TREE, help='the checkout whose code runs')
+    parser.add_argument('--only', default='', help='names of runs, with commas between')
+    parser.add_argument('--jobs', type=int, default=2, help='runs at once')
+    parser.add_argument('--resume', action='store_true', help='continue and read copies of the recorded workdirs')
+    given = parser.parse_args()
+    names = [name for name in given.only.split(',') if name]
+    unknown = set(names) - set(RUNS)
+    if unknown:
+        parser.error(f'no run {", ".join(sorted(unknown))}; there are {", ".join(RUNS)}')
+    if given.action == 'portable':
+        with tempfile.TemporaryDirectory() as place:
+            _write(PORTABLE, portable(record(pathlib.Path(place) / 'golden', given.tree, QUICK, given.jobs)))
+    elif given.folder is None:
+        parser.error('name the FOLDER of the record')
+    elif given.action == 'record':
+        print(f'{len(record(given.folder, given.tree, names, given.jobs))} runs recorded in {given.folder}')
+    elif not report(*compare(given.folder, given.tree, names, given.jobs, resume=given.resume)):
+        raise SystemExit(1)
+
+
+if __name__ == '__main__':
+    main()
