@@ -37,11 +37,11 @@ def test_kill_9_again_and_again_ends_in_the_same_bits(program: Program, trained:
         time.sleep(moments.uniform(0, 0.05))
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    program.run(f'--workdir={tmp_path}', *RUN)
+    program.spawn(f'--workdir={tmp_path}', *RUN)
     _assert_same_run(tmp_path, trained)
 
 
-@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize('number', [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_signals_save_at_the_next_step(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, number: int):
     process = program.start(f'--workdir={tmp_path}', *RUN)
     _wait_for_step(process, tmp_path, 2)
@@ -52,7 +52,7 @@ def test_signals_save_at_the_next_step(program: Program, trained: pathlib.Path, 
     step = _lines(tmp_path / 'ledger.jsonl')
     assert 2 <= step < 24
     assert (tmp_path / 'checkpoints' / str(step) / 'seal.json').exists()
-    result = program.run(f'--workdir={tmp_path}', *RUN)
+    result = program.spawn(f'--workdir={tmp_path}', *RUN)
     assert f'continuing at step {step} of 24' in result.stdout
     _assert_same_run(tmp_path, trained)
 
@@ -70,13 +70,16 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize('kind', DAMAGES)
+@pytest.mark.parametrize(
+    'kind',
+    ['flipped bit', *(pytest.param(kind, marks=pytest.mark.slow) for kind in ('truncated', 'missing'))],
+)
 def test_damaged_newest_checkpoint(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, kind: str):
     workdir = tmp_path / 'run'
     shutil.copytree(trained, workdir)
     files = [path for path in (workdir / 'checkpoints' / '24').rglob('*') if path.is_file()]
     DAMAGES[kind](max((path for path in files if path.name != 'seal.json'), key=lambda path: path.stat().st_size))
-    result = program.run(f'--workdir={workdir}', *RUN)
+    result = program.spawn(f'--workdir={workdir}', *RUN)
     assert 'checkpoint 24 is damaged' in result.stdout
     assert 'continuing at step 20 of 24' in result.stdout
     _assert_same_run(workdir, trained)

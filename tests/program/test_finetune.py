@@ -130,7 +130,7 @@ def test_killed_it_continues_to_the_same_bits(program: Program, tune, tuned: pat
         _wait_for_step(process, tmp_path, step)
         process.kill()
         process.communicate()
-    program.run(f'--workdir={tmp_path}', *tune, **GLUE)
+    program.spawn(f'--workdir={tmp_path}', *tune, **GLUE)
     same_run(tmp_path, tuned)
 
 
@@ -140,13 +140,13 @@ def test_asked_to_stop_it_saves(program: Program, tune, tuned: pathlib.Path, tmp
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=300)
     assert process.returncode == 75 and 'Traceback' not in err
-    assert 'continuing at step' in program.run(f'--workdir={tmp_path}', *tune, **GLUE).stdout
+    assert 'continuing at step' in program.spawn(f'--workdir={tmp_path}', *tune, **GLUE).stdout
     same_run(tmp_path, tuned)
 
 
 def test_steps_that_are_not_finite_stop_it(program: Program, tune, tmp_path: pathlib.Path):
     changes = ('--config.learning_rate=1e38', '--config.optimizer.clip_norm=0.0')
-    result = program.run(f'--workdir={tmp_path}', *tune, *changes, status=3, **GLUE)
+    result = program.spawn(f'--workdir={tmp_path}', *tune, *changes, status=3, **GLUE)
     assert 'learning rate' in result.stderr and 'Traceback' not in result.stderr
 
 
@@ -195,7 +195,7 @@ def test_predict_reads_standard_input_and_files(program: Program, tuned: pathlib
     own = copied(tuned, tmp_path / 'own')
     (tmp_path / 'dev.txt').write_text('river stone old bird\tthe light\n')
     ask = (f'--workdir={own}', '--config.run=predict')
-    program.run(*ask, f'--config.input={tmp_path / "dev.txt"}', **GLUE)
+    program.spawn(*ask, f'--config.input={tmp_path / "dev.txt"}', **GLUE)
     (row,) = rows(own / 'predictions' / 'input' / 'dev.jsonl')
     assert row['label'] == 'entailment'
     assert rows(own / 'predictions' / 'dev.jsonl') == rows(tuned / 'predictions' / 'dev.jsonl')
