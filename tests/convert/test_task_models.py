@@ -54,7 +54,7 @@ def _inputs(kind, vocab_size):
     return {name: x.reshape(2, 2, 12) if kind is BertForMultipleChoice else x for name, x in inputs.items()}
 
 
-def _equal_logits(transformers, directory, model, params, head):
+def _assert_equal_logits(transformers, directory, model, params, head):
     import torch
 
     peer, info = getattr(transformers, head[0]).from_pretrained(directory, output_loading_info=True)
@@ -84,7 +84,7 @@ def transformers():
 
 @pytest.mark.parametrize('scan', [True, False], ids=['scanned', 'unrolled'])
 @pytest.mark.parametrize('case', CASES)
-def test_transformers_loads_it_whole_with_equal_logits(
+def test_transformers_loads_it_whole_with_assert_equal_logits(
     transformers, tokenizer, small_config, make_params, tmp_path, case, scan
 ):
     kind, options, head = CASES[case]
@@ -92,7 +92,7 @@ def test_transformers_loads_it_whole_with_equal_logits(
     check_head_exportable(model)
     params = make_params(model)
     export_huggingface(params, model.config, tokenizer, tmp_path, card={'title': 'T', 'task': case}, head=head)
-    theirs = _equal_logits(transformers, tmp_path, model, params, head)
+    theirs = _assert_equal_logits(transformers, tmp_path, model, params, head)
     for name, value in head[1].items():
         assert getattr(theirs, name) == value
     described = json.loads((tmp_path / 'config.json').read_text())
@@ -128,7 +128,7 @@ def test_left_to_right_tokens(transformers, tokenizer, small_config, make_params
     params = make_params(model)
     head = ('BertForTokenClassification', TAGS)
     export_huggingface(params, model.config, tokenizer, tmp_path, card={}, head=head)
-    _equal_logits(transformers, tmp_path, model, params, head)
+    _assert_equal_logits(transformers, tmp_path, model, params, head)
 
 
 def test_a_pretrained_directory_gives_encoder_and_pooler(tokenizer, small_config, make_params, tmp_path):

@@ -7,6 +7,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from unittest import mock
 
@@ -56,7 +57,7 @@ class Program:
     `run` and `error` call its entry point in this process, which spares them the start of Python and JAX.
     `start` and `spawn` start a process, for what only a process has: signals, kills, standard input.
 
-    The bits of a run in this process and in one of its own may differ, as the threads of XLA do: compare like with like.
+    Compare bits only between two processes, or two runs in this one: XLA has other threads here.
     """
 
     repository: pathlib.Path
@@ -141,6 +142,14 @@ def assert_one_line(result: subprocess.CompletedProcess) -> str:
     assert 'Traceback' not in result.stderr
     assert ': found ' in last and ', expected ' in last and '; ' in last
     return last
+
+
+def wait_for_step(process: subprocess.Popen, workdir: pathlib.Path, step: int) -> None:
+    """Until the run has taken `step` steps, or has ended."""
+    ledger, deadline = workdir / 'ledger.jsonl', time.monotonic() + 300
+    while process.poll() is None and not (ledger.exists() and ledger.read_bytes().count(b'\n') >= step):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def rows(path: pathlib.Path, split: str | None = None) -> list[dict]:

@@ -134,9 +134,7 @@ def test_export_again_gives_the_same_model(program: Program, trained: pathlib.Pa
     assert (copy / 'export/hf/model.safetensors').read_bytes() == (trained / 'export/hf/model.safetensors').read_bytes()
 
 
-def test_a_finished_run_started_again_trains_no_step(
-    program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
-):
+def test_a_finished_run_started_again_trains_no_step(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     copy = tmp_path / 'run'
     shutil.copytree(trained, copy)
     program.run(f'--workdir={copy}', *RUN)

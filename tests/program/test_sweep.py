@@ -8,6 +8,7 @@ import statistics
 import pytest
 from running import GLUE, SWEEP, Program, rows
 
+
 def cells(workdir: pathlib.Path) -> dict[str, dict]:
     return {path.parent.name: json.loads(path.read_text()) for path in workdir.glob('cells/*/results.json')}
 
