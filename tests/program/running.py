@@ -108,7 +108,7 @@ class Program:
     def spawn(self, *changes: str, status: int = 0, **options) -> subprocess.CompletedProcess:
         """Runs it in a process of its own to its end, which must have the exit status `status`."""
         process = self.start(*changes, **options)
-        out, err = process.communicate(timeout=600)
+        out, err = process.communicate(timeout=1800)
         return _ended(subprocess.CompletedProcess(process.args, process.returncode, out, err), status)
 
 
