@@ -1,16 +1,21 @@
 """Fixtures that every test may use."""
 
+import fcntl
 import os
 import pathlib
+import shutil
+from collections.abc import Callable
 
 # Before jax is imported anywhere: the tests need a mesh of several devices, and never another platform than CPU.
 os.environ['JAX_PLATFORMS'] = 'cpu'
-# Small models spend their time in the compiler: its cheaper half is enough for them.
+# Small models spend their time in the compiler: without its optimisations, in a third of the time.
 os.environ['XLA_FLAGS'] = (
     '--xla_force_host_platform_device_count=8 '
-    '--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true'
+    '--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true '
+    '--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1'
 )
 
+import jax
 import pytest
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
@@ -29,3 +34,40 @@ def shared() -> pathlib.Path:
     if not path.is_dir():
         pytest.skip(f'no real data at {path}: this test compares with it')
     return path
+
+
+@pytest.fixture(scope='session')
+def session_folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A temporary folder that all workers of a session share."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if 'PYTEST_XDIST_WORKER' in os.environ else own) / 'shared'
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope='session')
+def once(session_folder: pathlib.Path) -> Callable[[str, Callable[[pathlib.Path], object]], pathlib.Path]:
+    """once(name, fill) -> the folder `name`, filled by the first worker that asks for it; to be read only."""
+
+    def made(name: str, fill: Callable[[pathlib.Path], object]) -> pathlib.Path:
+        folder, done = session_folder / name, session_folder / f'{name}.done'
+        with (session_folder / f'{name}.lock').open('w') as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
+            if not done.exists():
+                shutil.rmtree(folder, ignore_errors=True)  # of a worker that failed
+                folder.mkdir()
+                fill(folder)
+                done.touch()
+        return folder
+
+    return made
+
+
+@pytest.fixture(scope='session', autouse=True)
+def compile_cache(session_folder: pathlib.Path) -> pathlib.Path:
+    """JAX's persistent compilation cache: what one test of a session compiles, the others load."""
+    folder = session_folder / 'compiled'
+    jax.config.update('jax_compilation_cache_dir', str(folder))
+    jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
+    jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
+    return folder

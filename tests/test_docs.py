@@ -119,27 +119,27 @@ def test_the_tables_of_keys_are_complete():
     base = flatten(pretraining_config())
     leaves = {key for key in base if not key.startswith('phases')} | {'phases'}
     in_phases = {f'phases.{key}' for key in plain(phase(steps=1))}
-    check_keys(keys_of(section('pretraining', 'Config keys')), leaves | in_phases)
+    assert_keys(keys_of(section('pretraining', 'Config keys')), leaves | in_phases)
 
 
 def test_the_tables_of_keys_are_complete_for_tasks():
     """docs/finetuning.md has a row for every key but those of config.task."""
     base = {key for key in flatten(finetuning_config('')) if not key.startswith('task.')}
-    check_keys(keys_of(section('finetuning', 'Config keys')), base)
+    assert_keys(keys_of(section('finetuning', 'Config keys')), base)
 
 
-def check_keys(listed: list[str], wanted: set[str]) -> None:
+def assert_keys(listed: list[str], wanted: set[str]) -> None:
     assert len(listed) == len(set(listed)), 'a key twice'
     assert wanted == set(listed), wanted ^ set(listed)
 
 
 def test_the_tables_say_the_defaults():
     base = {**flatten(pretraining_config()), **{f'phases.{key}': value for key, value in plain(phase(steps=1)).items()}}
-    check_defaults(section('pretraining', 'Config keys'), base, at_least=60)
-    check_defaults(section('finetuning', 'Config keys'), flatten(finetuning_config('')), at_least=45)
+    assert_defaults(section('pretraining', 'Config keys'), base, at_least=60)
+    assert_defaults(section('finetuning', 'Config keys'), flatten(finetuning_config('')), at_least=45)
 
 
-def check_defaults(text: str, base: dict, *, at_least: int) -> None:
+def assert_defaults(text: str, base: dict, *, at_least: int) -> None:
     rows = re.findall(r'^\| `([\w.]+)` \| `([^`]*)` \|', text, re.MULTILINE)
     wrong = {key: (said, base[key]) for key, said in rows if key in base and said != _written(base[key])}
     assert len(rows) >= at_least and not wrong, wrong
@@ -159,8 +159,8 @@ def test_options_of_a_task_are_told(kind: str):
     """Every field of the task's class, with its default, and no other."""
     text = section('finetuning', TASK_SECTIONS[kind])
     base = {f'task.{option.name}': option.default for option in options(kind).values()}
-    check_keys([key for key in re.findall(r'^\| `(task\.\w+)` \| `', text, re.MULTILINE)], set(base))
-    check_defaults(text, base, at_least=len(base))
+    assert_keys([key for key in re.findall(r'^\| `(task\.\w+)` \| `', text, re.MULTILINE)], set(base))
+    assert_defaults(text, base, at_least=len(base))
 
 
 def test_figures_of_glue_are_those_of_its_table():

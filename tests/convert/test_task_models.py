@@ -60,7 +60,7 @@ def _inputs(kind, vocab_size):
     return {name: x.reshape(2, 2, 12) if kind is BertForMultipleChoice else x for name, x in inputs.items()}
 
 
-def _equal_logits(transformers, directory, model, params, name):
+def _assert_equal_logits(transformers, directory, model, params, name):
     import torch
 
     peer, info = getattr(transformers, name).from_pretrained(directory, output_loading_info=True)
@@ -90,7 +90,7 @@ def transformers():
 
 @pytest.mark.parametrize('scan', [True, False], ids=['scanned', 'unrolled'])
 @pytest.mark.parametrize('case', CASES)
-def test_transformers_loads_it_whole_with_equal_logits(
+def test_transformers_loads_it_whole_with_assert_equal_logits(
     transformers, tokenizer, small_config, make_params, tmp_path, case, scan
 ):
     head, kind, options, architecture, task = CASES[case]
@@ -100,7 +100,7 @@ def test_transformers_loads_it_whole_with_equal_logits(
     params = make_params(model)
     card = {'title': 'T', 'task': case}
     export_huggingface(params, model.config, tokenizer, tmp_path, card=card, head=head, task=task)
-    theirs = _equal_logits(transformers, tmp_path, model, params, architecture)
+    theirs = _assert_equal_logits(transformers, tmp_path, model, params, architecture)
     for name, value in task.items():
         assert getattr(theirs, name) == value
     described = json.loads((tmp_path / 'config.json').read_text())
@@ -136,7 +136,7 @@ def test_left_to_right_tokens(transformers, tokenizer, small_config, make_params
     check_head_exportable(model, head)
     params = make_params(model)
     export_huggingface(params, model.config, tokenizer, tmp_path, card={}, head=head, task=TAGS)
-    _equal_logits(transformers, tmp_path, model, params, 'BertForTokenClassification')
+    _assert_equal_logits(transformers, tmp_path, model, params, 'BertForTokenClassification')
 
 
 def test_a_pretrained_directory_gives_encoder_and_pooler(tokenizer, small_config, make_params, tmp_path):

@@ -1,5 +1,7 @@
 """Task heads: shapes, what they look at, what a pre-trained tree gives them."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -66,7 +68,8 @@ def test_classification_sees_the_last_word(small_config, inputs, make_params, ca
     ids, segments, mask = (x[1:2] for x in inputs[:3])  # 12 tokens
     other = ids.copy()
     other[0, 11] = (ids[0, 11] + 1) % 150
-    one, two = (model.apply({'params': params}, x, segments, mask, deterministic=True) for x in (ids, other))
+    apply = jax.jit(lambda x: model.apply({'params': params}, x, segments, mask, deterministic=True))
+    one, two = apply(ids), apply(other)
     assert not np.array_equal(one['logits'], two['logits'])
 
 
@@ -77,16 +80,16 @@ def test_head_dropout_needs_its_key_and_changes_the_logits(small_config, inputs,
     assert np.array_equal(one, same) and not np.array_equal(one, other)
 
 
+@functools.partial(jax.jit, static_argnames='model')
 def _token_logits(model, params, inputs, key=None):
     rngs = None if key is None else {'dropout': key}
-    outputs = model.apply({'params': params}, *inputs[:3], deterministic=key is None, rngs=rngs)
-    return np.asarray(outputs['token_logits'])
+    return model.apply({'params': params}, *inputs[:3], deterministic=key is None, rngs=rngs)['token_logits']
 
 
 def _states(config, params, inputs):
     """[L + 1, B, S, D] of the encoder alone."""
-    encoder = BertEncoder(config)
-    _, states = encoder.apply({'params': params['encoder']}, *inputs[:3], deterministic=True, all_layers=True)
+    encoder = functools.partial(BertEncoder(config).apply, deterministic=True, all_layers=True)
+    _, states = jax.jit(encoder)({'params': params['encoder']}, *inputs[:3])
     return np.asarray(states, np.float64)
 
 

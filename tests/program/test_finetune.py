@@ -5,12 +5,11 @@ import pathlib
 import shutil
 import signal
 import subprocess
-import time
 import zipfile
 
 import numpy as np
 import pytest
-from running import GLUE, Program, rows
+from running import GLUE, Program, rows, wait_for_step
 
 
 def results(workdir: pathlib.Path) -> dict:
@@ -112,13 +111,7 @@ def test_torch_trains_to_the_same_weights(program: Program, tune, rte: pathlib.P
         np.testing.assert_allclose(mine.detach(), theirs.detach(), rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-def _wait_for_step(process: subprocess.Popen, workdir: pathlib.Path, step: int) -> None:
-    ledger = workdir / 'ledger.jsonl'
-    while process.poll() is None and not (ledger.exists() and ledger.read_bytes().count(b'\n') >= step):
-        time.sleep(0.01)
-
-
-def same_run(a: pathlib.Path, b: pathlib.Path) -> None:
+def assert_same_run(a: pathlib.Path, b: pathlib.Path) -> None:
     for name in ('ledger.jsonl', 'export/hf/model.safetensors', 'config.json', 'results.json', 'predictions/dev.jsonl'):
         assert (a / name).read_bytes() == (b / name).read_bytes(), name
     assert rows(a / 'metrics.jsonl', 'dev') == rows(b / 'metrics.jsonl', 'dev')
@@ -127,26 +120,26 @@ def same_run(a: pathlib.Path, b: pathlib.Path) -> None:
 def test_killed_it_continues_to_the_same_bits(program: Program, tune, tuned: pathlib.Path, tmp_path: pathlib.Path):
     for step in (5, 40):
         process = program.start(f'--workdir={tmp_path}', *tune, **GLUE)
-        _wait_for_step(process, tmp_path, step)
+        wait_for_step(process, tmp_path, step)
         process.kill()
         process.communicate()
-    program.run(f'--workdir={tmp_path}', *tune, **GLUE)
-    same_run(tmp_path, tuned)
+    program.spawn(f'--workdir={tmp_path}', *tune, **GLUE)
+    assert_same_run(tmp_path, tuned)
 
 
 def test_asked_to_stop_it_saves(program: Program, tune, tuned: pathlib.Path, tmp_path: pathlib.Path):
     process = program.start(f'--workdir={tmp_path}', *tune, **GLUE)
-    _wait_for_step(process, tmp_path, 1)
+    wait_for_step(process, tmp_path, 1)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=300)
     assert process.returncode == 75 and 'Traceback' not in err
-    assert 'continuing at step' in program.run(f'--workdir={tmp_path}', *tune, **GLUE).stdout
-    same_run(tmp_path, tuned)
+    assert 'continuing at step' in program.spawn(f'--workdir={tmp_path}', *tune, **GLUE).stdout
+    assert_same_run(tmp_path, tuned)
 
 
 def test_steps_that_are_not_finite_stop_it(program: Program, tune, tmp_path: pathlib.Path):
     changes = ('--config.learning_rate=1e38', '--config.optimizer.clip_norm=0.0')
-    result = program.run(f'--workdir={tmp_path}', *tune, *changes, status=3, **GLUE)
+    result = program.spawn(f'--workdir={tmp_path}', *tune, *changes, status=3, **GLUE)
     assert 'learning rate' in result.stderr and 'Traceback' not in result.stderr
 
 
@@ -195,7 +188,7 @@ def test_predict_reads_standard_input_and_files(program: Program, tuned: pathlib
     own = copied(tuned, tmp_path / 'own')
     (tmp_path / 'dev.txt').write_text('river stone old bird\tthe light\n')
     ask = (f'--workdir={own}', '--config.run=predict')
-    program.run(*ask, f'--config.input={tmp_path / "dev.txt"}', **GLUE)
+    program.spawn(*ask, f'--config.input={tmp_path / "dev.txt"}', **GLUE)
     (row,) = rows(own / 'predictions' / 'input' / 'dev.jsonl')
     assert row['label'] == 'entailment'
     assert rows(own / 'predictions' / 'dev.jsonl') == rows(tuned / 'predictions' / 'dev.jsonl')

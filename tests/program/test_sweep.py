@@ -6,21 +6,11 @@ import shutil
 import statistics
 
 import pytest
-from running import GLUE, Program, rows
-
-SWEEP = ('--config.sweep.learning_rate=(3e-3,1e-5)', '--config.sweep.seeds=(0,1)', '--config.sweep.together=4')
+from running import GLUE, SWEEP, Program, rows
 
 
 def cells(workdir: pathlib.Path) -> dict[str, dict]:
     return {path.parent.name: json.loads(path.read_text()) for path in workdir.glob('cells/*/results.json')}
-
-
-@pytest.fixture(scope='module')
-def swept(program: Program, tune, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    workdir = tmp_path_factory.mktemp('swept') / 'run'
-    result = program.run(f'--workdir={workdir}', *tune, *SWEEP, **GLUE)
-    (workdir / 'stdout.txt').write_text(result.stdout, encoding='utf-8')
-    return workdir
 
 
 def test_the_table_is_of_the_cells(swept: pathlib.Path):

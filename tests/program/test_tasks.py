@@ -130,7 +130,7 @@ def write_columns(data: pathlib.Path) -> list[str]:
     return lines
 
 
-def check_columns(workdir: pathlib.Path, data: pathlib.Path) -> None:
+def assert_columns(workdir: pathlib.Path, data: pathlib.Path) -> None:
     """A column more than the file has, in its scheme."""
     given = (data / 'dev.txt').read_text(encoding='utf-8').splitlines()
     written = (workdir / 'predictions' / 'dev' / 'dev.txt').read_text(encoding='utf-8').splitlines()
@@ -146,7 +146,7 @@ def test_tagging(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
     workdir = finetune(program, 'configs/ner.py:context', trained, data)
     splits = results(workdir)['splits']
     assert list(splits) == ['dev', 'test'] and set(splits['dev']) == {'f1', 'precision', 'recall', 'accuracy'}
-    check_columns(workdir, data)
+    assert_columns(workdir, data)
     for row in rows(workdir / 'predictions' / 'dev.jsonl'):
         assert len(row['words']) == len(row['tags']) == len(row['probabilities'])
         for entity in row['entities']:
@@ -165,7 +165,7 @@ def test_tagging_by_features(program: Program, trained: pathlib.Path, tmp_path: 
     out = (workdir / 'stdout.txt').read_text(encoding='utf-8')
     assert 'train=head' in out and 'bilstm/' in out and 'mix/weights' in out
     assert not (workdir / 'export').exists()
-    check_columns(workdir, data)
+    assert_columns(workdir, data)
     before = results(workdir)['splits']
     (workdir / 'results.json').unlink()
     ask = ('--config.run=evaluate', '--config.split=dev,test')

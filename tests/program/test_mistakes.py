@@ -3,7 +3,7 @@
 import pathlib
 
 import pytest
-from running import Program
+from running import Program, assert_one_line
 
 MISTAKES = [
     (('--config.typo=1',), ('--config.typo', 'unknown config key')),
@@ -47,6 +47,12 @@ def test_mistake(program: Program, tmp_path: pathlib.Path, arguments: tuple[str,
     for part in named:
         assert part in error, error
     assert not (workdir / 'checkpoints').exists() and not (workdir / 'metrics.jsonl').exists()
+
+
+def test_a_process_ends_with_the_same_line(program: Program, tmp_path: pathlib.Path):
+    """Found by the verb; the others are in this process, through the same entry point."""
+    arguments = (f'--workdir={tmp_path}', '--config.steps=0')
+    assert assert_one_line(program.spawn(*arguments, status=2)) == program.error(*arguments)
 
 
 @pytest.mark.parametrize(

@@ -8,21 +8,10 @@ import signal
 import time
 
 import pytest
-from running import RUN, Program, rows
+from running import RUN, Program, rows, wait_for_step
 
 
-def _lines(path: pathlib.Path) -> int:
-    return path.read_bytes().count(b'\n') if path.exists() else 0
-
-
-def _wait_for_step(process, workdir: pathlib.Path, step: int) -> None:
-    deadline = time.monotonic() + 300
-    while _lines(workdir / 'ledger.jsonl') < step and process.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def _assert_same_run(workdir: pathlib.Path, trained: pathlib.Path) -> None:
+def assert_same_run(workdir: pathlib.Path, trained: pathlib.Path) -> None:
     for name in ('ledger.jsonl', 'export/hf/model.safetensors', 'config.json'):
         assert (workdir / name).read_bytes() == (trained / name).read_bytes(), name
     assert rows(workdir / 'metrics.jsonl', 'heldout') == rows(trained / 'metrics.jsonl', 'heldout')
@@ -33,28 +22,28 @@ def test_kill_9_again_and_again_ends_in_the_same_bits(program: Program, trained:
     moments = random.Random(2018)
     for low, high in ((1, 3), (6, 12), (16, 22)):
         process = program.start(f'--workdir={tmp_path}', *RUN)
-        _wait_for_step(process, tmp_path, moments.randint(low, high))
+        wait_for_step(process, tmp_path, moments.randint(low, high))
         time.sleep(moments.uniform(0, 0.05))
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    program.run(f'--workdir={tmp_path}', *RUN)
-    _assert_same_run(tmp_path, trained)
+    program.spawn(f'--workdir={tmp_path}', *RUN)
+    assert_same_run(tmp_path, trained)
 
 
-@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize('number', [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_signals_save_at_the_next_step(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, number: int):
     process = program.start(f'--workdir={tmp_path}', *RUN)
-    _wait_for_step(process, tmp_path, 2)
+    wait_for_step(process, tmp_path, 2)
     process.send_signal(number)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 75, f'{out}\n{err}'
     assert 'Traceback' not in err and 'continues' in err.splitlines()[-1]
-    step = _lines(tmp_path / 'ledger.jsonl')
+    step = len(rows(tmp_path / 'ledger.jsonl'))
     assert 2 <= step < 24
     assert (tmp_path / 'checkpoints' / str(step) / 'seal.json').exists()
-    result = program.run(f'--workdir={tmp_path}', *RUN)
+    result = program.spawn(f'--workdir={tmp_path}', *RUN)
     assert f'continuing at step {step} of 24' in result.stdout
-    _assert_same_run(tmp_path, trained)
+    assert_same_run(tmp_path, trained)
 
 
 def _flip(path: pathlib.Path) -> None:
@@ -70,16 +59,19 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize('kind', DAMAGES)
+@pytest.mark.parametrize(
+    'kind',
+    ['flipped bit', *(pytest.param(kind, marks=pytest.mark.slow) for kind in ('truncated', 'missing'))],
+)
 def test_damaged_newest_checkpoint(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, kind: str):
     workdir = tmp_path / 'run'
     shutil.copytree(trained, workdir)
     files = [path for path in (workdir / 'checkpoints' / '24').rglob('*') if path.is_file()]
     DAMAGES[kind](max((path for path in files if path.name != 'seal.json'), key=lambda path: path.stat().st_size))
-    result = program.run(f'--workdir={workdir}', *RUN)
+    result = program.spawn(f'--workdir={workdir}', *RUN)
     assert 'checkpoint 24 is damaged' in result.stdout
     assert 'continuing at step 20 of 24' in result.stdout
-    _assert_same_run(workdir, trained)
+    assert_same_run(workdir, trained)
 
 
 def test_only_damaged_checkpoints_are_never_written_over(

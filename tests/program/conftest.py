@@ -1,0 +1,94 @@
+"""A small corpus, the program, and its trained workdirs, each made once for all workers of a session."""
+
+import os
+import pathlib
+from collections.abc import Callable
+
+import pytest
+from running import GLUE, RUN, SWEEP, TUNE, Program
+
+Once = Callable[[str, Callable[[pathlib.Path], object]], pathlib.Path]
+
+
+@pytest.fixture(scope='session')
+def corpus(once: Once) -> pathlib.Path:
+    """120 documents of plain sentences, a sentence a line, blank lines between documents."""
+    words = 'the a river stone bird light old green runs sings falls under over near house field wind and slow red'
+    vocabulary, documents, state = words.split(), [], 12345
+    for _ in range(120):
+        sentences = []
+        for _ in range(6):
+            sentence = []
+            for _ in range(7):
+                state = (state * 1103515245 + 12345) % 2**31
+                sentence.append(vocabulary[state // 65536 % len(vocabulary)])
+            sentences.append(' '.join(sentence) + '.')
+        documents.append('\n'.join(sentences))
+    text = '\n\n'.join(documents) + '\n'
+    folder = once('corpus', lambda folder: (folder / 'documents.txt').write_text(text, encoding='utf-8'))
+    return folder / 'documents.txt'
+
+
+@pytest.fixture(scope='session')
+def program(repository: pathlib.Path, corpus: pathlib.Path, compile_cache: pathlib.Path) -> Program:
+    """The program; its processes have one device, and load what another has compiled."""
+    quick = [flag for flag in os.environ['XLA_FLAGS'].split() if 'device_count' not in flag]
+    environment = os.environ | {
+        'XLA_FLAGS': ' '.join(quick),
+        'JAX_COMPILATION_CACHE_DIR': str(compile_cache),
+        'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
+        'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
+    }
+    return Program(repository, corpus, environment)
+
+
+@pytest.fixture(scope='session')
+def trained(once: Once, program: Program) -> pathlib.Path:
+    """The workdir of an uninterrupted run of 24 steps, in a process; do not write into it."""
+    return _workdir(once, 'trained', lambda workdir: program.spawn(f'--workdir={workdir}', *RUN).stdout)
+
+
+@pytest.fixture(scope='session')
+def rte(once: Once) -> pathlib.Path:
+    """A folder in GLUE's layout: RTE whose answer lies in the words of the first sentence."""
+
+    def fill(folder: pathlib.Path) -> None:
+        words = {True: ('river', 'stone', 'bird', 'old', 'runs'), False: ('sings', 'falls', 'house', 'field', 'wind')}
+        for name, count in (('train', 96), ('dev', 33), ('test', 20)):
+            lines = ['index\tsentence1\tsentence2' + ('' if name == 'test' else '\tlabel')]
+            for i in range(count):
+                yes = i * 7 % 3 > 0
+                first = ' '.join(words[yes][(i * 3 + j * j) % 5] for j in range(3 + i % 9))
+                label = '' if name == 'test' else '\tentailment' if yes else '\tnot_entailment'
+                lines.append(f'{i}\t{first}\tthe light{label}')
+            (folder / f'{name}.tsv').write_text('\n'.join(lines) + '\n', encoding='utf-8')
+
+    return once('RTE', fill)
+
+
+@pytest.fixture(scope='session')
+def tune(trained: pathlib.Path, rte: pathlib.Path) -> tuple[str, ...]:
+    """Arguments of a short fine-tuning on `rte`, from the encoder of `trained`."""
+    return (*TUNE, f'--config.init={trained}', f'--config.data={rte}')
+
+
+@pytest.fixture(scope='session')
+def tuned(once: Once, program: Program, tune: tuple[str, ...]) -> pathlib.Path:
+    """The workdir of an uninterrupted fine-tuning, in a process; do not write into it."""
+    return _workdir(once, 'tuned', lambda workdir: program.spawn(f'--workdir={workdir}', *tune, **GLUE).stdout)
+
+
+@pytest.fixture(scope='session')
+def swept(once: Once, program: Program, tune: tuple[str, ...]) -> pathlib.Path:
+    """The workdir of a sweep of four runs; do not write into it."""
+    return _workdir(once, 'swept', lambda workdir: program.run(f'--workdir={workdir}', *tune, *SWEEP, **GLUE).stdout)
+
+
+def _workdir(once: Once, name: str, run: Callable[[pathlib.Path], str]) -> pathlib.Path:
+    """The workdir that `run` fills, with what it prints in stdout.txt."""
+
+    def fill(folder: pathlib.Path) -> None:
+        out = run(folder / 'run')
+        (folder / 'run' / 'stdout.txt').write_text(out, encoding='utf-8')
+
+    return once(name, fill) / 'run'

@@ -1,0 +1,158 @@
+"""Runs the real program as a user does, with a recipe and a workdir: in this process, or in one of its own."""
+
+import contextlib
+import dataclasses
+import io
+import json
+import pathlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from unittest import mock
+
+import jax
+from absl import flags, logging
+
+from bertjax.main import console
+
+# A model and a corpus so small that starting Python and compiling is what a run costs.
+SMALL = (
+    '--config.model.width=32',
+    '--config.model.mlp_dim=64',
+    '--config.model.num_layers=2',
+    '--config.vocab.size=400',
+    '--config.seq_len=32',
+    '--config.max_predictions=5',
+    '--config.batch_size=8',
+    '--config.pair_plans=2',
+    '--config.eval_examples=32',
+    '--config.log_every=4',
+    '--config.corpus_options.workers=1',
+)
+
+# The run that the resume tests interrupt: 24 steps, a checkpoint every 4, an evaluation every 8.
+RUN = ('--config.steps=24', '--config.checkpoint_every=4', '--config.eval_every=8', '--config.checkpoint_keep=2')
+
+# A fine-tuning of 72 steps, in which the small model learns RTE as tests/program/conftest.py has it.
+TUNE = (
+    '--config.epochs=12',
+    '--config.eval_every=24',
+    '--config.checkpoint_every=12',
+    '--config.seq_len=24',
+    '--config.shapes=2',
+    '--config.batch_size=16',
+    '--config.learning_rate=3e-3',
+    '--config.log_every=12',
+    '--config.checkpoint_keep=2',
+)
+SWEEP = ('--config.sweep.learning_rate=(3e-3,1e-5)', '--config.sweep.seeds=(0,1)', '--config.sweep.together=4')
+GLUE = {'recipe': 'configs/glue.py:rte', 'small': False}
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """`python -m bertjax.main` with a recipe and a corpus of the tests' own.
+
+    `run` and `error` call its entry point in this process, which spares them the start of Python and JAX.
+    `start` and `spawn` start a process, for what only a process has: signals, kills, standard input.
+
+    Compare bits only between two processes, or two runs in this one: XLA has other threads here.
+    """
+
+    repository: pathlib.Path
+    corpus: pathlib.Path
+    environment: dict[str, str]
+
+    def arguments(self, *changes: str, recipe: str = 'configs/pretrain_tiny.py', small: bool = True) -> list[str]:
+        """The command line after the program's name; later arguments win over the small sizes of a pre-training."""
+        config = [f'--config={recipe}'] if recipe else []
+        if recipe.startswith(('configs/pretrain', 'configs/roberta')):
+            config.append(f'--config.corpus={self.corpus}')
+        return [*config, *(SMALL if small else ()), *changes]
+
+    def run(self, *changes: str, status: int = 0, devices: int = 1, **options) -> subprocess.CompletedProcess:
+        """Runs it in this process to its end, which must have the exit status `status`; it sees `devices` devices."""
+        argv = ['bertjax', *self.arguments(*changes, **options)]
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            contextlib.chdir(self.repository),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            mock.patch.object(sys, 'argv', argv),
+            mock.patch.object(jax, 'devices', lambda: jax.local_devices()[:devices]),
+            _as_in_a_new_process(),
+        ):
+            try:
+                console()
+            except SystemExit as e:
+                returned = e.code or 0
+        return _ended(subprocess.CompletedProcess(argv, returned, out.getvalue(), err.getvalue()), status)
+
+    def error(self, *changes: str, **options) -> str:
+        """The one line of a user's mistake: status 2, no traceback, `error: ` in front."""
+        return assert_one_line(self.run(*changes, status=2, **options))
+
+    def start(self, *changes: str, stdin: int | None = None, **options) -> subprocess.Popen:
+        """Starts it in a process of its own and returns at once."""
+        return subprocess.Popen(
+            [sys.executable, '-m', 'bertjax.main', *self.arguments(*changes, **options)],
+            cwd=self.repository,
+            env=self.environment,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def spawn(self, *changes: str, status: int = 0, **options) -> subprocess.CompletedProcess:
+        """Runs it in a process of its own to its end, which must have the exit status `status`."""
+        process = self.start(*changes, **options)
+        out, err = process.communicate(timeout=1800)
+        return _ended(subprocess.CompletedProcess(process.args, process.returncode, out, err), status)
+
+
+@contextlib.contextmanager
+def _as_in_a_new_process() -> Iterator[None]:
+    """Forgets the flags of the call before, and takes absl's log back to where it was afterwards."""
+    for name in list(flags.FLAGS):
+        if name.startswith('config.'):  # defined when they were met on the command line
+            delattr(flags.FLAGS, name)
+    for name in ('config', 'workdir'):
+        flags.FLAGS[name].unparse()
+    handler, root = logging.get_absl_handler(), logging.logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    with mock.patch.object(handler.python_handler, 'stream', sys.stderr):
+        try:
+            yield
+        finally:
+            root.handlers[:] = handlers
+            root.setLevel(level)
+
+
+def _ended(result: subprocess.CompletedProcess, status: int) -> subprocess.CompletedProcess:
+    assert result.returncode == status, f'exit status {result.returncode}\n{result.stdout}\n{result.stderr}'
+    return result
+
+
+def assert_one_line(result: subprocess.CompletedProcess) -> str:
+    """What a user's mistake looks like on stderr: the last line, returned, with its three parts and no traceback."""
+    last = result.stderr.strip().splitlines()[-1]
+    assert last.startswith('error: '), result.stderr
+    assert 'Traceback' not in result.stderr
+    assert ': found ' in last and ', expected ' in last and '; ' in last
+    return last
+
+
+def wait_for_step(process: subprocess.Popen, workdir: pathlib.Path, step: int) -> None:
+    """Until the run has taken `step` steps, or has ended."""
+    ledger, deadline = workdir / 'ledger.jsonl', time.monotonic() + 300
+    while process.poll() is None and not (ledger.exists() and ledger.read_bytes().count(b'\n') >= step):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def rows(path: pathlib.Path, split: str | None = None) -> list[dict]:
+    """The rows of a JSON lines file, of one split where it is named."""
+    found = [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()]
+    return [row for row in found if split is None or row['split'] == split]
