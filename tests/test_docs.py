@@ -1,6 +1,5 @@
 """The docs name what is there: files, config keys, recipes, verbs, anchors."""
 
-import fnmatch
 import functools
 import importlib.util
 import pathlib
@@ -183,17 +182,19 @@ def _written(value: object) -> str:
 
 
 def test_the_layout_names_what_is_there():
-    """Every file of a folder that docs/architecture.md lists, by its name or a pattern, and no other."""
+    """Every file of every folder, by its name, and no other; of runs/ the verbs."""
     text = section('architecture', 'Layout')
-    folders = re.split(r'^ {6}(?=\S)', text, flags=re.MULTILINE)[1:]
-    for folder in ('data', 'optim', 'train', 'tasks', 'convert', 'model', 'checkpoint'):
-        line = next(line for line in folders if line.startswith(f'{folder}/'))
-        told = set(re.findall(r'[\w*]+\.py', line))
-        there = {path.name for path in (REPOSITORY / 'bertjax' / folder).glob('*.py')} - {'__init__.py'}
-        found = {name: {path for path in there if fnmatch.fnmatch(path, name)} for name in told}
-        assert all(found.values()), (folder, [name for name, paths in found.items() if not paths])
-        assert set().union(*found.values()) == there, (folder, there - set().union(*found.values()))
-    line = next(line for line in folders if line.startswith('runs/'))
-    assert set(verbs()) <= set(re.findall(r'\w+', line))
-    shared = {path.name for path in (REPOSITORY / 'bertjax' / 'runs').glob('_*.py')} - {'__init__.py', '_interrupt.py'}
-    assert shared == set(re.findall(r'\w+\.py', line))
+    told = dict(re.findall(r'^ {6}(\w[\w/]*)/ +(.*?)(?=^ {4,6}\S)', text, re.MULTILINE | re.DOTALL))
+    package = REPOSITORY / 'bertjax'
+    there = {
+        path.relative_to(package).as_posix(): path for path in package.rglob('*') if (path / '__init__.py').exists()
+    }
+    assert told.keys() == there.keys()
+    for folder, path in there.items():
+        files = {file.name for file in path.glob('*.py')} - {'__init__.py'}
+        if folder == 'runs':
+            files = {name.removesuffix('.py') for name in files}
+            assert files == set(verbs()) and files <= set(re.findall(r'\w+', told[folder]))
+        else:
+            named = set(re.findall(r'\w+\.py', re.sub(r'\w+/\w+\.py', '', told[folder])))
+            assert named == files, (folder, named ^ files)

@@ -86,12 +86,11 @@ def test_two_equal_runs_write_equal_bytes(program: Program, trained: pathlib.Pat
 def test_transformers_loads_the_export_and_gets_the_same_losses(trained: pathlib.Path):
     torch = pytest.importorskip('torch', reason="needs the extra 'test'")
     transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
-    from bertjax.experiment.pretraining import HELDOUT_SEED
-
     from bertjax.corpus.store import open_store
     from bertjax.data.masking import MaskOptions
     from bertjax.data.pairs import PairOptions
     from bertjax.data.pretraining import PretrainingExamples
+    from bertjax.experiment.pretraining import HELDOUT_SEED
     from bertjax.text.tokenizer import load_tokenizer
 
     directory = trained / 'export' / 'hf'
