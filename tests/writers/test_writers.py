@@ -1,0 +1,67 @@
+"""The list of a run's writers: every one gets every row, and one that fails costs nothing but itself."""
+
+import pathlib
+
+import pytest
+from tensorboardX import event_file_writer
+
+from bertjax.writers.jsonl import JsonLines
+from bertjax.writers.tensorboard import TensorBoard
+from bertjax.writers.writer import Writers
+
+ROW = {'step': 4, 'split': 'train', 'phase': 0, 'loss': 1.5}
+
+
+class Noted:
+    """Notes what it is asked."""
+
+    def __init__(self, fails_at: str = ''):
+        self.asked, self._fails_at = [], fails_at
+
+    def __str__(self) -> str:
+        return 'the noted one'
+
+    def _note(self, name: str, *arguments: object) -> None:
+        self.asked.append((name, *arguments))
+        if name == self._fails_at:
+            raise OSError(28, 'No space left on device')
+
+    def forget_after(self, step: int) -> None:
+        self._note('forget_after', step)
+
+    def write(self, row: dict) -> None:
+        self._note('write', row)
+
+    def close(self) -> None:
+        self._note('close')
+
+
+@pytest.mark.parametrize('fails_at', ['forget_after', 'write', 'close'])
+def test_one_that_fails_is_dropped_with_one_warning(fails_at: str, caplog: pytest.LogCaptureFixture):
+    sound, broken = Noted(), Noted(fails_at)
+    writers = Writers([broken, sound])
+    writers.forget_after(3)
+    for _ in range(3):
+        writers.write(ROW)
+    writers.close()
+    assert sound.asked == [('forget_after', 3), *[('write', ROW)] * 3, ('close',)]
+    assert [name for name, *_ in broken.asked].count(fails_at) == 1 and broken.asked[-1][0] == fails_at
+    (record,) = caplog.records
+    assert 'the noted one' in record.message and 'No space left on device' in record.message
+
+
+def test_a_full_disk_ends_tensorboard_and_nothing_else(tmp_path: pathlib.Path, monkeypatch, caplog):
+    """As on a full disk, where the writer's thread used to die, and the training waited for it for ever."""
+
+    def full(self, data: bytes) -> None:
+        raise OSError(28, 'No space left on device')
+
+    writers = Writers([TensorBoard(tmp_path / 'tensorboard'), JsonLines(tmp_path / 'metrics.jsonl')])
+    writers.write(ROW)
+    monkeypatch.setattr(event_file_writer.RecordWriter, 'write', full)
+    for _ in range(200):  # more than any queue holds
+        writers.write(ROW)
+    writers.close()
+    assert len((tmp_path / 'metrics.jsonl').read_text().splitlines()) == 201
+    (record,) = caplog.records
+    assert 'tensorboard failed and gets no more rows; the training goes on' in record.message
