@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from unittest import mock
 
 import jax
+import pytest
 from absl import flags, logging
 
 from bertjax.main import console
@@ -82,12 +83,11 @@ class Program:
             mock.patch.object(sys, 'argv', argv),
             mock.patch.object(jax, 'devices', lambda: jax.local_devices()[:devices]),
             _as_in_a_new_process(),
+            pytest.raises(SystemExit) as ended,
         ):
-            try:
-                console()
-            except SystemExit as e:
-                returned = e.code or 0
-        return _ended(subprocess.CompletedProcess(argv, returned, out.getvalue(), err.getvalue()), status)
+            console()
+        code = ended.value.code or 0
+        return _ended(subprocess.CompletedProcess(argv, code, out.getvalue(), err.getvalue()), status)
 
     def error(self, *changes: str, **options) -> str:
         """The one line of a user's mistake: status 2, no traceback, `error: ` in front."""

@@ -127,6 +127,7 @@ def test_killed_it_continues_to_the_same_bits(program: Program, tune, tuned: pat
     assert_same_run(tmp_path, tuned)
 
 
+@pytest.mark.slow
 def test_asked_to_stop_it_saves(program: Program, tune, tuned: pathlib.Path, tmp_path: pathlib.Path):
     process = program.start(f'--workdir={tmp_path}', *tune, **GLUE)
     wait_for_step(process, tmp_path, 1)

@@ -30,7 +30,7 @@ def test_kill_9_again_and_again_ends_in_the_same_bits(program: Program, trained:
     assert_same_run(tmp_path, trained)
 
 
-@pytest.mark.parametrize('number', [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.parametrize('number', [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_signals_save_at_the_next_step(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, number: int):
     process = program.start(f'--workdir={tmp_path}', *RUN)
     wait_for_step(process, tmp_path, 2)
