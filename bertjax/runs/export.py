@@ -32,16 +32,16 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
         raise UserError('--workdir', f'no checkpoints in {workdir}', 'the workdir of a training run', 'train first')
     with exclusive(folder, 'trains in this workdir'):
         if 'task' in config:
-            _export_task(config_of_run(config, folder, given), folder)
+            what = _export_task(config_of_run(config, folder, given), folder)
         else:
-            step = _export_pretraining(config, folder)
-            print(f'checkpoint of step {step}')
+            what = _export_pretraining(config, folder)
     target = folder / 'export' / 'hf'
     facts = json.loads((target / 'config.json').read_text(encoding='utf-8'))
-    print(f'exported to {target} as {facts["architectures"][0]}')
+    print(f'{what} exported to {target} as {facts["architectures"][0]}')
 
 
-def _export_task(config: ConfigDict, folder: pathlib.Path) -> None:
+def _export_task(config: ConfigDict, folder: pathlib.Path) -> str:
+    """Exports the model of a task; returns what it was, in words."""
     settings = finetuning_settings(config)
     tuned = load_task(settings, folder, lambda data: {'train': data.split('train', training=True)})
     check_head_exportable(tuned.model.setup.model, tuned.model.data.task.head)
@@ -49,13 +49,14 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> None:
     results = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {'splits': {}}
     recorded = json.loads((folder / 'config.json').read_text(encoding='utf-8'))
     export_task(folder, recorded, tuned.model, tuned.params, results)
+    return f'model of {tuned.model.data.task.name}'
 
 
-def _export_pretraining(config: ConfigDict, folder: pathlib.Path) -> int:
-    """Exports the newest checkpoint; returns its step."""
+def _export_pretraining(config: ConfigDict, folder: pathlib.Path) -> str:
+    """Exports the newest checkpoint; returns what it was, in words."""
     found = load_pretraining(pretraining_settings(config), folder)
     step = found.saved.position.step
     rows = [row for row in heldout_rows(folder / 'metrics.jsonl') if row['step'] <= step]
     recorded = {**found.saved.config, 'steps': step}
     export_pretraining(folder, recorded, found.model, found.tokenizer, found.params, rows)
-    return step
+    return f'step {step}'

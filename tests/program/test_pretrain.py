@@ -74,6 +74,16 @@ def test_the_screen_tells_the_story(trained: pathlib.Path):
     assert all(item['filled'] and item['was'] for item in summary['filled_masks']) and summary['filled_masks']
 
 
+def test_a_writer_that_fails_stops_no_training(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    """Here TensorBoard's folder cannot be made."""
+    (tmp_path / 'tensorboard').touch()
+    result = program.run(f'--workdir={tmp_path}', *RUN)
+    (warning,) = [line for line in result.stderr.splitlines() if 'the training goes on' in line]
+    assert warning.startswith(f'warning: {tmp_path / "tensorboard"} failed')
+    steps = [row['step'] for row in rows(trained / 'metrics.jsonl')]
+    assert [row['step'] for row in rows(tmp_path / 'metrics.jsonl')] == steps
+
+
 @pytest.mark.slow
 def test_two_equal_runs_write_equal_bytes(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     program.spawn(f'--workdir={tmp_path}', *RUN)

@@ -1,12 +1,16 @@
 """config.sweep: cells, resume, runs trained together."""
 
+import itertools
 import json
 import pathlib
 import shutil
 import statistics
+from unittest import mock
 
 import pytest
 from running import GLUE, SWEEP, Program, rows
+
+from bertjax.train.interrupt import Interrupt
 
 
 def cells(workdir: pathlib.Path) -> dict[str, dict]:
@@ -81,3 +85,17 @@ def test_the_best_model_can_be_asked(program: Program, swept: pathlib.Path, tmp_
     summary = json.loads((swept / 'sweep.json').read_text())
     found = json.loads((tmp_path / 'results.json').read_text())['splits']
     assert found == cells(swept)[summary['best']]['splits']
+
+
+def test_interrupted_in_the_middle_it_continues_there(program: Program, tune, swept, tmp_path: pathlib.Path):
+    """Runs that are trained together are saved together, and end in the same bits."""
+    asked = itertools.count(1)
+    with mock.patch.object(Interrupt, 'requested', lambda self: next(asked) == 30):
+        result = program.run(f'--workdir={tmp_path}', *tune, *SWEEP, status=75, **GLUE)
+    assert 'stopped at step 30 as asked' in result.stderr and not cells(tmp_path)
+    result = program.run(f'--workdir={tmp_path}', *tune, *SWEEP, **GLUE)
+    assert 'continuing at step 30 of 72' in result.stdout
+    assert cells(tmp_path) == cells(swept)
+    for name in ('export/hf/model.safetensors', *(f'cells/{cell}/ledger.jsonl' for cell in cells(swept))):
+        assert (tmp_path / name).read_bytes() == (swept / name).read_bytes(), name
+    assert not (tmp_path / 'cells' / '.unfinished').exists()
