@@ -1,6 +1,6 @@
 """Sizes and checksums of a checkpoint's files, written last, into a file of its own.
 
-Orbax marks a step as committed, but restores arrays with flipped bits without complaint. Here a step counts as finished
+Orbax marks a step as committed, but restores arrays with flipped bits without a word. A step counts here as finished
 when this file exists, and as whole when every other file still has the size and the checksum recorded in it.
 """
 

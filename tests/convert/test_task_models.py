@@ -90,7 +90,7 @@ def transformers():
 
 @pytest.mark.parametrize('scan', [True, False], ids=['scanned', 'unrolled'])
 @pytest.mark.parametrize('case', CASES)
-def test_transformers_loads_it_whole_with_assert_equal_logits(
+def test_transformers_loads_it_whole_with_equal_logits(
     transformers, tokenizer, small_config, make_params, tmp_path, case, scan
 ):
     head, kind, options, architecture, task = CASES[case]
