@@ -1,4 +1,4 @@
-"""Tensors of a Hugging Face directory under the names that transformers gives them today."""
+"""Tensors of a Hugging Face directory, under the names that current transformers uses."""
 
 import json
 import math
@@ -14,9 +14,9 @@ from bertjax.errors import UserError
 MODEL, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 _DTYPES = {'F64': np.float64, 'F32': np.float32, 'F16': np.float16, 'BF16': jnp.bfloat16}
 _INTEGERS = ('I8', 'I16', 'I32', 'I64', 'U8', 'U16', 'U32', 'U64', 'BOOL')
-# Numbers that older versions saved beside the parameters: a range and zeros.
+# Buffers that older versions saved beside the parameters: a range and zeros.
 _BUFFERS = ('bert.embeddings.position_ids', 'bert.embeddings.token_type_ids')
-# (name, the tensor it is tied to): saved by some programs, in a BERT equal to the other.
+# (name, the tensor it is tied to): saved by some programs; in a BERT both are equal.
 _TIED = (
     ('cls.predictions.decoder.weight', 'bert.embeddings.word_embeddings.weight'),
     ('cls.predictions.decoder.bias', 'cls.predictions.bias'),
@@ -24,13 +24,13 @@ _TIED = (
 
 
 def read_tensors(directory: epath.Path) -> dict[str, np.ndarray]:
-    """All tensors as float32, named as transformers' BertForPreTraining names them.
+    """All tensors as float32, named as in transformers' BertForPreTraining.
 
-    A missing `bert.` prefix (BertModel) is put in front, LayerNorm's `gamma` and `beta` become `weight` and `bias`,
-    and the output embedding is dropped after a look that it equals the input embedding.
+    A missing `bert.` prefix (BertModel) is added, LayerNorm's `gamma` and `beta` become `weight` and `bias`, and the
+    output embedding is dropped after a check that it equals the input embedding.
 
     Raises:
-      UserError: no safetensors, a damaged file, a type that is not a float's, untied embeddings.
+      UserError: no safetensors, a damaged file, a type other than float, untied embeddings.
     """
     tensors: dict[str, np.ndarray] = {}
     for file in _files(directory):
