@@ -1,12 +1,13 @@
-"""Records what tiny runs of the program leave on disk, and compares what another tree makes of them with the record.
+"""Records what tiny runs of the program leave on disk, and compares another tree's results with the record.
 
     python tests/program/golden.py record FOLDER
-    python tests/program/golden.py compare FOLDER             # the same runs again, with this checkout
-    python tests/program/golden.py compare FOLDER --resume    # this checkout continues and reads the recorded workdirs
-    python tests/program/golden.py portable                   # rewrites golden.json, after a change that is meant
+    python tests/program/golden.py compare FOLDER             # runs everything again with this checkout
+    python tests/program/golden.py compare FOLDER --resume    # continues and reads copies of the recorded workdirs
+    python tests/program/golden.py portable                   # rewrites golden.json after an intended change
 
---tree=PATH runs the program of another checkout, --only=NAME,NAME some runs, --jobs=N so many at once. Trained numbers
-are equal to the bit only on the machine of the record; golden.json has what is the same on every machine, of QUICK.
+--tree=PATH runs the program of another checkout, --only=NAME,NAME only these runs, --jobs=N that many at once. Trained
+numbers are equal to the bit only on the machine of the record; golden.json holds the part of the QUICK runs that is the
+same on every machine.
 """
 
 import argparse
@@ -42,7 +43,8 @@ def record(folder: pathlib.Path, tree: pathlib.Path = TREE, names: Sequence[str]
     if (folder / 'golden.json').exists():
         raise SystemExit(f'{folder} has a record already')
     write_data(folder / 'data')
-    names = [name for name in RUNS if not names or name in names or name == FIRST]
+    needed = {FIRST, *(names or RUNS), *(RUNS[name].source for name in names)}
+    names = [name for name in RUNS if name in needed]
     found: dict[str, Any] = {FIRST: perform(folder, FIRST, tree)}
     shutil.copytree(folder / 'runs' / FIRST / 'export', folder / 'data' / 'encoder' / 'export')
     for sourced in (False, True):
@@ -61,14 +63,14 @@ def _write(path: pathlib.Path, found: Record) -> None:
 def compare(
     folder: pathlib.Path, tree: pathlib.Path = TREE, names: Sequence[str] = (), jobs: int = 2, *, resume: bool = False
 ) -> tuple[list[str], int]:
-    """Lines about what differs from the record in `folder`, and the number of runs that were compared.
+    """The differences from the record in `folder`, a line each, and how many runs were compared.
 
     Args:
-      folder: of `record`; its compilation cache grows, nothing else changes.
+      folder: what `record` wrote; only its compilation cache is added to.
       tree: the checkout whose code runs.
-      names: of runs; none for all.
+      names: of the runs; none means all.
       jobs: runs at once.
-      resume: runs that start from a recorded workdir, instead of those that start from nothing.
+      resume: do the runs that start from a recorded workdir instead of those that start from nothing.
     """
     recorded = json.loads((folder / 'golden.json').read_text(encoding='utf-8'))
     names = [
@@ -97,6 +99,8 @@ def _perform_all(
             return perform(folder, name, tree, olds)
         except FailedRunError as error:
             return str(error)
+        except Exception as error:  # a workdir that cannot be read is one more difference: the other runs go on
+            return f'{name}: {error!r}'
 
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         return dict(zip(names, pool.map(tried, names), strict=True))
@@ -105,9 +109,9 @@ def _perform_all(
 def perform(
     folder: pathlib.Path, name: str, tree: pathlib.Path, olds: pathlib.Path | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Does what RUNS[name] says in FOLDER/runs/NAME and returns what each command left there.
+    """Carries out RUNS[name] in FOLDER/runs/NAME; returns {step: {file: facts}} of the files that each command changed.
 
-    All paths are relative to `folder`, so that no file depends on where it lies.
+    The program sees paths relative to `folder` only, so no result depends on where `folder` is.
     """
     run, workdir, began = RUNS[name], folder / 'runs' / name, time.monotonic()
     workdir.parent.mkdir(exist_ok=True)
@@ -167,7 +171,7 @@ def _log(folder: pathlib.Path, name: str, number: int) -> pathlib.Path:
 
 
 def report(lines: Sequence[str], count: int) -> bool:
-    """Prints the differences and the count of runs without one; True where no run differs."""
+    """Prints the differences and how many runs have none; returns whether that is all of them."""
     print('\n'.join(lines))
     differing = {re.match(r'\w+', line)[0] for line in lines if not line.startswith('note: ')}
     print(f'{count - len(differing)} of {count} runs identical')

@@ -1,4 +1,4 @@
-"""What a run leaves in its workdir, as values that can be compared and read."""
+"""The contents of a workdir as values that can be compared and read."""
 
 import fnmatch
 import hashlib
@@ -12,20 +12,20 @@ import numpy as np
 import orbax.checkpoint as ocp
 import safetensors.numpy
 
-# {run: {step: {file: {key: value}}}}; a file stands in the steps that changed it, None where one removed it.
+# {run: {step: {file: {key: value}}}}; a step lists the files that it changed, with None for those that it removed.
 Record = dict[str, dict[str, dict[str, dict[str, Any] | None]]]
 
-# What measures time and memory.
+# Measurements of time and memory.
 MEASURED = ('sequences_per_s', 'tokens_per_s', 'seconds_per_step', 'mfu', 'data_wait', 'host_memory', 'device_memory')
-# Files to which later code may add keys.
+# Files that may gain keys with default values.
 MAY_GROW = ('config.json', 'task.json', 'export/orbax/model.json')
-# Files that are the same on every machine, as their bytes or keys.
+# Files that are the same on every machine.
 EVERYWHERE = ('ledger.jsonl', 'config.json', 'task.json', 'tokenizer/*', 'store/*', 'features/*', 'export/*.json')
 EVERYWHERE += ('export/hf/vocab.txt', 'checkpoints/*/config', 'checkpoints/*/position')
 
 
 def observe(workdir: pathlib.Path) -> dict[str, dict[str, Any]]:
-    """{file: {key: value}} of a workdir: parsed where a difference should be named, else the checksum of its bytes."""
+    """{file: {key: value}} of a workdir; a file that is not parsed is represented by its checksum alone."""
     found: dict[str, dict[str, Any]] = {}
     for path in sorted(workdir.rglob('*')):
         name = path.relative_to(workdir).as_posix()
@@ -79,7 +79,7 @@ def _hashed(arrays: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _flat(value: Any, prefix: str = '') -> dict[str, Any]:
-    """{'model.width': 32, '0.loss': 6.1, …} of parsed JSON."""
+    """Parsed JSON as {'model.width': 32, '0.loss': 6.1, …}."""
     if not isinstance(value, dict | list) or not value:
         return {prefix: value}
     items = value.items() if isinstance(value, dict) else enumerate(value)
@@ -90,7 +90,7 @@ def _flat(value: Any, prefix: str = '') -> dict[str, Any]:
 
 
 def portable(found: Record) -> Record:
-    """Of a record what is the same on every machine: names, shapes, order, text, settings; no trained number."""
+    """The part of a record that is the same on every machine: names, shapes, order, text, settings; no floats."""
 
     def kept(file: str, key: str, value: Any) -> Any:
         if any(fnmatch.fnmatch(file, pattern) for pattern in EVERYWHERE):
@@ -109,7 +109,7 @@ def portable(found: Record) -> Record:
 
 
 def differences(recorded: Record, found: Record) -> Iterator[str]:
-    """A line for each value that differs, 'note: …' for a key that is new where keys may be added."""
+    """Yields a line for each difference; a new key in a file that may grow and a reworded error are `note: `s."""
     for name, steps in recorded.items():
         if isinstance(found[name], str):
             yield found[name]

@@ -1,4 +1,4 @@
-"""The tiny runs whose results golden.py records, and the files that they read."""
+"""The tiny runs whose results golden.py records, and the data that they read."""
 
 import csv
 import dataclasses
@@ -88,7 +88,7 @@ STORE = _pretrain(run='corpus', corpus='data/large.txt', tokenizer='data/encoder
 
 
 def _rewound(workdir: pathlib.Path, *, step: int) -> None:
-    """Leaves what kill -9 leaves after the checkpoint of `step`; the rows of later steps stay."""
+    """Makes a finished workdir look killed after the checkpoint of `step`; the rows of later steps stay."""
     for path in (workdir / 'checkpoints').iterdir():
         if path.name.isdigit() and int(path.name) > step:
             shutil.rmtree(path)
@@ -136,7 +136,7 @@ RUNS = {
     'choice': Run((CHOICE, *CHOICE_ASKED)),
     'sweep_together': Run((TOGETHER,)),
     'sweep_alone': Run((_finetune('glue.py:rte', 'RTE', **SWEEP, sweep__together=1),)),
-    # What earlier code left is continued, read or refused.
+    # Workdirs of earlier code are continued, read or refused.
     'again': Run((_pretrain(),), source=FIRST),
     'killed': Run((_pretrain(),), source=FIRST, change=functools.partial(_rewound, step=8)),
     'killed_before_phase_1': Run((PHASES,), source='two_phases', change=functools.partial(_rewound, step=8)),
@@ -227,12 +227,12 @@ def _choice(i: int, *, labelled: bool) -> dict[str, object]:
 
 
 def write_data(folder: pathlib.Path) -> None:
-    """Every file that the runs read, always the same, but the encoder."""
+    """Writes every file that the runs read except the encoder; the same bytes every time."""
     for name in ('RTE', 'STS-B', 'classes', 'columns', 'squad', 'choice'):
         (folder / name).mkdir(parents=True)
     (folder / 'corpus.txt').write_text(_documents(120, 12345))
     (folder / 'other.txt').write_text(_documents(60, 54321))
-    # Above two units of 4 MiB, so that a build can be killed between them.
+    # More than one unit of 4 MiB, so that a build can be killed between two units.
     (folder / 'large.txt').write_text(_documents(400, 1) * 95)
     for split, count in (('train', 48), ('dev', 17), ('test', 9)):
         pairs = [_pair(i) for i in range(count)]

@@ -1,7 +1,6 @@
 """Nothing that a run leaves on disk changes unless somebody means it to.
 
-After a change that is meant: `python tests/program/golden.py portable tests/program/golden.json`, and say why in
-CHANGELOG.md.
+After an intended change, run `python tests/program/golden.py portable` and say why in CHANGELOG.md.
 """
 
 import json
