@@ -50,7 +50,7 @@ class BucketedExamples:
     the last batch of an epoch can have empty places, which weigh nothing.
 
     The sequence of padded lengths is the same whatever the seed: runs that differ only in their seed can be trained
-    together (train/together.py).
+    together (train/members.py).
     """
 
     def __init__(self, features: Features, *, batch_size: int, shapes: tuple[int, ...], seed: int, pad_id: int):

@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from rich.console import Console
 
 from bertjax.checkpoint import Checkpoints
+from bertjax.checkpoint.compatible import saved_value
 from bertjax.config import dump, flatten
 from bertjax.errors import UserError
 from bertjax.experiment.finetuning import TaskModel, prepare, task_phase
@@ -85,7 +86,7 @@ def _check_same(data: TaskData, folder: pathlib.Path) -> None:
     if path.exists() and (folder / TRIALS).exists():
         before, after = flatten(json.loads(path.read_text(encoding='utf-8'))), flatten(now)
         for key, value in after.items():
-            if before.get(key) != value and not key.startswith(('sweep.', 'mesh.')) and key != 'run':
+            if saved_value(before, key) != value and not key.startswith(('sweep.', 'mesh.')) and key != 'run':
                 kind, _, name = key.partition('.')
                 place = f'the {name}' if kind == 'fingerprints' else f'config.{key}'
                 mend = 'restore the former value to continue the sweep, or give another --workdir'
