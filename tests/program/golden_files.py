@@ -17,8 +17,8 @@ Record = dict[str, dict[str, dict[str, dict[str, Any] | None]]]
 
 # Measurements of time and memory.
 MEASURED = ('sequences_per_s', 'tokens_per_s', 'seconds_per_step', 'mfu', 'data_wait', 'host_memory', 'device_memory')
-# Files that may gain keys with default values.
-MAY_GROW = ('config.json', 'task.json', 'export/orbax/model.json')
+# Files that may gain keys: settings with default values, measurements.
+MAY_GROW = ('config.json', 'task.json', 'export/hf/task.json', 'export/orbax/model.json')
 # Files that are the same on every machine.
 EVERYWHERE = ('ledger.jsonl', 'config.json', 'task.json', 'tokenizer/*', 'store/*', 'features/*', 'export/*.json')
 EVERYWHERE += ('export/hf/vocab.txt', 'checkpoints/*/config', 'checkpoints/*/position')
@@ -29,7 +29,11 @@ def observe(workdir: pathlib.Path) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for path in sorted(workdir.rglob('*')):
         name = path.relative_to(workdir).as_posix()
-        if path.is_file() and not name.startswith(('checkpoints/', 'export/orbax/params/', 'tensorboard/')):
+        if (
+            path.is_file()
+            and not name.startswith(('checkpoints/', 'export/orbax/params/'))
+            and 'tensorboard/' not in name
+        ):
             found[name] = _facts(path, name)
     steps = [int(path.name) for path in workdir.glob('checkpoints/*') if path.name.isdigit()]
     if steps:
@@ -122,7 +126,7 @@ def differences(recorded: Record, found: Record) -> Iterator[str]:
                     if before is not after or (file in old) != (file in new):
                         yield f'{where}: {_state(file, old)} in the record, {_state(file, new)} now'
                     continue
-                grows = file in MAY_GROW or file.endswith('/config')
+                grows = file in MAY_GROW or file.endswith(('/config', 'metrics.jsonl'))
                 for key in sorted(before.keys() | after.keys()):
                     if file == 'the error' and before != after:
                         yield f'note: {where}: {before[key]} -> {after[key]}'
