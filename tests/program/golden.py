@@ -5,8 +5,8 @@
     python tests/program/golden.py compare FOLDER --resume    # continues and reads copies of the recorded workdirs
     python tests/program/golden.py portable                   # rewrites golden.json after an intended change
 
---tree=PATH runs the program of another checkout, --only=NAME,NAME only these runs, --jobs=N that many at once. Trained
-numbers are equal to the bit only on the machine of the record; golden.json holds the part of the QUICK runs that is the
+--tree=PATH runs the program of another checkout, --only=NAME,NAME only these runs, --jobs=N that many at once;
+--accept=PATTERN turns intended differences, those that match the regular expression, into notes. Trained numbers are equal to the bit only on the machine of the record; golden.json holds the part of the QUICK runs that is the
 same on every machine.
 """
 
@@ -186,6 +186,7 @@ def main() -> None:
     parser.add_argument('--tree', type=pathlib.Path, default=TREE, help='the checkout whose code runs')
     parser.add_argument('--only', default='', help='names of runs, with commas between')
     parser.add_argument('--jobs', type=int, default=2, help='runs at once')
+    parser.add_argument('--accept', action='append', default=[], metavar='PATTERN', help='of intended differences')
     parser.add_argument('--resume', action='store_true', help='continue and read copies of the recorded workdirs')
     given = parser.parse_args()
     names = [name for name in given.only.split(',') if name]
@@ -199,8 +200,12 @@ def main() -> None:
         parser.error('name the FOLDER of the record')
     elif given.action == 'record':
         print(f'{len(record(given.folder, given.tree, names, given.jobs))} runs recorded in {given.folder}')
-    elif not report(*compare(given.folder, given.tree, names, given.jobs, resume=given.resume)):
-        raise SystemExit(1)
+    else:
+        lines, count = compare(given.folder, given.tree, names, given.jobs, resume=given.resume)
+        intended = [any(re.search(pattern, line) for pattern in given.accept) for line in lines]
+        lines = [f'note: {line}' if accepted else line for line, accepted in zip(lines, intended, strict=True)]
+        if not report(lines, count):
+            raise SystemExit(1)
 
 
 if __name__ == '__main__':

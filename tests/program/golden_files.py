@@ -29,11 +29,8 @@ def observe(workdir: pathlib.Path) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for path in sorted(workdir.rglob('*')):
         name = path.relative_to(workdir).as_posix()
-        if (
-            path.is_file()
-            and not name.startswith(('checkpoints/', 'export/orbax/params/'))
-            and 'tensorboard/' not in name
-        ):
+        unread = name.startswith(('checkpoints/', 'export/orbax/params/')) or 'tensorboard/' in name
+        if path.is_file() and not unread:
             found[name] = _facts(path, name)
     steps = [int(path.name) for path in workdir.glob('checkpoints/*') if path.name.isdigit()]
     if steps:
