@@ -6,8 +6,9 @@
     python tests/program/golden.py portable                   # rewrites golden.json after an intended change
 
 --tree=PATH runs the program of another checkout, --only=NAME,NAME only these runs, --jobs=N that many at once;
---accept=PATTERN turns intended differences, those that match the regular expression, into notes. Trained numbers are equal to the bit only on the machine of the record; golden.json holds the part of the QUICK runs that is the
-same on every machine.
+--accept=PATTERN turns intended differences, those that match the regular expression, into notes. Trained numbers are
+equal to the bit only on the machine of the record; golden.json holds the part of the QUICK runs that is the same on
+every machine.
 """
 
 import argparse
