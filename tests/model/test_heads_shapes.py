@@ -86,11 +86,14 @@ def _token_logits(model, params, inputs, key=None):
     return model.apply({'params': params}, *inputs[:3], deterministic=key is None, rngs=rngs)['token_logits']
 
 
+@functools.partial(jax.jit, static_argnames='encoder')
+def _all_layers(encoder, params, inputs):
+    return encoder.apply({'params': params}, *inputs, deterministic=True, all_layers=True)[1]
+
+
 def _states(config, params, inputs):
     """[L + 1, B, S, D] of the encoder alone."""
-    encoder = functools.partial(BertEncoder(config).apply, deterministic=True, all_layers=True)
-    _, states = jax.jit(encoder)({'params': params['encoder']}, *inputs[:3])
-    return np.asarray(states, np.float64)
+    return np.asarray(_all_layers(BertEncoder(config), params['encoder'], inputs[:3]), np.float64)
 
 
 @pytest.mark.parametrize('scan', [True, False], ids=['scanned', 'unrolled'])
