@@ -81,7 +81,7 @@ def ours(config: ConfigDict, folder: str, turns: Turns) -> None:
         for _ in range(epochs):
             turns.recv()
             start = time.perf_counter()
-            for _ in range(tuning.config['steps'] // epochs):
+            for _ in range(tuning.resolved['steps'] // epochs):
                 state, metrics = step(state, next(batches).arrays)
             jax.block_until_ready((state, metrics))
             turns.send(time.perf_counter() - start)

@@ -17,10 +17,10 @@ import jax
 from absl import app, flags
 from ml_collections import config_flags
 
-from bertjax.experiment.finetuning import prepare
 from bertjax.experiment.finetuning_settings import FinetuningSettings, finetuning_settings
 from bertjax.experiment.sweep import Group
 from bertjax.experiment.task_data import data_from_source
+from bertjax.experiment.task_setup import prepare
 from bertjax.experiment.trials import trials_of
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh

@@ -47,18 +47,18 @@ NEEDS = {
     'corpus': (('pretrain', 'vocab', 'corpus', 'compile'), 'configs/pretrain_base.py'),
     'task': (('finetune', 'evaluate', 'predict'), 'configs/glue.py:rte'),
 }
-# Verbs about a run that there is: its config is theirs, except where the command line sets a key.
+# Verbs about an existing run, whose config they take, except for keys that the command line sets.
 ABOUT_A_RUN = ('evaluate', 'predict', 'export')
 _WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run, made when absent.')
 
 
 def verbs() -> list[str]:
     """Names of the verbs, one file each in bertjax/runs/."""
-    return sorted(module.name for module in pkgutil.iter_modules(runs.__path__) if not module.name.startswith('_'))
+    return sorted(module.name for module in pkgutil.iter_modules(runs.__path__))
 
 
 def parse_flags(argv: Sequence[str]) -> list[str]:
-    """absl's flag parser, except that every mistake is a UserError with a mend."""
+    """absl's flag parser, except that every mistake is a UserError that says what to do."""
     if any(argument in ('--help', '-h', '-help', '--helpshort') for argument in argv[1:]):
         print(USAGE.format(verbs=', '.join(verbs())))
         raise SystemExit(0)

@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import orbax.checkpoint as ocp
 
 from bertjax.files.atomic import write_atomic
@@ -33,6 +34,7 @@ def export_orbax(
       head: of a task's model: `head_facts` and names of the outputs, written to model.json as `head`.
     """
     with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save((directory / 'params').resolve(), params, force=True)
+        # Host arrays: they load on any number of devices.
+        checkpointer.save((directory / 'params').resolve(), jax.device_get(params), force=True)
     facts = dataclasses.asdict(config) | ({} if head is None else {'head': dict(head)})
     write_atomic(directory / 'model.json', json.dumps(facts, indent=2) + '\n')

@@ -41,7 +41,7 @@ class FinetuningSettings(RunSettings):
 
     @property
     def trained_parts(self) -> set[str]:
-        """The values of config.train that the run, or one of its sweep, has."""
+        """All values of config.train in the run or its sweep."""
         return {self.train, *self.sweep['train']}
 
     @property

@@ -109,13 +109,13 @@ class StoreExamples:
 class Pretraining:
     """A pre-training in its workdir, as `session.train_in` runs it.
 
-    Made, it has tokenizer and token stores, and everything that can be refused has been.
+    Made, it has tokenizer and token stores, and its settings are checked.
 
     Attributes:
       settings: of its config.
       folders: the workdir.
       tokenizer, model, setup: of the run.
-      config: the resolved config: what config.json and every checkpoint hold.
+      resolved: the resolved config: what config.json and every checkpoint hold.
     """
 
     values = staticmethod(pretraining_values)
@@ -132,9 +132,11 @@ class Pretraining:
         self._phases = settings.phases(total)
         for phase in self._phases:
             check_row_count(phase.batch_size, phase.accumulate, row_shards(mesh))
-        self.config = self._resolved(total)
+        last = self._phases[-1]
+        self._attention = describe_attention(self.model, last.batch_size // last.accumulate, last.seq_len)
+        self.resolved = self._resolve(total)
 
-    def _resolved(self, total: int) -> dict[str, Any]:
+    def _resolve(self, total: int) -> dict[str, Any]:
         recorded = self.settings.recorded
         fingerprints = {
             'tokenizer': self.tokenizer.fingerprint,
@@ -202,7 +204,7 @@ class Pretraining:
         )
 
     def describe(self) -> str:
-        """What a person wants to know before it starts."""
+        """A description that is printed before training starts."""
         model, tokenizer = self.model, self.tokenizer
         tokens = sum(weighted.store.split('train').num_tokens for weighted in self._stores)
         heldout = sum(weighted.store.split('heldout').num_documents for weighted in self._stores)
@@ -211,7 +213,7 @@ class Pretraining:
             f'{parameter_count(model):,} parameters',
             f'{tokenizer.family} vocabulary of {tokenizer.vocab_size:,}; {tokens:,} training tokens; '
             + (f'{heldout:,} documents held out' if heldout else 'NO document held out: nothing will be evaluated'),
-            describe_mesh(self.setup.mesh),
+            f'{describe_mesh(self.setup.mesh)}, attention: {self._attention}',
         ]
         for phase in self._phases:
             lines.append(
@@ -219,8 +221,6 @@ class Pretraining:
                 f'of {phase.batch_size} x {phase.seq_len}, '
                 f'learning rate {phase.learning_rate:g} {phase.schedule}, warm-up {phase.warmup_fraction:.1%}'
             )
-            choice = describe_attention(model, phase.batch_size // phase.accumulate, phase.seq_len)
-            lines[-1] += f', attention: {choice}'
         lines.append(describe_decay(self.setup.state.params))
         report = self._examples.get(self.settings.first_shape, 'train', 0).report
         return '\n'.join([*lines, *map(_describe_pairs, report.get('components', [report]))])

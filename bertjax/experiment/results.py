@@ -10,12 +10,11 @@ from rich.table import Table
 
 from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.orbax import export_orbax, head_facts
-from bertjax.experiment.finetuning import TaskModel
-from bertjax.experiment.summary import print_places
 from bertjax.experiment.task_data import LEARNED, Split, TaskData
+from bertjax.experiment.task_setup import TaskSetup
 from bertjax.files.atomic import write_atomic, write_zip
 from bertjax.tasks.task import Outputs, Task
-from bertjax.writers.console import shown
+from bertjax.writers.console import print_places, shown
 
 RESULTS = 'results.json'
 EXPORTED = 'export/cell.txt'  # of a sweep: the trial whose model is in export/
@@ -23,7 +22,7 @@ EXPORTED = 'export/cell.txt'  # of a sweep: the trial whose model is in export/
 _FACTS = ('init', 'seed', 'train', 'epochs', 'steps', 'batch_size', 'seq_len', 'learning_rate', 'layer_decay', 'select')
 
 
-def finish_task(folder: pathlib.Path, config: Mapping[str, Any], model: TaskModel, params: Any) -> None:
+def finish_task(folder: pathlib.Path, config: Mapping[str, Any], model: TaskSetup, params: Any) -> None:
     """Evaluates every labelled split, writes results.json, the predictions, the export; prints.
 
     Args:
@@ -98,7 +97,7 @@ def run_facts(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def export_task(
-    folder: pathlib.Path, config: Mapping[str, Any], model: TaskModel, params: Any, results: Mapping[str, Any]
+    folder: pathlib.Path, config: Mapping[str, Any], model: TaskSetup, params: Any, results: Mapping[str, Any]
 ) -> None:
     """export/hf and export/orbax of a task's model, with task.json beside the Hugging Face files."""
     data = model.data

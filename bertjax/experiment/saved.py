@@ -15,11 +15,11 @@ from bertjax.config import flatten, plain
 from bertjax.convert.huggingface.config import check_exportable
 from bertjax.convert.huggingface.load import load_task_model, read_config
 from bertjax.errors import UserError
-from bertjax.experiment.finetuning import TaskModel
 from bertjax.experiment.finetuning_settings import FinetuningSettings
 from bertjax.experiment.pretraining import build_pretraining_setup
 from bertjax.experiment.pretraining_settings import PretrainingSettings
 from bertjax.experiment.task_data import LEARNED, Split, TaskData
+from bertjax.experiment.task_setup import TaskSetup
 from bertjax.experiment.text import huggingface_directory
 from bertjax.model.config import BertConfig, FieldKind, fields_of
 from bertjax.parallel.devices import claim_devices
@@ -29,9 +29,9 @@ from bertjax.tasks.registry import keys, options
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.train.state import place_params
 
-# Of the command line's config, when the rest is the workdir's: what to do, on what, and how much at a time.
+# Keys always taken from the command line's config; the others are the workdir's.
 ASKED = ('run', 'data', 'split', 'input', 'eval_batch_size', 'shapes', 'mesh', 'export')
-# And where the command line sets them, besides the task's options of reading: which step; how it is computed.
+# Taken from it only if the command line sets them, as are the task's options that decide 'reading'.
 CHANGEABLE = ('select', *(f'model.{name}' for name in fields_of(FieldKind.EXECUTION)))
 _FIXED = re.compile(r'task\..*|seq_len|tokenizer|init')  # of the others, those that the model depends on
 
@@ -88,7 +88,7 @@ def _from_json(saved: Any) -> Any:
 class SavedTask:
     """A model that was tuned to a task, with its parameters on the mesh, and what it is to be tried on."""
 
-    model: TaskModel
+    model: TaskSetup
     params: Any
     splits: Mapping[str, Split]
 
@@ -110,7 +110,7 @@ def load_task(
     mesh = make_mesh(settings.mesh, claim_devices())
     data = _task_data(settings, folder)
     splits = splits_of(data)
-    model = TaskModel(data, mesh, list(splits.values()))
+    model = TaskSetup(data, mesh, list(splits.values()))
     return SavedTask(model, _params(model, folder), splits)
 
 
@@ -141,7 +141,7 @@ def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
     return data
 
 
-def _params(model: TaskModel, folder: pathlib.Path) -> Any:
+def _params(model: TaskSetup, folder: pathlib.Path) -> Any:
     """The parameters of the newest checkpoint (the best with select='best'), else those of the export or config.init.
 
     Raises:

@@ -29,8 +29,8 @@ class Experiment(Protocol):
     Attributes:
       settings: of its config.
       setup: its model and optimiser on the mesh.
-      config: the resolved config, with `steps`, `eval_every` and `checkpoint_every` in steps: what config.json and
-        every checkpoint hold.
+      resolved: the config with `steps`, `eval_every` and `checkpoint_every` in steps: what config.json and every
+        checkpoint hold.
       folders: where rows and ledger of each run go.
       template: abstract state with its shardings.
       values: sums of training batches -> values of a row.
@@ -38,7 +38,7 @@ class Experiment(Protocol):
 
     settings: RunSettings
     setup: Setup
-    config: Mapping[str, Any]
+    resolved: Mapping[str, Any]
     folders: Sequence[pathlib.Path]
     template: TrainState
     values: Callable[[Sums], dict[str, float | None]]
@@ -48,11 +48,11 @@ class Experiment(Protocol):
         ...
 
     def phases(self) -> Sequence[Phase]:
-        """What the loop works through; asked for when everything that can be refused has been."""
+        """What the loop works through."""
         ...
 
     def describe(self) -> str:
-        """What a person wants to know before it starts; '' for nothing."""
+        """A description that is printed before training starts; '' for none."""
         ...
 
 
@@ -68,32 +68,31 @@ def train_in(folder: pathlib.Path, experiment: Experiment, *, select: str = 'las
       UserError: the checkpoints are another run's or a longer one's, or all damaged.
       PreemptedError, NonFiniteError: see `train.loop.train`.
     """
-    config, total = experiment.config, experiment.config['steps']
-    keep = experiment.settings.checkpoint_keep
+    resolved, keep = experiment.resolved, experiment.settings.checkpoint_keep
     with contextlib.closing(Checkpoints(folder / 'checkpoints', keep=keep)) as checkpoints, Interrupt() as interrupt:
         saved = checkpoints.latest()
         if saved is not None:
-            _check_same_run(saved, config, folder)
-        write_atomic(folder / 'config.json', dump(config))
+            _check_same_run(saved, resolved, folder)
+        write_atomic(folder / 'config.json', dump(resolved))
         state, _ = continue_or_begin(experiment, checkpoints, saved, interrupt)
         if select == 'best':
             checkpoints.wait()
             best = checkpoints.best()
-            if best is not None and best != total:
+            if best is not None and best != resolved['steps']:
                 print(f'the best on dev of what was saved is step {best}')
                 with mesh_context(experiment.setup.mesh):
                     state = checkpoints.restore(best, experiment.template)
     return state
 
 
-def _check_same_run(saved: Saved, config: Mapping[str, Any], folder: pathlib.Path) -> None:
+def _check_same_run(saved: Saved, resolved: Mapping[str, Any], folder: pathlib.Path) -> None:
     """Refuses to continue another run, or a longer one; says what has changed and may."""
-    step, total = saved.position.step, config['steps']
+    step, total = saved.position.step, resolved['steps']
     if step > total:
         mend = 'raise config.steps or config.epochs, or give another --workdir'
         raise UserError('config.steps', f'a run of {total} steps', f'{step} or more, as {folder} has', mend)
-    fixed = keys(config['task']['kind'], 'model') if 'task' in config else ()
-    for line in check_resume(saved.config, config, str(folder), fixed=fixed, finished=step == total):
+    fixed = keys(resolved['task']['kind'], 'model') if 'task' in resolved else ()
+    for line in check_resume(saved.config, resolved, str(folder), fixed=fixed, finished=step == total):
         print(f'changed since the checkpoint: {line}')
 
 
@@ -111,7 +110,7 @@ def continue_or_begin(
     Returns:
       The final state, and of each run whether it has failed (see `Recorder`).
     """
-    config, total = experiment.config, experiment.config['steps']
+    resolved, total = experiment.resolved, experiment.resolved['steps']
     position = saved.position if saved else Position()
     with mesh_context(experiment.setup.mesh):
         if saved is not None:
@@ -130,7 +129,8 @@ def continue_or_begin(
             values=experiment.values,
             log_every=experiment.settings.log_every,
             total=total,
-            together=phases[0].together,
+            stacked=phases[0].stacked,
+            failed=saved.config.get('failed', ()) if saved else (),
         )
         recorder.forget_after(position.step if saved else -1)
         try:
@@ -140,7 +140,7 @@ def continue_or_begin(
                 phases,
                 recorder=recorder,
                 checkpoints=checkpoints,
-                config=config,
+                resolved=resolved,
                 interrupt=interrupt,
             )
         finally:

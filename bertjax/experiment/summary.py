@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 from rich.console import Console
 from rich.table import Table
 
@@ -21,7 +22,7 @@ from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.train.step import make_forward
-from bertjax.writers.console import shown
+from bertjax.writers.console import print_places, shown
 
 SHOWN = ('loss', 'mlm_loss', 'mlm_accuracy', 'perplexity', 'nsp_loss', 'nsp_accuracy')
 _CONTEXT = 8  # tokens shown on either side of a filled mask
@@ -45,6 +46,8 @@ def finish_pretraining(
       heldout: examples of which some masks are filled; None for none.
     """
     rows = heldout_rows(folder / 'metrics.jsonl')
+    if rows and rows[-1]['step'] != config['steps']:
+        logging.warning('%s ends at step %d of %d.', folder / 'metrics.jsonl', rows[-1]['step'], config['steps'])
     if config['export']:
         export_pretraining(folder, config, model, tokenizer, params, rows)
     filled = list(_filled_masks(params, model, tokenizer, heldout)) if heldout is not None else []
@@ -60,11 +63,11 @@ def finish_pretraining(
 
 
 def heldout_rows(metrics: pathlib.Path) -> list[dict[str, Any]]:
-    """The held-out rows of a metrics.jsonl, in order."""
+    """The held-out rows of a metrics.jsonl, in order; a last line that was cut off is left out."""
     if not metrics.exists():
         return []
     with metrics.open(encoding='utf-8') as file:
-        return [row for row in map(json.loads, file) if row['split'] == 'heldout']
+        return [row for row in (json.loads(line) for line in file if line.endswith('\n')) if row['split'] == 'heldout']
 
 
 def export_pretraining(
@@ -105,7 +108,7 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
 
 
 def _filled_masks(params: Any, model: BertConfig, tokenizer: Tokenizer, heldout: Examples) -> Iterator[dict[str, Any]]:
-    """What the model predicts at a mask of some held-out examples, beside what stood there."""
+    """What the model predicts at a mask of some held-out examples, beside the original token."""
     batch = heldout.batch(np.arange(_FILLED))
     logits = np.asarray(jax.jit(make_forward(BertForPreTraining(model), PRETRAINING))(params, batch)['mlm_logits'])
     for row in range(_FILLED):
@@ -155,11 +158,3 @@ def _print(folder: pathlib.Path, rows: list[dict[str, Any]], filled: list[dict[s
     console.print(f'  {command} --config.run=plot      a picture of the learning curve', markup=False)
     own = "--workdir=out/mine --config.corpus='texts/*.txt'"
     console.print(f'  python -m bertjax.main {recipe} {own}      the same on your own text', markup=False)
-
-
-def print_places(console: Console, folder: pathlib.Path, places: Mapping[str, str], *, exported: bool) -> None:
-    """What is where in a workdir: {path within it: what it is}; those of an export only where there was one."""
-    console.print('\noutput files', style='bold')
-    for name, what in places.items():
-        if (folder / name).exists() and (exported or not name.startswith('export/')):
-            console.print(f'  {folder / name}  {what}', markup=False)

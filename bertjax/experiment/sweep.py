@@ -17,13 +17,14 @@ from rich.console import Console
 from bertjax.checkpoint import Checkpoints
 from bertjax.checkpoint.compatible import saved_value
 from bertjax.config import dump, flatten
-from bertjax.errors import UserError
-from bertjax.experiment.finetuning import TaskModel, prepare, task_phase
+from bertjax.errors import PreemptedError, UserError
 from bertjax.experiment.finetuning_settings import FinetuningSettings
 from bertjax.experiment.results import EXPORTED, RESULTS, export_task, exported_trial, judge
 from bertjax.experiment.session import continue_or_begin
 from bertjax.experiment.settings import resolve_durations
 from bertjax.experiment.task_data import Split, TaskData
+from bertjax.experiment.task_setup import TaskSetup, prepare
+from bertjax.experiment.text import TRIALS
 from bertjax.experiment.trials import Trial, score_of, summarise, sweep_table, trials_of
 from bertjax.files.atomic import write_atomic
 from bertjax.metrics.rows import task_values
@@ -35,8 +36,7 @@ from bertjax.train.state import TrainState
 from bertjax.writers.console import shown
 
 SWEEP = 'sweep.json'
-TRIALS = 'cells'  # the folder of the trials; so it has been called in workdirs since the first version
-_UNFINISHED = '.unfinished'  # in it, the checkpoints of the group that is being trained
+_UNFINISHED = '.unfinished'  # in the workdir: checkpoints of the trials in training
 
 
 def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
@@ -64,10 +64,15 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
             size = min(settings.sweep['together'] or members_that_fit(one, len(members)), len(members))
             together = f', {size} at a time' if size > 1 else ''
             console.print(
-                f'train={shape[0]}, batches of {shape[1]}, {one.epochs:.3g} epochs: {len(members)} runs{together}'
+                f'train={shape[0]}, batches of {shape[1]}, {one.epochs:.3g} epochs: {len(members)} runs{together}; '
+                f'attention: {model.attention}',
+                markup=False,
             )
             for first in range(0, len(members), size):
+                if interrupt.requested():
+                    raise PreemptedError('stopped as asked; the same command does the runs that are left')
                 Group(members[first : first + size], model, train, folder).run(interrupt)
+    shutil.rmtree(folder / _UNFINISHED, ignore_errors=True)  # of a process killed when its trials had their results
     summary = summarise([(trial, _result(folder, trial)) for trial in trials], data.task.score)
     write_atomic(folder / SWEEP, json.dumps(summary, indent=2) + '\n')
     console.print(sweep_table(summary))
@@ -86,11 +91,12 @@ def _check_same(data: TaskData, folder: pathlib.Path) -> None:
     if path.exists() and (folder / TRIALS).exists():
         before, after = flatten(json.loads(path.read_text(encoding='utf-8'))), flatten(now)
         for key, value in after.items():
-            if saved_value(before, key) != value and not key.startswith(('sweep.', 'mesh.')) and key != 'run':
+            old = saved_value(before, key)
+            if old != value and not key.startswith(('sweep.', 'mesh.')) and key != 'run':
                 kind, _, name = key.partition('.')
                 place = f'the {name}' if kind == 'fingerprints' else f'config.{key}'
                 mend = 'restore the former value to continue the sweep, or give another --workdir'
-                raise UserError(place, str(value), f'{before.get(key)}, as in {path}', mend)
+                raise UserError(place, str(value), f'{old}, as in {path}', mend)
     write_atomic(path, dump(now))
 
 
@@ -108,7 +114,7 @@ class Group:
 
     values = staticmethod(task_values)
 
-    def __init__(self, trials: Sequence[Trial], model: TaskModel, train: Split, folder: pathlib.Path):
+    def __init__(self, trials: Sequence[Trial], model: TaskSetup, train: Split, folder: pathlib.Path):
         self.trials, self.model, self.settings, self.setup = trials, model, model.settings, model.setup
         self.folders = [folder / TRIALS / trial.name for trial in trials]
         self._folder = folder
@@ -117,8 +123,8 @@ class Group:
         batches = self._examples[0].batches
         self.total = self.settings.total_steps(batches)
         self.epochs = self.total / batches
-        self.config = {
-            **{key: value for key, value in self.settings.recorded.items() if key != 'sweep'},  # which may grow
+        self.resolved = {
+            **{key: value for key, value in self._own[0].recorded.items() if key != 'sweep'},  # which may grow
             'steps': self.total,
             **resolve_durations(self.settings, self.total, batches),
             'fingerprints': model.data.fingerprints(),
@@ -141,7 +147,7 @@ class Group:
             Member(examples, own.learning_rate, own.seeds.dropout)
             for examples, own in zip(self._examples, self._own, strict=True)
         ]
-        return [task_phase(self.model, members, self._examples[0], self.total, together=True)]
+        return [self.model.phase(members, self._examples[0], self.total, stacked=True)]
 
     def describe(self) -> str:
         """Nothing: `run_sweep` says it of all groups of a shape."""
@@ -149,12 +155,19 @@ class Group:
 
     def run(self, interrupt: Interrupt) -> None:
         """Trains, evaluates and writes these trials, from where a process before was interrupted."""
-        # Checkpoints of other trials, or of the same under other settings, are in another folder.
-        key = hashlib.sha256(json.dumps(self.config, sort_keys=True).encode()).hexdigest()[:16]
-        unfinished = self._folder / TRIALS / _UNFINISHED
+        # Checkpoints of other trials, or of these under other settings, are of no use here.
+        key = hashlib.sha256(json.dumps(self.resolved, sort_keys=True).encode()).hexdigest()[:16]
+        unfinished = self._folder / _UNFINISHED
+        for old in unfinished.glob('*'):
+            if old.name != key:
+                shutil.rmtree(old)
         with contextlib.closing(Checkpoints(unfinished / key, keep=1)) as checkpoints:
-            state, failed = continue_or_begin(self, checkpoints, checkpoints.latest(), interrupt)
-        self._finish(state.params, failed)
+            try:
+                saved = checkpoints.latest()
+            except UserError:  # all damaged: the trials begin again
+                saved = None
+            state, failed = continue_or_begin(self, checkpoints, saved, interrupt)
+            self._finish(state.params, failed)
         shutil.rmtree(unfinished)
 
     def _finish(self, params: Any, failed: Sequence[bool]) -> None:

@@ -14,6 +14,8 @@ from bertjax.files.atomic import write_atomic
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.text.vocabulary import train_sentencepiece, train_wordpiece
 
+TRIALS = 'cells'  # the folder of a sweep's trials; named so in workdirs since the first version
+
 
 @dataclasses.dataclass(frozen=True)
 class WeightedStore:
@@ -82,7 +84,7 @@ def keep_tokenizer(tokenizer: Tokenizer, workdir: pathlib.Path) -> None:
 def check_replaceable(workdir: pathlib.Path) -> None:
     """Refuses to replace the tokenizer of a workdir that has checkpoints, or trials of a sweep."""
     own = workdir / 'tokenizer'
-    if own.exists() and (has_checkpoints(workdir) or (workdir / 'cells').exists()):
+    if own.exists() and (has_checkpoints(workdir) or (workdir / TRIALS).exists()):
         raise UserError(
             'the tokenizer',
             f'another one in config.tokenizer, or other settings of config.vocab, than that of {own}',

@@ -47,7 +47,7 @@ class Trial:
         return self.train, self.batch_size, self.epochs
 
     @property
-    def setting(self) -> tuple:
+    def without_seed(self) -> tuple:
         """All but the seed: what a line of the table is about."""
         return *self.shape, self.learning_rate
 
@@ -104,7 +104,7 @@ def summarise(runs: Sequence[tuple[Trial, Mapping[str, Any]]], score: str) -> di
       all on dev.
     """
     lines = []
-    for _, group in itertools.groupby(sorted(runs, key=lambda run: run[0]), key=lambda run: run[0].setting):
+    for _, group in itertools.groupby(sorted(runs, key=lambda run: run[0]), key=lambda run: run[0].without_seed):
         members = list(group)
         trial, scores = members[0][0], [score_of(results) for _, results in members if np.isfinite(score_of(results))]
         facts = {key: value for key, value in dataclasses.asdict(trial).items() if key != 'seed'}

@@ -10,8 +10,9 @@ from bertjax.experiment.finetuning_settings import finetuning_settings
 from bertjax.experiment.results import finish_task
 from bertjax.experiment.session import train_in
 from bertjax.experiment.settings import check_row_count
-from bertjax.experiment.sweep import TRIALS, run_sweep
+from bertjax.experiment.sweep import run_sweep
 from bertjax.experiment.task_data import data_from_source
+from bertjax.experiment.text import TRIALS
 from bertjax.experiment.trials import trials_of
 from bertjax.files.atomic import exclusive
 from bertjax.parallel.devices import claim_devices
@@ -43,7 +44,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         else:
             training = Finetuning(data, folder, mesh)
             state = train_in(folder, training, select=settings.select)
-            finish_task(folder, training.config, training.model, state.params)
+            finish_task(folder, training.resolved, training.model, state.params)
 
 
 def _check_folder(folder: pathlib.Path, *, sweeps: bool) -> None:

@@ -32,4 +32,6 @@ def run(config: ConfigDict, workdir: str) -> None:
     with exclusive(folder, 'trains in this workdir'):
         training = Pretraining(settings, folder, mesh)
         state = train_in(folder, training)
-        finish_pretraining(folder, training.config, training.model, training.tokenizer, state.params, training.heldout)
+        finish_pretraining(
+            folder, training.resolved, training.model, training.tokenizer, state.params, training.heldout
+        )

@@ -21,7 +21,7 @@ class Evaluator:
       examples: example n is a pure function of n.
       count: how many of them.
       batch_size: rows of a batch; the last batch is filled up with rows of weight 0.
-      mesh: that parameters and rows lie on.
+      mesh: of parameters and rows.
     """
 
     split = 'heldout'

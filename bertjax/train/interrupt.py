@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C become a question that the loop asks after each step."""
+"""SIGTERM and Ctrl-C set a flag that the loop checks after each step."""
 
 import signal
 import sys

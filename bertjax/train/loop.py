@@ -19,7 +19,7 @@ def train(
     *,
     recorder: Recorder,
     checkpoints: Checkpoints,
-    config: Mapping[str, Any],
+    resolved: Mapping[str, Any],
     interrupt: Interrupt,
 ) -> TrainState:
     """Trains from `position` to the end of the last phase: one run, or several together.
@@ -30,7 +30,7 @@ def train(
       phases: all phases of the run.
       recorder: takes each step's example numbers and metrics, and the evaluations.
       checkpoints: where the state is saved.
-      config: the resolved config, which every checkpoint holds, with in steps
+      resolved: the resolved config, which every checkpoint holds, with in steps
         `eval_every`: between evaluations (0: only at the start and the end);
         `checkpoint_every`: between checkpoints (0: only at the end). One that falls on a step that was not finite is
         left out.
@@ -52,6 +52,8 @@ def train(
         recorder.evaluation(position, phase.evaluator.split, values)
         return phase.evaluator.cost(values)
 
+    if interrupt.requested() and position.step < total:  # while everything was prepared: nothing is new to save
+        raise _stopped(position)
     for phase in phases:
         number, first_step, last_step = phase.settings.number, phase.settings.first_step, phase.settings.last_step
         if position.step >= last_step:
@@ -76,8 +78,8 @@ def train(
                 recorder.step(position, batch, metrics, got - asked)
 
                 last, stop = position.step == total, interrupt.requested()
-                must_evaluate = last or _due(position.step, config['eval_every'])
-                may_save = _due(position.step, config['checkpoint_every'])
+                must_evaluate = last or _due(position.step, resolved['eval_every'])
+                may_save = _due(position.step, resolved['checkpoint_every'])
                 if not (last or stop or must_evaluate or may_save):
                     continue
                 recorder.drain()  # waits for the devices: that time belongs to training
@@ -85,14 +87,19 @@ def train(
                 cost = evaluate(phase) if must_evaluate else None
                 # After a step that was not finite the parameters are suspect, and what they would displace is not.
                 if last or stop or (may_save and not recorder.suspect):
-                    checkpoints.save(state, position, config, cost)
+                    failed = {'failed': recorder.failed} if any(recorder.failed) else {}  # of runs trained together
+                    checkpoints.save(state, position, {**resolved, **failed}, cost)
                 if stop and not last:
-                    raise PreemptedError(f'stopped at step {position.step} as asked; the same command continues there')
+                    raise _stopped(position)
                 recorder.pause(time.perf_counter() - paused)
         finally:
             batches.close()
         recorder.end_phase()
     return state
+
+
+def _stopped(position: Position) -> PreemptedError:
+    return PreemptedError(f'stopped at step {position.step} as asked; the same command continues there')
 
 
 def _due(step: int, every: int) -> bool:

@@ -53,7 +53,7 @@ class Phase:
       setup: of the run.
       members: one; or of runs trained together, several.
       batches: {padded length S: shapes and dtypes of the batches of one member}.
-      together: whether state and batches have an axis of members.
+      stacked: whether state and batches have an axis of members.
       evaluator: None where nothing is held out.
       flops_per_sequence: of a training step of all members; 0 where it is not known.
     """
@@ -62,7 +62,7 @@ class Phase:
     setup: Setup
     members: Sequence[Member]
     batches: Mapping[int, BatchSpec]
-    together: bool = False
+    stacked: bool = False
     evaluator: Evaluates | None = None
     flops_per_sequence: float = 0.0
 
@@ -72,19 +72,21 @@ class Phase:
 
     def compile(self) -> CompiledStep:
         """Compiles the step for each shape of its batches."""
-        count = len(self.members) if self.together else 0
+        count = len(self.members) if self.stacked else 0
         programs = self.setup.compile(self.settings, self.batches, members=count)
         rates = np.asarray([member.learning_rate for member in self.members], np.float32)
         seeds = np.asarray([member.dropout_seed for member in self.members], np.uint32)
-        if not self.together:
+        if not self.stacked:
             (rates,), (seeds,) = rates, seeds
         return CompiledStep(programs, *jax.device_put((rates, seeds), replicated(self.setup.mesh)))
 
     def load(self, first: int) -> Loader:
         """The batches from example `first` on."""
-        examples = [member.examples for member in self.members]
+        each = [member.examples for member in self.members]
+        examples = StackedExamples(each) if self.stacked else each[0]
+        examples.batch(np.asarray([first]))  # prepares what a first row needs (pairing plans) before the clock runs
         return Loader(
-            StackedExamples(examples) if self.together else examples[0],
+            examples,
             first=first,
             batch_size=self.settings.batch_size,
             sharding=batch_sharding(self.setup.mesh),

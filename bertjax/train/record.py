@@ -27,9 +27,11 @@ STOP_AFTER_SKIPPED = 3
 class Recorder:
     """Writes metrics.jsonl, ledger.jsonl and TensorBoard of each run, and shows their mean on the console.
 
+    The ledger is no writer, which may fail: a training whose examples cannot be noted stops.
+
     A training row holds the means since the row before it (of losses, weighted) and, of the norms, the learning rate
-    and the counters, the values of its own step. A step that is not finite counts in no mean. Three in a row end a run
-    by itself; of runs trained together, that one has failed and the others go on.
+    and the counters, the values of its own step. A step that is not finite counts in no mean. Three in a row end a
+    single run; of runs trained together, that one has failed and the others go on.
 
     Args:
       folders: where the files of each run go.
@@ -37,7 +39,8 @@ class Recorder:
       values: sums of training batches -> values of a row.
       log_every: steps between training rows.
       total: the last step.
-      together: whether the leaves of metrics have the runs along the first axis.
+      stacked: whether the leaves of metrics have the runs along the first axis.
+      failed: which runs had failed when they were saved; none by default.
     """
 
     def __init__(
@@ -48,23 +51,24 @@ class Recorder:
         values: Callable[[Sums], dict[str, float | None]],
         log_every: int,
         total: int,
-        together: bool = False,
+        stacked: bool = False,
+        failed: Sequence[bool] = (),
     ):
         files = [[JsonLines(folder / 'metrics.jsonl'), TensorBoard(folder / 'tensorboard')] for folder in folders]
-        if not together:
+        if not stacked:
             files[0].append(console)
         self._writers = [Writers(writers) for writers in files]
-        self._overview = Writers([console] if together else [])
+        self._overview = Writers([console] if stacked else [])
         self._ledgers = [JsonLines(folder / 'ledger.jsonl') for folder in folders]
         self._console, self._stopwatch = console, Stopwatch()
-        self._values, self._log_every, self._total, self._together = values, log_every, total, together
+        self._values, self._log_every, self._total, self._stacked = values, log_every, total, stacked
         self._unread: collections.deque = collections.deque()
         self._sums: list[dict[str, tuple[float, float]]] = [{} for _ in folders]
         self._tokens = [0.0 for _ in folders]
         # The scalars of each run's last step, where no row has them yet, and its position.
         self._pending: tuple[Position, list[dict[str, float]]] | None = None
         self._skipped_in_row = [0 for _ in folders]  # at the last step that was read
-        self.failed = [False for _ in folders]
+        self.failed = list(failed) or [False for _ in folders]
 
     @property
     def suspect(self) -> bool:
@@ -112,7 +116,7 @@ class Recorder:
         position, metrics, count, waited = self._unread.popleft()
         metrics = jax.device_get(metrics)
         self._stopwatch.count(count, waited)
-        each = [member_of(metrics, m) for m in range(len(self._sums))] if self._together else [metrics]
+        each = [member_of(metrics, m) for m in range(len(self._sums))] if self._stacked else [metrics]
         scalars = [self._note(m, position, metrics) for m, metrics in enumerate(each)]
         self._pending = (position, scalars)
         if position.step % self._log_every == 0 or position.step == self._total:
@@ -126,10 +130,10 @@ class Recorder:
         if not skipped:
             self._sums[m] = add_sums([self._sums[m], metrics['sums']])
         elif not self.failed[m]:
-            if skipped >= STOP_AFTER_SKIPPED and not self._together:
+            if skipped >= STOP_AFTER_SKIPPED and not self._stacked:
                 raise NonFiniteError(_non_finite_message(position, scalars))
             self.failed[m] = skipped >= STOP_AFTER_SKIPPED
-            which = f'run {m + 1}, ' if self._together else ''
+            which = f'run {m + 1}, ' if self._stacked else ''
             then = 'it has failed' if self.failed[m] else 'the update is skipped'
             self._console.log(f'{which}step {position.step}: loss or gradient not finite, {then}')
         return scalars
@@ -150,7 +154,7 @@ class Recorder:
         self._pending = None
 
     def evaluation(self, position: Position, split: str, values: Mapping[str, float | None]) -> None:
-        """Writes a row of what was measured on `split`, of a run by itself."""
+        """Writes a row of what was measured on `split`, of a single run."""
         self._write(split, position, [values])
 
     def _write(self, split: str, position: Position, values: Sequence[Mapping[str, Any]]) -> None:

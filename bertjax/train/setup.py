@@ -60,7 +60,7 @@ class Setup:
       model: takes `objective.inputs`.
       objective: what it is trained for.
       optimizer: from optim.make_optimizer.
-      mesh: that everything lies on.
+      mesh: the devices of all arrays.
       rng_impl: of dropout, see `train.step.make_train_step`.
       trained: the parameters that move.
       layer_decay: see `optim.selection.layer_rates`.
@@ -97,9 +97,13 @@ class Setup:
     def compile(
         self, phase: PhaseSettings, batches: Mapping[int, BatchSpec], *, members: int = 0
     ) -> Mapping[int, Program]:
-        """The programs of `lower`, all shapes compiled side by side; asked for again, the same ones."""
+        """The programs of `lower`, all shapes compiled side by side; asked for again, the same ones.
+
+        `batches` are told apart by their lengths.
+        """
         key = (phase, tuple(batches), members)
         if key not in self._programs:
+            self._programs.clear()  # those of an earlier phase would stay in the devices' memory
             lowered = self.lower(phase, batches, members=members)
             with concurrent.futures.ThreadPoolExecutor() as pool:  # XLA releases the interpreter's lock
                 compiled = list(pool.map(lambda one: one.compile(), lowered.values()))

@@ -43,7 +43,7 @@ class Stopwatch:
         self._sequences = self._steps = 0
 
     def count(self, sequences: int, waited: float) -> None:
-        """Adds one batch; `waited` is how many seconds the loop stood still for its data."""
+        """Adds one batch; `waited`: seconds that the loop waited for its data."""
         self._steps += 1
         self._sequences += sequences
         self._waited += waited
@@ -57,7 +57,7 @@ class Stopwatch:
 
         Returns:
           sequences_per_s, tokens_per_s, seconds_per_step, mfu (of all runs; None where the peak is not known), and
-          data_wait, the share of the time that the loop stood still for its data.
+          data_wait, the share of the time spent waiting for data.
         """
         seconds = max(time.perf_counter() - self._start, 1e-9)
         rate, per_step = self._sequences / seconds, seconds / max(self._steps, 1)

@@ -1,6 +1,8 @@
 """What a person sees while training: a progress bar on a terminal, a line now and then elsewhere."""
 
 import math
+import pathlib
+from collections.abc import Mapping
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -49,19 +51,19 @@ class TrainingConsole:
         self._progress.update(self._task, completed=step)
 
     def forget_after(self, step: int) -> None:
-        """Nothing: what was shown was shown."""
+        """Does nothing: what was printed stays."""
 
     def close(self) -> None:
-        """Nothing: leaving the context stops the bar."""
+        """Does nothing: leaving the context stops the bar."""
 
     def write(self, row: Row) -> None:
         """Shows a row of metrics.jsonl: training rows in the bar (a line without a terminal), others as a line."""
         if row['split'] == 'train':
-            speed = f'{row["sequences_per_s"]:,.0f} seq/s'
-            self._progress.update(self._task, status=f'loss {shown(row["loss"])}  {speed}')
+            speed, loss = f'{row["sequences_per_s"]:,.0f} seq/s', shown(row.get('loss'))  # none where all was skipped
+            self._progress.update(self._task, status=f'loss {loss}  {speed}')
             if not self.console.is_terminal:
                 left = (self._total - row['step']) * row['seconds_per_step']
-                self.log(f'step {row["step"]}/{self._total}  loss {shown(row["loss"])}  {speed}  left {left:,.0f} s')
+                self.log(f'step {row["step"]}/{self._total}  loss {loss}  {speed}  left {left:,.0f} s')
             return
         hidden = ('loss', 'perplexity') if 'mlm_loss' in row else ()  # they follow from the rest
         values = {name: x for name, x in row.items() if name not in (*_PLACE, *hidden) and x is not None}
@@ -72,3 +74,11 @@ class TrainingConsole:
 def shown(value: float | None) -> str:
     """Three digits after the point, or a dash."""
     return '-' if value is None or not math.isfinite(value) else f'{value:.3f}'
+
+
+def print_places(console: Console, folder: pathlib.Path, places: Mapping[str, str], *, exported: bool) -> None:
+    """Prints a workdir's output files, {path within it: what it is}; those of an export only where there was one."""
+    console.print('\noutput files', style='bold')
+    for name, what in places.items():
+        if (folder / name).exists() and (exported or not name.startswith('export/')):
+            console.print(f'  {folder / name}  {what}', markup=False)

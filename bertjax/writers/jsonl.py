@@ -1,4 +1,4 @@
-"""JSON lines that only grow, and that forget what lies beyond the step of a restored checkpoint."""
+"""Append-only JSON lines; on resume, cut back to the step of the checkpoint."""
 
 import json
 import os

@@ -50,4 +50,4 @@ class Writers:
                 call(writer)
             except Exception as error:
                 self._writers.remove(writer)
-                logging.warning('%s failed and gets no more rows; the training goes on: %s', writer, error)
+                logging.warning('%s failed and gets no more rows; the training goes on: %r', writer, error)

@@ -47,7 +47,7 @@ TUNE = (
     '--config.log_every=12',
     '--config.checkpoint_keep=2',
 )
-SWEEP = ('--config.sweep.learning_rate=(3e-3,1e-5)', '--config.sweep.seeds=(0,1)', '--config.sweep.together=4')
+SWEEP = ('--config.sweep.learning_rate=(3e-3,1e-5)', '--config.sweep.seeds=(0,1)', '--config.sweep.together=2')
 GLUE = {'recipe': 'configs/glue.py:rte', 'small': False}
 
 

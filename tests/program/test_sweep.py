@@ -1,4 +1,4 @@
-"""config.sweep: cells, resume, runs trained together."""
+"""config.sweep: trials, resume, trials trained together."""
 
 import itertools
 import json
@@ -13,38 +13,38 @@ from running import GLUE, SWEEP, Program, rows
 from bertjax.train.interrupt import Interrupt
 
 
-def cells(workdir: pathlib.Path) -> dict[str, dict]:
+def trials(workdir: pathlib.Path) -> dict[str, dict]:
     return {path.parent.name: json.loads(path.read_text()) for path in workdir.glob('cells/*/results.json')}
 
 
-def test_the_table_is_of_the_cells(swept: pathlib.Path):
-    found = cells(swept)
+def test_the_table_is_of_the_trials(swept: pathlib.Path):
+    found = trials(swept)
     assert len(found) == 4
     summary = json.loads((swept / 'sweep.json').read_text())
     assert [line['learning_rate'] for line in summary['settings']] == [1e-5, 3e-3]
     for line in summary['settings']:
         mine = [c for c in found.values() if c['learning_rate'] == line['learning_rate']]
-        scores = [cell['splits']['dev']['accuracy'] for cell in mine]
-        assert line['runs'] == 2 and line['collapsed'] == sum(cell['collapsed'] for cell in mine)
+        scores = [trial['splits']['dev']['accuracy'] for trial in mine]
+        assert line['runs'] == 2 and line['collapsed'] == sum(trial['collapsed'] for trial in mine)
         assert (line['median'], line['mean']) == (statistics.median(scores), statistics.fmean(scores))
         assert line['sd'] == statistics.stdev(scores) and line['best'] == max(scores)
     best = found[summary['best']]['splits']['dev']['accuracy']
-    assert best == max(cell['splits']['dev']['accuracy'] for cell in found.values()) > 0.9
+    assert best == max(trial['splits']['dev']['accuracy'] for trial in found.values()) > 0.9
     assert (swept / 'export/hf/model.safetensors').exists()
     assert summary['best'] in (swept / 'stdout.txt').read_text()
 
 
-def test_a_cell_is_the_run_by_itself(swept: pathlib.Path, tuned: pathlib.Path):
-    """The same data, dropout and start: what a cell of four learned is what the run alone learned, but for rounding."""
-    (cell,) = [path for path in swept.glob('cells/*lr=0.003,seed=0')]
-    alone, among = (rows(folder / 'metrics.jsonl', 'train') for folder in (tuned, cell))
+def test_a_trial_is_the_run_by_itself(swept: pathlib.Path, tuned: pathlib.Path):
+    """The same data, dropout and start: what it learned beside another is what the run alone learned, but for rounding."""
+    (trial,) = [path for path in swept.glob('cells/*lr=0.003,seed=0')]
+    alone, among = (rows(folder / 'metrics.jsonl', 'train') for folder in (tuned, trial))
     assert [row['step'] for row in among] == [row['step'] for row in alone]
     assert [row['loss'] for row in among] == pytest.approx([row['loss'] for row in alone], rel=1e-2)
     other = json.loads((tuned / 'results.json').read_text())['splits']['dev']
-    assert cells(swept)[cell.name]['splits']['dev'] == other
+    assert trials(swept)[trial.name]['splits']['dev'] == other
 
 
-def test_finished_cells_are_not_run_again(program: Program, tune, swept: pathlib.Path, tmp_path: pathlib.Path):
+def test_finished_trials_are_not_run_again(program: Program, tune, swept: pathlib.Path, tmp_path: pathlib.Path):
     shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob('cells/*/results.json')}
     (gone,) = tmp_path.glob('cells/*lr=0.003,seed=1')
@@ -53,7 +53,7 @@ def test_finished_cells_are_not_run_again(program: Program, tune, swept: pathlib
     assert '4 runs, 3 of them finished already' in result.stdout
     after = {path: path.stat().st_mtime_ns for path in tmp_path.glob('cells/*/results.json')}
     assert all(after[path] == time for path, time in before.items() if path.parent != gone) and len(after) == 4
-    assert cells(tmp_path).keys() == cells(swept).keys()
+    assert trials(tmp_path).keys() == trials(swept).keys()
     line = program.error(f'--workdir={tmp_path}', *tune, *SWEEP, '--config.warmup_fraction=0.2', **GLUE)
     assert 'config.warmup_fraction' in line and 'another --workdir' in line
     saved = json.loads((tmp_path / 'config.json').read_text())
@@ -73,7 +73,7 @@ def test_a_run_and_a_sweep_do_not_share_a_folder(program: Program, tune, swept, 
 def test_another_list_does_not_take_the_best_model(program: Program, tune, swept, tmp_path: pathlib.Path):
     shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
     summary = json.loads((swept / 'sweep.json').read_text())
-    low = ('--config.sweep.learning_rate=(1e-5,)', '--config.sweep.seeds=(0,1)', '--config.sweep.together=4')
+    low = ('--config.sweep.learning_rate=(1e-5,)', '--config.sweep.seeds=(0,1)', '--config.sweep.together=2')
     out = program.run(f'--workdir={tmp_path}', *tune, *low, **GLUE).stdout
     assert '2 runs, 2 of them finished already' in out
     assert f'the model of {summary["best"]}, the best of all runs here' in out
@@ -84,18 +84,18 @@ def test_the_best_model_can_be_asked(program: Program, swept: pathlib.Path, tmp_
     program.run(f'--workdir={tmp_path}', '--config.run=evaluate', **GLUE)
     summary = json.loads((swept / 'sweep.json').read_text())
     found = json.loads((tmp_path / 'results.json').read_text())['splits']
-    assert found == cells(swept)[summary['best']]['splits']
+    assert found == trials(swept)[summary['best']]['splits']
 
 
 def test_interrupted_in_the_middle_it_continues_there(program: Program, tune, swept, tmp_path: pathlib.Path):
-    """Runs that are trained together are saved together, and end in the same bits."""
-    asked = itertools.count(1)
-    with mock.patch.object(Interrupt, 'requested', lambda self: next(asked) == 30):
+    """In the second group of two: trials that are trained together are saved together, and end in the same bits."""
+    asked = itertools.count(1)  # before each group, at its beginning, after each of its 72 steps
+    with mock.patch.object(Interrupt, 'requested', lambda self: next(asked) == 74 + 2 + 30):
         result = program.run(f'--workdir={tmp_path}', *tune, *SWEEP, status=75, **GLUE)
-    assert 'stopped at step 30 as asked' in result.stderr and not cells(tmp_path)
+    assert 'stopped at step 30 as asked' in result.stderr and len(trials(tmp_path)) == 2
     result = program.run(f'--workdir={tmp_path}', *tune, *SWEEP, **GLUE)
-    assert 'continuing at step 30 of 72' in result.stdout
-    assert cells(tmp_path) == cells(swept)
-    for name in ('export/hf/model.safetensors', *(f'cells/{cell}/ledger.jsonl' for cell in cells(swept))):
+    assert '4 runs, 2 of them finished already' in result.stdout and 'continuing at step 30 of 72' in result.stdout
+    assert trials(tmp_path) == trials(swept)
+    for name in ('export/hf/model.safetensors', *(f'cells/{trial}/ledger.jsonl' for trial in trials(swept))):
         assert (tmp_path / name).read_bytes() == (swept / name).read_bytes(), name
-    assert not (tmp_path / 'cells' / '.unfinished').exists()
+    assert not (tmp_path / '.unfinished').exists()

@@ -112,7 +112,7 @@ class World:
         return new, {'sums': {'mlm_loss': (loss, jnp.float32(5))}, 'scalars': scalars}
 
     def save(self, state, position, config, loss):
-        assert config is self.options
+        assert config == self.options
         self.clock.now += SAVE_SECONDS
         self.events.append(f'save {position.step}')
         self.saved[position.step] = (jax.tree.map(jnp.copy, state), position, loss)
@@ -134,7 +134,7 @@ class World:
                 [self.phase(0, 0, 6), self.phase(1, 6, 10)],
                 recorder=recorder,
                 checkpoints=self,
-                config=self.options,
+                resolved=self.options,
                 interrupt=self,
             )
         finally:

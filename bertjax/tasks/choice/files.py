@@ -83,7 +83,7 @@ def read_json_lines(text: str, where: str, *, labelled: bool) -> list[Question]:
         texts = isinstance(endings, list) and all(isinstance(ending, str) for ending in endings)
         if not (isinstance(prompt, str) and isinstance(start, str) and texts):
             expected = '{"prompt": "text", "endings": ["text", "text"]}'
-            raise UserError(line, json.dumps(record, ensure_ascii=False)[:80], expected, 'mend the line')
+            raise UserError(line, json.dumps(record, ensure_ascii=False)[:80], expected, 'correct the line')
         if questions and len(endings) != len(questions[0].endings):
             expected = f'{len(questions[0].endings)}, as in {questions[0].where}'
             raise UserError(line, f'{len(endings)} endings', expected, 'put others into another file')
@@ -102,9 +102,9 @@ def _question(where: str, context: str, start: str, endings: Sequence[str], labe
     names = ['context', *(f'ending {i}' for i in range(len(endings)))]
     for name, text in zip(names, (context, *endings), strict=True):
         if not text.strip():
-            raise UserError(where, f'an empty {name}', 'text', 'mend or remove the row')
+            raise UserError(where, f'an empty {name}', 'text', 'correct or remove the row')
     if label is not None and label.strip() not in map(str, range(len(endings))):
-        raise UserError(where, f'the label {label[:40]!r}', f'0 to {len(endings) - 1}', 'mend the row')
+        raise UserError(where, f'the label {label[:40]!r}', f'0 to {len(endings) - 1}', 'correct the row')
     return Question(where, context, start, tuple(endings), None if label is None else int(label), group)
 
 

@@ -19,7 +19,7 @@ def objects_of_lines(lines: Iterable[tuple[int, str]], where: str) -> Iterator[t
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise UserError(here, f'wrong JSON ({error})', 'a JSON object a line', 'mend the line') from None
+            raise UserError(here, f'wrong JSON ({error})', 'a JSON object a line', 'correct the line') from None
         yield here, _checked(record, here)
 
 
@@ -32,7 +32,7 @@ def objects_of_text(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        mend = 'mend the file; one with an object a line is named .jsonl'
+        mend = 'correct the file; one with an object a line is named .jsonl'
         raise UserError(f'{where}:{getattr(error, "lineno", 1)}', f'wrong JSON ({error})', 'JSON', mend) from None
     if not isinstance(found, list | dict):
         raise UserError(where, f'a JSON {type(found).__name__}', 'a list of objects', 'check the file')
@@ -43,7 +43,7 @@ def objects_of_text(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]
 
 def _checked(record: Any, where: str) -> dict[str, Any]:
     if not isinstance(record, dict):
-        raise UserError(where, f'a JSON {type(record).__name__}', 'an object with named fields', 'mend the record')
+        raise UserError(where, f'a JSON {type(record).__name__}', 'an object with named fields', 'correct the record')
     return record
 
 

@@ -129,7 +129,7 @@ def _read_lines(path: epath.Path) -> Iterator[Line]:
             for raw in lines:
                 line = streams.decode(raw, lines.number)
                 if isinstance(line, streams.Broken):
-                    mend = 'mend the line, or convert the file, for example with iconv'
+                    mend = 'correct the line, or convert the file, for example with iconv'
                     raise UserError(f'{path}:{line.line}', line.detail, 'UTF-8 text', mend)
                 yield lines.number, line.removesuffix('\r')
     except streams.DAMAGE as error:
@@ -225,7 +225,7 @@ def _pick(header: Sequence[str], where: str, layout: Layout) -> list[int | None]
 
 def _raise_width(where: str, cells: Sequence[str], header: Sequence[str], format: str, broken: int) -> None:
     count = '1 column' if len(cells) == 1 else f'{len(cells)} columns'
-    mend = 'mend or remove the row'
+    mend = 'correct or remove the row'
     if format == 'tsv':
         mend += '; a TSV has no quotes, fields with tabs or line ends need CSV'
     also = f' (and {broken - 1} such rows before)' if broken > 1 else ''
@@ -238,7 +238,7 @@ def _from_object(where: str, record: dict, layout: Layout) -> Row:
         name = next((name for name in column.names if name in record), None)
         if name is None and column.required:
             found = ', '.join(list(record)[:20]) or 'none'
-            mend = 'mend the record, or name another field in config.task'
+            mend = 'correct the record, or name another field in config.task'
             raise UserError(where, f'the fields {found}', ' or '.join(column.names), mend)
         values.append(None if name is None else as_text(record[name], f'{where}, field {name}', joined=column.joined))
     return Row(where, tuple(values))

@@ -58,5 +58,5 @@ def checked_text(text: str, where: str) -> str:
     try:
         text.encode('utf-8')
     except UnicodeEncodeError:
-        raise UserError(where, 'half a surrogate pair', 'text', 'mend the record') from None
+        raise UserError(where, 'half a surrogate pair', 'text', 'correct the record') from None
     return text

@@ -127,7 +127,7 @@ class ClassificationTask(TextTask):
             raise UserError('config.task.dev_fraction', found, 'records on both sides', mend)
         bare = [record.where for record in records if record.label is None]
         if bare and len(bare) < len(records):
-            raise UserError(bare[0], 'no label', 'one, as other records have', 'mend or remove the record')
+            raise UserError(bare[0], 'no label', 'one, as other records have', 'correct or remove the record')
         return records
 
     @property
@@ -138,7 +138,7 @@ class ClassificationTask(TextTask):
     def _example(self, row: Row, split: str) -> Example:
         *texts, label = row.values
         if label is None and split != 'test':
-            raise UserError(row.where, 'no label', 'a string or a number', 'mend or remove the record')
+            raise UserError(row.where, 'no label', 'a string or a number', 'correct or remove the record')
         return self.example(row.where, texts, label, '')
 
     def _rows(self, split: str) -> Iterator[Row]:

@@ -71,22 +71,22 @@ class GlueTask(TextTask):
                 first = seen.setdefault(record.index, record.where)
                 if first is not record.where:
                     expected = 'every index once, as the server does'
-                    raise UserError(record.where, f'the index {record.index} of {first}', expected, 'mend the file')
+                    raise UserError(record.where, f'the index {record.index} of {first}', expected, 'correct the file')
         return records
 
     def _example(self, row: Row, split: str, number: int) -> Example:
         *texts, label, index = row.values
         server = self._rows[split].splits[split].server
         if server and index is not None and not index.isdecimal():
-            mend = 'mend the row, or the names of the columns'
+            mend = 'correct the row, or the names of the columns'
             raise UserError(row.where, f'the index {index[:40]!r}', 'a whole number', mend)
         if label is None and not server:
-            raise UserError(row.where, 'no label', 'one', 'mend or remove the row')
+            raise UserError(row.where, 'no label', 'one', 'correct or remove the row')
         if label is not None and label.strip() and self.row.labels:
             label = self._named(label.strip(), row.where)
         record = self.example(row.where, texts, label, str(number) if index is None else index)
         if self.regression and record.label is not None and not 0 <= record.label <= 5:
-            raise UserError(row.where, f'the score {label}', '0 to 5', 'mend or remove the row')
+            raise UserError(row.where, f'the score {label}', '0 to 5', 'correct or remove the row')
         return record
 
     def _named(self, written: str, where: str) -> str:
@@ -95,7 +95,7 @@ class GlueTask(TextTask):
             return written
         if written not in self.row.written:
             known = ', '.join(self.row.written)
-            raise UserError(where, f'the label {written!r}', f'one of {known}', 'mend the record')
+            raise UserError(where, f'the label {written!r}', f'one of {known}', 'correct the record')
         return self.row.labels[self.row.written.index(written)]
 
     def _read(self, split: str) -> Iterator[Row]:

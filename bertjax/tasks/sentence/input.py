@@ -42,7 +42,7 @@ def _plain(lines: Sequence[Line], where: str, texts: int) -> Iterator[Row]:
         cells = tuple(line.split('\t'))
         if len(cells) != texts:
             expected = 'a text a line, without tabs' if texts == 1 else 'two texts a line with a tab between'
-            mend = 'mend the line, or put the names of the columns in the first line'
+            mend = 'correct the line, or put the names of the columns in the first line'
             raise UserError(f'{where}:{number}', f'{len(cells) - 1} tabs', expected, mend)
         empty = False
         yield Row(f'{where}:{number}', cells)

@@ -136,13 +136,13 @@ class TextTask(Task[Example, Scores]):
           UserError: a missing text, an empty or unknown label, or a score that is not a number.
         """
         if None in texts:
-            raise UserError(where, 'no text', 'a string', 'mend or remove the record')
+            raise UserError(where, 'no text', 'a string', 'correct or remove the record')
         first, second = (*texts, None)[:2]
         return Example(first, second, None if label is None else self._label(label.strip(), where), index, where)
 
     def _label(self, label: str, where: str) -> str | float:
         if not label:
-            raise UserError(where, 'an empty label', 'a number' if self.regression else 'a label', 'mend the record')
+            raise UserError(where, 'an empty label', 'a number' if self.regression else 'a label', 'correct the record')
         if not self.regression:
             self._check_known(label, where)
             return label
@@ -151,13 +151,13 @@ class TextTask(Task[Example, Scores]):
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            raise UserError(where, f'the score {label!r}', 'a finite number', 'mend the record')
+            raise UserError(where, f'the score {label!r}', 'a finite number', 'correct the record')
         return value
 
     def _check_known(self, label: str, where: str) -> None:
         if self.labels and label not in self.labels:
             known = ', '.join(self.labels[:30])
-            raise UserError(where, f'the label {label!r}', f'one of {known}', 'mend the record, or the labels')
+            raise UserError(where, f'the label {label!r}', f'one of {known}', 'correct the record, or the labels')
 
     def learn(self, records: Sequence[Example]) -> None:
         """Collects the labels where they are not given; prints how often each occurs."""

@@ -13,7 +13,7 @@ from bertjax.tasks.reading.texts import checked_text, read_text
 
 _KINDS = {str: 'a string', int: 'a whole number', bool: 'true or false', list: 'a list', dict: 'an object'}
 _FORM = 'the layout of SQuAD, {"data": [{"paragraphs": [{"context", "qas": [{"id", "question", "answers"}]}]}]}'
-_MEND = 'mend the file, or take the original'
+_MEND = 'correct the file, or take the original'
 
 
 @dataclasses.dataclass(frozen=True)

@@ -137,7 +137,7 @@ def squad_features(
             builder.row(number, start=np.int32(target[0]), end=np.int32(target[1]), weights=weight)
     if training and len(lost) == len(questions):
         found = f'{len(lost):,} questions, none with an answer that is in its context'
-        raise UserError('config.data', found, 'answers that are cut from their contexts', 'mend the data')
+        raise UserError('config.data', found, 'answers that are cut from their contexts', 'correct the data')
     what = 'left out of training' if training else 'without part in the loss'
     what = f'questions {what}, because their answer is not in the text or has no piece'
     found = {f'questions cut to their first {max_query} pieces': long, what: lost}

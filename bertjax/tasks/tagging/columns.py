@@ -130,7 +130,7 @@ def _words_and_tags(
     words = tuple(row[word] for row in columns)
     if '' in words:
         line = lines[words.index('')]
-        raise UserError(f'{where}:{line}', 'an empty word', 'a word in its column', 'mend or remove the line')
+        raise UserError(f'{where}:{line}', 'an empty word', 'a word in its column', 'correct or remove the line')
     if not tagged:
         return words, None
     tags = tuple(row[tag] for row in columns)
@@ -164,7 +164,7 @@ def _blocks(
         if not count:
             count, first = len(columns), number
         if len(columns) != count:
-            mend = 'mend or remove the line'
+            mend = 'correct or remove the line'
             if line.startswith('#'):
                 mend += "; if lines that begin so are comments, set config.task.comment='#'"
             expected = f'{count}, as in line {first}, between {"spaces" if separator == " " else "tabs"}'

@@ -55,7 +55,7 @@ def find_scheme(sentences: Sequence[Sequence[str]], numbers: Sequence[Sequence[i
             f'{where}:{lines[few][0]}',
             f'an entity that begins with {few}, as {len(lines[few]):,} do',
             f'{many}, as in line {lines[many][0]} and {len(lines[many]):,} in all',
-            'mend the tags, or name the scheme with config.task.scheme=iob2 or iob1: '
+            'correct the tags, or name the scheme with config.task.scheme=iob2 or iob1: '
             'then entities begin wherever conlleval lets them begin',
         )
     return 'iob1' if lines['I'] else 'iob2' if lines['B'] else ''

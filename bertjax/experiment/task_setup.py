@@ -1,0 +1,177 @@
+"""A task's model on the mesh, with its head: what trains, evaluates and predicts with it shares."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jax.sharding import Mesh
+
+from bertjax.convert.huggingface.config import check_head_exportable
+from bertjax.convert.huggingface.load import load_task_model
+from bertjax.data.buckets import BucketedExamples
+from bertjax.data.features import Features
+from bertjax.errors import UserError
+from bertjax.experiment.finetuning_settings import FinetuningSettings
+from bertjax.experiment.settings import check_mesh
+from bertjax.experiment.task_data import Split, TaskData
+from bertjax.model.attention.select import describe_attention
+from bertjax.model.config import train_flops_per_sequence
+from bertjax.optim.optimizers import make_optimizer
+from bertjax.optim.selection import make_selection
+from bertjax.tasks.task import Task
+from bertjax.train.members import Member
+from bertjax.train.phase import Phase
+from bertjax.train.predict import Predictor
+from bertjax.train.setup import PhaseSettings, Setup, build_setup
+from bertjax.train.state import TrainState, replace_params
+
+
+class TaskSetup:
+    """A task's model on a mesh: what trains, evaluates and predicts with it shares.
+
+    Attributes:
+      data: the task's.
+      setup: of the model.
+      shapes: the lengths that its batches are padded to.
+      attention: what computes it, in words.
+    """
+
+    def __init__(self, data: TaskData, mesh: Mesh, splits: Sequence[Split]):
+        """`splits`, at least one, are those that it will see: they choose the padded lengths, the first one the form
+        of a batch."""
+        settings = data.settings
+        check_mesh(data.encoder, mesh)
+        self.data = data
+        self.shapes = data.padded_lengths(splits)
+        self.setup: Setup = build_setup(
+            data.task.model(data.encoder),
+            data.task.objective,
+            make_optimizer(**settings.optimizer),
+            mesh,
+            splits[0].features.spec(1, self.shapes[0]),
+            rng_impl=settings.rng_impl,
+            trained=make_selection(settings.train, data.encoder.num_layers),
+            layer_decay=settings.layer_decay,
+        )
+        self.attention = describe_attention(data.encoder, settings.batch_size, max(self.shapes))
+        self._predictors: dict[int, Predictor] = {}
+
+    @property
+    def settings(self) -> FinetuningSettings:
+        """Of the config."""
+        return self.data.settings
+
+    def examples(self, features: Features, seed: int) -> BucketedExamples:
+        """Training examples in the order of `seed`."""
+        return BucketedExamples(
+            features,
+            batch_size=self.settings.batch_size,
+            shapes=self.shapes,
+            seed=seed,
+            pad_id=self.data.tokenizer.pad_id,
+        )
+
+    def predictor(self, members: int = 0) -> Predictor:
+        """Outputs of the model for any features; one for all splits, so that each length is compiled once."""
+        if members not in self._predictors:
+            self._predictors[members] = Predictor(
+                self.setup.model,
+                self.data.task.objective,
+                self.setup.mesh,
+                per_token=self.data.task.head.per_token,
+                batch_size=self.settings.eval_batch_size,
+                shapes=self.shapes,
+                pad_id=self.data.tokenizer.pad_id,
+                members=members,
+            )
+        return self._predictors[members]
+
+    def predictions(self, params: Any, split: Split) -> list[Any]:
+        """One a record."""
+        outputs = self.predictor().outputs(params, split.features)
+        return self.data.task.predictions(split.records, split.features, outputs)
+
+    def phase(
+        self,
+        members: Sequence[Member],
+        examples: BucketedExamples,
+        total: int,
+        *,
+        stacked: bool = False,
+        evaluator: 'TaskEvaluator | None' = None,
+    ) -> Phase:
+        """The one phase of a fine-tuning, or of several together.
+
+        Args:
+          members: see Phase, as for `stacked` and `evaluator`.
+          examples: of any of them: the shapes of the batches do not depend on the seed.
+          total: steps.
+          stacked, evaluator: see `members`.
+        """
+        settings = self.settings
+        # Of a step of the whole model; not known where a part of it is frozen.
+        flops = train_flops_per_sequence(self.data.encoder, round(examples.mean_length), 0)
+        return Phase(
+            PhaseSettings(
+                number=0,
+                first_step=0,
+                last_step=total,
+                batch_size=settings.batch_size,
+                accumulate=settings.accumulate,
+                schedule=settings.schedule,
+                warmup_fraction=settings.warmup_fraction,
+                power=settings.power,
+            ),
+            self.setup,
+            members,
+            examples.abstract_batches(),
+            stacked=stacked,
+            evaluator=evaluator,
+            flops_per_sequence=flops * len(members) if settings.train == 'all' else 0.0,
+        )
+
+    def fresh_state(self, seed: int) -> tuple[TrainState, list[str], list[str]]:
+        """The state of step 0; what was drawn with `seed` because the source lacks it, and which of its tensors
+        are not used."""
+        task, labels = self.data.task, self.data.task.huggingface().get('id2label')
+        imported = load_task_model(self.data.source, self.setup.model, task.head, id2label=labels, seed=seed)
+        state = replace_params(self.setup.create(seed), imported.params, self.setup.state)
+        return state, imported.missing, imported.unused
+
+
+class TaskEvaluator:
+    """The task's figures on dev."""
+
+    split = 'dev'
+
+    def __init__(self, model: TaskSetup, split: Split):
+        self._model, self._split = model, split
+
+    @property
+    def _task(self) -> Task:
+        return self._model.data.task
+
+    def run(self, params: Any) -> dict[str, float | None]:
+        """All figures."""
+        return self._task.metrics(self._split.records, self._model.predictions(params, self._split))
+
+    def cost(self, values: Mapping[str, float | None]) -> float | None:
+        """Minus the task's score."""
+        score = values[self._task.score]
+        return None if score is None else -score
+
+
+def prepare(data: TaskData, mesh: Mesh, *, chosen_by: str = '') -> tuple[Split, TaskSetup]:
+    """Tokenises everything, and builds what trains: all that can be refused is refused here.
+
+    Args:
+      data: the task's.
+      mesh: to train on.
+      chosen_by: the config key that makes a run choose among models by dev; '' where none does.
+    """
+    if 'dev' not in data.evaluated and chosen_by:
+        raise UserError(chosen_by, 'no dev split to choose by', 'one', f'give {data.task.name} a dev file')
+    if data.settings.export:
+        check_head_exportable(data.task.model(data.encoder), data.task.head)
+    evaluated = [data.split(name) for name in data.evaluated]
+    train = data.split('train', training=True)
+    return train, TaskSetup(data, mesh, [train, *evaluated])
