@@ -35,7 +35,7 @@ def test_the_table_is_of_the_trials(swept: pathlib.Path):
 
 
 def test_a_trial_is_the_run_by_itself(swept: pathlib.Path, tuned: pathlib.Path):
-    """The same data, dropout and start: what it learned beside another is what the run alone learned, but for rounding."""
+    """The same data, dropout and start: it learned what the run alone learned, but for rounding."""
     (trial,) = [path for path in swept.glob('cells/*lr=0.003,seed=0')]
     alone, among = (rows(folder / 'metrics.jsonl', 'train') for folder in (tuned, trial))
     assert [row['step'] for row in among] == [row['step'] for row in alone]
