@@ -16,7 +16,9 @@ os.environ['XLA_FLAGS'] = (
 )
 
 import jax
+import numpy as np
 import pytest
+from flax import linen as nn
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 
@@ -71,3 +73,22 @@ def compile_cache(session_folder: pathlib.Path) -> pathlib.Path:
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
     jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
     return folder
+
+
+@pytest.fixture(scope='session')
+def draw_params() -> Callable:
+    """draw_params(init, stddev=0.02, seed=0) -> normal numbers in place of init(key), scales around 1.
+
+    Compiling the initialisation of a small model takes longer than all that a test then does with it.
+    """
+
+    def draw(init: Callable, stddev: float = 0.02, seed: int = 0):
+        rng = np.random.default_rng(seed)
+
+        def leaf(path, x: jax.ShapeDtypeStruct) -> np.ndarray:
+            return (stddev * rng.standard_normal(x.shape) + (path[-1].key == 'scale')).astype(x.dtype)
+
+        shapes = jax.eval_shape(lambda key: nn.unbox(init(key)), jax.random.key(0))
+        return jax.tree_util.tree_map_with_path(leaf, shapes)
+
+    return draw

@@ -3,10 +3,7 @@
 import os
 import pathlib
 import time
-
-from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event, SessionLog
-from tensorboardX.summary import scalar
+from typing import Any
 
 from bertjax.writers.writer import Row
 
@@ -22,7 +19,7 @@ class TensorBoard:
 
     def __init__(self, directory: str | os.PathLike):
         self.directory = pathlib.Path(directory)
-        self._events: EventsWriter | None = None
+        self._events: Any = None  # tensorboardX's EventsWriter
         self._flushed = 0.0
 
     def __str__(self) -> str:
@@ -33,6 +30,11 @@ class TensorBoard:
 
     def write(self, row: Row) -> None:
         """Writes the numbers of a row at its step."""
+        # Not before a row comes: where PyTorch is installed tensorboardX imports it, which takes seconds.
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+        from tensorboardX.summary import scalar
+
         if self._events is None:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._events = EventsWriter(str(self.directory / 'events'))

@@ -1,11 +1,7 @@
 """A small model of ours with its tokenizer, to export."""
 
-import functools
-
-import jax
 import numpy as np
 import pytest
-from flax import linen as nn
 
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
@@ -35,19 +31,12 @@ def tokenizer(tmp_path_factory):
 
 
 @pytest.fixture(scope='session')
-def make_params():
+def make_params(draw_params):
     """make_params(config or a task's model, seed=0) -> numpy parameters of which none is 0 or 1 all over."""
 
-    @functools.cache
-    def draw(model):
-        inputs = [np.zeros(shape, np.int32) for shape in model.smallest_inputs]
-        init = lambda key: nn.unbox(init_params(model, key, *inputs))  # noqa: E731
-        quick = {'xla_backend_optimization_level': 0, 'xla_llvm_disable_expensive_passes': True}
-        return jax.device_get(jax.jit(init, compiler_options=quick)(jax.random.key(0)))
-
     def make(model, seed=0):
-        params = draw(BertForPreTraining(model) if isinstance(model, BertConfig) else model)
-        rng = np.random.default_rng(seed)
-        return jax.tree.map(lambda x: x + 0.2 * rng.standard_normal(x.shape).astype(np.float32), params)
+        model = BertForPreTraining(model) if isinstance(model, BertConfig) else model
+        inputs = [np.zeros(shape, np.int32) for shape in model.smallest_inputs]
+        return draw_params(lambda key: init_params(model, key, *inputs), stddev=0.2, seed=seed)
 
     return make

@@ -28,17 +28,23 @@ CASES = {
 }
 
 
+@pytest.fixture(scope='session')
+def draw_head(draw_params):
+    """draw_head(model, *inputs) -> parameters."""
+    return lambda model, *inputs: draw_params(lambda key: init_params(model, key, *inputs))
+
+
 def _inputs(case, inputs):
     return tuple(x.reshape(4, 2, 16) if case == 'multiple_choice' else x for x in inputs[:3])
 
 
 @pytest.mark.parametrize('units', [0, 10], ids=['plain', 'bilstm'])
 @pytest.mark.parametrize('case', CASES)
-def test_padding_does_not_matter_and_a_pretrained_tree_fits(case, units, small_config, inputs, make_params, make_model):
+def test_padding_does_not_matter_and_a_pretrained_tree_fits(case, units, small_config, inputs, draw_head, make_model):
     head, options = CASES[case]
     model = head(small_config(dropout=0.1), **options, bilstm_units=units)
     ids, segments, mask = _inputs(case, inputs)
-    params = make_params(model, ids, segments, mask)
+    params = draw_head(model, ids, segments, mask)
     _, pretrained = make_model()
     shapes = lambda tree: jax.tree.map(lambda x: x.shape, tree)  # noqa: E731
     assert shapes(params['encoder']) == shapes(pretrained['encoder'])
@@ -61,10 +67,10 @@ def test_padding_does_not_matter_and_a_pretrained_tree_fits(case, units, small_c
 
 
 @pytest.mark.parametrize('causal, units', [(False, 0), (True, 0), (True, 10)])
-def test_classification_sees_the_last_word(small_config, inputs, make_params, causal, units):
+def test_classification_sees_the_last_word(small_config, inputs, draw_head, causal, units):
     """A left-to-right encoder's [CLS] sees only itself: the head has to look elsewhere."""
     model = BertForClassification(small_config(causal=causal), 3, bilstm_units=units)
-    params = make_params(model, *inputs[:3])
+    params = draw_head(model, *inputs[:3])
     ids, segments, mask = (x[1:2] for x in inputs[:3])  # 12 tokens
     other = ids.copy()
     other[0, 11] = (ids[0, 11] + 1) % 150
@@ -73,9 +79,9 @@ def test_classification_sees_the_last_word(small_config, inputs, make_params, ca
     assert not np.array_equal(one['logits'], two['logits'])
 
 
-def test_head_dropout_needs_its_key_and_changes_the_logits(small_config, inputs, make_params):
+def test_head_dropout_needs_its_key_and_changes_the_logits(small_config, inputs, draw_head):
     model = BertForTokens(small_config(dropout=0.3), 4, bilstm_units=6)
-    params = make_params(model, *inputs[:3])
+    params = draw_head(model, *inputs[:3])
     one, same, other = (_token_logits(model, params, inputs, jax.random.key(seed)) for seed in (0, 0, 1))
     assert np.array_equal(one, same) and not np.array_equal(one, other)
 
@@ -98,10 +104,10 @@ def _states(config, params, inputs):
 
 @pytest.mark.parametrize('scan', [True, False], ids=['scanned', 'unrolled'])
 @pytest.mark.parametrize('layers', LAYERS)
-def test_the_head_sees_the_chosen_layers(small_config, inputs, make_params, layers, scan):
+def test_the_head_sees_the_chosen_layers(small_config, inputs, draw_head, layers, scan):
     config = small_config(num_layers=5, scan_layers=scan)
     model = BertForTokens(config, 4, layers=layers)
-    params = make_params(model, *inputs[:3])
+    params = draw_head(model, *inputs[:3])
     weights = None
     if layers.startswith('sum'):
         count = {'sum_last_four': 4, 'sum_all': 5}[layers]
@@ -135,10 +141,10 @@ def test_a_fresh_mix_is_the_mean(small_config, inputs, make_params):
 
 
 @pytest.mark.parametrize('layers, units', [('last', 0), ('sum_all', 6), ('concat_last_four', 0)])
-def test_nothing_goes_into_a_frozen_encoder(small_config, inputs, make_params, layers, units):
+def test_nothing_goes_into_a_frozen_encoder(small_config, inputs, draw_head, layers, units):
     def gradient(frozen):
         model = BertForTokens(small_config(num_layers=4, dropout=0.3), 4, units, layers, frozen)
-        params = make_params(model, *inputs[:3])
+        params = draw_head(model, *inputs[:3])
 
         def loss(params):
             rngs = {'dropout': jax.random.key(3)}
@@ -154,11 +160,11 @@ def test_nothing_goes_into_a_frozen_encoder(small_config, inputs, make_params, l
         assert min(jax.tree.leaves(frozen[name])) > 0, name
 
 
-def test_a_frozen_encoder_drops_nothing(small_config, inputs, make_params):
+def test_a_frozen_encoder_drops_nothing(small_config, inputs, draw_head):
     """Attention dropout is the encoder's alone; config.dropout is the head's too."""
     config = small_config(dropout=0.0, attention_dropout=0.4)
     tuned, frozen = (BertForTokens(config, 4, frozen=value) for value in (False, True))
-    params = make_params(tuned, *inputs[:3])
+    params = draw_head(tuned, *inputs[:3])
     plain = _token_logits(frozen, params, inputs)
     assert np.array_equal(_token_logits(frozen, params, inputs, jax.random.key(0)), plain)
     assert not np.array_equal(_token_logits(tuned, params, inputs, jax.random.key(0)), plain)

@@ -42,8 +42,10 @@ def _init(model, trained=everything, optimizer='adamw'):
 
 def _state(model, trained, optimizer='adamw'):
     """Fresh, but no parameter is 0 all over, so that weight decay would move each of them."""
-    state = jax.jit(lambda key: nn.unbox(_init(model, trained, optimizer)(key)))(jax.random.key(0))
-    return state.replace(params=jax.tree.map(lambda x: x + 0.05, state.params))
+    shapes = jax.eval_shape(lambda key: nn.unbox(_init(model, trained, optimizer)(key)), jax.random.key(0))
+    state, rng = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), np.random.default_rng(0)
+    draw = lambda x: jnp.asarray(0.05 + 0.02 * rng.standard_normal(x.shape), x.dtype)  # noqa: E731
+    return state.replace(params=jax.tree.map(draw, state.params))
 
 
 def _batch():

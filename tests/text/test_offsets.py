@@ -23,7 +23,7 @@ def exported(sentencepiece_model, tmp_path_factory):
     return load_tokenizer(directory)
 
 
-def check(tokenizer, texts):
+def assert_ids_of_encode(tokenizer, texts):
     """Ids are those of `encode`, and offsets ascend within the text."""
     located = tokenizer.encode_with_offsets(texts)
     for text, ids, (found, starts, ends) in zip(texts, tokenizer.encode(texts), located, strict=True):
@@ -43,15 +43,15 @@ def spoken(tokenizer, text):
 
 
 def test_wordpiece_has_the_ids_of_encode(wordpiece):
-    check(wordpiece, TEXTS)
+    assert_ids_of_encode(wordpiece, TEXTS)
 
 
 def test_sentencepiece_has_the_ids_of_encode(sentencepiece_model):
-    check(sentencepiece_model, TEXTS)
+    assert_ids_of_encode(sentencepiece_model, TEXTS)
 
 
 def test_tokenizer_json_has_the_ids_of_encode(exported):
-    check(exported, TEXTS)
+    assert_ids_of_encode(exported, TEXTS)
 
 
 def test_tokenizer_json_agrees_with_the_model(sentencepiece_model, exported, paragraphs):
@@ -66,7 +66,7 @@ def test_a_wordpiece_is_what_its_part_of_the_text_becomes(bert_vocabulary, corpu
     tokenizer = load_tokenizer(bert_vocabulary)
     normalizer = tokenizers.normalizers.BertNormalizer(lowercase=tokenizer.lowercase)
     lines = [*corpus_lines[::200], 'İstanbul Ångström cafe\u0301s\u0323 x', '\u0301start 你好e\u0301']
-    for line, (ids, starts, ends) in zip(lines, check(tokenizer, lines), strict=True):
+    for line, (ids, starts, ends) in zip(lines, assert_ids_of_encode(tokenizer, lines), strict=True):
         for i, start, end in zip(ids, starts, ends, strict=True):
             if i != tokenizer.unk_id:
                 piece = tokenizer.pieces[i].removeprefix('##')
@@ -113,10 +113,10 @@ def test_settings_that_nanotoken_lacks(wordpiece, tmp_path):
     (tmp_path / 'tokenizer.json').write_text(json.dumps(settings), 'utf-8')
     tokenizer = load_tokenizer(tmp_path)
     assert spoken(tokenizer, 'cat (1) x')[-4:] == [('(', '('), ('1', '1'), (')', ')'), ('x', 'x')]
-    check(tokenizer, TEXTS)
+    assert_ids_of_encode(tokenizer, TEXTS)
 
 
 def test_many_texts_come_back_in_order(wordpiece, sentencepiece_model, exported):
     texts = [f'{n} return' for n in range(2500)]
     for tokenizer in (wordpiece, sentencepiece_model, exported):
-        check(pickle.loads(pickle.dumps(tokenizer)), texts)
+        assert_ids_of_encode(pickle.loads(pickle.dumps(tokenizer)), texts)
