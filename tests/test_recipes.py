@@ -52,7 +52,7 @@ TASK_CASES = [case for path in TASKS for case in CASES[path]]
 
 
 @pytest.mark.parametrize(('path', 'argument'), PRETRAINING_CASES, **NAME)
-def test_recipe_resolves_and_takes_a_step(path: pathlib.Path, argument: str):
+def test_recipe_resolves(path: pathlib.Path, argument: str):
     config = load(path, argument)
     settings = pretraining_settings(config)
     settings.check()
@@ -60,6 +60,18 @@ def test_recipe_resolves_and_takes_a_step(path: pathlib.Path, argument: str):
     phases = settings.phases(settings.total_steps(None))
     assert phases[0].first_step == 0 and all(a.last_step == b.first_step for a, b in itertools.pairwise(phases))
 
+
+# Of pre-training and of LAMB in two phases; the slow run takes the step of all.
+QUICK = {('pretrain_tiny', ''), ('pretrain_large_lamb', '')}
+STEPS = [
+    pytest.param(path, argument, marks=() if (path.stem, argument) in QUICK else pytest.mark.slow)
+    for path, argument in PRETRAINING_CASES
+]
+
+
+@pytest.mark.parametrize(('path', 'argument'), STEPS, **NAME)
+def test_recipe_takes_a_step(path: pathlib.Path, argument: str):
+    config = load(path, argument)
     config.model.width, config.model.mlp_dim, config.model.num_heads, config.model.num_layers = 16, 32, 2, 1
     config.mesh.data = 1
     for i, phase in enumerate(config.phases):

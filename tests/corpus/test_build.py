@@ -106,7 +106,7 @@ if __name__ == '__main__':
 """
 
 
-@pytest.mark.parametrize('workers', [1, 2])
+@pytest.mark.parametrize('workers', [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_killed_build_continues_to_the_same_bytes(workers, corpus, tmp_path, vocabulary):
     program = tmp_path / 'program.py'
     program.write_text(_PROGRAM)

@@ -198,7 +198,7 @@ def test_pre_norm_normalises_inputs_and_once_at_the_end(make_model, inputs, scan
     np.testing.assert_allclose(hidden.std(-1), 3.0, rtol=1e-4)
 
 
-@pytest.mark.parametrize('scan', [True, False], ids=['scanned', 'unrolled'])
+@pytest.mark.parametrize('scan', [True, pytest.param(False, marks=pytest.mark.slow)], ids=['scanned', 'unrolled'])
 def test_recomputation_changes_memory_and_no_number(make_model, inputs, scan):
     grads, products = {}, {}
     for remat in ('none', 'dots', 'full'):

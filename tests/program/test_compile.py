@@ -36,6 +36,7 @@ def _compile(program: Program, workdir: pathlib.Path, *changes: str, recipe: str
     return json.loads((workdir / 'compile.json').read_text(encoding='utf-8'))
 
 
+@pytest.mark.slow
 def test_narrow_step_for_16_chips(program: Program, tmp_path: pathlib.Path):
     report = _compile(program, tmp_path, '--config.topology=v5e:4x4', *NARROW, *SHORT, '--config.mesh.fsdp=4')
     assert set(report) >= KEYS

@@ -117,6 +117,7 @@ def assert_same_run(a: pathlib.Path, b: pathlib.Path) -> None:
     assert rows(a / 'metrics.jsonl', 'dev') == rows(b / 'metrics.jsonl', 'dev')
 
 
+@pytest.mark.slow
 def test_killed_it_continues_to_the_same_bits(program: Program, tune, tuned: pathlib.Path, tmp_path: pathlib.Path):
     for step in (5, 40):
         process = program.start(f'--workdir={tmp_path}', *tune, **GLUE)
@@ -138,6 +139,7 @@ def test_asked_to_stop_it_saves(program: Program, tune, tuned: pathlib.Path, tmp
     assert_same_run(tmp_path, tuned)
 
 
+@pytest.mark.slow
 def test_steps_that_are_not_finite_stop_it(program: Program, tune, tmp_path: pathlib.Path):
     changes = ('--config.learning_rate=1e38', '--config.optimizer.clip_norm=0.0')
     result = program.spawn(f'--workdir={tmp_path}', *tune, *changes, status=3, **GLUE)

@@ -156,6 +156,7 @@ def test_tagging(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
     assert model.config.id2label == {0: 'O', 1: 'B-PLACE', 2: 'I-PLACE'}
 
 
+@pytest.mark.slow
 def test_tagging_by_features(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     """The encoder stays as it is, a BiLSTM learns from its layers; there is no export, the checkpoint answers."""
     data = folder(tmp_path)

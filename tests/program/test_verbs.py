@@ -46,7 +46,7 @@ def test_another_tokenizer_than_the_stores_is_refused(program: Program, built: p
     assert 'tokenizer' in error
 
 
-@pytest.mark.parametrize('model_type', ['unigram', 'bpe'])
+@pytest.mark.parametrize('model_type', ['unigram', pytest.param('bpe', marks=pytest.mark.slow)])
 def test_sentencepiece_from_vocabulary_to_export(program: Program, tmp_path: pathlib.Path, model_type: str):
     transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
     program.run(

@@ -24,7 +24,11 @@ def alone(dropout_run, fresh):
     return dropout_run.steps(dropout_run.place(fresh), 0, STEPS)[1]
 
 
-@pytest.fixture(scope='module', params=MESHES)
+# Both ways of splitting weights are in the last one.
+@pytest.fixture(
+    scope='module',
+    params=[pytest.param(name, marks=pytest.mark.slow if name == 'fsdp=8' else ()) for name in MESHES],
+)
 def spread(request):
     """(mesh, run, first state on the host, rows of metrics, last state on the mesh)."""
     run = Run(tiny_config(mesh=MESHES[request.param], **MESH_RECIPE))
