@@ -3,7 +3,8 @@
 Reads the flags, loads the recipe and hands both to the verb `config.run`, a module of `bertjax/runs/`.
 
 Exit status: 0 done; 1 a fault of ours; 2 a mistake that the user can mend, said in one line; 3 stopped on
-non-finite steps; 75 saved after SIGTERM or Ctrl-C, start again to continue.
+non-finite steps; 75 saved after SIGTERM or Ctrl-C, start again to continue; 130 or 143 ended at once by a third Ctrl-C
+or SIGTERM, or by one that came while nothing was being trained.
 """
 
 import importlib
@@ -22,6 +23,7 @@ from ml_collections import ConfigDict, config_flags
 from bertjax import runs
 from bertjax.config import flatten, unknown_key_error
 from bertjax.errors import StoppedError, UserError
+from bertjax.files import disk
 from bertjax.tasks.registry import options
 
 USAGE = """bertjax: pre-train BERT and take it to its tasks.
@@ -154,6 +156,10 @@ def main(argv: Sequence[str]) -> None:
         raise UserError(
             '--workdir', workdir, 'a local or mounted folder', 'mount the bucket, or copy the run there later'
         )
+    blocking = next((path for path in (pathlib.Path(workdir), *pathlib.Path(workdir).parents) if path.exists()), None)
+    if blocking and not blocking.is_dir():
+        raise UserError('--workdir', f'{blocking}, which is a file', 'a folder for the run', 'give another path')
+    disk.check_open_files()
     if config.run not in verbs():
         raise UserError('config.run', repr(config.run), 'one of ' + ', '.join(verbs()), 'correct --config.run')
     for key, (names, example) in NEEDS.items():
@@ -191,6 +197,16 @@ def _guarded(function):
             sys.stdout.flush()
             print(f'error: {e}' if isinstance(e, UserError) else str(e), file=sys.stderr)
             sys.exit(e.exit_status)
+        except KeyboardInterrupt:
+            print('stopped; the same command continues with what is whole', file=sys.stderr)
+            sys.exit(130)
+        except Exception as e:
+            refused = disk.refused(e, _WORKDIR.value or '.')
+            if refused is None:
+                raise
+            sys.stdout.flush()
+            print(f'error: {refused}', file=sys.stderr)
+            sys.exit(refused.exit_status)
 
     return call
 
@@ -202,11 +218,17 @@ class _Plain(std_logging.Formatter):
         return f'{record.levelname.lower()}: {super().format(record)}'
 
 
+def _not_of_orbax(record: std_logging.LogRecord) -> bool:
+    """Orbax logs what it raises, with tracebacks of its threads."""
+    return 'orbax' not in record.pathname
+
+
 def console() -> None:
     """Entry of `python -m bertjax.main` and of the command `bertjax`."""
     logging.set_verbosity(logging.WARNING)
     logging.use_absl_handler()
     logging.get_absl_handler().setFormatter(_Plain('%(message)s'))
+    logging.get_absl_handler().addFilter(_not_of_orbax)
     app.run(_guarded(main), flags_parser=_guarded(parse_flags))
 
 

@@ -149,7 +149,7 @@ def _params(model: TaskSetup, folder: pathlib.Path) -> Any:
     """
     settings, setup = model.settings, model.setup
     if (folder / 'checkpoints').is_dir():
-        checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep)
+        checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep, reading=True)
         try:
             saved = checkpoints.latest()
             if saved is not None:
@@ -186,7 +186,7 @@ def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> Sav
     tokenizer = load_tokenizer(str(folder / 'tokenizer'))
     model = settings.model(tokenizer.vocab_size)
     check_exportable(model)
-    checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep)
+    checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep, reading=True)
     try:
         saved = checkpoints.latest()
         if saved is None:

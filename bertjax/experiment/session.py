@@ -69,7 +69,8 @@ def train_in(folder: pathlib.Path, experiment: Experiment, *, select: str = 'las
       PreemptedError, NonFiniteError: see `train.loop.train`.
     """
     resolved, keep = experiment.resolved, experiment.settings.checkpoint_keep
-    with contextlib.closing(Checkpoints(folder / 'checkpoints', keep=keep)) as checkpoints, Interrupt() as interrupt:
+    # A signal is noted until the last checkpoint is whole: the handlers stay while it is closed.
+    with Interrupt() as interrupt, contextlib.closing(Checkpoints(folder / 'checkpoints', keep=keep)) as checkpoints:
         saved = checkpoints.latest()
         if saved is not None:
             _check_same_run(saved, resolved, folder)
@@ -132,6 +133,8 @@ def continue_or_begin(
             stacked=phases[0].stacked,
             failed=saved.config.get('failed', ()) if saved else (),
         )
+        if saved is not None:
+            recorder.check(position)
         recorder.forget_after(position.step if saved else -1)
         try:
             state = train(

@@ -23,6 +23,7 @@ from bertjax.model.config import BertConfig
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.train.step import make_forward
 from bertjax.writers.console import print_places, shown
+from bertjax.writers.jsonl import read_rows
 
 SHOWN = ('loss', 'mlm_loss', 'mlm_accuracy', 'perplexity', 'nsp_loss', 'nsp_accuracy')
 _CONTEXT = 8  # tokens shown on either side of a filled mask
@@ -63,11 +64,8 @@ def finish_pretraining(
 
 
 def heldout_rows(metrics: pathlib.Path) -> list[dict[str, Any]]:
-    """The held-out rows of a metrics.jsonl, in order; a last line that was cut off is left out."""
-    if not metrics.exists():
-        return []
-    with metrics.open(encoding='utf-8') as file:
-        return [row for row in (json.loads(line) for line in file if line.endswith('\n')) if row['split'] == 'heldout']
+    """The held-out rows of a metrics.jsonl, in order; see `read_rows`."""
+    return [row for row in read_rows(metrics) if row['split'] == 'heldout']
 
 
 def export_pretraining(
@@ -138,7 +136,7 @@ def _print(folder: pathlib.Path, rows: list[dict[str, Any]], filled: list[dict[s
             table.add_column(heading, justify='right' if heading else 'left')
         for name in SHOWN:
             if rows[-1].get(name) is not None:
-                table.add_row(name.replace('_', ' '), shown(rows[0][name]), shown(rows[-1][name]))
+                table.add_row(name.replace('_', ' '), shown(rows[0].get(name)), shown(rows[-1][name]))
         console.print(table)
     for item in filled:
         text = f'{item["before"]} [{item["filled"]}] {item["after"]}'

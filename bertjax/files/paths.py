@@ -1,7 +1,10 @@
 """Where files are: local or remote, by pattern, below a directory, or under one of several names."""
 
+import contextlib
 import os
+import pathlib
 import re
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 
 from etils import epath
@@ -19,6 +22,22 @@ def is_remote(path: epath.PathLike) -> bool:
 def is_pattern(path: str) -> bool:
     """Whether the path has wildcards."""
     return _WILDCARD.search(path) is not None
+
+
+@contextlib.contextmanager
+def without_wildcards(directory: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A local directory by a path without wildcards, for libraries that take every path for a pattern.
+
+    It is its own path, or where that has some, a link to it in a temporary folder.
+    """
+    directory = directory.resolve()
+    if not is_pattern(str(directory)):
+        yield directory
+        return
+    with tempfile.TemporaryDirectory(prefix='bertjax-') as folder:
+        link = pathlib.Path(folder, 'directory')
+        link.symlink_to(directory, target_is_directory=True)
+        yield link
 
 
 def walk_files(directory: epath.Path) -> Iterator[epath.Path]:

@@ -64,9 +64,11 @@ def train(
             state = phase.begin(state)
         if position.step == 0:
             evaluate(phase)
+        interrupt.doing = 'the training step is being compiled'
         step = phase.compile()
         batches = phase.load(position.next)
         recorder.begin_phase(phase.flops_per_sequence)
+        interrupt.doing = 'the step under way goes to its end'
         try:
             while position.step < last_step:
                 asked = time.perf_counter()
@@ -88,6 +90,9 @@ def train(
                 # After a step that was not finite the parameters are suspect, and what they would displace is not.
                 if last or stop or (may_save and not recorder.suspect):
                     failed = {'failed': recorder.failed} if any(recorder.failed) else {}  # of runs trained together
+                    recorder.sync()  # before the checkpoint that counts on it
+                    if stop or last:
+                        interrupt.doing = f'checkpoint {position.step} is being written'
                     checkpoints.save(state, position, {**resolved, **failed}, cost)
                 if stop and not last:
                     raise _stopped(position)

@@ -7,15 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+from absl import logging
 
 from bertjax.checkpoint import Position
 from bertjax.data.loader import NumberedBatch
 from bertjax.errors import NonFiniteError
 from bertjax.metrics.rows import Sums, add_sums, finite_or_none
+from bertjax.train.ledger import ledger_damage
 from bertjax.train.members import member_of
 from bertjax.train.throughput import Stopwatch, memory
 from bertjax.writers.console import TrainingConsole
-from bertjax.writers.jsonl import JsonLines
+from bertjax.writers.jsonl import JsonLines, read_rows
 from bertjax.writers.tensorboard import TensorBoard
 from bertjax.writers.writer import Writers
 
@@ -79,6 +81,18 @@ class Recorder:
         """Discards what an earlier process wrote beyond the checkpoint that the training continues from; -1: all."""
         for lines in (*self._writers, *self._ledgers):
             lines.forget_after(step)
+
+    def check(self, position: Position) -> None:
+        """Says what is damaged in the rows and ledgers of an earlier process, up to the position of its checkpoint."""
+        for ledger in self._ledgers:
+            for wrong in ledger_damage(ledger.path, position):
+                logging.warning('%s is damaged: %s. The training goes on; what is lost stays so.', ledger, wrong)
+            read_rows(ledger.path.with_name('metrics.jsonl'))  # warns
+
+    def sync(self) -> None:
+        """Puts on disk what was written so far, before the checkpoint of the last step does."""
+        for lines in (*self._ledgers, *self._writers):
+            lines.sync()
 
     def begin_phase(self, flops_per_sequence: float) -> None:
         """Begins to measure time; the argument is that of a training step, 0 where it is not known."""

@@ -53,6 +53,9 @@ class TrainingConsole:
     def forget_after(self, step: int) -> None:
         """Does nothing: what was printed stays."""
 
+    def sync(self) -> None:
+        """Does nothing: nothing of it is kept."""
+
     def close(self) -> None:
         """Does nothing: leaving the context stops the bar."""
 
