@@ -201,7 +201,8 @@ def _guarded(function):
             print('stopped; the same command continues with what is whole', file=sys.stderr)
             sys.exit(130)
         except Exception as e:
-            refused = disk.refused(e, _WORKDIR.value or '.')
+            workdir = _WORKDIR.value if flags.FLAGS.is_parsed() else None
+            refused = disk.refused(e, workdir or '.')
             if refused is None:
                 raise
             sys.stdout.flush()

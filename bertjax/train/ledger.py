@@ -14,7 +14,7 @@ _SHOWN = 5
 
 def ledger_damage(path: pathlib.Path, position: Position) -> list[str]:
     """What is wrong in the lines up to `position`, by line and step; [] for a whole ledger. One pass over the file."""
-    unreadable, missing, astray = [], [], []
+    unreadable, missing, astray, ends = [], [], [], []
     last: tuple[int, int, int] | None = (0, 0, 0)  # step, phase, the example after it; None after a gap
     expected = 1
     if path.exists():
@@ -42,16 +42,14 @@ def ledger_damage(path: pathlib.Path, position: Position) -> list[str]:
     if expected <= position.step:
         missing.append((expected, position.step))
     elif last is not None and last[1:] != (position.phase, position.next):
-        astray.append((position.step, position.step))
-    said = []
-    for what, ranges in (
-        ('cannot be read: line', unreadable),
-        ('does not follow on what is before it: line', astray),
-        ('is missing: step', missing),
-    ):
-        if ranges:
-            said.append(f'{what} {in_short(ranges)}')
-    return said
+        ends.append((position.step, position.step))
+    found = {
+        'cannot be read: line': unreadable,
+        'does not follow on what is before it: line': astray,
+        'is missing: step': missing,
+        'does not end where the checkpoint does: step': ends,
+    }
+    return [f'{what} {in_short(ranges)}' for what, ranges in found.items() if ranges]
 
 
 def _read(line: bytes) -> tuple[int, int, int, int] | None:
