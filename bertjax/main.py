@@ -221,7 +221,7 @@ class _Plain(std_logging.Formatter):
 
 def _not_of_orbax(record: std_logging.LogRecord) -> bool:
     """Orbax logs what it raises, with tracebacks of its threads."""
-    return 'orbax' not in record.pathname
+    return '/orbax/checkpoint/' not in record.pathname
 
 
 def console() -> None:

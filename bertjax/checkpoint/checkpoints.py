@@ -3,8 +3,8 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
 import pathlib
-import shutil
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -80,9 +80,9 @@ class Checkpoints:
     def _prepare(self) -> None:
         try:
             make_directory(self.directory)
-        except OSError as error:
-            mend = 'choose another --workdir, or make room there'
-            raise UserError(str(self.directory), error.strerror, 'a folder that can be written to', mend) from None
+        except (FileExistsError, NotADirectoryError):
+            mend = 'move that file, or choose another --workdir'
+            raise UserError(str(self.directory), 'a file', 'a folder that can be written to', mend) from None
         unfinished.remove_unfinished(self.directory, self._log)
         for path in unfinished.unknown(self.directory):
             self._log(f'{path} is not a finished checkpoint of this run: it is left alone')
@@ -158,9 +158,9 @@ class Checkpoints:
         return False
 
     def _set_aside(self, step: int) -> None:
-        target = self.directory / DAMAGED / str(step)
+        names = itertools.chain([str(step)], (f'{step}-{number}' for number in itertools.count(2)))
+        target = next(path for name in names if not (path := self.directory / DAMAGED / name).exists())
         target.parent.mkdir(exist_ok=True)
-        shutil.rmtree(target, ignore_errors=True)
         (self.directory / str(step)).rename(target)
         self._manager.reload()
 

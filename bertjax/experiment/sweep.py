@@ -167,6 +167,7 @@ class Group:
             except UserError:  # all damaged: the trials begin again
                 saved = None
             state, failed = continue_or_begin(self, checkpoints, saved, interrupt)
+            interrupt.doing = 'the runs are being judged'
             self._finish(state.params, failed)
         shutil.rmtree(unfinished)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from bertjax.errors import UserError
 
-OPEN_FILES = 128  # a run of two processes' store and checkpoints opens about 60 at once
+OPEN_FILES = 128
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 # What else the user can mend, and how.
 _MENDS = {
