@@ -72,7 +72,7 @@ def test_a_full_disk_is_one_line(program: Program, tmp_path: pathlib.Path, name:
 
 
 def test_a_workdir_with_wildcards_on_a_full_disk(program: Program, tmp_path: pathlib.Path):
-    """The checkpoint finds no room; then there is some, and it is read again, although Orbax takes paths for patterns."""
+    """The checkpoint finds no room; then there is some, and it is read again (Orbax takes paths for patterns)."""
     workdir = tmp_path / 'exp[1]*'
     with watch(full('.seal.json'), workdir):
         error = program.error(f'--workdir={workdir}', *SHORT, '--config.export=False')
