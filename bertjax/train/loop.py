@@ -11,6 +11,8 @@ from bertjax.train.phase import Phase
 from bertjax.train.record import Recorder
 from bertjax.train.state import TrainState
 
+_TRAINING = 'the step under way goes to its end'  # what a second signal is told
+
 
 def train(
     state: TrainState,
@@ -48,7 +50,9 @@ def train(
     def evaluate(phase: Phase) -> float | None:
         if phase.evaluator is None:
             return None
+        interrupt.doing = f'{phase.evaluator.split} is being evaluated'
         values = phase.evaluator.run(state.params)
+        interrupt.doing = _TRAINING
         recorder.evaluation(position, phase.evaluator.split, values)
         return phase.evaluator.cost(values)
 
@@ -68,7 +72,7 @@ def train(
         step = phase.compile()
         batches = phase.load(position.next)
         recorder.begin_phase(phase.flops_per_sequence)
-        interrupt.doing = 'the step under way goes to its end'
+        interrupt.doing = _TRAINING
         try:
             while position.step < last_step:
                 asked = time.perf_counter()
