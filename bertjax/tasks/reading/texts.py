@@ -41,7 +41,11 @@ def read_text(path: epath.PathLike) -> str:
         with path.open('rb') as file:
             return decoded(file, str(path))
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError) as error:
-        raise UserError(str(path), (error.strerror or 'no such file').lower(), 'a file', 'correct the path') from None
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: epath.Path, error: OSError) -> UserError:
+    return UserError(str(path), (error.strerror or 'no such file').lower(), 'a file', 'correct the path')
 
 
 def decoded(file: BinaryIO, where: str) -> str:
@@ -122,7 +126,11 @@ def read_lines(path: epath.PathLike) -> Iterator[Line]:
       UserError: no such file, damage, or bytes that are not UTF-8.
     """
     path = epath.Path(path)
-    with path.open('rb') as file:
+    try:
+        file = path.open('rb')
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    with file:
         yield from stream_lines(io.BufferedReader(streams.CountedFile(file), streams.CHUNK), str(path))
 
 

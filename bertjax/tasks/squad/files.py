@@ -111,12 +111,12 @@ def read_questions(files: Files, *, answerable: bool, labels: str) -> list[Quest
 
 def _has_rows(path: epath.Path) -> bool:
     """Whether a file has a row a line, as `datasets` and pandas write them, or a list of rows; by its beginning."""
-    with path.open('rb') as file:
-        whole = io.BufferedReader(streams.CountedFile(file), streams.CHUNK)
-        try:
+    try:
+        with path.open('rb') as file:
+            whole = io.BufferedReader(streams.CountedFile(file), streams.CHUNK)
             head = next(streams.chunks(whole, streams.compression_of(str(path), whole.peek(8)[:8])), b'')
-        except streams.DAMAGE:
-            return False  # said where it is read
+    except streams.DAMAGE:
+        return False  # said where it is read
     line, _, more = head.lstrip(b'\xef\xbb\xbf \r\n\t').partition(b'\n')
     try:
         return line.startswith(b'[') or (bool(more.strip()) and 'data' not in json.loads(line))
