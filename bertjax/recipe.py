@@ -134,6 +134,8 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
     config.data = ''  # folder of the task's files in their official layout; '': tensorflow-datasets
     config.init = ''  # a Hugging Face directory or a bertjax workdir whose encoder the run starts from
     config.tokenizer = ''  # vocab.txt, tokenizer.json, *.model or a directory; '': that of config.init
+    config.max_train_records = 0  # above 0: train on at most so many, a fixed random sample
+    config.max_eval_records = 0  # above 0: the same for each split that is evaluated
 
     config.seed = 0
     config.seeds = ConfigDict({'init': -1, 'data': -1, 'dropout': -1})  # -1: config.seed

@@ -27,6 +27,8 @@ class FinetuningSettings(RunSettings):
     model_choices: Mapping[str, Any]
     train: str
     layer_decay: float
+    max_train_records: int
+    max_eval_records: int
     seq_len: int
     shapes: int
     batch_size: int
@@ -77,6 +79,9 @@ class FinetuningSettings(RunSettings):
         for key in ('batch_size', 'eval_batch_size', 'accumulate', 'shapes', 'checkpoint_keep'):
             if getattr(self, key) < 1:
                 raise UserError(f'config.{key}', str(getattr(self, key)), 'at least 1', f'raise config.{key}')
+        for key in ('max_train_records', 'max_eval_records'):
+            if getattr(self, key) < 0:
+                raise UserError(f'config.{key}', str(getattr(self, key)), '1 or more, or 0 for all', 'leave it 0')
         check_accumulate(self.batch_size, self.accumulate)
         if not self.learning_rate > 0:
             raise UserError('config.learning_rate', str(self.learning_rate), 'a number above 0', 'for example 2e-5')
@@ -104,6 +109,7 @@ def finetuning_settings(config: ConfigDict) -> FinetuningSettings:
     return FinetuningSettings(
         **shared_settings(config),
         **{name: config[name] for name in names},
+        **{name: config.get(name, 0) for name in ('max_train_records', 'max_eval_records')},  # not in old workdirs
         task=dict(config.task),
         model_choices=dict(config.model),
         sweep=dict(config.sweep),

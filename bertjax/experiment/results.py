@@ -2,7 +2,7 @@
 
 import json
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +13,7 @@ from bertjax.convert.orbax import export_orbax, head_facts
 from bertjax.experiment.task_data import LEARNED, Split, TaskData
 from bertjax.experiment.task_setup import TaskSetup
 from bertjax.files.atomic import write_atomic, write_zip
+from bertjax.tasks.reading.texts import Blank
 from bertjax.tasks.task import Outputs, Task
 from bertjax.writers.console import print_places, shown
 
@@ -71,7 +72,8 @@ def judge(
       folder: where the predictions are written.
 
     Returns:
-      {'splits': {split: figures}} and, where there is a dev split, whether the run has 'collapsed'; the predictions.
+      {'splits': {split: figures}}, with 'parts' those that are of a part of their records, and where there is a dev
+      split whether the run has 'collapsed'; the predictions.
     """
     task, found, figures, predictions = data.task, {}, {}, {}
     for name, rows in outputs.items():
@@ -82,7 +84,8 @@ def judge(
             found['collapsed'] = task.collapsed(split.records, predictions[name])
         figures[name] = task.metrics(split.records, predictions[name])
         write_predictions(folder, task, name, split, predictions[name])
-    return {**found, 'splits': figures}, predictions
+    parts = data.parts(outputs)
+    return {**found, 'splits': figures, **({'parts': parts} if parts else {})}, predictions
 
 
 def exported_trial(folder: pathlib.Path) -> str | None:
@@ -103,8 +106,11 @@ def export_task(
     data = model.data
     card: dict[str, Any] = {'title': f'BERT for {data.task.name}, trained with bertjax'}
     card |= {key.replace('_', ' '): value for key, value in run_facts(config).items() if key != 'init'}
+    parts = results.get('parts', {})
     card |= {
-        f'Split {name}': {key: value for key, value in values.items() if value is not None}
+        f'Split {name}' + (f', {parts[name]}' if name in parts else ''): {
+            key: value for key, value in values.items() if value is not None
+        }
         for name, values in results['splits'].items()
     }
     export_huggingface(
@@ -121,11 +127,19 @@ def export_task(
 
 
 def write_predictions(
-    folder: pathlib.Path, task: Task, name: str, split: Split, predictions: Sequence[Any]
+    folder: pathlib.Path,
+    task: Task,
+    name: str,
+    split: Split,
+    predictions: Sequence[Any],
+    items: Sequence[Any] | None = None,
 ) -> list[pathlib.Path]:
-    """FOLDER/SPLIT.jsonl with a line a record; the benchmark's own files in FOLDER/SPLIT/ and, zipped, SPLIT.zip."""
+    """FOLDER/SPLIT.jsonl with a line a record; the benchmark's own files in FOLDER/SPLIT/ and, zipped, SPLIT.zip.
+
+    `items` are the records with the blank lines among them, see `prediction_rows`.
+    """
     written = [folder / f'{name}.jsonl']
-    write_atomic(written[0], json_lines(task.rows(split.records, predictions)))
+    write_atomic(written[0], json_lines(prediction_rows(task, items or split.records, predictions)))
     official = task.official_files(name, split.records, predictions)
     for file, text in official.items():
         written.append(folder / name / file)
@@ -136,18 +150,56 @@ def write_predictions(
     return written
 
 
+def prediction_rows(task: Task, items: Sequence[Any], predictions: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    """A row for each record, beside the fields of its own that its file has, and one for each blank line among them."""
+    records = [item for item in items if not isinstance(item, Blank)]
+    rows = task.rows(records, predictions)
+    for item in items:
+        if isinstance(item, Blank):
+            yield {'skipped': 'a blank line', 'where': item.where}
+        else:
+            yield beside(getattr(item, 'fields', None) or {}, next(rows))
+
+
+def beside(fields: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a record, then its prediction; a field with the name of one of the prediction's is called
+    input_NAME, or left out if it has the same value."""
+    named = {}
+    for key, value in fields.items():
+        if key in row and json.dumps(row[key]) == json.dumps(value):
+            continue
+        while key in row or key in named:
+            key = f'input_{key}'
+        named[key] = value
+    return {**named, **row}
+
+
 def json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
     """A line a row."""
-    return ''.join(json.dumps(row, ensure_ascii=False) + '\n' for row in rows)
+    return ''.join(_line(row) + '\n' for row in rows)
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    line = json.dumps(row, ensure_ascii=False)
+    # A field that nobody asked for may hold half a character, which only JSON's own escape can write.
+    return line if line.isascii() or _is_text(line) else json.dumps(row)
+
+
+def _is_text(line: str) -> bool:
+    try:
+        line.encode('utf-8')
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def results_table(results: Mapping[str, Any]) -> Table:
     """A column a split, a row a figure."""
-    splits = results['splits']
+    splits, parts = results['splits'], results.get('parts', {})
     table = Table(title=f'{results["task"]}', title_justify='left')
     table.add_column('')
     for name in splits:
-        table.add_column(name, justify='right')
+        table.add_column(f'{name}\n({parts[name]})' if name in parts else name, justify='right')
     for metric in next(iter(splits.values())):
         marked = f'{metric} *' if metric == results['score'] else metric
         table.add_row(marked, *(shown(values.get(metric)) for values in splits.values()))

@@ -30,7 +30,7 @@ from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.train.state import place_params
 
 # Keys always taken from the command line's config; the others are the workdir's.
-ASKED = ('run', 'data', 'split', 'input', 'eval_batch_size', 'shapes', 'mesh', 'export')
+ASKED = ('run', 'data', 'split', 'input', 'max_eval_records', 'eval_batch_size', 'shapes', 'mesh', 'export')
 # Taken from it only if the command line sets them, as are the task's options that decide 'reading'.
 CHANGEABLE = ('select', *(f'model.{name}' for name in fields_of(FieldKind.EXECUTION)))
 _FIXED = re.compile(r'task\..*|seq_len|tokenizer|init')  # of the others, those that the model depends on

@@ -50,6 +50,9 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
             write_predictions(folder / 'predictions', task, name, split, predictions)
             console.print(task.report(split.records, predictions), markup=False)
         results['splits'] = {**results.get('splits', {}), **measured}
+        kept = {name: part for name, part in results.pop('parts', {}).items() if name not in measured}
+        parts = kept | model.data.parts(measured)
+        results |= {'parts': parts} if parts else {}
         write_atomic(path, json.dumps(results, indent=2) + '\n')
         console.print(results_table({**results, 'splits': measured}))
         console.print(f'{path}, {folder / "predictions"}', markup=False)

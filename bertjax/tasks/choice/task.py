@@ -3,7 +3,7 @@
 import dataclasses
 import pathlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,10 @@ from bertjax.model.heads import TaskModel
 from bertjax.tasks.choice import files
 from bertjax.tasks.choice.files import Question
 from bertjax.tasks.options import option
-from bertjax.tasks.reading.texts import read_text
+from bertjax.tasks.reading.json_rows import Record
+from bertjax.tasks.reading.records import parse_records, read_records
+from bertjax.tasks.reading.splits import Files, called, describe_splits, unused_files
+from bertjax.tasks.reading.texts import Line
 from bertjax.tasks.task import Outputs, Task
 from bertjax.tasks.truncation import longest_first
 from bertjax.text.tokenizer import Tokenizer
@@ -42,7 +45,8 @@ class MultipleChoiceTask(Task[Question, Choice]):
       data: folder of the files.
       seq_len: S, pieces of a sequence with [CLS] and two [SEP].
       layout: 'swag': train.csv, val.csv and test.csv (whose labels are not public); 'codah': one .tsv to be split, or
-        train.tsv, dev.tsv and test.tsv; 'jsonl': train.jsonl, dev.jsonl, test.jsonl (see read_json_lines).
+        train.tsv, dev.tsv and test.tsv; 'jsonl': train.jsonl, dev.jsonl, test.jsonl, or rows in Parquet or Arrow (see
+        files.py:questions_of).
       dev_share, test_share: of a single file, which is split by a hash of the context.
     """
 
@@ -72,52 +76,74 @@ class MultipleChoiceTask(Task[Question, Choice]):
 
     def splits(self) -> Sequence[str]:
         """See Task."""
-        suffix = self._suffix
-        if self.layout == 'codah' and files.find_file(self.data, 'train', suffix) is None:
+        if self._one_file:
             return files.SPLITS
-        found = [split for split in files.SPLITS if files.find_file(self.data, split, suffix)]
+        found = [split for split in files.SPLITS if self._find(split)]
         if 'test' in found and not self._has_labels('test'):
             found.remove('test')
         return found
 
     def _has_labels(self, split: str) -> bool:
-        return split != 'test' or files.has_labels(files.find_file(self.data, split, self._suffix))
+        return split != 'test' or self.layout == 'codah' or files.has_labels(self._find(split))
 
     @property
-    def _suffix(self) -> str:
-        return {'swag': 'csv', 'codah': 'tsv', 'jsonl': 'jsonl'}[self.layout]
+    def _one_file(self) -> bool:
+        """Whether there is a single file, which is split by a hash."""
+        return self.layout == 'codah' and not self._find('train')
+
+    def _find(self, split: str) -> Files:
+        return files.find_files(self.data, split, files.LAYOUTS[self.layout])
+
+    def sources(self) -> str:
+        """See Task."""
+        folder = files.folder(self.data)
+        if self._one_file:
+            shares = f'dev {self.dev_share:g} and test {self.test_share:g} of it, by a hash of the prompt'
+            return (
+                f'{called(sorted(folder.glob("*.tsv")))}: {shares}; config.task.dev_share and test_share say how much'
+            )
+        found = {split: self._find(split) for split in files.SPLITS}
+        told = {split: called(paths) for split, paths in found.items() if paths}
+        if 'test' in told and 'test' not in self.splits():
+            told['test'] += ' (no labels: it is only predicted)'
+        return describe_splits(told, unused_files(folder, [path for paths in found.values() for path in paths]))
 
     def records(self, split: str) -> Sequence[Question]:
         """See Task."""
         if split not in files.SPLITS:
             raise UserError('config.split', repr(split), 'one of ' + ', '.join(files.SPLITS), 'choose one of them')
-        path = files.find_file(self.data, split, self._suffix)
-        if self.layout == 'codah' and files.find_file(self.data, 'train', 'tsv') is None:
+        if self._one_file:
             return self._share(split)
-        if path is None:
-            name = 'val' if (split, self.layout) == ('dev', 'swag') else split
-            raise UserError(self.data, f'no file of the {split} split', f'{name}.{self._suffix}', 'add it')
+        found = self._find(split)
+        if not found:
+            stem, suffix = 'val' if (split, self.layout) == ('dev', 'swag') else split, files.LAYOUTS[self.layout]
+            usual = {'swag': '.csv', 'jsonl': '.jsonl'}.get(self.layout, suffix[0])
+            raise UserError(self.data, f'no file of the {split} split', f'{stem}{usual}', 'add it')
         if self.layout == 'codah':
-            return files.read_codah(path)
+            return files.read_codah(found)
         labelled = self._has_labels(split)
         if self.layout == 'swag':
-            return files.read_swag(path, labelled=labelled)
-        return files.read_json_lines(read_text(path), str(path), labelled=labelled)
+            return files.read_swag(found, labelled=labelled)
+        return list(files.questions_of(read_records(found), labelled=labelled))
 
     def _share(self, split: str) -> Sequence[Question]:
         tables = sorted(files.folder(self.data).glob('*.tsv'))
         if len(tables) != 1:
             found = ' and '.join(path.name for path in tables) or 'no .tsv'
             raise UserError(self.data, found, 'one .tsv, or train.tsv, dev.tsv and test.tsv', 'see config.data')
-        questions = files.read_codah(tables[0])
+        questions = files.read_codah((tables[0],))
         chosen = files.split_by_hash(questions, split, self.dev_share, self.test_share)
         if not chosen:
             raise UserError(str(tables[0]), f'no question for {split}', 'some', f'raise config.task.{split}_share')
         return chosen
 
-    def parse(self, text: str, where: str) -> Sequence[Question]:
-        """JSON lines, see read_json_lines; labels are ignored."""
-        return files.read_json_lines(text, where, labelled=False)
+    def parse(self, lines: Iterable[Line], where: str) -> Iterator[Question]:
+        """JSON lines, see files.py:questions_of; labels are ignored."""
+        return self.from_rows(parse_records(lines, where, 'jsonl'))
+
+    def from_rows(self, rows: Iterator[Record]) -> Iterator[Question]:
+        """See Task."""
+        return files.questions_of(rows, labelled=False, kept=True)
 
     def learn(self, records: Sequence[Question]) -> None:
         """Only prints the counts: the head has one output, whatever the number of endings."""

@@ -9,18 +9,18 @@ from collections.abc import Iterator, Sequence
 from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.files.paths import at_most_one, data_directory, existing_files
+from bertjax.files.paths import data_directory
 from bertjax.metrics.classification import OF_VALUES
 from bertjax.tasks.options import option
-from bertjax.tasks.reading.sources import dataset_splits, read_rows
-from bertjax.tasks.reading.tables import FORMATS, Column, Layout, Row, read_table
-from bertjax.tasks.sentence.report import find_labels
+from bertjax.tasks.reading.arrow import is_saved_dataset
+from bertjax.tasks.reading.records import FORMATS, Column, Layout, Row, read_rows, rows_of
+from bertjax.tasks.reading.sources import dataset_splits, read_dataset
+from bertjax.tasks.reading.splits import STEMS, Files, called, describe_splits, split_files, unused_files
+from bertjax.tasks.sentence.labels import find_labels
 from bertjax.tasks.sentence.task import Example, TextTask
 from bertjax.text.hash_split import hash64, hash_threshold
 
-# Names of a split's file without suffix, and of a split of tensorflow-datasets.
-_STEMS = {'train': ('train',), 'dev': ('dev', 'valid', 'validation'), 'test': ('test',)}
-_COMPRESSED = ('', '.gz', '.bz2', '.xz', '.zst')
+_UNLABELLED = '-1'  # what a test file may have in place of a label that it does not tell
 
 
 @dataclasses.dataclass
@@ -30,8 +30,8 @@ class ClassificationTask(TextTask):
     Attributes:
       data, seq_len, long, stride, bilstm_units: see TextTask. `data` may also be the file to train on.
       text_a, text_b, label: names of columns; without `text_b` there is one text.
-      train, dev, test: names of files in `data` (or splits of `dataset`); '' looks for train.csv, dev.jsonl,
-        valid.tsv.gz and the like. The test file may lack labels.
+      train, dev, test: names of files in `data` (or splits of `dataset`); '' looks for train.csv, val.jsonl,
+        valid.tsv.gz, test-00000-of-00002.parquet and the like, see splits.py. The test file may lack labels.
       dev_fraction: without a dev file, this share of the training records is dev, chosen by a hash of the text: equal
         texts are never in both splits, and adding records moves none of the others.
       labels: in the order of their numbers; () finds them in the training file and sorts them. For `f1` the second of
@@ -39,7 +39,7 @@ class ClassificationTask(TextTask):
       regression: the label is a number.
       metric: the figure by which the best run is chosen; '' is 'accuracy', or for scores 'spearman'.
       columns: names of the columns of files without a header.
-      format: 'tsv', 'csv', 'jsonl' or 'json' where the suffix does not tell, see tables.py.
+      format: 'tsv', 'csv', 'jsonl' or 'json' where the suffix does not tell, see records.py.
       dataset: of tensorflow-datasets, where `data` is ''.
     """
 
@@ -60,6 +60,7 @@ class ClassificationTask(TextTask):
     def __post_init__(self):
         super().__post_init__()
         self.labels = list(self.labels)
+        self._of_both = 0  # records of the file that train and dev share, when it was read
         self.name = pathlib.PurePath(self.data).name or self.dataset or 'classification'
         self.text_columns = tuple(Column((name,)) for name in (self.text_a, self.text_b) if name)
         self._check()
@@ -82,7 +83,7 @@ class ClassificationTask(TextTask):
         if self.metric and self.metric not in allowed:
             raise UserError('config.task.metric', repr(self.metric), 'one of ' + ', '.join(allowed), 'choose one')
         if self.format not in ('auto', *FORMATS.values()):
-            expected = "one of 'auto', 'tsv', 'csv', 'jsonl', 'json'"
+            expected = 'one of auto, ' + ', '.join(dict.fromkeys(FORMATS.values()))
             raise UserError('config.task.format', repr(self.format), expected, 'choose one of them')
 
     @property
@@ -95,6 +96,10 @@ class ClassificationTask(TextTask):
 
     def learn(self, records: Sequence[Example]) -> None:
         """See TextTask; where dev is split off the training file, includes labels that only occur in dev."""
+        if self._shares_dev and self._of_both:
+            taken = f'{self._of_both - len(records):,} of the {self._of_both:,} records of train'
+            more = f'config.task.dev_fraction={self.dev_fraction:g} says how many, a file such as dev.csv replaces it'
+            print(f'dev is {taken}, chosen by a hash of their text: {more}')
         if self._shares_dev and not self.complete:
             records_of_both = [self._example(row, 'train') for row in self._rows('train')]
             counts = Counter(record.label for record in records_of_both)
@@ -115,11 +120,12 @@ class ClassificationTask(TextTask):
 
     def records(self, split: str) -> Sequence[Example]:
         """See Task."""
-        if split not in _STEMS:
-            raise UserError('config.split', repr(split), 'one of ' + ', '.join(_STEMS), 'choose one of them')
+        if split not in STEMS:
+            raise UserError('config.split', repr(split), 'one of ' + ', '.join(STEMS), 'choose one of them')
         shared = self._shares_dev and split != 'test'
         records = [self._example(row, split) for row in self._rows('train' if shared else split)]
         if shared:
+            self._of_both = len(records)
             records = [record for record in records if held_out(record, self.dev_fraction) == (split == 'dev')]
         if not records:
             found = f'no record of {self._source("train")} in the split {split}'
@@ -139,40 +145,67 @@ class ClassificationTask(TextTask):
         *texts, label = row.values
         if label is None and split != 'test':
             raise UserError(row.where, 'no label', 'a string or a number', 'correct or remove the record')
-        return self.example(row.where, texts, label, '')
+        if split == 'test' and label is not None and self._stands_for_none(label.strip()):
+            label = None
+        return self.example(row.where, texts, label, '', row.fields if label is None else None)
+
+    def _stands_for_none(self, label: str) -> bool:
+        """Whether a test file's label is no label: nothing, or -1 where that is none of the known."""
+        return not label or (label == _UNLABELLED and bool(self.labels) and label not in self.labels)
 
     def _rows(self, split: str) -> Iterator[Row]:
         source = self._source(split)
         if source is None:
-            names = ', '.join(f'{stem}.csv' for stem in _STEMS[split])
+            names = ', '.join(f'{stem}.csv' for stem in STEMS[split])
             mend = f'add the file, or name it in config.task.{split}'
             raise UserError(self.data or self.dataset, f'no file of the {split} split', f'{names} …', mend)
         columns = (*self.text_columns, Column((self.label,), required=split != 'test', joined=False))
         if self.data:
-            yield from read_table(source, Layout(columns, tuple(self.columns)), self.format)
-        else:
-            yield from read_rows(self.dataset, source, columns)
+            return read_rows(source, Layout(columns, tuple(self.columns)), self.format)
+        return rows_of(read_dataset(self.dataset, source), columns)
 
-    def _source(self, split: str) -> epath.Path | str | None:
-        """The file of a split, or the split's name in `dataset`; None where there is none."""
+    def _source(self, split: str) -> Files | str | None:
+        """The files of a split, or the split's name in `dataset`; None where there is none."""
         named = {'train': self.train, 'dev': self.dev, 'test': self.test}[split]
         if not self.data:
             if not self.dataset:
                 mend = 'give --config.data=FOLDER, or --config.task.dataset=NAME of tensorflow-datasets'
                 raise UserError('config.data', 'nothing', 'a folder or file', mend)
             there = dataset_splits(self.dataset)
-            return named or next((stem for stem in _STEMS[split] if stem in there), None)
-        data = epath.Path(self.data).expanduser()
-        if data.is_file():
-            return data if split == 'train' else data.parent / named if named else None
-        data = data_directory(self.data, 'a folder with train.csv, or a file')
-        return data / named if named else self._found(data, split)
+            return named or next((stem for stem in STEMS[split] if stem in there), None)
+        if self._one_file:
+            own = self._path if split == 'train' else self._path.parent / named if named else None
+            return None if own is None else (own,)
+        folder = data_directory(self.data, 'a folder with train.csv, or a file')
+        mend = f'name the right one in config.task.{split}'
+        return (folder / named,) if named else split_files(folder, split, mend=mend) or None
 
-    def _found(self, folder: epath.Path, split: str) -> epath.Path | None:
-        endings = [suffix + packed for suffix in FORMATS for packed in _COMPRESSED]
-        names = [stem + ending for stem in _STEMS[split] for ending in endings]
-        found = list(existing_files(folder, names))
-        return at_most_one(found, str(folder), split, f'name the right one in config.task.{split}')
+    @property
+    def _path(self) -> epath.Path:
+        return epath.Path(self.data).expanduser()
+
+    @property
+    def _one_file(self) -> bool:
+        """Whether `data` is what there is to train on, and no folder of splits."""
+        return self._path.is_file() or is_saved_dataset(self._path)
+
+    def sources(self) -> str:
+        """See Task."""
+        found = {split: self._source(split) for split in STEMS}
+        told = {
+            split: source if isinstance(source, str) else called(source) for split, source in found.items() if source
+        }
+        if 'test' in told and 'test' not in self.splits():
+            told['test'] += ' (no labels: it is only predicted)'
+        if self._shares_dev:
+            told['dev'] = f'a share of {self.dev_fraction:g} of train'
+        elif 'dev' not in told:
+            told['dev'] = 'none'
+        used = [path for source in found.values() if isinstance(source, tuple) for path in source]
+        unused = []
+        if self.data and (not self._one_file or self._path.stem in STEMS['train']):
+            unused = unused_files(self._path.parent if self._one_file else self._path, used)
+        return describe_splits({split: told[split] for split in STEMS if split in told}, unused)
 
 
 def held_out(record: Example, share: float) -> bool:

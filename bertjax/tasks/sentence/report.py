@@ -5,8 +5,8 @@ from typing import Protocol
 
 import numpy as np
 
-from bertjax.errors import UserError
 from bertjax.metrics.classification import class_scores
+from bertjax.tasks.sentence.labels import odd_labels
 
 _FEW = 10  # a label with fewer records can hardly be learned
 _RARE = 0.01  # a label with a smaller share is reported as rare
@@ -23,34 +23,6 @@ class Labelled(Protocol):
     where: str
 
 
-def find_labels(counts: Mapping[str, int], records: Sequence[Labelled]) -> list[str]:
-    """The labels in order, numbers before words.
-
-    Args:
-      counts: how often each occurs.
-      records: where they were found.
-
-    Raises:
-      UserError: only one label, or too many to be labels.
-    """
-    where = f'{records[0].where} and below'
-    if len(counts) < 2:
-        found = f'one label only: {next(iter(counts))!r}'
-        raise UserError(where, found, 'two or more', 'check the column of labels')
-    if len(counts) > 20 and 2 * len(counts) > len(records):
-        some = ', '.join(repr(label[:20]) for label in list(counts)[:3])
-        mend = 'name the column of labels in config.task.label; for scores set config.task.regression=True'
-        raise UserError(where, f'{len(counts):,} different labels: {some} …', 'each label several times', mend)
-    return sorted(counts, key=_numbers_first)
-
-
-def _numbers_first(label: str) -> tuple[bool, float, str]:
-    try:
-        return False, float(label), label
-    except ValueError:
-        return True, 0.0, label
-
-
 def describe_labels(counts: Mapping[str, int], records: Sequence[Labelled]) -> str:
     """Counts and shares of the labels, the accuracy of always guessing the most frequent, and what looks wrong."""
     total = len(records)
@@ -62,7 +34,7 @@ def describe_labels(counts: Mapping[str, int], records: Sequence[Labelled]) -> s
     least = order[-1]
     if counts[least] < max(_FEW, _RARE * total):
         lines.append(f'warning: only {counts[least]:,} of {total:,} are {least!r}: look at its recall, not at accuracy')
-    return '\n'.join(lines + _oddities(records))
+    return '\n'.join(lines + odd_labels(counts, records) + _oddities(records))
 
 
 def describe_values(records: Sequence[Labelled]) -> str:

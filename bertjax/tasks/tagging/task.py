@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,14 @@ from bertjax.metrics.softmax import softmax
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
 from bertjax.tasks.options import option
+from bertjax.tasks.reading.json_rows import Record
+from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.tagging import files
-from bertjax.tasks.tagging.columns import DOCSTART, ColumnOptions, Sentence, write_columns
+from bertjax.tasks.tagging.blocks import DOCSTART
+from bertjax.tasks.tagging.columns import ColumnOptions, Sentence, write_columns
 from bertjax.tasks.tagging.features import WORDS, tagging_features
 from bertjax.tasks.tagging.report import tagging_report
+from bertjax.tasks.tagging.rows import TagFields, sentences_of
 from bertjax.tasks.task import Outputs, Task, id2label
 from bertjax.text.tokenizer import Tokenizer
 
@@ -50,15 +54,16 @@ class TaggingTask(Task[Sentence, Tags]):
     predicted wrong.
 
     Attributes:
-      data: folder with train.txt, dev.txt and test.txt (or as in columns.py:find_file); '' for CoNLL-2003 from
+      data: folder with train.txt, dev.txt and test.txt (or as in files.py:TaggedFiles); '' for CoNLL-2003 from
         tensorflow-datasets, which lacks the boundaries of documents.
       seq_len: S, pieces of a row with [CLS] and [SEP].
       word_column, tag_column, comment, scheme: see ColumnOptions; with the scheme 'plain' the score is the accuracy.
       context: fill the rows with the surrounding sentences of the same document (the paper's "maximal document
         context", section 5.3).
       stride: pieces from one window of a long sentence to the next; 0 for half a window.
+      words, tags, tag_names: of files of JSON or Arrow, see rows.py:TagFields.
       input_format: of a file for run=predict: 'columns', 'text' (one sentence per line, words separated by blanks, a
-        blank line between documents), or 'auto' to detect it.
+        blank line between documents), 'jsonl', or 'auto' to detect it.
       layers, bilstm_units, frozen: of the head, see model/heads.py; the paper's feature-based rows are frozen.
     """
 
@@ -67,6 +72,9 @@ class TaggingTask(Task[Sentence, Tags]):
     word_column: int = option(0, decides='reading')
     tag_column: int = option(-1, decides='reading')
     comment: str = option('', decides='reading')
+    words: str = option('', decides='reading')
+    tags: str = option('', decides='reading')
+    tag_names: Sequence[str] = option((), decides='reading')
     scheme: str = 'auto'
     context: bool = False
     stride: int = 0
@@ -80,6 +88,8 @@ class TaggingTask(Task[Sentence, Tags]):
 
     def __post_init__(self):
         self.columns = ColumnOptions(self.word_column, self.tag_column, self.comment, self.scheme)
+        self._fields = TagFields(self.words, self.tags, tuple(self.tag_names))
+        self._files = files.TaggedFiles(self.data, self.columns, self._fields)
         self.name = pathlib.PurePath(self.data).name or 'CoNLL-2003'
         self.score = 'accuracy' if self.plain else 'f1'
         self.labels: list[str] = []
@@ -90,8 +100,8 @@ class TaggingTask(Task[Sentence, Tags]):
         if not 0 <= self.stride <= room:
             expected = f'0 to {room}, config.seq_len less [CLS] and [SEP]'
             raise UserError('config.task.stride', str(self.stride), expected, 'leave it 0 for half a window')
-        if self.input_format not in files.FORMATS:
-            expected = 'one of ' + ', '.join(files.FORMATS)
+        if self.input_format not in files.INPUTS:
+            expected = 'one of ' + ', '.join(files.INPUTS)
             raise UserError('config.task.input_format', repr(self.input_format), expected, 'choose one of them')
         if self.bilstm_units < 0:
             raise UserError('config.task.bilstm_units', str(self.bilstm_units), '0 or more', 'the paper has 768')
@@ -114,15 +124,23 @@ class TaggingTask(Task[Sentence, Tags]):
 
     def splits(self) -> Sequence[str]:
         """See Task."""
-        return files.labelled_splits(self.data, self.columns)
+        return self._files.splits()
+
+    def sources(self) -> str:
+        """See Task."""
+        return self._files.describe()
 
     def records(self, split: str) -> Sequence[Sentence]:
         """See Task."""
-        return files.read_split(self.data, split, self.columns)
+        return self._files.read(split)
 
-    def parse(self, text: str, where: str) -> Sequence[Sentence]:
+    def parse(self, lines: Iterable[Line], where: str) -> Iterator[Sentence | Blank]:
         """See Task; the format is `input_format`."""
-        return files.read_input(text, where, self.columns, self.input_format, self.labels)
+        return files.read_input(lines, where, self.columns, self.input_format, self.labels, self._fields)
+
+    def from_rows(self, rows: Iterator[Record]) -> Iterator[Sentence]:
+        """See Task."""
+        return sentences_of(rows, self._fields, tagged=False)
 
     def learn(self, records: Sequence[Sentence]) -> None:
         """Collects the tags; of every entity type both B and I."""

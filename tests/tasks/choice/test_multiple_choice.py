@@ -11,8 +11,10 @@ from bertjax.errors import UserError
 from bertjax.losses import CLASSIFICATION
 from bertjax.model.config import BertConfig
 from bertjax.model.stacking import init_params
-from bertjax.tasks.choice.files import Question, read_codah, read_json_lines, read_swag
+from bertjax.tasks.choice.files import Question, questions_of, read_codah, read_swag
 from bertjax.tasks.choice.task import MultipleChoiceTask
+from bertjax.tasks.reading.records import parse_records
+from bertjax.tasks.reading.texts import number_lines
 from bertjax.tasks.sentence.features import longest_first
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -45,6 +47,10 @@ def swag(tmp_path: pathlib.Path) -> MultipleChoiceTask:
     (tmp_path / 'val.csv').write_text(SWAG)
     (tmp_path / 'test.csv').write_text(TEST)
     return MultipleChoiceTask(str(tmp_path), 16)
+
+
+def json_questions(text: str, *, labelled: bool) -> list[Question]:
+    return list(questions_of(parse_records(number_lines(text), 'f', 'jsonl'), labelled=labelled))
 
 
 def question(context: str, *endings: str, label: int | None = 0, start: str = '') -> Question:
@@ -93,7 +99,7 @@ def check(error: UserError, named: tuple[str, ...]) -> None:
 )
 def test_malformed_swag(tmp_path: pathlib.Path, text: str, named: tuple[str, ...]):
     with pytest.raises(UserError) as error:
-        read_swag(in_file(tmp_path / 'f.csv', text), labelled=True)
+        read_swag((in_file(tmp_path / 'f.csv', text),), labelled=True)
     check(error.value, named)
 
 
@@ -105,21 +111,21 @@ def test_two_files_of_a_split_are_refused(swag: MultipleChoiceTask, tmp_path: pa
 
 def test_swag_without_second_sentence(tmp_path: pathlib.Path):
     path = in_file(tmp_path / 'f.csv', SWAG.replace('sits.,He,', 'sits.,,'))
-    assert read_swag(path, labelled=True)[0].start == ''
+    assert read_swag((path,), labelled=True)[0].start == ''
 
 
 @pytest.mark.parametrize(
     ('text', 'named'),
     [
         ('', ('f.tsv', 'an empty file')),
-        (f'{CODAH}i\tp\ta\tb\tc\t1\n', ('f.tsv:3', '6 columns', '7: category')),
+        (f'{CODAH}i\tp\ta\tb\tc\t1\n', ('f.tsv:3', '6 columns', "7: 'category'")),
         (f'{CODAH}i\tp\ta\tb\tc\td\t-1\n', ('f.tsv:3', "the label '-1'", '0 to 3')),
         (f'{CODAH}i\tp\ta\tb\t\td\t1\n', ('f.tsv:3', 'an empty ending 2')),
     ],
 )
 def test_malformed_codah(tmp_path: pathlib.Path, text: str, named: tuple[str, ...]):
     with pytest.raises(UserError) as error:
-        read_codah(in_file(tmp_path / 'f.tsv', text))
+        read_codah((in_file(tmp_path / 'f.tsv', text),))
     check(error.value, named)
 
 
@@ -154,7 +160,7 @@ def test_codah_whole(shared: pathlib.Path):
 def test_json_lines(tmp_path: pathlib.Path, swag: MultipleChoiceTask):
     lines = '{"prompt": "A", "endings": ["b", "c", "d"], "label": 2}\n\n'
     lines += '{"prompt": "E", "start": "f", "endings": ["g", "h", "i"], "label": 0}\n'
-    records = swag.parse(lines, 'in')
+    records = list(swag.parse(number_lines(lines), 'in'))
     assert [(record.where, record.context, record.start, record.endings, record.label) for record in records] == [
         ('in:1', 'A', '', ('b', 'c', 'd'), None), ('in:3', 'E', 'f', ('g', 'h', 'i'), None),
     ]  # fmt: skip
@@ -184,10 +190,10 @@ def test_json_lines(tmp_path: pathlib.Path, swag: MultipleChoiceTask):
 )
 def test_malformed_json_lines(line: str, named: tuple[str, ...]):
     with pytest.raises(UserError) as error:
-        read_json_lines('{"prompt": "A", "endings": ["a", "b"], "label": 1}\n' + line, 'f', labelled=True)
+        json_questions('{"prompt": "A", "endings": ["a", "b"], "label": 1}\n' + line, labelled=True)
     check(error.value, named)
     with pytest.raises(UserError, match='f:1: found 1 endings'):
-        read_json_lines('{"prompt": "A", "endings": ["a"]}', 'f', labelled=False)
+        json_questions('{"prompt": "A", "endings": ["a"]}', labelled=False)
 
 
 def test_sequences(swag: MultipleChoiceTask, tokenizer: Tokenizer):
