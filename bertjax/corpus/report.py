@@ -4,11 +4,11 @@ import collections
 from collections.abc import Iterable
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from bertjax.corpus.quality import PROBLEMS_KEPT, find_warnings
 from bertjax.corpus.sources import CorpusOptions
+from bertjax.terminal import Console
 
 BINS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # Upper bounds of the histogram of sentence lengths, in tokens.
 

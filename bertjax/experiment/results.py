@@ -5,7 +5,6 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from bertjax.convert.huggingface.save import export_huggingface
@@ -14,6 +13,7 @@ from bertjax.experiment.task_data import LEARNED, Split, TaskData
 from bertjax.experiment.task_setup import TaskSetup
 from bertjax.files.atomic import write_atomic, write_zip
 from bertjax.tasks.task import Outputs, Task
+from bertjax.terminal import Console
 from bertjax.writers.console import print_places, shown
 
 RESULTS = 'results.json'

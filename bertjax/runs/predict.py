@@ -15,6 +15,7 @@ from bertjax.experiment.task_data import Split, TaskData
 from bertjax.files.atomic import exclusive
 from bertjax.files.streams import named_compressed
 from bertjax.tasks.reading.texts import decoded, read_text
+from bertjax.terminal import data_output
 
 
 def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
@@ -58,7 +59,7 @@ def _predict_input(settings: FinetuningSettings, folder: pathlib.Path) -> None:
         split, task = tuned.splits[''], tuned.model.data.task
         predictions = tuned.model.predictions(tuned.params, split)
     if piped:
-        sys.stdout.write(json_lines(task.rows(split.records, predictions)))
+        data_output().write(json_lines(task.rows(split.records, predictions)))
         return
     path = pathlib.Path(settings.input)
     name = pathlib.Path(path.stem).stem if named_compressed(path.name) else path.stem

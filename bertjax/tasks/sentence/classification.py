@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.files.paths import at_most_one, data_directory, existing_files
+from bertjax.files.paths import at_most_one, data_directory, existing_files, user_path
 from bertjax.metrics.classification import OF_VALUES
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.sources import dataset_splits, read_rows
@@ -162,7 +162,7 @@ class ClassificationTask(TextTask):
                 raise UserError('config.data', 'nothing', 'a folder or file', mend)
             there = dataset_splits(self.dataset)
             return named or next((stem for stem in _STEMS[split] if stem in there), None)
-        data = epath.Path(self.data).expanduser()
+        data = user_path(self.data, 'config.data')
         if data.is_file():
             return data if split == 'train' else data.parent / named if named else None
         data = data_directory(self.data, 'a folder with train.csv, or a file')

@@ -129,7 +129,7 @@ def parse_input(text: str, where: str) -> list[Question]:
     # SQuAD's JSON has "data" in its first line, or is spread over many lines.
     try:
         lines = 'data' not in json.loads(line)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         lines = '"question"' in line and '"data"' not in line
     if lines or not text.strip():
         return parse_lines(text, where)

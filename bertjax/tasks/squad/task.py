@@ -11,7 +11,7 @@ from etils import epath
 from bertjax.convert.heads import QUESTION_ANSWERING
 from bertjax.data.features import Features
 from bertjax.errors import UserError
-from bertjax.files.paths import existing_files
+from bertjax.files.paths import existing_files, user_path
 from bertjax.losses import SPANS
 from bertjax.metrics.squad import Evaluation, evaluate_v1
 from bertjax.model.config import BertConfig
@@ -107,7 +107,7 @@ class SquadTask(Task[Question, Answers]):
         return read_questions(self._file(split, names[split]), answerable=not self.nullable, labels=labels)
 
     def _file(self, split: str, name: str) -> epath.Path:
-        folder = epath.Path(self.data).expanduser()
+        folder = user_path(self.data, 'config.data')
         usual = f'{split}-v{self.version}.json'
         names = [name] if name else [usual, f'{usual}.gz']
         found = next(existing_files(folder, names), None)
