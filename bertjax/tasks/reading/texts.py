@@ -7,6 +7,7 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.files import streams
+from bertjax.files.paths import unusual_kind, user_path
 
 
 def read_text(path: epath.PathLike) -> str:
@@ -15,7 +16,10 @@ def read_text(path: epath.PathLike) -> str:
     Raises:
       UserError: no such file, damage, or bytes that are not UTF-8.
     """
-    path = epath.Path(path)
+    path = user_path(path, str(path))
+    kind = unusual_kind(path)
+    if kind in ('a device', 'a socket'):  # A pipe is fine: `<(zcat a.gz)`.
+        raise UserError(str(path), kind, 'a file', "correct the path; '-' is standard input")
     try:
         with path.open('rb') as file:
             return decoded(file, str(path))
