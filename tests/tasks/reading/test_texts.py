@@ -63,5 +63,5 @@ def test_half_a_surrogate_pair_is_no_text():
 
 @pytest.mark.parametrize('path', ['/dev/zero', 'http://example.org/a.txt'])
 def test_what_would_never_end_or_is_elsewhere(path: str):
-    with pytest.raises(UserError, match='a device|the address'):
+    with pytest.raises(UserError, match=r'a device|the address'):
         read_text(path)
