@@ -28,7 +28,8 @@ def test_a_config_with_an_odd_value(key, tmp_path):
         try:
             config = read_config(tmp_path)
         except UserError as error:
-            assert f'config.json: found {key} ' in str(error) or 'num_' in str(error) or 'width' in str(error)
+            named = 'num_attention_heads' if key == 'hidden_size' and 'divisor' in str(error) else key
+            assert f'config.json: found {named} ' in str(error)
         else:
             assert isinstance(config, BertConfig) and isinstance(config.causal, bool)
 
@@ -59,7 +60,7 @@ def test_a_file_of_tensors_that_is_damaged(tmp_path):
     header = json.dumps({'bert.pooler.dense.weight': {'dtype': 'F32', 'shape': [8, 8], 'data_offsets': [0, 256]}})
     whole = len(header).to_bytes(8, 'little') + header.encode() + bytes(256)
     rng = random.Random(0)
-    for _ in range(200):
+    for _ in range(60):
         data = bytearray(whole)
         data[rng.randrange(len(header) + 8)] ^= 1 << rng.randrange(8)
         (tmp_path / 'model.safetensors').write_bytes(data[: rng.choice([len(data), rng.randrange(len(data))])])

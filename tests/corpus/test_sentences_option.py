@@ -29,15 +29,20 @@ def build(corpus, directory, vocabulary, *, replace=True, **options):
     return open_store(directory)
 
 
+def test_pysbd_cuts_a_new_store(corpus, tmp_path, vocabulary):
+    pytest.importorskip('pysbd', reason="needs the extra 'test'")
+    rules, made = (build(corpus, tmp_path / name, vocabulary, sentences=name) for name in ('rules', 'pysbd'))
+    assert rules.manifest['splitter'] == 'rules 2' and made.manifest['splitter'].startswith('pysbd 0.')
+    assert made.report['tokens'] == rules.report['tokens']
+    assert made.report['sentences'] > rules.report['sentences']
+
+
+@pytest.mark.slow
 def test_pysbd_cuts_in_workers_too(corpus, tmp_path, vocabulary, monkeypatch):
     pytest.importorskip('pysbd', reason="needs the extra 'test'")
     monkeypatch.setattr('bertjax.corpus.shards.FILES_A_SHARD', 1)
-    rules = build(corpus, tmp_path / 'rules', vocabulary, workers=1)
     made = [build(corpus, tmp_path / f'pysbd{n}', vocabulary, workers=n, sentences='pysbd') for n in (1, 2)]
     assert directory_bytes(made[0].directory) == directory_bytes(made[1].directory)
-    assert made[0].manifest['splitter'].startswith('pysbd 0.') and rules.manifest['splitter'] == 'rules 2'
-    assert made[0].report['tokens'] == rules.report['tokens']
-    assert made[0].report['sentences'] > rules.report['sentences']
 
 
 def test_another_splitter_is_another_store(corpus, tmp_path, vocabulary, caplog):

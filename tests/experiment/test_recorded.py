@@ -58,14 +58,14 @@ def test_a_damaged_config(recipe: ConfigDict, tmp_path: pathlib.Path):
     rng, refused = random.Random(0), 0
     (tmp_path / 'config.json').write_text(dump(recipe))
     finetuning_settings(config_of_run(recipe, tmp_path)).check()
-    for _ in range(400):
+    for _ in range(120):
         (tmp_path / 'config.json').write_text(json.dumps(damaged(plain(recipe), rng)))
         try:
             finetuning_settings(config_of_run(recipe, tmp_path, {'seq_len'})).check()
         except UserError as error:
             refused += 1
             assert 'config' in str(error)
-    assert refused > 200
+    assert refused > 60
 
 
 @pytest.mark.parametrize(
@@ -107,14 +107,14 @@ def test_a_damaged_task(recipe: ConfigDict, tmp_path: pathlib.Path):
     facts['encoder'] = dataclasses.asdict(BertConfig())
     (tmp_path / 'task.json').write_text(json.dumps(facts))
     assert recorded_task(tmp_path / 'task.json', task) == facts
-    for _ in range(300):
+    for _ in range(120):
         (tmp_path / 'task.json').write_text(json.dumps(damaged(facts, rng)))
         try:
             recorded_task(tmp_path / 'task.json', task)
         except UserError as error:
             refused += 1
             assert 'task.json' in str(error)
-    assert refused > 100
+    assert refused > 40
 
 
 @pytest.mark.parametrize('splits', [[], 'dev', {'dev': 0.5}, {'dev': None}])

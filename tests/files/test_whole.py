@@ -19,6 +19,7 @@ from bertjax.files.whole import read_json_object, read_whole
         (b'[' * 100_000, r'no JSON \(nested too deeply\)'),
         (b'{"a": ' + b'1' * 10_000 + b'}', 'no JSON'),
     ],
+    ids=range(7),
 )
 def test_what_is_no_json_object(content, found, tmp_path):
     (tmp_path / 'a.json').write_bytes(content)

@@ -13,7 +13,7 @@ from bertjax.main import _load
 
 
 @pytest.mark.parametrize(
-    ('corpus', 'named'),
+    ('spec', 'named'),
     [
         ('{}/pipe', ('config.corpus', 'a pipe')),
         ('{}/sparse', ('sparse', 'never written')),
@@ -23,11 +23,11 @@ from bertjax.main import _load
         ('{}/caf\udce9', ('command line', r'caf\xe9')),
     ],
 )
-def test_a_corpus_that_is_none(program: Program, tmp_path: pathlib.Path, corpus: str, named: tuple[str, ...]):
+def test_a_corpus_that_is_none(program: Program, tmp_path: pathlib.Path, spec: str, named: tuple[str, ...]):
     os.mkfifo(tmp_path / 'pipe')
     with (tmp_path / 'sparse').open('wb') as file:
         file.truncate(1 << 40)
-    error = program.error(f'--workdir={tmp_path / "run"}', f'--config.corpus={corpus.format(tmp_path)}')
+    error = program.error(f'--workdir={tmp_path / "run"}', f'--config.corpus={spec.format(tmp_path)}')
     for part in named:
         assert part in error, error
     assert error.isprintable()
@@ -36,7 +36,7 @@ def test_a_corpus_that_is_none(program: Program, tmp_path: pathlib.Path, corpus:
 def test_a_corpus_of_links_and_odd_names(program: Program, corpus: pathlib.Path, tmp_path: pathlib.Path):
     folder = tmp_path / 'texts'
     folder.mkdir()
-    os.symlink('..', folder / 'loop')
+    os.symlink('.', folder / 'loop')
     os.symlink(corpus, os.fsencode(folder) + b'/caf\xe9.txt')
     (folder / 'keys.jsonl').write_text('{"\\ud800\\u001b[2J": 1}\n' + '{"a":' + '[' * 5000 + '\n')
     arguments = ('--config.corpus_options.format=auto', f'--config.corpus={folder}', '--config.run=corpus')

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.text.tokenizer import load_tokenizer
+from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+from bertjax.text.vocabulary import train_sentencepiece, train_wordpiece
 
 TEXTS = ['The old river, x. [MASK] caf\u00e9', '', '\ud800', '\u4f60 \U0001fae0']
 ODD = [
@@ -69,15 +70,23 @@ def use(folder: pathlib.Path) -> None:
     load_tokenizer(folder / 'saved')
 
 
+LINES = ['the old river runs under a slow green bird', 'a stone falls near the house, red light in the field.'] * 50
+
+
+def small(family: str) -> Tokenizer:
+    if family == 'wordpiece':
+        return train_wordpiece(LINES, vocab_size=80, lowercase=True, unused=2)
+    return train_sentencepiece(LINES, vocab_size=60, model_type=family, lowercase=True, unused=1, seed=0)
+
+
 @pytest.mark.parametrize(
-    ('seed', 'count'), [(0, 150), pytest.param(1, 3000, marks=pytest.mark.slow)], ids=['quick', 'long']
+    ('seed', 'count'), [(0, 60), pytest.param(1, 3000, marks=pytest.mark.slow)], ids=['quick', 'long']
 )
-@pytest.mark.parametrize('family', ['wordpiece', 'sentencepiece_model'])
-def test_settings_with_one_change(family, seed, count, request, tmp_path):
-    request.getfixturevalue(family).save(tmp_path)
-    for other in tmp_path.glob('*'):
-        if other.name not in ('tokenizer.json', 'tokenizer_config.json'):
-            other.unlink()
+@pytest.mark.parametrize('family', ['wordpiece', 'unigram', 'bpe'])
+def test_settings_with_one_change(family, seed, count, tmp_path):
+    small(family).save(tmp_path)
+    for other in ('vocab.txt', 'tokenizer.model'):
+        (tmp_path / other).unlink(missing_ok=True)
     settings, rng, refused = json.loads((tmp_path / 'tokenizer.json').read_text('utf-8')), random.Random(seed), 0
     for _ in range(count):
         text = with_one_change(settings, rng)
@@ -90,8 +99,8 @@ def test_settings_with_one_change(family, seed, count, request, tmp_path):
     assert count // 3 < refused < count
 
 
-def test_a_model_with_other_bytes(sentencepiece_model, tmp_path):
-    sentencepiece_model.save(tmp_path)
+def test_a_model_with_other_bytes(tmp_path):
+    small('unigram').save(tmp_path)
     path, rng, refused = tmp_path / 'tokenizer.model', random.Random(0), 0
     whole = path.read_bytes()
     for _ in range(60):
@@ -116,6 +125,7 @@ def test_a_model_with_other_bytes(sentencepiece_model, tmp_path):
         (b'[' * 100_000, 'nested too deeply'),
         (b'{"model": {"type": "WordPiece", "vocab": {"a": {}}}}', 'settings that cannot be used'),
     ],
+    ids=range(6),
 )
 def test_what_is_no_tokenizer_json(content, found, tmp_path):
     (tmp_path / 'tokenizer.json').write_bytes(content)
@@ -124,8 +134,8 @@ def test_what_is_no_tokenizer_json(content, found, tmp_path):
 
 
 @pytest.mark.parametrize('key', ['do_lower_case', 'strip_accents', 'tokenize_chinese_chars'])
-def test_a_configuration_of_other_types(key, wordpiece, tmp_path):
-    wordpiece.save(tmp_path)
+def test_a_configuration_of_other_types(key, tmp_path):
+    small('wordpiece').save(tmp_path)
     (tmp_path / 'tokenizer_config.json').write_text(json.dumps({key: 'yes'}))
     with pytest.raises(UserError, match=rf"tokenizer_config\.json: found {key} 'yes', expected true, false or null"):
         load_tokenizer(tmp_path)

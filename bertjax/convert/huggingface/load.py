@@ -12,7 +12,7 @@ from flax.traverse_util import unflatten_dict
 
 from bertjax.convert import names
 from bertjax.convert.heads import Head
-from bertjax.convert.huggingface.config import from_json, label_names
+from bertjax.convert.huggingface.config import FIELDS, from_json, label_names
 from bertjax.convert.huggingface.tensors import read_tensors
 from bertjax.convert.trees import init_stacked, shapes_of
 from bertjax.errors import UserError
@@ -136,7 +136,8 @@ def _config(values: Mapping[str, Any], directory: epath.Path, **changes: Any) ->
         if error.where == where:
             raise
         mend = 'copy the directory again: its config.json was changed'
-        raise UserError(where, f'{error.where.split(".")[-1]} {error.found}', error.expected, mend) from None
+        key = error.where.rpartition('.')[2]
+        raise UserError(where, f'{dict(FIELDS).get(key, key)} {error.found}', error.expected, mend) from None
     return dataclasses.replace(config, **changes)
 
 
