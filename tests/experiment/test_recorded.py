@@ -4,6 +4,7 @@ import dataclasses
 import json
 import pathlib
 import random
+import runpy
 from typing import Any
 
 import pytest
@@ -14,7 +15,6 @@ from bertjax.errors import UserError
 from bertjax.experiment.finetuning_settings import finetuning_settings
 from bertjax.experiment.recorded import recorded_results, recorded_task
 from bertjax.experiment.saved import config_of_run
-from bertjax.main import _load
 from bertjax.model.config import BertConfig
 
 RAW = [b'', b'{', b'[]', b'null', b'"text"', b'\xff{}', b'[' * 100_000, b'{"a":' * 5000 + b'1' + b'}' * 5000]
@@ -23,7 +23,7 @@ ODD = [None, True, -1, 2**70, 1.5, float('nan'), '', 'x', [], ['a'], [None], {},
 
 @pytest.fixture(scope='module')
 def recipe(repository: pathlib.Path) -> ConfigDict:
-    return _load(f'{repository}/configs/glue.py:rte')
+    return runpy.run_path(f'{repository}/configs/glue.py')['get_config']('rte')
 
 
 def damaged(value: dict[str, Any], rng: random.Random) -> dict[str, Any]:

@@ -3,13 +3,13 @@
 import json
 import os
 import pathlib
+import runpy
 import subprocess
 
 import pytest
 from running import GLUE, RUN, Program
 
 from bertjax.config import dump
-from bertjax.main import _load
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_corpus_of_links_and_odd_names(program: Program, corpus: pathlib.Path,
     [('config.json', '[]'), ('config.json', '{"task": {"kind": "glue"}}'), ('task.json', '{"task": 1}')],
 )
 def test_a_damaged_workdir(program: Program, tmp_path: pathlib.Path, rte: pathlib.Path, verb, file, content):
-    recipe = _load(f'{program.repository}/configs/glue.py:rte')
+    recipe = runpy.run_path(f'{program.repository}/configs/glue.py')['get_config']('rte')
     recipe.data = str(rte)
     (tmp_path / 'config.json').write_text(dump(recipe))
     (tmp_path / 'checkpoints' / '4').mkdir(parents=True)
