@@ -23,6 +23,8 @@ def read_json_object(path: epath.PathLike, mend: str) -> dict[str, Any]:
       UserError: it cannot be read, or holds anything else.
     """
     text = read_whole(path, 'a JSON object', mend, most=SETTINGS)
+    if not text:
+        raise UserError(str(path), 'an empty file', 'a JSON object', mend)
     try:
         value = json.loads(text.decode('utf-8-sig'))
     except (ValueError, RecursionError) as error:

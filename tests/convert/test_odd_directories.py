@@ -39,7 +39,7 @@ def test_a_config_with_an_odd_value(key, tmp_path):
 def test_what_is_no_json(name, content, tmp_path):
     (tmp_path / 'config.json').write_text(json.dumps(CONFIG))
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=rf'{name}: found (no JSON|a JSON)'):
+    with pytest.raises(UserError, match=rf'{name}: found (an empty file|no JSON|a JSON)'):
         load_huggingface(tmp_path)
 
 

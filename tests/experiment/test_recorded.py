@@ -49,7 +49,7 @@ def test_a_file_that_is_none(content: bytes, recipe: ConfigDict, tmp_path: pathl
     }
     for name, read in reads.items():
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(UserError, match=rf'/{name}: found (no JSON|a JSON)'):
+        with pytest.raises(UserError, match=rf'/{name}: found (an empty file|no JSON|a JSON)'):
             read(tmp_path / name)
 
 

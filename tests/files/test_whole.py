@@ -11,7 +11,7 @@ from bertjax.files.whole import read_json_object, read_whole
 @pytest.mark.parametrize(
     ('content', 'found'),
     [
-        (b'', 'no JSON'),
+        (b'', 'an empty file'),
         (b'{"a": 1', 'no JSON'),
         (b'["a"]', 'a JSON list'),
         (b'null', 'a JSON NoneType'),

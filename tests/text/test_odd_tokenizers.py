@@ -118,7 +118,7 @@ def test_a_model_with_other_bytes(tmp_path):
 @pytest.mark.parametrize(
     ('content', 'found'),
     [
-        (b'', 'no JSON'),
+        (b'', 'an empty file'),
         (b'{', 'no JSON'),
         (b'[]', 'a JSON list'),
         (b'\xff{}', 'no JSON'),
