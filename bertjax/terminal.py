@@ -16,6 +16,18 @@ _SHOWN = {code: f'\\x{code:02x}' for code in (*range(32), *range(127, 160)) if c
 class Console(rich.console.Console):
     """A console that shows the control characters of the strings it is given; its own colours are not affected."""
 
+    @property
+    def file(self) -> TextIO:
+        """Where it writes: the stream behind all that stand before it, rich's own while a bar is shown and `_Text`."""
+        file = super().file
+        while behind := getattr(file, 'rich_proxied_file', None):
+            file = behind
+        return file
+
+    @file.setter
+    def file(self, file: TextIO) -> None:
+        self._file = file
+
     def render_str(self, text: str, **style) -> Text:
         """See rich: every string passes here, alone or in a table."""
         return super().render_str(text.translate(_SHOWN), **style)

@@ -2,6 +2,7 @@
 
 import io
 import os
+import pty
 import subprocess
 import sys
 
@@ -82,6 +83,27 @@ def test_streams_of_ascii(repository):
 
 def test_rich_keeps_its_colours(repository):
     assert b'\x1b[1msecond \\x1b[2J' in run(repository, '', '--colours').stdout
+
+
+def test_a_bar_on_a_terminal(repository):
+    """While rich shows it, it stands before standard output itself."""
+    program = """
+from rich.progress import Progress
+from bertjax.terminal import Console, guard_streams
+guard_streams()
+with Progress(console=Console(), auto_refresh=False) as progress:
+    progress.add_task('bar', total=1)
+    print('a line \\x1b[2J')
+    progress.refresh()
+"""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, 'PYTHONPATH': str(repository), 'TERM': 'xterm'}
+    done = subprocess.run([sys.executable, '-c', program], stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    shown = os.read(ours, 100_000)
+    os.close(ours)
+    assert done.returncode == 0 and b'a line' in shown and b'\x1b[2J' not in shown
+    assert b'bar \x1b[' in shown and b'\\x1b[' not in shown
 
 
 @pytest.mark.parametrize('redirected', ['>&-', '2>&-', '<&-', '>&- 2>&- <&-', '| head -1', '2>&1 | head -1'])

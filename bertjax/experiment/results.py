@@ -88,7 +88,7 @@ def judge(
 def exported_trial(folder: pathlib.Path) -> str | None:
     """The trial of a sweep whose model is in export/; None in a workdir without a sweep, or before the first export."""
     path = folder / EXPORTED
-    return path.read_text(encoding='utf-8').strip() if path.exists() else None
+    return path.read_text(encoding='utf-8', errors='replace').strip() if path.exists() else None
 
 
 def run_facts(config: Mapping[str, Any]) -> dict[str, Any]:
