@@ -99,8 +99,10 @@ def _guarded(stream: TextIO, number: int) -> TextIO:
 
 
 def _discard(number: int) -> None:
-    """Lets a file descriptor lead nowhere."""
+    """Lets a file descriptor lead nowhere, in processes that are started later, too."""
     null = os.open(os.devnull, os.O_RDWR)
-    if null != number:
+    if null == number:
+        os.set_inheritable(null, True)
+    else:
         os.dup2(null, number)
         os.close(null)
