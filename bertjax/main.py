@@ -25,6 +25,7 @@ from bertjax.config import flatten, unknown_key_error
 from bertjax.errors import StoppedError, UserError
 from bertjax.files import disk
 from bertjax.tasks.registry import options
+from bertjax.terminal import guard_streams
 
 USAGE = """bertjax: pre-train BERT and take it to its tasks.
 
@@ -64,6 +65,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     if any(argument in ('--help', '-h', '-help', '--helpshort') for argument in argv[1:]):
         print(USAGE.format(verbs=', '.join(verbs())))
         raise SystemExit(0)
+    _check_names(argv)
     recipe = next((a.split('=', 1)[1] for a in argv if re.match(r'--?config=', a)), None)
     if recipe is None and '--config' in argv[:-1]:
         recipe = argv[list(argv).index('--config') + 1]
@@ -94,6 +96,14 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     if len(rest) > 1:
         raise UserError('command line', repr(rest[1]), 'only flags', f'did you mean --{rest[1]}? see --help')
     return rest
+
+
+def _check_names(argv: Sequence[str]) -> None:
+    """Refuses what is no text, and could not be written to config.json: a file name of other bytes than UTF-8's."""
+    for argument in argv[1:]:
+        if not argument.isprintable() and any('\udc80' <= char <= '\udcff' for char in argument):
+            mend = 'rename it, or give the folder that it is in; PYTHONUTF8=1 where the name is UTF-8 all the same'
+            raise UserError('command line', argument, f'a name in {sys.getfilesystemencoding()}', mend)
 
 
 def _no_recipe() -> UserError:
@@ -226,8 +236,10 @@ def _not_of_orbax(record: std_logging.LogRecord) -> bool:
 
 def console() -> None:
     """Entry of `python -m bertjax.main` and of the command `bertjax`."""
+    guard_streams()
     logging.set_verbosity(logging.WARNING)
     logging.use_absl_handler()
+    logging.get_absl_handler().python_handler.setStream(sys.stderr)  # not the one that was replaced
     logging.get_absl_handler().setFormatter(_Plain('%(message)s'))
     logging.get_absl_handler().addFilter(_not_of_orbax)
     app.run(_guarded(main), flags_parser=_guarded(parse_flags))

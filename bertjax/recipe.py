@@ -55,6 +55,7 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
             'text_key': 'text',  # field of JSON lines, feature of a tfds dataset
             'strict': False,  # stop at the first broken document instead of dropping and counting it
             'split_sentences': True,  # False: each line is a sentence already
+            'sentences': 'rules',  # what splits; or pysbd (slower), pysbd:de and other languages
             'heldout': 0.02,  # share of documents held out for evaluation
             'drop_duplicates': False,  # keep only the first of equal training documents
             'workers': 0,  # processes that build the store; 0: one a core

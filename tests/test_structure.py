@@ -17,7 +17,7 @@ LEVELS = [
     {'data'},
     {'corpus', 'model'},
     {'text', 'parallel', 'optim', 'metrics', 'writers'},
-    {'config', 'errors', 'files'},
+    {'config', 'errors', 'files', 'terminal'},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 

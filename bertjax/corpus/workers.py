@@ -15,6 +15,7 @@ from rich import progress as rich_progress
 
 from bertjax.corpus.encode import encode_shard
 from bertjax.corpus.sources import CorpusOptions, Part
+from bertjax.terminal import Console
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
 SMALL = 4 << 20  # Bytes that one process encodes before another one has started.
@@ -83,6 +84,7 @@ class Progress:
                 rich_progress.DownloadColumn(),
                 rich_progress.TransferSpeedColumn(),
                 rich_progress.TimeRemainingColumn(),
+                console=Console(),
                 transient=True,
             )
             self._task = self._bar.add_task('', total=self._total, documents=0)

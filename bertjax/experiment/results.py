@@ -5,7 +5,6 @@ import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from bertjax.convert.huggingface.save import export_huggingface
@@ -15,6 +14,7 @@ from bertjax.experiment.task_setup import TaskSetup
 from bertjax.files.atomic import write_atomic, write_zip
 from bertjax.tasks.reading.texts import Blank
 from bertjax.tasks.task import Outputs, Task
+from bertjax.terminal import Console
 from bertjax.writers.console import print_places, shown
 
 RESULTS = 'results.json'
@@ -91,7 +91,7 @@ def judge(
 def exported_trial(folder: pathlib.Path) -> str | None:
     """The trial of a sweep whose model is in export/; None in a workdir without a sweep, or before the first export."""
     path = folder / EXPORTED
-    return path.read_text(encoding='utf-8').strip() if path.exists() else None
+    return path.read_text(encoding='utf-8', errors='replace').strip() if path.exists() else None
 
 
 def run_facts(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """What a run left behind, finished or not: its config, its model with parameters, as other verbs find them."""
 
 import dataclasses
-import json
 import pathlib
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -18,6 +17,7 @@ from bertjax.errors import UserError
 from bertjax.experiment.finetuning_settings import FinetuningSettings
 from bertjax.experiment.pretraining import build_pretraining_setup
 from bertjax.experiment.pretraining_settings import PretrainingSettings
+from bertjax.experiment.recorded import check_kind, recorded_config, recorded_task
 from bertjax.experiment.task_data import LEARNED, Split, TaskData
 from bertjax.experiment.task_setup import TaskSetup
 from bertjax.experiment.text import huggingface_directory
@@ -52,8 +52,7 @@ def config_of_run(config: ConfigDict, folder: pathlib.Path, given: Collection[st
     path = folder / 'config.json'
     if not path.exists():
         return config
-    saved = json.loads(path.read_text(encoding='utf-8'))
-    _check_kind(saved.get('task', {}), config.task.kind, path)
+    saved = recorded_config(path, plain(config))
     own = _from_json(saved)
     changeable = (*CHANGEABLE, *keys(config.task.kind, 'reading'))
     for key in [*ASKED, *(key for key in changeable if key in given)]:
@@ -70,12 +69,6 @@ def config_of_run(config: ConfigDict, folder: pathlib.Path, given: Collection[st
             mend = 'leave it out, or give the workdir of another run'
             raise UserError(f'config.{key}', repr(ours[key]), f'{saved_value!r}, as in {path}', mend)
     return own
-
-
-def _check_kind(task: Mapping[str, Any], kind: str, path: pathlib.Path) -> None:
-    if task.get('kind') != kind:
-        expected = f'{task.get("kind")!r}, as in {path}'
-        raise UserError('config.task.kind', repr(kind), expected, 'give the recipe of this model')
 
 
 def _from_json(saved: Any) -> Any:
@@ -126,9 +119,9 @@ def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
     learned = next((f / LEARNED for f in (folder, source) if (f / LEARNED).is_file()), None)
     if learned is None and trained:
         raise UserError(str(folder), f'no {LEARNED}', 'a finished fine-tuning', 'let it finish: start it again')
-    facts = json.loads(learned.read_text(encoding='utf-8')) if learned else None
+    facts = recorded_task(learned, settings.build_task()) if learned else None
     if facts:
-        _check_kind(facts['task'], settings.task['kind'], learned)
+        check_kind(facts['task'], settings.task['kind'], learned)
         execution = fields_of(FieldKind.EXECUTION)
         choices = {name: value for name, value in settings.model_choices.items() if name in execution}
         encoder = BertConfig(**{**facts['encoder'], **choices})

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import numpy as np
 from absl import logging
-from rich.console import Console
 from rich.table import Table
 
 from bertjax.convert.huggingface.save import export_huggingface
@@ -20,6 +19,7 @@ from bertjax.losses import PRETRAINING
 from bertjax.metrics.softmax import softmax
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
+from bertjax.terminal import Console
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.train.step import make_forward
 from bertjax.writers.console import print_places, shown

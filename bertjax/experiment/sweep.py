@@ -12,13 +12,13 @@ from typing import Any
 
 import jax
 from jax.sharding import Mesh
-from rich.console import Console
 
 from bertjax.checkpoint import Checkpoints
 from bertjax.checkpoint.compatible import saved_value
 from bertjax.config import dump, flatten
 from bertjax.errors import PreemptedError, UserError
 from bertjax.experiment.finetuning_settings import FinetuningSettings
+from bertjax.experiment.recorded import recorded_results
 from bertjax.experiment.results import EXPORTED, RESULTS, export_task, exported_trial, judge
 from bertjax.experiment.session import continue_or_begin
 from bertjax.experiment.settings import resolve_durations
@@ -27,7 +27,9 @@ from bertjax.experiment.task_setup import TaskSetup, prepare
 from bertjax.experiment.text import TRIALS
 from bertjax.experiment.trials import Trial, score_of, summarise, sweep_table, trials_of
 from bertjax.files.atomic import write_atomic
+from bertjax.files.whole import read_json_object
 from bertjax.metrics.rows import task_values
+from bertjax.terminal import Console
 from bertjax.train.interrupt import Interrupt
 from bertjax.train.members import Member, member_of, members_template, stack_states
 from bertjax.train.phase import Phase
@@ -89,7 +91,8 @@ def _check_same(data: TaskData, folder: pathlib.Path) -> None:
     judged = {name: data.split(name).features.fingerprint for name in data.evaluated}
     now = {**data.settings.recorded, 'fingerprints': data.fingerprints() | judged}
     if path.exists() and (folder / TRIALS).exists():
-        before, after = flatten(json.loads(path.read_text(encoding='utf-8'))), flatten(now)
+        mend = 'restore the file from a copy, or give another --workdir'
+        before, after = flatten(read_json_object(path, mend)), flatten(now)
         for key, value in after.items():
             old = saved_value(before, key)
             if old != value and not key.startswith(('sweep.', 'mesh.')) and key != 'run':
@@ -102,7 +105,7 @@ def _check_same(data: TaskData, folder: pathlib.Path) -> None:
 
 def _result(folder: pathlib.Path, trial: Trial) -> dict[str, Any] | None:
     path = folder / TRIALS / trial.name / RESULTS
-    return json.loads(path.read_text(encoding='utf-8')) if path.exists() else None
+    return recorded_results(path) if path.exists() else None
 
 
 class Group:
@@ -195,7 +198,7 @@ class Group:
             print(f'{trial.name}: {data.task.score} {shown(results["splits"]["dev"][data.task.score])}')
 
     def _is_best(self, results: dict[str, Any]) -> bool:
-        others = (json.loads(path.read_text(encoding='utf-8')) for path in self._folder.glob(f'{TRIALS}/*/{RESULTS}'))
+        others = (recorded_results(path) for path in self._folder.glob(f'{TRIALS}/*/{RESULTS}'))
         return all(score_of(results) > score_of(other) for other in others)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import numpy as np
 from ml_collections import ConfigDict
-from rich.console import Console
 
 from bertjax.errors import UserError
 from bertjax.experiment.pretraining import build_pretraining_setup
@@ -20,6 +19,7 @@ from bertjax.files.atomic import write_atomic
 from bertjax.model.config import train_flops_per_sequence
 from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.parallel.topology import HBM_BYTES, topology_devices
+from bertjax.terminal import Console
 from bertjax.train.setup import Setup
 from bertjax.train.throughput import peak_flops
 

@@ -6,14 +6,15 @@ from collections.abc import Collection
 from typing import Any
 
 from ml_collections import ConfigDict
-from rich.console import Console
 
 from bertjax.errors import UserError
 from bertjax.experiment.finetuning_settings import FinetuningSettings, finetuning_settings
+from bertjax.experiment.recorded import recorded_results
 from bertjax.experiment.results import RESULTS, exported_trial, results_table, write_predictions
 from bertjax.experiment.saved import config_of_run, load_task
 from bertjax.experiment.task_data import Split, TaskData
 from bertjax.files.atomic import exclusive, write_atomic
+from bertjax.terminal import Console
 
 
 def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
@@ -67,7 +68,7 @@ def _which_model(settings: FinetuningSettings, folder: pathlib.Path) -> dict[str
 
 def _earlier(path: pathlib.Path, model: dict[str, str]) -> dict[str, Any]:
     """What results.json says of the same model, else nothing but `model`."""
-    found = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
+    found = recorded_results(path) if path.exists() else {}
     same = all(found.get(key, value) == value for key, value in model.items())
     return {**found, **model} if same else model
 

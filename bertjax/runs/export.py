@@ -6,10 +6,12 @@ from collections.abc import Collection
 
 from ml_collections import ConfigDict
 
+from bertjax.config import plain
 from bertjax.convert.huggingface.config import check_head_exportable
 from bertjax.errors import UserError
 from bertjax.experiment.finetuning_settings import finetuning_settings
 from bertjax.experiment.pretraining_settings import pretraining_settings
+from bertjax.experiment.recorded import recorded_config, recorded_results
 from bertjax.experiment.results import RESULTS, export_task
 from bertjax.experiment.saved import config_of_run, load_pretraining, load_task
 from bertjax.experiment.summary import export_pretraining, heldout_rows
@@ -46,8 +48,8 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> str:
     tuned = load_task(settings, folder, lambda data: {'train': data.split('train', training=True)})
     check_head_exportable(tuned.model.setup.model, tuned.model.data.task.head)
     path = folder / RESULTS
-    results = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {'splits': {}}
-    recorded = json.loads((folder / 'config.json').read_text(encoding='utf-8'))
+    results = recorded_results(path) if path.exists() else {'splits': {}}
+    recorded = recorded_config(folder / 'config.json', plain(config))
     export_task(folder, recorded, tuned.model, tuned.params, results)
     return f'model of {tuned.model.data.task.name}'
 

@@ -23,6 +23,7 @@ from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.records import is_binary, read_records
 from bertjax.tasks.reading.texts import Blank, number_lines, read_text, stream_lines
 from bertjax.tasks.task import Task
+from bertjax.terminal import data_output
 
 _AHEAD = 4  # batches that are read of standard input while others are predicted
 _GATHER = 0.02  # seconds in which what comes together goes into one batch
@@ -49,7 +50,7 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with exclusive(folder, 'trains in this workdir'):
         if settings.input == '-':
-            out = sys.stdout
+            out = data_output()
             with contextlib.redirect_stdout(sys.stderr):
                 _predict_stream(settings, folder, out)
         elif settings.input:

@@ -4,9 +4,9 @@ import math
 import pathlib
 from collections.abc import Mapping
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from bertjax.terminal import Console
 from bertjax.writers.writer import Row
 
 _PLACE = ('step', 'split', 'phase', 'examples')  # of a row: where it stands

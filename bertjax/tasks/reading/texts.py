@@ -9,6 +9,7 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.files import streams
+from bertjax.files.paths import unusual_kind, user_path
 
 Line = tuple[int, str]  # its number from 1, and its text without the line end
 
@@ -36,16 +37,20 @@ def read_text(path: epath.PathLike) -> str:
     Raises:
       UserError: no such file, damage, or bytes that are not UTF-8.
     """
-    path = epath.Path(path)
+    with _opened(path) as file:
+        return decoded(file, str(path))
+
+
+def _opened(path: epath.PathLike) -> BinaryIO:
+    path = user_path(path, str(path))
+    kind = unusual_kind(path)
+    if kind in ('a device', 'a socket'):  # A pipe is fine: `<(zcat a.gz)`.
+        raise UserError(str(path), kind, 'a file', "correct the path; '-' is standard input")
     try:
-        with path.open('rb') as file:
-            return decoded(file, str(path))
+        return path.open('rb')
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError) as error:
-        raise _unreadable(path, error) from None
-
-
-def _unreadable(path: epath.Path, error: OSError) -> UserError:
-    return UserError(str(path), (error.strerror or 'no such file').lower(), 'a file', 'correct the path')
+        found = (error.strerror or 'no such file').lower()
+        raise UserError(str(path), found, 'a file', 'correct the path') from None
 
 
 def decoded(file: BinaryIO, where: str) -> str:
@@ -125,12 +130,7 @@ def read_lines(path: epath.PathLike) -> Iterator[Line]:
     Raises:
       UserError: no such file, damage, or bytes that are not UTF-8.
     """
-    path = epath.Path(path)
-    try:
-        file = path.open('rb')
-    except OSError as error:
-        raise _unreadable(path, error) from None
-    with file:
+    with _opened(path) as file:
         yield from stream_lines(io.BufferedReader(streams.CountedFile(file), streams.CHUNK), str(path))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.files.paths import data_directory
+from bertjax.files.paths import data_directory, user_path
 from bertjax.metrics.classification import OF_VALUES
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.arrow import is_saved_dataset
@@ -182,7 +182,7 @@ class ClassificationTask(TextTask):
 
     @property
     def _path(self) -> epath.Path:
-        return epath.Path(self.data).expanduser()
+        return user_path(self.data, 'config.data')
 
     @property
     def _one_file(self) -> bool:

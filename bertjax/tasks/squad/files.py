@@ -8,7 +8,7 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.files import streams
-from bertjax.files.paths import existing_files
+from bertjax.files.paths import existing_files, user_path
 from bertjax.tasks.reading.records import FORMATS, read_records
 from bertjax.tasks.reading.sources import read_dataset
 from bertjax.tasks.reading.splits import STEMS, Files, called, describe_splits, split_files, unused_files
@@ -30,7 +30,7 @@ class SquadFiles:
 
     def __init__(self, data: str, version: str, names: Mapping[str, str]):
         self._data, self._version, self._names = data, version, names
-        self._folder = epath.Path(data).expanduser()
+        self._folder = user_path(data, 'config.data')
 
     def splits(self) -> list[str]:
         """The labelled splits."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.files.paths import at_most_one, data_directory
+from bertjax.files.paths import at_most_one, data_directory, user_path
 from bertjax.files.streams import named_compressed
 from bertjax.tasks.reading.records import FORMATS, parse_records, read_records
 from bertjax.tasks.reading.sources import read_dataset
@@ -63,7 +63,7 @@ class TaggedFiles:
         if 'test' in told and not self._test_has_tags():
             told['test'] += ' (no tags: it is only predicted)'
         used = [path for files in found.values() for path in files]
-        return describe_splits(told, unused_files(epath.Path(self._data).expanduser(), used))
+        return describe_splits(told, unused_files(user_path(self._data, 'config.data'), used))
 
     def read(self, split: str) -> list[Sentence]:
         """The sentences of a split in file order.
