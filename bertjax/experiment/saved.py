@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from ml_collections.config_flags import config_path
 
 from bertjax.checkpoint import Checkpoints, Saved
-from bertjax.config import flatten, plain
+from bertjax.config import flatten, from_plain, plain
 from bertjax.convert.huggingface.config import check_exportable
 from bertjax.convert.huggingface.load import load_task_model, read_config
 from bertjax.errors import UserError
@@ -54,7 +54,7 @@ def config_of_run(config: ConfigDict, folder: pathlib.Path, given: Collection[st
         return config
     saved = json.loads(path.read_text(encoding='utf-8'))
     _check_kind(saved.get('task', {}), config.task.kind, path)
-    own = _from_json(saved)
+    own = from_plain(saved)
     changeable = (*CHANGEABLE, *keys(config.task.kind, 'reading'))
     for key in [*ASKED, *(key for key in changeable if key in given)]:
         config_path.set_value(key, own, config_path.get_value(key, config), accept_new_attributes=True)
@@ -76,12 +76,6 @@ def _check_kind(task: Mapping[str, Any], kind: str, path: pathlib.Path) -> None:
     if task.get('kind') != kind:
         expected = f'{task.get("kind")!r}, as in {path}'
         raise UserError('config.task.kind', repr(kind), expected, 'give the recipe of this model')
-
-
-def _from_json(saved: Any) -> Any:
-    if isinstance(saved, dict):
-        return ConfigDict({key: _from_json(value) for key, value in saved.items()})
-    return tuple(saved) if isinstance(saved, list) else saved
 
 
 @dataclasses.dataclass(frozen=True)
