@@ -89,8 +89,8 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
     if facts['pieces_per_word'] > PIECES_PER_WORD:
         found.append(
             f'{facts["pieces_per_word"]:.2f} pieces a word (English with a large vocabulary of its own has 1.1): '
-            "the vocabulary is too small for this text, or another language's. Raise config.vocab.size where it was "
-            "trained on this text, else train one on it (--config.tokenizer='')."
+            "the vocabulary is too small for this text, or another language's. Raise config.vocab.size or give more "
+            "text where it was trained on this text, else train one on it (--config.tokenizer='')."
         )
     likeness, within = facts['neighbour_likeness'], facts['neighbour_likeness_within']
     if likeness is not None and likeness < LIKENESS:

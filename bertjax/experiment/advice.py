@@ -7,6 +7,7 @@ from typing import Any
 
 MOVED = 0.1  # share of the first training loss: less than that is noise
 FAR = 0.2  # of the weights' norm: with that much movement a model has left what it was pre-trained to
+FEW = 100  # steps: hardly any task is learned with less
 _END = 0.25  # of the rows: their mean is the loss at the end
 
 
@@ -36,10 +37,9 @@ def advise(rows: Sequence[Mapping[str, Any]], learning_rate: float) -> str:
         )
     moved = _path(rows)
     if moved < FAR:
-        return (
-            f'The training loss hardly moved, {figures}, and the weights by {moved:.1%}: a higher rate helps '
-            f'({higher}), or more steps (config.epochs)'
-        )
+        more = 'more steps (config.epochs)'
+        helps = f'{more} and a higher rate help' if rows[-1]['step'] < FEW else f'a higher rate helps, or {more}'
+        return f'The training loss hardly moved, {figures}, and the weights by {100 * moved:.2g}%: {helps} ({higher})'
     return (
         f'The training loss hardly moved, {figures}, though the weights did, by {moved:.0%}: that is too far from the '
         f'encoder it started from. A lower rate helps ({lower}), or another config.seed'

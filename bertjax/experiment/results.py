@@ -53,7 +53,9 @@ def finish_task(folder: pathlib.Path, config: Mapping[str, Any], model: TaskSetu
         console.print(results_table(results))
     if results['collapsed']:
         advice = advise(read_rows(folder / 'metrics.jsonl', 'train'), config['learning_rate'])
-        console.print(f'the run learned nothing: it gives every record of dev the same answer. {advice}', markup=False)
+        count = len(data.split('dev').records)
+        console.print(f'the run learned nothing: it gives all {count:,} records of dev the same answer', markup=False)
+        console.print(f'  {advice}', markup=False)
     places = {
         'results.json': 'the figures above',
         'predictions': "a line a record, and the benchmark's own files",

@@ -65,7 +65,7 @@ def _draw(rows: list[dict[str, Any]], levels: Levels) -> Any:
             end = max(row['step'] for row in rows if row['phase'] == phase)
             if phase in levels.majority:
                 share = levels.majority[phase]
-                _level(right, share, f'always the same answer, {share:.2f}', begin, end)
+                _level(right, share, f'always the same answer, {share:.2f}', begin, end, below=True)
             begin = end
         title = {'nsp': 'next sentence or not', 'sop': 'order of two segments'}[objective]
         right.set(title=title, ylabel='accuracy', xlabel='step')
@@ -92,7 +92,7 @@ def _draw_task(rows: list[dict[str, Any]]) -> Any:
                 label = name.replace('_', ' ')
                 right.plot(*zip(*points, strict=True), 'o-', markersize=3.5, linewidth=1.4, label=label)
         right.set(title=evaluated[-1]['split'], xlabel='step')
-        right.legend(frameon=False)
+        right.legend(frameon=False, loc='upper left', bbox_to_anchor=(1.0, 1.0))
     _tidy(figure)
     return figure
 
@@ -113,10 +113,13 @@ def _curves(axis: Any, rows: list[dict[str, Any]], name: str) -> None:
             axis.plot(steps, values, style, color=color, markersize=3.5, linewidth=1.4, label=label)
 
 
-def _level(axis: Any, value: float, text: str, begin: float = 0, end: float | None = None) -> None:
+def _level(
+    axis: Any, value: float, text: str, begin: float = 0, end: float | None = None, *, below: bool = False
+) -> None:
     """A dashed line with its name, from step `begin` to `end`, by default across the panel."""
     end = axis.get_xlim()[1] if end is None else end
     axis.plot((begin, end), (value, value), color=REFERENCE, linewidth=0.9, linestyle='--')
     axis.annotate(
-        text, (end, value), xytext=(0, 3), textcoords='offset points', ha='right', fontsize=8, color=REFERENCE,
+        text, (end, value), xytext=(0, -10 if below else 3), textcoords='offset points', ha='right', fontsize=8,
+        color=REFERENCE,
     )  # fmt: skip
