@@ -7,7 +7,7 @@ a batch is processed in, what the backward pass recomputes, and how the mesh spl
 import collections
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ import numpy as np
 from bertjax.experiment.pretraining import build_pretraining_setup
 from bertjax.experiment.pretraining_settings import PretrainingPhase, PretrainingSettings
 from bertjax.experiment.settings import check_row_count
-from bertjax.model.config import REMAT, train_flops_per_sequence
+from bertjax.model.config import train_flops_per_sequence
 from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.parallel.topology import HBM_BYTES, topology_devices
 from bertjax.train.setup import Setup
@@ -25,8 +25,10 @@ from bertjax.train.throughput import peak_flops
 COLLECTIVES = ('all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all', 'collective-permute')
 TRIES = 3  # compiles, at most, for each way to need less memory
 
-# One way to compute a phase: keys of the config, with values.
-Way = dict[str, Any]
+REMAT_BY_MEMORY = ('none', 'dots', 'full')  # values of config.model.remat: each keeps less than the one before
+
+Way = dict[str, Any]  # how to compute a phase: keys of the config, with values
+Result = dict[str, Any]  # the figures of a compiled phase, see docs/pretraining.md
 
 
 class Fitting:
@@ -63,7 +65,7 @@ class Fitting:
             self._setups[key] = build_pretraining_setup(settings, model, make_mesh(mesh, self.devices))
         return self._setups[key]
 
-    def compile(self, phase: PretrainingPhase, way: Way | None = None) -> dict[str, Any]:
+    def compile(self, phase: PretrainingPhase, way: Way | None = None) -> Result:
         """Compiles the step of a phase, by default in the config's own way.
 
         Returns:
@@ -98,7 +100,7 @@ class Fitting:
             'modelled_share': None,
         }
 
-    def batches(self, phase: PretrainingPhase) -> Iterator[dict[str, Any]]:
+    def batches(self, phase: PretrainingPhase) -> Iterator[Result]:
         """The results of a phase's own batch, then of twice as many rows until they do not fit; or, where its own does
         not, of half as many until they fit or there is one row a chip."""
         result = self.compile(phase)
@@ -111,7 +113,7 @@ class Fitting:
             result = self.compile(phase)
             yield result
 
-    def remedies(self, phase: PretrainingPhase, result: dict[str, Any]) -> Iterator[tuple[Way, dict[str, Any]]]:
+    def remedies(self, phase: PretrainingPhase, result: Result) -> Iterator[tuple[Way, Result]]:
         """What is tried for a phase that does not fit, with the result of each.
 
         Of the parts of a batch, of recomputing and of splitting the weights each the least that fits, with at most
@@ -127,61 +129,57 @@ class Fitting:
                 fitted |= tried['fits']
                 yield way, tried
         if not fitted:
-            for way in self._everything(phase):
-                tried = self.compile(phase, way)
-                yield way, tried
-                if tried['fits']:
-                    return
+            yield from self._everything(phase)
 
-    def _parts(self, phase: PretrainingPhase, result: dict[str, Any]) -> Iterator[tuple[Way, dict[str, Any]]]:
+    def _parts(self, phase: PretrainingPhase, result: Result) -> Iterator[tuple[Way, Result]]:
         """More parts of a batch: from those that should do upwards, and downwards where these fit."""
-        rows = phase.batch_size // phase.accumulate // row_shards(self.setup({}).mesh)
+        rows, fixed = self._rows(phase), _fixed_bytes(result)
         ways = [{'accumulate': phase.accumulate * n} for n in range(2, rows + 1) if rows % n == 0]
-        fixed = _fixed_bytes(result)
-        needed = [fixed + (_needed(result) - fixed) * phase.accumulate / way['accumulate'] for way in ways]
-        at, seen = next((i for i, bytes in enumerate(needed) if bytes <= self.available), len(ways) - 1), {}
-        while 0 <= at < len(ways) and at not in seen and len(seen) < TRIES:
-            tried = seen[at] = self.compile(phase, ways[at])
-            yield ways[at], tried
-            at += -1 if tried['fits'] else 1
+        shares = [phase.accumulate / way['accumulate'] for way in ways]
+        enough = (i for i, share in enumerate(shares) if fixed + (_needed(result) - fixed) * share <= self.available)
+        at, tried = next(enough, len(ways) - 1), {}
+        while 0 <= at < len(ways) and at not in tried and len(tried) < TRIES:
+            tried[at] = self.compile(phase, ways[at])
+            yield ways[at], tried[at]
+            at += -1 if tried[at]['fits'] else 1
 
-    def _recomputed(self, phase: PretrainingPhase, result: dict[str, Any]) -> Iterator[tuple[Way, dict[str, Any]]]:
-        """'dots', then 'full'."""
-        mildest_first = ('none', 'dots', 'full')
-        assert set(mildest_first) == set(REMAT)
-        own = mildest_first.index(self.settings.model_fields['remat'])
-        for remat in mildest_first[own + 1 :]:
-            way = {'model.remat': remat}
-            tried = self.compile(phase, way)
-            yield way, tried
-            if tried['fits']:
-                return
+    def _recomputed(self, phase: PretrainingPhase, result: Result) -> Iterator[tuple[Way, Result]]:
+        """More recomputing, the mildest first."""
+        own = REMAT_BY_MEMORY.index(self.settings.model_fields['remat'])
+        return self._until_one_fits(phase, [{'model.remat': remat} for remat in REMAT_BY_MEMORY[own + 1 :]])
 
-    def _split(self, phase: PretrainingPhase, result: dict[str, Any]) -> Iterator[tuple[Way, dict[str, Any]]]:
+    def _split(self, phase: PretrainingPhase, result: Result) -> Iterator[tuple[Way, Result]]:
         """Weights and optimiser split over chips, where these are what does not fit."""
-        saved = lambda way: _fixed_bytes(result) * (1 - self._own('fsdp') / way['mesh.fsdp'])  # noqa: E731
-        promising = [way for way in self._meshes('fsdp', 'width') if _needed(result) - saved(way) <= self.available]
-        for way in promising[:TRIES]:
+        own, rest = self._axis('fsdp'), _needed(result) - _fixed_bytes(result)
+        meshes = self._meshes()
+        enough = [way for way in meshes if rest + _fixed_bytes(result) * own / way['mesh.fsdp'] <= self.available]
+        return self._until_one_fits(phase, enough[:TRIES])
+
+    def _everything(self, phase: PretrainingPhase) -> Iterator[tuple[Way, Result]]:
+        """All that can be done at once, with the mesh of the config and with weights split as far as they can be."""
+        most: Way = {'accumulate': phase.accumulate * self._rows(phase), 'model.remat': 'full'}
+        return self._until_one_fits(phase, [most, *({**most, **mesh} for mesh in self._meshes()[-1:])])
+
+    def _until_one_fits(self, phase: PretrainingPhase, ways: Sequence[Way]) -> Iterator[tuple[Way, Result]]:
+        for way in ways:
             tried = self.compile(phase, way)
             yield way, tried
             if tried['fits']:
                 return
 
-    def _everything(self, phase: PretrainingPhase) -> list[Way]:
-        """All that can be done at once, the mesh last."""
-        rows = phase.batch_size // phase.accumulate // row_shards(self.setup({}).mesh)
-        most: Way = {'accumulate': phase.accumulate * rows, 'model.remat': 'full'}
-        return [most, *({**most, **mesh} for mesh in self._meshes('fsdp', 'width')[-1:])]
+    def _rows(self, phase: PretrainingPhase) -> int:
+        """Rows of a part of a batch on a chip."""
+        return phase.batch_size // phase.accumulate // row_shards(self.setup({}).mesh)
 
-    def _own(self, axis: str) -> int:
-        return self.setup({}).mesh.shape[axis]
+    def _axis(self, name: str) -> int:
+        return self.setup({}).mesh.shape[name]
 
-    def _meshes(self, axis: str, field: str) -> list[Way]:
-        """Larger sizes of an axis, by powers of two, at the cost of the data axis; the number of row shards stays."""
-        own, data, size = self._own(axis), self._own('data'), self.settings.model_fields[field]
-        factors = [2**i for i in range(1, 11) if data % 2**i == 0 and size % (own * 2**i) == 0]
+    def _meshes(self) -> list[Way]:
+        """More chips on the fsdp axis, by powers of two, at the cost of the data axis: rows are split as before."""
+        own, data, width = self._axis('fsdp'), self._axis('data'), self.settings.model_fields['width']
+        factors = [2**i for i in range(1, 11) if data % 2**i == 0 and width % (own * 2**i) == 0]
         rest = self.settings.mesh['data'] == -1  # it is what the others leave
-        return [{f'mesh.{axis}': own * n, **({} if rest else {'mesh.data': data // n})} for n in factors]
+        return [{'mesh.fsdp': own * n, **({} if rest else {'mesh.data': data // n})} for n in factors]
 
 
 def compile_step(setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
@@ -212,12 +210,12 @@ def flags_of(way: Way, settings: PretrainingSettings, phase: PretrainingPhase) -
     return ' '.join(f"'{flag}'" if '[' in flag else flag for flag in flags)
 
 
-def _needed(result: dict[str, Any]) -> int:
+def _needed(result: Result) -> int:
     """Bytes a chip; where the compiler does not say, twice what there is."""
     return result['hbm_bytes_per_chip'] or 2 * result['hbm_bytes_available']
 
 
-def _fixed_bytes(result: dict[str, Any]) -> int:
+def _fixed_bytes(result: Result) -> int:
     """Parameters, optimiser and gradients, whatever the batch."""
     return 2 * result['parameters_bytes'] + result['optimizer_bytes']
 

@@ -62,7 +62,6 @@ def train(
             position = Position(position.step, number, 0)
         if position.step == first_step:
             state = phase.begin(state)
-        recorder.compiling()
         if position.step == 0:
             evaluate(phase)
         step = phase.compile()

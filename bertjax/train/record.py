@@ -80,15 +80,10 @@ class Recorder:
         for lines in (*self._writers, *self._ledgers):
             lines.forget_after(step)
 
-    def compiling(self) -> None:
-        """Says that the step is being compiled."""
-        self._console.status('compiling …')
-
     def begin_phase(self, flops_per_sequence: float) -> None:
         """Begins to measure time; the argument is that of a training step, 0 where it is not known."""
         self._stopwatch.flops_per_sequence = flops_per_sequence
         self._stopwatch.restart()
-        self._console.status('')
 
     def pause(self, seconds: float) -> None:
         """Leaves out time that was not spent on training."""

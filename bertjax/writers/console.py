@@ -48,7 +48,7 @@ class TrainingConsole:
         self._progress.console.print(text, markup=False)
 
     def status(self, text: str) -> None:
-        """What the bar says until the next training row."""
+        """What the bar says until the next row."""
         self._progress.update(self._task, status=text)
 
     def step(self, step: int) -> None:
