@@ -15,9 +15,10 @@ def advise(rows: Sequence[Mapping[str, Any]], learning_rate: float) -> str:
     """What happened to the loss of a run that gives every record the same answer, and what would help.
 
     Args:
-      rows: of training, of metrics.jsonl.
+      rows: of metrics.jsonl; those of training are looked at.
       learning_rate: the highest one.
     """
+    rows = [row for row in rows if row['split'] == 'train']
     losses = [row['loss'] for row in rows if row.get('loss') is not None]
     higher, lower = f'--config.learning_rate={5 * learning_rate:g}', f'--config.learning_rate={learning_rate / 5:g}'
     if not rows:

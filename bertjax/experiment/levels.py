@@ -5,10 +5,11 @@ import itertools
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from bertjax.config import from_plain
+from bertjax.config import from_plain, plain
 from bertjax.corpus.store import Split
 from bertjax.data.mixture import MixedExamples
 from bertjax.data.pretraining import PretrainingExamples
@@ -17,6 +18,7 @@ from bertjax.experiment.pretraining import StoreExamples
 from bertjax.experiment.pretraining_settings import pretraining_settings
 from bertjax.experiment.text import find_stores
 from bertjax.metrics.rows import pair_of
+from bertjax.recipe import pretraining_config
 from bertjax.text.tokenizer import load_tokenizer
 
 _BATCH = 4096  # examples at a time
@@ -43,7 +45,7 @@ def levels_of(folder: pathlib.Path) -> Levels:
     if not path.exists():
         return Levels()
     saved = json.loads(path.read_text(encoding='utf-8'))
-    settings = pretraining_settings(from_plain(saved))
+    settings = pretraining_settings(from_plain(_over(plain(pretraining_config()), saved)))
     pair = pair_of(settings.pairs.mode)
     try:
         tokenizer = load_tokenizer(str(folder / 'tokenizer'))
@@ -60,6 +62,12 @@ def levels_of(folder: pathlib.Path) -> Levels:
             majority |= {phase.number: share} if share is not None else {}
     splits = [weighted.store.split('heldout') for weighted in stores]
     return Levels(pair, unigram_entropy(splits, [weighted.weight for weighted in stores]), majority)
+
+
+def _over(usual: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
+    """A saved config, with the usual values of keys that it has not: they came later than the run."""
+    nested = {key: _over(usual[key], saved[key]) for key in saved if isinstance(usual.get(key), dict)}
+    return {**usual, **saved, **nested}
 
 
 def unigram_entropy(splits: Sequence[Split], weights: Sequence[float]) -> float | None:

@@ -52,7 +52,7 @@ def finish_task(folder: pathlib.Path, config: Mapping[str, Any], model: TaskSetu
     if results['splits']:
         console.print(results_table(results))
     if results['collapsed']:
-        advice = advise(read_rows(folder / 'metrics.jsonl', 'train'), config['learning_rate'])
+        advice = advise(read_rows(folder / 'metrics.jsonl'), config['learning_rate'])
         count = len(data.split('dev').records)
         console.print(f'the run learned nothing: it gives all {count:,} records of dev the same answer', markup=False)
         console.print(f'  {advice}', markup=False)

@@ -85,7 +85,7 @@ def finish_pretraining(
 
 def heldout_rows(metrics: pathlib.Path, mode: str) -> list[dict[str, Any]]:
     """The held-out rows of the metrics.jsonl of a run with this config.pairs.mode, in order."""
-    return [with_pair_names(row, pair_of(mode)) for row in read_rows(metrics, 'heldout')]
+    return [with_pair_names(row, pair_of(mode)) for row in read_rows(metrics) if row['split'] == 'heldout']
 
 
 def export_pretraining(

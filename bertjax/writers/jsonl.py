@@ -64,13 +64,12 @@ class JsonLines:
             self._file = None
 
 
-def read_rows(path: pathlib.Path, split: str) -> list[dict[str, Any]]:
-    """The rows of a split in a metrics.jsonl, in order; none where there is no file. A last line that was cut off is
-    left out."""
+def read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
+    """The rows of a metrics.jsonl, in order; none where there is no file. A last line that was cut off is left out."""
     if not path.exists():
         return []
     with path.open(encoding='utf-8') as file:
-        return [row for row in (json.loads(line) for line in file if line.endswith('\n')) if row['split'] == split]
+        return [json.loads(line) for line in file if line.endswith('\n')]
 
 
 def _is_kept(line: bytes, step: int) -> bool:
