@@ -64,8 +64,8 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
     if single > ONE_SENTENCE:
         found.append(
             f'{single:.0%} of the documents have one sentence: they give no true next sentence, so NSP and SOP learn '
-            'little. Put blank lines between documents only, read a file as one document (a directory, or the format '
-            '"files"), or train without the pair objective.'
+            'little. Put blank lines between documents only, read a file as one document (a directory, or '
+            'config.corpus_options.format=files), or train without pairs (config.pairs.mode=full_sentences).'
         )
     copies = facts['duplicate_documents'] / max(1, facts['documents_read'])
     if copies > DUPLICATE_DOCUMENTS:
