@@ -7,7 +7,6 @@ import shlex
 
 from running import GLUE, Program, rows
 
-
 # Of what a run does besides, little.
 QUICK = ('--config.shapes=1', '--config.eval_every=0', '--config.checkpoint_every=0', '--config.export=False')
 
