@@ -65,7 +65,7 @@ def _draw(rows: list[dict[str, Any]], levels: Levels) -> Any:
             end = max(row['step'] for row in rows if row['phase'] == phase)
             if phase in levels.majority:
                 share = levels.majority[phase]
-                _level(right, share, f'always the same answer, {share:.2f}', begin, end, below=True)
+                _level(right, share, f'always the same answer, {share:.2f}', begin, end, side='right')
             begin = end
         title = {'nsp': 'next sentence or not', 'sop': 'order of two segments'}[objective]
         right.set(title=title, ylabel='accuracy', xlabel='step')
@@ -114,12 +114,13 @@ def _curves(axis: Any, rows: list[dict[str, Any]], name: str) -> None:
 
 
 def _level(
-    axis: Any, value: float, text: str, begin: float = 0, end: float | None = None, *, below: bool = False
+    axis: Any, value: float, text: str, begin: float = 0, end: float | None = None, *, side: str = 'left'
 ) -> None:
-    """A dashed line with its name, from step `begin` to `end`, by default across the panel."""
+    """A dashed line from step `begin` to `end`, by default across the panel; its name is below it, at the side where
+    curves seldom are."""
     end = axis.get_xlim()[1] if end is None else end
     axis.plot((begin, end), (value, value), color=REFERENCE, linewidth=0.9, linestyle='--')
     axis.annotate(
-        text, (end, value), xytext=(0, -10 if below else 3), textcoords='offset points', ha='right', fontsize=8,
-        color=REFERENCE,
+        text, (begin if side == 'left' else end, value), xytext=(4 if side == 'left' else 0, -10),
+        textcoords='offset points', ha=side, fontsize=8, color=REFERENCE,
     )  # fmt: skip

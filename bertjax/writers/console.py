@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 from bertjax.writers.writer import Row
@@ -26,7 +27,7 @@ class TrainingConsole:
             MofNCompleteColumn(),
             BarColumn(bar_width=30),
             TextColumn('{task.fields[status]}'),
-            _Time(),
+            _Time(table_column=Column(no_wrap=True)),
             console=self.console,
             disable=not self.console.is_terminal or silent,
         )
