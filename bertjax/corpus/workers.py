@@ -12,6 +12,7 @@ from multiprocessing import connection
 
 from rich import progress as rich_progress
 from rich.console import Console
+from rich.table import Column
 
 from bertjax.corpus.encode import encode_shard
 from bertjax.corpus.sources import CorpusOptions, Part
@@ -79,14 +80,14 @@ class Progress:
         if shown and sys.stderr.isatty():
             counted = [
                 rich_progress.TextColumn('{task.fields[documents]:,} documents'),
-                rich_progress.DownloadColumn(),
-                rich_progress.TransferSpeedColumn(),
+                rich_progress.DownloadColumn(table_column=Column(no_wrap=True)),
+                rich_progress.TransferSpeedColumn(table_column=Column(no_wrap=True)),
             ]
             if not in_bytes:
                 counted = [rich_progress.MofNCompleteColumn(), rich_progress.TextColumn('documents')]
             self._bar = rich_progress.Progress(
                 rich_progress.TextColumn('reading the corpus'),
-                rich_progress.BarColumn(),
+                rich_progress.BarColumn(bar_width=20),
                 *counted,
                 rich_progress.TextColumn('left'),
                 rich_progress.TimeRemainingColumn(),
