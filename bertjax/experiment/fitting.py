@@ -136,7 +136,8 @@ class Fitting:
         rows, fixed = self._rows(phase), _fixed_bytes(result)
         ways = [{'accumulate': phase.accumulate * n} for n in range(2, rows + 1) if rows % n == 0]
         shares = [phase.accumulate / way['accumulate'] for way in ways]
-        enough = (i for i, share in enumerate(shares) if fixed + (_needed(result) - fixed) * share <= self.available)
+        needed = [fixed + (_needed(result) - fixed) * share for share in shares]
+        enough = (i for i, size in enumerate(needed) if size <= result['hbm_bytes_available'])
         at, tried = next(enough, len(ways) - 1), {}
         while 0 <= at < len(ways) and at not in tried and len(tried) < TRIES:
             tried[at] = self.compile(phase, ways[at])
@@ -150,9 +151,11 @@ class Fitting:
 
     def _split(self, phase: PretrainingPhase, result: Result) -> Iterator[tuple[Way, Result]]:
         """Weights and optimiser split over chips, where these are what does not fit."""
-        own, rest = self._axis('fsdp'), _needed(result) - _fixed_bytes(result)
-        meshes = self._meshes()
-        enough = [way for way in meshes if rest + _fixed_bytes(result) * own / way['mesh.fsdp'] <= self.available]
+        own, fixed = self._axis('fsdp'), _fixed_bytes(result)
+        needed = [_needed(result) - fixed + fixed * own / way['mesh.fsdp'] for way in self._meshes()]
+        enough = [
+            way for way, size in zip(self._meshes(), needed, strict=True) if size <= result['hbm_bytes_available']
+        ]
         return self._until_one_fits(phase, enough[:TRIES])
 
     def _everything(self, phase: PretrainingPhase) -> Iterator[tuple[Way, Result]]:
@@ -190,8 +193,7 @@ def compile_step(setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
     except jax.errors.JaxRuntimeError as error:
         if 'RESOURCE_EXHAUSTED' not in str(error):
             raise
-        wanted = _wanted_bytes(str(error))
-        return {'fits': False, 'hbm_bytes_per_chip': wanted, 'temporary_bytes': None, 'collectives': {}}
+        return {'fits': False, **_said(str(error)), 'temporary_bytes': None, 'collectives': {}}
     memory = compiled.memory_analysis()
     used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
     counts = collections.Counter(re.findall(rf'\b({"|".join(COLLECTIVES)})(?:-start)?\(', compiled.as_text()))
@@ -226,7 +228,15 @@ def _shard_bytes(tree: Any) -> int:
     return sum(int(np.prod(x.sharding.shard_shape(x.shape))) * x.dtype.itemsize for x in leaves)
 
 
-def _wanted_bytes(message: str) -> int | None:
-    """How much the compiler says that the step needs: `... required for HLO temporaries (1.66T) exceeds ...`."""
-    match = re.search(r'(?:\(|Used )([\d.]+)([KMGT])\)? (?:exceeds|of)', message)
-    return round(float(match[1]) * 2 ** {'K': 10, 'M': 20, 'G': 30, 'T': 40}[match[2]]) if match else None
+def _said(message: str) -> dict[str, int | None]:
+    """How much the compiler says that the step needs, and what of a chip's memory it gives to a program: `Used 67.70G of
+    15.75G hbm`, `... required for HLO temporaries (1.66T) exceeds ... (15.75G)`."""
+    size = r'\(?([\d.]+)([KMGT])\b'
+    match = re.search(rf'{size}\)? (?:exceeds|of)(?:[^\d]*?{size})?', message)
+    if not match:
+        return {'hbm_bytes_per_chip': None}
+    wanted, given = (
+        round(float(number) * 2 ** {'K': 10, 'M': 20, 'G': 30, 'T': 40}[unit]) if number else None
+        for number, unit in (match.group(1, 2), match.group(3, 4))
+    )
+    return {'hbm_bytes_per_chip': wanted, **({'hbm_bytes_available': given} if given else {})}

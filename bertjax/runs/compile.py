@@ -82,7 +82,7 @@ def _error(fitting: Fitting, phase: PretrainingPhase, result: dict[str, Any]) ->
         f'config.topology={fitting.topology}',
         f'phase {phase.number} of {phase.batch_size} x {phase.seq_len}, which needs '
         f'{_gib(result["hbm_bytes_per_chip"])} a chip',
-        f'at most {_gib(fitting.available)}',
+        f'at most {_gib(result["hbm_bytes_available"])}',
         mend,
     )
 

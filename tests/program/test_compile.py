@@ -60,7 +60,8 @@ def test_what_does_not_fit_is_said_with_what_does(program: Program, tmp_path: pa
     huge = ('--config.topology=v5e:2x2', '--config.batch_size=65536', '--config.phases=()', *NARROW)
     report, line = _compile(program, tmp_path, *huge, '--config.model.remat=full', status=2)
     assert report['fits'] is False
-    assert report['hbm_bytes_per_chip'] > report['hbm_bytes_available']
+    # Of the 16 GiB the compiler keeps some for itself.
+    assert 15 * 2**30 < report['hbm_bytes_available'] < 16 * 2**30 < report['hbm_bytes_per_chip']
     fits = [tried for tried in report['tried'] if tried['fits']]
     assert fits and all(tried['hbm_bytes_per_chip'] <= report['hbm_bytes_available'] for tried in fits)
     assert all(tried['flags'] in line for tried in fits) and '--config.accumulate=' in line
