@@ -99,6 +99,25 @@ def test_docstring_has_the_command(path: pathlib.Path):
     assert 'ardware' in text or 'CPU' in text
 
 
+def test_what_was_compiled_is_what_the_recipes_say():
+    """The table of docs/pretraining.md: each phase as it is, on the chips of the docstring; each fits."""
+    page = (CONFIGS[0].parent.parent / 'docs' / 'pretraining.md').read_text(encoding='utf-8')
+    row = r'^\| (?:`configs/(\w+)\.py`)? ?\| (?:`v5e:(\d+)x(\d+)`)? ?\| (\d) \| (.+) \| ([\d.]+) \|$'
+    compiled, stem, chips = {}, '', 0
+    for name, x, y, number, batch, gib in re.findall(row, page, re.MULTILINE):
+        stem, chips = (name, int(x) * int(y)) if name else (stem, chips)
+        assert float(gib) < 15.75  # what the compiler gives a program of the 16 GiB
+        compiled[stem, int(number)] = batch, chips
+    wanted = {}
+    for path in CONFIGS:
+        named = re.search(r'Hardware: (\d+) chips of TPU v5e', path.read_text(encoding='utf-8'))
+        if named:
+            for phase in pretraining_settings(load(path, '')).phases(1_000_000 if 'lamb' not in path.stem else 8601):
+                parts = f', {phase.accumulate}' if phase.accumulate > 1 else ''
+                wanted[path.stem, phase.number] = f'{phase.batch_size} x {phase.seq_len}{parts}', int(named[1])
+    assert compiled == wanted and len({stem for stem, _ in wanted}) == 7
+
+
 def test_ablations_say_what_the_paper_says():
     base = CONFIGS[[path.stem for path in CONFIGS].index('pretrain_base')]
     masking = load(base, 'masking=0/20/80').masking

@@ -130,7 +130,8 @@ def _build(
     todo = {number: parts for number, parts in enumerate(shards) if number not in done}
     if todo:
         total = sum(part.end - part.begin for parts in todo.values() for part in parts)
-        with workers.Progress(total, shown=progress) as shown:
+        in_bytes = any(part.kind == 'file' for parts in todo.values() for part in parts)
+        with workers.Progress(total, shown=progress, in_bytes=in_bytes) as shown:
             workers.encode_shards(directory, todo, tokenizer, options, shown)
     finished = []
     for number in range(len(shards)):

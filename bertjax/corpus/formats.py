@@ -199,11 +199,13 @@ def _file_events(part: Part, key: str, progress: Progress, digest) -> Iterator[E
             yield Document.END
 
 
-def _pydoc_events(part: Part) -> Iterator[Event]:
+def _pydoc_events(part: Part, progress: Progress) -> Iterator[Event]:
     for _, paragraphs in datasets.pydoc_documents():
         yield Document.START
         yield from paragraphs
         yield Document.END
+        if progress:
+            progress(1)
 
 
 def _tfds_events(part: Part, key: str, progress: Progress) -> Iterator[Event]:
@@ -229,7 +231,7 @@ def read_events(part: Part, *, text_key: str = 'text', progress: Progress = None
       digest: a hash object that is updated with the bytes of a file, before decompression.
     """
     if part.kind == 'pydoc':
-        return _pydoc_events(part)
+        return _pydoc_events(part, progress)
     if part.kind == 'tfds':
         return _tfds_events(part, text_key, progress)
     return _file_events(part, text_key, progress, digest)

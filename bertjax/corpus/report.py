@@ -149,6 +149,6 @@ def print_report(report: dict, console: Console | None = None) -> None:
     console.print(histogram)
     for kind, lines_of in report['problems'].items():
         for line in lines_of:
-            console.print(printable(f'{kind}: {line}'), markup=False, highlight=False)
+            console.print(printable(f'{kind}: {line}'), markup=False, highlight=False, soft_wrap=True)
     for warning in report['warnings']:
-        console.print(f'warning: {warning}', style='yellow', markup=False, highlight=False)
+        console.print(f'warning: {warning}', style='yellow', markup=False, highlight=False, soft_wrap=True)

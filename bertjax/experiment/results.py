@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,13 +10,15 @@ from rich.table import Table
 
 from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.orbax import export_orbax, head_facts
+from bertjax.experiment.advice import advise
 from bertjax.experiment.task_data import LEARNED, Split, TaskData
 from bertjax.experiment.task_setup import TaskSetup
 from bertjax.files.atomic import write_atomic, write_zip
 from bertjax.tasks.reading.texts import Blank
 from bertjax.tasks.task import Outputs, Task
 from bertjax.terminal import Console
-from bertjax.writers.console import print_places, shown
+from bertjax.writers.console import print_next, print_places, recipe_flag, shown
+from bertjax.writers.jsonl import read_rows
 
 RESULTS = 'results.json'
 EXPORTED = 'export/cell.txt'  # of a sweep: the trial whose model is in export/
@@ -50,8 +53,10 @@ def finish_task(folder: pathlib.Path, config: Mapping[str, Any], model: TaskSetu
     if results['splits']:
         console.print(results_table(results))
     if results['collapsed']:
-        advice = 'another --config.seed, a lower learning rate or more steps usually help'
-        console.print(f'the run learned nothing: it gives every record of dev the same answer; {advice}', markup=False)
+        advice = advise(read_rows(folder / 'metrics.jsonl'), config['learning_rate'])
+        count = len(data.split('dev').records)
+        console.print(f'the run learned nothing: it gives all {count:,} records of dev the same answer', markup=False)
+        console.print(f'  {advice}', markup=False)
     places = {
         'results.json': 'the figures above',
         'predictions': "a line a record, and the benchmark's own files",
@@ -59,6 +64,12 @@ def finish_task(folder: pathlib.Path, config: Mapping[str, Any], model: TaskSetu
         'metrics.jsonl': 'every step; also in tensorboard/',
     }
     print_places(console, folder, places, exported=model.settings.export)
+    again = f'{recipe_flag()} --workdir={shlex.quote(str(folder))}'
+    commands = [
+        ('predictions for a file of your own (-: standard input)', f'{again} --config.run=predict --config.input=FILE'),
+        ('a picture of the training', f'{again} --config.run=plot'),
+    ]
+    print_next(console, commands)
 
 
 def judge(

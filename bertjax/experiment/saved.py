@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from ml_collections.config_flags import config_path
 
 from bertjax.checkpoint import Checkpoints, Saved
-from bertjax.config import flatten, plain
+from bertjax.config import flatten, from_plain, plain
 from bertjax.convert.huggingface.config import check_exportable
 from bertjax.convert.huggingface.load import load_task_model, read_config
 from bertjax.errors import UserError
@@ -53,7 +53,7 @@ def config_of_run(config: ConfigDict, folder: pathlib.Path, given: Collection[st
     if not path.exists():
         return config
     saved = recorded_config(path, plain(config))
-    own = _from_json(saved)
+    own = from_plain(saved)
     changeable = (*CHANGEABLE, *keys(config.task.kind, 'reading'))
     for key in [*ASKED, *(key for key in changeable if key in given)]:
         config_path.set_value(key, own, config_path.get_value(key, config), accept_new_attributes=True)
@@ -69,12 +69,6 @@ def config_of_run(config: ConfigDict, folder: pathlib.Path, given: Collection[st
             mend = 'leave it out, or give the workdir of another run'
             raise UserError(f'config.{key}', repr(ours[key]), f'{saved_value!r}, as in {path}', mend)
     return own
-
-
-def _from_json(saved: Any) -> Any:
-    if isinstance(saved, dict):
-        return ConfigDict({key: _from_json(value) for key, value in saved.items()})
-    return tuple(saved) if isinstance(saved, list) else saved
 
 
 @dataclasses.dataclass(frozen=True)

@@ -116,7 +116,8 @@ def continue_or_begin(
     with mesh_context(experiment.setup.mesh):
         if saved is not None:
             state = checkpoints.restore(position.step, experiment.template)
-            print(f'continuing at step {position.step} of {total}')
+            done = position.step == total
+            print(f'all {total} steps are done' if done else f'continuing at step {position.step} of {total}')
         else:
             state = experiment.fresh()
     description = experiment.describe()

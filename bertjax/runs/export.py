@@ -58,7 +58,7 @@ def _export_pretraining(config: ConfigDict, folder: pathlib.Path) -> str:
     """Exports the newest checkpoint; returns what it was, in words."""
     found = load_pretraining(pretraining_settings(config), folder)
     step = found.saved.position.step
-    rows = [row for row in heldout_rows(folder / 'metrics.jsonl') if row['step'] <= step]
     recorded = {**found.saved.config, 'steps': step}
+    rows = [row for row in heldout_rows(folder / 'metrics.jsonl', recorded['pairs']['mode']) if row['step'] <= step]
     export_pretraining(folder, recorded, found.model, found.tokenizer, found.params, rows)
     return f'step {step}'

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from bertjax.data.batch import padding_rows
 from bertjax.data.loader import Examples, global_arrays, local_rows
-from bertjax.metrics.rows import add_sums, pretraining_values
+from bertjax.metrics.rows import Sums, add_sums, pretraining_values
 from bertjax.parallel.partition import batch_sharding, mesh_context
 
 
@@ -22,6 +22,7 @@ class Evaluator:
       count: how many of them.
       batch_size: rows of a batch; the last batch is filled up with rows of weight 0.
       mesh: of parameters and rows.
+      values: sums and weights -> the values of a row.
     """
 
     split = 'heldout'
@@ -34,12 +35,14 @@ class Evaluator:
         count: int,
         batch_size: int,
         mesh: Mesh,
+        values: Callable[[Sums], dict[str, float | None]] = pretraining_values,
     ):
         self._eval_step = eval_step
         self._examples = examples
         self.count = count
         self._batch_size = batch_size
         self._mesh = mesh
+        self._values = values
 
     def batches(self) -> Iterator[dict[str, jax.Array]]:
         """The batches on the mesh, in order."""
@@ -63,8 +66,8 @@ class Evaluator:
         return add_sums(jax.device_get(parts))
 
     def run(self, params: Any) -> dict[str, float | None]:
-        """The values of a row, see `metrics.rows.pretraining_values`."""
-        return pretraining_values(self.sums(params))
+        """The values of a row."""
+        return self._values(self.sums(params))
 
     def cost(self, values: Mapping[str, float | None]) -> float | None:
         """The held-out loss."""

@@ -128,8 +128,8 @@ class ClassificationTask(TextTask):
             self._of_both = len(records)
             records = [record for record in records if held_out(record, self.dev_fraction) == (split == 'dev')]
         if not records:
-            found = f'no record of {self._source("train")} in the split {split}'
-            mend = 'give a dev file, or another config.task.dev_fraction'
+            found = f'{self.dev_fraction:g}, which leaves no record of {self._source("train")} for {split}'
+            mend = 'give more records, a dev file, or another share such as 0.3; 0 does without dev'
             raise UserError('config.task.dev_fraction', found, 'records on both sides', mend)
         bare = [record.where for record in records if record.label is None]
         if bare and len(bare) < len(records):

@@ -32,8 +32,10 @@ def describe_labels(counts: Mapping[str, int], records: Sequence[Labelled]) -> s
     lines += [f'  {label:{width}}  {counts[label]:>9,}  {counts[label] / total:6.1%}' for label in order]
     lines.append(f'always {order[0]!r} would be right in {counts[order[0]] / total:.1%}')
     least = order[-1]
-    if counts[least] < max(_FEW, _RARE * total):
+    if counts[least] < _RARE * total:
         lines.append(f'warning: only {counts[least]:,} of {total:,} are {least!r}: look at its recall, not at accuracy')
+    elif counts[least] < _FEW:
+        lines.append(f'warning: only {counts[least]:,} records are {least!r}: too few to learn it well')
     return '\n'.join(lines + odd_labels(counts, records) + _oddities(records))
 
 

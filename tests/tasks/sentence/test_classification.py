@@ -27,7 +27,7 @@ def test_spam(mails, capsys):
     assert task.labels == ['ham', 'spam'] and list(task.splits()) == ['train', 'dev']
     said = capsys.readouterr().out
     assert '9 records for training, 2 labels' in said and 'spam          3   33.3%' in said
-    assert "always 'ham' would be right in 66.7%" in said and "warning: only 3 of 9 are 'spam'" in said
+    assert "always 'ham' would be right in 66.7%" in said and "warning: only 3 records are 'spam'" in said
     assert task.records('dev') == [Example('win a prize', None, 'spam'), Example('see me', None, 'ham')]
     assert task.records('train')[1].where == f'{mails / "train.csv"}:3'
     assert (task.score, task.objective) == ('accuracy', CLASSIFICATION)
