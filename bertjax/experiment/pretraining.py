@@ -1,6 +1,8 @@
 """A pre-training made ready: its text as examples, its model on the mesh, its phases."""
 
 import pathlib
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -119,6 +121,7 @@ class Pretraining:
     """
 
     values = staticmethod(pretraining_values)
+    files: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, settings: PretrainingSettings, folder: pathlib.Path, mesh: Mesh):
         self.settings, self.folders = settings, [folder]

@@ -22,7 +22,8 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
 
     With config.input a file, a JSON object a record goes to WORKDIR/predictions/input/NAME.jsonl; with '-' from
     standard input to standard output. Without it, config.split ('test', or several: 'test,test_mismatched') is
-    predicted. Files of a benchmark's or of the input's own form are written beside, zipped too.
+    predicted. Files of a benchmark's or of the input's own form are written beside, zipped too. The model is the one
+    that run=evaluate takes.
 
     Args:
       config: the recipe's.

@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
+from bertjax.config import plain
 from bertjax.errors import UserError
 from bertjax.tasks.options import Decides, Option, options_of
 from bertjax.tasks.task import Task
@@ -50,6 +51,15 @@ def keys(kind: str, decides: Decides) -> list[str]:
       UserError: an unknown kind.
     """
     return [f'task.{name}' for name, option in options(kind).items() if option.decides == decides]
+
+
+def defaults(kind: str) -> dict[str, Any]:
+    """{config key: value} of the options of a kind, as a run from before an option existed had them.
+
+    Raises:
+      UserError: an unknown kind.
+    """
+    return {f'task.{name}': plain(option.default) for name, option in options(kind).items()}
 
 
 def _class(kind: str) -> type[Task]:

@@ -7,6 +7,7 @@ from typing import Any
 from bertjax.checkpoint import Checkpoints, Position
 from bertjax.errors import PreemptedError
 from bertjax.train.interrupt import Interrupt
+from bertjax.train.patience import Patience
 from bertjax.train.phase import Phase
 from bertjax.train.record import Recorder
 from bertjax.train.state import TrainState
@@ -21,8 +22,9 @@ def train(
     checkpoints: Checkpoints,
     resolved: Mapping[str, Any],
     interrupt: Interrupt,
+    patience: Patience,
 ) -> TrainState:
-    """Trains from `position` to the end of the last phase: one run, or several together.
+    """Trains from `position` to the end of the last phase, or of patience: one run, or several together.
 
     Args:
       state: the state at `position`; donated.
@@ -35,6 +37,7 @@ def train(
         `checkpoint_every`: between checkpoints (0: only at the end). One that falls on a step that was not finite is
         left out.
       interrupt: whether somebody asked to stop.
+      patience: ends the run where it no longer gets better; what is the best so far is saved.
 
     Returns:
       The final state.
@@ -48,15 +51,16 @@ def train(
     def evaluate(phase: Phase) -> float | None:
         if phase.evaluator is None:
             return None
-        values = phase.evaluator.run(state.params)
+        values = phase.evaluator.run(state.params, recorder.announcing)
         recorder.evaluation(position, phase.evaluator.split, values)
         return phase.evaluator.cost(values)
 
-    if interrupt.requested() and position.step < total:  # while everything was prepared: nothing is new to save
+    # Asked while everything was prepared: nothing is new to save.
+    if interrupt.requested() and position.step < total and not patience.over:
         raise _stopped(position)
     for phase in phases:
         number, first_step, last_step = phase.settings.number, phase.settings.first_step, phase.settings.last_step
-        if position.step >= last_step:
+        if position.step >= last_step or patience.over:
             continue
         if position.phase != number:
             position = Position(position.step, number, 0)
@@ -64,11 +68,11 @@ def train(
             state = phase.begin(state)
         if position.step == 0:
             evaluate(phase)
-        step = phase.compile()
+        step = phase.compile(recorder.compiling)
         batches = phase.load(position.next)
         recorder.begin_phase(phase.flops_per_sequence)
         try:
-            while position.step < last_step:
+            while position.step < last_step and not patience.over:
                 asked = time.perf_counter()
                 batch = next(batches)
                 got = time.perf_counter()
@@ -85,10 +89,13 @@ def train(
                 recorder.drain()  # waits for the devices: that time belongs to training
                 paused = time.perf_counter()
                 cost = evaluate(phase) if must_evaluate else None
+                if must_evaluate and patience.limit:
+                    may_save |= patience.note(cost)
+                    last |= patience.over
                 # After a step that was not finite the parameters are suspect, and what they would displace is not.
                 if last or stop or (may_save and not recorder.suspect):
                     failed = {'failed': recorder.failed} if any(recorder.failed) else {}  # of runs trained together
-                    checkpoints.save(state, position, {**resolved, **failed}, cost)
+                    checkpoints.save(state, position, {**resolved, **failed, **patience.state}, cost)
                 if stop and not last:
                     raise _stopped(position)
                 recorder.pause(time.perf_counter() - paused)

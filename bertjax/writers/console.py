@@ -1,8 +1,9 @@
 """What a person sees while training: a progress bar on a terminal, a line now and then elsewhere."""
 
+import contextlib
 import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -29,7 +30,7 @@ class TrainingConsole:
             console=self.console,
             disable=not self.console.is_terminal or silent,
         )
-        self._task = self._progress.add_task('train', total=total_steps, completed=first_step, status='compiling …')
+        self._task = self._progress.add_task('train', total=total_steps, completed=first_step, status='')
         self._total = total_steps
 
     def __str__(self) -> str:
@@ -45,6 +46,20 @@ class TrainingConsole:
     def log(self, text: str) -> None:
         """Prints a line that stays, above the bar."""
         self._progress.console.print(text, markup=False)
+
+    def status(self, text: str) -> None:
+        """What the bar says until the next row."""
+        self._progress.update(self._task, status=text)
+
+    @contextlib.contextmanager
+    def busy(self, status: str) -> Iterator[None]:
+        """The bar says `status` as long as the context lasts, then again what it said before."""
+        before = self._progress.tasks[self._task].fields['status']
+        self.status(status)
+        try:
+            yield
+        finally:
+            self.status(before)
 
     def step(self, step: int) -> None:
         """Moves the bar."""
