@@ -68,7 +68,7 @@ def train_in(folder: pathlib.Path, experiment: Experiment, *, select: str = 'las
       select: the state to return: that of the 'last' step, or of the saved step that was 'best' on dev.
 
     Returns:
-      The state, and the last step that was trained: an earlier one than config.steps where config.patience ended the run.
+      The state, and the last step that was trained: one before config.steps where config.patience ended the run.
 
     Raises:
       UserError: the checkpoints are another run's or a longer one's, or all damaged.

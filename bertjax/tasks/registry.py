@@ -13,6 +13,7 @@ from bertjax.tasks.task import Task
 KINDS = {
     'glue': 'bertjax.tasks.sentence.glue:GlueTask',
     'classification': 'bertjax.tasks.sentence.classification:ClassificationTask',
+    'multi_label': 'bertjax.tasks.sentence.multi_label:MultiLabelTask',
     'squad': 'bertjax.tasks.squad.task:SquadTask',
     'tagging': 'bertjax.tasks.tagging.task:TaggingTask',
     'multiple_choice': 'bertjax.tasks.choice.task:MultipleChoiceTask',

@@ -73,8 +73,10 @@ def read_json_lines(text: str, where: str, *, labelled: bool) -> list[Question]:
     """Objects {"prompt": text, "endings": [texts], "label": number}, optionally with "start", the beginning that all
     endings share.
 
+    The number of endings may differ from question to question.
+
     Raises:
-      UserError: any other object, another number of endings than in the first line, a wrong label.
+      UserError: any other object, fewer than two endings, a wrong label.
     """
     questions: list[Question] = []
     lines = [(number, line) for number, line in number_lines(text) if line.strip()]
@@ -84,9 +86,6 @@ def read_json_lines(text: str, where: str, *, labelled: bool) -> list[Question]:
         if not (isinstance(prompt, str) and isinstance(start, str) and texts):
             expected = '{"prompt": "text", "endings": ["text", "text"]}'
             raise UserError(line, json.dumps(record, ensure_ascii=False)[:80], expected, 'correct the line')
-        if questions and len(endings) != len(questions[0].endings):
-            expected = f'{len(questions[0].endings)}, as in {questions[0].where}'
-            raise UserError(line, f'{len(endings)} endings', expected, 'put others into another file')
         if len(endings) < 2:
             raise UserError(line, f'{len(endings)} endings', 'two or more', 'add endings to choose from')
         for text in (prompt, start, *endings):

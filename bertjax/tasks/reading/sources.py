@@ -86,4 +86,7 @@ def read_rows(name: str, split: str, columns: Sequence[Column]) -> Iterator[Row]
                 mend = 'name another feature in config.task'
                 raise UserError(where, f'the features {", ".join(record)}', ' or '.join(column.names), mend)
         pairs = zip(columns, names, strict=True)
-        yield Row(where, tuple(key and as_text(record[key], where, joined=column.joined) for column, key in pairs))
+        yield Row(
+            where,
+            tuple(key and as_text(record[key], where, joined=column.joined, kept=column.kept) for column, key in pairs),
+        )

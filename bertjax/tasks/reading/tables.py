@@ -33,11 +33,13 @@ class Column:
       names: its possible names; the first that exists counts.
       required: whether a table without it is an error.
       joined: whether a list of strings is joined by spaces, or is an error.
+      kept: whether a list is kept, as JSON.
     """
 
     names: tuple[str, ...]
     required: bool = True
     joined: bool = True
+    kept: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,5 +242,6 @@ def _from_object(where: str, record: dict, layout: Layout) -> Row:
             found = ', '.join(list(record)[:20]) or 'none'
             mend = 'correct the record, or name another field in config.task'
             raise UserError(where, f'the fields {found}', ' or '.join(column.names), mend)
-        values.append(None if name is None else as_text(record[name], f'{where}, field {name}', joined=column.joined))
+        place = f'{where}, field {name}'
+        values.append(None if name is None else as_text(record[name], place, joined=column.joined, kept=column.kept))
     return Row(where, tuple(values))

@@ -30,14 +30,14 @@ class Example:
     Attributes:
       first: the text.
       second: the other text of a pair; None where the task has no pairs.
-      label: its name, or the score; None where unknown.
+      label: its name, or the score, or the names of several; None where unknown.
       index: the record's identifier in the file; its number from 0 where the file has none.
       where: 'file:line'; left out of repr and equality, because a record is the same wherever its file is.
     """
 
     first: str
     second: str | None
-    label: str | float | None
+    label: str | float | tuple[str, ...] | None
     index: str = ''
     where: str = dataclasses.field(default='', repr=False, compare=False)
 
@@ -140,7 +140,7 @@ class TextTask(Task[Example, Scores]):
         first, second = (*texts, None)[:2]
         return Example(first, second, None if label is None else self._label(label.strip(), where), index, where)
 
-    def _label(self, label: str, where: str) -> str | float:
+    def _label(self, label: str, where: str) -> str | float | tuple[str, ...]:
         if not label:
             raise UserError(where, 'an empty label', 'a number' if self.regression else 'a label', 'correct the record')
         if not self.regression:
