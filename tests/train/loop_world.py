@@ -11,7 +11,7 @@ from bertjax.checkpoint import Position
 from bertjax.data.loader import NumberedBatch
 from bertjax.metrics.rows import pretraining_values
 from bertjax.train import loop
-from bertjax.train.patience import Patience
+from bertjax.train.patience import USED, Patience
 from bertjax.train.record import Recorder
 from bertjax.train.setup import PhaseSettings
 from bertjax.train.state import TrainState
@@ -114,7 +114,8 @@ class World:
         return new, {'sums': {'mlm_loss': (loss, jnp.float32(5))}, 'scalars': scalars}
 
     def save(self, state, position, config, loss):
-        assert config == self.options
+        used = config.get(USED)
+        assert config == {**self.options, **({USED: used} if self.patience.limit else {})}
         self.clock.now += SAVE_SECONDS
         self.events.append(f'save {position.step}')
         self.saved[position.step] = (jax.tree.map(jnp.copy, state), position, loss)

@@ -286,3 +286,24 @@ def test_files_that_are_not_there(mails):
     (mails / 'train.tsv').write_text('text\tlabel\na\tx\n')
     with pytest.raises(UserError, match=r'train\.tsv and .*train\.csv'):
         task.records('train')
+
+
+def test_class_weights(mails, capsys):
+    task = learned(mails, class_weights='balanced')
+    weights = pytest.importorskip('sklearn.utils.class_weight', reason='compares with it')
+    theirs = weights.compute_class_weight('balanced', classes=np.array([0, 1]), y=[0] * 6 + [1] * 3)
+    assert task._weights == pytest.approx(theirs.tolist())
+    assert 'weights in the loss: ham 0.75, spam 1.5' in capsys.readouterr().out
+    assert learned(mails, class_weights='spam=2.5')._weights == (1.0, 2.5)
+    assert learned(mails, class_weights='{"spam": 4, "ham": 2}')._weights == (2.0, 4.0)
+    assert learned(mails).objective is CLASSIFICATION and task.objective is not CLASSIFICATION
+    other = ClassificationTask(str(mails), 32, class_weights='balanced')
+    other.restore(task.learned())
+    assert other.objective is CLASSIFICATION  # a finished model is not trained
+    for wrong in ('blanced', 'spam', 'spam=0', 'spam=nan', 'spam=x', '{"spam": []}', '{"spam"', '[1]'):
+        with pytest.raises(UserError, match=r'config\.task\.class_weights'):
+            ClassificationTask(str(mails), 32, class_weights=wrong)
+    with pytest.raises(UserError, match="a weight of 'egg', expected one of ham, spam"):
+        learned(mails, class_weights='egg=2')
+    with pytest.raises(UserError, match='scores have no labels'):
+        ClassificationTask(str(mails), 32, class_weights='balanced', regression=True)

@@ -1,0 +1,29 @@
+"""How many padded lengths a run has, and that a run which is continued keeps them."""
+
+import json
+import pathlib
+
+from running import GLUE, Program
+
+FREE = ('--config.shapes=0', '--config.eval_every=0', '--config.checkpoint_every=0', '--config.export=False')
+
+
+def config(workdir: pathlib.Path) -> dict:
+    return json.loads((workdir / 'config.json').read_text(encoding='utf-8'))
+
+
+def test_a_short_run_has_few_and_keeps_them(program: Program, tune, tmp_path: pathlib.Path):
+    given = (f'--workdir={tmp_path}', *tune, *FREE)
+    assert '1 padded lengths: ' in program.run(*given, '--config.steps=3', **GLUE).stdout
+    assert config(tmp_path)['shapes'] == 1
+    out = program.run(*given, '--config.steps=40', **GLUE).stdout
+    assert 'continuing at step 3 of 40' in out and '1 padded lengths: ' in out
+
+
+def test_a_run_of_an_earlier_version_keeps_its_own(program: Program, tune, tmp_path: pathlib.Path):
+    """It had 8 without being asked."""
+    given = (f'--workdir={tmp_path}', *tune, *FREE)
+    out = program.run(*given, '--config.shapes=3', '--config.steps=2', **GLUE).stdout
+    assert '3 padded lengths: ' in out
+    out = program.run(*given, '--config.steps=4', **GLUE).stdout
+    assert 'continuing at step 2 of 4' in out and '3 padded lengths: ' in out and 'changed' in out
