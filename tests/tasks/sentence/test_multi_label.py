@@ -55,7 +55,7 @@ def test_figures_rows_and_report(tmp_path: pathlib.Path):
     records = task.records('train')
     right = [Scores(np.where(row > 0, 2.0, -2.0)) for row in task._targets(records)]
     assert task.metrics(records, right) == dict.fromkeys(task.measures, 1.0) and task.measures[0] == 'macro_f1'
-    worse = [Scores(np.array([-2.0, -2.0, -2.0]))] + right[1:]
+    worse = [Scores(np.array([-2.0, -2.0, -2.0])), *right[1:]]
     found = task.metrics(records, worse)  # of 6 labels 4 are found, and no other
     assert found['micro_recall'] == pytest.approx(4 / 6) and found['micro_precision'] == 1 and found['exact'] == 0.8
     assert not task.collapsed(records, worse) and task.collapsed(records, worse[:1] * 5)
@@ -65,7 +65,7 @@ def test_figures_rows_and_report(tmp_path: pathlib.Path):
     lines = [line.split() for line in task.report(records, worse).splitlines()]
     assert ['2', 'y', '1.0000', '0.5000', '0.6667', '2', '1'] in lines and ['exactly', 'right:', '0.8000'] in lines
     sure = learned(tmp_path, threshold=0.9)
-    assert list(sure.rows(records, right))[0]['labels'] == []
+    assert next(iter(sure.rows(records, right)))['labels'] == []
     assert task.huggingface()['problem_type'] == 'multi_label_classification'
 
 
