@@ -65,6 +65,7 @@ def test_a_run_that_was_stopped_predicts_and_exports(program: Program, stopped: 
         assert rows(tmp_path / str(step) / 'predictions' / 'dev.jsonl') == said
 
 
+@pytest.mark.slow
 def test_an_earlier_version_that_saved_no_task_json(program: Program, stopped: pathlib.Path, tmp_path: pathlib.Path):
     own = shutil.copytree(stopped, tmp_path / 'own')
     (own / 'task.json').unlink()
@@ -72,6 +73,7 @@ def test_an_earlier_version_that_saved_no_task_json(program: Program, stopped: p
     assert results(own)['step'] == 30
 
 
+@pytest.mark.slow
 def test_it_continues_and_then_the_end_counts(program: Program, tune, stopped: pathlib.Path, tmp_path: pathlib.Path):
     own = shutil.copytree(stopped, tmp_path / 'own')
     program.run(f'--workdir={own}', '--config.run=evaluate', **GLUE)

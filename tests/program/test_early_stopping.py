@@ -4,6 +4,7 @@ import json
 import pathlib
 import shutil
 
+import pytest
 from running import GLUE, Program, rows
 from test_asked_step import stop_after
 
@@ -20,6 +21,7 @@ def steps(workdir: pathlib.Path) -> list[int]:
     return [row['step'] for row in rows(workdir / 'ledger.jsonl')]
 
 
+@pytest.mark.slow
 def test_it_ends_early_and_is_finished(program: Program, tune, tmp_path: pathlib.Path):
     once = tmp_path / 'once'
     out = program.run(f'--workdir={once}', *tune, *FLAT, **GLUE).stdout

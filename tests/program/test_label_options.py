@@ -60,10 +60,8 @@ def test_several_labels(program: Program, trained: pathlib.Path, tmp_path: pathl
 
     said = rows(workdir / 'predictions' / 'dev.jsonl')
     model, tokenizer = theirs(workdir, 'BertForSequenceClassification')
-    assert model.config.problem_type == 'multi_label_classification' and model.config.id2label == {
-        0: 'color',
-        1: 'place',
-    }
+    assert model.config.problem_type == 'multi_label_classification'
+    assert model.config.id2label == {0: 'color', 1: 'place'}
     inputs = tokenizer([text for text, _ in texts(12)], padding=True, return_tensors='pt')
     with torch.no_grad():
         shares = model(**inputs).logits.sigmoid().numpy()
@@ -81,10 +79,11 @@ def test_several_labels(program: Program, trained: pathlib.Path, tmp_path: pathl
     program.run(*ask, '--config.run=predict', f'--config.input={tmp_path / "own.txt"}', **recipe)
     assert rows(workdir / 'predictions' / 'input' / 'own.jsonl')[0]['labels'] == []
     program.run(f'--workdir={workdir}', '--config.run=export', **recipe)
-    line = program.error(*ask, '--config.run=evaluate', recipe='configs/classify.py', small=False)
+    line = program.error(f'--workdir={workdir}', '--config.run=evaluate', recipe='configs/classify.py', small=False)
     assert "config.task.kind: found 'classification', expected 'multi_label'" in line
 
 
+@pytest.mark.slow
 def test_weights_of_labels(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     """The first loss is torch's with the same weights, of the model that a step too short to change it leaves."""
     torch = pytest.importorskip('torch', reason='compares with PyTorch')
@@ -109,6 +108,7 @@ def test_weights_of_labels(program: Program, trained: pathlib.Path, tmp_path: pa
     assert "config.task.class_weights: found a weight of 'nobody'" in line
 
 
+@pytest.mark.slow
 def test_three_and_four_endings(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     torch = pytest.importorskip('torch', reason='compares with PyTorch')
 

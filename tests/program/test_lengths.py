@@ -3,6 +3,7 @@
 import json
 import pathlib
 
+import pytest
 from running import GLUE, Program
 
 FREE = ('--config.shapes=0', '--config.eval_every=0', '--config.checkpoint_every=0', '--config.export=False')
@@ -12,6 +13,7 @@ def config(workdir: pathlib.Path) -> dict:
     return json.loads((workdir / 'config.json').read_text(encoding='utf-8'))
 
 
+@pytest.mark.slow
 def test_a_short_run_has_few_and_keeps_them(program: Program, tune, tmp_path: pathlib.Path):
     given = (f'--workdir={tmp_path}', *tune, *FREE)
     assert '1 padded lengths: ' in program.run(*given, '--config.steps=3', **GLUE).stdout
