@@ -93,7 +93,8 @@ class Finetuning:
             f'{count:,} parameters, {moving:,} of them trained (train={settings.train})',
             f'{self.resolved["steps"]:,} steps of {settings.batch_size}, learning rate {settings.learning_rate:g} '
             f'{settings.schedule}, warm-up {settings.warmup_fraction:.1%}{decay}',
-            f'{len(self.model.shapes)} padded lengths: ' + ', '.join(map(str, self.model.shapes)),
+            f'{len(self.model.shapes)} padded length{"s"[: len(self.model.shapes) > 1]}: '
+            + ', '.join(map(str, self.model.shapes)),
             describe_mesh(setup.mesh),
             f'attention: {self.model.attention}',
         ]

@@ -43,12 +43,19 @@ class CompiledStep:
         self._met: set[int] = set()
 
     def __call__(self, state: TrainState, arrays: Mapping[str, jax.Array]) -> tuple[TrainState, Any]:
-        length = arrays['input_ids'].shape[-1]
-        if length not in self._met:
-            self._met.add(length)
-            with self._announce(f'length {length} ({len(self._met)} of {len(self._programs)})'):
-                self._programs[length]
-        return self._programs[length](state, arrays, self._rate, self._seed)
+        return self._program(arrays['input_ids'].shape[-1])(state, arrays, self._rate, self._seed)
+
+    def prepare(self) -> None:
+        """Compiles for all lengths now."""
+        for length in self._programs:
+            self._program(length)
+
+    def _program(self, length: int) -> Program:
+        if length in self._met:
+            return self._programs[length]
+        self._met.add(length)
+        with self._announce(f'length {length} ({len(self._met)} of {len(self._programs)})'):
+            return self._programs[length]
 
 
 @dataclasses.dataclass(frozen=True)

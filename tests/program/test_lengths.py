@@ -16,10 +16,10 @@ def config(workdir: pathlib.Path) -> dict:
 @pytest.mark.slow
 def test_a_short_run_has_few_and_keeps_them(program: Program, tune, tmp_path: pathlib.Path):
     given = (f'--workdir={tmp_path}', *tune, *FREE)
-    assert '1 padded lengths: ' in program.run(*given, '--config.steps=3', **GLUE).stdout
+    assert '1 padded length: ' in program.run(*given, '--config.steps=3', **GLUE).stdout
     assert config(tmp_path)['shapes'] == 1
     out = program.run(*given, '--config.steps=40', **GLUE).stdout
-    assert 'continuing at step 3 of 40' in out and '1 padded lengths: ' in out
+    assert 'continuing at step 3 of 40' in out and '1 padded length: ' in out
 
 
 def test_a_run_of_an_earlier_version_keeps_its_own(program: Program, tune, tmp_path: pathlib.Path):
