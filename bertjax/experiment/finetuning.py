@@ -81,7 +81,7 @@ class Finetuning:
     def describe(self) -> str:
         """A description that is printed before training starts."""
         settings, data, setup = self.settings, self.data, self.setup
-        encoder, params = data.encoder, setup.state.params
+        encoder, params, shapes = data.encoder, setup.state.params, self.model.shapes
         splits = ', '.join(f'{len(data.split(name).records):,} {name}' for name in data.evaluated)
         trained, _ = partition(params, setup.trained)
         count, moving = (sum(x.size for x in jax.tree.leaves(tree)) for tree in (params, trained))
@@ -93,8 +93,7 @@ class Finetuning:
             f'{count:,} parameters, {moving:,} of them trained (train={settings.train})',
             f'{self.resolved["steps"]:,} steps of {settings.batch_size}, learning rate {settings.learning_rate:g} '
             f'{settings.schedule}, warm-up {settings.warmup_fraction:.1%}{decay}',
-            f'{len(self.model.shapes)} padded length{"s"[: len(self.model.shapes) > 1]}: '
-            + ', '.join(map(str, self.model.shapes)),
+            f'{len(shapes)} padded length{"s"[: len(shapes) > 1]}: {", ".join(map(str, shapes))}',
             describe_mesh(setup.mesh),
             f'attention: {self.model.attention}',
         ]

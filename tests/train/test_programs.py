@@ -19,7 +19,7 @@ class Lowered:
 
     def compile(self):
         self.events.append(f'compile {self.length}')
-        return lambda state, arrays, rate, seed: (state + [self.length], {})
+        return lambda state, arrays, rate, seed: ([*state, self.length], {})
 
 
 class Arrays(dict):
