@@ -2,10 +2,13 @@
 
 import json
 import pathlib
+from unittest import mock
 
 import numpy as np
 import pytest
 from running import Program, rows
+
+from bertjax.train.predict import Predictor
 
 SHORT = (
     '--config.seq_len=32',
@@ -53,7 +56,9 @@ def test_several_labels(program: Program, trained: pathlib.Path, tmp_path: pathl
     recipe = {'recipe': 'configs/multi_label.py', 'small': False}
     workdir = tmp_path / 'run'
     given = (f'--workdir={workdir}', f'--config.init={trained}', f'--config.data={tmp_path}', *SHORT)
-    out = program.run(*given, '--config.task.metric=macro_f1', **recipe).stdout
+    with mock.patch.object(Predictor, 'outputs', autospec=True, side_effect=Predictor.outputs) as evaluated:
+        out = program.run(*given, '--config.task.metric=macro_f1', **recipe).stdout
+    assert evaluated.call_count == 2  # dev at step 0 and at the end, once
     assert '40 records for training, 2 labels' in out and 'all, every decision' in out and 'exactly right' in out
     found = results(workdir)
     assert found['score'] == 'macro_f1' and set(found['splits']['dev']) >= {'micro_f1', 'macro_f1', 'exact'}
