@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 from unittest import mock
 
 import numpy as np
@@ -48,23 +49,31 @@ def theirs(workdir: pathlib.Path, name: str):
     return model.eval(), transformers.AutoTokenizer.from_pretrained(folder)
 
 
-def test_several_labels(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
-    torch = pytest.importorskip('torch', reason='compares with PyTorch')
+SEVERAL = {'recipe': 'configs/multi_label.py', 'small': False}
+
+
+@pytest.fixture(scope='module')
+def several(program: Program, trained: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The workdir of a run over texts with several labels."""
+    data = tmp_path_factory.mktemp('several')
     for split, count in (('train', 40), ('dev', 12)):
         lines = [json.dumps({'text': text, 'label': labels}) for text, labels in texts(count)]
-        (tmp_path / f'{split}.jsonl').write_text('\n'.join(lines) + '\n')
-    recipe = {'recipe': 'configs/multi_label.py', 'small': False}
-    workdir = tmp_path / 'run'
-    given = (f'--workdir={workdir}', f'--config.init={trained}', f'--config.data={tmp_path}', *SHORT)
+        (data / f'{split}.jsonl').write_text('\n'.join(lines) + '\n')
+    given = (f'--workdir={data / "run"}', f'--config.init={trained}', f'--config.data={data}', *SHORT)
     with mock.patch.object(Predictor, 'outputs', autospec=True, side_effect=Predictor.outputs) as evaluated:
-        out = program.run(*given, '--config.task.metric=macro_f1', **recipe).stdout
+        out = program.run(*given, '--config.task.metric=macro_f1', **SEVERAL).stdout
     assert evaluated.call_count == 2  # dev at step 0 and at the end, once
     assert '40 records for training, 2 labels' in out and 'all, every decision' in out and 'exactly right' in out
-    found = results(workdir)
+    return data / 'run'
+
+
+def test_several_labels(several: pathlib.Path):
+    torch = pytest.importorskip('torch', reason='compares with PyTorch')
+    found = results(several)
     assert found['score'] == 'macro_f1' and set(found['splits']['dev']) >= {'micro_f1', 'macro_f1', 'exact'}
 
-    said = rows(workdir / 'predictions' / 'dev.jsonl')
-    model, tokenizer = theirs(workdir, 'BertForSequenceClassification')
+    said = rows(several / 'predictions' / 'dev.jsonl')
+    model, tokenizer = theirs(several, 'BertForSequenceClassification')
     assert model.config.problem_type == 'multi_label_classification'
     assert model.config.id2label == {0: 'color', 1: 'place'}
     inputs = tokenizer([text for text, _ in texts(12)], padding=True, return_tensors='pt')
@@ -76,14 +85,18 @@ def test_several_labels(program: Program, trained: pathlib.Path, tmp_path: pathl
         assert row['true'] == labels and row['labels'] == [n for n, p in row['probabilities'].items() if p > 0.5]
     assert found['splits']['dev']['exact'] == sum(row['labels'] == row['true'] for row in said) / 12
 
-    # Another threshold asks the same model; input needs no labels.
+
+@pytest.mark.slow
+def test_several_labels_asked_again(program: Program, several: pathlib.Path, tmp_path: pathlib.Path):
+    """Another threshold asks the same model; input needs no labels."""
+    workdir = shutil.copytree(several, tmp_path / 'run')
     ask = (f'--workdir={workdir}', '--config.task.threshold=0.99999')
-    program.run(*ask, '--config.run=evaluate', **recipe)
+    program.run(*ask, '--config.run=evaluate', **SEVERAL)
     assert results(workdir)['splits']['dev']['micro_recall'] == 0
     (tmp_path / 'own.txt').write_text('the old river\n')
-    program.run(*ask, '--config.run=predict', f'--config.input={tmp_path / "own.txt"}', **recipe)
+    program.run(*ask, '--config.run=predict', f'--config.input={tmp_path / "own.txt"}', **SEVERAL)
     assert rows(workdir / 'predictions' / 'input' / 'own.jsonl')[0]['labels'] == []
-    program.run(f'--workdir={workdir}', '--config.run=export', **recipe)
+    program.run(f'--workdir={workdir}', '--config.run=export', **SEVERAL)
     line = program.error(f'--workdir={workdir}', '--config.run=evaluate', recipe='configs/classify.py', small=False)
     assert "config.task.kind: found 'classification', expected 'multi_label'" in line
 
