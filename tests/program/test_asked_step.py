@@ -8,6 +8,7 @@ from unittest import mock
 
 import pytest
 from running import GLUE, Program, rows
+from test_tasks import SHORT, write_squad
 
 from bertjax.train.interrupt import Interrupt
 
@@ -85,6 +86,21 @@ def test_it_continues_and_then_the_end_counts(program: Program, tune, stopped: p
     assert results(own) == whole
     program.run(f'--workdir={own}', '--config.run=export', '--config.step=12', **GLUE)
     assert 'accuracy' not in card(own)  # the figures are of another checkpoint
+
+
+@pytest.mark.slow
+def test_what_dev_decides_is_decided_by_evaluate(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    """The threshold of SQuAD 2.0, which a run that was stopped has not looked for."""
+    write_squad(tmp_path, '2.0')
+    own, recipe = tmp_path / 'own', {'recipe': 'configs/squad.py:v2', 'small': False}
+    given = (f'--workdir={own}', f'--config.init={trained}', f'--config.data={tmp_path}', '--config.task.max_query=12')
+    with stop_after(4):
+        program.run(*given, *SHORT, status=75, **recipe)
+    facts = json.loads((own / 'task.json').read_text())
+    assert facts['finished'] is False and facts['learned'] == {'null_threshold': 0.0}
+    program.run(f'--workdir={own}', '--config.run=evaluate', **recipe)
+    dev = results(own)['splits']['dev']
+    assert dev['f1'] == dev['best_f1'] and dev['null_threshold'] == dev['best_f1_thresh']
 
 
 def test_nothing_is_saved_yet(program: Program, stopped: pathlib.Path, tmp_path: pathlib.Path):

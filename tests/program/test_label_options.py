@@ -77,10 +77,13 @@ def test_several_labels(several: pathlib.Path):
     assert model.config.problem_type == 'multi_label_classification'
     assert model.config.id2label == {0: 'color', 1: 'place'}
     inputs = tokenizer([text for text, _ in texts(12)], padding=True, return_tensors='pt')
+    true = torch.tensor([[float(name in labels) for name in ('color', 'place')] for _, labels in texts(12)])
     with torch.no_grad():
-        shares = model(**inputs).logits.sigmoid().numpy()
-    ours = [[row['probabilities'][name] for name in ('color', 'place')] for row in said]
-    np.testing.assert_allclose(ours, shares, atol=2e-5)
+        other = model(**inputs, labels=true)
+    ours = np.array([[row['probabilities'][name] for name in ('color', 'place')] for row in said])
+    np.testing.assert_allclose(ours, other.logits.sigmoid().numpy(), atol=2e-5)
+    loss = -np.log(np.where(true.numpy() > 0, ours, 1 - ours)).mean()
+    assert other.loss.item() == pytest.approx(loss, rel=1e-4)
     for row, (_, labels) in zip(said, texts(12), strict=True):
         assert row['true'] == labels and row['labels'] == [n for n, p in row['probabilities'].items() if p > 0.5]
     assert found['splits']['dev']['exact'] == sum(row['labels'] == row['true'] for row in said) / 12
