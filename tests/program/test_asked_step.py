@@ -50,6 +50,7 @@ def test_a_run_that_was_stopped_is_evaluated(program: Program, stopped: pathlib.
         assert 'config.step' in line and (step == '-1' or 'one of 12, 24, 30' in line)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_predicts_and_exports(program: Program, stopped: pathlib.Path, tmp_path: pathlib.Path):
     own = shutil.copytree(stopped, tmp_path / 'own')
     for step in (12, 0):
