@@ -105,6 +105,7 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     config.eval_examples = 4096
     config.checkpoint_every = steps('1%')
     config.checkpoint_keep = 3
+    config.step = 0  # run=export: which checkpoint; 0: the newest
 
     config.mesh = ConfigDict({'data': -1, 'fsdp': 1, 'tensor': 1})  # -1: the devices that the others leave
     config.topology = ''  # run=compile: the machine to compile for, such as v5e:4x4
@@ -149,7 +150,7 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
     config.layer_decay = 1.0  # learning rate of a block as a share of that of the block above it
 
     config.seq_len = 128
-    config.shapes = 8  # at most so many padded lengths, for each of which the step is compiled
+    config.shapes = 0  # at most so many padded lengths, each compiled; 0: by the length of the run, at most 8
     config.batch_size = 32  # rows an update, over all devices
     config.eval_batch_size = 64
     config.accumulate = 1  # parts that a batch is processed in
@@ -167,6 +168,9 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
     config.checkpoint_every = steps('1epochs')
     config.checkpoint_keep = 1
     config.select = 'last'  # what is evaluated and exported: the last step, or the 'best' on dev that was saved
+
+    config.patience = 0  # above 0: the run ends when so many evaluations in a row were no better on dev
+    config.step = 0  # run=evaluate, predict, export: which checkpoint; 0: the newest, or the best with select='best'
 
     config.split = 'dev'  # run=evaluate, run=predict: which records
     config.input = ''  # run=predict: a file of your own, or '-' for standard input, instead of a split

@@ -57,6 +57,7 @@ def get_config(argument: str = '') -> ConfigDict:
         dev_fraction=0.1,  # share of the training records that is dev, where there is no dev file
         labels=(),  # in the order of their numbers; (): found in the training file, and sorted
         regression=chosen.regression,
+        class_weights='',  # in the loss: 'balanced', or 'LABEL=2.5,LABEL=1'
         metric='',  # what the best run goes by: accuracy, f1, macro_f1, matthews; spearman, pearson
         columns=(),  # names of the columns of files without a header
         format='auto',  # tsv, csv, jsonl or json, where the suffix does not tell

@@ -118,9 +118,7 @@ class Checkpoints:
         """
         for step in reversed(self.steps()):
             if self._is_whole(step):
-                args = ocp.args.Composite(position=ocp.args.JsonRestore(), config=ocp.args.JsonRestore())
-                items = self._manager.restore(step, args=args)
-                return Saved(Position(**items['position']), items['config'])
+                return self._saved(step)
         if self.directory.is_dir():
             self._refuse_leftovers()
         return None
@@ -143,6 +141,29 @@ class Checkpoints:
                 f'at least one step with its {checksums.FILE}',
                 f'put the {checksums.FILE} or the name back that it had; to begin anew, move the folder(s) elsewhere',
             )
+
+    def _saved(self, step: int) -> Saved:
+        args = ocp.args.Composite(position=ocp.args.JsonRestore(), config=ocp.args.JsonRestore())
+        items = self._manager.restore(step, args=args)
+        return Saved(Position(**items['position']), items['config'])
+
+    def chosen(self, step: int, *, best: bool = False) -> Saved | None:
+        """The checkpoint of `step`; with 0 the best (see `best`) if that is asked for and known, else the newest.
+
+        None when there is none at all.
+
+        Raises:
+          UserError: no whole checkpoint of that step; or see `latest`.
+        """
+        if not step:
+            latest = self.latest()
+            lowest = self.best() if best and latest is not None else None
+            return latest if lowest is None else self._saved(lowest)
+        if step not in self.steps() or not self._is_whole(step):
+            there = ', '.join(map(str, self.steps())) or 'none'
+            mend = 'choose one of them, or 0 for the newest' if self.steps() else 'train first'
+            raise UserError('config.step', f'{step}, which {self.directory} does not have', f'one of {there}', mend)
+        return self._saved(step)
 
     def _is_whole(self, step: int) -> bool:
         """Whether a finished step is as it was written; one that is not is moved to `checkpoints/damaged/`."""

@@ -37,6 +37,7 @@ class FinetuningSettings(RunSettings):
     epochs: float
     steps: int | str
     select: str
+    patience: int
     split: str
     input: str
     sweep: Mapping[str, Any]
@@ -76,7 +77,15 @@ class FinetuningSettings(RunSettings):
           UserError: with the key.
         """
         check_schedule(self.schedule, self.warmup_fraction)
-        for key in ('batch_size', 'eval_batch_size', 'accumulate', 'shapes', 'checkpoint_keep'):
+        for key in ('shapes', 'patience'):
+            if getattr(self, key) < 0:
+                raise UserError(f'config.{key}', str(getattr(self, key)), '0 or more', f'leave config.{key} 0')
+        if self.patience and self.eval_every in (0, '0'):
+            found, mend = f'{self.patience} with config.eval_every=0', 'for example --config.eval_every=1epochs'
+            raise UserError('config.patience', found, 'evaluations to go by', mend)
+        if self.patience and any(value for key, value in self.sweep.items() if key != 'together'):
+            raise UserError('config.patience', f'{self.patience} in a sweep', '0', 'stop single runs early')
+        for key in ('batch_size', 'eval_batch_size', 'accumulate', 'checkpoint_keep'):
             if getattr(self, key) < 1:
                 raise UserError(f'config.{key}', str(getattr(self, key)), 'at least 1', f'raise config.{key}')
         for key in ('max_train_records', 'max_eval_records'):
@@ -105,7 +114,7 @@ def finetuning_settings(config: ConfigDict) -> FinetuningSettings:
         mend = 'give a recipe of a task, such as configs/glue.py:rte'
         raise UserError('--config', 'a recipe without config.task', 'one for a task', mend)
     names = ('train', 'layer_decay', 'seq_len', 'shapes', 'batch_size', 'eval_batch_size', 'accumulate', 'epochs')
-    names += ('steps', 'select', 'split', 'input')
+    names += ('steps', 'select', 'patience', 'split', 'input')
     return FinetuningSettings(
         **shared_settings(config),
         **{name: config[name] for name in names},

@@ -21,12 +21,14 @@ from bertjax.writers.console import print_next, print_places, recipe_flag, shown
 from bertjax.writers.jsonl import read_rows
 
 RESULTS = 'results.json'
+STEP = 'step'  # in results.json: the checkpoint that its figures are of, where they are not of the finished run's model
+STOPPED = 'stopped_at'  # in results.json: the last step, where config.patience ended the run before config.steps
 EXPORTED = 'export/cell.txt'  # of a sweep: the trial whose model is in export/
 # What tells one run over a task from another.
 _FACTS = ('init', 'seed', 'train', 'epochs', 'steps', 'batch_size', 'seq_len', 'learning_rate', 'layer_decay', 'select')
 
 
-def finish_task(folder: pathlib.Path, config: Mapping[str, Any], model: TaskSetup, params: Any) -> None:
+def finish_task(folder: pathlib.Path, config: Mapping[str, Any], model: TaskSetup, params: Any, last: int) -> None:
     """Evaluates every labelled split, writes results.json, the predictions, the export; prints.
 
     Args:
@@ -34,11 +36,14 @@ def finish_task(folder: pathlib.Path, config: Mapping[str, Any], model: TaskSetu
       config: the resolved config.
       model: tuned.
       params: on its mesh.
+      last: the last step that was trained.
     """
     data, task = model.data, model.data.task
     console = Console(highlight=False, soft_wrap=True)
     results: dict[str, Any] = {'task': task.name, 'score': task.score, **run_facts(config), 'collapsed': None}
-    outputs = {name: model.predictor().outputs(params, data.split(name).features) for name in data.evaluated}
+    if last != config['steps']:
+        results[STOPPED] = last
+    outputs = {name: model.outputs(params, data.split(name)) for name in data.evaluated}
     found, predictions = judge(data, outputs, folder / 'predictions')
     results |= found
     for name, predicted in predictions.items():
@@ -111,13 +116,28 @@ def run_facts(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def export_task(
-    folder: pathlib.Path, config: Mapping[str, Any], model: TaskSetup, params: Any, results: Mapping[str, Any]
+    folder: pathlib.Path,
+    config: Mapping[str, Any],
+    model: TaskSetup,
+    params: Any,
+    results: Mapping[str, Any],
+    *,
+    finished: bool = True,
 ) -> None:
-    """export/hf and export/orbax of a task's model, with task.json beside the Hugging Face files."""
+    """export/hf and export/orbax of a task's model, with task.json beside the Hugging Face files.
+
+    Args:
+      folder: the workdir.
+      config: of the run.
+      model, params: of it.
+      results: its figures.
+      finished: whether the run is.
+    """
     data = model.data
     card: dict[str, Any] = {'title': f'BERT for {data.task.name}, trained with bertjax'}
     card |= {key.replace('_', ' '): value for key, value in run_facts(config).items() if key != 'init'}
     parts = results.get('parts', {})
+    card |= {'stopped at step': results[STOPPED]} if STOPPED in results else {}
     card |= {
         f'Split {name}' + (f', {parts[name]}' if name in parts else ''): {
             key: value for key, value in values.items() if value is not None
@@ -132,7 +152,7 @@ def export_task(
         card=card,
         head=data.task.head,
         task=data.task.huggingface(),
-        beside={LEARNED: data.learned()},
+        beside={LEARNED: data.learned(finished=finished)},
     )
     export_orbax(params, data.encoder, folder / 'export' / 'orbax', head=head_facts(model.setup.model))
 

@@ -33,6 +33,7 @@ class RunSettings:
       schedule: config.schedule.name.
       power: config.schedule.power.
       eval_every, checkpoint_every: durations, see `resolve_durations`.
+      step: the checkpoint that verbs about a finished run take; 0 for none in particular.
       mesh: sizes by axis, see `parallel.mesh.make_mesh`.
       recorded: the whole config in plain form, for config.json and the checkpoints.
     """
@@ -52,6 +53,7 @@ class RunSettings:
     eval_every: int | str
     checkpoint_every: int | str
     checkpoint_keep: int
+    step: int
     mesh: Mapping[str, int]
     export: bool
     recorded: Mapping[str, Any]
@@ -69,7 +71,9 @@ def shared_settings(config: ConfigDict) -> dict[str, Any]:
     if config.log_every < 1:
         raise UserError('config.log_every', str(config.log_every), 'at least 1', 'for example --config.log_every=10')
     names = ('run', 'data', 'init', 'tokenizer', 'rng_impl', 'learning_rate', 'warmup_fraction', 'log_every')
-    names += ('eval_every', 'checkpoint_every', 'checkpoint_keep', 'export')
+    names += ('eval_every', 'checkpoint_every', 'checkpoint_keep', 'step', 'export')
+    if config.step < 0:
+        raise UserError('config.step', str(config.step), 'a step that was saved, or 0', 'for example --config.step=0')
     return {
         **{name: config[name] for name in names},
         'seeds': resolve_seeds(config.seed, config.seeds),

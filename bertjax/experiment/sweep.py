@@ -14,8 +14,9 @@ import jax
 from jax.sharding import Mesh
 
 from bertjax.checkpoint import Checkpoints
-from bertjax.checkpoint.compatible import saved_value
+from bertjax.checkpoint.compatible import LATER, saved_value
 from bertjax.config import dump, flatten
+from bertjax.data.buckets import MOST_LENGTHS
 from bertjax.errors import PreemptedError, UserError
 from bertjax.experiment.finetuning_settings import FinetuningSettings
 from bertjax.experiment.recorded import recorded_results
@@ -29,6 +30,7 @@ from bertjax.experiment.trials import Trial, score_of, summarise, sweep_table, t
 from bertjax.files.atomic import write_atomic
 from bertjax.files.whole import read_json_object
 from bertjax.metrics.rows import task_values
+from bertjax.tasks.registry import defaults
 from bertjax.terminal import Console
 from bertjax.train.interrupt import Interrupt
 from bertjax.train.members import Member, member_of, members_template, stack_states
@@ -61,7 +63,7 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
         for shape, alike in itertools.groupby(waiting, key=lambda trial: trial.shape):
             members = list(alike)
             own = data.with_settings(members[0].settings(settings))
-            train, model = prepare(own, mesh, chosen_by='config.sweep')
+            train, model = prepare(own, mesh, _lengths(settings), chosen_by='config.sweep')
             one = Group(members[:1], model, train, folder)
             size = min(settings.sweep['together'] or members_that_fit(one, len(members)), len(members))
             together = f', {size} at a time' if size > 1 else ''
@@ -89,18 +91,25 @@ def _check_same(data: TaskData, folder: pathlib.Path) -> None:
     """Refuses to mix the trials of different experiments; what the sweep is over may grow."""
     path = folder / 'config.json'
     judged = {name: data.split(name).features.fingerprint for name in data.evaluated}
-    now = {**data.settings.recorded, 'fingerprints': data.fingerprints() | judged}
+    now = {**data.settings.recorded, 'shapes': _lengths(data.settings)}
+    now['fingerprints'] = data.fingerprints() | judged
     if path.exists() and (folder / TRIALS).exists():
         mend = 'restore the file from a copy, or give another --workdir'
         before, after = flatten(read_json_object(path, mend)), flatten(now)
+        usual = defaults(data.settings.task['kind'])
         for key, value in after.items():
-            old = saved_value(before, key)
-            if old != value and not key.startswith(('sweep.', 'mesh.')) and key != 'run':
+            old = saved_value(before, key, usual)
+            if old != value and not key.startswith(('sweep.', 'mesh.')) and key not in ('run', 'step'):
                 kind, _, name = key.partition('.')
                 place = f'the {name}' if kind == 'fingerprints' else f'config.{key}'
                 mend = 'restore the former value to continue the sweep, or give another --workdir'
                 raise UserError(place, str(value), f'{old}, as in {path}', mend)
     write_atomic(path, dump(now))
+
+
+def _lengths(settings: FinetuningSettings) -> int:
+    """The most padded lengths of a trial; its programs serve other trials, too."""
+    return settings.shapes or MOST_LENGTHS
 
 
 def _result(folder: pathlib.Path, trial: Trial) -> dict[str, Any] | None:
@@ -127,8 +136,10 @@ class Group:
         self.total = self.settings.total_steps(batches)
         self.epochs = self.total / batches
         self.resolved = {
-            **{key: value for key, value in self._own[0].recorded.items() if key != 'sweep'},  # which may grow
+            # The sweep may grow; of the others a sweep has none.
+            **{key: value for key, value in self._own[0].recorded.items() if key not in ('sweep', *LATER)},
             'steps': self.total,
+            'shapes': _lengths(self.settings),
             **resolve_durations(self.settings, self.total, batches),
             'fingerprints': model.data.fingerprints(),
             'members': [trial.name for trial in trials],

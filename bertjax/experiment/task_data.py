@@ -53,7 +53,7 @@ class TaskData:
       task: of config.task.
       tokenizer: saved to WORKDIR/tokenizer.
       encoder: of the model.
-      restored: whether an earlier run's `learned` said what there is to learn and to tune.
+      finished: whether what there is to learn and to tune is that of a finished run.
     """
 
     def __init__(
@@ -63,13 +63,14 @@ class TaskData:
         tokenizer: Tokenizer,
         encoder: BertConfig,
         source: str | None,
-        learned: Mapping[str, Any] | None = None,
+        facts: Mapping[str, Any] | None = None,
     ):
+        """`facts` are those of the task.json of an earlier run, see `learned`."""
         self.settings, self.tokenizer, self.encoder, self.source = settings, tokenizer, encoder, source
         self.task: Task = settings.build_task()
-        self.restored = learned is not None
-        if self.restored:
-            self.task.restore(learned)
+        self.finished = facts is not None and facts.get('finished', True)
+        if facts is not None:
+            self.task.restore(facts['learned'])
         self._cache = folder / 'features'
         self._splits: dict[str, Split] = {}
         for train in settings.trained_parts:
@@ -130,12 +131,12 @@ class TaskData:
         make = lambda: self.task.features(records, self.tokenizer, training=training)  # noqa: E731
         return Split(records, cached(self._cache, key, make) if keep else make())
 
-    def padded_lengths(self, splits: Sequence[Split]) -> tuple[int, ...]:
-        """The lengths that all batches of these splits are padded to, at most config.shapes."""
+    def padded_lengths(self, splits: Sequence[Split], count: int) -> tuple[int, ...]:
+        """The lengths that all batches of these splits are padded to, at most `count`."""
         lengths = np.concatenate([split.features.lengths for split in splits])
         if any(split.open for split in splits):  # as if each length had as many rows as all shorter ones
             lengths = np.geomspace(4, self.settings.seq_len, 64).astype(np.int64)
-        return choose_lengths(lengths, count=self.settings.shapes, longest=self.encoder.max_positions)
+        return choose_lengths(lengths, count=count, longest=self.encoder.max_positions)
 
     def fingerprints(self) -> dict[str, str]:
         """What a run can be continued with: the encoder's sizes, the tokenizer, the labels, the training rows."""
@@ -145,10 +146,12 @@ class TaskData:
         facts = {'encoder': '/'.join(map(str, sizes)), 'tokenizer': self.tokenizer.fingerprint}
         return facts | {'labels': ', '.join(self.task.labels), 'data': rows.fingerprint}
 
-    def learned(self) -> str:
-        """The text of task.json."""
+    def learned(self, *, finished: bool = True) -> str:
+        """The text of task.json; without `finished`, nothing has been tuned on dev yet."""
         facts = {'task': plain(self.settings.task), 'learned': self.task.learned()}
         facts['encoder'] = dataclasses.asdict(self.encoder)
+        if not finished:
+            facts['finished'] = False
         return json.dumps(facts, indent=2, ensure_ascii=False) + '\n'
 
 
@@ -161,6 +164,13 @@ def sample(count: int, most: int) -> list[int]:
     return np.sort(order[:most]).tolist()
 
 
+def encoder_of(settings: FinetuningSettings, source: str) -> BertConfig:
+    """The encoder of a Hugging Face directory, computed as the settings choose."""
+    choices = settings.model_choices
+    scan = choices['scan_layers'] and not any(map(needs_unrolled, settings.trained_parts))
+    return read_config(source, **{**choices, 'scan_layers': scan})
+
+
 def data_from_source(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
     """The task, its labels learned from the training records, with the encoder of the directory of config.init.
 
@@ -171,10 +181,8 @@ def data_from_source(settings: FinetuningSettings, folder: pathlib.Path) -> Task
         mend = 'for example --config.init=out/tiny, or a directory of bert-base-uncased'
         raise UserError('config.init', 'nothing', 'a Hugging Face directory or the workdir of a pre-training', mend)
     source = huggingface_directory(settings.init)
-    choices = settings.model_choices
-    scan = choices['scan_layers'] and not any(map(needs_unrolled, settings.trained_parts))
-    encoder = read_config(source, **{**choices, 'scan_layers': scan})
-    data = TaskData(settings, folder, load_tokenizer(settings.tokenizer or source), encoder, source)
+    tokenizer = load_tokenizer(settings.tokenizer or source)
+    data = TaskData(settings, folder, tokenizer, encoder_of(settings, source), source)
     data.task.learn(data.task.records('train'))
     sources = data.task.sources()
     if sources:

@@ -10,6 +10,8 @@ import platform
 
 import jax
 
+from bertjax.parallel.compile_cache import keep_programs
+
 # Of glibc's malloc.h.
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_MAX = -4
@@ -43,7 +45,8 @@ def _has_plugins() -> bool:
 
 
 def claim_devices() -> list[jax.Device]:
-    """All devices. On a CPU the process also keeps freed memory from now on, for the computations that follow.
+    """All devices. From now on compiled programs are kept on disk, see `compile_cache.keep_programs`, and on a CPU the
+    process keeps freed memory for the computations that follow.
 
     XLA allocates a step's temporary arrays anew in every step. glibc returns blocks above 32 MiB to the kernel as soon
     as they are freed, so that the kernel has to clear all their pages again in every step, which slows small models
@@ -53,6 +56,7 @@ def claim_devices() -> list[jax.Device]:
     """
     jax.config.update('jax_cpu_enable_async_dispatch', False)
     leave_out_absent_tpus()
+    keep_programs()
     devices = jax.devices()
     if devices[0].platform == 'cpu' and platform.libc_ver()[0] == 'glibc':
         libc = ctypes.CDLL(None)

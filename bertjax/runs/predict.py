@@ -35,7 +35,8 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     With config.input a file, a JSON object a record goes to WORKDIR/predictions/input/NAME.jsonl. With '-' they go from
     standard input to standard output, as the input comes: in batches of at most config.eval_batch_size, each as soon as
     no more is waiting. Without it, config.split ('test', or several: 'test,test_mismatched') is predicted, whole. Files
-    of a benchmark's or of the input's own form are written beside, zipped too.
+    of a benchmark's or of the input's own form are written beside, zipped too. The model is the one that run=evaluate
+    takes.
 
     Args:
       config: the recipe's.

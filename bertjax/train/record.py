@@ -1,9 +1,11 @@
 """The book-keeping of a training, of one run or of several together: late reading of step metrics, rows, ledgers."""
 
 import collections
+import contextlib
 import pathlib
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,6 +26,7 @@ from bertjax.writers.writer import Writers
 # A step's metrics are read when this many later steps have been handed to the devices, so that reading waits for none.
 READ_BEHIND = 2
 STOP_AFTER_SKIPPED = 3
+_NOTICED = 1.0  # seconds of compiling that get a line
 
 
 class Recorder:
@@ -102,6 +105,25 @@ class Recorder:
     def pause(self, seconds: float) -> None:
         """Leaves out time that was not spent on training."""
         self._stopwatch.pause(seconds)
+
+    @contextlib.contextmanager
+    def compiling(self, what: str) -> Iterator[None]:
+        """Shows that a step is compiled, and how long that took, which is no time of the training."""
+        self.drain()
+        began = time.perf_counter()
+        with self.announcing(what):
+            yield
+        self.pause(time.perf_counter() - began)
+
+    @contextlib.contextmanager
+    def announcing(self, what: str) -> Iterator[None]:
+        """Shows that something is compiled, and how long that took where a person would notice."""
+        began = time.perf_counter()
+        with self._console.busy(f'compiling {what} …'):
+            yield
+        seconds = time.perf_counter() - began
+        if seconds >= _NOTICED:
+            self._console.log(f'compiled {what} in {seconds:.0f} s')
 
     def step(self, position: Position, batch: NumberedBatch, metrics: Any, waited: float) -> None:
         """Notes one update: its example numbers at once, its metrics when they can be had without waiting."""

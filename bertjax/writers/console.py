@@ -1,10 +1,11 @@
 """What a person sees while training: a progress bar on a terminal, a line now and then elsewhere."""
 
+import contextlib
 import datetime
 import math
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Column
@@ -51,6 +52,16 @@ class TrainingConsole:
     def status(self, text: str) -> None:
         """What the bar says until the next row."""
         self._progress.update(self._task, status=text)
+
+    @contextlib.contextmanager
+    def busy(self, status: str) -> Iterator[None]:
+        """The bar says `status` as long as the context lasts, then again what it said before."""
+        before = self._progress.tasks[self._task].fields['status']
+        self.status(status)
+        try:
+            yield
+        finally:
+            self.status(before)
 
     def step(self, step: int) -> None:
         """Moves the bar."""

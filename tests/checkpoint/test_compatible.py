@@ -152,3 +152,12 @@ def test_keys_that_one_side_lacks(saved):
     del older['model']['pre_norm']
     with pytest.raises(UserError, match=r'config\.model\.pre_norm'):
         check_resume(older, saved, 'out')
+
+
+def test_keys_that_came_later_have_the_value_that_runs_had_without_them(saved):
+    now = {**copy.deepcopy(saved), 'step': 0, 'patience': 0, 'task': {'kind': 'x', 'class_weights': ''}}
+    before = {**saved, 'task': {'kind': 'x'}}
+    assert check_resume(before, now, 'out', defaults={'task.class_weights': ''}) == []
+    assert check_resume(before, {**now, 'step': 4, 'patience': 3}, 'out', defaults={'task.class_weights': ''}) == [
+        'patience: 0 -> 3'
+    ]

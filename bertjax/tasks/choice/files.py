@@ -83,7 +83,7 @@ def read_codah(files: Files) -> list[Question]:
 
 def questions_of(records: Iterable[Record], *, labelled: bool, kept: bool = False) -> Iterator[Question]:
     """Objects {"prompt": text, "endings": [texts], "label": number}, optionally with "start", the beginning that all
-    endings share; each question as soon as it is there.
+    endings share; each question as soon as it is there. The number of endings may differ from question to question.
 
     Args:
       records: the objects.
@@ -91,26 +91,20 @@ def questions_of(records: Iterable[Record], *, labelled: bool, kept: bool = Fals
       kept: whether questions keep the fields of their objects.
 
     Raises:
-      UserError: any other object, another number of endings than in the first line, a wrong label.
+      UserError: any other object, fewer than two endings, a wrong label.
     """
-    first: Question | None = None
     for line, record in records:
         prompt, start, endings = record.get('prompt'), record.get('start') or '', record.get('endings')
         texts = isinstance(endings, list) and all(isinstance(ending, str) for ending in endings)
         if not (isinstance(prompt, str) and isinstance(start, str) and texts):
             expected = '{"prompt": "text", "endings": ["text", "text"]}'
             raise UserError(line, json.dumps(record, ensure_ascii=False)[:80], expected, 'correct the line')
-        if first and len(endings) != len(first.endings):
-            expected = f'{len(first.endings)}, as in {first.where}'
-            raise UserError(line, f'{len(endings)} endings', expected, 'put others into another file')
         if len(endings) < 2:
             raise UserError(line, f'{len(endings)} endings', 'two or more', 'add endings to choose from')
         for text in (prompt, start, *endings):
             checked_text(text, line)
         label = json.dumps(record.get('label')) if labelled else None
-        question = _question(line, prompt, start, endings, label, '', record if kept else None)
-        first = first or question
-        yield question
+        yield _question(line, prompt, start, endings, label, '', record if kept else None)
 
 
 def _question(

@@ -1,6 +1,7 @@
 """Choosing the right one of several endings: SWAG, CODAH, and a user's own questions."""
 
 import dataclasses
+import itertools
 import pathlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +12,7 @@ import numpy as np
 from bertjax.convert.heads import MULTIPLE_CHOICE
 from bertjax.data.features import FeatureBuilder, Features
 from bertjax.errors import UserError
-from bertjax.losses import CLASSIFICATION
+from bertjax.losses import CHOICES, CLASSIFICATION, Objective
 from bertjax.metrics.softmax import softmax
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
@@ -57,7 +58,6 @@ class MultipleChoiceTask(Task[Question, Choice]):
     test_share: float = 0.1
 
     head = MULTIPLE_CHOICE
-    objective = CLASSIFICATION
     score = 'accuracy'
 
     def __post_init__(self):
@@ -71,8 +71,14 @@ class MultipleChoiceTask(Task[Question, Choice]):
                 raise UserError(f'config.task.{name}', str(share), expected, 'leave it 0.1')
         if self.seq_len < 5:
             raise UserError('config.seq_len', str(self.seq_len), 'at least 5', 'use 128')
+        self._mixed = False
         own = pathlib.PurePath(self.data).name or 'multiple choice'
         self.name = {'swag': 'SWAG', 'codah': 'CODAH'}.get(self.layout, own)
+
+    @property
+    def objective(self) -> Objective:
+        """See Task."""
+        return CHOICES if self._mixed else CLASSIFICATION
 
     def splits(self) -> Sequence[str]:
         """See Task."""
@@ -146,31 +152,36 @@ class MultipleChoiceTask(Task[Question, Choice]):
         return files.questions_of(rows, labelled=False, kept=True)
 
     def learn(self, records: Sequence[Question]) -> None:
-        """Only prints the counts: the head has one output, whatever the number of endings."""
+        """Prints the counts, and notes whether the numbers of endings differ: the head has one output, whatever they
+        are."""
+        endings = Counter(len(record.endings) for record in records)
+        self._mixed = len(endings) > 1
         labels = Counter(record.label for record in records)
         counts = ', '.join(f'{count:,}' for _, count in sorted(labels.items()))
         print(f'{len(records):,} questions for training; the right ending is 0, 1, … in {counts}')
+        if self._mixed:
+            print('endings: ' + ', '.join(f'{n} of {count:,} questions' for n, count in sorted(endings.items())))
 
     def features(self, records: Sequence[Question], tokenizer: Tokenizer, *, training: bool) -> Features:
-        """See Task: C sequences per row, `labels` int32; a row without label has weight 0."""
-        choices = len(records[0].endings)
+        """See Task: C sequences per row, `labels` int32; a row without label has weight 0. C is the most endings of
+        any record; one that has fewer has empty sequences in place of the others."""
+        choices = max(len(record.endings) for record in records)
         builder = FeatureBuilder(choices=choices)
         contexts = tokenizer.encode([record.context for record in records])
         texts = [f'{record.start} {ending}'.strip() for record in records for ending in record.endings]
-        endings = tokenizer.encode(texts)
+        endings = iter(tokenizer.encode(texts))
         room, cut = self.seq_len - 3, 0
         cls, sep = [tokenizer.cls_id], [tokenizer.sep_id]
         for i, record in enumerate(records):
-            if len(record.endings) != choices:
-                found, expected = f'{len(record.endings)} endings', f'{choices}, as in {records[0].where}'
-                raise UserError(record.where, found, expected, 'give all questions as many')
-            for b in endings[i * choices : (i + 1) * choices]:
+            for b in itertools.islice(endings, len(record.endings)):
                 n, m = longest_first(len(contexts[i]), len(b), room)
                 cut += n + m < len(contexts[i]) + len(b)
                 builder.sequence(np.concatenate([cls, contexts[i][:n], sep, b[:m], sep]), second=n + 2)
+            for _ in range(choices - len(record.endings)):
+                builder.sequence([])
             known = record.label is not None
             builder.row(i, labels=np.int32(record.label if known else 0), weights=np.float32(known))
-        note = f'{cut:,} of {len(endings):,} sequences are longer than config.seq_len={self.seq_len} and are cut'
+        note = f'{cut:,} of {len(texts):,} sequences are longer than config.seq_len={self.seq_len} and are cut'
         return builder.build(notes=[note] if cut else [])
 
     def model(self, config: BertConfig) -> TaskModel:
@@ -179,8 +190,11 @@ class MultipleChoiceTask(Task[Question, Choice]):
 
     def predictions(self, records: Sequence[Question], features: Features, outputs: Outputs) -> list[Choice]:
         """See Task."""
-        logits = np.stack([np.asarray(row, np.float64) for row in outputs['logits']])  # [N, C]
-        return [Choice(int(row.argmax()), tuple(row.tolist())) for row in softmax(logits)]
+        chosen = []
+        for record, logits in zip(records, outputs['logits'], strict=True):
+            shares = softmax(np.asarray(logits[: len(record.endings)], np.float64))
+            chosen.append(Choice(int(shares.argmax()), tuple(shares.tolist())))
+        return chosen
 
     def metrics(self, records: Sequence[Question], predictions: Sequence[Choice]) -> dict[str, float | None]:
         """accuracy."""
@@ -192,9 +206,11 @@ class MultipleChoiceTask(Task[Question, Choice]):
         return len({choice.ending for choice in predictions}) == 1
 
     def report(self, records: Sequence[Question], predictions: Sequence[Choice]) -> str:
-        """Accuracy by group and by the number of the right ending."""
+        """Accuracy by group, by the number of the right ending, and by how many there are where that differs."""
+        counts = [str(len(record.endings)) for record in records]
         tables = [_table('group', [record.group or '-' for record in records], records, predictions)]
         tables.append(_table('right ending', [str(record.label) for record in records], records, predictions))
+        tables += [_table('endings', counts, records, predictions)] if len(set(counts)) > 1 else []
         return '\n\n'.join(tables)
 
     def rows(self, records: Sequence[Question], predictions: Sequence[Choice]) -> Iterator[dict[str, Any]]:

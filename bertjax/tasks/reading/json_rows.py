@@ -78,17 +78,20 @@ def _checked(record: Any, where: str) -> dict[str, Any]:
     return record
 
 
-def as_text(value: Any, where: str, *, joined: bool = True) -> str | None:
+def as_text(value: Any, where: str, *, joined: bool = True, kept: bool = False) -> str | None:
     """A JSON value as text: numbers and booleans as JSON writes them, a list of strings joined by spaces, null as None.
 
     Args:
       value: of a field.
       where: its place.
       joined: whether a list of strings is accepted.
+      kept: whether a list is accepted, and stays one: as JSON.
 
     Raises:
       UserError: an object, any other list, or a string that is not text (see `checked_text`).
     """
+    if kept and isinstance(value, list):
+        return checked_text(json.dumps(value, ensure_ascii=False), where)
     if joined and isinstance(value, list) and all(isinstance(item, str) for item in value):
         value = ' '.join(value)
     if isinstance(value, dict | list):

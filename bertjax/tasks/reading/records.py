@@ -30,11 +30,13 @@ class Column:
       names: its possible names; the first that exists counts.
       required: whether a table without it is an error.
       joined: whether a list of strings is joined by spaces, or is an error.
+      kept: whether a list is kept, as JSON.
     """
 
     names: tuple[str, ...]
     required: bool = True
     joined: bool = True
+    kept: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +170,7 @@ def _value(fields: Mapping[str, Any], column: Column, where: str) -> str | None:
         value = fields[name]
         if isinstance(value, str):  # nearly always
             return checked_text(value, where)
-        return as_text(value, f'{where}, field {quoted([name])}', joined=column.joined)
+        return as_text(value, f'{where}, field {quoted([name])}', joined=column.joined, kept=column.kept)
     if column.required:
         mend = 'correct the record, or name another field in config.task'
         raise UserError(where, f'the fields {quoted(fields)}', ' or '.join(column.names), mend)

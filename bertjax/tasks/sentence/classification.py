@@ -5,17 +5,20 @@ import hashlib
 import pathlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.files.paths import data_directory, user_path
+from bertjax.losses import Objective, class_weighted
 from bertjax.metrics.classification import OF_VALUES
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.records import FORMATS, Column, Layout, Row, read_rows, rows_of
 from bertjax.tasks.reading.sources import dataset_splits, read_dataset
 from bertjax.tasks.reading.splits import STEMS, Files, called, describe_splits, split_files, unused_files
+from bertjax.tasks.sentence.class_weights import KEY, balanced_classes, check_class_weights, class_weights
 from bertjax.tasks.sentence.labels import find_labels
 from bertjax.tasks.sentence.task import Example, TextTask
 from bertjax.text.hash_split import hash64, hash_threshold
@@ -37,6 +40,8 @@ class ClassificationTask(TextTask):
       labels: in the order of their numbers; () finds them in the training file and sorts them. For `f1` the second of
         two is the positive class.
       regression: the label is a number.
+      class_weights: how much a label counts in the loss: 'balanced' by how rare it is, or 'LABEL=2.5,LABEL=1', see
+        class_weights.py; '' all the same.
       metric: the figure by which the best run is chosen; '' is 'accuracy', or for scores 'spearman'.
       columns: names of the columns of files without a header.
       format: 'tsv', 'csv', 'jsonl' or 'json' where the suffix does not tell, see records.py.
@@ -52,16 +57,20 @@ class ClassificationTask(TextTask):
     dev_fraction: float = 0.1
     labels: Sequence[str] = ()
     regression: bool = False
+    class_weights: str = ''
     metric: str = ''
     columns: Sequence[str] = option((), decides='reading')
     format: str = option('auto', decides='reading')
     dataset: str = option('', decides='reading')
+
+    _figures: ClassVar[tuple[str, ...]] = ('accuracy', 'f1', 'macro_f1', 'matthews')  # of labels, for `metric`
 
     def __post_init__(self):
         super().__post_init__()
         self.labels = list(self.labels)
         self._of_both = 0  # records of the file that train and dev share, when it was read
         self.name = pathlib.PurePath(self.data).name or self.dataset or 'classification'
+        self._weights: tuple[float, ...] = ()
         self.text_columns = tuple(Column((name,)) for name in (self.text_a, self.text_b) if name)
         self._check()
 
@@ -79,9 +88,12 @@ class ClassificationTask(TextTask):
         if not 0 <= self.dev_fraction < 1:
             expected = 'a share from 0, for no dev split, to below 1'
             raise UserError('config.task.dev_fraction', str(self.dev_fraction), expected, 'set it to 0.1')
-        allowed = ('spearman', 'pearson') if self.regression else ('accuracy', 'f1', 'macro_f1', 'matthews')
+        allowed = ('spearman', 'pearson') if self.regression else self._figures
         if self.metric and self.metric not in allowed:
             raise UserError('config.task.metric', repr(self.metric), 'one of ' + ', '.join(allowed), 'choose one')
+        if self.class_weights and self.regression:
+            raise UserError(KEY, repr(self.class_weights), "'', for scores have no labels", 'leave it empty')
+        check_class_weights(self.class_weights)
         if self.format not in ('auto', *FORMATS.values()):
             expected = 'one of auto, ' + ', '.join(dict.fromkeys(FORMATS.values()))
             raise UserError('config.task.format', repr(self.format), expected, 'choose one of them')
@@ -96,18 +108,40 @@ class ClassificationTask(TextTask):
 
     def learn(self, records: Sequence[Example]) -> None:
         """See TextTask; where dev is split off the training file, includes labels that only occur in dev."""
+        self._tell_dev(records)
+        if self._shares_dev and not self.complete:
+            everything = self._all_of_train()
+            self.labels = find_labels(Counter(record.label for record in everything), everything)
+        super().learn(records)
+        if not self.regression:
+            counts = Counter(record.label for record in records)
+            self._weigh(balanced_classes([counts[label] for label in self.labels]))
+        if self.metric == 'f1' and len(self.labels) != 2:
+            found = f"'f1' with {len(self.labels)} labels"
+            raise UserError('config.task.metric', found, "'macro_f1'", 'set config.task.metric=macro_f1')
+
+    def _tell_dev(self, records: Sequence[Example]) -> None:
+        """Prints how much of the training file became dev; `records` are what is left."""
         if self._shares_dev and self._of_both:
             taken = f'{self._of_both - len(records):,} of the {self._of_both:,} records of train'
             more = f'config.task.dev_fraction={self.dev_fraction:g} says how many, a file such as dev.csv replaces it'
             print(f'dev is {taken}, chosen by a hash of their text: {more}')
-        if self._shares_dev and not self.complete:
-            records_of_both = [self._example(row, 'train') for row in self._rows('train')]
-            counts = Counter(record.label for record in records_of_both)
-            self.labels = find_labels(counts, records_of_both)
-        super().learn(records)
-        if self.metric == 'f1' and len(self.labels) != 2:
-            found = f"'f1' with {len(self.labels)} labels"
-            raise UserError('config.task.metric', found, "'macro_f1'", 'set config.task.metric=macro_f1')
+
+    def _all_of_train(self) -> list[Example]:
+        """The records of the training file, those of dev among them."""
+        return [self._example(row, 'train') for row in self._rows('train')]
+
+    def _weigh(self, balanced: Sequence[float]) -> None:
+        """Sets and prints the weights of the labels, where there are any; `balanced` are those of 'balanced'."""
+        if self.class_weights:
+            self._weights = class_weights(self.class_weights, self.labels, balanced)
+            shown = ', '.join(f'{label} {weight:.4g}' for label, weight in zip(self.labels, self._weights, strict=True))
+            print(f'weights in the loss: {shown}')
+
+    @property
+    def objective(self) -> Objective:
+        """See Task."""
+        return class_weighted(self._weights) if self._weights else super().objective
 
     def splits(self) -> Sequence[str]:
         """See Task."""
@@ -142,7 +176,8 @@ class ClassificationTask(TextTask):
         return self.dev_fraction > 0 and not self._source('dev')
 
     def _example(self, row: Row, split: str) -> Example:
-        *texts, label = row.values
+        count = len(self.text_columns)
+        texts, label = row.values[:count], self._one_cell(row.values[count:], row.where)
         if label is None and split != 'test':
             raise UserError(row.where, 'no label', 'a string or a number', 'correct or remove the record')
         if split == 'test' and label is not None and self._stands_for_none(label.strip()):
@@ -153,13 +188,22 @@ class ClassificationTask(TextTask):
         """Whether a test file's label is no label: nothing, or -1 where that is none of the known."""
         return not label or (label == _UNLABELLED and bool(self.labels) and label not in self.labels)
 
+    def _label_cells(self, required: bool) -> tuple[Column, ...]:
+        """The columns of the labels."""
+        return (Column((self.label,), required=required, joined=False),)
+
+    def _one_cell(self, cells: Sequence[str | None], where: str) -> str | None:
+        """What the cells of those columns say, as one cell; None where there is no label."""
+        del where
+        return cells[0]
+
     def _rows(self, split: str) -> Iterator[Row]:
         source = self._source(split)
         if source is None:
             names = ', '.join(f'{stem}.csv' for stem in STEMS[split])
             mend = f'add the file, or name it in config.task.{split}'
             raise UserError(self.data or self.dataset, f'no file of the {split} split', f'{names} …', mend)
-        columns = (*self.text_columns, Column((self.label,), required=split != 'test', joined=False))
+        columns = (*self.text_columns, *self._label_cells(required=split != 'test'))
         if self.data:
             return read_rows(source, Layout(columns, tuple(self.columns)), self.format)
         return rows_of(read_dataset(self.dataset, source), columns)

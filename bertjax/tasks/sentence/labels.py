@@ -27,11 +27,12 @@ def find_labels(counts: Mapping[str, int], records: Sequence[Labelled]) -> list[
       records: where they were found.
 
     Raises:
-      UserError: only one label, too many to be labels, a missing value among them, or one number written in two ways.
+      UserError: no label or only one, too many to be labels, a missing value among them, or one number written in two
+        ways.
     """
     where = f'{records[0].where} and below'
     if len(counts) < 2:
-        found = f'one label only: {next(iter(counts))!r}'
+        found = f'one label only: {next(iter(counts))!r}' if counts else 'no label at all'
         raise UserError(where, found, 'two or more', 'check the column of labels')
     if len(counts) > 20 and 2 * len(counts) > len(records):
         some = ', '.join(repr(label[:20]) for label in list(counts)[:3])

@@ -34,7 +34,7 @@ class Example:
     Attributes:
       first: the text.
       second: the other text of a pair; None where the task has no pairs.
-      label: its name, or the score; None where unknown.
+      label: its name, or the score, or the names of several; None where unknown.
       index: the record's identifier in the file; its number from 0 where the file has none.
       where: 'file:line'; left out of repr and equality, because a record is the same wherever its file is.
       fields: all that its row has, of a record to be predicted; left out too.
@@ -42,7 +42,7 @@ class Example:
 
     first: str
     second: str | None
-    label: str | float | None
+    label: str | float | tuple[str, ...] | None
     index: str = ''
     where: str = dataclasses.field(default='', repr=False, compare=False)
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
@@ -162,7 +162,7 @@ class TextTask(Task[Example, Scores]):
         known = None if label is None else self._label(label.strip(), where)
         return Example(first, second, known, index, where, fields)
 
-    def _label(self, label: str, where: str) -> str | float:
+    def _label(self, label: str, where: str) -> str | float | tuple[str, ...]:
         if not label:
             raise UserError(where, 'an empty label', 'a number' if self.regression else 'a label', 'correct the record')
         if not self.regression:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.losses import CLASSIFICATION
+from bertjax.losses import CHOICES, CLASSIFICATION, cross_entropy
 from bertjax.model.config import BertConfig
 from bertjax.model.stacking import init_params
 from bertjax.tasks.choice.files import Question, questions_of, read_codah, read_swag
@@ -182,7 +182,7 @@ def test_json_lines(tmp_path: pathlib.Path, swag: MultipleChoiceTask):
         ('{"prompt": 3, "endings": ["a", "b"]}', ('f:2', '"prompt": "text"')),
         ('{"prompt": "A", "endings": ["a", 3]}', ('f:2', '"prompt": "text"')),
         ('{"prompt": "A", "endings": "ab"}', ('f:2', '"prompt": "text"')),
-        ('{"prompt": "A", "endings": ["a", "b", "c"], "label": 0}', ('f:2', '3 endings', '2, as in f:1')),
+        ('{"prompt": "A", "endings": ["a", "b", "c"], "label": 3}', ('f:2', "the label '3'", '0 to 2')),
         ('{"prompt": "A", "endings": ["a", ""], "label": 0}', ('f:2', 'an empty ending 1')),
         ('{"prompt": "A", "endings": ["a", "b"]}', ('f:2', "the label 'null'", '0 to 1')),
         ('{"prompt": "A", "endings": ["a", "b"], "label": true}', ('f:2', "the label 'true'")),
@@ -257,9 +257,26 @@ def test_predictions_and_files(swag: MultipleChoiceTask, tokenizer: Tokenizer):
     assert swag.metrics([], []) == {'accuracy': None}
 
 
-def test_as_many_endings_everywhere(swag: MultipleChoiceTask, tokenizer: Tokenizer):
-    with pytest.raises(UserError, match='x:1: found 3 endings, expected 2'):
-        swag.features([question('a', 'b', 'c'), question('a', 'b', 'c', 'd')], tokenizer, training=True)
+def test_fewer_endings_are_masked(swag: MultipleChoiceTask, tokenizer: Tokenizer, capsys):
+    """The loss and the answers of each question are those that it has alone."""
+    records = [question('a', 'b', 'c', label=1), question('d', 'e', 'f', 'gh', label=0)]
+    swag.learn(records)
+    assert 'endings: 2 of 1 questions, 3 of 1 questions' in capsys.readouterr().out and swag.objective is CHOICES
+    features = swag.features(records, tokenizer, training=True)
+    assert features.choices == 3 and features.sequence_lengths.tolist() == [5, 5, 0, 5, 5, 6]
+    logits = np.array([[0.5, -1.0, 9.0], [0.2, 0.1, 0.7]], np.float32)  # the highest is of no ending
+    batch = features.batch(np.array([0, 1, -1]), 8, tokenizer.pad_id)
+    losses = CHOICES.losses({'logits': np.concatenate([logits, np.zeros((1, 3), np.float32)])}, batch)
+    alone = [float(cross_entropy(logits[0, :2], np.int32(1))), float(cross_entropy(logits[1], np.int32(0)))]
+    assert float(losses['loss'][0]) == pytest.approx(sum(alone)) and float(losses['loss'][1]) == 2
+    assert [float(x) for x in losses['accuracy']] == [0, 2]
+    first, second = swag.predictions(records, features, {'logits': list(logits)})
+    assert (first.ending, len(first.probabilities), second.ending) == (0, 2, 2)
+    assert sum(first.probabilities) == pytest.approx(1)
+    assert swag.metrics(records, [first, second]) == {'accuracy': 0.0}
+    assert 'endings' in swag.report(records, [first, second])
+    swag.learn(records[:1])
+    assert swag.objective is CLASSIFICATION  # official files are all of one kind
 
 
 @pytest.mark.parametrize(

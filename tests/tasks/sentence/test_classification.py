@@ -336,3 +336,24 @@ def test_a_table_without_header_shows_little_of_its_rows(tmp_path):
         ClassificationTask(str(tmp_path), 32).records('train')
     assert caught.value.found.startswith("the columns 'a long text of the firs…', ") and len(caught.value.found) < 260
     assert caught.value.found.endswith('and 22 more')
+
+
+def test_class_weights(mails, capsys):
+    task = learned(mails, class_weights='balanced')
+    weights = pytest.importorskip('sklearn.utils.class_weight', reason='compares with it')
+    theirs = weights.compute_class_weight('balanced', classes=np.array([0, 1]), y=[0] * 6 + [1] * 3)
+    assert task._weights == pytest.approx(theirs.tolist())
+    assert 'weights in the loss: ham 0.75, spam 1.5' in capsys.readouterr().out
+    assert learned(mails, class_weights='spam=2.5')._weights == (1.0, 2.5)
+    assert learned(mails, class_weights='{"spam": 4, "ham": 2}')._weights == (2.0, 4.0)
+    assert learned(mails).objective is CLASSIFICATION and task.objective is not CLASSIFICATION
+    other = ClassificationTask(str(mails), 32, class_weights='balanced')
+    other.restore(task.learned())
+    assert other.objective is CLASSIFICATION  # a finished model is not trained
+    for wrong in ('blanced', 'spam', 'spam=0', 'spam=nan', 'spam=x', '{"spam": []}', '{"spam"', '[1]'):
+        with pytest.raises(UserError, match=r'config\.task\.class_weights'):
+            ClassificationTask(str(mails), 32, class_weights=wrong)
+    with pytest.raises(UserError, match="a weight of 'egg', expected one of ham, spam"):
+        learned(mails, class_weights='egg=2')
+    with pytest.raises(UserError, match='scores have no labels'):
+        ClassificationTask(str(mails), 32, class_weights='balanced', regression=True)
