@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable
 
 from bertjax.checkpoint import checksums
-from bertjax.files.atomic import write_atomic
+from bertjax.files.atomic import sync_directory
 
 DAMAGED = 'damaged'
 
@@ -26,7 +26,8 @@ def step_of(path: pathlib.Path) -> int | None:
 
 def mark(directory: pathlib.Path, step: int) -> None:
     """Notes that a step is about to be written, or removed."""
-    write_atomic(directory / f'{step}.unfinished', b'')
+    (directory / f'{step}.unfinished').touch()
+    sync_directory(directory)
 
 
 def unmark(directory: pathlib.Path, step: int) -> None:

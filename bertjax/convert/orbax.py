@@ -42,6 +42,8 @@ def export_orbax(
     # Orbax removes the earlier one before it writes: so it writes beside it.
     for left in directory.glob('.params.new*'):
         shutil.rmtree(left)
+    for left in directory.glob('.model.json.tmp-*'):
+        left.unlink()
     size = sum(x.nbytes for x in jax.tree.leaves(params))
     with without_wildcards(directory) as plain, writing(directory, size), ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(plain / '.params.new', params)

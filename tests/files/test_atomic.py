@@ -95,6 +95,8 @@ def test_a_kill_while_a_directory_is_replaced(tmp_path, before):
                 pathlib.Path(staging, name).write_text(text)
 
     seen = set()
+    if before:
+        export(before)
     for _ in killed_at_each(lambda: export('new'), tmp_path / 'run'):
         recover_directory(target)
         seen.add(tuple(path.read_text() for path in sorted(target.iterdir())) if target.exists() else None)

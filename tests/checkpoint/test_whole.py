@@ -59,8 +59,8 @@ def test_a_save_that_cannot_be_read_back(saved_steps, open_checkpoints, monkeypa
     """It is an error at once; the one before is left, and the same run goes on from it."""
     saved_steps({1: None})
     checkpoints, _ = open_checkpoints(keep=1)
-    wait = checkpoints._manager.wait_until_finished
-    spoiled = lambda: (wait(), spoil(checkpoints.directory / '2'))  # noqa: E731
+    wait, step = checkpoints._manager.wait_until_finished, checkpoints.directory / '2'
+    spoiled = lambda: (wait(), step.exists() and spoil(step))  # noqa: E731
     with monkeypatch.context() as spoiling:
         spoiling.setattr(checkpoints._manager, 'wait_until_finished', spoiled)
         checkpoints.save(state_at(2), Position(2), CONFIG, None)
@@ -125,9 +125,8 @@ def test_a_reader_changes_nothing(saved_steps):
     before, said = names(directory), []
     reader = Checkpoints(directory, keep=1, log=said.append, reading=True)
     assert reader.latest().position.step == 1 and names(directory) == before
-    assert said == [
-        'checkpoint 2 is damaged (position/metadata has 2 bytes instead of 36): it is left out, using another one'
-    ]
+    (line,) = said
+    assert line.startswith('checkpoint 2 is damaged (position/metadata has 2 bytes') and 'it is left out' in line
     reader.close()
 
 
@@ -153,5 +152,4 @@ def test_all_is_on_disk_before_a_checkpoint_counts(open_checkpoints):
         synced.index('fsync 1') < synced.index('fsync .') < synced.index(f'fsync 1/.{checksums.FILE}.tmp-{os.getpid()}')
     )
     assert done[sealed:] == [f'replace 1/{checksums.FILE}', 'fsync 1', 'unlink 1.unfinished']
-    mark = done.index('replace 1.unfinished')
-    assert done[mark + 1] == 'fsync .' and mark < renamed
+    assert done[:2] == ['open 1.unfinished', 'fsync .']
