@@ -66,9 +66,10 @@ def check_resume(
 def saved_value(saved: Mapping[str, Any], key: str) -> Any:
     """The value of `key` in the flat config of an earlier run, None where it has none.
 
-    A run from before a key of execution existed had its default.
+    A run from before a key of execution existed had its default, and its sentences were cut by the rules.
     """
     defaults = {f'model.{name}': default for name, default in fields_of(FieldKind.EXECUTION).items()}
+    defaults['corpus_options.sentences'] = 'rules'
     return saved.get(key, defaults.get(key))
 
 
