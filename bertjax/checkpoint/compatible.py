@@ -19,7 +19,7 @@ TRAINING += ('batch_size', 'accumulate', 'masking.', *(f'model.{name}' for name 
 # Keys that do not affect training, and `head.`, which early versions wrote and never read.
 SILENT = ('run', 'export', 'fingerprints.', 'corpus_options.workers', 'topology', 'head.')
 # Keys that some workdirs are older than, and the value that their runs had.
-LATER = {'step': 0, 'patience': 0}
+LATER = {'step': 0, 'patience': 0, 'corpus_options.sentences': 'rules'}
 
 
 def check_resume(
