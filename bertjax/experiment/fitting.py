@@ -151,11 +151,11 @@ class Fitting:
 
     def _split(self, phase: PretrainingPhase, result: Result) -> Iterator[tuple[Way, Result]]:
         """Weights and optimiser split over chips, where these are what does not fit."""
-        own, fixed = self._axis('fsdp'), _fixed_bytes(result)
-        needed = [_needed(result) - fixed + fixed * own / way['mesh.fsdp'] for way in self._meshes()]
-        enough = [
-            way for way, size in zip(self._meshes(), needed, strict=True) if size <= result['hbm_bytes_available']
-        ]
+        fixed = _fixed_bytes(result)
+        rest = _needed(result) - fixed
+        splits = {way['mesh.fsdp']: way for way in self._meshes()}
+        needed = {size: rest + fixed * self._axis('fsdp') / size for size in splits}
+        enough = [way for size, way in splits.items() if needed[size] <= result['hbm_bytes_available']]
         return self._until_one_fits(phase, enough[:TRIES])
 
     def _everything(self, phase: PretrainingPhase) -> Iterator[tuple[Way, Result]]:
@@ -229,8 +229,10 @@ def _shard_bytes(tree: Any) -> int:
 
 
 def _said(message: str) -> dict[str, int | None]:
-    """How much the compiler says that the step needs, and what of a chip's memory it gives to a program: `Used 67.70G
-    of 15.75G hbm`, `... required for HLO temporaries (1.66T) exceeds ... (15.75G)`."""
+    """How much the compiler says that the step needs, and what of a chip's memory it gives to a program.
+
+    `Used 67.70G of 15.75G hbm`, or `... required for HLO temporaries (1.66T) exceeds available HBM (15.75G)`.
+    """
     size = r'\(?([\d.]+)([KMGT])\b'
     match = re.search(rf'{size}\)? (?:exceeds|of)(?:[^\d]*?{size})?', message)
     if not match:

@@ -65,12 +65,13 @@ def _draw(rows: list[dict[str, Any]], levels: Levels) -> Any:
             end = max(row['step'] for row in rows if row['phase'] == phase)
             if phase in levels.majority:
                 share = levels.majority[phase]
-                _level(right, share, f'always the same answer, {share:.2f}', begin, end, side='right')
+                _level(right, share, f'always the same answer, {share:.2f}', begin, end)
             begin = end
         title = {'nsp': 'next sentence or not', 'sop': 'order of two segments'}[objective]
         right.set(title=title, ylabel='accuracy', xlabel='step')
         lowest = min([0.4, *(row[pair] for row in rows if row[pair] is not None)])
         right.set_ylim(lowest - 0.02, 1.0)
+        right.legend(frameon=False, loc='upper left')
     _tidy(figure)
     return figure
 
@@ -113,14 +114,7 @@ def _curves(axis: Any, rows: list[dict[str, Any]], name: str) -> None:
             axis.plot(steps, values, style, color=color, markersize=3.5, linewidth=1.4, label=label)
 
 
-def _level(
-    axis: Any, value: float, text: str, begin: float = 0, end: float | None = None, *, side: str = 'left'
-) -> None:
-    """A dashed line from step `begin` to `end`, by default across the panel; its name is below it, at the side where
-    curves seldom are."""
+def _level(axis: Any, value: float, text: str, begin: float = 0, end: float | None = None) -> None:
+    """A dashed line from step `begin` to `end`, by default across the panel, called `text` in the legend."""
     end = axis.get_xlim()[1] if end is None else end
-    axis.plot((begin, end), (value, value), color=REFERENCE, linewidth=0.9, linestyle='--')
-    axis.annotate(
-        text, (begin if side == 'left' else end, value), xytext=(4 if side == 'left' else 0, -10),
-        textcoords='offset points', ha=side, fontsize=8, color=REFERENCE,
-    )  # fmt: skip
+    axis.plot((begin, end), (value, value), color=REFERENCE, linewidth=0.9, linestyle='--', label=text)

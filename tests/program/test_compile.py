@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import types
 
 import jax
 import pytest
@@ -79,6 +80,26 @@ def test_recipes_fit_the_hardware_that_they_name(program: Program, tmp_path: pat
     only = only if hungriest else []
     report, _ = _compile(program, tmp_path, f'--config.topology={topology}', *only, recipe=recipe)
     assert report['fits'] and report['chips'] == chips and len(report['phases']) == 1, report
+
+
+@pytest.mark.parametrize(
+    ('message', 'needed', 'given'),
+    [
+        ('Ran out of memory in memory space hbm. Used 67.50G of 15.75G hbm. Exceeded by 51.75G.', 67.5, 15.75),
+        ('total size required for HLO temporaries (1.50T) exceeds available HBM (15.75G)', 1536, 15.75),
+        ('Used 67.50G of the memory', 67.5, None),
+        ('no figure at all', None, None),
+    ],
+)
+def test_what_the_compiler_says_when_memory_is_short(message: str, needed: float | None, given: float | None):
+    class Short:
+        def lower(self, phase, batches):
+            raise jax.errors.JaxRuntimeError(f'RESOURCE_EXHAUSTED: {message}')
+
+    phase = types.SimpleNamespace(batches={})
+    found = fitting.compile_step(Short(), phase)
+    assert not found['fits'] and found['hbm_bytes_per_chip'] == (needed and needed * 2**30)
+    assert found.get('hbm_bytes_available') == (given and given * 2**30)
 
 
 @dataclasses.dataclass
