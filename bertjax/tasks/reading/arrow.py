@@ -90,8 +90,11 @@ def _arrow_batches(pa: Any, file: Any) -> tuple[Any, Iterator[Any]]:
 
 def _converters(pa: Any, schema: Any, features: Mapping[str, Any]) -> dict[str, Callable[[Any], Any]]:
     """What makes plain JSON values of each column's."""
-    told = json.loads((schema.metadata or {}).get(b'huggingface', b'{}'))
-    features = {**told.get('info', {}).get('features', {}), **features}
+    try:
+        told = json.loads((schema.metadata or {}).get(b'huggingface', b'{}'))['info']['features']
+    except (ValueError, KeyError, TypeError):  # written by another program
+        told = {}
+    features = {**told, **features}
     return {field.name: _converter(pa, field.type, features.get(field.name)) for field in schema}
 
 

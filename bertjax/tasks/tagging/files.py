@@ -130,9 +130,9 @@ def read_input(
       lines: of the file.
       where: its name.
       options: of a column file.
-      format: 'columns', 'text', 'jsonl', or 'auto', by the first two lines: JSON lines if the first is an object;
-        columns if it has tabs or is -DOCSTART-, if both have the same number of columns and one of them a known tag, or
-        if both are single words.
+      format: 'columns', 'text', 'jsonl', or 'auto': JSON lines if the first line is an object; columns if it has tabs
+        or is -DOCSTART-, if all lines have the same number of columns and at least half of them a known tag, or if
+        there are several lines, all single words. Of a stream, the first two lines stand for all.
       labels: the known tags.
       fields: of JSON lines.
 
