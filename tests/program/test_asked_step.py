@@ -101,7 +101,7 @@ def test_what_dev_decides_is_decided_by_evaluate(program: Program, trained: path
     assert facts['finished'] is False and facts['learned'] == {'null_threshold': 0.0}
     program.run(f'--workdir={own}', '--config.run=evaluate', **recipe)
     dev = results(own)['splits']['dev']
-    assert dev['f1'] == dev['best_f1'] and dev['null_threshold'] == dev['best_f1_thresh']
+    assert dev['f1'] == dev['best_f1'] and dev['null_threshold'] != 0.0
 
 
 def test_nothing_is_saved_yet(program: Program, stopped: pathlib.Path, tmp_path: pathlib.Path):
