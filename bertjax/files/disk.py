@@ -51,7 +51,7 @@ def _about(error: OSError, path: str | os.PathLike, size: int) -> OSError:
 
 def _refusal(error: BaseException) -> OSError | None:
     if isinstance(error, OSError):
-        return error
+        return error if error.errno is not None else None  # else it is no system's
     native = _NATIVE.search(str(error))
     return OSError(int(native[1]), os.strerror(int(native[1]))) if native else None
 
@@ -60,7 +60,7 @@ def refused(error: BaseException, workdir: str) -> UserError | None:
     """What the user is told of an exception that the system is the cause of; None for any other."""
     while error is not None:
         found = _refusal(error)
-        if found is not None and found.errno is not None:
+        if found is not None:
             return _explained(found, workdir)
         error = error.__cause__
     return None

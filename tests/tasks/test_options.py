@@ -8,6 +8,20 @@ from bertjax.tasks.registry import KINDS, build_task, keys, options
 READING = {
     'glue': [],
     'classification': ['text_a', 'text_b', 'label', 'train', 'dev', 'test', 'columns', 'format', 'dataset'],
+    'multi_label': [
+        'text_a',
+        'text_b',
+        'label',
+        'train',
+        'dev',
+        'test',
+        'columns',
+        'format',
+        'dataset',
+        'label_columns',
+        'separator',
+        'threshold',
+    ],  # fmt: skip
     'squad': ['train_file', 'dev_file', 'test_file', 'n_best', 'max_answer'],
     'tagging': ['word_column', 'tag_column', 'comment', 'words', 'tags', 'tag_names', 'input_format'],
     'multiple_choice': [],
@@ -15,6 +29,7 @@ READING = {
 MODEL = {
     'glue': ['bilstm_units'],
     'classification': ['bilstm_units'],
+    'multi_label': ['bilstm_units'],
     'squad': ['bilstm_units'],
     'tagging': ['layers', 'bilstm_units', 'frozen'],
     'multiple_choice': [],
