@@ -21,7 +21,7 @@ READING = {
         'label_columns',
         'separator',
         'threshold',
-    ],  # fmt: skip
+    ],
     'squad': ['train_file', 'dev_file', 'test_file', 'n_best', 'max_answer'],
     'tagging': ['word_column', 'tag_column', 'comment', 'words', 'tags', 'tag_names', 'input_format'],
     'multiple_choice': [],
