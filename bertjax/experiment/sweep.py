@@ -92,7 +92,7 @@ def _check_same(data: TaskData, folder: pathlib.Path) -> None:
         before, after = flatten(json.loads(path.read_text(encoding='utf-8'))), flatten(now)
         for key, value in after.items():
             old = saved_value(before, key)
-            if old != value and not key.startswith(('sweep.', 'mesh.')) and key != 'run':
+            if old != value and not key.startswith(('sweep.', 'mesh.', 'card.')) and key != 'run':
                 kind, _, name = key.partition('.')
                 place = f'the {name}' if kind == 'fingerprints' else f'config.{key}'
                 mend = 'restore the former value to continue the sweep, or give another --workdir'

@@ -48,15 +48,18 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> str:
     path = folder / RESULTS
     results = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {'splits': {}}
     recorded = json.loads((folder / 'config.json').read_text(encoding='utf-8'))
+    recorded['card'] = settings.recorded['card']
     export_task(folder, recorded, tuned.model, tuned.params, results)
     return f'model of {tuned.model.data.task.name}'
 
 
 def _export_pretraining(config: ConfigDict, folder: pathlib.Path) -> str:
     """Exports the newest checkpoint; returns what it was, in words."""
-    found = load_pretraining(pretraining_settings(config), folder)
+    settings = pretraining_settings(config)
+    found = load_pretraining(settings, folder)
     step = found.saved.position.step
     rows = [row for row in heldout_rows(folder / 'metrics.jsonl') if row['step'] <= step]
-    recorded = {**found.saved.config, 'steps': step}
+    about = {name: value for name, value in settings.recorded['card'].items() if value}
+    recorded = {**found.saved.config, 'steps': step, 'card': {**found.saved.config.get('card', {}), **about}}
     export_pretraining(folder, recorded, found.model, found.tokenizer, found.params, rows)
     return f'step {step}'
