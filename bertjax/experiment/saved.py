@@ -25,6 +25,7 @@ from bertjax.model.config import BertConfig, FieldKind, fields_of
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import mesh_context
+from bertjax.recipe import CARD
 from bertjax.tasks.registry import keys, options
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.train.state import place_params
@@ -32,7 +33,11 @@ from bertjax.train.state import place_params
 # Keys always taken from the command line's config; the others are the workdir's.
 ASKED = ('run', 'data', 'split', 'input', 'eval_batch_size', 'shapes', 'mesh', 'export')
 # Taken from it only if the command line sets them, as are the task's options that decide 'reading'.
-CHANGEABLE = ('select', *(f'model.{name}' for name in fields_of(FieldKind.EXECUTION)))
+CHANGEABLE = (
+    'select',
+    *(f'card.{name}' for name in CARD),
+    *(f'model.{name}' for name in fields_of(FieldKind.EXECUTION)),
+)
 _FIXED = re.compile(r'task\..*|seq_len|tokenizer|init')  # of the others, those that the model depends on
 
 
@@ -55,6 +60,7 @@ def config_of_run(config: ConfigDict, folder: pathlib.Path, given: Collection[st
     saved = json.loads(path.read_text(encoding='utf-8'))
     _check_kind(saved.get('task', {}), config.task.kind, path)
     own = _from_json(saved)
+    own.card = ConfigDict({**config.card, **saved.get('card', {})})  # which early versions did not have
     changeable = (*CHANGEABLE, *keys(config.task.kind, 'reading'))
     for key in [*ASKED, *(key for key in changeable if key in given)]:
         config_path.set_value(key, own, config_path.get_value(key, config), accept_new_attributes=True)
@@ -109,6 +115,7 @@ def load_task(
     settings.check()
     mesh = make_mesh(settings.mesh, claim_devices())
     data = _task_data(settings, folder)
+    settings.check_memory(data.encoder, mesh, training=False)
     splits = splits_of(data)
     model = TaskSetup(data, mesh, list(splits.values()))
     return SavedTask(model, _params(model, folder), splits)

@@ -1,9 +1,11 @@
-"""The devices that a program computes on."""
+"""The devices that a program computes on, and their memory."""
 
 import ctypes
 import platform
 
 import jax
+import psutil
+from jax.sharding import Mesh
 
 # Of glibc's malloc.h.
 _M_TRIM_THRESHOLD = -1
@@ -26,3 +28,10 @@ def claim_devices() -> list[jax.Device]:
         libc.mallopt(_M_MMAP_MAX, 0)
         libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
     return devices
+
+
+def device_memory(mesh: Mesh) -> int:
+    """Bytes that each device of a mesh has; devices of a CPU share those of the host."""
+    device = mesh.local_devices[0]
+    limit = (device.memory_stats() or {}).get('bytes_limit')
+    return limit or psutil.virtual_memory().total // len(mesh.local_devices)

@@ -261,8 +261,8 @@ def test_as_many_endings_everywhere(swag: MultipleChoiceTask, tokenizer: Tokeniz
     [
         ({'layout': 'race'}, 'config.task.layout'),
         ({'dev_share': 0.0}, 'config.task.dev_share'),
-        ({'dev_share': 0.5, 'test_share': 0.5}, 'config.task.dev_share'),
-        ({'test_share': 1.5}, 'config.task.dev_share'),
+        ({'dev_share': 0.5, 'test_share': 0.5}, 'config.task.test_share'),
+        ({'test_share': 1.5}, 'config.task.test_share'),
         ({'seq_len': 4}, 'config.seq_len'),
     ],
 )
