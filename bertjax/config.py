@@ -75,6 +75,13 @@ def plain(config: Any) -> Any:
     return config
 
 
+def from_plain(saved: Any) -> Any:
+    """The config of a plain form, such as that of config.json."""
+    if isinstance(saved, dict):
+        return ml_collections.ConfigDict({key: from_plain(value) for key, value in saved.items()})
+    return tuple(map(from_plain, saved)) if isinstance(saved, list) else saved
+
+
 def dump(config: Any) -> str:
     """The text of `config.json`."""
     return json.dumps(plain(config), indent=2, sort_keys=True, ensure_ascii=False) + '\n'

@@ -5,12 +5,14 @@ Also as `python -m bertjax`, and as `python -m bertjax.main`, which needs no ins
 Reads the flags, loads the recipe and hands both to the verb `config.run`, a module of `bertjax/runs/`.
 
 Exit status: 0 done; 1 a fault of ours; 2 a mistake that the user can mend, said in one line; 3 stopped on
-non-finite steps; 75 saved after SIGTERM or Ctrl-C, start again to continue.
+non-finite steps; 75 saved after SIGTERM or Ctrl-C, start again to continue; 130 or 143 ended at once by a third Ctrl-C
+or SIGTERM, or by one that came while nothing was being trained.
 """
 
 import importlib
 import itertools
 import logging as std_logging
+import pathlib
 import pkgutil
 import re
 import sys
@@ -23,8 +25,10 @@ from bertjax import __version__, runs
 from bertjax.config import flatten, unknown_key_error
 from bertjax.errors import StoppedError, UserError
 from bertjax.experiment.check import check_ranges
+from bertjax.files import disk
 from bertjax.recipe_files import find_recipe, load_recipe, recipe_names
 from bertjax.tasks.registry import options
+from bertjax.terminal import guard_streams
 
 USAGE = """bertjax: pre-train BERT and take it to its tasks.
 
@@ -71,6 +75,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     if '--version' in argv[1:]:
         print(f'bertjax {__version__}')
         raise SystemExit(0)
+    _check_names(argv)
     recipe = next((a.split('=', 1)[1] for a in argv if re.match(r'--?config=', a)), None)
     if recipe is None and '--config' in argv[:-1]:
         recipe = argv[list(argv).index('--config') + 1]
@@ -112,6 +117,14 @@ def _naming(recipe: str, argument: str, before: str) -> str:
     return re.sub(r'^(--?config=).*', lambda match: match[1] + recipe, argument, flags=re.DOTALL)
 
 
+def _check_names(argv: Sequence[str]) -> None:
+    """Refuses what is no text, and could not be written to config.json: a file name of other bytes than UTF-8's."""
+    for argument in argv[1:]:
+        if not argument.isprintable() and any('\udc80' <= char <= '\udcff' for char in argument):
+            mend = 'rename it, or give the folder that it is in; PYTHONUTF8=1 where the name is UTF-8 all the same'
+            raise UserError('command line', argument, f'a name in {sys.getfilesystemencoding()}', mend)
+
+
 def _no_recipe() -> UserError:
     mend = 'for example --config=pretrain_tiny, or --config=configs/pretrain_tiny.py'
     return UserError('--config', 'nothing', 'the name or the path of a recipe', mend)
@@ -146,6 +159,10 @@ def main(argv: Sequence[str]) -> None:
         raise UserError(
             '--workdir', workdir, 'a local or mounted folder', 'mount the bucket, or copy the run there later'
         )
+    blocking = next((path for path in (pathlib.Path(workdir), *pathlib.Path(workdir).parents) if path.exists()), None)
+    if blocking and not blocking.is_dir():
+        raise UserError('--workdir', f'{blocking}, which is a file', 'a folder for the run', 'give another path')
+    disk.check_open_files()
     check_ranges(config)
     if config.run not in verbs():
         raise UserError('config.run', repr(config.run), 'one of ' + ', '.join(verbs()), 'correct --config.run')
@@ -184,6 +201,17 @@ def _guarded(function):
             sys.stdout.flush()
             print(f'error: {e}' if isinstance(e, UserError) else str(e), file=sys.stderr)
             sys.exit(e.exit_status)
+        except KeyboardInterrupt:
+            print('stopped; the same command continues with what is whole', file=sys.stderr)
+            sys.exit(130)
+        except Exception as e:
+            workdir = _WORKDIR.value if flags.FLAGS.is_parsed() else None
+            refused = disk.refused(e, workdir or '.')
+            if refused is None:
+                raise
+            sys.stdout.flush()
+            print(f'error: {refused}', file=sys.stderr)
+            sys.exit(refused.exit_status)
 
     return call
 
@@ -195,11 +223,19 @@ class _Plain(std_logging.Formatter):
         return f'{record.levelname.lower()}: {super().format(record)}'
 
 
+def _not_of_orbax(record: std_logging.LogRecord) -> bool:
+    """Orbax logs what it raises, with tracebacks of its threads."""
+    return '/orbax/checkpoint/' not in record.pathname
+
+
 def console() -> None:
     """Entry of `python -m bertjax.main` and of the command `bertjax`."""
+    guard_streams()
     logging.set_verbosity(logging.WARNING)
     logging.use_absl_handler()
+    logging.get_absl_handler().python_handler.setStream(sys.stderr)  # not the one that was replaced
     logging.get_absl_handler().setFormatter(_Plain('%(message)s'))
+    logging.get_absl_handler().addFilter(_not_of_orbax)
     app.run(_guarded(main), flags_parser=_guarded(parse_flags))
 
 

@@ -159,6 +159,7 @@ TASK_SECTIONS = {
     'tagging': 'Tagging',
     'multiple_choice': 'Multiple choice',
     'classification': 'Classification and regression',
+    'multi_label': 'Several labels',
 }
 
 

@@ -18,7 +18,7 @@ LEVELS = [
     {'data'},
     {'corpus', 'model'},
     {'text', 'parallel', 'optim', 'metrics', 'writers'},
-    {'config', 'errors', 'files', 'ranges', '__version__'},
+    {'config', 'errors', 'files', 'ranges', 'terminal', '__version__'},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 

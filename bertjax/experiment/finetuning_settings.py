@@ -29,6 +29,8 @@ class FinetuningSettings(RunSettings):
     model_choices: Mapping[str, Any]
     train: str
     layer_decay: float
+    max_train_records: int
+    max_eval_records: int
     seq_len: int
     shapes: int
     batch_size: int
@@ -37,6 +39,7 @@ class FinetuningSettings(RunSettings):
     epochs: float
     steps: int | str
     select: str
+    patience: int
     split: str
     input: str
     sweep: Mapping[str, Any]
@@ -83,6 +86,11 @@ class FinetuningSettings(RunSettings):
         Raises:
           UserError: with the key.
         """
+        if self.patience and self.eval_every in (0, '0'):
+            found, mend = f'{self.patience} with config.eval_every=0', 'for example --config.eval_every=1epochs'
+            raise UserError('config.patience', found, 'evaluations to go by', mend)
+        if self.patience and any(value for key, value in self.sweep.items() if key != 'together'):
+            raise UserError('config.patience', f'{self.patience} in a sweep', '0', 'stop single runs early')
         check_accumulate(self.batch_size, self.accumulate)
         self.build_task().check_training(self.train)
 
@@ -97,10 +105,11 @@ def finetuning_settings(config: ConfigDict) -> FinetuningSettings:
         mend = 'give a recipe of a task, such as glue:rte'
         raise UserError('--config', 'a recipe without config.task', 'one for a task', mend)
     names = ('train', 'layer_decay', 'seq_len', 'shapes', 'batch_size', 'eval_batch_size', 'accumulate', 'epochs')
-    names += ('steps', 'select', 'split', 'input')
+    names += ('steps', 'select', 'patience', 'split', 'input')
     return FinetuningSettings(
         **shared_settings(config),
         **{name: config[name] for name in names},
+        **{name: config.get(name, 0) for name in ('max_train_records', 'max_eval_records')},  # not in old workdirs
         task=dict(config.task),
         model_choices=dict(config.model),
         sweep=dict(config.sweep),

@@ -32,6 +32,7 @@ class RunSettings:
       schedule: config.schedule.name.
       power: config.schedule.power.
       eval_every, checkpoint_every: durations, see `resolve_durations`.
+      step: the checkpoint that verbs about a finished run take; 0 for none in particular.
       mesh: sizes by axis, see `parallel.mesh.make_mesh`.
       recorded: the whole config in plain form, for config.json and the checkpoints.
     """
@@ -51,6 +52,7 @@ class RunSettings:
     eval_every: int | str
     checkpoint_every: int | str
     checkpoint_keep: int
+    step: int
     mesh: Mapping[str, int]
     export: bool
     recorded: Mapping[str, Any]
@@ -59,7 +61,7 @@ class RunSettings:
 def shared_settings(config: ConfigDict) -> dict[str, Any]:
     """The arguments of RunSettings."""
     names = ('run', 'data', 'init', 'tokenizer', 'rng_impl', 'learning_rate', 'warmup_fraction', 'log_every')
-    names += ('eval_every', 'checkpoint_every', 'checkpoint_keep', 'export')
+    names += ('eval_every', 'checkpoint_every', 'checkpoint_keep', 'step', 'export')
     return {
         **{name: config[name] for name in names},
         'seeds': resolve_seeds(config.seed, config.seeds),

@@ -117,6 +117,30 @@ def huggingface_directory(init: str) -> str:
     return init
 
 
+def store_directories(settings: PretrainingSettings, workdir: pathlib.Path) -> list[pathlib.Path]:
+    """Where the token stores of the components of config.corpus lie."""
+    count, top = len(parse_mixture(settings.corpus)), workdir / 'store'
+    return [top] if count == 1 else [top / str(number) for number in range(count)]
+
+
+def find_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokenizer: Tokenizer) -> list[WeightedStore]:
+    """The token stores of a run as they lie there: its text need not be.
+
+    Raises:
+      UserError: one is not there, or of another tokenizer.
+    """
+    if settings.data:
+        return [WeightedStore(open_store(settings.data, tokenizer_fingerprint=tokenizer.fingerprint), 1.0)]
+    weights = [weight for _, weight in parse_mixture(settings.corpus)]
+    stores = [
+        open_store(directory, tokenizer_fingerprint=tokenizer.fingerprint)
+        for directory in store_directories(settings, workdir)
+    ]
+    return [
+        WeightedStore(store, 1.0 if weight is None else weight) for store, weight in zip(stores, weights, strict=True)
+    ]
+
+
 def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokenizer: Tokenizer) -> list[WeightedStore]:
     """The run's token stores: config.data, or built (or continued, or found) in WORKDIR/store.
 
@@ -124,11 +148,9 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
       UserError: no text, broken text where config.corpus_options.strict, a store of another tokenizer.
     """
     if settings.data:
-        return [WeightedStore(open_store(settings.data, tokenizer_fingerprint=tokenizer.fingerprint), 1.0)]
+        return find_stores(settings, workdir, tokenizer)
     parts = parse_mixture(settings.corpus)
-    stores = []
-    for number, (spec, weight) in enumerate(parts):
-        directory = workdir / 'store' if len(parts) == 1 else workdir / 'store' / str(number)
+    for number, ((spec, weight), directory) in enumerate(zip(parts, store_directories(settings, workdir), strict=True)):
         if len(parts) > 1:
             print(f'corpus {number}: {spec}, {weight:g} of the examples')
         found = (directory / 'manifest.json').exists()
@@ -136,6 +158,4 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
         report = build_store(spec, directory, tokenizer, options, replace=not has_checkpoints(workdir))
         if not found or settings.run == 'corpus':
             print_report(report)
-        store = open_store(directory, tokenizer_fingerprint=tokenizer.fingerprint)
-        stores.append(WeightedStore(store, 1.0 if weight is None else weight))
-    return stores
+    return find_stores(settings, workdir, tokenizer)

@@ -45,8 +45,8 @@ def run(config: ConfigDict, workdir: str) -> None:
             run_sweep(folder, data, mesh)
         else:
             training = Finetuning(data, folder, mesh)
-            state = train_in(folder, training, select=settings.select)
-            finish_task(folder, training.resolved, training.model, state.params)
+            state, last = train_in(folder, training, select=settings.select)
+            finish_task(folder, training.resolved, training.model, state.params, last)
 
 
 def _check_folder(folder: pathlib.Path, *, sweeps: bool) -> None:

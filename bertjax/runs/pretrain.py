@@ -32,7 +32,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with exclusive(folder, 'trains in this workdir'):
         training = Pretraining(settings, folder, mesh)
-        state = train_in(folder, training)
+        state, _ = train_in(folder, training)
         finish_pretraining(
             folder, training.resolved, training.model, training.tokenizer, state.params, training.heldout
         )

@@ -18,6 +18,7 @@ from bertjax.text.special import (
     SPECIAL_TOKENS,
     check_pieces,
     fingerprint_of,
+    odd_settings_refused,
     special_ids_of,
     to_json,
     tokenizer_config,
@@ -83,7 +84,8 @@ class WordPieceTokenizer:
     def encode_with_offsets(self, texts: Sequence[str]) -> list[Located]:
         """The ids of `encode`, and where each piece begins and ends: see the protocol."""
         if self._reference is None:  # nanotoken has no offsets.
-            self._reference = tokenizers.Tokenizer.from_str(json.dumps(self._settings, ensure_ascii=False))
+            with odd_settings_refused(self._where):
+                self._reference = tokenizers.Tokenizer.from_str(json.dumps(self._settings, ensure_ascii=False))
         return locate(self._reference, texts)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:

@@ -153,8 +153,8 @@ def test_tied_decoder_is_compared(exported):
         ({'hidden_size': 32}, r'word_embeddings.weight: found shape \(143, 16\), expected \(143, 32\)'),
         ({'vocab_size': 99}, r'word_embeddings.weight: found shape \(143, 16\), expected \(99, 16\)'),
         ({'num_hidden_layers': 3}, 'expected all tensors of an encoder of 3 layers'),
-        ({'num_hidden_layers': 'two'}, "config.json: found num_layers 'two'"),
-        ({'num_attention_heads': 3}, 'config.json: found num_heads 3, expected a divisor of width 16'),
+        ({'num_hidden_layers': 'two'}, "config.json: found num_hidden_layers 'two'"),
+        ({'num_attention_heads': 3}, 'config.json: found num_attention_heads 3, expected a divisor of width 16'),
     ],
 )
 def test_a_config_that_does_not_fit_is_refused(exported, values, said):

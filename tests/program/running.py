@@ -139,7 +139,7 @@ def assert_one_line(result: subprocess.CompletedProcess) -> str:
     """What a user's mistake looks like on stderr: the last line, returned, with its three parts and no traceback."""
     last = result.stderr.strip().splitlines()[-1]
     assert last.startswith('error: '), result.stderr
-    assert 'Traceback' not in result.stderr
+    assert 'Traceback' not in result.stderr, result.stderr
     assert ': found ' in last and ', expected ' in last and '; ' in last
     return last
 

@@ -69,6 +69,10 @@ def test_the_screen_tells_the_story(trained: pathlib.Path):
     text = (trained / 'stdout.txt').read_text(encoding='utf-8')
     for part in ('weight decay on', 'no weight decay on', 'held-out text', 'output files', 'what to run next'):
         assert part in text, part
+    after = text[text.index('what to run next') :]
+    assert '--config.run=plot' in after and '--config=configs/classify.py' in after and f'init={trained}' in after
+    assert '--config.corpus' not in after  # that is what has just run
+    assert 'without any context a model reaches an MLM loss of ' in text and 'and an NSP accuracy of 0.' in text
     summary = json.loads((trained / 'summary.json').read_text(encoding='utf-8'))
     assert summary['heldout_first']['step'] == 0 and summary['heldout_last']['step'] == 24
     assert all(item['filled'] and item['was'] for item in summary['filled_masks']) and summary['filled_masks']
@@ -82,6 +86,15 @@ def test_a_writer_that_fails_stops_no_training(program: Program, trained: pathli
     assert warning.startswith(f'warning: {tmp_path / "tensorboard"} failed')
     steps = [row['step'] for row in rows(trained / 'metrics.jsonl')]
     assert [row['step'] for row in rows(tmp_path / 'metrics.jsonl')] == steps
+
+
+def test_a_finished_run_says_so(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    """Started again it writes what it gave again, and continues nothing."""
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    (tmp_path / 'summary.json').unlink()
+    result = program.run(f'--workdir={tmp_path}', *RUN)
+    assert 'all 24 steps are done' in result.stdout and 'continuing' not in result.stdout
+    assert (tmp_path / 'summary.json').exists()
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ READING = {
     'glue': [],
     'classification': ['text_a', 'text_b', 'label', 'train', 'dev', 'test', 'columns', 'format', 'dataset'],
     'squad': ['train_file', 'dev_file', 'test_file', 'n_best', 'max_answer'],
-    'tagging': ['word_column', 'tag_column', 'comment', 'input_format'],
+    'tagging': ['word_column', 'tag_column', 'comment', 'words', 'tags', 'tag_names', 'input_format'],
     'multiple_choice': [],
 }
 MODEL = {

@@ -1,7 +1,6 @@
 """Hugging Face directories as initial weights: a BERT for pre-training, or one with a task's head."""
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,10 +12,11 @@ from flax.traverse_util import unflatten_dict
 
 from bertjax.convert import names
 from bertjax.convert.heads import Head
-from bertjax.convert.huggingface.config import from_json, label_names
+from bertjax.convert.huggingface.config import FIELDS, from_json, label_names
 from bertjax.convert.huggingface.tensors import read_tensors
 from bertjax.convert.trees import init_stacked, shapes_of
 from bertjax.errors import UserError
+from bertjax.files.whole import read_json_object
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
@@ -122,17 +122,10 @@ def load_task_model(
 
 def _read_json(directory: epath.Path) -> dict[str, Any]:
     """The contents of config.json."""
-    where = str(directory / CONFIG)
-    try:
-        values = json.loads((directory / CONFIG).read_text())
-    except FileNotFoundError:
+    if not (directory / CONFIG).exists():
         mend = "give a directory that transformers' save_pretrained or our export wrote"
-        raise UserError(str(directory), f'no {CONFIG}', 'a Hugging Face directory', mend) from None
-    except ValueError as error:
-        raise UserError(where, f'no JSON ({error})', 'a JSON object', 'copy the directory again') from None
-    if not isinstance(values, dict):
-        raise UserError(where, f'a JSON {type(values).__name__}', 'a JSON object', 'copy the directory again')
-    return values
+        raise UserError(str(directory), f'no {CONFIG}', 'a Hugging Face directory', mend)
+    return read_json_object(directory / CONFIG, 'copy the directory again')
 
 
 def _config(values: Mapping[str, Any], directory: epath.Path, **changes: Any) -> BertConfig:
@@ -143,7 +136,8 @@ def _config(values: Mapping[str, Any], directory: epath.Path, **changes: Any) ->
         if error.where == where:
             raise
         mend = 'copy the directory again: its config.json was changed'
-        raise UserError(where, f'{error.where.split(".")[-1]} {error.found}', error.expected, mend) from None
+        key = error.where.rpartition('.')[2]
+        raise UserError(where, f'{dict(FIELDS).get(key, key)} {error.found}', error.expected, mend) from None
     return dataclasses.replace(config, **changes)
 
 

@@ -20,6 +20,7 @@ from bertjax.convert.huggingface.tensors import MODEL
 from bertjax.convert.trees import flat_paths, shapes_of
 from bertjax.errors import UserError
 from bertjax.files.atomic import atomic_directory
+from bertjax.files.disk import writing
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.model.stacking import stack_layers
@@ -93,7 +94,9 @@ def export_huggingface(
     with atomic_directory(target, CONFIG) as staging:
         tokenizer.save(staging)
         path = epath.Path(staging)
-        (path / MODEL).write_bytes(safetensors.numpy.save(tensors, metadata={'format': 'pt'}))
+        data = safetensors.numpy.save(tensors, metadata={'format': 'pt'})
+        with writing(path / MODEL, len(data)):
+            (path / MODEL).write_bytes(data)
         for name, text in beside.items():
             (path / name).write_text(text)
         architecture = described['architectures'][0]
