@@ -31,6 +31,15 @@ INHERITED = {
 }
 
 
+# What the model card of an export says and only its maker can know; '' is left out.
+CARD = {
+    'license': '',  # as the hub writes it, such as apache-2.0
+    'language': '',  # such as en, or en,de
+    'datasets': '',  # names on the hub, with commas between
+    'base_model': '',  # name on the hub of what config.init is
+}
+
+
 def phase(**values: Any) -> ConfigDict:
     """One entry of config.phases.
 
@@ -111,6 +120,7 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     config.topology = ''  # run=compile: the machine to compile for, such as v5e:4x4
     config.find_batch = False  # run=compile: look for the largest batch that fits
     config.export = True  # write WORKDIR/export/hf and export/orbax at the end
+    config.card = ConfigDict(CARD)
     for key, value in changes.items():
         config[key] = value
     return config
@@ -178,6 +188,7 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
 
     config.mesh = ConfigDict({'data': -1, 'fsdp': 1, 'tensor': 1})  # -1: the devices that the others leave
     config.export = True  # write WORKDIR/export/hf and export/orbax at the end
+    config.card = ConfigDict(CARD)
     return config
 
 

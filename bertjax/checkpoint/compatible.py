@@ -17,7 +17,7 @@ FREE = tuple(f'model.{name}' for name in fields_of(FieldKind.TRAINING, FieldKind
 TRAINING = ('seed', 'rng_impl', 'learning_rate', 'warmup_fraction', 'schedule.', 'optimizer.', 'layer_decay', 'phases')
 TRAINING += ('batch_size', 'accumulate', 'masking.', *(f'model.{name}' for name in fields_of(FieldKind.TRAINING)))
 # Keys that do not affect training, and `head.`, which early versions wrote and never read.
-SILENT = ('run', 'export', 'fingerprints.', 'corpus_options.workers', 'topology', 'head.')
+SILENT = ('run', 'export', 'fingerprints.', 'corpus_options.workers', 'topology', 'card.', 'head.')
 # Keys that some workdirs are older than, and the value that their runs had.
 LATER = {'step': 0, 'patience': 0, 'corpus_options.sentences': 'rules'}
 

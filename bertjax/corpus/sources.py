@@ -9,6 +9,7 @@ from etils import epath
 from bertjax.corpus import datasets
 from bertjax.errors import UserError
 from bertjax.files.paths import is_pattern, is_remote, match_files, unusual_kind, unwritten_bytes, user_path, walk_files
+from bertjax.ranges import check_fields, number, one_of, ranged, text, whole
 from bertjax.text.splitters import check_splitter
 
 FORMATS = ('auto', 'text', 'files', 'jsonl', 'wikiextractor')
@@ -32,25 +33,17 @@ class CorpusOptions:
       workers: processes; 0 is one a core. It does not change the result.
     """
 
-    format: str = 'auto'
-    text_key: str = 'text'
+    format: str = ranged('auto', one_of(FORMATS))
+    text_key: str = ranged('text', text(empty=False))
     strict: bool = False
-    heldout: float = 0.02
+    heldout: float = ranged(0.02, number(0, 1, below=True))
     split_sentences: bool = True
     sentences: str = 'rules'
     drop_duplicates: bool = False
-    workers: int = 0
+    workers: int = ranged(0, whole(0, 4096))
 
     def __post_init__(self):
-        where = 'config.corpus_options'
-        if self.format not in FORMATS:
-            expected = f'one of {", ".join(FORMATS)}'
-            raise UserError(f'{where}.format', repr(self.format), expected, 'choose one of them')
-        if not 0 <= self.heldout < 1:
-            expected = 'a share from 0 to below 1'
-            raise UserError(f'{where}.heldout', repr(self.heldout), expected, 'set for example 0.02')
-        if self.workers < 0:
-            raise UserError(f'{where}.workers', repr(self.workers), '0 (all cores) or more', 'set 0')
+        check_fields(self, 'corpus_options')
         check_splitter(self.sentences)
 
     def settings(self) -> dict:

@@ -153,6 +153,8 @@ def export_task(
         head=data.task.head,
         task=data.task.huggingface(),
         beside={LEARNED: data.learned(finished=finished)},
+        about=config.get('card', {}),
+        figures=results['splits'],
     )
     export_orbax(params, data.encoder, folder / 'export' / 'orbax', head=head_facts(model.setup.model))
 

@@ -26,6 +26,7 @@ from bertjax.model.config import BertConfig, FieldKind, fields_of
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import mesh_context
+from bertjax.recipe import CARD
 from bertjax.tasks.registry import keys, options
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.train.state import place_params
@@ -33,7 +34,11 @@ from bertjax.train.state import place_params
 # Keys always taken from the command line's config; the others are the workdir's.
 ASKED = ('run', 'data', 'split', 'input', 'step', 'max_eval_records', 'eval_batch_size', 'shapes', 'mesh', 'export')
 # Taken from it only if the command line sets them, as are the task's options that decide 'reading'.
-CHANGEABLE = ('select', *(f'model.{name}' for name in fields_of(FieldKind.EXECUTION)))
+CHANGEABLE = (
+    'select',
+    *(f'card.{name}' for name in CARD),
+    *(f'model.{name}' for name in fields_of(FieldKind.EXECUTION)),
+)
 _FIXED = re.compile(r'task\..*|seq_len|tokenizer|init')  # of the others, those that the model depends on
 
 
@@ -109,6 +114,7 @@ def load_task(
     settings.check()
     mesh = make_mesh(settings.mesh, claim_devices())
     data = _task_data(settings, folder)
+    settings.check_memory(data.encoder, mesh, training=False)
     splits = splits_of(data)
     rows = sum(len(split.features) for split in splits.values())
     lengths = settings.shapes or lengths_worth(-(-rows // settings.eval_batch_size))

@@ -98,7 +98,7 @@ def export_pretraining(
 ) -> None:
     """export/hf and export/orbax; `rows` are the held-out rows, of which the model card has the last."""
     card = _model_card_facts(config, rows)
-    export_huggingface(params, model, tokenizer, folder / 'export' / 'hf', card=card)
+    export_huggingface(params, model, tokenizer, folder / 'export' / 'hf', card=card, about=config.get('card', {}))
     export_orbax(params, model, folder / 'export' / 'orbax')
 
 

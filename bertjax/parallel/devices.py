@@ -1,4 +1,4 @@
-"""The devices that a program computes on."""
+"""The devices that a program computes on, and their memory."""
 
 import ctypes
 import glob
@@ -9,6 +9,8 @@ import pathlib
 import platform
 
 import jax
+import psutil
+from jax.sharding import Mesh
 
 from bertjax.parallel.compile_cache import keep_programs
 
@@ -63,3 +65,10 @@ def claim_devices() -> list[jax.Device]:
         libc.mallopt(_M_MMAP_MAX, 0)
         libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
     return devices
+
+
+def device_memory(mesh: Mesh) -> int:
+    """Bytes that each device of a mesh has; devices of a CPU share those of the host."""
+    device = mesh.local_devices[0]
+    limit = (device.memory_stats() or {}).get('bytes_limit')
+    return limit or psutil.virtual_memory().total // len(mesh.local_devices)

@@ -58,15 +58,18 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> str:
         results = results if results.get(STEP) == tuned.step else {'splits': {}}
     elif STEP in results or results.get('select', settings.select) != settings.select:  # of another checkpoint
         results = {'splits': {}}
+    recorded['card'] = settings.recorded['card']
     export_task(folder, recorded, tuned.model, tuned.params, results, finished=tuned.finished)
     return f'model of {task.name}' + ('' if tuned.finished else f' at step {tuned.step}')
 
 
 def _export_pretraining(config: ConfigDict, folder: pathlib.Path) -> str:
     """Exports a checkpoint; returns what it was, in words."""
-    found = load_pretraining(pretraining_settings(config), folder)
+    settings = pretraining_settings(config)
+    found = load_pretraining(settings, folder)
     step = found.saved.position.step
-    recorded = {**found.saved.config, 'steps': step}
+    about = {name: value for name, value in settings.recorded['card'].items() if value}
+    recorded = {**found.saved.config, 'steps': step, 'card': {**found.saved.config.get('card', {}), **about}}
     rows = [row for row in heldout_rows(folder / 'metrics.jsonl', recorded['pairs']['mode']) if row['step'] <= step]
     export_pretraining(folder, recorded, found.model, found.tokenizer, found.params, rows)
     return f'step {step}'

@@ -39,6 +39,8 @@ def run(config: ConfigDict, workdir: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with exclusive(folder, 'trains in this workdir'):
         data = data_from_source(settings, folder)
+        for one in each_run:
+            one.check_memory(data.encoder, mesh, training=True)
         if trials:
             run_sweep(folder, data, mesh)
         else:

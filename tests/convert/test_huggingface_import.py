@@ -1,6 +1,7 @@
 """Other people's directories start a run, or are refused with the reason."""
 
 import json
+import re
 
 import jax
 import ml_dtypes
@@ -53,6 +54,21 @@ def _encoders_equal(imported, params):
         embeddings = encoder['embeddings']
         encoder['embeddings'] = {**embeddings, 'token': embeddings['token']['embedding'][:rows]}
     jax.tree.map(np.testing.assert_array_equal, mine, theirs)
+
+
+@pytest.mark.parametrize('value', [np.nan, np.inf])
+def test_weights_that_are_no_numbers(exported, value):
+    directory, _ = exported
+    name = 'bert.encoder.layer.1.intermediate.dense.weight'
+
+    def spoil(tensors):
+        spoilt = tensors[name].copy()
+        spoilt[3, 2] = value
+        return {**tensors, name: spoilt}
+
+    _rewrite(directory, spoil)
+    with pytest.raises(UserError, match=rf'{re.escape(name)}: found 1 values that are nan or inf'):
+        load_huggingface(directory)
 
 
 def test_an_old_encoder_without_prefix_and_heads(exported):

@@ -9,11 +9,11 @@ from ml_collections import ConfigDict
 from bertjax.config import dump
 from bertjax.errors import UserError
 from bertjax.experiment.saved import config_of_run
-from bertjax.main import _load
+from bertjax.recipe_files import load_recipe
 
 
 def recipe(repository: pathlib.Path, name: str, **changes) -> ConfigDict:
-    config = _load(f'{repository}/configs/{name}')
+    config = load_recipe(f'{repository}/configs/{name}')
     with config.unlocked():
         config.update_from_flattened_dict(changes)
     return config

@@ -56,7 +56,7 @@ def test_what_patience_needs(program: Program, tune, tmp_path: pathlib.Path):
     wrong = {
         'evaluations to go by': ('--config.eval_every=0',),
         'stop single runs early': ('--config.sweep.seeds=(0,1)',),
-        '0 or more': ('--config.patience=-1',),
+        'a whole number from 0': ('--config.patience=-1',),
     }
     for said, changes in wrong.items():
         line = program.error(f'--workdir={tmp_path}', *tune, '--config.patience=2', *changes, **GLUE)

@@ -281,7 +281,12 @@ def test_figures_of_a_part_say_so(program: Program, tuned: pathlib.Path, tmp_pat
 def test_export_anew(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
     own = copied(tuned, tmp_path / 'own')
     shutil.rmtree(own / 'export')
-    program.run(f'--workdir={own}', '--config.run=export', **GLUE)
+    recorded = json.loads((own / 'config.json').read_text())
+    del recorded['card']  # as of a version that had none
+    (own / 'config.json').write_text(json.dumps(recorded))
+    program.run(f'--workdir={own}', '--config.run=export', '--config.card.datasets=nyu-mll/glue', **GLUE)
+    card = (own / 'export/hf/README.md').read_text()
+    assert 'datasets:\n- nyu-mll/glue\n' in card and 'model-index:' in card and 'type: accuracy' in card
     for name in ('model.safetensors', 'config.json', 'task.json'):
         assert (own / 'export/hf' / name).read_bytes() == (tuned / 'export/hf' / name).read_bytes(), name
 
@@ -304,14 +309,14 @@ MISTAKES = {
     'too many blocks': (('--config.train=last_9',), 'from 1 to 2'),
     'too long': (('--config.seq_len=4096',), 'config.seq_len'),
     'rate': (('--config.learning_rate=0',), 'config.learning_rate'),
-    'select': (('--config.select=bset',), "'last' or 'best'"),
+    'select': (('--config.select=bset',), 'one of last, best'),
     'parts': (('--config.accumulate=3',), 'a divisor of batch_size'),
     'sweep': (("--config.sweep.learning_rate=('a',)",), 'config.sweep.learning_rate'),
     'sweep of nothing': (('--config.sweep.epochs=(1.0,)', '--config.steps=4'), 'config.sweep.epochs'),
     'key': (('--config.lerning_rate=1',), 'config.learning_rate'),
     'seed': (('--config.seed=-1',), 'config.seed'),
-    'sweep of an empty batch': (('--config.sweep.batch_size=(16,0)',), 'config.batch_size'),
-    'sweep of a low rate': (('--config.sweep.learning_rate=(1e-3,0.0)',), 'config.learning_rate'),
+    'sweep of an empty batch': (('--config.sweep.batch_size=(16,0)',), 'config.sweep.batch_size'),
+    'sweep of a low rate': (('--config.sweep.learning_rate=(1e-3,0.0)',), 'config.sweep.learning_rate'),
     'sweep of too many blocks': (("--config.sweep.train=('head','last_9')",), 'from 1 to 2'),
     'together': (('--config.sweep.together=-1', '--config.sweep.seeds=(0,1)'), 'config.sweep.together'),
     'layer decay': (('--config.layer_decay=2.0',), 'config.layer_decay'),

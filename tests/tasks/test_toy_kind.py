@@ -25,7 +25,7 @@ from bertjax.model.heads import TaskModel
 from bertjax.model.stacking import init_params
 from bertjax.recipe import finetuning_config
 from bertjax.runs import evaluate, finetune, predict
-from bertjax.tasks.options import option
+from bertjax.tasks.options import BILSTM_UNITS, option
 from bertjax.tasks.reading.texts import Line
 from bertjax.tasks.registry import KINDS, keys, options
 from bertjax.tasks.task import Outputs, Task
@@ -60,7 +60,7 @@ class VowelTask(Task[str, str]):
     seq_len: int
     suffix: str = option('.txt', decides='reading')
     vowels: str = 'aeiou'
-    bilstm_units: int = option(0, decides='model')
+    bilstm_units: int = option(0, BILSTM_UNITS, decides='model')
 
     name = 'vowels'
     score = 'accuracy'

@@ -151,7 +151,7 @@ def _assemble(
 ) -> Imported:
     """A complete tree: the paths in `readable` from the directory where it has them, everything else fresh."""
     config, shapes = model.config, shapes_of(model)
-    used = _check_shapes(tensors, readable, config, head, directory)
+    used = _check_tensors(tensors, readable, config, head, directory)
     flat = names.from_huggingface(tensors, readable, config.num_layers, head)
     missing = sorted(set(shapes) - set(flat))
     absent = [name for name in missing if name.startswith('encoder/')]
@@ -165,14 +165,14 @@ def _assemble(
     return Imported(params, config, missing, sorted(set(tensors) - used))
 
 
-def _check_shapes(
+def _check_tensors(
     tensors: Mapping[str, np.ndarray],
     shapes: Mapping[str, tuple[int, ...]],
     config: BertConfig,
     head: str,
     directory: epath.Path,
 ) -> set[str]:
-    """Names of their tensors that the model uses, all of the right shape."""
+    """Names of their tensors that the model uses, all of the right shape and finite."""
     used = set()
     for entry in names.entries(config.num_layers, shapes, head):
         if entry.theirs not in tensors:
@@ -182,6 +182,11 @@ def _check_shapes(
         if found != expected:
             mend = f'{CONFIG} and the tensors do not belong together: copy both again from one source'
             raise UserError(f'{directory}: {entry.theirs}', f'shape {found}', f'{expected} by {CONFIG}', mend)
+        finite = np.isfinite(tensors[entry.theirs])
+        if not finite.all():
+            found = f'{finite.size - finite.sum():,} values that are nan or inf'
+            mend = 'give another checkpoint: nothing can be learned from this one'
+            raise UserError(f'{directory}: {entry.theirs}', found, 'finite numbers', mend)
         used.add(entry.theirs)
     return used
 

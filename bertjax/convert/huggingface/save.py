@@ -48,6 +48,8 @@ def export_huggingface(
     head: Head | None = None,
     task: Mapping[str, Any] = MappingProxyType({}),
     beside: Mapping[str, str] = MappingProxyType({}),
+    about: Mapping[str, str] = MappingProxyType({}),
+    figures: Mapping[str, Mapping[str, float | None]] = MappingProxyType({}),
 ) -> None:
     """Writes a directory that transformers loads: config.json, model.safetensors, tokenizer files, README.md.
 
@@ -63,6 +65,7 @@ def export_huggingface(
       head: of a task's model.
       task: fields of the task for config.json (`id2label`, a name for each output; `label2id`, `problem_type`).
       beside: {name: text} of further files.
+      about, figures: for the card, too.
 
     Raises:
       UserError: a model that the format cannot represent (`check_exportable`; `check_head_exportable` is for the
@@ -96,7 +99,8 @@ def export_huggingface(
             (path / MODEL).write_bytes(data)
         for name, text in beside.items():
             (path / name).write_text(text)
-        text = model_card(config, described['architectures'][0], card, parameters, pipeline=pipeline)
+        architecture = described['architectures'][0]
+        text = model_card(config, architecture, card, parameters, pipeline=pipeline, about=about, figures=figures)
         (path / CARD).write_text(text)
         (path / CONFIG).write_text(json.dumps(described, indent=2, sort_keys=True) + '\n')
 

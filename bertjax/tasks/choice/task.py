@@ -16,6 +16,7 @@ from bertjax.losses import CHOICES, CLASSIFICATION, Objective
 from bertjax.metrics.softmax import softmax
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
+from bertjax.ranges import check_fields, number, one_of
 from bertjax.tasks.choice import files
 from bertjax.tasks.choice.files import Question
 from bertjax.tasks.options import option
@@ -53,22 +54,18 @@ class MultipleChoiceTask(Task[Question, Choice]):
 
     data: str
     seq_len: int
-    layout: str = option('swag', named=True)
-    dev_share: float = 0.1
-    test_share: float = 0.1
+    layout: str = option('swag', one_of(files.LAYOUTS), named=True)
+    dev_share: float = option(0.1, number(0, 1, above=True, below=True))
+    test_share: float = option(0.1, number(0, 1, above=True, below=True))
 
     head = MULTIPLE_CHOICE
     score = 'accuracy'
 
     def __post_init__(self):
-        if self.layout not in files.LAYOUTS:
-            expected = 'one of ' + ', '.join(files.LAYOUTS)
-            raise UserError('config.task.layout', repr(self.layout), expected, 'choose one of them')
-        for name in ('dev_share', 'test_share'):
-            share = getattr(self, name)
-            if not 0 < share < 1 or self.dev_share + self.test_share >= 1:
-                expected = 'above 0, and dev_share and test_share together below 1'
-                raise UserError(f'config.task.{name}', str(share), expected, 'leave it 0.1')
+        check_fields(self, 'task')
+        if self.dev_share + self.test_share >= 1:
+            found, expected = f'{self.test_share} with dev_share={self.dev_share}', 'together below 1'
+            raise UserError('config.task.test_share', found, expected, 'leave both 0.1')
         if self.seq_len < 5:
             raise UserError('config.seq_len', str(self.seq_len), 'at least 5', 'use 128')
         self._mixed = False

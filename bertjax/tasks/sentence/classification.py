@@ -13,6 +13,7 @@ from bertjax.errors import UserError
 from bertjax.files.paths import data_directory, user_path
 from bertjax.losses import Objective, class_weighted
 from bertjax.metrics.classification import OF_VALUES
+from bertjax.ranges import each, number, one_of, text
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.records import FORMATS, Column, Layout, Row, read_rows, rows_of
@@ -23,6 +24,7 @@ from bertjax.tasks.sentence.labels import find_labels
 from bertjax.tasks.sentence.task import Example, TextTask
 from bertjax.text.hash_split import hash64, hash_threshold
 
+_OF_SCORES = ('spearman', 'pearson')  # figures, for `metric`
 _UNLABELLED = '-1'  # what a test file may have in place of a label that it does not tell
 
 
@@ -48,19 +50,19 @@ class ClassificationTask(TextTask):
       dataset: of tensorflow-datasets, where `data` is ''.
     """
 
-    text_a: str = option('text', decides='reading')
+    text_a: str = option('text', text(empty=False), decides='reading')
     text_b: str = option('', decides='reading')
-    label: str = option('label', decides='reading')
+    label: str = option('label', text(empty=False), decides='reading')
     train: str = option('', decides='reading')
     dev: str = option('', decides='reading')
     test: str = option('', decides='reading')
-    dev_fraction: float = 0.1
-    labels: Sequence[str] = ()
+    dev_fraction: float = option(0.1, number(0, 1, below=True))
+    labels: Sequence[str] = option((), each(text(empty=False)))
     regression: bool = False
     class_weights: str = ''
     metric: str = ''
-    columns: Sequence[str] = option((), decides='reading')
-    format: str = option('auto', decides='reading')
+    columns: Sequence[str] = option((), each(text(empty=False)), decides='reading')
+    format: str = option('auto', one_of(('auto', *dict.fromkeys(FORMATS.values()))), decides='reading')
     dataset: str = option('', decides='reading')
 
     _figures: ClassVar[tuple[str, ...]] = ('accuracy', 'f1', 'macro_f1', 'matthews')  # of labels, for `metric`
@@ -76,27 +78,19 @@ class ClassificationTask(TextTask):
 
     def _check(self) -> None:
         names = [name for name in (self.text_a, self.text_b, self.label) if name]
-        if not self.text_a or not self.label or len(set(names)) < len(names):
+        if len(set(names)) < len(names):
             found = f'text_a={self.text_a!r}, text_b={self.text_b!r}, label={self.label!r}'
             raise UserError('config.task', found, 'different names of columns', 'name those of your table')
         if self.labels and (self.regression or len(self.labels) < 2 or len(set(self.labels)) < len(self.labels)):
             expected = 'nothing, for scores have no labels' if self.regression else 'two or more, all different'
             mend = 'leave it empty to find the labels in the data'
             raise UserError('config.task.labels', repr(tuple(self.labels)), expected, mend)
-        if not all(isinstance(label, str) for label in self.labels):
-            raise UserError('config.task.labels', repr(tuple(self.labels)), 'strings', "write ('0', '1') for (0, 1)")
-        if not 0 <= self.dev_fraction < 1:
-            expected = 'a share from 0, for no dev split, to below 1'
-            raise UserError('config.task.dev_fraction', str(self.dev_fraction), expected, 'set it to 0.1')
-        allowed = ('spearman', 'pearson') if self.regression else self._figures
+        allowed = _OF_SCORES if self.regression else self._figures
         if self.metric and self.metric not in allowed:
             raise UserError('config.task.metric', repr(self.metric), 'one of ' + ', '.join(allowed), 'choose one')
         if self.class_weights and self.regression:
             raise UserError(KEY, repr(self.class_weights), "'', for scores have no labels", 'leave it empty')
         check_class_weights(self.class_weights)
-        if self.format not in ('auto', *FORMATS.values()):
-            expected = 'one of auto, ' + ', '.join(dict.fromkeys(FORMATS.values()))
-            raise UserError('config.task.format', repr(self.format), expected, 'choose one of them')
 
     @property
     def measures(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.files.paths import data_directory, existing_files
+from bertjax.ranges import text
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.records import Column, Files, Layout, Row, read_rows, rows_of
 from bertjax.tasks.reading.sources import read_dataset
@@ -29,7 +30,7 @@ class GlueTask(TextTask):
       seq_len, long, stride, bilstm_units: see TextTask.
     """
 
-    task: str = option('rte', named=True)
+    task: str = option('rte', text(empty=False), named=True)
 
     def __post_init__(self):
         super().__post_init__()

@@ -11,6 +11,7 @@ import numpy as np
 from bertjax.errors import UserError
 from bertjax.losses import MULTI_LABEL, Objective, weighted_labels
 from bertjax.metrics.multi_label import FIGURES, label_scores, multi_label_figures
+from bertjax.ranges import each, number, text
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.records import Column
 from bertjax.tasks.sentence.class_weights import balanced_positives
@@ -38,9 +39,9 @@ class MultiLabelTask(ClassificationTask):
       threshold: a record has the labels whose probability is above it.
     """
 
-    label_columns: Sequence[str] = option((), decides='reading')
+    label_columns: Sequence[str] = option((), each(text(empty=False)), decides='reading')
     separator: str = option('', decides='reading')
-    threshold: float = option(0.5, decides='reading')
+    threshold: float = option(0.5, number(0, 1, above=True, below=True), decides='reading')
 
     regression: ClassVar[bool] = False
     _figures: ClassVar[tuple[str, ...]] = FIGURES
@@ -51,9 +52,6 @@ class MultiLabelTask(ClassificationTask):
 
     def _check(self) -> None:
         super()._check()
-        if not 0 < self.threshold < 1:
-            expected = 'a probability above 0, below 1'
-            raise UserError('config.task.threshold', str(self.threshold), expected, 'the usual one is 0.5')
         columns = list(self.label_columns)
         if columns and (len(columns) < 2 or len({*columns, self.text_a, self.text_b}) < len(columns) + 2):
             expected = 'names of two or more columns, all different'

@@ -15,7 +15,8 @@ from bertjax.metrics.classification import OF_CLASSES, OF_VALUES, confusion
 from bertjax.metrics.softmax import softmax
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
-from bertjax.tasks.options import option
+from bertjax.ranges import MANY, check_fields, one_of, whole
+from bertjax.tasks.options import BILSTM_UNITS, option
 from bertjax.tasks.reading.json_rows import Record
 from bertjax.tasks.reading.records import Row, rows_of
 from bertjax.tasks.reading.texts import Blank, Line
@@ -89,23 +90,19 @@ class TextTask(Task[Example, Scores]):
 
     data: str
     seq_len: int
-    long: str = 'truncate'
-    stride: int = 0
-    bilstm_units: int = option(0, decides='model')
+    long: str = option('truncate', one_of(LONG))
+    stride: int = option(0, whole(0, MANY))
+    bilstm_units: int = option(0, BILSTM_UNITS, decides='model')
 
     head = SEQUENCE_CLASSIFICATION
 
     def __post_init__(self):
+        check_fields(self, 'task')
         if self.seq_len < 5:
             raise UserError('config.seq_len', str(self.seq_len), 'at least 5', 'use 128')
-        if self.long not in LONG:
-            expected = 'one of ' + ', '.join(LONG)
-            raise UserError('config.task.long', repr(self.long), expected, "'truncate' cuts long texts off")
-        if not 0 <= self.stride < self.seq_len:
+        if self.stride >= self.seq_len:
             expected = f'0 to {self.seq_len - 1}'
             raise UserError('config.task.stride', str(self.stride), expected, 'leave it 0 for half a window')
-        if self.bilstm_units < 0:
-            raise UserError('config.task.bilstm_units', str(self.bilstm_units), '0 or more', 'the paper has 768')
         if self.stride and self.long != 'windows':
             mend = "set config.task.long='windows', or leave config.task.stride 0"
             raise UserError('config.task.stride', f'{self.stride} with long={self.long!r}', "long='windows'", mend)

@@ -13,7 +13,8 @@ from bertjax.losses import SPANS
 from bertjax.metrics.squad import Evaluation, evaluate_v1
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
-from bertjax.tasks.options import option
+from bertjax.ranges import MANY, check_fields, one_of, whole
+from bertjax.tasks.options import BILSTM_UNITS, option
 from bertjax.tasks.reading.json_rows import Record
 from bertjax.tasks.reading.texts import Line
 from bertjax.tasks.squad.answers import Answers, Span, answers
@@ -53,28 +54,21 @@ class SquadTask(Task[Question, Answers]):
 
     data: str
     seq_len: int
-    version: str = option('1.1', named=True)
+    version: str = option('1.1', one_of(VERSIONS), named=True)
     train_file: str = option('', decides='reading')
     dev_file: str = option('', decides='reading')
     test_file: str = option('', decides='reading')
-    stride: int = 128
-    max_query: int = 64
-    n_best: int = option(20, decides='reading')
-    max_answer: int = option(30, decides='reading')
-    bilstm_units: int = option(0, decides='model')
+    stride: int = option(128, whole(1, MANY))
+    max_query: int = option(64, whole(1, MANY))
+    n_best: int = option(20, whole(1, 1000), decides='reading')
+    max_answer: int = option(30, whole(1, MANY), decides='reading')
+    bilstm_units: int = option(0, BILSTM_UNITS, decides='model')
 
     head = QUESTION_ANSWERING
     objective = SPANS
 
     def __post_init__(self):
-        if self.version not in VERSIONS:
-            raise UserError('config.task.version', repr(self.version), "'1.1' or '2.0'", 'choose one of them')
-        for name in ('stride', 'max_query', 'n_best', 'max_answer'):
-            if getattr(self, name) < 1:
-                default = type(self).__dataclass_fields__[name].default
-                raise UserError(f'config.task.{name}', str(getattr(self, name)), '1 or more', f'{default} is usual')
-        if self.bilstm_units < 0:
-            raise UserError('config.task.bilstm_units', str(self.bilstm_units), '0 or more', 'the paper has 768')
+        check_fields(self, 'task')
         if self.max_query > self.seq_len - 4:
             raise UserError(
                 'config.task.max_query', f'{self.max_query} with config.seq_len={self.seq_len}',

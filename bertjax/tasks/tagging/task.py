@@ -15,8 +15,9 @@ from bertjax.losses import TOKENS
 from bertjax.metrics.entities import score_entities, spans, split_tag, tag_accuracy, to_iob2, total_score
 from bertjax.metrics.softmax import softmax
 from bertjax.model.config import BertConfig
-from bertjax.model.heads import TaskModel
-from bertjax.tasks.options import option
+from bertjax.model.heads import LAYERS, TaskModel
+from bertjax.ranges import MANY, check_fields, each, one_of, text, whole
+from bertjax.tasks.options import BILSTM_UNITS, option
 from bertjax.tasks.reading.json_rows import Record
 from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.tagging import files
@@ -25,8 +26,11 @@ from bertjax.tasks.tagging.columns import ColumnOptions, Sentence, write_columns
 from bertjax.tasks.tagging.features import WORDS, tagging_features
 from bertjax.tasks.tagging.report import tagging_report
 from bertjax.tasks.tagging.rows import TagFields, sentences_of
+from bertjax.tasks.tagging.schemes import SCHEMES
 from bertjax.tasks.task import Outputs, Task, id2label
 from bertjax.text.tokenizer import Tokenizer
+
+_COLUMN = whole(-1000, 1000)  # from 0, or from the end
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,24 +73,25 @@ class TaggingTask(Task[Sentence, Tags]):
 
     data: str
     seq_len: int
-    word_column: int = option(0, decides='reading')
-    tag_column: int = option(-1, decides='reading')
+    word_column: int = option(0, _COLUMN, decides='reading')
+    tag_column: int = option(-1, _COLUMN, decides='reading')
     comment: str = option('', decides='reading')
     words: str = option('', decides='reading')
     tags: str = option('', decides='reading')
-    tag_names: Sequence[str] = option((), decides='reading')
-    scheme: str = 'auto'
+    tag_names: Sequence[str] = option((), each(text(empty=False)), decides='reading')
+    scheme: str = option('auto', one_of(SCHEMES))
     context: bool = False
-    stride: int = 0
-    input_format: str = option('auto', decides='reading')
-    layers: str = option('last', decides='model')
-    bilstm_units: int = option(0, decides='model')
+    stride: int = option(0, whole(0, MANY))
+    input_format: str = option('auto', one_of(files.INPUTS), decides='reading')
+    layers: str = option('last', one_of(LAYERS), decides='model')
+    bilstm_units: int = option(0, BILSTM_UNITS, decides='model')
     frozen: bool = option(False, decides='model')
 
     head = TOKEN_CLASSIFICATION
     objective = TOKENS
 
     def __post_init__(self):
+        check_fields(self, 'task')
         self.columns = ColumnOptions(self.word_column, self.tag_column, self.comment, self.scheme)
         self._fields = TagFields(self.words, self.tags, tuple(self.tag_names))
         self._files = files.TaggedFiles(self.data, self.columns, self._fields)
@@ -97,14 +102,9 @@ class TaggingTask(Task[Sentence, Tags]):
         room = self.seq_len - 2
         if room < 1:
             raise UserError('config.seq_len', str(self.seq_len), 'at least 3', 'use 128')
-        if not 0 <= self.stride <= room:
+        if self.stride > room:
             expected = f'0 to {room}, config.seq_len less [CLS] and [SEP]'
             raise UserError('config.task.stride', str(self.stride), expected, 'leave it 0 for half a window')
-        if self.input_format not in files.INPUTS:
-            expected = 'one of ' + ', '.join(files.INPUTS)
-            raise UserError('config.task.input_format', repr(self.input_format), expected, 'choose one of them')
-        if self.bilstm_units < 0:
-            raise UserError('config.task.bilstm_units', str(self.bilstm_units), '0 or more', 'the paper has 768')
 
     @property
     def complete(self) -> bool:

@@ -284,8 +284,8 @@ def test_fewer_endings_are_masked(swag: MultipleChoiceTask, tokenizer: Tokenizer
     [
         ({'layout': 'race'}, 'config.task.layout'),
         ({'dev_share': 0.0}, 'config.task.dev_share'),
-        ({'dev_share': 0.5, 'test_share': 0.5}, 'config.task.dev_share'),
-        ({'test_share': 1.5}, 'config.task.dev_share'),
+        ({'dev_share': 0.5, 'test_share': 0.5}, 'config.task.test_share'),
+        ({'test_share': 1.5}, 'config.task.test_share'),
         ({'seq_len': 4}, 'config.seq_len'),
     ],
 )

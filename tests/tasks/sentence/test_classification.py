@@ -255,7 +255,7 @@ def test_what_looks_wrong_is_said(tmp_path, capsys):
         ({'dev_fraction': 1.0}, 'config.task.dev_fraction'),
         ({'bilstm_units': -1}, 'config.task.bilstm_units'),
         ({'format': 'xlsx'}, 'config.task.format'),
-        ({'text_a': ''}, 'config.task'),
+        ({'text_a': ''}, 'config.task.text_a'),
         ({'text_b': 'label'}, 'config.task'),
     ],
 )
