@@ -99,14 +99,23 @@ def recorded_results(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _check(value: Any, form: Any, where: str) -> None:
-    """Refuses a value of another type than its form has, there and below; None has no type."""
+    """Refuses a value of another type than its form has, there and below, and keys below that it does not have; None
+    has no type."""
     number = isinstance(form, float) and isinstance(value, int) and not isinstance(value, bool)
     if form is not None and type(value) is not type(form) and not number:
         shown = repr(value) if len(repr(value)) < 60 else f'a {type(value).__name__}'
         raise UserError(where, shown, _KINDS[type(form)], _RESTORE)
     if isinstance(form, Mapping):
         for key in form.keys() & value.keys():
-            _check(value[key], form[key], f'{where.removesuffix(":")}{"." if ": " in where else ": "}{key}')
+            place = f'{where.removesuffix(":")}{"." if ": " in where else ": "}{key}'
+            strange = sorted(value[key].keys() - form[key].keys()) if _both_objects(value[key], form[key]) else ()
+            if strange:
+                raise UserError(place, f'the key {strange[0]}', ', '.join(sorted(form[key])), _RESTORE)
+            _check(value[key], form[key], place)
+
+
+def _both_objects(*values: Any) -> bool:
+    return all(isinstance(value, Mapping) for value in values)
 
 
 def _filled(value: Any, form: Any) -> Any:

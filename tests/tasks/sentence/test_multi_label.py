@@ -85,7 +85,7 @@ def test_weights_of_labels(tmp_path: pathlib.Path, capsys):
         ('t.csv', 'text,label\na,x|\nb,y\n', {}, "t.csv:2: found an empty label in 'x|'"),
         ('t.tsv', 'text\tlabel\na\t["x", 3]\n', {}, 't.tsv:2: found'),
         ('t.jsonl', '{"text": "a", "label": [["x"]]}\n', {}, 't.jsonl:1: found'),
-        ('t.jsonl', '{"text": "a", "label": {"x": 1}}\n', {}, 't.jsonl:1, field label: found a JSON dict'),
+        ('t.jsonl', '{"text": "a", "label": {"x": 1}}\n', {}, "t.jsonl:1, field 'label': found a JSON dict"),
         ('t.csv', 'text,x,y\na,1,2\n', {'label_columns': ('x', 'y')}, "t.csv:2: found '2' in the column y"),
         ('t.csv', 'text,x\na,1\n', {'label_columns': ('x', 'y')}, 't.csv:1: found the columns'),
         ('t.csv', 'text,label\na,\nb,\n', {}, 'found no label at all'),
