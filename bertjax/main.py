@@ -225,7 +225,7 @@ class _Plain(std_logging.Formatter):
 
 def _not_of_orbax(record: std_logging.LogRecord) -> bool:
     """Orbax logs what it raises, with tracebacks of its threads."""
-    return '/orbax/checkpoint/' not in record.pathname
+    return '/orbax/checkpoint/' not in record.pathname and record.name != 'asyncio'
 
 
 def console() -> None:
