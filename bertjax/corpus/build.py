@@ -22,6 +22,7 @@ from bertjax.errors import UserError
 from bertjax.files.atomic import exclusive, write_atomic
 from bertjax.files.paths import is_remote
 from bertjax.files.streams import Broken
+from bertjax.text.splitters import splitter_version
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -101,6 +102,8 @@ def _identity(found: list[sources.Source], tokenizer: Tokenizer, options: Corpus
             'vocab_size': tokenizer.vocab_size,
         },
         'settings': options.settings(),
+        # A finished store stays what it is when a later version cuts otherwise: this is for the record.
+        'splitter': splitter_version(options.sentences) if options.split_sentences else '',
         'inputs': {
             'count': len(found),
             'size': sum(source.size for source in found),

@@ -11,6 +11,8 @@ from bertjax.corpus.sources import Source
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 
+_FORMERLY = {'sentences': 'rules'}  # of settings that the first versions did not have
+
 
 def check_directory(directory: pathlib.Path) -> None:
     """Raises a UserError for a directory that holds something else."""
@@ -50,6 +52,12 @@ def finished_store(directory: pathlib.Path, identity: dict, found: list[Source],
     local = [source for source in found if source.kind == 'file' and source.stamp.isdigit()]
     newer = [source.name for source in local if int(source.stamp) > built]
     if not changed and not newer:
+        splitter = manifest.get('splitter', 'rules 1')
+        if replace and splitter != identity['splitter']:
+            logging.warning(
+                'The token store in %s is kept, though its sentences were cut by %s, and now would be by %s: remove it '
+                'to build it again.', directory, splitter, identity['splitter'],
+            )  # fmt: skip
         tidy(directory, manifest)
         return manifest
     reason = f'other {" and ".join(changed)}' if changed else f'{newer[0]} changed since'
@@ -66,7 +74,8 @@ def finished_store(directory: pathlib.Path, identity: dict, found: list[Source],
 
 
 def _holds(manifest: dict, wanted: dict) -> bool:
-    return all(manifest.get(key) == value for key, value in wanted.items())
+    """Whether a part of a manifest has these values; an old one has those of its time."""
+    return all(manifest.get(key, _FORMERLY.get(key)) == value for key, value in wanted.items())
 
 
 def tidy(directory: pathlib.Path, manifest: dict) -> None:

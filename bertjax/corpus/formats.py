@@ -17,7 +17,9 @@ from etils import epath
 
 from bertjax.corpus import datasets
 from bertjax.corpus.sources import Part
+from bertjax.errors import printable
 from bertjax.files import streams
+from bertjax.files.paths import unusual_kind
 from bertjax.files.streams import Broken, decode
 
 SNIFF = 1 << 16  # Bytes of a file from which its format is recognised.
@@ -54,6 +56,8 @@ def _is_json(text: bytes) -> bool:
         return isinstance(json.loads(line), dict)
     except ValueError:
         return not end and line.startswith(b'{"')  # The line is longer than `text`.
+    except RecursionError:
+        return True  # Reading drops it, with the reason.
 
 
 class Picker:
@@ -117,7 +121,7 @@ def _json_paragraphs(text: str, number: int, key: str) -> Iterator[Event]:
         return
     value = record.get(key)
     if not isinstance(value, str):
-        found = ', '.join(list(record)[:8]) or 'no field'
+        found = ', '.join(printable(key[:40]) for key in list(record)[:8]) or 'no field'
         yield Broken('missing text field', number, f'no string in the field {key!r}; there are: {found}')
     elif '\0' in value:
         yield Broken('NUL byte', number, 'a zero character in the JSON string')
@@ -168,7 +172,8 @@ def _layout_events(format: str, lines: streams.Lines, pick: Picker, part: Part, 
 
 def _file_events(part: Part, key: str, progress: Progress, digest) -> Iterator[Event]:
     if part.end == 0:
-        yield Broken('empty file', 0, 'a file of 0 bytes')
+        kind = unusual_kind(part.path)
+        yield Broken('unreadable file', 0, kind) if kind else Broken('empty file', 0, 'a file of 0 bytes')
         return
     pick, lines = Picker(part.of, part.stride), streams.Lines(iter(()))
     try:

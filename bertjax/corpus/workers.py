@@ -11,11 +11,11 @@ import time
 from multiprocessing import connection
 
 from rich import progress as rich_progress
-from rich.console import Console
 from rich.table import Column
 
 from bertjax.corpus.encode import encode_shard
 from bertjax.corpus.sources import CorpusOptions, Part
+from bertjax.terminal import Console
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
 SMALL = 4 << 20  # Bytes that one process encodes before another one has started.

@@ -2,6 +2,8 @@
 
 import functools
 import pathlib
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -119,6 +121,8 @@ class Pretraining:
       values: sums -> values of a row.
       resolved: the resolved config: what config.json and every checkpoint hold.
     """
+
+    files: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, settings: PretrainingSettings, folder: pathlib.Path, mesh: Mesh):
         self.settings, self.folders = settings, [folder]

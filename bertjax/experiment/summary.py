@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import numpy as np
 from absl import logging
-from rich.console import Console
 from rich.table import Table
 
 from bertjax.convert.huggingface.save import export_huggingface
@@ -22,6 +21,7 @@ from bertjax.metrics.rows import pair_of, with_pair_names
 from bertjax.metrics.softmax import softmax
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
+from bertjax.terminal import Console
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.train.step import make_forward
 from bertjax.writers.console import print_next, print_places, recipe_flag, shown
@@ -98,7 +98,7 @@ def export_pretraining(
 ) -> None:
     """export/hf and export/orbax; `rows` are the held-out rows, of which the model card has the last."""
     card = _model_card_facts(config, rows)
-    export_huggingface(params, model, tokenizer, folder / 'export' / 'hf', card=card)
+    export_huggingface(params, model, tokenizer, folder / 'export' / 'hf', card=card, about=config.get('card', {}))
     export_orbax(params, model, folder / 'export' / 'orbax')
 
 

@@ -38,7 +38,7 @@ def train_vocabulary(settings: PretrainingSettings, directory: pathlib.Path) -> 
     shared = {'vocab_size': vocab['size'], 'lowercase': vocab['lowercase'], 'unused': vocab['unused']}
     if vocab['family'] == 'wordpiece':
         tokenizer = train_wordpiece(texts, **shared)
-    elif vocab['family'] == 'sentencepiece':
+    else:
         tokenizer = train_sentencepiece(
             texts,
             **shared,
@@ -46,9 +46,6 @@ def train_vocabulary(settings: PretrainingSettings, directory: pathlib.Path) -> 
             seed=settings.recorded['seed'],
             sample_sentences=vocab['sample_sentences'],
         )
-    else:
-        found, expected = repr(vocab['family']), 'wordpiece or sentencepiece'
-        raise UserError('config.vocab.family', found, expected, 'choose one of the two')
     tokenizer.save(directory)
     # Last: its presence says that the vocabulary is whole, and what it was trained for.
     write_atomic(directory / 'vocabulary.json', settings.vocabulary_key)

@@ -5,12 +5,12 @@ import pathlib
 from typing import Any
 
 from ml_collections import ConfigDict
-from rich.console import Console
 
 from bertjax.errors import UserError
 from bertjax.experiment.fitting import Fitting, flags_of
 from bertjax.experiment.pretraining_settings import PretrainingPhase, pretraining_settings
 from bertjax.files.atomic import write_atomic
+from bertjax.terminal import Console
 
 
 def run(config: ConfigDict, workdir: str) -> None:

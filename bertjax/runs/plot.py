@@ -1,6 +1,5 @@
 """run=plot: draws WORKDIR/metrics.jsonl as a picture, WORKDIR/learning_curve.png."""
 
-import json
 import pathlib
 from typing import Any
 
@@ -9,6 +8,7 @@ from ml_collections import ConfigDict
 from bertjax.errors import UserError
 from bertjax.experiment.levels import Levels, levels_of
 from bertjax.metrics.rows import with_pair_names
+from bertjax.writers.jsonl import read_rows
 
 TRAIN, HELDOUT, REFERENCE = '#b8c4d6', '#1f4e9c', '#b2452b'
 
@@ -37,7 +37,7 @@ def run(config: ConfigDict, workdir: str) -> None:
 def _rows(path: pathlib.Path) -> list[dict[str, Any]]:
     if not path.exists():
         raise UserError(str(path), 'no such file', 'the metrics of a training run', 'train first, in this --workdir')
-    rows = [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()]
+    rows = read_rows(path)
     if not rows:
         raise UserError(str(path), 'no row', 'at least one', 'let the run reach its first evaluation')
     return rows

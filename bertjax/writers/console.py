@@ -1,16 +1,17 @@
 """What a person sees while training: a progress bar on a terminal, a line now and then elsewhere."""
 
+import contextlib
 import datetime
 import math
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Column
 from rich.text import Text
 
+from bertjax.terminal import Console
 from bertjax.writers.writer import Row
 
 _PLACE = ('step', 'split', 'phase', 'examples')  # of a row: where it stands
@@ -52,12 +53,25 @@ class TrainingConsole:
         """What the bar says until the next row."""
         self._progress.update(self._task, status=text)
 
+    @contextlib.contextmanager
+    def busy(self, status: str) -> Iterator[None]:
+        """The bar says `status` as long as the context lasts, then again what it said before."""
+        before = self._progress.tasks[self._task].fields['status']
+        self.status(status)
+        try:
+            yield
+        finally:
+            self.status(before)
+
     def step(self, step: int) -> None:
         """Moves the bar."""
         self._progress.update(self._task, completed=step)
 
     def forget_after(self, step: int) -> None:
         """Does nothing: what was printed stays."""
+
+    def sync(self) -> None:
+        """Does nothing: nothing of it is kept."""
 
     def close(self) -> None:
         """Does nothing: leaving the context stops the bar."""

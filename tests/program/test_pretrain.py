@@ -145,7 +145,12 @@ def test_export_again_gives_the_same_model(program: Program, trained: pathlib.Pa
     shutil.rmtree(copy / 'export')
     result = program.run(f'--workdir={copy}', '--config.run=export')
     assert 'step 24 exported' in result.stdout
-    assert (copy / 'export/hf/model.safetensors').read_bytes() == (trained / 'export/hf/model.safetensors').read_bytes()
+    first = {path.name: path.read_bytes() for path in (trained / 'export' / 'hf').iterdir()}
+    assert {path.name: path.read_bytes() for path in (copy / 'export' / 'hf').iterdir()} == first
+    program.run(f'--workdir={copy}', '--config.run=export', '--config.card.license=mit', '--config.card.language=en')
+    again = {path.name: path.read_bytes() for path in (copy / 'export' / 'hf').iterdir()}
+    assert {name for name in first if first[name] != again[name]} == {'README.md'}
+    assert again['README.md'].startswith(b'---\nlanguage:\n- en\nlibrary_name: transformers\nlicense: mit\n')
 
 
 def test_a_finished_run_started_again_trains_no_step(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
