@@ -59,7 +59,7 @@ NONSENSE = {
     'finetuning': {
         'epochs': (math.nan, -1.0),
         'layer_decay': (math.nan, 0.0),
-        'shapes': (10**9, 0),
+        'shapes': (10**9, -1),
         'train': ('last_0', 'last_x', ''),
         'sweep.learning_rate': ((1e-5, -1.0), (math.nan,), 'abc'),
         'sweep.seeds': ((-1,), (0.5,)),
