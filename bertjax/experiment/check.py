@@ -30,6 +30,19 @@ def check_ranges(config: Mapping[str, Any]) -> None:
             raise UserError(f'config.{key}', 'no such key in the recipe', allowed.words, mend)
 
 
+def check_recorded(config: Mapping[str, Any], where: str) -> None:
+    """Checks the values of a config that a run recorded in the file `where`; keys of other versions are let be.
+
+    Raises:
+      UserError: the first that is outside its range, with the file.
+    """
+    known = declared(config)
+    for key, value in flatten(config).items():
+        if key in known and not known[key][0].holds(value):
+            mend = 'restore the file from a copy, or train again in another --workdir'
+            raise UserError(f'{where}: {key}', shown(value), known[key][0].words, mend)
+
+
 def _unknown(key: str, value: Any, known: Mapping[str, Any]) -> UserError:
     below = [name for name in known if name.startswith(f'{key}.')]
     if below:

@@ -75,7 +75,8 @@ def shared_settings(config: ConfigDict) -> dict[str, Any]:
 
 def resolve_seeds(seed: int, own: Mapping[str, int]) -> Seeds:
     """config.seeds, each of which is (below 0) the run's `seed`."""
-    return Seeds(**{name: seed if value < 0 else value for name, value in own.items()})
+    names = [field.name for field in dataclasses.fields(Seeds)]
+    return Seeds(**{name: seed if own[name] < 0 else own[name] for name in names})
 
 
 def resolve_durations(settings: RunSettings, total: int, steps_per_epoch: float | None = None) -> dict[str, int]:
