@@ -1,0 +1,143 @@
+"""A hook before every file operation of this process: to kill at it, to fail at it, to write it down.
+
+    with watch(note, folder): ...           note('replace', path) before each operation on a path below `folder`
+    with kill_at(7, folder): ...            ends the process at the 7th of them
+    for number in killed_at_each(work, folder): ...   `work` in forks: killed at the 1st, at the 2nd, … until one ends
+
+Operations are what a kill can fall between: making, opening for writing, renaming, removing, cutting, syncing. What
+native code does (tensorstore's threads) is not seen. Operations of several threads are counted together.
+
+From a shell, for a program with a process of its own:
+
+    python tests/program/killing.py NUMBER FOLDER -m bertjax.main --config=… --workdir=FOLDER
+"""
+
+import builtins
+import contextlib
+import io
+import itertools
+import os
+import pathlib
+import runpy
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from unittest import mock
+
+KILLED = 137  # the status that a shell gives to a process ended by SIGKILL
+
+# By name, where in its arguments the path stands that appears, changes or goes.
+_PATHS = {'mkdir': 0, 'rmdir': 0, 'unlink': 0, 'remove': 0, 'truncate': 0, 'rename': 1, 'replace': 1, 'link': 1}
+_HANDLES = ('fsync', 'ftruncate')
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+
+Note = Callable[[str, str], object]
+
+
+@contextlib.contextmanager
+def watch(note: Note, below: str | os.PathLike) -> Iterator[None]:
+    """Calls note(name, path) before each operation on a path below a folder; what it raises comes in its place."""
+    folder = os.path.realpath(below)
+    inside = threading.local()  # open() calls os.open(), and what `note` does itself counts for nothing
+
+    def hooked(name: str, real: Callable, path_of: Callable[..., str | None]) -> Callable:
+        def call(*args, **options):
+            if not getattr(inside, 'hook', False):
+                inside.hook = True
+                try:
+                    path = path_of(*args, **options)
+                    if path is not None and (path + os.sep).startswith(folder + os.sep):
+                        note(name, path)
+                finally:
+                    inside.hook = False
+            return real(*args, **options)
+
+        return call
+
+    def opened(path, mode='r', *args, **options):
+        writes = isinstance(path, str | os.PathLike) and set(mode) & set('wax+')
+        return _absolute(path) if writes else None
+
+    def opened_by_flags(path, flags, *args, dir_fd=None, **options):
+        return _absolute(path, dir_fd) if flags & _WRITES else None
+
+    with contextlib.ExitStack() as patches:
+        for name, at in _PATHS.items():
+            path_of = lambda *args, at=at, dir_fd=None, dst_dir_fd=None, **_: _absolute(args[at], dir_fd or dst_dir_fd)  # noqa: E731
+            patches.enter_context(mock.patch.object(os, name, hooked(name, getattr(os, name), path_of)))
+        for name in _HANDLES:
+            path_of = lambda handle, *_: os.readlink(f'/proc/self/fd/{_number(handle)}')  # noqa: E731
+            patches.enter_context(mock.patch.object(os, name, hooked(name, getattr(os, name), path_of)))
+        patches.enter_context(mock.patch.object(os, 'open', hooked('open', os.open, opened_by_flags)))
+        real = io.open
+        for module in (builtins, io):
+            patches.enter_context(mock.patch.object(module, 'open', hooked('open', real, opened)))
+        yield
+
+
+def _absolute(path: str | bytes | os.PathLike, directory: int | None = None) -> str:
+    """The path without links in its parent, of one that is relative to an open directory too."""
+    path = os.fsdecode(path)
+    if directory is not None:
+        path = os.path.join(os.readlink(f'/proc/self/fd/{directory}'), path)
+    parent, name = os.path.split(os.path.abspath(path))
+    return os.path.join(os.path.realpath(parent), name)
+
+
+def _number(handle) -> int:
+    return handle if isinstance(handle, int) else handle.fileno()
+
+
+@contextlib.contextmanager
+def kill_at(number: int, below: str | os.PathLike) -> Iterator[None]:
+    """Ends the process, as kill -9 does, before the operation of that number (from 1) on a path below a folder."""
+    counter = itertools.count(1)
+
+    def count(name: str, path: str) -> None:
+        del name, path
+        if next(counter) == number:
+            os._exit(KILLED)
+
+    with watch(count, below):
+        yield
+
+
+def in_fork(work: Callable[[], object]) -> int:
+    """The exit status of a fork that does `work` and ends; 1 when it raises. No thread of this process is in it."""
+    process = os.fork()
+    if process == 0:
+        try:
+            work()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def killed_at_each(work: Callable[[], object], below: str | os.PathLike, stride: int = 1) -> Iterator[int]:
+    """Does `work` in forks that are killed at operation 1, 1 + stride, … and yields its number after each kill.
+
+    Ends when the work was done before its number came. It is for the caller to put the folder back in its former state.
+    """
+
+    def killed() -> None:
+        with kill_at(number, below):
+            work()
+
+    for number in itertools.count(1, stride):
+        status = in_fork(killed)
+        if status == 0:
+            return
+        assert status == KILLED, f'operation {number}: the work ended with status {status}'
+        yield number
+
+
+if __name__ == '__main__':
+    number, folder, flag, module = sys.argv[1:5]
+    assert flag == '-m', __doc__
+    pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
+    sys.argv[1:5] = []
+    with kill_at(int(number), folder):
+        runpy.run_module(module, run_name='__main__', alter_sys=True)
