@@ -10,6 +10,8 @@ from bertjax.errors import UserError
 
 MODES = ('nsp', 'sop', 'full_sentences', 'doc_sentences')
 
+MAX_PLANS = 10_000  # All are walked before the first step.
+
 # Pairs: `start` is a sentence, `a` and `b` count sentences; b is 0 where B is drawn from another document (nsp) or
 # where there is none (sop). Sentences without pairs: `start` is a token, `a` counts tokens, `b` the documents they lie
 # in.
@@ -56,8 +58,9 @@ class PairOptions:
     def __post_init__(self):
         if self.mode not in MODES:
             raise UserError('config.pairs.mode', repr(self.mode), f'one of {", ".join(MODES)}', 'choose one of them')
-        if self.plans < 1:
-            raise UserError('config.pair_plans', str(self.plans), 'at least 1', 'set it to 10, as BERT did')
+        if not 1 <= self.plans <= MAX_PLANS:
+            expected = f'at least 1, at most {MAX_PLANS:,}'
+            raise UserError('config.pair_plans', str(self.plans), expected, 'set it to 10, as BERT did')
         if not 0 <= self.short_probability <= 1:
             raise UserError(
                 'config.pairs.short_probability',
