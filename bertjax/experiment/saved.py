@@ -16,6 +16,7 @@ from bertjax.convert.huggingface.config import check_exportable
 from bertjax.convert.huggingface.load import load_task_model, read_config
 from bertjax.errors import UserError
 from bertjax.experiment.finetuning_settings import FinetuningSettings
+from bertjax.experiment.own_tokenizer import load_own
 from bertjax.experiment.pretraining import build_pretraining_setup
 from bertjax.experiment.pretraining_settings import PretrainingSettings
 from bertjax.experiment.task_data import LEARNED, Split, TaskData
@@ -134,7 +135,7 @@ def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
         encoder = BertConfig(**{**facts['encoder'], **choices})
     else:
         encoder = read_config(source, **settings.model_choices)
-    tokenizer = load_tokenizer(str(folder / 'tokenizer') if trained else settings.tokenizer or str(source))
+    tokenizer = load_own(folder) if trained else load_tokenizer(settings.tokenizer or str(source))
     data = TaskData(settings, folder, tokenizer, encoder, str(source), facts and facts['learned'])
     if not data.task.complete:  # somebody else's model: its labels are those of the training records
         data.task.learn(data.task.records('train'))
@@ -183,7 +184,7 @@ def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> Sav
     Raises:
       UserError: no checkpoint, a recipe of another model, or one that cannot be exported.
     """
-    tokenizer = load_tokenizer(str(folder / 'tokenizer'))
+    tokenizer = load_own(folder)
     model = settings.model(tokenizer.vocab_size)
     check_exportable(model)
     checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep)
