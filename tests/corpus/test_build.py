@@ -250,6 +250,21 @@ def test_a_directory_of_something_else_is_left_alone(tmp_path, vocabulary):
     assert (tmp_path / 'home' / 'thesis.tex').exists()
 
 
+def test_what_a_run_keeps_beside_its_store_is_not_foreign(tmp_path, vocabulary):
+    """Pairing plans, and the stores of a mixture that the corpus was before."""
+    (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:5]))
+    build_store(str(tmp_path / 'a.txt'), tmp_path / 'store' / '0', str(vocabulary), progress=False)
+    (tmp_path / 'store' / 'plans').mkdir()
+    (tmp_path / 'store' / 'plans' / '.plan-0.npy.tmp-7').touch()
+    build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), progress=False)
+    for foreign in ('plans/thesis.tex', '7/thesis.tex'):
+        path = tmp_path / foreign.partition('/')[0] / foreign
+        path.parent.mkdir(parents=True)
+        path.touch()
+        with pytest.raises(UserError, match='something else'):
+            build_store(str(tmp_path / 'a.txt'), path.parents[1], str(vocabulary), progress=False)
+
+
 def test_two_builders_of_one_store_are_refused(tmp_path, vocabulary):
     (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:5]))
     (tmp_path / 'store').mkdir()
