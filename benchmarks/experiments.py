@@ -132,7 +132,7 @@ EXPERIMENTS = (
     ),
     Experiment(
         'ner', 'NCBI-disease', 'configs/ner.py', 'ner/NCBI-disease', {('test', 'f1'): '85.6 / -', ('dev', 'f1'): '-'},
-        {'learning_rate': 1e-4, 'epochs': 3.0}, minutes=9,
+        {'learning_rate': 1e-4, 'epochs': 3.0}, seeds=3, minutes=9,
     ),
     Experiment(
         'ner_features', 'NCBI-disease, features of a frozen encoder',

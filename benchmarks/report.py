@@ -35,6 +35,7 @@ def write_report(kept: pathlib.Path, found: Found) -> None:
             lines.append(_line(experiment, place, published, results[name]))
     dates = sorted({result['date'] for *_, result in found})
     versions = sorted({f'{key} {value}' for *_, result in found for key, value in result['versions'].items()})
+    lines += ['', _pooled([(experiment, results[name]) for name, experiment in experiments.items()])]
     lines += ['', f'{" to ".join(dict.fromkeys((dates[0], dates[-1])))}; {", ".join(versions)}.']
     page, table = kept.with_suffix('.md'), '\n'.join(lines)
     text = page.read_text(encoding='utf-8') if page.exists() else f'{BEGIN}{END}\n'
@@ -68,6 +69,38 @@ def _line(experiment: Experiment, place: tuple[str, str], published: str, result
         difference += ' (!)' if differs(ours, theirs) else ''
     cells = (experiment.title, ' '.join(place), _shown(ours), _shown(theirs), difference, published)
     return f'| {" | ".join(cells)} |'
+
+
+def pooled_difference(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> tuple[float, float]:
+    """The mean over tasks of (ours - theirs), each the mean of its seeds, and its standard error.
+
+    The error is that of seeds: the variance of a task with several seeds is its own, pooled over the two frameworks;
+    a task with one seed of each is taken to vary as the others do on average.
+
+    Args:
+      pairs: (scores of ours, scores of theirs) of each task; at least one has two seeds or more.
+    """
+    squares = [sum((x - statistics.fmean(each)) ** 2 for each in pair for x in each) for pair in pairs]
+    freedom = [sum(len(each) - 1 for each in pair) for pair in pairs]
+    known = [square / free for square, free in zip(squares, freedom, strict=True) if free]
+    usual = statistics.fmean(known)
+    error = 0.0
+    for (ours, theirs), square, free in zip(pairs, squares, freedom, strict=True):
+        error += (square / free if free else usual) * (1 / len(ours) + 1 / len(theirs))
+    differences = [statistics.fmean(ours) - statistics.fmean(theirs) for ours, theirs in pairs]
+    return statistics.fmean(differences), error**0.5 / len(pairs)
+
+
+def _pooled(results: Sequence[tuple[Experiment, Results]]) -> str:
+    """A line about the first figure of every task that both have run."""
+    pairs = []
+    for experiment, each in results:
+        first = next(iter(experiment.figures))
+        ours, theirs = (scores(first, each.get(framework, [])) for framework in NAMES)
+        if ours and theirs:
+            pairs.append((ours, theirs))
+    mean, error = pooled_difference(pairs)
+    return f'Over all {len(pairs)} tasks, by the first figure of each: {mean:+.2f} ± {error:.2f} (standard error).'
 
 
 def _shown(values: Sequence[float]) -> str:

@@ -10,6 +10,8 @@ native code does (tensorstore's threads) is not seen. Operations of several thre
 From a shell, for a program with a process of its own:
 
     python tests/program/killing.py NUMBER FOLDER -m bertjax.main --config=… --workdir=FOLDER
+
+With the number 0 nothing is killed, and the last line says how many operations there were.
 """
 
 import builtins
@@ -134,10 +136,23 @@ def killed_at_each(work: Callable[[], object], below: str | os.PathLike, stride:
         yield number
 
 
+def main(number: int, folder: pathlib.Path, module: str) -> None:
+    """Runs a module as a program; killed at the operation of that number, with 0 it says last how many there are."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if number:
+        with kill_at(number, folder):
+            runpy.run_module(module, run_name='__main__', alter_sys=True)
+        return
+    seen: list[str] = []
+    try:
+        with watch(lambda name, path: seen.append(name), folder):
+            runpy.run_module(module, run_name='__main__', alter_sys=True)
+    finally:
+        print(f'{len(seen)} file operations')
+
+
 if __name__ == '__main__':
-    number, folder, flag, module = sys.argv[1:5]
-    assert flag == '-m', __doc__
-    pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
+    assert sys.argv[3] == '-m', __doc__
+    arguments = sys.argv[1:5]
     sys.argv[1:5] = []
-    with kill_at(int(number), folder):
-        runpy.run_module(module, run_name='__main__', alter_sys=True)
+    main(int(arguments[0]), pathlib.Path(arguments[1]), arguments[3])

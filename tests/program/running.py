@@ -82,7 +82,7 @@ class Program:
             contextlib.redirect_stderr(err),
             mock.patch.object(sys, 'argv', argv),
             mock.patch.object(jax, 'devices', lambda: jax.local_devices()[:devices]),
-            _as_in_a_new_process(),
+            as_in_a_new_process(),
             pytest.raises(SystemExit) as ended,
         ):
             console()
@@ -113,7 +113,7 @@ class Program:
 
 
 @contextlib.contextmanager
-def _as_in_a_new_process() -> Iterator[None]:
+def as_in_a_new_process() -> Iterator[None]:
     """Forgets the flags of the call before, and takes absl's log back to where it was afterwards."""
     for name in list(flags.FLAGS):
         if name.startswith('config.'):  # defined when they were met on the command line

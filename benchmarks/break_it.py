@@ -1,0 +1,115 @@
+"""Tries to break bertjax, from outside and by the hundred, and counts what held.
+
+    python benchmarks/break_it.py --kills=4 --operations=4 --flips=40 --files=6 --corpora=20 --configs=20
+    python benchmarks/break_it.py --keep                    # the counts of docs/reliability.md; hours on 2 cores
+    python benchmarks/break_it.py --only=corpora:17         # one attempt again
+
+    kills       a pre-training or a fine-tuning is killed (SIGKILL) at a random moment, and again, then left to finish
+    operations  a pre-training is killed at one of its file operations: of building the store, of saving, of exporting;
+                task_operations are those of a fine-tuning
+    flips       a region of a checkpoint's file is changed, cut or lost
+    files       so is one of the workdir's other files, and the run is started again
+    corpora     text made to be hard to read: what is no UTF-8, no JSON, no gzip, no file, or too much of something
+    configs     a key of a recipe has a value that makes no sense
+
+Every attempt follows from --seed, its kind and its number. It holds when the run ends with the same bits as one that
+nobody touched, or refuses in one line with exit status 2; it must not hang, die of an exception, or use damaged bytes.
+Exit status 1 where one did not hold. Needs the extra `test`.
+"""
+
+import collections
+import datetime
+import functools
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import sys
+import tempfile
+import time
+
+os.environ['JAX_PLATFORMS'] = 'cpu'
+# The program is run as its tests run it.
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'tests' / 'program'))
+
+from absl import app, flags, logging
+from breaking import configs, corpora, damage, kills
+from breaking.world import World
+
+from bertjax.files.atomic import write_atomic
+
+REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+KINDS = {
+    'kills': (kills.at_a_moment, 200),
+    'operations': (functools.partial(kills.at_an_operation, kind='nsp'), 0),
+    'task_operations': (functools.partial(kills.at_an_operation, kind='rte'), 0),
+    'flips': (damage.of_a_checkpoint, 0),
+    'files': (damage.of_a_workdir, 100),
+    'corpora': (corpora.attempt, 300),
+    'configs': (configs.attempt, 400),
+}
+_COUNTS = {
+    name: flags.DEFINE_integer(name, None, f'How many {name}; by default {count or "every one there is"}.')
+    for name, (_, count) in KINDS.items()
+}
+_SEED = flags.DEFINE_integer('seed', 0, 'Of everything random.')
+_ONLY = flags.DEFINE_list('only', [], 'Kinds, or KIND:NUMBER for one attempt.')
+_OUT = flags.DEFINE_string('out', '', 'Where the runs work; what did not hold stays there. By default a new folder.')
+_KEEP = flags.DEFINE_bool('keep', False, 'Write docs/reliability.json and the table in docs/reliability.md.')
+
+BEGIN, END = '<!-- made by benchmarks/break_it.py --keep -->', '<!-- to here -->'
+
+
+def main(argv: list[str]) -> None:
+    """Tries, says what did not hold, counts."""
+    del argv
+    logging.set_verbosity(logging.WARNING)
+    folder = pathlib.Path(_OUT.value or tempfile.mkdtemp(prefix='break_it-')).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    world = World(folder, REPOSITORY)
+    given = any(flag.value is not None for flag in _COUNTS.values())
+    only = dict((*item.split(':'), '')[:2] for item in _ONLY.value)
+    tried: dict[str, dict[str, float]] = {}
+    broken = []
+    for kind, (attempt, usual) in KINDS.items():
+        if (only and kind not in only) or (given and not only and not _COUNTS[kind].value):
+            continue
+        numbers = range(_COUNTS[kind].value or usual or sys.maxsize)
+        if only.get(kind):
+            numbers = [int(only[kind])]
+        began, ends = time.monotonic(), collections.Counter()
+        for number in numbers:
+            outcome = attempt(world, _SEED.value, number)
+            if outcome is None:  # there are no more of this kind
+                break
+            ends[outcome.held] += 1
+            if not outcome.held:
+                broken.append(f'{kind}:{number}  {outcome.what}')
+                print(f'DID NOT HOLD  {broken[-1]}', flush=True)
+        tried[kind] = {'tried': ends.total(), 'held': ends[True], 'minutes': round((time.monotonic() - began) / 60, 1)}
+        print(f'{kind:<16}{ends.total():>6} tried {ends[True]:>6} held {tried[kind]["minutes"]:>7} min', flush=True)
+    if _KEEP.value:
+        keep(tried, broken)
+    if broken:
+        print(f'what they left is in {folder}')
+        sys.exit(1)
+
+
+def keep(tried: dict[str, dict[str, float]], broken: list[str]) -> None:
+    """The counts, for docs/reliability.md."""
+    versions = {name: importlib.metadata.version(name) for name in ('jax', 'flax', 'orbax-checkpoint')}
+    facts = {'date': datetime.date.today().isoformat(), 'python': platform.python_version(), 'versions': versions}
+    text = json.dumps({**facts, 'seed': _SEED.value, 'tried': tried, 'broken': broken}, indent=2) + '\n'
+    write_atomic(REPOSITORY / 'docs' / 'reliability.json', text)
+    page = REPOSITORY / 'docs' / 'reliability.md'
+    lines = ['| kind | tried | held | minutes |', '|---|---|---|---|']
+    lines += [f'| {kind} | {n["tried"]:,} | {n["held"]:,} | {n["minutes"]:g} |' for kind, n in tried.items()]
+    named = ', '.join(f'{name} {version}' for name, version in versions.items())
+    lines += ['', f'{facts["date"]}, Python {facts["python"]}, {named}, seed {_SEED.value}.']
+    before, rest = page.read_text(encoding='utf-8').split(BEGIN)
+    write_atomic(page, '\n'.join([before + BEGIN, '', *lines, '', END + rest.split(END)[1]]))
+
+
+if __name__ == '__main__':
+    app.run(main)

@@ -1,0 +1,1 @@
+"""What benchmarks/break_it.py tries, a file a kind."""

@@ -1,0 +1,61 @@
+"""Values that make no sense, for every key of some recipes."""
+
+import random
+import shutil
+
+from golden_runs import FIRST
+
+from bertjax.config import flatten
+from bertjax.recipe import finetuning_config, pretraining_config
+from breaking.world import Outcome, World
+
+VALUES = (
+    '0',
+    '-1',
+    '-0.5',
+    '1e-300',
+    '1e300',
+    '9' * 20,
+    '9' * 400,
+    'nan',
+    'inf',
+    '-inf',
+    '',
+    ' ',
+    'None',
+    'true',
+    'abc',
+)
+VALUES += ('abc', '()', "('a',)", '(1,2)', '{}', '10%', '-10%', '1e9%', 'nanepochs', '\x1b[31m', '../..', 'ä' * 300)
+# Keys that say what is done; another verb is another attempt.
+LEFT_OUT = ('run', 'corpus', 'data', 'task.kind')
+RUNS = (FIRST, 'rte', 'classification', 'tagging', 'squad', 'choice')
+
+
+def attempt(world: World, seed: int, number: int) -> Outcome:
+    """A run of one or two steps with one key changed: done, refused in one line, or ended as not finite."""
+    rng = random.Random(f'{seed} configs {number}')
+    kind = rng.choice(RUNS)
+    given = [word for word in world.arguments(kind, '') if word.startswith('--config.')]
+    keys = [key for key in _keys(kind, given) if not key.startswith(LEFT_OUT)]
+    key, value = rng.choice(keys), rng.choice(VALUES)
+    world.reference(FIRST if kind == FIRST else 'rte')  # the encoder of the tasks
+    workdir = world.place(f'config-{number}') / 'run'
+    short = ('--config.steps=2', '--config.export=false', '--config.eval_every=0', '--config.log_every=1')
+    what = f'{kind}: --config.{key}={value!r:.40}'
+    ended = world.call(*world.arguments(kind, workdir), *short, f'--config.{key}={value}')
+    if ended.status == 3 and not ended.fault:  # not finite: stopped as it should
+        pass
+    elif ended.wrong:
+        return Outcome(False, f'{what}: {ended.wrong}')
+    elif ended.status == 2 and (workdir / 'checkpoints').exists():
+        return Outcome(False, f'{what}: refused after computing: {ended.err.strip()[-200:]}')
+    shutil.rmtree(workdir.parent)
+    return Outcome(True, what)
+
+
+def _keys(kind: str, given: list[str]) -> list[str]:
+    """All keys of the recipe's base, and those that the run gives."""
+    base = pretraining_config() if kind == FIRST else finetuning_config('sentence')
+    own = {word.removeprefix('--config.').partition('=')[0] for word in given}
+    return sorted({*flatten(base), *own})

@@ -1,0 +1,116 @@
+"""Bytes changed, cut or lost: in a checkpoint, of which nothing damaged may be used, and in the rest of a workdir."""
+
+import itertools
+import os
+import pathlib
+import random
+import shutil
+from collections.abc import Iterator
+
+from golden_runs import FIRST
+
+from bertjax.checkpoint import Checkpoints
+from bertjax.errors import UserError
+from breaking.world import Outcome, World, differing
+
+REGIONS = 32  # of each file, one damage in each
+
+
+def of_a_checkpoint(world: World, seed: int, number: int) -> Outcome | None:
+    """One region of one file of the newest checkpoint; it must be noticed, and the one before be used."""
+    workdir, _, _ = world.reference(FIRST)
+    folder = workdir / 'checkpoints'
+    steps = sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+    places = itertools.islice(_regions(folder / str(steps[-1])), number, None)
+    region = next(places, None)
+    if region is None:
+        return None
+    path, begin, end = region
+    copy = world.place(f'flip-{number}') / 'checkpoints'
+    shutil.copytree(folder, copy)
+    rng = random.Random(f'{seed} flips {number}')
+    what = _damage(copy / path.relative_to(folder), begin, end, rng)
+    try:
+        checkpoints = Checkpoints(copy, keep=9, log=lambda line: None)
+        try:
+            saved = checkpoints.latest()
+        finally:
+            checkpoints.close()
+    except UserError as error:
+        return Outcome(False, f'{what}: refused with a whole checkpoint before it: {error}')
+    except Exception as error:
+        return Outcome(False, f'{what}: {error!r}')
+    if saved is None or saved.position.step != steps[-2]:
+        return Outcome(False, f'{what}: {"nothing" if saved is None else saved.position} is used')
+    shutil.rmtree(copy.parent)
+    return Outcome(True, what)
+
+
+def of_a_workdir(world: World, seed: int, number: int) -> Outcome:
+    """One region of another file of a workdir whose run was interrupted; the run ends in the same bits, or refuses."""
+    rng = random.Random(f'{seed} files {number}')
+    reference, expected, _ = world.reference(FIRST)
+    workdir = world.place(f'file-{number}')
+    shutil.copytree(reference, workdir, dirs_exist_ok=True)
+    _interrupted(workdir)
+    paths = [path for path in sorted(workdir.rglob('*')) if path.is_file() and path.stat().st_size]
+    paths = [path for path in paths if 'checkpoints' not in path.parts and 'tensorboard' not in path.parts]
+    path = rng.choice(paths)
+    begin, end = rng.choice(list(_parts(path.stat().st_size)))
+    name = path.relative_to(workdir).as_posix()
+    what = f'{name}: {_damage(path, begin, end, rng)}'
+    ended = world.finish(FIRST, workdir)
+    if ended.fault or ended.wrong:
+        return Outcome(False, f'{what}: {ended.wrong}')
+    if ended.status == 0:
+        # What was measured and noted before the damage cannot come back; what was trained can.
+        differs = [file for file in differing(workdir, expected).split(', ') if file and file != name]
+        if differs:
+            return Outcome(False, f'{what}: other {", ".join(differs)}')
+        if name in differing(workdir, expected) and name not in ended.err:
+            return Outcome(False, f'{what}: nothing was said of it')
+    shutil.rmtree(workdir)
+    workdir.with_suffix('.log').unlink(missing_ok=True)
+    return Outcome(True, what)
+
+
+def _interrupted(workdir: pathlib.Path) -> None:
+    """As a kill before the last checkpoint leaves it."""
+    steps = sorted(int(path.name) for path in (workdir / 'checkpoints').iterdir() if path.name.isdigit())
+    shutil.rmtree(workdir / 'checkpoints' / str(steps[-1]))
+    for name in ('export', 'predictions', 'results.json', 'summary.json'):
+        if (workdir / name).is_dir():
+            shutil.rmtree(workdir / name)
+        else:
+            (workdir / name).unlink(missing_ok=True)
+
+
+def _regions(folder: pathlib.Path) -> Iterator[tuple[pathlib.Path, int, int]]:
+    for path in sorted(path for path in folder.rglob('*') if path.is_file()):
+        for begin, end in _parts(path.stat().st_size):
+            yield path, begin, end
+
+
+def _parts(size: int) -> Iterator[tuple[int, int]]:
+    bounds = [size * k // REGIONS for k in range(REGIONS + 1)]
+    return ((begin, end) for begin, end in itertools.pairwise(bounds) if end > begin)
+
+
+def _damage(path: pathlib.Path, begin: int, end: int, rng: random.Random) -> str:
+    """Changes a bit, fills with zeros, cuts there, doubles, empties or removes; says what."""
+    data = bytearray(path.read_bytes())
+    way = rng.choice(('a bit', 'a bit', 'a bit', 'noise', 'cut', 'gone', 'doubled'))
+    at = rng.randrange(begin, end)
+    if way == 'a bit':
+        data[at] ^= 1 << rng.randrange(8)
+    elif way == 'noise':
+        data[begin:end] = bytes(byte ^ 0x5A for byte in data[begin:end])
+    elif way == 'cut':
+        del data[at:]
+    elif way == 'doubled':
+        data[end:end] = data[begin:end]
+    if way == 'gone':
+        os.remove(path)
+    else:
+        path.write_bytes(data)
+    return f'{path.name} at byte {at}: {way}'

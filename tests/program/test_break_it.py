@@ -1,0 +1,19 @@
+"""benchmarks/break_it.py in the small: what it tries by the hundred holds here, too."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+SMALL = {'kills': 1, 'operations': 2, 'task_operations': 1, 'flips': 32, 'files': 2, 'corpora': 15, 'configs': 8}
+
+
+@pytest.mark.slow
+def test_a_few_attempts_of_each_kind_hold(repository: pathlib.Path, tmp_path: pathlib.Path):
+    counts = [f'--{kind}={count}' for kind, count in SMALL.items()]
+    command = [sys.executable, 'benchmarks/break_it.py', f'--out={tmp_path}', *counts]
+    result = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=900)
+    assert result.returncode == 0, f'{result.stdout}\n{result.stderr}'
+    for kind, count in SMALL.items():
+        assert f'{kind:<16}{count:>6} tried {count:>6} held' in result.stdout
