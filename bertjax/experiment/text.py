@@ -87,7 +87,7 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
         return tokenizer
     check_replaceable(workdir)
     if reason:
-        print(f'the vocabulary in {workdir / FOLDER} was trained on {reason}: it is trained again')
+        _say(f'the vocabulary in {workdir / FOLDER} was trained on {reason}: it is trained again')
     return train_vocabulary(settings, workdir)
 
 
@@ -106,7 +106,7 @@ def _other_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> s
         return None if key == wanted else 'another corpus'
     text_key = settings.corpus_options.text_key
     found = [source for spec, _ in parse_mixture(settings.corpus) for source in resolve(spec, text_key)]
-    reason = difference(known, found, print)
+    reason = difference(known, found, _say)
     if reason is None and stale(known, found):
         remember_text(workdir, as_found(known, found))
     return None if reason is None else f'other text ({reason})'
@@ -134,7 +134,7 @@ def keep_tokenizer(tokenizer: Tokenizer, workdir: pathlib.Path, given: str = '')
         return
     check_replaceable(workdir)
     if own is not None:
-        print(f'{given or "the tokenizer"} is another than in {workdir / FOLDER}, which it replaces')
+        _say(f'{given or "the tokenizer"} is another than in {workdir / FOLDER}, which it replaces')
     save_tokenizer(tokenizer, workdir)
 
 
@@ -195,7 +195,7 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
             settings.corpus_options,
             replace=not has_checkpoints(workdir),
             instead=f', or continue on this store with --config.data={directory}' if len(parts) == 1 else '',
-            say=print,
+            say=_say,
         )
         store = open_store(directory, tokenizer_fingerprint=tokenizer.fingerprint)
         if _manifest(directory) != before or settings.run == 'corpus':
@@ -207,3 +207,8 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
 def _manifest(directory: pathlib.Path) -> bytes:
     path = directory / 'manifest.json'
     return path.read_bytes() if path.exists() else b''
+
+
+def _say(line: str) -> None:
+    """Prints a line; what a terminal would obey, which names of files may hold, it shows."""
+    print(''.join(char if char.isprintable() else repr(char)[1:-1] for char in line))
