@@ -106,6 +106,14 @@ def write_record(directory: pathlib.Path, content: str, known: Sequence[Known], 
     write_atomic(directory / RECORD, json.dumps(facts) + '\n')
 
 
+def readings_of(directory: pathlib.Path) -> list[str]:
+    """How the text of a finished store was read, in words, where that is known."""
+    try:
+        return json.loads((directory / RECORD).read_text('utf-8'))['readings']
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
 def stale(known: Sequence[Known], found: Sequence[Source]) -> list[int]:
     """The numbers of the sources that may have changed; both lists are of the same length."""
     return [i for i, (one, source) in enumerate(zip(known, found, strict=True)) if one.facts != facts_of(source)]

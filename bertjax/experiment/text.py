@@ -5,7 +5,7 @@ import itertools
 import pathlib
 
 from bertjax.corpus.build import build_store, iter_texts
-from bertjax.corpus.identity import as_found, difference, stale
+from bertjax.corpus.identity import as_found, difference, readings_of, stale
 from bertjax.corpus.quality import long_documents
 from bertjax.corpus.report import print_report
 from bertjax.corpus.sources import check_outside, parse_mixture, resolve
@@ -198,7 +198,10 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
             say=_say,
         )
         store = open_store(directory, tokenizer_fingerprint=tokenizer.fingerprint)
-        if _manifest(directory) != before or settings.run == 'corpus':
+        built = _manifest(directory) != before
+        if built or settings.run == 'corpus':
+            for line in [] if built else readings_of(directory):  # A build has said it.
+                _say(line)
             print_report(report, long_documents(store))
         stores.append(WeightedStore(store, 1.0 if weight is None else weight))
     return stores

@@ -190,5 +190,7 @@ def test_what_was_decided_is_said(program: Program, corpus: pathlib.Path, tmp_pa
         result = program.run(f'--workdir={tmp_path / name}', *CORPUS, f'--config.corpus={spec}')
         assert f'{spec}: 3 files, read as documents with blank lines between them' in result.stdout
         assert 'have 6 sentences or more' in ' '.join(result.stdout.split())
+        again = program.run(f'--workdir={tmp_path / name}', *CORPUS, f'--config.corpus={spec}').stdout
+        assert f'{spec}: 3 files, read as documents' in again and 'Documents' in again
         stores.append(re.search(r'store (\w+): ([\d,]+) documents', result.stdout).groups())
     assert stores[0] == stores[1] and stores[0][1] not in ('3', '1')
