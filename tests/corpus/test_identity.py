@@ -1,5 +1,6 @@
 """A text is told by its content: place, dates and the name of its folder are no matter; what changed is refused."""
 
+import itertools
 import json
 import logging
 import os
@@ -80,9 +81,14 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize('old', [False, True], ids=['', 'of the first version'])
-@pytest.mark.parametrize('change', CHANGES)
-@pytest.mark.parametrize('spec', ['{}', '{}/*'])
+QUICK = {('{}', 'touched', True), ('{}', 'renamed', True), ('{}/*', 'renamed', False)}
+CASES = [
+    pytest.param(*case, marks=() if case in QUICK or (case[0] == '{}' and not case[2]) else pytest.mark.slow)
+    for case in itertools.product(('{}', '{}/*'), CHANGES, (False, True))
+]
+
+
+@pytest.mark.parametrize(('spec', 'change', 'old'), CASES)
 def test_the_same_text_elsewhere_is_the_same(spec, change, old, corpus, build, tmp_path):
     built, _ = build(spec.format(corpus))
     if old:
@@ -176,7 +182,14 @@ def half_build(build, monkeypatch, tmp_path):
     return call
 
 
-@pytest.mark.parametrize(('change', 'old'), [*((change, False) for change in CHANGES), ('touched', True)])
+@pytest.mark.parametrize(
+    ('change', 'old'),
+    [
+        ('renamed and touched', False),
+        ('touched', True),
+        *(pytest.param(change, False, marks=pytest.mark.slow) for change in CHANGES if change != 'renamed and touched'),
+    ],
+)
 def test_a_half_built_store_of_the_same_text_is_continued(change, old, corpus, build, half_build, tmp_path):
     build(str(corpus), store='whole', workers=1)
     read = half_build(str(corpus))
