@@ -4,26 +4,31 @@ A killed build is continued shard by shard to the same bytes. What it left of ot
 settings is thrown away, with a warning.
 """
 
-import dataclasses
-import hashlib
+import itertools
 import json
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from absl import logging
 from etils import epath
 
-from bertjax.corpus import build_dir, merge, quality, report, sources, store, workers
+from bertjax.corpus import build_dir, identity, merge, partial, quality, reading, report, sources, store, workers
 from bertjax.corpus.formats import read_events
+from bertjax.corpus.identity import Known, Say, Shards
+from bertjax.corpus.partial import Plan
 from bertjax.corpus.shards import cut_shards
-from bertjax.corpus.sources import CorpusOptions, Part
+from bertjax.corpus.sources import CorpusOptions, Part, Source
 from bertjax.errors import UserError
 from bertjax.files.atomic import exclusive, write_atomic
 from bertjax.files.paths import is_remote
 from bertjax.files.streams import Broken
 from bertjax.text.splitters import splitter_version
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+
+_BEGUN_BEFORE = (
+    'continued as an earlier version began it: files of a folder as documents, others with blank lines between'
+)
 
 
 def build_store(
@@ -34,6 +39,8 @@ def build_store(
     *,
     progress: bool = True,
     replace: bool = True,
+    instead: str = '',
+    say: Say = logging.info,
 ) -> dict:
     """Builds the token store of a corpus, continues a killed build, or finds the finished store.
 
@@ -45,29 +52,35 @@ def build_store(
       options: see `CorpusOptions`.
       progress: show a progress bar (on a terminal), or log a line now and then.
       replace: replace a finished store of other text or settings in the directory; False refuses to.
+      instead: a mend to print with that refusal.
+      say: is told how the files are read, and which are read again to compare them with those of a finished store.
 
     Returns:
       The corpus report, which the manifest holds too.
 
     Raises:
-      UserError: nothing matches, no document is left, broken input when strict, a directory that holds something else.
+      UserError: nothing matches, no document is left, broken input when strict, a directory that holds something else,
+        or that lies where the corpus is.
     """
     if is_remote(directory):
         found, mend = f'the remote path {os.fspath(directory)!r}', 'give a directory on a local disk'
         raise UserError('store', found, 'a local directory: a store is memory-mapped', mend)
     found = sources.resolve(_unweighted(spec), options.text_key)
+    sources.check_outside(spec, directory)
     tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
     directory = pathlib.Path(directory)
-    identity = _identity(found, tokenizer, options)
+    wanted = _identity(found, tokenizer, options)
     build_dir.check_directory(directory)
     directory.mkdir(parents=True, exist_ok=True)
     with exclusive(directory, 'builds this store'):
-        finished = build_dir.finished_store(directory, identity, found, replace)
+        finished = build_dir.finished_store(
+            directory, wanted, found, lambda: _cuts(found, options), replace=replace, instead=instead, say=say
+        )
         if finished:
             _refuse_broken(finished['report'], options)
             logging.info('The token store in %s is up to date.', directory)
             return finished['report']
-        manifest = _build(directory, found, identity, tokenizer, options, progress)
+        manifest = _build(directory, found, wanted, tokenizer, options, progress, say)
         build_dir.tidy(directory, manifest)
     return manifest['report']
 
@@ -89,10 +102,8 @@ def _unweighted(spec: str | Sequence[str]) -> list[str]:
     return specs
 
 
-def _identity(found: list[sources.Source], tokenizer: Tokenizer, options: CorpusOptions) -> dict:
+def _identity(found: list[Source], tokenizer: Tokenizer, options: CorpusOptions) -> dict:
     """What determines the store's bytes, as far as it is known before reading."""
-    # The time of a file says nothing of its content; a dataset's version and the hash of Python's help do.
-    names = [[s.kind, s.name, s.size, '' if s.kind == 'file' else s.stamp] for s in found]
     return {
         'version': store.STORE_VERSION,
         'tokenizer': {
@@ -108,40 +119,61 @@ def _identity(found: list[sources.Source], tokenizer: Tokenizer, options: Corpus
             'count': len(found),
             'size': sum(source.size for source in found),
             'first': [source.name for source in found[:20]],
-            'names': hashlib.sha256(json.dumps(names).encode()).hexdigest(),
+            'names': identity.names_hash(found, [source.name for source in found]),
         },
     }
 
 
+def _choose(found: list[Source], options: CorpusOptions) -> tuple[list[Source], list[str]]:
+    """The sources as they are to be read, and what was decided of them, in words."""
+    if options.format != 'auto':
+        return found, []
+    chosen, readings = reading.choose(found)
+    return chosen, list(map(str, readings))
+
+
+def _cuts(found: list[Source], options: CorpusOptions) -> list[Shards]:
+    """The shards of the sources, as they are cut today and as the first versions cut them."""
+    return [cut_shards(some, options.format) for some in (_choose(found, options)[0], found)]
+
+
 def _build(
     directory: pathlib.Path,
-    found: list[sources.Source],
-    identity: dict,
+    found: list[Source],
+    wanted: dict,
     tokenizer: Tokenizer,
     options: CorpusOptions,
     progress: bool,
+    say: Say,
 ) -> dict:
-    shards = cut_shards(found, options.format)
-    stamps = [[source.path, source.size, source.stamp] for source in found]
-    cut = [[dataclasses.astuple(part) for part in parts] for parts in shards]
-    # Shards were once called units; the key stays, so that builds begun then continue.
-    facts = {'identity': identity, 'inputs': stamps, 'units': cut, 'strict': options.strict}
-    done = build_dir.prepare(directory, facts, len(shards))
-    todo = {number: parts for number, parts in enumerate(shards) if number not in done}
+    chosen, readings = _choose(found, options)
+    cuts = _cuts(found, options)
+    plans = [Plan(wanted, some, cut, options.strict) for some, cut in zip((chosen, found), cuts, strict=True)]
+    plan, done = partial.prepare(directory, plans, say)
+    if [source.single for source in plan.sources] != [source.single for source in chosen]:
+        readings = [_BEGUN_BEFORE]
+    for line in readings:
+        say(line)
+    todo = {number: parts for number, parts in enumerate(plan.shards) if number not in done}
     if todo:
         total = sum(part.end - part.begin for parts in todo.values() for part in parts)
         in_bytes = any(part.kind == 'file' for parts in todo.values() for part in parts)
         with workers.Progress(total, shown=progress, in_bytes=in_bytes) as shown:
             workers.encode_shards(directory, todo, tokenizer, options, shown)
     finished = []
-    for number in range(len(shards)):
+    for number in range(len(plan.shards)):
         record = json.loads((directory / 'partial' / f'{number:05d}.json').read_text('utf-8'))
         finished.append(merge.Shard(number, record, directory))
-    return _merge(directory, finished, identity, tokenizer, options)
+    return _merge(directory, finished, plan, readings, tokenizer, options)
 
 
 def _merge(
-    directory: pathlib.Path, shards: list[merge.Shard], identity: dict, tokenizer: Tokenizer, options: CorpusOptions
+    directory: pathlib.Path,
+    shards: list[merge.Shard],
+    plan: Plan,
+    readings: list[str],
+    tokenizer: Tokenizer,
+    options: CorpusOptions,
 ) -> dict:
     records = [shard.record for shard in shards]
     if not sum(record['documents'] for record in records):
@@ -157,12 +189,14 @@ def _merge(
     where = merge.choose_destinations(shards, repeats, threshold, drop=options.drop_duplicates)
     dtype, statistics = store.id_dtype(tokenizer.vocab_size), report.Statistics()
     splits = merge.merge_shards(shards, directory, dtype.itemsize, where, statistics.add)
-    contents = hashlib.sha256(json.dumps([record['inputs'] for record in records]).encode()).hexdigest()
+    read = [row[-1] for record in records for row in record['inputs']]
+    digests = identity.digests_of(zip(itertools.chain(*plan.shards), read, strict=True))
+    content = identity.content_of(plan.shards, digests)
     manifest = {
         'format': store.STORE_FORMAT,
-        **identity,
+        **plan.wanted,
         'dtype': dtype.str,
-        'inputs': {**identity['inputs'], 'content': contents},
+        'inputs': {**plan.wanted['inputs'], 'content': content},
         'splits': splits,
         'report': statistics.report(
             records=records,
@@ -173,6 +207,8 @@ def _merge(
             options=options,
         ),
     }
+    # Before the manifest, which says that all is there.
+    identity.write_record(directory, content, identity.known_as(plan.sources, digests), readings)
     write_atomic(directory / 'manifest.json', store.manifest_text(manifest))
     return store.read_manifest(directory)
 
@@ -180,24 +216,30 @@ def _merge(
 def iter_texts(
     spec: str | Sequence[str],
     options: CorpusOptions = CorpusOptions(),  # noqa: B008  Frozen.
+    note: Callable[[Known], object] = lambda known: None,
 ) -> Iterator[str]:
     """The paragraphs of a corpus one by one, held-out documents too: text to train a vocabulary on.
 
     Broken input is left out (`build_store` reports it). Memory does not grow with the corpus.
+
+    Args:
+      spec, options: see `build_store`.
+      note: is called for each file or dataset when it was read, for `identity.difference`.
 
     Raises:
       UserError: nothing matches, or there is no text at all; broken input, when strict.
     """
     empty = True
     for source in sources.resolve(_unweighted(spec), options.text_key):
-        format = source.format(options.format)
+        format, digest = source.format(options.format), identity.new_digest()
         part = Part(source.kind, source.path, source.name, 0, source.size, format=format)
-        for event in read_events(part, text_key=options.text_key):
+        for event in read_events(part, text_key=options.text_key, digest=digest):
             if type(event) is str:
                 empty = False
                 yield event
             elif type(event) is Broken and options.strict:
                 raise quality.broken_error(source.path, event)
+        note(*identity.known_as([source], {(source.path, (0, source.size)): digest.hexdigest()}))
     if empty:
         mend = 'check the files, config.corpus_options.format and config.corpus_options.text_key'
         raise UserError('config.corpus', f'no text at all in {spec!r}', 'at least one document', mend)

@@ -1,15 +1,23 @@
-"""The directory of a store while it is built: what may be there already, and what of an earlier build is kept."""
+"""The directory of a store: what may be there before it is built, whether it is finished, what is removed afterwards.
 
-import json
+A kill can come between any two operations on files. So the order of them is: a manifest is removed before any file of
+its store is; a plan is written before the work that follows it (see `partial`), and the manifest after all of it.
+Whatever is then found is a whole store, work that follows the plan beside it, or left-overs that neither names.
+"""
+
 import pathlib
+import re
 import shutil
+from collections.abc import Callable, Iterable, Sequence
 
 from absl import logging
 
-from bertjax.corpus import store
+from bertjax.corpus import identity, store
+from bertjax.corpus.identity import Known, Say, Shards
 from bertjax.corpus.sources import Source
 from bertjax.errors import UserError
-from bertjax.files.atomic import write_atomic
+
+_OWN_FILES = re.compile(rf'.*\.(tokens|sentences|documents)|{re.escape(identity.RECORD)}')
 
 _FORMERLY = {'sentences': 'rules'}  # of settings that the first versions did not have
 
@@ -20,25 +28,46 @@ def check_directory(directory: pathlib.Path) -> None:
         return
     if not directory.is_dir():
         raise UserError(str(directory), 'a file', 'a directory for the store', 'give another path')
-    names = {path.name for path in directory.iterdir() if not path.name.startswith('.')}
-    foreign = [name for name in sorted(names) if not name.endswith(('.tokens', '.sentences', '.documents'))]
-    if foreign and not names & {'manifest.json', 'partial'}:
+    paths = [path for path in directory.iterdir() if not path.name.startswith('.')]
+    foreign = sorted(path.name for path in paths if not _is_ours(path))
+    if foreign and not {path.name for path in paths} & {'manifest.json', 'partial'}:
         raise UserError(
             str(directory), f'files of something else ({", ".join(foreign[:3])})',
             'an empty directory or a store', 'give another path',
         )  # fmt: skip
 
 
-def finished_store(directory: pathlib.Path, identity: dict, found: list[Source], replace: bool) -> dict | None:
+def _is_ours(path: pathlib.Path) -> bool:
+    """Whether it is a file of a store, the pairing plans that a run keeps beside it, or a store of a mixture."""
+    if not path.is_dir():
+        return _OWN_FILES.fullmatch(path.name) is not None
+    if path.name == 'plans':
+        return all(plan.name.lstrip('.').startswith('plan-') for plan in path.iterdir())
+    return path.name.isdigit() and any((path / name).exists() for name in ('manifest.json', 'partial'))
+
+
+def finished_store(
+    directory: pathlib.Path,
+    wanted: dict,
+    found: Sequence[Source],
+    cuts: Callable[[], Iterable[Shards]],
+    *,
+    replace: bool,
+    instead: str = '',
+    say: Say = logging.info,
+) -> dict | None:
     """The manifest of a finished store of the same text and settings; None if there is none.
 
     A store of other text or settings is no longer finished when this returns: its manifest is removed.
 
     Args:
       directory: of the store.
-      identity: from `build`: what determines the store's bytes.
+      wanted: from `build`: what determines the store's bytes.
       found: the sources.
+      cuts: gives the ways in which a store of them may have been cut into shards.
       replace: whether a store of other text or settings may be replaced.
+      instead: what may be done where it may not, beside restoring the text.
+      say: is told what is read.
 
     Raises:
       UserError: it may not.
@@ -47,26 +76,26 @@ def finished_store(directory: pathlib.Path, identity: dict, found: list[Source],
     if not path.exists():
         return None
     manifest = store.read_manifest(directory)
-    changed = [key for key in ('tokenizer', 'settings', 'inputs') if not _holds(manifest[key], identity[key])]
-    built = path.stat().st_mtime_ns
-    local = [source for source in found if source.kind == 'file' and source.stamp.isdigit()]
-    newer = [source.name for source in local if int(source.stamp) > built]
-    if not changed and not newer:
+    changed = [key for key in ('tokenizer', 'settings') if not _holds(manifest[key], wanted[key])]
+    words = {'tokenizer': 'another tokenizer', 'settings': 'other settings'}
+    reason = ' and '.join(words[key] for key in changed) or _other_text(directory, manifest, found, cuts, say)
+    if reason is None:
         splitter = manifest.get('splitter', 'rules 1')
-        if replace and splitter != identity['splitter']:
+        if replace and splitter != wanted['splitter']:
             logging.warning(
                 'The token store in %s is kept, though its sentences were cut by %s, and now would be by %s: remove it '
-                'to build it again.', directory, splitter, identity['splitter'],
+                'to build it again.', directory, splitter, wanted['splitter'],
             )  # fmt: skip
         tidy(directory, manifest)
         return manifest
-    reason = f'other {" and ".join(changed)}' if changed else f'{newer[0]} changed since'
     if not replace:
+        keys = {'tokenizer': 'config.tokenizer', 'settings': 'config.corpus_options'}
+        restored = ' and '.join(keys[key] for key in changed) or 'the files'
         raise UserError(
             str(directory),
             f'a token store of {reason}',
             'the text and the settings that the checkpoints beside it were trained on',
-            'restore config.corpus and config.corpus_options, or start anew in another --workdir',
+            f'restore {restored}{"" if "tokenizer" in changed else instead}, or start anew in another --workdir',
         )
     logging.warning('The token store in %s was built from %s: it is built again.', directory, reason)
     path.unlink()
@@ -78,46 +107,61 @@ def _holds(manifest: dict, wanted: dict) -> bool:
     return all(manifest.get(key, _FORMERLY.get(key)) == value for key, value in wanted.items())
 
 
+def _other_text(
+    directory: pathlib.Path,
+    manifest: dict,
+    found: Sequence[Source],
+    cuts: Callable[[], Iterable[Shards]],
+    say: Say,
+) -> str | None:
+    """How the text differs from that of a finished store, in words; None where it is the same, which is then kept."""
+    content = manifest['inputs']['content']
+    record = identity.read_record(directory, content)
+    known = record['files'] if record else _known_by_dates(directory, manifest, found)
+    if known is None:
+        return 'other text (other files, by name or size)'
+    reason = identity.other_files(known, found)
+    stale = [] if reason else identity.stale(known, found)
+    if any(known[i].digests is None for i in stale):
+        known = identity.same_content(content, known, found, cuts(), say)
+        reason = None if known else 'some of it has changed'
+    else:
+        reason = reason or identity.difference(known, found, say)
+    if reason:
+        return f'other text ({reason})'
+    if stale or record is None:
+        _keep(directory, content, identity.as_found(known, found), record['readings'] if record else [])
+    return None
+
+
+def _keep(directory: pathlib.Path, content: str, known: Sequence[Known], readings: Sequence[str]) -> None:
+    try:
+        identity.write_record(directory, content, known, readings)
+    except OSError as error:  # A store that may only be read; then files that were moved are read each time.
+        logging.info('%s in %s is not written: %s', identity.RECORD, directory, error)
+
+
+def _known_by_dates(directory: pathlib.Path, manifest: dict, found: Sequence[Source]) -> list[Known] | None:
+    """The record of a store of the first versions, which kept no dates: files older than its manifest are as they were.
+
+    None where names or sizes are others.
+    """
+    names = identity.names_before(found, manifest['inputs'])
+    if names is None:
+        return None
+    built = (directory / 'manifest.json').stat().st_mtime_ns
+    moved = not all(name in (source.name, source.old_name) for name, source in zip(names, found, strict=True))
+    newer = [moved or (source.stamp.isdigit() and int(source.stamp) > built) for source in found]
+    return [
+        Known(name, None if source.kind == 'file' and new else identity.facts_of(source))
+        for name, source, new in zip(names, found, newer, strict=True)
+    ]
+
+
 def tidy(directory: pathlib.Path, manifest: dict) -> None:
     """Removes files that only an unfinished store needs."""
     shutil.rmtree(directory / 'partial', ignore_errors=True)
     kept = {entry['file'] for entry in store.manifest_files(manifest)}
-    for path in directory.glob('*.tokens'):
+    for path in [*directory.glob('*.tokens'), *directory.glob('.*.tmp-*')]:
         if path.name not in kept:
             path.unlink()
-
-
-def prepare(directory: pathlib.Path, facts: dict, shards: int) -> set[int]:
-    """Makes the directory of partial work, and returns the numbers of the shards that are done already.
-
-    Args:
-      directory: of the store.
-      facts: what the partial work depends on. It is kept beside the work, which is removed when the facts differ.
-      shards: how many there are, for the log.
-    """
-    partial = directory / 'partial'
-    text = json.dumps(facts, indent=1)
-    previous = partial / 'plan.json'
-    done: set[int] = set()
-    if previous.exists() and previous.read_text('utf-8') == text:
-        done = {int(path.stem) for path in partial.glob('[0-9]*.json') if _is_whole(directory, path)}
-        logging.info('Continuing the build in %s: %d of %d shards are done.', directory, len(done), shards)
-    else:
-        if partial.exists():
-            logging.warning('The unfinished build in %s is of other text or settings: it is thrown away.', directory)
-        shutil.rmtree(partial, ignore_errors=True)
-        for path in directory.glob('*.tokens'):
-            path.unlink()
-    partial.mkdir(parents=True, exist_ok=True)
-    for path in [*directory.glob('.*.tmp-*'), *partial.glob('.*.tmp-*')]:
-        path.unlink()
-    if not previous.exists():
-        write_atomic(previous, text)
-    return done
-
-
-def _is_whole(directory: pathlib.Path, record: pathlib.Path) -> bool:
-    """Whether the files in a shard's record are there and have their sizes."""
-    sizes = json.loads(record.read_text('utf-8'))['files']
-    places = {name: directory / ('' if name.endswith('.tokens') else 'partial') / name for name in sizes}
-    return all(path.exists() and path.stat().st_size == sizes[name] for name, path in places.items())

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from bertjax.corpus.formats import Document, read_events
+from bertjax.corpus.identity import new_digest
 from bertjax.corpus.quality import PROBLEMS_KEPT, broken_error
 from bertjax.corpus.sources import Part
 from bertjax.corpus.store import CHECKSUM, id_dtype
@@ -237,7 +238,7 @@ def encode_shard(
     writer = ShardWriter(directory, shard, tokenizer, heldout=settings['heldout'], split=split)
     inputs = []
     for part in parts:
-        digest = hashlib.blake2b(digest_size=16)
+        digest = new_digest()
         documents = 0
         events = read_events(
             part, text_key=settings['text_key'], progress=lambda count: progress(0, count), digest=digest

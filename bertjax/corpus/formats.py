@@ -8,7 +8,6 @@ never held whole, however long it is.
 import dataclasses
 import enum
 import html
-import io
 import itertools
 import json
 from collections.abc import Callable, Iterator
@@ -23,6 +22,8 @@ from bertjax.files.paths import unusual_kind
 from bertjax.files.streams import Broken, decode
 
 SNIFF = 1 << 16  # Bytes of a file from which its format is recognised.
+HEAD = 1 << 18  # Bytes from which it is told what its blank lines mean.
+UNREADABLE = 'damaged'  # in place of a compression
 Progress = Callable[[int], None] | None
 
 
@@ -36,8 +37,25 @@ class Document(enum.Enum):
 Event = Document | Broken | str
 
 
+def read_head(path: str) -> tuple[str, bytes]:
+    """(compression, the first decompressed bytes) of a file; UNREADABLE if there are none, which reading reports."""
+    compression, head = UNREADABLE, b''
+    try:
+        with epath.Path(path).open('rb') as file:
+            compression = streams.compression_of(path, file.read(8))
+            file.seek(0)
+            for chunk in streams.chunks(file, compression):
+                head += chunk
+                if len(head) >= HEAD:
+                    break
+    except streams.DAMAGE:
+        compression = compression if head else UNREADABLE
+    return compression, head
+
+
 def sniff(path: str, head: bytes, format: str) -> str:
     """The format of a file that begins with `head`; `format` is that of `Source.format`."""
+    head = head[:SNIFF]
     if not format.startswith('auto'):
         return format
     line = head.removeprefix(b'\xef\xbb\xbf').lstrip()
@@ -178,11 +196,9 @@ def _file_events(part: Part, key: str, progress: Progress, digest) -> Iterator[E
     pick, lines = Picker(part.of, part.stride), streams.Lines(iter(()))
     try:
         with epath.Path(part.path).open('rb') as file:
-            compression = streams.compression_of(part.path, file.read(8) if part.begin == 0 else b'text')
-            counted = streams.CountedFile(file, part.begin, None if compression else part.end, progress, digest)
-            source = streams.chunks(io.BufferedReader(counted, streams.CHUNK), compression)
+            source = streams.part_chunks(part.path, file, part.begin, part.end, progress, digest)
             head = next((chunk for chunk in source if chunk), b'')
-            format = sniff(part.path, head[:SNIFF], part.format)
+            format = sniff(part.path, head, part.format)
             lines = streams.Lines(itertools.chain([head], source), cut=format != 'jsonl')
             for event in _layout_events(format, lines, pick, part, key):
                 if part.begin and type(event) is Broken:

@@ -9,7 +9,7 @@ import itertools
 import numpy as np
 
 from bertjax.corpus.sources import CorpusOptions
-from bertjax.corpus.store import Split
+from bertjax.corpus.store import Split, TokenStore
 from bertjax.errors import UserError
 from bertjax.files.streams import Broken
 
@@ -26,6 +26,7 @@ LIKENESS, LIKENESS_WITHIN = 1.6, 1.2  # See `coherence`.
 LONG_SENTENCE = 128  # Mean tokens of a sentence: more than a splitter leaves.
 FEW_HELDOUT = 1000  # Tokens.
 MUCH_HELDOUT = 3  # Times the share that was asked for.
+MANY_SENTENCES = 2000  # Of a document: more than the longest articles of Wikipedia have.
 
 # The sample of `coherence`.
 DOCUMENTS = 1000  # Spread evenly over the split.
@@ -127,6 +128,25 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
     if broken:
         found.append(f'{broken:,} documents or files were broken and left out; the first of each kind are listed.')
     return found
+
+
+def long_documents(store: TokenStore) -> list[str]:
+    """The warning about documents of thousands of sentences, if there are any.
+
+    It is made of an open store, and no part of its manifest.
+    """
+    count = longest = 0
+    for name in ('train', 'heldout'):
+        sizes = np.diff(store.split(name).document_offsets)
+        count += int(np.count_nonzero(sizes >= MANY_SENTENCES))
+        longest = max(longest, int(sizes.max(initial=0)))
+    if not count:
+        return []
+    return [
+        f'{count:,} documents have {MANY_SENTENCES:,} sentences or more, up to {longest:,}: if they are collections, '
+        'put blank lines between the documents and set config.corpus_options.format=text; if they are books, cut them '
+        'into chapters: more documents give more pairs of different ones.'
+    ]
 
 
 def _sample(split: Split) -> list[list[np.ndarray]]:

@@ -1,7 +1,7 @@
 """The corpus report: what a corpus holds, and what of it will impair pre-training."""
 
 import collections
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from rich.table import Table
@@ -114,8 +114,8 @@ def add_problems(problems: Iterable[dict[str, list[str]]]) -> dict[str, list[str
     return dict(sorted(total.items()))
 
 
-def print_report(report: dict, console: Console | None = None) -> None:
-    """Prints the corpus report as a table, its histogram, what was dropped, and the warnings."""
+def print_report(report: dict, more: Sequence[str] = (), console: Console | None = None) -> None:
+    """Prints the corpus report as a table, its histogram, what was dropped, and the warnings, with those of `more`."""
     console = console or Console()
     table = Table(title='The corpus', title_justify='left', show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column()
@@ -150,5 +150,5 @@ def print_report(report: dict, console: Console | None = None) -> None:
     for kind, lines_of in report['problems'].items():
         for line in lines_of:
             console.print(printable(f'{kind}: {line}'), markup=False, highlight=False, soft_wrap=True)
-    for warning in report['warnings']:
+    for warning in [*report['warnings'], *more]:
         console.print(f'warning: {warning}', style='yellow', markup=False, highlight=False, soft_wrap=True)

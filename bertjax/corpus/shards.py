@@ -56,18 +56,6 @@ def _cut(source: Source, format: str, target: int) -> list[Part]:
     return [Part('file', source.path, source.name, begin, end, format=format) for begin, end in bounds]
 
 
-def _look(path: str, format: str) -> tuple[str, str]:
-    """(compression, format) of a file by its first bytes; 'damaged' if it cannot be read, which reading will report."""
-    try:
-        with epath.Path(path).open('rb') as file:
-            compression = streams.compression_of(path, file.read(8))
-            file.seek(0)
-            head = next((chunk for chunk in streams.chunks(file, compression) if chunk), b'')
-        return compression, formats.sniff(path, head[: formats.SNIFF], format)
-    except streams.DAMAGE:
-        return 'damaged', format
-
-
 def _parts_of(source: Source, chosen: str, target: int) -> Iterator[tuple[Part, bool]]:
     """The parts of a source, each with whether it may share a shard with other files; `chosen` is the user's format."""
     if source.kind == 'pydoc':
@@ -83,8 +71,10 @@ def _parts_of(source: Source, chosen: str, target: int) -> Iterator[tuple[Part, 
     if _text_size(source) < target:
         yield whole, True
         return
-    compression, format = _look(source.path, format)
-    if compression and compression != 'damaged' and format != 'files':
+    compression, head = formats.read_head(source.path)
+    damaged = compression == formats.UNREADABLE
+    format = format if damaged else formats.sniff(source.path, head, format)
+    if compression and not damaged and format != 'files':
         of = max(1, min(MAX_STRIDES, source.size // STRIDE_BYTES))
         for stride in range(of):
             yield dataclasses.replace(whole, of=of, stride=stride, format=format), False

@@ -2,7 +2,9 @@
 
 import dataclasses
 import os
+import pathlib
 import re
+from typing import Any
 
 from etils import epath
 
@@ -13,6 +15,7 @@ from bertjax.ranges import check_fields, number, one_of, ranged, text, whole
 from bertjax.text.splitters import check_splitter
 
 FORMATS = ('auto', 'text', 'files', 'jsonl', 'wikiextractor')
+UNREADABLE = 'unreadable'  # the stamp of a file that cannot be looked at
 _WHERE = 'config.corpus'
 
 
@@ -21,9 +24,9 @@ class CorpusOptions:
     """How text is read and what the store keeps of it.
 
     Attributes:
-      format: 'auto' looks at each file (WikiExtractor and JSON lines are recognised; else files named by path or glob
-        are 'text' and files of a directory are 'files'); 'text' has blank lines between documents; 'files' has a
-        document a file; 'jsonl' and 'wikiextractor' as the names say.
+      format: 'auto' looks at the content (WikiExtractor and JSON lines are recognised file by file; the others are read
+        as `reading.choose` decides for all of them); 'text' has blank lines between documents; 'files' has a document
+        a file; 'jsonl' and 'wikiextractor' as the names say.
       text_key: the field of a JSON line, or the feature of a tfds dataset, that holds the text.
       strict: stop at the first broken input instead of dropping and counting the document.
       heldout: share of documents, by hash of their text, that training never sees.
@@ -60,8 +63,12 @@ class Source:
       path: how this machine reaches it.
       name: its name in reports, without an absolute path, so that equal builds are equal.
       size: bytes of a file; records of a dataset.
-      stamp: tells whether the content changed: a file's modification time in ns, a dataset's version.
-      single: a file whose format is not recognised is one document (it was found in a directory).
+      stamp: tells whether the content may have changed: a file's modification time in ns, a dataset's version.
+      single: a file whose format is not recognised is one document. As `resolve` gives it, it was found in a directory,
+        by which the first versions decided; `reading.choose` decides by content.
+      inode: of a local file.
+      component: the directory or glob that it was found by; '' of one that was named.
+      old_name: its name in stores of the first versions.
     """
 
     kind: str
@@ -70,6 +77,9 @@ class Source:
     size: int
     stamp: str
     single: bool = False
+    inode: int = 0
+    component: str = ''
+    old_name: str = ''
 
     def format(self, chosen: str) -> str:
         """The format to read it in: `chosen`, or for 'auto' what `formats.sniff` falls back to."""
@@ -124,27 +134,33 @@ def parse_mixture(spec: str) -> list[tuple[str, float | None]]:
     return weighted
 
 
-def _file(path: epath.Path, name: str, *, single: bool = False) -> Source:
+def _file(path: epath.Path, name: str, **found: Any) -> Source:
+    found = {'old_name': name, **found}
     try:
-        stat = path.stat()
+        if is_remote(path):
+            stat = path.stat()
+            return Source('file', os.fspath(path), name, stat.length, str(stat.mtime), **found)
+        stat = os.stat(path)
     except OSError:  # For example a dangling link: reading reports it.
-        return Source('file', os.fspath(path), name, 1, 'unreadable', single)
-    # Modification times of remote files have other units or are missing; their size must do.
-    stamp = str(stat.mtime) if is_remote(path) else str(os.stat(path).st_mtime_ns)
-    return Source('file', os.fspath(path), name, stat.length, stamp, single)
+        return Source('file', os.fspath(path), name, 1, UNREADABLE, **found)
+    return Source('file', os.fspath(path), name, stat.st_size, str(stat.st_mtime_ns), inode=stat.st_ino, **found)
 
 
 def _resolve_one(spec: str, text_key: str) -> list[Source]:
     if spec.startswith('pydoc:'):
         size, stamp = datasets.pydoc_facts()
-        return [Source('pydoc', 'pydoc:', 'pydoc:', size, stamp)]
+        return [Source('pydoc', 'pydoc:', 'pydoc:', size, stamp, old_name='pydoc:')]
     if spec.startswith('tfds:'):
         size, stamp = datasets.tfds_facts(spec, text_key)
-        return [Source('tfds', spec, datasets.tfds_name(spec), size, stamp)]
+        name = datasets.tfds_name(spec)
+        return [Source('tfds', spec, name, size, stamp, old_name=name)]
     path = user_path(spec, _WHERE)
     if path.is_dir():
         top = path.name or path.resolve().name
-        found = [_file(file, f'{top}/{file.relative_to(path).as_posix()}', single=True) for file in walk_files(path)]
+        found = [
+            _file(file, f'{top}/{file.relative_to(path).as_posix()}', single=True, component=spec)
+            for file in walk_files(path)
+        ]
         if not found:
             raise UserError(_WHERE, f'an empty directory {spec!r}', 'files of text', 'put files there or change it')
         return found
@@ -157,10 +173,18 @@ def _resolve_one(spec: str, text_key: str) -> list[Source]:
         root, files = match_files(os.fspath(path))
         if not files:
             raise UserError(_WHERE, f'no file for {spec!r}', 'a glob that matches files', f'check it with: ls {spec}')
-        # In the working directory, '.', the name loses its first letter; finished stores hold their inputs' names so.
-        return [_file(file, os.fspath(file)[len(os.fspath(root)) :].lstrip('/')) for file in files]
+        return [
+            _file(file, name, component=spec, old_name=_old_name(name, root))
+            for file in files
+            for name in [file.relative_to(root).as_posix()]
+        ]
     mend = 'check the path; a name that holds a comma cannot be given, use a glob such as "a?b.txt"'
     raise UserError(_WHERE, f'no such file {spec!r}', 'a file, directory, glob, pydoc: or tfds:NAME', mend)
+
+
+def _old_name(name: str, root: epath.Path) -> str:
+    """Where a glob began in the working directory, names lost their first letter in the first versions."""
+    return name[1:].lstrip('/') if os.fspath(root) == '.' else name
 
 
 def resolve(spec: str | list[str] | tuple[str, ...], text_key: str = 'text') -> list[Source]:
@@ -189,3 +213,37 @@ def _refuse_holes(source: Source) -> None:
     if unwritten:
         found = f'a sparse file, {unwritten:,} of whose {source.size:,} bytes were never written'
         raise UserError(source.path, found, 'text', 'copy it again, or take it away')
+
+
+def check_outside(spec: str | list[str] | tuple[str, ...], folder: epath.PathLike) -> None:
+    """Refuses a folder for results in which the corpus would find them as text at the next start.
+
+    Args:
+      spec: of the corpus.
+      folder: the store, or the workdir of a run.
+
+    Raises:
+      UserError: a component is a directory or a glob that holds the folder.
+    """
+    own = pathlib.Path(os.path.realpath(os.path.expanduser(folder)))
+    parts = [part for one in ([spec] if isinstance(spec, str) else spec) for part, _ in parse_mixture(one)]
+    for part in map(str.strip, ','.join(parts).split(',')):
+        if not is_remote(part) and _would_find(os.path.expanduser(part), own):
+            raise UserError(
+                _WHERE, f'{part!r}, which holds {os.fspath(folder)!r}', 'text apart from what the run writes',
+                'give another --workdir, or move the text to a folder of its own',
+            )  # fmt: skip
+
+
+def _would_find(part: str, own: pathlib.Path) -> bool:
+    """Whether what is written into a folder is, or would be, among the files of a directory or glob."""
+    if os.path.isdir(part):
+        top = pathlib.Path(os.path.realpath(part))
+        inside = own.relative_to(top).parts if own.is_relative_to(top) else ('.',)
+        return not any(name.startswith(('.', '_')) for name in inside)
+    if not is_pattern(part) or not own.exists():
+        return False
+    top, files = match_files(part)
+    in_own = (file for file in files if own in pathlib.Path(os.path.realpath(file)).parents)
+    # Text may lie in the workdir, in a folder of its own.
+    return own.is_relative_to(os.path.realpath(top)) and any(in_own)

@@ -1,5 +1,6 @@
 """Encodes shards in worker processes, which are spawned, not forked (the parent may have JAX's threads)."""
 
+import ast
 import concurrent.futures
 import multiprocessing
 import os
@@ -15,6 +16,7 @@ from rich.table import Column
 
 from bertjax.corpus.encode import encode_shard
 from bertjax.corpus.sources import CorpusOptions, Part
+from bertjax.errors import UserError
 from bertjax.terminal import Console
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -46,6 +48,7 @@ def _start_worker(directory: str, fingerprint: str, settings: dict, strict: bool
     _worker.update(
         directory=pathlib.Path(directory), tokenizer=tokenizer, settings=settings, strict=strict, counters=counters
     )
+    counters[3] = 1
 
 
 def _count(documents: int, size: int) -> None:
@@ -132,6 +135,26 @@ def _processes(shards: dict[int, list[Part]], wanted: int) -> int:
     return min(wanted or (1 if size < SMALL else cores), len(shards))
 
 
+def _check_importable(number: int) -> None:
+    """Refuses to start workers that would begin with doing again what the script before them does: they import it."""
+    main = sys.modules['__main__']
+    path, frame = getattr(main, '__file__', None), sys._getframe()
+    while frame is not None and not (frame.f_globals is vars(main) and frame.f_code.co_name == '<module>'):
+        frame = frame.f_back
+    if path is None or frame is None:  # A prompt or notebook, which no worker imports; or a thread.
+        return
+    try:
+        body = ast.parse(pathlib.Path(path).read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return
+    statement = next((one for one in body if one.lineno <= frame.f_lineno <= (one.end_lineno or 0)), None)
+    if statement is not None and not isinstance(statement, ast.If):
+        raise UserError(
+            f'{path}:{frame.f_lineno}', f"{number} worker processes started outside of `if __name__ == '__main__':`",
+            'a script that they can import', 'put the call below that line, or set workers=1 in CorpusOptions',
+        )  # fmt: skip
+
+
 def encode_shards(
     directory: pathlib.Path,
     shards: dict[int, list[Part]],
@@ -142,7 +165,7 @@ def encode_shards(
     """Encodes shards, by number, in this process or in as many workers as the options say.
 
     Raises:
-      UserError: broken input, when strict.
+      UserError: broken input, when strict; several workers from a script that they could not import.
       RuntimeError: a worker died.
     """
     number = _processes(shards, options.workers)
@@ -150,8 +173,9 @@ def encode_shards(
         for shard, parts in shards.items():
             encode_shard(directory, shard, parts, tokenizer, options.settings(), options.strict, progress.add)
         return
+    _check_importable(number)
     context = multiprocessing.get_context('spawn')
-    counters = context.Array('q', 3)  # Documents, bytes, whether to stop.
+    counters = context.Array('q', 4)  # Documents, bytes, whether to stop, whether a worker came up.
     tokenizer.save(directory / 'partial' / 'tokenizer')
     arguments = (str(directory), tokenizer.fingerprint, options.settings(), options.strict, counters)
     pool = concurrent.futures.ProcessPoolExecutor(
@@ -166,6 +190,8 @@ def encode_shards(
                 future.result()
     except concurrent.futures.process.BrokenProcessPool as error:
         mend = 'was memory short? The same command continues; config.corpus_options.workers=1 needs least'
+        if not counters[3]:
+            mend = "none could start. Is the call of a script below `if __name__ == '__main__':`? Or was memory short?"
         raise RuntimeError(f'a worker process died; {mend}') from error
     finally:
         counters[2] = 1

@@ -11,6 +11,7 @@ from bertjax.ranges import check_fields, number, one_of, ranged, whole
 
 MODES = ('nsp', 'sop', 'full_sentences', 'doc_sentences')
 
+
 # Pairs: `start` is a sentence, `a` and `b` count sentences; b is 0 where B is drawn from another document (nsp) or
 # where there is none (sop). Sentences without pairs: `start` is a token, `a` counts tokens, `b` the documents they lie
 # in.
@@ -50,7 +51,7 @@ class PairOptions:
     """
 
     mode: str = ranged('nsp', one_of(MODES))
-    plans: int = ranged(10, whole(1, 1000), key='pair_plans')  # all are made before the first step
+    plans: int = ranged(10, whole(1, 10_000), key='pair_plans')  # all are made before the first step
     short_probability: float = ranged(0.1, number(0, 1))
     balanced: bool = False
 

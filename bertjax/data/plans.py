@@ -46,6 +46,12 @@ def load_plans(
     return plans
 
 
+def remove_leftovers(cache_dir: pathlib.Path) -> None:
+    """Removes what processes that were killed left of plans; no other process may be writing there."""
+    for path in cache_dir.glob('.plan-*.tmp-*'):
+        path.unlink()
+
+
 def _write(stem: pathlib.Path, plan: Plan) -> None:
     file = io.BytesIO()
     np.save(file, plan.chunks)

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from bertjax.convert.huggingface.load import load_huggingface
 from bertjax.data.batch import pretraining_batch_spec
 from bertjax.data.mixture import MixedExamples
+from bertjax.data.plans import remove_leftovers
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.errors import UserError
 from bertjax.experiment.pretraining_settings import PretrainingPhase, PretrainingSettings
@@ -131,7 +132,9 @@ class Pretraining:
         self._stores = prepare_stores(settings, folder, self.tokenizer)
         self.model = settings.model(self.tokenizer.vocab_size)
         self.setup = build_pretraining_setup(settings, self.model, mesh)
-        self._examples = StoreExamples(settings, self._stores, self.tokenizer, folder / 'store' / 'plans')
+        plans = folder / 'store' / 'plans'
+        remove_leftovers(plans)
+        self._examples = StoreExamples(settings, self._stores, self.tokenizer, plans)
         first = self._examples.get(settings.first_shape, 'train', 0)
         total = settings.total_steps(first.cycle_length // settings.pairs.plans)
         self._phases = settings.phases(total)

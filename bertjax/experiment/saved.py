@@ -17,6 +17,7 @@ from bertjax.data.buckets import lengths_worth
 from bertjax.errors import UserError
 from bertjax.experiment.check import check_recorded
 from bertjax.experiment.finetuning_settings import FinetuningSettings
+from bertjax.experiment.own_tokenizer import load_own
 from bertjax.experiment.pretraining import build_pretraining_setup
 from bertjax.experiment.pretraining_settings import PretrainingSettings
 from bertjax.experiment.recorded import check_kind, recorded_config, recorded_task
@@ -145,7 +146,7 @@ def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
         encoder = BertConfig(**{**facts['encoder'], **choices})
     else:
         encoder = encoder_of(settings, huggingface_directory(settings.init) if trained else str(source))
-    tokenizer = load_tokenizer(str(folder / 'tokenizer') if trained else settings.tokenizer or str(source))
+    tokenizer = load_own(folder) if trained else load_tokenizer(settings.tokenizer or str(source))
     data = TaskData(settings, folder, tokenizer, encoder, str(source), facts)
     if not data.task.complete:  # somebody else's model, or a run of an earlier version that was stopped
         data.task.learn(data.task.records('train'))
@@ -208,7 +209,7 @@ def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> Sav
     Raises:
       UserError: no checkpoint, a recipe of another model, or one that cannot be exported.
     """
-    tokenizer = load_tokenizer(str(folder / 'tokenizer'))
+    tokenizer = load_own(folder)
     model = settings.model(tokenizer.vocab_size)
     check_exportable(model)
     checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep, reading=True)

@@ -76,7 +76,7 @@ class TaskData:
         for train in settings.trained_parts:
             make_selection(train, encoder.num_layers)  # raises
         self._check()
-        keep_tokenizer(tokenizer, folder)
+        keep_tokenizer(tokenizer, folder, settings.tokenizer or source or '')
 
     def _check(self) -> None:
         pieces, rows = self.tokenizer.vocab_size, self.encoder.vocab_size

@@ -5,16 +5,30 @@ import itertools
 import pathlib
 
 from bertjax.corpus.build import build_store, iter_texts
+from bertjax.corpus.identity import as_found, difference, readings_of, stale
+from bertjax.corpus.quality import long_documents
 from bertjax.corpus.report import print_report
-from bertjax.corpus.sources import parse_mixture
+from bertjax.corpus.sources import check_outside, parse_mixture, resolve
 from bertjax.corpus.store import TokenStore, open_store
-from bertjax.errors import UserError
+from bertjax.errors import UserError, printable
+from bertjax.experiment.own_tokenizer import (
+    FOLDER,
+    TRAINED,
+    check_export,
+    check_replaceable,
+    complete_tokenizer,
+    has_checkpoints,
+    has_run,
+    is_whole,
+    keep_checksums,
+    load_own,
+    remember_text,
+    save_tokenizer,
+    text_of_vocabulary,
+)
 from bertjax.experiment.pretraining_settings import PretrainingSettings
-from bertjax.files.atomic import write_atomic
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.text.vocabulary import train_sentencepiece, train_wordpiece
-
-TRIALS = 'cells'  # the folder of a sweep's trials; named so in workdirs since the first version
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,16 +39,16 @@ class WeightedStore:
     weight: float
 
 
-def train_vocabulary(settings: PretrainingSettings, directory: pathlib.Path) -> Tokenizer:
-    """Trains the vocabulary of config.vocab on config.corpus and saves it.
+def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> Tokenizer:
+    """Trains the vocabulary of config.vocab on config.corpus and saves it to WORKDIR/tokenizer.
 
     Raises:
       UserError: no text, or a vocabulary that cannot be trained.
     """
     vocab, options = settings.vocab, settings.corpus_options
     print(f'training a {vocab["family"]} vocabulary of {vocab["size"]:,} pieces on {settings.corpus}')
-    specs = [spec for spec, _ in parse_mixture(settings.corpus)]
-    texts = itertools.chain.from_iterable(iter_texts(spec, options) for spec in specs)
+    specs, read = [spec for spec, _ in parse_mixture(settings.corpus)], []
+    texts = itertools.chain.from_iterable(iter_texts(spec, options, read.append) for spec in specs)
     shared = {'vocab_size': vocab['size'], 'lowercase': vocab['lowercase'], 'unused': vocab['unused']}
     if vocab['family'] == 'wordpiece':
         tokenizer = train_wordpiece(texts, **shared)
@@ -46,53 +60,91 @@ def train_vocabulary(settings: PretrainingSettings, directory: pathlib.Path) -> 
             seed=settings.recorded['seed'],
             sample_sentences=vocab['sample_sentences'],
         )
-    tokenizer.save(directory)
-    # Last: its presence says that the vocabulary is whole, and what it was trained for.
-    write_atomic(directory / 'vocabulary.json', settings.vocabulary_key)
+    save_tokenizer(tokenizer, workdir, key=settings.vocabulary_key, text=read)
     return tokenizer
 
 
 def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> Tokenizer:
-    """The run's tokenizer: given, else that of config.init, else one that is trained into WORKDIR/tokenizer."""
-    own = workdir / 'tokenizer'
-    if settings.tokenizer or settings.init:
-        tokenizer = load_tokenizer(settings.tokenizer or huggingface_directory(settings.init))
-        keep_tokenizer(tokenizer, workdir)
-        return tokenizer
-    key = own / 'vocabulary.json'
-    if key.exists() and key.read_text(encoding='utf-8') == settings.vocabulary_key:
-        return load_tokenizer(str(own))
-    check_replaceable(workdir)
-    return train_vocabulary(settings, own)
-
-
-def keep_tokenizer(tokenizer: Tokenizer, workdir: pathlib.Path) -> None:
-    """Saves `tokenizer` to WORKDIR/tokenizer where it is not there already.
+    """The run's tokenizer: given, else that of config.init, else one that is trained into WORKDIR/tokenizer.
 
     Raises:
-      UserError: see `check_replaceable`.
+      UserError: a workdir inside the corpus, a tokenizer that is not the one saved or trained with.
     """
-    own = workdir / 'tokenizer'
-    if not own.exists() or load_tokenizer(str(own)).fingerprint != tokenizer.fingerprint:
-        check_replaceable(workdir)
-        tokenizer.save(own)
+    if not settings.data:
+        check_outside([spec for spec, _ in parse_mixture(settings.corpus)], workdir)
+    given = settings.tokenizer or (settings.init and huggingface_directory(settings.init))
+    if given:
+        tokenizer = load_tokenizer(given)
+        keep_tokenizer(tokenizer, workdir, given)
+        return tokenizer
+    reason = _other_vocabulary(settings, workdir)
+    if reason is None:
+        tokenizer = load_own(workdir)
+        keep_checksums(workdir)
+        return tokenizer
+    check_replaceable(workdir)
+    if reason:
+        _say(f'the vocabulary in {workdir / FOLDER} was trained on {reason}: it is trained again')
+    return train_vocabulary(settings, workdir)
 
 
-def check_replaceable(workdir: pathlib.Path) -> None:
-    """Refuses to replace the tokenizer of a workdir that has checkpoints, or trials of a sweep."""
-    own = workdir / 'tokenizer'
-    if own.exists() and (has_checkpoints(workdir) or (workdir / TRIALS).exists()):
-        raise UserError(
-            'the tokenizer',
-            f'another one in config.tokenizer, or other settings of config.vocab, than that of {own}',
-            'the one that the checkpoints beside it were trained with',
-            'restore the former values to continue, or start anew in another --workdir',
-        )
+def _other_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> str | None:
+    """What the workdir's vocabulary was trained on, where another is to be trained; '' for none, None to take it."""
+    path = workdir / FOLDER / TRAINED
+    if not path.exists():
+        return ''
+    key, wanted = path.read_text(encoding='utf-8'), settings.vocabulary_key
+    if _without_corpus(key) != _without_corpus(wanted):
+        return 'other settings'
+    if has_run(workdir) or (settings.data and key == wanted):
+        return None  # The text of a run is that of its store, which is compared when it is opened; here is no text.
+    known = text_of_vocabulary(workdir)
+    if known is None:  # Of the first versions, which knew it by name alone.
+        return None if key == wanted else 'another corpus'
+    text_key = settings.corpus_options.text_key
+    found = [source for spec, _ in parse_mixture(settings.corpus) for source in resolve(spec, text_key)]
+    reason = difference(known, found, _say)
+    if reason is None and stale(known, found):
+        remember_text(workdir, as_found(known, found))
+    return None if reason is None else f'other text ({reason})'
 
 
-def has_checkpoints(workdir: pathlib.Path) -> bool:
-    """Whether there is a run in this workdir, whose tokenizer and store must not be replaced."""
-    return any(path.name.isdigit() for path in (workdir / 'checkpoints').glob('*'))
+def _without_corpus(key: str) -> list[str]:
+    return [line for line in key.splitlines() if not line.startswith('corpus = ')]
+
+
+def keep_tokenizer(tokenizer: Tokenizer, workdir: pathlib.Path, given: str = '') -> None:
+    """Saves `tokenizer` to WORKDIR/tokenizer where it is not there already.
+
+    Args:
+      tokenizer: the run's.
+      workdir: of the run.
+      given: where it is from, to say when it replaces another one.
+
+    Raises:
+      UserError: see `load_own` and `check_replaceable`.
+    """
+    own = _load_if_any(workdir)
+    if own is not None and own.fingerprint == tokenizer.fingerprint:
+        if not is_whole(workdir):
+            complete_tokenizer(tokenizer, workdir)
+        return
+    check_replaceable(workdir)
+    if own is not None:
+        _say(f'{given or "the tokenizer"} is another than in {workdir / FOLDER}, which it replaces')
+    save_tokenizer(tokenizer, workdir)
+
+
+def _load_if_any(workdir: pathlib.Path) -> Tokenizer | None:
+    """The workdir's tokenizer; None where there is none, or only what a kill left of one."""
+    if not (workdir / FOLDER).exists():
+        return None
+    try:
+        return load_own(workdir)
+    except UserError:
+        if is_whole(workdir) or has_run(workdir):
+            raise
+        return None
 
 
 def huggingface_directory(init: str) -> str:
@@ -106,6 +158,7 @@ def huggingface_directory(init: str) -> str:
         return init
     exported = path / 'export' / 'hf'
     if exported.is_dir():
+        check_export(path, exported)
         return str(exported)
     if not path.exists() or not (path / 'config.json').exists():
         raise UserError(
@@ -153,9 +206,29 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
     for number, ((spec, weight), directory) in enumerate(zip(parts, store_directories(settings, workdir), strict=True)):
         if len(parts) > 1:
             print(f'corpus {number}: {spec}, {weight:g} of the examples')
-        found = (directory / 'manifest.json').exists()
-        options = settings.corpus_options
-        report = build_store(spec, directory, tokenizer, options, replace=not has_checkpoints(workdir))
-        if not found or settings.run == 'corpus':
-            print_report(report)
+        before = _manifest(directory)
+        report = build_store(
+            spec,
+            directory,
+            tokenizer,
+            settings.corpus_options,
+            replace=not has_checkpoints(workdir),
+            instead=f', or continue on this store with --config.data={directory}' if len(parts) == 1 else '',
+            say=_say,
+        )
+        built = _manifest(directory) != before
+        if built or settings.run == 'corpus':
+            for line in [] if built else readings_of(directory):  # A build has said it.
+                _say(line)
+            print_report(report, long_documents(open_store(directory, verify=False)))
     return find_stores(settings, workdir, tokenizer)
+
+
+def _manifest(directory: pathlib.Path) -> bytes:
+    path = directory / 'manifest.json'
+    return path.read_bytes() if path.exists() else b''
+
+
+def _say(line: str) -> None:
+    """Prints a line; what a terminal would obey, which names of files may hold, it shows."""
+    print(printable(line))

@@ -120,6 +120,16 @@ class CountedFile(io.RawIOBase):
         return len(data)
 
 
+def part_chunks(path: str, file, begin: int, end: int, progress=None, digest=None) -> Iterator[bytes]:
+    """The decompressed bytes of a range of an open file; of a compressed one, which cannot be cut, of the whole.
+
+    Args: see `CountedFile`.
+    """
+    compression = compression_of(path, file.read(8) if begin == 0 else b'text')
+    counted = CountedFile(file, begin, None if compression else end, progress, digest)
+    return chunks(io.BufferedReader(counted, CHUNK), compression)
+
+
 class Lines:
     """Lines of bytes without their line ends, from an iterator of chunks.
 

@@ -7,12 +7,12 @@ from ml_collections import ConfigDict
 from bertjax.errors import UserError
 from bertjax.experiment.finetuning import Finetuning
 from bertjax.experiment.finetuning_settings import finetuning_settings
+from bertjax.experiment.own_tokenizer import TRIALS
 from bertjax.experiment.results import finish_task
 from bertjax.experiment.session import train_in
 from bertjax.experiment.settings import check_row_count
 from bertjax.experiment.sweep import run_sweep
 from bertjax.experiment.task_data import data_from_source
-from bertjax.experiment.text import TRIALS
 from bertjax.experiment.trials import trials_of
 from bertjax.files.atomic import exclusive
 from bertjax.parallel.devices import claim_devices

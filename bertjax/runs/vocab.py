@@ -4,8 +4,10 @@ import pathlib
 
 from ml_collections import ConfigDict
 
+from bertjax.corpus.sources import check_outside, parse_mixture
+from bertjax.experiment.own_tokenizer import check_replaceable
 from bertjax.experiment.pretraining_settings import pretraining_settings
-from bertjax.experiment.text import check_replaceable, train_vocabulary
+from bertjax.experiment.text import train_vocabulary
 
 
 def run(config: ConfigDict, workdir: str) -> None:
@@ -15,9 +17,10 @@ def run(config: ConfigDict, workdir: str) -> None:
       UserError: no text, a size that cannot be, or a workdir with checkpoints.
     """
     settings, folder = pretraining_settings(config), pathlib.Path(workdir)
+    check_outside([spec for spec, _ in parse_mixture(settings.corpus)], folder)
     check_replaceable(folder)
     directory = folder / 'tokenizer'
-    tokenizer = train_vocabulary(settings, directory)
+    tokenizer = train_vocabulary(settings, folder)
     print(f'{tokenizer.vocab_size:,} pieces in {directory}, fingerprint {tokenizer.fingerprint[:16]}')
     print(f'last learned pieces: {" ".join(tokenizer.pieces[-12:])}')
     print(f'use it with --config.tokenizer={directory}')

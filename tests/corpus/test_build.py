@@ -138,6 +138,20 @@ def test_a_killed_build_continues_to_the_same_bytes(workers, corpus, tmp_path, v
     assert directory_bytes(tmp_path / 'killed') == directory_bytes(tmp_path / 'whole')
 
 
+def test_a_script_that_workers_cannot_import_is_told_so(corpus, tmp_path, vocabulary):
+    """At once, and by its line: each worker would begin with the build that has started it."""
+    program = tmp_path / 'program.py'
+    program.write_text(_PROGRAM.replace("if __name__ == '__main__':", 'for _ in range(1):'))
+    environment = {**os.environ, 'PYTHONPATH': str(pathlib.Path(shards.__file__).parents[2])}
+    command = [sys.executable, str(program), corpus, str(tmp_path / 'store'), str(vocabulary), '2']
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1 and ended.stderr.count('Traceback') == 1
+    last = ended.stderr.splitlines()[-1]
+    assert f"{program}:9: found 2 worker processes started outside of `if __name__ == '__main__':`" in last
+    program.write_text(_PROGRAM)  # The mend.
+    subprocess.run(command, env=environment, check=True, timeout=60)
+
+
 def test_a_merge_that_is_cut_short_continues(corpus, small_shards, tmp_path, vocabulary, monkeypatch):
     from bertjax.corpus import build
 
@@ -184,13 +198,13 @@ def test_partial_work_is_continued_or_discarded(corpus, small_shards, tmp_path, 
         caplog.clear()
         options = CorpusOptions(workers=1, heldout=0.3 if change == 'options' else 0.02)
         if change == 'text':
-            path = tmp_path / 'corpus' / 'a.txt'
-            path.write_bytes(path.read_bytes())
+            with open(tmp_path / 'corpus' / 'a.txt', 'ab') as file:
+                file.write(b'\n\nThe mill.\n')
         with caplog.at_level(logging.INFO):
             report = build_store(corpus, other, str(vocabulary), options, progress=False)
         assert 0 in read and len(read) > 8
         assert 'thrown away' in caplog.text
-        assert report['documents'] == len(DOCS)
+        assert report['documents'] == len(DOCS) + (change == 'text')
         for name in directory_bytes(other):
             (other / name).unlink()
 
@@ -209,7 +223,8 @@ def test_a_finished_store_is_built_again_when_something_changed(tmp_path, vocabu
     assert 'built again' in caplog.text and directory_bytes(tmp_path / 's') != before
     path.write_bytes(as_text(DOCS[:50]))
     build_store(str(path), tmp_path / 's', str(vocabulary), progress=False)
-    assert directory_bytes(tmp_path / 's') == before
+    after = directory_bytes(tmp_path / 's')
+    assert after.keys() == before.keys() and all(after[name] == before[name] for name in after if name != 'inputs.json')
     uncased = load_tokenizer(str(vocabulary), lowercase=False)
     build_store(str(path), tmp_path / 's', uncased, progress=False)
     assert open_store(tmp_path / 's', tokenizer_fingerprint=uncased.fingerprint)
@@ -222,7 +237,9 @@ def test_no_path_or_time_is_in_the_store(tmp_path, vocabulary):
         os.utime(tmp_path / place / 'in' / 'a.txt', (1e9, 1e9 + (place == 'two')))
         spec = str(tmp_path / place / 'in' / '*.txt')
         build_store(spec, tmp_path / place / 's', str(vocabulary), progress=False)
-    assert directory_bytes(tmp_path / 'one' / 's') == directory_bytes(tmp_path / 'two' / 's')
+    one, two = (directory_bytes(tmp_path / place / 's') for place in ('one', 'two'))
+    assert one.pop('inputs.json') != two.pop('inputs.json')  # There they are, for a quick look whether they changed.
+    assert one == two
 
 
 def test_a_directory_of_something_else_is_left_alone(tmp_path, vocabulary):
@@ -234,6 +251,21 @@ def test_a_directory_of_something_else_is_left_alone(tmp_path, vocabulary):
     with pytest.raises(UserError, match='local directory'):
         build_store(str(tmp_path / 'a.txt'), 'gs://bucket/store', str(vocabulary), progress=False)
     assert (tmp_path / 'home' / 'thesis.tex').exists()
+
+
+def test_what_a_run_keeps_beside_its_store_is_not_foreign(tmp_path, vocabulary):
+    """Pairing plans, and the stores of a mixture that the corpus was before."""
+    (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:5]))
+    build_store(str(tmp_path / 'a.txt'), tmp_path / 'store' / '0', str(vocabulary), progress=False)
+    (tmp_path / 'store' / 'plans').mkdir()
+    (tmp_path / 'store' / 'plans' / '.plan-0.npy.tmp-7').touch()
+    build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), progress=False)
+    for foreign in ('plans/thesis.tex', '7/thesis.tex'):
+        path = tmp_path / foreign.partition('/')[0] / foreign
+        path.parent.mkdir(parents=True)
+        path.touch()
+        with pytest.raises(UserError, match='something else'):
+            build_store(str(tmp_path / 'a.txt'), path.parents[1], str(vocabulary), progress=False)
 
 
 def test_two_builders_of_one_store_are_refused(tmp_path, vocabulary):

@@ -70,7 +70,8 @@ def test_a_directory_is_recognised_by_content(layout, tmp_path, vocabulary, toke
 def test_a_format_that_is_named_is_obeyed(tmp_path, vocabulary, tokenizer):
     (tmp_path / 'in').mkdir()
     (tmp_path / 'in' / 'a.txt').write_bytes(as_text(DOCS))
-    build_store(str(tmp_path / 'in'), tmp_path / 'one', str(vocabulary), CorpusOptions(heldout=0), progress=False)
+    options = CorpusOptions(heldout=0, format='files')
+    build_store(str(tmp_path / 'in'), tmp_path / 'one', str(vocabulary), options, progress=False)
     assert open_store(tmp_path / 'one').split('train').num_documents == 1
     options = CorpusOptions(format='text')
     build_store(str(tmp_path / 'in'), tmp_path / 'many', str(vocabulary), options, progress=False)

@@ -8,7 +8,7 @@ from data_fakes import synthetic_split
 
 from bertjax.data import walking
 from bertjax.data.pairs import PairOptions
-from bertjax.data.plans import load_plans
+from bertjax.data.plans import load_plans, remove_leftovers
 
 OPTIONS = PairOptions(plans=3)
 
@@ -122,3 +122,12 @@ def test_the_balance_of_plans_on_disk_is_kept(split, tmp_path, walked):
     walked.clear()
     assert same(first, load_plans(split, options, 64, 0, tmp_path))
     assert walked == [1]
+
+
+def test_what_a_kill_leaves_of_a_plan_is_removed(split, tmp_path):
+    remove_leftovers(tmp_path / 'absent')
+    load_plans(split, PairOptions(plans=1), 64, 0, tmp_path)
+    whole = {path.name for path in tmp_path.iterdir()}
+    (tmp_path / '.plan-0-000.npy.tmp-123').write_bytes(b'half')
+    remove_leftovers(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == whole

@@ -17,6 +17,8 @@ Record = dict[str, dict[str, dict[str, dict[str, Any] | None]]]
 
 # Measurements of time and memory.
 MEASURED = ('sequences_per_s', 'tokens_per_s', 'seconds_per_step', 'mfu', 'data_wait', 'host_memory', 'device_memory')
+# Files that hold dates and inodes.
+STAMPED = ('inputs.json', 'saved.json')
 # Files that may gain keys: settings with default values, measurements.
 MAY_GROW = ('config.json', 'task.json', 'export/hf/task.json', 'export/orbax/model.json')
 # Files that are the same on every machine.
@@ -30,6 +32,7 @@ def observe(workdir: pathlib.Path) -> dict[str, dict[str, Any]]:
     for path in sorted(workdir.rglob('*')):
         name = path.relative_to(workdir).as_posix()
         unread = name.startswith(('checkpoints/', 'export/orbax/params/')) or 'tensorboard/' in name
+        unread = unread or path.name in STAMPED
         if path.is_file() and not unread:
             found[name] = _facts(path, name)
     steps = [int(path.name) for path in workdir.glob('checkpoints/*') if path.name.isdigit()]

@@ -22,6 +22,7 @@ MISTAKES = [
     (('--config.batch_size=9', '--config.accumulate=2'), ('config.accumulate', 'divisor')),
     (('--config.pairs.mode=random',), ('config.pairs.mode', 'nsp')),
     (('--config.pair_plans=0',), ('config.pair_plans', 'from 1 to')),
+    (('--config.pair_plans=99999999999999',), ('config.pair_plans', '10,000')),
     (('--config.masking.rate=0',), ('config.masking.rate',)),
     (('--config.schedule.name=square',), ('config.schedule.name', 'cosine')),
     (('--config.optimizer.name=sgd',), ('config.optimizer.name', 'lamb')),

@@ -1,0 +1,138 @@
+"""What a killed build left in its store's directory: which shards are done, and of what text and settings."""
+
+import dataclasses
+import json
+import pathlib
+import shutil
+from collections.abc import Sequence
+
+from absl import logging
+
+from bertjax.corpus import identity
+from bertjax.corpus.identity import Say, Shards
+from bertjax.corpus.sources import Source
+from bertjax.files.atomic import write_atomic
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What partial work follows; kept beside it, as plan.json.
+
+    Attributes:
+      wanted: from `build`: what determines the store's bytes, as far as it is known before reading.
+      sources: what is read.
+      shards: how it is cut.
+      strict: whether broken input stops the build.
+    """
+
+    wanted: dict
+    sources: Sequence[Source]
+    shards: Shards
+    strict: bool
+
+    def facts(self) -> dict:
+        """The content of plan.json."""
+        return {
+            'identity': self.wanted,
+            'inputs': [[source.path, *identity.facts_of(source)] for source in self.sources],
+            # Shards were once called units; the key stays, so that builds begun then continue.
+            'units': [[list(dataclasses.astuple(part)) for part in parts] for parts in self.shards],
+            'strict': self.strict,
+        }
+
+    def named_as(self, former: dict) -> 'Plan':
+        """The same with the names of a plan.json, which records of finished shards hold."""
+        names = {path: name for parts in former['units'] for _, path, name, *_ in parts}
+        named = {s.path: names.get(path, s.name) for s, (path, *_) in zip(self.sources, former['inputs'], strict=True)}
+        return dataclasses.replace(
+            self,
+            wanted=former['identity'],
+            sources=[dataclasses.replace(source, name=named[source.path]) for source in self.sources],
+            shards=[[dataclasses.replace(part, name=named[part.path]) for part in parts] for parts in self.shards],
+        )
+
+
+def prepare(directory: pathlib.Path, plans: Sequence[Plan], say: Say = logging.info) -> tuple[Plan, set[int]]:
+    """Makes the directory of partial work.
+
+    Args:
+      directory: of the store, which is not finished.
+      plans: the first is how a build begins; the others are how the first versions would have begun it.
+      say: is told what is read.
+
+    Returns:
+      The plan to follow, and the numbers of the shards that are done already. Work that follows none of the plans is
+      removed, and so are shards whose text has changed since.
+    """
+    partial, kept = directory / 'partial', None
+    former = _read_json(partial / 'plan.json')
+    for plan in plans:
+        if former and _work(former) == _work(plan.facts()):
+            kept = plan.named_as(former)
+            break
+    plan, done = kept or plans[0], set()
+    if kept:
+        done = _done(directory, kept, former['inputs'], say)
+        logging.info('Continuing the build in %s: %d of %d shards are done.', directory, len(done), len(plan.shards))
+    else:
+        if former:
+            logging.warning('The unfinished build in %s is of other text or settings: it is thrown away.', directory)
+        if partial.exists():
+            shutil.rmtree(partial)
+        for path in directory.glob('*.tokens'):
+            path.unlink()
+    partial.mkdir(parents=True, exist_ok=True)
+    for path in [*directory.glob('.*.tmp-*'), *partial.glob('.*.tmp-*')]:
+        path.unlink()
+    if plan.facts() != former:
+        write_atomic(partial / 'plan.json', json.dumps(plan.facts(), indent=1))
+    return plan, done
+
+
+def _read_json(path: pathlib.Path) -> dict | None:
+    try:
+        return json.loads(path.read_text('utf-8'))
+    except (OSError, ValueError):
+        return None
+
+
+def _work(facts: dict) -> dict:
+    """What of a plan decides what its shards hold: neither names nor places, nor the dates of files."""
+    numbers = {path: number for number, (path, *_) in enumerate(facts['inputs'])}
+    kinds = {part[1]: part[0] for parts in facts['units'] for part in parts}
+    inputs = [[size] if kinds.get(path) == 'file' else [size, stamp] for path, size, stamp, *_ in facts['inputs']]
+    units = [[[kind, numbers[path], *cut] for kind, path, _, *cut in parts] for parts in facts['units']]
+    settings = {key: value for key, value in facts['identity'].items() if key != 'inputs'}
+    return {'settings': settings, 'inputs': inputs, 'units': units, 'strict': facts['strict']}
+
+
+def _done(directory: pathlib.Path, plan: Plan, former: list[list], say: Say) -> set[int]:
+    """The shards whose files are whole, and whose text is what they were made of; records of others are removed."""
+    changed = {
+        source.path
+        for source, (path, *facts) in zip(plan.sources, former, strict=True)
+        # The first versions kept no inodes.
+        if (path, *facts) != (source.path, source.size, source.stamp) and tuple(facts) != identity.facts_of(source)
+    }
+    sources = {source.path: source for source in plan.sources}
+    done, compared = set(), []
+    for number, parts in enumerate(plan.shards):
+        record = _read_json(directory / 'partial' / f'{number:05d}.json')
+        if record is not None and _is_whole(directory, record):
+            done.add(number)
+            for part, (*_, digest) in zip(parts, record['inputs'], strict=True):
+                if part.path in changed:
+                    compared.append((number, part, digest))
+    wanted = [(sources[part.path], (part.begin, part.end)) for _, part, _ in compared]
+    for (number, _, digest), now in zip(compared, identity.read_again(wanted, say), strict=True):
+        if now != digest:
+            done.discard(number)
+            (directory / 'partial' / f'{number:05d}.json').unlink(missing_ok=True)
+    return done
+
+
+def _is_whole(directory: pathlib.Path, record: dict) -> bool:
+    """Whether the files in a shard's record are there and have their sizes."""
+    sizes = record['files']
+    places = {name: directory / ('' if name.endswith('.tokens') else 'partial') / name for name in sizes}
+    return all(path.exists() and path.stat().st_size == sizes[name] for name, path in places.items())

@@ -1,0 +1,183 @@
+"""WORKDIR/tokenizer: the run's tokenizer, whole or not there, and at every start the one that was saved.
+
+`saved.json` beside its files holds their checksums, and of a vocabulary that was trained, what text it was trained on.
+It is written after them and removed before them.
+"""
+
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from bertjax.corpus import identity
+from bertjax.corpus.identity import Known
+from bertjax.errors import UserError
+from bertjax.files.atomic import checksum, write_atomic
+from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+
+FOLDER, SAVED, TRAINED = 'tokenizer', 'saved.json', 'vocabulary.json'
+TRIALS = 'cells'  # the folder of a sweep's trials; named so in workdirs since the first version
+# Whatever `load_tokenizer` looks at.
+_FILES = ('tokenizer.model', 'spiece.model', 'tokenizer.json', 'vocab.txt', 'tokenizer_config.json')
+
+
+def save_tokenizer(
+    tokenizer: Tokenizer, workdir: pathlib.Path, *, key: str = '', text: Sequence[Known] | None = None
+) -> None:
+    """Replaces the workdir's tokenizer.
+
+    Args:
+      tokenizer: the new one.
+      workdir: of the run.
+      key: of a vocabulary that was trained, `PretrainingSettings.vocabulary_key`.
+      text: that it was trained on.
+
+    Raises:
+      UserError: the workdir has a run with another tokenizer (and lost its folder).
+    """
+    own = workdir / FOLDER
+    recorded = _recorded_fingerprint(workdir)
+    if recorded not in (None, tokenizer.fingerprint):
+        found, expected = f'the fingerprint {tokenizer.fingerprint[:16]}', f'{recorded[:16]}, as the run recorded'
+        mend = 'give the text or the vocabulary that the run began with, or start anew in another --workdir'
+        raise UserError('the tokenizer', found, expected, mend)
+    for path in (own / SAVED, own / TRAINED, *own.glob('.*.tmp-*')):
+        path.unlink(missing_ok=True)
+    former = {path: path.stat().st_ino for path in _files(own)}
+    tokenizer.save(own)
+    for path in _files(own):  # Of a tokenizer of another family, whose files come first when one is loaded.
+        if path.stat().st_ino == former.get(path):
+            path.unlink()
+    _write_saved(own, text)
+    if key:
+        # Last: its presence says that the vocabulary is whole, and what it was trained for.
+        write_atomic(own / TRAINED, key)
+
+
+def complete_tokenizer(tokenizer: Tokenizer, workdir: pathlib.Path) -> None:
+    """Saves a tokenizer where a kill, or the first versions, left it without checksums and perhaps without a file."""
+    tokenizer.save(workdir / FOLDER)
+    _write_saved(workdir / FOLDER)
+
+
+def _files(own: pathlib.Path) -> list[pathlib.Path]:
+    return [own / name for name in _FILES if (own / name).is_file()]
+
+
+def _write_saved(own: pathlib.Path, text: Sequence[Known] | None = None) -> None:
+    files = {path.name: {'bytes': path.stat().st_size, 'sha256': checksum(path)} for path in _files(own)}
+    facts = {'files': files, 'text': None if text is None else identity.to_json(text)}
+    write_atomic(own / SAVED, json.dumps(facts, indent=None if text else 1) + '\n')
+
+
+def _read_saved(own: pathlib.Path) -> dict[str, Any] | None:
+    try:
+        facts = json.loads((own / SAVED).read_text(encoding='utf-8'))
+        text = facts['text']
+        return {'files': dict(facts['files']), 'text': None if text is None else identity.from_json(text)}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def text_of_vocabulary(workdir: pathlib.Path) -> list[Known] | None:
+    """What the workdir's vocabulary was trained on; None where the first versions trained it, or nobody."""
+    saved = _read_saved(workdir / FOLDER)
+    return saved and saved['text']
+
+
+def remember_text(workdir: pathlib.Path, text: Sequence[Known]) -> None:
+    """Keeps the present dates and places of the text that the workdir's vocabulary was trained on."""
+    _write_saved(workdir / FOLDER, text)
+
+
+def is_whole(workdir: pathlib.Path) -> bool:
+    """Whether a tokenizer was saved to its end; those of the first versions count as not."""
+    return _read_saved(workdir / FOLDER) is not None
+
+
+def load_own(workdir: pathlib.Path) -> Tokenizer:
+    """The workdir's tokenizer.
+
+    Raises:
+      UserError: a file of it is not the one that was saved.
+    """
+    own = workdir / FOLDER
+    saved = _read_saved(own)
+    if saved is not None:
+        _check_files(own, saved['files'])
+        return load_tokenizer(str(own))
+    tokenizer = load_tokenizer(str(own))
+    recorded = _recorded_fingerprint(workdir)
+    if recorded not in (None, tokenizer.fingerprint):
+        raise _changed(own, f'fingerprint {tokenizer.fingerprint[:16]}', f'{recorded[:16]}, as the run recorded')
+    return tokenizer
+
+
+def keep_checksums(workdir: pathlib.Path) -> None:
+    """Gives checksums to a tokenizer of the first versions, once `load_own` has found nothing wrong with it."""
+    if not is_whole(workdir):
+        _write_saved(workdir / FOLDER)
+
+
+def check_export(workdir: pathlib.Path, exported: pathlib.Path) -> None:
+    """Refuses the export of a run whose vocabulary is not the run's any more.
+
+    Raises:
+      UserError: a file of it is not the one in WORKDIR/tokenizer.
+    """
+    for name, facts in (_read_saved(workdir / FOLDER) or {'files': {}})['files'].items():
+        path = exported / name
+        if name != 'tokenizer_config.json' and path.is_file() and checksum(path) != facts['sha256']:
+            expected = f'the vocabulary that it was trained with, as in {workdir / FOLDER}'
+            raise UserError(
+                str(path), 'other content', expected, f'copy the file from there, or export {workdir} again'
+            )
+
+
+def _check_files(own: pathlib.Path, files: dict[str, dict[str, Any]]) -> None:
+    for name in _FILES:
+        path = own / name
+        if name not in files and path.exists():
+            raise _changed(path, 'a file that was not saved there', 'none of that name')
+        if name in files and not path.is_file():
+            raise _changed(path, 'no such file', f'the one that was saved, of {files[name]["bytes"]:,} bytes')
+        if name in files and checksum(path) != files[name]['sha256']:
+            raise _changed(path, 'other content', f'what was saved (sha256 {files[name]["sha256"][:16]}…)')
+
+
+def _changed(path: pathlib.Path, found: str, expected: str) -> UserError:
+    folder = path if path.name == FOLDER else path.parent
+    mend = f'restore it, or remove the folder {folder}: the same training command makes it again, and refuses another'
+    return UserError(str(path), found, expected, mend)
+
+
+def _recorded_fingerprint(workdir: pathlib.Path) -> str | None:
+    """Of the tokenizer with which the workdir's run began, if there is a run that knows it."""
+    if not has_run(workdir):
+        return None
+    try:
+        return json.loads((workdir / 'config.json').read_text(encoding='utf-8'))['fingerprints']['tokenizer']
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def check_replaceable(workdir: pathlib.Path) -> None:
+    """Refuses to replace the tokenizer of a workdir that has checkpoints, or trials of a sweep."""
+    own = workdir / FOLDER
+    if own.exists() and has_run(workdir):
+        raise UserError(
+            'the tokenizer',
+            f'another one in config.tokenizer or config.init, or other settings of config.vocab, than that of {own}',
+            'the one that the checkpoints beside it were trained with',
+            f'set --config.tokenizer={own} to continue with that, or start anew in another --workdir',
+        )
+
+
+def has_run(workdir: pathlib.Path) -> bool:
+    """Whether there is a run or a sweep in this workdir, whose tokenizer must not be replaced."""
+    return has_checkpoints(workdir) or (workdir / TRIALS).exists()
+
+
+def has_checkpoints(workdir: pathlib.Path) -> bool:
+    """Whether there is a run in this workdir, whose tokenizer and store must not be replaced."""
+    return any(path.name.isdigit() for path in (workdir / 'checkpoints').glob('*'))

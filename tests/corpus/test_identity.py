@@ -1,0 +1,305 @@
+"""A text is told by its content: place, dates and the name of its folder are no matter; what changed is refused."""
+
+import itertools
+import json
+import logging
+import os
+import pathlib
+import shutil
+
+import pytest
+from corpus_text import COMPRESS, as_text, directory_bytes, documents
+
+from bertjax.corpus import identity, reading, shards
+from bertjax.corpus.build import build_store
+from bertjax.corpus.sources import CorpusOptions
+from bertjax.corpus.store import manifest_text, read_manifest
+from bertjax.errors import UserError
+
+DOCS = documents(600)
+
+
+@pytest.fixture
+def corpus(tmp_path) -> pathlib.Path:
+    """A folder of three files, one of them compressed."""
+    place = tmp_path / 'text'
+    place.mkdir()
+    for index, suffix in enumerate(('', '', '.gz')):
+        (place / f'f{index}.txt{suffix}').write_bytes(COMPRESS[suffix](as_text(DOCS[200 * index : 200 * index + 200])))
+    return place
+
+
+@pytest.fixture
+def build(tmp_path, vocabulary, monkeypatch):
+    """build(spec, **options) -> (manifest's time, what was read again), in a store that may not be replaced."""
+    identity._digest.cache_clear()
+
+    def call(spec, store='store', **options) -> tuple[int, list[str]]:
+        said = []
+        where = tmp_path / store
+        build_store(
+            spec, where, str(vocabulary), CorpusOptions(**options), progress=False, replace=False, say=said.append
+        )
+        return (where / 'manifest.json').stat().st_mtime_ns, [line for line in said if 'to compare' in line]
+
+    return call
+
+
+def _first_version(store: pathlib.Path, *text: pathlib.Path) -> None:
+    """Makes a store look as the first versions left it, older than now and younger than its text."""
+    (store / identity.RECORD).unlink()
+    earlier = (store / 'manifest.json').stat().st_mtime - 1  # Clocks of file systems are coarse.
+    os.utime(store / 'manifest.json', (earlier, earlier))
+    for path in text:
+        os.utime(path, (earlier - 1, earlier - 1))
+
+
+def _touch(place: pathlib.Path) -> pathlib.Path:
+    for path in place.iterdir():
+        os.utime(path)
+    return place
+
+
+def _copied(place: pathlib.Path) -> pathlib.Path:
+    other = place.parent / 'backup' / place.name
+    shutil.copytree(place, other, copy_function=shutil.copyfile)
+    shutil.rmtree(place)
+    return other
+
+
+def _moved(place: pathlib.Path) -> pathlib.Path:
+    (place.parent / 'elsewhere').mkdir()
+    return place.rename(place.parent / 'elsewhere' / place.name)
+
+
+CHANGES = {
+    'touched': (_touch, True),
+    'copied': (_copied, True),
+    'moved': (_moved, False),
+    'renamed': (lambda place: place.rename(place.parent / 'other name'), False),
+    'renamed and touched': (lambda place: _touch(place.rename(place.parent / 'other name')), True),
+}
+
+
+QUICK = {('{}', 'touched', True), ('{}', 'renamed', True), ('{}/*', 'renamed', False)}
+CASES = [
+    pytest.param(*case, marks=() if case in QUICK or (case[0] == '{}' and not case[2]) else pytest.mark.slow)
+    for case in itertools.product(('{}', '{}/*'), CHANGES, (False, True))
+]
+
+
+@pytest.mark.parametrize(('spec', 'change', 'old'), CASES)
+def test_the_same_text_elsewhere_is_the_same(spec, change, old, corpus, build, tmp_path):
+    built, _ = build(spec.format(corpus))
+    if old:
+        _first_version(tmp_path / 'store', *corpus.iterdir())
+        built = (tmp_path / 'store' / 'manifest.json').stat().st_mtime_ns
+    before = directory_bytes(tmp_path / 'store')
+    act, must_read = CHANGES[change]
+    place = act(corpus)
+    finished, again = build(spec.format(place))
+    # A renamed folder may be a file of the same size, where no inode was kept.
+    assert finished == built and bool(again) == (must_read or (old and change == 'renamed' and spec == '{}'))
+    after = directory_bytes(tmp_path / 'store')
+    assert {**after, identity.RECORD: b''} == {**before, identity.RECORD: b''}
+    assert build(spec.format(place)) == (built, [])  # The second time nothing is read.
+
+
+def test_files_that_are_cut_and_read_by_several_are_compared(tmp_path, build, monkeypatch):
+    monkeypatch.setattr(shards, 'MIN_SHARD', 1 << 12)
+    monkeypatch.setattr(shards, 'STRIDE_BYTES', 1 << 10)
+    monkeypatch.setattr(shards, 'SHARDS_WANTED', 10)
+    place = tmp_path / 'text'
+    place.mkdir()
+    (place / 'a.txt').write_bytes(as_text(DOCS))
+    (place / 'b.gz').write_bytes(COMPRESS['.gz'](as_text(DOCS)))
+    (place / 'c.gz').write_bytes(COMPRESS['.gz'](as_text(DOCS))[:-20])  # Its hash ends where the damage begins.
+    built, _ = build(str(place))
+    ranges = [len(one.digests) for one in identity.read_record(tmp_path / 'store', _content(tmp_path))['files']]
+    assert ranges[0] > 3 and ranges[1:] == [1, 1]
+    _touch(place)
+    finished, again = build(str(place))
+    assert finished == built and len(again) == 1
+    _first_version(tmp_path / 'store', *place.iterdir())
+    built = (tmp_path / 'store' / 'manifest.json').stat().st_mtime_ns
+    _touch(place)
+    assert build(str(place))[0] == built
+
+
+def _content(tmp_path) -> str:
+    return read_manifest(tmp_path / 'store')['inputs']['content']
+
+
+@pytest.mark.parametrize('old', [False, True], ids=['', 'of the first version'])
+def test_other_text_is_refused_and_named(old, corpus, build, tmp_path, caplog, vocabulary):
+    build(str(corpus))
+    if old:
+        _first_version(tmp_path / 'store', *corpus.iterdir())
+    path = corpus / 'f1.txt'
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b'river', b'water'))  # Of the same size.
+    with pytest.raises(UserError, match=r'other text .*has changed') as caught:
+        build(str(corpus))
+    assert old or 'text/f1.txt' in caught.value.found
+    path.write_bytes(data[:-1])
+    with pytest.raises(UserError, match='other text'):
+        build(str(corpus))
+    path.write_bytes(data)
+    (corpus / 'f3.txt').write_bytes(data)
+    with pytest.raises(UserError, match='other text'):
+        build(str(corpus))
+    (corpus / 'f3.txt').unlink()
+    build(str(corpus))  # As it was.
+    with caplog.at_level(logging.WARNING):
+        path.write_bytes(data.replace(b'river', b'water'))
+        build_store(str(corpus), tmp_path / 'store', str(vocabulary), progress=False)
+    assert 'other text' in caplog.text and 'built again' in caplog.text
+
+
+@pytest.fixture
+def half_build(build, monkeypatch, tmp_path):
+    """half_build(spec) stops before the merge; then `read` has the shards that are encoded."""
+    from bertjax.corpus import build as builder
+    from bertjax.corpus import workers
+
+    monkeypatch.setattr(shards, 'MIN_SHARD', 1 << 12)
+    monkeypatch.setattr(shards, 'SHARDS_WANTED', 10)
+    read, encode = [], workers.encode_shard
+
+    def counted(directory, shard, parts, *rest):
+        read.append([part.name for part in parts])
+        return encode(directory, shard, parts, *rest)
+
+    monkeypatch.setattr(workers, 'encode_shard', counted)
+
+    def call(spec) -> list[list[str]]:
+        with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+            patch.setattr(builder, '_merge', lambda *arguments: 1 / 0)
+            build(spec, workers=1)
+        read.clear()
+        return read
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ('change', 'old'),
+    [
+        ('renamed and touched', False),
+        ('touched', True),
+        *(pytest.param(change, False, marks=pytest.mark.slow) for change in CHANGES if change != 'renamed and touched'),
+    ],
+)
+def test_a_half_built_store_of_the_same_text_is_continued(change, old, corpus, build, half_build, tmp_path):
+    build(str(corpus), store='whole', workers=1)
+    read = half_build(str(corpus))
+    if old:
+        path = tmp_path / 'store' / 'partial' / 'plan.json'
+        plan = json.loads(path.read_text())
+        path.write_text(json.dumps({**plan, 'inputs': [row[:3] for row in plan['inputs']]}, indent=1))
+    place = CHANGES[change][0](corpus)
+    build(str(place), workers=1)
+    assert read == []
+    whole, after = (directory_bytes(tmp_path / name) for name in ('whole', 'store'))
+    assert {**whole, identity.RECORD: b''} == {**after, identity.RECORD: b''}
+    assert build(str(place))[1] == []
+
+
+def test_of_a_half_built_store_what_changed_is_read_again(corpus, build, half_build, tmp_path):
+    read = half_build(str(corpus))
+    path = corpus / 'f1.txt'
+    path.write_bytes(path.read_bytes().replace(b'river', b'water'))
+    build(str(corpus), workers=1)
+    assert read and {name for names in read for name in names} == {'text/f1.txt'}
+    after = directory_bytes(tmp_path / 'store')
+    build(str(corpus), store='whole', workers=1)
+    assert after == directory_bytes(tmp_path / 'whole')
+
+
+def test_stores_of_folders_of_the_first_version(corpus, build, half_build, tmp_path, monkeypatch):
+    """They have a document a file, as a folder once meant. Finished or half built, they stay as they are."""
+    with monkeypatch.context() as patch:
+        patch.setattr(reading, 'choose', lambda found: (found, []))
+        build(str(corpus), store='finished')
+        read = half_build(str(corpus))
+    assert build(str(corpus), store='finished', workers=1)[1] == []
+    _first_version(tmp_path / 'finished', *corpus.iterdir())
+    _touch(corpus)
+    assert build(str(corpus), store='finished', workers=1)[1]
+    build(str(corpus), workers=1)
+    assert read == []
+    assert read_manifest(tmp_path / 'store')['report']['documents'] == 3
+    build(str(corpus), store='new')
+    assert read_manifest(tmp_path / 'new')['report']['documents'] == 600
+
+
+def test_names_of_a_relative_glob(corpus, build, tmp_path, monkeypatch):
+    """They were stored without their first letter; such stores are still finished."""
+    monkeypatch.chdir(corpus)
+    _, again = build('*.txt')
+    manifest = read_manifest(tmp_path / 'store')
+    assert manifest['inputs']['first'] == ['f0.txt', 'f1.txt'] and not again
+    found = [source for source in reading.choose(_resolve('*.txt'))[0]]
+    old = [source.old_name for source in found]
+    assert old == ['0.txt', '1.txt']
+    inputs = {**manifest['inputs'], 'first': old, 'names': identity.names_hash(found, old)}
+    rest = {key: value for key, value in manifest.items() if key != 'checksum'}
+    (tmp_path / 'store' / 'manifest.json').write_text(manifest_text({**rest, 'inputs': inputs}))
+    (tmp_path / 'store' / identity.RECORD).unlink()
+    built = (tmp_path / 'store' / 'manifest.json').stat().st_mtime_ns
+    assert build('*.txt') == (built, [])
+    for name in ('./*.txt', '../text/*.txt'):
+        assert [source.name for source in _resolve(name)] == ['f0.txt', 'f1.txt']
+
+
+def _resolve(spec):
+    from bertjax.corpus.sources import resolve
+
+    return resolve(spec)
+
+
+def test_a_damaged_record_is_no_record(corpus, build, tmp_path):
+    built, _ = build(str(corpus))
+    for damage in ('', '[]', '{"content": 1}'):
+        (tmp_path / 'store' / identity.RECORD).write_text(damage)
+        assert build(str(corpus)) == (built, [])
+    record = json.loads((tmp_path / 'store' / identity.RECORD).read_text())
+    assert len(record['files']) == 3
+
+
+def test_a_file_that_changes_while_it_is_read(tmp_path):
+    from bertjax.corpus.sources import Part
+
+    part = Part('file', 'a', 'a', 0, 9)
+    with pytest.raises(UserError, match='other content'):
+        identity.digests_of([(part, 'x'), (part, 'y')])
+
+
+@pytest.mark.parametrize(
+    ('spec', 'store', 'refused'),
+    [
+        ('{}', 'text/out', True),
+        ('{}', 'text', True),
+        ('{}', 'text/_out', False),  # Names that begin with _ or . are no text.
+        ('{}', 'text2', False),
+        ('{}/*.txt', 'text/out', False),
+        ('{}/f0.txt', 'text/out', False),
+        ('{}/f0.txt,{}', 'text/out/deep', True),
+    ],
+)
+def test_a_store_inside_the_corpus_is_refused(spec, store, refused, corpus, build, tmp_path):
+    if refused:
+        with pytest.raises(UserError, match='apart from what the run writes'):
+            build(spec.replace('{}', str(corpus)), store)
+        assert not (tmp_path / store / 'manifest.json').exists()
+    else:
+        build(spec.replace('{}', str(corpus)), store)
+
+
+def test_a_glob_that_finds_the_files_of_a_store_is_refused(corpus, build):
+    """At the first start there are none yet."""
+    (corpus / 'out').mkdir()
+    (corpus / 'out' / 'vocab.txt').write_text('the\n')
+    build(f'{corpus}/*/*.txt', 'beside')
+    with pytest.raises(UserError, match='apart from what the run writes'):
+        build(f'{corpus}/*/*.txt', 'text/out')

@@ -1,0 +1,108 @@
+"""What a blank line ends is told by the content of the files, however they were named."""
+
+import pytest
+from corpus_text import COMPRESS, as_text, documents, ids_of, stored
+
+from bertjax.corpus import reading
+from bertjax.corpus.build import build_store
+from bertjax.corpus.quality import long_documents
+from bertjax.corpus.sources import CorpusOptions, resolve
+from bertjax.corpus.store import open_store
+
+DOCS = documents(90)
+LETTER = 'Dear Anna,\n\nthank you for the book. I have read it twice.\n\nYours, Otto\n'
+WRAPPED = """The cloud was on the mind of men, and wailing went the weather and the
+sea was old, and the town lay below it, and nobody was in sight of it
+for a while.
+
+Then came the boat, which had been out since the morning bell, and all
+of the children ran down to the quay, where the old men sat and looked
+at nothing.
+"""
+ABSTRACT = ' '.join(['We measured the length of the river at the old mill.'] * 20)
+SENTENCES = 'แม่น้ำ เก่า ไหล ผ่าน\nเด็ก ๆ มา ว่ายน้ำ ที่นี่ ใน ฤดูร้อน และ ตกปลา ด้วย กัน ทุก วัน\nเมือง\n'
+
+TEXTS = {
+    'a sentence a line': (as_text(DOCS[:20]).decode(), 'text'),
+    'a paragraph a line': ('\n\n'.join('Harbour\nIt is old. It ran.\nA town of it.' for _ in range(5)), 'text'),
+    'long lines': ('\n\n'.join([ABSTRACT] * 4), 'text'),
+    'lines without full stops, of all lengths': ('\n\n'.join([SENTENCES] * 4), 'text'),
+    'wrapped paragraphs': (WRAPPED * 3, 'files'),
+    'a letter': (LETTER, 'files'),
+    'headings and paragraphs': ('History\n\nIt is old. It ran.\nA town of it.\n\n' * 4, 'files'),
+    'no blank line': ('The old mill.\nIt ran.\n', ''),
+    'blank lines around': ('\n\n \nThe old mill.\nIt ran.\n\n\t\n', ''),
+    'nothing': ('\n', ''),
+}
+
+
+@pytest.mark.parametrize('name', TEXTS)
+def test_what_blank_lines_end(name):
+    text, expected = TEXTS[name]
+    assert reading.what_blank_lines_end(text) == expected
+    assert reading.what_blank_lines_end(text.replace('\n', '\r\n')) == expected
+
+
+def _written(place, texts, suffix=''):
+    place.mkdir()
+    for index, text in enumerate(texts):
+        (place / f'{index}.txt{suffix}').write_bytes(COMPRESS[suffix](text.encode()))
+    return place
+
+
+def _formats(spec) -> list[str]:
+    return [one.format for one in reading.choose(resolve(str(spec)))[1]]
+
+
+@pytest.mark.parametrize('suffix', ['', '.gz'])
+def test_a_folder_its_glob_and_its_files_are_read_alike(suffix, tmp_path, vocabulary, tokenizer):
+    shelf = _written(tmp_path / 'shelf', [WRAPPED, LETTER, 'The old mill.\n', WRAPPED], suffix)
+    dump = _written(tmp_path / 'dump', [as_text(DOCS[i : i + 30]).decode() for i in (0, 30, 60)], suffix)
+    for place, expected in ((shelf, 'files'), (dump, 'text')):
+        names = ','.join(map(str, sorted(place.iterdir())))
+        assert [_formats(spec) for spec in (place, f'{place}/*', names)] == [[expected]] * 3
+    assert _formats(f'{shelf},{dump}') == ['text', 'files']  # Of each its own.
+    said = []
+    report = build_store(str(dump), tmp_path / 's', str(vocabulary), progress=False, say=said.append)
+    assert stored(open_store(tmp_path / 's')) == sorted(ids_of(DOCS, tokenizer)) and report['documents'] == 90
+    assert said == [
+        f'{dump}: 3 files, read as documents with blank lines between them; '
+        '--config.corpus_options.format=files reads them as a document each'
+    ]
+    options = CorpusOptions(format='files')
+    assert build_store(str(dump), tmp_path / 't', str(vocabulary), options, progress=False)['documents'] == 3
+
+
+def test_one_file_alone_is_no_single_document(tmp_path):
+    """It could neither be paired nor held out; that its blank lines end paragraphs is said."""
+    place = _written(tmp_path / 'one', [WRAPPED])
+    for spec in (place, place / '0.txt'):
+        (one,) = reading.choose(resolve(str(spec)))[1]
+        assert one.format == 'text' and 'look like paragraphs' in str(one)
+
+
+def test_the_majority_decides_and_the_others_are_counted(tmp_path):
+    texts = [as_text(DOCS[:20]).decode()] * 3 + [WRAPPED] * 2 + ['The old mill.\n'] * 40
+    (one,) = reading.choose(resolve(str(_written(tmp_path / 'in', texts))))[1]
+    assert one.looked == reading.FILES_LOOKED_AT and one.files == 45
+    (tmp_path / 'few').mkdir()
+    for index in range(5):
+        (tmp_path / 'in' / f'{index}.txt').rename(tmp_path / 'few' / f'{index}.txt')
+    (one,) = reading.choose(resolve(str(tmp_path / 'few')))[1]
+    assert one.format == 'text' and '2 of the 5 looked at seem to be a document each' in str(one)
+
+
+def test_documents_of_thousands_of_sentences_are_warned_of(tmp_path, vocabulary, monkeypatch):
+    (tmp_path / 'a.txt').write_bytes(as_text(DOCS))
+    build_store(str(tmp_path / 'a.txt'), tmp_path / 's', str(vocabulary), progress=False)
+    store = open_store(tmp_path / 's')
+    assert long_documents(store) == []
+    monkeypatch.setattr('bertjax.corpus.quality.MANY_SENTENCES', 5)
+    assert long_documents(store)[0].startswith('18 documents have 5 sentences or more, up to 5: ')
+
+
+def test_real_text(shared):
+    corpus = shared / 'corpus'
+    assert _formats(corpus / 'novels') == _formats(f'{corpus}/novels/*.gz') == ['files']
+    assert _formats(f'{corpus}/enwiki*') == ['text'] and _formats(corpus / 'bert_sample_text.txt') == ['text']
+    assert _formats(corpus / 'wikiextractor-raw') == ['wikiextractor']

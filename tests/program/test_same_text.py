@@ -1,0 +1,196 @@
+"""A run continues on the same text and tokenizer, wherever they are; on others it refuses, with a mend that works."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+
+import pytest
+from killing import killed_at_each
+from running import RUN, Program
+
+from bertjax.corpus.store import read_manifest
+from bertjax.experiment.text import keep_tokenizer
+from bertjax.text.tokenizer import load_tokenizer
+
+CORPUS = (*RUN, '--config.run=corpus')  # makes tokenizer and stores ready as a training does
+
+
+@pytest.fixture
+def run(trained: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+    """A copy of a workdir with checkpoints."""
+    return shutil.copytree(trained, tmp_path / 'run')
+
+
+@pytest.fixture
+def text(corpus: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+    """The corpus at another place, with another name and date."""
+    return pathlib.Path(shutil.copyfile(corpus, tmp_path / 'other name.txt'))
+
+
+def first_version(workdir: pathlib.Path) -> pathlib.Path:
+    """Without what the first versions did not keep."""
+    (workdir / 'store' / 'inputs.json').unlink()
+    (workdir / 'tokenizer' / 'saved.json').unlink()
+    return workdir
+
+
+def mended(error: str, workdir: pathlib.Path) -> str:
+    """The flag of the mend that an error prints."""
+    return re.search(r'--config\.\w+=\S+?(?=,| to |$)', error)[0]
+
+
+@pytest.mark.parametrize('old', [False, True], ids=['', 'of the first version'])
+def test_a_copy_of_the_text_continues(program: Program, run: pathlib.Path, text: pathlib.Path, old: bool):
+    if old:
+        first_version(run)
+    before = (run / 'store' / 'manifest.json').read_bytes()
+    for read_again in (True, False):
+        out = program.run(f'--workdir={run}', *CORPUS, f'--config.corpus={text}').stdout
+        assert ('reading to compare' in out) == read_again and 'training a' not in out
+    assert (run / 'store' / 'manifest.json').read_bytes() == before
+    assert (run / 'tokenizer' / 'saved.json').exists() and (run / 'store' / 'inputs.json').exists()
+
+
+@pytest.mark.slow
+def test_a_run_continues_on_a_copy_of_its_text(program: Program, run: pathlib.Path, text: pathlib.Path):
+    out = program.run(f'--workdir={run}', *RUN, f'--config.corpus={text}').stdout
+    assert 'continuing at step 24 of 24' in out
+
+
+def test_another_text_is_refused_with_a_mend_that_works(program: Program, run: pathlib.Path, text: pathlib.Path):
+    text.write_bytes(text.read_bytes().replace(b'river', b'ocean'))
+    arguments = (f'--workdir={run}', *CORPUS, f'--config.corpus={text}')
+    error = program.error(*arguments)
+    assert 'other text (other name.txt has changed)' in error or 'documents.txt has changed' in error
+    flag = mended(error, run)
+    assert flag == f'--config.data={run}/store'
+    program.run(*arguments, flag)
+    program.run(f'--workdir={run}', *CORPUS)  # The other: the text as it was.
+
+
+@pytest.mark.slow
+def test_a_run_continues_on_its_store_when_its_text_is_gone(program: Program, run: pathlib.Path):
+    out = program.run(f'--workdir={run}', *RUN, '--config.corpus=/nowhere.txt', f'--config.data={run}/store').stdout
+    assert 'continuing at step 24 of 24' in out
+
+
+def test_a_vocabulary_is_trained_again_on_other_text(program: Program, text: pathlib.Path, tmp_path: pathlib.Path):
+    """Before there are checkpoints; what the new store holds is shown."""
+    arguments = (f'--workdir={tmp_path / "new"}', *CORPUS, f'--config.corpus={text}')
+    program.run(*arguments)
+    os.utime(text)
+    assert 'training a' not in program.run(*arguments).stdout
+    assert 'reading to compare' not in program.run(*arguments).stdout
+    text.write_bytes(text.read_bytes().replace(b'river', b'xylophone'))
+    out = program.run(*arguments).stdout
+    assert 'was trained on other text' in out and 'Documents' in out
+    assert 'xylophone' in (tmp_path / 'new' / 'tokenizer' / 'vocab.txt').read_text().split()
+    manifest = read_manifest(tmp_path / 'new' / 'store')
+    assert manifest['report']['unknown_tokens'] == 0
+
+
+DAMAGES = {
+    'other piece': ('tokenizer.json', lambda path: path.write_text(path.read_text().replace('"river"', '"rover"'))),
+    'other list': ('vocab.txt', lambda path: path.write_text(path.read_text().replace('river', 'rover'))),
+    'gone': ('vocab.txt', pathlib.Path.unlink),
+    'one more': ('tokenizer.model', lambda path: path.write_bytes(b'1')),
+}
+
+
+@pytest.mark.parametrize('damage', DAMAGES)
+def test_a_changed_tokenizer_is_noticed_and_made_again(program: Program, run: pathlib.Path, damage: str):
+    before = (run / 'tokenizer' / 'tokenizer.json').read_bytes()
+    name, act = DAMAGES[damage]
+    act(run / 'tokenizer' / name)
+    error = program.error(f'--workdir={run}', *RUN)
+    assert f'tokenizer/{name}: found ' in error and 'remove the folder' in error
+    if damage == 'other piece':
+        assert name in program.error(f'--workdir={run}', '--config.run=export')
+    shutil.rmtree(run / 'tokenizer')  # The mend.
+    if damage == 'gone':
+        other = run.parent / 'other.txt'
+        other.write_text('Some other text, of which no such vocabulary comes.\n' * 20)
+        assert 'as the run recorded' in program.error(f'--workdir={run}', *CORPUS, f'--config.corpus={other}')
+        assert not (run / 'tokenizer').exists()
+    program.run(f'--workdir={run}', *CORPUS)
+    assert (run / 'tokenizer' / 'tokenizer.json').read_bytes() == before
+
+
+def test_a_tokenizer_of_the_first_version_gets_checksums(program: Program, run: pathlib.Path):
+    first_version(run)
+    program.run(f'--workdir={run}', *CORPUS)
+    saved = json.loads((run / 'tokenizer' / 'saved.json').read_text())
+    assert set(saved['files']) == {'vocab.txt', 'tokenizer.json', 'tokenizer_config.json'} and saved['text'] is None
+    (run / 'tokenizer' / 'saved.json').unlink()
+    DAMAGES['other piece'][1](run / 'tokenizer' / 'tokenizer.json')
+    assert 'as the run recorded' in program.error(f'--workdir={run}', *CORPUS)
+
+
+def test_another_file_behind_config_tokenizer(program: Program, run: pathlib.Path, tmp_path: pathlib.Path):
+    """With checkpoints it is refused, and the mend is the copy in the workdir; else it is replaced, as is said."""
+    given = pathlib.Path(shutil.copyfile(run / 'tokenizer' / 'vocab.txt', tmp_path / 'vocab.txt'))
+    arguments = (f'--config.tokenizer={given}', *CORPUS)
+    program.run(f'--workdir={run}', *arguments)
+    program.run(f'--workdir={tmp_path / "new"}', *arguments)
+    given.write_text(given.read_text().replace('river', 'rover'))
+    error = program.error(f'--workdir={run}', *arguments)
+    flag = mended(error, run)
+    assert flag == f'--config.tokenizer={run}/tokenizer'
+    program.run(f'--workdir={run}', *arguments, flag)
+    out = program.run(f'--workdir={tmp_path / "new"}', *arguments)
+    assert f'{given} is another than in' in out.stdout and 'another tokenizer' in out.stderr
+    assert 'rover' in (tmp_path / 'new' / 'tokenizer' / 'vocab.txt').read_text()
+
+
+def test_another_vocabulary_in_the_export_of_config_init(program: Program, run: pathlib.Path, tmp_path: pathlib.Path):
+    arguments = (f'--workdir={tmp_path / "new"}', f'--config.init={run}', *CORPUS)
+    program.run(*arguments)
+    DAMAGES['other piece'][1](run / 'export' / 'hf' / 'tokenizer.json')
+    assert 'export/hf/tokenizer.json: found other content' in program.error(*arguments)
+
+
+def test_a_killed_replacement_of_the_tokenizer_is_continued(trained: pathlib.Path, tmp_path: pathlib.Path):
+    former = load_tokenizer(trained / 'tokenizer')
+    wanted = load_tokenizer(trained / 'tokenizer', lowercase=not former.lowercase)
+    keep_tokenizer(wanted, tmp_path / 'whole')
+    files = {path.name: path.read_bytes() for path in (tmp_path / 'whole' / 'tokenizer').iterdir()}
+    workdir, kills = tmp_path / 'run', 0
+    keep_tokenizer(former, workdir)
+    for _ in killed_at_each(lambda: keep_tokenizer(wanted, workdir), workdir):
+        kills += 1
+        keep_tokenizer(wanted, workdir)
+        left = {path.name: path.read_bytes() for path in (workdir / 'tokenizer').iterdir() if path.name[0] != '.'}
+        assert left == files
+        shutil.rmtree(workdir)
+        keep_tokenizer(former, workdir)
+    assert kills > 10
+
+
+def test_a_workdir_inside_the_corpus_is_refused(program: Program, corpus: pathlib.Path, tmp_path: pathlib.Path):
+    shutil.copyfile(corpus, tmp_path / 'a.txt')
+    for verb in ('pretrain', 'vocab', 'corpus'):
+        error = program.error(
+            f'--workdir={tmp_path / "out" / "run"}', f'--config.corpus={tmp_path}', f'--config.run={verb}'
+        )
+        assert 'apart from what the run writes' in error and 'another --workdir' in error
+    assert not (tmp_path / 'out' / 'run' / 'tokenizer').exists()
+
+
+def test_what_was_decided_is_said(program: Program, corpus: pathlib.Path, tmp_path: pathlib.Path, monkeypatch):
+    monkeypatch.setattr('bertjax.corpus.quality.MANY_SENTENCES', 6)
+    place = tmp_path / 'texts'
+    place.mkdir()
+    documents = corpus.read_text().split('\n\n')
+    for index in range(3):
+        (place / f'{index}.txt').write_text('\n\n'.join(documents[index * 40 : index * 40 + 40]))
+    stores = []
+    for name, spec in (('folder', place), ('glob', f'{place}/*.txt')):
+        result = program.run(f'--workdir={tmp_path / name}', *CORPUS, f'--config.corpus={spec}')
+        assert f'{spec}: 3 files, read as documents with blank lines between them' in result.stdout
+        assert 'have 6 sentences or more' in ' '.join(result.stdout.split())
+        again = program.run(f'--workdir={tmp_path / name}', *CORPUS, f'--config.corpus={spec}').stdout
+        assert f'{spec}: 3 files, read as documents' in again and 'Documents' in again
+        stores.append(re.search(r'store (\w+): ([\d,]+) documents', result.stdout).groups())
+    assert stores[0] == stores[1] and stores[0][1] not in ('3', '1')
