@@ -17,6 +17,7 @@ import jax
 from absl import app, flags
 from ml_collections import config_flags
 
+from bertjax.data.buckets import MOST_LENGTHS
 from bertjax.experiment.finetuning_settings import FinetuningSettings, finetuning_settings
 from bertjax.experiment.sweep import Group
 from bertjax.experiment.task_data import data_from_source
@@ -39,6 +40,7 @@ class Run:
         (phase,) = group.phases()
         start = time.perf_counter()
         self._step = phase.compile()
+        self._step.prepare()
         self.compiling = time.perf_counter() - start
         with mesh_context(group.setup.mesh):
             self._state = group.fresh()
@@ -68,7 +70,8 @@ def main(argv: list[str]) -> None:
     members, steps = _MEMBERS.value, _STEPS.value
     folder, settings = pathlib.Path(tempfile.mkdtemp()), seeds(finetuning_settings(_CONFIG.value), members)
     data = data_from_source(settings, folder)
-    train, model = prepare(data, make_mesh(settings.mesh, claim_devices()), chosen_by='config.sweep')
+    mesh, lengths = make_mesh(settings.mesh, claim_devices()), settings.shapes or MOST_LENGTHS
+    train, model = prepare(data, mesh, lengths, chosen_by='config.sweep')
     trials = trials_of(settings)
     with contextlib.ExitStack() as stack:
         alone = [Run(Group([trial], model, train, folder)) for trial in trials]

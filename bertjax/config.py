@@ -3,12 +3,13 @@
 import difflib
 import json
 import types
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import ml_collections
 
 from bertjax.errors import UserError
+from bertjax.ranges import COUNT, parse_duration
 
 
 def parse_argument(argument: str, **defaults: Any) -> types.SimpleNamespace:
@@ -31,11 +32,11 @@ def parse_argument(argument: str, **defaults: Any) -> types.SimpleNamespace:
                 continue
             first = next(iter(defaults), None)
             if position > 0 or first is None or isinstance(defaults[first], bool):
-                mend = _suggestion(name, defaults) or 'write NAME=VALUE, or the name of a boolean'
+                mend = suggestion(name, defaults) or 'write NAME=VALUE, or the name of a boolean'
                 raise UserError('--config=FILE:ARGUMENT', f'{item!r}', known, mend)
             name, text = first, item
         if name not in defaults:
-            mend = _suggestion(name, defaults) or 'see the docstring of the recipe'
+            mend = suggestion(name, defaults) or 'see the docstring of the recipe'
             raise UserError('--config=FILE:ARGUMENT', f'unknown name {name!r}', known, mend)
         values[name] = _convert(name, text, defaults[name])
     return types.SimpleNamespace(**values)
@@ -53,7 +54,7 @@ def _convert(name: str, text: str, default: Any) -> Any:
         ) from None
 
 
-def _suggestion(name: str, known: Iterable[str]) -> str:
+def suggestion(name: str, known: Iterable[str]) -> str:
     """'did you mean X?' for the nearest known name, '' when none is near."""
     known = list(known)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
@@ -72,6 +73,13 @@ def plain(config: Any) -> Any:
     if isinstance(config, (tuple, list)):
         return [plain(item) for item in config]
     return config
+
+
+def from_plain(saved: Any) -> Any:
+    """The config of a plain form, such as that of config.json."""
+    if isinstance(saved, dict):
+        return ml_collections.ConfigDict({key: from_plain(value) for key, value in saved.items()})
+    return tuple(map(from_plain, saved)) if isinstance(saved, list) else saved
 
 
 def dump(config: Any) -> str:
@@ -94,12 +102,11 @@ def flatten(config: Any, prefix: str = '') -> dict[str, Any]:
     return flat
 
 
-def unknown_key_error(key: str, config: Any) -> UserError:
-    """The error for a config key that does not exist, naming the nearest one that does."""
-    known = flatten(config)
+def unknown_key_error(key: str, known: Collection[str]) -> UserError:
+    """The error for a config key that is not among the `known` ones, naming the nearest that is."""
     branches = {path[:i] for path in known for i, letter in enumerate(path) if letter == '.'}
-    mend = _suggestion(key, [*known, *branches])
-    page = 'docs/finetuning.md' if 'task' in config else 'docs/pretraining.md'
+    mend = suggestion(key, [*known, *branches])
+    page = 'docs/finetuning.md' if 'task.kind' in known else 'docs/pretraining.md'
     return UserError(
         f'--config.{key}',
         'an unknown config key',
@@ -114,27 +121,24 @@ def duration(
     """A duration in steps: `1000`, `'1000'`, `'10%'` of `total`, or `'2 epochs'` of `steps_per_epoch` steps.
 
     Raises:
-      UserError: another form, a negative value, or a relative one where there is nothing to relate it to.
+      UserError: another form, less than 0 or more than int32 counts, or a relative one where there is nothing to
+        relate it to.
     """
-    text = str(value).strip().lower()
     try:
-        if text.endswith('%') and total is not None:
-            steps = round(float(text[:-1]) / 100 * total)
-        elif text.endswith(('epoch', 'epochs')) and steps_per_epoch is not None:
-            steps = round(float(text.removesuffix('s').removesuffix('epoch')) * steps_per_epoch)
+        amount, unit = parse_duration(value)
+        if unit == '%' and total is not None:
+            steps = round(amount / 100 * total)
+        elif unit == 'epochs' and steps_per_epoch is not None:
+            steps = round(amount * steps_per_epoch)
+        elif not unit and amount == int(amount):
+            steps = int(amount)
         else:
-            steps = int(text) if text.lstrip('+-').isdigit() else int(_integral(float(text)))
-        if steps < 0:
-            raise ValueError
-    except (ValueError, OverflowError):
+            raise ValueError(value)
+        if not 0 <= steps <= COUNT:
+            raise ValueError(value)
+    except ValueError:
         forms = ['a number of steps']
         forms += ['a percentage like 10%'] if total is not None else []
         forms += ['epochs like 2epochs'] if steps_per_epoch is not None else []
         raise UserError(f'config.{key}', repr(value), ' or '.join(forms), f'for example --config.{key}=1000') from None
     return steps
-
-
-def _integral(number: float) -> float:
-    if number != int(number):
-        raise ValueError(number)
-    return number

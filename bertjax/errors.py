@@ -1,11 +1,35 @@
 """The exceptions that end a run without being a fault of ours."""
 
+_PART = 600  # Characters of what a message quotes, which may be a whole file.
+
+
+def printable(text: str) -> str:
+    r"""`text` as one line that a terminal shows and does not obey.
+
+    Line ends, escapes and all else that is not to be seen become Python's escapes, `\n` or `\x1b`; so does what is no
+    character, such as `\xff` in a file name that is not UTF-8.
+    """
+    if text.isprintable():
+        return text
+    return ''.join(char if char.isprintable() else _escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    if '\udc80' <= char <= '\udcff':  # how Python holds a byte of a file name that it cannot decode
+        return f'\\x{ord(char) - 0xDC00:02x}'
+    return char.encode('unicode_escape').decode('ascii')
+
+
+def _short(part: object) -> str:
+    text = str(part)
+    return text if len(text) <= _PART else text[:_PART] + ' …'
+
 
 class UserError(Exception):
     """A mistake in what the user gave: a config value, a file, a line of text.
 
     `bertjax.main` prints it as one line on stderr, `error: WHERE: found X, expected Y; MEND`, without a
-    traceback, and exits with status 2.
+    traceback, and exits with status 2. The parts may quote whatever was found: see `printable`.
 
     Args:
       where: the config key, file or file:line at fault.
@@ -21,7 +45,7 @@ class UserError(Exception):
         super().__init__(where, found, expected, mend)
 
     def __str__(self) -> str:
-        return f'{self.where}: found {self.found}, expected {self.expected}; {self.mend}'
+        return printable(f'{self.where}: found {_short(self.found)}, expected {_short(self.expected)}; {self.mend}')
 
 
 class StoppedError(Exception):

@@ -1,7 +1,8 @@
 """Losses and accuracies as sums and weights: the division happens once, globally, at the end."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -85,6 +86,55 @@ def classification_losses(
     return {'loss': losses['label_loss'], 'accuracy': losses['label_accuracy']}
 
 
+def class_weighted(class_weights: Sequence[float]) -> Objective:
+    """CLASSIFICATION in which a row counts as much as its class: Σ w ℓ / Σ w, as torch's CrossEntropyLoss(weight=w).
+
+    The accuracy is that of the rows. Only the ratios of the C weights matter: here the smallest is 1.
+    """
+    table = tuple(weight / min(class_weights) for weight in class_weights)
+
+    def rows(batch: Mapping[str, jax.Array]) -> jax.Array:
+        return batch['weights'] * jnp.asarray(table, jnp.float32)[batch['labels']]  # [B]
+
+    def losses(outputs: Any, batch: Mapping[str, jax.Array]) -> dict[str, tuple[jax.Array, jax.Array]]:
+        counted = classification_losses(outputs, {**batch, 'weights': rows(batch)})
+        return {**classification_losses(outputs, batch), 'loss': counted['loss']}
+
+    return Objective(TASK_INPUTS, losses, lambda batch: {'loss': rows(batch).sum()})
+
+
+def choice_losses(
+    outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]
+) -> dict[str, tuple[jax.Array, jax.Array]]:
+    """`classification_losses` of questions of which some have fewer than C endings: a sequence without tokens is none,
+    and cannot be chosen."""
+    absent = batch['attention_mask'][..., 0] == 0  # [B, C]
+    return classification_losses({'logits': jnp.where(absent, -1e9, outputs['logits'])}, batch)
+
+
+def multi_label_losses(
+    outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array], positive: Sequence[float] | None = None
+) -> dict[str, tuple[jax.Array, jax.Array]]:
+    """Binary cross entropy of `logits` [B, C] with float32 `labels` [B, C] of 0 and 1, of a row the mean over the C
+    labels: torch's BCEWithLogitsLoss. `accuracy` is the share of the decisions that are right.
+
+    Args:
+      outputs, batch: see Objective.
+      positive: C weights of the labels that are there, torch's pos_weight; None for 1.
+    """
+    logits, labels, weights = outputs['logits'].astype(jnp.float32), batch['labels'], batch['weights']
+    there = labels if positive is None else labels * jnp.asarray(positive, jnp.float32)  # [B, C]
+    each = there * jax.nn.softplus(-logits) + (1 - labels) * jax.nn.softplus(logits)  # [B, C]
+    right = ((logits > 0) == (labels > 0)).astype(jnp.float32)  # [B, C]
+    total = weights.sum()
+    return {'loss': ((each.mean(-1) * weights).sum(), total), 'accuracy': ((right.mean(-1) * weights).sum(), total)}
+
+
+def weighted_labels(positive: Sequence[float]) -> Objective:
+    """MULTI_LABEL with weights of the labels that are there, see `multi_label_losses`."""
+    return Objective(TASK_INPUTS, functools.partial(multi_label_losses, positive=tuple(positive)), _row_weights)
+
+
 def regression_losses(
     outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
@@ -125,6 +175,8 @@ def _row_weights(batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
 
 
 CLASSIFICATION = Objective(TASK_INPUTS, classification_losses, _row_weights)
+CHOICES = Objective(TASK_INPUTS, choice_losses, _row_weights)
+MULTI_LABEL = Objective(TASK_INPUTS, multi_label_losses, _row_weights)
 REGRESSION = Objective(TASK_INPUTS, regression_losses, _row_weights)
 SPANS = Objective(TASK_INPUTS, span_losses, _row_weights)
 TOKENS = Objective(TASK_INPUTS, token_losses, lambda batch: {'loss': batch['token_weights'].sum()})

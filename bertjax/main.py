@@ -1,14 +1,16 @@
-"""The one entry point: `python -m bertjax.main --config=FILE[:ARGUMENT] --workdir=DIR [--config.KEY=VALUE ...]`.
+"""The one entry point: `bertjax --config=RECIPE[:ARGUMENT] --workdir=DIR [--config.KEY=VALUE ...]`.
+
+Also as `python -m bertjax`, and as `python -m bertjax.main`, which needs no installation.
 
 Reads the flags, loads the recipe and hands both to the verb `config.run`, a module of `bertjax/runs/`.
 
 Exit status: 0 done; 1 a fault of ours; 2 a mistake that the user can mend, said in one line; 3 stopped on
-non-finite steps; 75 saved after SIGTERM or Ctrl-C, start again to continue.
+non-finite steps; 75 saved after SIGTERM or Ctrl-C, start again to continue; 130 or 143 ended at once by a third Ctrl-C
+or SIGTERM, or by one that came while nothing was being trained.
 """
 
 import importlib
-import importlib.util
-import inspect
+import itertools
 import logging as std_logging
 import pathlib
 import pkgutil
@@ -19,33 +21,41 @@ from collections.abc import Sequence
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
-from bertjax import runs
+from bertjax import __version__, runs
 from bertjax.config import flatten, unknown_key_error
 from bertjax.errors import StoppedError, UserError
+from bertjax.experiment.check import check_ranges
+from bertjax.files import disk
+from bertjax.recipe_files import find_recipe, load_recipe, recipe_names
 from bertjax.tasks.registry import options
+from bertjax.terminal import guard_streams
 
 USAGE = """bertjax: pre-train BERT and take it to its tasks.
 
-  python -m bertjax.main --config=FILE[:ARGUMENT] --workdir=DIR [--config.KEY=VALUE ...]
+  bertjax --config=RECIPE[:ARGUMENT] --workdir=DIR [--config.KEY=VALUE ...]
+  python -m bertjax.main ...     the same, where bertjax is not installed
 
-  --config=FILE       a recipe, for example configs/pretrain_tiny.py; its docstring says what it does
+  --config=RECIPE     the name of one that comes with bertjax:
+                      {recipes};
+                      or a file such as configs/pretrain_tiny.py; its docstring says what it does
   --workdir=DIR       where everything goes: config.json, tokenizer/, store/, checkpoints/, metrics.jsonl, export/
   --config.KEY=VALUE  changes one key of the recipe, for example --config.batch_size=64
   --config.run=VERB   {verbs}
+  --version           of bertjax
 
 First steps:
-  python -m bertjax.main --config=configs/pretrain_tiny.py --workdir=out/tiny
-  python -m bertjax.main --config=configs/pretrain_tiny.py --workdir=out/mine --config.corpus='texts/*.txt'
-  python -m bertjax.main --config=configs/glue.py:rte --workdir=out/rte --config.init=out/tiny
+  bertjax --config=pretrain_tiny --workdir=out/tiny
+  bertjax --config=pretrain_tiny --workdir=out/mine --config.corpus='texts/*.txt'
+  bertjax --config=glue:rte --workdir=out/rte --config.init=out/tiny
 
 The same command in the same workdir continues where it stopped. --helpfull lists every flag there is.
 """
 
-_CONFIG = config_flags.DEFINE_config_file('config', None, 'A recipe: FILE.py or FILE.py:ARGUMENT.', lock_config=True)
+_CONFIG = config_flags.DEFINE_config_file('config', None, 'A recipe: NAME or FILE.py, and :ARGUMENT.', lock_config=True)
 # A key of the recipe -> the verbs that cannot do without, and a recipe that has it.
 NEEDS = {
-    'corpus': (('pretrain', 'vocab', 'corpus', 'compile'), 'configs/pretrain_base.py'),
-    'task': (('finetune', 'evaluate', 'predict'), 'configs/glue.py:rte'),
+    'corpus': (('pretrain', 'vocab', 'corpus', 'compile'), 'pretrain_base'),
+    'task': (('finetune', 'evaluate', 'predict'), 'glue:rte'),
 }
 # Verbs about an existing run, whose config they take, except for keys that the command line sets.
 ABOUT_A_RUN = ('evaluate', 'predict', 'export')
@@ -60,13 +70,19 @@ def verbs() -> list[str]:
 def parse_flags(argv: Sequence[str]) -> list[str]:
     """absl's flag parser, except that every mistake is a UserError that says what to do."""
     if any(argument in ('--help', '-h', '-help', '--helpshort') for argument in argv[1:]):
-        print(USAGE.format(verbs=', '.join(verbs())))
+        print(USAGE.format(verbs=', '.join(verbs()), recipes=', '.join(recipe_names())))
         raise SystemExit(0)
+    if '--version' in argv[1:]:
+        print(f'bertjax {__version__}')
+        raise SystemExit(0)
+    _check_names(argv)
     recipe = next((a.split('=', 1)[1] for a in argv if re.match(r'--?config=', a)), None)
     if recipe is None and '--config' in argv[:-1]:
         recipe = argv[list(argv).index('--config') + 1]
     if recipe is not None:
-        _check_recipe(recipe)
+        found = find_recipe(recipe)
+        load_recipe(found)  # before absl swallows what is wrong with it
+        argv = [_naming(found, a, before) for before, a in itertools.pairwise(['', *argv])]
     given = next((a for a in argv if re.match(r'--?config\b', a)), '')
     if re.match(r'--?config\.', given):
         if recipe is None:
@@ -80,11 +96,11 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         ) from None
     except (AttributeError, KeyError, IndexError) as e:  # ml_collections: a key that the recipe does not have
         given = re.findall(r'--?config\.([\w.\[\]]+)', ' '.join(argv))
-        config = _load(recipe)
+        config = load_recipe(found)
         bad = next((key for key in given if not _exists(config, key)), None)
         if bad is None:
             raise
-        raise unknown_key_error(bad, config) from e
+        raise unknown_key_error(bad, flatten(config)) from e
     except flags.IllegalFlagValueError as e:
         raise _wrong_value(str(e)) from None
     except (flags.Error, ValueError, TypeError) as e:
@@ -94,8 +110,24 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     return rest
 
 
+def _naming(recipe: str, argument: str, before: str) -> str:
+    """`argument`, which comes after `before`, with `recipe` in place of the one that it names."""
+    if before == '--config':
+        return recipe
+    return re.sub(r'^(--?config=).*', lambda match: match[1] + recipe, argument, flags=re.DOTALL)
+
+
+def _check_names(argv: Sequence[str]) -> None:
+    """Refuses what is no text, and could not be written to config.json: a file name of other bytes than UTF-8's."""
+    for argument in argv[1:]:
+        if not argument.isprintable() and any('\udc80' <= char <= '\udcff' for char in argument):
+            mend = 'rename it, or give the folder that it is in; PYTHONUTF8=1 where the name is UTF-8 all the same'
+            raise UserError('command line', argument, f'a name in {sys.getfilesystemencoding()}', mend)
+
+
 def _no_recipe() -> UserError:
-    return UserError('--config', 'nothing', 'the path of a recipe', 'for example --config=configs/pretrain_tiny.py')
+    mend = 'for example --config=pretrain_tiny, or --config=configs/pretrain_tiny.py'
+    return UserError('--config', 'nothing', 'the name or the path of a recipe', mend)
 
 
 def _wrong_value(message: str) -> UserError:
@@ -105,33 +137,6 @@ def _wrong_value(message: str) -> UserError:
     whole, number = 'a whole number', 'a number'
     wanted = {'int': whole, 'integer': whole, 'float': number, 'boolean': 'true or false'}
     return UserError(f'--{key}', repr(value), wanted[kind[1]] if kind else reason, f'write it as --{key}=VALUE')
-
-
-def _check_recipe(recipe: str) -> None:
-    path = pathlib.Path(recipe.split(':', 1)[0])
-    if not path.is_file():
-        have = ', '.join(str(p) for p in sorted([*path.parent.glob('*.py'), *pathlib.Path('configs').glob('*.py')]))
-        mend = f'there is {have}' if have else 'give the path from here, or change to the folder that has configs/'
-        raise UserError('--config', f'no file {path}', 'the path of a recipe', mend)
-    _load(recipe)  # before absl swallows what is wrong with it
-
-
-def _load(recipe: str):
-    path, _, argument = recipe.partition(':')
-    spec = importlib.util.spec_from_file_location('recipe', path)
-    if spec is None:  # not a .py file
-        raise UserError('--config', path, 'a Python file with a function get_config', 'see configs/')
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except SyntaxError as e:
-        raise UserError(f'{path}:{e.lineno}', e.msg, 'Python', 'correct the recipe') from None
-    if not hasattr(module, 'get_config'):
-        raise UserError(path, 'no function get_config', 'get_config(argument) -> ConfigDict', 'see configs/')
-    takes = inspect.signature(module.get_config).parameters
-    if argument and not takes:
-        raise UserError('--config', f'the argument {argument!r}', f'none: {path} takes no argument', f'write {path}')
-    return module.get_config(argument) if argument else module.get_config()
 
 
 def _exists(config, key: str) -> bool:
@@ -154,6 +159,11 @@ def main(argv: Sequence[str]) -> None:
         raise UserError(
             '--workdir', workdir, 'a local or mounted folder', 'mount the bucket, or copy the run there later'
         )
+    blocking = next((path for path in (pathlib.Path(workdir), *pathlib.Path(workdir).parents) if path.exists()), None)
+    if blocking and not blocking.is_dir():
+        raise UserError('--workdir', f'{blocking}, which is a file', 'a folder for the run', 'give another path')
+    disk.check_open_files()
+    check_ranges(config)
     if config.run not in verbs():
         raise UserError('config.run', repr(config.run), 'one of ' + ', '.join(verbs()), 'correct --config.run')
     for key, (names, example) in NEEDS.items():
@@ -173,8 +183,8 @@ def _given_keys(config: ConfigDict) -> set[str]:
     keys = set(config_flags.get_override_values(flag))
     recipe, _, argument = flag.config_filename.partition(':')
     if argument:
-        without = flatten(_load(recipe))
-        keys |= {key for key, value in flatten(_load(flag.config_filename)).items() if value != without.get(key)}
+        without = flatten(load_recipe(recipe))
+        keys |= {key for key, value in flatten(load_recipe(flag.config_filename)).items() if value != without.get(key)}
         if '=' not in argument.split(',')[0] and 'task' in config:  # a name, that may be the usual one
             named = [name for name, option in options(config.task.kind).items() if option.named]
             keys |= {f'task.{name}' for name in named if name in config.task}
@@ -191,6 +201,17 @@ def _guarded(function):
             sys.stdout.flush()
             print(f'error: {e}' if isinstance(e, UserError) else str(e), file=sys.stderr)
             sys.exit(e.exit_status)
+        except KeyboardInterrupt:
+            print('stopped; the same command continues with what is whole', file=sys.stderr)
+            sys.exit(130)
+        except Exception as e:
+            workdir = _WORKDIR.value if flags.FLAGS.is_parsed() else None
+            refused = disk.refused(e, workdir or '.')
+            if refused is None:
+                raise
+            sys.stdout.flush()
+            print(f'error: {refused}', file=sys.stderr)
+            sys.exit(refused.exit_status)
 
     return call
 
@@ -202,11 +223,19 @@ class _Plain(std_logging.Formatter):
         return f'{record.levelname.lower()}: {super().format(record)}'
 
 
+def _not_of_orbax(record: std_logging.LogRecord) -> bool:
+    """Orbax logs what it raises, with tracebacks of its threads."""
+    return '/orbax/checkpoint/' not in record.pathname and record.name != 'asyncio'
+
+
 def console() -> None:
     """Entry of `python -m bertjax.main` and of the command `bertjax`."""
+    guard_streams()
     logging.set_verbosity(logging.WARNING)
     logging.use_absl_handler()
+    logging.get_absl_handler().python_handler.setStream(sys.stderr)  # not the one that was replaced
     logging.get_absl_handler().setFormatter(_Plain('%(message)s'))
+    logging.get_absl_handler().addFilter(_not_of_orbax)
     app.run(_guarded(main), flags_parser=_guarded(parse_flags))
 
 

@@ -31,6 +31,15 @@ INHERITED = {
 }
 
 
+# What the model card of an export says and only its maker can know; '' is left out.
+CARD = {
+    'license': '',  # as the hub writes it, such as apache-2.0
+    'language': '',  # such as en, or en,de
+    'datasets': '',  # names on the hub, with commas between
+    'base_model': '',  # name on the hub of what config.init is
+}
+
+
 def phase(**values: Any) -> ConfigDict:
     """One entry of config.phases.
 
@@ -55,6 +64,7 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
             'text_key': 'text',  # field of JSON lines, feature of a tfds dataset
             'strict': False,  # stop at the first broken document instead of dropping and counting it
             'split_sentences': True,  # False: each line is a sentence already
+            'sentences': 'rules',  # what splits; or pysbd (slower), pysbd:de and other languages
             'heldout': 0.02,  # share of documents held out for evaluation
             'drop_duplicates': False,  # keep only the first of equal training documents
             'workers': 0,  # processes that build the store; 0: one a core
@@ -104,11 +114,13 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     config.eval_examples = 4096
     config.checkpoint_every = steps('1%')
     config.checkpoint_keep = 3
+    config.step = 0  # run=export: which checkpoint; 0: the newest
 
     config.mesh = ConfigDict({'data': -1, 'fsdp': 1, 'tensor': 1})  # -1: the devices that the others leave
     config.topology = ''  # run=compile: the machine to compile for, such as v5e:4x4
     config.find_batch = False  # run=compile: look for the largest batch that fits
     config.export = True  # write WORKDIR/export/hf and export/orbax at the end
+    config.card = ConfigDict(CARD)
     for key, value in changes.items():
         config[key] = value
     return config
@@ -134,6 +146,8 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
     config.data = ''  # folder of the task's files in their official layout; '': tensorflow-datasets
     config.init = ''  # a Hugging Face directory or a bertjax workdir whose encoder the run starts from
     config.tokenizer = ''  # vocab.txt, tokenizer.json, *.model or a directory; '': that of config.init
+    config.max_train_records = 0  # above 0: train on at most so many, a fixed random sample
+    config.max_eval_records = 0  # above 0: the same for each split that is evaluated
 
     config.seed = 0
     config.seeds = ConfigDict({'init': -1, 'data': -1, 'dropout': -1})  # -1: config.seed
@@ -146,7 +160,7 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
     config.layer_decay = 1.0  # learning rate of a block as a share of that of the block above it
 
     config.seq_len = 128
-    config.shapes = 8  # at most so many padded lengths, for each of which the step is compiled
+    config.shapes = 0  # at most so many padded lengths, each compiled; 0: by the length of the run, at most 8
     config.batch_size = 32  # rows an update, over all devices
     config.eval_batch_size = 64
     config.accumulate = 1  # parts that a batch is processed in
@@ -165,12 +179,16 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
     config.checkpoint_keep = 1
     config.select = 'last'  # what is evaluated and exported: the last step, or the 'best' on dev that was saved
 
+    config.patience = 0  # above 0: the run ends when so many evaluations in a row were no better on dev
+    config.step = 0  # run=evaluate, predict, export: which checkpoint; 0: the newest, or the best with select='best'
+
     config.split = 'dev'  # run=evaluate, run=predict: which records
     config.input = ''  # run=predict: a file of your own, or '-' for standard input, instead of a split
     config.sweep = sweep()
 
     config.mesh = ConfigDict({'data': -1, 'fsdp': 1, 'tensor': 1})  # -1: the devices that the others leave
     config.export = True  # write WORKDIR/export/hf and export/orbax at the end
+    config.card = ConfigDict(CARD)
     return config
 
 

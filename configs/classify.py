@@ -2,8 +2,9 @@
 
     python -m bertjax.main --config=configs/classify.py --workdir=out/spam --config.init=CHECKPOINT --config.data=DIR
 
-DIR holds train.csv, and dev.csv and test.csv if there are any (or .tsv, .jsonl, .json, each also gzipped, as .gz), with
-the columns `text` and `label`; or it is such a file itself. Without a dev file a tenth of the training records is dev.
+DIR holds train.csv, and dev.csv (or val.csv …) and test.csv if there are any, with the columns `text` and `label` (or
+.tsv, .jsonl, .json, each also gzipped, as .gz, or .parquet, .arrow, or what `datasets` saved); or it is such a file
+itself. Without a dev file a tenth of the training records is dev.
 Other names: --config.task.text_a=message --config.task.label=category. For predictions of your own texts, a line each:
 
     python -m bertjax.main --config=configs/classify.py --workdir=out/spam --config.run=predict --config.input=FILE
@@ -50,12 +51,13 @@ def get_config(argument: str = '') -> ConfigDict:
         text_a='text',  # names of columns
         text_b='',  # of the second text of a pair; '': no pairs
         label='label',
-        train='',  # names of files in config.data (or splits of `dataset`); '': train.csv, dev.csv, test.csv …
+        train='',  # names of files in config.data (or splits of `dataset`); '': train.csv, val.csv, test.csv …
         dev='',
         test='',
         dev_fraction=0.1,  # share of the training records that is dev, where there is no dev file
         labels=(),  # in the order of their numbers; (): found in the training file, and sorted
         regression=chosen.regression,
+        class_weights='',  # in the loss: 'balanced', or 'LABEL=2.5,LABEL=1'
         metric='',  # what the best run goes by: accuracy, f1, macro_f1, matthews; spearman, pearson
         columns=(),  # names of the columns of files without a header
         format='auto',  # tsv, csv, jsonl or json, where the suffix does not tell

@@ -3,7 +3,8 @@
     python -m bertjax.main --config=configs/ner.py --workdir=out/ner --config.data=DIR --config.init=CHECKPOINT
 
 DIR holds train.txt, dev.txt and test.txt (or eng.train, eng.testa, eng.testb): a word a line, its columns separated by
-spaces or tabs, the tags IOB1 or IOB2 in the last one, a blank line after a sentence, -DOCSTART- before a document.
+spaces or tabs, the tags in the last one (IOB1, IOB2, BIOES …), a blank line after a sentence, -DOCSTART- before a
+document. Or train.jsonl … of {"tokens": [words], "ner_tags": [tags]}, or Parquet or Arrow files of the same.
 Without --config.data it is CoNLL-2003 from tensorflow-datasets. CHECKPOINT should be a cased model.
 
 Hardware: one accelerator; a base model on CoNLL-2003 (14,041 sentences, 3 epochs) is 1,317 steps of 32. Not run here at
@@ -55,11 +56,14 @@ def get_config(argument: str = '') -> ConfigDict:
         'tagging',
         word_column=0,  # from 0; -1 is the last
         tag_column=-1,
-        comment='',  # how a line of comment before a sentence begins
-        scheme='plain' if chosen.plain else 'auto',  # or iob1, iob2
+        comment='',  # how a line of comment before a sentence begins; '': with #, as in CoNLL-U
+        words='',  # of JSON and Arrow, names of fields; '': tokens or words
+        tags='',  # '': ner_tags, tags, ner, labels or pos_tags
+        tag_names=(),  # of tags that are numbers, in their order
+        scheme='plain' if chosen.plain else 'auto',  # or iob1, iob2, bioes, bilou, bmes
         context=chosen.context,
         stride=0,  # pieces between windows of a long sentence; 0: half a window
-        input_format='auto',  # of config.input: columns or text
+        input_format='auto',  # of config.input: columns, text or jsonl
         layers=chosen.features or 'last',
         bilstm_units=chosen.units if chosen.features else 0,
         frozen=bool(chosen.features),

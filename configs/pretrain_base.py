@@ -37,7 +37,8 @@ def get_config(argument: str = '') -> ConfigDict:
     chosen = parse_argument(argument, size='base', no_nsp=False, ltr=False, masking='80/10/10', cased=False)
     if chosen.size not in SIZES:
         raise UserError('--config=FILE:size', repr(chosen.size), 'one of ' + ', '.join(SIZES), 'choose one of them')
-    config = pretraining_config(chosen.size, phases=two_phases())
+    parts = {'l12_d1024_h16': 2, 'large': 4}.get(chosen.size, 1)  # so that the long phase fits 16 chips
+    config = pretraining_config(chosen.size, phases=two_phases(accumulate=parts))
     config.model.dtype = 'bfloat16'
     config.model.causal = chosen.ltr
     config.vocab.lowercase = not chosen.cased

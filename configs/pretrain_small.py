@@ -2,9 +2,9 @@
 
     python -m bertjax.main --config=configs/pretrain_small.py --workdir=out/pretrain_small --config.corpus=PATH
 
-Hardware: one GPU, or 4 chips of TPU v5e; in bfloat16. BERT's 1,000,000 steps of 256 sequences are a lot for this size:
---config.steps=100000 keeps the recipe's proportions. To expect: a GLUE score of 71.2 from arXiv 1908.08962 (as its
-authors give it in google-research/bert's README); not run here.
+Hardware: 4 chips of TPU v5e, in bfloat16; or one large GPU (not tried). BERT's 1,000,000 steps of 256 sequences are a
+lot for this size: --config.steps=100000 keeps the recipe's proportions. To expect: a GLUE score of 71.2 from arXiv
+1908.08962 (as its authors give it in google-research/bert's README); not run here.
 """
 
 from ml_collections import ConfigDict

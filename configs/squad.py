@@ -3,8 +3,9 @@
     python -m bertjax.main --config=configs/squad.py:v1 --workdir=out/squad1 --config.init=CHECKPOINT --config.data=DIR
     python -m bertjax.main --config=configs/squad.py:v2 --workdir=out/squad2 --config.init=CHECKPOINT --config.data=DIR
 
-DIR has train-v1.1.json and dev-v1.1.json (or v2.0), plain or gzipped; other names go into config.task.train_file,
-dev_file and test_file, and --config.data= takes tensorflow-datasets' squad/v1.1 or squad/v2.0.
+DIR has train-v1.1.json and dev-v1.1.json (or v2.0), plain or gzipped, or train.jsonl, val.parquet and the like with a
+question a row; other names go into config.task.train_file, dev_file and test_file, and --config.data= takes
+tensorflow-datasets' squad/v1.1 or squad/v2.0.
 
 A learning rate of 5e-5; 1.1: batch 32, 3 epochs; 2.0: batch 48, 2 epochs (paper, sections 4.2 and 4.3); windows of 384
 pieces as in google-research/bert, run_squad.py. For a small machine: --config.seq_len=256 --config.batch_size=16.
@@ -32,9 +33,9 @@ def get_config(argument: str = '') -> ConfigDict:
     config = finetuning_config(
         'squad',
         version=VERSIONS[version],
-        train_file='',  # in config.data; '': train-v1.1.json or train-v2.0.json, or with .gz
+        train_file='',  # in config.data; '': train-v1.1.json or train-v2.0.json, or with .gz, or train.jsonl …
         dev_file='',
-        test_file='',  # '': none
+        test_file='',  # '': test.json, test.jsonl … where there is one
         stride=128,  # pieces from one window of a long text to the next
         max_query=64,  # pieces that a longer question is cut to
         n_best=20,

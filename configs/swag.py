@@ -7,7 +7,7 @@ DIR holds train.csv, val.csv and test.csv of github.com/rowanz/swagaf. Other lay
 | argument | DIR holds                                                                                              |
 |----------|--------------------------------------------------------------------------------------------------------|
 | codah    | full_data.tsv of github.com/Websail-NU/CODAH (or any one .tsv so laid out); a tenth each is dev and test |
-| jsonl    | train.jsonl and dev.jsonl of {"prompt": text, "endings": [texts], "label": number} a line              |
+| jsonl    | train.jsonl and dev.jsonl of {"prompt": text, "endings": [texts], "label": number} a line, or .parquet |
 
 as in --config=configs/swag.py:codah.
 

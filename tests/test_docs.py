@@ -103,6 +103,15 @@ def test_a_command_has_keys_of_its_own_recipe():
             assert {*KEY.findall(line)} - {'KEY'} <= known, line
 
 
+def test_the_command_of_the_tests_is_the_readme_s():
+    """One command, that needs nothing before it; .ci/run takes it from there."""
+    found = re.findall(r"^pip install -e '\.\[test\]'.*$", prose(REPOSITORY / 'README.md'), re.MULTILINE)
+    assert found == ["pip install -e '.[test]' && python -m pytest -m 'slow or not slow'"]
+    installs = re.findall(r'^.*pip install.*$', prose(REPOSITORY / '.ci' / 'run'), re.MULTILINE)
+    upgrade, taken = installs
+    assert upgrade.endswith('--upgrade pip') and taken.startswith('command=$(grep -m 1') and 'README.md' in taken
+
+
 def section(page: str, title: str) -> str:
     """What stands below a heading of the second order, as far as the next."""
     text = prose(REPOSITORY / 'docs' / f'{page}.md')
@@ -150,6 +159,7 @@ TASK_SECTIONS = {
     'tagging': 'Tagging',
     'multiple_choice': 'Multiple choice',
     'classification': 'Classification and regression',
+    'multi_label': 'Several labels',
 }
 
 

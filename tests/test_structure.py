@@ -9,15 +9,16 @@ PACKAGE = pathlib.Path(__file__).parent.parent / 'bertjax'
 
 # A folder or file may import from itself and from the levels below it.
 LEVELS = [
+    {'__main__'},
     {'main'},
     {'runs'},
     {'experiment'},
     {'train', 'tasks'},
-    {'losses', 'checkpoint', 'convert', 'recipe'},
+    {'losses', 'checkpoint', 'convert', 'recipe', 'recipe_files', 'recipe_ranges'},
     {'data'},
     {'corpus', 'model'},
     {'text', 'parallel', 'optim', 'metrics', 'writers'},
-    {'config', 'errors', 'files'},
+    {'config', 'errors', 'files', 'ranges', 'terminal', '__version__'},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 
@@ -69,7 +70,7 @@ def test_files_text_corpus_metrics_and_data_do_not_need_jax():
 
 def test_the_config_becomes_settings_and_goes_no_further():
     """Verbs hand it to experiment/*settings.py or saved.py; all else takes frozen records."""
-    allowed = {'runs', 'recipe', 'config', 'main'}
+    allowed = {'runs', 'recipe', 'recipe_files', 'config', 'main'}
     settings = {'settings', 'pretraining_settings', 'finetuning_settings', 'saved'}
     for path in PACKAGE.rglob('*.py'):
         reads = part(path) in allowed or (part(path) == 'experiment' and path.stem in settings)

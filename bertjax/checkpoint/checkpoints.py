@@ -1,8 +1,10 @@
 """Checkpoints of a run: Orbax behind a handful of methods."""
 
+import contextlib
 import dataclasses
+import functools
+import itertools
 import pathlib
-import shutil
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,10 +12,13 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
-from bertjax.checkpoint import checksums
+from bertjax.checkpoint import checksums, unfinished
+from bertjax.checkpoint.readback import Structure, check_readable, structure
+from bertjax.checkpoint.unfinished import DAMAGED
 from bertjax.errors import UserError
-
-DAMAGED = 'damaged'
+from bertjax.files.atomic import make_directory
+from bertjax.files.disk import writing
+from bertjax.files.paths import without_wildcards
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,54 +41,72 @@ class Saved:
 class Checkpoints:
     """The folder `checkpoints/`: a sub-folder for each step with the items state, position and config, and checksums.
 
-    Saving is asynchronous: the arrays are copied to the host, then a thread writes them, then the checksums, and
-    removes what is no longer kept (all but the newest `keep` and the one with the lowest cost). A save that failed
-    raises at the next `save` or at `close`.
+    Saving is asynchronous: the arrays are copied to the host, then a thread writes them, reads back their structure,
+    puts all on disk with its checksums, and removes what is no longer kept (all but the newest `keep` and the one with
+    the lowest cost). A save that failed raises at the next `save` or at `close`.
 
     Args:
       directory: the folder, made when absent.
       keep: how many of the newest steps.
       log: takes a line about each checkpoint that is removed or set aside.
+      reading: nothing is made, moved or removed: for verbs beside which a training may run.
 
     Raises:
       UserError: `keep` below 1, or a folder that cannot be written to.
     """
 
-    def __init__(self, directory: str | pathlib.Path, *, keep: int, log: Callable[[str], None] = print):
+    def __init__(
+        self,
+        directory: str | pathlib.Path,
+        *,
+        keep: int,
+        log: Callable[[str], None] = print,
+        reading: bool = False,
+    ):
         if keep < 1:
             raise UserError('config.checkpoint_keep', str(keep), 'a number of at least 1', 'set it to 1 or more')
         self.directory = pathlib.Path(directory).resolve()
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            mend = 'choose another --workdir, or make room there'
-            raise UserError(str(self.directory), error.strerror, 'a folder that can be written to', mend) from None
         self._keep = keep
         self._log = log
+        self._reading = reading
+        self._damaged: set[int] = set()  # where nothing is moved
         self._finisher: threading.Thread | None = None
         self._failure: BaseException | None = None
-        if jax.process_index() == 0:
-            self._remove_unfinished()
-        self._manager = self._open()
+        self._failed = False
+        self._stack = contextlib.ExitStack()
+        if not reading and jax.process_index() == 0:
+            self._prepare()
 
-    def _open(self) -> ocp.CheckpointManager:
-        return ocp.CheckpointManager(
-            self.directory,
+    def _prepare(self) -> None:
+        try:
+            make_directory(self.directory)
+        except (FileExistsError, NotADirectoryError):
+            mend = 'move that file, or choose another --workdir'
+            raise UserError(str(self.directory), 'a file', 'a folder that can be written to', mend) from None
+        unfinished.remove_unfinished(self.directory, self._log)
+        for path in unfinished.unknown(self.directory):
+            self._log(f'{path} is not a finished checkpoint of this run: it is left alone')
+
+    @functools.cached_property
+    def _manager(self) -> ocp.CheckpointManager:
+        # Orbax looks for what it has written by a pattern that begins with the path.
+        directory = self._stack.enter_context(without_wildcards(self.directory))
+        manager = ocp.CheckpointManager(
+            directory,
             item_names=('state', 'position', 'config'),
-            options=ocp.CheckpointManagerOptions(enable_async_checkpointing=True, create=True),
+            options=ocp.CheckpointManagerOptions(
+                enable_async_checkpointing=True, create=not self._reading, read_only=self._reading
+            ),
         )
+        self._stack.callback(manager.close)
+        return manager
 
     def steps(self) -> list[int]:
         """Finished steps, ascending."""
-        found = [path for path in self.directory.iterdir() if path.name.isdigit() and checksums.is_finished(path)]
-        return sorted(int(path.name) for path in found)
-
-    def _remove_unfinished(self) -> None:
-        """Removes what a killed process left half-written: steps without checksums, Orbax's temporary folders."""
-        for path in self.directory.iterdir():
-            if path.is_dir() and path.name != DAMAGED and not checksums.is_finished(path):
-                self._log(f'checkpoint {path.name} was never finished: it is removed')
-                shutil.rmtree(path)
+        if not self.directory.is_dir():
+            return []
+        found = {unfinished.step_of(path) for path in self.directory.iterdir() if checksums.is_finished(path)}
+        return sorted(found - {None} - self._damaged)
 
     def latest(self) -> Saved | None:
         """The newest whole checkpoint, None when there is none at all.
@@ -91,36 +114,76 @@ class Checkpoints:
         A damaged one is reported and moved to `checkpoints/damaged/`, and the one before it is tried.
 
         Raises:
-          UserError: there are checkpoints and all of them are damaged.
+          UserError: there are checkpoints, or what may be some, and none of them is whole.
         """
         for step in reversed(self.steps()):
             if self._is_whole(step):
-                args = ocp.args.Composite(position=ocp.args.JsonRestore(), config=ocp.args.JsonRestore())
-                items = self._manager.restore(step, args=args)
-                return Saved(Position(**items['position']), items['config'])
-        damaged = list((self.directory / DAMAGED).glob('*'))
+                return self._saved(step)
+        if self.directory.is_dir():
+            self._refuse_leftovers()
+        return None
+
+    def _refuse_leftovers(self) -> None:
+        """A run that has lost its checkpoints does not begin anew as if it had had none."""
+        damaged = len(list((self.directory / DAMAGED).glob('*'))) + len(self._damaged)
         if damaged:
             raise UserError(
                 str(self.directory),
-                f'{len(damaged)} checkpoint(s), all damaged',
+                f'{damaged} checkpoint(s), all damaged',
                 'at least one whole checkpoint',
                 f'they are in {self.directory / DAMAGED}: start again in another --workdir',
             )
-        return None
+        names = [path.name for path in unfinished.unknown(self.directory) if unfinished.may_be_checkpoint(path)]
+        if names:
+            raise UserError(
+                str(self.directory),
+                f'{len(names)} folder(s) that may be checkpoints ({", ".join(names[:3])}), none of them whole',
+                f'at least one step with its {checksums.FILE}',
+                f'put the {checksums.FILE} or the name back that it had; to begin anew, move the folder(s) elsewhere',
+            )
+
+    def _saved(self, step: int) -> Saved:
+        args = ocp.args.Composite(position=ocp.args.JsonRestore(), config=ocp.args.JsonRestore())
+        items = self._manager.restore(step, args=args)
+        return Saved(Position(**items['position']), items['config'])
+
+    def chosen(self, step: int, *, best: bool = False) -> Saved | None:
+        """The checkpoint of `step`; with 0 the best (see `best`) if that is asked for and known, else the newest.
+
+        None when there is none at all.
+
+        Raises:
+          UserError: no whole checkpoint of that step; or see `latest`.
+        """
+        if not step:
+            latest = self.latest()
+            lowest = self.best() if best and latest is not None else None
+            return latest if lowest is None else self._saved(lowest)
+        if step not in self.steps() or not self._is_whole(step):
+            there = ', '.join(map(str, self.steps())) or 'none'
+            mend = 'choose one of them, or 0 for the newest' if self.steps() else 'train first'
+            raise UserError('config.step', f'{step}, which {self.directory} does not have', f'one of {there}', mend)
+        return self._saved(step)
 
     def _is_whole(self, step: int) -> bool:
         """Whether a finished step is as it was written; one that is not is moved to `checkpoints/damaged/`."""
-        path = self.directory / str(step)
-        wrong = checksums.damage(path)
+        wrong = checksums.damage(self.directory / str(step))
         if wrong is None:
             return True
-        self._log(f'checkpoint {step} is damaged ({wrong}): it is set aside, using another one')
-        target = self.directory / DAMAGED / str(step)
-        target.parent.mkdir(exist_ok=True)
-        shutil.rmtree(target, ignore_errors=True)
-        path.rename(target)
-        self._manager.reload()
+        then = 'it is left out' if self._reading else 'it is set aside'
+        self._log(f'checkpoint {step} is damaged ({wrong}): {then}, using another one')
+        if self._reading:
+            self._damaged.add(step)
+        else:
+            self._set_aside(step)
         return False
+
+    def _set_aside(self, step: int) -> None:
+        names = itertools.chain([str(step)], (f'{step}-{number}' for number in itertools.count(2)))
+        target = next(path for name in names if not (path := self.directory / DAMAGED / name).exists())
+        target.parent.mkdir(exist_ok=True)
+        (self.directory / str(step)).rename(target)
+        self._manager.reload()
 
     def restore(self, step: int, template: Any) -> Any:
         """The arrays of the state of a finished step, on the devices and in the shapes of `template` (abstract)."""
@@ -133,24 +196,39 @@ class Checkpoints:
         `cost` is what `best` goes by; None where it was not measured.
         """
         self.wait()
-        if position.step in self._manager.all_steps():
+        step = position.step
+        if step in self.steps():
             return
+        if (self.directory / str(step)).exists():
+            self._log(f'checkpoint {step} of another time was never finished: it is set aside in {DAMAGED}/')
+            self._set_aside(step)
+        items = {'position': dataclasses.asdict(position), 'config': config}
         args = ocp.args.Composite(
             state=ocp.args.StandardSave(state),
-            position=ocp.args.JsonSave(dataclasses.asdict(position)),
-            config=ocp.args.JsonSave(config),
+            **{name: ocp.args.JsonSave(item) for name, item in items.items()},
         )
-        self._manager.save(position.step, args=args)
-        self._finisher = threading.Thread(target=self._finish, args=(position.step, cost), name='checkpoint')
+        size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+        if jax.process_index() == 0:
+            unfinished.mark(self.directory, step)
+        with writing(self.directory, size):
+            self._manager.save(step, args=args)
+        finish = (step, cost, size, structure(state), items)
+        self._finisher = threading.Thread(target=self._finish, args=finish, name='checkpoint')
         self._finisher.start()
 
-    def _finish(self, step: int, cost: float | None) -> None:
+    def _finish(self, step: int, cost: float | None, size: int, written: Structure, items: dict[str, Any]) -> None:
         try:
-            self._manager.wait_until_finished()
+            with writing(self.directory, size):
+                self._manager.wait_until_finished()
             if jax.process_index() == 0:
-                checksums.write_checksums(self.directory / str(step), cost)
+                check_readable(pathlib.Path(self._manager.directory, str(step)), written, items)
+                with writing(self.directory, size):
+                    checksums.write_checksums(self.directory / str(step), cost)
+                unfinished.unmark(self.directory, step)
                 for old in self._superseded():
+                    unfinished.mark(self.directory, old)
                     self._manager.delete(old)
+                    unfinished.unmark(self.directory, old)
         except BaseException as error:  # raised by wait(), in the training loop's thread
             self._failure = error
 
@@ -177,6 +255,7 @@ class Checkpoints:
             self._finisher = None
         if self._failure is not None:
             failure, self._failure = self._failure, None
+            self._failed = True
             raise failure
 
     def close(self) -> None:
@@ -184,4 +263,6 @@ class Checkpoints:
         try:
             self.wait()
         finally:
-            self._manager.close()
+            # What failed has been raised; Orbax would say it again in its own words.
+            with contextlib.suppress(Exception) if self._failed else contextlib.nullcontext():
+                self._stack.close()

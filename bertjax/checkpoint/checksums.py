@@ -10,7 +10,7 @@ import math
 import pathlib
 from typing import Any
 
-from bertjax.files.atomic import checksum, write_atomic
+from bertjax.files.atomic import checksum, sync_directory, sync_tree, write_atomic
 
 FILE = 'seal.json'  # as in every workdir there is: under another name old checkpoints would count as unfinished
 
@@ -20,7 +20,12 @@ def _files(step_dir: pathlib.Path) -> list[pathlib.Path]:
 
 
 def write_checksums(step_dir: pathlib.Path, cost: float | None) -> None:
-    """Marks a step as finished; `cost` (the held-out loss, or minus the dev score) is what the best one goes by."""
+    """Marks a step as finished; `cost` (the held-out loss, or minus the dev score) is what the best one goes by.
+
+    All of it is on disk before it counts as finished, and the name of its folder too.
+    """
+    sync_tree(step_dir)
+    sync_directory(step_dir.parent)
     files = {
         path.relative_to(step_dir).as_posix(): {'bytes': path.stat().st_size, 'sha256': checksum(path)}
         for path in _files(step_dir)

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from bertjax.config import flatten
@@ -16,7 +17,9 @@ FREE = tuple(f'model.{name}' for name in fields_of(FieldKind.TRAINING, FieldKind
 TRAINING = ('seed', 'rng_impl', 'learning_rate', 'warmup_fraction', 'schedule.', 'optimizer.', 'layer_decay', 'phases')
 TRAINING += ('batch_size', 'accumulate', 'masking.', *(f'model.{name}' for name in fields_of(FieldKind.TRAINING)))
 # Keys that do not affect training, and `head.`, which early versions wrote and never read.
-SILENT = ('run', 'export', 'fingerprints.', 'corpus_options.workers', 'topology', 'head.')
+SILENT = ('run', 'export', 'fingerprints.', 'corpus_options.workers', 'topology', 'card.', 'head.')
+# Keys that some workdirs are older than, and the value that their runs had.
+LATER = {'step': 0, 'patience': 0, 'corpus_options.sentences': 'rules'}
 
 
 def check_resume(
@@ -25,6 +28,7 @@ def check_resume(
     where: str,
     *,
     fixed: Collection[str] = (),
+    defaults: Mapping[str, Any] = MappingProxyType({}),
     finished: bool = False,
 ) -> list[str]:
     """Compares the resolved config of a checkpoint with that of the run that is to resume from it.
@@ -33,7 +37,8 @@ def check_resume(
       saved, now: the two.
       where: the workdir.
       fixed: further keys of which a change is refused: the options of a task that decide its parameters.
-      finished: whether the checkpoint is of the last step, so that no step is left to train with other settings.
+      defaults: what runs had that are older than a key.
+      finished: whether no step is left to train with other settings.
 
     Returns:
       One line for each change that is allowed: `batch_size: 256 -> 512`.
@@ -45,7 +50,7 @@ def check_resume(
     before, after = flatten(saved), flatten(now)
     changed = []
     for key in sorted({*before, *after}):
-        old, new = saved_value(before, key), after.get(key)
+        old, new = saved_value(before, key, defaults), after.get(key)
         if old == new or (old is None and key.startswith('fingerprints.')):  # older checkpoints lack some
             continue
         refused = key in fixed or (key.startswith(FIXED) and not key.startswith(FREE))
@@ -58,18 +63,18 @@ def check_resume(
                 f'{_short(old, new)} as in the checkpoint in {where}',
                 'restore the former value to continue, or start anew in another --workdir',
             )
-        if not key.startswith(SILENT):
+        if not key.startswith(SILENT) and key != 'step':
             changed.append(f'{key}: {old} -> {new}')
     return changed
 
 
-def saved_value(saved: Mapping[str, Any], key: str) -> Any:
+def saved_value(saved: Mapping[str, Any], key: str, defaults: Mapping[str, Any] = MappingProxyType({})) -> Any:
     """The value of `key` in the flat config of an earlier run, None where it has none.
 
-    A run from before a key of execution existed had its default.
+    A run from before a key of execution, one of LATER or of `defaults` existed had its default.
     """
-    defaults = {f'model.{name}': default for name, default in fields_of(FieldKind.EXECUTION).items()}
-    return saved.get(key, defaults.get(key))
+    execution = {f'model.{name}': default for name, default in fields_of(FieldKind.EXECUTION).items()}
+    return saved.get(key, {**execution, **LATER, **defaults}.get(key))
 
 
 def _short(value: Any, other: Any) -> str:

@@ -3,13 +3,16 @@
 import dataclasses
 import json
 import pathlib
+import shutil
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
 
-from bertjax.files.atomic import write_atomic
+from bertjax.files.atomic import make_directory, recover_directory, replace_directory, write_atomic
+from bertjax.files.disk import writing
+from bertjax.files.paths import without_wildcards
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
 
@@ -33,8 +36,18 @@ def export_orbax(
       directory: DIR, local.
       head: of a task's model: `head_facts` and names of the outputs, written to model.json as `head`.
     """
-    with ocp.StandardCheckpointer() as checkpointer:
-        # Host arrays: they load on any number of devices.
-        checkpointer.save((directory / 'params').resolve(), jax.device_get(params), force=True)
+    params = jax.device_get(params)  # host arrays: they load on any number of devices
+    make_directory(directory)
+    recover_directory(directory / 'params')
+    # Orbax removes the earlier one before it writes: so it writes beside it.
+    for left in directory.glob('.params.new*'):
+        shutil.rmtree(left)
+    for left in directory.glob('.model.json.tmp-*'):
+        left.unlink()
+    size = sum(x.nbytes for x in jax.tree.leaves(params))
+    with without_wildcards(directory) as plain, writing(directory, size), ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(plain / '.params.new', params)
+        checkpointer.wait_until_finished()
+    replace_directory(directory / '.params.new', directory / 'params')
     facts = dataclasses.asdict(config) | ({} if head is None else {'head': dict(head)})
     write_atomic(directory / 'model.json', json.dumps(facts, indent=2) + '\n')

@@ -23,6 +23,7 @@ from bertjax.errors import UserError
 from bertjax.files.atomic import exclusive, write_atomic
 from bertjax.files.paths import is_remote
 from bertjax.files.streams import Broken
+from bertjax.text.splitters import splitter_version
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
 _BEGUN_BEFORE = (
@@ -112,6 +113,8 @@ def _identity(found: list[Source], tokenizer: Tokenizer, options: CorpusOptions)
             'vocab_size': tokenizer.vocab_size,
         },
         'settings': options.settings(),
+        # A finished store stays what it is when a later version cuts otherwise: this is for the record.
+        'splitter': splitter_version(options.sentences) if options.split_sentences else '',
         'inputs': {
             'count': len(found),
             'size': sum(source.size for source in found),
@@ -154,7 +157,8 @@ def _build(
     todo = {number: parts for number, parts in enumerate(plan.shards) if number not in done}
     if todo:
         total = sum(part.end - part.begin for parts in todo.values() for part in parts)
-        with workers.Progress(total, shown=progress) as shown:
+        in_bytes = any(part.kind == 'file' for parts in todo.values() for part in parts)
+        with workers.Progress(total, shown=progress, in_bytes=in_bytes) as shown:
             workers.encode_shards(directory, todo, tokenizer, options, shown)
     finished = []
     for number in range(len(plan.shards)):

@@ -19,6 +19,8 @@ from bertjax.errors import UserError
 
 _OWN_FILES = re.compile(rf'.*\.(tokens|sentences|documents)|{re.escape(identity.RECORD)}')
 
+_FORMERLY = {'sentences': 'rules'}  # of settings that the first versions did not have
+
 
 def check_directory(directory: pathlib.Path) -> None:
     """Raises a UserError for a directory that holds something else."""
@@ -78,6 +80,12 @@ def finished_store(
     words = {'tokenizer': 'another tokenizer', 'settings': 'other settings'}
     reason = ' and '.join(words[key] for key in changed) or _other_text(directory, manifest, found, cuts, say)
     if reason is None:
+        splitter = manifest.get('splitter', 'rules 1')
+        if replace and splitter != wanted['splitter']:
+            logging.warning(
+                'The token store in %s is kept, though its sentences were cut by %s, and now would be by %s: remove it '
+                'to build it again.', directory, splitter, wanted['splitter'],
+            )  # fmt: skip
         tidy(directory, manifest)
         return manifest
     if not replace:
@@ -95,7 +103,8 @@ def finished_store(
 
 
 def _holds(manifest: dict, wanted: dict) -> bool:
-    return all(manifest.get(key) == value for key, value in wanted.items())
+    """Whether a part of a manifest has these values; an old one has those of its time."""
+    return all(manifest.get(key, _FORMERLY.get(key)) == value for key, value in wanted.items())
 
 
 def _other_text(

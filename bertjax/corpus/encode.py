@@ -27,7 +27,7 @@ from bertjax.corpus.store import CHECKSUM, id_dtype
 from bertjax.files.atomic import AtomicFile, checksum, write_atomic
 from bertjax.files.streams import Broken
 from bertjax.text.hash_split import hash64, hash_threshold
-from bertjax.text.sentences import split_sentences
+from bertjax.text.splitters import Splitter, build_splitter
 from bertjax.text.tokenizer import Tokenizer
 
 BATCH_CHARACTERS = 1 << 20  # Text that is encoded at once.
@@ -56,7 +56,7 @@ class _Draft:
 class ShardWriter:
     """Takes the events of a shard and writes its files."""
 
-    def __init__(self, directory: pathlib.Path, shard: int, tokenizer: Tokenizer, *, heldout: float, split: bool):
+    def __init__(self, directory: pathlib.Path, shard: int, tokenizer: Tokenizer, *, heldout: float, split: Splitter):
         partial = directory / 'partial'
         name = f'{shard:05d}'
         self._train = AtomicFile(directory / f'train-{name}.tokens')
@@ -91,7 +91,7 @@ class ShardWriter:
         data = normal.encode('utf-8')
         document.text.update(b' ' + data)
         document.lines.append(hash64(hashlib.blake2b(data, digest_size=8).digest(), 'little'))
-        self._batch += split_sentences(text) if self._split else [text.strip()]
+        self._batch += self._split(text)
         self._counts['characters'] += len(text)
         self._characters += len(text)
         if self._characters > BATCH_CHARACTERS:
@@ -234,7 +234,8 @@ def encode_shard(
     Raises:
       UserError: broken input, when strict.
     """
-    writer = ShardWriter(directory, shard, tokenizer, heldout=settings['heldout'], split=settings['split_sentences'])
+    split = build_splitter(settings['sentences']) if settings['split_sentences'] else lambda line: [line.strip()]
+    writer = ShardWriter(directory, shard, tokenizer, heldout=settings['heldout'], split=split)
     inputs = []
     for part in parts:
         digest = new_digest()

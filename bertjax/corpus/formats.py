@@ -16,7 +16,9 @@ from etils import epath
 
 from bertjax.corpus import datasets
 from bertjax.corpus.sources import Part
+from bertjax.errors import printable
 from bertjax.files import streams
+from bertjax.files.paths import unusual_kind
 from bertjax.files.streams import Broken, decode
 
 SNIFF = 1 << 16  # Bytes of a file from which its format is recognised.
@@ -72,6 +74,8 @@ def _is_json(text: bytes) -> bool:
         return isinstance(json.loads(line), dict)
     except ValueError:
         return not end and line.startswith(b'{"')  # The line is longer than `text`.
+    except RecursionError:
+        return True  # Reading drops it, with the reason.
 
 
 class Picker:
@@ -135,7 +139,7 @@ def _json_paragraphs(text: str, number: int, key: str) -> Iterator[Event]:
         return
     value = record.get(key)
     if not isinstance(value, str):
-        found = ', '.join(list(record)[:8]) or 'no field'
+        found = ', '.join(printable(key[:40]) for key in list(record)[:8]) or 'no field'
         yield Broken('missing text field', number, f'no string in the field {key!r}; there are: {found}')
     elif '\0' in value:
         yield Broken('NUL byte', number, 'a zero character in the JSON string')
@@ -186,7 +190,8 @@ def _layout_events(format: str, lines: streams.Lines, pick: Picker, part: Part, 
 
 def _file_events(part: Part, key: str, progress: Progress, digest) -> Iterator[Event]:
     if part.end == 0:
-        yield Broken('empty file', 0, 'a file of 0 bytes')
+        kind = unusual_kind(part.path)
+        yield Broken('unreadable file', 0, kind) if kind else Broken('empty file', 0, 'a file of 0 bytes')
         return
     pick, lines = Picker(part.of, part.stride), streams.Lines(iter(()))
     try:
@@ -210,11 +215,13 @@ def _file_events(part: Part, key: str, progress: Progress, digest) -> Iterator[E
             yield Document.END
 
 
-def _pydoc_events(part: Part) -> Iterator[Event]:
+def _pydoc_events(part: Part, progress: Progress) -> Iterator[Event]:
     for _, paragraphs in datasets.pydoc_documents():
         yield Document.START
         yield from paragraphs
         yield Document.END
+        if progress:
+            progress(1)
 
 
 def _tfds_events(part: Part, key: str, progress: Progress) -> Iterator[Event]:
@@ -240,7 +247,7 @@ def read_events(part: Part, *, text_key: str = 'text', progress: Progress = None
       digest: a hash object that is updated with the bytes of a file, before decompression.
     """
     if part.kind == 'pydoc':
-        return _pydoc_events(part)
+        return _pydoc_events(part, progress)
     if part.kind == 'tfds':
         return _tfds_events(part, text_key, progress)
     return _file_events(part, text_key, progress, digest)

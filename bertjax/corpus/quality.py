@@ -65,8 +65,8 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
     if single > ONE_SENTENCE:
         found.append(
             f'{single:.0%} of the documents have one sentence: they give no true next sentence, so NSP and SOP learn '
-            'little. Put blank lines between documents only, read a file as one document (a directory, or the format '
-            '"files"), or train without the pair objective.'
+            'little. Put blank lines between documents only, read a file as one document (a directory, or '
+            'config.corpus_options.format=files), or train without pairs (config.pairs.mode=full_sentences).'
         )
     copies = facts['duplicate_documents'] / max(1, facts['documents_read'])
     if copies > DUPLICATE_DOCUMENTS:
@@ -84,13 +84,14 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
         )
     if facts['unknown_rate'] > UNKNOWN:
         found.append(
-            f'{facts["unknown_rate"]:.1%} of the tokens are [UNK]: the tokenizer does not know this script. Train one '
-            'on this corpus with --config.run=vocab.'
+            f'{facts["unknown_rate"]:.1%} of the tokens are [UNK]: the vocabulary lacks letters of this text. Use one '
+            "that has them, trained on this text (--config.tokenizer='') with room for all (config.vocab.size)."
         )
     if facts['pieces_per_word'] > PIECES_PER_WORD:
         found.append(
-            f'{facts["pieces_per_word"]:.2f} pieces a word: the tokenizer does not fit this language (English with its '
-            'own vocabulary has about 1.1). Train one on this corpus with --config.run=vocab.'
+            f'{facts["pieces_per_word"]:.2f} pieces a word (English with a large vocabulary of its own has 1.1): '
+            "the vocabulary is too small for this text, or another language's. Raise config.vocab.size or give more "
+            "text where it was trained on this text, else train one on it (--config.tokenizer='')."
         )
     likeness, within = facts['neighbour_likeness'], facts['neighbour_likeness_within']
     if likeness is not None and likeness < LIKENESS:
@@ -113,7 +114,8 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
         found.append(f'No document is held out ({why}): nothing tells how well the model does on text it has not seen.')
     elif facts['heldout_tokens'] < FEW_HELDOUT:
         found.append(
-            f'Only {facts["heldout_tokens"]:,} tokens are held out: the held-out loss will be noisy. Raise the share.'
+            f'Only {facts["heldout_tokens"]:,} tokens are held out: the held-out loss will be noisy. Raise '
+            f'config.corpus_options.heldout, which is {options.heldout:g}, or give more text.'
         )
     elif facts['heldout_tokens'] > MUCH_HELDOUT * options.heldout * facts['tokens']:
         share = facts['heldout_tokens'] / facts['tokens']

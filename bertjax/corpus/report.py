@@ -4,11 +4,12 @@ import collections
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from bertjax.corpus.quality import PROBLEMS_KEPT, find_warnings
 from bertjax.corpus.sources import CorpusOptions
+from bertjax.errors import printable
+from bertjax.terminal import Console
 
 BINS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # Upper bounds of the histogram of sentence lengths, in tokens.
 
@@ -148,6 +149,6 @@ def print_report(report: dict, more: Sequence[str] = (), console: Console | None
     console.print(histogram)
     for kind, lines_of in report['problems'].items():
         for line in lines_of:
-            console.print(f'{kind}: {line}', markup=False, highlight=False)
+            console.print(printable(f'{kind}: {line}'), markup=False, highlight=False, soft_wrap=True)
     for warning in [*report['warnings'], *more]:
-        console.print(f'warning: {warning}', style='yellow', markup=False, highlight=False)
+        console.print(f'warning: {warning}', style='yellow', markup=False, highlight=False, soft_wrap=True)

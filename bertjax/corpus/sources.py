@@ -10,7 +10,9 @@ from etils import epath
 
 from bertjax.corpus import datasets
 from bertjax.errors import UserError
-from bertjax.files.paths import is_pattern, is_remote, match_files, walk_files
+from bertjax.files.paths import is_pattern, is_remote, match_files, unusual_kind, unwritten_bytes, user_path, walk_files
+from bertjax.ranges import check_fields, number, one_of, ranged, text, whole
+from bertjax.text.splitters import check_splitter
 
 FORMATS = ('auto', 'text', 'files', 'jsonl', 'wikiextractor')
 UNREADABLE = 'unreadable'  # the stamp of a file that cannot be looked at
@@ -29,28 +31,23 @@ class CorpusOptions:
       strict: stop at the first broken input instead of dropping and counting the document.
       heldout: share of documents, by hash of their text, that training never sees.
       split_sentences: False when each line is a sentence already.
+      sentences: what splits: 'rules', or 'pysbd', which takes a language too: 'pysbd:de' (see text/splitters.py).
       drop_duplicates: keep only the first of equal training documents (held-out ones are always kept once).
       workers: processes; 0 is one a core. It does not change the result.
     """
 
-    format: str = 'auto'
-    text_key: str = 'text'
+    format: str = ranged('auto', one_of(FORMATS))
+    text_key: str = ranged('text', text(empty=False))
     strict: bool = False
-    heldout: float = 0.02
+    heldout: float = ranged(0.02, number(0, 1, below=True))
     split_sentences: bool = True
+    sentences: str = 'rules'
     drop_duplicates: bool = False
-    workers: int = 0
+    workers: int = ranged(0, whole(0, 4096))
 
     def __post_init__(self):
-        where = 'config.corpus_options'
-        if self.format not in FORMATS:
-            expected = f'one of {", ".join(FORMATS)}'
-            raise UserError(f'{where}.format', repr(self.format), expected, 'choose one of them')
-        if not 0 <= self.heldout < 1:
-            expected = 'a share from 0 to below 1'
-            raise UserError(f'{where}.heldout', repr(self.heldout), expected, 'set for example 0.02')
-        if self.workers < 0:
-            raise UserError(f'{where}.workers', repr(self.workers), '0 (all cores) or more', 'set 0')
+        check_fields(self, 'corpus_options')
+        check_splitter(self.sentences)
 
     def settings(self) -> dict:
         """The options that determine the bytes of a store."""
@@ -157,13 +154,8 @@ def _resolve_one(spec: str, text_key: str) -> list[Source]:
         size, stamp = datasets.tfds_facts(spec, text_key)
         name = datasets.tfds_name(spec)
         return [Source('tfds', spec, name, size, stamp, old_name=name)]
-    path = epath.Path(spec).expanduser()
-    try:
-        is_directory = path.is_dir()
-    except ImportError as error:  # The file system of gs:// and the like is a package of its own.
-        found, mend = f'{spec!r} ({error})', 'pip install gcsfs for gs://'
-        raise UserError(_WHERE, found, 'a path that can be read', mend) from None
-    if is_directory:
+    path = user_path(spec, _WHERE)
+    if path.is_dir():
         top = path.name or path.resolve().name
         found = [
             _file(file, f'{top}/{file.relative_to(path).as_posix()}', single=True, component=spec)
@@ -172,6 +164,9 @@ def _resolve_one(spec: str, text_key: str) -> list[Source]:
         if not found:
             raise UserError(_WHERE, f'an empty directory {spec!r}', 'files of text', 'put files there or change it')
         return found
+    if kind := unusual_kind(path):
+        mend = 'write its text into a file first: a corpus is read more than once'
+        raise UserError(_WHERE, f'{kind}, {spec!r}', 'a file', mend)
     if path.exists():
         return [_file(path, path.name)]
     if is_pattern(spec):
@@ -203,7 +198,21 @@ def resolve(spec: str | list[str] | tuple[str, ...], text_key: str = 'text') -> 
     unique: dict[str, Source] = {}
     for source in found:
         unique.setdefault(source.path, source)
+    for source in unique.values():
+        if source.kind == 'file':
+            _refuse_holes(source)
     return list(unique.values())
+
+
+def _refuse_holes(source: Source) -> None:
+    """Refuses a file that is mostly zeros which nobody wrote: it would be read for hours, and is no text."""
+    try:
+        unwritten = unwritten_bytes(source.path)
+    except OSError:  # Reading reports it.
+        return
+    if unwritten:
+        found = f'a sparse file, {unwritten:,} of whose {source.size:,} bytes were never written'
+        raise UserError(source.path, found, 'text', 'copy it again, or take it away')
 
 
 def check_outside(spec: str | list[str] | tuple[str, ...], folder: epath.PathLike) -> None:

@@ -131,7 +131,7 @@ def read_manifest(directory: epath.PathLike) -> dict:
     try:
         manifest = json.loads(path.read_text('utf-8'))
         known = isinstance(manifest, dict) and manifest.get('format') == STORE_FORMAT
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(str(path), f'no JSON ({error})', 'the manifest of a token store', _REBUILD) from error
     if not known:
         raise UserError(str(path), 'something else', f'the manifest of a {STORE_FORMAT}', 'check the path')
@@ -145,7 +145,9 @@ def read_manifest(directory: epath.PathLike) -> dict:
 
 def manifest_text(manifest: dict) -> str:
     """The content of manifest.json, with a checksum of the manifest."""
-    return json.dumps({**manifest, 'checksum': _digest_of(manifest)}, indent=1, ensure_ascii=False) + '\n'
+    text = json.dumps({**manifest, 'checksum': _digest_of(manifest)}, indent=1, ensure_ascii=False) + '\n'
+    # Half a surrogate pair, as Python has it in names of files that are not UTF-8, as JSON writes it.
+    return text.encode('utf-8', 'backslashreplace').decode('utf-8')
 
 
 def open_store(

@@ -11,12 +11,13 @@ import threading
 import time
 from multiprocessing import connection
 
-from absl import logging
 from rich import progress as rich_progress
+from rich.table import Column
 
 from bertjax.corpus.encode import encode_shard
 from bertjax.corpus.sources import CorpusOptions, Part
 from bertjax.errors import UserError
+from bertjax.terminal import Console
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
 SMALL = 4 << 20  # Bytes that one process encodes before another one has started.
@@ -66,26 +67,34 @@ def _encode(shard: int, parts: list[Part]) -> None:
 
 
 class Progress:
-    """Counts documents and bytes; use it in a `with` block. Shows a bar on a terminal, else logs a line now and then.
+    """Counts documents and bytes; use it in a `with` block. Shows a bar on a terminal, else a line now and then.
 
     Args:
-      total: bytes (or records) to come.
-      shown: False shows and logs nothing.
+      total: bytes to come, or records.
+      shown: False shows nothing.
+      in_bytes: whether sizes are bytes; those of datasets are records.
     """
 
-    def __init__(self, total: int, *, shown: bool):
-        self._total, self._shown = max(total, 1), shown
+    def __init__(self, total: int, *, shown: bool, in_bytes: bool = True):
+        self._total, self._shown, self._in_bytes = max(total, 1), shown, in_bytes
         self._documents = self._size = 0
         self._began = self._logged = time.monotonic()
         self._bar = None
         if shown and sys.stderr.isatty():
-            self._bar = rich_progress.Progress(
-                rich_progress.TextColumn('Reading the corpus'),
-                rich_progress.BarColumn(),
+            counted = [
                 rich_progress.TextColumn('{task.fields[documents]:,} documents'),
-                rich_progress.DownloadColumn(),
-                rich_progress.TransferSpeedColumn(),
+                rich_progress.DownloadColumn(table_column=Column(no_wrap=True)),
+                rich_progress.TransferSpeedColumn(table_column=Column(no_wrap=True)),
+            ]
+            if not in_bytes:
+                counted = [rich_progress.MofNCompleteColumn(), rich_progress.TextColumn('documents')]
+            self._bar = rich_progress.Progress(
+                rich_progress.TextColumn('reading the corpus'),
+                rich_progress.BarColumn(bar_width=20),
+                *counted,
+                rich_progress.TextColumn('left'),
                 rich_progress.TimeRemainingColumn(),
+                console=Console(stderr=True),
                 transient=True,
             )
             self._task = self._bar.add_task('', total=self._total, documents=0)
@@ -111,12 +120,11 @@ class Progress:
             self._bar.update(self._task, completed=size, documents=documents)
         elif self._shown and now - self._logged > LOG_EVERY:
             self._logged = now
+            scale, unit = (1e6, 'MB') if self._in_bytes else (1, 'records')
             rate = size / (now - self._began)
-            left = (self._total - size) / rate if rate else 0
-            logging.info(
-                'Corpus: %d documents, %.0f of %.0f MB, %.1f MB/s, about %.0f s left',
-                documents, size / 1e6, self._total / 1e6, rate / 1e6, left,
-            )  # fmt: skip
+            left = f', about {(self._total - size) / rate:,.0f} s left' if rate else ''
+            read = f'{size / scale:,.0f} of {self._total / scale:,.0f} {unit}, {rate / scale:,.1f} {unit}/s'
+            print(f'reading the corpus: {documents:,} documents, {read}{left}', file=sys.stderr)
 
 
 def _processes(shards: dict[int, list[Part]], wanted: int) -> int:

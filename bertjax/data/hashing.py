@@ -40,6 +40,7 @@ class Stream(enum.IntEnum):
     MASK_SPAN = 17
     TASK_ORDER = 18
     BATCH_ORDER = 19
+    SAMPLE = 20
 
 
 def _mix_int(x: int) -> int:

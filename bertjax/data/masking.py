@@ -18,6 +18,7 @@ import numpy as np
 
 from bertjax.data.hashing import Stream, hash_bits, uniform
 from bertjax.errors import UserError
+from bertjax.ranges import check_fields, number, one_of, ranged, whole
 
 UNITS = ('token', 'word', 'span')
 
@@ -35,26 +36,15 @@ class MaskOptions:
         and `config.pair_plans` is Google's `dupe_factor`. Otherwise masks are new each time.
     """
 
-    rate: float = 0.15
-    mask: float = 0.8
-    random: float = 0.1
-    unit: str = 'token'
-    max_span: int = 3
+    rate: float = ranged(0.15, number(0, 1, above=True))
+    mask: float = ranged(0.8, number(0, 1))
+    random: float = ranged(0.1, number(0, 1))
+    unit: str = ranged('token', one_of(UNITS))
+    max_span: int = ranged(3, whole(1, 1000))
     static: bool = False
 
     def __post_init__(self):
-        if not 0 < self.rate <= 1:
-            raise UserError(
-                'config.masking.rate', str(self.rate), 'a share above 0, at most 1', 'set it to 0.15, as BERT did'
-            )
-        for name in ('mask', 'random'):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(
-                    f'config.masking.{name}',
-                    str(getattr(self, name)),
-                    'a share from 0 to 1',
-                    'set it to 0.8 / 0.1, as BERT did',
-                )
+        check_fields(self, 'masking')
         if self.mask + self.random > 1 + 1e-9:
             raise UserError(
                 'config.masking.random',
@@ -62,10 +52,6 @@ class MaskOptions:
                 'mask + random of at most 1',
                 'lower one of them; what is left to 1 stays unchanged',
             )
-        if self.unit not in UNITS:
-            raise UserError('config.masking.unit', repr(self.unit), f'one of {", ".join(UNITS)}', 'choose one of them')
-        if self.max_span < 1:
-            raise UserError('config.masking.max_span', str(self.max_span), 'at least 1', 'set it to 3, as ALBERT did')
 
 
 def replacement_ids(vocab_size: int, special_ids: np.ndarray) -> np.ndarray:

@@ -7,10 +7,10 @@ import numpy as np
 
 from bertjax.data.hashing import Stream, below, uniform
 from bertjax.errors import UserError
+from bertjax.ranges import check_fields, number, one_of, ranged, whole
 
 MODES = ('nsp', 'sop', 'full_sentences', 'doc_sentences')
 
-MAX_PLANS = 10_000  # All are walked before the first step.
 
 # Pairs: `start` is a sentence, `a` and `b` count sentences; b is 0 where B is drawn from another document (nsp) or
 # where there is none (sop). Sentences without pairs: `start` is a token, `a` counts tokens, `b` the documents they lie
@@ -50,24 +50,13 @@ class PairOptions:
         share is reported.
     """
 
-    mode: str = 'nsp'
-    plans: int = 10
-    short_probability: float = 0.1
+    mode: str = ranged('nsp', one_of(MODES))
+    plans: int = ranged(10, whole(1, 10_000), key='pair_plans')  # all are made before the first step
+    short_probability: float = ranged(0.1, number(0, 1))
     balanced: bool = False
 
     def __post_init__(self):
-        if self.mode not in MODES:
-            raise UserError('config.pairs.mode', repr(self.mode), f'one of {", ".join(MODES)}', 'choose one of them')
-        if not 1 <= self.plans <= MAX_PLANS:
-            expected = f'at least 1, at most {MAX_PLANS:,}'
-            raise UserError('config.pair_plans', str(self.plans), expected, 'set it to 10, as BERT did')
-        if not 0 <= self.short_probability <= 1:
-            raise UserError(
-                'config.pairs.short_probability',
-                str(self.short_probability),
-                'a share from 0 to 1',
-                'set it to 0.1, as BERT did',
-            )
+        check_fields(self, 'pairs')
         if self.balanced and self.mode != 'nsp':
             raise UserError(
                 'config.pairs.balanced',

@@ -1,13 +1,15 @@
 """A fine-tuning made ready: its examples, its model, its phase."""
 
+import json
 import pathlib
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
+from bertjax.data.buckets import lengths_worth
 from bertjax.experiment.settings import resolve_durations
-from bertjax.experiment.task_data import TaskData
+from bertjax.experiment.task_data import LEARNED, TaskData
 from bertjax.experiment.task_setup import TaskEvaluator, prepare
 from bertjax.metrics.rows import task_values
 from bertjax.optim.masks import describe_decay
@@ -26,6 +28,7 @@ class Finetuning:
       folders: the workdir.
       model, setup: of the run.
       resolved: the resolved config: what config.json and every checkpoint hold.
+      files: task.json, as it is before anything is tuned on dev.
     """
 
     values = staticmethod(task_values)
@@ -33,19 +36,24 @@ class Finetuning:
     def __init__(self, data: TaskData, folder: pathlib.Path, mesh: Mesh):
         settings = data.settings
         self.settings, self.folders, self.data = settings, [folder], data
-        chosen_by = 'config.select' if settings.select == 'best' else ''
-        self._train, self.model = prepare(data, mesh, chosen_by=chosen_by)
+        chosen_by = 'config.select' if settings.select == 'best' else 'config.patience' if settings.patience else ''
+        rows = len(data.split('train', training=True).features)
+        total = settings.total_steps(-(-rows // settings.batch_size))
+        lengths = settings.shapes or _lengths_before(folder) or lengths_worth(total)
+        self._train, self.model = prepare(data, mesh, lengths, chosen_by=chosen_by)
         self.setup = self.model.setup
         self._examples = self.model.examples(self._train.features, settings.seeds.data)
-        self.resolved = self._resolve(settings.total_steps(self._examples.batches))
+        self.resolved = self._resolve(total, lengths)
+        self.files = {LEARNED: data.learned(finished=False)}
 
-    def _resolve(self, total: int) -> dict[str, Any]:
+    def _resolve(self, total: int, lengths: int) -> dict[str, Any]:
         settings, examples = self.settings, self._examples
         # What the order of the rows depends on besides them.
         batches = f'{settings.batch_size} rows of {", ".join(map(str, examples.shapes))} pieces'
         return {
             **settings.recorded,
             'steps': total,
+            'shapes': lengths,
             'epochs': total / examples.batches,
             **resolve_durations(settings, total, examples.batches),
             'fingerprints': self.data.fingerprints() | {'batches': batches},
@@ -73,7 +81,7 @@ class Finetuning:
     def describe(self) -> str:
         """A description that is printed before training starts."""
         settings, data, setup = self.settings, self.data, self.setup
-        encoder, params = data.encoder, setup.state.params
+        encoder, params, shapes = data.encoder, setup.state.params, self.model.shapes
         splits = ', '.join(f'{len(data.split(name).records):,} {name}' for name in data.evaluated)
         trained, _ = partition(params, setup.trained)
         count, moving = (sum(x.size for x in jax.tree.leaves(tree)) for tree in (params, trained))
@@ -85,8 +93,18 @@ class Finetuning:
             f'{count:,} parameters, {moving:,} of them trained (train={settings.train})',
             f'{self.resolved["steps"]:,} steps of {settings.batch_size}, learning rate {settings.learning_rate:g} '
             f'{settings.schedule}, warm-up {settings.warmup_fraction:.1%}{decay}',
-            f'{len(self.model.shapes)} padded lengths: ' + ', '.join(map(str, self.model.shapes)),
+            f'{len(shapes)} padded length{"s"[: len(shapes) > 1]}: {", ".join(map(str, shapes))}',
             describe_mesh(setup.mesh),
             f'attention: {self.model.attention}',
         ]
         return '\n'.join([*lines, describe_decay(trained)])
+
+
+def _lengths_before(folder: pathlib.Path) -> int:
+    """config.shapes of the workdir's checkpoints, which decides the order of the rows; 0 where there are none."""
+    if not any((folder / 'checkpoints').glob('[0-9]*')):
+        return 0
+    try:
+        return int(json.loads((folder / 'config.json').read_text(encoding='utf-8'))['shapes'])
+    except (OSError, ValueError, KeyError):
+        return 0

@@ -4,11 +4,13 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from bertjax.config import duration
 from bertjax.errors import UserError
-from bertjax.experiment.settings import RunSettings, check_accumulate, check_schedule, shared_settings
+from bertjax.experiment.settings import RunSettings, check_accumulate, check_memory, shared_settings
+from bertjax.model.config import BertConfig
 from bertjax.tasks.registry import build_task
 from bertjax.tasks.task import Task
 
@@ -27,6 +29,8 @@ class FinetuningSettings(RunSettings):
     model_choices: Mapping[str, Any]
     train: str
     layer_decay: float
+    max_train_records: int
+    max_eval_records: int
     seq_len: int
     shapes: int
     batch_size: int
@@ -35,6 +39,7 @@ class FinetuningSettings(RunSettings):
     epochs: float
     steps: int | str
     select: str
+    patience: int
     split: str
     input: str
     sweep: Mapping[str, Any]
@@ -67,27 +72,27 @@ class FinetuningSettings(RunSettings):
         options = {name: value for name, value in self.task.items() if name != 'kind'}
         return build_task(self.task['kind'], data=self.data, seq_len=self.seq_len, **options)
 
+    def check_memory(self, encoder: BertConfig, mesh: Mesh, *, training: bool) -> None:
+        """Refuses what the devices cannot hold, whatever the records are."""
+        shortest = min(self.seq_len, 8)  # how long the longest record is, the text decides
+        check_memory(encoder, mesh, rows=self.eval_batch_size, seq_len=shortest, trained=False, key='eval_batch_size')
+        if training:
+            whole, parts = self.train == 'all', self.accumulate
+            check_memory(encoder, mesh, rows=self.batch_size, parts=parts, seq_len=shortest, trained=whole)
+
     def check(self) -> None:
         """Refuses what can be wrong without a look at the data.
 
         Raises:
           UserError: with the key.
         """
-        check_schedule(self.schedule, self.warmup_fraction)
-        for key in ('batch_size', 'eval_batch_size', 'accumulate', 'shapes', 'checkpoint_keep'):
-            if getattr(self, key) < 1:
-                raise UserError(f'config.{key}', str(getattr(self, key)), 'at least 1', f'raise config.{key}')
+        if self.patience and self.eval_every in (0, '0'):
+            found, mend = f'{self.patience} with config.eval_every=0', 'for example --config.eval_every=1epochs'
+            raise UserError('config.patience', found, 'evaluations to go by', mend)
+        if self.patience and any(value for key, value in self.sweep.items() if key != 'together'):
+            raise UserError('config.patience', f'{self.patience} in a sweep', '0', 'stop single runs early')
         check_accumulate(self.batch_size, self.accumulate)
-        if not self.learning_rate > 0:
-            raise UserError('config.learning_rate', str(self.learning_rate), 'a number above 0', 'for example 2e-5')
-        if not 0 < self.layer_decay <= 1:
-            raise UserError('config.layer_decay', str(self.layer_decay), 'a share above 0, to 1', 'for example 0.9')
-        together = self.sweep['together']
-        if together < 0:
-            raise UserError('config.sweep.together', str(together), 'how many, or 0 for as many as fit', 'leave it 0')
         self.build_task().check_training(self.train)
-        if self.select not in ('last', 'best'):
-            raise UserError('config.select', repr(self.select), "'last' or 'best'", 'choose one of the two')
 
 
 def finetuning_settings(config: ConfigDict) -> FinetuningSettings:
@@ -97,13 +102,14 @@ def finetuning_settings(config: ConfigDict) -> FinetuningSettings:
       UserError: a recipe without a task, or a value that cannot be, with its key; `check` refuses more.
     """
     if 'task' not in config:
-        mend = 'give a recipe of a task, such as configs/glue.py:rte'
+        mend = 'give a recipe of a task, such as glue:rte'
         raise UserError('--config', 'a recipe without config.task', 'one for a task', mend)
     names = ('train', 'layer_decay', 'seq_len', 'shapes', 'batch_size', 'eval_batch_size', 'accumulate', 'epochs')
-    names += ('steps', 'select', 'split', 'input')
+    names += ('steps', 'select', 'patience', 'split', 'input')
     return FinetuningSettings(
         **shared_settings(config),
         **{name: config[name] for name in names},
+        **{name: config.get(name, 0) for name in ('max_train_records', 'max_eval_records')},  # not in old workdirs
         task=dict(config.task),
         model_choices=dict(config.model),
         sweep=dict(config.sweep),

@@ -1,6 +1,9 @@
 """A pre-training made ready: its text as examples, its model on the mesh, its phases."""
 
+import functools
 import pathlib
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -16,7 +19,7 @@ from bertjax.experiment.pretraining_settings import PretrainingPhase, Pretrainin
 from bertjax.experiment.settings import check_mesh, check_row_count, resolve_durations
 from bertjax.experiment.text import WeightedStore, huggingface_directory, prepare_stores, prepare_tokenizer
 from bertjax.losses import PRETRAINING
-from bertjax.metrics.rows import pretraining_values
+from bertjax.metrics.rows import pair_of, pretraining_values
 from bertjax.model.attention.select import describe_attention
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig, parameter_count, train_flops_per_sequence
@@ -116,13 +119,15 @@ class Pretraining:
       settings: of its config.
       folders: the workdir.
       tokenizer, model, setup: of the run.
+      values: sums -> values of a row.
       resolved: the resolved config: what config.json and every checkpoint hold.
     """
 
-    values = staticmethod(pretraining_values)
+    files: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, settings: PretrainingSettings, folder: pathlib.Path, mesh: Mesh):
         self.settings, self.folders = settings, [folder]
+        self.values = functools.partial(pretraining_values, pair=pair_of(settings.pairs.mode))
         self.tokenizer = prepare_tokenizer(settings, folder)
         self._stores = prepare_stores(settings, folder, self.tokenizer)
         self.model = settings.model(self.tokenizer.vocab_size)
@@ -196,6 +201,7 @@ class Pretraining:
                 count=min(self.settings.eval_examples, heldout.cycle_length),
                 batch_size=phase.batch_size // phase.accumulate,
                 mesh=self.setup.mesh,
+                values=self.values,
             )
         return Phase(
             phase,

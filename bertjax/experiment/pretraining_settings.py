@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from bertjax.config import duration, flatten
@@ -16,13 +17,14 @@ from bertjax.errors import UserError
 from bertjax.experiment.settings import (
     RunSettings,
     check_accumulate,
-    check_schedule,
+    check_memory,
     resolve_durations,
     shared_settings,
 )
 from bertjax.model.config import BertConfig
 from bertjax.recipe import INHERITED
 from bertjax.recipe import phase as phase_entry
+from bertjax.text.special import SPECIAL_TOKENS
 from bertjax.train.setup import PhaseSettings
 
 
@@ -107,7 +109,7 @@ class PretrainingSettings(RunSettings):
     def total_steps(self, examples_per_epoch: float | None) -> int:
         """Length of the run; `examples_per_epoch` is None where no corpus is at hand (run=compile)."""
         batch_size = self.given_phases[0].values['batch_size']
-        per_epoch = examples_per_epoch / max(batch_size, 1) if examples_per_epoch else None
+        per_epoch = examples_per_epoch / batch_size if examples_per_epoch else None
         if self.epochs > 0:
             if per_epoch is None:
                 raise UserError('config.epochs', str(self.epochs), 'config.steps where no corpus is read', 'set steps')
@@ -124,6 +126,7 @@ class PretrainingSettings(RunSettings):
         Raises:
           UserError: phases that do not add up to it, or a value in one that cannot be.
         """
+        self._check_shapes()
         given = self.given_phases
         lengths = [duration(phase.steps, f'phases[{i}].steps', total=total) for i, phase in enumerate(given)]
         if all(str(phase.steps).endswith('%') for phase in given):
@@ -152,9 +155,30 @@ class PretrainingSettings(RunSettings):
                 )
             )
             first += length
-        for phase in resolved:
-            _check_phase(phase)
         return resolved
+
+    def _check_shapes(self) -> None:
+        for phase in self.given_phases:
+            values = phase.values
+            check_accumulate(values['batch_size'], values['accumulate'])
+            if values['max_predictions'] > values['seq_len']:
+                expected, mend = f'at most seq_len = {values["seq_len"]}', 'use about 0.15 x seq_len'
+                raise UserError('config.max_predictions', str(values['max_predictions']), expected, mend)
+
+    def check_memory(self, mesh: Mesh) -> None:
+        """Refuses what the devices cannot hold, whatever the text is."""
+        trained = not self.tokenizer and not self.init
+        model = self.model(self.vocab['size'] if trained else 1)
+        for phase in self.given_phases:
+            values = phase.values
+            check_memory(
+                model,
+                mesh,
+                rows=values['batch_size'],
+                parts=values['accumulate'],
+                seq_len=values['seq_len'],
+                predictions=values['max_predictions'],
+            )
 
     def check(self) -> None:
         """Refuses everything that can be wrong in a pre-training without a look at the text.
@@ -162,13 +186,17 @@ class PretrainingSettings(RunSettings):
         Raises:
           UserError: with the key.
         """
-        model = self.model(max(self.vocab['size'], 1))
+        model = self.model(self.vocab['size'])
         if self.export:
             check_exportable(model)
+        self._check_shapes()
+        trained = not self.tokenizer and not self.init
+        if trained and self.vocab['unused'] + len(SPECIAL_TOKENS) >= self.vocab['size']:
+            found, mend = f'{self.vocab["unused"]} of {self.vocab["size"]} pieces', 'reserve fewer'
+            raise UserError('config.vocab.unused', found, 'room for words', mend)
         if self.epochs <= 0 and 'epoch' not in str(self.steps):
             total = self.total_steps(None)
-            for phase in self.phases(total):
-                check_schedule(phase.schedule, phase.warmup_fraction)
+            self.phases(total)
             resolve_durations(self, total)
 
 
@@ -192,11 +220,6 @@ def pretraining_settings(config: ConfigDict) -> PretrainingSettings:
 
 
 def _given_phases(config: ConfigDict) -> tuple[_GivenPhase, ...]:
-    known = {*INHERITED, 'steps', 'reset_optimizer'}
-    for i, phase in enumerate(config.phases):
-        for key in phase:
-            if key not in known:
-                raise UserError(f'config.phases[{i}].{key}', 'an unknown key', ', '.join(sorted(known)), 'correct it')
     own = {**{key: config[key] for key in INHERITED}, 'schedule': config.schedule.name}
     return tuple(
         _GivenPhase(
@@ -206,12 +229,3 @@ def _given_phases(config: ConfigDict) -> tuple[_GivenPhase, ...]:
         )
         for phase in (config.phases or (phase_entry(steps='100%'),))
     )
-
-
-def _check_phase(phase: PretrainingPhase) -> None:
-    for key, least in (('batch_size', 1), ('accumulate', 1), ('seq_len', 8), ('max_predictions', 1)):
-        if getattr(phase, key) < least:
-            raise UserError(f'config.{key}', str(getattr(phase, key)), f'at least {least}', f'raise config.{key}')
-    check_accumulate(phase.batch_size, phase.accumulate)
-    if not phase.learning_rate > 0:
-        raise UserError('config.learning_rate', str(phase.learning_rate), 'a number above 0', 'for example 1e-4')

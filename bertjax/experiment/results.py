@@ -2,27 +2,33 @@
 
 import json
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.orbax import export_orbax, head_facts
+from bertjax.experiment.advice import advise
 from bertjax.experiment.task_data import LEARNED, Split, TaskData
 from bertjax.experiment.task_setup import TaskSetup
 from bertjax.files.atomic import write_atomic, write_zip
+from bertjax.tasks.reading.texts import Blank
 from bertjax.tasks.task import Outputs, Task
-from bertjax.writers.console import print_places, shown
+from bertjax.terminal import Console
+from bertjax.writers.console import print_next, print_places, recipe_flag, shown
+from bertjax.writers.jsonl import read_rows
 
 RESULTS = 'results.json'
+STEP = 'step'  # in results.json: the checkpoint that its figures are of, where they are not of the finished run's model
+STOPPED = 'stopped_at'  # in results.json: the last step, where config.patience ended the run before config.steps
 EXPORTED = 'export/cell.txt'  # of a sweep: the trial whose model is in export/
 # What tells one run over a task from another.
 _FACTS = ('init', 'seed', 'train', 'epochs', 'steps', 'batch_size', 'seq_len', 'learning_rate', 'layer_decay', 'select')
 
 
-def finish_task(folder: pathlib.Path, config: Mapping[str, Any], model: TaskSetup, params: Any) -> None:
+def finish_task(folder: pathlib.Path, config: Mapping[str, Any], model: TaskSetup, params: Any, last: int) -> None:
     """Evaluates every labelled split, writes results.json, the predictions, the export; prints.
 
     Args:
@@ -30,11 +36,14 @@ def finish_task(folder: pathlib.Path, config: Mapping[str, Any], model: TaskSetu
       config: the resolved config.
       model: tuned.
       params: on its mesh.
+      last: the last step that was trained.
     """
     data, task = model.data, model.data.task
     console = Console(highlight=False, soft_wrap=True)
     results: dict[str, Any] = {'task': task.name, 'score': task.score, **run_facts(config), 'collapsed': None}
-    outputs = {name: model.predictor().outputs(params, data.split(name).features) for name in data.evaluated}
+    if last != config['steps']:
+        results[STOPPED] = last
+    outputs = {name: model.outputs(params, data.split(name)) for name in data.evaluated}
     found, predictions = judge(data, outputs, folder / 'predictions')
     results |= found
     for name, predicted in predictions.items():
@@ -49,8 +58,10 @@ def finish_task(folder: pathlib.Path, config: Mapping[str, Any], model: TaskSetu
     if results['splits']:
         console.print(results_table(results))
     if results['collapsed']:
-        advice = 'another --config.seed, a lower learning rate or more steps usually help'
-        console.print(f'the run learned nothing: it gives every record of dev the same answer; {advice}', markup=False)
+        advice = advise(read_rows(folder / 'metrics.jsonl'), config['learning_rate'])
+        count = len(data.split('dev').records)
+        console.print(f'the run learned nothing: it gives all {count:,} records of dev the same answer', markup=False)
+        console.print(f'  {advice}', markup=False)
     places = {
         'results.json': 'the figures above',
         'predictions': "a line a record, and the benchmark's own files",
@@ -58,6 +69,12 @@ def finish_task(folder: pathlib.Path, config: Mapping[str, Any], model: TaskSetu
         'metrics.jsonl': 'every step; also in tensorboard/',
     }
     print_places(console, folder, places, exported=model.settings.export)
+    again = f'{recipe_flag()} --workdir={shlex.quote(str(folder))}'
+    commands = [
+        ('predictions for a file of your own (-: standard input)', f'{again} --config.run=predict --config.input=FILE'),
+        ('a picture of the training', f'{again} --config.run=plot'),
+    ]
+    print_next(console, commands)
 
 
 def judge(
@@ -71,7 +88,8 @@ def judge(
       folder: where the predictions are written.
 
     Returns:
-      {'splits': {split: figures}} and, where there is a dev split, whether the run has 'collapsed'; the predictions.
+      {'splits': {split: figures}}, with 'parts' those that are of a part of their records, and where there is a dev
+      split whether the run has 'collapsed'; the predictions.
     """
     task, found, figures, predictions = data.task, {}, {}, {}
     for name, rows in outputs.items():
@@ -82,13 +100,14 @@ def judge(
             found['collapsed'] = task.collapsed(split.records, predictions[name])
         figures[name] = task.metrics(split.records, predictions[name])
         write_predictions(folder, task, name, split, predictions[name])
-    return {**found, 'splits': figures}, predictions
+    parts = data.parts(outputs)
+    return {**found, 'splits': figures, **({'parts': parts} if parts else {})}, predictions
 
 
 def exported_trial(folder: pathlib.Path) -> str | None:
     """The trial of a sweep whose model is in export/; None in a workdir without a sweep, or before the first export."""
     path = folder / EXPORTED
-    return path.read_text(encoding='utf-8').strip() if path.exists() else None
+    return path.read_text(encoding='utf-8', errors='replace').strip() if path.exists() else None
 
 
 def run_facts(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,14 +116,32 @@ def run_facts(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def export_task(
-    folder: pathlib.Path, config: Mapping[str, Any], model: TaskSetup, params: Any, results: Mapping[str, Any]
+    folder: pathlib.Path,
+    config: Mapping[str, Any],
+    model: TaskSetup,
+    params: Any,
+    results: Mapping[str, Any],
+    *,
+    finished: bool = True,
 ) -> None:
-    """export/hf and export/orbax of a task's model, with task.json beside the Hugging Face files."""
+    """export/hf and export/orbax of a task's model, with task.json beside the Hugging Face files.
+
+    Args:
+      folder: the workdir.
+      config: of the run.
+      model, params: of it.
+      results: its figures.
+      finished: whether the run is.
+    """
     data = model.data
     card: dict[str, Any] = {'title': f'BERT for {data.task.name}, trained with bertjax'}
     card |= {key.replace('_', ' '): value for key, value in run_facts(config).items() if key != 'init'}
+    parts = results.get('parts', {})
+    card |= {'stopped at step': results[STOPPED]} if STOPPED in results else {}
     card |= {
-        f'Split {name}': {key: value for key, value in values.items() if value is not None}
+        f'Split {name}' + (f', {parts[name]}' if name in parts else ''): {
+            key: value for key, value in values.items() if value is not None
+        }
         for name, values in results['splits'].items()
     }
     export_huggingface(
@@ -115,17 +152,27 @@ def export_task(
         card=card,
         head=data.task.head,
         task=data.task.huggingface(),
-        beside={LEARNED: data.learned()},
+        beside={LEARNED: data.learned(finished=finished)},
+        about=config.get('card', {}),
+        figures=results['splits'],
     )
     export_orbax(params, data.encoder, folder / 'export' / 'orbax', head=head_facts(model.setup.model))
 
 
 def write_predictions(
-    folder: pathlib.Path, task: Task, name: str, split: Split, predictions: Sequence[Any]
+    folder: pathlib.Path,
+    task: Task,
+    name: str,
+    split: Split,
+    predictions: Sequence[Any],
+    items: Sequence[Any] | None = None,
 ) -> list[pathlib.Path]:
-    """FOLDER/SPLIT.jsonl with a line a record; the benchmark's own files in FOLDER/SPLIT/ and, zipped, SPLIT.zip."""
+    """FOLDER/SPLIT.jsonl with a line a record; the benchmark's own files in FOLDER/SPLIT/ and, zipped, SPLIT.zip.
+
+    `items` are the records with the blank lines among them, see `prediction_rows`.
+    """
     written = [folder / f'{name}.jsonl']
-    write_atomic(written[0], json_lines(task.rows(split.records, predictions)))
+    write_atomic(written[0], json_lines(prediction_rows(task, items or split.records, predictions)))
     official = task.official_files(name, split.records, predictions)
     for file, text in official.items():
         written.append(folder / name / file)
@@ -136,18 +183,56 @@ def write_predictions(
     return written
 
 
+def prediction_rows(task: Task, items: Sequence[Any], predictions: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    """A row for each record, beside the fields of its own that its file has, and one for each blank line among them."""
+    records = [item for item in items if not isinstance(item, Blank)]
+    rows = task.rows(records, predictions)
+    for item in items:
+        if isinstance(item, Blank):
+            yield {'skipped': 'a blank line', 'where': item.where}
+        else:
+            yield beside(getattr(item, 'fields', None) or {}, next(rows))
+
+
+def beside(fields: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a record, then its prediction; a field with the name of one of the prediction's is called
+    input_NAME, or left out if it has the same value."""
+    named = {}
+    for key, value in fields.items():
+        if key in row and json.dumps(row[key]) == json.dumps(value):
+            continue
+        while key in row or key in named:
+            key = f'input_{key}'
+        named[key] = value
+    return {**named, **row}
+
+
 def json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
     """A line a row."""
-    return ''.join(json.dumps(row, ensure_ascii=False) + '\n' for row in rows)
+    return ''.join(_line(row) + '\n' for row in rows)
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    line = json.dumps(row, ensure_ascii=False)
+    # A field that nobody asked for may hold half a character, which only JSON's own escape can write.
+    return line if line.isascii() or _is_text(line) else json.dumps(row)
+
+
+def _is_text(line: str) -> bool:
+    try:
+        line.encode('utf-8')
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def results_table(results: Mapping[str, Any]) -> Table:
     """A column a split, a row a figure."""
-    splits = results['splits']
+    splits, parts = results['splits'], results.get('parts', {})
     table = Table(title=f'{results["task"]}', title_justify='left')
     table.add_column('')
     for name in splits:
-        table.add_column(name, justify='right')
+        table.add_column(f'{name}\n({parts[name]})' if name in parts else name, justify='right')
     for metric in next(iter(splits.values())):
         marked = f'{metric} *' if metric == results['score'] else metric
         table.add_row(marked, *(shown(values.get(metric)) for values in splits.values()))

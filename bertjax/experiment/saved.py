@@ -1,7 +1,6 @@
 """What a run left behind, finished or not: its config, its model with parameters, as other verbs find them."""
 
 import dataclasses
-import json
 import pathlib
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -11,29 +10,37 @@ from ml_collections import ConfigDict
 from ml_collections.config_flags import config_path
 
 from bertjax.checkpoint import Checkpoints, Saved
-from bertjax.config import flatten, plain
+from bertjax.config import flatten, from_plain, plain
 from bertjax.convert.huggingface.config import check_exportable
-from bertjax.convert.huggingface.load import load_task_model, read_config
+from bertjax.convert.huggingface.load import load_task_model
+from bertjax.data.buckets import lengths_worth
 from bertjax.errors import UserError
+from bertjax.experiment.check import check_recorded
 from bertjax.experiment.finetuning_settings import FinetuningSettings
 from bertjax.experiment.own_tokenizer import load_own
 from bertjax.experiment.pretraining import build_pretraining_setup
 from bertjax.experiment.pretraining_settings import PretrainingSettings
-from bertjax.experiment.task_data import LEARNED, Split, TaskData
+from bertjax.experiment.recorded import check_kind, recorded_config, recorded_task
+from bertjax.experiment.task_data import LEARNED, Split, TaskData, encoder_of
 from bertjax.experiment.task_setup import TaskSetup
 from bertjax.experiment.text import huggingface_directory
 from bertjax.model.config import BertConfig, FieldKind, fields_of
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import mesh_context
+from bertjax.recipe import CARD
 from bertjax.tasks.registry import keys, options
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.train.state import place_params
 
 # Keys always taken from the command line's config; the others are the workdir's.
-ASKED = ('run', 'data', 'split', 'input', 'eval_batch_size', 'shapes', 'mesh', 'export')
+ASKED = ('run', 'data', 'split', 'input', 'step', 'max_eval_records', 'eval_batch_size', 'shapes', 'mesh', 'export')
 # Taken from it only if the command line sets them, as are the task's options that decide 'reading'.
-CHANGEABLE = ('select', *(f'model.{name}' for name in fields_of(FieldKind.EXECUTION)))
+CHANGEABLE = (
+    'select',
+    *(f'card.{name}' for name in CARD),
+    *(f'model.{name}' for name in fields_of(FieldKind.EXECUTION)),
+)
 _FIXED = re.compile(r'task\..*|seq_len|tokenizer|init')  # of the others, those that the model depends on
 
 
@@ -53,12 +60,14 @@ def config_of_run(config: ConfigDict, folder: pathlib.Path, given: Collection[st
     path = folder / 'config.json'
     if not path.exists():
         return config
-    saved = json.loads(path.read_text(encoding='utf-8'))
-    _check_kind(saved.get('task', {}), config.task.kind, path)
-    own = _from_json(saved)
+    saved = recorded_config(path, plain(config))
+    own = from_plain(saved)
+    check_recorded(own, str(path))
     changeable = (*CHANGEABLE, *keys(config.task.kind, 'reading'))
     for key in [*ASKED, *(key for key in changeable if key in given)]:
         config_path.set_value(key, own, config_path.get_value(key, config), accept_new_attributes=True)
+    for key in [key for key in config if key not in own]:  # came later than the run
+        config_path.set_value(key, own, config[key], accept_new_attributes=True)
     own.data = config.data or saved['data']
     ours, theirs = flatten(config), flatten(saved)
     for key in sorted(given):
@@ -73,31 +82,29 @@ def config_of_run(config: ConfigDict, folder: pathlib.Path, given: Collection[st
     return own
 
 
-def _check_kind(task: Mapping[str, Any], kind: str, path: pathlib.Path) -> None:
-    if task.get('kind') != kind:
-        expected = f'{task.get("kind")!r}, as in {path}'
-        raise UserError('config.task.kind', repr(kind), expected, 'give the recipe of this model')
-
-
-def _from_json(saved: Any) -> Any:
-    if isinstance(saved, dict):
-        return ConfigDict({key: _from_json(value) for key, value in saved.items()})
-    return tuple(saved) if isinstance(saved, list) else saved
-
-
 @dataclasses.dataclass(frozen=True)
 class SavedTask:
-    """A model that was tuned to a task, with its parameters on the mesh, and what it is to be tried on."""
+    """A model that was tuned to a task.
+
+    Attributes:
+      model: with its data.
+      params: on the mesh.
+      splits: what it is to be tried on.
+      step: the checkpoint that it is; None for one that is no checkpoint.
+      finished: whether it is what a finished run gave, so that what is tuned on dev was tuned with it.
+    """
 
     model: TaskSetup
     params: Any
     splits: Mapping[str, Split]
+    step: int | None
+    finished: bool
 
 
 def load_task(
     settings: FinetuningSettings, folder: pathlib.Path, splits_of: Callable[[TaskData], dict[str, Split]]
 ) -> SavedTask:
-    """The workdir's model, or that of config.init.
+    """The workdir's model, finished or not, or that of config.init.
 
     Args:
       settings: of what `config_of_run` gave.
@@ -105,72 +112,90 @@ def load_task(
       splits_of: reads and tokenises, when the task knows its labels.
 
     Raises:
-      UserError: neither has a model for this task.
+      UserError: neither has a model for this task, or no checkpoint of config.step.
     """
     settings.check()
     mesh = make_mesh(settings.mesh, claim_devices())
     data = _task_data(settings, folder)
+    settings.check_memory(data.encoder, mesh, training=False)
     splits = splits_of(data)
-    model = TaskSetup(data, mesh, list(splits.values()))
-    return SavedTask(model, _params(model, folder), splits)
+    rows = sum(len(split.features) for split in splits.values())
+    lengths = settings.shapes or lengths_worth(-(-rows // settings.eval_batch_size))
+    model = TaskSetup(data, mesh, list(splits.values()), lengths)
+    params, step = _params(model, folder)
+    return SavedTask(model, params, splits, step, data.finished and not settings.step)
 
 
 def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
     """The task as the workdir's run, or the directory of config.init, learned it."""
-    trained = (folder / 'checkpoints').is_dir() or (folder / 'export' / 'hf').is_dir()
-    source = folder / 'export' / 'hf' if trained else None
-    if not trained:
-        if not settings.init:
-            mend = 'fine-tune first, or name a fine-tuned model with --config.init'
-            raise UserError('--workdir', f'no model in {folder}', 'the workdir of a fine-tuning', mend)
-        source = pathlib.Path(huggingface_directory(settings.init))
+    exported = folder / 'export' / 'hf'
+    trained = exported.is_dir() or any((folder / 'checkpoints').glob('*'))
+    if not trained and (folder / 'config.json').exists():
+        mend = 'start the training again: a model is there from its first checkpoint on'
+        raise UserError('--workdir', f'no model in {folder} yet', 'a checkpoint or an export', mend)
+    if not trained and not settings.init:
+        mend = 'fine-tune first, or name a fine-tuned model with --config.init'
+        raise UserError('--workdir', f'no model in {folder}', 'the workdir of a fine-tuning', mend)
+    source = exported if trained else pathlib.Path(huggingface_directory(settings.init))
     learned = next((f / LEARNED for f in (folder, source) if (f / LEARNED).is_file()), None)
-    if learned is None and trained:
-        raise UserError(str(folder), f'no {LEARNED}', 'a finished fine-tuning', 'let it finish: start it again')
-    facts = json.loads(learned.read_text(encoding='utf-8')) if learned else None
+    facts = recorded_task(learned, settings.build_task()) if learned else None
     if facts:
-        _check_kind(facts['task'], settings.task['kind'], learned)
+        check_kind(facts['task'], settings.task['kind'], learned)
         execution = fields_of(FieldKind.EXECUTION)
         choices = {name: value for name, value in settings.model_choices.items() if name in execution}
         encoder = BertConfig(**{**facts['encoder'], **choices})
     else:
-        encoder = read_config(source, **settings.model_choices)
+        encoder = encoder_of(settings, huggingface_directory(settings.init) if trained else str(source))
     tokenizer = load_own(folder) if trained else load_tokenizer(settings.tokenizer or str(source))
-    data = TaskData(settings, folder, tokenizer, encoder, str(source), facts and facts['learned'])
-    if not data.task.complete:  # somebody else's model: its labels are those of the training records
+    data = TaskData(settings, folder, tokenizer, encoder, str(source), facts)
+    if not data.task.complete:  # somebody else's model, or a run of an earlier version that was stopped
         data.task.learn(data.task.records('train'))
+        if trained:
+            _check_labels(data, folder)
     return data
 
 
-def _params(model: TaskSetup, folder: pathlib.Path) -> Any:
-    """The parameters of the newest checkpoint (the best with select='best'), else those of the export or config.init.
+def _check_labels(data: TaskData, folder: pathlib.Path) -> None:
+    """Labels that were found in the training data again must be those that the checkpoints were trained with."""
+    path = folder / 'config.json'
+    then = recorded_config(path, data.settings.recorded).get('fingerprints', {}).get('labels')
+    now = ', '.join(data.task.labels)
+    if then is not None and now != then:
+        raise UserError('config.data', f'the labels {now}', f'{then}, as in {path}', 'give the data of the training')
+
+
+def _params(model: TaskSetup, folder: pathlib.Path) -> tuple[Any, int | None]:
+    """The parameters of the checkpoint of config.step (0: the newest, with select='best' the best), and its step; where
+    there are no checkpoints those of the export or of config.init, and None.
 
     Raises:
-      UserError: a directory whose head is not this task's.
+      UserError: no such checkpoint, or a directory whose head is not this task's.
     """
     settings, setup = model.settings, model.setup
     if (folder / 'checkpoints').is_dir():
-        checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep)
+        checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep, reading=True)
         try:
-            saved = checkpoints.latest()
+            saved = checkpoints.chosen(settings.step, best=settings.select == 'best')
             if saved is not None:
-                step = checkpoints.best() if settings.select == 'best' else None
                 with mesh_context(setup.mesh):
-                    return checkpoints.restore(saved.position.step if step is None else step, setup.state).params
+                    return checkpoints.restore(saved.position.step, setup.state).params, saved.position.step
         finally:
             checkpoints.close()
+    elif settings.step:
+        mend = 'leave config.step 0'
+        raise UserError('config.step', str(settings.step), f'0, for {folder} has no checkpoints', mend)
     source, task = model.data.source, model.data.task
     imported = load_task_model(source, setup.model, task.head, id2label=task.huggingface().get('id2label'))
     fresh = [path for path in imported.missing if path.split('/')[0] not in ('encoder', 'pooler')]
     if fresh:
         mend = 'fine-tune it first, or name a model that was tuned to this task'
         raise UserError(source, f'no {", ".join(fresh)}', f'a model tuned to {task.name}', mend)
-    return place_params(imported.params, setup.state)
+    return place_params(imported.params, setup.state), None
 
 
 @dataclasses.dataclass(frozen=True)
 class SavedPretraining:
-    """The newest checkpoint of a pre-training, its parameters on the mesh."""
+    """A checkpoint of a pre-training, its parameters on the mesh."""
 
     model: BertConfig
     tokenizer: Tokenizer
@@ -179,7 +204,7 @@ class SavedPretraining:
 
 
 def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> SavedPretraining:
-    """The workdir's newest checkpoint; the recipe must be the one that it was trained with.
+    """The workdir's checkpoint of config.step, or the newest; the recipe must be the one that it was trained with.
 
     Raises:
       UserError: no checkpoint, a recipe of another model, or one that cannot be exported.
@@ -187,9 +212,9 @@ def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> Sav
     tokenizer = load_own(folder)
     model = settings.model(tokenizer.vocab_size)
     check_exportable(model)
-    checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep)
+    checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep, reading=True)
     try:
-        saved = checkpoints.latest()
+        saved = checkpoints.chosen(settings.step)
         if saved is None:
             raise UserError(str(folder / 'checkpoints'), 'no finished checkpoint', 'at least one', 'train first')
         for name in fields_of(FieldKind.ARCHITECTURE, FieldKind.LAYOUT):

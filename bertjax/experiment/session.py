@@ -13,9 +13,10 @@ from bertjax.experiment.settings import RunSettings
 from bertjax.files.atomic import write_atomic
 from bertjax.metrics.rows import Sums
 from bertjax.parallel.partition import mesh_context
-from bertjax.tasks.registry import keys
+from bertjax.tasks.registry import defaults, keys
 from bertjax.train.interrupt import Interrupt
 from bertjax.train.loop import train
+from bertjax.train.patience import USED, Patience
 from bertjax.train.phase import Phase
 from bertjax.train.record import Recorder
 from bertjax.train.setup import Setup
@@ -34,6 +35,7 @@ class Experiment(Protocol):
       folders: where rows and ledger of each run go.
       template: abstract state with its shardings.
       values: sums of training batches -> values of a row.
+      files: {name in the workdir: text} of what is to be written before the first step.
     """
 
     settings: RunSettings
@@ -42,6 +44,7 @@ class Experiment(Protocol):
     folders: Sequence[pathlib.Path]
     template: TrainState
     values: Callable[[Sums], dict[str, float | None]]
+    files: Mapping[str, str]
 
     def fresh(self) -> TrainState:
         """The state of step 0."""
@@ -56,7 +59,7 @@ class Experiment(Protocol):
         ...
 
 
-def train_in(folder: pathlib.Path, experiment: Experiment, *, select: str = 'last') -> TrainState:
+def train_in(folder: pathlib.Path, experiment: Experiment, *, select: str = 'last') -> tuple[TrainState, int]:
     """Trains a run to the end, from the newest whole checkpoint of its workdir or from the start.
 
     Args:
@@ -64,36 +67,50 @@ def train_in(folder: pathlib.Path, experiment: Experiment, *, select: str = 'las
       experiment: of one run.
       select: the state to return: that of the 'last' step, or of the saved step that was 'best' on dev.
 
+    Returns:
+      The state, and the last step that was trained: one before config.steps where config.patience ended the run.
+
     Raises:
       UserError: the checkpoints are another run's or a longer one's, or all damaged.
       PreemptedError, NonFiniteError: see `train.loop.train`.
     """
     resolved, keep = experiment.resolved, experiment.settings.checkpoint_keep
-    with contextlib.closing(Checkpoints(folder / 'checkpoints', keep=keep)) as checkpoints, Interrupt() as interrupt:
+    # A signal is noted until the last checkpoint is whole: the handlers stay while it is closed.
+    with Interrupt() as interrupt, contextlib.closing(Checkpoints(folder / 'checkpoints', keep=keep)) as checkpoints:
         saved = checkpoints.latest()
         if saved is not None:
             _check_same_run(saved, resolved, folder)
-        write_atomic(folder / 'config.json', dump(resolved))
+        for name, text in {'config.json': dump(resolved), **experiment.files}.items():
+            write_atomic(folder / name, text)
         state, _ = continue_or_begin(experiment, checkpoints, saved, interrupt)
+        last = int(state.step)
         if select == 'best':
             checkpoints.wait()
             best = checkpoints.best()
-            if best is not None and best != resolved['steps']:
+            if best is not None and best != last:
                 print(f'the best on dev of what was saved is step {best}')
                 with mesh_context(experiment.setup.mesh):
                     state = checkpoints.restore(best, experiment.template)
-    return state
+    return state, last
 
 
 def _check_same_run(saved: Saved, resolved: Mapping[str, Any], folder: pathlib.Path) -> None:
     """Refuses to continue another run, or a longer one; says what has changed and may."""
     step, total = saved.position.step, resolved['steps']
+    then = {key: value for key, value in saved.config.items() if key != USED}
     if step > total:
         mend = 'raise config.steps or config.epochs, or give another --workdir'
         raise UserError('config.steps', f'a run of {total} steps', f'{step} or more, as {folder} has', mend)
-    fixed = keys(resolved['task']['kind'], 'model') if 'task' in resolved else ()
-    for line in check_resume(saved.config, resolved, str(folder), fixed=fixed, finished=step == total):
+    kind = resolved['task']['kind'] if 'task' in resolved else None
+    fixed, usual = (keys(kind, 'model'), defaults(kind)) if kind else ((), {})
+    finished = step == total or patience_of(resolved, saved).over
+    for line in check_resume(then, resolved, str(folder), fixed=fixed, defaults=usual, finished=finished):
         print(f'changed since the checkpoint: {line}')
+
+
+def patience_of(resolved: Mapping[str, Any], saved: Saved | None) -> Patience:
+    """config.patience, and how much of it was used up when the run was saved."""
+    return Patience(resolved.get('patience', 0), saved.config.get(USED) if saved else None)
 
 
 def continue_or_begin(
@@ -115,13 +132,14 @@ def continue_or_begin(
     with mesh_context(experiment.setup.mesh):
         if saved is not None:
             state = checkpoints.restore(position.step, experiment.template)
-            print(f'continuing at step {position.step} of {total}')
+            done = position.step == total
+            print(f'all {total} steps are done' if done else f'continuing at step {position.step} of {total}')
         else:
             state = experiment.fresh()
     description = experiment.describe()
     if description:
         print(description)
-    phases = experiment.phases()
+    phases, patience = experiment.phases(), patience_of(resolved, saved)
     with TrainingConsole(total, position.step) as console:
         recorder = Recorder(
             experiment.folders,
@@ -132,6 +150,8 @@ def continue_or_begin(
             stacked=phases[0].stacked,
             failed=saved.config.get('failed', ()) if saved else (),
         )
+        if saved is not None:
+            recorder.check(position)
         recorder.forget_after(position.step if saved else -1)
         try:
             state = train(
@@ -142,7 +162,10 @@ def continue_or_begin(
                 checkpoints=checkpoints,
                 resolved=resolved,
                 interrupt=interrupt,
+                patience=patience,
             )
         finally:
             recorder.close()
+    if patience.over:
+        print(f'step {int(state.step)} is the last: {patience.limit} evaluations in a row were no better on dev')
     return state, recorder.failed

@@ -4,15 +4,14 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import jax.numpy as jnp
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from bertjax.config import duration, plain
 from bertjax.errors import UserError
-from bertjax.model.config import BertConfig
-from bertjax.optim.schedules import make_schedule
-
-RNG_IMPLS = ('threefry2x32', 'rbg', 'unsafe_rbg')
+from bertjax.model.config import BertConfig, parameter_count
+from bertjax.parallel.devices import device_memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +32,7 @@ class RunSettings:
       schedule: config.schedule.name.
       power: config.schedule.power.
       eval_every, checkpoint_every: durations, see `resolve_durations`.
+      step: the checkpoint that verbs about a finished run take; 0 for none in particular.
       mesh: sizes by axis, see `parallel.mesh.make_mesh`.
       recorded: the whole config in plain form, for config.json and the checkpoints.
     """
@@ -52,24 +52,16 @@ class RunSettings:
     eval_every: int | str
     checkpoint_every: int | str
     checkpoint_keep: int
+    step: int
     mesh: Mapping[str, int]
     export: bool
     recorded: Mapping[str, Any]
 
 
 def shared_settings(config: ConfigDict) -> dict[str, Any]:
-    """The arguments of RunSettings.
-
-    Raises:
-      UserError: a value that cannot be, with its key.
-    """
-    if config.rng_impl not in RNG_IMPLS:
-        known = ', '.join(RNG_IMPLS)
-        raise UserError('config.rng_impl', repr(config.rng_impl), f'one of {known}', 'choose one of them')
-    if config.log_every < 1:
-        raise UserError('config.log_every', str(config.log_every), 'at least 1', 'for example --config.log_every=10')
+    """The arguments of RunSettings."""
     names = ('run', 'data', 'init', 'tokenizer', 'rng_impl', 'learning_rate', 'warmup_fraction', 'log_every')
-    names += ('eval_every', 'checkpoint_every', 'checkpoint_keep', 'export')
+    names += ('eval_every', 'checkpoint_every', 'checkpoint_keep', 'step', 'export')
     return {
         **{name: config[name] for name in names},
         'seeds': resolve_seeds(config.seed, config.seeds),
@@ -83,11 +75,8 @@ def shared_settings(config: ConfigDict) -> dict[str, Any]:
 
 def resolve_seeds(seed: int, own: Mapping[str, int]) -> Seeds:
     """config.seeds, each of which is (below 0) the run's `seed`."""
-    seeds = {name: seed if value < 0 else value for name, value in own.items()}
-    for value in seeds.values():
-        if not 0 <= value < 2**32:
-            raise UserError('config.seed', str(value), 'a number from 0 to 4294967295', 'for example --config.seed=1')
-    return Seeds(**seeds)
+    names = [field.name for field in dataclasses.fields(Seeds)]
+    return Seeds(**{name: seed if own[name] < 0 else own[name] for name in names})
 
 
 def resolve_durations(settings: RunSettings, total: int, steps_per_epoch: float | None = None) -> dict[str, int]:
@@ -100,11 +89,6 @@ def resolve_durations(settings: RunSettings, total: int, steps_per_epoch: float 
         key: duration(getattr(settings, key), key, total=total, steps_per_epoch=steps_per_epoch)
         for key in ('eval_every', 'checkpoint_every')
     }
-
-
-def check_schedule(name: str, warmup_fraction: float) -> None:
-    """Raises a UserError where `make_schedule` would."""
-    make_schedule(name, peak=1.0, steps=100, warmup_fraction=warmup_fraction)
 
 
 def check_accumulate(batch_size: int, accumulate: int) -> None:
@@ -141,3 +125,43 @@ def check_row_count(batch_size: int, accumulate: int, row_shards: int) -> None:
             f'a multiple of {row_shards}',
             f'try {max(rows // row_shards, 1) * row_shards * accumulate}',
         )
+
+
+def check_memory(
+    model: BertConfig,
+    mesh: Mesh,
+    *,
+    rows: int,
+    parts: int = 1,
+    seq_len: int,
+    predictions: int = 0,
+    trained: bool = True,
+    key: str = 'batch_size',
+) -> None:
+    """Refuses sizes that the devices cannot hold, before anything is made of them.
+
+    What is counted is the least that there has to be: parameters, and where they are `trained` two moments; a batch;
+    of one of its parts what each block begins with, and the logits of the vocabulary.
+
+    Args:
+      model: of the run; parameters of heads do not count.
+      mesh: of the run.
+      rows, parts: of a batch.
+      seq_len, predictions: S and P.
+      trained: whether all of it is.
+      key: of the batch.
+    """
+    weights = parameter_count(model) * jnp.dtype(model.param_dtype).itemsize * (3 if trained else 1)
+    weights //= mesh.shape['fsdp'] * mesh.shape['tensor']
+    hidden = seq_len * model.width * jnp.dtype(model.dtype).itemsize * (model.num_layers if trained else 1)
+    logits = predictions * model.vocab_size * 4
+    batch = (rows * seq_len * 12 + rows // parts * (hidden + logits)) // mesh.size
+    memory = device_memory(mesh)
+    for where, what, needed, mend in (
+        ('model', f'{parameter_count(model):,} parameters', weights, 'num_layers, width, mlp_dim, max_positions'),
+        (key, f'{rows:,} x {seq_len:,} in {parts:,} part(s)', weights + batch, f'{key} or seq_len'),
+    ):
+        if needed > memory:
+            found = f'{what}, which take {needed / 2**30:,.1f} GiB a device and more'
+            expected = f'at most the {memory / 2**30:,.1f} GiB that there is'
+            raise UserError(f'config.{where}', found, expected, f'lower {mend}')

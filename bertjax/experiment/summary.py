@@ -2,29 +2,41 @@
 
 import json
 import pathlib
-import sys
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 from absl import logging
-from rich.console import Console
 from rich.table import Table
 
 from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.orbax import export_orbax
 from bertjax.data.loader import Examples
+from bertjax.experiment.levels import Levels, levels_of
 from bertjax.files.atomic import write_atomic
 from bertjax.losses import PRETRAINING
+from bertjax.metrics.rows import pair_of, with_pair_names
 from bertjax.metrics.softmax import softmax
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
+from bertjax.terminal import Console
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.train.step import make_forward
-from bertjax.writers.console import print_places, shown
+from bertjax.writers.console import print_next, print_places, recipe_flag, shown
+from bertjax.writers.jsonl import read_rows
 
-SHOWN = ('loss', 'mlm_loss', 'mlm_accuracy', 'perplexity', 'nsp_loss', 'nsp_accuracy')
+SHOWN = ('loss', 'mlm_loss', 'mlm_accuracy', 'perplexity', 'nsp_loss', 'nsp_accuracy', 'sop_loss', 'sop_accuracy')
+# Of a workdir.
+PLACES = {
+    'export/hf': 'for transformers: from_pretrained(...)',
+    'export/orbax': 'the parameters for other JAX programs',
+    'checkpoints': 'to continue: start the same command again, with more --config.steps',
+    'metrics.jsonl': 'every figure; also in tensorboard/ and summary.json',
+    'store': 'the text as token ids',
+    'tokenizer': 'the vocabulary',
+}
 _CONTEXT = 8  # tokens shown on either side of a filled mask
 _FILLED = 4
 
@@ -45,7 +57,7 @@ def finish_pretraining(
       model, tokenizer, params: trained.
       heldout: examples of which some masks are filled; None for none.
     """
-    rows = heldout_rows(folder / 'metrics.jsonl')
+    rows = heldout_rows(folder / 'metrics.jsonl', config['pairs']['mode'])
     if rows and rows[-1]['step'] != config['steps']:
         logging.warning('%s ends at step %d of %d.', folder / 'metrics.jsonl', rows[-1]['step'], config['steps'])
     if config['export']:
@@ -59,15 +71,21 @@ def finish_pretraining(
         'export': 'export/hf' if config['export'] else None,
     }
     write_atomic(folder / 'summary.json', json.dumps(summary, indent=2, ensure_ascii=False) + '\n')
-    _print(folder, rows, filled, exported=config['export'])
+    console = Console(highlight=False, soft_wrap=True)
+    if rows:
+        print_heldout(console, rows, levels_of(folder))
+    if filled:
+        console.print('\nmasks filled: the piece of the model in brackets, the true one behind', style='bold')
+    for item in filled:
+        text = f'{item["before"]} [{item["filled"]}] {item["after"]}'
+        console.print(f'{text}   (p {item["probability"]:.2f}, was: {item["was"]})', markup=False)
+    print_places(console, folder, PLACES, exported=config['export'])
+    print_next(console, _next(folder, config))
 
 
-def heldout_rows(metrics: pathlib.Path) -> list[dict[str, Any]]:
-    """The held-out rows of a metrics.jsonl, in order; a last line that was cut off is left out."""
-    if not metrics.exists():
-        return []
-    with metrics.open(encoding='utf-8') as file:
-        return [row for row in (json.loads(line) for line in file if line.endswith('\n')) if row['split'] == 'heldout']
+def heldout_rows(metrics: pathlib.Path, mode: str) -> list[dict[str, Any]]:
+    """The held-out rows of the metrics.jsonl of a run with this config.pairs.mode, in order."""
+    return [with_pair_names(row, pair_of(mode)) for row in read_rows(metrics) if row['split'] == 'heldout']
 
 
 def export_pretraining(
@@ -80,7 +98,7 @@ def export_pretraining(
 ) -> None:
     """export/hf and export/orbax; `rows` are the held-out rows, of which the model card has the last."""
     card = _model_card_facts(config, rows)
-    export_huggingface(params, model, tokenizer, folder / 'export' / 'hf', card=card)
+    export_huggingface(params, model, tokenizer, folder / 'export' / 'hf', card=card, about=config.get('card', {}))
     export_orbax(params, model, folder / 'export' / 'orbax')
 
 
@@ -130,31 +148,40 @@ def _filled_masks(params: Any, model: BertConfig, tokenizer: Tokenizer, heldout:
         }
 
 
-def _print(folder: pathlib.Path, rows: list[dict[str, Any]], filled: list[dict[str, Any]], *, exported: bool) -> None:
-    console = Console(highlight=False, soft_wrap=True)
-    if rows:
-        table = Table(title='held-out text', title_justify='left')
-        for heading in ('', f'step {rows[0]["step"]}', f'step {rows[-1]["step"]}'):
-            table.add_column(heading, justify='right' if heading else 'left')
-        for name in SHOWN:
-            if rows[-1].get(name) is not None:
-                table.add_row(name.replace('_', ' '), shown(rows[0][name]), shown(rows[-1][name]))
-        console.print(table)
-    for item in filled:
-        text = f'{item["before"]} [{item["filled"]}] {item["after"]}'
-        console.print(f'{text}   (p {item["probability"]:.2f}, was: {item["was"]})', markup=False)
-    places = {
-        'export/hf': 'for transformers: from_pretrained(...)',
-        'export/orbax': 'the parameters for other JAX programs',
-        'checkpoints': 'to continue: start the same command again, with more --config.steps',
-        'metrics.jsonl': 'every figure; also in tensorboard/ and summary.json',
-        'store': 'the text as token ids',
-        'tokenizer': 'the vocabulary',
-    }
-    print_places(console, folder, places, exported=exported)
-    recipe = next((argument for argument in sys.argv if argument.startswith('--config=')), '--config=FILE')
-    command = f'python -m bertjax.main {recipe} --workdir={folder}'
-    console.print('what to run next', style='bold')
-    console.print(f'  {command} --config.run=plot      a picture of the learning curve', markup=False)
-    own = "--workdir=out/mine --config.corpus='texts/*.txt'"
-    console.print(f'  python -m bertjax.main {recipe} {own}      the same on your own text', markup=False)
+def print_heldout(console: Console, rows: list[dict[str, Any]], levels: Levels) -> None:
+    """The first and the last of the held-out `rows`, and what they are measured against."""
+    first, last = rows[0], rows[-1]
+    table = Table(title='held-out text', title_justify='left')
+    for heading in ('', f'step {first["step"]}', f'step {last["step"]}'):
+        table.add_column(heading, justify='right' if heading else 'left')
+    for name in SHOWN:
+        if last.get(name) is not None:
+            table.add_row(name.replace('_', ' '), shown(first.get(name)), shown(last[name]))
+    console.print(table)
+    compared = []
+    if levels.unigram is not None:
+        compared.append(f'an MLM loss of {levels.unigram:.3f} by how often each piece occurs')
+    if last['phase'] in levels.majority:
+        share, pair = levels.majority[last['phase']], levels.pair.upper()
+        compared.append(f'an {pair} accuracy of {share:.3f} by always giving the same answer')
+    if compared:
+        console.print(f'without any context a model reaches {", and ".join(compared)}', markup=False)
+
+
+def _next(folder: pathlib.Path, config: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What one would start next, and its command; not the one that has just run."""
+    given = recipe_flag()
+    path = pathlib.Path(given.removeprefix('--config=').partition(':')[0])
+    classify = path.with_name(f'classify{path.suffix}')
+    if path.suffix and not classify.exists():
+        classify = pathlib.Path('configs/classify.py')
+    workdir = shlex.quote(str(folder))
+    commands = [('a picture of the learning curve', f'{given} --workdir={workdir} --config.run=plot')]
+    if config['export']:
+        own = f'--workdir={shlex.quote(f"{folder}_labels")} --config.init={workdir} --config.data=TABLE.csv'
+        what = 'a classifier, from a table of your own with the columns text and label'
+        commands.append((what, f'--config={classify} {own}'))
+    if config['corpus'] == 'pydoc:':
+        own = "--workdir=out/mine --config.corpus='texts/*.txt'"
+        commands.append(('the same on your own text', f'{given} {own}'))
+    return commands

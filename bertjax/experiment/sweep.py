@@ -12,14 +12,15 @@ from typing import Any
 
 import jax
 from jax.sharding import Mesh
-from rich.console import Console
 
 from bertjax.checkpoint import Checkpoints
-from bertjax.checkpoint.compatible import saved_value
+from bertjax.checkpoint.compatible import LATER, saved_value
 from bertjax.config import dump, flatten
+from bertjax.data.buckets import MOST_LENGTHS
 from bertjax.errors import PreemptedError, UserError
 from bertjax.experiment.finetuning_settings import FinetuningSettings
 from bertjax.experiment.own_tokenizer import TRIALS
+from bertjax.experiment.recorded import recorded_results
 from bertjax.experiment.results import EXPORTED, RESULTS, export_task, exported_trial, judge
 from bertjax.experiment.session import continue_or_begin
 from bertjax.experiment.settings import resolve_durations
@@ -27,7 +28,10 @@ from bertjax.experiment.task_data import Split, TaskData
 from bertjax.experiment.task_setup import TaskSetup, prepare
 from bertjax.experiment.trials import Trial, score_of, summarise, sweep_table, trials_of
 from bertjax.files.atomic import write_atomic
+from bertjax.files.whole import read_json_object
 from bertjax.metrics.rows import task_values
+from bertjax.tasks.registry import defaults
+from bertjax.terminal import Console
 from bertjax.train.interrupt import Interrupt
 from bertjax.train.members import Member, member_of, members_template, stack_states
 from bertjax.train.phase import Phase
@@ -59,7 +63,7 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
         for shape, alike in itertools.groupby(waiting, key=lambda trial: trial.shape):
             members = list(alike)
             own = data.with_settings(members[0].settings(settings))
-            train, model = prepare(own, mesh, chosen_by='config.sweep')
+            train, model = prepare(own, mesh, _lengths(settings), chosen_by='config.sweep')
             one = Group(members[:1], model, train, folder)
             size = min(settings.sweep['together'] or members_that_fit(one, len(members)), len(members))
             together = f', {size} at a time' if size > 1 else ''
@@ -87,12 +91,15 @@ def _check_same(data: TaskData, folder: pathlib.Path) -> None:
     """Refuses to mix the trials of different experiments; what the sweep is over may grow."""
     path = folder / 'config.json'
     judged = {name: data.split(name).features.fingerprint for name in data.evaluated}
-    now = {**data.settings.recorded, 'fingerprints': data.fingerprints() | judged}
+    now = {**data.settings.recorded, 'shapes': _lengths(data.settings)}
+    now['fingerprints'] = data.fingerprints() | judged
     if path.exists() and (folder / TRIALS).exists():
-        before, after = flatten(json.loads(path.read_text(encoding='utf-8'))), flatten(now)
+        mend = 'restore the file from a copy, or give another --workdir'
+        before, after = flatten(read_json_object(path, mend)), flatten(now)
+        usual = defaults(data.settings.task['kind'])
         for key, value in after.items():
-            old = saved_value(before, key)
-            if old != value and not key.startswith(('sweep.', 'mesh.')) and key != 'run':
+            old = saved_value(before, key, usual)
+            if old != value and not key.startswith(('sweep.', 'mesh.', 'card.')) and key not in ('run', 'step'):
                 kind, _, name = key.partition('.')
                 place = f'the {name}' if kind == 'fingerprints' else f'config.{key}'
                 mend = 'restore the former value to continue the sweep, or give another --workdir'
@@ -100,9 +107,14 @@ def _check_same(data: TaskData, folder: pathlib.Path) -> None:
     write_atomic(path, dump(now))
 
 
+def _lengths(settings: FinetuningSettings) -> int:
+    """The most padded lengths of a trial; its programs serve other trials, too."""
+    return settings.shapes or MOST_LENGTHS
+
+
 def _result(folder: pathlib.Path, trial: Trial) -> dict[str, Any] | None:
     path = folder / TRIALS / trial.name / RESULTS
-    return json.loads(path.read_text(encoding='utf-8')) if path.exists() else None
+    return recorded_results(path) if path.exists() else None
 
 
 class Group:
@@ -124,8 +136,10 @@ class Group:
         self.total = self.settings.total_steps(batches)
         self.epochs = self.total / batches
         self.resolved = {
-            **{key: value for key, value in self._own[0].recorded.items() if key != 'sweep'},  # which may grow
+            # The sweep may grow; of the others a sweep has none.
+            **{key: value for key, value in self._own[0].recorded.items() if key not in ('sweep', *LATER)},
             'steps': self.total,
+            'shapes': _lengths(self.settings),
             **resolve_durations(self.settings, self.total, batches),
             'fingerprints': model.data.fingerprints(),
             'members': [trial.name for trial in trials],
@@ -167,6 +181,7 @@ class Group:
             except UserError:  # all damaged: the trials begin again
                 saved = None
             state, failed = continue_or_begin(self, checkpoints, saved, interrupt)
+            interrupt.doing = 'the runs are being judged'
             self._finish(state.params, failed)
         shutil.rmtree(unfinished)
 
@@ -194,7 +209,7 @@ class Group:
             print(f'{trial.name}: {data.task.score} {shown(results["splits"]["dev"][data.task.score])}')
 
     def _is_best(self, results: dict[str, Any]) -> bool:
-        others = (json.loads(path.read_text(encoding='utf-8')) for path in self._folder.glob(f'{TRIALS}/*/{RESULTS}'))
+        others = (recorded_results(path) for path in self._folder.glob(f'{TRIALS}/*/{RESULTS}'))
         return all(score_of(results) > score_of(other) for other in others)
 
 

@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from bertjax.config import plain
 from bertjax.convert.huggingface.load import read_config
 from bertjax.data.buckets import choose_lengths
 from bertjax.data.features import Features, cached
+from bertjax.data.hashing import Stream, hash_bits
 from bertjax.errors import UserError
 from bertjax.experiment.finetuning_settings import FinetuningSettings
 from bertjax.experiment.text import huggingface_directory, keep_tokenizer
@@ -21,15 +22,26 @@ from bertjax.optim.selection import make_selection, needs_unrolled
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
+# Options that older features do not know, and whose empty default changes none of them.
+_LATER = ('words', 'tags', 'tag_names')
 LEARNED = 'task.json'  # in the workdir and in its export: what the task learned, and its options
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Records and their features."""
+    """Records and their features.
+
+    Attributes:
+      records: of the task.
+      features: of all of them.
+      of: of how many records these are a part; 0 if they are all.
+      open: whether more may follow, of any length: the first of a stream.
+    """
 
     records: Sequence[Any]
     features: Features
+    of: int = 0
+    open: bool = False
 
 
 class TaskData:
@@ -41,7 +53,7 @@ class TaskData:
       task: of config.task.
       tokenizer: saved to WORKDIR/tokenizer.
       encoder: of the model.
-      restored: whether an earlier run's `learned` said what there is to learn and to tune.
+      finished: whether what there is to learn and to tune is that of a finished run.
     """
 
     def __init__(
@@ -51,13 +63,14 @@ class TaskData:
         tokenizer: Tokenizer,
         encoder: BertConfig,
         source: str | None,
-        learned: Mapping[str, Any] | None = None,
+        facts: Mapping[str, Any] | None = None,
     ):
+        """`facts` are those of the task.json of an earlier run, see `learned`."""
         self.settings, self.tokenizer, self.encoder, self.source = settings, tokenizer, encoder, source
         self.task: Task = settings.build_task()
-        self.restored = learned is not None
-        if self.restored:
-            self.task.restore(learned)
+        self.finished = facts is not None and facts.get('finished', True)
+        if facts is not None:
+            self.task.restore(facts['learned'])
         self._cache = folder / 'features'
         self._splits: dict[str, Split] = {}
         for train in settings.trained_parts:
@@ -86,25 +99,44 @@ class TaskData:
         other.settings = settings
         return other
 
-    def split(self, name: str, *, training: bool = False) -> Split:
-        """Records and features of a split, read and tokenised once; the task must have learned its labels."""
+    def split(self, name: str, *, training: bool = False, whole: bool = False) -> Split:
+        """Records and features of a split, read and tokenised once; the task must have learned its labels.
+
+        Without `whole`, they are config.max_train_records or max_eval_records of them at most.
+        """
         if name not in self._splits:
-            split = self._splits[name] = self.tokenised(self.task.records(name), training=training)
+            records = self.task.records(name)
+            key = 'max_train_records' if name == 'train' else 'max_eval_records'
+            most = 0 if whole else getattr(self.settings, key)
+            part = records if not 0 < most < len(records) else [records[i] for i in sample(len(records), most)]
+            split = self.tokenised(part, training=training)
+            if len(part) < len(records):
+                split = dataclasses.replace(split, of=len(records))
+                print(f'{name}: {len(part):,} of {len(records):,} records, a fixed random sample (config.{key})')
+            self._splits[name] = split
             for note in split.features.notes:
                 print(f'{name}: {note}')
         return self._splits[name]
 
+    def parts(self, names: Iterable[str]) -> dict[str, str]:
+        """{split: '500 of 872 records'} of those that are parts."""
+        splits = {name: self.split(name) for name in names}
+        return {name: f'{len(x.records):,} of {x.of:,} records' for name, x in splits.items() if x.of}
+
     def tokenised(self, records: Sequence[Any], *, training: bool = False, keep: bool = True) -> Split:
         """Features of records; with `keep` from WORKDIR/features where they are there already, and put there."""
-        options = (plain(self.settings.task), list(self.task.labels), self.settings.seq_len, training)
+        task = {key: value for key, value in plain(self.settings.task).items() if key not in _LATER or value}
+        options = (task, list(self.task.labels), self.settings.seq_len, training)
         key = (self.tokenizer.fingerprint, *options, list(records))
         make = lambda: self.task.features(records, self.tokenizer, training=training)  # noqa: E731
         return Split(records, cached(self._cache, key, make) if keep else make())
 
-    def padded_lengths(self, splits: Sequence[Split]) -> tuple[int, ...]:
-        """The lengths that all batches of these splits are padded to, at most config.shapes."""
+    def padded_lengths(self, splits: Sequence[Split], count: int) -> tuple[int, ...]:
+        """The lengths that all batches of these splits are padded to, at most `count`."""
         lengths = np.concatenate([split.features.lengths for split in splits])
-        return choose_lengths(lengths, count=self.settings.shapes, longest=self.encoder.max_positions)
+        if any(split.open for split in splits):  # as if each length had as many rows as all shorter ones
+            lengths = np.geomspace(4, self.settings.seq_len, 64).astype(np.int64)
+        return choose_lengths(lengths, count=count, longest=self.encoder.max_positions)
 
     def fingerprints(self) -> dict[str, str]:
         """What a run can be continued with: the encoder's sizes, the tokenizer, the labels, the training rows."""
@@ -114,11 +146,29 @@ class TaskData:
         facts = {'encoder': '/'.join(map(str, sizes)), 'tokenizer': self.tokenizer.fingerprint}
         return facts | {'labels': ', '.join(self.task.labels), 'data': rows.fingerprint}
 
-    def learned(self) -> str:
-        """The text of task.json."""
+    def learned(self, *, finished: bool = True) -> str:
+        """The text of task.json; without `finished`, nothing has been tuned on dev yet."""
         facts = {'task': plain(self.settings.task), 'learned': self.task.learned()}
         facts['encoder'] = dataclasses.asdict(self.encoder)
+        if not finished:
+            facts['finished'] = False
         return json.dumps(facts, indent=2, ensure_ascii=False) + '\n'
+
+
+def sample(count: int, most: int) -> list[int]:
+    """`most` of the numbers below `count`, ascending: those with the lowest hash.
+
+    A smaller sample is a part of a larger one, and no seed changes it: runs are compared on the same records.
+    """
+    order = np.argsort(hash_bits(0, Stream.SAMPLE, np.arange(count)), kind='stable')
+    return np.sort(order[:most]).tolist()
+
+
+def encoder_of(settings: FinetuningSettings, source: str) -> BertConfig:
+    """The encoder of a Hugging Face directory, computed as the settings choose."""
+    choices = settings.model_choices
+    scan = choices['scan_layers'] and not any(map(needs_unrolled, settings.trained_parts))
+    return read_config(source, **{**choices, 'scan_layers': scan})
 
 
 def data_from_source(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
@@ -131,9 +181,10 @@ def data_from_source(settings: FinetuningSettings, folder: pathlib.Path) -> Task
         mend = 'for example --config.init=out/tiny, or a directory of bert-base-uncased'
         raise UserError('config.init', 'nothing', 'a Hugging Face directory or the workdir of a pre-training', mend)
     source = huggingface_directory(settings.init)
-    choices = settings.model_choices
-    scan = choices['scan_layers'] and not any(map(needs_unrolled, settings.trained_parts))
-    encoder = read_config(source, **{**choices, 'scan_layers': scan})
-    data = TaskData(settings, folder, load_tokenizer(settings.tokenizer or source), encoder, source)
+    tokenizer = load_tokenizer(settings.tokenizer or source)
+    data = TaskData(settings, folder, tokenizer, encoder_of(settings, source), source)
     data.task.learn(data.task.records('train'))
+    sources = data.task.sources()
+    if sources:
+        print(sources)
     return data

@@ -17,7 +17,8 @@ from bertjax.model.attention.select import describe_attention
 from bertjax.model.config import train_flops_per_sequence
 from bertjax.optim.optimizers import make_optimizer
 from bertjax.optim.selection import make_selection
-from bertjax.tasks.task import Task
+from bertjax.tasks.task import Outputs, Task
+from bertjax.train.announce import Announce, silent
 from bertjax.train.members import Member
 from bertjax.train.phase import Phase
 from bertjax.train.predict import Predictor
@@ -35,13 +36,13 @@ class TaskSetup:
       attention: what computes it, in words.
     """
 
-    def __init__(self, data: TaskData, mesh: Mesh, splits: Sequence[Split]):
-        """`splits`, at least one, are those that it will see: they choose the padded lengths, the first one the form
-        of a batch."""
+    def __init__(self, data: TaskData, mesh: Mesh, splits: Sequence[Split], lengths: int):
+        """`splits`, at least one, are those that it will see: they choose the padded lengths, at most `lengths`, the
+        first one the form of a batch."""
         settings = data.settings
         check_mesh(data.encoder, mesh)
         self.data = data
-        self.shapes = data.padded_lengths(splits)
+        self.shapes = data.padded_lengths(splits, lengths)
         self.setup: Setup = build_setup(
             data.task.model(data.encoder),
             data.task.objective,
@@ -54,6 +55,7 @@ class TaskSetup:
         )
         self.attention = describe_attention(data.encoder, settings.batch_size, max(self.shapes))
         self._predictors: dict[int, Predictor] = {}
+        self._last: tuple[Any, Split, Outputs] | None = None
 
     @property
     def settings(self) -> FinetuningSettings:
@@ -85,9 +87,15 @@ class TaskSetup:
             )
         return self._predictors[members]
 
-    def predictions(self, params: Any, split: Split) -> list[Any]:
+    def outputs(self, params: Any, split: Split, announce: Announce = silent) -> Outputs:
+        """Of all rows of a split; those that were computed last are not computed again."""
+        if self._last is None or self._last[0] is not params or self._last[1] is not split:
+            self._last = params, split, self.predictor().outputs(params, split.features, announce)
+        return self._last[2]
+
+    def predictions(self, params: Any, split: Split, announce: Announce = silent) -> list[Any]:
         """One a record."""
-        outputs = self.predictor().outputs(params, split.features)
+        outputs = self.outputs(params, split, announce)
         return self.data.task.predictions(split.records, split.features, outputs)
 
     def phase(
@@ -150,9 +158,9 @@ class TaskEvaluator:
     def _task(self) -> Task:
         return self._model.data.task
 
-    def run(self, params: Any) -> dict[str, float | None]:
+    def run(self, params: Any, announce: Announce = silent) -> dict[str, float | None]:
         """All figures."""
-        return self._task.metrics(self._split.records, self._model.predictions(params, self._split))
+        return self._task.metrics(self._split.records, self._model.predictions(params, self._split, announce))
 
     def cost(self, values: Mapping[str, float | None]) -> float | None:
         """Minus the task's score."""
@@ -160,12 +168,13 @@ class TaskEvaluator:
         return None if score is None else -score
 
 
-def prepare(data: TaskData, mesh: Mesh, *, chosen_by: str = '') -> tuple[Split, TaskSetup]:
+def prepare(data: TaskData, mesh: Mesh, lengths: int, *, chosen_by: str = '') -> tuple[Split, TaskSetup]:
     """Tokenises everything, and builds what trains: all that can be refused is refused here.
 
     Args:
       data: the task's.
       mesh: to train on.
+      lengths: the most padded lengths.
       chosen_by: the config key that makes a run choose among models by dev; '' where none does.
     """
     if 'dev' not in data.evaluated and chosen_by:
@@ -174,4 +183,4 @@ def prepare(data: TaskData, mesh: Mesh, *, chosen_by: str = '') -> tuple[Split, 
         check_head_exportable(data.task.model(data.encoder), data.task.head)
     evaluated = [data.split(name) for name in data.evaluated]
     train = data.split('train', training=True)
-    return train, TaskSetup(data, mesh, [train, *evaluated])
+    return train, TaskSetup(data, mesh, [train, *evaluated], lengths)

@@ -10,7 +10,7 @@ from bertjax.corpus.quality import long_documents
 from bertjax.corpus.report import print_report
 from bertjax.corpus.sources import check_outside, parse_mixture, resolve
 from bertjax.corpus.store import TokenStore, open_store
-from bertjax.errors import UserError
+from bertjax.errors import UserError, printable
 from bertjax.experiment.own_tokenizer import (
     FOLDER,
     TRAINED,
@@ -52,7 +52,7 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
     shared = {'vocab_size': vocab['size'], 'lowercase': vocab['lowercase'], 'unused': vocab['unused']}
     if vocab['family'] == 'wordpiece':
         tokenizer = train_wordpiece(texts, **shared)
-    elif vocab['family'] == 'sentencepiece':
+    else:
         tokenizer = train_sentencepiece(
             texts,
             **shared,
@@ -60,9 +60,6 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
             seed=settings.recorded['seed'],
             sample_sentences=vocab['sample_sentences'],
         )
-    else:
-        found, expected = repr(vocab['family']), 'wordpiece or sentencepiece'
-        raise UserError('config.vocab.family', found, expected, 'choose one of the two')
     save_tokenizer(tokenizer, workdir, key=settings.vocabulary_key, text=read)
     return tokenizer
 
@@ -173,6 +170,30 @@ def huggingface_directory(init: str) -> str:
     return init
 
 
+def store_directories(settings: PretrainingSettings, workdir: pathlib.Path) -> list[pathlib.Path]:
+    """Where the token stores of the components of config.corpus lie."""
+    count, top = len(parse_mixture(settings.corpus)), workdir / 'store'
+    return [top] if count == 1 else [top / str(number) for number in range(count)]
+
+
+def find_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokenizer: Tokenizer) -> list[WeightedStore]:
+    """The token stores of a run as they lie there: its text need not be.
+
+    Raises:
+      UserError: one is not there, or of another tokenizer.
+    """
+    if settings.data:
+        return [WeightedStore(open_store(settings.data, tokenizer_fingerprint=tokenizer.fingerprint), 1.0)]
+    weights = [weight for _, weight in parse_mixture(settings.corpus)]
+    stores = [
+        open_store(directory, tokenizer_fingerprint=tokenizer.fingerprint)
+        for directory in store_directories(settings, workdir)
+    ]
+    return [
+        WeightedStore(store, 1.0 if weight is None else weight) for store, weight in zip(stores, weights, strict=True)
+    ]
+
+
 def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokenizer: Tokenizer) -> list[WeightedStore]:
     """The run's token stores: config.data, or built (or continued, or found) in WORKDIR/store.
 
@@ -180,11 +201,9 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
       UserError: no text, broken text where config.corpus_options.strict, a store of another tokenizer.
     """
     if settings.data:
-        return [WeightedStore(open_store(settings.data, tokenizer_fingerprint=tokenizer.fingerprint), 1.0)]
+        return find_stores(settings, workdir, tokenizer)
     parts = parse_mixture(settings.corpus)
-    stores = []
-    for number, (spec, weight) in enumerate(parts):
-        directory = workdir / 'store' if len(parts) == 1 else workdir / 'store' / str(number)
+    for number, ((spec, weight), directory) in enumerate(zip(parts, store_directories(settings, workdir), strict=True)):
         if len(parts) > 1:
             print(f'corpus {number}: {spec}, {weight:g} of the examples')
         before = _manifest(directory)
@@ -197,14 +216,12 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
             instead=f', or continue on this store with --config.data={directory}' if len(parts) == 1 else '',
             say=_say,
         )
-        store = open_store(directory, tokenizer_fingerprint=tokenizer.fingerprint)
         built = _manifest(directory) != before
         if built or settings.run == 'corpus':
             for line in [] if built else readings_of(directory):  # A build has said it.
                 _say(line)
-            print_report(report, long_documents(store))
-        stores.append(WeightedStore(store, 1.0 if weight is None else weight))
-    return stores
+            print_report(report, long_documents(open_store(directory, verify=False)))
+    return find_stores(settings, workdir, tokenizer)
 
 
 def _manifest(directory: pathlib.Path) -> bytes:
@@ -214,4 +231,4 @@ def _manifest(directory: pathlib.Path) -> bytes:
 
 def _say(line: str) -> None:
     """Prints a line; what a terminal would obey, which names of files may hold, it shows."""
-    print(''.join(char if char.isprintable() else repr(char)[1:-1] for char in line))
+    print(printable(line))

@@ -1,6 +1,7 @@
 """Files and directories that appear whole or not at all, their checksums, and locks on directories."""
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import io
@@ -17,9 +18,40 @@ from absl import logging
 from etils import epath
 
 from bertjax.errors import UserError
+from bertjax.files.disk import writing
 from bertjax.files.paths import is_remote
 
 _ALGORITHMS = {'sha256': hashlib.sha256, 'blake2b-128': lambda: hashlib.blake2b(digest_size=16)}
+
+
+def sync_directory(path: str | os.PathLike) -> None:
+    """Puts the names in a local directory on disk: before that a power loss can undo what was made or renamed in it."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # of file systems that know no such thing
+            raise
+    finally:
+        os.close(handle)
+
+
+def sync_tree(path: str | os.PathLike) -> None:
+    """Puts a local directory on disk with everything below it."""
+    for folder, _, names in os.walk(path, topdown=False):
+        for name in names:
+            with open(os.path.join(folder, name), 'rb') as file:
+                os.fsync(file.fileno())
+        sync_directory(folder)
+
+
+def make_directory(path: str | os.PathLike) -> None:
+    """Makes a local directory where it is missing, and those above it; they are on disk when this returns."""
+    path = pathlib.Path(path)
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        sync_directory(folder.parent)
 
 
 class AtomicFile:
@@ -33,10 +65,15 @@ class AtomicFile:
     """
 
     def __init__(self, path: epath.PathLike):
-        self.path = epath.Path(path) if is_remote(path) else pathlib.Path(path)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._local = not is_remote(path)
+        self.path = pathlib.Path(path) if self._local else epath.Path(path)
+        if self._local:
+            make_directory(self.path.parent)
+        else:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
         self._temporary = self.path.parent / f'.{self.path.name}.tmp-{os.getpid()}'
-        self.file = self._temporary.open('wb' if is_remote(path) else 'w+b')
+        self._size = 0
+        self.file = self._temporary.open('w+b' if self._local else 'wb')
 
     def __enter__(self) -> 'AtomicFile':
         return self
@@ -45,22 +82,35 @@ class AtomicFile:
         if kind is None:
             self.close()
         else:
-            self.file.close()
-            self._temporary.unlink(missing_ok=True)
+            self._discard()
 
     def write(self, data: bytes | np.ndarray) -> None:
         """Appends bytes, or the bytes of a contiguous array."""
-        self.file.write(data)
+        self._size += memoryview(data).nbytes
+        with writing(self.path, self._size):
+            self.file.write(data)
 
     def close(self) -> int:
         """Puts the file in its place and returns its size in bytes."""
-        self.file.flush()
-        if hasattr(self.file, 'fileno'):
-            os.fsync(self.file.fileno())
-        size = self.file.tell()
-        self.file.close()
-        self._temporary.replace(self.path)
+        try:
+            with writing(self.path, self._size):
+                self.file.flush()
+                if self._local:
+                    os.fsync(self.file.fileno())
+                size = self.file.tell()
+                self.file.close()
+                self._temporary.replace(self.path)
+                if self._local:
+                    sync_directory(self.path.parent)
+        except BaseException:
+            self._discard()
+            raise
         return size
+
+    def _discard(self) -> None:
+        with contextlib.suppress(OSError):  # what a full disk did not take is tried once more
+            self.file.close()
+        self._temporary.unlink(missing_ok=True)
 
 
 def write_atomic(path: epath.PathLike, data: bytes | str) -> None:
@@ -97,25 +147,42 @@ def atomic_directory(target: epath.PathLike, last: str) -> Iterator[str]:
         return
     path = os.path.abspath(os.fspath(target))
     parent, name = os.path.split(path)
-    os.makedirs(parent, exist_ok=True)
-    fresh, old = os.path.join(parent, f'.{name}.new'), os.path.join(parent, f'.{name}.old')
-    if os.path.isdir(old) and not os.path.isdir(path):
-        os.rename(old, path)  # A process died between the two renames below.
+    make_directory(parent)
+    recover_directory(path)
+    fresh = os.path.join(parent, f'.{name}.new')
     shutil.rmtree(fresh, ignore_errors=True)
-    shutil.rmtree(old, ignore_errors=True)
     os.mkdir(fresh)
     try:
-        yield fresh
-        for entry in os.listdir(fresh):
-            with open(os.path.join(fresh, entry), 'rb') as file:
-                os.fsync(file.fileno())
+        with writing(fresh, 0):
+            yield fresh
+            replace_directory(fresh, path)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
+
+
+def replace_directory(fresh: str | os.PathLike, path: str | os.PathLike) -> None:
+    """Puts a finished local directory in the place of an earlier one, or of none; it is on disk before that."""
+    old = _earlier(path)
+    sync_tree(fresh)
     if os.path.isdir(path):
         os.rename(path, old)
     os.rename(fresh, path)
+    sync_directory(os.path.dirname(path))
     shutil.rmtree(old, ignore_errors=True)
+
+
+def recover_directory(path: str | os.PathLike) -> None:
+    """Mends what a process left that died while it replaced a directory."""
+    old = _earlier(path)
+    if os.path.isdir(old) and not os.path.isdir(path):
+        os.rename(old, path)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _earlier(path: str | os.PathLike) -> str:
+    parent, name = os.path.split(path)
+    return os.path.join(parent, f'.{name}.old')
 
 
 def checksum(path: str | os.PathLike, algorithm: Literal['sha256', 'blake2b-128'] = 'sha256') -> str:

@@ -1,14 +1,21 @@
 """Where files are: local or remote, by pattern, below a directory, or under one of several names."""
 
+import contextlib
+import fnmatch
 import os
+import pathlib
 import re
+import stat
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 
+from absl import logging
 from etils import epath
 
 from bertjax.errors import UserError
 
 _WILDCARD = re.compile(r'[*?\[]')
+_HOLE = 1 << 30  # Bytes.
 
 
 def is_remote(path: epath.PathLike) -> bool:
@@ -16,27 +23,143 @@ def is_remote(path: epath.PathLike) -> bool:
     return '://' in os.fspath(path)
 
 
+def user_path(given: epath.PathLike, where: str) -> epath.Path:
+    """A path as a user gave it, with ~ expanded.
+
+    Args:
+      given: local, or gs://… and the other addresses that epath knows.
+      where: the config key, or the path itself, for messages.
+
+    Raises:
+      UserError: an address that cannot be read, such as http://…, or cannot be reached.
+    """
+    found = repr(os.fspath(given))
+    try:
+        path = epath.Path(given).expanduser()
+    except KeyError:  # what epath says of other schemes
+        mend = 'fetch it first, and give the path of the file'
+        raise UserError(where, f'the address {found}', 'a path on this machine, or gs://…', mend) from None
+    if is_remote(path):
+        try:
+            path.exists()
+        except ImportError as error:  # The file system of gs:// and the like is a package of its own.
+            found, mend = f'{found} ({error})', 'pip install gcsfs for gs://'
+            raise UserError(where, found, 'a path that can be read', mend) from None
+        except Exception as error:  # Each file system has its own: names, credentials, the network.
+            line = next(iter(str(error).splitlines()), '') or type(error).__name__
+            mend = 'check the address and your credentials, or copy the files to this machine'
+            raise UserError(where, f'{found} ({line})', 'a path that can be read', mend) from None
+    return path
+
+
 def is_pattern(path: str) -> bool:
     """Whether the path has wildcards."""
     return _WILDCARD.search(path) is not None
 
 
+@contextlib.contextmanager
+def without_wildcards(directory: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A local directory by a path without wildcards, for libraries that take every path for a pattern.
+
+    It is its own path, or where that has some, a link to it in a temporary folder.
+    """
+    directory = directory.resolve()
+    if not is_pattern(str(directory)):
+        yield directory
+        return
+    with tempfile.TemporaryDirectory(prefix='bertjax-') as folder:
+        link = pathlib.Path(folder, 'directory')
+        link.symlink_to(directory, target_is_directory=True)
+        yield link
+
+
+def unusual_kind(path: epath.PathLike) -> str:
+    """'a pipe', 'a device' or 'a socket', where reading may never end; '' of files, folders and what is not there."""
+    if is_remote(path):
+        return ''
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):  # A zero byte in the name is a ValueError.
+        return ''
+    kinds = {stat.S_IFIFO: 'a pipe', stat.S_IFCHR: 'a device', stat.S_IFBLK: 'a device', stat.S_IFSOCK: 'a socket'}
+    return kinds.get(stat.S_IFMT(mode), '')
+
+
+def unwritten_bytes(path: epath.PathLike) -> int:
+    """Bytes of a file that were never written and read as zeros, where they are over a GiB; else 0."""
+    facts = None if is_remote(path) else os.stat(path)
+    if facts is None or facts.st_size - 512 * facts.st_blocks < _HOLE or not hasattr(os, 'SEEK_HOLE'):
+        return 0
+    unwritten = at = 0
+    with open(path, 'rb') as file:  # A file system that compresses has few blocks, too: ask for the holes themselves.
+        while at < facts.st_size:
+            try:
+                begin = os.lseek(file.fileno(), at, os.SEEK_DATA)
+            except OSError:  # no more data
+                begin = facts.st_size
+            unwritten += begin - at
+            at = os.lseek(file.fileno(), begin, os.SEEK_HOLE) if begin < facts.st_size else begin
+    return unwritten if unwritten >= _HOLE else 0
+
+
 def walk_files(directory: epath.Path) -> Iterator[epath.Path]:
-    """The files below a directory, sorted level by level; names that begin with '.' or '_' are left out."""
-    for path in sorted(directory.iterdir()):
-        if path.name.startswith(('.', '_')):
-            continue
-        if path.is_dir():
-            yield from walk_files(path)
-        else:
+    """The files below a directory, sorted level by level; names that begin with '.' or '_' are left out.
+
+    Links are followed. A folder that is reached once more, for example by a link to the folder that it lies in, is left
+    out there, with a warning.
+
+    Raises:
+      UserError: a folder that cannot be listed.
+    """
+    seen, again = set(), []
+    waiting = [directory]
+    while waiting:
+        path = waiting.pop()
+        if path != directory and not path.is_dir():
             yield path
+            continue
+        try:
+            facts = None if is_remote(path) else os.stat(path)
+            itself = (facts.st_dev, facts.st_ino) if facts else os.fspath(path)
+            if itself in seen:
+                again.append(path)
+                continue
+            seen.add(itself)
+            inside = sorted(path.iterdir())
+        except OSError as error:
+            found, mend = (error.strerror or str(error)).lower(), 'check its permissions, or move it elsewhere'
+            raise UserError(str(path), found, 'a folder that can be listed', mend) from None
+        waiting += [child for child in reversed(inside) if not child.name.startswith(('.', '_'))]
+    if again:
+        logging.warning(
+            'Folders reached by links a second time are left out there: %s%s',
+            again[0], f' and {len(again) - 1:,} more' if again[1:] else '',
+        )  # fmt: skip
 
 
 def match_files(pattern: str) -> tuple[epath.Path, list[epath.Path]]:
-    """The directory in which a pattern's wildcards begin, and the files that match it, sorted."""
+    """The directory in which a pattern's wildcards begin, and the files that match it, sorted.
+
+    `**` stands for any folders, or none: those of `walk_files`.
+    """
     fixed = pattern[: _WILDCARD.search(pattern).start()].rpartition('/')[0]
     root = epath.Path(fixed or ('/' if pattern.startswith('/') else '.'))
-    return root, sorted(path for path in root.glob(pattern[len(fixed) :].lstrip('/')) if not path.is_dir())
+    rest = pattern[len(fixed) :].lstrip('/')
+    if '**' not in rest.split('/'):
+        rest = re.sub(r'\*+', '*', rest)  # `a**b` is `a*b`; epath refuses it
+        return root, sorted(path for path in root.glob(rest) if not path.is_dir())
+    parts = rest.split('/')
+    below = walk_files(root) if root.is_dir() else ()
+    return root, sorted(path for path in below if _matches(path.relative_to(root).parts, parts))
+
+
+def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Whether a path, name by name, is of a pattern with `**`, which at its end stands for any file too."""
+    if not names or not pattern:
+        return not names and not pattern
+    if pattern[0] == '**':
+        return len(pattern) == 1 or any(_matches(names[i:], pattern[1:]) for i in range(len(names)))
+    return fnmatch.fnmatchcase(names[0], pattern[0]) and _matches(names[1:], pattern[1:])
 
 
 def existing_files(directory: epath.Path, names: Iterable[str]) -> Iterator[epath.Path]:
@@ -70,7 +193,7 @@ def data_directory(data: str, expected: str, mend: str = 'check the path') -> ep
     Raises:
       UserError: it is empty, or no such directory.
     """
-    path = epath.Path(data).expanduser()
+    path = user_path(data, 'config.data')
     if not data or not path.is_dir():
         raise UserError('config.data', repr(data), expected, mend)
     return path

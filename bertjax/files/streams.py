@@ -19,6 +19,7 @@ CHUNK = 1 << 18  # Bytes read at once.
 MAX_LINE = 1 << 20  # A longer line of text is read in pieces, cut at white space.
 MAX_RECORD = 1 << 26  # A longer line of JSON, which cannot be cut, is dropped.
 
+_BYTE_ORDER_MARK = b'\xef\xbb\xbf'
 TOO_LONG = b'\0 too long'  # Stands for a line over MAX_RECORD; compare by identity.
 _MAGIC = {b'\x1f\x8b': 'gzip', b'BZh': 'bzip2', b'\xfd7zXZ\x00': 'xz', b'\x28\xb5\x2f\xfd': 'zstd'}
 _SUFFIXES = {'.gz': 'gzip', '.bz2': 'bzip2', '.xz': 'xz', '.zst': 'zstd', '.zstd': 'zstd'}
@@ -81,9 +82,9 @@ def _without_byte_order_mark(source: Iterator[bytes]) -> Iterator[bytes]:
     head = b''
     for chunk in source:
         head += chunk
-        if len(head) >= 3:
+        if not _BYTE_ORDER_MARK.startswith(head):  # whole, or another beginning: no need to wait for more of it
             break
-    yield head.removeprefix(b'\xef\xbb\xbf')
+    yield head.removeprefix(_BYTE_ORDER_MARK)
     yield from source
 
 

@@ -36,7 +36,11 @@ def confusion(true: npt.ArrayLike, predicted: npt.ArrayLike, classes: int) -> np
 
 def class_scores(table: np.ndarray) -> ClassScores:
     """Precision, recall and F1 of each class, from a `confusion` table."""
-    right, true, predicted = table.diagonal(), table.sum(1), table.sum(0)
+    return scores_of_counts(table.diagonal(), table.sum(1), table.sum(0))
+
+
+def scores_of_counts(right: np.ndarray, true: np.ndarray, predicted: np.ndarray) -> ClassScores:
+    """The scores of C classes, from int64 [C]: how often each was predicted rightly, occurs, and was predicted."""
     share = lambda part, whole: part / np.maximum(whole, 1)  # noqa: E731
     return ClassScores(share(right, predicted), share(right, true), share(2 * right, true + predicted), true, predicted)
 

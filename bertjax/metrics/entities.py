@@ -1,4 +1,4 @@
-"""Entities in sequences of tags: spans, the schemes IOB1 and IOB2, and scores as conlleval counts them."""
+"""Entities in sequences of tags: spans, the schemes of tags, and scores as conlleval counts them."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -13,6 +13,11 @@ class Span(NamedTuple):
     end: int
 
 
+# The letters of the schemes that mark ends too: the first word, a middle one, the last, and the only word of an entity.
+WITH_ENDS = {'bioes': 'BIES', 'bilou': 'BILU', 'bmes': 'BMES'}
+_ALIKE = {'M': 'I', 'L': 'E', 'U': 'S'}
+
+
 def split_tag(tag: str) -> tuple[str, str]:
     """'B-PER' -> ('B', 'PER'); types may contain hyphens, and may be missing ('B')."""
     prefix, _, type = tag.partition('-')
@@ -20,20 +25,25 @@ def split_tag(tag: str) -> tuple[str, str]:
 
 
 def spans(tags: Sequence[str]) -> list[Span]:
-    """The entities of a sentence, in either scheme and in invalid sequences, as conlleval reads them.
+    """The entities of a sentence, in any scheme and in invalid sequences, as conlleval reads them.
 
-    An entity begins at B, and at an I that follows O or another type; it ends before O and before the next entity.
+    An entity begins at B and S, and at an I or E that follows O, an end or another type; it ends with E and S, before O
+    and before the next entity. M is read as I, L as E, U as S.
     """
     found: list[Span] = []
     start, inside = 0, None
     for i, tag in enumerate([*tags, 'O']):
         prefix, type = split_tag(tag)
-        begins = prefix == 'B' or (prefix == 'I' and type != inside)
+        prefix = _ALIKE.get(prefix, prefix)
+        begins = prefix in ('B', 'S') or (prefix in ('I', 'E') and type != inside)
         if inside is not None and (begins or prefix == 'O'):
             found.append(Span(inside, start, i))
             inside = None
         if begins:
             start, inside = i, type
+        if prefix in ('E', 'S'):
+            found.append(Span(type, start, i + 1))
+            inside = None
     return found
 
 
@@ -43,22 +53,21 @@ def _with_prefix(prefix: str, type: str) -> str:
 
 def to_iob2(tags: Sequence[str]) -> list[str]:
     """The same entities, each beginning with B. Valid IOB2 is unchanged."""
-    new = ['O'] * len(tags)
-    for type, start, end in spans(tags):
-        new[start:end] = [_with_prefix('I', type)] * (end - start)
-        new[start] = _with_prefix('B', type)
-    return new
+    return to_scheme(tags, 'iob2')
 
 
-def to_iob1(tags: Sequence[str]) -> list[str]:
-    """The same entities with B only where one directly follows another of the same type."""
+def to_scheme(tags: Sequence[str], scheme: str) -> list[str]:
+    """The same entities in a scheme: 'iob1' (B only where one directly follows another of the same type), 'iob2', or of
+    WITH_ENDS. What is valid in the scheme is unchanged."""
     new = ['O'] * len(tags)
     before: Span | None = None
     for span in spans(tags):
         type, start, end = span
-        new[start:end] = [_with_prefix('I', type)] * (end - start)
-        if before is not None and (before.type, before.end) == (type, start):
-            new[start] = _with_prefix('B', type)
+        first, middle, last, only = WITH_ENDS.get(scheme, 'BIIB')
+        if scheme == 'iob1' and (before is None or (before.type, before.end) != (type, start)):
+            first = only = 'I'
+        letters = only if end - start == 1 else first + middle * (end - start - 2) + last
+        new[start:end] = [_with_prefix(letter, type) for letter in letters]
         before = span
     return new
 

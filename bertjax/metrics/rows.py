@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 Sums = Mapping[str, tuple[float, float]]
-PRETRAINING_LOSSES = ('mlm', 'nsp')
+PAIRS = ('nsp', 'sop')  # what an objective on pairs of sentences is called in a row
 
 
 def add_sums(parts: Iterable[Sums]) -> dict[str, tuple[float, float]]:
@@ -18,21 +18,36 @@ def add_sums(parts: Iterable[Sums]) -> dict[str, tuple[float, float]]:
     return total
 
 
-def pretraining_values(sums: Sums) -> dict[str, float | None]:
+def pretraining_values(sums: Sums, pair: str = 'nsp') -> dict[str, float | None]:
     """loss, mlm_loss, mlm_accuracy, nsp_loss, nsp_accuracy, perplexity; None where the weight is 0.
 
-    `loss` is the objective, the mean MLM loss plus the mean NSP loss; `perplexity` is exp(mlm_loss).
+    `loss` is the objective, the mean MLM loss plus the mean loss on pairs; `perplexity` is exp(mlm_loss).
+
+    Args:
+      sums: of losses and accuracies, as `losses.pretraining_losses` calls them.
+      pair: 'sop' for sentence order: its figures are sop_loss and sop_accuracy in place of NSP's.
     """
     values: dict[str, float | None] = {}
-    for name in PRETRAINING_LOSSES:
+    names = {'mlm': 'mlm', 'nsp': pair}
+    for name, called in names.items():
         for kind in ('loss', 'accuracy'):
             total, weight = sums.get(f'{name}_{kind}', (0.0, 0.0))
-            values[f'{name}_{kind}'] = total / weight if weight else None
-    known = [values[f'{name}_loss'] for name in PRETRAINING_LOSSES if values[f'{name}_loss'] is not None]
+            values[f'{called}_{kind}'] = total / weight if weight else None
+    known = [values[f'{name}_loss'] for name in names.values() if values[f'{name}_loss'] is not None]
     mlm = values['mlm_loss']
     values['loss'] = sum(known) if known else None
     values['perplexity'] = math.exp(min(mlm, 700.0)) if mlm is not None and not math.isnan(mlm) else None
     return values
+
+
+def pair_of(mode: str) -> str:
+    """What the figures of config.pairs.mode are called; 'nsp' where there are none."""
+    return mode if mode in PAIRS else 'nsp'
+
+
+def with_pair_names(row: Mapping[str, Any], pair: str) -> dict[str, Any]:
+    """A row of a run whose pairs are `pair`; early runs with sentence order called its figures nsp_*."""
+    return {f'{pair}_{key[4:]}' if key.startswith('nsp_') else key: value for key, value in row.items()}
 
 
 def task_values(sums: Sums) -> dict[str, float | None]:

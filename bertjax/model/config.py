@@ -5,6 +5,7 @@ import enum
 from typing import Any
 
 from bertjax.errors import UserError
+from bertjax.ranges import MANY, Range, check_fields, number, one_of, ranged, whole
 
 ACTIVATIONS = ('gelu', 'gelu_tanh', 'relu')
 ATTENTION = ('auto', 'dot_product')  # the implementations of model/attention/select.py
@@ -22,8 +23,11 @@ class FieldKind(enum.Enum):
     EXECUTION = 'how the same function is computed: may change at any time'
 
 
-def _field(kind: FieldKind, default: Any) -> Any:
-    return dataclasses.field(default=default, metadata={'kind': kind})
+_SHARE = number(0, 0.99)  # dropped; of more, next to nothing would be left
+
+
+def _field(kind: FieldKind, default: Any, allowed: Range | None = None) -> Any:
+    return ranged(default, allowed, kind=kind)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,46 +62,32 @@ class BertConfig:
       UserError: a value that cannot be.
     """
 
-    vocab_size: int = _field(FieldKind.ARCHITECTURE, 30522)
-    num_layers: int = _field(FieldKind.ARCHITECTURE, 12)
-    width: int = _field(FieldKind.ARCHITECTURE, 768)
-    num_heads: int = _field(FieldKind.ARCHITECTURE, 12)
-    mlp_dim: int = _field(FieldKind.ARCHITECTURE, 3072)
-    max_positions: int = _field(FieldKind.ARCHITECTURE, 512)
-    num_segments: int = _field(FieldKind.ARCHITECTURE, 2)
-    dropout: float = _field(FieldKind.TRAINING, 0.1)
-    attention_dropout: float = _field(FieldKind.TRAINING, 0.1)
-    activation: str = _field(FieldKind.ARCHITECTURE, 'gelu')
-    layer_norm_eps: float = _field(FieldKind.ARCHITECTURE, 1e-12)
-    init_stddev: float = _field(FieldKind.ARCHITECTURE, 0.02)
+    vocab_size: int = _field(FieldKind.ARCHITECTURE, 30522, whole(1, 10_000_000))
+    num_layers: int = _field(FieldKind.ARCHITECTURE, 12, whole(1, 10_000))
+    width: int = _field(FieldKind.ARCHITECTURE, 768, whole(1, 2**17))
+    num_heads: int = _field(FieldKind.ARCHITECTURE, 12, whole(1, 2**17))
+    mlp_dim: int = _field(FieldKind.ARCHITECTURE, 3072, whole(1, MANY))
+    max_positions: int = _field(FieldKind.ARCHITECTURE, 512, whole(1, MANY))
+    num_segments: int = _field(FieldKind.ARCHITECTURE, 2, whole(1, MANY))
+    dropout: float = _field(FieldKind.TRAINING, 0.1, _SHARE)
+    attention_dropout: float = _field(FieldKind.TRAINING, 0.1, _SHARE)
+    activation: str = _field(FieldKind.ARCHITECTURE, 'gelu', one_of(ACTIVATIONS))
+    layer_norm_eps: float = _field(FieldKind.ARCHITECTURE, 1e-12, number(1e-20, 1))
+    init_stddev: float = _field(FieldKind.ARCHITECTURE, 0.02, number(1e-6, 10))
     pre_norm: bool = _field(FieldKind.ARCHITECTURE, False)
     causal: bool = _field(FieldKind.ARCHITECTURE, False)
     nsp: bool = _field(FieldKind.ARCHITECTURE, True)
     scan_layers: bool = _field(FieldKind.LAYOUT, True)
-    attention: str = _field(FieldKind.EXECUTION, 'auto')
-    remat: str = _field(FieldKind.EXECUTION, 'none')
-    dtype: str = _field(FieldKind.EXECUTION, 'float32')
-    param_dtype: str = _field(FieldKind.ARCHITECTURE, 'float32')
+    attention: str = _field(FieldKind.EXECUTION, 'auto', one_of(ATTENTION))
+    remat: str = _field(FieldKind.EXECUTION, 'none', one_of(REMAT))
+    dtype: str = _field(FieldKind.EXECUTION, 'float32', one_of(DTYPES))
+    param_dtype: str = _field(FieldKind.ARCHITECTURE, 'float32', one_of(DTYPES))
 
     def __post_init__(self):
-        for name in ('vocab_size', 'num_layers', 'width', 'num_heads', 'mlp_dim', 'max_positions', 'num_segments'):
-            value = getattr(self, name)
-            _require(name, value, isinstance(value, int) and value >= 1, 'a whole number of at least 1')
-        for name in ('dropout', 'attention_dropout'):
-            value = getattr(self, name)
-            _require(name, value, isinstance(value, int | float) and 0 <= value < 1, 'a share of at least 0, below 1')
-        for name in ('layer_norm_eps', 'init_stddev'):
-            value = getattr(self, name)
-            _require(name, value, isinstance(value, int | float) and value > 0, 'a number above 0')
-        for name, known in (
-            ('activation', ACTIVATIONS),
-            ('attention', ATTENTION),
-            ('remat', REMAT),
-            ('dtype', DTYPES),
-            ('param_dtype', DTYPES),
-        ):
-            _require(name, getattr(self, name), getattr(self, name) in known, 'one of ' + ', '.join(known))
-        _require('num_heads', self.num_heads, self.width % self.num_heads == 0, f'a divisor of width {self.width}')
+        check_fields(self, 'model')
+        if self.width % self.num_heads:
+            mend = 'set config.model.num_heads to such a number'
+            raise UserError('config.model.num_heads', str(self.num_heads), f'a divisor of width {self.width}', mend)
 
     @property
     def padded_vocab_size(self) -> int:
@@ -113,11 +103,6 @@ class BertConfig:
 def fields_of(*kinds: FieldKind) -> dict[str, Any]:
     """The fields of BertConfig that decide one of `kinds`: {name: default}, in their order."""
     return {field.name: field.default for field in dataclasses.fields(BertConfig) if field.metadata['kind'] in kinds}
-
-
-def _require(name: str, value: object, fine: bool, expected: str) -> None:
-    if not fine:
-        raise UserError(f'config.model.{name}', repr(value), expected, f'set config.model.{name} to such a value')
 
 
 def _dims(num_layers: int, width: int, num_heads: int) -> dict[str, int]:

@@ -1,17 +1,54 @@
-"""The devices that a program computes on."""
+"""The devices that a program computes on, and their memory."""
 
 import ctypes
+import glob
+import importlib.metadata
+import importlib.util
+import os
+import pathlib
 import platform
 
 import jax
+import psutil
+from jax.sharding import Mesh
+
+from bertjax.parallel.compile_cache import keep_programs
 
 # Of glibc's malloc.h.
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_MAX = -4
+_GOOGLE = '0x1ae0'  # vendor of TPUs on the PCI bus
+# Names in the environment that libtpu and JAX set themselves, on machines without TPUs too.
+_OF_LIBRARIES = ('TPU_LIBRARY_PATH', 'TPU_SKIP_MDS_QUERY')
+
+
+def leave_out_absent_tpus() -> None:
+    """Lets JAX look for CPUs alone on a machine that can have nothing else, unless a platform was chosen.
+
+    Where libtpu is installed, to compile for TPUs that are elsewhere, JAX would start it to look for TPUs here, and it
+    prints six lines of errors when there are none. Any sign of a TPU, or a plug-in of another platform, leaves JAX as
+    it is, and every error to be seen. Must be called before JAX has computed anything; later it has no effect.
+    """
+    if jax.config.jax_platforms is None and not may_have_tpu() and not _has_plugins():
+        jax.config.update('jax_platforms', 'cpu')
+
+
+def may_have_tpu() -> bool:
+    """Whether anything on this machine speaks of a TPU: a device on the bus, a device file, the environment."""
+    named = any(name.startswith(('TPU_', 'JAX_FORCE_TPU')) and name not in _OF_LIBRARIES for name in os.environ)
+    files = glob.glob('/dev/accel*') or [path for path in glob.glob('/dev/vfio/*') if path != '/dev/vfio/vfio']
+    vendors = (pathlib.Path(path).read_text().strip() for path in glob.glob('/sys/bus/pci/devices/*/vendor'))
+    return named or bool(files) or _GOOGLE in vendors
+
+
+def _has_plugins() -> bool:
+    """Whether JAX can be asked for more than CPUs and TPUs: the plug-ins of CUDA, for example."""
+    return bool(importlib.metadata.entry_points(group='jax_plugins') or importlib.util.find_spec('jax_plugins'))
 
 
 def claim_devices() -> list[jax.Device]:
-    """All devices. On a CPU the process also keeps freed memory from now on, for the computations that follow.
+    """All devices. From now on compiled programs are kept on disk, see `compile_cache.keep_programs`, and on a CPU the
+    process keeps freed memory for the computations that follow.
 
     XLA allocates a step's temporary arrays anew in every step. glibc returns blocks above 32 MiB to the kernel as soon
     as they are freed, so that the kernel has to clear all their pages again in every step, which slows small models
@@ -20,9 +57,18 @@ def claim_devices() -> list[jax.Device]:
     Must be called by the main thread before JAX has computed anything; later it has no effect.
     """
     jax.config.update('jax_cpu_enable_async_dispatch', False)
+    leave_out_absent_tpus()
+    keep_programs()
     devices = jax.devices()
     if devices[0].platform == 'cpu' and platform.libc_ver()[0] == 'glibc':
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_MMAP_MAX, 0)
         libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
     return devices
+
+
+def device_memory(mesh: Mesh) -> int:
+    """Bytes that each device of a mesh has; devices of a CPU share those of the host."""
+    device = mesh.local_devices[0]
+    limit = (device.memory_stats() or {}).get('bytes_limit')
+    return limit or psutil.virtual_memory().total // len(mesh.local_devices)

@@ -6,6 +6,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
 from bertjax.errors import UserError
+from bertjax.parallel.devices import leave_out_absent_tpus
 from bertjax.parallel.rules import BATCH_AXES, MESH_AXES
 
 
@@ -35,7 +36,9 @@ def make_mesh(axes: dict[str, int], devices=None) -> Mesh:
     become assertions and `nn.Embed` raises. Enter it with `jax.set_mesh(mesh)`: under the older `with mesh:` Flax sees
     no mesh at all, and every constraint silently does nothing.
     """
-    devices = jax.devices() if devices is None else devices
+    if devices is None:
+        leave_out_absent_tpus()
+        devices = jax.devices()
     shape = mesh_shape(axes, len(devices))
     if len(devices) == 1 or devices[0].platform == 'cpu':
         grid = np.asarray(devices).reshape(shape)

@@ -1,138 +1,109 @@
 """run=compile: compiles the real train step for a TPU slice that need not be there; writes WORKDIR/compile.json."""
 
-import collections
-import dataclasses
 import json
 import pathlib
-import re
 from typing import Any
 
-import jax
-import numpy as np
 from ml_collections import ConfigDict
-from rich.console import Console
 
 from bertjax.errors import UserError
-from bertjax.experiment.pretraining import build_pretraining_setup
+from bertjax.experiment.fitting import Fitting, flags_of
 from bertjax.experiment.pretraining_settings import PretrainingPhase, pretraining_settings
-from bertjax.experiment.settings import check_row_count
 from bertjax.files.atomic import write_atomic
-from bertjax.model.config import train_flops_per_sequence
-from bertjax.parallel.mesh import make_mesh, row_shards
-from bertjax.parallel.topology import HBM_BYTES, topology_devices
-from bertjax.train.setup import Setup
-from bertjax.train.throughput import peak_flops
-
-COLLECTIVES = ('all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all', 'collective-permute')
+from bertjax.terminal import Console
 
 
 def run(config: ConfigDict, workdir: str) -> None:
-    """Compiles every phase for config.topology; the file has the figures of the hungriest phase, and of each.
+    """Compiles every phase that has steps; the file has the figures of the hungriest phase, and of each.
 
-    With config.find_batch the batch of each phase is doubled as long as it fits, and the largest is reported.
+    With config.find_batch the largest batch of each phase is looked for. For a phase that does not fit, other ways to
+    compute the same are compiled too.
 
     Raises:
-      UserError: an unknown topology, no libtpu, a mesh or a batch that does not fit the number of chips.
+      UserError: an unknown topology, no libtpu, a mesh or a batch that does not fit the number of chips; a phase that
+        does not fit the memory of a chip, after the file is written.
     """
     settings = pretraining_settings(config)
-    topology = settings.topology
-    if not topology:
+    if not settings.topology:
         raise UserError('config.topology', 'nothing', 'a TPU slice', 'for example --config.topology=v5e:4x4')
-    devices = topology_devices(topology)
-    model = settings.model(settings.vocab['size'])
-    setup = build_pretraining_setup(settings, model, make_mesh(settings.mesh, devices))
+    fitting = Fitting(settings, settings.topology)
     console = Console(highlight=False, soft_wrap=True)
-    results = []
+    results, errors = [], []
     for phase in settings.phases(settings.total_steps(None)):
-        check_row_count(phase.batch_size, phase.accumulate, row_shards(setup.mesh))
-        result = _largest(setup, phase, topology) if settings.find_batch else None
-        result = result or compile_phase(setup, phase, topology)
+        if phase.first_step == phase.last_step:
+            continue
+        console.print(f'phase {phase.number}: compiling for {settings.topology} …', markup=False)
+        compiled = []
+        for result in fitting.batches(phase) if settings.find_batch else [fitting.compile(phase)]:
+            compiled.append(result)
+            console.print(_line(result), markup=False)
+        # Of the batches that fit the largest; the phase's own where none does.
+        result = max((one for one in compiled if one['fits']), key=_batch_size, default=compiled[0])
+        if settings.find_batch and result['fits']:
+            console.print(f'  the largest batch that fits: {result["batch_size"]}', markup=False)
+        if not result['fits']:
+            result['tried'] = _try_others(fitting, phase, result, console)
+            errors.append(_error(fitting, phase, result))
         results.append(result)
-        console.print(_line(result), markup=False)
     worst = max(results, key=lambda result: result['hbm_bytes_per_chip'] or 0)
     report = {
-        'topology': topology,
-        'chips': len(devices),
+        'topology': settings.topology,
+        'chips': len(fitting.devices),
         **worst,
-        'fits': all(result['fits'] for result in results),
+        'fits': not errors,
         'phases': results,
     }
     path = pathlib.Path(workdir) / 'compile.json'
     write_atomic(path, json.dumps(report, indent=2) + '\n')
     console.print(f'written to {path}', markup=False)
+    if errors:
+        raise errors[0]
 
 
-def compile_phase(setup: Setup, phase: PretrainingPhase, topology: str) -> dict[str, Any]:
-    """Compiles the step of one phase; its memory a chip in bytes, its FLOPs, its collectives."""
-    state, chips = setup.state, setup.mesh.size
-    found: dict[str, Any] = {
-        'phase': phase.number,
-        'batch_size': phase.batch_size,
-        'seq_len': phase.seq_len,
-        'fits': True,
-        'hbm_bytes_per_chip': None,
-        'hbm_bytes_available': HBM_BYTES[topology.partition(':')[0]],
-        'parameters_bytes': _shard_bytes(state.params),
-        'optimizer_bytes': _shard_bytes(state.opt_state),
-        'temporary_bytes': None,
-        # By formula: the compiler's own count takes the body of the scan over layers once.
-        'flops': train_flops_per_sequence(setup.model.config, phase.seq_len, phase.max_predictions)
-        * phase.batch_size
-        / chips,
-        'peak_flops': peak_flops(setup.mesh.devices.flat[0].device_kind),
-        # The compiler's cycle counts leave out kernels and collectives: nothing is claimed about time yet.
-        'estimated_step_s': None,
-        'mfu_estimate': None,
-        'modelled_share': None,
-        'collectives': {},
-    }
-    try:
-        (lowered,) = setup.lower(phase, phase.batches).values()
-        compiled = lowered.compile()
-    except jax.errors.JaxRuntimeError as error:
-        if 'RESOURCE_EXHAUSTED' not in str(error):
-            raise
-        return {**found, 'fits': False, 'hbm_bytes_per_chip': _wanted_bytes(str(error))}
-    memory = compiled.memory_analysis()
-    used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-    counts = collections.Counter(re.findall(rf'\b({"|".join(COLLECTIVES)})(?:-start)?\(', compiled.as_text()))
-    return {
-        **found,
-        'hbm_bytes_per_chip': used + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes,
-        'temporary_bytes': memory.temp_size_in_bytes,
-        'collectives': dict(sorted(counts.items())),
-    }
+def _try_others(
+    fitting: Fitting, phase: PretrainingPhase, result: dict[str, Any], console: Console
+) -> list[dict[str, Any]]:
+    """Other ways to compute a phase that does not fit: {flags, fits, hbm_bytes_per_chip} of each; printed."""
+    tried = []
+    for way, other in fitting.remedies(phase, result):
+        flags, needed = flags_of(way, fitting.settings, phase), other['hbm_bytes_per_chip']
+        tried.append({'flags': flags, 'fits': other['fits'], 'hbm_bytes_per_chip': needed})
+        console.print(f'  with {flags}: {_fits(other)}, {_gib(needed)} a chip', markup=False)
+    return tried
 
 
-def _shard_bytes(tree: Any) -> int:
-    """Bytes that one chip holds of an abstract tree with shardings."""
-    leaves = jax.tree.leaves(tree)
-    return sum(int(np.prod(x.sharding.shard_shape(x.shape))) * x.dtype.itemsize for x in leaves)
+def _error(fitting: Fitting, phase: PretrainingPhase, result: dict[str, Any]) -> UserError:
+    fitting_ways = [f'{t["flags"]} ({_gib(t["hbm_bytes_per_chip"])})' for t in result['tried'] if t['fits']]
+    if fitting_ways:
+        mend = f'compiled just now, and fits: {"; or ".join(fitting_ways)}'
+    else:
+        mend = 'nothing that was tried fits: compile for more chips, or make the model smaller'
+    return UserError(
+        f'config.topology={fitting.topology}',
+        f'phase {phase.number} of {phase.batch_size} x {phase.seq_len}, which needs '
+        f'{_gib(result["hbm_bytes_per_chip"])} a chip',
+        f'at most {_gib(result["hbm_bytes_available"])}',
+        mend,
+    )
 
 
-def _wanted_bytes(message: str) -> int | None:
-    """How much the compiler says that the step needs: `... required for HLO temporaries (1.66T) exceeds ...`."""
-    match = re.search(r'(?:\(|Used )([\d.]+)([KMGT])\)? (?:exceeds|of)', message)
-    return round(float(match[1]) * 2 ** {'K': 10, 'M': 20, 'G': 30, 'T': 40}[match[2]]) if match else None
+def _batch_size(result: dict[str, Any]) -> int:
+    return result['batch_size']
 
 
-def _largest(setup: Setup, phase: PretrainingPhase, topology: str) -> dict[str, Any] | None:
-    """The result for the largest batch, a power of two times the phase's, that fits; None where its own does not."""
-    best = None
-    while True:
-        result = compile_phase(setup, phase, topology)
-        if not result['fits']:
-            return best
-        best = result
-        phase = dataclasses.replace(phase, batch_size=2 * phase.batch_size)
+def _fits(result: dict[str, Any]) -> str:
+    return 'fits' if result['fits'] else 'DOES NOT FIT'
+
+
+def _gib(value: int | None) -> str:
+    return '? GiB' if value is None else f'{value / 2**30:.2f} GiB'
 
 
 def _line(result: dict[str, Any]) -> str:
-    gib = lambda value: '?' if value is None else f'{value / 2**30:.2f} GiB'  # noqa: E731
+    parts = f' in {result["accumulate"]} parts' if result['accumulate'] > 1 else ''
     return (
-        f'phase {result["phase"]}, batch {result["batch_size"]} x {result["seq_len"]}: '
-        f'{"fits" if result["fits"] else "DOES NOT FIT"}, {gib(result["hbm_bytes_per_chip"])} a chip '
-        f'of {gib(result["hbm_bytes_available"])} (parameters {gib(result["parameters_bytes"])}, optimiser '
-        f'{gib(result["optimizer_bytes"])}, temporary {gib(result["temporary_bytes"])}), '
-        f'collectives {result["collectives"] or "none"}'
+        f'phase {result["phase"]}, batch {result["batch_size"]} x {result["seq_len"]}{parts}: {_fits(result)}, '
+        f'{_gib(result["hbm_bytes_per_chip"])} a chip of {_gib(result["hbm_bytes_available"])} '
+        f'(parameters {_gib(result["parameters_bytes"])}, optimiser {_gib(result["optimizer_bytes"])}, '
+        f'temporary {_gib(result["temporary_bytes"])}), collectives {result["collectives"] or "none"}'
     )

@@ -6,21 +6,23 @@ from collections.abc import Collection
 from typing import Any
 
 from ml_collections import ConfigDict
-from rich.console import Console
 
 from bertjax.errors import UserError
 from bertjax.experiment.finetuning_settings import FinetuningSettings, finetuning_settings
-from bertjax.experiment.results import RESULTS, exported_trial, results_table, write_predictions
-from bertjax.experiment.saved import config_of_run, load_task
+from bertjax.experiment.recorded import recorded_results
+from bertjax.experiment.results import RESULTS, STEP, exported_trial, results_table, write_predictions
+from bertjax.experiment.saved import SavedTask, config_of_run, load_task
 from bertjax.experiment.task_data import Split, TaskData
 from bertjax.files.atomic import exclusive, write_atomic
+from bertjax.terminal import Console
 
 
 def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     """Evaluates the workdir's model, or that of config.init, on config.split ('dev', or several: 'dev,test').
 
-    The figures join those in WORKDIR/results.json; predictions/ has a line a record and the benchmark's files. What was
-    tuned on dev (the null threshold of SQuAD 2.0) stays; to a model that comes without, dev is tuned here.
+    The model is the checkpoint that config.step and config.select choose, whether its run is finished or not. The
+    figures join those in WORKDIR/results.json; predictions/ has a line a record and the benchmark's files. What was
+    tuned on dev (the null threshold of SQuAD 2.0) by a finished run stays; for any other model it is tuned here.
 
     Args:
       config: the recipe's.
@@ -38,34 +40,42 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
         tuned = load_task(settings, folder, lambda data: {name: _labelled(data, name) for name in names})
         model, task = tuned.model, tuned.model.data.task
         path = folder / RESULTS
-        results = {'task': task.name, 'score': task.score, **_earlier(path, _which_model(settings, folder))}
+        results = {'task': task.name, 'score': task.score, **_earlier(path, _which_model(settings, folder, tuned))}
         measured = {}
         console = Console(highlight=False, soft_wrap=True)
         # What is tuned on dev goes for all.
         for name, split in sorted(tuned.splits.items(), key=lambda item: item[0] != 'dev'):
             predictions = model.predictions(tuned.params, split)
-            if name == 'dev' and not model.data.restored:
+            if name == 'dev' and not tuned.finished:
                 task.tune(split.records, predictions)
             measured[name] = task.metrics(split.records, predictions)
             write_predictions(folder / 'predictions', task, name, split, predictions)
             console.print(task.report(split.records, predictions), markup=False)
         results['splits'] = {**results.get('splits', {}), **measured}
+        kept = {name: part for name, part in results.pop('parts', {}).items() if name not in measured}
+        parts = kept | model.data.parts(measured)
+        results |= {'parts': parts} if parts else {}
         write_atomic(path, json.dumps(results, indent=2) + '\n')
         console.print(results_table({**results, 'splits': measured}))
         console.print(f'{path}, {folder / "predictions"}', markup=False)
 
 
-def _which_model(settings: FinetuningSettings, folder: pathlib.Path) -> dict[str, str]:
-    """What tells the models that one workdir can be asked for: of config.init, of a step, of a trial of a sweep."""
-    facts = {'init': settings.init, 'select': settings.select}
+def _which_model(settings: FinetuningSettings, folder: pathlib.Path, tuned: SavedTask) -> dict[str, Any]:
+    """What tells the models that one workdir can be asked for: of config.init, of a step, of a trial of a sweep.
+
+    The step is left out of a finished run's own model.
+    """
+    facts: dict[str, Any] = {'init': settings.init, 'select': settings.select}
+    if tuned.step is not None and not tuned.finished:
+        facts[STEP] = tuned.step
     trial = exported_trial(folder)
     return {**facts, 'cell': trial} if trial else facts
 
 
-def _earlier(path: pathlib.Path, model: dict[str, str]) -> dict[str, Any]:
+def _earlier(path: pathlib.Path, model: dict[str, Any]) -> dict[str, Any]:
     """What results.json says of the same model, else nothing but `model`."""
-    found = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
-    same = all(found.get(key, value) == value for key, value in model.items())
+    found = recorded_results(path) if path.exists() else {}
+    same = all(found.get(key, value) == value for key, value in model.items()) and found.get(STEP) == model.get(STEP)
     return {**found, **model} if same else model
 
 

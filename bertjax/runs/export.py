@@ -1,4 +1,4 @@
-"""run=export: writes the newest checkpoint of a workdir to WORKDIR/export/hf and WORKDIR/export/orbax."""
+"""run=export: writes a checkpoint of a workdir to WORKDIR/export/hf and WORKDIR/export/orbax."""
 
 import json
 import pathlib
@@ -6,18 +6,22 @@ from collections.abc import Collection
 
 from ml_collections import ConfigDict
 
+from bertjax.config import plain
 from bertjax.convert.huggingface.config import check_head_exportable
 from bertjax.errors import UserError
 from bertjax.experiment.finetuning_settings import finetuning_settings
 from bertjax.experiment.pretraining_settings import pretraining_settings
-from bertjax.experiment.results import RESULTS, export_task
+from bertjax.experiment.recorded import recorded_config, recorded_results
+from bertjax.experiment.results import RESULTS, STEP, export_task
 from bertjax.experiment.saved import config_of_run, load_pretraining, load_task
 from bertjax.experiment.summary import export_pretraining, heldout_rows
 from bertjax.files.atomic import exclusive
 
 
 def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
-    """Exports. Model and tokenizer are those of the workdir; the recipe must be the one that it was trained with.
+    """Exports the checkpoint of config.step; 0 is the newest, or of a task with config.select='best' the best on dev.
+
+    Model and tokenizer are those of the workdir; the recipe must be the one that it was trained with.
 
     Args:
       config: the recipe's.
@@ -25,7 +29,7 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
       given: keys that the command line sets, see `config_of_run`.
 
     Raises:
-      UserError: no checkpoint, a recipe of another model, or a model that the format cannot hold.
+      UserError: no such checkpoint, a recipe of another model, or a model that the format cannot hold.
     """
     folder = pathlib.Path(workdir)
     if not (folder / 'checkpoints').is_dir():
@@ -45,18 +49,27 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> str:
     settings = finetuning_settings(config)
     tuned = load_task(settings, folder, lambda data: {'train': data.split('train', training=True)})
     check_head_exportable(tuned.model.setup.model, tuned.model.data.task.head)
-    path = folder / RESULTS
-    results = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {'splits': {}}
-    recorded = json.loads((folder / 'config.json').read_text(encoding='utf-8'))
-    export_task(folder, recorded, tuned.model, tuned.params, results)
-    return f'model of {tuned.model.data.task.name}'
+    recorded = recorded_config(folder / 'config.json', plain(config))
+    task, path = tuned.model.data.task, folder / RESULTS
+    results = recorded_results(path) if path.exists() else {'splits': {}}
+    if tuned.step is not None and not tuned.finished:
+        of_step = recorded['epochs'] * tuned.step / recorded['steps']
+        recorded |= {'steps': tuned.step, 'epochs': of_step}
+        results = results if results.get(STEP) == tuned.step else {'splits': {}}
+    elif STEP in results or results.get('select', settings.select) != settings.select:  # of another checkpoint
+        results = {'splits': {}}
+    recorded['card'] = settings.recorded['card']
+    export_task(folder, recorded, tuned.model, tuned.params, results, finished=tuned.finished)
+    return f'model of {task.name}' + ('' if tuned.finished else f' at step {tuned.step}')
 
 
 def _export_pretraining(config: ConfigDict, folder: pathlib.Path) -> str:
-    """Exports the newest checkpoint; returns what it was, in words."""
-    found = load_pretraining(pretraining_settings(config), folder)
+    """Exports a checkpoint; returns what it was, in words."""
+    settings = pretraining_settings(config)
+    found = load_pretraining(settings, folder)
     step = found.saved.position.step
-    rows = [row for row in heldout_rows(folder / 'metrics.jsonl') if row['step'] <= step]
-    recorded = {**found.saved.config, 'steps': step}
+    about = {name: value for name, value in settings.recorded['card'].items() if value}
+    recorded = {**found.saved.config, 'steps': step, 'card': {**found.saved.config.get('card', {}), **about}}
+    rows = [row for row in heldout_rows(folder / 'metrics.jsonl', recorded['pairs']['mode']) if row['step'] <= step]
     export_pretraining(folder, recorded, found.model, found.tokenizer, found.params, rows)
     return f'step {step}'

@@ -39,12 +39,14 @@ def run(config: ConfigDict, workdir: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with exclusive(folder, 'trains in this workdir'):
         data = data_from_source(settings, folder)
+        for one in each_run:
+            one.check_memory(data.encoder, mesh, training=True)
         if trials:
             run_sweep(folder, data, mesh)
         else:
             training = Finetuning(data, folder, mesh)
-            state = train_in(folder, training, select=settings.select)
-            finish_task(folder, training.resolved, training.model, state.params)
+            state, last = train_in(folder, training, select=settings.select)
+            finish_task(folder, training.resolved, training.model, state.params, last)
 
 
 def _check_folder(folder: pathlib.Path, *, sweeps: bool) -> None:

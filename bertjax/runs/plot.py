@@ -1,15 +1,14 @@
 """run=plot: draws WORKDIR/metrics.jsonl as a picture, WORKDIR/learning_curve.png."""
 
-import itertools
-import json
 import pathlib
 from typing import Any
 
-import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax.corpus.store import open_store
 from bertjax.errors import UserError
+from bertjax.experiment.levels import Levels, levels_of
+from bertjax.metrics.rows import with_pair_names
+from bertjax.writers.jsonl import read_rows
 
 TRAIN, HELDOUT, REFERENCE = '#b8c4d6', '#1f4e9c', '#b2452b'
 
@@ -30,7 +29,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     folder = pathlib.Path(workdir)
     rows = _rows(folder / 'metrics.jsonl')
     path = folder / 'learning_curve.png'
-    figure = _draw_task(rows) if 'task' in config else _draw(rows, unigram_entropy(folder / 'store'))
+    figure = _draw_task(rows) if 'task' in config else _draw(rows, levels_of(folder))
     figure.savefig(path, dpi=144)
     print(f'drawn: {path}')
 
@@ -38,47 +37,41 @@ def run(config: ConfigDict, workdir: str) -> None:
 def _rows(path: pathlib.Path) -> list[dict[str, Any]]:
     if not path.exists():
         raise UserError(str(path), 'no such file', 'the metrics of a training run', 'train first, in this --workdir')
-    rows = [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()]
+    rows = read_rows(path)
     if not rows:
         raise UserError(str(path), 'no row', 'at least one', 'let the run reach its first evaluation')
     return rows
 
 
-def unigram_entropy(store: pathlib.Path) -> float | None:
-    """Entropy in nats of the held-out tokens: the loss of a model that knows each piece's frequency and no context.
-
-    Counted on the held-out text itself, so it is the best that any such model can do. None without a store.
-    """
-    if not (store / 'manifest.json').exists():
-        return None
-    split = open_store(store, tokenizer_fingerprint=None).split('heldout')
-    counts = np.zeros(0, np.int64)
-    offsets = split.sentence_offsets[split.document_offsets]  # first token of each document, and the end
-    for start, end in itertools.pairwise(offsets):
-        found = np.bincount(split.tokens(int(start), int(end - start)), minlength=len(counts))
-        counts = found + np.pad(counts, (0, len(found) - len(counts)))
-    shares = counts[counts > 0] / max(counts.sum(), 1)
-    return float(-(shares * np.log(shares)).sum()) if len(shares) else None
-
-
-def _draw(rows: list[dict[str, Any]], entropy: float | None) -> Any:
+def _draw(rows: list[dict[str, Any]], levels: Levels) -> Any:
     """A matplotlib figure with one panel, or two where there is a pair objective."""
     from matplotlib import pyplot as plt
 
-    paired = any(row['nsp_accuracy'] is not None for row in rows)
+    objective = 'sop' if any('sop_accuracy' in row for row in rows) else levels.pair
+    rows, pair = [with_pair_names(row, objective) for row in rows], f'{objective}_accuracy'
+    paired = any(row[pair] is not None for row in rows)
     figure, axes = plt.subplots(1, 2 if paired else 1, figsize=(11 if paired else 6.5, 4.2), squeeze=False)
     left = axes[0][0]
     _curves(left, rows, 'mlm_loss')
-    if entropy is not None:
-        _level(left, entropy, f'unigram entropy of the held-out text, {entropy:.2f}')
+    if levels.unigram is not None:
+        _level(left, levels.unigram, f'unigram entropy of the held-out text, {levels.unigram:.2f}')
     left.set(title='masked language model', ylabel='loss (nats)', xlabel='step')
     left.legend(frameon=False, loc='upper right')
     if paired:
         right = axes[0][1]
-        _curves(right, rows, 'nsp_accuracy')
-        _level(right, 0.5, 'chance')
-        right.set(title='sentence pairs', ylabel='accuracy', xlabel='step')
-        right.set_ylim(0.4, 1.0)
+        _curves(right, rows, pair)
+        begin = 0
+        for phase in sorted({row['phase'] for row in rows}):
+            end = max(row['step'] for row in rows if row['phase'] == phase)
+            if phase in levels.majority:
+                share = levels.majority[phase]
+                _level(right, share, f'always the same answer, {share:.2f}', begin, end)
+            begin = end
+        title = {'nsp': 'next sentence or not', 'sop': 'order of two segments'}[objective]
+        right.set(title=title, ylabel='accuracy', xlabel='step')
+        lowest = min([0.4, *(row[pair] for row in rows if row[pair] is not None)])
+        right.set_ylim(lowest - 0.02, 1.0)
+        right.legend(frameon=False, loc='upper left')
     _tidy(figure)
     return figure
 
@@ -87,16 +80,20 @@ def _draw_task(rows: list[dict[str, Any]]) -> Any:
     """A matplotlib figure: the loss of training, and each figure on dev."""
     from matplotlib import pyplot as plt
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2))
+    evaluated = [row for row in rows if row['split'] != 'train']
+    figure, axes = plt.subplots(1, 2 if evaluated else 1, figsize=(11 if evaluated else 6.5, 4.2), squeeze=False)
+    left = axes[0][0]
     _curves(left, rows, 'loss')
     left.set(title='training', ylabel='loss', xlabel='step')
-    evaluated = [row for row in rows if row['split'] != 'train']
-    for name in [name for name in evaluated[-1] if name not in ('step', 'split', 'phase', 'examples')]:
-        points = [(row['step'], row[name]) for row in evaluated if row[name] is not None]
-        if points:
-            right.plot(*zip(*points, strict=True), 'o-', markersize=3.5, linewidth=1.4, label=name.replace('_', ' '))
-    right.set(title=evaluated[-1]['split'], xlabel='step')
-    right.legend(frameon=False)
+    if evaluated:
+        right = axes[0][1]
+        for name in [name for name in evaluated[-1] if name not in ('step', 'split', 'phase', 'examples')]:
+            points = [(row['step'], row[name]) for row in evaluated if row[name] is not None]
+            if points:
+                label = name.replace('_', ' ')
+                right.plot(*zip(*points, strict=True), 'o-', markersize=3.5, linewidth=1.4, label=label)
+        right.set(title=evaluated[-1]['split'], xlabel='step')
+        right.legend(frameon=False, loc='upper left', bbox_to_anchor=(1.0, 1.0))
     _tidy(figure)
     return figure
 
@@ -117,9 +114,7 @@ def _curves(axis: Any, rows: list[dict[str, Any]], name: str) -> None:
             axis.plot(steps, values, style, color=color, markersize=3.5, linewidth=1.4, label=label)
 
 
-def _level(axis: Any, value: float, text: str) -> None:
-    axis.axhline(value, color=REFERENCE, linewidth=0.9, linestyle='--')
-    axis.annotate(
-        text, (1.0, value), xycoords=('axes fraction', 'data'), xytext=(0, 3), textcoords='offset points',
-        ha='right', fontsize=8, color=REFERENCE,
-    )  # fmt: skip
+def _level(axis: Any, value: float, text: str, begin: float = 0, end: float | None = None) -> None:
+    """A dashed line from step `begin` to `end`, by default across the panel, called `text` in the legend."""
+    end = axis.get_xlim()[1] if end is None else end
+    axis.plot((begin, end), (value, value), color=REFERENCE, linewidth=0.9, linestyle='--', label=text)

@@ -1,28 +1,42 @@
 """run=predict: what a tuned model says of a split, of a file, or of standard input."""
 
 import contextlib
+import dataclasses
 import pathlib
+import queue
 import sys
-from collections.abc import Collection
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, TextIO
 
+from etils import epath
 from ml_collections import ConfigDict
 
 from bertjax.errors import UserError
 from bertjax.experiment.finetuning_settings import FinetuningSettings, finetuning_settings
-from bertjax.experiment.results import json_lines, write_predictions
+from bertjax.experiment.results import json_lines, prediction_rows, write_predictions
 from bertjax.experiment.saved import config_of_run, load_task
 from bertjax.experiment.task_data import Split, TaskData
 from bertjax.files.atomic import exclusive
 from bertjax.files.streams import named_compressed
-from bertjax.tasks.reading.texts import decoded, read_text
+from bertjax.tasks.reading.arrow import is_saved_dataset
+from bertjax.tasks.reading.records import is_binary, read_records
+from bertjax.tasks.reading.texts import Blank, number_lines, read_text, stream_lines
+from bertjax.tasks.task import Task
+from bertjax.terminal import data_output
+
+_AHEAD = 4  # batches that are read of standard input while others are predicted
+_GATHER = 0.02  # seconds in which what comes together goes into one batch
 
 
 def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     """Predicts.
 
-    With config.input a file, a JSON object a record goes to WORKDIR/predictions/input/NAME.jsonl; with '-' from
-    standard input to standard output. Without it, config.split ('test', or several: 'test,test_mismatched') is
-    predicted. Files of a benchmark's or of the input's own form are written beside, zipped too.
+    With config.input a file, a JSON object a record goes to WORKDIR/predictions/input/NAME.jsonl. With '-' they go from
+    standard input to standard output, as the input comes: in batches of at most config.eval_batch_size, each as soon as
+    no more is waiting. Without it, config.split ('test', or several: 'test,test_mismatched') is predicted, whole. Files
+    of a benchmark's or of the input's own form are written beside, zipped too. The model is the one that run=evaluate
+    takes.
 
     Args:
       config: the recipe's.
@@ -36,44 +50,115 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     settings = finetuning_settings(config_of_run(config, folder, given))
     folder.mkdir(parents=True, exist_ok=True)
     with exclusive(folder, 'trains in this workdir'):
-        if settings.input:
-            _predict_input(settings, folder)
+        if settings.input == '-':
+            out = data_output()
+            with contextlib.redirect_stdout(sys.stderr):
+                _predict_stream(settings, folder, out)
+        elif settings.input:
+            _predict_file(settings, folder)
         else:
             _predict_splits(settings, folder)
 
 
 def _predict_splits(settings: FinetuningSettings, folder: pathlib.Path) -> None:
     names = settings.split.split(',')
-    tuned = load_task(settings, folder, lambda data: {name: data.split(name) for name in names})
+    tuned = load_task(settings, folder, lambda data: {name: data.split(name, whole=True) for name in names})
     for name, split in tuned.splits.items():
         predictions = tuned.model.predictions(tuned.params, split)
         for path in write_predictions(folder / 'predictions', tuned.model.data.task, name, split, predictions):
             print(path)
 
 
-def _predict_input(settings: FinetuningSettings, folder: pathlib.Path) -> None:
-    piped = settings.input == '-'
-    with contextlib.redirect_stdout(sys.stderr) if piped else contextlib.nullcontext():
-        tuned = load_task(settings, folder, lambda data: {'': _input(data, settings.input)})
-        split, task = tuned.splits[''], tuned.model.data.task
-        predictions = tuned.model.predictions(tuned.params, split)
-    if piped:
-        sys.stdout.write(json_lines(task.rows(split.records, predictions)))
-        return
+def _predict_file(settings: FinetuningSettings, folder: pathlib.Path) -> None:
+    items: list[Any] = []
+
+    def read(data: TaskData) -> dict[str, Split]:
+        items.extend(_read_file(data.task, settings.input))
+        return {'': _split(data, items)}
+
+    tuned = load_task(settings, folder, read)
+    predictions = tuned.model.predictions(tuned.params, tuned.splits[''])
+    blank = sum(isinstance(item, Blank) for item in items)
+    if blank:
+        print(f'{settings.input}: {blank:,} blank lines, whose lines of the predictions say so')
     path = pathlib.Path(settings.input)
     name = pathlib.Path(path.stem).stem if named_compressed(path.name) else path.stem
+    task, split = tuned.model.data.task, tuned.splits['']
     # In a folder of its own: a file may be called dev, too.
-    for path in write_predictions(folder / 'predictions' / 'input', task, name, split, predictions):
+    for path in write_predictions(folder / 'predictions' / 'input', task, name, split, predictions, items):
         print(path)
 
 
-def _input(data: TaskData, path: str) -> Split:
-    where = 'standard input' if path == '-' else path
-    text = decoded(sys.stdin.buffer, where) if path == '-' else read_text(path)
-    records = data.task.parse(text, where)
+def _read_file(task: Task, path: str) -> Iterator[Any]:
+    if is_saved_dataset(epath.Path(path)) or is_binary(path):
+        return task.from_rows(read_records(path))
+    return task.parse(list(number_lines(read_text(path))), path)
+
+
+def _split(data: TaskData, items: Sequence[Any], *, open: bool = False) -> Split:
+    records = [item for item in items if not isinstance(item, Blank)]
     if not records:
-        raise UserError(where, 'no record', 'at least one', 'give some input')
+        raise UserError('config.input', 'no record', 'at least one', 'give some input')
     split = data.tokenised(records, keep=False)  # a user's own texts are left on no disk
     for note in split.features.notes:
         print(note)
-    return split
+    return dataclasses.replace(split, open=open)
+
+
+def _predict_stream(settings: FinetuningSettings, folder: pathlib.Path, out: TextIO) -> None:
+    first: list[Any] = []
+    rest: list[Iterator[list[Any]]] = []
+
+    def read(data: TaskData) -> dict[str, Split]:
+        where = 'standard input'
+        # Not sys.stdin's own buffer, whose lock Python wants at its end: the thread may hold it then, and for ever.
+        raw = open(sys.stdin.fileno(), 'rb', closefd=False)  # noqa: SIM115
+        items = data.task.parse(stream_lines(raw, where), where)
+        batches = as_they_come(items, settings.eval_batch_size)
+        first.extend(next(batches, ()))
+        rest.append(batches)
+        return {'': _split(data, first, open=True)}
+
+    tuned = load_task(settings, folder, read)
+    data = tuned.model.data
+
+    def write(items: Sequence[Any], split: Split) -> None:
+        predictions = tuned.model.predictions(tuned.params, split)
+        out.write(json_lines(prediction_rows(data.task, items, predictions)))
+        out.flush()
+
+    write(first, tuned.splits[''])
+    for items in rest[0]:
+        write(items, _split(data, items))
+
+
+def as_they_come(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
+    """Batches of about `size` items, with a record at least, each as soon as no more are waiting.
+
+    An error of `items` is raised behind all that came before it.
+    """
+    waiting: queue.Queue[Any] = queue.Queue(_AHEAD * size)
+    end = object()
+
+    def read() -> None:
+        try:
+            for item in items:
+                waiting.put(item)
+            waiting.put(end)
+        except Exception as error:  # raised below, in the thread that computes
+            waiting.put(error)
+
+    threading.Thread(target=read, daemon=True).start()  # may wait for input for ever
+    last: Any = None
+    while last is not end:
+        batch: list[Any] = []
+        with contextlib.suppress(queue.Empty):
+            while (only_blank := all(isinstance(item, Blank) for item in batch)) or len(batch) < size:
+                last = waiting.get(timeout=None if only_blank else _GATHER)
+                if last is end or isinstance(last, Exception):
+                    break
+                batch.append(last)
+        if not all(isinstance(item, Blank) for item in batch):
+            yield batch
+        if isinstance(last, Exception):
+            raise last

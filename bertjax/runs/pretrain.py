@@ -27,11 +27,12 @@ def run(config: ConfigDict, workdir: str) -> None:
     if settings.init:
         huggingface_directory(settings.init)  # raises
     mesh = make_mesh(settings.mesh, claim_devices())
+    settings.check_memory(mesh)
     folder = pathlib.Path(workdir)
     folder.mkdir(parents=True, exist_ok=True)
     with exclusive(folder, 'trains in this workdir'):
         training = Pretraining(settings, folder, mesh)
-        state = train_in(folder, training)
+        state, _ = train_in(folder, training)
         finish_pretraining(
             folder, training.resolved, training.model, training.tokenizer, state.params, training.heldout
         )

@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
+from bertjax.config import plain
 from bertjax.errors import UserError
 from bertjax.tasks.options import Decides, Option, options_of
 from bertjax.tasks.task import Task
@@ -12,6 +13,7 @@ from bertjax.tasks.task import Task
 KINDS = {
     'glue': 'bertjax.tasks.sentence.glue:GlueTask',
     'classification': 'bertjax.tasks.sentence.classification:ClassificationTask',
+    'multi_label': 'bertjax.tasks.sentence.multi_label:MultiLabelTask',
     'squad': 'bertjax.tasks.squad.task:SquadTask',
     'tagging': 'bertjax.tasks.tagging.task:TaggingTask',
     'multiple_choice': 'bertjax.tasks.choice.task:MultipleChoiceTask',
@@ -50,6 +52,15 @@ def keys(kind: str, decides: Decides) -> list[str]:
       UserError: an unknown kind.
     """
     return [f'task.{name}' for name, option in options(kind).items() if option.decides == decides]
+
+
+def defaults(kind: str) -> dict[str, Any]:
+    """{config key: value} of the options of a kind, as a run from before an option existed had them.
+
+    Raises:
+      UserError: an unknown kind.
+    """
+    return {f'task.{name}': plain(option.default) for name, option in options(kind).items()}
 
 
 def _class(kind: str) -> type[Task]:

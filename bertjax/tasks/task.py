@@ -4,16 +4,19 @@ Methods that most kinds of task share have their usual implementation here.
 """
 
 import abc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from bertjax.convert.heads import Head
 from bertjax.data.features import Features
+from bertjax.errors import UserError
 from bertjax.losses import Objective
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
+from bertjax.tasks.reading.json_rows import Record as Row
+from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.text.tokenizer import Tokenizer
 
 Record = TypeVar('Record')
@@ -61,6 +64,10 @@ class TrainableTask(abc.ABC, Generic[Record]):
     def model(self, config: BertConfig) -> TaskModel:
         """The encoder with the task's head: a `head.module`."""
 
+    def sources(self) -> str:
+        """Which files became which splits, for a person to read; '' where only official names are possible."""
+        return ''
+
     def check_training(self, train: str) -> None:
         """Checks config.train, what is trained of the model, against the task's options.
 
@@ -93,12 +100,22 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
     score: str
 
     @abc.abstractmethod
-    def parse(self, text: str, where: str) -> Sequence[Record]:
-        """Records without labels, from the text of a user's own file or of standard input (named `where`).
+    def parse(self, lines: Iterable[Line], where: str) -> Iterator[Record | Blank]:
+        """Records without labels, from the lines of a user's own file or of standard input (named `where`), each as
+        soon as its lines are there. A format that has a record a line keeps the place of a blank one.
 
         Raises:
           UserError: see `records`.
         """
+
+    def from_rows(self, rows: Iterator[Row]) -> Iterator[Record]:
+        """Records without labels, from the rows of a user's own file that is no text (Parquet, Arrow).
+
+        Raises:
+          UserError: see `records`; this kind of task has no rows.
+        """
+        where = next(rows).where
+        raise UserError(where, 'a row of fields', 'the text that this task takes', 'see docs/finetuning.md')
 
     @abc.abstractmethod
     def predictions(self, records: Sequence[Record], features: Features, outputs: Outputs) -> list[Prediction]:

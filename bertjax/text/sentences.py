@@ -8,6 +8,9 @@ than half of one.
 
 import re
 
+# Raised with every change that cuts any text otherwise. New stores record it; a finished one stays as it was cut.
+RULES_VERSION = 2
+
 _CLOSERS = '"\'”’»›)\\]}'
 _CJK_CLOSERS = '"\'”’」』】〕）》〉］'
 # A run of stops, then closing quotes, brackets and footnote marks, then white space. The look-behind and the possessive
@@ -19,7 +22,10 @@ _CANDIDATE = re.compile(
 # The first word after a boundary, behind opening quotes, brackets, dashes and bullets.
 _NEXT_WORD = re.compile(r'[\s"\'“‘„«‹(\[{¿¡*•–—-]*([^\W_]*)(\.?)')
 _OPENERS = '"\'“‘„«‹([{—–-'
-_ROMAN = re.compile(r'[IVXLCDM]+')
+# What abbreviations such as `fig.` stand before: 3, S3, IV.
+_NUMBER = re.compile(r'[A-Z]{0,2}\d|[IVXLCDM]+$')
+# A decimal that fell apart, as in `P < 0. 05`.
+_COMPARED = re.compile(r'[<>=≤≥±]\s?-?\d+$')
 # U.S, a.m, Ph.D, J.-P: short parts with stops between them (the last stop is the candidate itself).
 _DOTTED = re.compile(r'(?:[^\W\d_]{1,4}\.-?)+[^\W\d_]{1,4}')
 # An enumeration at the start of a paragraph: 1. or 2.3. or (a. or IV.
@@ -36,11 +42,12 @@ _TITLES = _words(
     'Sens Rep Reps Pres Msgr Supt Insp Det Mme Mlle Mt Mts Ft Fr Amb Atty Sec Secy Treas Herr Hr Frl Sig Sta Sto'
 )
 # The sentence always goes on (in lower case, whatever case the text has).
-_NEVER = _words('e.g i.e cf vs viz approx incl esp eg ie v resp feat ft chr')
+_NEVER = _words('e.g i.e cf vs viz approx incl excl esp eg ie v resp feat ft chr')
 # A number follows; with anything else after it, it is an ordinary word (`He said no. She left.`).
 _BEFORE_NUMBERS = _words(
-    'no nos nr vol vols p pp fig figs ch chap chaps sec secs sect art arts eq eqs eqn ver op opp pt pts col cols fol '
-    'ex ca c b d fl r par para pars bk tab app ed n nn l ll lib jan feb mar apr jun jul aug sep sept oct nov dec'
+    'no nos nr vol vols p pp fig figs ch chap chaps sec secs sect art arts eq eqs eqn eqns ver vers op opp pt pts col '
+    'cols fol ex exs ca c b d fl r par para pars bk tab tabs tbl app appx suppl ref refs ed edn ser n nn l ll lib thm '
+    'lem cor prop def alg max avg tel ext apt rm pat rs abb bd kap env jan feb mar apr jun jul aug sep sept oct nov dec'
 )
 # It may end a sentence or not: it does when a word follows that begins sentences more often than names.
 _EITHER = _words(
@@ -48,7 +55,8 @@ _EITHER = _words(
     'etc trans rev repr Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec Mon Tue Tues Wed Thu Thur Thurs Fri Sat Sun '
     'Ala Ariz Ark Calif Colo Conn Del Fla Ga Ill Ind Kan Ky La Mass Md Mich Minn Miss Mo Mont Neb Nev Okla Ore Pa Penn '
     'Tenn Tex Va Vt Wash Wis Wyo Ont Que Vol Vols Fig Figs Ch Chap No Nos Op Pt Eq Sect Art Adj Adv Phil Sci Nat Proc '
-    'J Am Brit Med Lett Rev Phys Chem Biol Math Soc Acad Trans Wm Geo Chas Thos Jas Jos Robt Benj Saml Edw Alex'
+    'J Am Brit Med Lett Rev Phys Chem Biol Math Soc Acad Trans Wm Geo Chas Thos Jas Jos Robt Benj Saml Edw Alex sp spp '
+    'ssp subsp var cv'
 )
 _STARTERS = _words(
     'The It He She They We You I This That These Those There Here His Her Their Its Our My Your But And Or So Yet If '
@@ -94,13 +102,15 @@ def _ends(text: str, start: int, stop_at: int, stop: str, next_at: int) -> bool:
     word = before.split()[-1].lstrip(_OPENERS)
     if '—' in word:
         word = word.rpartition('—')[2]
-    if len(word) > 5 and '.' not in word:
-        return True
     if word in _TITLES or word.lower() in _NEVER:
         return False
+    if len(word) > 5 and '.' not in word and not word[-1].isdigit():
+        return True
     if not text[start : stop_at - len(word)].strip() and _ENUMERATOR.fullmatch(word):
         return False
-    if word.lower() in _BEFORE_NUMBERS and (following[:1].isdigit() or _ROMAN.fullmatch(following)):
+    if word.lower() in _BEFORE_NUMBERS and _NUMBER.match(following):
+        return False
+    if _COMPARED.search(before) and following[:1].isdigit():
         return False
     initial = len(word) == 1 and word.isupper()
     if initial or word in _EITHER or _DOTTED.fullmatch(word):

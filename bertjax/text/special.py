@@ -1,9 +1,10 @@
 """The special tokens of BERT, and the checks that every vocabulary must pass."""
 
+import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,21 @@ def check_pieces(pieces: Sequence[str], where: str, names: Mapping[str, str] | N
             'is this the file of another model? Name a BERT vocabulary, or train one with --config.run=vocab',
         )
     return {token: ids[name] for token, name in names.items()}
+
+
+@contextlib.contextmanager
+def odd_settings_refused(where: str) -> Iterator[None]:
+    """Turns what a tokenizer's file raises, here and in libraries, into a UserError that names it.
+
+    A tokenizer.json is a tree of any form, of which each library looks at another part, at another time.
+    """
+    try:
+        yield
+    except (UserError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # A panic in Rust is no Exception.
+        found = f'settings that cannot be used ({type(error).__name__}: {error})'
+        raise UserError(where, found, 'the tokenizer of a BERT', 'take the original file') from error
 
 
 def special_ids_of(pieces: Sequence[str], ids: Mapping[str, int], more: Sequence[int] = ()) -> np.ndarray:

@@ -1,6 +1,5 @@
 """The protocol of all tokenizers, and the loader, which recognises the family of what a path holds."""
 
-import json
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -8,11 +7,12 @@ import numpy as np
 from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.files.paths import existing_files
+from bertjax.files.paths import existing_files, user_path
+from bertjax.files.whole import SETTINGS, read_json_object, read_whole
 from bertjax.text.bert_settings import bert_settings, looks_lowercase, with_normalizer
 from bertjax.text.offsets import Located
 from bertjax.text.sentencepiece import SentencePieceTokenizer
-from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, check_pieces
+from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, check_pieces, odd_settings_refused
 from bertjax.text.tokenizer_json import JsonTokenizer
 from bertjax.text.wordpiece import WordPieceTokenizer
 
@@ -78,14 +78,17 @@ def load_tokenizer(path: epath.PathLike, lowercase: bool | None = None) -> Token
     Raises:
       UserError: when nothing is there, or what is there is not a vocabulary for BERT.
     """
-    path = epath.Path(path).expanduser()
-    file = _find(path)
+    file = _find(user_path(path, str(path)))
     config = _read_config(file.parent)
-    if file.suffix == '.model':
-        return _as_asked(SentencePieceTokenizer(_read_bytes(file), str(file)), str(file), lowercase)
-    if file.suffix == '.json':
-        return _from_json(file, config, lowercase)
-    return _from_vocab(file, config, lowercase)
+    with odd_settings_refused(str(file)):
+        if file.suffix == '.model':
+            tokenizer = _as_asked(SentencePieceTokenizer(_read_bytes(file), str(file)), str(file), lowercase)
+        elif file.suffix == '.json':
+            tokenizer = _from_json(file, config, lowercase)
+        else:
+            tokenizer = _from_vocab(file, config, lowercase)
+        tokenizer.encode(_TRIAL)
+    return tokenizer
 
 
 def _find(path: epath.Path) -> epath.Path:
@@ -127,7 +130,7 @@ def _from_vocab(file: epath.Path, config: dict[str, Any], lowercase: bool | None
 
 
 def _from_json(file: epath.Path, config: dict[str, Any], lowercase: bool | None) -> Tokenizer:
-    settings = _parse(file)
+    settings = read_json_object(file, _ORIGINAL)
     model = settings.get('model')
     if not isinstance(model, dict) or not isinstance(model.get('vocab'), dict | list):
         raise UserError(
@@ -171,18 +174,11 @@ def _special_names(config: dict[str, Any]) -> dict[str, str]:
 def _read_config(directory: epath.Path) -> dict[str, Any]:
     """tokenizer_config.json of a Hugging Face directory, or nothing."""
     file = directory / 'tokenizer_config.json'
-    return _parse(file) if file.exists() else {}
-
-
-def _parse(file: epath.Path) -> dict[str, Any]:
-    text = _read_text(file)
-    try:
-        parsed = json.loads(text)
-    except ValueError as error:
-        raise UserError(str(file), f'broken JSON ({error})', 'a JSON object', 'take the original file') from error
-    if not isinstance(parsed, dict):
-        raise UserError(str(file), f'a JSON {type(parsed).__name__}', 'a JSON object', 'take the original file')
-    return parsed
+    config = read_json_object(file, _ORIGINAL) if file.exists() else {}
+    for key in ('do_lower_case', 'strip_accents', 'tokenize_chinese_chars'):
+        if not isinstance(config.get(key), bool | None):
+            raise UserError(str(file), f'{key} {config[key]!r}', 'true, false or null', _ORIGINAL)
+    return config
 
 
 def _read_text(file: epath.Path) -> str:
@@ -196,10 +192,12 @@ def _read_text(file: epath.Path) -> str:
 
 
 def _read_bytes(file: epath.Path) -> bytes:
-    data = file.read_bytes()
+    data = read_whole(file, 'a vocabulary', _MEND, most=SETTINGS)
     if not data:
         raise UserError(str(file), 'an empty file', 'a vocabulary', _MEND)
     return data
 
 
+_TRIAL = ['A word, 1. \u4f60 \U0001fae0']  # Of several scripts: something in it is [UNK] to most vocabularies.
+_ORIGINAL = 'take the original file'
 _MEND = 'name a vocab.txt, a tokenizer.json or a SentencePiece *.model, or train one with --config.run=vocab'

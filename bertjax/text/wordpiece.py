@@ -1,4 +1,4 @@
-"""WordPiece, BERT's own tokenizer, encoded by `nanotoken`, or where that cannot, by the slower `tokenizers`."""
+"""WordPiece, BERT's own tokenizer, encoded by `tokenizers`, or where it is installed by the faster `nanotoken`."""
 
 import itertools
 import json
@@ -6,7 +6,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import nanotoken
 import numpy as np
 import tokenizers
 from etils import epath
@@ -19,11 +18,17 @@ from bertjax.text.special import (
     SPECIAL_TOKENS,
     check_pieces,
     fingerprint_of,
+    odd_settings_refused,
     special_ids_of,
     to_json,
     tokenizer_config,
     well_formed,
 )
+
+try:
+    import nanotoken  # the extra `fast`
+except ImportError:
+    nanotoken = None
 
 
 class WordPieceTokenizer:
@@ -79,7 +84,8 @@ class WordPieceTokenizer:
     def encode_with_offsets(self, texts: Sequence[str]) -> list[Located]:
         """The ids of `encode`, and where each piece begins and ends: see the protocol."""
         if self._reference is None:  # nanotoken has no offsets.
-            self._reference = tokenizers.Tokenizer.from_str(json.dumps(self._settings, ensure_ascii=False))
+            with odd_settings_refused(self._where):
+                self._reference = tokenizers.Tokenizer.from_str(json.dumps(self._settings, ensure_ascii=False))
         return locate(self._reference, texts)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
@@ -120,12 +126,14 @@ def _pieces_of(settings: Mapping[str, Any], where: str) -> list[str]:
     return pieces
 
 
-def _load_libraries(text: str, where: str) -> tuple[nanotoken.Tokenizer | None, tokenizers.Tokenizer | None]:
-    """nanotoken, or where it cannot express the settings, `tokenizers` (some thirty times slower), with a warning."""
-    try:
-        return nanotoken.Tokenizer.from_json(text), None
-    except (nanotoken.UnsupportedTokenizerError, ValueError) as error:
-        reason = str(error)
+def _load_libraries(text: str, where: str) -> tuple[Any, tokenizers.Tokenizer | None]:
+    """nanotoken, or where it is missing or cannot express the settings, `tokenizers`: the same ids, more slowly."""
+    reason = ''
+    if nanotoken is not None:
+        try:
+            return nanotoken.Tokenizer.from_json(text), None
+        except (nanotoken.UnsupportedTokenizerError, ValueError) as error:
+            reason = str(error)
     try:
         reference = tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # `tokenizers` raises bare Exception
@@ -133,7 +141,8 @@ def _load_libraries(text: str, where: str) -> tuple[nanotoken.Tokenizer | None, 
             where, f'settings that cannot be loaded ({error})', 'a tokenizer.json with a WordPiece model',
             'take the original file, or the vocab.txt beside it',
         ) from error  # fmt: skip
-    logging.getLogger(__name__).warning(
-        '%s: encoding with the slower `tokenizers` because nanotoken cannot: %s', where, reason
-    )
+    if reason:
+        logging.getLogger(__name__).warning(
+            '%s: encoding with the slower `tokenizers` because nanotoken cannot: %s', where, reason
+        )
     return None, reference

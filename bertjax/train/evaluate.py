@@ -1,5 +1,6 @@
 """Held-out evaluation: the same examples with the same masks every time, on sums and weights."""
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -9,8 +10,9 @@ from jax.sharding import Mesh
 
 from bertjax.data.batch import padding_rows
 from bertjax.data.loader import Examples, global_arrays, local_rows
-from bertjax.metrics.rows import add_sums, pretraining_values
+from bertjax.metrics.rows import Sums, add_sums, pretraining_values
 from bertjax.parallel.partition import batch_sharding, mesh_context
+from bertjax.train.announce import Announce, silent
 
 
 class Evaluator:
@@ -22,6 +24,7 @@ class Evaluator:
       count: how many of them.
       batch_size: rows of a batch; the last batch is filled up with rows of weight 0.
       mesh: of parameters and rows.
+      values: sums and weights -> the values of a row.
     """
 
     split = 'heldout'
@@ -34,12 +37,15 @@ class Evaluator:
         count: int,
         batch_size: int,
         mesh: Mesh,
+        values: Callable[[Sums], dict[str, float | None]] = pretraining_values,
     ):
         self._eval_step = eval_step
         self._examples = examples
         self.count = count
         self._batch_size = batch_size
         self._mesh = mesh
+        self._values = values
+        self._new = True  # nothing is compiled yet
 
     def batches(self) -> Iterator[dict[str, jax.Array]]:
         """The batches on the mesh, in order."""
@@ -56,15 +62,19 @@ class Evaluator:
                 }
             yield global_arrays(rows, sharding, self._batch_size)
 
-    def sums(self, params: Any) -> dict[str, tuple[float, float]]:
+    def sums(self, params: Any, announce: Announce = silent) -> dict[str, tuple[float, float]]:
         """{name: (sum, weight)} over all examples; read from the devices once, at the end."""
+        parts = []
         with mesh_context(self._mesh):
-            parts = [self._eval_step(params, batch) for batch in self.batches()]
+            for batch in self.batches():
+                with announce('the evaluation') if self._new else contextlib.nullcontext():
+                    parts.append(self._eval_step(params, batch))
+                self._new = False
         return add_sums(jax.device_get(parts))
 
-    def run(self, params: Any) -> dict[str, float | None]:
-        """The values of a row, see `metrics.rows.pretraining_values`."""
-        return pretraining_values(self.sums(params))
+    def run(self, params: Any, announce: Announce = silent) -> dict[str, float | None]:
+        """The values of a row."""
+        return self._values(self.sums(params, announce))
 
     def cost(self, values: Mapping[str, float | None]) -> float | None:
         """The held-out loss."""

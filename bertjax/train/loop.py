@@ -7,9 +7,12 @@ from typing import Any
 from bertjax.checkpoint import Checkpoints, Position
 from bertjax.errors import PreemptedError
 from bertjax.train.interrupt import Interrupt
+from bertjax.train.patience import Patience
 from bertjax.train.phase import Phase
 from bertjax.train.record import Recorder
 from bertjax.train.state import TrainState
+
+_TRAINING = 'the step under way goes to its end'  # what a second signal is told
 
 
 def train(
@@ -21,8 +24,9 @@ def train(
     checkpoints: Checkpoints,
     resolved: Mapping[str, Any],
     interrupt: Interrupt,
+    patience: Patience,
 ) -> TrainState:
-    """Trains from `position` to the end of the last phase: one run, or several together.
+    """Trains from `position` to the end of the last phase, or of patience: one run, or several together.
 
     Args:
       state: the state at `position`; donated.
@@ -35,6 +39,7 @@ def train(
         `checkpoint_every`: between checkpoints (0: only at the end). One that falls on a step that was not finite is
         left out.
       interrupt: whether somebody asked to stop.
+      patience: ends the run where it no longer gets better; what is the best so far is saved.
 
     Returns:
       The final state.
@@ -48,15 +53,18 @@ def train(
     def evaluate(phase: Phase) -> float | None:
         if phase.evaluator is None:
             return None
-        values = phase.evaluator.run(state.params)
+        interrupt.doing = f'{phase.evaluator.split} is being evaluated'
+        values = phase.evaluator.run(state.params, recorder.announcing)
+        interrupt.doing = _TRAINING
         recorder.evaluation(position, phase.evaluator.split, values)
         return phase.evaluator.cost(values)
 
-    if interrupt.requested() and position.step < total:  # while everything was prepared: nothing is new to save
+    # Asked while everything was prepared: nothing is new to save.
+    if interrupt.requested() and position.step < total and not patience.over:
         raise _stopped(position)
     for phase in phases:
         number, first_step, last_step = phase.settings.number, phase.settings.first_step, phase.settings.last_step
-        if position.step >= last_step:
+        if position.step >= last_step or patience.over:
             continue
         if position.phase != number:
             position = Position(position.step, number, 0)
@@ -64,11 +72,13 @@ def train(
             state = phase.begin(state)
         if position.step == 0:
             evaluate(phase)
-        step = phase.compile()
+        interrupt.doing = 'the training step is being compiled'
+        step = phase.compile(recorder.compiling)
         batches = phase.load(position.next)
         recorder.begin_phase(phase.flops_per_sequence)
+        interrupt.doing = _TRAINING
         try:
-            while position.step < last_step:
+            while position.step < last_step and not patience.over:
                 asked = time.perf_counter()
                 batch = next(batches)
                 got = time.perf_counter()
@@ -85,10 +95,16 @@ def train(
                 recorder.drain()  # waits for the devices: that time belongs to training
                 paused = time.perf_counter()
                 cost = evaluate(phase) if must_evaluate else None
+                if must_evaluate and patience.limit:
+                    may_save |= patience.note(cost)
+                    last |= patience.over
                 # After a step that was not finite the parameters are suspect, and what they would displace is not.
                 if last or stop or (may_save and not recorder.suspect):
                     failed = {'failed': recorder.failed} if any(recorder.failed) else {}  # of runs trained together
-                    checkpoints.save(state, position, {**resolved, **failed}, cost)
+                    recorder.sync()  # before the checkpoint that counts on it
+                    if stop or last:
+                        interrupt.doing = f'checkpoint {position.step} is being written'
+                    checkpoints.save(state, position, {**resolved, **failed, **patience.state}, cost)
                 if stop and not last:
                     raise _stopped(position)
                 recorder.pause(time.perf_counter() - paused)

@@ -10,6 +10,7 @@ import numpy as np
 from bertjax.data.batch import BatchSpec
 from bertjax.data.loader import Loader
 from bertjax.parallel.partition import batch_sharding, replicated
+from bertjax.train.announce import Announce, silent
 from bertjax.train.members import Member, StackedExamples
 from bertjax.train.setup import PhaseSettings, Program, Setup
 from bertjax.train.state import TrainState
@@ -24,8 +25,8 @@ class Evaluates(Protocol):
 
     split: str
 
-    def run(self, params: Any) -> dict[str, float | None]:
-        """The values of a row; None where one is not defined."""
+    def run(self, params: Any, announce: Announce = silent) -> dict[str, float | None]:
+        """The values of a row; None where one is not defined. What is compiled on the way is announced."""
         ...
 
     def cost(self, values: Mapping[str, float | None]) -> float | None:
@@ -34,14 +35,27 @@ class Evaluates(Protocol):
 
 
 class CompiledStep:
-    """(state, arrays of a batch) -> (state, metrics). The state is donated."""
+    """(state, arrays of a batch) -> (state, metrics). The state is donated. A length that comes for the first time is
+    announced, for it may have to be compiled."""
 
-    def __init__(self, programs: Mapping[int, Program], rate: jax.Array, seed: jax.Array):
-        self._programs, self._rate, self._seed = programs, rate, seed
+    def __init__(self, programs: Mapping[int, Program], rate: jax.Array, seed: jax.Array, announce: Announce = silent):
+        self._programs, self._rate, self._seed, self._announce = programs, rate, seed, announce
+        self._met: set[int] = set()
 
     def __call__(self, state: TrainState, arrays: Mapping[str, jax.Array]) -> tuple[TrainState, Any]:
-        program = self._programs[arrays['input_ids'].shape[-1]]
-        return program(state, arrays, self._rate, self._seed)
+        return self._program(arrays['input_ids'].shape[-1])(state, arrays, self._rate, self._seed)
+
+    def prepare(self) -> None:
+        """Compiles for all lengths now."""
+        for length in self._programs:
+            self._program(length)
+
+    def _program(self, length: int) -> Program:
+        if length in self._met:
+            return self._programs[length]
+        self._met.add(length)
+        with self._announce(f'length {length} ({len(self._met)} of {len(self._programs)})'):
+            return self._programs[length]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,15 +84,15 @@ class Phase:
         """`state` as the very first step of the phase finds it."""
         return self.setup.reset_optimizer(state) if self.settings.reset_optimizer else state
 
-    def compile(self) -> CompiledStep:
-        """Compiles the step for each shape of its batches."""
+    def compile(self, announce: Announce = silent) -> CompiledStep:
+        """The step, compiled for each shape of its batches when one comes for the first time."""
         count = len(self.members) if self.stacked else 0
         programs = self.setup.compile(self.settings, self.batches, members=count)
         rates = np.asarray([member.learning_rate for member in self.members], np.float32)
         seeds = np.asarray([member.dropout_seed for member in self.members], np.uint32)
         if not self.stacked:
             (rates,), (seeds,) = rates, seeds
-        return CompiledStep(programs, *jax.device_put((rates, seeds), replicated(self.setup.mesh)))
+        return CompiledStep(programs, *jax.device_put((rates, seeds), replicated(self.setup.mesh)), announce)
 
     def load(self, first: int) -> Loader:
         """The batches from example `first` on."""

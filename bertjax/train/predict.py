@@ -1,6 +1,7 @@
 """A model's outputs for all rows of a task's features, in row order."""
 
 from collections.abc import Collection, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from bertjax.data.loader import global_arrays, local_rows
 from bertjax.losses import Objective
 from bertjax.parallel.mesh import row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
+from bertjax.train.announce import Announce, silent
 from bertjax.train.step import make_forward
 
 
@@ -46,6 +48,7 @@ class Predictor:
         shards = row_shards(mesh)
         self._batch_size = -(-batch_size // shards) * shards
         self._inputs, self._per_token = objective.inputs, per_token
+        self._met: set[tuple[int, ...]] = set()
         self._mesh, self._shapes, self._pad_id, self._members = mesh, shapes, pad_id, members
         forward = make_forward(model, objective)
         # Replicated, because every process needs all rows; they are small.
@@ -53,7 +56,7 @@ class Predictor:
             jax.vmap(forward, in_axes=(0, None)) if members else forward, out_shardings=replicated(mesh)
         )
 
-    def outputs(self, params: Any, features: Features) -> dict[str, list[np.ndarray]]:
+    def outputs(self, params: Any, features: Features, announce: Announce = silent) -> dict[str, list[np.ndarray]]:
         """{name: an array for each row}; with members, their axis comes first in each array."""
         found: list[Mapping[str, np.ndarray] | None] = [None] * len(features)
         sharding, lead = batch_sharding(self._mesh), 1 if self._members else 0
@@ -61,7 +64,10 @@ class Predictor:
         for rows, length in sorted_batches(features, batch_size=self._batch_size, shapes=self._shapes):
             batch = features.batch(rows[mine], length, self._pad_id)
             arrays = global_arrays({name: batch[name] for name in self._inputs}, sharding, self._batch_size)
-            with mesh_context(self._mesh):
+            shape = arrays['input_ids'].shape
+            compiling = nullcontext() if shape in self._met else announce(f'the evaluation of length {length}')
+            self._met.add(shape)
+            with compiling, mesh_context(self._mesh):
                 outputs = jax.device_get(self._forward(params, arrays))
             for place, row in enumerate(rows.tolist()):
                 if row >= 0:

@@ -1,27 +1,32 @@
 """The book-keeping of a training, of one run or of several together: late reading of step metrics, rows, ledgers."""
 
 import collections
+import contextlib
 import pathlib
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+from absl import logging
 
 from bertjax.checkpoint import Position
 from bertjax.data.loader import NumberedBatch
 from bertjax.errors import NonFiniteError
 from bertjax.metrics.rows import Sums, add_sums, finite_or_none
+from bertjax.train.ledger import ledger_damage
 from bertjax.train.members import member_of
 from bertjax.train.throughput import Stopwatch, memory
 from bertjax.writers.console import TrainingConsole
-from bertjax.writers.jsonl import JsonLines
+from bertjax.writers.jsonl import JsonLines, read_rows
 from bertjax.writers.tensorboard import TensorBoard
 from bertjax.writers.writer import Writers
 
 # A step's metrics are read when this many later steps have been handed to the devices, so that reading waits for none.
 READ_BEHIND = 2
 STOP_AFTER_SKIPPED = 3
+_NOTICED = 1.0  # seconds of compiling that get a line
 
 
 class Recorder:
@@ -80,6 +85,18 @@ class Recorder:
         for lines in (*self._writers, *self._ledgers):
             lines.forget_after(step)
 
+    def check(self, position: Position) -> None:
+        """Says what is damaged in the rows and ledgers of an earlier process, up to the position of its checkpoint."""
+        for ledger in self._ledgers:
+            for wrong in ledger_damage(ledger.path, position):
+                logging.warning('%s is damaged: %s. The training goes on; what is lost stays so.', ledger, wrong)
+            read_rows(ledger.path.with_name('metrics.jsonl'))  # warns
+
+    def sync(self) -> None:
+        """Puts on disk what was written so far, before the checkpoint of the last step does."""
+        for lines in (*self._ledgers, *self._writers):
+            lines.sync()
+
     def begin_phase(self, flops_per_sequence: float) -> None:
         """Begins to measure time; the argument is that of a training step, 0 where it is not known."""
         self._stopwatch.flops_per_sequence = flops_per_sequence
@@ -88,6 +105,25 @@ class Recorder:
     def pause(self, seconds: float) -> None:
         """Leaves out time that was not spent on training."""
         self._stopwatch.pause(seconds)
+
+    @contextlib.contextmanager
+    def compiling(self, what: str) -> Iterator[None]:
+        """Shows that a step is compiled, and how long that took, which is no time of the training."""
+        self.drain()
+        began = time.perf_counter()
+        with self.announcing(what):
+            yield
+        self.pause(time.perf_counter() - began)
+
+    @contextlib.contextmanager
+    def announcing(self, what: str) -> Iterator[None]:
+        """Shows that something is compiled, and how long that took where a person would notice."""
+        began = time.perf_counter()
+        with self._console.busy(f'compiling {what} …'):
+            yield
+        seconds = time.perf_counter() - began
+        if seconds >= _NOTICED:
+            self._console.log(f'compiled {what} in {seconds:.0f} s')
 
     def step(self, position: Position, batch: NumberedBatch, metrics: Any, waited: float) -> None:
         """Notes one update: its example numbers at once, its metrics when they can be had without waiting."""

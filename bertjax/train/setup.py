@@ -3,7 +3,7 @@
 import concurrent.futures
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -94,24 +94,21 @@ class Setup:
             out_shardings=shardings_of(self.state),
         )
 
-    def compile(
-        self, phase: PhaseSettings, batches: Mapping[int, BatchSpec], *, members: int = 0
-    ) -> Mapping[int, Program]:
-        """The programs of `lower`, all shapes compiled side by side; asked for again, the same ones.
+    def compile(self, phase: PhaseSettings, batches: Mapping[int, BatchSpec], *, members: int = 0) -> 'Programs':
+        """The programs of `lower`, compiled when they are asked for; asked for again, the same ones.
 
         `batches` are told apart by their lengths.
         """
         key = (phase, tuple(batches), members)
         if key not in self._programs:
             self._programs.clear()  # those of an earlier phase would stay in the devices' memory
-            lowered = self.lower(phase, batches, members=members)
-            with concurrent.futures.ThreadPoolExecutor() as pool:  # XLA releases the interpreter's lock
-                compiled = list(pool.map(lambda one: one.compile(), lowered.values()))
-            self._programs[key] = dict(zip(lowered, compiled, strict=True))
+            lower = lambda length: self.lower(phase, {length: batches[length]}, members=members)[length]  # noqa: E731
+            side_by_side = self.mesh.devices.flat[0].platform != 'cpu'
+            self._programs[key] = Programs(lower, batches, side_by_side=side_by_side)
         return self._programs[key]
 
     @functools.cached_property
-    def _programs(self) -> dict[tuple, Mapping[int, Program]]:
+    def _programs(self) -> dict[tuple, 'Programs']:
         return {}
 
     def lower(self, phase: PhaseSettings, batches: Mapping[int, BatchSpec], *, members: int = 0) -> dict[int, Any]:
@@ -170,6 +167,38 @@ class Setup:
                 )
                 for length, batch in batches.items()
             }
+
+
+class Programs(Mapping[int, Program]):
+    """The train step by padded length, each compiled when it is first asked for.
+
+    Args:
+      lower: length -> what is to be compiled (jax.stages.Lowered).
+      lengths: all of them.
+      side_by_side: begin all with the first: for an accelerator, beside which the host has nothing else to do. On a CPU
+        that would cost the training time and memory, for lengths that a short run may never meet.
+    """
+
+    def __init__(self, lower: Callable[[int], Any], lengths: Iterable[int], *, side_by_side: bool):
+        self._lower, self._lengths, self._side_by_side = lower, tuple(lengths), side_by_side
+        self._begun: dict[int, concurrent.futures.Future[Program]] = {}
+        self._compiled: dict[int, Program] = {}
+
+    def __getitem__(self, length: int) -> Program:
+        if length not in self._compiled:
+            if self._side_by_side and not self._begun:
+                pool = concurrent.futures.ThreadPoolExecutor()  # XLA releases the interpreter's lock
+                self._begun = {each: pool.submit(self._lower(each).compile) for each in self._lengths}
+                pool.shutdown(wait=False)
+            begun = self._begun.get(length)
+            self._compiled[length] = begun.result() if begun else self._lower(length).compile()
+        return self._compiled[length]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._lengths)
+
+    def __len__(self) -> int:
+        return len(self._lengths)
 
 
 def build_setup(

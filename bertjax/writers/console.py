@@ -1,16 +1,21 @@
 """What a person sees while training: a progress bar on a terminal, a line now and then elsewhere."""
 
+import contextlib
+import datetime
 import math
 import pathlib
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.table import Column
+from rich.text import Text
 
+from bertjax.terminal import Console
 from bertjax.writers.writer import Row
 
 _PLACE = ('step', 'split', 'phase', 'examples')  # of a row: where it stands
-_SHORT = {'mlm_accuracy': 'accuracy', 'nsp_accuracy': 'accuracy'}  # each follows its loss
+_SHORT = {'mlm_accuracy': 'accuracy', 'nsp_accuracy': 'accuracy', 'sop_accuracy': 'accuracy'}  # each follows its loss
 
 
 class TrainingConsole:
@@ -23,13 +28,11 @@ class TrainingConsole:
             MofNCompleteColumn(),
             BarColumn(bar_width=30),
             TextColumn('{task.fields[status]}'),
-            TimeElapsedColumn(),
-            TextColumn('left'),
-            TimeRemainingColumn(elapsed_when_finished=True),
+            _Time(table_column=Column(no_wrap=True)),
             console=self.console,
             disable=not self.console.is_terminal or silent,
         )
-        self._task = self._progress.add_task('train', total=total_steps, completed=first_step, status='compiling …')
+        self._task = self._progress.add_task('train', total=total_steps, completed=first_step, status='')
         self._total = total_steps
 
     def __str__(self) -> str:
@@ -46,12 +49,29 @@ class TrainingConsole:
         """Prints a line that stays, above the bar."""
         self._progress.console.print(text, markup=False)
 
+    def status(self, text: str) -> None:
+        """What the bar says until the next row."""
+        self._progress.update(self._task, status=text)
+
+    @contextlib.contextmanager
+    def busy(self, status: str) -> Iterator[None]:
+        """The bar says `status` as long as the context lasts, then again what it said before."""
+        before = self._progress.tasks[self._task].fields['status']
+        self.status(status)
+        try:
+            yield
+        finally:
+            self.status(before)
+
     def step(self, step: int) -> None:
         """Moves the bar."""
         self._progress.update(self._task, completed=step)
 
     def forget_after(self, step: int) -> None:
         """Does nothing: what was printed stays."""
+
+    def sync(self) -> None:
+        """Does nothing: nothing of it is kept."""
 
     def close(self) -> None:
         """Does nothing: leaving the context stops the bar."""
@@ -63,12 +83,29 @@ class TrainingConsole:
             self._progress.update(self._task, status=f'loss {loss}  {speed}')
             if not self.console.is_terminal:
                 left = (self._total - row['step']) * row['seconds_per_step']
-                self.log(f'step {row["step"]}/{self._total}  loss {loss}  {speed}  left {left:,.0f} s')
+                until = f'  left {_clock(left)}' if row['step'] < self._total else ''
+                self.log(f'step {row["step"]}/{self._total}  loss {loss}  {speed}{until}')
             return
         hidden = ('loss', 'perplexity') if 'mlm_loss' in row else ()  # they follow from the rest
         values = {name: x for name, x in row.items() if name not in (*_PLACE, *hidden) and x is not None}
         parts = [f'{_SHORT.get(name, name).replace("_", " ")} {shown(x)}' for name, x in values.items()]
         self.log(f'{row["split"]} at step {row["step"]}: ' + '  '.join(parts))
+
+
+class _Time(ProgressColumn):
+    """The time that is left; when nothing is, the time that it took."""
+
+    max_refresh = 0.5
+
+    def render(self, task: Task) -> Text:
+        if task.finished:
+            return Text(f'took {_clock(task.finished_time)}')
+        return Text('left -:--:--' if task.time_remaining is None else f'left {_clock(task.time_remaining)}')
+
+
+def _clock(seconds: float) -> str:
+    """'0:01:02'; '1 day, 0:01:02'."""
+    return str(datetime.timedelta(seconds=round(seconds)))
 
 
 def shown(value: float | None) -> str:
@@ -79,6 +116,19 @@ def shown(value: float | None) -> str:
 def print_places(console: Console, folder: pathlib.Path, places: Mapping[str, str], *, exported: bool) -> None:
     """Prints a workdir's output files, {path within it: what it is}; those of an export only where there was one."""
     console.print('\noutput files', style='bold')
-    for name, what in places.items():
-        if (folder / name).exists() and (exported or not name.startswith('export/')):
-            console.print(f'  {folder / name}  {what}', markup=False)
+    there = [name for name in places if (folder / name).exists() and (exported or not name.startswith('export/'))]
+    width = max((len(str(folder / name)) for name in there), default=0)
+    for name in there:
+        console.print(f'  {folder / name!s:{width}}  {places[name]}', markup=False)
+
+
+def recipe_flag() -> str:
+    """The flag --config of this process's command line."""
+    return next((argument for argument in sys.argv if argument.startswith('--config=')), '--config=FILE')
+
+
+def print_next(console: Console, commands: Sequence[tuple[str, str]]) -> None:
+    """Prints what one would start next: what it is, and the flags of the program."""
+    console.print('what to run next', style='bold')
+    for what, flags in commands:
+        console.print(f'  {what}:\n    python -m bertjax.main {flags}', markup=False)

@@ -6,6 +6,11 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from absl import logging
+
+from bertjax.files.atomic import make_directory, sync_directory
+from bertjax.files.disk import writing
+
 
 class JsonLines:
     """An append-only file of one JSON object a line, each with a `step` that does not fall from line to line."""
@@ -20,10 +25,21 @@ class JsonLines:
     def write(self, row: Mapping[str, Any]) -> None:
         """Appends one line and hands it to the operating system: it survives a kill of this process."""
         if self._file is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open('a', encoding='utf-8')
-        self._file.write(json.dumps(row, ensure_ascii=False) + '\n')
-        self._file.flush()
+            make_directory(self.path.parent)
+            new = not self.path.exists()
+            self._file = self.path.open('ab', buffering=0)
+            if new:
+                sync_directory(self.path.parent)
+        data = (json.dumps(row, ensure_ascii=False) + '\n').encode()
+        with writing(self.path, len(data)):
+            while data:
+                data = data[self._file.write(data) :]
+
+    def sync(self) -> None:
+        """What was written survives a loss of power, too."""
+        if self._file is not None:
+            with writing(self.path, 0):
+                os.fsync(self._file.fileno())
 
     def forget_after(self, step: int) -> int:
         """Cuts the lines whose step is greater than `step`, and a half-written last one. Returns the bytes cut.
@@ -34,12 +50,12 @@ class JsonLines:
         self.close()
         if not self.path.exists():
             return 0
-        with self.path.open('r+b') as file:
+        with self.path.open('rb') as file:
             size = file.seek(0, os.SEEK_END)
             keep = self._kept_size(file, size, step)
-            if keep < size:
-                file.truncate(keep)
-            return size - keep
+        if keep < size:
+            os.truncate(self.path, keep)
+        return size - keep
 
     @staticmethod
     def _kept_size(file: Any, size: int, step: int, block: int = 1 << 16) -> int:
@@ -65,7 +81,31 @@ class JsonLines:
 
 
 def _is_kept(line: bytes, step: int) -> bool:
+    row = _row(line)
+    return row is not None and row['step'] <= step
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
     try:
-        return line.endswith(b'\n') and json.loads(line)['step'] <= step
-    except (ValueError, KeyError, TypeError):
-        return False
+        row = json.loads(line) if line.endswith(b'\n') else None
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) and type(row.get('step')) is int else None
+
+
+def read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
+    """The rows of a metrics.jsonl, in order.
+
+    Lines that are none are left out, with a warning that names them; a last one that was cut off, without.
+    """
+    if not path.exists():
+        return []
+    with path.open('rb') as file:
+        lines = file.readlines()
+    rows = [_row(line) for line in lines]
+    rows = [row if row and isinstance(row.get('split'), str) else None for row in rows]
+    damaged = [n for n, (line, row) in enumerate(zip(lines, rows, strict=True), 1) if not row and line.endswith(b'\n')]
+    if damaged:
+        numbers = ', '.join(map(str, damaged[:5])) + (' …' if len(damaged) > 5 else '')
+        logging.warning('%s is damaged: %d lines are left out (line %s)', path, len(damaged), numbers)
+    return [row for row in rows if row]

@@ -49,6 +49,11 @@ class TensorBoard:
             self._events.flush()
             self._flushed = time.monotonic()
 
+    def sync(self) -> None:
+        """Flushes what is pending: enough for a picture."""
+        if self._events is not None:
+            self._events.flush()
+
     def close(self) -> None:
         """Flushes what is pending."""
         if self._events is not None:

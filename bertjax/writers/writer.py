@@ -21,6 +21,10 @@ class Writer(Protocol):
         """Takes a row."""
         ...
 
+    def sync(self) -> None:
+        """Called before a checkpoint: what was written is to survive a loss of power."""
+        ...
+
     def close(self) -> None:
         """Flushes; no row comes after it."""
         ...
@@ -39,6 +43,10 @@ class Writers:
     def write(self, row: Row) -> None:
         """See Writer."""
         self._each(lambda writer: writer.write(row))
+
+    def sync(self) -> None:
+        """See Writer."""
+        self._each(lambda writer: writer.sync())
 
     def close(self) -> None:
         """See Writer."""

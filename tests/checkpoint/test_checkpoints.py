@@ -127,9 +127,21 @@ def test_what_went_wrong_behind_the_scenes_is_raised(open_checkpoints, monkeypat
     assert said == ['checkpoint 1 was never finished: it is removed']
 
 
+def test_a_kill_while_an_old_one_is_removed(saved_steps, open_checkpoints):
+    """The seal may go last, and what is marked is removed; one whose removal had not begun is kept."""
+    directory = saved_steps({1: None, 2: None, 3: None})
+    (directory / '1' / 'position' / 'metadata').unlink()
+    for step in (1, 2):
+        (directory / f'{step}.unfinished').touch()
+    checkpoints, said = open_checkpoints()
+    assert checkpoints.steps() == [2, 3] and said == ['checkpoint 1 was never finished: it is removed']
+    assert sorted(path.name for path in directory.iterdir()) == ['2', '3']
+
+
 def test_what_a_killed_process_left_is_removed(saved_steps, open_checkpoints):
     directory = saved_steps({1: None, 2: None})
     (directory / '2' / checksums.FILE).unlink()  # killed before the checksums
+    (directory / '2.unfinished').touch()
     (directory / '3.orbax-checkpoint-tmp' / 'state').mkdir(parents=True)  # ... and while Orbax wrote
     (directory / 'damaged' / '7').mkdir(parents=True)  # set aside by an earlier start, for a person to look at
     checkpoints, said = open_checkpoints()

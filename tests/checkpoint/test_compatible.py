@@ -145,6 +145,14 @@ def test_a_checkpoint_from_before_attention_had_a_choice_resumes_without_a_word(
     assert check_resume(older, now, 'out', finished=finished) == ['model.attention: auto -> dot_product']
 
 
+def test_a_checkpoint_from_before_splitters_had_names_resumes_without_a_word(saved):
+    old = copy.deepcopy(saved)
+    del old['corpus_options']['sentences']
+    assert check_resume(old, saved, 'out') == []
+    chosen = changed(saved, 'corpus_options.sentences', 'pysbd')
+    assert check_resume(old, chosen, 'out') == ['corpus_options.sentences: rules -> pysbd']
+
+
 def test_keys_that_one_side_lacks(saved):
     older = copy.deepcopy(saved)
     del older['log_every']
@@ -152,3 +160,12 @@ def test_keys_that_one_side_lacks(saved):
     del older['model']['pre_norm']
     with pytest.raises(UserError, match=r'config\.model\.pre_norm'):
         check_resume(older, saved, 'out')
+
+
+def test_keys_that_came_later_have_the_value_that_runs_had_without_them(saved):
+    now = {**copy.deepcopy(saved), 'step': 0, 'patience': 0, 'task': {'kind': 'x', 'class_weights': ''}}
+    before = {**saved, 'task': {'kind': 'x'}}
+    assert check_resume(before, now, 'out', defaults={'task.class_weights': ''}) == []
+    assert check_resume(before, {**now, 'step': 4, 'patience': 3}, 'out', defaults={'task.class_weights': ''}) == [
+        'patience: 0 -> 3'
+    ]

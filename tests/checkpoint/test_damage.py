@@ -80,7 +80,7 @@ def test_damage_twice_in_the_same_place(saved_steps, open_checkpoints):
         assert len(said) == 1
         checkpoints.save(state_at(20), Position(20, 0, 320), {}, None)
         checkpoints.close()
-    assert (directory / 'damaged' / '20').is_dir()
+    assert sorted(path.name for path in (directory / 'damaged').iterdir()) == ['20', '20-2']
 
 
 def test_all_damaged_is_the_users_to_decide(saved_steps, open_checkpoints):

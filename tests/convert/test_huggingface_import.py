@@ -1,6 +1,7 @@
 """Other people's directories start a run, or are refused with the reason."""
 
 import json
+import re
 
 import jax
 import ml_dtypes
@@ -53,6 +54,21 @@ def _encoders_equal(imported, params):
         embeddings = encoder['embeddings']
         encoder['embeddings'] = {**embeddings, 'token': embeddings['token']['embedding'][:rows]}
     jax.tree.map(np.testing.assert_array_equal, mine, theirs)
+
+
+@pytest.mark.parametrize('value', [np.nan, np.inf])
+def test_weights_that_are_no_numbers(exported, value):
+    directory, _ = exported
+    name = 'bert.encoder.layer.1.intermediate.dense.weight'
+
+    def spoil(tensors):
+        spoilt = tensors[name].copy()
+        spoilt[3, 2] = value
+        return {**tensors, name: spoilt}
+
+    _rewrite(directory, spoil)
+    with pytest.raises(UserError, match=rf'{re.escape(name)}: found 1 values that are nan or inf'):
+        load_huggingface(directory)
 
 
 def test_an_old_encoder_without_prefix_and_heads(exported):
@@ -137,8 +153,8 @@ def test_tied_decoder_is_compared(exported):
         ({'hidden_size': 32}, r'word_embeddings.weight: found shape \(143, 16\), expected \(143, 32\)'),
         ({'vocab_size': 99}, r'word_embeddings.weight: found shape \(143, 16\), expected \(99, 16\)'),
         ({'num_hidden_layers': 3}, 'expected all tensors of an encoder of 3 layers'),
-        ({'num_hidden_layers': 'two'}, "config.json: found num_layers 'two'"),
-        ({'num_attention_heads': 3}, 'config.json: found num_heads 3, expected a divisor of width 16'),
+        ({'num_hidden_layers': 'two'}, "config.json: found num_hidden_layers 'two'"),
+        ({'num_attention_heads': 3}, 'config.json: found num_attention_heads 3, expected a divisor of width 16'),
     ],
 )
 def test_a_config_that_does_not_fit_is_refused(exported, values, said):

@@ -264,7 +264,7 @@ def test_read_config_needs_config_json_alone(tmp_path):
     expected = BertConfig(vocab_size=99, width=8, num_layers=3, num_heads=2, mlp_dim=24, dropout=0.3, scan_layers=False)
     assert read_config(tmp_path, dropout=0.3, scan_layers=False) == expected
     (tmp_path / 'config.json').write_text(json.dumps({**sizes, 'model_type': 'bert', 'num_attention_heads': 3}))
-    with pytest.raises(UserError, match=r'config\.json: found num_heads 3'):
+    with pytest.raises(UserError, match=r'config\.json: found num_attention_heads 3'):
         read_config(tmp_path)
     (tmp_path / 'config.json').write_text(json.dumps({'model_type': 'bert', **sizes}))
     with pytest.raises(UserError, match=r'config\.model\.dropout: found 2'):

@@ -1,9 +1,11 @@
 """A build gives the same bytes with any number of workers, after a kill and in any directory; what it throws away."""
 
 import fcntl
+import io
 import logging
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from bertjax.corpus import shards
 from bertjax.corpus.build import build_store
 from bertjax.corpus.sources import CorpusOptions, parse_mixture, resolve
 from bertjax.corpus.store import open_store
+from bertjax.corpus.workers import Progress
 from bertjax.errors import UserError
 from bertjax.text.tokenizer import load_tokenizer
 
@@ -274,14 +277,27 @@ def test_two_builders_of_one_store_are_refused(tmp_path, vocabulary):
     assert build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), progress=False)['documents'] == 5
 
 
-def test_progress_is_logged_where_there_is_no_terminal(tmp_path, vocabulary, monkeypatch, caplog):
+def test_progress_is_told_where_there_is_no_terminal(tmp_path, vocabulary, monkeypatch, capsys):
+    """In megabytes of files, and in records of a dataset."""
     monkeypatch.setattr('bertjax.corpus.workers.LOG_EVERY', 0)
     (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:1000]))
-    size = (tmp_path / 'a.txt').stat().st_size
-    with caplog.at_level(logging.INFO):
-        build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), CorpusOptions(workers=1))
-    told = [record.args for record in caplog.records if record.msg.startswith('Corpus: %d documents')]
-    assert told[-1][0] == 1000 and told[-1][1] == pytest.approx(size / 1e6)
+    build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), CorpusOptions(workers=1))
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(r'reading the corpus: 1,000 documents, 0 of 0 MB, [\d.]+ MB/s, about 0 s left', last)
+    build_store('pydoc:', tmp_path / 'other', str(vocabulary), CorpusOptions(workers=1))
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(r'reading the corpus: (\d+) documents, \1 of \1 records, [\d.,]+ records/s.*', last), last
+
+
+def test_the_bar_of_a_terminal_counts_records_of_a_dataset(monkeypatch):
+    """Python's help has 79 documents, not 79 bytes."""
+    screen = io.StringIO()
+    screen.isatty = lambda: True
+    monkeypatch.setattr(sys, 'stderr', screen)
+    with Progress(79, shown=True, in_bytes=False) as progress:
+        progress.add(79, 79)
+    text = re.sub(r'\x1b\[[\d;?]*[A-Za-z]', '', screen.getvalue())
+    assert '79/79 documents' in text and 'bytes' not in text
 
 
 def test_mixtures():

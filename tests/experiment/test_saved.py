@@ -1,5 +1,6 @@
 """Which keys of the command line count when a workdir has a run: its own, but for what may be asked anew."""
 
+import json
 import pathlib
 
 import pytest
@@ -8,11 +9,11 @@ from ml_collections import ConfigDict
 from bertjax.config import dump
 from bertjax.errors import UserError
 from bertjax.experiment.saved import config_of_run
-from bertjax.main import _load
+from bertjax.recipe_files import load_recipe
 
 
 def recipe(repository: pathlib.Path, name: str, **changes) -> ConfigDict:
-    config = _load(f'{repository}/configs/{name}')
+    config = load_recipe(f'{repository}/configs/{name}')
     with config.unlocked():
         config.update_from_flattened_dict(changes)
     return config
@@ -72,3 +73,13 @@ def test_the_command_of_the_training_with_another_verb_is_right(repository: path
     again.task.stride = 64
     given = {'seq_len', 'init', 'learning_rate', 'epochs', 'task.stride', 'task.version'}
     assert config_of_run(again, folder, given).learning_rate == 5e-5
+
+
+def test_a_run_from_before_a_key_existed(repository: pathlib.Path, folder: pathlib.Path):
+    path = folder / 'config.json'
+    saved = json.loads(path.read_text())
+    for key in ('patience', 'step'):
+        del saved[key]
+    path.write_text(json.dumps(saved))
+    own = config_of_run(recipe(repository, 'squad.py', step=7), folder)
+    assert (own.patience, own.step, own.seq_len) == (0, 7, 256)

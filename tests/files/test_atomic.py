@@ -2,14 +2,25 @@
 
 import hashlib
 import os
+import pathlib
+import shutil
 import zipfile
 
 import numpy as np
 import pytest
+from killing import killed_at_each, watch
 
 from bertjax.errors import UserError
 from bertjax.files import atomic
-from bertjax.files.atomic import AtomicFile, atomic_directory, checksum, exclusive, write_atomic, write_zip
+from bertjax.files.atomic import (
+    AtomicFile,
+    atomic_directory,
+    checksum,
+    exclusive,
+    recover_directory,
+    write_atomic,
+    write_zip,
+)
 
 
 @pytest.fixture
@@ -29,7 +40,9 @@ def test_a_file_is_written_whole_and_synced(data, written, tmp_path, synced):
     write_atomic(path, data)
     write_atomic(path, data)
     assert path.read_bytes() == written and os.listdir(path.parent) == ['a.txt']
-    assert len(synced) == 2 and all(os.path.basename(name).startswith('.a.txt.tmp-') for name in synced)
+    temporary = str(path.with_name(f'.a.txt.tmp-{os.getpid()}'))
+    # The folder above, where a folder was made in it; then what is renamed, and the folder in which it is.
+    assert synced == [str(tmp_path), *[temporary, str(path.parent)] * 2]
 
 
 def test_a_file_that_fails_leaves_the_old_one(tmp_path):
@@ -54,7 +67,7 @@ def test_equal_files_give_an_equal_synced_archive(tmp_path, synced):
     files = {'b.tsv': 'é\n' * 1000, 'a/c.tsv': ''}
     for name in ('one.zip', 'two.zip'):
         write_zip(tmp_path / name, files)
-    assert (tmp_path / 'one.zip').read_bytes() == (tmp_path / 'two.zip').read_bytes() and len(synced) == 2
+    assert (tmp_path / 'one.zip').read_bytes() == (tmp_path / 'two.zip').read_bytes() and len(synced) == 4
     with zipfile.ZipFile(tmp_path / 'one.zip') as archive:
         assert {name: archive.read(name).decode() for name in archive.namelist()} == files
 
@@ -69,6 +82,60 @@ def test_a_directory_is_replaced_whole(tmp_path):
     with pytest.raises(ZeroDivisionError), atomic_directory(target, 'config.json') as staging:
         raise ZeroDivisionError
     assert (target / 'config.json').read_text() == 'two' and os.listdir(tmp_path) == ['export']
+
+
+@pytest.mark.parametrize('before', [None, 'old'])
+def test_a_kill_while_a_directory_is_replaced(tmp_path, before):
+    """At every operation: what is there is whole, or comes back whole when the next one begins."""
+    target = tmp_path / 'run' / 'export'
+
+    def export(text):
+        with atomic_directory(target, 'a') as staging:
+            for name in ('a', 'b'):
+                pathlib.Path(staging, name).write_text(text)
+
+    seen = set()
+    if before:
+        export(before)
+    for _ in killed_at_each(lambda: export('new'), tmp_path / 'run'):
+        recover_directory(target)
+        seen.add(tuple(path.read_text() for path in sorted(target.iterdir())) if target.exists() else None)
+        export('again')
+        assert [path.name for path in (tmp_path / 'run').iterdir()] == ['export']
+        shutil.rmtree(tmp_path / 'run')
+        if before:
+            export(before)
+    assert seen == {(before, before) if before else None, ('new', 'new')}
+
+
+def test_a_directory_is_on_disk_before_it_has_its_name(tmp_path):
+    done = []
+    target = tmp_path / 'export'
+    with (
+        watch(lambda name, path: done.append(f'{name} {os.path.relpath(path, tmp_path)}'), tmp_path),
+        atomic_directory(target, 'a') as staging,
+    ):
+        pathlib.Path(staging, 'sub').mkdir()
+        pathlib.Path(staging, 'sub', 'a').write_text('a')
+    assert done[-5:] == [
+        'fsync .export.new/sub/a',
+        'fsync .export.new/sub',
+        'fsync .export.new',
+        'rename export',
+        'fsync .',
+    ]
+
+
+def test_what_a_full_disk_refuses(tmp_path):
+    """Names what was written and how much; the temporary file does not stay to fill the disk."""
+
+    def full(name, path):
+        if name == 'fsync':
+            raise OSError(28, 'No space left on device')
+
+    with watch(full, tmp_path), pytest.raises(OSError) as error:
+        write_atomic(tmp_path / 'a.txt', b'12345')
+    assert error.value.filename == str(tmp_path / 'a.txt') and error.value.wanted == 5 and os.listdir(tmp_path) == []
 
 
 def test_checksums(tmp_path):

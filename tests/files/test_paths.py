@@ -1,5 +1,10 @@
 """Finding files: below a directory, by pattern, under one of several names."""
 
+import inspect
+import os
+import socket
+import sys
+
 import pytest
 from etils import epath
 
@@ -49,3 +54,85 @@ def test_a_data_directory_that_is_none_is_refused(data, folder):
     assert paths.data_directory(str(folder), 'a folder') == folder
     with pytest.raises(UserError, match=r'config\.data: .*expected a folder; check the path'):
         paths.data_directory(data.format(folder), 'a folder')
+
+
+def test_each_folder_is_read_once_however_it_is_reached(folder, caplog):
+    """Links up, across, to themselves and into the dark: the walk ends, at once, and says what it left out."""
+    for link, target in (('loop', '.'), ('sub/up', '..'), ('sub/self', 'self'), ('twin', 'sub'), ('dark', '/nowhere')):
+        os.symlink(target, folder / link)
+    found = [path.relative_to(folder).as_posix() for path in paths.walk_files(folder)]
+    assert found == ['a.txt', 'b.txt', 'dark', 'sub/c.txt', 'sub/self']
+    assert f'left out there: {folder}/loop and 2 more' in caplog.text
+
+
+def test_many_links_to_each_other_end(tmp_path):
+    for i in range(30):
+        (tmp_path / f'd{i}').mkdir()
+        (tmp_path / f'd{i}' / 'a.txt').touch()
+        for j in range(30):
+            (tmp_path / f'd{i}' / f'l{j}').symlink_to(f'../d{j}')
+    assert len(list(paths.walk_files(epath.Path(tmp_path)))) == 30
+
+
+def test_a_folder_deeper_than_calls_may_be(tmp_path):
+    (tmp_path / '/'.join('d' * 200)).mkdir(parents=True)
+    (tmp_path / '/'.join('d' * 200) / 'a.txt').touch()
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack()) + 100)
+    try:
+        found = list(paths.walk_files(epath.Path(tmp_path)))
+    finally:
+        sys.setrecursionlimit(limit)
+    assert [path.name for path in found] == ['a.txt']
+
+
+def test_a_folder_that_cannot_be_listed(folder, monkeypatch):
+    def refused(path):
+        raise PermissionError(13, 'Permission denied')
+
+    monkeypatch.setattr(os, 'listdir', refused)
+    with pytest.raises(UserError, match=r'found permission denied, expected a folder that can be listed'):
+        list(paths.walk_files(folder))
+
+
+@pytest.mark.parametrize(
+    ('pattern', 'names'),
+    [
+        ('**', ['a.txt', 'b.txt', 'sub/c.txt', 'sub/deep/d.md']),
+        ('**/*.txt', ['a.txt', 'b.txt', 'sub/c.txt']),
+        ('**/deep/**', ['sub/deep/d.md']),
+        ('s*/**/*.md', ['sub/deep/d.md']),
+        ('sub/**/d.*', ['sub/deep/d.md']),
+        ('a**t', ['a.txt']),
+        ('no/**', []),
+    ],
+)
+def test_patterns_of_any_depth(pattern, names, folder):
+    (folder / 'sub' / 'deep').mkdir()
+    (folder / 'sub' / 'deep' / 'd.md').touch()
+    os.symlink('..', folder / 'sub' / 'loop')
+    _, found = paths.match_files(f'{folder}/{pattern}')
+    assert [path.relative_to(folder).as_posix() for path in found] == names
+
+
+@pytest.mark.parametrize('address', ['http://example.org/a.txt', 'file:///a.txt', 'ftp://a', 'gs://bucket/a'])
+def test_addresses_that_cannot_be_read(address):
+    with pytest.raises(UserError, match=r"^config\.corpus: found .*'(http|file|ftp|gs)://"):
+        paths.user_path(address, 'config.corpus')
+
+
+def test_what_is_neither_file_nor_folder(folder):
+    os.mkfifo(folder / 'pipe')
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(folder / 'socket'))
+    kinds = {'pipe': 'a pipe', 'socket': 'a socket', '/dev/zero': 'a device', 'a.txt': '', 'sub': '', 'absent': ''}
+    assert {name: paths.unusual_kind(folder / name) for name in kinds} == kinds
+
+
+def test_bytes_that_nobody_wrote(tmp_path):
+    for name, size in (('small', 1 << 20), ('huge', 1 << 40), ('written', 0)):
+        with (tmp_path / name).open('wb') as file:
+            file.write(b'text')
+            file.truncate(max(size, 4))
+    assert paths.unwritten_bytes(tmp_path / 'small') == paths.unwritten_bytes(tmp_path / 'written') == 0
+    assert paths.unwritten_bytes(tmp_path / 'huge') > 0.99 * (1 << 40)

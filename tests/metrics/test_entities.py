@@ -11,8 +11,8 @@ from bertjax.metrics.entities import (
     score_entities,
     spans,
     tag_accuracy,
-    to_iob1,
     to_iob2,
+    to_scheme,
     total_score,
 )
 
@@ -43,11 +43,11 @@ def test_spans():
 def test_schemes():
     iob1 = ['I-PER', 'I-PER', 'B-PER', 'I-LOC', 'O', 'I-LOC']
     iob2 = ['B-PER', 'I-PER', 'B-PER', 'B-LOC', 'O', 'B-LOC']
-    assert to_iob2(iob1) == iob2 and to_iob1(iob2) == iob1
+    assert to_iob2(iob1) == iob2 and to_scheme(iob2, 'iob1') == iob1
     for tags in random_tags(0):
         assert to_iob2(to_iob2(tags)) == to_iob2(tags)
-        assert to_iob1(to_iob2(tags)) == to_iob1(tags)
-        assert spans(to_iob2(tags)) == spans(to_iob1(tags)) == spans(tags)
+        assert to_scheme(to_iob2(tags), 'iob1') == to_scheme(tags, 'iob1')
+        assert spans(to_iob2(tags)) == spans(to_scheme(tags, 'iob1')) == spans(tags)
 
 
 @pytest.mark.parametrize('seed', range(8))

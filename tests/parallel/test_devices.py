@@ -1,10 +1,15 @@
 """What a computing program does to its process: memory is kept and not fetched from the kernel for every step."""
 
+import importlib.metadata
+import importlib.util
+import os
 import platform
 import subprocess
 import sys
 
 import pytest
+
+from bertjax.parallel.devices import may_have_tpu
 
 # The pages that the kernel had to clear for a call whose temporary array has 256 MiB. The median of nine: now and then
 # something small has taken a piece of the heap between two calls, and malloc makes it longer once more.
@@ -22,6 +27,32 @@ for _ in range(9):
     counts.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
 print(statistics.median(after - before for before, after in zip(counts, counts[1:])))
 """
+
+
+# What JAX says of TPUs when it starts, and which platforms it then has.
+STARTED = """
+import jax
+from bertjax.parallel.devices import claim_devices
+
+print(claim_devices()[0].platform, jax.config.jax_platforms)
+"""
+
+
+@pytest.mark.skipif(may_have_tpu(), reason='JAX has to look for what this machine may have')
+@pytest.mark.parametrize(
+    ('chosen', 'platforms'), [({}, 'cpu'), pytest.param({'TPU_WORKER_ID': '0'}, 'None', marks=pytest.mark.slow)]
+)
+def test_tpus_that_are_not_there_are_not_looked_for(chosen: dict[str, str], platforms: str):
+    """libtpu, which compiles for TPUs that are elsewhere, says nothing; a sign of a TPU here leaves JAX as it is."""
+    pytest.importorskip('libtpu', reason='it would complain')
+    if importlib.metadata.entry_points(group='jax_plugins') or importlib.util.find_spec('jax_plugins'):
+        pytest.skip('JAX has to look for the devices of its plug-ins')
+    path = {'PATH': '', 'PYTHONPATH': os.environ.get('PYTHONPATH', '')}
+    done = subprocess.run(
+        [sys.executable, '-c', STARTED], env=path | chosen, capture_output=True, text=True, timeout=300, check=True
+    )
+    assert done.stdout.split() == ['cpu', platforms]
+    assert ('TPU' in done.stderr) == bool(chosen)
 
 
 def faults(claim: str) -> int:

@@ -1,15 +1,22 @@
 """run=finetune, evaluate and predict, as a user starts them."""
 
+import itertools
 import json
 import pathlib
 import shutil
 import signal
 import subprocess
+import time
 import zipfile
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from running import GLUE, Program, rows, wait_for_step
+
+from bertjax.errors import UserError
+from bertjax.runs.predict import as_they_come
+from bertjax.tasks.reading.texts import Blank
 
 
 def results(workdir: pathlib.Path) -> dict:
@@ -195,20 +202,91 @@ def test_predict_reads_standard_input_and_files(program: Program, tuned: pathlib
     (row,) = rows(own / 'predictions' / 'input' / 'dev.jsonl')
     assert row['label'] == 'entailment'
     assert rows(own / 'predictions' / 'dev.jsonl') == rows(tuned / 'predictions' / 'dev.jsonl')
+    # The answer to a line comes while the pipe stays open.
     process = program.start(*ask, '--config.input=-', stdin=subprocess.PIPE, **GLUE)
-    out, err = process.communicate('river stone old bird\tthe light\nfalls house wind falls\tthe light\n', timeout=300)
-    assert process.returncode == 0, err
-    assert json.loads(out.splitlines()[0]) == row
+    process.stdin.write('river stone old bird\tthe light\n')
+    process.stdin.flush()
+    first = json.loads(process.stdout.readline())
+    assert first['label'] == row['label']
+    assert first['probabilities'] == pytest.approx(row['probabilities'], abs=1e-6)  # of another padded length
+    out, err = process.communicate('falls house wind falls\tthe light\n\nno pair\n', timeout=300)
+    assert process.returncode == 2 and 'error: standard input:4: found 0 tabs' in err
     assert len(list((own / 'features').iterdir())) == len(list((tuned / 'features').iterdir()))
-    found = [json.loads(line) for line in out.splitlines()]
-    assert [row['label'] for row in found] == ['entailment', 'not_entailment']
-    assert all(sum(row['probabilities'].values()) == pytest.approx(1) for row in found)
+    found = [first, *(json.loads(line) for line in out.splitlines())]
+    assert [row.get('label') for row in found[:2]] == ['entailment', 'not_entailment']
+    assert all(sum(row['probabilities'].values()) == pytest.approx(1) for row in found[:2])
+    assert found[2:] == [{'skipped': 'a blank line', 'where': 'standard input:3'}]
+
+
+def test_a_stream_is_read_a_few_batches_ahead():
+    """Its memory is bounded; an error comes behind all that was before it, and blank lines never alone."""
+    drawn: list[int] = []
+
+    def endless() -> Iterator[int]:
+        for i in itertools.count():
+            drawn.append(i)
+            yield i
+
+    batches = as_they_come(endless(), 8)
+    assert next(batches) == [*range(8)] and next(batches) == [*range(8, 16)]
+    time.sleep(0.2)
+    assert len(drawn) <= 16 + 4 * 8 + 1
+
+    def broken() -> Iterator[object]:
+        yield from [*[Blank('x:1')] * 9, 'a', 'b', Blank('x:11')]
+        raise UserError('x:12', 'c', 'a or b', 'correct it')
+
+    batches = as_they_come(broken(), 4)
+    assert [next(batches), next(batches)] == [[*[Blank('x:1')] * 9, 'a'], ['b', Blank('x:11')]]
+    with pytest.raises(UserError, match='x:12'):
+        next(batches)
+
+
+def test_predict_keeps_the_rows_of_its_input(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
+    """The fields of a row stand beside its prediction; a blank line keeps its place among lines."""
+    own = copied(tuned, tmp_path / 'own')
+    lines = ['', 'river stone old bird\tthe light', '', '', 'falls house wind falls\tthe light', '']
+    (tmp_path / 'lines.txt').write_text('\n'.join(lines))
+    pairs = [line.split('\t') for line in lines if line]
+    objects = [{'id': i, 'sentence1': a, 'sentence2': b, 'label': 'mine'} for i, (a, b) in enumerate(pairs)]
+    (tmp_path / 'objects.jsonl').write_text('\n\n'.join(map(json.dumps, objects)) + '\n')
+    pyarrow = pytest.importorskip('pyarrow', reason='writes a Parquet file')
+    pytest.importorskip('pyarrow.parquet').write_table(pyarrow.Table.from_pylist(objects), tmp_path / 'arrow.parquet')
+    for name in ('lines.txt', 'objects.jsonl', 'arrow.parquet'):
+        program.run(f'--workdir={own}', '--config.run=predict', f'--config.input={tmp_path / name}', **GLUE)
+    plain = rows(own / 'predictions' / 'input' / 'lines.jsonl')
+    assert [row.get('skipped') for row in plain] == ['a blank line', None, 'a blank line', 'a blank line', None]
+    assert plain[0]['where'] == f'{tmp_path}/lines.txt:1'
+    echoed = rows(own / 'predictions' / 'input' / 'objects.jsonl')
+    assert [(row['id'], row['sentence1'], row['input_label']) for row in echoed] == [
+        (row['id'], row['sentence1'], 'mine') for row in objects
+    ]
+    predicted = [{key: row[key] for key in ('label', 'probabilities')} for row in echoed]
+    assert predicted == [plain[1], plain[4]]
+    assert rows(own / 'predictions' / 'input' / 'arrow.jsonl') == echoed
+
+
+def test_figures_of_a_part_say_so(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
+    own = copied(tuned, tmp_path / 'own')
+    ask = (f'--workdir={own}', '--config.run=evaluate')
+    out = program.run(*ask, '--config.max_eval_records=8', **GLUE).stdout
+    assert 'dev: 8 of 33 records, a fixed random sample (config.max_eval_records)' in out
+    assert results(own)['parts'] == {'dev': '8 of 33 records'} and '(8 of 33 records)' in out
+    assert len(rows(own / 'predictions' / 'dev.jsonl')) == 8
+    program.run(*ask, **GLUE)
+    assert results(own) == results(tuned)
+    assert 'config.max_eval_records' in program.error(*ask, '--config.max_eval_records=-1', **GLUE)
 
 
 def test_export_anew(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
     own = copied(tuned, tmp_path / 'own')
     shutil.rmtree(own / 'export')
-    program.run(f'--workdir={own}', '--config.run=export', **GLUE)
+    recorded = json.loads((own / 'config.json').read_text())
+    del recorded['card']  # as of a version that had none
+    (own / 'config.json').write_text(json.dumps(recorded))
+    program.run(f'--workdir={own}', '--config.run=export', '--config.card.datasets=nyu-mll/glue', **GLUE)
+    card = (own / 'export/hf/README.md').read_text()
+    assert 'datasets:\n- nyu-mll/glue\n' in card and 'model-index:' in card and 'type: accuracy' in card
     for name in ('model.safetensors', 'config.json', 'task.json'):
         assert (own / 'export/hf' / name).read_bytes() == (tuned / 'export/hf' / name).read_bytes(), name
 
@@ -231,14 +309,14 @@ MISTAKES = {
     'too many blocks': (('--config.train=last_9',), 'from 1 to 2'),
     'too long': (('--config.seq_len=4096',), 'config.seq_len'),
     'rate': (('--config.learning_rate=0',), 'config.learning_rate'),
-    'select': (('--config.select=bset',), "'last' or 'best'"),
+    'select': (('--config.select=bset',), 'one of last, best'),
     'parts': (('--config.accumulate=3',), 'a divisor of batch_size'),
     'sweep': (("--config.sweep.learning_rate=('a',)",), 'config.sweep.learning_rate'),
     'sweep of nothing': (('--config.sweep.epochs=(1.0,)', '--config.steps=4'), 'config.sweep.epochs'),
     'key': (('--config.lerning_rate=1',), 'config.learning_rate'),
     'seed': (('--config.seed=-1',), 'config.seed'),
-    'sweep of an empty batch': (('--config.sweep.batch_size=(16,0)',), 'config.batch_size'),
-    'sweep of a low rate': (('--config.sweep.learning_rate=(1e-3,0.0)',), 'config.learning_rate'),
+    'sweep of an empty batch': (('--config.sweep.batch_size=(16,0)',), 'config.sweep.batch_size'),
+    'sweep of a low rate': (('--config.sweep.learning_rate=(1e-3,0.0)',), 'config.sweep.learning_rate'),
     'sweep of too many blocks': (("--config.sweep.train=('head','last_9')",), 'from 1 to 2'),
     'together': (('--config.sweep.together=-1', '--config.sweep.seeds=(0,1)'), 'config.sweep.together'),
     'layer decay': (('--config.layer_decay=2.0',), 'config.layer_decay'),

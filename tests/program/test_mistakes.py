@@ -13,7 +13,7 @@ MISTAKES = [
     (('--config.learning_rate=high',), ('--config.learning_rate', 'a number')),
     (('--config.export=perhaps',), ('--config.export', 'true or false')),
     (('--config.steps=soon',), ('config.steps', 'a number of steps')),
-    (('--config.steps=0',), ('config.steps', 'at least 1')),
+    (('--config.steps=0',), ('config.steps', 'at least 1 step')),
     (('--config.run=dance',), ('config.run', 'pretrain')),
     (('--config.model.num_heads=3',), ('config.model.num_heads', 'divisor of width 32')),
     (('--config.model.pre_norm=True',), ('config.model.pre_norm', 'config.export=False')),
@@ -21,8 +21,8 @@ MISTAKES = [
     (('--config.mesh.data=3',), ('config.mesh', '1 device')),
     (('--config.batch_size=9', '--config.accumulate=2'), ('config.accumulate', 'divisor')),
     (('--config.pairs.mode=random',), ('config.pairs.mode', 'nsp')),
-    (('--config.pair_plans=0',), ('config.pair_plans', 'at least 1')),
-    (('--config.pair_plans=99999999999999',), ('config.pair_plans', 'at most 10,000')),
+    (('--config.pair_plans=0',), ('config.pair_plans', 'from 1 to')),
+    (('--config.pair_plans=99999999999999',), ('config.pair_plans', '10,000')),
     (('--config.masking.rate=0',), ('config.masking.rate',)),
     (('--config.schedule.name=square',), ('config.schedule.name', 'cosine')),
     (('--config.optimizer.name=sgd',), ('config.optimizer.name', 'lamb')),
@@ -85,7 +85,14 @@ def test_a_change_before_the_recipe(program: Program):
 
 def test_help(program: Program):
     text = program.run('--help', recipe='', small=False).stdout
-    for part in ('--config=FILE', '--workdir=DIR', 'pretrain', 'configs/pretrain_tiny.py'):
+    for part in (
+        '--config=RECIPE',
+        '--workdir=DIR',
+        'pretrain',
+        'roberta_large',
+        'configs/pretrain_tiny.py',
+        '--version',
+    ):
         assert part in text
 
 

@@ -69,6 +69,10 @@ def test_the_screen_tells_the_story(trained: pathlib.Path):
     text = (trained / 'stdout.txt').read_text(encoding='utf-8')
     for part in ('weight decay on', 'no weight decay on', 'held-out text', 'output files', 'what to run next'):
         assert part in text, part
+    after = text[text.index('what to run next') :]
+    assert '--config.run=plot' in after and '--config=configs/classify.py' in after and f'init={trained}' in after
+    assert '--config.corpus' not in after  # that is what has just run
+    assert 'without any context a model reaches an MLM loss of ' in text and 'and an NSP accuracy of 0.' in text
     summary = json.loads((trained / 'summary.json').read_text(encoding='utf-8'))
     assert summary['heldout_first']['step'] == 0 and summary['heldout_last']['step'] == 24
     assert all(item['filled'] and item['was'] for item in summary['filled_masks']) and summary['filled_masks']
@@ -141,13 +145,19 @@ def test_export_again_gives_the_same_model(program: Program, trained: pathlib.Pa
     shutil.rmtree(copy / 'export')
     result = program.run(f'--workdir={copy}', '--config.run=export')
     assert 'step 24 exported' in result.stdout
-    assert (copy / 'export/hf/model.safetensors').read_bytes() == (trained / 'export/hf/model.safetensors').read_bytes()
+    first = {path.name: path.read_bytes() for path in (trained / 'export' / 'hf').iterdir()}
+    assert {path.name: path.read_bytes() for path in (copy / 'export' / 'hf').iterdir()} == first
+    program.run(f'--workdir={copy}', '--config.run=export', '--config.card.license=mit', '--config.card.language=en')
+    again = {path.name: path.read_bytes() for path in (copy / 'export' / 'hf').iterdir()}
+    assert {name for name in first if first[name] != again[name]} == {'README.md'}
+    assert again['README.md'].startswith(b'---\nlanguage:\n- en\nlibrary_name: transformers\nlicense: mit\n')
 
 
 def test_a_finished_run_started_again_trains_no_step(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     copy = tmp_path / 'run'
     shutil.copytree(trained, copy)
-    program.run(f'--workdir={copy}', *RUN)
+    result = program.run(f'--workdir={copy}', *RUN)
+    assert 'all 24 steps are done' in result.stdout and 'continuing' not in result.stdout
     assert (copy / 'ledger.jsonl').read_bytes() == (trained / 'ledger.jsonl').read_bytes()
     assert (copy / 'metrics.jsonl').read_bytes() == (trained / 'metrics.jsonl').read_bytes()
 

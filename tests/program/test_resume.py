@@ -1,10 +1,13 @@
 """Killed, interrupted, damaged, changed: the same command continues, to the same bits."""
 
+import dataclasses
 import json
+import os
 import pathlib
 import random
 import shutil
 import signal
+import textwrap
 import time
 
 import pytest
@@ -30,20 +33,55 @@ def test_kill_9_again_and_again_ends_in_the_same_bits(program: Program, trained:
     assert_same_run(tmp_path, trained)
 
 
+def slow_to_seal(program: Program, folder: pathlib.Path, workdir: pathlib.Path, seconds: float) -> Program:
+    """The program, with a disk that takes that long before a checkpoint is whole."""
+    code = f"""
+        import sys, time
+        sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
+        from killing import watch
+        slow = lambda name, path: name == 'replace' and path.endswith('seal.json') and time.sleep({seconds})
+        hook = watch(slow, {str(workdir)!r})
+        hook.__enter__()
+    """
+    folder.mkdir()
+    (folder / 'sitecustomize.py').write_text(textwrap.dedent(code))
+    path = os.pathsep.join([str(folder), program.environment['PYTHONPATH']])
+    return dataclasses.replace(program, environment=program.environment | {'PYTHONPATH': path})
+
+
 @pytest.mark.parametrize('number', [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_signals_save_at_the_next_step(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, number: int):
-    process = program.start(f'--workdir={tmp_path}', *RUN)
-    wait_for_step(process, tmp_path, 2)
+    """A second one while the checkpoint is written changes nothing: it is told what is waited for."""
+    workdir = tmp_path / 'run'
+    process = slow_to_seal(program, tmp_path / 'slow', workdir, 1.0).start(f'--workdir={workdir}', *RUN)
+    wait_for_step(process, workdir, 2)
+    process.send_signal(number)
+    time.sleep(0.15)
     process.send_signal(number)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 75, f'{out}\n{err}'
     assert 'Traceback' not in err and 'continues' in err.splitlines()[-1]
-    step = len(rows(tmp_path / 'ledger.jsonl'))
+    assert 'asked again: ' in err and 'a third signal ends it at once' in err
+    step = len(rows(workdir / 'ledger.jsonl'))
     assert 2 <= step < 24
-    assert (tmp_path / 'checkpoints' / str(step) / 'seal.json').exists()
-    result = program.spawn(f'--workdir={tmp_path}', *RUN)
+    assert (workdir / 'checkpoints' / str(step) / 'seal.json').exists()
+    result = program.spawn(f'--workdir={workdir}', *RUN)
     assert f'continuing at step {step} of 24' in result.stdout
-    assert_same_run(tmp_path, trained)
+    assert_same_run(workdir, trained)
+
+
+@pytest.mark.slow
+def test_a_third_signal_ends_it_at_once(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    workdir = tmp_path / 'run'
+    process = slow_to_seal(program, tmp_path / 'slow', workdir, 60.0).start(f'--workdir={workdir}', *RUN)
+    wait_for_step(process, workdir, 2)
+    for _ in range(3):
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGTERM and 'Traceback' not in err
+    program.spawn(f'--workdir={workdir}', *RUN)
+    assert_same_run(workdir, trained)
 
 
 def _flip(path: pathlib.Path) -> None:

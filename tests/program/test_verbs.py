@@ -2,8 +2,10 @@
 
 import json
 import pathlib
+import re
 import time
 
+import numpy as np
 import pytest
 from running import GLUE, Program, rows
 
@@ -65,20 +67,92 @@ def test_sentencepiece_from_vocabulary_to_export(program: Program, tmp_path: pat
     assert theirs(text, add_special_tokens=False)['input_ids'] == ours.encode([text])[0].tolist()
 
 
-def test_plot_draws_the_curve(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
-    pytest.importorskip('matplotlib', reason="needs the extra 'plot'")
-    (tmp_path / 'metrics.jsonl').write_bytes((trained / 'metrics.jsonl').read_bytes())
-    program.run(f'--workdir={tmp_path}', '--config.run=plot')
-    picture = (tmp_path / 'learning_curve.png').read_bytes()
-    assert picture.startswith(b'\x89PNG') and len(picture) > 10_000
+@pytest.fixture
+def drawn(program: Program, monkeypatch: pytest.MonkeyPatch):
+    """drawn(workdir) -> the axes of the picture that run=plot makes there."""
+    figures = pytest.importorskip('matplotlib.figure', reason="needs the extra 'plot'")
+    saved, save = [], figures.Figure.savefig
+
+    def keep(figure, *arguments, **options):
+        saved.append(figure)
+        return save(figure, *arguments, **options)
+
+    def draw(workdir: pathlib.Path, **options) -> list:
+        monkeypatch.setattr(figures.Figure, 'savefig', keep)
+        program.run(f'--workdir={workdir}', '--config.run=plot', **options)
+        picture = (workdir / 'learning_curve.png').read_bytes()
+        assert picture.startswith(b'\x89PNG') and len(picture) > 10_000
+        return saved[-1].axes
+
+    return draw
 
 
-def test_plot_draws_a_fine_tuning(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
-    pytest.importorskip('matplotlib', reason="needs the extra 'plot'")
+def _levels(axis) -> list[str]:
+    """What the legend says besides the curves."""
+    names = [text.get_text() for text in axis.get_legend().get_texts()]
+    return [name for name in names if name not in ('training', 'held out')]
+
+
+def test_plot_draws_the_curve(drawn, trained: pathlib.Path, tmp_path: pathlib.Path):
+    """With the levels of a model that has learned nothing; without the text of the run, without them."""
+    for name in ('metrics.jsonl', 'config.json', 'store', 'tokenizer'):
+        (tmp_path / name).symlink_to(trained / name)
+    left, right = drawn(tmp_path)
+    held_out = rows(trained / 'metrics.jsonl', 'heldout')
+    curve, level = right.lines[1], right.lines[2]
+    assert list(curve.get_ydata()) == [row['nsp_accuracy'] for row in held_out]
+    share = _majority(trained)
+    assert list(level.get_ydata()) == [share, share] and _levels(right) == [f'always the same answer, {share:.2f}']
+    assert _levels(left)[0].startswith('unigram entropy of the held-out text, ')
+    (tmp_path / 'store').unlink()
+    assert not any(map(_levels, drawn(tmp_path)))
+
+
+def _majority(workdir: pathlib.Path) -> float:
+    """The accuracy of one answer for all of the pairs that the run evaluates on."""
+    from bertjax.corpus.store import open_store
+    from bertjax.data.masking import MaskOptions
+    from bertjax.data.pairs import PairOptions
+    from bertjax.data.pretraining import PretrainingExamples
+    from bertjax.experiment.pretraining import HELDOUT_SEED
+    from bertjax.text.tokenizer import load_tokenizer
+
+    tokenizer = load_tokenizer(str(workdir / 'tokenizer'))
+    examples = PretrainingExamples(
+        open_store(workdir / 'store', tokenizer_fingerprint=tokenizer.fingerprint).split('heldout'), tokenizer,
+        seq_len=32, max_predictions=5, pairs=PairOptions(plans=2), masking=MaskOptions(), seed=HELDOUT_SEED, phase=0,
+        cache_dir=None,
+    )  # fmt: skip
+    labels = examples.batch(np.arange(min(32, examples.cycle_length)))['nsp_labels']
+    return max(labels.mean(), 1 - labels.mean())
+
+
+def test_plot_draws_a_fine_tuning(drawn, tuned: pathlib.Path, tmp_path: pathlib.Path):
     (tmp_path / 'metrics.jsonl').write_bytes((tuned / 'metrics.jsonl').read_bytes())
-    program.run(f'--workdir={tmp_path}', '--config.run=plot', **GLUE)
-    picture = (tmp_path / 'learning_curve.png').read_bytes()
-    assert picture.startswith(b'\x89PNG') and len(picture) > 10_000
+    assert [axis.get_title() for axis in drawn(tmp_path, **GLUE)] == ['training', 'dev']
+    trained = [row for row in rows(tuned / 'metrics.jsonl') if row['split'] == 'train']  # a task without dev
+    (tmp_path / 'metrics.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in trained), encoding='utf-8')
+    assert [axis.get_title() for axis in drawn(tmp_path, **GLUE)] == ['training']
+
+
+def test_sentence_order_is_called_sop(program: Program, drawn, tmp_path: pathlib.Path):
+    """In rows, on the screen, in the picture and on the card; the rows of early runs, which said nsp, are read too."""
+    sop = (f'--workdir={tmp_path}', '--config.pairs.mode=sop', '--config.steps=2', '--config.eval_every=0')
+    result = program.run(*sop)
+    assert '  sop loss ' in result.stdout and 'sop accuracy' in result.stdout and 'an SOP accuracy of' in result.stdout
+    assert not re.search('nsp (loss|accuracy)', result.stdout.lower())
+    written = rows(tmp_path / 'metrics.jsonl')
+    assert all({'sop_loss', 'sop_accuracy'} < set(row) and 'nsp_loss' not in row for row in written)
+    assert 'sop_accuracy' in (tmp_path / 'export/hf/README.md').read_text(encoding='utf-8')
+
+    metrics = tmp_path / 'metrics.jsonl'
+    metrics.write_text(metrics.read_text(encoding='utf-8').replace('"sop_', '"nsp_'), encoding='utf-8')
+    right = drawn(tmp_path)[1]
+    assert right.get_title() == 'order of two segments'
+    assert list(right.lines[1].get_ydata()) == [row['sop_accuracy'] for row in written if row['split'] == 'heldout']
+    (tmp_path / 'export/hf/README.md').unlink()
+    program.run(*sop, '--config.run=export')
+    assert 'sop_accuracy' in (tmp_path / 'export/hf/README.md').read_text(encoding='utf-8')
 
 
 def test_a_verb_with_the_wrong_kind_of_recipe(program: Program, tmp_path: pathlib.Path):

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,6 +17,7 @@ from bertjax.convert.heads import Head
 from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.data.features import FeatureBuilder, Features
 from bertjax.errors import UserError
+from bertjax.experiment.task_data import sample
 from bertjax.losses import TASK_INPUTS, Objective
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
@@ -24,7 +25,8 @@ from bertjax.model.heads import TaskModel
 from bertjax.model.stacking import init_params
 from bertjax.recipe import finetuning_config
 from bertjax.runs import evaluate, finetune, predict
-from bertjax.tasks.options import option
+from bertjax.tasks.options import BILSTM_UNITS, option
+from bertjax.tasks.reading.texts import Line
 from bertjax.tasks.registry import KINDS, keys, options
 from bertjax.tasks.task import Outputs, Task
 from bertjax.text.tokenizer import Tokenizer
@@ -58,7 +60,7 @@ class VowelTask(Task[str, str]):
     seq_len: int
     suffix: str = option('.txt', decides='reading')
     vowels: str = 'aeiou'
-    bilstm_units: int = option(0, decides='model')
+    bilstm_units: int = option(0, BILSTM_UNITS, decides='model')
 
     name = 'vowels'
     score = 'accuracy'
@@ -75,8 +77,9 @@ class VowelTask(Task[str, str]):
     def records(self, split: str) -> Sequence[str]:
         return (pathlib.Path(self.data) / f'{split}{self.suffix}').read_text().split()
 
-    def parse(self, text: str, where: str) -> Sequence[str]:
-        return text.split()
+    def parse(self, lines: Iterable[Line], where: str) -> Iterator[str]:
+        for _, line in lines:
+            yield from line.split()
 
     def features(self, records: Sequence[str], tokenizer: Tokenizer, *, training: bool) -> Features:
         builder = FeatureBuilder()
@@ -169,6 +172,18 @@ def test_from_its_files_to_figures_and_predictions(config: ConfigDict, tmp_path:
     mine = lines(workdir / 'predictions' / 'input' / 'mine.jsonl')
     assert [row['word'] for row in mine] == ['abba', 'head'] and all(len(row['vowels']) == 4 for row in mine)
     assert not (workdir / 'predictions' / 'input' / 'mine.zip').exists()  # no benchmark, no official files
+
+
+def test_it_is_trained_on_a_part(config: ConfigDict, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture):
+    config.max_train_records, config.max_eval_records, config.steps = 20, 5, 1
+    finetune.run(config, str(tmp_path / 'run'))
+    said = capsys.readouterr().out
+    assert 'train: 20 of 64 records, a fixed random sample (config.max_train_records)' in said
+    assert 'vowels: 20 training records in 20 rows; 5 dev' in said
+    assert json.loads((tmp_path / 'run' / 'results.json').read_text())['parts'] == {'dev': '5 of 12 records'}
+    words = (tmp_path / 'dev.txt').read_text().split()
+    chosen = [row['word'] for row in lines(tmp_path / 'run' / 'predictions' / 'dev.jsonl')]
+    assert chosen == [words[i] for i in sample(12, 5)] and set(sample(12, 5)) < set(sample(12, 8)) != set(range(8))
 
 
 def test_its_options_say_what_may_change(config: ConfigDict, tmp_path: pathlib.Path):

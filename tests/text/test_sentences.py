@@ -39,6 +39,16 @@ CASES = [
     'In 1990.| 20 people came.',
     'One line\nwrapped in two.| Next.',
     'No stop at all',
+    # Abbreviations before what they count.
+    'It rose by approx. 10% in a year.| Approx. $5 was lost.| Nobody knew.',
+    'It was shown before (ref. 3) and after (refs. 4 and 5).| See Ref. [6] and Suppl. 2 of it.',
+    'Jones et al. (2004) and Lee et al. 2005 agree with Figs. S1 and S2, fig. S3 and eqs. (4) to (6).| They differ.',
+    'He lost 9 vs. 10, as no. 5 on p. 3 and pp. 4–6 of vol. II says.| She won.',
+    'Dr. Lee of Messrs. Lee and Sons met Prof. May, e.g. in Jan. 2001.| "Messrs. May" was their name.',
+    'It was less (P < 0. 05) but not much (p=0. 20).| It was 20. 20 are enough.'.replace('20. 20', '20.| 20'),
+    'Max. 20 people fit in, i.e. incl. Tom.| The rest wait.',
+    'We saw Diuris sp. Perth, Candida spp. and E. coli.| They grew.',
+    'He asked the long way round. 20 people answered.'.replace('d. ', 'd.| '),
 ]
 
 

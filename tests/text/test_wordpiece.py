@@ -10,6 +10,7 @@ import tokenizers
 from hard_text import HARD, SPECIAL, random_texts
 from transformers import AutoTokenizer, BertTokenizerFast
 
+from bertjax.text import wordpiece as wordpiece_module
 from bertjax.text.tokenizer import load_tokenizer
 
 
@@ -116,6 +117,22 @@ def test_fingerprint_depends_on_what_determines_ids(saved, tmp_path):
     (tmp_path / 'tokenizer.json').write_text(json.dumps(settings), 'utf-8')
     prints.add(load_tokenizer(tmp_path).fingerprint)
     assert len(prints) == 3
+
+
+def test_without_nanotoken_the_ids_are_the_same(bert_vocabulary, corpus_lines, monkeypatch, caplog):
+    """It is an extra; what it is without, transformers' ids say above."""
+    texts = [*HARD, *SPECIAL, *random_texts(300, seed=4), *corpus_lines[::400], 'a \ud800 b']
+    fast = load_tokenizer(bert_vocabulary)
+    monkeypatch.setattr(wordpiece_module, 'nanotoken', None)
+    slow = load_tokenizer(bert_vocabulary)
+    assert fast._fast is not None and slow._fast is None and not caplog.text
+    assert slow.fingerprint == fast.fingerprint
+    for ours, theirs in zip(slow.encode(texts), fast.encode(texts), strict=True):
+        assert ours.dtype == theirs.dtype and ours.tolist() == theirs.tolist()
+    ids = fast.encode(['The mistress of the house, [MASK] 3.5 m away.'])[0]
+    assert slow.decode(ids) == fast.decode(ids)
+    for ours, theirs in zip(slow.encode_with_offsets(texts), fast.encode_with_offsets(texts), strict=True):
+        assert repr(ours) == repr(theirs)
 
 
 def test_settings_that_nanotoken_lacks_are_encoded_by_tokenizers_with_a_warning(saved, tmp_path, caplog):

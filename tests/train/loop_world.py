@@ -11,6 +11,7 @@ from bertjax.checkpoint import Position
 from bertjax.data.loader import NumberedBatch
 from bertjax.metrics.rows import pretraining_values
 from bertjax.train import loop
+from bertjax.train.patience import USED, Patience
 from bertjax.train.record import Recorder
 from bertjax.train.setup import PhaseSettings
 from bertjax.train.state import TrainState
@@ -48,7 +49,7 @@ class Heldout:
     def __init__(self, world):
         self.world = world
 
-    def run(self, params):
+    def run(self, params, announce):
         self.world.clock.now += EVALUATION_SECONDS
         self.world.events.append('evaluate')
         return pretraining_values({'mlm_loss': (float(params['kernel']), 1.0)})
@@ -70,7 +71,7 @@ class CountingPhase:
         self.world.events.append(f'begin {self.settings.number}')
         return state
 
-    def compile(self):
+    def compile(self, announce):
         return self.world.step
 
     def load(self, first):
@@ -86,6 +87,7 @@ class World:
         self.events, self.saved, self.done = [], {}, 0
         self.clock, self.bad_steps, self.stop_at = clock, set(bad_steps), stop_at
         self.folder, self.log_every = folder, log_every
+        self.patience = Patience(0)
         self.options = {'eval_every': eval_every, 'checkpoint_every': checkpoint_every}
 
     def phase(self, number, first_step, last_step):
@@ -112,7 +114,8 @@ class World:
         return new, {'sums': {'mlm_loss': (loss, jnp.float32(5))}, 'scalars': scalars}
 
     def save(self, state, position, config, loss):
-        assert config == self.options
+        used = config.get(USED)
+        assert config == {**self.options, **({USED: used} if self.patience.limit else {})}
         self.clock.now += SAVE_SECONDS
         self.events.append(f'save {position.step}')
         self.saved[position.step] = (jax.tree.map(jnp.copy, state), position, loss)
@@ -136,6 +139,7 @@ class World:
                 checkpoints=self,
                 resolved=self.options,
                 interrupt=self,
+                patience=self.patience,
             )
         finally:
             recorder.close()

@@ -9,6 +9,7 @@ from loop_world import ROWS, Clock, World
 from bertjax.checkpoint import Position
 from bertjax.errors import NonFiniteError, PreemptedError
 from bertjax.train import loop, throughput
+from bertjax.train.patience import Patience
 
 
 @pytest.fixture
@@ -201,3 +202,28 @@ def test_an_error_in_the_data_closes_the_loader(world, monkeypatch):
     with pytest.raises(OSError, match='store vanished'):
         w.run()
     assert w.events[-1] == 'closed'
+
+
+def test_patience_saves_the_best_and_ends_the_run(world):
+    """The loss only grows: the first evaluation in training, of step 3, is the best, and the next one the last."""
+    w = world()
+    w.patience = Patience(1)
+    state = w.run()
+    assert w.events == [
+        'begin 0', 'evaluate', 'load 0 from 0', 'step 1: 0', 'step 2: 4', 'step 3: 8', 'evaluate', 'save 3',
+        'step 4: 12', 'save 4', 'step 5: 16', 'step 6: 20', 'evaluate', 'save 6', 'close 0',
+    ]  # fmt: skip
+    assert int(state.step) == 6 and w.patience.over
+    before = list(w.events)
+    w.run(w.saved[6][1], w.saved[6][0])
+    assert w.events == before  # nothing is left to do
+
+
+def test_patience_goes_by_strictly_better_evaluations():
+    patience = Patience(2)
+    assert [patience.note(cost) for cost in (-0.5, -0.5, -0.6, None)] == [True, False, True, False]
+    assert not patience.over
+    again = Patience(2, patience.state['patience_used'])
+    assert not again.note(-0.6) and again.over
+    never = Patience(0)
+    assert not any(never.note(1.0) and never.over for _ in range(9)) and never.state == {}

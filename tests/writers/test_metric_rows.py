@@ -1,13 +1,15 @@
 """Rows of metrics.jsonl from sums and weights, rates from a clock, and what is shown of them."""
 
+import functools
 import io
 import json
 import math
+import re
 
 import pytest
 from rich.console import Console
 
-from bertjax.metrics.rows import add_sums, finite_or_none, pretraining_values
+from bertjax.metrics.rows import add_sums, finite_or_none, pretraining_values, with_pair_names
 from bertjax.train import throughput
 from bertjax.writers.console import TrainingConsole, shown
 from bertjax.writers.tensorboard import TensorBoard
@@ -40,6 +42,14 @@ def test_no_pair_objective_is_null_and_the_loss_that_of_the_masks():
 
 def test_nothing_to_judge_is_null_everywhere():
     assert set(pretraining_values({}).values()) == {None}
+
+
+def test_sentence_order_has_names_of_its_own():
+    values = pretraining_values(SUMS, pair='sop')
+    assert (values['sop_loss'], values['sop_accuracy'], values['loss']) == (0.25, 0.75, 3.25)
+    assert not any(name.startswith('nsp') for name in values)
+    assert with_pair_names(pretraining_values(SUMS), 'sop') == values
+    assert with_pair_names(values, 'sop') == values == with_pair_names(values, 'nsp')
 
 
 @pytest.mark.parametrize('bad', [math.nan, math.inf, -math.inf])
@@ -136,6 +146,29 @@ def test_tensorboard_files_without_tensorflow(tmp_path):
     assert b'phase' not in data
 
 
+def test_the_bar_of_a_terminal(monkeypatch):
+    """It says what is going on: compiling, nothing until there is a row, the time left, at last the time taken."""
+    screen = io.StringIO()
+    terminal = functools.partial(Console, file=screen, force_terminal=True, width=100, _environ={})
+    monkeypatch.setattr('bertjax.writers.console.Console', terminal)
+
+    def shows() -> str:
+        console._progress.refresh()
+        text = re.sub(r'\x1b\[[\d;?]*[A-Za-z]', '', screen.getvalue()).replace('\r', '\n')
+        return text.rstrip().splitlines()[-1]
+
+    with TrainingConsole(2, 0) as console:
+        console.status('compiling …')
+        assert 'step 0/2' in shows() and 'compiling …' in shows() and 'left -:--:--' in shows()
+        console.status('')
+        console.step(1)
+        assert 'step 1/2' in shows() and 'compiling' not in shows() and 'left' in shows()
+        console.write({'split': 'train', 'step': 1, 'loss': 1.5, 'sequences_per_s': 9.0, 'seconds_per_step': 0.5})
+        console.step(2)
+        assert 'step 2/2' in shows() and 'loss 1.500  9 seq/s' in shows()
+        assert 'took 0:00:00' in shows() and 'left' not in shows()
+
+
 def test_rows_as_lines_where_there_is_no_terminal():
     console = TrainingConsole(100, 0)
     console.console.file = out = io.StringIO()
@@ -143,7 +176,9 @@ def test_rows_as_lines_where_there_is_no_terminal():
     train = {'split': 'train', 'step': 40, 'loss': None, 'sequences_per_s': 1234.0, 'seconds_per_step': 0.5}
     console.write(train)
     console.write({'split': 'heldout', 'step': 40, **pretraining_values(SUMS)})
-    first, second = out.getvalue().splitlines()
-    assert first == 'step 40/100  loss -  1,234 seq/s  left 30 s'
+    console.write({**train, 'step': 100})
+    first, second, last = out.getvalue().splitlines()
+    assert first == 'step 40/100  loss -  1,234 seq/s  left 0:00:30'
+    assert last == 'step 100/100  loss -  1,234 seq/s'
     assert second == 'heldout at step 40: mlm loss 3.000  accuracy 0.400  nsp loss 0.250  accuracy 0.750'
     assert shown(math.nan) == '-'

@@ -139,15 +139,21 @@ def from_json(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     other = 'give a directory of a BERT'
     if values.get('model_type', 'bert') != 'bert':
         refuse('model_type', "'bert'", f'{other}: the tensors of other families mean other things')
-    if values.get('hidden_act', 'gelu') not in ACTIVATIONS_READ:
+    if values.get('hidden_act', 'gelu') not in tuple(ACTIVATIONS_READ):
         refuse('hidden_act', 'one of ' + ', '.join(ACTIVATIONS_READ), other)
     if values.get('position_embedding_type', 'absolute') != 'absolute':
         refuse('position_embedding_type', "'absolute'", other)
     if values.get('add_cross_attention', False):
         refuse('add_cross_attention', 'False', f'{other}, not of a decoder on an encoder')
+    if not isinstance(values.get('is_decoder', False), bool):
+        refuse('is_decoder', 'true or false', other)
+    if not isinstance(values.get('architectures'), list | None):
+        refuse('architectures', "a list of transformers' classes", other)
     fields = {ours: values[theirs] for ours, theirs in FIELDS if theirs in values}
     for ours, theirs in FIELDS:
         if ours not in fields and theirs not in _OPTIONAL:
+            refuse(theirs, 'a number', other)
+        if isinstance(fields.get(ours), bool):
             refuse(theirs, 'a number', other)
     fields['activation'] = ACTIVATIONS_READ[values.get('hidden_act', 'gelu')]
     fields['causal'] = bool(values.get('is_decoder', False))

@@ -1,7 +1,6 @@
 """Hugging Face directories as initial weights: a BERT for pre-training, or one with a task's head."""
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,10 +12,11 @@ from flax.traverse_util import unflatten_dict
 
 from bertjax.convert import names
 from bertjax.convert.heads import Head
-from bertjax.convert.huggingface.config import from_json, label_names
+from bertjax.convert.huggingface.config import FIELDS, from_json, label_names
 from bertjax.convert.huggingface.tensors import read_tensors
 from bertjax.convert.trees import init_stacked, shapes_of
 from bertjax.errors import UserError
+from bertjax.files.whole import read_json_object
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
@@ -122,17 +122,10 @@ def load_task_model(
 
 def _read_json(directory: epath.Path) -> dict[str, Any]:
     """The contents of config.json."""
-    where = str(directory / CONFIG)
-    try:
-        values = json.loads((directory / CONFIG).read_text())
-    except FileNotFoundError:
+    if not (directory / CONFIG).exists():
         mend = "give a directory that transformers' save_pretrained or our export wrote"
-        raise UserError(str(directory), f'no {CONFIG}', 'a Hugging Face directory', mend) from None
-    except ValueError as error:
-        raise UserError(where, f'no JSON ({error})', 'a JSON object', 'copy the directory again') from None
-    if not isinstance(values, dict):
-        raise UserError(where, f'a JSON {type(values).__name__}', 'a JSON object', 'copy the directory again')
-    return values
+        raise UserError(str(directory), f'no {CONFIG}', 'a Hugging Face directory', mend)
+    return read_json_object(directory / CONFIG, 'copy the directory again')
 
 
 def _config(values: Mapping[str, Any], directory: epath.Path, **changes: Any) -> BertConfig:
@@ -143,7 +136,8 @@ def _config(values: Mapping[str, Any], directory: epath.Path, **changes: Any) ->
         if error.where == where:
             raise
         mend = 'copy the directory again: its config.json was changed'
-        raise UserError(where, f'{error.where.split(".")[-1]} {error.found}', error.expected, mend) from None
+        key = error.where.rpartition('.')[2]
+        raise UserError(where, f'{dict(FIELDS).get(key, key)} {error.found}', error.expected, mend) from None
     return dataclasses.replace(config, **changes)
 
 
@@ -157,7 +151,7 @@ def _assemble(
 ) -> Imported:
     """A complete tree: the paths in `readable` from the directory where it has them, everything else fresh."""
     config, shapes = model.config, shapes_of(model)
-    used = _check_shapes(tensors, readable, config, head, directory)
+    used = _check_tensors(tensors, readable, config, head, directory)
     flat = names.from_huggingface(tensors, readable, config.num_layers, head)
     missing = sorted(set(shapes) - set(flat))
     absent = [name for name in missing if name.startswith('encoder/')]
@@ -171,14 +165,14 @@ def _assemble(
     return Imported(params, config, missing, sorted(set(tensors) - used))
 
 
-def _check_shapes(
+def _check_tensors(
     tensors: Mapping[str, np.ndarray],
     shapes: Mapping[str, tuple[int, ...]],
     config: BertConfig,
     head: str,
     directory: epath.Path,
 ) -> set[str]:
-    """Names of their tensors that the model uses, all of the right shape."""
+    """Names of their tensors that the model uses, all of the right shape and finite."""
     used = set()
     for entry in names.entries(config.num_layers, shapes, head):
         if entry.theirs not in tensors:
@@ -188,6 +182,11 @@ def _check_shapes(
         if found != expected:
             mend = f'{CONFIG} and the tensors do not belong together: copy both again from one source'
             raise UserError(f'{directory}: {entry.theirs}', f'shape {found}', f'{expected} by {CONFIG}', mend)
+        finite = np.isfinite(tensors[entry.theirs])
+        if not finite.all():
+            found = f'{finite.size - finite.sum():,} values that are nan or inf'
+            mend = 'give another checkpoint: nothing can be learned from this one'
+            raise UserError(f'{directory}: {entry.theirs}', found, 'finite numbers', mend)
         used.add(entry.theirs)
     return used
 

@@ -20,6 +20,7 @@ from bertjax.convert.huggingface.tensors import MODEL
 from bertjax.convert.trees import flat_paths, shapes_of
 from bertjax.errors import UserError
 from bertjax.files.atomic import atomic_directory
+from bertjax.files.disk import writing
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.model.stacking import stack_layers
@@ -47,6 +48,8 @@ def export_huggingface(
     head: Head | None = None,
     task: Mapping[str, Any] = MappingProxyType({}),
     beside: Mapping[str, str] = MappingProxyType({}),
+    about: Mapping[str, str] = MappingProxyType({}),
+    figures: Mapping[str, Mapping[str, float | None]] = MappingProxyType({}),
 ) -> None:
     """Writes a directory that transformers loads: config.json, model.safetensors, tokenizer files, README.md.
 
@@ -62,6 +65,7 @@ def export_huggingface(
       head: of a task's model.
       task: fields of the task for config.json (`id2label`, a name for each output; `label2id`, `problem_type`).
       beside: {name: text} of further files.
+      about, figures: for the card, too.
 
     Raises:
       UserError: a model that the format cannot represent (`check_exportable`; `check_head_exportable` is for the
@@ -90,10 +94,13 @@ def export_huggingface(
     with atomic_directory(target, CONFIG) as staging:
         tokenizer.save(staging)
         path = epath.Path(staging)
-        (path / MODEL).write_bytes(safetensors.numpy.save(tensors, metadata={'format': 'pt'}))
+        data = safetensors.numpy.save(tensors, metadata={'format': 'pt'})
+        with writing(path / MODEL, len(data)):
+            (path / MODEL).write_bytes(data)
         for name, text in beside.items():
             (path / name).write_text(text)
-        text = model_card(config, described['architectures'][0], card, parameters, pipeline=pipeline)
+        architecture = described['architectures'][0]
+        text = model_card(config, architecture, card, parameters, pipeline=pipeline, about=about, figures=figures)
         (path / CARD).write_text(text)
         (path / CONFIG).write_text(json.dumps(described, indent=2, sort_keys=True) + '\n')
 

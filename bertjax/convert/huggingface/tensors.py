@@ -1,7 +1,7 @@
 """Tensors of a Hugging Face directory, under the names that current transformers uses."""
 
-import json
 import math
+import os
 import re
 
 import jax.numpy as jnp
@@ -10,9 +10,11 @@ import safetensors
 from etils import epath
 
 from bertjax.errors import UserError
+from bertjax.files.whole import read_json_object, read_whole
 
 MODEL, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 _DTYPES = {'F64': np.float64, 'F32': np.float32, 'F16': np.float16, 'BF16': jnp.bfloat16}
+_AGAIN = 'copy the directory again'
 _INTEGERS = ('I8', 'I16', 'I32', 'I64', 'U8', 'U16', 'U32', 'U64', 'BOOL')
 # Buffers that older versions saved beside the parameters: a range and zeros.
 _BUFFERS = ('bert.embeddings.position_ids', 'bert.embeddings.token_type_ids')
@@ -55,21 +57,21 @@ def _files(directory: epath.Path) -> list[epath.Path]:
         found = sorted(file.name for file in directory.iterdir()) if directory.exists() else []
         mend = 'load it in transformers and save it again with save_pretrained (it writes safetensors)'
         raise UserError(str(directory), ', '.join(found[:6]) or 'nothing', MODEL, mend)
-    try:
-        shards = sorted(set(json.loads((directory / INDEX).read_text())['weight_map'].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(str(directory / INDEX), repr(error), 'a table of shards', 'copy the directory again') from None
+    table = read_json_object(directory / INDEX, _AGAIN).get('weight_map')
+    names = list(table.values()) if isinstance(table, dict) else []
+    if not names or not all(isinstance(name, str) and name == os.path.basename(name) != '' for name in names):
+        expected = 'a weight_map, with the file of each tensor'
+        raise UserError(str(directory / INDEX), 'something else', expected, _AGAIN)
+    shards = sorted(set(names))
     for shard in shards:
         if not (directory / shard).exists():
-            raise UserError(
-                str(directory / shard), 'nothing', f'a shard that {INDEX} names', 'copy the directory again'
-            )
+            raise UserError(str(directory / shard), 'nothing', f'a shard that {INDEX} names', _AGAIN)
     return [directory / shard for shard in shards]
 
 
 def _read(file: epath.Path) -> dict[str, np.ndarray]:
     try:
-        found = safetensors.deserialize(file.read_bytes())
+        found = safetensors.deserialize(read_whole(file, 'a whole safetensors file', _AGAIN))
     except safetensors.SafetensorError as error:
         raise UserError(str(file), f'no safetensors ({error})', 'a whole safetensors file', 'copy it again') from None
     tensors = {}

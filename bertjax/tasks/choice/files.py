@@ -1,22 +1,30 @@
-"""Questions with several endings: the files of SWAG and of CODAH, and JSON lines."""
+"""Questions with several endings: the files of SWAG and of CODAH, and rows with a list of endings."""
 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.files.paths import at_most_one, data_directory, existing_files
-from bertjax.tasks.reading.json_rows import objects_of_lines
-from bertjax.tasks.reading.tables import Column, Layout, number_lines, read_table
-from bertjax.tasks.reading.texts import checked_text, read_text
+from bertjax.files.paths import data_directory
+from bertjax.tasks.reading.json_rows import Record
+from bertjax.tasks.reading.records import FORMATS, Column, Layout, read_records, read_rows
+from bertjax.tasks.reading.splits import Files, split_files
+from bertjax.tasks.reading.texts import checked_text
 from bertjax.text.hash_split import hash64, hash_threshold
 
-LAYOUTS = ('swag', 'codah', 'jsonl')
+# Layout -> what its files can end in.
+LAYOUTS = {
+    'swag': tuple(FORMATS),
+    'codah': ('.tsv',),
+    'jsonl': tuple(suffix for suffix, format in FORMATS.items() if format not in ('tsv', 'csv')),
+}
 SPLITS = ('train', 'dev', 'test')
 _ENDINGS = tuple(f'ending{i}' for i in range(4))
+_CODAH = ('category', 'prompt', *_ENDINGS, 'label')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +38,7 @@ class Question:
       endings: C texts.
       label: number of the right ending; None where unknown.
       group: by which the report breaks down the accuracy: SWAG's gold-source, CODAH's category.
+      fields: all that its row has, of a question to be answered.
     """
 
     where: str
@@ -38,93 +47,98 @@ class Question:
     endings: tuple[str, ...]
     label: int | None
     group: str = ''
+    fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
-def read_swag(path: epath.Path, *, labelled: bool) -> list[Question]:
-    """A CSV of github.com/rowanz/swagaf, with columns by name; test.csv has no `label`.
+def read_swag(files: Files, *, labelled: bool) -> list[Question]:
+    """A table of github.com/rowanz/swagaf, with columns by name; test.csv has no `label`.
 
     Raises:
-      UserError: see tables.py:read_table; a wrong label, an empty text.
+      UserError: see records.py:read_records; a wrong label, an empty text.
     """
     names = ('sent1', 'sent2', *_ENDINGS)
     columns = [Column((name,)) for name in names]
     layout = Layout((*columns, Column(('label',), required=labelled), Column(('gold-source',), required=False)))
     questions = []
-    for where, (context, start, *endings, label, group) in read_table(path, layout):
-        questions.append(_question(where, context, start, endings, label, group or ''))
+    for row in read_rows(files, layout):
+        context, start, *endings, label, group = row.values
+        known = label if labelled else None
+        questions.append(_question(row.where, context, start or '', endings, known, group or ''))
     return questions
 
 
-def read_codah(path: epath.Path) -> list[Question]:
+def read_codah(files: Files) -> list[Question]:
     """A TSV of github.com/Websail-NU/CODAH: category, prompt, four endings, label; no header and no quoting.
 
     Raises:
-      UserError: see tables.py:read_table; a wrong label, an empty text.
+      UserError: see records.py:read_records; a wrong label, an empty text.
     """
-    names = ('category', 'prompt', *_ENDINGS, 'label')
-    layout = Layout(tuple(Column((name,)) for name in names), bare=names)
+    layout = Layout(tuple(Column((name,)) for name in _CODAH), bare=_CODAH)
     questions = []
-    for where, (group, prompt, *endings, label) in read_table(path, layout):
-        questions.append(_question(where, prompt, '', endings, label, group))
+    for row in read_rows(files, layout):
+        group, prompt, *endings, label = row.values
+        questions.append(_question(row.where, prompt, '', endings, label, group))
     return questions
 
 
-def read_json_lines(text: str, where: str, *, labelled: bool) -> list[Question]:
+def questions_of(records: Iterable[Record], *, labelled: bool, kept: bool = False) -> Iterator[Question]:
     """Objects {"prompt": text, "endings": [texts], "label": number}, optionally with "start", the beginning that all
-    endings share.
+    endings share; each question as soon as it is there. The number of endings may differ from question to question.
+
+    Args:
+      records: the objects.
+      labelled: whether labels are read.
+      kept: whether questions keep the fields of their objects.
 
     Raises:
-      UserError: any other object, another number of endings than in the first line, a wrong label.
+      UserError: any other object, fewer than two endings, a wrong label.
     """
-    questions: list[Question] = []
-    lines = [(number, line) for number, line in number_lines(text) if line.strip()]
-    for line, record in objects_of_lines(lines, where):
-        prompt, start, endings = record.get('prompt'), record.get('start', ''), record.get('endings')
+    for line, record in records:
+        prompt, start, endings = record.get('prompt'), record.get('start') or '', record.get('endings')
         texts = isinstance(endings, list) and all(isinstance(ending, str) for ending in endings)
         if not (isinstance(prompt, str) and isinstance(start, str) and texts):
             expected = '{"prompt": "text", "endings": ["text", "text"]}'
             raise UserError(line, json.dumps(record, ensure_ascii=False)[:80], expected, 'correct the line')
-        if questions and len(endings) != len(questions[0].endings):
-            expected = f'{len(questions[0].endings)}, as in {questions[0].where}'
-            raise UserError(line, f'{len(endings)} endings', expected, 'put others into another file')
         if len(endings) < 2:
             raise UserError(line, f'{len(endings)} endings', 'two or more', 'add endings to choose from')
         for text in (prompt, start, *endings):
             checked_text(text, line)
         label = json.dumps(record.get('label')) if labelled else None
-        questions.append(_question(line, prompt, start, endings, label, ''))
-    if not questions:
-        raise UserError(where, 'no question', 'one a line', 'check the file')
-    return questions
+        yield _question(line, prompt, start, endings, label, '', record if kept else None)
 
 
-def _question(where: str, context: str, start: str, endings: Sequence[str], label: str | None, group: str) -> Question:
+def _question(
+    where: str,
+    context: str | None,
+    start: str,
+    endings: Sequence[str | None],
+    label: str | None,
+    group: str,
+    fields: Mapping[str, Any] | None = None,
+) -> Question:
     names = ['context', *(f'ending {i}' for i in range(len(endings)))]
     for name, text in zip(names, (context, *endings), strict=True):
-        if not text.strip():
+        if not (text or '').strip():
             raise UserError(where, f'an empty {name}', 'text', 'correct or remove the row')
-    if label is not None and label.strip() not in map(str, range(len(endings))):
+    label = None if label is None else label.strip().strip('"')
+    if label is not None and label not in map(str, range(len(endings))):
         raise UserError(where, f'the label {label[:40]!r}', f'0 to {len(endings) - 1}', 'correct the row')
-    return Question(where, context, start, tuple(endings), None if label is None else int(label), group)
+    return Question(where, context, start, tuple(endings), None if label is None else int(label), group, fields)
 
 
-def has_labels(path: epath.Path) -> bool:
-    """Whether a test file has labels, by the header of a CSV or the first of JSON lines; a .tsv always has."""
-    if path.suffix == '.csv':
-        layout = Layout((Column(('sent1',)), Column(('label',), required=False)))
-        return next(read_table(path, layout)).values[1] is not None
-    return path.suffix == '.tsv' or '"label"' in read_text(path).lstrip().partition('\n')[0]
+def has_labels(files: Files) -> bool:
+    """Whether a test file has labels, by its first row: a number, and not -1."""
+    label = next(read_records(files)).fields.get('label')
+    return str(label if label is not None else '').strip() not in ('', '-1')
 
 
-def find_file(data: str, split: str, suffix: str) -> epath.Path | None:
-    """The file of a split in the folder, such as val.csv for dev; None if there is none.
+def find_files(data: str, split: str, suffixes: Collection[str]) -> Files:
+    """The files of a split in the folder, such as val.csv for dev; none where there are none.
 
     Raises:
       UserError: several.
     """
-    names = ('dev', 'val', 'valid') if split == 'dev' else (split,)
-    found = list(existing_files(folder(data), (f'{name}.{suffix}' for name in names)))
-    return at_most_one(found, data, split, 'move the others away')
+    return split_files(folder(data), split, suffixes=suffixes)
 
 
 def folder(data: str) -> epath.Path:

@@ -1,9 +1,10 @@
 """Choosing the right one of several endings: SWAG, CODAH, and a user's own questions."""
 
 import dataclasses
+import itertools
 import pathlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,18 @@ import numpy as np
 from bertjax.convert.heads import MULTIPLE_CHOICE
 from bertjax.data.features import FeatureBuilder, Features
 from bertjax.errors import UserError
-from bertjax.losses import CLASSIFICATION
+from bertjax.losses import CHOICES, CLASSIFICATION, Objective
 from bertjax.metrics.softmax import softmax
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
+from bertjax.ranges import check_fields, number, one_of
 from bertjax.tasks.choice import files
 from bertjax.tasks.choice.files import Question
 from bertjax.tasks.options import option
-from bertjax.tasks.reading.texts import read_text
+from bertjax.tasks.reading.json_rows import Record
+from bertjax.tasks.reading.records import parse_records, read_records
+from bertjax.tasks.reading.splits import Files, called, describe_splits, unused_files
+from bertjax.tasks.reading.texts import Line
 from bertjax.tasks.task import Outputs, Task
 from bertjax.tasks.truncation import longest_first
 from bertjax.text.tokenizer import Tokenizer
@@ -42,109 +47,138 @@ class MultipleChoiceTask(Task[Question, Choice]):
       data: folder of the files.
       seq_len: S, pieces of a sequence with [CLS] and two [SEP].
       layout: 'swag': train.csv, val.csv and test.csv (whose labels are not public); 'codah': one .tsv to be split, or
-        train.tsv, dev.tsv and test.tsv; 'jsonl': train.jsonl, dev.jsonl, test.jsonl (see read_json_lines).
+        train.tsv, dev.tsv and test.tsv; 'jsonl': train.jsonl, dev.jsonl, test.jsonl, or rows in Parquet or Arrow (see
+        files.py:questions_of).
       dev_share, test_share: of a single file, which is split by a hash of the context.
     """
 
     data: str
     seq_len: int
-    layout: str = option('swag', named=True)
-    dev_share: float = 0.1
-    test_share: float = 0.1
+    layout: str = option('swag', one_of(files.LAYOUTS), named=True)
+    dev_share: float = option(0.1, number(0, 1, above=True, below=True))
+    test_share: float = option(0.1, number(0, 1, above=True, below=True))
 
     head = MULTIPLE_CHOICE
-    objective = CLASSIFICATION
     score = 'accuracy'
 
     def __post_init__(self):
-        if self.layout not in files.LAYOUTS:
-            expected = 'one of ' + ', '.join(files.LAYOUTS)
-            raise UserError('config.task.layout', repr(self.layout), expected, 'choose one of them')
-        for name in ('dev_share', 'test_share'):
-            share = getattr(self, name)
-            if not 0 < share < 1 or self.dev_share + self.test_share >= 1:
-                expected = 'above 0, and dev_share and test_share together below 1'
-                raise UserError(f'config.task.{name}', str(share), expected, 'leave it 0.1')
+        check_fields(self, 'task')
+        if self.dev_share + self.test_share >= 1:
+            found, expected = f'{self.test_share} with dev_share={self.dev_share}', 'together below 1'
+            raise UserError('config.task.test_share', found, expected, 'leave both 0.1')
         if self.seq_len < 5:
             raise UserError('config.seq_len', str(self.seq_len), 'at least 5', 'use 128')
+        self._mixed = False
         own = pathlib.PurePath(self.data).name or 'multiple choice'
         self.name = {'swag': 'SWAG', 'codah': 'CODAH'}.get(self.layout, own)
 
+    @property
+    def objective(self) -> Objective:
+        """See Task."""
+        return CHOICES if self._mixed else CLASSIFICATION
+
     def splits(self) -> Sequence[str]:
         """See Task."""
-        suffix = self._suffix
-        if self.layout == 'codah' and files.find_file(self.data, 'train', suffix) is None:
+        if self._one_file:
             return files.SPLITS
-        found = [split for split in files.SPLITS if files.find_file(self.data, split, suffix)]
+        found = [split for split in files.SPLITS if self._find(split)]
         if 'test' in found and not self._has_labels('test'):
             found.remove('test')
         return found
 
     def _has_labels(self, split: str) -> bool:
-        return split != 'test' or files.has_labels(files.find_file(self.data, split, self._suffix))
+        return split != 'test' or self.layout == 'codah' or files.has_labels(self._find(split))
 
     @property
-    def _suffix(self) -> str:
-        return {'swag': 'csv', 'codah': 'tsv', 'jsonl': 'jsonl'}[self.layout]
+    def _one_file(self) -> bool:
+        """Whether there is a single file, which is split by a hash."""
+        return self.layout == 'codah' and not self._find('train')
+
+    def _find(self, split: str) -> Files:
+        return files.find_files(self.data, split, files.LAYOUTS[self.layout])
+
+    def sources(self) -> str:
+        """See Task."""
+        folder = files.folder(self.data)
+        if self._one_file:
+            shares = f'dev {self.dev_share:g} and test {self.test_share:g} of it, by a hash of the prompt'
+            return (
+                f'{called(sorted(folder.glob("*.tsv")))}: {shares}; config.task.dev_share and test_share say how much'
+            )
+        found = {split: self._find(split) for split in files.SPLITS}
+        told = {split: called(paths) for split, paths in found.items() if paths}
+        if 'test' in told and 'test' not in self.splits():
+            told['test'] += ' (no labels: it is only predicted)'
+        return describe_splits(told, unused_files(folder, [path for paths in found.values() for path in paths]))
 
     def records(self, split: str) -> Sequence[Question]:
         """See Task."""
         if split not in files.SPLITS:
             raise UserError('config.split', repr(split), 'one of ' + ', '.join(files.SPLITS), 'choose one of them')
-        path = files.find_file(self.data, split, self._suffix)
-        if self.layout == 'codah' and files.find_file(self.data, 'train', 'tsv') is None:
+        if self._one_file:
             return self._share(split)
-        if path is None:
-            name = 'val' if (split, self.layout) == ('dev', 'swag') else split
-            raise UserError(self.data, f'no file of the {split} split', f'{name}.{self._suffix}', 'add it')
+        found = self._find(split)
+        if not found:
+            stem, suffix = 'val' if (split, self.layout) == ('dev', 'swag') else split, files.LAYOUTS[self.layout]
+            usual = {'swag': '.csv', 'jsonl': '.jsonl'}.get(self.layout, suffix[0])
+            raise UserError(self.data, f'no file of the {split} split', f'{stem}{usual}', 'add it')
         if self.layout == 'codah':
-            return files.read_codah(path)
+            return files.read_codah(found)
         labelled = self._has_labels(split)
         if self.layout == 'swag':
-            return files.read_swag(path, labelled=labelled)
-        return files.read_json_lines(read_text(path), str(path), labelled=labelled)
+            return files.read_swag(found, labelled=labelled)
+        return list(files.questions_of(read_records(found), labelled=labelled))
 
     def _share(self, split: str) -> Sequence[Question]:
         tables = sorted(files.folder(self.data).glob('*.tsv'))
         if len(tables) != 1:
             found = ' and '.join(path.name for path in tables) or 'no .tsv'
             raise UserError(self.data, found, 'one .tsv, or train.tsv, dev.tsv and test.tsv', 'see config.data')
-        questions = files.read_codah(tables[0])
+        questions = files.read_codah((tables[0],))
         chosen = files.split_by_hash(questions, split, self.dev_share, self.test_share)
         if not chosen:
             raise UserError(str(tables[0]), f'no question for {split}', 'some', f'raise config.task.{split}_share')
         return chosen
 
-    def parse(self, text: str, where: str) -> Sequence[Question]:
-        """JSON lines, see read_json_lines; labels are ignored."""
-        return files.read_json_lines(text, where, labelled=False)
+    def parse(self, lines: Iterable[Line], where: str) -> Iterator[Question]:
+        """JSON lines, see files.py:questions_of; labels are ignored."""
+        return self.from_rows(parse_records(lines, where, 'jsonl'))
+
+    def from_rows(self, rows: Iterator[Record]) -> Iterator[Question]:
+        """See Task."""
+        return files.questions_of(rows, labelled=False, kept=True)
 
     def learn(self, records: Sequence[Question]) -> None:
-        """Only prints the counts: the head has one output, whatever the number of endings."""
+        """Prints the counts, and notes whether the numbers of endings differ: the head has one output, whatever they
+        are."""
+        endings = Counter(len(record.endings) for record in records)
+        self._mixed = len(endings) > 1
         labels = Counter(record.label for record in records)
         counts = ', '.join(f'{count:,}' for _, count in sorted(labels.items()))
         print(f'{len(records):,} questions for training; the right ending is 0, 1, … in {counts}')
+        if self._mixed:
+            print('endings: ' + ', '.join(f'{n} of {count:,} questions' for n, count in sorted(endings.items())))
 
     def features(self, records: Sequence[Question], tokenizer: Tokenizer, *, training: bool) -> Features:
-        """See Task: C sequences per row, `labels` int32; a row without label has weight 0."""
-        choices = len(records[0].endings)
+        """See Task: C sequences per row, `labels` int32; a row without label has weight 0. C is the most endings of
+        any record; one that has fewer has empty sequences in place of the others."""
+        choices = max(len(record.endings) for record in records)
         builder = FeatureBuilder(choices=choices)
         contexts = tokenizer.encode([record.context for record in records])
         texts = [f'{record.start} {ending}'.strip() for record in records for ending in record.endings]
-        endings = tokenizer.encode(texts)
+        endings = iter(tokenizer.encode(texts))
         room, cut = self.seq_len - 3, 0
         cls, sep = [tokenizer.cls_id], [tokenizer.sep_id]
         for i, record in enumerate(records):
-            if len(record.endings) != choices:
-                found, expected = f'{len(record.endings)} endings', f'{choices}, as in {records[0].where}'
-                raise UserError(record.where, found, expected, 'give all questions as many')
-            for b in endings[i * choices : (i + 1) * choices]:
+            for b in itertools.islice(endings, len(record.endings)):
                 n, m = longest_first(len(contexts[i]), len(b), room)
                 cut += n + m < len(contexts[i]) + len(b)
                 builder.sequence(np.concatenate([cls, contexts[i][:n], sep, b[:m], sep]), second=n + 2)
+            for _ in range(choices - len(record.endings)):
+                builder.sequence([])
             known = record.label is not None
             builder.row(i, labels=np.int32(record.label if known else 0), weights=np.float32(known))
-        note = f'{cut:,} of {len(endings):,} sequences are longer than config.seq_len={self.seq_len} and are cut'
+        note = f'{cut:,} of {len(texts):,} sequences are longer than config.seq_len={self.seq_len} and are cut'
         return builder.build(notes=[note] if cut else [])
 
     def model(self, config: BertConfig) -> TaskModel:
@@ -153,8 +187,11 @@ class MultipleChoiceTask(Task[Question, Choice]):
 
     def predictions(self, records: Sequence[Question], features: Features, outputs: Outputs) -> list[Choice]:
         """See Task."""
-        logits = np.stack([np.asarray(row, np.float64) for row in outputs['logits']])  # [N, C]
-        return [Choice(int(row.argmax()), tuple(row.tolist())) for row in softmax(logits)]
+        chosen = []
+        for record, logits in zip(records, outputs['logits'], strict=True):
+            shares = softmax(np.asarray(logits[: len(record.endings)], np.float64))
+            chosen.append(Choice(int(shares.argmax()), tuple(shares.tolist())))
+        return chosen
 
     def metrics(self, records: Sequence[Question], predictions: Sequence[Choice]) -> dict[str, float | None]:
         """accuracy."""
@@ -166,9 +203,11 @@ class MultipleChoiceTask(Task[Question, Choice]):
         return len({choice.ending for choice in predictions}) == 1
 
     def report(self, records: Sequence[Question], predictions: Sequence[Choice]) -> str:
-        """Accuracy by group and by the number of the right ending."""
+        """Accuracy by group, by the number of the right ending, and by how many there are where that differs."""
+        counts = [str(len(record.endings)) for record in records]
         tables = [_table('group', [record.group or '-' for record in records], records, predictions)]
         tables.append(_table('right ending', [str(record.label) for record in records], records, predictions))
+        tables += [_table('endings', counts, records, predictions)] if len(set(counts)) > 1 else []
         return '\n\n'.join(tables)
 
     def rows(self, records: Sequence[Question], predictions: Sequence[Choice]) -> Iterator[dict[str, Any]]:

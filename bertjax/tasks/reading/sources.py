@@ -1,14 +1,12 @@
 """Records of tensorflow-datasets that are prepared as array_record: read by index, without TensorFlow."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from bertjax.errors import UserError
 from bertjax.files.tfds import Dataset
-from bertjax.tasks.reading.json_rows import as_text
-from bertjax.tasks.reading.tables import Column, Row
+from bertjax.tasks.reading.json_rows import Record
 
 _UNLABELLED = -1  # the ClassLabel of unlabelled records, as in GLUE's test splits
 
@@ -25,8 +23,8 @@ def dataset_splits(name: str) -> dict[str, int]:
     return {split: info.num_examples for split, info in _dataset(name).builder.info.splits.items()}
 
 
-def read_dataset(name: str, split: str) -> Iterator[dict[str, Any]]:
-    """The records of a split, in order.
+def read_dataset(name: str, split: str) -> Iterator[Record]:
+    """The records of a split, in order: ('name@split:number', fields).
 
     Texts become str, class labels their names (None where a record has none), numbers Python's, sequences lists.
 
@@ -40,7 +38,7 @@ def read_dataset(name: str, split: str) -> Iterator[dict[str, Any]]:
     dataset = _dataset(name)
     source, features = dataset.split(split), dataset.builder.info.features
     for index in range(len(source)):
-        yield _plain(source[index], features)
+        yield Record(f'{name}@{split}:{index}', _plain(source[index], features))
 
 
 def _dataset(name: str) -> Dataset:
@@ -66,24 +64,3 @@ def _plain(value: Any, feature: Any) -> Any:
     if isinstance(value, float | np.floating) and feature.np_dtype == np.float32:
         return float(str(np.float32(value)))  # 3.8 as float32 is 3.8, not 3.799999952316284
     return value.tolist() if hasattr(value, 'tolist') else value
-
-
-def read_rows(name: str, split: str, columns: Sequence[Column]) -> Iterator[Row]:
-    """The records of a split as rows of a table; lists of strings are joined by spaces.
-
-    Args:
-      name, split: see `read_dataset`.
-      columns: the requested features.
-
-    Raises:
-      UserError: see `read_dataset`; a missing feature, or one that is not a text, number or label.
-    """
-    for index, record in enumerate(read_dataset(name, split)):
-        where = f'{name}@{split}:{index}'
-        names = [next((name for name in column.names if name in record), None) for column in columns]
-        for column, found in zip(columns, names, strict=True):
-            if found is None and column.required:
-                mend = 'name another feature in config.task'
-                raise UserError(where, f'the features {", ".join(record)}', ' or '.join(column.names), mend)
-        pairs = zip(columns, names, strict=True)
-        yield Row(where, tuple(key and as_text(record[key], where, joined=column.joined) for column, key in pairs))

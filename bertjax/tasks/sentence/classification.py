@@ -5,22 +5,27 @@ import hashlib
 import pathlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.files.paths import at_most_one, data_directory, existing_files
+from bertjax.files.paths import data_directory, user_path
+from bertjax.losses import Objective, class_weighted
 from bertjax.metrics.classification import OF_VALUES
+from bertjax.ranges import each, number, one_of, text
 from bertjax.tasks.options import option
-from bertjax.tasks.reading.sources import dataset_splits, read_rows
-from bertjax.tasks.reading.tables import FORMATS, Column, Layout, Row, read_table
-from bertjax.tasks.sentence.report import find_labels
+from bertjax.tasks.reading.arrow import is_saved_dataset
+from bertjax.tasks.reading.records import FORMATS, Column, Layout, Row, read_rows, rows_of
+from bertjax.tasks.reading.sources import dataset_splits, read_dataset
+from bertjax.tasks.reading.splits import STEMS, Files, called, describe_splits, split_files, unused_files
+from bertjax.tasks.sentence.class_weights import KEY, balanced_classes, check_class_weights, class_weights
+from bertjax.tasks.sentence.labels import find_labels
 from bertjax.tasks.sentence.task import Example, TextTask
 from bertjax.text.hash_split import hash64, hash_threshold
 
-# Names of a split's file without suffix, and of a split of tensorflow-datasets.
-_STEMS = {'train': ('train',), 'dev': ('dev', 'valid', 'validation'), 'test': ('test',)}
-_COMPRESSED = ('', '.gz', '.bz2', '.xz', '.zst')
+_OF_SCORES = ('spearman', 'pearson')  # figures, for `metric`
+_UNLABELLED = '-1'  # what a test file may have in place of a label that it does not tell
 
 
 @dataclasses.dataclass
@@ -30,60 +35,62 @@ class ClassificationTask(TextTask):
     Attributes:
       data, seq_len, long, stride, bilstm_units: see TextTask. `data` may also be the file to train on.
       text_a, text_b, label: names of columns; without `text_b` there is one text.
-      train, dev, test: names of files in `data` (or splits of `dataset`); '' looks for train.csv, dev.jsonl,
-        valid.tsv.gz and the like. The test file may lack labels.
+      train, dev, test: names of files in `data` (or splits of `dataset`); '' looks for train.csv, val.jsonl,
+        valid.tsv.gz, test-00000-of-00002.parquet and the like, see splits.py. The test file may lack labels.
       dev_fraction: without a dev file, this share of the training records is dev, chosen by a hash of the text: equal
         texts are never in both splits, and adding records moves none of the others.
       labels: in the order of their numbers; () finds them in the training file and sorts them. For `f1` the second of
         two is the positive class.
       regression: the label is a number.
+      class_weights: how much a label counts in the loss: 'balanced' by how rare it is, or 'LABEL=2.5,LABEL=1', see
+        class_weights.py; '' all the same.
       metric: the figure by which the best run is chosen; '' is 'accuracy', or for scores 'spearman'.
       columns: names of the columns of files without a header.
-      format: 'tsv', 'csv', 'jsonl' or 'json' where the suffix does not tell, see tables.py.
+      format: 'tsv', 'csv', 'jsonl' or 'json' where the suffix does not tell, see records.py.
       dataset: of tensorflow-datasets, where `data` is ''.
     """
 
-    text_a: str = option('text', decides='reading')
+    text_a: str = option('text', text(empty=False), decides='reading')
     text_b: str = option('', decides='reading')
-    label: str = option('label', decides='reading')
+    label: str = option('label', text(empty=False), decides='reading')
     train: str = option('', decides='reading')
     dev: str = option('', decides='reading')
     test: str = option('', decides='reading')
-    dev_fraction: float = 0.1
-    labels: Sequence[str] = ()
+    dev_fraction: float = option(0.1, number(0, 1, below=True))
+    labels: Sequence[str] = option((), each(text(empty=False)))
     regression: bool = False
+    class_weights: str = ''
     metric: str = ''
-    columns: Sequence[str] = option((), decides='reading')
-    format: str = option('auto', decides='reading')
+    columns: Sequence[str] = option((), each(text(empty=False)), decides='reading')
+    format: str = option('auto', one_of(('auto', *dict.fromkeys(FORMATS.values()))), decides='reading')
     dataset: str = option('', decides='reading')
+
+    _figures: ClassVar[tuple[str, ...]] = ('accuracy', 'f1', 'macro_f1', 'matthews')  # of labels, for `metric`
 
     def __post_init__(self):
         super().__post_init__()
         self.labels = list(self.labels)
+        self._of_both = 0  # records of the file that train and dev share, when it was read
         self.name = pathlib.PurePath(self.data).name or self.dataset or 'classification'
+        self._weights: tuple[float, ...] = ()
         self.text_columns = tuple(Column((name,)) for name in (self.text_a, self.text_b) if name)
         self._check()
 
     def _check(self) -> None:
         names = [name for name in (self.text_a, self.text_b, self.label) if name]
-        if not self.text_a or not self.label or len(set(names)) < len(names):
+        if len(set(names)) < len(names):
             found = f'text_a={self.text_a!r}, text_b={self.text_b!r}, label={self.label!r}'
             raise UserError('config.task', found, 'different names of columns', 'name those of your table')
         if self.labels and (self.regression or len(self.labels) < 2 or len(set(self.labels)) < len(self.labels)):
             expected = 'nothing, for scores have no labels' if self.regression else 'two or more, all different'
             mend = 'leave it empty to find the labels in the data'
             raise UserError('config.task.labels', repr(tuple(self.labels)), expected, mend)
-        if not all(isinstance(label, str) for label in self.labels):
-            raise UserError('config.task.labels', repr(tuple(self.labels)), 'strings', "write ('0', '1') for (0, 1)")
-        if not 0 <= self.dev_fraction < 1:
-            expected = 'a share from 0, for no dev split, to below 1'
-            raise UserError('config.task.dev_fraction', str(self.dev_fraction), expected, 'set it to 0.1')
-        allowed = ('spearman', 'pearson') if self.regression else ('accuracy', 'f1', 'macro_f1', 'matthews')
+        allowed = _OF_SCORES if self.regression else self._figures
         if self.metric and self.metric not in allowed:
             raise UserError('config.task.metric', repr(self.metric), 'one of ' + ', '.join(allowed), 'choose one')
-        if self.format not in ('auto', *FORMATS.values()):
-            expected = "one of 'auto', 'tsv', 'csv', 'jsonl', 'json'"
-            raise UserError('config.task.format', repr(self.format), expected, 'choose one of them')
+        if self.class_weights and self.regression:
+            raise UserError(KEY, repr(self.class_weights), "'', for scores have no labels", 'leave it empty')
+        check_class_weights(self.class_weights)
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -95,14 +102,40 @@ class ClassificationTask(TextTask):
 
     def learn(self, records: Sequence[Example]) -> None:
         """See TextTask; where dev is split off the training file, includes labels that only occur in dev."""
+        self._tell_dev(records)
         if self._shares_dev and not self.complete:
-            records_of_both = [self._example(row, 'train') for row in self._rows('train')]
-            counts = Counter(record.label for record in records_of_both)
-            self.labels = find_labels(counts, records_of_both)
+            everything = self._all_of_train()
+            self.labels = find_labels(Counter(record.label for record in everything), everything)
         super().learn(records)
+        if not self.regression:
+            counts = Counter(record.label for record in records)
+            self._weigh(balanced_classes([counts[label] for label in self.labels]))
         if self.metric == 'f1' and len(self.labels) != 2:
             found = f"'f1' with {len(self.labels)} labels"
             raise UserError('config.task.metric', found, "'macro_f1'", 'set config.task.metric=macro_f1')
+
+    def _tell_dev(self, records: Sequence[Example]) -> None:
+        """Prints how much of the training file became dev; `records` are what is left."""
+        if self._shares_dev and self._of_both:
+            taken = f'{self._of_both - len(records):,} of the {self._of_both:,} records of train'
+            more = f'config.task.dev_fraction={self.dev_fraction:g} says how many, a file such as dev.csv replaces it'
+            print(f'dev is {taken}, chosen by a hash of their text: {more}')
+
+    def _all_of_train(self) -> list[Example]:
+        """The records of the training file, those of dev among them."""
+        return [self._example(row, 'train') for row in self._rows('train')]
+
+    def _weigh(self, balanced: Sequence[float]) -> None:
+        """Sets and prints the weights of the labels, where there are any; `balanced` are those of 'balanced'."""
+        if self.class_weights:
+            self._weights = class_weights(self.class_weights, self.labels, balanced)
+            shown = ', '.join(f'{label} {weight:.4g}' for label, weight in zip(self.labels, self._weights, strict=True))
+            print(f'weights in the loss: {shown}')
+
+    @property
+    def objective(self) -> Objective:
+        """See Task."""
+        return class_weighted(self._weights) if self._weights else super().objective
 
     def splits(self) -> Sequence[str]:
         """See Task."""
@@ -115,15 +148,16 @@ class ClassificationTask(TextTask):
 
     def records(self, split: str) -> Sequence[Example]:
         """See Task."""
-        if split not in _STEMS:
-            raise UserError('config.split', repr(split), 'one of ' + ', '.join(_STEMS), 'choose one of them')
+        if split not in STEMS:
+            raise UserError('config.split', repr(split), 'one of ' + ', '.join(STEMS), 'choose one of them')
         shared = self._shares_dev and split != 'test'
         records = [self._example(row, split) for row in self._rows('train' if shared else split)]
         if shared:
+            self._of_both = len(records)
             records = [record for record in records if held_out(record, self.dev_fraction) == (split == 'dev')]
         if not records:
-            found = f'no record of {self._source("train")} in the split {split}'
-            mend = 'give a dev file, or another config.task.dev_fraction'
+            found = f'{self.dev_fraction:g}, which leaves no record of {self._source("train")} for {split}'
+            mend = 'give more records, a dev file, or another share such as 0.3; 0 does without dev'
             raise UserError('config.task.dev_fraction', found, 'records on both sides', mend)
         bare = [record.where for record in records if record.label is None]
         if bare and len(bare) < len(records):
@@ -136,43 +170,80 @@ class ClassificationTask(TextTask):
         return self.dev_fraction > 0 and not self._source('dev')
 
     def _example(self, row: Row, split: str) -> Example:
-        *texts, label = row.values
+        count = len(self.text_columns)
+        texts, label = row.values[:count], self._one_cell(row.values[count:], row.where)
         if label is None and split != 'test':
             raise UserError(row.where, 'no label', 'a string or a number', 'correct or remove the record')
-        return self.example(row.where, texts, label, '')
+        if split == 'test' and label is not None and self._stands_for_none(label.strip()):
+            label = None
+        return self.example(row.where, texts, label, '', row.fields if label is None else None)
+
+    def _stands_for_none(self, label: str) -> bool:
+        """Whether a test file's label is no label: nothing, or -1 where that is none of the known."""
+        return not label or (label == _UNLABELLED and bool(self.labels) and label not in self.labels)
+
+    def _label_cells(self, required: bool) -> tuple[Column, ...]:
+        """The columns of the labels."""
+        return (Column((self.label,), required=required, joined=False),)
+
+    def _one_cell(self, cells: Sequence[str | None], where: str) -> str | None:
+        """What the cells of those columns say, as one cell; None where there is no label."""
+        del where
+        return cells[0]
 
     def _rows(self, split: str) -> Iterator[Row]:
         source = self._source(split)
         if source is None:
-            names = ', '.join(f'{stem}.csv' for stem in _STEMS[split])
+            names = ', '.join(f'{stem}.csv' for stem in STEMS[split])
             mend = f'add the file, or name it in config.task.{split}'
             raise UserError(self.data or self.dataset, f'no file of the {split} split', f'{names} …', mend)
-        columns = (*self.text_columns, Column((self.label,), required=split != 'test', joined=False))
+        columns = (*self.text_columns, *self._label_cells(required=split != 'test'))
         if self.data:
-            yield from read_table(source, Layout(columns, tuple(self.columns)), self.format)
-        else:
-            yield from read_rows(self.dataset, source, columns)
+            return read_rows(source, Layout(columns, tuple(self.columns)), self.format)
+        return rows_of(read_dataset(self.dataset, source), columns)
 
-    def _source(self, split: str) -> epath.Path | str | None:
-        """The file of a split, or the split's name in `dataset`; None where there is none."""
+    def _source(self, split: str) -> Files | str | None:
+        """The files of a split, or the split's name in `dataset`; None where there is none."""
         named = {'train': self.train, 'dev': self.dev, 'test': self.test}[split]
         if not self.data:
             if not self.dataset:
                 mend = 'give --config.data=FOLDER, or --config.task.dataset=NAME of tensorflow-datasets'
                 raise UserError('config.data', 'nothing', 'a folder or file', mend)
             there = dataset_splits(self.dataset)
-            return named or next((stem for stem in _STEMS[split] if stem in there), None)
-        data = epath.Path(self.data).expanduser()
-        if data.is_file():
-            return data if split == 'train' else data.parent / named if named else None
-        data = data_directory(self.data, 'a folder with train.csv, or a file')
-        return data / named if named else self._found(data, split)
+            return named or next((stem for stem in STEMS[split] if stem in there), None)
+        if self._one_file:
+            own = self._path if split == 'train' else self._path.parent / named if named else None
+            return None if own is None else (own,)
+        folder = data_directory(self.data, 'a folder with train.csv, or a file')
+        mend = f'name the right one in config.task.{split}'
+        return (folder / named,) if named else split_files(folder, split, mend=mend) or None
 
-    def _found(self, folder: epath.Path, split: str) -> epath.Path | None:
-        endings = [suffix + packed for suffix in FORMATS for packed in _COMPRESSED]
-        names = [stem + ending for stem in _STEMS[split] for ending in endings]
-        found = list(existing_files(folder, names))
-        return at_most_one(found, str(folder), split, f'name the right one in config.task.{split}')
+    @property
+    def _path(self) -> epath.Path:
+        return user_path(self.data, 'config.data')
+
+    @property
+    def _one_file(self) -> bool:
+        """Whether `data` is what there is to train on, and no folder of splits."""
+        return self._path.is_file() or is_saved_dataset(self._path)
+
+    def sources(self) -> str:
+        """See Task."""
+        found = {split: self._source(split) for split in STEMS}
+        told = {
+            split: source if isinstance(source, str) else called(source) for split, source in found.items() if source
+        }
+        if 'test' in told and 'test' not in self.splits():
+            told['test'] += ' (no labels: it is only predicted)'
+        if self._shares_dev:
+            told['dev'] = f'a share of {self.dev_fraction:g} of train'
+        elif 'dev' not in told:
+            told['dev'] = 'none'
+        used = [path for source in found.values() if isinstance(source, tuple) for path in source]
+        unused = []
+        if self.data and (not self._one_file or self._path.stem in STEMS['train']):
+            unused = unused_files(self._path.parent if self._one_file else self._path, used)
+        return describe_splits({split: told[split] for split in STEMS if split in told}, unused)
 
 
 def held_out(record: Example, share: float) -> bool:

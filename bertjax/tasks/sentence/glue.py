@@ -7,9 +7,11 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.files.paths import data_directory, existing_files
+from bertjax.ranges import text
 from bertjax.tasks.options import option
-from bertjax.tasks.reading.sources import read_rows
-from bertjax.tasks.reading.tables import Column, Layout, Row, read_table
+from bertjax.tasks.reading.records import Column, Files, Layout, Row, read_rows, rows_of
+from bertjax.tasks.reading.sources import read_dataset
+from bertjax.tasks.reading.splits import split_files
 from bertjax.tasks.sentence.glue_table import TASKS
 from bertjax.tasks.sentence.task import Example, Scores, TextTask
 
@@ -28,7 +30,7 @@ class GlueTask(TextTask):
       seq_len, long, stride, bilstm_units: see TextTask.
     """
 
-    task: str = option('rte', named=True)
+    task: str = option('rte', text(empty=False), named=True)
 
     def __post_init__(self):
         super().__post_init__()
@@ -103,12 +105,12 @@ class GlueTask(TextTask):
         row = self._rows[split]
         place = row.splits[split]
         columns = (*map(Column, row.texts), Column(row.label, required=not place.server), _INDEX)
+        path = self._file(split) if self.data else None
+        if place.server and (not self.data or isinstance(path, tuple)):  # STS-B has -1 in place of the secret scores
+            columns = (*columns[:-2], Column((), required=False), _INDEX)
         if not self.data:
-            if place.server:  # STS-B has -1 in place of the secret scores
-                columns = (*columns[:-2], Column((), required=False), _INDEX)
-            yield from read_rows(*place.tfds, columns)
+            yield from rows_of(read_dataset(*place.tfds), columns)
             return
-        path = self._file(split)
         if path is None:
             found = f'no {" or ".join(place.files[:3])} for the split {split}'
             mend = (
@@ -117,14 +119,18 @@ class GlueTask(TextTask):
             raise UserError(str(self._folder()), found, "the task's files", mend)
         # The server needs an answer for every row.
         bare, broken = (row.bare_test, 0) if place.server else (row.bare, row.broken)
-        yield from read_table(path, Layout(columns, bare, broken), 'tsv')
+        yield from read_rows(path, Layout(columns, bare, broken), 'tsv')
 
     def _folder(self) -> epath.Path:
         data = data_directory(self.data, f'a folder with the files of {self.name}')
         return data / self.name if (data / self.name).is_dir() else data
 
-    def _file(self, split: str) -> epath.Path | None:
-        return next(existing_files(self._folder(), self._rows[split].splits[split].files), None)
+    def _file(self, split: str) -> Files | None:
+        """The official file; else those of the Hugging Face Hub, where the splits have the names of
+        tensorflow-datasets."""
+        place, folder = self._rows[split].splits[split], self._folder()
+        official = next(existing_files(folder, place.files), None)
+        return official or split_files(folder, split, stems=(place.tfds[1],), suffixes=('.parquet', '.arrow')) or None
 
     def official_files(self, split: str, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, str]:
         """The server's file of a split that it evaluates: index and prediction, labels as in the task's files."""

@@ -2,50 +2,56 @@
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from bertjax.errors import UserError
 from bertjax.files.streams import bare_suffix
-from bertjax.tasks.reading.tables import FORMATS, Column, Layout, Line, Row, number_lines, parse_table, without_blanks
+from bertjax.tasks.reading.records import FORMATS, Column, Layout, Row, parse_records, rows_of
+from bertjax.tasks.reading.texts import Blank, Line, peeked
 
 
-def read_input(text: str, where: str, columns: Sequence[Column]) -> Iterator[Row]:
-    """The texts of each record.
+def read_input(lines: Iterable[Line], where: str, columns: Sequence[Column]) -> Iterator[Row | Blank]:
+    """The texts of each record, as soon as its lines are there.
 
     The format follows from the name's suffix or else from the first line: a JSON object, column names separated by tabs
-    or commas, or a text. Plain lines hold one text each, or the two of a pair separated by a tab. The detected format
-    is printed.
+    or commas, or a text. Plain lines hold one text each, or the two of a pair separated by a tab; a blank one among
+    them keeps its place. In the other formats blank lines mean nothing. The detected format is printed.
 
     Args:
-      text: of the file.
+      lines: of the file.
       where: its name.
       columns: of the texts, one or two.
 
     Raises:
       UserError: no rows, or a malformed one.
     """
-    lines = list(number_lines(text))
+    lines, begin = peeked(lines)
     format = FORMATS.get(bare_suffix(where), 'lines')
     if format in ('lines', 'tsv'):
-        format = _recognised(lines[0][1], columns)
+        format = _recognised(begin[-1] if begin else '', columns)
     names = {'tsv': 'a table with tabs', 'csv': 'a table with commas', 'jsonl': 'JSON lines', 'json': 'JSON'}
     print(f'{where}: read as {names.get(format, "a text a line" if len(columns) == 1 else "a pair a line")}')
     if format == 'lines':
-        yield from _plain(lines, where, len(columns))
-    else:
-        yield from parse_table(lines, where, format, Layout(tuple(columns)))
+        return _plain(lines, where, len(columns))
+    return rows_of(parse_records(lines, where, format, Layout(tuple(columns)), blank='skipped'), columns)
 
 
-def _plain(lines: Sequence[Line], where: str, texts: int) -> Iterator[Row]:
+def _plain(lines: Iterable[Line], where: str, texts: int) -> Iterator[Row | Blank]:
+    blanks: list[Blank] = []
     empty = True
-    for number, line in without_blanks(lines, where):
+    for number, line in lines:
+        here = f'{where}:{number}'
+        if not line.strip(' '):
+            blanks.append(Blank(here))
+            continue
+        yield from blanks  # not those at the end
+        blanks, empty = [], False
         cells = tuple(line.split('\t'))
         if len(cells) != texts:
             expected = 'a text a line, without tabs' if texts == 1 else 'two texts a line with a tab between'
             mend = 'correct the line, or put the names of the columns in the first line'
-            raise UserError(f'{where}:{number}', f'{len(cells) - 1} tabs', expected, mend)
-        empty = False
-        yield Row(f'{where}:{number}', cells)
+            raise UserError(here, f'{len(cells) - 1} tabs', expected, mend)
+        yield Row(here, cells)
     if empty:
         raise UserError(where, 'no text', 'at least one', 'check the file')
 

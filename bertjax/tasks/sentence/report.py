@@ -5,8 +5,8 @@ from typing import Protocol
 
 import numpy as np
 
-from bertjax.errors import UserError
-from bertjax.metrics.classification import class_scores
+from bertjax.metrics.classification import ClassScores, class_scores
+from bertjax.tasks.sentence.labels import odd_labels
 
 _FEW = 10  # a label with fewer records can hardly be learned
 _RARE = 0.01  # a label with a smaller share is reported as rare
@@ -19,36 +19,8 @@ class Labelled(Protocol):
 
     first: str
     second: str | None
-    label: str | float | None
+    label: str | float | tuple[str, ...] | None
     where: str
-
-
-def find_labels(counts: Mapping[str, int], records: Sequence[Labelled]) -> list[str]:
-    """The labels in order, numbers before words.
-
-    Args:
-      counts: how often each occurs.
-      records: where they were found.
-
-    Raises:
-      UserError: only one label, or too many to be labels.
-    """
-    where = f'{records[0].where} and below'
-    if len(counts) < 2:
-        found = f'one label only: {next(iter(counts))!r}'
-        raise UserError(where, found, 'two or more', 'check the column of labels')
-    if len(counts) > 20 and 2 * len(counts) > len(records):
-        some = ', '.join(repr(label[:20]) for label in list(counts)[:3])
-        mend = 'name the column of labels in config.task.label; for scores set config.task.regression=True'
-        raise UserError(where, f'{len(counts):,} different labels: {some} …', 'each label several times', mend)
-    return sorted(counts, key=_numbers_first)
-
-
-def _numbers_first(label: str) -> tuple[bool, float, str]:
-    try:
-        return False, float(label), label
-    except ValueError:
-        return True, 0.0, label
 
 
 def describe_labels(counts: Mapping[str, int], records: Sequence[Labelled]) -> str:
@@ -60,8 +32,24 @@ def describe_labels(counts: Mapping[str, int], records: Sequence[Labelled]) -> s
     lines += [f'  {label:{width}}  {counts[label]:>9,}  {counts[label] / total:6.1%}' for label in order]
     lines.append(f'always {order[0]!r} would be right in {counts[order[0]] / total:.1%}')
     least = order[-1]
-    if counts[least] < max(_FEW, _RARE * total):
+    if counts[least] < _RARE * total:
         lines.append(f'warning: only {counts[least]:,} of {total:,} are {least!r}: look at its recall, not at accuracy')
+    elif counts[least] < _FEW:
+        lines.append(f'warning: only {counts[least]:,} records are {least!r}: too few to learn it well')
+    return '\n'.join(lines + odd_labels(counts, records) + _oddities(records))
+
+
+def describe_label_sets(counts: Mapping[str, int], records: Sequence[Labelled]) -> str:
+    """Counts and shares of the labels of records that may have several, and what looks wrong."""
+    total, width = len(records), max(map(len, counts))
+    lines = [f'{total:,} records for training, {len(counts)} labels, {sum(counts.values()) / total:.2f} a record']
+    order = sorted(counts, key=lambda label: -counts[label])
+    lines += [f'  {label:{width}}  {counts[label]:>9,}  {counts[label] / total:6.1%}' for label in order]
+    bare = sum(not record.label for record in records)
+    lines += [f'{bare:,} records have no label'] if bare else []
+    least = order[-1]
+    if counts[least] < _FEW:
+        lines.append(f'warning: only {counts[least]:,} of {total:,} are {least!r}: look at its recall')
     return '\n'.join(lines + _oddities(records))
 
 
@@ -83,7 +71,7 @@ def _oddities(records: Sequence[Labelled]) -> list[str]:
     empty = [record.where for record in records if not record.first.strip() or record.second == '']
     if empty:
         lines.append(f'warning: {len(empty):,} records with an empty text, the first at {empty[0]}')
-    seen: dict[tuple[str, str | None], str | float | None] = {}
+    seen: dict[tuple[str, str | None], str | float | tuple[str, ...] | None] = {}
     differ = []
     for record in records:
         old = seen.setdefault((record.first, record.second), record.label)
@@ -106,10 +94,7 @@ def class_report(table: np.ndarray, labels: Sequence[str]) -> str:
     scores = class_scores(table)
     width = max(len('all, mean of labels'), *map(len, labels))
     number = len(str(len(labels)))
-    lines = [f'{"":{number}} {"label":{width}}  precision  recall      f1     true  predicted']
-    for i, label in enumerate(labels):
-        figures = f'{scores.precision[i]:9.4f}{scores.recall[i]:8.4f}{scores.f1[i]:8.4f}'
-        lines.append(f'{i + 1:{number}} {label:{width}}  {figures}{scores.true[i]:9,}{scores.predicted[i]:11,}')
+    lines = _score_lines(scores, labels, width)
     seen = (scores.true + scores.predicted) > 0
     if seen.any():
         means = ''.join(
@@ -117,6 +102,26 @@ def class_report(table: np.ndarray, labels: Sequence[str]) -> str:
         )
         lines.append(f'{"":{number}} {"all, mean of labels":{width}}  {means}{table.sum():9,}{table.sum():11,}')
     return '\n'.join([*lines, '', *(_matrix(table, labels) if len(labels) <= _MATRIX else _pairs(table, labels))])
+
+
+def _score_lines(scores: ClassScores, labels: Sequence[str], width: int) -> list[str]:
+    number = len(str(len(labels)))
+    lines = [f'{"":{number}} {"label":{width}}  precision  recall      f1     true  predicted']
+    for i, label in enumerate(labels):
+        figures = f'{scores.precision[i]:9.4f}{scores.recall[i]:8.4f}{scores.f1[i]:8.4f}'
+        lines.append(f'{i + 1:{number}} {label:{width}}  {figures}{scores.true[i]:9,}{scores.predicted[i]:11,}')
+    return lines
+
+
+def label_report(scores: ClassScores, figures: Mapping[str, float | None], labels: Sequence[str]) -> str:
+    """Precision, recall and F1 of each of several labels, then micro and macro (see metrics/multi_label.py)."""
+    names = {'micro': 'all, every decision', 'macro': 'all, mean of labels'}
+    width, number = max(map(len, [*names.values(), *labels])), len(str(len(labels)))
+    lines = _score_lines(scores, labels, width)
+    for name, title in names.items():
+        shown = ''.join(f'{figures[f"{name}_{x}"]:{w}.4f}' for x, w in (('precision', 9), ('recall', 8), ('f1', 8)))
+        lines.append(f'{"":{number}} {title:{width}}  {shown}{scores.true.sum():9,}{scores.predicted.sum():11,}')
+    return '\n'.join([*lines, f'exactly right: {figures["exact"]:.4f}'])
 
 
 def _matrix(table: np.ndarray, labels: Sequence[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,15 @@ from bertjax.metrics.classification import OF_CLASSES, OF_VALUES, confusion
 from bertjax.metrics.softmax import softmax
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
-from bertjax.tasks.options import option
+from bertjax.ranges import MANY, check_fields, one_of, whole
+from bertjax.tasks.options import BILSTM_UNITS, option
+from bertjax.tasks.reading.json_rows import Record
+from bertjax.tasks.reading.records import Row, rows_of
+from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.sentence.features import LONG, pooled, text_features
 from bertjax.tasks.sentence.input import read_input
-from bertjax.tasks.sentence.report import class_report, describe_labels, describe_values, find_labels, value_report
+from bertjax.tasks.sentence.labels import find_labels
+from bertjax.tasks.sentence.report import class_report, describe_labels, describe_values, value_report
 from bertjax.tasks.task import Outputs, Task, id2label
 from bertjax.text.tokenizer import Tokenizer
 
@@ -30,16 +35,18 @@ class Example:
     Attributes:
       first: the text.
       second: the other text of a pair; None where the task has no pairs.
-      label: its name, or the score; None where unknown.
+      label: its name, or the score, or the names of several; None where unknown.
       index: the record's identifier in the file; its number from 0 where the file has none.
       where: 'file:line'; left out of repr and equality, because a record is the same wherever its file is.
+      fields: all that its row has, of a record to be predicted; left out too.
     """
 
     first: str
     second: str | None
-    label: str | float | None
+    label: str | float | tuple[str, ...] | None
     index: str = ''
     where: str = dataclasses.field(default='', repr=False, compare=False)
+    fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,23 +90,19 @@ class TextTask(Task[Example, Scores]):
 
     data: str
     seq_len: int
-    long: str = 'truncate'
-    stride: int = 0
-    bilstm_units: int = option(0, decides='model')
+    long: str = option('truncate', one_of(LONG))
+    stride: int = option(0, whole(0, MANY))
+    bilstm_units: int = option(0, BILSTM_UNITS, decides='model')
 
     head = SEQUENCE_CLASSIFICATION
 
     def __post_init__(self):
+        check_fields(self, 'task')
         if self.seq_len < 5:
             raise UserError('config.seq_len', str(self.seq_len), 'at least 5', 'use 128')
-        if self.long not in LONG:
-            expected = 'one of ' + ', '.join(LONG)
-            raise UserError('config.task.long', repr(self.long), expected, "'truncate' cuts long texts off")
-        if not 0 <= self.stride < self.seq_len:
+        if self.stride >= self.seq_len:
             expected = f'0 to {self.seq_len - 1}'
             raise UserError('config.task.stride', str(self.stride), expected, 'leave it 0 for half a window')
-        if self.bilstm_units < 0:
-            raise UserError('config.task.bilstm_units', str(self.bilstm_units), '0 or more', 'the paper has 768')
         if self.stride and self.long != 'windows':
             mend = "set config.task.long='windows', or leave config.task.stride 0"
             raise UserError('config.task.stride', f'{self.stride} with long={self.long!r}', "long='windows'", mend)
@@ -119,18 +122,33 @@ class TextTask(Task[Example, Scores]):
         """See Task."""
         return REGRESSION if self.regression else CLASSIFICATION
 
-    def parse(self, text: str, where: str) -> Sequence[Example]:
+    def parse(self, lines: Iterable[Line], where: str) -> Iterator[Example | Blank]:
         """See Task and input.py."""
-        return [self.example(row.where, row.values, None, '') for row in read_input(text, where, self.text_columns)]
+        for row in read_input(lines, where, self.text_columns):
+            yield row if isinstance(row, Blank) else self._unlabelled(row)
 
-    def example(self, where: str, texts: Sequence[str | None], label: str | None, index: str) -> Example:
+    def from_rows(self, rows: Iterator[Record]) -> Iterator[Example]:
+        """See Task."""
+        return map(self._unlabelled, rows_of(rows, self.text_columns))
+
+    def _unlabelled(self, row: Row) -> Example:
+        return self.example(row.where, row.values, None, '', row.fields)
+
+    def example(
+        self,
+        where: str,
+        texts: Sequence[str | None],
+        label: str | None,
+        index: str,
+        fields: Mapping[str, Any] | None = None,
+    ) -> Example:
         """A record from the cells of a row.
 
         Args:
           where: 'file:line'.
           texts: one or two.
           label: None where it is not known.
-          index: see Example.
+          index, fields: see Example.
 
         Raises:
           UserError: a missing text, an empty or unknown label, or a score that is not a number.
@@ -138,9 +156,10 @@ class TextTask(Task[Example, Scores]):
         if None in texts:
             raise UserError(where, 'no text', 'a string', 'correct or remove the record')
         first, second = (*texts, None)[:2]
-        return Example(first, second, None if label is None else self._label(label.strip(), where), index, where)
+        known = None if label is None else self._label(label.strip(), where)
+        return Example(first, second, known, index, where, fields)
 
-    def _label(self, label: str, where: str) -> str | float:
+    def _label(self, label: str, where: str) -> str | float | tuple[str, ...]:
         if not label:
             raise UserError(where, 'an empty label', 'a number' if self.regression else 'a label', 'correct the record')
         if not self.regression:

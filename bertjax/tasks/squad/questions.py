@@ -1,15 +1,13 @@
-"""Questions of SQuAD: from JSON in the layout of v1.1 and v2.0, from JSON lines, from tensorflow-datasets."""
+"""Questions of SQuAD: from JSON in the layout of v1.1 and v2.0, or from rows of a question each."""
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from etils import epath
-
 from bertjax.errors import UserError
-from bertjax.tasks.reading.sources import read_dataset
-from bertjax.tasks.reading.texts import checked_text, read_text
+from bertjax.tasks.reading.json_rows import Record
+from bertjax.tasks.reading.texts import Line, checked_text, peeked
 
 _KINDS = {str: 'a string', int: 'a whole number', bool: 'true or false', list: 'a list', dict: 'an object'}
 _FORM = 'the layout of SQuAD, {"data": [{"paragraphs": [{"context", "qas": [{"id", "question", "answers"}]}]}]}'
@@ -25,6 +23,8 @@ class Question:
       question, context: texts as given.
       answers: texts that annotators marked; none where the context has no answer; None where unknown.
       starts: the character of the context where each answer begins.
+      impossible: whether the file says so of a question without answer; left out of repr and equality.
+      fields: all that its row has, of a question to be answered.
     """
 
     id: str
@@ -32,15 +32,8 @@ class Question:
     context: str
     answers: tuple[str, ...] | None = None
     starts: tuple[int, ...] = ()
-
-
-def read_questions(path: epath.PathLike, *, answerable: bool, labels: str) -> list[Question]:
-    """Reads a file, plain or gzipped: see `parse_questions`.
-
-    Raises:
-      UserError: no such file, damaged, not UTF-8, or not in the layout.
-    """
-    return parse_questions(read_text(path), str(path), answerable=answerable, labels=labels)
+    impossible: bool = dataclasses.field(default=False, repr=False, compare=False)
+    fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
 def parse_questions(text: str, where: str, *, answerable: bool, labels: str) -> list[Question]:
@@ -58,82 +51,131 @@ def parse_questions(text: str, where: str, *, answerable: bool, labels: str) -> 
     root = load_json(text, where)
     if not isinstance(root, dict):
         raise UserError(where, f'a JSON {type(root).__name__}', _FORM, _MEND)
-    questions: list[Question] = []
-    seen: dict[str, str] = {}
-    unlabelled = ''
+    questions: list[tuple[str, Question]] = []
     for paragraph, place in _paragraphs(root, where):
         context = _field(paragraph, place, 'context', str)
         for i, qa in enumerate(_field(paragraph, place, 'qas', list)):
             at = f'{place}.qas[{i}]'
-            question = _question(_typed(qa, at, dict), at, context, labels)
-            if answerable and question.answers == ():
-                if labels == 'needed':
-                    raise UserError(
-                        f'{at}.answers', 'no answer', 'at least one, as in SQuAD 1.1',
-                        "for questions without answer there is SQuAD 2.0: config.task.version='2.0'",
-                    )  # fmt: skip
-                question = dataclasses.replace(question, answers=None)
-            if question.answers is None:
-                unlabelled = unlabelled or at
-            first = seen.setdefault(question.id, at)
-            if first != at:
-                found = f'{question.id!r}, which {first.removeprefix(where + ":")} has already'
-                raise UserError(f'{at}.id', found, 'an id of its own', _MEND)
-            questions.append(question)
+            questions.append((at, _question(_typed(qa, at, dict), at, context, labels)))
     if not questions:
         raise UserError(where, 'no question', _FORM, _MEND)
+    return _checked(questions, where, answerable, labels)
+
+
+def _checked(placed: Sequence[tuple[str, Question]], where: str, answerable: bool, labels: str) -> list[Question]:
+    """Questions with their places: each has an id of its own, and all have answers or none, as `labels` says."""
+    seen: dict[str, str] = {}
+    questions = []
+    # An empty list of answers says that there is none only beside answers, or with is_impossible.
+    told = any(question.answers or question.impossible for _, question in placed)
+    for at, question in placed:
+        first = seen.setdefault(question.id, at)
+        if first != at:
+            found = f'{question.id!r}, which {first.removeprefix(where).lstrip(":")} has already'
+            raise UserError(f'{at}.id', found, 'an id of its own', _MEND)
+        if question.answers == () and (answerable or (not told and labels != 'ignored')):
+            if labels == 'needed':
+                raise UserError(
+                    f'{at}.answers', 'no answer' if told else 'no answer, as of every question',
+                    'at least one, as in SQuAD 1.1' if answerable else 'answers, or "is_impossible": true',
+                    "for questions without answer there is SQuAD 2.0: config.task.version='2.0'" if answerable else
+                    'questions whose answers are not known go into config.task.test_file, and are only predicted',
+                )  # fmt: skip
+            question = dataclasses.replace(question, answers=None)
+        questions.append(question)
+    unlabelled = next((at for (at, _), question in zip(placed, questions, strict=True) if question.answers is None), '')
     if unlabelled and labels == 'optional' and any(question.answers is not None for question in questions):
         raise UserError(f'{unlabelled}.answers', 'none', 'answers of all questions, or of no question', _MEND)
     return questions
 
 
-def parse_lines(text: str, where: str) -> list[Question]:
-    """The questions of JSON lines {"question": …, "context": …}; "id" may be given, else it is the number of the line.
+def questions_of(records: Iterable[Record], where: str, *, answerable: bool, labels: str) -> list[Question]:
+    """The questions of rows {"id", "question", "context", "answers": {"text": [...], "answer_start": [...]}}.
+
+    Args:
+      records: the rows; `answers` may also be a list of {"text", "answer_start"}; without `id` the place is one.
+      where: their file.
+      answerable, labels: see `parse_questions`.
 
     Raises:
-      UserError: a line of another form, or no line.
+      UserError: a row of another form.
     """
-    questions: list[Question] = []
+    placed = [(at, _row_question(row, at, labels)) for at, row in records]
+    return _checked(placed, where, answerable, labels)
+
+
+def _row_question(row: Mapping[str, Any], at: str, labels: str) -> Question:
+    row = {**row, 'id': _identifier(row.get('id', at.rpartition('/')[2]), f'{at}.id')}
+    answers = row.get('answers')
+    if isinstance(answers, dict):
+        texts, starts = (_field(answers, f'{at}.answers', name, list) for name in ('text', 'answer_start'))
+        if len(texts) != len(starts):
+            found = f'{len(texts)} texts and {len(starts)} places'
+            raise UserError(f'{at}.answers', found, 'as many', _MEND)
+        listed = [{'text': text, 'answer_start': start} for text, start in zip(texts, starts, strict=True)]
+        row = {**row, 'answers': listed}
+    elif answers is None:
+        row.pop('answers', None)
+    return _question(row, at, _field(row, at, 'context', str), labels)
+
+
+def _identifier(value: Any, at: str) -> str:
+    return str(value) if type(value) is int else _typed(value, at, str)
+
+
+def unlabelled_rows(records: Iterable[Record], *, whole: bool) -> Iterator[Question]:
+    """Questions without answers from rows of `question` and `context`, each as soon as it is there; "id" may be given,
+    else it is the number of the line.
+
+    Args:
+      records: the rows.
+      whole: of a file, in which every id must be another; of a stream that would take room for all of them.
+
+    Raises:
+      UserError: a row of another form, or two with one id.
+    """
     seen: dict[str, str] = {}
-    for number, line in enumerate(text.split('\n'), 1):
-        if not line.strip():
-            continue
-        at = f'{where}:{number}'
-        row = load_json(line, where, number)
-        if not isinstance(row, dict):
-            found, form = f'a JSON {type(row).__name__}', 'an object {"question": "…", "context": "…"}'
-            raise UserError(at, found, form, 'write one question a line')
-        name = row.get('id', str(number))
-        question = Question(
-            _typed(name, f'{at}.id', str), *(_field(row, at, key, str) for key in ('question', 'context'))
-        )
-        first = seen.setdefault(question.id, at)
+    for at, row in records:
+        number = at.rpartition(':')[2] if ':' in at else at.rpartition('[')[2].rstrip(']')
+        name = _identifier(row.get('id', number), f'{at}.id')
+        question, context = (_field(row, at, key, str) for key in ('question', 'context'))
+        first = seen.setdefault(name, at) if whole else at
         if first != at:
-            raise UserError(
-                f'{at}.id',
-                f'{question.id!r} as in line {first.rpartition(":")[2]}',
-                'an id of its own',
-                'leave ids out, or make them different',
-            )
-        questions.append(question)
-    if not questions:
-        raise UserError(
-            where, 'nothing', 'SQuAD\'s JSON, or lines {"question": "…", "context": "…"}', 'give a question'
-        )
-    return questions
+            found, mend = f'{name!r} as in line {first.rpartition(":")[2]}', 'leave ids out, or make them different'
+            raise UserError(f'{at}.id', found, 'an id of its own', mend)
+        yield Question(name, question, context, fields=row)
 
 
-def parse_input(text: str, where: str) -> list[Question]:
-    """Questions without labels: SQuAD's JSON, or JSON lines as of `parse_lines`."""
-    line = text.lstrip().partition('\n')[0]
+def parse_input(lines: Iterable[Line], where: str) -> Iterator[Question]:
+    """Questions without labels: SQuAD's JSON, or JSON lines {"question": …, "context": …}, each as soon as it is there.
+
+    Raises:
+      UserError: nothing, or something else.
+    """
+    whole = isinstance(lines, list)
+    lines, begin = peeked(lines)
+    if not begin:
+        form = 'SQuAD\'s JSON, or lines {"question": …, "context": …}'
+        raise UserError(where, 'nothing', form, 'give a question')
     # SQuAD's JSON has "data" in its first line, or is spread over many lines.
     try:
-        lines = 'data' not in json.loads(line)
-    except (ValueError, TypeError):
-        lines = '"question"' in line and '"data"' not in line
-    if lines or not text.strip():
-        return parse_lines(text, where)
-    return parse_questions(text, where, answerable=False, labels='ignored')
+        rows = 'data' not in json.loads(begin[0])
+    except (ValueError, TypeError, RecursionError):
+        rows = '"question"' in begin[0] and '"data"' not in begin[0]
+    if rows:
+        return unlabelled_rows(_objects(lines, where), whole=whole)
+    text = '\n'.join(line for _, line in lines)
+    return iter(parse_questions(text, where, answerable=False, labels='ignored'))
+
+
+def _objects(lines: Iterable[Line], where: str) -> Iterator[Record]:
+    for number, line in lines:
+        if line.strip():
+            at, row = f'{where}:{number}', load_json(line, where, number)
+            if not isinstance(row, dict):
+                found, form = f'a JSON {type(row).__name__}', 'an object {"question": "…", "context": "…"}'
+                raise UserError(at, found, form, 'write one question a line')
+            yield Record(at, row)
 
 
 def load_json(text: str, where: str, line: int = 1) -> Any:
@@ -163,7 +205,7 @@ def _paragraphs(root: Mapping[str, Any], where: str) -> Iterator[tuple[Mapping[s
 
 def _question(qa: Mapping[str, Any], at: str, context: str, labels: str) -> Question:
     name, question = (_field(qa, at, key, str) for key in ('id', 'question'))
-    impossible = _typed(qa.get('is_impossible', False), f'{at}.is_impossible', bool)
+    impossible = _typed(qa.get('is_impossible') or False, f'{at}.is_impossible', bool)
     if labels == 'ignored' or (labels == 'optional' and 'answers' not in qa and not impossible):
         return Question(name, question, context)
     answers = [] if impossible and 'answers' not in qa else _field(qa, at, 'answers', list)
@@ -176,7 +218,7 @@ def _question(qa: Mapping[str, Any], at: str, context: str, labels: str) -> Ques
         starts.append(_field(answer, place, 'answer_start', int))
         if starts[-1] < 0:
             raise UserError(f'{place}.answer_start', f'{starts[-1]:,}', 'a character of the context, from 0', _MEND)
-    return Question(name, question, context, tuple(texts), tuple(starts))
+    return Question(name, question, context, tuple(texts), tuple(starts), impossible)
 
 
 def _field(parent: Mapping[str, Any], at: str, name: str, kind: type, *, dot: bool = True) -> Any:
@@ -192,25 +234,3 @@ def _typed(value: Any, at: str, kind: type) -> Any:
         shown = json.dumps(value)
         raise UserError(at, shown if len(shown) < 60 else shown[:57] + '…', _KINDS[kind], _MEND)
     return checked_text(value, at) if kind is str else value
-
-
-def prepared_questions(version: str, split: str) -> list[Question]:
-    """The questions of tensorflow-datasets' squad/v1.1 or squad/v2.0, prepared on this machine.
-
-    Args:
-      version: '1.1' or '2.0'.
-      split: 'train' or 'validation'.
-
-    Raises:
-      UserError: it is not prepared.
-    """
-    return [
-        Question(
-            row['id'],
-            row['question'],
-            row['context'],
-            tuple(row['answers']['text']),
-            tuple(row['answers']['answer_start']),
-        )
-        for row in read_dataset(f'squad/v{version}', split)
-    ]

@@ -3,22 +3,23 @@
 import collections
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
-
-from etils import epath
 
 from bertjax.convert.heads import QUESTION_ANSWERING
 from bertjax.data.features import Features
 from bertjax.errors import UserError
-from bertjax.files.paths import existing_files
 from bertjax.losses import SPANS
 from bertjax.metrics.squad import Evaluation, evaluate_v1
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
-from bertjax.tasks.options import option
+from bertjax.ranges import MANY, check_fields, one_of, whole
+from bertjax.tasks.options import BILSTM_UNITS, option
+from bertjax.tasks.reading.json_rows import Record
+from bertjax.tasks.reading.texts import Line
 from bertjax.tasks.squad.answers import Answers, Span, answers
-from bertjax.tasks.squad.questions import Question, parse_input, prepared_questions, read_questions
+from bertjax.tasks.squad.files import SquadFiles
+from bertjax.tasks.squad.questions import Question, parse_input, unlabelled_rows
 from bertjax.tasks.squad.report import answers_elsewhere, squad_report
 from bertjax.tasks.squad.windows import squad_features
 from bertjax.tasks.task import Outputs, Task
@@ -26,7 +27,6 @@ from bertjax.text.tokenizer import Tokenizer
 
 VERSIONS = ('1.1', '2.0')
 _ALIKE = 0.98  # share of equal answers that counts as collapsed: the threshold tuned on dev lets a few others pass
-_PREPARED = {'train': 'train', 'dev': 'validation'}  # splits in tensorflow-datasets
 
 
 @dataclasses.dataclass
@@ -38,10 +38,12 @@ class SquadTask(Task[Question, Answers]):
     the threshold of dev for everything else: `exact`, `f1`, HasAns_ and NoAns_ figures, predictions.
 
     Attributes:
-      data: folder of the JSON files, plain or gzipped; '' for squad/v1.1 or squad/v2.0 of tensorflow-datasets.
+      data: folder of the files: SQuAD's JSON, or rows of a question each (JSON lines, Parquet, Arrow); '' for
+        squad/v1.1 or squad/v2.0 of tensorflow-datasets.
       seq_len: S, pieces of a window with its question, [CLS] and two [SEP].
       version: '1.1', where every question has an answer, or '2.0'.
-      train_file, dev_file, test_file: names in `data`; '' for train-v1.1.json, dev-v1.1.json (or 2.0) and no test.
+      train_file, dev_file, test_file: names in `data`; '' for train-v1.1.json, dev-v1.1.json (or 2.0), or else by the
+        usual names, see splits.py. A test file need not have answers.
       stride: pieces from one window of a long text to the next.
       max_query: pieces that longer questions are cut to.
       n_best: answers kept for each question.
@@ -52,34 +54,29 @@ class SquadTask(Task[Question, Answers]):
 
     data: str
     seq_len: int
-    version: str = option('1.1', named=True)
+    version: str = option('1.1', one_of(VERSIONS), named=True)
     train_file: str = option('', decides='reading')
     dev_file: str = option('', decides='reading')
     test_file: str = option('', decides='reading')
-    stride: int = 128
-    max_query: int = 64
-    n_best: int = option(20, decides='reading')
-    max_answer: int = option(30, decides='reading')
-    bilstm_units: int = option(0, decides='model')
+    stride: int = option(128, whole(1, MANY))
+    max_query: int = option(64, whole(1, MANY))
+    n_best: int = option(20, whole(1, 1000), decides='reading')
+    max_answer: int = option(30, whole(1, MANY), decides='reading')
+    bilstm_units: int = option(0, BILSTM_UNITS, decides='model')
 
     head = QUESTION_ANSWERING
     objective = SPANS
 
     def __post_init__(self):
-        if self.version not in VERSIONS:
-            raise UserError('config.task.version', repr(self.version), "'1.1' or '2.0'", 'choose one of them')
-        for name in ('stride', 'max_query', 'n_best', 'max_answer'):
-            if getattr(self, name) < 1:
-                default = type(self).__dataclass_fields__[name].default
-                raise UserError(f'config.task.{name}', str(getattr(self, name)), '1 or more', f'{default} is usual')
-        if self.bilstm_units < 0:
-            raise UserError('config.task.bilstm_units', str(self.bilstm_units), '0 or more', 'the paper has 768')
+        check_fields(self, 'task')
         if self.max_query > self.seq_len - 4:
             raise UserError(
                 'config.task.max_query', f'{self.max_query} with config.seq_len={self.seq_len}',
                 f'at most {self.seq_len - 4}, which leaves room for the text', 'use seq_len=384 with max_query=64',
             )  # fmt: skip
         self.name = f'SQuAD {self.version}'
+        names = {'train': self.train_file, 'dev': self.dev_file, 'test': self.test_file}
+        self._files = SquadFiles(self.data, self.version, names)
         self.score = 'best_f1' if self.nullable else 'f1'
         self.null_threshold = 0.0
 
@@ -90,38 +87,23 @@ class SquadTask(Task[Question, Answers]):
 
     def splits(self) -> Sequence[str]:
         """See Task."""
-        if not self.test_file:
-            return ['train', 'dev']
-        labelled = all(question.answers is not None for question in self.records('test'))
-        return ['train', 'dev', 'test'] if labelled else ['train', 'dev']
+        return self._files.splits()
+
+    def sources(self) -> str:
+        """See Task."""
+        return self._files.describe()
 
     def records(self, split: str) -> Sequence[Question]:
         """See Task."""
-        names = {'train': self.train_file, 'dev': self.dev_file, 'test': self.test_file}
-        if split not in names or (split == 'test' and not self.test_file):
-            expected = 'train or dev' if split in names else 'train, dev or test'
-            raise UserError('config.split', repr(split), expected, 'name a file for it with config.task.test_file')
-        if not self.data and not names[split]:
-            return prepared_questions(self.version, _PREPARED[split])
-        labels = 'optional' if split == 'test' else 'needed'
-        return read_questions(self._file(split, names[split]), answerable=not self.nullable, labels=labels)
+        return self._files.read(split)
 
-    def _file(self, split: str, name: str) -> epath.Path:
-        folder = epath.Path(self.data).expanduser()
-        usual = f'{split}-v{self.version}.json'
-        names = [name] if name else [usual, f'{usual}.gz']
-        found = next(existing_files(folder, names), None)
-        if found:
-            return found
-        there = ', '.join(sorted(path.name for path in folder.iterdir())[:8]) if folder.is_dir() else 'no such folder'
-        raise UserError(
-            str(folder), there or 'an empty folder', ' or '.join(names),
-            f'check config.data and config.task.{split}_file, or fetch the file from SQuAD-explorer',
-        )  # fmt: skip
-
-    def parse(self, text: str, where: str) -> Sequence[Question]:
+    def parse(self, lines: Iterable[Line], where: str) -> Iterator[Question]:
         """See Task; SQuAD's JSON, whose answers are ignored, or JSON lines {"question": …, "context": …}."""
-        return parse_input(text, where)
+        return parse_input(lines, where)
+
+    def from_rows(self, rows: Iterator[Record]) -> Iterator[Question]:
+        """See Task."""
+        return unlabelled_rows(rows, whole=True)
 
     def learn(self, records: Sequence[Question]) -> None:
         """Prints how many there are, and which answers are not where the data says."""

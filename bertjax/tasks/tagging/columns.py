@@ -1,15 +1,14 @@
 """CoNLL column files: one word per line with its columns, a blank line after each sentence."""
 
 import dataclasses
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from bertjax.errors import UserError
-from bertjax.metrics.entities import to_iob1, to_iob2
-from bertjax.tasks.tagging.schemes import SCHEMES, check_tags, find_scheme, report_strays
-
-DOCSTART = '-DOCSTART-'
-_BLANKS = re.compile('[ \t]+')  # no others: a no-break space is part of a word
+from bertjax.metrics.entities import to_iob2, to_scheme
+from bertjax.tasks.reading.texts import Line
+from bertjax.tasks.tagging.blocks import DOCSTART, Block, counted, read_blocks, split_lines
+from bertjax.tasks.tagging.schemes import ALIASES, ENTITIES, SCHEMES, check_tags, file_scheme
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,9 +17,10 @@ class ColumnOptions:
 
     Attributes:
       word_column, tag_column: counted from 0, or from the end with -1 for the last.
-      comment: prefix of comment lines, which can only stand before a sentence; '' for no comments.
-      scheme: 'iob1' or 'iob2' for entities; 'plain' for tags that stand for themselves, such as parts of speech; 'auto'
-        detects which of the first two a file has.
+      comment: prefix of comment lines, which can only stand before a sentence; '' for lines that begin with # and have
+        another number of columns than the words, as in CoNLL-U.
+      scheme: 'iob1', 'iob2', 'bioes', 'bilou' or 'bmes' for entities; 'plain' for tags that stand for themselves, such
+        as parts of speech; 'auto' detects which of the others a file has.
     """
 
     word_column: int = 0
@@ -32,6 +32,11 @@ class ColumnOptions:
         if self.scheme not in SCHEMES:
             expected = 'one of ' + ', '.join(SCHEMES)
             raise UserError('config.task.scheme', repr(self.scheme), expected, 'choose one of them')
+
+    @property
+    def known_scheme(self) -> str:
+        """The scheme by its usual name."""
+        return ALIASES.get(self.scheme, self.scheme)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +51,8 @@ class Sentence:
       columns: of each word, as in the file.
       before: lines since the previous sentence; () is a blank one.
       separator: between columns.
-      scheme: of the tags in the file: 'iob1', 'iob2', 'plain', or '' if the file's tags do not tell.
+      scheme: of the tags in the file: of schemes.py:ENTITIES, 'plain', or '' if the file's tags do not tell.
+      fields: all that its row has, of a sentence from JSON or Arrow that is to be predicted.
     """
 
     where: str
@@ -57,24 +63,7 @@ class Sentence:
     before: tuple[tuple[str, ...], ...] = ()
     separator: str = ' '
     scheme: str = ''
-
-
-def split_lines(text: str) -> list[str]:
-    """Lines, split at \\n and \\r\\n only: U+0085 and U+2028 may be words."""
-    lines = [line.removesuffix('\r') for line in text.split('\n')]
-    return lines[:-1] if lines[-1] == '' else lines
-
-
-def is_boundary(line: str) -> bool:
-    """Whether a line separates documents: its first column is -DOCSTART- exactly, not a longer word."""
-    return line.startswith(DOCSTART) and split_columns(line, ' ')[0] == DOCSTART
-
-
-def split_columns(line: str, separator: str) -> tuple[str, ...]:
-    """The columns of a line. Where the separator is a space, columns are separated by any number of spaces and tabs."""
-    if separator == '\t':
-        return tuple(column.strip(' ') for column in line.split('\t'))
-    return tuple(_BLANKS.split(line.strip(' \t')))
+    fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
 def read_columns(text: str, where: str, options: ColumnOptions, *, tagged: bool) -> list[Sentence]:
@@ -90,90 +79,83 @@ def read_columns(text: str, where: str, options: ColumnOptions, *, tagged: bool)
       its sentences, tags in IOB2.
 
     Raises:
-      UserError: no words, a line with another number of columns than the first, an empty word, an invalid tag, or both
-        schemes in one file.
+      UserError: no words, a line with another number of columns than the first, an empty word, an invalid tag, or no
+        scheme that explains the tags.
     """
-    sentences, numbers = [], []
-    for rows, before, document, separator in _blocks(text, where, options):
-        lines = [number for number, _ in rows]
-        columns = tuple(columns for _, columns in rows)
-        words, tags = _words_and_tags(columns, lines, where, options, tagged=tagged)
-        sentences.append(Sentence(f'{where}:{lines[0]}', words, tags, document, columns, before, separator))
-        numbers.append(lines)
+    blocks = list(read_blocks(enumerate(split_lines(text), 1), where, options.comment))
+    sentences = [_sentence(block, where, options, tagged=tagged) for block in blocks]
     if not sentences:
         raise UserError(where, 'no word', 'a word a line with its columns', 'check the file')
+    hashes = sum(len(line) == 1 and line[0].startswith('#') for block in blocks for line in block.before)
+    if hashes and not options.comment:
+        print(f'{where}: {hashes:,} lines before sentences that begin with # are read as comments')
     if not tagged:
         return sentences
-    raw, scheme = [sentence.tags for sentence in sentences], options.scheme
-    if scheme == 'auto':
-        scheme = find_scheme(raw, numbers, where)
-    elif scheme != 'plain':
-        report_strays(raw, numbers, where, scheme)
-    convert = tuple if scheme == 'plain' else lambda tags: tuple(to_iob2(tags))
-    return [dataclasses.replace(x, tags=convert(x.tags), scheme=scheme) for x in sentences]
+    return in_iob2(sentences, [_places(block, where) for block in blocks], where, options)
+
+
+def in_iob2(
+    sentences: Sequence[Sentence], places: Sequence[Sequence[str]], where: str, options: ColumnOptions
+) -> list[Sentence]:
+    """Sentences whose tags are as in their file, in IOB2 (or plain), with the scheme of the file `where`.
+
+    Args:
+      sentences: of one file.
+      places: of each word, 'file:line'.
+      where: the file.
+      options: how it is read.
+
+    Raises:
+      UserError: an invalid tag, or no scheme that explains them.
+    """
+    raw, scheme = [sentence.tags for sentence in sentences], options.known_scheme
+    for tags, of in zip(raw, places, strict=True):
+        check_tags(tags, of, scheme)
+    if scheme == 'plain':
+        return [dataclasses.replace(sentence, scheme=scheme) for sentence in sentences]
+    scheme = file_scheme(raw, places, where, scheme)
+    return [dataclasses.replace(x, tags=tuple(to_iob2(x.tags)), scheme=scheme) for x in sentences]
+
+
+def stream_columns(lines: Iterable[Line], where: str, options: ColumnOptions) -> Iterator[Sentence]:
+    """The sentences of a file without tags, or with tags to be ignored, each as soon as its lines are there."""
+    empty = True
+    for block in read_blocks(lines, where, options.comment):
+        empty = False
+        yield _sentence(block, where, options, tagged=False)
+    if empty:
+        raise UserError(where, 'no word', 'a word a line with its columns', 'check the file')
+
+
+def _places(block: Block, where: str) -> list[str]:
+    return [f'{where}:{number}' for number, _ in block.rows]
+
+
+def _sentence(block: Block, where: str, options: ColumnOptions, *, tagged: bool) -> Sentence:
+    columns, places = tuple(columns for _, columns in block.rows), _places(block, where)
+    words, tags = _words_and_tags(columns, places, where, options, tagged=tagged)
+    return Sentence(places[0], words, tags, block.document, columns, block.before, block.separator)
 
 
 def _words_and_tags(
-    columns: Sequence[Sequence[str]], lines: Sequence[int], where: str, options: ColumnOptions, *, tagged: bool
+    columns: Sequence[Sequence[str]], places: Sequence[str], where: str, options: ColumnOptions, *, tagged: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
     width, word, tag = len(columns[0]), options.word_column, options.tag_column
     for name, column in (('word_column', word), ('tag_column', tag))[: 1 + tagged]:
         if not -width <= column < width:
-            found = f'{column}, where {where} has {_count(width)}'
+            found = f'{column}, where {where} has {counted(width)}'
             mend = f'for example --config.task.{name}={0 if name == "word_column" else -1}'
             raise UserError(f'config.task.{name}', found, 'a column of the file, the first being 0', mend)
     if tagged and word % width == tag % width:
         mend = 'set config.task.word_column and config.task.tag_column'
         if width == 1:
             mend = 'add the tags; a file without them is for --config.run=predict --config.input=FILE'
-        raise UserError(f'{where}:{lines[0]}', 'one column for words and tags', 'a column for each', mend)
+        raise UserError(places[0], 'one column for words and tags', 'a column for each', mend)
     words = tuple(row[word] for row in columns)
     if '' in words:
-        line = lines[words.index('')]
-        raise UserError(f'{where}:{line}', 'an empty word', 'a word in its column', 'correct or remove the line')
-    if not tagged:
-        return words, None
-    tags = tuple(row[tag] for row in columns)
-    check_tags(tags, lines, where, options.scheme)
-    return words, tags
-
-
-def _blocks(
-    text: str, where: str, options: ColumnOptions
-) -> Iterator[tuple[list[tuple[int, tuple[str, ...]]], tuple[tuple[str, ...], ...], int, str]]:
-    """(numbered rows, the lines before them, document, separator) of each sentence."""
-    lines = split_lines(text)
-    rows: list[tuple[int, tuple[str, ...]]] = []
-    before: list[tuple[str, ...]] = []
-    document, separator, count, first = 0, '', 0, 0
-    for number, line in enumerate([*lines, ''], 1):
-        word = line.strip(' \t') != ''
-        boundary = word and is_boundary(line)
-        comment = word and not rows and options.comment != '' and line.startswith(options.comment)
-        if not word or boundary:
-            if rows:
-                yield rows, tuple(before), document, separator
-                rows, before = [], []
-            document += boundary
-        if not word or boundary or comment:
-            before.append((line,) if comment else split_columns(line, ' ') if boundary else ())
-            continue
-        if not separator:
-            separator = '\t' if '\t' in line else ' '
-        columns = split_columns(line, separator)
-        if not count:
-            count, first = len(columns), number
-        if len(columns) != count:
-            mend = 'correct or remove the line'
-            if line.startswith('#'):
-                mend += "; if lines that begin so are comments, set config.task.comment='#'"
-            expected = f'{count}, as in line {first}, between {"spaces" if separator == " " else "tabs"}'
-            raise UserError(f'{where}:{number}', f'{_count(len(columns))} in {line[:60]!r}', expected, mend)
-        rows.append((number, columns))
-
-
-def _count(columns: int) -> str:
-    return '1 column' if columns == 1 else f'{columns} columns'
+        place = places[words.index('')]
+        raise UserError(place, 'an empty word', 'a word in its column', 'correct or remove the line')
+    return words, tuple(row[tag] for row in columns) if tagged else None
 
 
 def write_columns(
@@ -193,8 +175,8 @@ def write_columns(
     lines: list[str] = []
     for sentence, predicted in zip(sentences, tags, strict=True):
         join = sentence.separator.join
-        if (sentence.scheme or scheme) == 'iob1':
-            predicted = to_iob1(predicted)
+        if (sentence.scheme or scheme) in ENTITIES:
+            predicted = to_scheme(predicted, sentence.scheme or scheme)
         rows = [list(columns) for columns in sentence.columns]
         width = len(rows[0])
         repeat = sentence.tags is not None and options.tag_column not in (-1, width - 1)

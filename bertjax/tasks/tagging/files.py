@@ -1,125 +1,178 @@
 """Sentences to tag: from the files of a split, tensorflow-datasets, or a user's own file."""
 
+import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.files.paths import at_most_one, data_directory
-from bertjax.metrics.entities import to_iob2
+from bertjax.files.paths import at_most_one, data_directory, user_path
+from bertjax.files.streams import named_compressed
+from bertjax.tasks.reading.records import FORMATS, parse_records, read_records
 from bertjax.tasks.reading.sources import read_dataset
-from bertjax.tasks.reading.texts import read_text
-from bertjax.tasks.tagging.columns import ColumnOptions, Sentence, is_boundary, read_columns, split_columns, split_lines
+from bertjax.tasks.reading.splits import STEMS, Files, called, describe_splits, split_files, unused_files
+from bertjax.tasks.reading.texts import Blank, Line, peeked, read_text
+from bertjax.tasks.tagging.blocks import is_boundary, read_blocks, split_columns, split_lines
+from bertjax.tasks.tagging.columns import ColumnOptions, Sentence, in_iob2, read_columns, stream_columns
+from bertjax.tasks.tagging.rows import TagFields, sentences_of
 
 DATASET = 'conll2003'  # of tensorflow-datasets
-FORMATS = ('auto', 'columns', 'text')
-_NAMES = {
-    'train': ('train',),
-    'dev': ('dev', 'devel', 'valid', 'validation', 'testa'),
-    'test': ('test', 'testb'),
-}
-_SUFFIXES = ('.txt', '.tsv', '.conll', '.iob', '.iob2', '.bio')
+INPUTS = ('auto', 'columns', 'text', 'jsonl')
+_MORE = {'train': (), 'dev': ('testa',), 'test': ('testb',)}  # names of CoNLL-2003
+_SUFFIXES = ('.txt', '.tsv', '.conll', '.conllu', '.iob', '.iob2', '.bio', '.bioes')
+_ROWS = tuple(suffix for suffix, format in FORMATS.items() if format not in ('tsv', 'csv'))
 
 
-def find_file(data: str, split: str) -> epath.Path | None:
-    """The column file of a split in the folder `data`, such as dev.txt, valid.conll, eng.testa; None if there is none.
+class TaggedFiles:
+    """The splits of a folder, or of tensorflow-datasets.
 
-    Raises:
-      UserError: several, or no such folder.
+    Args:
+      data: the folder of column files, such as dev.txt, valid.conll, eng.testa, or else of JSON or Arrow files, such as
+        dev.jsonl or test-00000-of-00001.parquet; '' for tensorflow-datasets.
+      options: of column files.
+      fields: of the others.
     """
-    folder = data_directory(data, 'a folder with train.txt, dev.txt …')
-    found = sorted(path for path in folder.iterdir() if _is_of(path.name, split))
-    return at_most_one(found, str(folder), split, 'move the others away')
+
+    def __init__(self, data: str, options: ColumnOptions, fields: TagFields):
+        self._data, self._options, self._fields = data, options, fields
+
+    def splits(self) -> list[str]:
+        """The splits among train, dev and test that exist and have tags."""
+        if not self._data:
+            return list(STEMS)
+        return [split for split in STEMS if self.find(split) and (split != 'test' or self._test_has_tags())]
+
+    def find(self, split: str) -> Files:
+        """The files of a split; none where there are none.
+
+        Raises:
+          UserError: several, or no such folder.
+        """
+        folder = data_directory(self._data, 'a folder with train.txt, dev.txt …')
+        found = sorted(path for path in folder.iterdir() if _is_of(path, split))
+        columns = at_most_one(found, str(folder), split, 'move the others away')
+        return (columns,) if columns else split_files(folder, split, suffixes=_ROWS)
+
+    def describe(self) -> str:
+        """Which files are which splits."""
+        if not self._data:
+            return ''
+        found = {split: self.find(split) for split in STEMS}
+        told = {split: called(files) for split, files in found.items() if files}
+        if 'test' in told and not self._test_has_tags():
+            told['test'] += ' (no tags: it is only predicted)'
+        used = [path for files in found.values() for path in files]
+        return describe_splits(told, unused_files(user_path(self._data, 'config.data'), used))
+
+    def read(self, split: str) -> list[Sentence]:
+        """The sentences of a split in file order.
+
+        Raises:
+          UserError: no such split or file, or a malformed line or record.
+        """
+        if split not in STEMS:
+            raise UserError('config.split', repr(split), 'one of ' + ', '.join(STEMS), 'choose one of them')
+        if not self._data:
+            return _joined(sentences_of(read_dataset(DATASET, split), TagFields(), tagged=True), DATASET, self._options)
+        files = self.find(split)
+        if not files:
+            names = ' or '.join(f'{name}.txt' for name in STEMS[split])
+            raise UserError(self._data, f'no file of the {split} split', names, 'add it, or name another folder')
+        tagged = split != 'test' or self._test_has_tags()
+        if _has_columns(files):
+            return read_columns(read_text(files[0]), str(files[0]), self._options, tagged=tagged)
+        rows = sentences_of(read_records(files), self._fields, tagged=tagged)
+        return _joined(rows, str(files[0]), self._options) if tagged else list(rows)
+
+    def _test_has_tags(self) -> bool:
+        """Whether there is a test file, and it does not lack the training file's column, or field, of tags."""
+        test, train = self.find('test'), self.find('train')
+        if not test:
+            return False
+        if not _has_columns(test):
+            return self._fields.tags_of(next(read_records(test)).fields) is not None
+        width = _width(test[0], self._options)
+        return width > 1 and not (train and _has_columns(train) and width == _width(train[0], self._options) - 1)
 
 
-def _is_of(name: str, split: str) -> bool:
+def _is_of(path: epath.Path, split: str) -> bool:
+    """Whether it is named as the column file of this split."""
+    name = path.name.removesuffix(path.suffix) if named_compressed(path.name) else path.name
     stem, dot, suffix = name.rpartition('.')
-    if dot + suffix in _SUFFIXES:
-        return stem in _NAMES[split]
-    return (suffix if dot else name) in _NAMES[split]
-
-
-def labelled_splits(data: str, options: ColumnOptions) -> list[str]:
-    """The splits among train, dev and test that exist and have tags."""
-    if not data:
-        return ['train', 'dev', 'test']
-    found = [split for split in ('train', 'dev') if find_file(data, split)]
-    return [*found, 'test'] if _test_has_tags(data, options) else found
-
-
-def read_split(data: str, split: str, options: ColumnOptions) -> list[Sentence]:
-    """The sentences of a split in file order.
-
-    Raises:
-      UserError: no such split or file, or a malformed line.
-    """
-    if split not in _NAMES:
-        raise UserError('config.split', repr(split), 'one of ' + ', '.join(_NAMES), 'choose one of them')
-    if not data:
-        return _from_dataset(split)
-    path = find_file(data, split)
-    if path is None:
-        names = ' or '.join(f'{name}.txt' for name in _NAMES[split])
-        raise UserError(data, f'no file of the {split} split', names, 'add it, or name another folder')
-    tagged = split != 'test' or _test_has_tags(data, options)
-    return read_columns(read_text(path), str(path), options, tagged=tagged)
-
-
-def _from_dataset(split: str) -> list[Sentence]:
-    sentences: list[Sentence] = []
-    for index, record in enumerate(read_dataset(DATASET, split)):
-        words, tags = record['tokens'], record['ner']
-        if not words:  # tfds makes an empty record of the end of the file
-            continue
-        before = ((),) if sentences else ()
-        where, columns = f'{DATASET}@{split}:{index}', tuple(zip(words, tags, strict=True))
-        sentences.append(Sentence(where, tuple(words), tuple(to_iob2(tags)), 0, columns, before, scheme='iob2'))
-    return sentences
-
-
-def _test_has_tags(data: str, options: ColumnOptions) -> bool:
-    """Whether there is a test file, and it does not lack the training file's column of tags."""
-    test, train = find_file(data, 'test'), find_file(data, 'train')
-    if test is None:
+    names = (*STEMS[split], *_MORE[split])
+    if path.is_dir():
         return False
-    width = _width(test, options)
-    return width > 1 and (train is None or width != _width(train, options) - 1)
+    return stem in names if dot + suffix in _SUFFIXES else (suffix if dot else name) in names
+
+
+def _has_columns(files: Files) -> bool:
+    return any(_is_of(files[0], split) for split in STEMS)
 
 
 def _width(path: epath.Path, options: ColumnOptions) -> int:
     """Number of columns of the first word."""
-    for line in split_lines(read_text(path)):
-        comment = options.comment and line.startswith(options.comment)
-        if line.strip() and not is_boundary(line) and not comment:
-            return len(split_columns(line, '\t' if '\t' in line else ' '))
-    return 0
+    lines = enumerate(split_lines(read_text(path)), 1)
+    return next((len(block.rows[0][1]) for block in read_blocks(lines, str(path), options.comment)), 0)
 
 
-def read_input(text: str, where: str, options: ColumnOptions, format: str, labels: Collection[str]) -> list[Sentence]:
-    """A user's own file without tags, or with tags to be ignored.
+def _joined(sentences: Iterable[Sentence], where: str, options: ColumnOptions) -> list[Sentence]:
+    sentences = list(sentences)
+    return in_iob2(sentences, [[sentence.where] * len(sentence.words) for sentence in sentences], where, options)
+
+
+def read_input(
+    lines: Iterable[Line], where: str, options: ColumnOptions, format: str, labels: Collection[str], fields: TagFields
+) -> Iterator[Sentence | Blank]:
+    """A user's own file without tags, or with tags to be ignored; each sentence as soon as its lines are there.
 
     Args:
-      text: its content.
+      lines: of the file.
       where: its name.
       options: of a column file.
-      format: 'columns', 'text', or 'auto': columns if the first line has tabs or is -DOCSTART-, if all lines have the
-        same number of columns and at least half of them a known tag, or if there are several lines, all single words.
+      format: 'columns', 'text', 'jsonl', or 'auto': JSON lines if the first line is an object; columns if it has tabs
+        or is -DOCSTART-, if all lines have the same number of columns and at least half of them a known tag, or if
+        there are several lines, all single words. Of a stream, the first two lines stand for all.
       labels: the known tags.
+      fields: of JSON lines.
 
     Raises:
       UserError: no words, or a malformed line.
     """
     if format == 'auto':
-        format = 'columns' if _looks_like_columns(text, options, labels) else 'text'
-        print(f'{where}: read as {"columns" if format == "columns" else "a sentence a line"}')
-    return read_columns(text, where, options, tagged=False) if format == 'columns' else _read_lines(text, where)
+        lines, format = _recognised(lines, options, labels)
+        names = {'columns': 'columns', 'jsonl': 'JSON lines', 'text': 'a sentence a line'}
+        print(f'{where}: read as {names[format]}')
+    if format == 'columns':
+        return stream_columns(lines, where, options)
+    if format == 'jsonl':
+        return sentences_of(parse_records(lines, where, 'jsonl'), fields, tagged=False)
+    return _read_lines(lines, where)
 
 
-def _looks_like_columns(text: str, options: ColumnOptions, labels: Collection[str]) -> bool:
-    lines = [line for line in split_lines(text) if line.strip()]
+def _recognised(lines: Iterable[Line], options: ColumnOptions, labels: Collection[str]) -> tuple[Iterator[Line], str]:
+    """The lines, and their format: of a list by all of them, of a stream by the first, or two where needed."""
+    whole = isinstance(lines, list)
+    lines, seen = peeked(lines, len(lines) if whole else 1)
+    if seen and _is_object(seen[0]):
+        return lines, 'jsonl'
+    if seen and not whole and (seen[0].startswith('#') or _looks_like_columns([*seen, *seen], options, labels)):
+        lines, seen = peeked(lines, 2)
+    return lines, 'columns' if _looks_like_columns(seen, options, labels) else 'text'
+
+
+def _is_object(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _looks_like_columns(lines: Sequence[str], options: ColumnOptions, labels: Collection[str]) -> bool:
     if options.comment:
         lines = [line for line in lines if not line.startswith(options.comment)]
+    elif any('\t' in line.strip() for line in lines):  # CoNLL-U
+        lines = [line for line in lines if not line.startswith('#')]
     if not lines or is_boundary(lines[0]) or '\t' in lines[0].strip():
         return bool(lines)
     rows = [split_columns(line, ' ') for line in lines]
@@ -135,17 +188,16 @@ def _looks_like_columns(text: str, options: ColumnOptions, labels: Collection[st
     return 2 * len(known) >= len(rows) and any(letter.isalpha() for tag in known for letter in tag)
 
 
-def _read_lines(text: str, where: str) -> list[Sentence]:
-    sentences: list[Sentence] = []
-    document = 0
-    for number, line in enumerate(split_lines(text), 1):
+def _read_lines(lines: Iterable[Line], where: str) -> Iterator[Sentence]:
+    document, empty = 0, True
+    for number, line in lines:
         words = tuple(re.split('[ \t]+', line.strip(' \t')))
         if words == ('',):
             document += 1
             continue
-        before = ((),) if sentences else ()
+        before = () if empty else ((),)
+        empty = False
         columns = tuple((word,) for word in words)
-        sentences.append(Sentence(f'{where}:{number}', words, None, document, columns, before))
-    if not sentences:
+        yield Sentence(f'{where}:{number}', words, None, document, columns, before)
+    if empty:
         raise UserError(where, 'no word', 'a sentence a line', 'check the file')
-    return sentences

@@ -1,76 +1,88 @@
-"""Detects the tagging scheme of a column file, and what is wrong with its tags."""
+"""Detects the tagging scheme of a file, and what is wrong with its tags."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from bertjax.errors import UserError
-from bertjax.metrics.entities import split_tag
+from bertjax.metrics.entities import WITH_ENDS, Span, spans, to_scheme
 
-SCHEMES = ('auto', 'iob1', 'iob2', 'plain')
-_IOB = re.compile(r'O|[BI](-.+)?')
-_OTHER_SCHEMES = ('E-', 'S-', 'L-', 'U-', 'M-')
+# Names of the same schemes, as other programs have them.
+ALIASES = {'bio': 'iob2', 'iobes': 'bioes', 'bieos': 'bioes', 'bioul': 'bilou', 'bmeso': 'bmes'}
+_IOB = ('iob2', 'iob1')
+ENTITIES = (*_IOB, *WITH_ENDS)
+SCHEMES = ('auto', *ENTITIES, 'plain', *ALIASES)
+_TAG = re.compile(r'O|[BIESLUM](-.+)?')
+_STRAYS = 0.01  # share of the entities of a file that may be written in another way
+_SHOWN = 10
 
 
-def check_tags(tags: Sequence[str], numbers: Sequence[int], where: str, scheme: str) -> None:
-    """Raises UserError at the first invalid one of a sentence's `tags`, which are on the lines `numbers`."""
-    for tag, number in zip(tags, numbers, strict=True):
-        if tag and (scheme == 'plain' or _IOB.fullmatch(tag)):
+def check_tags(tags: Sequence[str], places: Sequence[str], scheme: str) -> None:
+    """Raises UserError at the first invalid one of a sentence's `tags`, which stand at `places`."""
+    for tag, place in zip(tags, places, strict=True):
+        if tag and (scheme == 'plain' or _TAG.fullmatch(tag)):
             continue
         mend = 'choose its column with config.task.tag_column'
         if scheme != 'plain':
             mend += ", or set config.task.scheme='plain' for tags that mark no entities"
-            if tag.startswith(_OTHER_SCHEMES):
-                mend = 'convert the tags to IOB2'
-        expected = 'a tag' if scheme == 'plain' else 'O, B-TYPE or I-TYPE'
-        raise UserError(f'{where}:{number}', f'the tag {tag!r}', expected, mend)
+        expected = 'a tag' if scheme == 'plain' else 'O, B-TYPE or I-TYPE (or one of E, S, L, U, M, and a type)'
+        raise UserError(place, f'the tag {tag[:40]!r}', expected, mend)
 
 
-def _beginnings(tags: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """(index, prefix) of each word that begins an entity and does not follow a word of the same type."""
-    inside = None
-    for i, tag in enumerate(tags):
-        prefix, type = split_tag(tag)
-        if prefix != 'O' and type != inside:
-            yield i, prefix
-        inside = None if prefix == 'O' else type
-
-
-def find_scheme(sentences: Sequence[Sequence[str]], numbers: Sequence[Sequence[int]], where: str) -> str:
-    """'iob1' where entities begin with I, 'iob2' where they begin with B, '' without entities.
+def file_scheme(sentences: Sequence[Sequence[str]], places: Sequence[Sequence[str]], where: str, scheme: str) -> str:
+    """The scheme of a file; prints which entities are not written in it. They are read as conlleval reads them.
 
     Args:
       sentences: their tags.
-      numbers: their lines in the file `where`.
+      places: of each tag, 'file:line'.
+      where: the file.
+      scheme: its name; 'auto' for the one that most entities are written in.
+
+    Returns:
+      one of ENTITIES; with 'auto' '' for a file without entities.
 
     Raises:
-      UserError: some entities begin with I and some with B.
+      UserError: with 'auto', no scheme explains 99 % of the entities.
     """
-    lines: dict[str, list[int]] = {'I': [], 'B': []}
-    for tags, of in zip(sentences, numbers, strict=True):
-        for i, prefix in _beginnings(tags):
-            lines[prefix].append(of[i])
-    if lines['I'] and lines['B']:
-        few, many = sorted(lines, key=lambda prefix: len(lines[prefix]))
-        raise UserError(
-            f'{where}:{lines[few][0]}',
-            f'an entity that begins with {few}, as {len(lines[few]):,} do',
-            f'{many}, as in line {lines[many][0]} and {len(lines[many]):,} in all',
-            'correct the tags, or name the scheme with config.task.scheme=iob2 or iob1: '
-            'then entities begin wherever conlleval lets them begin',
-        )
-    return 'iob1' if lines['I'] else 'iob2' if lines['B'] else ''
-
-
-def report_strays(
-    sentences: Sequence[Sequence[str]], numbers: Sequence[Sequence[int]], where: str, scheme: str
-) -> None:
-    """Prints how many entities begin in a way that is invalid in the named `scheme`."""
-    wrong = {'iob1': 'B', 'iob2': 'I'}[scheme]
-    strays = [
-        of[i] for tags, of in zip(sentences, numbers, strict=True) for i, prefix in _beginnings(tags) if prefix == wrong
-    ]
-    if strays:
+    found = [spans(tags) for tags in sentences]
+    total = sum(map(len, found))
+    strays = {name: _strays(sentences, found, places, name) for name in _possible(sentences, scheme)}
+    best = min(strays, key=lambda name: len(strays[name]))
+    if scheme == 'auto' and not total:
+        return ''
+    if strays[best]:
+        place, tags = strays[best][0]
+        if scheme == 'auto' and len(strays[best]) > _STRAYS * total:
+            raise UserError(
+                place,
+                f'an entity with the tags {tags}, one of {len(strays[best]):,} that are not {best.upper()}',
+                f'99 % of the {total:,} entities of {where} in one scheme ({best.upper()} comes closest)',
+                f'correct the tags, or name the scheme with config.task.scheme, such as {best}: '
+                'then entities begin and end wherever conlleval lets them',
+            )
+        shown = ', '.join(place.removeprefix(where).strip(':[]') for place, _ in strays[best][:_SHOWN])
+        more = ' …' if len(strays[best]) > _SHOWN else ''
         print(
-            f'{where}: {len(strays):,} entities begin with {wrong}, which {scheme.upper()} does not have (the first in '
-            f'line {strays[0]}); they are read as conlleval reads them'
+            f'{where}: read as {best.upper()}; {len(strays[best]):,} of {total:,} entities are not written so, at '
+            f'{shown}{more}: they are read as conlleval reads them'
         )
+    return best
+
+
+def _possible(sentences: Sequence[Sequence[str]], scheme: str) -> Sequence[str]:
+    if scheme != 'auto':
+        return (scheme,)
+    ends = any(tag[:1] in 'ESLUM' for tags in sentences for tag in tags)
+    return ENTITIES if ends else _IOB
+
+
+def _strays(
+    sentences: Sequence[Sequence[str]], found: Sequence[Sequence[Span]], places: Sequence[Sequence[str]], scheme: str
+) -> list[tuple[str, str]]:
+    """Place and tags of each entity that the scheme writes in another way."""
+    strays = []
+    for tags, entities, of in zip(sentences, found, places, strict=True):
+        written = to_scheme(tags, scheme) if entities else tags
+        for _, start, end in entities:
+            if list(tags[start:end]) != written[start:end]:
+                strays.append((of[start], ' '.join(tags[start:end])[:60]))
+    return strays

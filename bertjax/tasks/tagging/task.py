@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,22 @@ from bertjax.losses import TOKENS
 from bertjax.metrics.entities import score_entities, spans, split_tag, tag_accuracy, to_iob2, total_score
 from bertjax.metrics.softmax import softmax
 from bertjax.model.config import BertConfig
-from bertjax.model.heads import TaskModel
-from bertjax.tasks.options import option
+from bertjax.model.heads import LAYERS, TaskModel
+from bertjax.ranges import MANY, check_fields, each, one_of, text, whole
+from bertjax.tasks.options import BILSTM_UNITS, option
+from bertjax.tasks.reading.json_rows import Record
+from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.tagging import files
-from bertjax.tasks.tagging.columns import DOCSTART, ColumnOptions, Sentence, write_columns
+from bertjax.tasks.tagging.blocks import DOCSTART
+from bertjax.tasks.tagging.columns import ColumnOptions, Sentence, write_columns
 from bertjax.tasks.tagging.features import WORDS, tagging_features
 from bertjax.tasks.tagging.report import tagging_report
+from bertjax.tasks.tagging.rows import TagFields, sentences_of
+from bertjax.tasks.tagging.schemes import SCHEMES
 from bertjax.tasks.task import Outputs, Task, id2label
 from bertjax.text.tokenizer import Tokenizer
+
+_COLUMN = whole(-1000, 1000)  # from 0, or from the end
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,36 +58,43 @@ class TaggingTask(Task[Sentence, Tags]):
     predicted wrong.
 
     Attributes:
-      data: folder with train.txt, dev.txt and test.txt (or as in columns.py:find_file); '' for CoNLL-2003 from
+      data: folder with train.txt, dev.txt and test.txt (or as in files.py:TaggedFiles); '' for CoNLL-2003 from
         tensorflow-datasets, which lacks the boundaries of documents.
       seq_len: S, pieces of a row with [CLS] and [SEP].
       word_column, tag_column, comment, scheme: see ColumnOptions; with the scheme 'plain' the score is the accuracy.
       context: fill the rows with the surrounding sentences of the same document (the paper's "maximal document
         context", section 5.3).
       stride: pieces from one window of a long sentence to the next; 0 for half a window.
+      words, tags, tag_names: of files of JSON or Arrow, see rows.py:TagFields.
       input_format: of a file for run=predict: 'columns', 'text' (one sentence per line, words separated by blanks, a
-        blank line between documents), or 'auto' to detect it.
+        blank line between documents), 'jsonl', or 'auto' to detect it.
       layers, bilstm_units, frozen: of the head, see model/heads.py; the paper's feature-based rows are frozen.
     """
 
     data: str
     seq_len: int
-    word_column: int = option(0, decides='reading')
-    tag_column: int = option(-1, decides='reading')
+    word_column: int = option(0, _COLUMN, decides='reading')
+    tag_column: int = option(-1, _COLUMN, decides='reading')
     comment: str = option('', decides='reading')
-    scheme: str = 'auto'
+    words: str = option('', decides='reading')
+    tags: str = option('', decides='reading')
+    tag_names: Sequence[str] = option((), each(text(empty=False)), decides='reading')
+    scheme: str = option('auto', one_of(SCHEMES))
     context: bool = False
-    stride: int = 0
-    input_format: str = option('auto', decides='reading')
-    layers: str = option('last', decides='model')
-    bilstm_units: int = option(0, decides='model')
+    stride: int = option(0, whole(0, MANY))
+    input_format: str = option('auto', one_of(files.INPUTS), decides='reading')
+    layers: str = option('last', one_of(LAYERS), decides='model')
+    bilstm_units: int = option(0, BILSTM_UNITS, decides='model')
     frozen: bool = option(False, decides='model')
 
     head = TOKEN_CLASSIFICATION
     objective = TOKENS
 
     def __post_init__(self):
+        check_fields(self, 'task')
         self.columns = ColumnOptions(self.word_column, self.tag_column, self.comment, self.scheme)
+        self._fields = TagFields(self.words, self.tags, tuple(self.tag_names))
+        self._files = files.TaggedFiles(self.data, self.columns, self._fields)
         self.name = pathlib.PurePath(self.data).name or 'CoNLL-2003'
         self.score = 'accuracy' if self.plain else 'f1'
         self.labels: list[str] = []
@@ -87,14 +102,9 @@ class TaggingTask(Task[Sentence, Tags]):
         room = self.seq_len - 2
         if room < 1:
             raise UserError('config.seq_len', str(self.seq_len), 'at least 3', 'use 128')
-        if not 0 <= self.stride <= room:
+        if self.stride > room:
             expected = f'0 to {room}, config.seq_len less [CLS] and [SEP]'
             raise UserError('config.task.stride', str(self.stride), expected, 'leave it 0 for half a window')
-        if self.input_format not in files.FORMATS:
-            expected = 'one of ' + ', '.join(files.FORMATS)
-            raise UserError('config.task.input_format', repr(self.input_format), expected, 'choose one of them')
-        if self.bilstm_units < 0:
-            raise UserError('config.task.bilstm_units', str(self.bilstm_units), '0 or more', 'the paper has 768')
 
     @property
     def complete(self) -> bool:
@@ -114,15 +124,23 @@ class TaggingTask(Task[Sentence, Tags]):
 
     def splits(self) -> Sequence[str]:
         """See Task."""
-        return files.labelled_splits(self.data, self.columns)
+        return self._files.splits()
+
+    def sources(self) -> str:
+        """See Task."""
+        return self._files.describe()
 
     def records(self, split: str) -> Sequence[Sentence]:
         """See Task."""
-        return files.read_split(self.data, split, self.columns)
+        return self._files.read(split)
 
-    def parse(self, text: str, where: str) -> Sequence[Sentence]:
+    def parse(self, lines: Iterable[Line], where: str) -> Iterator[Sentence | Blank]:
         """See Task; the format is `input_format`."""
-        return files.read_input(text, where, self.columns, self.input_format, self.labels)
+        return files.read_input(lines, where, self.columns, self.input_format, self.labels, self._fields)
+
+    def from_rows(self, rows: Iterator[Record]) -> Iterator[Sentence]:
+        """See Task."""
+        return sentences_of(rows, self._fields, tagged=False)
 
     def learn(self, records: Sequence[Sentence]) -> None:
         """Collects the tags; of every entity type both B and I."""

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.losses import CLASSIFICATION
+from bertjax.losses import CHOICES, CLASSIFICATION, cross_entropy
 from bertjax.model.config import BertConfig
 from bertjax.model.stacking import init_params
-from bertjax.tasks.choice.files import Question, read_codah, read_json_lines, read_swag
+from bertjax.tasks.choice.files import Question, questions_of, read_codah, read_swag
 from bertjax.tasks.choice.task import MultipleChoiceTask
+from bertjax.tasks.reading.records import parse_records
+from bertjax.tasks.reading.texts import number_lines
 from bertjax.tasks.sentence.features import longest_first
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -45,6 +47,10 @@ def swag(tmp_path: pathlib.Path) -> MultipleChoiceTask:
     (tmp_path / 'val.csv').write_text(SWAG)
     (tmp_path / 'test.csv').write_text(TEST)
     return MultipleChoiceTask(str(tmp_path), 16)
+
+
+def json_questions(text: str, *, labelled: bool) -> list[Question]:
+    return list(questions_of(parse_records(number_lines(text), 'f', 'jsonl'), labelled=labelled))
 
 
 def question(context: str, *endings: str, label: int | None = 0, start: str = '') -> Question:
@@ -93,7 +99,7 @@ def check(error: UserError, named: tuple[str, ...]) -> None:
 )
 def test_malformed_swag(tmp_path: pathlib.Path, text: str, named: tuple[str, ...]):
     with pytest.raises(UserError) as error:
-        read_swag(in_file(tmp_path / 'f.csv', text), labelled=True)
+        read_swag((in_file(tmp_path / 'f.csv', text),), labelled=True)
     check(error.value, named)
 
 
@@ -105,21 +111,21 @@ def test_two_files_of_a_split_are_refused(swag: MultipleChoiceTask, tmp_path: pa
 
 def test_swag_without_second_sentence(tmp_path: pathlib.Path):
     path = in_file(tmp_path / 'f.csv', SWAG.replace('sits.,He,', 'sits.,,'))
-    assert read_swag(path, labelled=True)[0].start == ''
+    assert read_swag((path,), labelled=True)[0].start == ''
 
 
 @pytest.mark.parametrize(
     ('text', 'named'),
     [
         ('', ('f.tsv', 'an empty file')),
-        (f'{CODAH}i\tp\ta\tb\tc\t1\n', ('f.tsv:3', '6 columns', '7: category')),
+        (f'{CODAH}i\tp\ta\tb\tc\t1\n', ('f.tsv:3', '6 columns', "7: 'category'")),
         (f'{CODAH}i\tp\ta\tb\tc\td\t-1\n', ('f.tsv:3', "the label '-1'", '0 to 3')),
         (f'{CODAH}i\tp\ta\tb\t\td\t1\n', ('f.tsv:3', 'an empty ending 2')),
     ],
 )
 def test_malformed_codah(tmp_path: pathlib.Path, text: str, named: tuple[str, ...]):
     with pytest.raises(UserError) as error:
-        read_codah(in_file(tmp_path / 'f.tsv', text))
+        read_codah((in_file(tmp_path / 'f.tsv', text),))
     check(error.value, named)
 
 
@@ -154,7 +160,7 @@ def test_codah_whole(shared: pathlib.Path):
 def test_json_lines(tmp_path: pathlib.Path, swag: MultipleChoiceTask):
     lines = '{"prompt": "A", "endings": ["b", "c", "d"], "label": 2}\n\n'
     lines += '{"prompt": "E", "start": "f", "endings": ["g", "h", "i"], "label": 0}\n'
-    records = swag.parse(lines, 'in')
+    records = list(swag.parse(number_lines(lines), 'in'))
     assert [(record.where, record.context, record.start, record.endings, record.label) for record in records] == [
         ('in:1', 'A', '', ('b', 'c', 'd'), None), ('in:3', 'E', 'f', ('g', 'h', 'i'), None),
     ]  # fmt: skip
@@ -176,7 +182,7 @@ def test_json_lines(tmp_path: pathlib.Path, swag: MultipleChoiceTask):
         ('{"prompt": 3, "endings": ["a", "b"]}', ('f:2', '"prompt": "text"')),
         ('{"prompt": "A", "endings": ["a", 3]}', ('f:2', '"prompt": "text"')),
         ('{"prompt": "A", "endings": "ab"}', ('f:2', '"prompt": "text"')),
-        ('{"prompt": "A", "endings": ["a", "b", "c"], "label": 0}', ('f:2', '3 endings', '2, as in f:1')),
+        ('{"prompt": "A", "endings": ["a", "b", "c"], "label": 3}', ('f:2', "the label '3'", '0 to 2')),
         ('{"prompt": "A", "endings": ["a", ""], "label": 0}', ('f:2', 'an empty ending 1')),
         ('{"prompt": "A", "endings": ["a", "b"]}', ('f:2', "the label 'null'", '0 to 1')),
         ('{"prompt": "A", "endings": ["a", "b"], "label": true}', ('f:2', "the label 'true'")),
@@ -184,10 +190,10 @@ def test_json_lines(tmp_path: pathlib.Path, swag: MultipleChoiceTask):
 )
 def test_malformed_json_lines(line: str, named: tuple[str, ...]):
     with pytest.raises(UserError) as error:
-        read_json_lines('{"prompt": "A", "endings": ["a", "b"], "label": 1}\n' + line, 'f', labelled=True)
+        json_questions('{"prompt": "A", "endings": ["a", "b"], "label": 1}\n' + line, labelled=True)
     check(error.value, named)
     with pytest.raises(UserError, match='f:1: found 1 endings'):
-        read_json_lines('{"prompt": "A", "endings": ["a"]}', 'f', labelled=False)
+        json_questions('{"prompt": "A", "endings": ["a"]}', labelled=False)
 
 
 def test_sequences(swag: MultipleChoiceTask, tokenizer: Tokenizer):
@@ -251,9 +257,26 @@ def test_predictions_and_files(swag: MultipleChoiceTask, tokenizer: Tokenizer):
     assert swag.metrics([], []) == {'accuracy': None}
 
 
-def test_as_many_endings_everywhere(swag: MultipleChoiceTask, tokenizer: Tokenizer):
-    with pytest.raises(UserError, match='x:1: found 3 endings, expected 2'):
-        swag.features([question('a', 'b', 'c'), question('a', 'b', 'c', 'd')], tokenizer, training=True)
+def test_fewer_endings_are_masked(swag: MultipleChoiceTask, tokenizer: Tokenizer, capsys):
+    """The loss and the answers of each question are those that it has alone."""
+    records = [question('a', 'b', 'c', label=1), question('d', 'e', 'f', 'gh', label=0)]
+    swag.learn(records)
+    assert 'endings: 2 of 1 questions, 3 of 1 questions' in capsys.readouterr().out and swag.objective is CHOICES
+    features = swag.features(records, tokenizer, training=True)
+    assert features.choices == 3 and features.sequence_lengths.tolist() == [5, 5, 0, 5, 5, 6]
+    logits = np.array([[0.5, -1.0, 9.0], [0.2, 0.1, 0.7]], np.float32)  # the highest is of no ending
+    batch = features.batch(np.array([0, 1, -1]), 8, tokenizer.pad_id)
+    losses = CHOICES.losses({'logits': np.concatenate([logits, np.zeros((1, 3), np.float32)])}, batch)
+    alone = [float(cross_entropy(logits[0, :2], np.int32(1))), float(cross_entropy(logits[1], np.int32(0)))]
+    assert float(losses['loss'][0]) == pytest.approx(sum(alone)) and float(losses['loss'][1]) == 2
+    assert [float(x) for x in losses['accuracy']] == [0, 2]
+    first, second = swag.predictions(records, features, {'logits': list(logits)})
+    assert (first.ending, len(first.probabilities), second.ending) == (0, 2, 2)
+    assert sum(first.probabilities) == pytest.approx(1)
+    assert swag.metrics(records, [first, second]) == {'accuracy': 0.0}
+    assert 'endings' in swag.report(records, [first, second])
+    swag.learn(records[:1])
+    assert swag.objective is CLASSIFICATION  # official files are all of one kind
 
 
 @pytest.mark.parametrize(
@@ -261,8 +284,8 @@ def test_as_many_endings_everywhere(swag: MultipleChoiceTask, tokenizer: Tokeniz
     [
         ({'layout': 'race'}, 'config.task.layout'),
         ({'dev_share': 0.0}, 'config.task.dev_share'),
-        ({'dev_share': 0.5, 'test_share': 0.5}, 'config.task.dev_share'),
-        ({'test_share': 1.5}, 'config.task.dev_share'),
+        ({'dev_share': 0.5, 'test_share': 0.5}, 'config.task.test_share'),
+        ({'test_share': 1.5}, 'config.task.test_share'),
         ({'seq_len': 4}, 'config.seq_len'),
     ],
 )

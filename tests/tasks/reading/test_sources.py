@@ -53,7 +53,7 @@ def test_any_dataset_of_tensorflow_datasets(reviews):
 
 
 def test_features_and_splits_that_a_dataset_lacks(reviews):
-    with pytest.raises(UserError, match=r'the features .*text'):
+    with pytest.raises(UserError, match=r'the fields .*text'):
         ClassificationTask('', 32, dataset=reviews, text_a='txet').records('train')
     with pytest.raises(UserError, match="no split 'dev2'"):
         ClassificationTask('', 32, dataset=reviews, dev='dev2').records('dev')

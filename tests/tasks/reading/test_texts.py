@@ -59,3 +59,9 @@ def test_half_a_surrogate_pair_is_no_text():
     assert checked_text(TEXT, 'here') == TEXT
     with pytest.raises(UserError, match='here: found half a surrogate pair'):
         checked_text('cut \ud83d', 'here')
+
+
+@pytest.mark.parametrize('path', ['/dev/zero', 'http://example.org/a.txt'])
+def test_what_would_never_end_or_is_elsewhere(path: str):
+    with pytest.raises(UserError, match=r'a device|the address'):
+        read_text(path)

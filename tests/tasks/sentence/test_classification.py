@@ -27,7 +27,7 @@ def test_spam(mails, capsys):
     assert task.labels == ['ham', 'spam'] and list(task.splits()) == ['train', 'dev']
     said = capsys.readouterr().out
     assert '9 records for training, 2 labels' in said and 'spam          3   33.3%' in said
-    assert "always 'ham' would be right in 66.7%" in said and "warning: only 3 of 9 are 'spam'" in said
+    assert "always 'ham' would be right in 66.7%" in said and "warning: only 3 records are 'spam'" in said
     assert task.records('dev') == [Example('win a prize', None, 'spam'), Example('see me', None, 'ham')]
     assert task.records('train')[1].where == f'{mails / "train.csv"}:3'
     assert (task.score, task.objective) == ('accuracy', CLASSIFICATION)
@@ -255,7 +255,7 @@ def test_what_looks_wrong_is_said(tmp_path, capsys):
         ({'dev_fraction': 1.0}, 'config.task.dev_fraction'),
         ({'bilstm_units': -1}, 'config.task.bilstm_units'),
         ({'format': 'xlsx'}, 'config.task.format'),
-        ({'text_a': ''}, 'config.task'),
+        ({'text_a': ''}, 'config.task.text_a'),
         ({'text_b': 'label'}, 'config.task'),
     ],
 )
@@ -284,5 +284,76 @@ def test_files_that_are_not_there(mails):
     with pytest.raises(UserError, match=r'config\.task\.dataset'):
         ClassificationTask('', 32).records('train')
     (mails / 'train.tsv').write_text('text\tlabel\na\tx\n')
-    with pytest.raises(UserError, match=r'train\.tsv and .*train\.csv'):
+    with pytest.raises(UserError, match=r'train\.csv and train\.tsv'):
         task.records('train')
+
+
+@pytest.mark.parametrize(
+    ('labels', 'where', 'said'),
+    [
+        (('a', 'b', 'nan', 'a'), 4, "the label 'nan' of 1 records, expected a label"),
+        (('1', '0', '1', '1.0'), 5, "the label '1.0' of 1 records, expected one label for one number: 2 have '1', as"),
+        (('a', '<NA>', '<NA>', 'b'), 3, "the label '<NA>' of 2 records"),
+    ],
+)
+def test_labels_that_can_hardly_be_meant(tmp_path, labels: tuple[str, ...], where: int, said: str):
+    (tmp_path / 'train.tsv').write_text('text\tlabel\n' + ''.join(f't{i}\t{y}\n' for i, y in enumerate(labels)))
+    with pytest.raises(UserError) as caught:
+        learned(tmp_path, dev_fraction=0.0)
+    assert caught.value.where == f'{tmp_path}/train.tsv:{where}' and said in str(caught.value), str(caught.value)
+    assert learned(tmp_path, dev_fraction=0.0, labels=tuple(dict.fromkeys(labels))).labels == list(
+        dict.fromkeys(labels)
+    )
+
+
+def test_odd_labels_are_told(tmp_path, capsys):
+    labels = ['Spam', 'spam', 'none', 'once'] + ['ham', 'Spam', 'spam', 'none'] * 300
+    (tmp_path / 'train.tsv').write_text('text\tlabel\n' + ''.join(f't{i}\t{y}\n' for i, y in enumerate(labels)))
+    learned(tmp_path, dev_fraction=0.0)
+    said = capsys.readouterr().out
+    assert "warning: 'Spam' and 'spam' are different labels" in said
+    assert f"301 records have the label 'none', the first at {tmp_path}/train.tsv:4: a label, or none?" in said
+    assert f"warning: labels of one record in 1,204: 'once' ({tmp_path}/train.tsv:5)" in said
+
+
+@pytest.mark.parametrize('told', ['', '-1'])
+def test_a_test_file_that_does_not_tell_its_labels(mails, told: str):
+    task = learned(mails)
+    (mails / 'test.csv').write_text(f'id,text,label\n7,a b,{told}\n8,c,{told}\n')
+    assert list(task.splits()) == ['train', 'dev']
+    records = task.records('test')
+    assert [record.label for record in records] == [None, None] and records[0].fields['id'] == '7'
+    (mails / 'test.csv').write_text(f'id,text,label\n7,a b,{told}\n8,c,ham\n')
+    with pytest.raises(UserError, match=r'test.csv:2: found no label'):
+        task.records('test')
+
+
+def test_a_table_without_header_shows_little_of_its_rows(tmp_path):
+    (tmp_path / 'train.csv').write_text(
+        ','.join(f'"a long text of the first row {i} that is no name"' for i in range(30))
+    )
+    with pytest.raises(UserError) as caught:
+        ClassificationTask(str(tmp_path), 32).records('train')
+    assert caught.value.found.startswith("the columns 'a long text of the firs…', ") and len(caught.value.found) < 260
+    assert caught.value.found.endswith('and 22 more')
+
+
+def test_class_weights(mails, capsys):
+    task = learned(mails, class_weights='balanced')
+    weights = pytest.importorskip('sklearn.utils.class_weight', reason='compares with it')
+    theirs = weights.compute_class_weight('balanced', classes=np.array([0, 1]), y=[0] * 6 + [1] * 3)
+    assert task._weights == pytest.approx(theirs.tolist())
+    assert 'weights in the loss: ham 0.75, spam 1.5' in capsys.readouterr().out
+    assert learned(mails, class_weights='spam=2.5')._weights == (1.0, 2.5)
+    assert learned(mails, class_weights='{"spam": 4, "ham": 2}')._weights == (2.0, 4.0)
+    assert learned(mails).objective is CLASSIFICATION and task.objective is not CLASSIFICATION
+    other = ClassificationTask(str(mails), 32, class_weights='balanced')
+    other.restore(task.learned())
+    assert other.objective is CLASSIFICATION  # a finished model is not trained
+    for wrong in ('blanced', 'spam', 'spam=0', 'spam=nan', 'spam=x', '{"spam": []}', '{"spam"', '[1]'):
+        with pytest.raises(UserError, match=r'config\.task\.class_weights'):
+            ClassificationTask(str(mails), 32, class_weights=wrong)
+    with pytest.raises(UserError, match="a weight of 'egg', expected one of ham, spam"):
+        learned(mails, class_weights='egg=2')
+    with pytest.raises(UserError, match='scores have no labels'):
+        ClassificationTask(str(mails), 32, class_weights='balanced', regression=True)

@@ -9,7 +9,9 @@ from etils import epath
 from squad_world import qa, squad_json, write
 
 from bertjax.errors import UserError
-from bertjax.tasks.squad.questions import Question, parse_input, parse_lines, parse_questions, read_questions
+from bertjax.tasks.reading.texts import number_lines
+from bertjax.tasks.squad.files import read_questions
+from bertjax.tasks.squad.questions import Question, parse_input, parse_questions
 from bertjax.tasks.squad.task import SquadTask
 
 GOOD = squad_json({'context': 'red house', 'qas': [qa()]})
@@ -18,6 +20,11 @@ GOOD = squad_json({'context': 'red house', 'qas': [qa()]})
 def parse(content, *, answerable=True, labels='needed'):
     text = content if isinstance(content, str) else json.dumps(content)
     return parse_questions(text, 'f.json', answerable=answerable, labels=labels)
+
+
+def given(text: str) -> list[Question]:
+    """From a whole file of one's own."""
+    return list(parse_input(list(number_lines(text)), 'in'))
 
 
 def test_the_layout_of_v1():
@@ -130,7 +137,7 @@ def test_files_plain_gzipped_and_with_a_mark(tmp_path):
     raw = raw.replace(b'\n', b'\r\n')
     for name, data in (('a.json', raw), ('b.json.gz', gzip.compress(raw)), ('c.json', b'\xef\xbb\xbf' + raw)):
         (tmp_path / name).write_bytes(data)
-        (question,) = read_questions(tmp_path / name, answerable=True, labels='needed')
+        (question,) = read_questions((tmp_path / name,), answerable=True, labels='needed')
         assert question.context == 'é\r\n😀 red' and question.context[question.starts[0] :] == 'red'
     for name, data, found in (
         ('d.gz', gzip.compress(raw)[:40], 'damaged gzip'),
@@ -138,12 +145,12 @@ def test_files_plain_gzipped_and_with_a_mark(tmp_path):
     ):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(UserError, match=found):
-            read_questions(tmp_path / name, answerable=True, labels='needed')
+            read_questions((tmp_path / name,), answerable=True, labels='needed')
 
 
 def test_json_lines():
     text = '{"question": "who", "context": "a\\tb 😀"}\r\n\n{"id": "x", "question": "", "context": "", "k": 1}\n'
-    assert parse_input(text, 'in') == [Question('1', 'who', 'a\tb 😀'), Question('x', '', '')]
+    assert given(text) == [Question('1', 'who', 'a\tb 😀'), Question('x', '', '')]
 
 
 @pytest.mark.parametrize(
@@ -161,21 +168,21 @@ def test_json_lines():
             'in:2.id',
             "'1' as in line 1",
         ),
-        ('{"id": 5, "question": "w", "context": "x"}', 'in:1.id', '5'),
+        ('{"id": [5], "question": "w", "context": "x"}', 'in:1.id', '[5]'),
         ('{"data": [}', 'in:1:11', 'Expecting value'),
         ('{\n "data": 5}', 'in:data', '5'),
     ],
 )
 def test_wrong_input_is_named(text, where, found):
     with pytest.raises(UserError) as error:
-        parse_input(text, 'in')
+        given(text)
     assert error.value.where == where and found in error.value.found
 
 
 def test_input_in_the_layout_of_squad_needs_no_answers():
     content = squad_json({'context': 'red', 'qas': [{'id': 'a', 'question': 'who'}, qa('b')]})
     for indent in (None, 2):
-        assert parse_input(json.dumps(content, indent=indent), 'in') == [
+        assert given(json.dumps(content, indent=indent)) == [
             Question('a', 'who', 'red'),
             Question('b', 'who is it', 'red'),
         ]
@@ -183,7 +190,7 @@ def test_input_in_the_layout_of_squad_needs_no_answers():
 
 def test_splits_and_their_files(tmp_path):
     task = SquadTask(data=str(tmp_path), seq_len=100, version='2.0')
-    with pytest.raises(UserError, match=r'found an empty folder, expected train-v2.0.json or train-v2.0.json.gz'):
+    with pytest.raises(UserError, match=r'found an empty folder, expected train-v2.0.json or train-v2.0.json.gz, '):
         task.records('train')
     write(tmp_path / 'train-v2.0.json', GOOD)
     (tmp_path / 'dev-v2.0.json.gz').write_bytes(gzip.compress(json.dumps(GOOD).encode()))
@@ -197,7 +204,7 @@ def test_splits_and_their_files(tmp_path):
         write(tmp_path / 'mine.json', content)
         task = SquadTask(data=str(tmp_path), seq_len=100, version='2.0', test_file='mine.json')
         assert task.splits() == splits and len(task.records('test')) == 1
-    with pytest.raises(UserError, match=r'dev-v2.0.json.gz, mine.json, train-v2.0.json, expected other.json'):
+    with pytest.raises(UserError, match=r"'dev-v2.0.json.gz', 'mine.json', 'train-v2.0.json', expected other.json"):
         SquadTask(data=str(tmp_path), seq_len=100, dev_file='other.json').records('dev')
     with pytest.raises(UserError, match='no such folder'):
         SquadTask(data=str(tmp_path / 'no'), seq_len=100).records('dev')
@@ -281,7 +288,65 @@ def test_tensorflow_datasets(prepared):
             ]
 
 
-def test_parse_lines_names_the_line_of_the_first_of_two_ids():
+def test_json_lines_name_the_line_of_the_first_of_two_ids():
     text = '{"id": "a", "question": "w", "context": "x"}\n' * 2
     with pytest.raises(UserError, match=r"in:2.id: found 'a' as in line 1"):
-        parse_lines(text, 'in')
+        given(text)
+
+
+@pytest.mark.parametrize('more', [{}, {'is_impossible': False}])
+def test_a_test_file_without_answers_is_unlabelled(tmp_path, more: dict):
+    """No answers, and nothing that says that there are none: it is only predicted."""
+    write(tmp_path / 'train-v2.0.json', GOOD)
+    write(tmp_path / 'dev-v2.0.json', GOOD)
+    bare = [qa('a', (), **more), qa('b', (), **more)]
+    write(tmp_path / 'test.json', squad_json({'context': 'red', 'qas': bare}))
+    task = SquadTask(data=str(tmp_path), seq_len=100, version='2.0')
+    assert task.splits() == ['train', 'dev'] and [q.answers for q in task.records('test')] == [None, None]
+    assert task.sources().endswith('test: test.json (no answers: it is only predicted)')
+    told = squad_json({'context': 'red', 'qas': [*bare, qa('c', (), is_impossible=True)]})
+    write(tmp_path / 'test.json', told)
+    assert task.splits() == ['train', 'dev', 'test'] and [q.answers for q in task.records('test')] == [()] * 3
+    write(tmp_path / 'dev-v2.0.json', squad_json({'context': 'red', 'qas': bare}))
+    with pytest.raises(UserError, match=r'no answer, as of every question, expected answers, or "is_impossible": true'):
+        task.records('dev')
+
+
+FLAT = {
+    'id': 'q1',
+    'title': 't',
+    'question': 'who',
+    'context': 'é red',
+    'answers': {'text': ['red'], 'answer_start': [2]},
+}
+
+
+@pytest.mark.parametrize('name', ['train.jsonl', 'train.json', 'train-v2.0.json'])
+@pytest.mark.parametrize('form', ['lines', 'list'])
+def test_a_question_a_row(tmp_path, name: str, form: str):
+    rows = [FLAT, {**FLAT, 'id': 7, 'answers': {'text': [], 'answer_start': []}}]
+    rows.append({'question': 'w', 'context': 'x y', 'answers': [{'text': 'y', 'answer_start': 2}]})
+    text = json.dumps(rows, indent=1) if form == 'list' else ''.join(json.dumps(row) + '\n' for row in rows)
+    if form == 'list' and name.endswith('l'):
+        pytest.skip('JSON lines are lines')
+    (tmp_path / name).write_text(text)
+    questions = SquadTask(data=str(tmp_path), seq_len=100, version='2.0').records('train')
+    assert [(q.id, q.answers, q.starts) for q in questions[:2]] == [('q1', ('red',), (2,)), ('7', (), ())]
+    assert questions[2].answers == ('y',) and questions[2].id.startswith(name)
+
+
+@pytest.mark.parametrize(
+    ('change', 'said'),
+    [
+        ({'context': None}, 'train.jsonl:1.context: found null'),
+        ({'answers': {'text': ['red']}}, "train.jsonl:1.answers: found no 'answer_start'"),
+        ({'answers': {'text': ['red'], 'answer_start': []}}, '1 texts and 0 places'),
+        ({'answers': 'red'}, 'train.jsonl:1.answers: found "red"'),
+        ({'id': None}, 'train.jsonl:1.id: found null'),
+    ],
+)
+def test_wrong_rows_are_named(tmp_path, change: dict, said: str):
+    (tmp_path / 'train.jsonl').write_text(json.dumps({**FLAT, **change}) + '\n')
+    with pytest.raises(UserError) as error:
+        SquadTask(data=str(tmp_path), seq_len=100).records('train')
+    assert said in str(error.value), str(error.value)

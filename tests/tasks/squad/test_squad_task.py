@@ -11,6 +11,7 @@ from bertjax.errors import UserError
 from bertjax.losses import span_losses
 from bertjax.metrics.squad import Evaluation, evaluate_v1
 from bertjax.model.config import BertConfig
+from bertjax.tasks.reading.texts import number_lines
 from bertjax.tasks.registry import build_task
 from bertjax.tasks.squad.report import asking_word
 from bertjax.tasks.squad.task import SquadTask
@@ -153,7 +154,7 @@ def test_input_without_labels_is_answered(letters):
     lines = '{"question": "who", "context": "red \\ud83d\\ude00 fox"}\n{"question": "", "context": ""}\n'
     for version in ('1.1', '2.0'):
         task = make(version)
-        questions = task.parse(lines, '<stdin>')
+        questions = list(task.parse(number_lines(lines), '<stdin>'))
         features = task.features(questions, letters, training=False)
         outputs = oracle(features)
         outputs['start_logits'][0][5] = outputs['end_logits'][0][7] = 80.0

@@ -6,8 +6,10 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.metrics.entities import spans
+from bertjax.tasks.reading.texts import number_lines
 from bertjax.tasks.tagging.columns import ColumnOptions, read_columns, write_columns
-from bertjax.tasks.tagging.files import find_file, labelled_splits, read_input, read_split
+from bertjax.tasks.tagging.files import TaggedFiles, read_input
+from bertjax.tasks.tagging.rows import TagFields
 
 CONLL = """-DOCSTART- -X- -X- O
 
@@ -31,6 +33,15 @@ NCBI = 'Ataxia\tB-Disease\n-\tI-Disease\n\n(\tO\nA\tB-Disease\n'
 
 def read(text: str, **options) -> list:
     return read_columns(text, 'file', ColumnOptions(**options), tagged=True)
+
+
+def files_of(data: object, **options) -> TaggedFiles:
+    return TaggedFiles(str(data), ColumnOptions(**options), TagFields())
+
+
+def own(text: str, format: str, labels: list[str]) -> list:
+    """The sentences of a whole file of one's own."""
+    return list(read_input(list(number_lines(text)), 'in', ColumnOptions(), format, labels, TagFields()))
 
 
 def with_gold(text: str) -> str:
@@ -106,9 +117,9 @@ def test_plain_tags():
 def test_a_named_scheme_reads_strays_as_conlleval(capsys: pytest.CaptureFixture):
     text = 'a B-X\nb O\nc I-X\nd I-Y\n'
     assert read(text, scheme='iob2')[0].tags == ('B-X', 'O', 'B-X', 'B-Y')
-    assert '2 entities begin with I, which IOB2 does not have (the first in line 3)' in capsys.readouterr().out
+    assert 'file: read as IOB2; 2 of 3 entities are not written so, at 3, 4: they are' in capsys.readouterr().out
     assert read(text, scheme='iob1')[0].scheme == 'iob1'
-    assert '1 entities begin with B' in capsys.readouterr().out
+    assert 'read as IOB1; 1 of 3 entities' in capsys.readouterr().out
     assert read('a B-X\nb O\n', scheme='iob2') and not capsys.readouterr().out
 
 
@@ -120,15 +131,17 @@ def test_a_named_scheme_reads_strays_as_conlleval(capsys: pytest.CaptureFixture)
         ('a NN O\nb O\n', ('file:2', '2 columns', '3, as in line 1')),
         ('a NN O\n\nb NN O O\n', ('file:3', '4 columns', '3, as in line 1')),
         ('a\tO\nb O\n', ('file:2', '1 column', 'between tabs')),
-        ('a O\n# text = b\n', ('file:2', '4 columns', "config.task.comment='#'")),
+        ('a O\n# text = b\n', ('file:2', '4 columns', 'comments stand before the first word')),
         ('a\tO\n\tO\n', ('file:2', 'an empty word')),
         ('a\tO\nb\t\n', ('file:2', "the tag ''")),
         ('a O\nb NN\n', ('file:2', "the tag 'NN'", 'config.task.tag_column', "scheme='plain'")),
-        ('a O\nb S-X\n', ('file:2', "'S-X'", 'convert')),
         ('a O\nb B_X\n', ('file:2', "'B_X'")),
         ('a O\nb I-\n', ('file:2', "'I-'")),
         ('a\nb\n', ('file:1', 'one column', '--config.run=predict')),
-        ('a B-X\nb O\nc B-X\n\nd I-X\n', ('file:5', 'begins with I', 'line 1', 'scheme=iob2')),
+        (
+            'a B-X\nb O\nc B-X\n\nd I-X\n',
+            ('file:5', 'tags I-X, one of 1', '99 % of the 3', 'such as iob2'),
+        ),
     ],
 )
 def test_malformed(text: str, named: tuple[str, ...]):
@@ -156,33 +169,32 @@ def test_wrong_columns(options: dict, named: tuple[str, ...]):
 
 def test_unknown_scheme():
     with pytest.raises(UserError, match=r'config\.task\.scheme.*iob2'):
-        ColumnOptions(scheme='bioes')
+        ColumnOptions(scheme='iobx')
 
 
 def test_files_of_a_folder(tmp_path: pathlib.Path):
     for name in ('eng.train', 'valid.conll', 'test.txt', 'README.txt', 'train.json'):
         (tmp_path / name).write_text('a B-X\n')
-    assert [find_file(str(tmp_path), split).name for split in ('train', 'dev', 'test')] == [
+    assert [files_of(tmp_path).find(split)[0].name for split in ('train', 'dev', 'test')] == [
         'eng.train', 'valid.conll', 'test.txt',
     ]  # fmt: skip
     (tmp_path / 'dev.txt').write_text('a O\n')
     with pytest.raises(UserError, match=r'dev\.txt and valid\.conll'):
-        find_file(str(tmp_path), 'dev')
+        files_of(tmp_path).find('dev')
     with pytest.raises(UserError, match=r'config\.data'):
-        find_file(str(tmp_path / 'nowhere'), 'dev')
+        files_of(tmp_path / 'nowhere').find('dev')
     with pytest.raises(UserError, match=r'config\.split'):
-        read_split(str(tmp_path), 'dev2', ColumnOptions())
+        files_of(tmp_path).read('dev2')
 
 
 @pytest.mark.parametrize(('test', 'labelled'), [('b NN O\n', True), ('b NN\n', False), ('b\n', False)])
 def test_test_files_may_lack_tags(tmp_path: pathlib.Path, test: str, labelled: bool):
     (tmp_path / 'train.txt').write_text('a NN B-X\n')
     (tmp_path / 'test.txt').write_text(test)
-    options = ColumnOptions()
-    assert labelled_splits(str(tmp_path), options) == ['train', 'test'][: 1 + labelled]
-    assert read_split(str(tmp_path), 'test', options)[0].tags == (('O',) if labelled else None)
+    assert files_of(tmp_path).splits() == ['train', 'test'][: 1 + labelled]
+    assert files_of(tmp_path).read('test')[0].tags == (('O',) if labelled else None)
     with pytest.raises(UserError, match=r'no file of the dev split'):
-        read_split(str(tmp_path), 'dev', options)
+        files_of(tmp_path).read('dev')
 
 
 @pytest.mark.parametrize(
@@ -200,10 +212,10 @@ def test_test_files_may_lack_tags(tmp_path: pathlib.Path, test: str, labelled: b
     ],
 )
 def test_a_file_of_ones_own(text: str, words: list[tuple[str, ...]]):
-    found = read_input(text, 'in', ColumnOptions(), 'auto', ['O', 'B-X', 'I-X', '.'])
+    found = own(text, 'auto', ['O', 'B-X', 'I-X', '.'])
     assert [sentence.words for sentence in found] == words
     assert all(sentence.tags is None for sentence in found)
-    as_text = read_input('a b\n\nc d\n', 'in', ColumnOptions(), 'text', [])
+    as_text = own('a b\n\nc d\n', 'text', [])
     assert [(sentence.where, sentence.words, sentence.document) for sentence in as_text] == [
         ('in:1', ('a', 'b'), 0), ('in:3', ('c', 'd'), 1),
     ]  # fmt: skip
@@ -215,7 +227,7 @@ def test_a_file_of_ones_own(text: str, words: list[tuple[str, ...]]):
 @pytest.mark.parametrize('format', ['auto', 'text', 'columns'])
 def test_nothing_to_read(format: str):
     with pytest.raises(UserError, match='in: found no word'):
-        read_input('\n \n', 'in', ColumnOptions(), format, [])
+        own('\n \n', format, [])
 
 
 def test_tensorflow_datasets(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
@@ -246,21 +258,21 @@ def test_tensorflow_datasets(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyP
     builder = Conll(data_dir=str(tmp_path), file_format='array_record')
     builder.download_and_prepare()
     monkeypatch.setattr(files, 'DATASET', str(builder.data_dir))
-    records = sorted(read_split('', 'dev', ColumnOptions()), key=lambda record: record.words)
+    records = sorted(files_of('').read('dev'), key=lambda record: record.words)
     assert [(list(record.words), list(record.tags)) for record in records] == sentences[:2]
-    assert labelled_splits('', ColumnOptions()) == ['train', 'dev', 'test']
+    assert files_of('').splits() == ['train', 'dev', 'test']
     with pytest.raises(UserError, match='no split'):
-        read_split('', 'train', ColumnOptions())
+        files_of('').read('train')
 
 
 def test_ncbi_disease(shared: pathlib.Path):
     data = str(shared / 'ner' / 'NCBI-disease')
     options = ColumnOptions()
-    assert labelled_splits(data, options) == ['train', 'dev', 'test']
+    assert files_of(data).splits() == ['train', 'dev', 'test']
     for split, sentences, words, entities in (
         ('train', 5424, 135701, 5134), ('dev', 923, 23969, 787), ('test', 940, 24497, 960),
     ):  # fmt: skip
-        records = read_split(data, split, options)
+        records = files_of(data).read(split)
         found = sum(len(spans(record.tags)) for record in records)
         assert (len(records), sum(len(record.words) for record in records), found) == (sentences, words, entities)
         text = (pathlib.Path(data) / f'{split}.txt').read_text()

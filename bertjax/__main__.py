@@ -1,0 +1,5 @@
+"""`python -m bertjax`, the same as the command `bertjax`."""
+
+from bertjax.main import console
+
+console()

@@ -1,0 +1,108 @@
+"""What a pre-training is measured against: what a model that has learned nothing reaches on the held-out text."""
+
+import dataclasses
+import itertools
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bertjax.config import from_plain, plain
+from bertjax.corpus.store import Split
+from bertjax.data.mixture import MixedExamples
+from bertjax.data.pretraining import PretrainingExamples
+from bertjax.errors import UserError
+from bertjax.experiment.pretraining import StoreExamples
+from bertjax.experiment.pretraining_settings import pretraining_settings
+from bertjax.experiment.text import find_stores
+from bertjax.metrics.rows import pair_of
+from bertjax.recipe import pretraining_config
+from bertjax.text.tokenizer import load_tokenizer
+
+_BATCH = 4096  # examples at a time
+
+
+@dataclasses.dataclass(frozen=True)
+class Levels:
+    """The levels of a run, on its held-out text.
+
+    Attributes:
+      pair: what the figures of its pairs are called in a row, 'nsp' or 'sop'.
+      unigram: in nats, see `unigram_entropy`; None where nothing is held out.
+      majority: by phase, see `majority_share`; empty without pairs.
+    """
+
+    pair: str = 'nsp'
+    unigram: float | None = None
+    majority: Mapping[int, float] = dataclasses.field(default_factory=dict)
+
+
+def levels_of(folder: pathlib.Path) -> Levels:
+    """The levels of the run in a workdir, finished or not; those that its files do not tell are absent."""
+    path = folder / 'config.json'
+    if not path.exists():
+        return Levels()
+    saved = json.loads(path.read_text(encoding='utf-8'))
+    settings = pretraining_settings(from_plain(_over(plain(pretraining_config()), saved)))
+    pair = pair_of(settings.pairs.mode)
+    try:
+        tokenizer = load_tokenizer(str(folder / 'tokenizer'))
+        stores = find_stores(settings, folder, tokenizer)
+    except UserError:  # the figures are there without the text
+        return Levels(pair)
+    examples, majority = StoreExamples(settings, stores, tokenizer, folder / 'store' / 'plans'), {}
+    if not examples.has_heldout:
+        return Levels(pair)
+    if settings.pairs.paired:
+        for phase in settings.phases(saved['steps']):
+            heldout = examples.get((phase.seq_len, phase.max_predictions), 'heldout', phase.number)
+            share = majority_share(heldout, settings.eval_examples)
+            majority |= {phase.number: share} if share is not None else {}
+    splits = [weighted.store.split('heldout') for weighted in stores]
+    return Levels(pair, unigram_entropy(splits, [weighted.weight for weighted in stores]), majority)
+
+
+def _over(usual: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
+    """A saved config, with the usual values of keys that it has not: they came later than the run."""
+    nested = {key: _over(usual[key], saved[key]) for key in saved if isinstance(usual.get(key), dict)}
+    return {**usual, **saved, **nested}
+
+
+def unigram_entropy(splits: Sequence[Split], weights: Sequence[float]) -> float | None:
+    """Entropy in nats of the pieces: the loss of a model that knows how often each occurs and no context.
+
+    Counted on the held-out text itself, so it is the best that any such model can do. None without text.
+
+    Args:
+      splits: one, or those of a mixture.
+      weights: their shares of the examples.
+    """
+    shares = np.zeros(0)
+    for split, weight in zip(splits, weights, strict=True):
+        counts = np.zeros(0, np.int64)
+        offsets = split.sentence_offsets[split.document_offsets]  # first token of each document, and the end
+        for start, end in itertools.pairwise(offsets):
+            counts = _sum(counts, np.bincount(split.tokens(int(start), int(end - start))))
+        shares = _sum(shares, weight * counts / max(counts.sum(), 1))
+    shares = shares[shares > 0] / max(shares.sum(), 1e-12)
+    return float(-(shares * np.log(shares)).sum()) if len(shares) else None
+
+
+def _sum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a + b, the shorter one continued with zeros."""
+    length = max(len(a), len(b))
+    return np.pad(a, (0, length - len(a))) + np.pad(b, (0, length - len(b)))
+
+
+def majority_share(examples: PretrainingExamples | MixedExamples, count: int) -> float | None:
+    """The accuracy on the pairs of the first `count` examples of always giving their more frequent label; None where
+    they are no pairs."""
+    ones = total = 0.0
+    count = min(count, examples.cycle_length)
+    for first in range(0, count, _BATCH):
+        rows = examples.batch(np.arange(first, min(first + _BATCH, count)))
+        ones += float((rows['nsp_labels'] * rows['nsp_weights']).sum())
+        total += float(rows['nsp_weights'].sum())
+    return max(ones, total - ones) / total if total else None

@@ -1,0 +1,125 @@
+"""The files in which a run recorded what it is, read again: each has its form, or is refused by name."""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from bertjax.errors import UserError
+from bertjax.files.whole import read_json_object
+from bertjax.model.config import BertConfig
+from bertjax.tasks.registry import options
+from bertjax.tasks.task import Task
+
+_RESTORE = 'restore the file from a copy, or train again in another --workdir'
+# What a run of any version recorded; other keys came later, or do not change what a model says.
+_ALWAYS = ('task', 'data', 'init', 'tokenizer', 'seq_len')
+_DURATIONS = ('steps', 'eval_every', 'checkpoint_every')  # 1000, or '10%'
+_KINDS = {
+    bool: 'true or false', int: 'a whole number', float: 'a number', str: 'text', list: 'a list', dict: 'an object',
+}  # fmt: skip
+
+
+def recorded_config(path: pathlib.Path, recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """config.json of a fine-tuning, with the recipe's values where it is older than a key.
+
+    Args:
+      path: of the file.
+      recipe: a config of the same kind of task, in plain form.
+
+    Raises:
+      UserError: damaged, of another kind of task, or with values that no recipe could have given.
+    """
+    if not path.exists():
+        raise UserError(str(path), 'nothing', 'the config of the run', _RESTORE)
+    saved = read_json_object(path, _RESTORE)
+    for key in _ALWAYS:
+        if key not in saved:
+            raise UserError(str(path), f'no key {key}', 'the config of a fine-tuning', _RESTORE)
+    _check(saved['task'], {}, f'{path}: task')
+    kind = recipe['task']['kind']
+    check_kind(saved['task'], kind, path)
+    strange = sorted(saved['task'].keys() - options(kind).keys() - {'kind'})
+    if strange:
+        raise UserError(f'{path}: task', f'the key {strange[0]}', f'the options of {kind}', _RESTORE)
+    _check(saved, {key: value for key, value in recipe.items() if key not in _DURATIONS}, str(path))
+    return _filled(saved, {key: value for key, value in recipe.items() if key != 'task'})
+
+
+def check_kind(task: Mapping[str, Any], kind: str, path: pathlib.Path) -> None:
+    """Refuses what was recorded of a `task` of another kind.
+
+    Raises:
+      UserError: it is.
+    """
+    if task.get('kind') != kind:
+        expected = f'{task.get("kind")!r}, as in {path}'
+        raise UserError('config.task.kind', repr(kind), expected, 'give the recipe of this model')
+
+
+def recorded_task(path: pathlib.Path, task: Task) -> dict[str, Any]:
+    """task.json: the 'task' in plain form, what it 'learned', and the 'encoder' of its model.
+
+    Args:
+      path: of the file.
+      task: of the config; it is not changed.
+
+    Raises:
+      UserError: damaged.
+    """
+    facts = read_json_object(path, _RESTORE)
+    for key in ('task', 'learned', 'encoder'):
+        _check(facts.get(key), {}, f'{path}: {key}')
+    learned = facts['learned']
+    _check(learned, {'labels': [], 'null_threshold': 0.0}, f'{path}: learned')
+    try:
+        if not all(isinstance(label, str) for label in learned.get('labels', [])):
+            raise TypeError('labels')
+        task.restore(learned)
+        BertConfig(**facts['encoder'])
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(str(path), f'what no run has learned ({error})', 'the task of this run', _RESTORE) from None
+    except UserError as error:
+        found = f'encoder.{error.where.rpartition(".")[2]} {error.found}'
+        raise UserError(str(path), found, error.expected, _RESTORE) from None
+    return facts
+
+
+def recorded_results(path: pathlib.Path) -> dict[str, Any]:
+    """results.json, the figures of a run's splits.
+
+    Raises:
+      UserError: damaged.
+    """
+    mend = 'remove the file; --config.run=evaluate writes it again'
+    results = read_json_object(path, mend)
+    splits = results.setdefault('splits', {})
+    if not isinstance(splits, dict) or not all(isinstance(values, dict) for values in splits.values()):
+        raise UserError(f'{path}: splits', 'something else', 'figures by split', mend)
+    return results
+
+
+def _check(value: Any, form: Any, where: str) -> None:
+    """Refuses a value of another type than its form has, there and below, and keys below that it does not have; None
+    has no type."""
+    number = isinstance(form, float) and isinstance(value, int) and not isinstance(value, bool)
+    if form is not None and type(value) is not type(form) and not number:
+        shown = repr(value) if len(repr(value)) < 60 else f'a {type(value).__name__}'
+        raise UserError(where, shown, _KINDS[type(form)], _RESTORE)
+    if isinstance(form, Mapping):
+        for key in form.keys() & value.keys():
+            place = f'{where.removesuffix(":")}{"." if ": " in where else ": "}{key}'
+            strange = sorted(value[key].keys() - form[key].keys()) if _both_objects(value[key], form[key]) else ()
+            if strange:
+                raise UserError(place, f'the key {strange[0]}', ', '.join(sorted(form[key])), _RESTORE)
+            _check(value[key], form[key], place)
+
+
+def _both_objects(*values: Any) -> bool:
+    return all(isinstance(value, Mapping) for value in values)
+
+
+def _filled(value: Any, form: Any) -> Any:
+    """`value` with what it lacks of `form`."""
+    if not isinstance(value, dict) or not isinstance(form, Mapping):
+        return value
+    return {**form, **{key: _filled(item, form.get(key)) for key, item in value.items()}}

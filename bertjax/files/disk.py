@@ -1,0 +1,101 @@
+"""What the system refuses (a full disk, a read-only one, too many open files), said to the user in one line."""
+
+import contextlib
+import errno
+import os
+import pathlib
+import re
+import resource
+import shutil
+from collections.abc import Iterator
+
+from bertjax.errors import UserError
+
+OPEN_FILES = 128
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+# What else the user can mend, and how.
+_MENDS = {
+    errno.EROFS: 'give a --workdir on a disk that can be written to',
+    errno.EACCES: 'change its permissions, or give another path',
+    errno.EPERM: 'change its permissions, or give another path',
+    errno.EIO: 'check the disk; what was saved before is whole, and the same command continues there',
+    errno.ENOTDIR: 'move the file that is in its way, or give another path',
+    errno.EEXIST: 'move the file that is in its way, or give another path',
+    errno.EISDIR: 'move the folder that is in its way, or give another path',
+    errno.ENAMETOOLONG: 'give a shorter path',
+    errno.ELOOP: 'mend the links, or give another path',
+}
+_NATIVE = re.compile(r"os_error_code='(\d+)'")  # in the text of tensorstore's errors
+
+
+@contextlib.contextmanager
+def writing(path: str | os.PathLike, size: int) -> Iterator[None]:
+    """Makes what the system refuses in the body an OSError that knows the path, and as `wanted` the size in bytes."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        refused = _refusal(error)
+        if refused is None:
+            raise
+        if refused is not error:
+            raise _about(refused, path, size) from error
+        _about(refused, path, size)
+        raise
+
+
+def _about(error: OSError, path: str | os.PathLike, size: int) -> OSError:
+    error.filename = error.filename or os.fspath(path)
+    error.wanted = size
+    return error
+
+
+def _refusal(error: BaseException) -> OSError | None:
+    if isinstance(error, OSError):
+        return error if error.errno is not None else None  # else it is no system's
+    native = _NATIVE.search(str(error))
+    return OSError(int(native[1]), os.strerror(int(native[1]))) if native else None
+
+
+def refused(error: BaseException, workdir: str) -> UserError | None:
+    """What the user is told of an exception that the system is the cause of; None for any other."""
+    while error is not None:
+        found = _refusal(error)
+        if found is not None:
+            return _explained(found, workdir)
+        error = error.__cause__
+    return None
+
+
+def _explained(error: OSError, workdir: str) -> UserError | None:
+    path = pathlib.Path(os.fsdecode(error.filename or workdir)).absolute()
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return _too_few(f'more open files than the {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} allowed')
+    if error.errno in _FULL:
+        folder = next(place for place in (path, *path.parents) if place.is_dir())
+        found = f'a full disk with {shutil.disk_usage(folder).free:,} bytes free'
+        wanted = getattr(error, 'wanted', 0)
+        expected = f'{wanted:,} bytes for {path}' if wanted else f'room for {path}'
+        return UserError(str(folder), found, expected, 'make room, then start the same command again: it continues')
+    if error.errno in _MENDS:
+        expected = 'a path that can be read and written'
+        return UserError(str(path), error.strerror.lower(), expected, _MENDS[error.errno])
+    return None
+
+
+def check_open_files() -> None:
+    """Lets this process open as many files as it may have, up to 1,024.
+
+    Raises:
+      UserError: it may have too few.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = 1024 if hard == resource.RLIM_INFINITY else min(hard, 1024)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+        soft = allowed
+    if soft != resource.RLIM_INFINITY and soft < OPEN_FILES:
+        raise _too_few(f'{soft} open files allowed')
+
+
+def _too_few(found: str) -> UserError:
+    return UserError('ulimit -n', found, f'at least {OPEN_FILES}', 'run this first: ulimit -n 1024')

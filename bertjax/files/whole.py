@@ -1,0 +1,60 @@
+"""Files that are read whole: what cannot be read, or is no JSON, is one error that names the file."""
+
+import json
+import os
+from typing import Any
+
+from etils import epath
+
+from bertjax.errors import UserError
+from bertjax.files.paths import is_remote, unusual_kind, user_path
+
+SETTINGS = 1 << 30  # Bytes; a file of settings or of a vocabulary is a thousand times smaller.
+
+
+def read_json_object(path: epath.PathLike, mend: str) -> dict[str, Any]:
+    """The object in a JSON file, local or remote, in UTF-8 with or without byte order mark.
+
+    Args:
+      path: of a file that exists.
+      mend: what to do where it cannot be read, for the message.
+
+    Raises:
+      UserError: it cannot be read, or holds anything else.
+    """
+    text = read_whole(path, 'a JSON object', mend, most=SETTINGS)
+    if not text:
+        raise UserError(str(path), 'an empty file', 'a JSON object', mend)
+    try:
+        value = json.loads(text.decode('utf-8-sig'))
+    except (ValueError, RecursionError) as error:
+        reason = 'nested too deeply' if isinstance(error, RecursionError) else error
+        raise UserError(str(path), f'no JSON ({reason})', 'a JSON object', mend) from None
+    if not isinstance(value, dict):
+        raise UserError(str(path), f'a JSON {type(value).__name__}', 'a JSON object', mend)
+    return value
+
+
+def read_whole(path: epath.PathLike, expected: str, mend: str, *, most: int | None = None) -> bytes:
+    """The bytes of a file.
+
+    Args:
+      path: of a file that exists.
+      expected: what it should be, for the message.
+      mend: what to do where it cannot be read.
+      most: bytes that it may have.
+
+    Raises:
+      UserError: a folder, a pipe or a device, more bytes, or a file that the system does not let us read.
+    """
+    path = user_path(path, str(path))
+    kind = 'a folder' if path.is_dir() else unusual_kind(path)
+    if kind:
+        raise UserError(str(path), kind, expected, mend)
+    try:
+        size = path.stat().length if is_remote(path) else os.stat(path).st_size
+        if most is not None and size > most:
+            raise UserError(str(path), f'a file of {size:,} bytes', f'{expected} of up to {most:,}', mend)
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(str(path), (error.strerror or str(error)).lower(), expected, mend) from None

@@ -1,0 +1,134 @@
+"""The range of every key of bertjax/recipe.py.
+
+Those of config.model, corpus_options, pairs and masking, and of a task's options, stand with the fields of the classes
+that they become.
+"""
+
+from bertjax.corpus.sources import CorpusOptions
+from bertjax.data.masking import MaskOptions
+from bertjax.data.pairs import PairOptions
+from bertjax.model.config import BertConfig
+from bertjax.optim.optimizers import OPTIMIZERS
+from bertjax.optim.schedules import SCHEDULES
+from bertjax.ranges import (
+    COUNT,
+    MANY,
+    Range,
+    duration,
+    each,
+    either,
+    flag,
+    number,
+    one_of,
+    only,
+    ranges_of,
+    text,
+    whole,
+    word,
+)
+from bertjax.recipe import INHERITED, finetuning_config, model_fields
+
+_SEED = whole(0, 2**32 - 1)
+_OWN_SEED = either(_SEED, only(-1, 'config.seed'))
+_DEVICES = either(whole(1, MANY), only(-1, 'what the others leave'))
+_ROWS = whole(1, MANY)
+_RATE = number(0, 10, above=True)
+_EPOCHS = number(0, 1e6)
+_NAME = r'[\w.-]+(/[\w.-]+)?'  # on the hub
+_TRAINED = word('all|head|last_[1-9][0-9]{0,3}', "'all', 'head', or 'last_K' with K from 1 to the model's layers")
+
+# A key of either base config that is no field of a class.
+_SHARED = {
+    'run': text(empty=False),  # the verbs are known to main.py
+    'data': text(),
+    'init': text(),
+    'tokenizer': text(),
+    'seed': _SEED,
+    'seeds.init': _OWN_SEED,
+    'seeds.data': _OWN_SEED,
+    'seeds.dropout': _OWN_SEED,
+    'rng_impl': one_of(('threefry2x32', 'rbg', 'unsafe_rbg')),
+    'batch_size': _ROWS,
+    'accumulate': _ROWS,
+    'learning_rate': _RATE,
+    'warmup_fraction': number(0, 1, below=True),
+    'schedule.name': one_of(SCHEDULES),
+    'schedule.power': number(0, 100),
+    'optimizer.name': one_of(OPTIMIZERS),
+    # Nearer to 1, float32 has no room for what the correction of the first steps divides by.
+    'optimizer.b1': number(0, 0.999999),
+    'optimizer.b2': number(0, 0.999999),
+    'optimizer.eps': number(1e-30, 1),  # the moments of what has no gradient are 0
+    'optimizer.weight_decay': number(0, 10),
+    'optimizer.clip_norm': number(0, 1e12),
+    'log_every': whole(1, COUNT),
+    'checkpoint_keep': whole(1, MANY),
+    'mesh.data': _DEVICES,
+    'mesh.fsdp': _DEVICES,
+    'mesh.tensor': _DEVICES,
+    'step': whole(0, COUNT),
+    'export': flag(),
+    'card.license': word('|[a-z0-9][a-z0-9.+-]*', "an identifier of the hub, such as apache-2.0, or ''"),
+    'card.language': word('|[A-Za-z-]{2,}(,[A-Za-z-]{2,})*', "codes with commas between, such as en,de, or ''"),
+    'card.datasets': word(f'|{_NAME}(,{_NAME})*', "names on the hub, with commas between, or ''"),
+    'card.base_model': word(f'|{_NAME}', "a name on the hub, or ''"),
+}
+
+PRETRAINING = {
+    **_SHARED,
+    'corpus': either(text(), each(text(empty=False))),
+    **{f'corpus_options.{name}': allowed for name, allowed in ranges_of(CorpusOptions).items()},
+    'vocab.family': one_of(('wordpiece', 'sentencepiece')),
+    'vocab.size': whole(8, 10_000_000),
+    'vocab.lowercase': flag(),
+    'vocab.unused': whole(0, MANY),
+    'vocab.model_type': one_of(('unigram', 'bpe')),
+    'vocab.sample_sentences': whole(1, COUNT),
+    **{f'model.{name}': ranges_of(BertConfig)[name] for name in model_fields('base')},
+    **{f'pairs.{name}': allowed for name, allowed in ranges_of(PairOptions).items() if name != 'plans'},
+    'pair_plans': ranges_of(PairOptions)['plans'],
+    **{f'masking.{name}': allowed for name, allowed in ranges_of(MaskOptions).items()},
+    'seq_len': whole(8, MANY),
+    'max_predictions': whole(1, MANY),
+    'steps': duration('epochs'),
+    'epochs': _EPOCHS,
+    'phases': Range('phases as bertjax.recipe.phase makes them', lambda value: value == []),  # of any, each key
+    'eval_every': duration('%'),
+    'eval_examples': whole(1, COUNT),
+    'checkpoint_every': duration('%'),
+    'topology': text(),
+    'find_batch': flag(),
+}
+
+_OF_RUN = {**PRETRAINING, 'schedule': PRETRAINING['schedule.name']}
+PHASE = {
+    'steps': duration('%'),
+    'reset_optimizer': flag(),
+    **{key: either(_OF_RUN[key], only(unset, "the run's own")) for key, unset in INHERITED.items()},
+}
+
+FINETUNING = {
+    **_SHARED,
+    **{f'model.{name}': PRETRAINING[f'model.{name}'] for name in finetuning_config('').model},
+    'train': _TRAINED,
+    'layer_decay': number(0, 1, above=True),
+    'seq_len': whole(3, MANY),  # what a kind of task needs at least, it says itself
+    'shapes': whole(0, 1000),
+    'patience': whole(0, COUNT),
+    'max_train_records': whole(0, COUNT),
+    'max_eval_records': whole(0, COUNT),
+    'eval_batch_size': _ROWS,
+    'epochs': _EPOCHS,
+    'steps': duration('epochs'),
+    'eval_every': duration('%', 'epochs'),
+    'checkpoint_every': duration('%', 'epochs'),
+    'select': one_of(('last', 'best')),
+    'split': text(empty=False),
+    'input': text(),
+    'sweep.train': each(_TRAINED),
+    'sweep.batch_size': each(_ROWS),
+    'sweep.epochs': each(_EPOCHS),
+    'sweep.learning_rate': each(_RATE),
+    'sweep.seeds': each(_SEED),
+    'sweep.together': whole(0, 1000),
+}

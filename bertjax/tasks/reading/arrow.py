@@ -1,0 +1,140 @@
+"""Parquet and Arrow files, and folders that `datasets` saved: read with pyarrow, an optional package.
+
+The layouts are those of huggingface/datasets (arrow_dataset.py:save_to_disk, arrow_writer.py): a saved dataset is a
+folder with state.json, which names its Arrow files, and dataset_info.json; names of class labels are in the metadata of
+the schema, under b'huggingface', and in dataset_info.json.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+from bertjax.errors import UserError
+from bertjax.tasks.reading.json_rows import Record
+
+_ROWS = 1024  # made of Python's objects at a time
+_UNLABELLED = -1  # the class label of unlabelled records
+
+
+def is_saved_dataset(path: epath.Path) -> bool:
+    """Whether it is a folder that `datasets` saved one split to."""
+    return (path / 'state.json').is_file() and path.is_dir()
+
+
+def read_arrow(path: epath.Path) -> Iterator[Record]:
+    """The records of a .parquet or .arrow file, or of a saved dataset: ('path[number]', fields).
+
+    Class labels become their names (None where a record has none), numbers of 32 bits the ones that were written.
+
+    Raises:
+      UserError: pyarrow is not installed, or the file is damaged.
+    """
+    if path.is_dir():
+        state, features = _json(path / 'state.json'), _json(path / 'dataset_info.json').get('features') or {}
+        files = [path / file['filename'] for file in state.get('_data_files', [])]
+    else:
+        files, features = [path], {}
+    for file in files:
+        if not file.is_file():
+            raise UserError(str(file), 'no such file', f'a part of {path}', 'save the dataset again')
+        yield from _read_file(file, features)
+
+
+def _json(path: epath.Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
+    except ValueError as error:
+        raise UserError(str(path), f'wrong JSON ({error})', 'what datasets wrote', 'save the dataset again') from None
+    return found if isinstance(found, dict) else {}
+
+
+def _read_file(path: epath.Path, features: Mapping[str, Any]) -> Iterator[Record]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        mend = "install the extra 'arrow': pip install 'bertjax[arrow]'"
+        raise UserError(str(path), 'no pyarrow to read it with', 'pyarrow', mend) from None
+    number = 0
+    try:
+        with path.open('rb') as file:
+            if path.suffix.lower() == '.parquet':
+                parquet = pq.ParquetFile(file)
+                schema, batches = parquet.schema_arrow, parquet.iter_batches(_ROWS)
+            else:
+                schema, batches = _arrow_batches(pa, file)
+            plain = _converters(pa, schema, features)
+            for batch in batches:
+                for start in range(0, batch.num_rows, _ROWS):
+                    for row in batch.slice(start, _ROWS).to_pylist():
+                        yield Record(f'{path}[{number}]', {key: plain[key](value) for key, value in row.items()})
+                        number += 1
+    except (pa.ArrowException, OSError) as error:
+        found = f'a file that cannot be read from row {number} on ({str(error).splitlines()[0]})'
+        raise UserError(str(path), found, 'a whole Parquet or Arrow file', 'fetch it again') from None
+
+
+def _arrow_batches(pa: Any, file: Any) -> tuple[Any, Iterator[Any]]:
+    """The schema and the batches of a stream, which `datasets` writes, or of a file with an index (Feather)."""
+    if file.read(6) == b'ARROW1':
+        file.seek(0)
+        reader = pa.ipc.open_file(file)
+        return reader.schema, (reader.get_batch(i) for i in range(reader.num_record_batches))
+    file.seek(0)
+    reader = pa.ipc.open_stream(file)
+    return reader.schema, iter(reader)
+
+
+def _converters(pa: Any, schema: Any, features: Mapping[str, Any]) -> dict[str, Callable[[Any], Any]]:
+    """What makes plain JSON values of each column's."""
+    try:
+        told = json.loads((schema.metadata or {}).get(b'huggingface', b'{}'))['info']['features']
+    except (ValueError, KeyError, TypeError):  # written by another program
+        told = {}
+    features = {**told, **features}
+    return {field.name: _converter(pa, field.type, features.get(field.name)) for field in schema}
+
+
+def _converter(pa: Any, kind: Any, feature: Any) -> Callable[[Any], Any]:
+    if _is_list(pa, kind):
+        if isinstance(feature, list) and feature:  # how earlier versions write a list of records
+            feature = {'feature': feature[0]}
+        inner = _converter(pa, kind.value_type, feature.get('feature', feature) if isinstance(feature, dict) else None)
+        return lambda value: None if value is None else [inner(item) for item in value]
+    if pa.types.is_struct(kind):
+        # `datasets` keeps a sequence of records as a record of sequences.
+        own = feature.get('feature', feature) if isinstance(feature, dict) else {}
+        own = own if isinstance(own, dict) else {}
+        parts = {field.name: _converter(pa, field.type, own.get(field.name)) for field in kind}
+        return lambda value: None if value is None else {key: parts[key](item) for key, item in value.items()}
+    if pa.types.is_integer(kind) and isinstance(feature, dict) and feature.get('_type') == 'ClassLabel':
+        names = feature.get('names') or []
+        return lambda value: _class_name(names, value)
+    if pa.types.is_float32(kind):
+        return lambda value: None if value is None else float(str(np.float32(value)))  # 3.8, not 3.799999952316284
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
+        return lambda value: value
+    # Texts as they are; dates, decimals and durations as Python writes them.
+    return lambda value: value if value is None or isinstance(value, str) else _written(value)
+
+
+def _is_list(pa: Any, kind: Any) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+
+
+def _class_name(names: list[str], value: int | None) -> str | int | None:
+    if value is None or value == _UNLABELLED:
+        return None
+    return names[value] if 0 <= value < len(names) else value
+
+
+def _written(value: Any) -> str | None:
+    if not isinstance(value, bytes):
+        return str(value)
+    try:
+        return value.decode('utf-8')
+    except UnicodeDecodeError:
+        return None  # an image, for example: no text

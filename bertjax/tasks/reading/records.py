@@ -1,0 +1,186 @@
+"""Rows of named fields from any file of records: tables, JSON, Parquet and Arrow, plain or in shards."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from etils import epath
+
+from bertjax.errors import UserError
+from bertjax.files import streams
+from bertjax.tasks.reading.arrow import is_saved_dataset, read_arrow
+from bertjax.tasks.reading.json_rows import Record, as_text, json_records, objects_of_lines
+from bertjax.tasks.reading.tables import Header, csv_records, tsv_records
+from bertjax.tasks.reading.texts import Line, checked_text, quoted, read_lines, without_blanks
+
+# The format by the suffix of a file's name.
+FORMATS = {'.tsv': 'tsv', '.csv': 'csv', '.jsonl': 'jsonl', '.ndjson': 'jsonl', '.json': 'json'}
+BINARY = {'.parquet': 'parquet', '.arrow': 'arrow', '.feather': 'arrow'}  # those that are no text
+FORMATS |= BINARY
+
+# One file, a folder that `datasets` saved, or the shards of a split.
+Files = epath.PathLike | Sequence[epath.PathLike]
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A requested column.
+
+    Attributes:
+      names: its possible names; the first that exists counts.
+      required: whether a table without it is an error.
+      joined: whether a list of strings is joined by spaces, or is an error.
+      kept: whether a list is kept, as JSON.
+    """
+
+    names: tuple[str, ...]
+    required: bool = True
+    joined: bool = True
+    kept: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """What is known about a table before it is read.
+
+    Attributes:
+      columns: the requested ones.
+      bare: names of all columns of a file without header; () if a header is required.
+      broken: up to so many rows with a wrong number of columns are left out, counted and printed; one more is an error.
+    """
+
+    columns: tuple[Column, ...] = ()
+    bare: tuple[str, ...] = ()
+    broken: int = 0
+
+    @property
+    def header(self) -> Header:
+        """What the first line of a table must have."""
+        required, optional = (
+            tuple(column.names for column in self.columns if column.required == wanted) for wanted in (True, False)
+        )
+        return Header(required, optional, self.bare, self.broken)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """The requested columns of a record.
+
+    Attributes:
+      where: 'file:line'.
+      values: the text in each requested column, None where there is none.
+      fields: all that the record has, by name; None for a plain text.
+    """
+
+    where: str
+    values: tuple[str | None, ...]
+    fields: Mapping[str, Any] | None = dataclasses.field(default=None, compare=False, repr=False)
+
+
+def is_binary(path: epath.PathLike) -> bool:
+    """Whether the name is that of a file that is no text."""
+    return streams.bare_suffix(str(path)) in BINARY
+
+
+def format_of(path: epath.PathLike, format: str = 'auto') -> str:
+    """One of FORMATS, by the suffix of the name unless `format` is given.
+
+    Raises:
+      UserError: any other suffix.
+    """
+    suffix = streams.bare_suffix(str(path))
+    if format != 'auto' and not is_binary(path):
+        return format
+    if suffix not in FORMATS:
+        known = ', '.join(dict.fromkeys(FORMATS.values()))
+        mend = f'rename it, or set config.task.format to one of {known}'
+        raise UserError(str(path), f'the suffix {suffix!r}', 'one of ' + ', '.join(FORMATS), mend)
+    return FORMATS[suffix]
+
+
+def read_records(files: Files, format: str = 'auto', layout: Layout | None = None) -> Iterator[Record]:
+    """The records of a file, of the shards of a split one after the other, or of a folder that `datasets` saved.
+
+    TSV has no quoting: a quotation mark is an ordinary character, and no field contains a tab or line end (as in the
+    files of GLUE and SICK). CSV follows RFC 4180, with `,` and `"`. JSON is a list of objects, or an object of objects;
+    a .json file with an object a line is read as JSON lines. .gz, .bz2, .xz and .zst files are decompressed; text is
+    UTF-8 with or without a byte order mark.
+
+    Args:
+      files: local or remote.
+      format: see `format_of`.
+      layout: of a table; None for one with a header.
+
+    Raises:
+      UserError: no such file, no rows, a missing or repeated column, a row with a wrong number of columns, a blank line
+        between rows, or anything that is not UTF-8, CSV or JSON: with file and line.
+    """
+    for path in [files] if isinstance(files, str) or hasattr(files, '__fspath__') else files:
+        path = epath.Path(path)
+        if is_saved_dataset(path) or (path.is_file() and is_binary(path)):
+            yield from _some(read_arrow(path), str(path))
+        elif path.is_file():
+            yield from parse_records(read_lines(path), str(path), format_of(path, format), layout)
+        else:
+            raise UserError(str(path), 'no such file', 'a table', 'check config.data and the names in config.task')
+
+
+def parse_records(
+    lines: Iterable[Line], where: str, format: str, layout: Layout | None = None, *, blank: str = 'refused'
+) -> Iterator[Record]:
+    """The records of a text from its numbered lines, each as soon as its lines are there; see `read_records`.
+
+    Args:
+      lines: without line ends.
+      where: the file's name.
+      format: of FORMATS.
+      layout: see `read_records`.
+      blank: what becomes of a blank line between two rows of a table: 'refused', or 'skipped'.
+    """
+    header = (layout or Layout()).header
+    if format == 'json':
+        records = json_records(lines, where)
+    elif format == 'jsonl':
+        records = objects_of_lines(lines, where)
+    elif format == 'csv':
+        records = csv_records(lines, where, header, blank)
+    else:
+        records = tsv_records(without_blanks(lines, where, blank), where, header)
+    return _some(records, where)
+
+
+def read_rows(files: Files, layout: Layout, format: str = 'auto') -> Iterator[Row]:
+    """The requested columns of `read_records`."""
+    return rows_of(read_records(files, format, layout), layout.columns)
+
+
+def rows_of(records: Iterable[Record], columns: Sequence[Column]) -> Iterator[Row]:
+    """The requested columns of each record.
+
+    Raises:
+      UserError: a record without a required one, or with a value that is no text, number or truth value.
+    """
+    for where, fields in records:
+        yield Row(where, tuple([_value(fields, column, where) for column in columns]), fields)
+
+
+def _value(fields: Mapping[str, Any], column: Column, where: str) -> str | None:
+    name = next((name for name in column.names if name in fields), None)
+    if name is not None:
+        value = fields[name]
+        if isinstance(value, str):  # nearly always
+            return checked_text(value, where)
+        return as_text(value, f'{where}, field {quoted([name])}', joined=column.joined, kept=column.kept)
+    if column.required:
+        mend = 'correct the record, or name another field in config.task'
+        raise UserError(where, f'the fields {quoted(fields)}', ' or '.join(column.names), mend)
+    return None
+
+
+def _some(records: Iterator[Record], where: str) -> Iterator[Record]:
+    empty = True
+    for record in records:
+        empty = False
+        yield record
+    if empty:
+        raise UserError(where, 'no row', 'at least one', 'check the file')

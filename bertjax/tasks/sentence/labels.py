@@ -1,0 +1,103 @@
+"""Labels as they are found in a file: their order, and those that can hardly be meant."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from bertjax.errors import UserError
+
+_MANY = 1000  # records of which a label that occurs once is reported
+_SHOWN = 5
+# What programs write for a missing value, and what people do, but as names of labels too.
+_MISSING = ('nan', '<na>', '#n/a', 'nat')
+_PERHAPS_MISSING = ('none', 'null', 'na', 'n/a', '-', '?')
+
+
+class Labelled(Protocol):
+    """What is needed of a record."""
+
+    label: str | float | None
+    where: str
+
+
+def find_labels(counts: Mapping[str, int], records: Sequence[Labelled]) -> list[str]:
+    """The labels in order, numbers before words.
+
+    Args:
+      counts: how often each occurs.
+      records: where they were found.
+
+    Raises:
+      UserError: no label or only one, too many to be labels, a missing value among them, or one number written in two
+        ways.
+    """
+    where = f'{records[0].where} and below'
+    if len(counts) < 2:
+        found = f'one label only: {next(iter(counts))!r}' if counts else 'no label at all'
+        raise UserError(where, found, 'two or more', 'check the column of labels')
+    if len(counts) > 20 and 2 * len(counts) > len(records):
+        some = ', '.join(repr(label[:20]) for label in list(counts)[:3])
+        mend = 'name the column of labels in config.task.label; for scores set config.task.regression=True'
+        raise UserError(where, f'{len(counts):,} different labels: {some} …', 'each label several times', mend)
+    _check_missing(counts, records)
+    _check_numbers(counts, records)
+    return sorted(counts, key=_numbers_first)
+
+
+def _check_missing(counts: Mapping[str, int], records: Sequence[Labelled]) -> None:
+    for label, count in counts.items():
+        if label.lower() in _MISSING:
+            mend = 'fill the labels in or remove the records; if it is a label, name all labels in config.task.labels'
+            raise UserError(_first(label, records), f'the label {label!r} of {count:,} records', 'a label', mend)
+
+
+def _check_numbers(counts: Mapping[str, int], records: Sequence[Labelled]) -> None:
+    """Raises UserError where one number is two labels, such as 1 and 1.0."""
+    written: dict[float, str] = {}
+    for label in counts:
+        number = _number(label)
+        other = None if number is None else written.setdefault(number, label)
+        if other not in (None, label):
+            few, many = sorted((label, other), key=counts.__getitem__)
+            found = f'the label {few!r} of {counts[few]:,} records'
+            expected = f'one label for one number: {counts[many]:,} have {many!r}, as {_first(many, records)}'
+            mend = 'write it in one way; if both are labels, name all labels in config.task.labels'
+            raise UserError(_first(few, records), found, expected, mend)
+
+
+def odd_labels(counts: Mapping[str, int], records: Sequence[Labelled]) -> list[str]:
+    """Lines about labels that can hardly be meant, each with its number and a place."""
+    lines = []
+    for label, count in counts.items():
+        if count and label.lower() in _PERHAPS_MISSING:
+            place = _first(label, records)
+            lines.append(
+                f'warning: {count:,} records have the label {label!r}, the first at {place}: a label, or none?'
+            )
+    alike: dict[str, list[str]] = {}
+    for label in counts:
+        alike.setdefault(' '.join(label.casefold().split()), []).append(label)
+    for group in alike.values():
+        if len(group) > 1:
+            lines.append(f'warning: {" and ".join(map(repr, group))} are different labels')
+    once = [label for label, count in counts.items() if count == 1]
+    if once and len(records) >= _MANY:
+        some = ', '.join(f'{label!r} ({_first(label, records)})' for label in once[:_SHOWN])
+        more = f' and {len(once) - _SHOWN:,} more' if len(once) > _SHOWN else ''
+        lines.append(f'warning: labels of one record in {len(records):,}: {some}{more}')
+    return lines
+
+
+def _first(label: str, records: Sequence[Labelled]) -> str:
+    return next((record.where for record in records if record.label == label), 'the file')
+
+
+def _number(label: str) -> float | None:
+    try:
+        return float(label)
+    except ValueError:
+        return None
+
+
+def _numbers_first(label: str) -> tuple[bool, float, str]:
+    number = _number(label)
+    return number is None, number or 0.0, label

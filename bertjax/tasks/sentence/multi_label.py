@@ -1,0 +1,184 @@
+"""Any number of labels for a text, or a pair of texts, from any table with named columns."""
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from bertjax.errors import UserError
+from bertjax.losses import MULTI_LABEL, Objective, weighted_labels
+from bertjax.metrics.multi_label import FIGURES, label_scores, multi_label_figures
+from bertjax.ranges import each, number, text
+from bertjax.tasks.options import option
+from bertjax.tasks.reading.records import Column
+from bertjax.tasks.sentence.class_weights import balanced_positives
+from bertjax.tasks.sentence.classification import ClassificationTask
+from bertjax.tasks.sentence.labels import find_labels
+from bertjax.tasks.sentence.report import describe_label_sets, label_report
+from bertjax.tasks.sentence.task import Example, Scores
+
+SEPARATORS = '|;,'
+_FLAGS = {'1': True, '1.0': True, 'true': True, '0': False, '0.0': False, 'false': False, '': False}
+
+
+@dataclasses.dataclass
+class MultiLabelTask(ClassificationTask):
+    """Some labels, one or none for a text or a pair: each is a decision of its own, by the sigmoid of its logit.
+
+    The labels of a record are a list of strings in JSON, or a cell such as `a|b`, empty for none; or there is a column
+    of 0 and 1 for each label.
+
+    Attributes:
+      others: see ClassificationTask. `class_weights` are of a label's positive side, as torch's pos_weight.
+      label_columns: names of columns of 0 and 1, each a label of that name, in place of the column `label`.
+      separator: what stands between the labels of a cell; '' for the first of `|`, `;` and `,` that the training file
+        has in one. A cell may also be a JSON list.
+      threshold: a record has the labels whose probability is above it.
+    """
+
+    label_columns: Sequence[str] = option((), each(text(empty=False)), decides='reading')
+    separator: str = option('', decides='reading')
+    threshold: float = option(0.5, number(0, 1, above=True, below=True), decides='reading')
+
+    regression: ClassVar[bool] = False
+    _figures: ClassVar[tuple[str, ...]] = FIGURES
+
+    def __post_init__(self):
+        self._separator = self.separator
+        super().__post_init__()
+
+    def _check(self) -> None:
+        super()._check()
+        columns = list(self.label_columns)
+        if columns and (len(columns) < 2 or len({*columns, self.text_a, self.text_b}) < len(columns) + 2):
+            expected = 'names of two or more columns, all different'
+            raise UserError('config.task.label_columns', repr(tuple(columns)), expected, 'name those of your table')
+        if columns and self.labels and self.labels != columns:
+            expected = 'those of config.task.label_columns'
+            raise UserError('config.task.labels', repr(tuple(self.labels)), expected, 'leave it empty')
+        self.labels = self.labels or columns
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """See TextTask."""
+        return tuple(dict.fromkeys((self.metric or FIGURES[0], *FIGURES)))
+
+    @property
+    def objective(self) -> Objective:
+        """See Task."""
+        return weighted_labels(self._weights) if self._weights else MULTI_LABEL
+
+    def _label_cells(self, required: bool) -> tuple[Column, ...]:
+        """See ClassificationTask."""
+        names = self.label_columns or (self.label,)
+        return tuple(Column((name,), required=required, joined=False, kept=True) for name in names)
+
+    def _one_cell(self, cells: Sequence[str | None], where: str) -> str | None:
+        """See ClassificationTask: columns of 0 and 1 as a list of their names."""
+        if not self.label_columns:
+            return cells[0]
+        if None in cells:
+            return None
+        for name, cell in zip(self.label_columns, cells, strict=True):
+            if cell.strip().lower() not in _FLAGS:
+                raise UserError(where, f'{cell[:40]!r} in the column {name}', '0 or 1', 'correct the record')
+        pairs = zip(self.label_columns, cells, strict=True)
+        return json.dumps([name for name, cell in pairs if _FLAGS[cell.strip().lower()]])
+
+    def _stands_for_none(self, label: str) -> bool:
+        """See ClassificationTask: an empty cell is a record without labels."""
+        return False
+
+    def _label(self, label: str, where: str) -> tuple[str, ...]:
+        """The labels of a cell."""
+        if label.startswith('['):
+            try:
+                names = json.loads(label)
+            except (ValueError, RecursionError):
+                names = None
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                raise UserError(where, label[:40], 'a list of strings, such as ["a", "b"]', 'correct the record')
+        else:
+            names = label.split(self._between()) if label else []
+        names = list(dict.fromkeys(name.strip() for name in names))
+        if '' in names:
+            raise UserError(where, f'an empty label in {label[:40]!r}', 'labels', 'correct the record')
+        for name in names:
+            self._check_known(name, where)
+        return tuple(names)
+
+    def _between(self) -> str:
+        """What separates the labels of a cell, found in the training file where it is not given."""
+        if not self._separator:
+            cells = [row.values[-1] or '' for row in self._rows('train')]
+            lists = [cell for cell in cells if not cell.lstrip().startswith('[')]
+            found = (mark for mark in SEPARATORS if any(mark in cell for cell in lists))
+            self._separator = next(found, SEPARATORS[0])
+            print(f'the labels of a record are separated by {self._separator!r}')
+        return self._separator
+
+    def learn(self, records: Sequence[Example]) -> None:
+        """See TextTask; where dev is split off the training file, includes labels that only occur in dev."""
+        self._tell_dev(records)
+        if not self.labels:
+            everything = self._all_of_train() if self._shares_dev else records
+            self.labels = find_labels(Counter(label for record in everything for label in record.label), everything)
+        counts = Counter(label for record in records for label in record.label)
+        print(describe_label_sets({label: counts[label] for label in self.labels}, records))
+        self._weigh(balanced_positives([counts[label] for label in self.labels], len(records)))
+
+    def learned(self) -> dict[str, Any]:
+        """See Task."""
+        return {'labels': list(self.labels), 'separator': self._separator}
+
+    def restore(self, learned: Mapping[str, Any]) -> None:
+        """See Task."""
+        super().restore(learned)
+        self._separator = self.separator or learned['separator']
+
+    def _targets(self, records: Sequence[Example]) -> np.ndarray:
+        """float32 [N, C] of 0 and 1."""
+        number = {label: i for i, label in enumerate(self.labels)}
+        targets = np.zeros((len(records), len(self.labels)), np.float32)
+        for row, record in enumerate(records):
+            for label in record.label:
+                self._check_known(label, record.where)
+                targets[row, number[label]] = 1
+        return targets
+
+    def _shares(self, predictions: Sequence[Scores]) -> np.ndarray:
+        """float64 [N, C], the probability of each label."""
+        return 1 / (1 + np.exp(-np.stack([prediction.logits for prediction in predictions])))
+
+    def _chosen(self, predictions: Sequence[Scores]) -> np.ndarray:
+        """bool [N, C]."""
+        return self._shares(predictions) > self.threshold
+
+    def metrics(self, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, float | None]:
+        """`measures`, each from 0 to 1."""
+        found = multi_label_figures(self._targets(records), self._chosen(predictions))
+        return {name: found[name] for name in self.measures}
+
+    def collapsed(self, records: Sequence[Example], predictions: Sequence[Scores]) -> bool:
+        """Whether all records get the same labels."""
+        return len(np.unique(self._chosen(predictions), axis=0)) == 1
+
+    def report(self, records: Sequence[Example], predictions: Sequence[Scores]) -> str:
+        """Precision, recall and F1 of each label, and of all."""
+        true, chosen = self._targets(records) > 0, self._chosen(predictions)
+        return label_report(label_scores(true, chosen), multi_label_figures(true, chosen), self.labels)
+
+    def rows(self, records: Sequence[Example], predictions: Sequence[Scores]) -> Iterator[dict[str, Any]]:
+        """`labels`, `probabilities` by label; and the labels that are `true` where known."""
+        every = zip(records, self._shares(predictions), self._chosen(predictions), strict=True)
+        for record, shares, chosen in every:
+            row: dict[str, Any] = {'labels': [self.labels[i] for i in np.flatnonzero(chosen)]}
+            row['probabilities'] = dict(zip(self.labels, shares.tolist(), strict=True))
+            yield row if record.label is None else {**row, 'true': list(record.label)}
+
+    def huggingface(self) -> dict[str, Any]:
+        """See Task."""
+        return {**super().huggingface(), 'problem_type': 'multi_label_classification'}

@@ -1,0 +1,141 @@
+"""The files of SQuAD's splits, in its own layout or with a row a question; or tensorflow-datasets."""
+
+import io
+import json
+from collections.abc import Mapping
+
+from etils import epath
+
+from bertjax.errors import UserError
+from bertjax.files import streams
+from bertjax.files.paths import existing_files, user_path
+from bertjax.tasks.reading.records import FORMATS, read_records
+from bertjax.tasks.reading.sources import read_dataset
+from bertjax.tasks.reading.splits import STEMS, Files, called, describe_splits, split_files, unused_files
+from bertjax.tasks.reading.texts import quoted, read_text
+from bertjax.tasks.squad.questions import Question, parse_questions, questions_of
+
+_PREPARED = {'train': 'train', 'dev': 'validation'}  # splits in tensorflow-datasets
+_SUFFIXES = ('.json', '.jsonl', '.ndjson', '.parquet', '.arrow', '.feather')
+
+
+class SquadFiles:
+    """The splits of a folder, or of tensorflow-datasets.
+
+    Args:
+      data: the folder; '' for tensorflow-datasets.
+      version: '1.1' or '2.0'.
+      names: of the files, by split; '' for the official ones, or else those with the usual names.
+    """
+
+    def __init__(self, data: str, version: str, names: Mapping[str, str]):
+        self._data, self._version, self._names = data, version, names
+        self._folder = user_path(data, 'config.data')
+
+    def splits(self) -> list[str]:
+        """The labelled splits."""
+        if not self.find('test'):
+            return ['train', 'dev']
+        labelled = all(question.answers is not None for question in self.read('test'))
+        return ['train', 'dev', 'test'] if labelled else ['train', 'dev']
+
+    def find(self, split: str) -> Files:
+        """The files of a split; none where there are none.
+
+        Raises:
+          UserError: several, or none of the name that is given.
+        """
+        name, usual = self._names[split], f'{split}-v{self._version}.json'
+        if not self._data and not name:
+            return ()
+        found = next(existing_files(self._folder, [name] if name else [usual, f'{usual}.gz']), None)
+        if found:
+            return (found,)
+        if name:
+            raise self._nothing(split)
+        mend = f'name the right one in config.task.{split}_file'
+        return split_files(self._folder, split, suffixes=_SUFFIXES, mend=mend) if self._folder.is_dir() else ()
+
+    def _nothing(self, split: str) -> UserError:
+        folder = self._folder
+        there = quoted(sorted(path.name for path in folder.iterdir())) if folder.is_dir() else 'no such folder'
+        usual = f'{split}-v{self._version}.json'
+        return UserError(
+            str(folder), 'an empty folder' if there == 'none' else there,
+            self._names[split] or f'{usual} or {usual}.gz, or {split}.json, {split}.jsonl …',
+            f'check config.data and config.task.{split}_file, or fetch the file from SQuAD-explorer',
+        )  # fmt: skip
+
+    def describe(self) -> str:
+        """Which files are which splits."""
+        if not self._data:
+            return ''
+        found = {split: self.find(split) for split in STEMS}
+        told = {split: called(files) for split, files in found.items() if files}
+        if 'test' in told and 'test' not in self.splits():
+            told['test'] += ' (no answers: it is only predicted)'
+        used = [path for files in found.values() for path in files]
+        return describe_splits(told, unused_files(self._folder, used) if self._folder.is_dir() else [])
+
+    def read(self, split: str) -> list[Question]:
+        """The questions of a split, in order.
+
+        Raises:
+          UserError: no such split or file; damaged, not UTF-8, or of another form.
+        """
+        files = self.find(split) if split in STEMS else ()
+        if split not in STEMS or (split == 'test' and not files):
+            expected = 'train or dev' if split in STEMS else 'train, dev or test'
+            raise UserError('config.split', repr(split), expected, 'name a file for it with config.task.test_file')
+        if not self._data and not files:
+            return prepared_questions(self._version, _PREPARED[split])
+        if not files:
+            raise self._nothing(split)
+        return read_questions(
+            files, answerable=self._version == '1.1', labels='optional' if split == 'test' else 'needed'
+        )
+
+
+def read_questions(files: Files, *, answerable: bool, labels: str) -> list[Question]:
+    """The questions of the files of a split; for the arguments see questions.py:parse_questions.
+
+    Raises:
+      UserError: no such file, damaged, not UTF-8, or of another form.
+    """
+    path = epath.Path(files[0])
+    format = FORMATS.get(streams.bare_suffix(path.name), 'json')
+    if path.is_file() and format == 'json' and not _has_rows(path):
+        return parse_questions(read_text(path), str(path), answerable=answerable, labels=labels)
+    return questions_of(read_records(files, format), str(path), answerable=answerable, labels=labels)
+
+
+def _has_rows(path: epath.Path) -> bool:
+    """Whether a file has a row a line, as `datasets` and pandas write them, or a list of rows; by its beginning."""
+    try:
+        with path.open('rb') as file:
+            whole = io.BufferedReader(streams.CountedFile(file), streams.CHUNK)
+            head = next(streams.chunks(whole, streams.compression_of(str(path), whole.peek(8)[:8])), b'')
+    except streams.DAMAGE:
+        return False  # said where it is read
+    line, _, more = head.lstrip(b'\xef\xbb\xbf \r\n\t').partition(b'\n')
+    try:
+        return line.startswith(b'[') or (bool(more.strip()) and 'data' not in json.loads(line))
+    except (ValueError, TypeError):
+        return False
+
+
+def prepared_questions(version: str, split: str) -> list[Question]:
+    """The questions of tensorflow-datasets' squad/v1.1 or squad/v2.0, prepared on this machine.
+
+    Args:
+      version: '1.1' or '2.0'.
+      split: 'train' or 'validation'.
+
+    Raises:
+      UserError: it is not prepared.
+    """
+    return [
+        Question(row['id'], row['question'], row['context'], tuple(answers['text']), tuple(answers['answer_start']))
+        for _, row in read_dataset(f'squad/v{version}', split)
+        for answers in [row['answers']]
+    ]

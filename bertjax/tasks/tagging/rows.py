@@ -1,0 +1,98 @@
+"""Sentences from rows of fields, such as {"tokens": [...], "ner_tags": [...]}, whatever file they are in."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from bertjax.errors import UserError
+from bertjax.tasks.reading.json_rows import Record
+from bertjax.tasks.reading.texts import checked_text, quoted
+from bertjax.tasks.tagging.columns import Sentence
+
+_WORDS = ('tokens', 'words')
+_TAGS = ('ner_tags', 'tags', 'ner', 'labels', 'pos_tags')
+
+
+@dataclasses.dataclass(frozen=True)
+class TagFields:
+    """Which fields are read.
+
+    Attributes:
+      words, tags: their names; '' for the first there of the usual ones.
+      names: of tags that are numbers, in their order; () where they are texts, or the file has their names.
+    """
+
+    words: str = ''
+    tags: str = ''
+    names: Sequence[str] = ()
+
+    def tags_of(self, fields: Mapping[str, Any]) -> Any:
+        """The field of tags; None where there is none, or nothing in it."""
+        return next((fields[name] for name in ([self.tags] if self.tags else _TAGS) if fields.get(name)), None)
+
+    def words_of(self, fields: Mapping[str, Any], where: str) -> tuple[str, ...]:
+        """The field of words.
+
+        Raises:
+          UserError: no such field, or anything but a list of words.
+        """
+        names = [self.words] if self.words else _WORDS
+        name = next((name for name in names if name in fields), None)
+        if name is None:
+            mend = 'correct the record, or name the field in config.task.words'
+            raise UserError(where, f'the fields {quoted(fields)}', ' or '.join(names), mend)
+        words = fields[name]
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise UserError(f'{where}, field {name}', 'something else', 'a list of words', 'correct the record')
+        for number, word in enumerate(words):
+            if not word.strip(' \t\n') or set(word) & set('\t\n'):
+                found = f'the word {word!r} as number {number}'
+                raise UserError(f'{where}, field {name}', found, 'a word', 'correct the record')
+            checked_text(word, where)
+        return tuple(words)
+
+
+def sentences_of(records: Iterable[Record], fields: TagFields, *, tagged: bool) -> Iterator[Sentence]:
+    """The sentences of records, each as soon as it is there; their tags as in the file. Records without words, as some
+    data sets have at an end of file, are left out and counted.
+
+    Args:
+      records: of one file.
+      fields: which ones.
+      tagged: whether tags are read; if not, the records' own fields are kept for the prediction.
+
+    Raises:
+      UserError: a record of another form, or tags for another number of words.
+    """
+    empty, first = [], True
+    for where, row in records:
+        words = fields.words_of(row, where)
+        if not words:
+            empty.append(where)
+            continue
+        tags = _tags(row, words, fields, where) if tagged else None
+        columns = tuple(zip(words, tags, strict=True)) if tags else tuple((word,) for word in words)
+        before = () if first else ((),)
+        first = False
+        yield Sentence(where, words, tags, 0, columns, before, fields=None if tagged else row)
+    if empty:
+        print(f'{len(empty):,} records without words left out, the first at {empty[0]}')
+
+
+def _tags(row: Mapping[str, Any], words: Sequence[str], fields: TagFields, where: str) -> tuple[str, ...]:
+    tags = fields.tags_of(row)
+    if not isinstance(tags, list) or len(tags) != len(words):
+        found = f'{len(tags)} tags' if isinstance(tags, list) else f'no list of tags in the fields {quoted(row)}'
+        mend = 'correct the record, or name the field in config.task.tags'
+        raise UserError(where, found, f'{len(words)}, one a word', mend)
+    return tuple(_name(tag, fields, where) for tag in tags)
+
+
+def _name(tag: Any, fields: TagFields, where: str) -> str:
+    if isinstance(tag, str):
+        return tag
+    if isinstance(tag, int) and 0 <= tag < len(fields.names):
+        return fields.names[tag]
+    expected = f'a number from 0 to {len(fields.names) - 1}' if fields.names else 'a text'
+    mend = "name the tags in the order of their numbers, config.task.tag_names=('O','B-PER',…)"
+    raise UserError(where, f'the tag {str(tag)[:40]}', expected, mend)

@@ -1,0 +1,155 @@
+"""What is whose in checkpoints/, what is read back before it counts, and what is on disk when it does."""
+
+import os
+import pathlib
+import shutil
+
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from checkpoint_states import CONFIG, bits, mesh_of, state_at, template_on
+from killing import watch
+
+from bertjax.checkpoint import Checkpoints, Position, checksums
+from bertjax.convert.orbax import export_orbax
+from bertjax.errors import UserError
+from bertjax.model.config import BertConfig
+
+
+def names(directory: pathlib.Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+@pytest.mark.parametrize('name', ['exp[1]', 'a*b', 'what?', '**'])
+def test_a_path_with_wildcards(tmp_path, name):
+    """Orbax takes paths for patterns; what it writes there is read again, its links are gone, and so is the export."""
+    folder = tmp_path / name / 'checkpoints'
+    for step in (1, 2):
+        checkpoints = Checkpoints(folder, keep=1)
+        assert (checkpoints.latest() is None) == (step == 1)
+        checkpoints.save(state_at(step), Position(step), CONFIG, None)
+        checkpoints.close()
+    checkpoints = Checkpoints(folder, keep=1, reading=True)
+    assert checkpoints.latest().position == Position(2)
+    assert bits(checkpoints.restore(2, template_on(mesh_of()))) == bits(state_at(2))
+    link = pathlib.Path(checkpoints._manager.directory)
+    checkpoints.close()
+    assert names(folder) == ['2'] and not link.exists()
+    export_orbax({'a': np.arange(3.0)}, BertConfig(vocab_size=8), tmp_path / name / 'orbax')
+    with ocp.StandardCheckpointer() as checkpointer:
+        assert checkpointer.restore(tmp_path / name / 'orbax' / 'params')['a'].tolist() == [0, 1, 2]
+
+
+def _lose_the_merge(step: pathlib.Path) -> None:
+    (step / 'state' / 'manifest.ocdbt').unlink()
+
+
+def _lose_an_array(step: pathlib.Path) -> None:
+    text = (step / 'state' / '_METADATA').read_text()
+    (step / 'state' / '_METADATA').write_text(text.replace("'bias'", "'bies'"))
+
+
+def _another_position(step: pathlib.Path) -> None:
+    path = step / 'position' / 'metadata'
+    path.write_text(path.read_text().replace('2', '3'))
+
+
+@pytest.mark.parametrize('spoil', [_lose_the_merge, _lose_an_array, _another_position])
+def test_a_save_that_cannot_be_read_back(saved_steps, open_checkpoints, monkeypatch, spoil):
+    """It is an error at once; the one before is left, and the same run goes on from it."""
+    saved_steps({1: None})
+    checkpoints, _ = open_checkpoints(keep=1)
+    wait, step = checkpoints._manager.wait_until_finished, checkpoints.directory / '2'
+    spoiled = lambda: (wait(), step.exists() and spoil(step))  # noqa: E731
+    with monkeypatch.context() as spoiling:
+        spoiling.setattr(checkpoints._manager, 'wait_until_finished', spoiled)
+        checkpoints.save(state_at(2), Position(2), CONFIG, None)
+        with pytest.raises(UserError, match='checkpoint 2: found a save that cannot be read back'):
+            checkpoints.wait()
+    checkpoints.close()
+    again, said = open_checkpoints(keep=1)
+    assert again.latest().position == Position(1, 0, 16) and said == ['checkpoint 2 was never finished: it is removed']
+    again.save(state_at(2), Position(2), CONFIG, None)
+    again.close()
+    assert names(again.directory) == ['2']
+
+
+def test_what_is_not_ours_stays(saved_steps, open_checkpoints):
+    directory = saved_steps({1: None, 2: None})
+    for name in ('100 (copy)', '100.bak', '0100', 'keep'):
+        shutil.copytree(directory / '1', directory / name)
+    (directory / '3').mkdir()  # without a seal, and nothing says that this program began it
+    (directory / 'notes.txt').touch()
+    checkpoints, said = open_checkpoints(keep=1)
+    assert checkpoints.steps() == [1, 2] and checkpoints.latest().position.step == 2
+    assert [line.split(' is not')[0].split('/')[-1] for line in said] == ['0100', '100 (copy)', '100.bak', '3', 'keep']
+    checkpoints.save(state_at(3), Position(3), CONFIG, None)
+    checkpoints.save(state_at(4), Position(4), CONFIG, None)
+    checkpoints.close()
+    assert names(directory) == ['0100', '100 (copy)', '100.bak', '4', 'damaged', 'keep', 'notes.txt']
+    assert names(directory / 'damaged') == ['3']
+
+
+def test_without_any_seal_nothing_begins_anew(saved_steps, open_checkpoints):
+    directory = saved_steps({1: None, 2: None})
+    for step in (1, 2):
+        (directory / str(step) / checksums.FILE).unlink()
+    checkpoints, _ = open_checkpoints()
+    with pytest.raises(
+        UserError, match=r'2 folder\(s\) that may be checkpoints \(1, 2\), none of them whole.*seal\.json'
+    ):
+        checkpoints.latest()
+    assert names(directory) == ['1', '2']
+    for step in (1, 2):
+        shutil.rmtree(directory / str(step))
+    assert checkpoints.latest() is None
+    (directory / 'old').mkdir()  # no checkpoint: nothing to refuse
+    assert checkpoints.latest() is None
+
+
+def test_a_renamed_checkpoint_is_not_forgotten(saved_steps, open_checkpoints):
+    directory = saved_steps({1: None})
+    (directory / '1').rename(directory / '1.bak')
+    checkpoints, _ = open_checkpoints()
+    with pytest.raises(UserError, match=r'1\.bak'):
+        checkpoints.latest()
+
+
+def test_a_reader_changes_nothing(saved_steps):
+    """Beside a training that saves: what is unfinished may be its own."""
+    directory = saved_steps({1: None, 2: None})
+    (directory / '3').mkdir()
+    (directory / '3.unfinished').touch()
+    (directory / '4.orbax-checkpoint-tmp').mkdir()
+    (directory / '2' / 'position' / 'metadata').write_text('{}')
+    before, said = names(directory), []
+    reader = Checkpoints(directory, keep=1, log=said.append, reading=True)
+    assert reader.latest().position.step == 1 and names(directory) == before
+    (line,) = said
+    assert line.startswith('checkpoint 2 is damaged (position/metadata has 2 bytes') and 'it is left out' in line
+    reader.close()
+
+
+def test_no_folder_is_made_to_read(tmp_path):
+    reader = Checkpoints(tmp_path / 'checkpoints', keep=1, reading=True)
+    assert reader.latest() is None and reader.best() is None
+    reader.close()
+    assert not (tmp_path / 'checkpoints').exists()
+
+
+def test_all_is_on_disk_before_a_checkpoint_counts(open_checkpoints):
+    """The order of the calls: the mark, every file and folder, the folder's name, the seal, the end of the mark."""
+    checkpoints, _ = open_checkpoints()
+    directory, done = checkpoints.directory, []
+    with watch(lambda name, path: done.append(f'{name} {os.path.relpath(path, directory)}'), directory):
+        checkpoints.save(state_at(1), Position(1), CONFIG, None)
+        checkpoints.wait()
+    files = {path.relative_to(directory).as_posix() for path in (directory / '1').rglob('*')}
+    sealed, renamed = done.index(f'replace 1/{checksums.FILE}'), done.index('rename 1')
+    synced = done[renamed:sealed]
+    assert {f'fsync {name}' for name in files - {f'1/{checksums.FILE}'}} <= set(synced)
+    assert (
+        synced.index('fsync 1') < synced.index('fsync .') < synced.index(f'fsync 1/.{checksums.FILE}.tmp-{os.getpid()}')
+    )
+    assert done[sealed:] == [f'replace 1/{checksums.FILE}', 'fsync 1', 'unlink 1.unfinished']
+    assert done[:2] == ['open 1.unfinished', 'fsync .']

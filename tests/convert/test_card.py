@@ -1,0 +1,55 @@
+"""The model card, as the hub's own library reads it."""
+
+import pathlib
+
+import pytest
+from huggingface_hub import ModelCard
+
+from bertjax.convert.huggingface.card import model_card
+from bertjax.recipe import CARD
+
+ABOUT = {'license': 'apache-2.0', 'language': 'en,de', 'datasets': 'nyu-mll/glue', 'base_model': 'a/b'}
+FIGURES = {'dev': {'accuracy': 0.75, 'f1': None}}
+PLAIN = """---
+library_name: transformers
+pipeline_tag: fill-mask
+tags:
+- bert
+- bertjax
+---
+
+# BERT
+"""
+
+
+def read(text: str, folder: pathlib.Path) -> ModelCard:
+    (folder / 'README.md').write_text(text, encoding='utf-8')
+    return ModelCard.load(folder / 'README.md')
+
+
+def test_a_card_without_a_word_about_it(small_config):
+    text = model_card(small_config(), 'BertForPreTraining', {}, 7, about=CARD)
+    assert text.startswith(PLAIN) and 'A BERT of 7 parameters' in text
+
+
+@pytest.mark.parametrize('pipeline', ['', 'text-classification'])
+def test_what_its_maker_says(small_config, tmp_path: pathlib.Path, pipeline: str):
+    card = {'title': 'BERT: "for RTE"', 'seed': 0}
+    text = model_card(
+        small_config(), 'BertModel', card, 7, pipeline=pipeline, about=ABOUT, figures=FIGURES if pipeline else {}
+    )
+    data = read(text, tmp_path).data
+    assert (data.license, data.language, data.datasets) == ('apache-2.0', ['en', 'de'], ['nyu-mll/glue'])
+    assert (data.base_model, data.library_name, data.tags) == ('a/b', 'transformers', ['bert', 'bertjax'])
+    assert data.pipeline_tag == (pipeline or 'fill-mask')
+    if pipeline:
+        (measured,) = data.eval_results
+        assert (measured.dataset_type, measured.dataset_split) == ('nyu-mll/glue', 'dev')
+        assert (measured.metric_type, measured.metric_value) == ('accuracy', 0.75)
+        assert data.model_name == 'BERT: "for RTE"'
+
+
+def test_figures_of_no_one_data_set_are_in_the_text_alone(small_config, tmp_path: pathlib.Path):
+    for datasets in ('', 'a,b'):
+        text = model_card(small_config(), 'X', {}, 7, pipeline='x', about={'datasets': datasets}, figures=FIGURES)
+        assert read(text, tmp_path).data.eval_results is None

@@ -1,0 +1,80 @@
+"""config.corpus_options.sentences: what cuts a new store; what was cut stays."""
+
+import json
+
+import pytest
+from corpus_text import directory_bytes, documents
+
+from bertjax.corpus import store
+from bertjax.corpus.build import build_store
+from bertjax.corpus.sources import CorpusOptions
+from bertjax.corpus.store import open_store
+from bertjax.errors import UserError
+
+# The two differ on it: the rules read the number of a footnote, pysbd a list.
+TEXT = 'The old river ran: 1) past the mill, 2) past the town. The children came in summer.'
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """A document a line, in two files, for two workers."""
+    for name in 'ab':
+        lines = [f'{TEXT} {" ".join(doc)}' for doc in documents(30, first=100 * ord(name))]
+        (tmp_path / f'{name}.txt').write_text('\n\n'.join(lines) + '\n')
+    return f'{tmp_path}/?.txt'
+
+
+def build(corpus, directory, vocabulary, *, replace=True, **options):
+    build_store(corpus, directory, str(vocabulary), CorpusOptions(**options), progress=False, replace=replace)
+    return open_store(directory)
+
+
+def test_pysbd_cuts_a_new_store(corpus, tmp_path, vocabulary):
+    pytest.importorskip('pysbd', reason="needs the extra 'test'")
+    rules, made = (build(corpus, tmp_path / name, vocabulary, sentences=name) for name in ('rules', 'pysbd'))
+    assert rules.manifest['splitter'] == 'rules 2' and made.manifest['splitter'].startswith('pysbd 0.')
+    assert made.report['tokens'] == rules.report['tokens']
+    assert made.report['sentences'] > rules.report['sentences']
+
+
+@pytest.mark.slow
+def test_pysbd_cuts_in_workers_too(corpus, tmp_path, vocabulary, monkeypatch):
+    pytest.importorskip('pysbd', reason="needs the extra 'test'")
+    monkeypatch.setattr('bertjax.corpus.shards.FILES_A_SHARD', 1)
+    made = [build(corpus, tmp_path / f'pysbd{n}', vocabulary, workers=n, sentences='pysbd') for n in (1, 2)]
+    assert directory_bytes(made[0].directory) == directory_bytes(made[1].directory)
+
+
+def test_another_splitter_is_another_store(corpus, tmp_path, vocabulary, caplog):
+    pytest.importorskip('pysbd', reason="needs the extra 'test'")
+    build(corpus, tmp_path / 'store', vocabulary)
+    with pytest.raises(UserError, match='a token store of other settings'):
+        build(corpus, tmp_path / 'store', vocabulary, sentences='pysbd', replace=False)
+    build(corpus, tmp_path / 'store', vocabulary, sentences='pysbd')
+    assert 'built from other settings: it is built again' in caplog.text
+
+
+def test_a_store_stays_when_the_rules_change(corpus, tmp_path, vocabulary, caplog):
+    """One of the first versions, whose manifest does not say what cut it."""
+    before = build(corpus, tmp_path / 'store', vocabulary)
+    manifest = {key: value for key, value in before.manifest.items() if key not in ('splitter', 'checksum')}
+    del manifest['settings']['sentences']
+    (tmp_path / 'store' / 'manifest.json').write_text(store.manifest_text(manifest))
+    then = directory_bytes(tmp_path / 'store')
+    after = build(corpus, tmp_path / 'store', vocabulary, replace=False)
+    assert directory_bytes(tmp_path / 'store') == then and after.fingerprint == before.fingerprint
+    assert 'rules' not in caplog.text  # A run with checkpoints continues with it, whatever the rules are now.
+    build(corpus, tmp_path / 'store', vocabulary)
+    assert directory_bytes(tmp_path / 'store') == then
+    assert 'is kept, though its sentences were cut by rules 1, and now would be by rules 2' in caplog.text
+
+
+def test_lines_that_are_sentences_need_no_splitter(corpus, tmp_path, vocabulary):
+    made = build(corpus, tmp_path / 'store', vocabulary, split_sentences=False)
+    assert made.report['sentences'] == made.report['documents'] == 60
+    assert json.loads((tmp_path / 'store' / 'manifest.json').read_text())['splitter'] == ''
+
+
+def test_an_unknown_splitter():
+    with pytest.raises(UserError, match=r"config\.corpus_options\.sentences: found 'spacy'"):
+        CorpusOptions(sentences='spacy')

@@ -1,0 +1,41 @@
+"""What a run over a task that learned nothing is told: from its loss and its weights, not from a rule of thumb."""
+
+import pytest
+
+from bertjax.experiment.advice import advise
+
+
+def rows(losses: list[float | None], update_norm: float = 1e-3, skipped: int = 0) -> list[dict]:
+    """A training row every ten steps, of a model whose weights have the norm 40."""
+    return [
+        {'step': 10 * (i + 1), 'split': 'train', 'loss': loss, 'param_norm': 40.0, 'update_norm': update_norm,
+         'skipped': skipped}
+        for i, loss in enumerate(losses)
+    ]  # fmt: skip
+
+
+HIGHER, LOWER = '--config.learning_rate=0.0001)', '--config.learning_rate=4e-06)'
+
+
+@pytest.mark.parametrize(
+    ('trained', 'said', 'rate'),
+    [
+        (rows([0.70, 0.69] * 5), 'from 0.700 to 0.693 in 100 steps, and the weights by 0.25%: a higher rate', HIGHER),
+        (rows([0.70]), 'hardly moved, 0.700 over all 10 steps, and the weights by 0.025%: more steps', HIGHER),
+        (rows([0.70, 0.69, 0.70, 0.69], update_norm=2.0), 'though the weights did, by 200%', LOWER),
+        (rows([0.70, 0.50, 0.35, 0.33]), 'fell, from 0.700 to 0.330', HIGHER),
+        (rows([0.70, 0.69, 2.50, 3.50]), 'rose, from 0.700 to 3.500', LOWER),
+        (rows([0.70, 0.40, 0.70, 0.71]), 'rose, from 0.700 to 0.710', LOWER),
+        (rows([0.70, 0.69], skipped=2), 'not finite', LOWER),
+        (rows([None, None], skipped=20), 'not finite', LOWER),
+    ],
+)  # fmt: skip
+def test_the_rate_that_the_rows_speak_for(trained: list[dict], said: str, rate: str):
+    text = advise(trained, 2e-5)
+    assert said in text and rate in text and text[0].isupper()
+    assert (HIGHER in text) != (LOWER in text)
+
+
+def test_without_rows_nothing_is_claimed():
+    text = advise([], 2e-5)
+    assert 'no training row' in text and HIGHER in text and LOWER in text

@@ -1,0 +1,70 @@
+"""What the system refuses is said in one line."""
+
+import errno
+import os
+import resource
+
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.files import disk
+
+
+def refused(error: BaseException, workdir) -> str:
+    return str(disk.refused(error, str(workdir)))
+
+
+def test_a_full_disk_names_folder_and_bytes(tmp_path):
+    with pytest.raises(OSError) as error, disk.writing(tmp_path / 'none' / 'a', 12_345):
+        raise OSError(errno.ENOSPC, 'No space left on device')
+    line = refused(error.value, '/')
+    assert line.startswith(f'{tmp_path}: found a full disk with ') and ' bytes free' in line
+    assert f'12,345 bytes for {tmp_path / "none" / "a"}' in line
+
+
+def test_what_native_code_says_of_a_full_disk(tmp_path):
+    with pytest.raises(OSError, match='No space left') as error, disk.writing(tmp_path, 3_000_000):
+        raise ValueError("RESOURCE_EXHAUSTED: Failed to write 16 bytes: No space left on device [os_error_code='28']")
+    assert '3,000,000 bytes' in refused(error.value, '/')
+
+
+def test_what_is_no_refusal_stays_what_it_is(tmp_path):
+    for kind in (ValueError('x'), OSError('without a number'), FileNotFoundError(errno.ENOENT, 'No such file', 'x')):
+        with pytest.raises(type(kind)) as error, disk.writing(tmp_path, 3):
+            raise kind
+        assert error.value is kind and disk.refused(kind, '.') is None
+
+
+@pytest.mark.parametrize(
+    ('number', 'mend'),
+    [
+        (errno.EROFS, 'on a disk that can be written to'),
+        (errno.EACCES, 'permissions'),
+        (errno.EIO, 'check the disk'),
+        (errno.ENOTDIR, 'in its way'),
+        (errno.EMFILE, 'ulimit -n 1024'),
+    ],
+)
+def test_others(tmp_path, number, mend):
+    cause = OSError(number, os.strerror(number), str(tmp_path / 'a'))
+    try:
+        raise RuntimeError('a worker failed') from cause
+    except RuntimeError as error:
+        line = refused(error, '.')
+    assert mend in line and (str(tmp_path / 'a') in line or number == errno.EMFILE)
+
+
+@pytest.mark.parametrize(
+    ('soft', 'hard', 'then'),
+    [(24, 24, None), (64, 4096, 1024), (64, 256, 256), (4096, 4096, 4096), (256, -1, 1024), (-1, -1, -1)],
+)
+def test_open_files(monkeypatch, soft, hard, then):
+    limits = [soft, hard]
+    monkeypatch.setattr(resource, 'getrlimit', lambda which: tuple(limits))
+    monkeypatch.setattr(resource, 'setrlimit', lambda which, pair: limits.__setitem__(slice(None), pair))
+    if then is None:
+        with pytest.raises(UserError, match=r'ulimit -n: found 24 open files allowed.*ulimit -n 1024'):
+            disk.check_open_files()
+    else:
+        disk.check_open_files()
+        assert limits == [then, hard]

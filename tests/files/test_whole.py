@@ -1,0 +1,48 @@
+"""Files that are read whole, whatever is at their path."""
+
+import os
+
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.files.whole import read_json_object, read_whole
+
+
+@pytest.mark.parametrize(
+    ('content', 'found'),
+    [
+        (b'', 'an empty file'),
+        (b'{"a": 1', 'no JSON'),
+        (b'["a"]', 'a JSON list'),
+        (b'null', 'a JSON NoneType'),
+        (b'{"a": "\xff"}', 'no JSON'),
+        (b'[' * 100_000, r'no JSON \(nested too deeply\)'),
+        (b'{"a": ' + b'1' * 10_000 + b'}', 'no JSON'),
+    ],
+    ids=range(7),
+)
+def test_what_is_no_json_object(content, found, tmp_path):
+    (tmp_path / 'a.json').write_bytes(content)
+    with pytest.raises(UserError, match=rf'a\.json: found {found}.*expected a JSON object; copy it again'):
+        read_json_object(tmp_path / 'a.json', 'copy it again')
+
+
+def test_a_json_object(tmp_path):
+    (tmp_path / 'a.json').write_bytes(b'\xef\xbb\xbf{"a": "\xc3\xa9"}')
+    assert read_json_object(tmp_path / 'a.json', '') == {'a': 'é'}
+
+
+def test_what_is_no_file(tmp_path):
+    os.mkfifo(tmp_path / 'pipe')
+    for path, found in ((tmp_path, 'a folder'), (tmp_path / 'pipe', 'a pipe'), ('/dev/zero', 'a device')):
+        with pytest.raises(UserError, match=f'found {found}, expected text; mend'):
+            read_whole(path, 'text', 'mend')
+    with pytest.raises(UserError, match='no such file'):
+        read_whole(tmp_path / 'absent', 'text', 'mend')
+
+
+def test_more_bytes_than_are_read(tmp_path):
+    (tmp_path / 'a').write_bytes(b'12345')
+    assert read_whole(tmp_path / 'a', 'text', 'mend', most=5) == b'12345'
+    with pytest.raises(UserError, match='a file of 5 bytes, expected text of up to 4'):
+        read_whole(tmp_path / 'a', 'text', 'mend', most=4)

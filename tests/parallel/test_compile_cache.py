@@ -1,0 +1,64 @@
+"""Where compiled programs are kept, and that nothing about it can stop a run."""
+
+import pathlib
+
+import jax
+import pytest
+
+from bertjax.parallel import compile_cache
+from bertjax.parallel.compile_cache import VARIABLE, keep_programs
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch):
+    """kept() -> the folder that is chosen in a process that has none yet, None for none."""
+    before = jax.config.jax_compilation_cache_dir
+
+    def choose() -> str | None:
+        jax.config.update('jax_compilation_cache_dir', None)
+        keep_programs()
+        return jax.config.jax_compilation_cache_dir
+
+    monkeypatch.delenv(VARIABLE, raising=False)
+    yield choose
+    jax.config.update('jax_compilation_cache_dir', before)
+
+
+def test_the_users_cache_folder(kept, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+    monkeypatch.delenv('XDG_CACHE_HOME', raising=False)
+    monkeypatch.setenv('HOME', str(tmp_path))
+    folder = pathlib.Path(kept())
+    assert folder.parent == tmp_path / '.cache' / 'bertjax' / 'compiled' and folder.is_dir()
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'xdg'))
+    assert pathlib.Path(kept()).parent == tmp_path / 'xdg' / 'bertjax' / 'compiled'
+
+
+@pytest.mark.parametrize('chosen', ['', '/somewhere'])
+def test_jax_own_variable_wins(kept, monkeypatch: pytest.MonkeyPatch, chosen: str):
+    monkeypatch.setenv(VARIABLE, chosen)
+    assert kept() is None  # JAX reads it by itself
+
+
+def test_what_is_set_already_stays(tmp_path: pathlib.Path, kept):
+    jax.config.update('jax_compilation_cache_dir', str(tmp_path))
+    keep_programs()
+    assert jax.config.jax_compilation_cache_dir == str(tmp_path)
+
+
+def test_no_folder_to_write_to(kept, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+    (tmp_path / 'file').touch()
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'file'))
+    assert kept() is None
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+    monkeypatch.setattr(compile_cache.os, 'access', lambda path, mode: False)
+    assert kept() is None
+
+
+def test_what_was_not_used_for_longest_goes(tmp_path: pathlib.Path):
+    import os
+
+    for age, name in enumerate(('new', 'old', 'oldest')):
+        (tmp_path / name).write_bytes(bytes(10))
+        os.utime(tmp_path / name, (1000 - age, 5))
+    compile_cache._prune(tmp_path, most=20)
+    assert {path.name for path in tmp_path.iterdir()} == {'new', 'old'}

@@ -1,0 +1,69 @@
+"""The losses of tasks are those of torch, and their gradients."""
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.losses import CHOICES, MULTI_LABEL, class_weighted, weighted_labels
+
+B, C = 7, 4
+LOGITS = 3 * np.random.default_rng(0).standard_normal((B, C)).astype(np.float32)
+
+
+def check(objective, batch, theirs, logits):
+    """Loss and gradient of the whole batch, and of its parts added up."""
+    mean = lambda x: objective.losses({'logits': x}, batch)['loss'][0] / objective.weights(batch)['loss']  # noqa: E731
+    ours, gradient = jax.value_and_grad(mean)(LOGITS)
+    theirs.backward()
+    assert float(ours) == pytest.approx(theirs.item(), rel=1e-5)
+    np.testing.assert_allclose(gradient, logits.grad, rtol=1e-5, atol=1e-7)
+    parts = [slice(0, 3), slice(3, B)]
+    cut = [objective.losses({'logits': LOGITS[p]}, {k: x[p] for k, x in batch.items()})['loss'] for p in parts]
+    (a, n), (b, m) = cut
+    assert float(a + b) / float(n + m) == pytest.approx(theirs.item(), rel=1e-5)
+
+
+@pytest.fixture
+def logits(torch):
+    return torch.tensor(LOGITS, requires_grad=True)
+
+
+@pytest.mark.parametrize('weights', [(1.0, 2.5, 0.01, 7.0), (0.1, 0.2, 0.05, 0.1)])
+def test_class_weights(torch, logits, weights):
+    """Also the division: by the sum of the weights, which may be below 1."""
+    labels = np.array([0, 1, 2, 3, 2, 0, 2], np.int32)
+    theirs = torch.nn.CrossEntropyLoss(weight=torch.tensor(weights))(logits, torch.tensor(labels).long())
+    batch = {'labels': labels, 'weights': np.ones(B, np.float32)}
+    check(class_weighted(weights), batch, theirs, logits)
+    right = class_weighted(weights).losses({'logits': LOGITS}, batch)['accuracy']
+    assert [float(x) for x in right] == [(LOGITS.argmax(1) == labels).sum(), B]  # of rows
+    # Too small for the guard of an empty batch: the step divides by at least 1.
+    assert float(class_weighted(weights).weights({k: x[2:3] for k, x in batch.items()})['loss']) >= 1
+
+
+@pytest.mark.parametrize('positive', [None, (1.0, 9.0, 0.3, 2.0)])
+def test_several_labels(torch, logits, positive):
+    labels = np.random.default_rng(1).integers(0, 2, (B, C)).astype(np.float32)
+    weight = None if positive is None else torch.tensor(positive)
+    theirs = torch.nn.BCEWithLogitsLoss(pos_weight=weight)(logits, torch.tensor(labels))
+    batch = {'labels': labels, 'weights': np.ones(B, np.float32)}
+    objective = MULTI_LABEL if positive is None else weighted_labels(positive)
+    check(objective, batch, theirs, logits)
+    right = objective.losses({'logits': LOGITS}, batch)['accuracy']
+    assert float(right[0]) == pytest.approx(((LOGITS > 0) == labels).mean(1).sum()) and float(right[1]) == B
+
+
+def test_several_labels_of_large_logits_stay_finite():
+    batch = {'labels': np.array([[1.0, 0.0]], np.float32), 'weights': np.ones(1, np.float32)}
+    total, _ = MULTI_LABEL.losses({'logits': np.array([[-1e4, 1e4]], np.float32)}, batch)['loss']
+    assert float(total) == pytest.approx(1e4)
+
+
+def test_questions_with_fewer_endings(torch, logits):
+    """torch, with minus infinity where there is no ending."""
+    labels, endings = np.array([0, 1, 2, 3, 2, 0, 1], np.int32), np.array([4, 2, 3, 4, 3, 2, 2])
+    there = np.arange(C) < endings[:, None]
+    masked = logits.masked_fill(torch.tensor(~there), float('-inf'))
+    theirs = torch.nn.CrossEntropyLoss()(masked, torch.tensor(labels).long())
+    mask = np.repeat(there[..., None], 5, -1).astype(np.int32)
+    check(CHOICES, {'labels': labels, 'weights': np.ones(B, np.float32), 'attention_mask': mask}, theirs, logits)

@@ -1,0 +1,163 @@
+"""What is lost is said, what cannot be written is one line, and what was saved is read again."""
+
+import contextlib
+import errno
+import os
+import pathlib
+import resource
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+from killing import watch
+from running import GLUE, RUN, Program, assert_one_line, rows
+from test_resume import assert_same_run
+
+from bertjax.files import disk
+
+SHORT = ('--config.steps=2', '--config.eval_every=0', '--config.checkpoint_every=0')
+
+
+def test_checkpoints_without_seals_begin_nothing_anew(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    workdir = tmp_path / 'run'
+    shutil.copytree(trained, workdir)
+    for seal in (workdir / 'checkpoints').rglob('seal.json'):
+        seal.unlink()
+    before = sorted(path for path in workdir.rglob('*') if 'tensorboard' not in str(path))
+    error = program.error(f'--workdir={workdir}', *RUN)
+    assert 'may be checkpoints' in error and 'move the folder(s) elsewhere' in error
+    assert sorted(path for path in workdir.rglob('*') if 'tensorboard' not in str(path)) == before
+
+
+def test_damaged_rows_are_said_and_stop_nothing(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    """The ledger lacks steps, metrics.jsonl has garbage: the run resumes, says so, and exports."""
+    workdir = tmp_path / 'run'
+    shutil.copytree(trained, workdir)
+    ledger, metrics = workdir / 'ledger.jsonl', workdir / 'metrics.jsonl'
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    lines[4], lines[9:12] = b'\xff\x00garbage\n', []
+    ledger.write_bytes(b''.join(lines))
+    found = metrics.read_bytes().splitlines(keepends=True)
+    metrics.write_bytes(b''.join([*found[:2], b'{"step": 4, "spl\n', *found[2:]]))
+    shutil.rmtree(workdir / 'export')
+    result = program.run(f'--workdir={workdir}', *RUN)
+    assert f'warning: {ledger} is damaged: cannot be read: line 5.' in result.stderr
+    assert f'warning: {ledger} is damaged: is missing: step 5, 10-12.' in result.stderr
+    assert f'warning: {metrics} is damaged: 1 lines are left out (line 3)' in result.stderr
+    assert ledger.read_bytes() == b''.join(lines)
+    assert (workdir / 'export/hf/model.safetensors').read_bytes() == (
+        trained / 'export/hf/model.safetensors'
+    ).read_bytes()
+    program.run(f'--workdir={workdir}', '--config.run=export')
+
+
+def full(name: str) -> Callable[[str, str], None]:
+    """For `watch`: the disk is full when a file with this in its path is opened for writing."""
+
+    def refuse(operation: str, path: str) -> None:
+        if operation == 'open' and name in path:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    return refuse
+
+
+@pytest.mark.parametrize('name', ['run/tokenizer/', 'store/.manifest', 'run/.config.json', 'ledger.jsonl'])
+def test_a_full_disk_is_one_line(program: Program, tmp_path: pathlib.Path, name: str):
+    """Each kind of file that a run must write."""
+    workdir = tmp_path / 'run'
+    with watch(full(name), workdir):
+        error = program.error(f'--workdir={workdir}', *SHORT)
+    assert 'found a full disk with ' in error and f'room for {workdir}' in error and 'make room' in error
+
+
+def test_a_workdir_with_wildcards_on_a_full_disk(program: Program, tmp_path: pathlib.Path):
+    """The checkpoint finds no room; then there is some, and it is read again (Orbax takes paths for patterns)."""
+    workdir = tmp_path / 'exp[1]*'
+    with watch(full('.seal.json'), workdir):
+        error = program.error(f'--workdir={workdir}', *SHORT, '--config.export=False')
+    assert 'found a full disk with ' in error and f' bytes for {workdir}' in error
+    program.run(f'--workdir={workdir}', *SHORT, '--config.export=False')
+    assert [row['step'] for row in rows(workdir / 'ledger.jsonl')] == [1, 2]
+    assert 'step 2 exported' in program.run(f'--workdir={workdir}', *SHORT, '--config.run=export').stdout
+    assert (workdir / 'export' / 'hf' / 'model.safetensors').exists()
+
+
+def test_a_workdir_that_cannot_be(program: Program, tmp_path: pathlib.Path):
+    (tmp_path / 'file').touch()
+    for workdir in (tmp_path / 'file', tmp_path / 'file' / 'deep'):
+        assert f'--workdir: found {tmp_path / "file"}, which is a file' in program.error(f'--workdir={workdir}')
+
+
+def test_too_few_open_files(program: Program, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(resource, 'getrlimit', lambda which: (24, 24))
+    assert program.error(f'--workdir={tmp_path}').startswith('error: ulimit -n: found 24 open files allowed')
+
+
+@pytest.mark.slow
+def test_too_few_open_files_in_a_process(program: Program, tmp_path: pathlib.Path):
+    """It ends at once; with as many as are asked for, a whole run has enough."""
+
+    def run(limit: int, *changes: str) -> subprocess.CompletedProcess:
+        command = program.start(f'--workdir={tmp_path}', *changes)
+        resource.prlimit(command.pid, resource.RLIMIT_NOFILE, (limit, limit))
+        out, err = command.communicate(timeout=120)
+        return subprocess.CompletedProcess(command.args, command.returncode, out, err)
+
+    few = run(24)
+    assert few.returncode == 2 and 'ulimit -n 1024' in assert_one_line(few)
+    enough = run(disk.OPEN_FILES, *SHORT, '--config.corpus_options.workers=2')
+    assert enough.returncode == 0, enough.stderr
+
+
+@contextlib.contextmanager
+def small_disk(folder: pathlib.Path, options: str) -> Iterator[None]:
+    folder.mkdir(exist_ok=True)
+    mounted = subprocess.run(['mount', '-t', 'tmpfs', '-o', options, 'tmpfs', folder], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f'needs a disk of its own, and may not mount one here: {mounted.stderr.strip()}')
+    try:
+        yield
+    finally:
+        subprocess.run(['umount', '-l', folder], check=True)
+
+
+def test_a_read_only_disk(program: Program, tmp_path: pathlib.Path):
+    with small_disk(tmp_path / 'disk', 'size=1m,ro'):
+        for workdir in (tmp_path / 'disk', tmp_path / 'disk' / 'run'):
+            error = program.error(f'--workdir={workdir}')
+            assert 'read-only file system' in error and 'give a --workdir on a disk that can be written to' in error
+
+
+@pytest.mark.slow
+def test_disks_of_every_size(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    """A run on a disk that grows each time that it was full: one line each time, and the bits of an undisturbed run."""
+    lines = []
+    with small_disk(tmp_path / 'disk', 'size=100k'):
+        for size in range(100, 20_000, 250):
+            subprocess.run(['mount', '-o', f'remount,size={size}k', tmp_path / 'disk'], check=True)
+            process = program.start(f'--workdir={tmp_path / "disk" / "run"}', *RUN)
+            out, err = process.communicate(timeout=300)
+            if process.returncode == 0:
+                break
+            assert process.returncode == 2, f'{size} kB: {process.returncode}\n{out}\n{err}'
+            lines.append(assert_one_line(subprocess.CompletedProcess([], 2, out, err)))
+            assert 'found a full disk with ' in lines[-1] and str(tmp_path / 'disk') in lines[-1]
+        assert_same_run(tmp_path / 'disk' / 'run', trained)
+    assert len(lines) > 4 and any('checkpoints' in line for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['features', 'export', 'results.json'])
+def test_a_full_disk_in_a_fine_tuning(
+    program: Program, tuned: pathlib.Path, tune: tuple[str, ...], tmp_path: pathlib.Path, name: str
+):
+    workdir = tmp_path / 'run'
+    shutil.copytree(tuned, workdir)
+    if name == 'features':
+        shutil.rmtree(workdir / name)
+
+    with watch(full(name), workdir):
+        assert 'found a full disk with ' in program.error(f'--workdir={workdir}', *tune, **GLUE)
+    program.run(f'--workdir={workdir}', *tune, **GLUE)
+    assert (workdir / 'export/hf/model.safetensors').exists()

@@ -1,0 +1,27 @@
+"""A kill at every file operation of saving and of exporting: the same command continues, and nothing whole was lost."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from running import Program
+
+
+@pytest.mark.parametrize(
+    ('what', 'stride', 'least'),
+    [
+        ('next', 25, 4),
+        *(
+            pytest.param(what, 1, least, marks=pytest.mark.slow)
+            for what, least in (('first', 80), ('next', 90), ('export', 15))
+        ),
+    ],
+)
+def test_a_kill_at_each_operation(program: Program, tmp_path: pathlib.Path, what: str, stride: int, least: int):
+    """By default at some of them."""
+    script = pathlib.Path(__file__).with_name('killed_saves.py')
+    command = [sys.executable, str(script), what, str(tmp_path), str(stride)]
+    done = subprocess.run(command, env=program.environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert int(done.stdout.splitlines()[-1]) >= least

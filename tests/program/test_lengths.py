@@ -1,0 +1,45 @@
+"""How many padded lengths a run has, and that a run which is continued keeps them."""
+
+import json
+import pathlib
+
+import pytest
+from running import GLUE, Program
+
+from bertjax.data.buckets import lengths_worth
+from bertjax.experiment.finetuning import _lengths_before
+
+FREE = ('--config.shapes=0', '--config.eval_every=0', '--config.checkpoint_every=0', '--config.export=False')
+
+
+def test_what_the_checkpoints_have_goes_on(tmp_path: pathlib.Path):
+    (tmp_path / 'config.json').write_text('{"shapes": 8}')
+    assert _lengths_before(tmp_path) == 0  # nothing is saved: the run begins anew
+    (tmp_path / 'checkpoints' / '36').mkdir(parents=True)
+    assert _lengths_before(tmp_path) == 8
+    (tmp_path / 'config.json').write_text('{"shapes"')
+    assert _lengths_before(tmp_path) == 0
+    assert [lengths_worth(steps) for steps in (0, 3, 36, 100, 128, 10**6)] == [1, 1, 2, 6, 8, 8]
+
+
+def config(workdir: pathlib.Path) -> dict:
+    return json.loads((workdir / 'config.json').read_text(encoding='utf-8'))
+
+
+@pytest.mark.slow
+def test_a_short_run_has_few_and_keeps_them(program: Program, tune, tmp_path: pathlib.Path):
+    given = (f'--workdir={tmp_path}', *tune, *FREE)
+    assert '1 padded length: ' in program.run(*given, '--config.steps=3', **GLUE).stdout
+    assert config(tmp_path)['shapes'] == 1
+    out = program.run(*given, '--config.steps=40', **GLUE).stdout
+    assert 'continuing at step 3 of 40' in out and '1 padded length: ' in out
+
+
+@pytest.mark.slow
+def test_a_run_of_an_earlier_version_keeps_its_own(program: Program, tune, tmp_path: pathlib.Path):
+    """It had 8 without being asked."""
+    given = (f'--workdir={tmp_path}', *tune, *FREE)
+    out = program.run(*given, '--config.shapes=3', '--config.steps=2', **GLUE).stdout
+    assert '3 padded lengths: ' in out
+    out = program.run(*given, '--config.steps=4', **GLUE).stdout
+    assert 'continuing at step 2 of 4' in out and '3 padded lengths: ' in out and 'changed' in out

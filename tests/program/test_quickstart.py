@@ -1,0 +1,56 @@
+"""What docs/quickstart.md prints is what one can type."""
+
+import json
+import pathlib
+import re
+import shlex
+
+import pytest
+from running import Program, rows
+
+# Of what a run does besides, little.
+QUICK = ('--config.shapes=1', '--config.eval_every=0', '--config.checkpoint_every=0', '--config.export=False')
+
+
+@pytest.fixture(scope='module')
+def mails(program: Program, trained: pathlib.Path, repository: pathlib.Path, tmp_path_factory):
+    """mails(workdir, *changes) -> the page's command, with its table and its flags, from another encoder."""
+    page = (repository / 'docs' / 'quickstart.md').read_text(encoding='utf-8')
+    table = tmp_path_factory.mktemp('mails') / 'mails.csv'
+    table.write_text(re.search(r'```\n(text,label\n.*?)```', page, re.DOTALL)[1], encoding='utf-8')
+    command = re.search(r'^python -m bertjax\.main (--config=configs/classify\.py .*mails\.csv.*)$', page, re.MULTILINE)
+    recipe, *flags = shlex.split(command[1])
+
+    def run(workdir: pathlib.Path, *changes: str):
+        paths = {'--workdir': workdir, '--config.init': trained, '--config.data': table}
+        own = [f'{name}={paths.pop(name, value)}' for name, value in (flag.split('=', 1) for flag in flags)]
+        assert not paths
+        return program.run(*own, *QUICK, *changes, recipe=recipe.removeprefix('--config='), small=False)
+
+    return run
+
+
+@pytest.mark.slow
+def test_the_table_of_mails_trains(mails, tmp_path: pathlib.Path):
+    result = mails(tmp_path)
+    assert '10 records for training, 2 labels' in result.stdout and '10 rows; 2 dev' in result.stdout
+    assert '--config.run=predict' in result.stdout[result.stdout.index('what to run next') :]
+    results = json.loads((tmp_path / 'results.json').read_text(encoding='utf-8'))
+    assert list(results['splits']) == ['dev']
+    losses = [row['loss'] for row in rows(tmp_path / 'metrics.jsonl', 'train')]
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.slow
+def test_a_run_that_learned_nothing_is_advised_by_its_rows(mails, tmp_path: pathlib.Path):
+    """With a rate that moves nothing: a higher one, where a lower one was once recommended to all."""
+    lines = mails(tmp_path, '--config.learning_rate=1e-9').stdout.splitlines()
+    line = lines[lines.index('the run learned nothing: it gives all 2 records of dev the same answer') + 1]
+    assert 'hardly moved' in line and 'a higher rate help (--config.learning_rate=5e-09)' in line
+
+
+def test_too_small_a_table_is_told_what_to_do(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    (tmp_path / 'mails.csv').write_text('text,label\n"win 3 prizes now, click here",spam\nsee you at noon,ham\n')
+    table = (f'--config.data={tmp_path / "mails.csv"}', f'--config.init={trained}', f'--workdir={tmp_path / "out"}')
+    line = program.error(*table, recipe='configs/classify.py', small=False)
+    assert 'config.task.dev_fraction: found 0.1, which leaves no record' in line and 'more records, a dev file' in line

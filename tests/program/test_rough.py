@@ -1,0 +1,88 @@
+"""The program with input that is none, in a world that is rough: one line and the usual exit status, at once."""
+
+import json
+import os
+import pathlib
+import runpy
+import subprocess
+
+import pytest
+from running import GLUE, RUN, Program
+
+from bertjax.config import dump
+
+
+@pytest.mark.parametrize(
+    ('spec', 'named'),
+    [
+        ('{}/pipe', ('config.corpus', 'a pipe')),
+        ('{}/sparse', ('sparse', 'never written')),
+        ('{}/**/*.md', ('config.corpus', 'no file for')),
+        ('http://example.org/a.txt', ('config.corpus', 'the address')),
+        ('{}/two\nlines\x1b[2J', (r'two\nlines\x1b[2J',)),
+        ('{}/caf\udce9', ('command line', r'caf\xe9')),
+    ],
+)
+def test_a_corpus_that_is_none(program: Program, tmp_path: pathlib.Path, spec: str, named: tuple[str, ...]):
+    os.mkfifo(tmp_path / 'pipe')
+    with (tmp_path / 'sparse').open('wb') as file:
+        file.truncate(1 << 40)
+    error = program.error(f'--workdir={tmp_path / "run"}', f'--config.corpus={spec.format(tmp_path)}')
+    for part in named:
+        assert part in error, error
+    assert error.isprintable()
+
+
+def test_a_corpus_of_links_and_odd_names(program: Program, corpus: pathlib.Path, tmp_path: pathlib.Path):
+    folder = tmp_path / 'texts'
+    folder.mkdir()
+    os.symlink('.', folder / 'loop')
+    os.symlink(corpus, os.fsencode(folder) + b'/caf\xe9.txt')
+    (folder / 'keys.jsonl').write_text('{"\\ud800\\u001b[2J": 1}\n' + '{"a":' + '[' * 5000 + '\n')
+    arguments = ('--config.corpus_options.format=auto', f'--config.corpus={folder}', '--config.run=corpus')
+    result = program.run(f'--workdir={tmp_path / "run"}', *arguments)
+    assert r'\ud800\x1b[2J' in result.stdout and '\x1b' not in result.stdout
+    assert 'reached by links a second time' in result.stderr
+    assert json.loads((tmp_path / 'run' / 'store' / 'manifest.json').read_text('utf-8'))['inputs']['count'] == 2
+
+
+@pytest.mark.parametrize('verb', ['evaluate', 'predict', 'export'])
+@pytest.mark.parametrize(
+    ('file', 'content'),
+    [('config.json', '[]'), ('config.json', '{"task": {"kind": "glue"}}'), ('task.json', '{"task": 1}')],
+)
+def test_a_damaged_workdir(program: Program, tmp_path: pathlib.Path, rte: pathlib.Path, verb, file, content):
+    recipe = runpy.run_path(f'{program.repository}/configs/glue.py')['get_config']('rte')
+    recipe.data = str(rte)
+    (tmp_path / 'config.json').write_text(dump(recipe))
+    (tmp_path / 'checkpoints' / '4').mkdir(parents=True)
+    (tmp_path / file).write_text(content)
+    error = program.error(f'--workdir={tmp_path}', f'--config.run={verb}', f'--config.data={rte}', **GLUE)
+    assert f'{tmp_path / file}: ' in error
+
+
+@pytest.mark.parametrize('key', ['tokenizer', 'init'])
+def test_a_model_directory_of_nested_json(program: Program, tmp_path: pathlib.Path, key: str):
+    for name in ('tokenizer.json', 'config.json', 'model.safetensors.index.json'):
+        (tmp_path / name).write_text('{"a":' + '[' * 5000)
+    assert 'nested too deeply' in program.error(f'--workdir={tmp_path / "run"}', f'--config.{key}={tmp_path}')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('redirected', ['>&-', '2>&-', '>&- 2>&- <&-', '| head -1', '2>&1 | head -c 1', '> ascii'])
+def test_a_training_whose_streams_are_gone(
+    program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, redirected: str
+):
+    """It ends with status 0 and the bits of any other (tests/test_terminal.py does the same in the small)."""
+    words = ['python', '-m', 'bertjax.main', *program.arguments(f'--workdir={tmp_path / "run"}', *RUN)]
+    small = {'LC_ALL': 'C', 'PYTHONUTF8': '0', 'PYTHONCOERCECLOCALE': '0'} if redirected == '> ascii' else {}
+    script = f'"$@" {redirected.replace("ascii", str(tmp_path / "ascii"))}'
+    done = subprocess.run(
+        ['bash', '-o', 'pipefail', '-c', script, *words[:1], *words],
+        cwd=program.repository, env={**program.environment, **small}, capture_output=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert b'Traceback' not in done.stderr and b'BrokenPipe' not in done.stderr
+    assert (tmp_path / 'run' / 'ledger.jsonl').read_bytes() == (trained / 'ledger.jsonl').read_bytes()
+    model = 'export/hf/model.safetensors'
+    assert (tmp_path / 'run' / model).read_bytes() == (trained / model).read_bytes()

@@ -1,0 +1,59 @@
+"""The wheel alone, installed without the checkout: the command, the module, recipes by name, types."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from running import SMALL, Program
+
+from bertjax import __version__
+from bertjax.recipe_files import recipe_names
+
+
+@pytest.mark.slow
+def test_the_wheel_is_enough(program: Program, tmp_path: pathlib.Path):
+    source, site, empty = tmp_path / 'source', tmp_path / 'site', tmp_path / 'empty'
+    empty.mkdir()
+    for name in ('bertjax', 'configs'):
+        shutil.copytree(program.repository / name, source / name, ignore=shutil.ignore_patterns('__pycache__'))
+    for name in ('pyproject.toml', 'setup.cfg', 'README.md', 'LICENSE'):
+        shutil.copy(program.repository / name, source)
+    pip = [sys.executable, '-m', 'pip', '--disable-pip-version-check']
+    subprocess.run([*pip, 'wheel', '-q', '--no-deps', '--no-build-isolation', '-w', tmp_path, source], check=True)
+    (wheel,) = tmp_path.glob('bertjax-*.whl')
+    subprocess.run([*pip, 'install', '-q', '--no-deps', '--target', site, wheel], check=True)
+    shutil.rmtree(source)
+
+    def call(*command: str | pathlib.Path, status: int = 0) -> str:
+        paths = os.pathsep.join([str(site), *program.environment['PYTHONPATH'].split(os.pathsep)[:1]])
+        environment = program.environment | {'PYTHONPATH': paths}
+        done = subprocess.run(
+            [sys.executable, *command], cwd=empty, env=environment, capture_output=True, text=True, timeout=600
+        )
+        assert done.returncode == status, done.stderr
+        return done.stdout + done.stderr
+
+    command = site / 'bin' / 'bertjax'
+    assert call('-c', 'import bertjax; print(bertjax.__file__)').strip() == str(site / 'bertjax' / '__init__.py')
+    assert call(command, '--version') == call('-m', 'bertjax', '--version') == f'bertjax {__version__}\n'
+    assert 'pretrain_tiny' in call(command, '--help')
+    assert (site / 'bertjax' / 'py.typed').exists()
+    assert sorted(path.stem for path in (site / 'bertjax' / 'configs').glob('*.py')) == recipe_names()
+    small = (f'--config.corpus={program.corpus}', *SMALL, '--config.steps=2', f'--workdir={tmp_path / "run"}')
+    assert 'export/hf' in call(command, '--config=pretrain_tiny', *small)
+    assert (tmp_path / 'run' / 'export' / 'hf' / 'model.safetensors').exists()
+    assert 'config.init' in call(command, '--config=glue:rte', f'--workdir={tmp_path / "rte"}', status=2)
+    assert '--config=pretrain_tiny' in call(command, '--config=configs/pretrain_tiny.py', '--workdir=x', status=2)
+    assert not list(empty.iterdir())
+
+
+def test_every_package_is_in_the_wheel(repository: pathlib.Path):
+    """pyproject.toml lists them, for the recipes' folder lies beside the package."""
+    listed = tomllib.loads((repository / 'pyproject.toml').read_text(encoding='utf-8'))['tool']['setuptools']
+    there = {path.parent.relative_to(repository) for path in (repository / 'bertjax').rglob('__init__.py')}
+    assert {'bertjax.configs', *(path.as_posix().replace('/', '.') for path in there)} == set(listed['packages'])
+    assert listed['package-dir'] == {'bertjax.configs': 'configs'}

@@ -1,0 +1,142 @@
+"""Parquet, Arrow and what `datasets` saves, written here with pyarrow."""
+
+import json
+import pathlib
+import sys
+
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.tasks.choice.task import MultipleChoiceTask
+from bertjax.tasks.reading.records import read_records
+from bertjax.tasks.sentence.classification import ClassificationTask
+from bertjax.tasks.sentence.glue import GlueTask
+from bertjax.tasks.squad.task import SquadTask
+from bertjax.tasks.tagging.task import TaggingTask
+
+pa = pytest.importorskip('pyarrow', reason='writes and reads its files')
+pq = pytest.importorskip('pyarrow.parquet', reason='writes and reads its files')
+
+LABEL = {'names': ['neg', 'pos'], '_type': 'ClassLabel'}
+
+
+def table(rows: list[dict], features: dict | None = None, types: dict | None = None) -> 'pa.Table':
+    """A table with the metadata that `datasets` writes."""
+    made = pa.Table.from_pylist(rows)
+    for name, kind in (types or {}).items():
+        at = made.schema.get_field_index(name)
+        made = made.set_column(at, name, made[name].cast(kind))
+    told = {b'huggingface': json.dumps({'info': {'features': features}}).encode()} if features else {}
+    return made.replace_schema_metadata(told)
+
+
+def save_to_disk(folder: pathlib.Path, made: 'pa.Table', features: dict) -> None:
+    """As datasets.Dataset.save_to_disk, in two files."""
+    folder.mkdir(parents=True)
+    files = []
+    for i, start in enumerate(range(0, made.num_rows, 2)):
+        files.append({'filename': f'data-{i:05}-of-00002.arrow'})
+        part = made.slice(start, 2)
+        with (
+            pa.OSFile(str(folder / files[-1]['filename']), 'wb') as sink,
+            pa.ipc.new_stream(sink, part.schema) as writer,
+        ):
+            writer.write_table(part)
+    (folder / 'state.json').write_text(json.dumps({'_data_files': files, '_split': None}))
+    (folder / 'dataset_info.json').write_text(json.dumps({'features': features}))
+
+
+REVIEWS = [{'text': f'é {i}', 'label': i % 2, 'stars': i + 0.8} for i in range(4)]
+
+
+def test_a_repository_of_the_hub(tmp_path: pathlib.Path):
+    """Shards of Parquet files in data/, a label of -1 where it is not told."""
+    (tmp_path / 'data').mkdir()
+    made = table(REVIEWS, {'label': LABEL}, {'stars': pa.float32()})
+    for i in range(2):
+        pq.write_table(made.slice(2 * i, 2), tmp_path / 'data' / f'train-0000{i}-of-00002.parquet')
+    pq.write_table(made, tmp_path / 'data' / 'validation-00000-of-00001.parquet')
+    hidden = [{**row, 'label': -1} for row in REVIEWS]
+    pq.write_table(table(hidden, {'label': LABEL}), tmp_path / 'data' / 'test-00000-of-00001.parquet')
+    task = ClassificationTask(str(tmp_path), 32)
+    records = task.records('train')
+    task.learn(records)
+    assert task.labels == ['neg', 'pos'] and [record.label for record in records] == ['neg', 'pos'] * 2
+    assert records[3].where == f'{tmp_path}/data/train-00001-of-00002.parquet[1]' and records[3].first == 'é 3'
+    assert list(task.splits()) == ['train', 'dev'] and task.records('test')[0].label is None
+    assert task.sources() == (
+        'train: 2 files, train-00000-of-00002.parquet to train-00001-of-00002.parquet, '
+        'dev: validation-00000-of-00001.parquet, '
+        'test: test-00000-of-00001.parquet (no labels: it is only predicted)'
+    )
+    scores = ClassificationTask(str(tmp_path), 32, label='stars', regression=True)
+    assert [record.label for record in scores.records('train')] == [0.8, 1.8, 2.8, 3.8]
+    (tmp_path / 'data' / 'train-00000-of-00002.parquet').unlink()
+    with pytest.raises(UserError, match=r'1 files train-\*-of-00002.parquet, expected 2'):
+        task.records('train')
+
+
+def test_what_datasets_saved(tmp_path: pathlib.Path):
+    for split in ('train', 'validation'):
+        save_to_disk(tmp_path / 'saved' / split, table(REVIEWS), {'label': LABEL})
+    (tmp_path / 'saved' / 'dataset_dict.json').write_text('{"splits": ["train", "validation"]}')
+    task = ClassificationTask(str(tmp_path / 'saved'), 32)
+    assert [record.label for record in task.records('dev')] == ['neg', 'pos'] * 2
+    assert task.sources() == 'train: train, dev: validation'
+    one = ClassificationTask(str(tmp_path / 'saved' / 'train'), 32, dev_fraction=0.5)
+    assert len(one.records('train')) + len(one.records('dev')) == 4
+    assert one.sources() == 'train: train, dev: a share of 0.5 of train'
+    (tmp_path / 'saved' / 'train' / 'data-00001-of-00002.arrow').unlink()
+    with pytest.raises(UserError, match=r'data-00001-of-00002.arrow: found no such file'):
+        task.records('train')
+
+
+def test_every_kind_reads_rows(tmp_path: pathlib.Path):
+    names = ['O', 'B-X', 'I-X']
+    tags = {'ner_tags': {'feature': {'names': names, '_type': 'ClassLabel'}, '_type': 'List'}}
+    pq.write_table(table([{'tokens': ['a', 'b', 'c'], 'ner_tags': [1, 2, 0]}], tags), tmp_path / 'train.parquet')
+    assert TaggingTask(str(tmp_path), 12).records('train')[0].tags == ('B-X', 'I-X', 'O')
+
+    answers = {'text': ['red'], 'answer_start': [4]}
+    squad = [{'id': 'q', 'title': '', 'context': 'the red', 'question': 'what', 'answers': answers}]
+    pq.write_table(table(squad), tmp_path / 'train.parquet')
+    (question,) = SquadTask(str(tmp_path), 100).records('train')
+    assert (question.id, question.answers, question.starts) == ('q', ('red',), (4,))
+
+    swag = [{'sent1': 'It rains.', 'sent2': 'We', **{f'ending{i}': f'e{i}' for i in range(4)}, 'label': 2}]
+    labels = {'label': {'names': ['0', '1', '2', '3'], '_type': 'ClassLabel'}}
+    pq.write_table(table(swag, labels), tmp_path / 'train.parquet')
+    (question,) = MultipleChoiceTask(str(tmp_path), 16).records('train')
+    assert (question.label, question.endings, question.group) == (2, ('e0', 'e1', 'e2', 'e3'), '')
+
+    rte = [{'sentence1': 'a', 'sentence2': 'b', 'label': 1, 'idx': 5}]
+    labels = {'label': {'names': ['entailment', 'not_entailment'], '_type': 'ClassLabel'}}
+    for split in ('train', 'validation'):
+        pq.write_table(table(rte, labels), tmp_path / f'{split}-00000-of-00001.parquet')
+    (tmp_path / 'train.parquet').unlink()
+    pq.write_table(table([{**rte[0], 'label': -1}], labels), tmp_path / 'test-00000-of-00001.parquet')
+    task = GlueTask(str(tmp_path), 16, task='rte')
+    assert list(task.splits()) == ['train', 'dev'] and task.records('dev')[0].label == 'not_entailment'
+    assert (task.records('test')[0].label, task.records('test')[0].index) == (None, '5')
+
+
+def test_feather_dates_and_what_is_no_text(tmp_path: pathlib.Path):
+    import datetime
+
+    row = {'text': 'a', 'when': datetime.date(2026, 11, 22), 'raw': b'\xff', 'none': None}
+    path = tmp_path / 'a.feather'
+    with pa.OSFile(str(path), 'wb') as sink, pa.ipc.new_file(sink, table([row]).schema) as writer:
+        writer.write_table(table([row]))
+    (record,) = read_records(path)
+    assert record.fields == {'text': 'a', 'when': '2026-11-22', 'raw': None, 'none': None}
+
+
+def test_damage_and_a_missing_package(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / 'a.parquet'
+    pq.write_table(table(REVIEWS), path)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(UserError, match=r'a.parquet: found a file that cannot be read from row 0 on'):
+        list(read_records(path))
+    monkeypatch.setitem(sys.modules, 'pyarrow', None)
+    with pytest.raises(UserError, match=r"pip install 'bertjax\[arrow\]'"):
+        list(read_records(path))

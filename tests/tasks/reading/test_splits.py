@@ -1,0 +1,70 @@
+"""Which files are which splits, and that the others are not ignored without a word."""
+
+import pathlib
+
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.tasks.choice.task import MultipleChoiceTask
+from bertjax.tasks.reading.splits import STEMS, split_files
+from bertjax.tasks.sentence.classification import ClassificationTask
+from bertjax.tasks.squad.task import SquadTask
+from bertjax.tasks.tagging.task import TaggingTask
+
+TABLE = 'text,label\na,x\nb,y\n'
+KINDS = {
+    'classification': (lambda data: ClassificationTask(data, 32), '.csv', TABLE),
+    'tagging': (lambda data: TaggingTask(data, 12), '.txt', 'a B-X\n'),
+    'multiple choice': (
+        lambda data: MultipleChoiceTask(data, 12, layout='jsonl'), '.jsonl',
+        '{"prompt": "a", "endings": ["b", "c"], "label": 0}\n',
+    ),
+    'squad': (
+        lambda data: SquadTask(data, 100), '.jsonl',
+        '{"id": "q", "question": "a", "context": "b", "answers": {"text": ["b"], "answer_start": [0]}}\n',
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('name', ['dev', 'valid', 'validation', 'val', 'eval'])
+def test_all_usual_names_of_dev(tmp_path: pathlib.Path, kind: str, name: str):
+    make, suffix, text = KINDS[kind]
+    for stem in ('train', name, 'more'):
+        (tmp_path / f'{stem}{suffix}').write_text(text)
+    task = make(str(tmp_path))
+    assert 'dev' in task.splits() and task.records('dev') and task.records('train')
+    said = task.sources()
+    assert f'train: train{suffix}' in said and f'dev: {name}{suffix}' in said
+    assert kind == 'tagging' or f"not used: 'more{suffix}'" in said
+    other = 'val' if name != 'val' else 'dev'
+    (tmp_path / f'{other}{suffix}').write_text(text)
+    with pytest.raises(UserError, match=f'{min(name, other)}{suffix} and {max(name, other)}{suffix}'):
+        task.records('dev')
+
+
+def test_a_share_of_train_is_told(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture):
+    (tmp_path / 'train.csv').write_text('text,label\n' + ''.join(f'text {i},{i % 2}\n' for i in range(200)))
+    task = ClassificationTask(str(tmp_path), 32)
+    assert task.sources() == 'train: train.csv, dev: a share of 0.1 of train'
+    records = task.records('train')
+    task.learn(records)
+    dev = len(task.records('dev'))
+    said = (
+        f'dev is {dev} of the 200 records of train, chosen by a hash of their text: config.task.dev_fraction=0.1 says'
+    )
+    assert said in capsys.readouterr().out and dev + len(records) == 200
+    (tmp_path / 'val.csv').write_text(TABLE)
+    beside = ClassificationTask(str(tmp_path / 'train.csv'), 32)
+    assert beside.sources() == "train: train.csv, dev: a share of 0.1 of train\nnot used: 'val.csv'"
+
+
+def test_text_comes_before_arrow_of_the_same_split(tmp_path: pathlib.Path):
+    for name in ('train.csv', 'train.parquet', 'test.parquet', 'train-00000-of-00001.csv.gz'):
+        (tmp_path / name).touch()
+    with pytest.raises(UserError, match=r'train-\*-of-00001.csv.gz and train.csv'):
+        split_files(tmp_path, 'train')
+    (tmp_path / 'train-00000-of-00001.csv.gz').unlink()
+    assert [split_files(tmp_path, split) for split in STEMS] == [
+        (tmp_path / 'train.csv',), (), (tmp_path / 'test.parquet',),
+    ]  # fmt: skip

@@ -1,0 +1,104 @@
+"""Several labels for a record: the forms of a cell, what is learned, figures, and mistakes."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.losses import MULTI_LABEL
+from bertjax.tasks.sentence.multi_label import MultiLabelTask
+from bertjax.tasks.sentence.task import Scores
+
+RECORDS = [('a b', ('x', 'y')), ('c', ()), ('d', ('y',)), ('e', ('z', 'x')), ('f', ('x',))]
+FILES = {
+    'bars.csv': 'text,label\n' + ''.join(f'{text},{"|".join(labels)}\n' for text, labels in RECORDS),
+    'commas.tsv': 'text\tlabel\n' + ''.join(f'{text}\t{", ".join(labels)}\n' for text, labels in RECORDS),
+    'json in cells.tsv': 'text\tlabel\n' + ''.join(f'{text}\t{json.dumps(labels)}\n' for text, labels in RECORDS),
+    'lists.jsonl': ''.join(json.dumps({'text': text, 'label': labels}) + '\n' for text, labels in RECORDS),
+    'columns.csv': 'text,x,y,z\n' + ''.join(
+        f'{text},{",".join(str(int(label in labels)) for label in "xyz")}\n' for text, labels in RECORDS
+    ),
+}  # fmt: skip
+
+
+def learned(data: pathlib.Path, **options) -> MultiLabelTask:
+    task = MultiLabelTask(str(data), 32, dev_fraction=0.0, **options)
+    task.learn(task.records('train'))
+    return task
+
+
+@pytest.mark.parametrize('name', FILES)
+def test_the_forms_of_a_table(name: str, tmp_path: pathlib.Path, tokenizer, capsys):
+    (tmp_path / name).write_text(FILES[name])
+    options = {'label_columns': ('x', 'y', 'z')} if 'columns' in name else {}
+    task = learned(tmp_path / name, **options)
+    said = capsys.readouterr().out
+    assert '5 records for training, 3 labels, 1.20 a record' in said and '1 records have no label' in said
+    assert ("separated by ','" in said) == ('commas' in name)
+    records = task.records('train')
+    assert task.labels == ['x', 'y', 'z'] and [{*record.label} for record in records] == [{*ys} for _, ys in RECORDS]
+    features = task.features(records, tokenizer, training=True)
+    assert features.row['labels'].dtype == np.float32
+    assert features.row['labels'].tolist() == [[1, 1, 0], [0, 0, 0], [0, 1, 0], [1, 0, 1], [1, 0, 0]]
+    assert task.objective is MULTI_LABEL and task.score == 'micro_f1'
+    other = MultiLabelTask(str(tmp_path / name), 32, dev_fraction=0.0, **options)
+    other.restore(json.loads(json.dumps(task.learned())))
+    assert [record.label for record in other.records('train')] == [record.label for record in records]
+    assert 'separated' not in capsys.readouterr().out
+
+
+def test_figures_rows_and_report(tmp_path: pathlib.Path):
+    (tmp_path / 'train.csv').write_text(FILES['bars.csv'])
+    task = learned(tmp_path, metric='macro_f1')
+    records = task.records('train')
+    right = [Scores(np.where(row > 0, 2.0, -2.0)) for row in task._targets(records)]
+    assert task.metrics(records, right) == dict.fromkeys(task.measures, 1.0) and task.measures[0] == 'macro_f1'
+    worse = [Scores(np.array([-2.0, -2.0, -2.0])), *right[1:]]
+    found = task.metrics(records, worse)  # of 6 labels 4 are found, and no other
+    assert found['micro_recall'] == pytest.approx(4 / 6) and found['micro_precision'] == 1 and found['exact'] == 0.8
+    assert not task.collapsed(records, worse) and task.collapsed(records, worse[:1] * 5)
+    row = json.loads(json.dumps(list(task.rows(records, right))))[0]
+    assert row['labels'] == ['x', 'y'] and row['true'] == ['x', 'y']
+    assert row['probabilities']['x'] == pytest.approx(1 / (1 + np.exp(-2)))
+    lines = [line.split() for line in task.report(records, worse).splitlines()]
+    assert ['2', 'y', '1.0000', '0.5000', '0.6667', '2', '1'] in lines and ['exactly', 'right:', '0.8000'] in lines
+    sure = learned(tmp_path, threshold=0.9)
+    assert next(iter(sure.rows(records, right)))['labels'] == []
+    assert task.huggingface()['problem_type'] == 'multi_label_classification'
+
+
+def test_weights_of_labels(tmp_path: pathlib.Path, capsys):
+    (tmp_path / 'train.csv').write_text(FILES['bars.csv'])
+    learned(tmp_path, class_weights='balanced')  # x: 2 of 5 without, y: 3, z: 4
+    assert 'weights in the loss: x 0.6667, y 1.5, z 4' in capsys.readouterr().out
+    task = learned(tmp_path, class_weights='{"z": 3}')
+    assert task.objective is not MULTI_LABEL and 'x 1, y 1, z 3' in capsys.readouterr().out
+    with pytest.raises(UserError, match="a weight of 'w', expected one of x, y, z"):
+        learned(tmp_path, class_weights='w=2')
+
+
+@pytest.mark.parametrize(
+    ('name', 'text', 'options', 'said'),
+    [
+        ('t.csv', 'text,label\na,x|\nb,y\n', {}, "t.csv:2: found an empty label in 'x|'"),
+        ('t.tsv', 'text\tlabel\na\t["x", 3]\n', {}, 't.tsv:2: found'),
+        ('t.jsonl', '{"text": "a", "label": [["x"]]}\n', {}, 't.jsonl:1: found'),
+        ('t.jsonl', '{"text": "a", "label": {"x": 1}}\n', {}, "t.jsonl:1, field 'label': found a JSON dict"),
+        ('t.csv', 'text,x,y\na,1,2\n', {'label_columns': ('x', 'y')}, "t.csv:2: found '2' in the column y"),
+        ('t.csv', 'text,x\na,1\n', {'label_columns': ('x', 'y')}, 't.csv:1: found the columns'),
+        ('t.csv', 'text,label\na,\nb,\n', {}, 'found no label at all'),
+        ('t.csv', 'text,label\na,x|w\nb,y\n', {'labels': ('x', 'y')}, "t.csv:2: found the label 'w'"),
+        ('t.csv', '', {'threshold': 1.0}, 'config.task.threshold'),
+        ('t.csv', '', {'label_columns': ('x', 'x')}, 'config.task.label_columns'),
+        ('t.csv', '', {'label_columns': ('x', 'y'), 'labels': ('y', 'x')}, 'config.task.labels'),
+        ('t.csv', '', {'metric': 'accuracy'}, 'config.task.metric'),
+        ('t.csv', '', {'class_weights': 'x=-1'}, 'config.task.class_weights'),
+    ],
+)
+def test_mistakes(name: str, text: str, options: dict, said: str, tmp_path: pathlib.Path):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError) as error:
+        learned(tmp_path / name, **options)
+    assert said in str(error.value)

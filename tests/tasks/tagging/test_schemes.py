@@ -1,0 +1,122 @@
+"""The schemes of tags: told by the majority, read alike, written back as they were."""
+
+import pathlib
+import random
+
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.metrics.entities import score_entities, spans, to_iob2, to_scheme, total_score
+from bertjax.tasks.tagging.columns import ColumnOptions, read_columns, write_columns
+from bertjax.tasks.tagging.schemes import ENTITIES
+from bertjax.tasks.tagging.task import TaggingTask
+
+WRITTEN = {
+    'iob1': 'I-X I-X B-X O I-Y I-X I-X I-X',
+    'iob2': 'B-X I-X B-X O B-Y B-X I-X I-X',
+    'bioes': 'B-X E-X S-X O S-Y B-X I-X E-X',
+    'bilou': 'B-X L-X U-X O U-Y B-X I-X L-X',
+    'bmes': 'B-X E-X S-X O S-Y B-X M-X E-X',
+}
+
+
+def file_of(*sentences: str) -> str:
+    """A word a tag, a line a word."""
+    return '\n'.join(''.join(f'w{i} {tag}\n' for i, tag in enumerate(tags.split())) for tags in sentences) + '\n'
+
+
+def read(text: str, **options) -> list:
+    return read_columns(text, 'file', ColumnOptions(**options), tagged=True)
+
+
+@pytest.mark.parametrize('scheme', ENTITIES)
+def test_every_scheme_is_told_read_alike_and_written_back(scheme: str):
+    text = file_of(WRITTEN[scheme], 'O O')
+    sentences = read(text)
+    assert {sentence.scheme for sentence in sentences} == {scheme}
+    assert ' '.join(sentences[0].tags) == WRITTEN['iob2']
+    written = write_columns(sentences, [sentence.tags for sentence in sentences], ColumnOptions(), scheme='')
+    assert [line.split()[1:] for line in written.splitlines() if line] == [
+        [tag, tag] for tag in f'{WRITTEN[scheme]} O O'.split()
+    ]
+    assert to_scheme(WRITTEN['iob2'].split(), scheme) == WRITTEN[scheme].split()
+
+
+def test_other_names_of_the_schemes():
+    assert read(file_of(WRITTEN['bioes']), scheme='iobes')[0].scheme == 'bioes'
+    assert read(file_of(WRITTEN['iob2']), scheme='bio')[0].scheme == 'iob2'
+
+
+@pytest.mark.parametrize(
+    ('usual', 'stray', 'strays'),
+    [('I-X O I-Y', 'O B-X', 2), ('B-X I-X O', 'O I-X O I-Y', 1), ('S-X B-Y E-Y', 'B-X O', 3)],
+)
+def test_some_strays_do_not_change_the_scheme(usual: str, stray: str, strays: int, capsys: pytest.CaptureFixture):
+    """As in the official CoNLL-2003, where 2 of 23,427 entities begin in another way than the others."""
+    text = file_of(*[usual] * 400, *[stray] * strays, *[usual] * 400)
+    sentences = read(text)
+    scheme = {'I': 'iob1', 'B': 'iob2', 'S': 'bioes'}[usual[0]]
+    assert {sentence.scheme for sentence in sentences} == {scheme}
+    found = spans(to_iob2(stray.split()))
+    assert spans(sentences[400].tags) == found
+    said = capsys.readouterr().out
+    total = 800 * len(spans(usual.split())) + strays * len(found)
+    assert (
+        f'file: read as {scheme.upper()}; {strays * len(found):,} of {total:,} entities are not written so, at ' in said
+    )
+    line = 400 * (len(usual.split()) + 1) + found[0].start + 1
+    assert f' at {line}' in said
+
+
+def test_no_scheme_for_99_per_cent():
+    text = file_of(*['B-X I-X'] * 180, *['I-Y O'] * 2)
+    with pytest.raises(
+        UserError, match=r'file:541: found an entity with the tags I-Y, one of 2 that are not IOB2, expec'
+    ):
+        read(text)
+    assert len(read(text, scheme='iob2')) == 182
+
+
+def test_entities_of_any_tags_are_those_of_seqeval():
+    """Random tags with ends, valid or not, as seqeval reads them; written in BIOES, its strict figures are the same."""
+    metrics = pytest.importorskip('seqeval.metrics', reason='compares with its figures')
+    from seqeval.metrics.sequence_labeling import get_entities
+    from seqeval.scheme import IOBES
+
+    draw = random.Random(0)
+    tags = ['O', 'O', *(f'{letter}-{type}' for letter in 'BIES' for type in 'XY')]
+    random_tags = [[draw.choice(tags) for _ in range(draw.randrange(1, 12))] for _ in range(300)]
+    for sequence in random_tags:
+        assert [(type, start, end - 1) for type, start, end in spans(sequence)] == get_entities(sequence)
+    gold = [to_scheme(sequence, 'bioes') for sequence in random_tags]
+    guessed = [[draw.choice(tags) if draw.random() < 0.2 else tag for tag in sequence] for sequence in gold]
+    guessed = [to_scheme(sequence, 'bioes') for sequence in guessed]
+    ours = total_score(score_entities([to_iob2(x) for x in gold], [to_iob2(x) for x in guessed]))
+    assert ours.f1 == pytest.approx(metrics.f1_score(gold, guessed, mode='strict', scheme=IOBES), abs=1e-12)
+    assert 0.3 < ours.f1 < 0.95
+
+
+def test_a_task_predicts_in_the_scheme_of_its_input(tmp_path: pathlib.Path):
+    (tmp_path / 'train.txt').write_text(file_of(WRITTEN['bioes'], 'O'))
+    task = TaggingTask(str(tmp_path), 12)
+    records = task.records('train')
+    task.learn(records)
+    assert task.labels == ['O', 'B-X', 'I-X', 'B-Y', 'I-Y'] and task.learned()['scheme'] == 'bioes'
+    plain = next(task.parse([(1, 'a b')], 'in'))
+    text = write_columns([plain], [('B-X', 'I-X')], ColumnOptions(), scheme='bioes')
+    assert text == 'a B-X\nb E-X\n\n'
+
+
+def test_comments_of_conll_u(capsys: pytest.CaptureFixture):
+    """A line before a sentence that begins with # and has not the columns of a word; a # may be a word, too."""
+    text = '# newdoc\n# text = a b\n1\ta\tO\n2\t#\tB-X\n\n# text = # 1\n1\t#\tO\n'
+    sentences = read(text, word_column=1)
+    assert [sentence.words for sentence in sentences] == [('a', '#'), ('#',)]
+    assert 'file: 3 lines before sentences that begin with # are read as comments' in capsys.readouterr().out
+    written = write_columns(sentences, [('O', 'B-X'), ('O',)], ColumnOptions(word_column=1), scheme='')
+    assert written.splitlines()[:3] == ['# newdoc', '# text = a b', '1\ta\tO\tO'] and '# text = # 1\n1\t#' in written
+    assert read('# O\na B-X\n')[0].words == ('#', 'a')
+    with pytest.raises(
+        UserError, match=r'file:2: found 3 columns .*comments stand before the first word of a sentence'
+    ):
+        read('a O\n# more words\nb O\n')

@@ -1,0 +1,81 @@
+"""Sentences as rows with lists of words and of tags."""
+
+import json
+import pathlib
+
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.tasks.reading.texts import number_lines
+from bertjax.tasks.tagging.task import TaggingTask
+
+ROWS = [
+    {'id': '0', 'tokens': ['EU', 'rejects', 'call'], 'ner_tags': ['B-ORG', 'O', 'O'], 'pos_tags': [1, 2, 3]},
+    {'id': '1', 'tokens': ['Jane'], 'ner_tags': ['B-PER'], 'pos_tags': [1]},
+]
+
+
+def write(folder: pathlib.Path, name: str, rows: list[dict]) -> None:
+    (folder / name).write_text(''.join(json.dumps(row) + '\n' for row in rows))
+
+
+def test_json_lines(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture):
+    write(tmp_path, 'train.jsonl', [*ROWS, {'tokens': [], 'ner_tags': []}])
+    write(tmp_path, 'val.jsonl', ROWS)
+    write(tmp_path, 'test.jsonl', [{'id': 'x', 'tokens': ['a', 'b']}])
+    task = TaggingTask(str(tmp_path), 12)
+    assert task.splits() == ['train', 'dev']
+    assert task.sources() == 'train: train.jsonl, dev: val.jsonl, test: test.jsonl (no tags: it is only predicted)'
+    records = task.records('train')
+    assert [(record.words, record.tags) for record in records] == [
+        (('EU', 'rejects', 'call'), ('B-ORG', 'O', 'O')), (('Jane',), ('B-PER',)),
+    ]  # fmt: skip
+    assert records[1].where == f'{tmp_path}/train.jsonl:2' and records[0].scheme == 'iob2'
+    assert f'1 records without words left out, the first at {tmp_path}/train.jsonl:3' in capsys.readouterr().out
+    (test,) = task.records('test')
+    assert test.tags is None and test.fields['id'] == 'x'
+    task.learn(records)
+    lines = number_lines('{"id": 7, "words": ["a", "b"], "tags": ["x", "y"]}\n\n{"tokens": ["c"]}\n')
+    own = list(task.parse(lines, 'standard input'))
+    assert [(record.words, record.tags, record.fields.get('id')) for record in own] == [
+        (('a', 'b'), None, 7), (('c',), None, None),
+    ]  # fmt: skip
+
+
+def test_numbers_need_names(tmp_path: pathlib.Path):
+    write(tmp_path, 'train.json', [{'words': ['a', 'b'], 'tags': [0, 2]}] * 2)
+    with pytest.raises(
+        UserError, match=r"train.json:1: found the tag 0, expected a text; .*config.task.tag_names=\('O"
+    ):
+        TaggingTask(str(tmp_path), 12).records('train')
+    names = ('O', 'I-X', 'B-X')
+    assert TaggingTask(str(tmp_path), 12, tag_names=names).records('train')[0].tags == ('O', 'B-X')
+    with pytest.raises(UserError, match='the tag 2, expected a number from 0 to 1'):
+        TaggingTask(str(tmp_path), 12, tag_names=names[:2]).records('train')
+
+
+@pytest.mark.parametrize(
+    ('row', 'said'),
+    [
+        ({'text': 'a'}, "the fields 'text', expected tokens or words"),
+        ({'tokens': 'a b', 'tags': ['O']}, 'field tokens: found something else, expected a list of words'),
+        ({'tokens': ['a', ''], 'tags': ['O', 'O']}, "the word '' as number 1"),
+        ({'tokens': ['a', 'b'], 'tags': ['O']}, '1 tags, expected 2'),
+        ({'tokens': ['a']}, "no list of tags in the fields 'tokens'"),
+        ({'tokens': ['a'], 'tags': ['NN']}, "the tag 'NN'"),
+    ],
+)
+def test_malformed_rows(tmp_path: pathlib.Path, row: dict, said: str):
+    write(tmp_path, 'train.jsonl', [row])
+    with pytest.raises(UserError) as error:
+        TaggingTask(str(tmp_path), 12).records('train')
+    assert said in str(error.value) and 'train.jsonl:1' in str(error.value), str(error.value)
+
+
+def test_columns_come_before_rows_of_the_same_name(tmp_path: pathlib.Path):
+    write(tmp_path, 'train.json', ROWS)
+    (tmp_path / 'train.txt').write_text('a B-X\n')
+    (tmp_path / 'eval.txt').write_text('a B-X\n')
+    task = TaggingTask(str(tmp_path), 12)
+    assert task.records('train')[0].words == ('a',)
+    assert task.sources() == "train: train.txt, dev: eval.txt\nnot used: 'train.json'"

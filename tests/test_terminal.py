@@ -1,0 +1,131 @@
+"""Text that cannot steer a terminal, and streams that are closed, left, or of few characters."""
+
+import io
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from bertjax.errors import UserError, printable
+from bertjax.terminal import Console
+
+# A program of ours in the small: our own lines, lines of rich in between, and what a file may hold.
+PROGRAM = """
+import sys
+from bertjax.terminal import Console, data_output, guard_streams
+guard_streams()
+console = Console(soft_wrap=True, highlight=False, force_terminal='--colours' in sys.argv)
+print('first \\u2026 \\u2500\\u2500')
+console.print('second \\x1b[2J', style='bold')
+print('third \\x1b[31m\\x07 caf\\xe9 \\udce9')
+data_output().write('{"a": "\\u2026 \\U0001f600 \\x7f"}\\n')
+for number in range(3000):
+    print('line', number, file=sys.stderr if number % 2 else sys.stdout)
+sys.stdin.read()
+sys.exit(7)
+"""
+
+
+def run(repository, redirected: str = '', *arguments: str, **variables: str) -> subprocess.CompletedProcess:
+    """Runs PROGRAM through a shell, with its redirections."""
+    command = f'"$0" -c "$1" {" ".join(arguments)} {redirected}'
+    environment = {**os.environ, 'PYTHONPATH': str(repository), **variables}
+    words = ['bash', '-o', 'pipefail', '-c', command, sys.executable, PROGRAM]
+    return subprocess.run(words, capture_output=True, env=environment, stdin=subprocess.DEVNULL, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ('text', 'shown'),
+    [
+        ('déjà vu 你好', 'déjà vu 你好'),
+        ('a\nb\r\tc', r'a\nb\r\tc'),
+        ('\x1b[31mred\x9b0m', r'\x1b[31mred\x9b0m'),
+        ('caf\udce9.txt', r'caf\xe9.txt'),
+        ('\ud83d', r'\ud83d'),
+        ('\u202e\u2028', r'\u202e\u2028'),
+    ],
+)
+def test_what_is_quoted_is_one_line_that_says_all(text, shown):
+    assert printable(text) == shown
+    error = str(UserError(f'{text}:1', repr(text), text, 'mend it'))
+    assert error.startswith(f'{shown}:1: found ') and error.endswith(f'expected {shown}; mend it')
+    assert error.isprintable() and error.encode('utf-8')
+
+
+def test_a_message_does_not_dump_a_file():
+    assert len(str(UserError('a file', 'x' * 100_000, 'less', 'cut it'))) < 2000
+
+
+def test_rich_shows_control_characters():
+    file = io.StringIO()
+    console = Console(file=file, highlight=False, force_terminal=True, color_system='standard')
+    console.print('\x1b[2J\x07', style='bold', markup=False)
+    assert file.getvalue() == '\x1b[1m\\x1b[2J\\x07\x1b[0m\n'
+
+
+def test_streams_of_utf8(repository):
+    result = run(repository)
+    assert result.returncode == 7
+    lines = result.stdout.decode('utf-8').splitlines()
+    assert lines[:3] == ['first … ──', r'second \x1b[2J', r'third \x1b[31m\x07 café \udce9']
+    assert lines[3:5] == ['{"a": "… 😀 \x7f"}', 'line 0']
+    assert len(lines) == 1504 and len(result.stderr.splitlines()) == 1500
+
+
+def test_streams_of_ascii(repository):
+    result = run(repository, LC_ALL='C', PYTHONUTF8='0', PYTHONCOERCECLOCALE='0')
+    assert result.returncode == 7 and result.stderr.splitlines() == [b'line %d' % i for i in range(1, 3000, 2)]
+    lines = result.stdout.splitlines()
+    assert lines[0] == rb'first \u2026 \u2500\u2500' and lines[3].decode('utf-8') == '{"a": "… 😀 \x7f"}'
+
+
+def test_rich_keeps_its_colours(repository):
+    assert b'\x1b[1msecond \\x1b[2J' in run(repository, '', '--colours').stdout
+
+
+def test_a_bar_on_a_terminal(repository):
+    """While rich shows it, it stands before standard output itself."""
+    program = """
+from rich.progress import Progress
+from bertjax.terminal import Console, guard_streams
+guard_streams()
+with Progress(console=Console(), auto_refresh=False) as progress:
+    progress.add_task('bar', total=1)
+    print('a line \\x1b[2J')
+    progress.refresh()
+"""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, 'PYTHONPATH': str(repository), 'TERM': 'xterm'}
+    done = subprocess.run([sys.executable, '-c', program], stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    shown = os.read(ours, 100_000)
+    os.close(ours)
+    assert done.returncode == 0 and b'a line' in shown and b'\x1b[2J' not in shown
+    assert b'bar \x1b[' in shown and b'\\x1b[' not in shown
+
+
+@pytest.mark.parametrize('redirected', ['>&-', '2>&-', '<&-', '>&- 2>&- <&-', '| head -1', '2>&1 | head -1'])
+def test_a_stream_that_is_closed_or_left(repository, redirected):
+    """Nothing but the stream is lost: no message, the usual exit status."""
+    result = run(repository, redirected)
+    assert result.returncode == 7, result.stderr
+    assert b'rror' not in result.stdout + result.stderr
+    if 'head' in redirected:
+        assert result.stdout.decode('utf-8') in ('first … ──\n', 'line 1\n')
+
+
+def test_no_file_becomes_standard_output(repository, tmp_path):
+    """A file that is opened after the streams were closed gets another number than theirs."""
+    program = f"""
+from bertjax.terminal import guard_streams
+guard_streams()
+with open({str(tmp_path / 'data')!r}, 'w') as file:
+    import os
+    os.write(1, b'noise'); print('noise', flush=True)
+    file.write('data')
+"""
+    command = '"$0" -c "$1" >&- 2>&- <&-'
+    subprocess.run(['bash', '-c', command, sys.executable, program], env={**os.environ, 'PYTHONPATH': str(repository)})
+    assert (tmp_path / 'data').read_text() == 'data'

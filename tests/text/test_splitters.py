@@ -1,0 +1,94 @@
+"""The splitters that can be chosen, and how far they agree."""
+
+import gzip
+import json
+import sys
+import time
+
+import pytest
+from hard_text import HARD, random_texts
+
+from bertjax.errors import UserError
+from bertjax.text.sentences import RULES_VERSION, split_sentences
+from bertjax.text.splitters import build_splitter, check_splitter, splitter_version
+
+TEXT = 'Das ist z.B. gut. Er kam am 3. Mai nach Bonn.'
+
+
+def letters(text: str) -> str:
+    return ''.join(text.split())
+
+
+@pytest.mark.parametrize('name', ['', 'nltk', 'Rules', 'pysbd:', 'pysbd:german', None, 3])
+def test_an_unknown_splitter(name):
+    with pytest.raises(UserError, match=r"config\.corpus_options\.sentences: found .*expected 'rules', 'pysbd'"):
+        check_splitter(name)
+
+
+def test_the_rules():
+    assert build_splitter('rules')(TEXT) == split_sentences(TEXT)
+    assert splitter_version('rules') == f'rules {RULES_VERSION}'
+
+
+def test_a_missing_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'pysbd', None)
+    for make in (build_splitter, splitter_version):
+        with pytest.raises(UserError, match=r"not installed, .*pip install 'bertjax\[pysbd\]'"):
+            make('pysbd')
+
+
+def test_languages():
+    pytest.importorskip('pysbd', reason="needs the extra 'test'")
+    check_splitter('pysbd:de')
+    assert build_splitter('pysbd:de')(TEXT) == ['Das ist z.B. gut.', 'Er kam am 3. Mai nach Bonn.']
+    assert splitter_version('pysbd').startswith('pysbd 0.')
+    with pytest.raises(UserError, match="the language 'xx', expected one of am, ar"):
+        build_splitter('pysbd:xx')
+
+
+def test_pysbd_changes_no_character():
+    pytest.importorskip('pysbd', reason="needs the extra 'test'")
+    split = build_splitter('pysbd')
+    for text in [*HARD, *random_texts(500, seed=5), 'Its mark ∯ for a stop. Is kept.', ' ', '']:
+        sentences = split(text)
+        assert letters(''.join(sentences)) == letters(text)
+        assert all(sentence and sentence == sentence.strip() for sentence in sentences)
+
+
+def test_pysbd_takes_long_paragraphs_in_pieces():
+    pytest.importorskip('pysbd', reason="needs the extra 'test'")
+    text = 'The dog ran home. It sat there (see Fig. 3). ' * 2000
+    begin = time.process_time()
+    sentences = build_splitter('pysbd')(text + 'X' * 100_000)
+    assert time.process_time() - begin < 10  # as a whole, minutes
+    assert sentences[:2] == ['The dog ran home.', 'It sat there (see Fig. 3).'] and len(sentences) == 4001
+
+
+def boundaries(sentences: list[str]) -> set[int]:
+    """After how many characters that are not white space a sentence ends and another follows."""
+    count, found = 0, set()
+    for sentence in sentences:
+        found.add(count)
+        count += len(letters(sentence))
+    return found - {0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('domain', 'least'), [('wikipedia', 0.97), ('biomedical', 0.985)])
+def test_agreement_with_pysbd(domain, least, shared):
+    """The figures of docs/data.md; print them with -s."""
+    pytest.importorskip('pysbd', reason="needs the extra 'test'")
+    if domain == 'wikipedia':
+        text = (shared / 'corpus' / 'enwiki-validation.txt').read_text('utf-8')
+        text += gzip.decompress((shared / 'corpus' / 'enwiki-classic.txt.gz').read_bytes()).decode('utf-8')[:1_500_000]
+        paragraphs = text.split('\n')
+    else:
+        records = json.loads((shared / 'domain' / 'pubmedqa_ori_pqal.json').read_text('utf-8'))
+        paragraphs = [text for record in records.values() for text in [*record['CONTEXTS'], record['LONG_ANSWER']]]
+    pysbd, both, ours, theirs = build_splitter('pysbd'), 0, 0, 0
+    for paragraph in paragraphs:
+        mine, other = boundaries(split_sentences(paragraph)), boundaries(pysbd(paragraph))
+        both, ours, theirs = both + len(mine & other), ours + len(mine), theirs + len(other)
+    agreement = 2 * both / (ours + theirs)
+    print(f'{domain}: {len(paragraphs):,} paragraphs, boundaries ours {ours:,}, pysbd {theirs:,}, F1 {agreement:.4f}')
+    assert agreement > least

@@ -1,0 +1,84 @@
+"""When the step is compiled for which length, and what a person hears of it."""
+
+import contextlib
+import time
+
+from bertjax.metrics.rows import task_values
+from bertjax.train import record
+from bertjax.train.phase import CompiledStep
+from bertjax.train.record import Recorder
+from bertjax.train.setup import Programs
+from bertjax.writers.console import TrainingConsole
+
+
+class Lowered:
+    """Compiles to a function that says its length."""
+
+    def __init__(self, length: int, events: list):
+        self.length, self.events = length, events
+
+    def compile(self):
+        self.events.append(f'compile {self.length}')
+        return lambda state, arrays, rate, seed: ([*state, self.length], {})
+
+
+class Arrays(dict):
+    """Of a batch of this length."""
+
+    def __init__(self, length: int):
+        super().__init__(input_ids=memoryview(bytes(length)).cast('B', [1, length]))
+
+
+def programs(events: list, *, side_by_side: bool) -> Programs:
+    def lower(length: int) -> Lowered:
+        events.append(f'lower {length}')
+        return Lowered(length, events)
+
+    return Programs(lower, (36, 64, 128), side_by_side=side_by_side)
+
+
+def test_each_is_compiled_when_it_is_needed():
+    events = []
+
+    @contextlib.contextmanager
+    def announce(what: str):
+        events.append(what)
+        yield
+
+    step, state = CompiledStep(programs(events, side_by_side=False), 0.1, 0, announce), []
+    for length in (64, 64, 36, 64):
+        state, _ = step(state, Arrays(length))
+    assert state == [64, 64, 36, 64]
+    assert events == [
+        'length 64 (1 of 3)', 'lower 64', 'compile 64', 'length 36 (2 of 3)', 'lower 36', 'compile 36',
+    ]  # fmt: skip
+    step.prepare()
+    assert events[6:] == ['length 128 (3 of 3)', 'lower 128', 'compile 128']
+
+
+def test_beside_an_accelerator_all_are_begun_at_once():
+    events = []
+    found = programs(events, side_by_side=True)
+    assert found[64]([], {}, 0.1, 0)[0] == [64] and found[36]([], {}, 0.1, 0)[0] == [36]
+    deadline = time.monotonic() + 10
+    while len(events) < 6 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    lengths = (36, 64, 128)
+    assert sorted(events) == sorted(f'{what} {length}' for what in ('lower', 'compile') for length in lengths)
+
+
+def test_the_bar_says_it_and_a_line_how_long_it_took(tmp_path, capsys, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(record.time, 'perf_counter', lambda: now[0])
+    console = TrainingConsole(10, 0)
+    recorder = Recorder([tmp_path], console, values=task_values, log_every=2, total=10)
+    status = lambda: console._progress.tasks[0].fields['status']  # noqa: E731
+    assert status() == ''
+    console.status('loss 0.7')
+    for seconds in (0.5, 12.4):
+        with recorder.compiling('length 64 (1 of 3)'):
+            assert status() == 'compiling length 64 (1 of 3) …'
+            now[0] += seconds
+        assert status() == 'loss 0.7'
+    assert capsys.readouterr().out == 'compiled length 64 (1 of 3) in 12 s\n'
+    recorder.close()
