@@ -148,8 +148,6 @@ def test_a_script_that_workers_cannot_import_is_told_so(corpus, tmp_path, vocabu
     assert ended.returncode == 1 and ended.stderr.count('Traceback') == 1
     last = ended.stderr.splitlines()[-1]
     assert f"{program}:9: found 2 worker processes started outside of `if __name__ == '__main__':`" in last
-    program.write_text(_PROGRAM)  # The mend.
-    subprocess.run(command, env=environment, check=True, timeout=60)
 
 
 def test_a_merge_that_is_cut_short_continues(corpus, small_shards, tmp_path, vocabulary, monkeypatch):

@@ -101,4 +101,4 @@ def test_a_build_is_killed(scenario: str, stride: int, repository: pathlib.Path,
     command = [sys.executable, '-c', PROGRAM, str(tmp_path), scenario, str(stride)]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 0, ended.stderr[-3000:]
-    assert int(ended.stdout) >= 12 + 80 // stride
+    assert int(ended.stdout) >= 12 + 60 // stride
