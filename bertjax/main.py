@@ -17,6 +17,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
@@ -228,6 +229,12 @@ def _not_of_orbax(record: std_logging.LogRecord) -> bool:
     return '/orbax/checkpoint/' not in record.pathname and record.name != 'asyncio'
 
 
+def _print_unraisable(fault: Any) -> None:
+    """As Python does, but for what tensorstore's threads say after a save that failed: that was raised already."""
+    if str(fault.exc_value) != 'Event loop is closed':
+        sys.__unraisablehook__(fault)
+
+
 def console() -> None:
     """Entry of `python -m bertjax.main` and of the command `bertjax`."""
     guard_streams()
@@ -236,6 +243,7 @@ def console() -> None:
     logging.get_absl_handler().python_handler.setStream(sys.stderr)  # not the one that was replaced
     logging.get_absl_handler().setFormatter(_Plain('%(message)s'))
     logging.get_absl_handler().addFilter(_not_of_orbax)
+    sys.unraisablehook = _print_unraisable
     app.run(_guarded(main), flags_parser=_guarded(parse_flags))
 
 

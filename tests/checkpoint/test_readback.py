@@ -45,8 +45,8 @@ def _lose_the_merge(step: pathlib.Path) -> None:
 
 
 def _lose_an_array(step: pathlib.Path) -> None:
-    text = (step / 'state' / '_METADATA').read_text()
-    (step / 'state' / '_METADATA').write_text(text.replace("'bias'", "'bies'"))
+    path = step / 'state' / '_METADATA'
+    path.write_text(path.read_text().replace('bias', 'bies'))
 
 
 def _another_position(step: pathlib.Path) -> None:
