@@ -40,6 +40,8 @@ Event = Document | Broken | str
 def read_head(path: str) -> tuple[str, bytes]:
     """(compression, the first decompressed bytes) of a file; UNREADABLE if there are none, which reading reports."""
     compression, head = UNREADABLE, b''
+    if unusual_kind(path):  # A pipe that nobody writes to would be waited for.
+        return compression, head
     try:
         with epath.Path(path).open('rb') as file:
             compression = streams.compression_of(path, file.read(8))
