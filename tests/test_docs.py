@@ -109,7 +109,7 @@ def test_the_command_of_the_tests_is_the_readme_s():
     assert found == ["pip install -e '.[test]' && python -m pytest -m 'slow or not slow'"]
     installs = re.findall(r'^.*pip install.*$', prose(REPOSITORY / '.ci' / 'run'), re.MULTILINE)
     upgrade, taken = installs
-    assert upgrade.endswith('--upgrade pip') and taken.startswith('command=$(grep -m 1') and 'README.md' in taken
+    assert "--upgrade pip 'ruff" in upgrade and taken.startswith('command=$(grep -m 1') and 'README.md' in taken
 
 
 def section(page: str, title: str) -> str:
