@@ -62,8 +62,8 @@ def test_recipe_resolves(path: pathlib.Path, argument: str):
     assert phases[0].first_step == 0 and all(a.last_step == b.first_step for a, b in itertools.pairwise(phases))
 
 
-# Of pre-training and of LAMB in two phases; the slow run takes the step of all.
-QUICK = {('pretrain_tiny', ''), ('pretrain_large_lamb', '')}
+# The slow run takes the step of all.
+QUICK = {('pretrain_tiny', '')}
 STEPS = [
     pytest.param(path, argument, marks=() if (path.stem, argument) in QUICK else pytest.mark.slow)
     for path, argument in PRETRAINING_CASES

@@ -69,7 +69,10 @@ def test_every_parameter_lies_as_expected(small_config, inputs, scan):
     assert kernel is None or kernel.shape == (32, 64)
 
 
-@pytest.mark.parametrize('name', MESHES)
+# The slow run takes the axes one by one.
+@pytest.mark.parametrize(
+    'name', [name if name == 'fsdp_tensor' else pytest.param(name, marks=pytest.mark.slow) for name in MESHES]
+)
 def test_collectives_and_numbers(make_model, inputs, name):
     model, params = make_model(num_layers=2)
     inputs = tuple(np.tile(x, (8, 1)) for x in inputs)  # 64 rows: activations outweigh weights, as in a real run

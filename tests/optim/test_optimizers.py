@@ -143,6 +143,7 @@ def test_lamb_against_numpy():
     assert_trees_close(ours, params, rtol=5e-5, atol=5e-6)
 
 
+@pytest.mark.slow
 def test_lamb_stacked_equals_lamb_layer_by_layer(scanned):
     stacked, _ = trained(built('lamb'), scanned, 0.1, steps=1)
     # The same gradients in the other form: `gradients` draws by shape, so they are made once and taken apart.

@@ -173,6 +173,7 @@ def test_the_gradient_of_a_part_is_that_part_of_the_gradient():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-8), *changes.values())
 
 
+@pytest.mark.slow
 def test_layers_learn_at_their_rates_in_both_forms():
     """From one state, a layer's step is as long as without decay, times its factor."""
     after = {}

@@ -71,6 +71,7 @@ def _first_rows(rte: pathlib.Path, folder: pathlib.Path, count: int) -> pathlib.
     return folder
 
 
+@pytest.mark.slow
 def test_torch_trains_to_the_same_weights(program: Program, tune, rte: pathlib.Path, tmp_path: pathlib.Path):
     """Optimiser, schedule, clipping and what decays are those of transformers' Trainer.
 

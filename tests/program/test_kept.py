@@ -62,7 +62,10 @@ def full(name: str) -> Callable[[str, str], None]:
     return refuse
 
 
-@pytest.mark.parametrize('name', ['run/tokenizer/', 'store/.manifest', 'run/.config.json', 'ledger.jsonl'])
+@pytest.mark.parametrize(
+    'name',
+    ['run/tokenizer/', 'store/.manifest', 'run/.config.json', pytest.param('ledger.jsonl', marks=pytest.mark.slow)],
+)
 def test_a_full_disk_is_one_line(program: Program, tmp_path: pathlib.Path, name: str):
     """Each kind of file that a run must write."""
     workdir = tmp_path / 'run'

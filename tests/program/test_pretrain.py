@@ -78,6 +78,7 @@ def test_the_screen_tells_the_story(trained: pathlib.Path):
     assert all(item['filled'] and item['was'] for item in summary['filled_masks']) and summary['filled_masks']
 
 
+@pytest.mark.slow
 def test_a_writer_that_fails_stops_no_training(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     """Here TensorBoard's folder cannot be made."""
     (tmp_path / 'tensorboard').touch()

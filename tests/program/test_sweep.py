@@ -87,6 +87,7 @@ def test_the_best_model_can_be_asked(program: Program, swept: pathlib.Path, tmp_
     assert found == trials(swept)[summary['best']]['splits']
 
 
+@pytest.mark.slow
 def test_interrupted_in_the_middle_it_continues_there(program: Program, tune, swept, tmp_path: pathlib.Path):
     """In the second group of two: trials that are trained together are saved together, and end in the same bits."""
     asked = itertools.count(1)  # before each group, at its beginning, after each of its 72 steps

@@ -76,6 +76,7 @@ def write_squad(data: pathlib.Path, version: str) -> dict:
     return {qa['id']: (paragraph['context'], qa['answers']) for paragraph in dev for qa in paragraph['qas']}
 
 
+@pytest.mark.slow
 def test_squad_1(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     data = folder(tmp_path)
     dev = write_squad(data, '1.1')
@@ -211,6 +212,7 @@ def _best(probabilities: Sequence[float]) -> int:
     return max(range(len(probabilities)), key=probabilities.__getitem__)
 
 
+@pytest.mark.slow
 def test_classification_of_long_texts(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     """A CSV with columns of its own names, no dev file, texts of several windows."""
     data = folder(tmp_path)

@@ -135,6 +135,7 @@ def test_plot_draws_a_fine_tuning(drawn, tuned: pathlib.Path, tmp_path: pathlib.
     assert [axis.get_title() for axis in drawn(tmp_path, **GLUE)] == ['training']
 
 
+@pytest.mark.slow
 def test_sentence_order_is_called_sop(program: Program, drawn, tmp_path: pathlib.Path):
     """In rows, on the screen, in the picture and on the card; the rows of early runs, which said nsp, are read too."""
     sop = (f'--workdir={tmp_path}', '--config.pairs.mode=sop', '--config.steps=2', '--config.eval_every=0')

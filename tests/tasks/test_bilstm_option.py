@@ -40,7 +40,8 @@ def squad(units: int) -> tuple[Task, list]:
     return build_task('squad', data='', seq_len=16, max_query=4, bilstm_units=units), records
 
 
-@pytest.mark.parametrize('kind', [glue, pytest.param(squad, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', [glue, squad])
 def test_its_parameters_are_fresh_and_the_loss_depends_on_them(kind, left_to_right, tokenizer: Tokenizer):
     encoder = read_config(left_to_right, dropout=0.0, attention_dropout=0.0)
     assert encoder.causal

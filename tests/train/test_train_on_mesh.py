@@ -144,6 +144,7 @@ def test_a_step_neither_fetches_nor_sends_anything(spread):
     assert all(x.is_deleted() for x in jax.tree.leaves(placed.params))
 
 
+@pytest.mark.slow
 def test_accumulation_on_a_mesh_moves_no_rows(accumulating_run, fresh):
     """Part a takes the rows a, a + 4, ...: each device works on rows that it has."""
     split = Run(tiny_config(model=NO_DROPOUT, warmup_fraction=0.5, accumulate=4, mesh={'data': 4}))
