@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-SMALL = {'kills': 1, 'operations': 2, 'task_operations': 1, 'flips': 32, 'files': 2, 'corpora': 15, 'configs': 8}
+SMALL = {'kills': 1, 'operations': 1, 'flips': 16, 'files': 1, 'corpora': 12, 'configs': 3}
 
 
 @pytest.mark.slow

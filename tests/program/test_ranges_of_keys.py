@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import random
 
 import numpy as np
 import pytest
@@ -107,7 +108,8 @@ def inside(text: str, allowed: Range, usual: object) -> bool:
 def test_every_key_through_the_program(
     program: Program, trained: pathlib.Path, rte: pathlib.Path, tmp_path: pathlib.Path, kind: str
 ):
-    """What is refused is refused in one line before anything is written; the least that is legal trains two steps."""
+    """What is refused is refused in one line before anything is written; the least that is legal, of some keys, trains
+    two steps."""
     tiny = ('--config.export=False', '--config.eval_every=0', '--config.checkpoint_every=0', '--config.steps=2')
     if kind == 'pretraining':
         config, options = pretraining_config('tiny'), {}
@@ -115,7 +117,7 @@ def test_every_key_through_the_program(
     else:
         config, options = finetuning_config('glue', task='rte', long='truncate'), GLUE
         tiny += (f'--config.init={trained}', f'--config.data={rte}', '--config.seq_len=24', '--config.shapes=1')
-    ran = 0
+    legal = []
     for key, (allowed, usual) in declared(config).items():
         if key in NAMES or key not in flatten(config):
             continue
@@ -126,10 +128,10 @@ def test_every_key_through_the_program(
                 assert not (tmp_path / key).exists()
         least = next((text for text in ('0', '1') if inside(text, allowed, usual)), None)
         if least is not None and not isinstance(usual, bool | str) and float(least) != usual:
-            result = program.run(*command, f'--config.{key}={least}', status=None, **options)
-            assert result.returncode in (0, 2) and 'Traceback' not in result.stderr, (key, least, result.stderr)
-            ran += 1
-    assert ran > 15
+            legal.append(f'--config.{key}={least}')
+    for number, change in enumerate(random.Random(kind).sample(legal, 5)):
+        result = program.run(f'--workdir={tmp_path / str(number)}', *tiny, change, status=None, **options)
+        assert result.returncode in (0, 2) and 'Traceback' not in result.stderr, (change, result.stderr)
 
 
 @pytest.mark.parametrize('name', ['pretrain_tiny', 'pretrain_base:no_nsp'])
