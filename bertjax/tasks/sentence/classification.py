@@ -156,7 +156,9 @@ class ClassificationTask(TextTask):
             self._of_both = len(records)
             records = [record for record in records if held_out(record, self.dev_fraction) == (split == 'dev')]
         if not records:
-            found = f'{self.dev_fraction:g}, which leaves no record of {self._source("train")} for {split}'
+            source = self._source('train')
+            name = source if isinstance(source, str) else called(source)
+            found = f'{self.dev_fraction:g}, which leaves no record of {name} for {split}'
             mend = 'give more records, a dev file, or another share such as 0.3; 0 does without dev'
             raise UserError('config.task.dev_fraction', found, 'records on both sides', mend)
         bare = [record.where for record in records if record.label is None]
