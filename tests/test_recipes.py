@@ -78,7 +78,8 @@ def test_recipe_takes_a_step(path: pathlib.Path, argument: str):
     for i, phase in enumerate(config.phases):
         phase.batch_size, phase.accumulate = 4, min(2, phase.get('accumulate', 1))
         phase.seq_len, phase.max_predictions = 16 * (i + 1), 3
-    config.batch_size, config.seq_len, config.max_predictions = 4, 16, 3
+    config.batch_size, config.accumulate = 4, min(2, config.accumulate)
+    config.seq_len, config.max_predictions = 16, 3
     mesh = make_mesh(config.mesh, jax.devices()[:1])
     settings = pretraining_settings(config)
     setup = build_pretraining_setup(settings, settings.model(100), mesh)
