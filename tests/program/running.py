@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 import time
@@ -156,3 +157,14 @@ def rows(path: pathlib.Path, split: str | None = None) -> list[dict]:
     """The rows of a JSON lines file, of one split where it is named."""
     found = [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()]
     return [row for row in found if split is None or row['split'] == split]
+
+
+def results(workdir: pathlib.Path) -> dict:
+    """Its results.json."""
+    return json.loads((workdir / 'results.json').read_text(encoding='utf-8'))
+
+
+def copied(workdir: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
+    """A copy of a workdir, to write into."""
+    shutil.copytree(workdir, target, dirs_exist_ok=True)
+    return target

@@ -7,7 +7,7 @@ import shutil
 from unittest import mock
 
 import pytest
-from running import GLUE, Program, rows
+from running import GLUE, Program, results, rows
 from test_tasks import SHORT, write_squad
 
 from bertjax.train.interrupt import Interrupt
@@ -17,10 +17,6 @@ def stop_after(steps: int):
     """In place of a signal: the loop asks once before the first step, then after each."""
     asked = itertools.count()
     return mock.patch.object(Interrupt, 'requested', lambda self: next(asked) >= steps)
-
-
-def results(workdir: pathlib.Path) -> dict:
-    return json.loads((workdir / 'results.json').read_text(encoding='utf-8'))
 
 
 def card(workdir: pathlib.Path) -> str:

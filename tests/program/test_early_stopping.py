@@ -1,20 +1,15 @@
 """config.patience: a run that gets no better on dev ends, as if it had been that long."""
 
-import json
 import pathlib
 import shutil
 
 import pytest
-from running import GLUE, Program, rows
+from running import GLUE, Program, results, rows
 from test_asked_step import stop_after
 
 # So low a rate that no evaluation is better than the first, of step 2: the fourth is of step 8.
 FLAT = ('--config.learning_rate=1e-12', '--config.steps=40', '--config.eval_every=2', '--config.checkpoint_every=3')
 FLAT += ('--config.patience=3', '--config.log_every=1')
-
-
-def results(workdir: pathlib.Path) -> dict:
-    return json.loads((workdir / 'results.json').read_text(encoding='utf-8'))
 
 
 def steps(workdir: pathlib.Path) -> list[int]:

@@ -7,7 +7,8 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from running import Program, rows
+from golden_runs import COLORS, PLACES
+from running import Program, results, rows
 
 from bertjax.train.predict import Predictor
 
@@ -22,12 +23,6 @@ SHORT = (
     '--config.model.dropout=0.0',
     '--config.model.attention_dropout=0.0',
 )
-COLORS = ('red', 'green', 'old', 'light', 'slow')
-PLACES = ('river', 'field', 'house', 'stone', 'wind')
-
-
-def results(workdir: pathlib.Path) -> dict:
-    return json.loads((workdir / 'results.json').read_text(encoding='utf-8'))
 
 
 def texts(count: int) -> list[tuple[str, list[str]]]:

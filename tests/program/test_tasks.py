@@ -6,7 +6,8 @@ import pathlib
 from collections.abc import Sequence
 
 import pytest
-from running import Program, rows
+from golden_runs import COLORS, PLACES
+from running import Program, results, rows
 
 # Two epochs of three batches: enough to go the whole way, too few to learn much.
 SHORT = (
@@ -17,8 +18,6 @@ SHORT = (
     '--config.learning_rate=1e-3',
     '--config.log_every=2',
 )
-COLORS = ('red', 'green', 'old', 'light', 'slow')
-PLACES = ('river', 'field', 'house', 'stone', 'wind')
 
 
 def finetune(program: Program, recipe: str, trained: pathlib.Path, data: pathlib.Path, *changes: str) -> pathlib.Path:
@@ -33,10 +32,6 @@ def folder(path: pathlib.Path) -> pathlib.Path:
     data = path / 'data'
     data.mkdir()
     return data
-
-
-def results(workdir: pathlib.Path) -> dict:
-    return json.loads((workdir / 'results.json').read_text(encoding='utf-8'))
 
 
 def official(workdir: pathlib.Path, name: str):

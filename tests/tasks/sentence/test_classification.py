@@ -122,13 +122,6 @@ def test_regression(tmp_path, tokenizer, capsys):
     assert task.huggingface()['problem_type'] == 'regression' and len(task.huggingface()['id2label']) == 1
 
 
-def test_labels_are_sorted_numbers_first_and_can_be_given(tmp_path):
-    (tmp_path / 'train.tsv').write_text('text\tlabel\n' + ''.join(f't\t{y}\n' for y in ('10', 'b', '2', 'a', '2')))
-    assert learned(tmp_path, dev_fraction=0.0).labels == ['2', '10', 'a', 'b']
-    given = ('b', 'a', '2', '10', 'never')
-    assert learned(tmp_path, dev_fraction=0.0, labels=given).labels == list(given)
-
-
 def test_the_dev_split_is_held_out_by_text(tmp_path):
     texts = [f'text {i}' for i in range(400)]
     write = lambda texts: (tmp_path / 'train.tsv').write_text(  # noqa: E731
@@ -185,47 +178,6 @@ def test_malformed_records_are_errors_with_their_line(tmp_path, name: str, text:
     with pytest.raises(UserError) as caught:
         ClassificationTask(str(tmp_path), 32, dev_fraction=0.0).records('train')
     assert caught.value.where.split(', ')[0] == f'{tmp_path / name}:{line}' and said in caught.value.found
-
-
-def test_a_label_that_only_dev_has_is_one_of_its_files_labels(tmp_path):
-    rows = [f't{i}\tlabel {i // 40}\n' for i in range(80)]
-    out = next(row for row in rows if held_out(Example(row.split('\t')[0], None, ''), 0.1))
-    rows[rows.index(out)] = out.replace('label', 'rare')
-    (tmp_path / 'train.tsv').write_text('text\tlabel\n' + ''.join(rows))
-    task = learned(tmp_path)
-    (rare,) = (label for label in task.labels if label.startswith('rare'))
-    assert len(task.labels) == 3 and rare not in {record.label for record in task.records('train')}
-    assert rare in {record.label for record in task.records('dev')}
-
-
-def test_labels_that_are_not_known(mails, tokenizer):
-    task = learned(mails)
-    (mails / 'dev.jsonl').write_text('{"text": "a", "label": "ham"}\n{"text": "b", "label": "eggs"}\n')
-    with pytest.raises(UserError) as caught:
-        task.records('dev')
-    assert caught.value.where == f'{mails / "dev.jsonl"}:2' and 'ham, spam' in caught.value.expected
-    # The same for records that were read before the labels were found.
-    early = ClassificationTask(str(mails), 32)
-    records = early.records('dev')
-    early.learn(early.records('train'))
-    with pytest.raises(UserError, match='eggs'):
-        early.features(records, tokenizer, training=False)
-
-
-def test_a_test_file_has_all_labels_or_none(mails):
-    (mails / 'test.jsonl').write_text('{"text": "a", "label": "ham"}\n{"text": "b"}\n')
-    with pytest.raises(UserError) as caught:
-        learned(mails).records('test')
-    assert caught.value.where.endswith('test.jsonl:2')
-
-
-def test_labels_that_can_be_none(tmp_path):
-    (tmp_path / 'train.tsv').write_text('text\tlabel\n' + 'a\tx\n' * 9)
-    with pytest.raises(UserError, match='one label only'):
-        learned(tmp_path, dev_fraction=0.0)
-    (tmp_path / 'train.tsv').write_text('text\tlabel\n' + ''.join(f'a\t{i / 7}\n' for i in range(60)))
-    with pytest.raises(UserError, match='regression=True'):
-        learned(tmp_path, dev_fraction=0.0)
 
 
 def test_what_looks_wrong_is_said(tmp_path, capsys):
@@ -288,46 +240,6 @@ def test_files_that_are_not_there(mails):
         task.records('train')
 
 
-@pytest.mark.parametrize(
-    ('labels', 'where', 'said'),
-    [
-        (('a', 'b', 'nan', 'a'), 4, "the label 'nan' of 1 records, expected a label"),
-        (('1', '0', '1', '1.0'), 5, "the label '1.0' of 1 records, expected one label for one number: 2 have '1', as"),
-        (('a', '<NA>', '<NA>', 'b'), 3, "the label '<NA>' of 2 records"),
-    ],
-)
-def test_labels_that_can_hardly_be_meant(tmp_path, labels: tuple[str, ...], where: int, said: str):
-    (tmp_path / 'train.tsv').write_text('text\tlabel\n' + ''.join(f't{i}\t{y}\n' for i, y in enumerate(labels)))
-    with pytest.raises(UserError) as caught:
-        learned(tmp_path, dev_fraction=0.0)
-    assert caught.value.where == f'{tmp_path}/train.tsv:{where}' and said in str(caught.value), str(caught.value)
-    assert learned(tmp_path, dev_fraction=0.0, labels=tuple(dict.fromkeys(labels))).labels == list(
-        dict.fromkeys(labels)
-    )
-
-
-def test_odd_labels_are_told(tmp_path, capsys):
-    labels = ['Spam', 'spam', 'none', 'once'] + ['ham', 'Spam', 'spam', 'none'] * 300
-    (tmp_path / 'train.tsv').write_text('text\tlabel\n' + ''.join(f't{i}\t{y}\n' for i, y in enumerate(labels)))
-    learned(tmp_path, dev_fraction=0.0)
-    said = capsys.readouterr().out
-    assert "warning: 'Spam' and 'spam' are different labels" in said
-    assert f"301 records have the label 'none', the first at {tmp_path}/train.tsv:4: a label, or none?" in said
-    assert f"warning: labels of one record in 1,204: 'once' ({tmp_path}/train.tsv:5)" in said
-
-
-@pytest.mark.parametrize('told', ['', '-1'])
-def test_a_test_file_that_does_not_tell_its_labels(mails, told: str):
-    task = learned(mails)
-    (mails / 'test.csv').write_text(f'id,text,label\n7,a b,{told}\n8,c,{told}\n')
-    assert list(task.splits()) == ['train', 'dev']
-    records = task.records('test')
-    assert [record.label for record in records] == [None, None] and records[0].fields['id'] == '7'
-    (mails / 'test.csv').write_text(f'id,text,label\n7,a b,{told}\n8,c,ham\n')
-    with pytest.raises(UserError, match=r'test.csv:2: found no label'):
-        task.records('test')
-
-
 def test_a_table_without_header_shows_little_of_its_rows(tmp_path):
     (tmp_path / 'train.csv').write_text(
         ','.join(f'"a long text of the first row {i} that is no name"' for i in range(30))
@@ -336,24 +248,3 @@ def test_a_table_without_header_shows_little_of_its_rows(tmp_path):
         ClassificationTask(str(tmp_path), 32).records('train')
     assert caught.value.found.startswith("the columns 'a long text of the firs…', ") and len(caught.value.found) < 260
     assert caught.value.found.endswith('and 22 more')
-
-
-def test_class_weights(mails, capsys):
-    task = learned(mails, class_weights='balanced')
-    weights = pytest.importorskip('sklearn.utils.class_weight', reason='compares with it')
-    theirs = weights.compute_class_weight('balanced', classes=np.array([0, 1]), y=[0] * 6 + [1] * 3)
-    assert task._weights == pytest.approx(theirs.tolist())
-    assert 'weights in the loss: ham 0.75, spam 1.5' in capsys.readouterr().out
-    assert learned(mails, class_weights='spam=2.5')._weights == (1.0, 2.5)
-    assert learned(mails, class_weights='{"spam": 4, "ham": 2}')._weights == (2.0, 4.0)
-    assert learned(mails).objective is CLASSIFICATION and task.objective is not CLASSIFICATION
-    other = ClassificationTask(str(mails), 32, class_weights='balanced')
-    other.restore(task.learned())
-    assert other.objective is CLASSIFICATION  # a finished model is not trained
-    for wrong in ('blanced', 'spam', 'spam=0', 'spam=nan', 'spam=x', '{"spam": []}', '{"spam"', '[1]'):
-        with pytest.raises(UserError, match=r'config\.task\.class_weights'):
-            ClassificationTask(str(mails), 32, class_weights=wrong)
-    with pytest.raises(UserError, match="a weight of 'egg', expected one of ham, spam"):
-        learned(mails, class_weights='egg=2')
-    with pytest.raises(UserError, match='scores have no labels'):
-        ClassificationTask(str(mails), 32, class_weights='balanced', regression=True)

@@ -56,3 +56,6 @@ def oracle(features: Features, seed: int = 0, strength: float = 50.0) -> dict[st
             row[target] += strength
         outputs[f'{name}_logits'] = rows
     return outputs
+
+
+GOOD = squad_json({'context': 'red house', 'qas': [qa()]})

@@ -3,18 +3,13 @@
 import gzip
 import json
 
-import numpy as np
 import pytest
-from etils import epath
-from squad_world import qa, squad_json, write
+from squad_world import GOOD, qa, squad_json
 
 from bertjax.errors import UserError
 from bertjax.tasks.reading.texts import number_lines
 from bertjax.tasks.squad.files import read_questions
 from bertjax.tasks.squad.questions import Question, parse_input, parse_questions
-from bertjax.tasks.squad.task import SquadTask
-
-GOOD = squad_json({'context': 'red house', 'qas': [qa()]})
 
 
 def parse(content, *, answerable=True, labels='needed'):
@@ -188,165 +183,7 @@ def test_input_in_the_layout_of_squad_needs_no_answers():
         ]
 
 
-def test_splits_and_their_files(tmp_path):
-    task = SquadTask(data=str(tmp_path), seq_len=100, version='2.0')
-    with pytest.raises(UserError, match=r'found an empty folder, expected train-v2.0.json or train-v2.0.json.gz, '):
-        task.records('train')
-    write(tmp_path / 'train-v2.0.json', GOOD)
-    (tmp_path / 'dev-v2.0.json.gz').write_bytes(gzip.compress(json.dumps(GOOD).encode()))
-    assert task.splits() == ['train', 'dev']
-    assert task.records('train') == task.records('dev') == parse(GOOD)
-    for split in ('test', 'validation'):
-        with pytest.raises(UserError, match=r'config.split'):
-            task.records(split)
-    bare = squad_json({'context': 'red', 'qas': [{'id': 'a', 'question': 'who'}]})
-    for content, splits in ((GOOD, ['train', 'dev', 'test']), (bare, ['train', 'dev'])):
-        write(tmp_path / 'mine.json', content)
-        task = SquadTask(data=str(tmp_path), seq_len=100, version='2.0', test_file='mine.json')
-        assert task.splits() == splits and len(task.records('test')) == 1
-    with pytest.raises(UserError, match=r"'dev-v2.0.json.gz', 'mine.json', 'train-v2.0.json', expected other.json"):
-        SquadTask(data=str(tmp_path), seq_len=100, dev_file='other.json').records('dev')
-    with pytest.raises(UserError, match='no such folder'):
-        SquadTask(data=str(tmp_path / 'no'), seq_len=100).records('dev')
-
-
-def test_v1_does_not_take_questions_without_answer(tmp_path):
-    write(tmp_path / 'dev-v1.1.json', squad_json({'context': 'red', 'qas': [qa('a', (), is_impossible=True)]}))
-    with pytest.raises(UserError, match=r"config\.task\.version='2\.0'"):
-        SquadTask(data=str(tmp_path), seq_len=100).records('dev')
-
-
-def test_every_shared_file_is_read(shared):
-    counts = {'cs224n-dev-v2.0.json': 6078, 'xquad.en.json': 1190}
-    counts |= {'squadshifts_new_wiki_v1.0.json.gz': 7938, 'squadshifts_reddit_v1.0.json.gz': 9803}
-    for name, count in counts.items():
-        version = '2.0' if 'v2' in name else '1.1'
-        task = SquadTask(data=str(shared / 'squad'), seq_len=384, version=version, dev_file=name)
-        questions = task.records('dev')
-        assert len(questions) == count
-        for question in questions:
-            for answer, start in zip(question.answers, question.starts, strict=True):
-                assert question.context.startswith(answer, start)
-
-
-@pytest.fixture(scope='module')
-def prepared(tmp_path_factory):
-    """Datasets with the names and features of squad/v1.1 and squad/v2.0, where tensorflow-datasets looks for them."""
-    import tensorflow_datasets as tfds
-    from tensorflow_datasets.core import registered
-    from tensorflow_datasets.core.utils import file_utils
-
-    answers = tfds.features.Sequence({'text': tfds.features.Text(), 'answer_start': np.int32})
-    texts = {'id': np.str_, **{name: tfds.features.Text() for name in ('title', 'context', 'question')}}
-
-    with registered.skip_registration():
-
-        class Squad(tfds.core.GeneratorBasedBuilder):
-            """Two questions."""
-
-            name = 'squad'
-            pkg_dir_path = epath.Path(__file__).parent
-            VERSION = tfds.core.Version('3.0.0')
-            BUILDER_CONFIGS = [tfds.core.BuilderConfig(name=name) for name in ('v1.1', 'v2.0')]  # noqa: RUF012
-
-            def _info(self):
-                more = (
-                    {'is_impossible': np.bool_, 'plausible_answers': answers}
-                    if self.builder_config.name == 'v2.0'
-                    else {}
-                )
-                features = tfds.features.FeaturesDict({**texts, 'answers': answers, **more})
-                return tfds.core.DatasetInfo(builder=self, features=features)
-
-            def _split_generators(self, dl_manager):
-                return {'train': self._generate_examples('train'), 'validation': self._generate_examples('dev')}
-
-            def _generate_examples(self, split):
-                for index, (text, start) in enumerate(((['é', '😀 x'], [1, 2]), ([], []))):
-                    row = {'id': f'{split}{index}', 'title': '', 'context': ' é😀 x', 'question': 'who'}
-                    row['answers'] = {'text': text, 'answer_start': start}
-                    if self.builder_config.name == 'v2.0':
-                        row |= {'is_impossible': not text, 'plausible_answers': {'text': [], 'answer_start': []}}
-                    yield index, row
-
-    folder = str(tmp_path_factory.mktemp('tfds'))
-    for name in ('v1.1', 'v2.0'):
-        Squad(config=name, data_dir=folder, file_format='array_record').download_and_prepare()
-    file_utils.add_data_dir(folder)
-    yield
-    file_utils.clear_registered_data_dirs()
-
-
-def test_tensorflow_datasets(prepared):
-    for version in ('1.1', '2.0'):
-        task = SquadTask(data='', seq_len=100, version=version)
-        for split in ('train', 'dev'):
-            found = sorted(task.records(split), key=lambda question: question.id)
-            assert found == [
-                Question(f'{split}0', 'who', ' é😀 x', ('é', '😀 x'), (1, 2)),
-                Question(f'{split}1', 'who', ' é😀 x', (), ()),
-            ]
-
-
 def test_json_lines_name_the_line_of_the_first_of_two_ids():
     text = '{"id": "a", "question": "w", "context": "x"}\n' * 2
     with pytest.raises(UserError, match=r"in:2.id: found 'a' as in line 1"):
         given(text)
-
-
-@pytest.mark.parametrize('more', [{}, {'is_impossible': False}])
-def test_a_test_file_without_answers_is_unlabelled(tmp_path, more: dict):
-    """No answers, and nothing that says that there are none: it is only predicted."""
-    write(tmp_path / 'train-v2.0.json', GOOD)
-    write(tmp_path / 'dev-v2.0.json', GOOD)
-    bare = [qa('a', (), **more), qa('b', (), **more)]
-    write(tmp_path / 'test.json', squad_json({'context': 'red', 'qas': bare}))
-    task = SquadTask(data=str(tmp_path), seq_len=100, version='2.0')
-    assert task.splits() == ['train', 'dev'] and [q.answers for q in task.records('test')] == [None, None]
-    assert task.sources().endswith('test: test.json (no answers: it is only predicted)')
-    told = squad_json({'context': 'red', 'qas': [*bare, qa('c', (), is_impossible=True)]})
-    write(tmp_path / 'test.json', told)
-    assert task.splits() == ['train', 'dev', 'test'] and [q.answers for q in task.records('test')] == [()] * 3
-    write(tmp_path / 'dev-v2.0.json', squad_json({'context': 'red', 'qas': bare}))
-    with pytest.raises(UserError, match=r'no answer, as of every question, expected answers, or "is_impossible": true'):
-        task.records('dev')
-
-
-FLAT = {
-    'id': 'q1',
-    'title': 't',
-    'question': 'who',
-    'context': 'é red',
-    'answers': {'text': ['red'], 'answer_start': [2]},
-}
-
-
-@pytest.mark.parametrize('name', ['train.jsonl', 'train.json', 'train-v2.0.json'])
-@pytest.mark.parametrize('form', ['lines', 'list'])
-def test_a_question_a_row(tmp_path, name: str, form: str):
-    rows = [FLAT, {**FLAT, 'id': 7, 'answers': {'text': [], 'answer_start': []}}]
-    rows.append({'question': 'w', 'context': 'x y', 'answers': [{'text': 'y', 'answer_start': 2}]})
-    text = json.dumps(rows, indent=1) if form == 'list' else ''.join(json.dumps(row) + '\n' for row in rows)
-    if form == 'list' and name.endswith('l'):
-        pytest.skip('JSON lines are lines')
-    (tmp_path / name).write_text(text)
-    questions = SquadTask(data=str(tmp_path), seq_len=100, version='2.0').records('train')
-    assert [(q.id, q.answers, q.starts) for q in questions[:2]] == [('q1', ('red',), (2,)), ('7', (), ())]
-    assert questions[2].answers == ('y',) and questions[2].id.startswith(name)
-
-
-@pytest.mark.parametrize(
-    ('change', 'said'),
-    [
-        ({'context': None}, 'train.jsonl:1.context: found null'),
-        ({'answers': {'text': ['red']}}, "train.jsonl:1.answers: found no 'answer_start'"),
-        ({'answers': {'text': ['red'], 'answer_start': []}}, '1 texts and 0 places'),
-        ({'answers': 'red'}, 'train.jsonl:1.answers: found "red"'),
-        ({'id': None}, 'train.jsonl:1.id: found null'),
-    ],
-)
-def test_wrong_rows_are_named(tmp_path, change: dict, said: str):
-    (tmp_path / 'train.jsonl').write_text(json.dumps({**FLAT, **change}) + '\n')
-    with pytest.raises(UserError) as error:
-        SquadTask(data=str(tmp_path), seq_len=100).records('train')
-    assert said in str(error.value), str(error.value)
