@@ -82,6 +82,13 @@ def from_plain(saved: Any) -> Any:
     return tuple(map(from_plain, saved)) if isinstance(saved, list) else saved
 
 
+def filled(value: Any, usual: Any) -> Any:
+    """A plain form with what it lacks of `usual`: keys that are younger than a saved config."""
+    if not isinstance(value, dict) or not isinstance(usual, dict):
+        return value
+    return {**usual, **{key: filled(item, usual.get(key)) for key, item in value.items()}}
+
+
 def dump(config: Any) -> str:
     """The text of `config.json`."""
     return json.dumps(plain(config), indent=2, sort_keys=True, ensure_ascii=False) + '\n'

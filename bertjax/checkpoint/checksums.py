@@ -44,7 +44,7 @@ def _read(step_dir: pathlib.Path) -> dict[str, Any] | None:
     try:
         body = json.loads((step_dir / FILE).read_text(encoding='utf-8'))
         return body if body.pop('sha256') == _own_digest(body) else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 

@@ -77,5 +77,5 @@ def _read(stem: pathlib.Path) -> Plan | None:
         if chunks.dtype != CHUNK or chunks.shape != (facts['chunks'],):
             return None
         return Plan(chunks.view(np.ndarray), int(facts['one_sentence']), float(facts['next_probability']))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

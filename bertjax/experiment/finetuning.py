@@ -1,16 +1,19 @@
 """A fine-tuning made ready: its examples, its model, its phase."""
 
-import json
+import contextlib
 import pathlib
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
+from bertjax.checkpoint import Checkpoints
 from bertjax.data.buckets import lengths_worth
+from bertjax.errors import UserError
 from bertjax.experiment.settings import resolve_durations
 from bertjax.experiment.task_data import LEARNED, TaskData
 from bertjax.experiment.task_setup import TaskEvaluator, prepare
+from bertjax.files.whole import read_json_object
 from bertjax.metrics.rows import task_values
 from bertjax.optim.masks import describe_decay
 from bertjax.optim.selection import partition
@@ -101,10 +104,13 @@ class Finetuning:
 
 
 def _lengths_before(folder: pathlib.Path) -> int:
-    """config.shapes of the workdir's checkpoints, which decides the order of the rows; 0 where there are none."""
-    if not any((folder / 'checkpoints').glob('[0-9]*')):
-        return 0
-    try:
-        return int(json.loads((folder / 'config.json').read_text(encoding='utf-8'))['shapes'])
-    except (OSError, ValueError, KeyError):
-        return 0
+    """config.shapes of the workdir's run, which decides the order of the rows; 0 without a checkpoint."""
+    path = folder / 'config.json'
+    with contextlib.closing(Checkpoints(folder / 'checkpoints', keep=1, reading=True)) as checkpoints:
+        if not checkpoints.steps():
+            return 0
+        with contextlib.suppress(UserError):  # damaged: the checkpoint knows it, too, but is long to verify
+            if path.exists() and type(lengths := read_json_object(path, '').get('shapes')) is int:
+                return lengths
+        saved = checkpoints.latest()
+    return saved.config['shapes'] if saved else 0

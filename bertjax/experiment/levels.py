@@ -2,21 +2,21 @@
 
 import dataclasses
 import itertools
-import json
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from bertjax.config import from_plain, plain
+from bertjax.config import filled, from_plain, plain
 from bertjax.corpus.store import Split
 from bertjax.data.mixture import MixedExamples
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.errors import UserError
+from bertjax.experiment.check import check_recorded
 from bertjax.experiment.pretraining import StoreExamples
 from bertjax.experiment.pretraining_settings import pretraining_settings
 from bertjax.experiment.text import find_stores
+from bertjax.files.whole import read_json_object
 from bertjax.metrics.rows import pair_of
 from bertjax.recipe import pretraining_config
 from bertjax.text.tokenizer import load_tokenizer
@@ -40,12 +40,18 @@ class Levels:
 
 
 def levels_of(folder: pathlib.Path) -> Levels:
-    """The levels of the run in a workdir, finished or not; those that its files do not tell are absent."""
+    """The levels of the run in a workdir, finished or not; those that its files do not tell are absent.
+
+    Raises:
+      UserError: a damaged config.json.
+    """
     path = folder / 'config.json'
     if not path.exists():
         return Levels()
-    saved = json.loads(path.read_text(encoding='utf-8'))
-    settings = pretraining_settings(from_plain(_over(plain(pretraining_config()), saved)))
+    mend = 'restore the file from a copy, or start the training again, which writes it'
+    config = filled(read_json_object(path, mend), plain(pretraining_config()))
+    check_recorded(config, str(path))
+    settings = pretraining_settings(from_plain(config))
     pair = pair_of(settings.pairs.mode)
     try:
         tokenizer = load_tokenizer(str(folder / 'tokenizer'))
@@ -56,18 +62,12 @@ def levels_of(folder: pathlib.Path) -> Levels:
     if not examples.has_heldout:
         return Levels(pair)
     if settings.pairs.paired:
-        for phase in settings.phases(saved['steps']):
+        for phase in settings.phases(config['steps']):
             heldout = examples.get((phase.seq_len, phase.max_predictions), 'heldout', phase.number)
             share = majority_share(heldout, settings.eval_examples)
             majority |= {phase.number: share} if share is not None else {}
     splits = [weighted.store.split('heldout') for weighted in stores]
     return Levels(pair, unigram_entropy(splits, [weighted.weight for weighted in stores]), majority)
-
-
-def _over(usual: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
-    """A saved config, with the usual values of keys that it has not: they came later than the run."""
-    nested = {key: _over(usual[key], saved[key]) for key in saved if isinstance(usual.get(key), dict)}
-    return {**usual, **saved, **nested}
 
 
 def unigram_entropy(splits: Sequence[Split], weights: Sequence[float]) -> float | None:

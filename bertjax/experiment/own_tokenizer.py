@@ -75,7 +75,7 @@ def _read_saved(own: pathlib.Path) -> dict[str, Any] | None:
         facts = json.loads((own / SAVED).read_text(encoding='utf-8'))
         text = facts['text']
         return {'files': dict(facts['files']), 'text': None if text is None else identity.from_json(text)}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
@@ -157,7 +157,7 @@ def _recorded_fingerprint(workdir: pathlib.Path) -> str | None:
         return None
     try:
         return json.loads((workdir / 'config.json').read_text(encoding='utf-8'))['fingerprints']['tokenizer']
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

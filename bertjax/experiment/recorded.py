@@ -4,6 +4,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from bertjax.config import filled
 from bertjax.errors import UserError
 from bertjax.files.whole import read_json_object
 from bertjax.model.config import BertConfig
@@ -42,7 +43,7 @@ def recorded_config(path: pathlib.Path, recipe: Mapping[str, Any]) -> dict[str, 
     if strange:
         raise UserError(f'{path}: task', f'the key {strange[0]}', f'the options of {kind}', _RESTORE)
     _check(saved, {key: value for key, value in recipe.items() if key not in _DURATIONS}, str(path))
-    return _filled(saved, {key: value for key, value in recipe.items() if key != 'task'})
+    return filled(saved, {key: value for key, value in recipe.items() if key != 'task'})
 
 
 def check_kind(task: Mapping[str, Any], kind: str, path: pathlib.Path) -> None:
@@ -116,10 +117,3 @@ def _check(value: Any, form: Any, where: str) -> None:
 
 def _both_objects(*values: Any) -> bool:
     return all(isinstance(value, Mapping) for value in values)
-
-
-def _filled(value: Any, form: Any) -> Any:
-    """`value` with what it lacks of `form`."""
-    if not isinstance(value, dict) or not isinstance(form, Mapping):
-        return value
-    return {**form, **{key: _filled(item, form.get(key)) for key, item in value.items()}}

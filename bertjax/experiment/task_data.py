@@ -23,7 +23,7 @@ from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
 # Options that older features do not know, and whose empty default changes none of them.
-_LATER = ('words', 'tags', 'tag_names')
+_LATER = ('words', 'tags', 'tag_names', 'class_weights')
 LEARNED = 'task.json'  # in the workdir and in its export: what the task learned, and its options
 
 

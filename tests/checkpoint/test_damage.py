@@ -42,6 +42,10 @@ DAMAGES = {
         lambda directory: (directory / checksums.FILE).write_bytes(b''),
         'as it was written',
     ),
+    'a record without end': (
+        lambda directory: (directory / checksums.FILE).write_text('[' * 100_000),
+        'as it was written',
+    ),
     'another record': (
         lambda directory: (directory / checksums.FILE).write_text('[1]'),
         'as it was written',

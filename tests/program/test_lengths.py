@@ -4,7 +4,7 @@ import json
 import pathlib
 
 import pytest
-from running import GLUE, Program
+from running import GLUE, Program, copied
 
 from bertjax.data.buckets import lengths_worth
 from bertjax.experiment.finetuning import _lengths_before
@@ -12,13 +12,22 @@ from bertjax.experiment.finetuning import _lengths_before
 FREE = ('--config.shapes=0', '--config.eval_every=0', '--config.checkpoint_every=0', '--config.export=False')
 
 
-def test_what_the_checkpoints_have_goes_on(tmp_path: pathlib.Path):
-    (tmp_path / 'config.json').write_text('{"shapes": 8}')
-    assert _lengths_before(tmp_path) == 0  # nothing is saved: the run begins anew
-    (tmp_path / 'checkpoints' / '36').mkdir(parents=True)
-    assert _lengths_before(tmp_path) == 8
-    (tmp_path / 'config.json').write_text('{"shapes"')
-    assert _lengths_before(tmp_path) == 0
+def test_what_the_checkpoints_have_goes_on(tuned: pathlib.Path, tmp_path: pathlib.Path):
+    own = copied(tuned, tmp_path / 'own')
+    assert _lengths_before(own) == 2
+    (own / 'config.json').write_text('{"shapes": 8}')
+    assert _lengths_before(own) == 8
+    for damaged in ('{"shapes"', '[' * 100_000, '[8]', '{"shapes": "8"}'):
+        (own / 'config.json').write_text(damaged)
+        assert _lengths_before(own) == 2  # as in the checkpoint
+    (own / 'config.json').unlink()
+    assert _lengths_before(own) == 2
+    (tmp_path / 'new').mkdir()
+    (tmp_path / 'new' / 'config.json').write_text('{"shapes": 8}')
+    assert _lengths_before(tmp_path / 'new') == 0  # nothing is saved: the run begins anew
+
+
+def test_a_length_for_each_16_steps():
     assert [lengths_worth(steps) for steps in (0, 3, 36, 100, 128, 10**6)] == [1, 1, 2, 6, 8, 8]
 
 
