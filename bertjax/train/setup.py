@@ -18,7 +18,7 @@ from bertjax.optim.schedules import make_schedule
 from bertjax.optim.selection import Selection, everything
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.train.members import members_template
-from bertjax.train.state import TrainState, abstract_state, create_state, make_init
+from bertjax.train.state import TrainState, abstract_state, make_init
 from bertjax.train.step import make_train_step
 
 # (state, arrays of a batch, learning rate, dropout seed) -> (state, metrics), compiled. The state is donated.
@@ -79,8 +79,12 @@ class Setup:
     state: TrainState
 
     def create(self, seed: int) -> TrainState:
-        """The state of step 0, drawn on the mesh."""
-        return create_state(self.init, self.state, jax.random.key(seed))
+        """The state of step 0; each device draws its own part of it."""
+        return self._create(jax.random.key(seed))
+
+    @functools.cached_property
+    def _create(self) -> Callable[[jax.Array], TrainState]:
+        return jax.jit(lambda key: nn.unbox(self.init(key)), out_shardings=shardings_of(self.state))
 
     def reset_optimizer(self, state: TrainState) -> TrainState:
         """`state` (donated) with a fresh optimiser, on the same devices."""

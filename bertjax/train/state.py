@@ -68,12 +68,6 @@ def abstract_state(init: Callable[[jax.Array], TrainState], mesh: Mesh) -> Train
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), bare, shardings)
 
 
-def create_state(init: Callable[[jax.Array], TrainState], abstract: TrainState, key: jax.Array) -> TrainState:
-    """The fresh state; each device computes its own part of it."""
-    shardings = jax.tree.map(lambda x: x.sharding, abstract)
-    return jax.jit(lambda key: nn.unbox(init(key)), out_shardings=shardings)(key)
-
-
 def replace_params(state: TrainState, params: Mapping[str, Any], abstract: TrainState) -> TrainState:
     """`state` with the given parameters: host arrays in the same tree, which are put on its devices."""
     return state.replace(params=place_params(params, abstract))

@@ -78,7 +78,9 @@ def test_plans_on_disk_give_the_same_examples(small, vocabulary, tmp_path):
         assert equal(examples_of(small, vocabulary, cache_dir=tmp_path).batch(n), first)
 
 
-@pytest.mark.parametrize('mode', MODES)
+@pytest.mark.parametrize(
+    'mode', [pytest.param(mode, marks=() if mode in ('nsp', 'doc_sentences') else pytest.mark.slow) for mode in MODES]
+)
 def test_a_cycle_takes_every_slot_of_every_plan_once(small, vocabulary, mode):
     examples = examples_of(small, vocabulary, mode=mode, plans=3, seq_len=32)
     length = examples.cycle_length

@@ -213,7 +213,9 @@ def test_recomputation_changes_memory_and_no_number(make_model, inputs, scan):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), grads[remat], grads['none'])
 
 
-@pytest.mark.parametrize('changes', [{}, {'causal': True}, {'pre_norm': True}], ids=str)
+@pytest.mark.parametrize(
+    'changes', [{}, {'causal': True}, pytest.param({'pre_norm': True}, marks=pytest.mark.slow)], ids=str
+)
 def test_the_first_position_alone_costs_less_and_is_the_same(make_model, small_config, inputs, changes):
     _, params = make_model(scan_layers=False, **changes)
     encoder = BertEncoder(small_config(scan_layers=False, **changes))

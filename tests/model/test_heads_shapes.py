@@ -140,7 +140,10 @@ def test_a_fresh_mix_is_the_mean(small_config, inputs, make_params):
     np.testing.assert_allclose(_token_logits(model, params, inputs), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize('layers, units', [('last', 0), ('sum_all', 6), ('concat_last_four', 0)])
+@pytest.mark.parametrize(
+    'layers, units',
+    [('sum_all', 6), *(pytest.param(layers, 0, marks=pytest.mark.slow) for layers in ('last', 'concat_last_four'))],
+)
 def test_nothing_goes_into_a_frozen_encoder(small_config, inputs, draw_head, layers, units):
     def gradient(frozen):
         model = BertForTokens(small_config(num_layers=4, dropout=0.3), 4, units, layers, frozen)

@@ -47,13 +47,8 @@ def test_a_trial_is_the_run_by_itself(swept: pathlib.Path, tuned: pathlib.Path):
 def test_finished_trials_are_not_run_again(program: Program, tune, swept: pathlib.Path, tmp_path: pathlib.Path):
     shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob('cells/*/results.json')}
-    (gone,) = tmp_path.glob('cells/*lr=0.003,seed=1')
-    shutil.rmtree(gone)
-    result = program.run(f'--workdir={tmp_path}', *tune, *SWEEP, '--config.sweep.together=1', **GLUE)
-    assert '4 runs, 3 of them finished already' in result.stdout
-    after = {path: path.stat().st_mtime_ns for path in tmp_path.glob('cells/*/results.json')}
-    assert all(after[path] == time for path, time in before.items() if path.parent != gone) and len(after) == 4
-    assert trials(tmp_path).keys() == trials(swept).keys()
+    assert '4 runs, 4 of them finished' in program.run(f'--workdir={tmp_path}', *tune, *SWEEP, **GLUE).stdout
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.glob('cells/*/results.json')}
     line = program.error(f'--workdir={tmp_path}', *tune, *SWEEP, '--config.warmup_fraction=0.2', **GLUE)
     assert 'config.warmup_fraction' in line and 'another --workdir' in line
     saved = json.loads((tmp_path / 'config.json').read_text())
@@ -61,6 +56,19 @@ def test_finished_trials_are_not_run_again(program: Program, tune, swept: pathli
     (tmp_path / 'config.json').write_text(json.dumps(saved))
     line = program.error(f'--workdir={tmp_path}', *tune, *SWEEP, **GLUE)
     assert 'the data: found ' in line and 'expected of other rows' in line
+
+
+@pytest.mark.slow
+def test_a_trial_that_is_gone_is_run_again(program: Program, tune, swept: pathlib.Path, tmp_path: pathlib.Path):
+    shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob('cells/*/results.json')}
+    (gone,) = tmp_path.glob('cells/*lr=0.003,seed=1')
+    shutil.rmtree(gone)
+    result = program.run(f'--workdir={tmp_path}', *tune, *SWEEP, '--config.sweep.together=1', **GLUE)
+    assert '4 runs, 3 of them finished already' in result.stdout
+    after = {path: path.stat().st_mtime_ns for path in tmp_path.glob('cells/*/results.json')}
+    assert all(after[path] == time for path, time in before.items() if path.parent != gone) and len(after) == 4
+    assert trials(tmp_path).keys() == trials(swept).keys()
 
 
 def test_a_run_and_a_sweep_do_not_share_a_folder(program: Program, tune, swept, tuned, tmp_path: pathlib.Path):

@@ -138,8 +138,8 @@ def config(tmp_path: pathlib.Path, tokenizer: Tokenizer) -> ConfigDict:
         (tmp_path / f'{split}.txt').write_text('\n'.join(words))
     config = finetuning_config('vowels', suffix='.txt', vowels='aeiou', bilstm_units=0)
     config.data, config.init = str(tmp_path), str(tmp_path / 'encoder')
-    config.seq_len, config.shapes, config.batch_size, config.steps, config.learning_rate = 16, 2, 16, 60, 1e-2
-    config.export = False
+    config.seq_len, config.shapes, config.batch_size, config.steps, config.learning_rate = 16, 1, 16, 60, 1e-2
+    config.eval_every, config.checkpoint_every, config.export = 30, 30, False
     return config
 
 

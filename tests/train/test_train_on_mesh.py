@@ -27,7 +27,7 @@ def alone(dropout_run, fresh):
 # Both ways of splitting weights are in the last one.
 @pytest.fixture(
     scope='module',
-    params=[pytest.param(name, marks=pytest.mark.slow if name == 'fsdp=8' else ()) for name in MESHES],
+    params=[pytest.param(name, marks=() if name == 'fsdp=4 x tensor=2' else pytest.mark.slow) for name in MESHES],
 )
 def spread(request):
     """(mesh, run, first state on the host, rows of metrics, last state on the mesh)."""
