@@ -2,6 +2,7 @@
 
     python benchmarks/break_it.py --kills=4 --operations=4 --flips=40 --files=6 --corpora=20 --configs=20
     python benchmarks/break_it.py --keep                    # the counts of docs/reliability.md; hours on 2 cores
+    python benchmarks/break_it.py --keep --only=kills       # a part of them: the other rows stay
     python benchmarks/break_it.py --only=corpora:17         # one attempt again
 
     kills       a pre-training or a fine-tuning is killed (SIGKILL) at a random moment, and again, then left to finish
@@ -17,7 +18,6 @@ nobody touched, or refuses in one line with exit status 2; it must not hang, die
 Exit status 1 where one did not hold. Needs the extra `test`.
 """
 
-import collections
 import datetime
 import functools
 import importlib.metadata
@@ -28,6 +28,7 @@ import platform
 import sys
 import tempfile
 import time
+from typing import Any
 
 os.environ['JAX_PLATFORMS'] = 'cpu'
 # The program is run as its tests run it.
@@ -56,7 +57,7 @@ _COUNTS = {
 _SEED = flags.DEFINE_integer('seed', 0, 'Of everything random.')
 _ONLY = flags.DEFINE_list('only', [], 'Kinds, or KIND:NUMBER for one attempt.')
 _OUT = flags.DEFINE_string('out', '', 'Where the runs work; what did not hold stays there. By default a new folder.')
-_KEEP = flags.DEFINE_bool('keep', False, 'Write docs/reliability.json and the table in docs/reliability.md.')
+_KEEP = flags.DEFINE_bool('keep', False, 'Write these counts to docs/reliability.json and docs/reliability.md.')
 
 BEGIN, END = '<!-- made by benchmarks/break_it.py --keep -->', '<!-- to here -->'
 
@@ -70,43 +71,51 @@ def main(argv: list[str]) -> None:
     world = World(folder, REPOSITORY)
     given = any(flag.value is not None for flag in _COUNTS.values())
     only = dict((*item.split(':'), '')[:2] for item in _ONLY.value)
-    tried: dict[str, dict[str, float]] = {}
-    broken = []
+    tried: dict[str, dict[str, Any]] = {}
     for kind, (attempt, usual) in KINDS.items():
         if (only and kind not in only) or (given and not only and not _COUNTS[kind].value):
             continue
         numbers = range(_COUNTS[kind].value or usual or sys.maxsize)
         if only.get(kind):
             numbers = [int(only[kind])]
-        began, ends = time.monotonic(), collections.Counter()
+        began, count, broken = time.monotonic(), 0, []
         for number in numbers:
             outcome = attempt(world, _SEED.value, number)
             if outcome is None:  # there are no more of this kind
                 break
-            ends[outcome.held] += 1
+            count += 1
             if not outcome.held:
                 broken.append(f'{kind}:{number}  {outcome.what}')
                 print(f'DID NOT HOLD  {broken[-1]}', flush=True)
-        tried[kind] = {'tried': ends.total(), 'held': ends[True], 'minutes': round((time.monotonic() - began) / 60, 1)}
-        print(f'{kind:<16}{ends.total():>6} tried {ends[True]:>6} held {tried[kind]["minutes"]:>7} min', flush=True)
+        minutes = round((time.monotonic() - began) / 60, 1)
+        tried[kind] = {'tried': count, 'held': count - len(broken), 'minutes': minutes, 'broken': broken}
+        print(f'{kind:<16}{count:>6} tried {count - len(broken):>6} held {minutes:>7} min', flush=True)
     if _KEEP.value:
-        keep(tried, broken)
-    if broken:
+        keep(tried)
+    if any(of_kind['broken'] for of_kind in tried.values()):
         print(f'what they left is in {folder}')
         sys.exit(1)
 
 
-def keep(tried: dict[str, dict[str, float]], broken: list[str]) -> None:
-    """The counts, for docs/reliability.md."""
+def keep(tried: dict[str, dict[str, Any]]) -> None:
+    """The counts, for docs/reliability.md; those of kinds that were not tried now stay."""
+    path, page = (REPOSITORY / 'docs' / name for name in ('reliability.json', 'reliability.md'))
     versions = {name: importlib.metadata.version(name) for name in ('jax', 'flax', 'orbax-checkpoint')}
-    facts = {'date': datetime.date.today().isoformat(), 'python': platform.python_version(), 'versions': versions}
-    text = json.dumps({**facts, 'seed': _SEED.value, 'tried': tried, 'broken': broken}, indent=2) + '\n'
-    write_atomic(REPOSITORY / 'docs' / 'reliability.json', text)
-    page = REPOSITORY / 'docs' / 'reliability.md'
-    lines = ['| kind | tried | held | minutes |', '|---|---|---|---|']
-    lines += [f'| {kind} | {n["tried"]:,} | {n["held"]:,} | {n["minutes"]:g} |' for kind, n in tried.items()]
-    named = ', '.join(f'{name} {version}' for name, version in versions.items())
-    lines += ['', f'{facts["date"]}, Python {facts["python"]}, {named}, seed {_SEED.value}.']
+    how = {
+        'date': datetime.date.today().isoformat(),
+        'with': ', '.join(
+            f'{name} {version}' for name, version in {'Python': platform.python_version(), **versions}.items()
+        ),
+        'seed': _SEED.value,
+    }
+    known = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
+    known |= {kind: counts | how for kind, counts in tried.items()}
+    known = {kind: known[kind] for kind in KINDS if kind in known}
+    write_atomic(path, json.dumps(known, indent=2) + '\n')
+    lines = ['| kind | tried | held | minutes | date | seed | with |', '|---|---|---|---|---|---|---|']
+    for kind, n in known.items():
+        counts = f'{n["tried"]:,} | {n["held"]:,} | {n["minutes"]:g}'
+        lines.append(f'| {kind} | {counts} | {n["date"]} | {n["seed"]} | {n["with"]} |')
     before, rest = page.read_text(encoding='utf-8').split(BEGIN)
     write_atomic(page, '\n'.join([before + BEGIN, '', *lines, '', END + rest.split(END)[1]]))
 
