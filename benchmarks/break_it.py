@@ -98,8 +98,8 @@ def main(argv: list[str]) -> None:
         minutes = round((time.monotonic() - began) / 60, 1)
         tried[kind] = {'tried': count, 'held': count - len(broken), 'minutes': minutes, 'broken': broken}
         print(f'{kind:<16}{count:>6} tried {count - len(broken):>6} held {minutes:>7} min', flush=True)
-    if _KEEP.value:
-        keep(tried)
+        if _KEEP.value:
+            keep(tried)
     if any(of_kind['broken'] for of_kind in tried.values()):
         print(f'what they left is in {folder}')
         sys.exit(1)
