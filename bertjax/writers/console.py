@@ -79,7 +79,7 @@ class TrainingConsole:
     def write(self, row: Row) -> None:
         """Shows a row of metrics.jsonl: training rows in the bar (a line without a terminal), others as a line."""
         if row['split'] == 'train':
-            speed, loss = f'{row["sequences_per_s"]:,.0f} seq/s', shown(row.get('loss'))  # none where all was skipped
+            speed, loss = f'{row["sequences_per_s"]:,.0f} seq/s', shown(row['loss'])
             self._progress.update(self._task, status=f'loss {loss}  {speed}')
             if not self.console.is_terminal:
                 left = (self._total - row['step']) * row['seconds_per_step']

@@ -131,6 +131,7 @@ def test_plot_draws_a_fine_tuning(drawn, tuned: pathlib.Path, tmp_path: pathlib.
     (tmp_path / 'metrics.jsonl').write_bytes((tuned / 'metrics.jsonl').read_bytes())
     assert [axis.get_title() for axis in drawn(tmp_path, **GLUE)] == ['training', 'dev']
     trained = [row for row in rows(tuned / 'metrics.jsonl') if row['split'] == 'train']  # a task without dev
+    del trained[0]['loss']  # as early versions wrote the row of a step that was skipped
     (tmp_path / 'metrics.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in trained), encoding='utf-8')
     assert [axis.get_title() for axis in drawn(tmp_path, **GLUE)] == ['training']
 
