@@ -4,7 +4,6 @@ import contextlib
 import datetime
 import math
 import pathlib
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
@@ -120,11 +119,6 @@ def print_places(console: Console, folder: pathlib.Path, places: Mapping[str, st
     width = max((len(str(folder / name)) for name in there), default=0)
     for name in there:
         console.print(f'  {folder / name!s:{width}}  {places[name]}', markup=False)
-
-
-def recipe_flag() -> str:
-    """The flag --config of this process's command line."""
-    return next((argument for argument in sys.argv if argument.startswith('--config=')), '--config=FILE')
 
 
 def print_next(console: Console, commands: Sequence[tuple[str, str]]) -> None:
