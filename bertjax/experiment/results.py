@@ -157,7 +157,10 @@ def export_task(
         task=data.task.huggingface(),
         beside={LEARNED: data.learned(finished=finished)},
         about=config.get('card', {}),
-        figures=results['splits'],
+        figures={
+            name: {key: value for key, value in values.items() if key not in data.task.thresholds}
+            for name, values in results['splits'].items()
+        },
     )
     export_orbax(params, data.encoder, folder / 'export' / 'orbax', head=head_facts(model.setup.model))
 
