@@ -42,7 +42,7 @@ def build_splitter(name: str) -> Splitter:
 
 
 def splitter_version(name: str) -> str:
-    """What cuts the sentences of new stores, for the record: 'rules 2', 'pysbd 0.3.4'.
+    """What cuts the sentences of new stores, for the record: 'rules 3', 'pysbd 0.3.4'.
 
     Raises:
       UserError: see `build_splitter`.

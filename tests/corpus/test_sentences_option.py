@@ -32,7 +32,7 @@ def build(corpus, directory, vocabulary, *, replace=True, **options):
 def test_pysbd_cuts_a_new_store(corpus, tmp_path, vocabulary):
     pytest.importorskip('pysbd', reason="needs the extra 'test'")
     rules, made = (build(corpus, tmp_path / name, vocabulary, sentences=name) for name in ('rules', 'pysbd'))
-    assert rules.manifest['splitter'] == 'rules 2' and made.manifest['splitter'].startswith('pysbd 0.')
+    assert rules.manifest['splitter'] == 'rules 3' and made.manifest['splitter'].startswith('pysbd 0.')
     assert made.report['tokens'] == rules.report['tokens']
     assert made.report['sentences'] > rules.report['sentences']
 
@@ -66,7 +66,7 @@ def test_a_store_stays_when_the_rules_change(corpus, tmp_path, vocabulary, caplo
     assert 'rules' not in caplog.text  # A run with checkpoints continues with it, whatever the rules are now.
     build(corpus, tmp_path / 'store', vocabulary)
     assert directory_bytes(tmp_path / 'store') == then
-    assert 'is kept, though its sentences were cut by rules 1, and now would be by rules 2' in caplog.text
+    assert 'is kept, though its sentences were cut by rules 1, and now would be by rules 3' in caplog.text
 
 
 def test_lines_that_are_sentences_need_no_splitter(corpus, tmp_path, vocabulary):
