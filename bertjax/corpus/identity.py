@@ -178,8 +178,8 @@ def _digest(path: str, facts: tuple[int, str, int], begin: int, end: int) -> str
         with epath.Path(path).open('rb') as file:
             for _ in streams.part_chunks(path, file, begin, end, digest=digest):
                 pass
-    except streams.DAMAGE:
-        pass
+    except streams.DAMAGE as error:
+        streams.refuse_passing(error, path)
     return digest.hexdigest()
 
 

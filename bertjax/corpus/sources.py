@@ -11,6 +11,7 @@ from etils import epath
 from bertjax.corpus import datasets
 from bertjax.errors import UserError
 from bertjax.files.paths import is_pattern, is_remote, match_files, unusual_kind, unwritten_bytes, user_path, walk_files
+from bertjax.files.streams import refuse_passing
 from bertjax.ranges import check_fields, number, one_of, ranged, text, whole
 from bertjax.text.splitters import check_splitter
 
@@ -141,7 +142,8 @@ def _file(path: epath.Path, name: str, **found: Any) -> Source:
             stat = path.stat()
             return Source('file', os.fspath(path), name, stat.length, str(stat.mtime), **found)
         stat = os.stat(path)
-    except OSError:  # For example a dangling link: reading reports it.
+    except OSError as error:  # For example a dangling link: reading reports it.
+        refuse_passing(error, path)
         return Source('file', os.fspath(path), name, 1, UNREADABLE, **found)
     return Source('file', os.fspath(path), name, stat.st_size, str(stat.st_mtime_ns), inode=stat.st_ino, **found)
 

@@ -19,6 +19,7 @@ _MENDS = {
     errno.EACCES: 'change its permissions, or give another path',
     errno.EPERM: 'change its permissions, or give another path',
     errno.EIO: 'check the disk; what was saved before is whole, and the same command continues there',
+    errno.ESTALE: 'check that its disk is mounted; the same command continues',
     errno.ENOTDIR: 'move the file that is in its way, or give another path',
     errno.EEXIST: 'move the file that is in its way, or give another path',
     errno.EISDIR: 'move the folder that is in its way, or give another path',

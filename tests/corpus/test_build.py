@@ -21,6 +21,7 @@ from bertjax.corpus.sources import CorpusOptions, parse_mixture, resolve
 from bertjax.corpus.store import open_store
 from bertjax.corpus.workers import Progress
 from bertjax.errors import UserError
+from bertjax.files import streams
 from bertjax.text.tokenizer import load_tokenizer
 
 DOCS = documents(4000)
@@ -83,6 +84,15 @@ def test_a_cut_file_has_every_document_once(layout, small_shards, tmp_path, voca
     assert len(kept) == len(docs) - (layout != 'jsonl')  # There the broken line is a document of its own.
     assert all(doc in expected for doc in kept[::50])
     assert report['dropped'] == {'invalid UTF-8': 1}
+
+
+def test_the_lines_before_a_part_are_counted_once(small_shards, tmp_path, vocabulary, monkeypatch):
+    lines = [b'{"text": "The mill."}', b'{'] * 3000
+    (tmp_path / 'a.jsonl').write_bytes(b'\n'.join(lines))
+    parts, counted, count = len(shards.cut_shards(resolve(str(tmp_path / 'a.jsonl')), 'auto')), [], streams.count_lines
+    monkeypatch.setattr(streams, 'count_lines', lambda path, end: counted.append(end) or count(path, end))
+    report = build_store(str(tmp_path / 'a.jsonl'), tmp_path / 'store', str(vocabulary), progress=False)
+    assert report['dropped'] == {'wrong JSON': 3000} and len(counted) == parts - 1 > 1
 
 
 def test_a_huge_document_is_spilled(monkeypatch, tmp_path, vocabulary, tokenizer):
