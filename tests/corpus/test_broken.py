@@ -53,6 +53,10 @@ def _build(path, tmp_path, vocabulary, **options):
     return build_store(spec, tmp_path / 'store', str(vocabulary), CorpusOptions(**options), progress=False)
 
 
+def _characters(docs: list[list[str]]) -> int:
+    return sum(len(line) for doc in docs for line in doc)
+
+
 @pytest.mark.parametrize('name', BROKEN)
 def test_a_broken_document_is_dropped_and_named(name, tmp_path, vocabulary):
     content, kind, line, left = BROKEN[name]
@@ -60,6 +64,8 @@ def test_a_broken_document_is_dropped_and_named(name, tmp_path, vocabulary):
     report = _build(tmp_path / name, tmp_path, vocabulary)
     assert report['dropped'] == {kind: 1}
     assert report['documents_read'] == left + 20
+    if name == 'latin.txt':  # What was read of a document before it turned out broken does not count.
+        assert report['characters'] == _characters([*GOOD, *GOOD, *documents(20, first=100_000)])
     assert report['problems'][kind][0].startswith(f'{name}:{line}: ' if line else f'{name}: ')
     assert any('broken' in warning for warning in report['warnings'])
 
@@ -146,7 +152,9 @@ def test_nothing_to_read_is_always_an_error(spec, found, tmp_path, vocabulary):
 
 def test_a_document_without_tokens_is_counted(tmp_path, vocabulary):
     (tmp_path / 'a.jsonl').write_text('{"text": "The mill."}\n{"text": "  "}\n{"text": "\\u200b"}\n')
-    assert _build(tmp_path / 'a.jsonl', tmp_path, vocabulary)['dropped'] == {'empty document': 2}
+    report = _build(tmp_path / 'a.jsonl', tmp_path, vocabulary)
+    assert report['dropped'] == {'empty document': 2}
+    assert report['characters'] == _characters([['The mill.'], *documents(20, first=100_000)])
 
 
 def test_a_line_of_json_that_is_too_long_is_dropped(monkeypatch, tmp_path, vocabulary):
