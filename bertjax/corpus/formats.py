@@ -19,7 +19,7 @@ from etils import epath
 from bertjax.corpus import datasets
 from bertjax.corpus.sources import Part
 from bertjax.errors import printable
-from bertjax.files import streams
+from bertjax.files import disk, streams
 from bertjax.files.paths import unusual_kind
 from bertjax.files.streams import Broken, decode
 
@@ -53,7 +53,7 @@ def read_head(path: str) -> tuple[str, bytes]:
                 if len(head) >= HEAD:
                     break
     except streams.DAMAGE as error:
-        streams.refuse_passing(error, path)
+        disk.raise_passing(error, path)
         compression = compression if head else UNREADABLE
     return compression, head
 
@@ -211,7 +211,7 @@ def _file_events(part: Part, key: str, progress: Progress, digest) -> Iterator[E
                     event = dataclasses.replace(event, line=event.line + lines_before())
                 yield event
     except streams.DAMAGE as error:
-        streams.refuse_passing(error, part.path)
+        disk.raise_passing(error, part.path)
         mine = pick.mine if pick.inside else part.stride == 0
         if mine:
             kind = 'unreadable file' if isinstance(error, OSError) and error.errno else 'damaged file'

@@ -5,7 +5,6 @@ A damaged file raises one of `DAMAGE` where the damage shows, after all that can
 
 import bz2
 import dataclasses
-import errno
 import gzip
 import io
 import lzma
@@ -31,11 +30,8 @@ class DamagedFileError(Exception):
     """A compressed file is truncated, where the library that decompresses it does not notice."""
 
 
-# Decompressors raise OSError too, but without an error number. Of those with one see `refuse_passing`.
+# Decompressors raise OSError too, but without an error number. Of those with one see `disk.raise_passing`.
 DAMAGE = (DamagedFileError, EOFError, OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
-_OF_THE_FILE = frozenset(
-    (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENXIO)
-)
 
 
 def compression_of(path: str, head: bytes) -> str:
@@ -107,17 +103,6 @@ def _without_byte_order_mark(source: Iterator[bytes]) -> Iterator[bytes]:
             break
     yield head.removeprefix(_BYTE_ORDER_MARK)
     yield from source
-
-
-def refuse_passing(error: Exception, path: epath.PathLike) -> None:
-    """Raises one of DAMAGE again, with the path, where it tells of the machine, not of the file.
-
-    The text would silently be shorter than it is for want of file handles, or while a disk is away. A bad sector is
-    among these errors, too. They are explained by `disk.refused`.
-    """
-    if isinstance(error, OSError) and error.errno is not None and error.errno not in _OF_THE_FILE:
-        error.filename = error.filename or os.fspath(path)
-        raise error
 
 
 class CountedFile(io.RawIOBase):

@@ -160,6 +160,21 @@ def test_a_script_that_workers_cannot_import_is_told_so(corpus, tmp_path, vocabu
     assert f"{program}:9: found 2 worker processes started outside of `if __name__ == '__main__':`" in last
 
 
+def test_files_that_vanish_while_they_are_removed(tmp_path, vocabulary, monkeypatch):
+    """The workers of a killed build live some milliseconds longer, and end what they were writing."""
+    found = pathlib.Path.glob
+
+    def glob(path, pattern):
+        return [
+            *found(path, pattern),
+            *([path / 'gone'] if pattern in ('.*.tmp-*', 'train-*.tokens', '*.tokens') else []),
+        ]
+
+    (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:5]))
+    monkeypatch.setattr(pathlib.Path, 'glob', glob)
+    assert build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), progress=False)['documents'] == 5
+
+
 def test_a_merge_that_is_cut_short_continues(corpus, small_shards, tmp_path, vocabulary, monkeypatch):
     from bertjax.corpus import build
 
@@ -259,6 +274,19 @@ def test_a_directory_of_something_else_is_left_alone(tmp_path, vocabulary):
     with pytest.raises(UserError, match='local directory'):
         build_store(str(tmp_path / 'a.txt'), 'gs://bucket/store', str(vocabulary), progress=False)
     assert (tmp_path / 'home' / 'thesis.tex').exists()
+
+
+def test_a_folder_called_partial_may_be_somebody_elses(tmp_path, vocabulary):
+    (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:5]))
+    foreign = [tmp_path / 'home' / name for name in ('partial/thesis.tex', 'of a book.tokens')]
+    for path in foreign:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('years')
+    with pytest.raises(UserError, match='something else'):
+        build_store(str(tmp_path / 'a.txt'), tmp_path / 'home', str(vocabulary), progress=False)
+    foreign[0].unlink()
+    build_store(str(tmp_path / 'a.txt'), tmp_path / 'home', str(vocabulary), progress=False)
+    assert foreign[1].read_text() == 'years'
 
 
 def test_what_a_run_keeps_beside_its_store_is_not_foreign(tmp_path, vocabulary):
