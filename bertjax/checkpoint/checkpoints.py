@@ -211,7 +211,8 @@ class Checkpoints:
         if jax.process_index() == 0:
             unfinished.mark(self.directory, step)
         with writing(self.directory, size):
-            self._manager.save(step, args=args)
+            # Orbax alone skips what is not above every folder with a number, one without a seal among them.
+            self._manager.save(step, args=args, force=True)
         finish = (step, cost, size, structure(state), items)
         self._finisher = threading.Thread(target=self._finish, args=finish, name='checkpoint')
         self._finisher.start()
