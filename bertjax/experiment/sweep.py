@@ -1,5 +1,6 @@
 """config.sweep: runs that differ in some settings, trained group by group; a finished one is not run again."""
 
+import collections
 import contextlib
 import dataclasses
 import hashlib
@@ -59,13 +60,15 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
     console = Console(highlight=False, soft_wrap=True)
     waiting = [trial for trial in trials if _result(folder, trial) is None]
     console.print(f'{len(trials)} runs, {len(trials) - len(waiting)} of them finished already')
+    alike = collections.Counter(trial.shape for trial in trials)
     with Interrupt() as interrupt:
-        for shape, alike in itertools.groupby(waiting, key=lambda trial: trial.shape):
-            members = list(alike)
+        for shape, group in itertools.groupby(waiting, key=lambda trial: trial.shape):
+            members = list(group)
             own = data.with_settings(members[0].settings(settings))
             train, model = prepare(own, mesh, _lengths(settings), chosen_by='config.sweep')
             one = Group(members[:1], model, train, folder)
-            size = min(settings.sweep['together'] or members_that_fit(one, len(members)), len(members))
+            # Of all there are, not of those that wait: what was interrupted is found by who its members are.
+            size = min(settings.sweep['together'] or members_that_fit(one, alike[shape]), len(members))
             together = f', {size} at a time' if size > 1 else ''
             console.print(
                 f'train={shape[0]}, batches of {shape[1]}, {one.epochs:.3g} epochs: {len(members)} runs{together}; '

@@ -10,6 +10,8 @@ from unittest import mock
 import pytest
 from running import GLUE, SWEEP, Program, rows
 
+from bertjax.errors import PreemptedError
+from bertjax.experiment.sweep import Group
 from bertjax.train.interrupt import Interrupt
 
 
@@ -93,6 +95,28 @@ def test_the_best_model_can_be_asked(program: Program, swept: pathlib.Path, tmp_
     summary = json.loads((swept / 'sweep.json').read_text())
     found = json.loads((tmp_path / 'results.json').read_text())['splits']
     assert found == trials(swept)[summary['best']]['splits']
+
+
+def test_the_same_trials_are_trained_together_after_a_restart(
+    program: Program, tune, swept: pathlib.Path, tmp_path: pathlib.Path
+):
+    """On a device whose memory says how many fit, these are halves of all, whatever is finished."""
+    shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
+    last = sorted(trials(tmp_path))[2:]
+    for name in last:
+        (tmp_path / 'cells' / name / 'results.json').unlink()
+    groups: list[list[str]] = []
+
+    def stop(group: Group, interrupt: Interrupt) -> None:
+        groups.append([trial.name for trial in group.trials])
+        raise PreemptedError('stopped')
+
+    with (
+        mock.patch('bertjax.experiment.sweep.members_that_fit', lambda one, count: -(-count // 2)),
+        mock.patch.object(Group, 'run', stop),
+    ):
+        program.run(f'--workdir={tmp_path}', *tune, *SWEEP, '--config.sweep.together=0', status=75, **GLUE)
+    assert groups == [last]
 
 
 @pytest.mark.slow
