@@ -84,7 +84,10 @@ class PretrainingSettings(RunSettings):
     @property
     def vocabulary_key(self) -> str:
         """Text that is equal where equal vocabularies are trained."""
-        facts = {'corpus': self.corpus, **flatten({'vocab': dict(self.vocab)})}
+        options = {name: getattr(self.corpus_options, name) for name in ('format', 'text_key')}
+        facts = flatten({'corpus': self.corpus, 'corpus_options': options, 'vocab': dict(self.vocab)})
+        if self.vocab['family'] == 'sentencepiece':
+            facts['seed'] = self.recorded['seed']
         return ''.join(f'{key} = {value}\n' for key, value in sorted(facts.items()))
 
     def model(self, vocab_size: int) -> BertConfig:

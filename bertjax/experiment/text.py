@@ -93,14 +93,17 @@ def _other_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> s
     path = workdir / FOLDER / TRAINED
     if not path.exists():
         return ''
-    key, wanted = path.read_text(encoding='utf-8'), settings.vocabulary_key
-    if _without_corpus(key) != _without_corpus(wanted):
+    changed = _changed_lines(path.read_text(encoding='utf-8'), settings.vocabulary_key)
+    if any(key.startswith('vocab.') for key in changed):
         return 'other settings'
-    if has_run(workdir) or (settings.data and key == wanted):
+    if has_run(workdir) or (settings.data and 'corpus' not in changed):
         return None  # The text of a run is that of its store, which is compared when it is opened; here is no text.
+    other = sorted(changed - {'corpus'})
+    if other:
+        return f'another value of config.{other[0]}'
     known = text_of_vocabulary(workdir)
     if known is None:  # Of the first versions, which knew it by name alone.
-        return None if key == wanted else 'another corpus'
+        return 'another corpus' if changed else None
     text_key = settings.corpus_options.text_key
     found = [source for spec, _ in parse_mixture(settings.corpus) for source in resolve(spec, text_key)]
     reason = difference(known, found, _say)
@@ -109,8 +112,11 @@ def _other_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> s
     return None if reason is None else f'other text ({reason})'
 
 
-def _without_corpus(key: str) -> list[str]:
-    return [line for line in key.splitlines() if not line.startswith('corpus = ')]
+def _changed_lines(key: str, wanted: str) -> set[str]:
+    """The names whose values differ in two `vocabulary_key`; what early versions did not note has not changed."""
+    before, now = (dict(line.partition(' = ')[::2] for line in text.splitlines()) for text in (key, wanted))
+    before = {name: value for name, value in now.items() if name != 'corpus' and not name.startswith('vocab.')} | before
+    return {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
 
 
 def keep_tokenizer(tokenizer: Tokenizer, workdir: pathlib.Path, given: str = '') -> None:
