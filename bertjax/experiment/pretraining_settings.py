@@ -96,7 +96,7 @@ class PretrainingSettings(RunSettings):
         Raises:
           UserError: sizes that cannot be, a phase longer than the model's positions.
         """
-        model = BertConfig(vocab_size=vocab_size, nsp=self.pairs.mode in ('nsp', 'sop'), **self.model_fields)
+        model = BertConfig(vocab_size=vocab_size, nsp=self.pairs.paired, **self.model_fields)
         named = len(self.recorded['phases']) > 0
         for i, phase in enumerate(self.given_phases):
             length = phase.values['seq_len']

@@ -14,6 +14,7 @@ from bertjax.config import flatten, from_plain, plain
 from bertjax.convert.huggingface.config import check_exportable
 from bertjax.convert.huggingface.load import load_task_model
 from bertjax.data.buckets import lengths_worth
+from bertjax.data.pairs import PairOptions
 from bertjax.errors import UserError
 from bertjax.experiment.check import check_recorded
 from bertjax.experiment.finetuning_settings import FinetuningSettings
@@ -222,6 +223,10 @@ def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> Sav
             if ours != value:
                 mend = 'give the recipe of this workdir'
                 raise UserError(f'config.model.{name}', str(ours), f'{value}, as in the checkpoint', mend)
+        mode = saved.config['pairs']['mode']
+        if PairOptions(mode=mode).paired != settings.pairs.paired:  # one of the two has no head for pairs
+            mend = 'give the recipe of this workdir'
+            raise UserError('config.pairs.mode', settings.pairs.mode, f'{mode}, as in the checkpoint', mend)
         setup = build_pretraining_setup(settings, model, make_mesh(settings.mesh))
         with mesh_context(setup.mesh):
             state = checkpoints.restore(saved.position.step, setup.state)
