@@ -29,7 +29,8 @@ def run(config: ConfigDict, workdir: str) -> None:
     folder = pathlib.Path(workdir)
     rows = _rows(folder / 'metrics.jsonl')
     path = folder / 'learning_curve.png'
-    figure = _draw_task(rows) if 'task' in config else _draw(rows, levels_of(folder))
+    # What the workdir is, whatever the recipe.
+    figure = _draw(rows, levels_of(folder)) if any('mlm_loss' in row for row in rows) else _draw_task(rows)
     figure.savefig(path, dpi=144)
     print(f'drawn: {path}')
 

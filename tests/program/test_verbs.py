@@ -135,6 +135,13 @@ def test_plot_draws_a_fine_tuning(drawn, tuned: pathlib.Path, tmp_path: pathlib.
     assert [axis.get_title() for axis in drawn(tmp_path, **GLUE)] == ['training']
 
 
+def test_plot_draws_what_the_workdir_is(drawn, trained: pathlib.Path, tuned: pathlib.Path, tmp_path: pathlib.Path):
+    """Whatever the recipe."""
+    for workdir, recipe, title in ((trained, GLUE, 'masked language model'), (tuned, {}, 'training')):
+        (tmp_path / 'metrics.jsonl').write_bytes((workdir / 'metrics.jsonl').read_bytes())
+        assert drawn(tmp_path, **recipe)[0].get_title() == title
+
+
 @pytest.mark.slow
 def test_sentence_order_is_called_sop(program: Program, drawn, tmp_path: pathlib.Path):
     """In rows, on the screen, in the picture and on the card; the rows of early runs, which said nsp, are read too."""
