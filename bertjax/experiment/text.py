@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import os
 import pathlib
 
 from bertjax.corpus.build import build_store, iter_texts
@@ -159,6 +160,7 @@ def huggingface_directory(init: str) -> str:
     Raises:
       UserError: neither.
     """
+    init = os.path.expanduser(init)
     path = pathlib.Path(init)
     if (path / 'config.json').exists() and (path / 'model.safetensors').exists():
         return init
@@ -189,7 +191,8 @@ def find_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokenizer:
       UserError: one is not there, or of another tokenizer.
     """
     if settings.data:
-        return [WeightedStore(open_store(settings.data, tokenizer_fingerprint=tokenizer.fingerprint), 1.0)]
+        directory = os.path.expanduser(settings.data)
+        return [WeightedStore(open_store(directory, tokenizer_fingerprint=tokenizer.fingerprint), 1.0)]
     weights = [weight for _, weight in parse_mixture(settings.corpus)]
     stores = [
         open_store(directory, tokenizer_fingerprint=tokenizer.fingerprint)

@@ -96,7 +96,10 @@ def test_a_vocabulary_is_trained_again_on_other_text(program: Program, text: pat
 
 def test_a_vocabulary_is_trained_again_on_text_read_otherwise(program: Program, tmp_path: pathlib.Path):
     """Of the same files, with another field of their lines; a workdir that did not note the field keeps its own."""
-    rows = [{'summary': 'the ocean is blue.', 'body': f'the river stone {word} runs. a bird sings over the field.'} for word in WORDS]
+    rows = [
+        {'summary': 'the ocean is blue.', 'body': f'the river stone {word} runs. a bird sings over the field.'}
+        for word in WORDS
+    ]
     text, workdir = tmp_path / 'text.jsonl', tmp_path / 'new'
     text.write_text(''.join(json.dumps(row) + '\n' for row in rows))
     verb = (f'--workdir={workdir}', *CORPUS, f'--config.corpus={text}', '--config.vocab.size=80')
