@@ -103,10 +103,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Finished steps, ascending."""
-        if not self.directory.is_dir():
-            return []
-        found = {unfinished.step_of(path) for path in self.directory.iterdir() if checksums.is_finished(path)}
-        return sorted(found - {None} - self._damaged)
+        return [step for step in unfinished.finished_steps(self.directory) if step not in self._damaged]
 
     def latest(self) -> Saved | None:
         """The newest whole checkpoint, None when there is none at all.

@@ -25,6 +25,7 @@ from bertjax.experiment.recorded import check_kind, recorded_config, recorded_ta
 from bertjax.experiment.task_data import LEARNED, Split, TaskData, encoder_of
 from bertjax.experiment.task_setup import TaskSetup
 from bertjax.experiment.text import huggingface_directory
+from bertjax.experiment.workdir import has_checkpoints
 from bertjax.model.config import BertConfig, FieldKind, fields_of
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
@@ -130,7 +131,7 @@ def load_task(
 def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
     """The task as the workdir's run, or the directory of config.init, learned it."""
     exported = folder / 'export' / 'hf'
-    trained = exported.is_dir() or any((folder / 'checkpoints').glob('*'))
+    trained = exported.is_dir() or has_checkpoints(folder)
     if not trained and (folder / 'config.json').exists():
         mend = 'start the training again: a model is there from its first checkpoint on'
         raise UserError('--workdir', f'no model in {folder} yet', 'a checkpoint or an export', mend)

@@ -20,14 +20,14 @@ from bertjax.config import dump, flatten
 from bertjax.data.buckets import MOST_LENGTHS
 from bertjax.errors import PreemptedError, UserError
 from bertjax.experiment.finetuning_settings import FinetuningSettings
-from bertjax.experiment.own_tokenizer import TRIALS
 from bertjax.experiment.recorded import recorded_results
-from bertjax.experiment.results import EXPORTED, RESULTS, export_task, exported_trial, judge
+from bertjax.experiment.results import RESULTS, export_task, judge
 from bertjax.experiment.session import continue_or_begin
 from bertjax.experiment.settings import resolve_durations
 from bertjax.experiment.task_data import Split, TaskData
 from bertjax.experiment.task_setup import TaskSetup, prepare
 from bertjax.experiment.trials import Trial, score_of, summarise, sweep_table, trials_of
+from bertjax.experiment.workdir import EXPORTED, TRIALS, exported_trial
 from bertjax.files.atomic import write_atomic
 from bertjax.files.whole import read_json_object
 from bertjax.metrics.rows import task_values

@@ -18,8 +18,6 @@ from bertjax.experiment.own_tokenizer import (
     check_export,
     check_replaceable,
     complete_tokenizer,
-    has_checkpoints,
-    has_run,
     is_whole,
     keep_checksums,
     load_own,
@@ -28,6 +26,7 @@ from bertjax.experiment.own_tokenizer import (
     text_of_vocabulary,
 )
 from bertjax.experiment.pretraining_settings import PretrainingSettings
+from bertjax.experiment.workdir import has_checkpoints, has_run
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.text.vocabulary import train_sentencepiece, train_wordpiece
 

@@ -10,9 +10,10 @@ from ml_collections import ConfigDict
 from bertjax.errors import UserError
 from bertjax.experiment.finetuning_settings import FinetuningSettings, finetuning_settings
 from bertjax.experiment.recorded import recorded_results
-from bertjax.experiment.results import RESULTS, STEP, exported_trial, results_table, write_predictions
+from bertjax.experiment.results import RESULTS, STEP, results_table, write_predictions
 from bertjax.experiment.saved import SavedTask, config_of_run, load_task
 from bertjax.experiment.task_data import Split, TaskData
+from bertjax.experiment.workdir import exported_trial
 from bertjax.files.atomic import exclusive, write_atomic
 from bertjax.terminal import Console
 

@@ -7,13 +7,13 @@ from ml_collections import ConfigDict
 from bertjax.errors import UserError
 from bertjax.experiment.finetuning import Finetuning
 from bertjax.experiment.finetuning_settings import finetuning_settings
-from bertjax.experiment.own_tokenizer import TRIALS
 from bertjax.experiment.results import finish_task
 from bertjax.experiment.session import train_in
 from bertjax.experiment.settings import check_row_count
 from bertjax.experiment.sweep import run_sweep
 from bertjax.experiment.task_data import data_from_source
 from bertjax.experiment.trials import trials_of
+from bertjax.experiment.workdir import TRIALS, has_checkpoints
 from bertjax.files.atomic import exclusive
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh, row_shards
@@ -52,5 +52,5 @@ def run(config: ConfigDict, workdir: str) -> None:
 def _check_folder(folder: pathlib.Path, *, sweeps: bool) -> None:
     """A run and a sweep would write the same config.json and export/."""
     here, there = ('a sweep', 'a run') if sweeps else ('a run', 'a sweep')
-    if (folder / ('checkpoints' if sweeps else TRIALS)).exists():
+    if has_checkpoints(folder) if sweeps else (folder / TRIALS).exists():
         raise UserError('--workdir', f'{folder}, which has {there}', f'another folder for {here}', 'name a new one')

@@ -105,6 +105,17 @@ def test_nothing_is_saved_yet(program: Program, stopped: pathlib.Path, tmp_path:
     assert 'start the training again' in program.error(f'--workdir={own}', '--config.run=evaluate', **GLUE)
 
 
+def test_a_kill_in_the_first_save_leaves_no_model(program: Program, stopped: pathlib.Path, tmp_path: pathlib.Path):
+    own = shutil.copytree(stopped, tmp_path / 'own', ignore=shutil.ignore_patterns('checkpoints'))
+    (own / 'checkpoints' / '5.orbax-checkpoint-tmp').mkdir(parents=True)
+    (own / 'checkpoints' / '5.unfinished').touch()
+    evaluate, export = (f'--workdir={own}', '--config.run=evaluate'), (f'--workdir={own}', '--config.run=export')
+    assert 'start the training again' in program.error(*evaluate, **GLUE)
+    assert 'no checkpoints in' in program.error(*export, **GLUE)
+    (own / 'checkpoints' / '4').mkdir()  # may be one, without its seal
+    assert '1 folder(s) that may be checkpoints' in program.error(*evaluate, **GLUE)
+
+
 def test_a_checkpoint_of_a_pre_training_is_exported(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     own = shutil.copytree(trained, tmp_path / 'own')
     assert 'step 20 exported' in program.run(f'--workdir={own}', '--config.run=export', '--config.step=20').stdout
