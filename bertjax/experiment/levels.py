@@ -7,16 +7,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bertjax.config import filled, from_plain, plain
+from bertjax.config import duration, from_plain, plain
 from bertjax.corpus.store import Split
 from bertjax.data.mixture import MixedExamples
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.errors import UserError
-from bertjax.experiment.check import check_recorded
 from bertjax.experiment.pretraining import StoreExamples
 from bertjax.experiment.pretraining_settings import pretraining_settings
+from bertjax.experiment.recorded import recorded_config
 from bertjax.experiment.text import find_stores
-from bertjax.files.whole import read_json_object
 from bertjax.metrics.rows import pair_of
 from bertjax.recipe import pretraining_config
 from bertjax.text.tokenizer import load_tokenizer
@@ -48,9 +47,7 @@ def levels_of(folder: pathlib.Path) -> Levels:
     path = folder / 'config.json'
     if not path.exists():
         return Levels()
-    mend = 'restore the file from a copy, or start the training again, which writes it'
-    config = filled(read_json_object(path, mend), plain(pretraining_config()))
-    check_recorded(config, str(path))
+    config = recorded_config(path, plain(pretraining_config()))
     settings = pretraining_settings(from_plain(config))
     pair = pair_of(settings.pairs.mode)
     try:
@@ -62,7 +59,7 @@ def levels_of(folder: pathlib.Path) -> Levels:
     if not examples.has_heldout:
         return Levels(pair)
     if settings.pairs.paired:
-        for phase in settings.phases(config['steps']):
+        for phase in settings.phases(duration(config['steps'], 'steps')):
             heldout = examples.get((phase.seq_len, phase.max_predictions), 'heldout', phase.number)
             share = majority_share(heldout, settings.eval_examples)
             majority |= {phase.number: share} if share is not None else {}

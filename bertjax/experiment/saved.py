@@ -16,7 +16,6 @@ from bertjax.convert.huggingface.load import load_task_model
 from bertjax.data.buckets import lengths_worth
 from bertjax.data.pairs import PairOptions
 from bertjax.errors import UserError
-from bertjax.experiment.check import check_recorded
 from bertjax.experiment.finetuning_settings import FinetuningSettings
 from bertjax.experiment.own_tokenizer import load_own
 from bertjax.experiment.pretraining import build_pretraining_setup
@@ -64,7 +63,6 @@ def config_of_run(config: ConfigDict, folder: pathlib.Path, given: Collection[st
         return config
     saved = recorded_config(path, plain(config))
     own = from_plain(saved)
-    check_recorded(own, str(path))
     changeable = (*CHANGEABLE, *keys(config.task.kind, 'reading'))
     for key in [*ASKED, *(key for key in changeable if key in given)]:
         config_path.set_value(key, own, config_path.get_value(key, config), accept_new_attributes=True)
