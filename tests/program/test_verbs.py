@@ -1,6 +1,9 @@
 """The verbs beside pretrain, and the ways to give a vocabulary, a store and a duration."""
 
+import contextlib
+import errno
 import json
+import os
 import pathlib
 import re
 import time
@@ -78,6 +81,7 @@ def drawn(program: Program, monkeypatch: pytest.MonkeyPatch):
         return save(figure, *arguments, **options)
 
     def draw(workdir: pathlib.Path, **options) -> list:
+        (workdir / 'learning_curve.png').unlink(missing_ok=True)
         monkeypatch.setattr(figures.Figure, 'savefig', keep)
         program.run(f'--workdir={workdir}', '--config.run=plot', **options)
         picture = (workdir / 'learning_curve.png').read_bytes()
@@ -140,6 +144,23 @@ def test_plot_draws_what_the_workdir_is(drawn, trained: pathlib.Path, tuned: pat
     for workdir, recipe, title in ((trained, GLUE, 'masked language model'), (tuned, {}, 'training')):
         (tmp_path / 'metrics.jsonl').write_bytes((workdir / 'metrics.jsonl').read_bytes())
         assert drawn(tmp_path, **recipe)[0].get_title() == title
+
+
+def test_a_picture_that_cannot_be_written(drawn, program: Program, tuned, tmp_path: pathlib.Path, monkeypatch):
+    """Leaves the one that was there."""
+    (tmp_path / 'metrics.jsonl').write_bytes((tuned / 'metrics.jsonl').read_bytes())
+    drawn(tmp_path, **GLUE)
+    path = tmp_path / 'learning_curve.png'
+    before = path.read_bytes()
+
+    def full(figure, target, **options) -> None:
+        with open(target, 'wb') if isinstance(target, os.PathLike) else contextlib.nullcontext(target) as file:
+            file.write(b'half')
+            raise OSError(errno.ENOSPC, 'no room')
+
+    monkeypatch.setattr('matplotlib.figure.Figure.savefig', full)
+    program.run(f'--workdir={tmp_path}', '--config.run=plot', status=2, **GLUE)
+    assert path.read_bytes() == before
 
 
 @pytest.mark.slow
