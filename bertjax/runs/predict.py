@@ -152,13 +152,15 @@ def as_they_come(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
     last: Any = None
     while last is not end:
         batch: list[Any] = []
+        only_blank = True
         with contextlib.suppress(queue.Empty):
-            while (only_blank := all(isinstance(item, Blank) for item in batch)) or len(batch) < size:
+            while only_blank or len(batch) < size:
                 last = waiting.get(timeout=None if only_blank else _GATHER)
                 if last is end or isinstance(last, Exception):
                     break
                 batch.append(last)
-        if not all(isinstance(item, Blank) for item in batch):
+                only_blank = only_blank and isinstance(last, Blank)
+        if not only_blank:
             yield batch
         if isinstance(last, Exception):
             raise last
