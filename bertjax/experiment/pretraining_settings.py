@@ -62,7 +62,7 @@ class PretrainingSettings(RunSettings):
       given_phases: config.phases, or one that is the run; `phases` resolves them.
     """
 
-    corpus: str | Sequence[str]
+    corpus: str
     corpus_options: CorpusOptions
     vocab: Mapping[str, Any]
     model_fields: Mapping[str, Any]
