@@ -117,7 +117,14 @@ def _lengths(settings: FinetuningSettings) -> int:
 
 def _result(folder: pathlib.Path, trial: Trial) -> dict[str, Any] | None:
     path = folder / TRIALS / trial.name / RESULTS
-    return recorded_results(path) if path.exists() else None
+    if not path.exists():
+        return None
+    results = recorded_results(path)
+    for field, value in dataclasses.asdict(trial).items():
+        if results.get(field, value) != value:  # a name has six digits of it
+            mend = 'leave it out of the sweep, or give another --workdir'
+            raise UserError(f'config.sweep, {field}', repr(value), f'{results[field]!r}, as in {path}', mend)
+    return results
 
 
 class Group:

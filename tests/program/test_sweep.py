@@ -80,6 +80,16 @@ def test_a_run_and_a_sweep_do_not_share_a_folder(program: Program, tune, swept, 
         assert 'expected another folder' in program.error(f'--workdir={own}', *tune, *changes, **GLUE)
 
 
+def test_trials_that_would_share_a_folder(program: Program, tune, swept, tmp_path: pathlib.Path):
+    """In one sweep, or in one that grows."""
+    for rates in ('(2e-5,2.0000001e-5)', '(3.0000001e-3,1e-5)'):
+        shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
+        given = (*SWEEP, f'--config.sweep.learning_rate={rates}')
+        error = program.error(f'--workdir={tmp_path}', *tune, *given, **GLUE)
+        assert 'config.sweep' in error and '0000001' in error
+        assert trials(tmp_path) == trials(swept)
+
+
 def test_another_list_does_not_take_the_best_model(program: Program, tune, swept, tmp_path: pathlib.Path):
     shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
     summary = json.loads((swept / 'sweep.json').read_text())
