@@ -23,7 +23,8 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
 
     The model is the checkpoint that config.step and config.select choose, whether its run is finished or not. The
     figures join those in WORKDIR/results.json; predictions/ has a line a record and the benchmark's files. What was
-    tuned on dev (the null threshold of SQuAD 2.0) by a finished run stays; for any other model it is tuned here.
+    tuned on dev (the null threshold of SQuAD 2.0) by a finished run stays; for any other model it is tuned here, if dev
+    is in config.split.
 
     Args:
       config: the recipe's.
