@@ -113,11 +113,10 @@ def finetuning_settings(config: ConfigDict) -> FinetuningSettings:
         mend = 'give a recipe of a task, such as glue:rte'
         raise UserError('--config', 'a recipe without config.task', 'one for a task', mend)
     names = ('train', 'layer_decay', 'seq_len', 'shapes', 'batch_size', 'eval_batch_size', 'accumulate', 'epochs')
-    names += ('steps', 'select', 'patience', 'split', 'input')
+    names += ('steps', 'select', 'patience', 'split', 'input', 'max_train_records', 'max_eval_records')
     return FinetuningSettings(
         **shared_settings(config),
         **{name: config[name] for name in names},
-        **{name: config.get(name, 0) for name in ('max_train_records', 'max_eval_records')},  # not in old workdirs
         task=dict(config.task),
         model_choices=dict(config.model),
         sweep=dict(config.sweep),

@@ -137,7 +137,7 @@ def _check(value: Any, form: Any, where: str) -> None:
         raise UserError(where, shown, _KINDS[type(form)], _RESTORE)
     if isinstance(form, Mapping):
         for key in form.keys() & value.keys():
-            place = f'{where.removesuffix(":")}{"." if ": " in where else ": "}{key}'
+            place = f'{where}{"." if ": " in where else ": "}{key}'
             strange = sorted(value[key].keys() - form[key].keys()) if _both_objects(value[key], form[key]) else ()
             if strange:
                 raise UserError(place, f'the key {strange[0]}', ', '.join(sorted(form[key])), _RESTORE)

@@ -34,8 +34,8 @@ from bertjax.tasks.registry import keys, options
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.train.state import place_params
 
-# Keys always taken from the command line's config; the others are the workdir's.
-ASKED = ('run', 'data', 'split', 'input', 'step', 'max_eval_records', 'eval_batch_size', 'shapes', 'mesh', 'export')
+# Keys always taken from the command line's config (config.data where it names something); the others are the workdir's.
+ASKED = ('run', 'split', 'input', 'step', 'max_eval_records', 'eval_batch_size', 'shapes', 'mesh', 'export')
 # Taken from it only if the command line sets them, as are the task's options that decide 'reading'.
 CHANGEABLE = (
     'select',
@@ -66,8 +66,6 @@ def config_of_run(config: ConfigDict, folder: pathlib.Path, given: Collection[st
     changeable = (*CHANGEABLE, *keys(config.task.kind, 'reading'))
     for key in [*ASKED, *(key for key in changeable if key in given)]:
         config_path.set_value(key, own, config_path.get_value(key, config), accept_new_attributes=True)
-    for key in [key for key in config if key not in own]:  # came later than the run
-        config_path.set_value(key, own, config[key], accept_new_attributes=True)
     own.data = config.data or saved['data']
     ours, theirs = flatten(config), flatten(saved)
     for key in sorted(given):
