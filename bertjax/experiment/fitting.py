@@ -77,7 +77,8 @@ class Fitting:
         way = way or {}
         setup = self.setup(way)
         phase = dataclasses.replace(phase, accumulate=way.get('accumulate', phase.accumulate))
-        check_row_count(phase.batch_size, phase.accumulate, row_shards(setup.mesh))
+        key = self.settings.given_phases[phase.number].keys['batch_size']
+        check_row_count(phase.batch_size, phase.accumulate, row_shards(setup.mesh), key)
         return {**self._known(setup, phase), **compile_step(setup, phase)}
 
     def _known(self, setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:

@@ -139,7 +139,8 @@ class Pretraining:
         total = settings.total_steps(first.cycle_length // settings.pairs.plans)
         self._phases = settings.phases(total)
         for phase in self._phases:
-            check_row_count(phase.batch_size, phase.accumulate, row_shards(mesh))
+            key = settings.given_phases[phase.number].keys['batch_size']
+            check_row_count(phase.batch_size, phase.accumulate, row_shards(mesh), key)
         last = self._phases[-1]
         self._attention = describe_attention(self.model, last.batch_size // last.accumulate, last.seq_len)
         self.resolved = self._resolve(total)

@@ -1,10 +1,13 @@
 """What depends on several keys, or on how much there is to train on."""
 
+import jax
 import pytest
 
 from bertjax.errors import UserError
 from bertjax.experiment.finetuning_settings import FinetuningSettings, finetuning_settings
-from bertjax.recipe import finetuning_config
+from bertjax.experiment.pretraining_settings import pretraining_settings
+from bertjax.parallel.mesh import make_mesh
+from bertjax.recipe import finetuning_config, phase, pretraining_config
 
 
 def finetuning(**keys) -> FinetuningSettings:
@@ -35,3 +38,26 @@ def test_a_length_that_rounds_to_nothing(keys: dict):
 def test_patience_without_evaluations(never: int | str):
     with pytest.raises(UserError, match=r'config.patience: found 2 with config.eval_every='):
         finetuning(patience=2, eval_every=never).check()
+
+
+@pytest.mark.parametrize(
+    ('key', 'value'), [('seq_len', 1024), ('max_predictions', 200), ('accumulate', 7), ('batch_size', 2**20)]
+)
+@pytest.mark.parametrize('own', [False, True])
+def test_the_key_that_is_at_fault(key: str, value: int, own: bool):
+    """That of a phase only where it is the phase's own."""
+    phases = (phase(steps='50%', batch_size=64), phase(steps='50%', **({key: value} if own else {})))
+    config = pretraining_config('base', phases=phases, **({} if own else {key: value}))
+    if key == 'batch_size' and not own:
+        config.phases = phases[1:] * 2
+    settings = pretraining_settings(config)
+    with pytest.raises(UserError) as error:
+        settings.check()
+        settings.check_memory(make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1}, jax.devices()[:1]))
+    assert error.value.where == (f'config.phases[1].{key}' if own else f'config.{key}')
+
+
+@pytest.mark.parametrize(('keys', 'at_fault'), [({'epochs': 0.01}, 'epochs'), ({'steps': '0.01epochs'}, 'steps')])
+def test_a_pre_training_too_short_for_a_step(keys: dict, at_fault: str):
+    with pytest.raises(UserError, match=rf'config\.{at_fault}: found 0\.01 ?epochs, expected at least 1 step'):
+        pretraining_settings(pretraining_config('tiny', **keys)).total_steps(1000.0)
