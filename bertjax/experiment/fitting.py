@@ -103,13 +103,13 @@ class Fitting:
 
     def batches(self, phase: PretrainingPhase) -> Iterator[Result]:
         """The results of a phase's own batch, then of twice as many rows until they do not fit; or, where its own does
-        not, of half as many until they fit or there is one row a chip."""
+        not, of half as many rows a chip, rounded down, until they fit or there is one."""
         result = self.compile(phase)
         yield result
         smallest = phase.accumulate * row_shards(self.setup({}).mesh)
         grows = result['fits']
-        while result['fits'] == grows and (grows or phase.batch_size % (2 * smallest) == 0):
-            rows = phase.batch_size * 2 if grows else phase.batch_size // 2
+        while result['fits'] == grows and (grows or phase.batch_size > smallest):
+            rows = phase.batch_size * 2 if grows else phase.batch_size // smallest // 2 * smallest
             phase = dataclasses.replace(phase, batch_size=rows)
             result = self.compile(phase)
             yield result
