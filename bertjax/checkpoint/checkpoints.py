@@ -49,7 +49,7 @@ class Checkpoints:
       directory: the folder, made when absent.
       keep: how many of the newest steps.
       log: takes a line about each checkpoint that is removed or set aside.
-      reading: nothing is made, moved or removed: for verbs beside which a training may run.
+      reading: nothing is made, moved or removed: for verbs that take a run as it is.
 
     Raises:
       UserError: `keep` below 1, or a folder that cannot be written to.

@@ -1,11 +1,26 @@
-"""What a workdir holds: a run, or a sweep and its trials."""
+"""A workdir: one process at a time in it; whether it holds a run, or a sweep and its trials."""
 
+import contextlib
 import pathlib
+from collections.abc import Iterator
 
 from bertjax.checkpoint.unfinished import any_checkpoint
+from bertjax.files.atomic import exclusive
 
 TRIALS = 'cells'  # the folder of a sweep's trials; named so in workdirs since the first version
 EXPORTED = 'export/cell.txt'  # of a sweep: the trial whose model is in export/
+
+
+@contextlib.contextmanager
+def working_in(workdir: pathlib.Path) -> Iterator[None]:
+    """Makes the workdir and locks it while something is computed there: what writes, and what reads what is written.
+
+    Raises:
+      UserError: another process is at work there.
+    """
+    workdir.mkdir(parents=True, exist_ok=True)
+    with exclusive(workdir, 'works in this workdir'):
+        yield
 
 
 def has_run(workdir: pathlib.Path) -> bool:

@@ -13,8 +13,8 @@ from bertjax.experiment.recorded import recorded_results
 from bertjax.experiment.results import RESULTS, STEP, results_table, write_predictions
 from bertjax.experiment.saved import SavedTask, config_of_run, load_task
 from bertjax.experiment.task_data import Split, TaskData
-from bertjax.experiment.workdir import exported_trial
-from bertjax.files.atomic import exclusive, write_atomic
+from bertjax.experiment.workdir import exported_trial, working_in
+from bertjax.files.atomic import write_atomic
 from bertjax.terminal import Console
 
 
@@ -36,8 +36,7 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     """
     folder = pathlib.Path(workdir)
     settings = finetuning_settings(config_of_run(config, folder, given))
-    folder.mkdir(parents=True, exist_ok=True)
-    with exclusive(folder, 'trains in this workdir'):
+    with working_in(folder):
         names = settings.split.split(',')
         tuned = load_task(settings, folder, lambda data: {name: _labelled(data, name) for name in names})
         model, task = tuned.model, tuned.model.data.task

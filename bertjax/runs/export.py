@@ -15,8 +15,7 @@ from bertjax.experiment.recorded import recorded_config, recorded_results
 from bertjax.experiment.results import RESULTS, STEP, export_task
 from bertjax.experiment.saved import config_of_run, load_pretraining, load_task
 from bertjax.experiment.summary import export_pretraining, heldout_rows
-from bertjax.experiment.workdir import has_checkpoints
-from bertjax.files.atomic import exclusive
+from bertjax.experiment.workdir import has_checkpoints, working_in
 
 
 def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
@@ -35,7 +34,7 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     folder = pathlib.Path(workdir)
     if not has_checkpoints(folder):
         raise UserError('--workdir', f'no checkpoints in {workdir}', 'the workdir of a training run', 'train first')
-    with exclusive(folder, 'trains in this workdir'):
+    with working_in(folder):
         if 'task' in config:
             what = _export_task(config_of_run(config, folder, given), folder)
         else:

@@ -13,8 +13,7 @@ from bertjax.experiment.settings import check_row_count
 from bertjax.experiment.sweep import run_sweep
 from bertjax.experiment.task_data import data_from_source
 from bertjax.experiment.trials import trials_of
-from bertjax.experiment.workdir import TRIALS, has_checkpoints
-from bertjax.files.atomic import exclusive
+from bertjax.experiment.workdir import TRIALS, has_checkpoints, working_in
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh, row_shards
 
@@ -36,8 +35,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     mesh = make_mesh(settings.mesh, claim_devices())
     for one in each_run:
         check_row_count(one.batch_size, one.accumulate, row_shards(mesh))
-    folder.mkdir(parents=True, exist_ok=True)
-    with exclusive(folder, 'trains in this workdir'):
+    with working_in(folder):
         data = data_from_source(settings, folder)
         for one in each_run:
             one.check_memory(data.encoder, mesh, training=True)

@@ -9,7 +9,7 @@ from bertjax.experiment.pretraining_settings import pretraining_settings
 from bertjax.experiment.session import train_in
 from bertjax.experiment.summary import finish_pretraining
 from bertjax.experiment.text import huggingface_directory
-from bertjax.files.atomic import exclusive
+from bertjax.experiment.workdir import working_in
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 
@@ -29,8 +29,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     mesh = make_mesh(settings.mesh, claim_devices())
     settings.check_memory(mesh)
     folder = pathlib.Path(workdir)
-    folder.mkdir(parents=True, exist_ok=True)
-    with exclusive(folder, 'trains in this workdir'):
+    with working_in(folder):
         training = Pretraining(settings, folder, mesh)
         state, _ = train_in(folder, training)
         finish_pretraining(

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from running import GLUE, Program, rows
 
+from bertjax.experiment.workdir import working_in
+
 
 @pytest.fixture(scope='module')
 def built(program: Program, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
@@ -187,6 +189,14 @@ def test_sentence_order_is_called_sop(program: Program, drawn, tmp_path: pathlib
 def test_a_verb_with_the_wrong_kind_of_recipe(program: Program, tmp_path: pathlib.Path):
     assert 'config.task' in program.error(f'--workdir={tmp_path}', '--config.run=finetune')
     assert 'config.corpus' in program.error(f'--workdir={tmp_path}', '--config.run=corpus', **GLUE)
+
+
+@pytest.mark.parametrize('verb', ['finetune', 'evaluate', 'predict'])
+def test_every_verb_of_a_workdir_is_alone_in_it(program: Program, tmp_path: pathlib.Path, verb: str):
+    """The other need not train: it may predict, for as long as it has input."""
+    with working_in(tmp_path):
+        error = program.error(f'--workdir={tmp_path}', f'--config.run={verb}', **GLUE)
+    assert f'{tmp_path}: found another process that works in this workdir' in error
 
 
 def test_one_workdir_has_one_process(program: Program, tmp_path: pathlib.Path):
