@@ -7,7 +7,7 @@ from typing import Any
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from bertjax.config import duration
+from bertjax.config import in_steps
 from bertjax.errors import UserError
 from bertjax.experiment.settings import RunSettings, check_accumulate, check_memory, shared_settings
 from bertjax.model.config import BertConfig
@@ -58,7 +58,7 @@ class FinetuningSettings(RunSettings):
     def total_steps(self, batches: int) -> int:
         """Length of the run, of epochs with `batches` batches each."""
         key, length = ('steps', self.steps) if self.steps_decide else ('epochs', f'{self.epochs} epochs')
-        steps = duration(length, key, steps_per_epoch=batches)
+        steps = in_steps(length, key, steps_per_epoch=batches)
         if steps < 1:
             mend = f'for example --config.{key}={100 if key == "steps" else 3}'
             raise UserError(f'config.{key}', f'{length}, with {batches} batches an epoch', 'at least one step', mend)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bertjax.config import duration, from_plain, plain
+from bertjax.config import from_plain, in_steps, plain
 from bertjax.corpus.store import Split
 from bertjax.data.mixture import MixedExamples
 from bertjax.data.pretraining import PretrainingExamples
@@ -59,7 +59,7 @@ def levels_of(folder: pathlib.Path) -> Levels:
     if not examples.has_heldout:
         return Levels(pair)
     if settings.pairs.paired:
-        for phase in settings.phases(duration(config['steps'], 'steps')):
+        for phase in settings.phases(in_steps(config['steps'], 'steps')):
             heldout = examples.get((phase.seq_len, phase.max_predictions), 'heldout', phase.number)
             share = majority_share(heldout, settings.eval_examples)
             majority |= {phase.number: share} if share is not None else {}

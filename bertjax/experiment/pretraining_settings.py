@@ -7,7 +7,7 @@ from typing import Any
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from bertjax.config import duration, flatten
+from bertjax.config import flatten, in_steps
 from bertjax.convert.huggingface.config import check_exportable
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.data.batch import BatchSpec, pretraining_batch_spec
@@ -119,7 +119,7 @@ class PretrainingSettings(RunSettings):
             key, length = 'epochs', f'{self.epochs} epochs'
         else:
             key, length = 'steps', self.steps
-        steps = duration(length, key, steps_per_epoch=per_epoch)
+        steps = in_steps(length, key, steps_per_epoch=per_epoch)
         if steps < 1:
             raise UserError(f'config.{key}', str(length), 'at least 1 step', 'for example --config.steps=1000')
         return steps
@@ -132,7 +132,7 @@ class PretrainingSettings(RunSettings):
         """
         self._check_shapes()
         given = self.given_phases
-        lengths = [duration(phase.steps, f'phases[{i}].steps', total=total) for i, phase in enumerate(given)]
+        lengths = [in_steps(phase.steps, f'phases[{i}].steps', total=total) for i, phase in enumerate(given)]
         if all(str(phase.steps).endswith('%') for phase in given):
             shares = sum(float(str(phase.steps)[:-1]) for phase in given)
             if abs(shares - 100) > 0.01:

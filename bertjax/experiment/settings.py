@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from bertjax.config import duration, plain
+from bertjax.config import in_steps, plain
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig, parameter_count
 from bertjax.parallel.devices import device_memory
@@ -86,7 +86,7 @@ def resolve_durations(settings: RunSettings, total: int, steps_per_epoch: float 
       UserError: what is no duration.
     """
     return {
-        key: duration(getattr(settings, key), key, total=total, steps_per_epoch=steps_per_epoch)
+        key: in_steps(getattr(settings, key), key, total=total, steps_per_epoch=steps_per_epoch)
         for key in ('eval_every', 'checkpoint_every')
     }
 
