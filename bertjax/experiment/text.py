@@ -183,20 +183,20 @@ def store_directories(settings: PretrainingSettings, workdir: pathlib.Path) -> l
     return [top] if count == 1 else [top / str(number) for number in range(count)]
 
 
-def find_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokenizer: Tokenizer) -> list[WeightedStore]:
-    """The token stores of a run as they lie there: its text need not be.
+def find_stores(
+    settings: PretrainingSettings, workdir: pathlib.Path, tokenizer: Tokenizer, *, verify: bool = True
+) -> list[WeightedStore]:
+    """The token stores of a run as they lie there: its text need not be. `verify` reads all of them, see `open_store`.
 
     Raises:
       UserError: one is not there, or of another tokenizer.
     """
     if settings.data:
-        directory = os.path.expanduser(settings.data)
-        return [WeightedStore(open_store(directory, tokenizer_fingerprint=tokenizer.fingerprint), 1.0)]
-    weights = [weight for _, weight in parse_mixture(settings.corpus)]
-    stores = [
-        open_store(directory, tokenizer_fingerprint=tokenizer.fingerprint)
-        for directory in store_directories(settings, workdir)
-    ]
+        directories, weights = [pathlib.Path(os.path.expanduser(settings.data))], [None]
+    else:
+        directories = store_directories(settings, workdir)
+        weights = [weight for _, weight in parse_mixture(settings.corpus)]
+    stores = [open_store(path, tokenizer_fingerprint=tokenizer.fingerprint, verify=verify) for path in directories]
     return [
         WeightedStore(store, 1.0 if weight is None else weight) for store, weight in zip(stores, weights, strict=True)
     ]

@@ -4,6 +4,7 @@ import pathlib
 
 from ml_collections import ConfigDict
 
+from bertjax.experiment.levels import levels
 from bertjax.experiment.pretraining import Pretraining
 from bertjax.experiment.pretraining_settings import pretraining_settings
 from bertjax.experiment.session import train_in
@@ -33,5 +34,11 @@ def run(config: ConfigDict, workdir: str) -> None:
         training = Pretraining(settings, folder, mesh)
         state, _ = train_in(folder, training)
         finish_pretraining(
-            folder, training.resolved, training.model, training.tokenizer, state.params, training.heldout
+            folder,
+            training.resolved,
+            training.model,
+            training.tokenizer,
+            state.params,
+            training.heldout,
+            levels(settings, training.stores, training.examples, training.resolved['steps']),
         )

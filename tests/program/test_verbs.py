@@ -1,17 +1,22 @@
 """The verbs beside pretrain, and the ways to give a vocabulary, a store and a duration."""
 
+import collections
 import contextlib
 import errno
 import json
+import math
 import os
 import pathlib
 import re
 import time
+from unittest import mock
 
 import numpy as np
 import pytest
 from running import GLUE, Program, rows
 
+from bertjax.corpus.store import open_store
+from bertjax.experiment import levels
 from bertjax.experiment.workdir import working_in
 
 
@@ -114,9 +119,20 @@ def test_plot_draws_the_curve(drawn, trained: pathlib.Path, tmp_path: pathlib.Pa
     assert not any(map(_levels, drawn(tmp_path)))
 
 
+def test_the_unigram_entropy_is_that_of_the_held_out_pieces(trained: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """Counted some documents at a time, and without hashing the whole store for a picture."""
+    heldout, opened = open_store(trained / 'store').split('heldout'), mock.Mock(wraps=open_store)
+    pieces = [int(piece) for i in range(heldout.num_documents) for ids in heldout.document(i) for piece in ids]
+    shares = [count / len(pieces) for count in collections.Counter(pieces).values()]
+    monkeypatch.setattr(levels, '_BATCH', 2)
+    monkeypatch.setattr('bertjax.experiment.text.open_store', opened)
+    found = levels.levels_of(trained)
+    assert found.unigram == pytest.approx(-sum(share * math.log(share) for share in shares))
+    assert [call.kwargs['verify'] for call in opened.call_args_list] == [False]
+
+
 def _majority(workdir: pathlib.Path) -> float:
     """The accuracy of one answer for all of the pairs that the run evaluates on."""
-    from bertjax.corpus.store import open_store
     from bertjax.data.masking import MaskOptions
     from bertjax.data.pairs import PairOptions
     from bertjax.data.pretraining import PretrainingExamples
