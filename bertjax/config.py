@@ -122,7 +122,7 @@ def unknown_key_error(key: str, known: Collection[str]) -> UserError:
     )
 
 
-def duration(
+def in_steps(
     value: int | float | str, key: str, *, total: int | None = None, steps_per_epoch: float | None = None
 ) -> int:
     """A duration in steps: `1000`, `'1000'`, `'10%'` of `total`, or `'2 epochs'` of `steps_per_epoch` steps.

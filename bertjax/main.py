@@ -10,8 +10,8 @@ or SIGTERM, or by one that came while nothing was being trained.
 """
 
 import importlib
-import itertools
 import logging as std_logging
+import os
 import pathlib
 import pkgutil
 import re
@@ -62,7 +62,6 @@ NEEDS = {
 ABOUT_A_RUN = ('evaluate', 'predict', 'export')
 # Verbs that say what to run next, with the same recipe.
 TRAINING = ('pretrain', 'finetune')
-_RECIPE_FLAGS = ('--config', '-config')  # as absl takes them
 _WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run, made when absent.')
 
 
@@ -80,25 +79,29 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         print(f'bertjax {__version__}')
         raise SystemExit(0)
     _check_names(argv)
-    recipe = _given_recipe(argv)
-    if recipe is not None:
-        found = find_recipe(recipe)
-        load_recipe(found)  # before absl swallows what is wrong with it
-        argv = [_naming(found, a, before) for before, a in itertools.pairwise(['', *argv])]
-    given = next((a for a in argv if re.match(r'--?config\b', a)), '')
-    if re.match(r'--?config\.', given):
-        if recipe is None:
+    argv = _written_out(argv)
+    recipes = _recipes(argv)
+    if len(recipes) > 1:
+        found, mend = f'{recipes[0]} and {recipes[1]}', 'leave all but one out'
+        raise UserError('--config', found, 'one recipe', mend)
+    first = next((a for a in argv if re.match(r'--?(no)?config\b', a)), '')
+    if re.match(r'--?(no)?config\.', first):
+        if not recipes:
             raise _no_recipe()
-        raise UserError(given, 'it before --config', 'the recipe before the changes to it', 'put --config=… first')
+        raise UserError(first, 'it before --config', 'the recipe before the changes to it', 'put --config=… first')
+    if recipes:
+        recipe = find_recipe(recipes[0])
+        load_recipe(recipe)  # before absl swallows what is wrong with it
+        argv = [f'--config={recipe}' if re.match(r'--?config=', a) else a for a in argv]
     try:
-        rest = flags.FLAGS(list(argv))
+        rest = flags.FLAGS(argv)
     except flags.UnrecognizedFlagError as e:
         raise UserError(
             f'--{e.flagname}', 'an unknown flag', '--config, --workdir or --config.KEY', 'see --help'
         ) from None
     except (AttributeError, KeyError, IndexError) as e:  # ml_collections: a key that the recipe does not have
-        given = re.findall(r'--?config\.([\w.\[\]]+)', ' '.join(argv))
-        config = load_recipe(found)
+        given = re.findall(r'--?(?:no)?config\.([\w.\[\]]+)', ' '.join(argv))
+        config = load_recipe(recipe)
         bad = next((key for key in given if not _exists(config, key)), None)
         if bad is None:
             raise
@@ -112,18 +115,24 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     return rest
 
 
-def _given_recipe(argv: Sequence[str]) -> str | None:
-    """The recipe as the command line spells it: `--config=RECIPE` or `--config RECIPE`."""
-    joined = [argument.split('=', 1)[1] for argument in argv if re.match(r'--?config=', argument)]
-    apart = [argument for before, argument in itertools.pairwise(argv) if before in _RECIPE_FLAGS]
-    return next(iter(joined + apart), None)
+def _written_out(argv: Sequence[str]) -> list[str]:
+    """The arguments with those of --flagfile in its place, and every recipe behind a `=`."""
+    try:
+        given = flags.FLAGS.read_flags_from_files(list(argv[1:]), force_gnu=False)
+    except flags.Error as e:
+        raise UserError('--flagfile', str(e), 'a file with a flag a line', 'check the path') from None
+    arguments = [argv[0]]
+    for argument in given:
+        if re.fullmatch(r'--?config', arguments[-1]):
+            arguments[-1] += f'={argument}'
+        else:
+            arguments.append(argument)
+    return arguments
 
 
-def _naming(recipe: str, argument: str, before: str) -> str:
-    """`argument`, which comes after `before`, with `recipe` in place of the one that it names."""
-    if before in _RECIPE_FLAGS:
-        return recipe
-    return re.sub(r'^(--?config=).*', lambda match: match[1] + recipe, argument, flags=re.DOTALL)
+def _recipes(argv: Sequence[str]) -> list[str]:
+    """Those that the command line names, as it spells them; of `_written_out`."""
+    return [argument.partition('=')[2] for argument in argv if re.match(r'--?config=', argument)]
 
 
 def _check_names(argv: Sequence[str]) -> None:
@@ -168,6 +177,7 @@ def main(argv: Sequence[str]) -> None:
         raise UserError(
             '--workdir', workdir, 'a local or mounted folder', 'mount the bucket, or copy the run there later'
         )
+    workdir = os.path.expanduser(workdir)
     blocking = next((path for path in (pathlib.Path(workdir), *pathlib.Path(workdir).parents) if path.exists()), None)
     if blocking and not blocking.is_dir():
         raise UserError('--workdir', f'{blocking}, which is a file', 'a folder for the run', 'give another path')
@@ -183,7 +193,8 @@ def main(argv: Sequence[str]) -> None:
     if config.run in ABOUT_A_RUN:
         run(config, workdir, _given_keys(config))
     elif config.run in TRAINING:
-        run(config, workdir, _given_recipe(sys.argv) or flags.FLAGS['config'].config_filename)
+        (recipe,) = _recipes(_written_out(sys.argv))
+        run(config, workdir, recipe)
     else:
         run(config, workdir)
 
@@ -194,8 +205,12 @@ def _given_keys(config: ConfigDict) -> set[str]:
     keys = set(config_flags.get_override_values(flag))
     recipe, _, argument = flag.config_filename.partition(':')
     if argument:
-        without = flatten(load_recipe(recipe))
-        keys |= {key for key, value in flatten(load_recipe(flag.config_filename)).items() if value != without.get(key)}
+        values = flatten(load_recipe(flag.config_filename))
+        try:
+            without = flatten(load_recipe(recipe))
+        except UserError:  # it cannot do without: nothing tells what the argument decides, but for what it names
+            without = values
+        keys |= {key for key, value in values.items() if value != without.get(key)}
         if '=' not in argument.split(',')[0] and 'task' in config:  # a name, that may be the usual one
             named = [name for name, option in options(config.task.kind).items() if option.named]
             keys |= {f'task.{name}' for name in named if name in config.task}

@@ -76,7 +76,7 @@ _SHARED = {
 
 PRETRAINING = {
     **_SHARED,
-    'corpus': either(text(), each(text(empty=False))),
+    'corpus': text(),
     **{f'corpus_options.{name}': allowed for name, allowed in ranges_of(CorpusOptions).items()},
     'vocab.family': one_of(('wordpiece', 'sentencepiece')),
     'vocab.size': whole(8, 10_000_000),
@@ -112,7 +112,7 @@ FINETUNING = {
     **{f'model.{name}': PRETRAINING[f'model.{name}'] for name in finetuning_config('').model},
     'train': _TRAINED,
     'layer_decay': number(0, 1, above=True),
-    'seq_len': whole(3, MANY),  # what a kind of task needs at least, it says itself
+    'seq_len': whole(4, MANY),
     'shapes': whole(0, 1000),
     'patience': whole(0, COUNT),
     'max_train_records': whole(0, COUNT),

@@ -49,7 +49,7 @@ class Checkpoints:
       directory: the folder, made when absent.
       keep: how many of the newest steps.
       log: takes a line about each checkpoint that is removed or set aside.
-      reading: nothing is made, moved or removed: for verbs beside which a training may run.
+      reading: nothing is made, moved or removed: for verbs that take a run as it is.
 
     Raises:
       UserError: `keep` below 1, or a folder that cannot be written to.
@@ -103,10 +103,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Finished steps, ascending."""
-        if not self.directory.is_dir():
-            return []
-        found = {unfinished.step_of(path) for path in self.directory.iterdir() if checksums.is_finished(path)}
-        return sorted(found - {None} - self._damaged)
+        return [step for step in unfinished.finished_steps(self.directory) if step not in self._damaged]
 
     def latest(self) -> Saved | None:
         """The newest whole checkpoint, None when there is none at all.
@@ -211,7 +208,8 @@ class Checkpoints:
         if jax.process_index() == 0:
             unfinished.mark(self.directory, step)
         with writing(self.directory, size):
-            self._manager.save(step, args=args)
+            # Orbax alone skips what is not above every folder with a number, one without a seal among them.
+            self._manager.save(step, args=args, force=True)
         finish = (step, cost, size, structure(state), items)
         self._finisher = threading.Thread(target=self._finish, args=finish, name='checkpoint')
         self._finisher.start()

@@ -15,7 +15,8 @@ FIXED = ('model.', 'optimizer.name', 'pairs.mode', 'fingerprints.', 'train', 'ta
 FREE = tuple(f'model.{name}' for name in fields_of(FieldKind.TRAINING, FieldKind.EXECUTION))
 # Keys that a finished run was trained with: with other values its config would no longer describe the model.
 TRAINING = ('seed', 'rng_impl', 'learning_rate', 'warmup_fraction', 'schedule.', 'optimizer.', 'layer_decay', 'phases')
-TRAINING += ('batch_size', 'accumulate', 'masking.', *(f'model.{name}' for name in fields_of(FieldKind.TRAINING)))
+TRAINING += ('seq_len', 'max_predictions', 'batch_size', 'accumulate', 'pairs.', 'pair_plans', 'masking.')
+TRAINING += tuple(f'model.{name}' for name in fields_of(FieldKind.TRAINING))
 # Keys that do not affect training, and `head.`, which early versions wrote and never read.
 SILENT = ('run', 'export', 'fingerprints.', 'corpus_options.workers', 'topology', 'card.', 'head.')
 # Keys that some workdirs are older than, and the value that their runs had.
@@ -36,7 +37,7 @@ def check_resume(
     Args:
       saved, now: the two.
       where: the workdir.
-      fixed: further keys of which a change is refused: the options of a task that decide its parameters.
+      fixed: further keys of which a change is refused: options of a task.
       defaults: what runs had that are older than a key.
       finished: whether no step is left to train with other settings.
 

@@ -24,6 +24,23 @@ def step_of(path: pathlib.Path) -> int | None:
     return int(path.name) if _STEP.fullmatch(path.name) else None
 
 
+def finished_steps(directory: pathlib.Path) -> list[int]:
+    """The steps that were written to their end, ascending; of no folder none."""
+    found = (step_of(path) for path in directory.glob('*') if checksums.is_finished(path))
+    return sorted(step for step in found if step is not None)
+
+
+def any_checkpoint(directory: pathlib.Path) -> bool:
+    """Whether a run has a checkpoint here, or may have had one that is damaged or has lost its name or its seal.
+
+    What a killed process left half written is none.
+    """
+    if not directory.is_dir():
+        return False
+    lost = any((directory / DAMAGED).glob('*')) or any(map(may_be_checkpoint, unknown(directory)))
+    return lost or bool(finished_steps(directory))
+
+
 def mark(directory: pathlib.Path, step: int) -> None:
     """Notes that a step is about to be written, or removed."""
     (directory / f'{step}.unfinished').touch()

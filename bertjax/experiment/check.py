@@ -30,7 +30,7 @@ def check_ranges(config: Mapping[str, Any]) -> None:
             raise UserError(f'config.{key}', 'no such key in the recipe', allowed.words, mend)
 
 
-def check_recorded(config: Mapping[str, Any], where: str) -> None:
+def check_recorded(config: Mapping[str, Any], where: str, mend: str) -> None:
     """Checks the values of a config that a run recorded in the file `where`; keys of other versions are let be.
 
     Raises:
@@ -39,7 +39,6 @@ def check_recorded(config: Mapping[str, Any], where: str) -> None:
     known = declared(config)
     for key, value in flatten(config).items():
         if key in known and not known[key][0].holds(value):
-            mend = 'restore the file from a copy, or train again in another --workdir'
             raise UserError(f'{where}: {key}', shown(value), known[key][0].words, mend)
 
 

@@ -51,6 +51,8 @@ class Finetuning:
 
     def _resolve(self, total: int, lengths: int) -> dict[str, Any]:
         settings, examples = self.settings, self._examples
+        durations = resolve_durations(settings, total, examples.batches)
+        settings.check_patience(durations['eval_every'])
         # What the order of the rows depends on besides them.
         batches = f'{settings.batch_size} rows of {", ".join(map(str, examples.shapes))} pieces'
         return {
@@ -58,7 +60,7 @@ class Finetuning:
             'steps': total,
             'shapes': lengths,
             'epochs': total / examples.batches,
-            **resolve_durations(settings, total, examples.batches),
+            **durations,
             'fingerprints': self.data.fingerprints() | {'batches': batches},
         }
 

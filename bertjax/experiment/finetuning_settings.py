@@ -7,10 +7,11 @@ from typing import Any
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from bertjax.config import duration
+from bertjax.config import in_steps
 from bertjax.errors import UserError
 from bertjax.experiment.settings import RunSettings, check_accumulate, check_memory, shared_settings
 from bertjax.model.config import BertConfig
+from bertjax.ranges import parse_duration
 from bertjax.tasks.registry import build_task
 from bertjax.tasks.task import Task
 
@@ -52,16 +53,25 @@ class FinetuningSettings(RunSettings):
     @property
     def steps_decide(self) -> bool:
         """Whether config.steps says how long the run is, and not config.epochs."""
-        return self.steps not in (0, '0')
+        return parse_duration(self.steps)[0] > 0
 
     def total_steps(self, batches: int) -> int:
         """Length of the run, of epochs with `batches` batches each."""
-        steps = duration(self.steps, 'steps', steps_per_epoch=batches)
-        if not steps:
-            steps = duration(f'{self.epochs} epochs', 'epochs', steps_per_epoch=batches)
+        key, length = ('steps', self.steps) if self.steps_decide else ('epochs', f'{self.epochs} epochs')
+        steps = in_steps(length, key, steps_per_epoch=batches)
         if steps < 1:
-            raise UserError('config.epochs', str(self.epochs), 'at least one step', 'for example --config.epochs=3')
+            mend = f'for example --config.{key}={100 if key == "steps" else 3}'
+            raise UserError(f'config.{key}', f'{length}, with {batches} batches an epoch', 'at least one step', mend)
         return steps
+
+    def check_patience(self, eval_every: int | str) -> None:
+        """Refuses a patience without evaluations: `eval_every` as it is written, or in steps."""
+        if self.patience and not parse_duration(eval_every)[0]:
+            found, mend = (
+                f'{self.patience} with config.eval_every={self.eval_every}',
+                'for example --config.eval_every=1epochs',
+            )
+            raise UserError('config.patience', found, 'evaluations to go by', mend)
 
     def build_task(self) -> Task:
         """The task, with its options.
@@ -86,9 +96,7 @@ class FinetuningSettings(RunSettings):
         Raises:
           UserError: with the key.
         """
-        if self.patience and self.eval_every in (0, '0'):
-            found, mend = f'{self.patience} with config.eval_every=0', 'for example --config.eval_every=1epochs'
-            raise UserError('config.patience', found, 'evaluations to go by', mend)
+        self.check_patience(self.eval_every)
         if self.patience and any(value for key, value in self.sweep.items() if key != 'together'):
             raise UserError('config.patience', f'{self.patience} in a sweep', '0', 'stop single runs early')
         check_accumulate(self.batch_size, self.accumulate)
@@ -105,11 +113,10 @@ def finetuning_settings(config: ConfigDict) -> FinetuningSettings:
         mend = 'give a recipe of a task, such as glue:rte'
         raise UserError('--config', 'a recipe without config.task', 'one for a task', mend)
     names = ('train', 'layer_decay', 'seq_len', 'shapes', 'batch_size', 'eval_batch_size', 'accumulate', 'epochs')
-    names += ('steps', 'select', 'patience', 'split', 'input')
+    names += ('steps', 'select', 'patience', 'split', 'input', 'max_train_records', 'max_eval_records')
     return FinetuningSettings(
         **shared_settings(config),
         **{name: config[name] for name in names},
-        **{name: config.get(name, 0) for name in ('max_train_records', 'max_eval_records')},  # not in old workdirs
         task=dict(config.task),
         model_choices=dict(config.model),
         sweep=dict(config.sweep),

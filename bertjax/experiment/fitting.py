@@ -77,7 +77,8 @@ class Fitting:
         way = way or {}
         setup = self.setup(way)
         phase = dataclasses.replace(phase, accumulate=way.get('accumulate', phase.accumulate))
-        check_row_count(phase.batch_size, phase.accumulate, row_shards(setup.mesh))
+        key = self.settings.given_phases[phase.number].keys['batch_size']
+        check_row_count(phase.batch_size, phase.accumulate, row_shards(setup.mesh), key)
         return {**self._known(setup, phase), **compile_step(setup, phase)}
 
     def _known(self, setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
@@ -102,13 +103,13 @@ class Fitting:
 
     def batches(self, phase: PretrainingPhase) -> Iterator[Result]:
         """The results of a phase's own batch, then of twice as many rows until they do not fit; or, where its own does
-        not, of half as many until they fit or there is one row a chip."""
+        not, of half as many rows a chip, rounded down, until they fit or there is one."""
         result = self.compile(phase)
         yield result
         smallest = phase.accumulate * row_shards(self.setup({}).mesh)
         grows = result['fits']
-        while result['fits'] == grows and (grows or phase.batch_size % (2 * smallest) == 0):
-            rows = phase.batch_size * 2 if grows else phase.batch_size // 2
+        while result['fits'] == grows and (grows or phase.batch_size > smallest):
+            rows = phase.batch_size * 2 if grows else phase.batch_size // smallest // 2 * smallest
             phase = dataclasses.replace(phase, batch_size=rows)
             result = self.compile(phase)
             yield result

@@ -7,21 +7,20 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bertjax.config import filled, from_plain, plain
+from bertjax.config import from_plain, in_steps, plain
 from bertjax.corpus.store import Split
 from bertjax.data.mixture import MixedExamples
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.errors import UserError
-from bertjax.experiment.check import check_recorded
 from bertjax.experiment.pretraining import StoreExamples
-from bertjax.experiment.pretraining_settings import pretraining_settings
-from bertjax.experiment.text import find_stores
-from bertjax.files.whole import read_json_object
+from bertjax.experiment.pretraining_settings import PretrainingSettings, pretraining_settings
+from bertjax.experiment.recorded import recorded_config
+from bertjax.experiment.text import WeightedStore, find_stores
 from bertjax.metrics.rows import pair_of
 from bertjax.recipe import pretraining_config
 from bertjax.text.tokenizer import load_tokenizer
 
-_BATCH = 4096  # examples at a time
+_BATCH = 4096  # examples or documents at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,29 +47,35 @@ def levels_of(folder: pathlib.Path) -> Levels:
     path = folder / 'config.json'
     if not path.exists():
         return Levels()
-    mend = 'restore the file from a copy, or start the training again, which writes it'
-    config = filled(read_json_object(path, mend), plain(pretraining_config()))
-    check_recorded(config, str(path))
+    config = recorded_config(path, plain(pretraining_config()))
     settings = pretraining_settings(from_plain(config))
-    pair = pair_of(settings.pairs.mode)
     try:
         tokenizer = load_tokenizer(str(folder / 'tokenizer'))
-        stores = find_stores(settings, folder, tokenizer)
+        stores = find_stores(settings, folder, tokenizer, verify=False)
     except UserError:  # the figures are there without the text
-        return Levels(pair)
-    examples, majority = StoreExamples(settings, stores, tokenizer, folder / 'store' / 'plans'), {}
+        return Levels(pair_of(settings.pairs.mode))
+    examples = StoreExamples(settings, stores, tokenizer, folder / 'store' / 'plans')
+    return levels(settings, stores, examples, in_steps(config['steps'], 'steps'))
+
+
+def levels(
+    settings: PretrainingSettings, stores: Sequence[WeightedStore], examples: StoreExamples, total: int
+) -> Levels:
+    """The levels of a run of `total` steps on the `examples` of `stores`."""
+    pair, majority = pair_of(settings.pairs.mode), {}
     if not examples.has_heldout:
         return Levels(pair)
     if settings.pairs.paired:
-        for phase in settings.phases(config['steps']):
+        for phase in settings.phases(total):
             heldout = examples.get((phase.seq_len, phase.max_predictions), 'heldout', phase.number)
             share = majority_share(heldout, settings.eval_examples)
             majority |= {phase.number: share} if share is not None else {}
     splits = [weighted.store.split('heldout') for weighted in stores]
-    return Levels(pair, unigram_entropy(splits, [weighted.weight for weighted in stores]), majority)
+    weights = [weighted.weight for weighted in stores]
+    return Levels(pair, unigram_entropy(splits, weights, examples.vocab_size), majority)
 
 
-def unigram_entropy(splits: Sequence[Split], weights: Sequence[float]) -> float | None:
+def unigram_entropy(splits: Sequence[Split], weights: Sequence[float], vocab_size: int) -> float | None:
     """Entropy in nats of the pieces: the loss of a model that knows how often each occurs and no context.
 
     Counted on the held-out text itself, so it is the best that any such model can do. None without text.
@@ -78,22 +83,25 @@ def unigram_entropy(splits: Sequence[Split], weights: Sequence[float]) -> float 
     Args:
       splits: one, or those of a mixture.
       weights: their shares of the examples.
+      vocab_size: V.
     """
-    shares = np.zeros(0)
+    shares = np.zeros(vocab_size)
     for split, weight in zip(splits, weights, strict=True):
-        counts = np.zeros(0, np.int64)
-        offsets = split.sentence_offsets[split.document_offsets]  # first token of each document, and the end
-        for start, end in itertools.pairwise(offsets):
-            counts = _sum(counts, np.bincount(split.tokens(int(start), int(end - start))))
-        shares = _sum(shares, weight * counts / max(counts.sum(), 1))
+        counts = _piece_counts(split, vocab_size)
+        shares += weight * counts / max(counts.sum(), 1)
     shares = shares[shares > 0] / max(shares.sum(), 1e-12)
     return float(-(shares * np.log(shares)).sum()) if len(shares) else None
 
 
-def _sum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a + b, the shorter one continued with zeros."""
-    length = max(len(a), len(b))
-    return np.pad(a, (0, length - len(a))) + np.pad(b, (0, length - len(b)))
+def _piece_counts(split: Split, vocab_size: int) -> np.ndarray:
+    """int64 [V], how often each piece occurs."""
+    counts = np.zeros(vocab_size, np.int64)
+    offsets = split.sentence_offsets[split.document_offsets]  # first token of each document, and the end
+    for first in range(0, split.num_documents, _BATCH):
+        bounds = itertools.pairwise(offsets[first : first + _BATCH + 1])
+        texts = [split.tokens(int(start), int(end - start)) for start, end in bounds]
+        counts += np.bincount(np.concatenate(texts), minlength=vocab_size)
+    return counts
 
 
 def majority_share(examples: PretrainingExamples | MixedExamples, count: int) -> float | None:

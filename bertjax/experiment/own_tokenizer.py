@@ -12,12 +12,12 @@ from typing import Any
 from bertjax.corpus import identity
 from bertjax.corpus.identity import Known
 from bertjax.errors import UserError
+from bertjax.experiment.workdir import has_run
 from bertjax.files.atomic import checksum, write_atomic
 from bertjax.files.whole import read_json_or_none
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
 FOLDER, SAVED, TRAINED = 'tokenizer', 'saved.json', 'vocabulary.json'
-TRIALS = 'cells'  # the folder of a sweep's trials; named so in workdirs since the first version
 # Whatever `load_tokenizer` looks at.
 _FILES = ('tokenizer.model', 'spiece.model', 'tokenizer.json', 'vocab.txt', 'tokenizer_config.json')
 
@@ -172,13 +172,3 @@ def check_replaceable(workdir: pathlib.Path) -> None:
             'the one that the checkpoints beside it were trained with',
             f'set --config.tokenizer={own} to continue with that, or start anew in another --workdir',
         )
-
-
-def has_run(workdir: pathlib.Path) -> bool:
-    """Whether there is a run or a sweep in this workdir, whose tokenizer must not be replaced."""
-    return has_checkpoints(workdir) or (workdir / TRIALS).exists()
-
-
-def has_checkpoints(workdir: pathlib.Path) -> bool:
-    """Whether there is a run in this workdir, whose tokenizer and store must not be replaced."""
-    return any(path.name.isdigit() for path in (workdir / 'checkpoints').glob('*'))

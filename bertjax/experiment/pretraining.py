@@ -72,6 +72,11 @@ class StoreExamples:
         self._made: dict[tuple, Examples] = {}
 
     @property
+    def vocab_size(self) -> int:
+        """V, of the pieces that they are made of."""
+        return self._tokenizer.vocab_size
+
+    @property
     def has_heldout(self) -> bool:
         """Whether every store has documents to evaluate on."""
         return all(weighted.store.split('heldout').num_documents for weighted in self._stores)
@@ -119,6 +124,7 @@ class Pretraining:
       settings: of its config.
       folders: the workdir.
       tokenizer, model, setup: of the run.
+      stores, examples: its text.
       values: sums -> values of a row.
       resolved: the resolved config: what config.json and every checkpoint hold.
     """
@@ -129,17 +135,18 @@ class Pretraining:
         self.settings, self.folders = settings, [folder]
         self.values = functools.partial(pretraining_values, pair=pair_of(settings.pairs.mode))
         self.tokenizer = prepare_tokenizer(settings, folder)
-        self._stores = prepare_stores(settings, folder, self.tokenizer)
+        self.stores = prepare_stores(settings, folder, self.tokenizer)
         self.model = settings.model(self.tokenizer.vocab_size)
         self.setup = build_pretraining_setup(settings, self.model, mesh)
         plans = folder / 'store' / 'plans'
         remove_leftovers(plans)
-        self._examples = StoreExamples(settings, self._stores, self.tokenizer, plans)
-        first = self._examples.get(settings.first_shape, 'train', 0)
+        self.examples = StoreExamples(settings, self.stores, self.tokenizer, plans)
+        first = self.examples.get(settings.first_shape, 'train', 0)
         total = settings.total_steps(first.cycle_length // settings.pairs.plans)
         self._phases = settings.phases(total)
         for phase in self._phases:
-            check_row_count(phase.batch_size, phase.accumulate, row_shards(mesh))
+            key = settings.given_phases[phase.number].keys['batch_size']
+            check_row_count(phase.batch_size, phase.accumulate, row_shards(mesh), key)
         last = self._phases[-1]
         self._attention = describe_attention(self.model, last.batch_size // last.accumulate, last.seq_len)
         self.resolved = self._resolve(total)
@@ -148,7 +155,7 @@ class Pretraining:
         recorded = self.settings.recorded
         fingerprints = {
             'tokenizer': self.tokenizer.fingerprint,
-            'store': '+'.join(weighted.store.fingerprint for weighted in self._stores),
+            'store': '+'.join(weighted.store.fingerprint for weighted in self.stores),
         }
         resolved = {**recorded, 'steps': total, **resolve_durations(self.settings, total)}
         resolved['model'] = {**recorded['model'], 'vocab_size': self.tokenizer.vocab_size}
@@ -162,7 +169,7 @@ class Pretraining:
     @property
     def heldout(self) -> Examples | None:
         """The held-out examples of the first phase; None where no document is held out."""
-        return self._examples.get(self.settings.first_shape, 'heldout', 0) if self._examples.has_heldout else None
+        return self.examples.get(self.settings.first_shape, 'heldout', 0) if self.examples.has_heldout else None
 
     def fresh(self) -> TrainState:
         """The state of step 0: drawn, or the weights of config.init.
@@ -191,10 +198,10 @@ class Pretraining:
 
     def _phase(self, phase: PretrainingPhase) -> Phase:
         shape = (phase.seq_len, phase.max_predictions)
-        train = self._examples.get(shape, 'train', phase.number)
+        train = self.examples.get(shape, 'train', phase.number)
         evaluator = None
-        if self._examples.has_heldout:
-            heldout = self._examples.get(shape, 'heldout', phase.number)
+        if self.examples.has_heldout:
+            heldout = self.examples.get(shape, 'heldout', phase.number)
             evaluator = Evaluator(
                 jax.jit(make_eval_step(self.setup.model, self.setup.objective)),
                 heldout,
@@ -215,8 +222,8 @@ class Pretraining:
     def describe(self) -> str:
         """A description that is printed before training starts."""
         model, tokenizer = self.model, self.tokenizer
-        tokens = sum(weighted.store.split('train').num_tokens for weighted in self._stores)
-        heldout = sum(weighted.store.split('heldout').num_documents for weighted in self._stores)
+        tokens = sum(weighted.store.split('train').num_tokens for weighted in self.stores)
+        heldout = sum(weighted.store.split('heldout').num_documents for weighted in self.stores)
         lines = [
             f'{model.num_layers} layers, width {model.width}, {model.num_heads} heads: '
             f'{parameter_count(model):,} parameters',
@@ -231,7 +238,7 @@ class Pretraining:
                 f'learning rate {phase.learning_rate:g} {phase.schedule}, warm-up {phase.warmup_fraction:.1%}'
             )
         lines.append(describe_decay(self.setup.state.params))
-        report = self._examples.get(self.settings.first_shape, 'train', 0).report
+        report = self.examples.get(self.settings.first_shape, 'train', 0).report
         return '\n'.join([*lines, *map(_describe_pairs, report.get('components', [report]))])
 
 

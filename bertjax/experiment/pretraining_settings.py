@@ -7,7 +7,7 @@ from typing import Any
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from bertjax.config import duration, flatten
+from bertjax.config import flatten, in_steps
 from bertjax.convert.huggingface.config import check_exportable
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.data.batch import BatchSpec, pretraining_batch_spec
@@ -44,11 +44,12 @@ class PretrainingPhase(PhaseSettings):
 
 @dataclasses.dataclass(frozen=True)
 class _GivenPhase:
-    """An entry of config.phases: the values that it has or inherits, and its length as it was given."""
+    """An entry of config.phases: the values that it has or inherits, their keys, and its length as it was given."""
 
     steps: int | str
     reset_optimizer: bool
-    values: Mapping[str, Any]  # by the keys of INHERITED
+    values: Mapping[str, Any]  # by the keys of INHERITED, as are
+    keys: Mapping[str, str]  # 'phases[0].seq_len', or 'seq_len' where that decides
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,7 @@ class PretrainingSettings(RunSettings):
       given_phases: config.phases, or one that is the run; `phases` resolves them.
     """
 
-    corpus: str | Sequence[str]
+    corpus: str
     corpus_options: CorpusOptions
     vocab: Mapping[str, Any]
     model_fields: Mapping[str, Any]
@@ -84,7 +85,10 @@ class PretrainingSettings(RunSettings):
     @property
     def vocabulary_key(self) -> str:
         """Text that is equal where equal vocabularies are trained."""
-        facts = {'corpus': self.corpus, **flatten({'vocab': dict(self.vocab)})}
+        options = {name: getattr(self.corpus_options, name) for name in ('format', 'text_key')}
+        facts = flatten({'corpus': self.corpus, 'corpus_options': options, 'vocab': dict(self.vocab)})
+        if self.vocab['family'] == 'sentencepiece':
+            facts['seed'] = self.recorded['seed']
         return ''.join(f'{key} = {value}\n' for key, value in sorted(facts.items()))
 
     def model(self, vocab_size: int) -> BertConfig:
@@ -93,13 +97,12 @@ class PretrainingSettings(RunSettings):
         Raises:
           UserError: sizes that cannot be, a phase longer than the model's positions.
         """
-        model = BertConfig(vocab_size=vocab_size, nsp=self.pairs.mode in ('nsp', 'sop'), **self.model_fields)
-        named = len(self.recorded['phases']) > 0
-        for i, phase in enumerate(self.given_phases):
+        model = BertConfig(vocab_size=vocab_size, nsp=self.pairs.paired, **self.model_fields)
+        for phase in self.given_phases:
             length = phase.values['seq_len']
             if length > model.max_positions:
                 raise UserError(
-                    f'config.phases[{i}].seq_len' if named else 'config.seq_len',
+                    f'config.{phase.keys["seq_len"]}',
                     str(length),
                     f'at most config.model.max_positions = {model.max_positions}',
                     f'lower it, or set --config.model.max_positions={length}',
@@ -113,11 +116,12 @@ class PretrainingSettings(RunSettings):
         if self.epochs > 0:
             if per_epoch is None:
                 raise UserError('config.epochs', str(self.epochs), 'config.steps where no corpus is read', 'set steps')
-            steps = duration(f'{self.epochs} epochs', 'epochs', steps_per_epoch=per_epoch)
+            key, length = 'epochs', f'{self.epochs} epochs'
         else:
-            steps = duration(self.steps, 'steps', steps_per_epoch=per_epoch)
+            key, length = 'steps', self.steps
+        steps = in_steps(length, key, steps_per_epoch=per_epoch)
         if steps < 1:
-            raise UserError('config.steps', str(self.steps), 'at least 1 step', 'for example --config.steps=1000')
+            raise UserError(f'config.{key}', str(length), 'at least 1 step', 'for example --config.steps=1000')
         return steps
 
     def phases(self, total: int) -> list[PretrainingPhase]:
@@ -128,7 +132,7 @@ class PretrainingSettings(RunSettings):
         """
         self._check_shapes()
         given = self.given_phases
-        lengths = [duration(phase.steps, f'phases[{i}].steps', total=total) for i, phase in enumerate(given)]
+        lengths = [in_steps(phase.steps, f'phases[{i}].steps', total=total) for i, phase in enumerate(given)]
         if all(str(phase.steps).endswith('%') for phase in given):
             shares = sum(float(str(phase.steps)[:-1]) for phase in given)
             if abs(shares - 100) > 0.01:
@@ -160,10 +164,12 @@ class PretrainingSettings(RunSettings):
     def _check_shapes(self) -> None:
         for phase in self.given_phases:
             values = phase.values
-            check_accumulate(values['batch_size'], values['accumulate'])
+            check_accumulate(values['batch_size'], values['accumulate'], phase.keys['accumulate'])
             if values['max_predictions'] > values['seq_len']:
                 expected, mend = f'at most seq_len = {values["seq_len"]}', 'use about 0.15 x seq_len'
-                raise UserError('config.max_predictions', str(values['max_predictions']), expected, mend)
+                raise UserError(
+                    f'config.{phase.keys["max_predictions"]}', str(values['max_predictions']), expected, mend
+                )
 
     def check_memory(self, mesh: Mesh) -> None:
         """Refuses what the devices cannot hold, whatever the text is."""
@@ -178,6 +184,7 @@ class PretrainingSettings(RunSettings):
                 parts=values['accumulate'],
                 seq_len=values['seq_len'],
                 predictions=values['max_predictions'],
+                key=phase.keys['batch_size'],
             )
 
     def check(self) -> None:
@@ -220,12 +227,11 @@ def pretraining_settings(config: ConfigDict) -> PretrainingSettings:
 
 
 def _given_phases(config: ConfigDict) -> tuple[_GivenPhase, ...]:
-    own = {**{key: config[key] for key in INHERITED}, 'schedule': config.schedule.name}
-    return tuple(
-        _GivenPhase(
-            phase.steps,
-            phase.reset_optimizer,
-            {key: own[key] if phase[key] == unset else phase[key] for key, unset in INHERITED.items()},
-        )
-        for phase in (config.phases or (phase_entry(steps='100%'),))
-    )
+    usual = {**{key: config[key] for key in INHERITED}, 'schedule': config.schedule.name}
+    given = []
+    for i, phase in enumerate(config.phases or (phase_entry(steps='100%'),)):
+        own = [key for key, unset in INHERITED.items() if phase[key] != unset]
+        values = {**usual, **{key: phase[key] for key in own}}
+        keys = {key: f'phases[{i}].{key}' if key in own else key for key in INHERITED}
+        given.append(_GivenPhase(phase.steps, phase.reset_optimizer, values, keys))
+    return tuple(given)

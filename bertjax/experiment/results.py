@@ -23,7 +23,6 @@ from bertjax.writers.jsonl import read_rows
 RESULTS = 'results.json'
 STEP = 'step'  # in results.json: the checkpoint that its figures are of, where they are not of the finished run's model
 STOPPED = 'stopped_at'  # in results.json: the last step, where config.patience ended the run before config.steps
-EXPORTED = 'export/cell.txt'  # of a sweep: the trial whose model is in export/
 # What tells one run over a task from another.
 _FACTS = ('init', 'seed', 'train', 'epochs', 'steps', 'batch_size', 'seq_len', 'learning_rate', 'layer_decay', 'select')
 
@@ -105,12 +104,6 @@ def judge(
         write_predictions(folder, task, name, split, predictions[name])
     parts = data.parts(outputs)
     return {**found, 'splits': figures, **({'parts': parts} if parts else {})}, predictions
-
-
-def exported_trial(folder: pathlib.Path) -> str | None:
-    """The trial of a sweep whose model is in export/; None in a workdir without a sweep, or before the first export."""
-    path = folder / EXPORTED
-    return path.read_text(encoding='utf-8', errors='replace').strip() if path.exists() else None
 
 
 def run_facts(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from bertjax.config import flatten, from_plain, plain
 from bertjax.convert.huggingface.config import check_exportable
 from bertjax.convert.huggingface.load import load_task_model
 from bertjax.data.buckets import lengths_worth
+from bertjax.data.pairs import PairOptions
 from bertjax.errors import UserError
-from bertjax.experiment.check import check_recorded
 from bertjax.experiment.finetuning_settings import FinetuningSettings
 from bertjax.experiment.own_tokenizer import load_own
 from bertjax.experiment.pretraining import build_pretraining_setup
@@ -24,6 +24,7 @@ from bertjax.experiment.recorded import check_kind, recorded_config, recorded_ta
 from bertjax.experiment.task_data import LEARNED, Split, TaskData, encoder_of
 from bertjax.experiment.task_setup import TaskSetup
 from bertjax.experiment.text import huggingface_directory
+from bertjax.experiment.workdir import has_checkpoints
 from bertjax.model.config import BertConfig, FieldKind, fields_of
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
@@ -33,8 +34,8 @@ from bertjax.tasks.registry import keys, options
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.train.state import place_params
 
-# Keys always taken from the command line's config; the others are the workdir's.
-ASKED = ('run', 'data', 'split', 'input', 'step', 'max_eval_records', 'eval_batch_size', 'shapes', 'mesh', 'export')
+# Keys always taken from the command line's config (config.data where it names something); the others are the workdir's.
+ASKED = ('run', 'split', 'input', 'step', 'max_eval_records', 'eval_batch_size', 'shapes', 'mesh', 'export')
 # Taken from it only if the command line sets them, as are the task's options that decide 'reading'.
 CHANGEABLE = (
     'select',
@@ -62,12 +63,9 @@ def config_of_run(config: ConfigDict, folder: pathlib.Path, given: Collection[st
         return config
     saved = recorded_config(path, plain(config))
     own = from_plain(saved)
-    check_recorded(own, str(path))
     changeable = (*CHANGEABLE, *keys(config.task.kind, 'reading'))
     for key in [*ASKED, *(key for key in changeable if key in given)]:
         config_path.set_value(key, own, config_path.get_value(key, config), accept_new_attributes=True)
-    for key in [key for key in config if key not in own]:  # came later than the run
-        config_path.set_value(key, own, config[key], accept_new_attributes=True)
     own.data = config.data or saved['data']
     ours, theirs = flatten(config), flatten(saved)
     for key in sorted(given):
@@ -129,7 +127,7 @@ def load_task(
 def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
     """The task as the workdir's run, or the directory of config.init, learned it."""
     exported = folder / 'export' / 'hf'
-    trained = exported.is_dir() or any((folder / 'checkpoints').glob('*'))
+    trained = exported.is_dir() or has_checkpoints(folder)
     if not trained and (folder / 'config.json').exists():
         mend = 'start the training again: a model is there from its first checkpoint on'
         raise UserError('--workdir', f'no model in {folder} yet', 'a checkpoint or an export', mend)
@@ -222,6 +220,10 @@ def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> Sav
             if ours != value:
                 mend = 'give the recipe of this workdir'
                 raise UserError(f'config.model.{name}', str(ours), f'{value}, as in the checkpoint', mend)
+        mode = saved.config['pairs']['mode']
+        if PairOptions(mode=mode).paired != settings.pairs.paired:  # one of the two has no head for pairs
+            mend = 'give the recipe of this workdir'
+            raise UserError('config.pairs.mode', settings.pairs.mode, f'{mode}, as in the checkpoint', mend)
         setup = build_pretraining_setup(settings, model, make_mesh(settings.mesh))
         with mesh_context(setup.mesh):
             state = checkpoints.restore(saved.position.step, setup.state)

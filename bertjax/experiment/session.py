@@ -102,8 +102,10 @@ def _check_same_run(saved: Saved, resolved: Mapping[str, Any], folder: pathlib.P
         mend = 'raise config.steps or config.epochs, or give another --workdir'
         raise UserError('config.steps', f'a run of {total} steps', f'{step} or more, as {folder} has', mend)
     kind = resolved['task']['kind'] if 'task' in resolved else None
-    fixed, usual = (keys(kind, 'model'), defaults(kind)) if kind else ((), {})
     finished = step == total or patience_of(resolved, saved).over
+    decisions = ('model', 'training') if finished else ('model',)
+    fixed = [key for decided in decisions for key in keys(kind, decided)] if kind else []
+    usual = defaults(kind) if kind else {}
     for line in check_resume(then, resolved, str(folder), fixed=fixed, defaults=usual, finished=finished):
         print(f'changed since the checkpoint: {line}')
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from bertjax.config import duration, plain
+from bertjax.config import in_steps, plain
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig, parameter_count
 from bertjax.parallel.devices import device_memory
@@ -86,16 +86,16 @@ def resolve_durations(settings: RunSettings, total: int, steps_per_epoch: float 
       UserError: what is no duration.
     """
     return {
-        key: duration(getattr(settings, key), key, total=total, steps_per_epoch=steps_per_epoch)
+        key: in_steps(getattr(settings, key), key, total=total, steps_per_epoch=steps_per_epoch)
         for key in ('eval_every', 'checkpoint_every')
     }
 
 
-def check_accumulate(batch_size: int, accumulate: int) -> None:
-    """A batch must divide into its parts."""
+def check_accumulate(batch_size: int, accumulate: int, key: str = 'accumulate') -> None:
+    """A batch must divide into its parts, whose number is config.KEY."""
     if batch_size % accumulate:
         expected = f'a divisor of batch_size = {batch_size}'
-        raise UserError('config.accumulate', str(accumulate), expected, 'change one of the two')
+        raise UserError(f'config.{key}', str(accumulate), expected, 'change one of the two')
 
 
 def check_mesh(model: BertConfig, mesh: Mesh) -> None:
@@ -114,13 +114,13 @@ def check_mesh(model: BertConfig, mesh: Mesh) -> None:
             )
 
 
-def check_row_count(batch_size: int, accumulate: int, row_shards: int) -> None:
-    """A batch (a part of it, with accumulation) must divide over the data and fsdp axes of the mesh."""
+def check_row_count(batch_size: int, accumulate: int, row_shards: int, key: str = 'batch_size') -> None:
+    """A batch of config.KEY (a part of it, with accumulation) must divide over the data and fsdp axes of the mesh."""
     rows = batch_size // accumulate
     if rows % row_shards:
         parts = f' / accumulate {accumulate}' if accumulate > 1 else ''
         raise UserError(
-            'config.batch_size',
+            f'config.{key}',
             f'{batch_size}{parts} = {rows} rows on {row_shards} devices (mesh data x fsdp)',
             f'a multiple of {row_shards}',
             f'try {max(rows // row_shards, 1) * row_shards * accumulate}',

@@ -14,7 +14,7 @@ from rich.table import Table
 from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.orbax import export_orbax
 from bertjax.data.loader import Examples
-from bertjax.experiment.levels import Levels, levels_of
+from bertjax.experiment.levels import Levels
 from bertjax.files.atomic import write_atomic
 from bertjax.losses import PRETRAINING
 from bertjax.metrics.rows import pair_of, with_pair_names
@@ -49,6 +49,7 @@ def finish_pretraining(
     params: Any,
     heldout: Examples | None,
     recipe: str,
+    levels: Levels,
 ) -> None:
     """Exports, writes summary.json, prints the summary.
 
@@ -58,6 +59,7 @@ def finish_pretraining(
       model, tokenizer, params: trained.
       heldout: examples of which some masks are filled; None for none.
       recipe: as the command line names it.
+      levels: what the figures are measured against.
     """
     rows = heldout_rows(folder / 'metrics.jsonl', config['pairs']['mode'])
     if rows and rows[-1]['step'] != config['steps']:
@@ -75,7 +77,7 @@ def finish_pretraining(
     write_atomic(folder / 'summary.json', json.dumps(summary, indent=2, ensure_ascii=False) + '\n')
     console = Console(highlight=False, soft_wrap=True)
     if rows:
-        print_heldout(console, rows, levels_of(folder))
+        print_heldout(console, rows, levels)
     if filled:
         console.print('\nmasks filled: the piece of the model in brackets, the true one behind', style='bold')
     for item in filled:

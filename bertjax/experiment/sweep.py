@@ -1,5 +1,6 @@
 """config.sweep: runs that differ in some settings, trained group by group; a finished one is not run again."""
 
+import collections
 import contextlib
 import dataclasses
 import hashlib
@@ -19,14 +20,14 @@ from bertjax.config import dump, flatten
 from bertjax.data.buckets import MOST_LENGTHS
 from bertjax.errors import PreemptedError, UserError
 from bertjax.experiment.finetuning_settings import FinetuningSettings
-from bertjax.experiment.own_tokenizer import TRIALS
 from bertjax.experiment.recorded import recorded_results
-from bertjax.experiment.results import EXPORTED, RESULTS, export_task, exported_trial, judge
+from bertjax.experiment.results import RESULTS, export_task, judge
 from bertjax.experiment.session import continue_or_begin
 from bertjax.experiment.settings import resolve_durations
 from bertjax.experiment.task_data import Split, TaskData
 from bertjax.experiment.task_setup import TaskSetup, prepare
 from bertjax.experiment.trials import Trial, score_of, summarise, sweep_table, trials_of
+from bertjax.experiment.workdir import EXPORTED, TRIALS, exported_trial
 from bertjax.files.atomic import write_atomic
 from bertjax.files.whole import read_json_object
 from bertjax.metrics.rows import task_values
@@ -59,13 +60,15 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
     console = Console(highlight=False, soft_wrap=True)
     waiting = [trial for trial in trials if _result(folder, trial) is None]
     console.print(f'{len(trials)} runs, {len(trials) - len(waiting)} of them finished already')
+    alike = collections.Counter(trial.shape for trial in trials)
     with Interrupt() as interrupt:
-        for shape, alike in itertools.groupby(waiting, key=lambda trial: trial.shape):
-            members = list(alike)
+        for shape, group in itertools.groupby(waiting, key=lambda trial: trial.shape):
+            members = list(group)
             own = data.with_settings(members[0].settings(settings))
             train, model = prepare(own, mesh, _lengths(settings), chosen_by='config.sweep')
             one = Group(members[:1], model, train, folder)
-            size = min(settings.sweep['together'] or members_that_fit(one, len(members)), len(members))
+            # Of all there are, not of those that wait: what was interrupted is found by who its members are.
+            size = min(settings.sweep['together'] or members_that_fit(one, alike[shape]), len(members))
             together = f', {size} at a time' if size > 1 else ''
             console.print(
                 f'train={shape[0]}, batches of {shape[1]}, {one.epochs:.3g} epochs: {len(members)} runs{together}; '
@@ -114,7 +117,14 @@ def _lengths(settings: FinetuningSettings) -> int:
 
 def _result(folder: pathlib.Path, trial: Trial) -> dict[str, Any] | None:
     path = folder / TRIALS / trial.name / RESULTS
-    return recorded_results(path) if path.exists() else None
+    if not path.exists():
+        return None
+    results = recorded_results(path)
+    for field, value in dataclasses.asdict(trial).items():
+        if results.get(field, value) != value:  # a name has six digits of it
+            mend = 'leave it out of the sweep, or give another --workdir'
+            raise UserError(f'config.sweep, {field}', repr(value), f'{results[field]!r}, as in {path}', mend)
+    return results
 
 
 class Group:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import os
 import pathlib
 
 from bertjax.corpus.apart import WORKDIR_FILES, check_outside
@@ -18,8 +19,6 @@ from bertjax.experiment.own_tokenizer import (
     check_export,
     check_replaceable,
     complete_tokenizer,
-    has_checkpoints,
-    has_run,
     is_whole,
     keep_checksums,
     load_own,
@@ -28,6 +27,7 @@ from bertjax.experiment.own_tokenizer import (
     text_of_vocabulary,
 )
 from bertjax.experiment.pretraining_settings import PretrainingSettings
+from bertjax.experiment.workdir import has_checkpoints, has_run
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.text.vocabulary import train_sentencepiece, train_wordpiece
 
@@ -94,14 +94,17 @@ def _other_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> s
     path = workdir / FOLDER / TRAINED
     if not path.exists():
         return ''
-    key, wanted = path.read_text(encoding='utf-8'), settings.vocabulary_key
-    if _without_corpus(key) != _without_corpus(wanted):
+    changed = _changed_lines(path.read_text(encoding='utf-8', errors='replace'), settings.vocabulary_key)
+    if any(key.startswith('vocab.') for key in changed):
         return 'other settings'
-    if has_run(workdir) or (settings.data and key == wanted):
+    if has_run(workdir) or (settings.data and 'corpus' not in changed):
         return None  # The text of a run is that of its store, which is compared when it is opened; here is no text.
+    other = sorted(changed - {'corpus'})
+    if other:
+        return f'another value of config.{other[0]}'
     known = text_of_vocabulary(workdir)
     if known is None:  # Of the first versions, which knew it by name alone.
-        return None if key == wanted else 'another corpus'
+        return 'another corpus' if changed else None
     text_key = settings.corpus_options.text_key
     found = [source for spec, _ in parse_mixture(settings.corpus) for source in resolve(spec, text_key)]
     reason = difference(known, found, _say)
@@ -110,8 +113,11 @@ def _other_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> s
     return None if reason is None else f'other text ({reason})'
 
 
-def _without_corpus(key: str) -> list[str]:
-    return [line for line in key.splitlines() if not line.startswith('corpus = ')]
+def _changed_lines(key: str, wanted: str) -> set[str]:
+    """The names whose values differ in two `vocabulary_key`; what early versions did not note has not changed."""
+    before, now = (dict(line.partition(' = ')[::2] for line in text.splitlines()) for text in (key, wanted))
+    before = {name: value for name, value in now.items() if name != 'corpus' and not name.startswith('vocab.')} | before
+    return {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
 
 
 def keep_tokenizer(tokenizer: Tokenizer, workdir: pathlib.Path, given: str = '') -> None:
@@ -154,6 +160,7 @@ def huggingface_directory(init: str) -> str:
     Raises:
       UserError: neither.
     """
+    init = os.path.expanduser(init)
     path = pathlib.Path(init)
     if (path / 'config.json').exists() and (path / 'model.safetensors').exists():
         return init
@@ -177,19 +184,20 @@ def store_directories(settings: PretrainingSettings, workdir: pathlib.Path) -> l
     return [top] if count == 1 else [top / str(number) for number in range(count)]
 
 
-def find_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokenizer: Tokenizer) -> list[WeightedStore]:
-    """The token stores of a run as they lie there: its text need not be.
+def find_stores(
+    settings: PretrainingSettings, workdir: pathlib.Path, tokenizer: Tokenizer, *, verify: bool = True
+) -> list[WeightedStore]:
+    """The token stores of a run as they lie there: its text need not be. `verify` reads all of them, see `open_store`.
 
     Raises:
       UserError: one is not there, or of another tokenizer.
     """
     if settings.data:
-        return [WeightedStore(open_store(settings.data, tokenizer_fingerprint=tokenizer.fingerprint), 1.0)]
-    weights = [weight for _, weight in parse_mixture(settings.corpus)]
-    stores = [
-        open_store(directory, tokenizer_fingerprint=tokenizer.fingerprint)
-        for directory in store_directories(settings, workdir)
-    ]
+        directories, weights = [pathlib.Path(os.path.expanduser(settings.data))], [None]
+    else:
+        directories = store_directories(settings, workdir)
+        weights = [weight for _, weight in parse_mixture(settings.corpus)]
+    stores = [open_store(path, tokenizer_fingerprint=tokenizer.fingerprint, verify=verify) for path in directories]
     return [
         WeightedStore(store, 1.0 if weight is None else weight) for store, weight in zip(stores, weights, strict=True)
     ]

@@ -63,7 +63,7 @@ def trials_of(settings: FinetuningSettings) -> list[Trial]:
     """All combinations of config.sweep; none where it is empty.
 
     Raises:
-      UserError: a value twice; epochs where config.steps decides.
+      UserError: a value twice, or two that would share a folder; epochs where config.steps decides.
     """
     sweep = settings.sweep
     if sweep['epochs'] and settings.steps_decide:
@@ -79,7 +79,15 @@ def trials_of(settings: FinetuningSettings) -> list[Trial]:
         return []
     if settings.steps_decide:
         values['epochs'] = [0.0]
-    return sorted(Trial(*combination) for combination in itertools.product(*values.values()))
+    trials = sorted(Trial(*combination) for combination in itertools.product(*values.values()))
+    named: dict[str, Trial] = {}
+    for other in trials:
+        one = named.setdefault(other.name, other)
+        if one != other:
+            found = f'{one.epochs!r} epochs at {one.learning_rate!r} and {other.epochs!r} at {other.learning_rate!r}'
+            mend = 'leave one of the two out'
+            raise UserError('config.sweep', found, 'values that differ in their first six digits', mend)
+    return trials
 
 
 def score_of(results: Mapping[str, Any]) -> float:

@@ -1,6 +1,7 @@
 """Where files are: local or remote, by pattern, below a directory, or under one of several names."""
 
 import contextlib
+import errno
 import fnmatch
 import os
 import pathlib
@@ -95,7 +96,9 @@ def unwritten_bytes(path: epath.PathLike) -> int:
         while at < facts.st_size:
             try:
                 begin = os.lseek(file.fileno(), at, os.SEEK_DATA)
-            except OSError:  # no more data
+            except OSError as error:
+                if error.errno != errno.ENXIO:  # which says that no more data comes
+                    return 0
                 begin = facts.st_size
             unwritten += begin - at
             at = os.lseek(file.fileno(), begin, os.SEEK_HOLE) if begin < facts.st_size else begin

@@ -1,6 +1,7 @@
 """run=compile: compiles the real train step for a TPU slice that need not be there; writes WORKDIR/compile.json."""
 
 import json
+import math
 import pathlib
 from typing import Any
 
@@ -45,7 +46,8 @@ def run(config: ConfigDict, workdir: str) -> None:
             result['tried'] = _try_others(fitting, phase, result, console)
             errors.append(_error(fitting, phase, result))
         results.append(result)
-    worst = max(results, key=lambda result: result['hbm_bytes_per_chip'] or 0)
+    # The compiler does not always say how much is too much.
+    worst = max(results, key=lambda result: result['hbm_bytes_per_chip'] or math.inf)
     report = {
         'topology': settings.topology,
         'chips': len(fitting.devices),

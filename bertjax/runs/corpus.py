@@ -6,7 +6,7 @@ from ml_collections import ConfigDict
 
 from bertjax.experiment.pretraining_settings import pretraining_settings
 from bertjax.experiment.text import prepare_stores, prepare_tokenizer
-from bertjax.files.atomic import exclusive
+from bertjax.experiment.workdir import working_in
 
 
 def run(config: ConfigDict, workdir: str) -> None:
@@ -16,8 +16,7 @@ def run(config: ConfigDict, workdir: str) -> None:
       UserError: no text, broken text with strict, another tokenizer than the store's.
     """
     settings, folder = pretraining_settings(config), pathlib.Path(workdir)
-    folder.mkdir(parents=True, exist_ok=True)
-    with exclusive(folder, 'works in this workdir'):
+    with working_in(folder):
         tokenizer = prepare_tokenizer(settings, folder)
         stores = prepare_stores(settings, folder, tokenizer)
     for weighted in stores:

@@ -10,10 +10,11 @@ from ml_collections import ConfigDict
 from bertjax.errors import UserError
 from bertjax.experiment.finetuning_settings import FinetuningSettings, finetuning_settings
 from bertjax.experiment.recorded import recorded_results
-from bertjax.experiment.results import RESULTS, STEP, exported_trial, results_table, write_predictions
+from bertjax.experiment.results import RESULTS, STEP, results_table, write_predictions
 from bertjax.experiment.saved import SavedTask, config_of_run, load_task
 from bertjax.experiment.task_data import Split, TaskData
-from bertjax.files.atomic import exclusive, write_atomic
+from bertjax.experiment.workdir import exported_trial, working_in
+from bertjax.files.atomic import write_atomic
 from bertjax.terminal import Console
 
 
@@ -22,7 +23,8 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
 
     The model is the checkpoint that config.step and config.select choose, whether its run is finished or not. The
     figures join those in WORKDIR/results.json; predictions/ has a line a record and the benchmark's files. What was
-    tuned on dev (the null threshold of SQuAD 2.0) by a finished run stays; for any other model it is tuned here.
+    tuned on dev (the null threshold of SQuAD 2.0) by a finished run stays; for any other model it is tuned here, if dev
+    is in config.split.
 
     Args:
       config: the recipe's.
@@ -34,8 +36,7 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     """
     folder = pathlib.Path(workdir)
     settings = finetuning_settings(config_of_run(config, folder, given))
-    folder.mkdir(parents=True, exist_ok=True)
-    with exclusive(folder, 'trains in this workdir'):
+    with working_in(folder):
         names = settings.split.split(',')
         tuned = load_task(settings, folder, lambda data: {name: _labelled(data, name) for name in names})
         model, task = tuned.model, tuned.model.data.task

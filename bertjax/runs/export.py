@@ -15,7 +15,7 @@ from bertjax.experiment.recorded import recorded_config, recorded_results
 from bertjax.experiment.results import RESULTS, STEP, export_task
 from bertjax.experiment.saved import config_of_run, load_pretraining, load_task
 from bertjax.experiment.summary import export_pretraining, heldout_rows
-from bertjax.files.atomic import exclusive
+from bertjax.experiment.workdir import has_checkpoints, working_in
 
 
 def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
@@ -32,9 +32,9 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
       UserError: no such checkpoint, a recipe of another model, or a model that the format cannot hold.
     """
     folder = pathlib.Path(workdir)
-    if not (folder / 'checkpoints').is_dir():
+    if not has_checkpoints(folder):
         raise UserError('--workdir', f'no checkpoints in {workdir}', 'the workdir of a training run', 'train first')
-    with exclusive(folder, 'trains in this workdir'):
+    with working_in(folder):
         if 'task' in config:
             what = _export_task(config_of_run(config, folder, given), folder)
         else:

@@ -7,14 +7,13 @@ from ml_collections import ConfigDict
 from bertjax.errors import UserError
 from bertjax.experiment.finetuning import Finetuning
 from bertjax.experiment.finetuning_settings import finetuning_settings
-from bertjax.experiment.own_tokenizer import TRIALS
 from bertjax.experiment.results import finish_task
 from bertjax.experiment.session import train_in
 from bertjax.experiment.settings import check_row_count
 from bertjax.experiment.sweep import run_sweep
 from bertjax.experiment.task_data import data_from_source
 from bertjax.experiment.trials import trials_of
-from bertjax.files.atomic import exclusive
+from bertjax.experiment.workdir import TRIALS, has_checkpoints, working_in
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh, row_shards
 
@@ -41,8 +40,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
     mesh = make_mesh(settings.mesh, claim_devices())
     for one in each_run:
         check_row_count(one.batch_size, one.accumulate, row_shards(mesh))
-    folder.mkdir(parents=True, exist_ok=True)
-    with exclusive(folder, 'trains in this workdir'):
+    with working_in(folder):
         data = data_from_source(settings, folder)
         for one in each_run:
             one.check_memory(data.encoder, mesh, training=True)
@@ -57,5 +55,5 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
 def _check_folder(folder: pathlib.Path, *, sweeps: bool) -> None:
     """A run and a sweep would write the same config.json and export/."""
     here, there = ('a sweep', 'a run') if sweeps else ('a run', 'a sweep')
-    if (folder / ('checkpoints' if sweeps else TRIALS)).exists():
+    if has_checkpoints(folder) if sweeps else (folder / TRIALS).exists():
         raise UserError('--workdir', f'{folder}, which has {there}', f'another folder for {here}', 'name a new one')

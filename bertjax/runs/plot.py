@@ -1,5 +1,6 @@
 """run=plot: draws WORKDIR/metrics.jsonl as a picture, WORKDIR/learning_curve.png."""
 
+import io
 import pathlib
 from typing import Any
 
@@ -7,6 +8,7 @@ from ml_collections import ConfigDict
 
 from bertjax.errors import UserError
 from bertjax.experiment.levels import Levels, levels_of
+from bertjax.files.atomic import write_atomic
 from bertjax.metrics.rows import with_pair_names
 from bertjax.writers.jsonl import read_rows
 
@@ -29,8 +31,11 @@ def run(config: ConfigDict, workdir: str) -> None:
     folder = pathlib.Path(workdir)
     rows = _rows(folder / 'metrics.jsonl')
     path = folder / 'learning_curve.png'
-    figure = _draw_task(rows) if 'task' in config else _draw(rows, levels_of(folder))
-    figure.savefig(path, dpi=144)
+    # What the workdir is, whatever the recipe.
+    figure = _draw(rows, levels_of(folder)) if any('mlm_loss' in row for row in rows) else _draw_task(rows)
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=144)
+    write_atomic(path, picture.getvalue())
     print(f'drawn: {path}')
 
 

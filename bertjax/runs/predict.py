@@ -17,7 +17,7 @@ from bertjax.experiment.finetuning_settings import FinetuningSettings, finetunin
 from bertjax.experiment.results import json_lines, prediction_rows, write_predictions
 from bertjax.experiment.saved import config_of_run, load_task
 from bertjax.experiment.task_data import Split, TaskData
-from bertjax.files.atomic import exclusive
+from bertjax.experiment.workdir import working_in
 from bertjax.files.streams import named_compressed
 from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.records import is_binary, read_records
@@ -48,8 +48,7 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     """
     folder = pathlib.Path(workdir)
     settings = finetuning_settings(config_of_run(config, folder, given))
-    folder.mkdir(parents=True, exist_ok=True)
-    with exclusive(folder, 'trains in this workdir'):
+    with working_in(folder):
         if settings.input == '-':
             out = data_output()
             with contextlib.redirect_stdout(sys.stderr):
@@ -152,13 +151,15 @@ def as_they_come(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
     last: Any = None
     while last is not end:
         batch: list[Any] = []
+        only_blank = True
         with contextlib.suppress(queue.Empty):
-            while (only_blank := all(isinstance(item, Blank) for item in batch)) or len(batch) < size:
+            while only_blank or len(batch) < size:
                 last = waiting.get(timeout=None if only_blank else _GATHER)
                 if last is end or isinstance(last, Exception):
                     break
                 batch.append(last)
-        if not all(isinstance(item, Blank) for item in batch):
+                only_blank = only_blank and isinstance(last, Blank)
+        if not only_blank:
             yield batch
         if isinstance(last, Exception):
             raise last

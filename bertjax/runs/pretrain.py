@@ -4,12 +4,13 @@ import pathlib
 
 from ml_collections import ConfigDict
 
+from bertjax.experiment.levels import levels
 from bertjax.experiment.pretraining import Pretraining
 from bertjax.experiment.pretraining_settings import pretraining_settings
 from bertjax.experiment.session import train_in
 from bertjax.experiment.summary import finish_pretraining
 from bertjax.experiment.text import huggingface_directory
-from bertjax.files.atomic import exclusive
+from bertjax.experiment.workdir import working_in
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 
@@ -34,10 +35,16 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
     mesh = make_mesh(settings.mesh, claim_devices())
     settings.check_memory(mesh)
     folder = pathlib.Path(workdir)
-    folder.mkdir(parents=True, exist_ok=True)
-    with exclusive(folder, 'trains in this workdir'):
+    with working_in(folder):
         training = Pretraining(settings, folder, mesh)
         state, _ = train_in(folder, training)
         finish_pretraining(
-            folder, training.resolved, training.model, training.tokenizer, state.params, training.heldout, recipe
+            folder,
+            training.resolved,
+            training.model,
+            training.tokenizer,
+            state.params,
+            training.heldout,
+            recipe,
+            levels(settings, training.stores, training.examples, training.resolved['steps']),
         )

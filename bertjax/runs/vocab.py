@@ -8,7 +8,7 @@ from bertjax.corpus.apart import WORKDIR_FILES, check_outside
 from bertjax.experiment.own_tokenizer import check_replaceable
 from bertjax.experiment.pretraining_settings import pretraining_settings
 from bertjax.experiment.text import train_vocabulary
-from bertjax.files.atomic import exclusive
+from bertjax.experiment.workdir import working_in
 
 
 def run(config: ConfigDict, workdir: str) -> None:
@@ -19,9 +19,8 @@ def run(config: ConfigDict, workdir: str) -> None:
     """
     settings, folder = pretraining_settings(config), pathlib.Path(workdir)
     check_outside(settings.corpus, folder, WORKDIR_FILES)
-    folder.mkdir(parents=True, exist_ok=True)
     directory = folder / 'tokenizer'
-    with exclusive(folder, 'works in this workdir'):
+    with working_in(folder):
         check_replaceable(folder)
         tokenizer = train_vocabulary(settings, folder)
     print(f'{tokenizer.vocab_size:,} pieces in {directory}, fingerprint {tokenizer.fingerprint[:16]}')

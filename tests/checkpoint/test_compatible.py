@@ -1,12 +1,15 @@
 """What may change between a checkpoint and the run that continues it, on a real recipe."""
 
 import copy
+import pathlib
 
 import pytest
 
+from bertjax.checkpoint import Position, Saved
 from bertjax.checkpoint.compatible import check_resume
 from bertjax.config import plain
 from bertjax.errors import UserError
+from bertjax.experiment.session import _check_same_run
 from bertjax.recipe import finetuning_config, phase, pretraining_config
 from bertjax.tasks.registry import keys
 
@@ -80,6 +83,23 @@ def test_what_the_state_of_a_fine_tuning_depends_on(key, value, where):
         assert check_resume(config, changed(config, free, 'x'), 'out/ner', fixed=fixed)[0].startswith(f'{free}: ')
 
 
+def test_the_options_that_a_finished_task_learned_from():
+    """A run that goes on reports the change; a finished one would describe itself wrongly."""
+    config = finetuning_config('glue', task='rte', long='truncate', stride=0)
+    config.steps, config.data = 10, 'a'
+    before, now = (plain(config) | {'task': {'kind': 'glue', 'long': long}} for long in ('truncate', 'head_tail'))
+    assert _refused(before, now, step=5) is None
+    assert _refused(before, now, step=10).startswith('config.task.long: found head_tail')
+
+
+def _refused(before, now, step):
+    try:
+        _check_same_run(Saved(Position(step), before), now, pathlib.Path('out'))
+    except UserError as error:
+        return str(error)
+    return None
+
+
 def test_long_values_are_shown_where_they_differ(saved):
     """Of two stores the second one changed: their first letters are the same."""
     other = 'b' * 64 + '+' + 'd' * 64
@@ -121,7 +141,16 @@ def test_what_does_not_touch_the_training_is_not_worth_a_word(saved, key, value)
 
 
 def test_a_finished_run_is_said_nothing_new_of(saved):
-    for key, value in (('seed', 7), ('learning_rate', 1.0), ('optimizer.b1', 0.5), ('model.dropout', 0.3)):
+    for key, value in (
+        ('seed', 7),
+        ('learning_rate', 1.0),
+        ('optimizer.b1', 0.5),
+        ('model.dropout', 0.3),
+        ('seq_len', 64),
+        ('max_predictions', 9),
+        ('pairs.balanced', True),
+        ('pair_plans', 3),
+    ):
         with pytest.raises(UserError, match=f'config.{key}: found {value}, expected .* as in the checkpoint in out'):
             check_resume(saved, changed(saved, key, value), 'out', finished=True)
     for free in ('log_every', 'model.dtype', 'model.remat', 'model.attention'):

@@ -90,6 +90,19 @@ def test_what_is_not_ours_stays(saved_steps, open_checkpoints):
     assert names(directory / 'damaged') == ['3']
 
 
+def test_a_higher_number_without_a_seal_hides_no_save(saved_steps, open_checkpoints):
+    """Orbax by itself saves nothing below the highest number there is, whatever the folder holds."""
+    directory = saved_steps({1: None, 2: None})
+    (directory / '9').mkdir()
+    checkpoints, _ = open_checkpoints(keep=2)
+    for step in (3, 4):
+        checkpoints.save(state_at(step), Position(step), CONFIG, None)
+    checkpoints.close()
+    again, _ = open_checkpoints()
+    assert again.steps() == [3, 4] and again.latest().position.step == 4
+    assert names(directory) == ['3', '4', '9']
+
+
 def test_without_any_seal_nothing_begins_anew(saved_steps, open_checkpoints):
     directory = saved_steps({1: None, 2: None})
     for step in (1, 2):

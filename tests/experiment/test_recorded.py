@@ -13,9 +13,11 @@ from ml_collections import ConfigDict
 from bertjax.config import dump, plain
 from bertjax.errors import UserError
 from bertjax.experiment.finetuning_settings import finetuning_settings
+from bertjax.experiment.levels import Levels, levels_of
 from bertjax.experiment.recorded import recorded_results, recorded_task
 from bertjax.experiment.saved import config_of_run
 from bertjax.model.config import BertConfig
+from bertjax.recipe import pretraining_config, two_phases
 
 RAW = [b'', b'{', b'[]', b'null', b'"text"', b'\xff{}', b'[' * 100_000, b'{"a":' * 5000 + b'1' + b'}' * 5000]
 ODD = [None, True, -1, 2**70, 1.5, float('nan'), '', 'x', [], ['a'], [None], {}, {'a': 1}, {'kind': 'squad'}]
@@ -66,6 +68,47 @@ def test_a_damaged_config(recipe: ConfigDict, tmp_path: pathlib.Path):
             refused += 1
             assert 'config' in str(error)
     assert refused > 60
+
+
+def test_a_damaged_config_of_a_pre_training(tmp_path: pathlib.Path):
+    rng, refused = random.Random(0), 0
+    whole = {**plain(pretraining_config('tiny', phases=two_phases())), 'steps': 24, 'fingerprints': {}}
+    whole['model']['vocab_size'] = 400
+    path = tmp_path / 'config.json'
+    path.write_text(json.dumps(whole))
+    assert levels_of(tmp_path) == Levels('nsp')  # there is no text
+    for _ in range(120):
+        path.write_text(json.dumps(damaged(whole, rng)))
+        try:
+            levels_of(tmp_path)
+        except UserError as error:
+            refused += 1
+            assert 'config' in str(error)
+    assert refused > 60
+
+
+@pytest.mark.parametrize(
+    ('change', 'found'),
+    [
+        ({'seeds': 3}, r'config\.json: seeds: found 3, expected an object; restore the file'),
+        ({'steps': {}}, r'config\.json: steps: found \{\}, expected a number or text'),
+        ({'phases': [3]}, r'config\.json: phases\[0\]: found 3, expected an object'),
+        ({'phases': [{'seq_len': {}}]}, r'config\.json: phases\[0\]\.seq_len: found \{\}, expected a whole number'),
+        ({'phases': [{'seq_len': -3}]}, r'config\.json: phases\[0\]\.seq_len: found -3'),
+        ({'vocab': {'pieces': 3}}, r'config\.json: vocab: found the key pieces, expected family, '),
+        ({'task': {'kind': 'glue'}}, r'config\.json: found the key task, expected the config of a pre-training'),
+    ],
+)
+def test_a_value_that_no_pre_training_has(change: dict, found: str, tmp_path: pathlib.Path):
+    (tmp_path / 'config.json').write_text(json.dumps(change))
+    with pytest.raises(UserError, match=found):
+        levels_of(tmp_path)
+
+
+def test_a_pre_training_older_than_a_key(tmp_path: pathlib.Path):
+    """Its phases too are completed."""
+    (tmp_path / 'config.json').write_text(json.dumps({'phases': [{'steps': '100%'}]}))
+    assert levels_of(tmp_path) == Levels('nsp')
 
 
 @pytest.mark.parametrize(

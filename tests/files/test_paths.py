@@ -1,9 +1,11 @@
 """Finding files: below a directory, by pattern, under one of several names."""
 
+import errno
 import inspect
 import os
 import socket
 import sys
+from unittest import mock
 
 import pytest
 from etils import epath
@@ -136,3 +138,5 @@ def test_bytes_that_nobody_wrote(tmp_path):
             file.truncate(max(size, 4))
     assert paths.unwritten_bytes(tmp_path / 'small') == paths.unwritten_bytes(tmp_path / 'written') == 0
     assert paths.unwritten_bytes(tmp_path / 'huge') > 0.99 * (1 << 40)
+    with mock.patch.object(os, 'lseek', side_effect=OSError(errno.EIO, 'a disk that fails')):
+        assert paths.unwritten_bytes(tmp_path / 'huge') == 0

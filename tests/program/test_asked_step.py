@@ -105,8 +105,34 @@ def test_nothing_is_saved_yet(program: Program, stopped: pathlib.Path, tmp_path:
     assert 'start the training again' in program.error(f'--workdir={own}', '--config.run=evaluate', **GLUE)
 
 
+def test_a_kill_in_the_first_save_leaves_no_model(program: Program, stopped: pathlib.Path, tmp_path: pathlib.Path):
+    own = shutil.copytree(stopped, tmp_path / 'own', ignore=shutil.ignore_patterns('checkpoints'))
+    (own / 'checkpoints' / '5.orbax-checkpoint-tmp').mkdir(parents=True)
+    (own / 'checkpoints' / '5.unfinished').touch()
+    evaluate, export = (f'--workdir={own}', '--config.run=evaluate'), (f'--workdir={own}', '--config.run=export')
+    assert 'start the training again' in program.error(*evaluate, **GLUE)
+    assert 'no checkpoints in' in program.error(*export, **GLUE)
+    (own / 'checkpoints' / '4').mkdir()  # may be one, without its seal
+    assert '1 folder(s) that may be checkpoints' in program.error(*evaluate, **GLUE)
+
+
 def test_a_checkpoint_of_a_pre_training_is_exported(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     own = shutil.copytree(trained, tmp_path / 'own')
     assert 'step 20 exported' in program.run(f'--workdir={own}', '--config.run=export', '--config.step=20').stdout
     assert (own / 'export/hf/model.safetensors').read_bytes() != (trained / 'export/hf/model.safetensors').read_bytes()
     assert 'one of 20, 24' in program.error(f'--workdir={own}', '--config.run=export', '--config.step=3')
+
+
+def test_a_recipe_with_another_head_for_pairs(program: Program, trained: pathlib.Path):
+    without = ('--config.run=export', '--config.pairs.mode=full_sentences')
+    assert 'config.pairs.mode: found full_sentences, expected nsp' in program.error(f'--workdir={trained}', *without)
+
+
+def test_a_recipe_that_needs_its_argument(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
+    """What it names must be the run's task; what else it decides nothing can tell."""
+    own = tmp_path / 'own.py'
+    lines = ('from bertjax.recipe_files import load_recipe', '', '', 'def get_config(task):')
+    own.write_text('\n'.join([*lines, "    return load_recipe(f'configs/glue.py:{task}')", '']))
+    verb = (f'--workdir={tuned}', '--config.run=evaluate', '--config.step=5')
+    assert 'config.step: found 5' in program.error(*verb, recipe=f'{own}:rte', small=False)
+    assert 'config.task.task: found' in program.error(*verb, recipe=f'{own}:cola', small=False)

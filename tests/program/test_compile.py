@@ -213,6 +213,29 @@ def test_the_largest_batch_is_found_above_and_below(program: Program, tmp_path: 
     assert report['batch_size'] == 64 and '--config.model.remat=full' in assert_one_line(result)
 
 
+def test_rows_that_cannot_be_halved(program: Program, tmp_path: pathlib.Path, compiler):
+    """Six on a chip, then three, then one."""
+    compiler(fixed=2, row=10)
+    _, report = _asked(program, tmp_path, '--config.find_batch=True', '--config.batch_size=24', status=0)
+    assert report['fits'] and report['batch_size'] == 4
+
+
+def test_a_phase_that_needs_nobody_knows_how_much(
+    program: Program, tmp_path: pathlib.Path, compiler, monkeypatch: pytest.MonkeyPatch
+):
+    """Is the hungriest."""
+    made = compiler(fixed=2, row=0.01)
+
+    def silent(setup: Setup, phase: PretrainingPhase) -> dict:
+        return made(setup, phase) | ({'fits': False, 'hbm_bytes_per_chip': None} if phase.number == 1 else {})
+
+    monkeypatch.setattr(fitting, 'compile_step', silent)
+    arguments = (f'--workdir={tmp_path}', '--config.run=compile', '--config.topology=v5e:2x2')
+    program.run(*arguments, recipe='configs/pretrain_small.py', small=False, status=2)
+    report = json.loads((tmp_path / 'compile.json').read_text(encoding='utf-8'))
+    assert report['phase'] == 1 and report['hbm_bytes_per_chip'] is None
+
+
 def test_a_phase_without_steps_is_not_compiled(program: Program, tmp_path: pathlib.Path, compiler):
     made = compiler(fixed=1, row=0.01)
     options = {'recipe': 'configs/pretrain_small.py', 'small': False}

@@ -56,3 +56,11 @@ def test_what_patience_needs(program: Program, tune, tmp_path: pathlib.Path):
     for said, changes in wrong.items():
         line = program.error(f'--workdir={tmp_path}', *tune, '--config.patience=2', *changes, **GLUE)
         assert 'config.patience' in line and said in line
+
+
+def test_evaluations_that_round_to_none(program: Program, tune, tmp_path: pathlib.Path):
+    """How many steps 0.5 % are, the records decide."""
+    never = ('--config.patience=2', '--config.eval_every=0.5%')
+    error = program.error(f'--workdir={tmp_path}', *tune, *never, **GLUE)
+    assert 'config.patience: found 2 with config.eval_every=0.5%' in error
+    assert not (tmp_path / 'metrics.jsonl').exists()

@@ -36,6 +36,9 @@ MISTAKES = [
     (('--config.run=compile', '--config.topology=v9:1'), ('config.topology', 'v9:1')),
     (('--config.run=export',), ('--workdir', 'train first')),
     (('--config.run=plot',), ('metrics.jsonl', 'train first')),
+    (('--config=pretrain_mini',), ('configs/pretrain_tiny.py and pretrain_mini', 'one recipe')),
+    (('--noconfig.exprot',), ('did you mean --config.export?',)),
+    (('--flagfile=/nowhere/flags',), ('--flagfile', '/nowhere/flags')),
     (('--nope=1',), ('--nope', 'unknown flag')),
     (('stray',), ("'stray'",)),
 ]
@@ -81,6 +84,27 @@ def test_missing_flags(program: Program):
 def test_a_change_before_the_recipe(program: Program):
     changes = ('--config.seq_len=64', '--config=configs/pretrain_tiny.py')
     assert 'put --config=… first' in program.error(*changes, recipe='', small=False)
+
+
+@pytest.mark.parametrize('form', ['-config', '--config', '-config=', '--flagfile='])
+def test_every_form_of_the_flag(program: Program, tmp_path: pathlib.Path, form: str):
+    recipe, given = 'configs/pretrain_tiny.py', form
+    if form == '--flagfile=':
+        (tmp_path / 'flags').write_text(f'--config={recipe}\n')
+        given += str(tmp_path / 'flags')
+    flags = (given, recipe) if form.endswith('config') else (given + recipe * (form == '-config='),)
+    assert 'did you mean' in program.error(*flags, '--config.batchsize=1', recipe='', small=False)
+    assert 'expected a folder for the run' in program.error(*flags, '--config.batch_size=8', recipe='', small=False)
+
+
+def test_the_home_folder(program: Program, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv('HOME', str(tmp_path))
+    export = ('--workdir=~/out', '--config.run=export')
+    assert f'no checkpoints in {tmp_path}/out' in program.error(*export)
+    (tmp_path / 'bert').mkdir()
+    (tmp_path / 'bert' / 'config.json').touch()
+    assert f'{tmp_path}/bert' in program.error('--workdir=~/out', '--config.init=~/bert')
+    assert f'{tmp_path}/store: found no manifest' in program.error('--workdir=~/out', '--config.data=~/store')
 
 
 def test_help(program: Program):

@@ -11,10 +11,13 @@ from killing import killed_at_each
 from running import RUN, Program
 
 from bertjax.corpus.store import read_manifest
+from bertjax.experiment.pretraining_settings import pretraining_settings
 from bertjax.experiment.text import keep_tokenizer
 from bertjax.files.atomic import exclusive
+from bertjax.recipe import pretraining_config
 from bertjax.text.tokenizer import load_tokenizer
 
+WORDS = ('light', 'old', 'green', 'under', 'near', 'house', 'wind', 'slow')
 CORPUS = (*RUN, '--config.run=corpus')  # makes tokenizer and stores ready as a training does
 
 
@@ -106,6 +109,38 @@ def test_a_damaged_vocabulary_gets_no_checksums(
         assert f'tokenizer/{name}: found ' in program.error(*arguments)
 
 
+def test_a_vocabulary_is_trained_again_on_text_read_otherwise(program: Program, tmp_path: pathlib.Path):
+    """Of the same files, with another field of their lines; a workdir that did not note the field keeps its own."""
+    rows = [
+        {'summary': 'the ocean is blue.', 'body': f'the river stone {word} runs. a bird sings over the field.'}
+        for word in WORDS
+    ]
+    text, workdir = tmp_path / 'text.jsonl', tmp_path / 'new'
+    text.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+    verb = (f'--workdir={workdir}', *CORPUS, f'--config.corpus={text}', '--config.vocab.size=80')
+    program.run(*verb, '--config.corpus_options.text_key=summary')
+    vocabulary, key = workdir / 'tokenizer' / 'vocab.txt', workdir / 'tokenizer' / 'vocabulary.json'
+    assert 'river' not in vocabulary.read_text().split()
+    out = program.run(*verb, '--config.corpus_options.text_key=body').stdout
+    assert 'was trained on another value of config.corpus_options.text_key: it is trained again' in out
+    assert 'river' in vocabulary.read_text().split()
+    noted = key.read_text().splitlines(keepends=True)
+    key.write_text(''.join(line for line in noted if not line.startswith('corpus_options')))
+    assert 'training a' not in program.run(*verb, '--config.corpus_options.text_key=body').stdout
+
+
+@pytest.mark.parametrize(('family', 'again'), [('sentencepiece', True), ('wordpiece', False)])
+def test_the_seed_that_a_vocabulary_is_drawn_with(family: str, again: bool):
+    """WordPiece is trained on all text, and draws nothing."""
+
+    def key(seed: int) -> str:
+        config = pretraining_config(seed=seed)
+        config.vocab.family = family
+        return pretraining_settings(config).vocabulary_key
+
+    assert (key(0) != key(1)) == again
+
+
 DAMAGES = {
     'other piece': ('tokenizer.json', lambda path: path.write_text(path.read_text().replace('"river"', '"rover"'))),
     'other list': ('vocab.txt', lambda path: path.write_text(path.read_text().replace('river', 'rover'))),
@@ -131,6 +166,11 @@ def test_a_changed_tokenizer_is_noticed_and_made_again(program: Program, run: pa
         assert not (run / 'tokenizer').exists()
     program.run(f'--workdir={run}', *CORPUS)
     assert (run / 'tokenizer' / 'tokenizer.json').read_bytes() == before
+
+
+def test_settings_of_a_vocabulary_that_cannot_be_read_are_others(program: Program, run: pathlib.Path):
+    (run / 'tokenizer' / 'vocabulary.json').write_bytes(b'vocab.family = \xe9')
+    assert 'other settings of config.vocab' in program.error(f'--workdir={run}', *RUN)
 
 
 def test_a_tokenizer_of_the_first_version_gets_checksums(program: Program, run: pathlib.Path):

@@ -10,6 +10,8 @@ from unittest import mock
 import pytest
 from running import GLUE, SWEEP, Program, rows
 
+from bertjax.errors import PreemptedError
+from bertjax.experiment.sweep import Group
 from bertjax.train.interrupt import Interrupt
 
 
@@ -78,6 +80,16 @@ def test_a_run_and_a_sweep_do_not_share_a_folder(program: Program, tune, swept, 
         assert 'expected another folder' in program.error(f'--workdir={own}', *tune, *changes, **GLUE)
 
 
+def test_trials_that_would_share_a_folder(program: Program, tune, swept, tmp_path: pathlib.Path):
+    """In one sweep, or in one that grows."""
+    for rates in ('(2e-5,2.0000001e-5)', '(3.0000001e-3,1e-5)'):
+        shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
+        given = (*SWEEP, f'--config.sweep.learning_rate={rates}')
+        error = program.error(f'--workdir={tmp_path}', *tune, *given, **GLUE)
+        assert 'config.sweep' in error and '0000001' in error
+        assert trials(tmp_path) == trials(swept)
+
+
 def test_another_list_does_not_take_the_best_model(program: Program, tune, swept, tmp_path: pathlib.Path):
     shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
     summary = json.loads((swept / 'sweep.json').read_text())
@@ -93,6 +105,28 @@ def test_the_best_model_can_be_asked(program: Program, swept: pathlib.Path, tmp_
     summary = json.loads((swept / 'sweep.json').read_text())
     found = json.loads((tmp_path / 'results.json').read_text())['splits']
     assert found == trials(swept)[summary['best']]['splits']
+
+
+def test_the_same_trials_are_trained_together_after_a_restart(
+    program: Program, tune, swept: pathlib.Path, tmp_path: pathlib.Path
+):
+    """On a device whose memory says how many fit, these are halves of all, whatever is finished."""
+    shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
+    last = sorted(trials(tmp_path))[2:]
+    for name in last:
+        (tmp_path / 'cells' / name / 'results.json').unlink()
+    groups: list[list[str]] = []
+
+    def stop(group: Group, interrupt: Interrupt) -> None:
+        groups.append([trial.name for trial in group.trials])
+        raise PreemptedError('stopped')
+
+    with (
+        mock.patch('bertjax.experiment.sweep.members_that_fit', lambda one, count: -(-count // 2)),
+        mock.patch.object(Group, 'run', stop),
+    ):
+        program.run(f'--workdir={tmp_path}', *tune, *SWEEP, '--config.sweep.together=0', status=75, **GLUE)
+    assert groups == [last]
 
 
 @pytest.mark.slow

@@ -1,14 +1,23 @@
 """The verbs beside pretrain, and the ways to give a vocabulary, a store and a duration."""
 
+import collections
+import contextlib
+import errno
 import json
+import math
+import os
 import pathlib
 import re
 import time
+from unittest import mock
 
 import numpy as np
 import pytest
 from running import GLUE, Program, rows
 
+from bertjax.corpus.store import open_store
+from bertjax.experiment import levels
+from bertjax.experiment.workdir import working_in
 from bertjax.runs import finetune
 
 
@@ -80,6 +89,7 @@ def drawn(program: Program, monkeypatch: pytest.MonkeyPatch):
         return save(figure, *arguments, **options)
 
     def draw(workdir: pathlib.Path, **options) -> list:
+        (workdir / 'learning_curve.png').unlink(missing_ok=True)
         monkeypatch.setattr(figures.Figure, 'savefig', keep)
         program.run(f'--workdir={workdir}', '--config.run=plot', **options)
         picture = (workdir / 'learning_curve.png').read_bytes()
@@ -110,9 +120,20 @@ def test_plot_draws_the_curve(drawn, trained: pathlib.Path, tmp_path: pathlib.Pa
     assert not any(map(_levels, drawn(tmp_path)))
 
 
+def test_the_unigram_entropy_is_that_of_the_held_out_pieces(trained: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """Counted some documents at a time, and without hashing the whole store for a picture."""
+    heldout, opened = open_store(trained / 'store').split('heldout'), mock.Mock(wraps=open_store)
+    pieces = [int(piece) for i in range(heldout.num_documents) for ids in heldout.document(i) for piece in ids]
+    shares = [count / len(pieces) for count in collections.Counter(pieces).values()]
+    monkeypatch.setattr(levels, '_BATCH', 2)
+    monkeypatch.setattr('bertjax.experiment.text.open_store', opened)
+    found = levels.levels_of(trained)
+    assert found.unigram == pytest.approx(-sum(share * math.log(share) for share in shares))
+    assert [call.kwargs['verify'] for call in opened.call_args_list] == [False]
+
+
 def _majority(workdir: pathlib.Path) -> float:
     """The accuracy of one answer for all of the pairs that the run evaluates on."""
-    from bertjax.corpus.store import open_store
     from bertjax.data.masking import MaskOptions
     from bertjax.data.pairs import PairOptions
     from bertjax.data.pretraining import PretrainingExamples
@@ -136,6 +157,30 @@ def test_plot_draws_a_fine_tuning(drawn, tuned: pathlib.Path, tmp_path: pathlib.
     del trained[0]['loss']  # as early versions wrote the row of a step that was skipped
     (tmp_path / 'metrics.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in trained), encoding='utf-8')
     assert [axis.get_title() for axis in drawn(tmp_path, **GLUE)] == ['training']
+
+
+def test_plot_draws_what_the_workdir_is(drawn, trained: pathlib.Path, tuned: pathlib.Path, tmp_path: pathlib.Path):
+    """Whatever the recipe."""
+    for workdir, recipe, title in ((trained, GLUE, 'masked language model'), (tuned, {}, 'training')):
+        (tmp_path / 'metrics.jsonl').write_bytes((workdir / 'metrics.jsonl').read_bytes())
+        assert drawn(tmp_path, **recipe)[0].get_title() == title
+
+
+def test_a_picture_that_cannot_be_written(drawn, program: Program, tuned, tmp_path: pathlib.Path, monkeypatch):
+    """Leaves the one that was there."""
+    (tmp_path / 'metrics.jsonl').write_bytes((tuned / 'metrics.jsonl').read_bytes())
+    drawn(tmp_path, **GLUE)
+    path = tmp_path / 'learning_curve.png'
+    before = path.read_bytes()
+
+    def full(figure, target, **options) -> None:
+        with open(target, 'wb') if isinstance(target, os.PathLike) else contextlib.nullcontext(target) as file:
+            file.write(b'half')
+            raise OSError(errno.ENOSPC, 'no room')
+
+    monkeypatch.setattr('matplotlib.figure.Figure.savefig', full)
+    program.run(f'--workdir={tmp_path}', '--config.run=plot', status=2, **GLUE)
+    assert path.read_bytes() == before
 
 
 @pytest.mark.slow
@@ -173,6 +218,14 @@ def test_a_training_is_told_its_recipe_as_it_was_named(
     named = [f'{flag}glue:rte'] if flag.endswith('=') else [flag, 'glue:rte']
     program.run(*named, f'--workdir={tmp_path}', recipe='', small=False)
     assert told == ['glue:rte']
+
+
+@pytest.mark.parametrize('verb', ['finetune', 'evaluate', 'predict'])
+def test_every_verb_of_a_workdir_is_alone_in_it(program: Program, tmp_path: pathlib.Path, verb: str):
+    """The other need not train: it may predict, for as long as it has input."""
+    with working_in(tmp_path):
+        error = program.error(f'--workdir={tmp_path}', f'--config.run={verb}', **GLUE)
+    assert f'{tmp_path}: found another process that works in this workdir' in error
 
 
 def test_one_workdir_has_one_process(program: Program, tmp_path: pathlib.Path):

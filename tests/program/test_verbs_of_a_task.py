@@ -106,6 +106,13 @@ def test_a_stream_is_read_a_few_batches_ahead():
         next(batches)
 
 
+def test_a_stream_of_blank_lines_is_read_in_one_go():
+    """Not looked at again for each of them, which takes a minute for so many."""
+    begin = time.monotonic()
+    (batch,) = as_they_come(iter([*[Blank('x:1')] * 50_000, 'a']), 64)
+    assert len(batch) == 50_001 and time.monotonic() - begin < 10
+
+
 def test_predict_keeps_the_rows_of_its_input(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
     """The fields of a row stand beside its prediction; a blank line keeps its place among lines."""
     own = copied(tuned, tmp_path / 'own')

@@ -1,0 +1,42 @@
+"""A workdir: one process at a time in it; whether it holds a run, or a sweep and its trials."""
+
+import contextlib
+import pathlib
+from collections.abc import Iterator
+
+from bertjax.checkpoint.unfinished import any_checkpoint
+from bertjax.files.atomic import exclusive
+
+TRIALS = 'cells'  # the folder of a sweep's trials; named so in workdirs since the first version
+EXPORTED = 'export/cell.txt'  # of a sweep: the trial whose model is in export/
+
+
+@contextlib.contextmanager
+def working_in(workdir: pathlib.Path) -> Iterator[None]:
+    """Makes the workdir and locks it while something is computed there: what writes, and what reads what is written.
+
+    Raises:
+      UserError: another process is at work there.
+    """
+    workdir.mkdir(parents=True, exist_ok=True)
+    with exclusive(workdir, 'works in this workdir'):
+        yield
+
+
+def has_run(workdir: pathlib.Path) -> bool:
+    """Whether there is a run or a sweep in this workdir, whose tokenizer must not be replaced."""
+    return has_checkpoints(workdir) or (workdir / TRIALS).exists()
+
+
+def has_checkpoints(workdir: pathlib.Path) -> bool:
+    """Whether there is a run in this workdir, whose tokenizer and store must not be replaced.
+
+    What a kill left of a first checkpoint is none: such a run begins anew.
+    """
+    return any_checkpoint(workdir / 'checkpoints')
+
+
+def exported_trial(workdir: pathlib.Path) -> str | None:
+    """The trial of a sweep whose model is in export/; None in a workdir without a sweep, or before the first export."""
+    path = workdir / EXPORTED
+    return path.read_text(encoding='utf-8', errors='replace').strip() if path.exists() else None
