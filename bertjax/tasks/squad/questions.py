@@ -36,14 +36,21 @@ class Question:
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
+PlacedQuestion = tuple[str, Question]  # its place 'file:path in the JSON' or 'file:line', and the question
+
+
 def parse_questions(text: str, where: str, *, answerable: bool, labels: str) -> list[Question]:
-    """The questions of SQuAD's JSON.
+    """The questions of SQuAD's JSON; see `questions_in_layout` and `checked_questions`."""
+    return checked_questions(questions_in_layout(text, where, labels), answerable=answerable, labels=labels)
+
+
+def questions_in_layout(text: str, where: str, labels: str) -> list[PlacedQuestion]:
+    """The questions of SQuAD's JSON, of which none is compared with another yet.
 
     Args:
       text: the JSON.
       where: its file, for messages, which add the path within (JSON has no lines).
-      answerable: whether every labelled question must have an answer (v1.1).
-      labels: 'needed'; 'optional', where all questions have answers or none does; 'ignored'.
+      labels: see `checked_questions`.
 
     Raises:
       UserError: not JSON, or not in the layout.
@@ -51,7 +58,7 @@ def parse_questions(text: str, where: str, *, answerable: bool, labels: str) -> 
     root = load_json(text, where)
     if not isinstance(root, dict):
         raise UserError(where, f'a JSON {type(root).__name__}', _FORM, _MEND)
-    questions: list[tuple[str, Question]] = []
+    questions: list[PlacedQuestion] = []
     for paragraph, place in _paragraphs(root, where):
         context = _field(paragraph, place, 'context', str)
         for i, qa in enumerate(_field(paragraph, place, 'qas', list)):
@@ -59,11 +66,20 @@ def parse_questions(text: str, where: str, *, answerable: bool, labels: str) -> 
             questions.append((at, _question(_typed(qa, at, dict), at, context, labels)))
     if not questions:
         raise UserError(where, 'no question', _FORM, _MEND)
-    return _checked(questions, where, answerable, labels)
+    return questions
 
 
-def _checked(placed: Sequence[tuple[str, Question]], where: str, answerable: bool, labels: str) -> list[Question]:
-    """Questions with their places: each has an id of its own, and all have answers or none, as `labels` says."""
+def checked_questions(placed: Sequence[PlacedQuestion], *, answerable: bool, labels: str) -> list[Question]:
+    """The questions of a split: each has an id of its own, and all have answers or none, as `labels` says.
+
+    Args:
+      placed: of all files of the split.
+      answerable: whether every labelled question must have an answer (v1.1).
+      labels: 'needed'; 'optional', where all questions have answers or none does; 'ignored'.
+
+    Raises:
+      UserError: two questions with one id, or one without the answers that it needs.
+    """
     seen: dict[str, str] = {}
     questions = []
     # An empty list of answers says that there is none only beside answers, or with is_impossible.
@@ -71,7 +87,7 @@ def _checked(placed: Sequence[tuple[str, Question]], where: str, answerable: boo
     for at, question in placed:
         first = seen.setdefault(question.id, at)
         if first != at:
-            found = f'{question.id!r}, which {first.removeprefix(where).lstrip(":")} has already'
+            found = f'{question.id!r}, which {first.rpartition("/")[2]} has already'
             raise UserError(f'{at}.id', found, 'an id of its own', _MEND)
         if question.answers == () and (answerable or (not told and labels != 'ignored')):
             if labels == 'needed':
@@ -89,19 +105,17 @@ def _checked(placed: Sequence[tuple[str, Question]], where: str, answerable: boo
     return questions
 
 
-def questions_of(records: Iterable[Record], where: str, *, answerable: bool, labels: str) -> list[Question]:
+def questions_of_rows(records: Iterable[Record], labels: str) -> list[PlacedQuestion]:
     """The questions of rows {"id", "question", "context", "answers": {"text": [...], "answer_start": [...]}}.
 
     Args:
       records: the rows; `answers` may also be a list of {"text", "answer_start"}; without `id` the place is one.
-      where: their file.
-      answerable, labels: see `parse_questions`.
+      labels: see `checked_questions`.
 
     Raises:
       UserError: a row of another form.
     """
-    placed = [(at, _row_question(row, at, labels)) for at, row in records]
-    return _checked(placed, where, answerable, labels)
+    return [(at, _row_question(row, at, labels)) for at, row in records]
 
 
 def _row_question(row: Mapping[str, Any], at: str, labels: str) -> Question:

@@ -123,7 +123,7 @@ def test_what_is_wrong_is_named(content, where, found):
 
 def test_ids_are_their_own():
     content = squad_json({'context': 'red', 'qas': [qa('a'), qa('b')]}, {'context': 'red', 'qas': [qa('b')]})
-    with pytest.raises(UserError, match=r"paragraphs\[1\].qas\[0\].id: found 'b', which data\[0\].p.*\[0\].qas\[1\]"):
+    with pytest.raises(UserError, match=r"paragraphs\[1\].qas\[0\].id: found 'b', which f.json:data\[0\].p.*.qas\[1\]"):
         parse(content)
 
 
