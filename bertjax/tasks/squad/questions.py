@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from bertjax.tasks.reading.texts import Line, checked_text, peeked
 
 _KINDS = {str: 'a string', int: 'a whole number', bool: 'true or false', list: 'a list', dict: 'an object'}
 _FORM = 'the layout of SQuAD, {"data": [{"paragraphs": [{"context", "qas": [{"id", "question", "answers"}]}]}]}'
+_NUMBER = re.compile(r'\d+(?=]?$)')  # at the end of a place: 'file:3', 'file[3]'
 _MEND = 'correct the file, or take the original'
 
 
@@ -87,8 +89,7 @@ def checked_questions(placed: Sequence[PlacedQuestion], *, answerable: bool, lab
     for at, question in placed:
         first = seen.setdefault(question.id, at)
         if first != at:
-            found = f'{question.id!r}, which {first.rpartition("/")[2]} has already'
-            raise UserError(f'{at}.id', found, 'an id of its own', _MEND)
+            raise _taken(question.id, first, at, _MEND)
         if question.answers == () and (answerable or (not told and labels != 'ignored')):
             if labels == 'needed':
                 raise UserError(
@@ -103,6 +104,10 @@ def checked_questions(placed: Sequence[PlacedQuestion], *, answerable: bool, lab
     if unlabelled and labels == 'optional' and any(question.answers is not None for question in questions):
         raise UserError(f'{unlabelled}.answers', 'none', 'answers of all questions, or of no question', _MEND)
     return questions
+
+
+def _taken(name: str, first: str, at: str, mend: str) -> UserError:
+    return UserError(f'{at}.id', f'{name!r}, which {first.rpartition("/")[2]} has already', 'an id of its own', mend)
 
 
 def questions_of_rows(records: Iterable[Record], labels: str) -> list[PlacedQuestion]:
@@ -139,7 +144,7 @@ def _identifier(value: Any, at: str) -> str:
 
 def unlabelled_rows(records: Iterable[Record], *, whole: bool) -> Iterator[Question]:
     """Questions without answers from rows of `question` and `context`, each as soon as it is there; "id" may be given,
-    else it is the number of the line.
+    else it is the number of the line, or of the row in a file that has no lines.
 
     Args:
       records: the rows.
@@ -150,13 +155,11 @@ def unlabelled_rows(records: Iterable[Record], *, whole: bool) -> Iterator[Quest
     """
     seen: dict[str, str] = {}
     for at, row in records:
-        number = at.rpartition(':')[2] if ':' in at else at.rpartition('[')[2].rstrip(']')
-        name = _identifier(row.get('id', number), f'{at}.id')
+        name = _identifier(row.get('id', _NUMBER.search(at)[0]), f'{at}.id')
         question, context = (_field(row, at, key, str) for key in ('question', 'context'))
         first = seen.setdefault(name, at) if whole else at
         if first != at:
-            found, mend = f'{name!r} as in line {first.rpartition(":")[2]}', 'leave ids out, or make them different'
-            raise UserError(f'{at}.id', found, 'an id of its own', mend)
+            raise _taken(name, first, at, 'leave ids out, or make them different')
         yield Question(name, question, context, fields=row)
 
 
