@@ -260,7 +260,7 @@ class TaggingTask(Task[Sentence, Tags]):
         """The input's columns and a last one with the predicted tags, in the input's scheme: what conlleval reads
         (with `-d '\\t'` if columns are separated by tabs)."""
         tags = [prediction.tags for prediction in predictions]
-        return {f'{split}.txt': write_columns(records, tags, self.columns, scheme=self._file_scheme)}
+        return {f'{split}.txt': write_columns(records, tags, scheme=self._file_scheme)}
 
     def huggingface(self) -> dict[str, Any]:
         """See Task."""

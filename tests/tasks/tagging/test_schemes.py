@@ -35,7 +35,7 @@ def test_every_scheme_is_told_read_alike_and_written_back(scheme: str):
     sentences = read(text)
     assert {sentence.scheme for sentence in sentences} == {scheme}
     assert ' '.join(sentences[0].tags) == WRITTEN['iob2']
-    written = write_columns(sentences, [sentence.tags for sentence in sentences], ColumnOptions(), scheme='')
+    written = write_columns(sentences, [sentence.tags for sentence in sentences], scheme='')
     assert [line.split()[1:] for line in written.splitlines() if line] == [
         [tag, tag] for tag in f'{WRITTEN[scheme]} O O'.split()
     ]
@@ -103,7 +103,7 @@ def test_a_task_predicts_in_the_scheme_of_its_input(tmp_path: pathlib.Path):
     task.learn(records)
     assert task.labels == ['O', 'B-X', 'I-X', 'B-Y', 'I-Y'] and task.learned()['scheme'] == 'bioes'
     plain = next(task.parse([(1, 'a b')], 'in'))
-    text = write_columns([plain], [('B-X', 'I-X')], ColumnOptions(), scheme='bioes')
+    text = write_columns([plain], [('B-X', 'I-X')], scheme='bioes')
     assert text == 'a B-X\nb E-X\n\n'
 
 
@@ -113,7 +113,7 @@ def test_comments_of_conll_u(capsys: pytest.CaptureFixture):
     sentences = read(text, word_column=1)
     assert [sentence.words for sentence in sentences] == [('a', '#'), ('#',)]
     assert 'file: 3 lines before sentences that begin with # are read as comments' in capsys.readouterr().out
-    written = write_columns(sentences, [('O', 'B-X'), ('O',)], ColumnOptions(word_column=1), scheme='')
+    written = write_columns(sentences, [('O', 'B-X'), ('O',)], scheme='')
     assert written.splitlines()[:3] == ['# newdoc', '# text = a b', '1\ta\tO\tO'] and '# text = # 1\n1\t#' in written
     assert read('# O\na B-X\n')[0].words == ('#', 'a')
     with pytest.raises(

@@ -7,7 +7,7 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.tasks.reading.texts import number_lines
-from bertjax.tasks.tagging.task import TaggingTask
+from bertjax.tasks.tagging.task import TaggingTask, Tags
 
 ROWS = [
     {'id': '0', 'tokens': ['EU', 'rejects', 'call'], 'ner_tags': ['B-ORG', 'O', 'O'], 'pos_tags': [1, 2, 3]},
@@ -79,3 +79,14 @@ def test_columns_come_before_rows_of_the_same_name(tmp_path: pathlib.Path):
     task = TaggingTask(str(tmp_path), 12)
     assert task.records('train')[0].words == ('a',)
     assert task.sources() == "train: train.txt, dev: eval.txt\nnot used: 'train.json'"
+
+
+@pytest.mark.parametrize('tag_column', [-1, 3, -2])
+def test_written_with_the_true_and_the_predicted_tag_whatever_column_files_have(tmp_path: pathlib.Path, tag_column):
+    write(tmp_path, 'train.jsonl', ROWS)
+    task = TaggingTask(str(tmp_path), 12, tag_column=tag_column)
+    records = task.records('train')
+    task.learn(records)
+    text = task.official_files('dev', records, [Tags(record.tags, ()) for record in records])['dev.txt']
+    words = [line.split() for line in text.split('\n') if line]
+    assert words[0] == ['EU', 'B-ORG', 'B-ORG'] and words[-1] == ['Jane', 'B-PER', 'B-PER']
