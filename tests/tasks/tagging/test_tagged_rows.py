@@ -7,6 +7,7 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.tasks.reading.texts import number_lines
+from bertjax.tasks.tagging.columns import read_columns
 from bertjax.tasks.tagging.task import TaggingTask, Tags
 
 ROWS = [
@@ -63,6 +64,7 @@ def test_numbers_need_names(tmp_path: pathlib.Path):
         ({'tokens': ['a', 'b'], 'tags': ['O']}, '1 tags, expected 2'),
         ({'tokens': ['a']}, "no list of tags in the fields 'tokens'"),
         ({'tokens': ['a'], 'tags': ['NN']}, "the tag 'NN'"),
+        ({'tokens': ['a'], 'tags': ['B-\ud83d']}, 'half a surrogate pair'),
     ],
 )
 def test_malformed_rows(tmp_path: pathlib.Path, row: dict, said: str):
@@ -88,5 +90,18 @@ def test_written_with_the_true_and_the_predicted_tag_whatever_column_files_have(
     records = task.records('train')
     task.learn(records)
     text = task.official_files('dev', records, [Tags(record.tags, ()) for record in records])['dev.txt']
-    words = [line.split() for line in text.split('\n') if line]
+    words = [line.split('\t') for line in text.split('\n') if line]
     assert words[0] == ['EU', 'B-ORG', 'B-ORG'] and words[-1] == ['Jane', 'B-PER', 'B-PER']
+
+
+def test_words_and_types_with_spaces_are_written_between_tabs(tmp_path: pathlib.Path):
+    write(tmp_path, 'train.jsonl', [{'tokens': ['New York', 'is'], 'tags': ['B-big city', 'O']}])
+    task = TaggingTask(str(tmp_path), 12)
+    (record,) = task.records('train')
+    text = task.official_files('dev', [record], [Tags(record.tags, ())])['dev.txt']
+    assert text == 'New York\tB-big city\tB-big city\nis\tO\tO\n\n'
+    (again,) = read_columns(text, 'dev.txt', task.columns, tagged=True)
+    assert (again.words, again.tags) == (record.words, record.tags)
+    write(tmp_path, 'train.jsonl', [{'tokens': ['a'], 'tags': ['NN\n']}])
+    with pytest.raises(UserError, match=r"train.jsonl:1: found the tag 'NN\\n', expected a tag"):
+        TaggingTask(str(tmp_path), 12, scheme='plain').records('train')
