@@ -108,7 +108,7 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
           UserError: see `records`.
         """
 
-    def from_rows(self, rows: Iterator[Row]) -> Iterator[Record]:
+    def from_rows(self, rows: Iterator[Row]) -> Iterator[Record | Blank]:
         """Records without labels, from the rows of a user's own file that is no text (Parquet, Arrow).
 
         Raises:

@@ -2,7 +2,7 @@
 
 import io
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
 from etils import epath
@@ -15,9 +15,17 @@ Line = tuple[int, str]  # its number from 1, and its text without the line end
 
 
 class Blank(NamedTuple):
-    """A blank line of a user's input, which has no prediction, but a place among them: 'file:line'."""
+    """A blank line of a user's input, or an empty record: it has no prediction, but a place among them.
+
+    Attributes:
+      where: 'file:line'.
+      what: what it is.
+      fields: all that its row has.
+    """
 
     where: str
+    what: str = 'a blank line'
+    fields: Mapping[str, Any] | None = None
 
 
 _SHOWN, _LONG = 8, 24  # so many names of a list are shown, and so many characters of each

@@ -74,7 +74,8 @@ class TaggedFiles:
         if split not in STEMS:
             raise UserError('config.split', repr(split), 'one of ' + ', '.join(STEMS), 'choose one of them')
         if not self._data:
-            return _joined(sentences_of(read_dataset(DATASET, split), TagFields(), tagged=True), DATASET, self._options)
+            rows = _filled(sentences_of(read_dataset(DATASET, split), TagFields(), tagged=True))
+            return _rows_in_iob2(rows, DATASET, self._options)
         files = self.find(split)
         if not files:
             names = ' or '.join(f'{name}.txt' for name in STEMS[split])
@@ -82,8 +83,8 @@ class TaggedFiles:
         tagged = split != 'test' or self._test_has_tags()
         if _has_columns(files):
             return read_columns(read_text(files[0]), str(files[0]), self._options, tagged=tagged)
-        rows = sentences_of(read_records(files), self._fields, tagged=tagged)
-        return _joined(rows, str(files[0]), self._options) if tagged else list(rows)
+        rows = _filled(sentences_of(read_records(files), self._fields, tagged=tagged))
+        return _rows_in_iob2(rows, str(files[0]), self._options) if tagged else rows
 
     def _test_has_tags(self) -> bool:
         """Whether there is a test file, and it does not lack the training file's column, or field, of tags."""
@@ -116,8 +117,16 @@ def _width(path: epath.Path, options: ColumnOptions) -> int:
     return next((len(block.rows[0][1]) for block in read_blocks(lines, str(path), options.comment)), 0)
 
 
-def _joined(sentences: Iterable[Sentence], where: str, options: ColumnOptions) -> list[Sentence]:
-    sentences = list(sentences)
+def _filled(rows: Iterable[Sentence | Blank]) -> list[Sentence]:
+    """The sentences; records without words are left out and counted."""
+    rows = list(rows)
+    blank = [row.where for row in rows if isinstance(row, Blank)]
+    if blank:
+        print(f'{len(blank):,} records without words left out, the first at {blank[0]}')
+    return [row for row in rows if isinstance(row, Sentence)]
+
+
+def _rows_in_iob2(sentences: Sequence[Sentence], where: str, options: ColumnOptions) -> list[Sentence]:
     return in_iob2(sentences, [[sentence.where] * len(sentence.words) for sentence in sentences], where, options)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from bertjax.errors import UserError
 from bertjax.tasks.reading.json_rows import Record
-from bertjax.tasks.reading.texts import checked_text, quoted
+from bertjax.tasks.reading.texts import Blank, checked_text, quoted
 from bertjax.tasks.tagging.columns import Sentence
 
 _WORDS = ('tokens', 'words')
@@ -57,9 +57,9 @@ def _fits_a_column(cell: str) -> bool:
     return bool(cell.strip(' \t\n')) and not set(cell) & set('\t\n')
 
 
-def sentences_of(records: Iterable[Record], fields: TagFields, *, tagged: bool) -> Iterator[Sentence]:
-    """The sentences of records, each as soon as it is there; their tags as in the file. Records without words, as some
-    data sets have at an end of file, are left out and counted.
+def sentences_of(records: Iterable[Record], fields: TagFields, *, tagged: bool) -> Iterator[Sentence | Blank]:
+    """The sentences of records, each as soon as it is there; their tags as in the file. A record without words, as some
+    data sets have at an end of file, keeps its place.
 
     Args:
       records: of one file.
@@ -69,11 +69,11 @@ def sentences_of(records: Iterable[Record], fields: TagFields, *, tagged: bool) 
     Raises:
       UserError: a record of another form, or tags for another number of words.
     """
-    empty, first = [], True
+    first = True
     for where, row in records:
         words = fields.words_of(row, where)
         if not words:
-            empty.append(where)
+            yield Blank(where, 'a record without words', row)
             continue
         tags = _tags(row, words, fields, where) if tagged else None
         columns = tuple(zip(words, tags, strict=True)) if tags else tuple((word,) for word in words)
@@ -81,8 +81,6 @@ def sentences_of(records: Iterable[Record], fields: TagFields, *, tagged: bool) 
         first = False
         # Between tabs: a word may hold a space.
         yield Sentence(where, words, tags, 0, columns, before, '\t', fields=None if tagged else row)
-    if empty:
-        print(f'{len(empty):,} records without words left out, the first at {empty[0]}')
 
 
 def _tags(row: Mapping[str, Any], words: Sequence[str], fields: TagFields, where: str) -> tuple[str, ...]:

@@ -138,7 +138,7 @@ class TaggingTask(Task[Sentence, Tags]):
         """See Task; the format is `input_format`."""
         return files.read_input(lines, where, self.columns, self.input_format, self.labels, self._fields)
 
-    def from_rows(self, rows: Iterator[Record]) -> Iterator[Sentence]:
+    def from_rows(self, rows: Iterator[Record]) -> Iterator[Sentence | Blank]:
         """See Task."""
         return sentences_of(rows, self._fields, tagged=False)
 

@@ -6,6 +6,8 @@ import pathlib
 import pytest
 
 from bertjax.errors import UserError
+from bertjax.experiment.results import prediction_rows
+from bertjax.tasks.reading.json_rows import Record
 from bertjax.tasks.reading.texts import number_lines
 from bertjax.tasks.tagging.columns import read_columns
 from bertjax.tasks.tagging.task import TaggingTask, Tags
@@ -41,6 +43,16 @@ def test_json_lines(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture):
     assert [(record.words, record.tags, record.fields.get('id')) for record in own] == [
         (('a', 'b'), None, 7), (('c',), None, None),
     ]  # fmt: skip
+
+
+def test_a_record_without_words_keeps_its_place_among_predictions(tmp_path: pathlib.Path):
+    task = TaggingTask(str(tmp_path), 12)
+    rows = [{'id': 1, 'tokens': ['a']}, {'id': 2, 'tokens': []}, {'id': 3, 'tokens': ['b']}]
+    given = list(task.parse(number_lines(''.join(json.dumps(row) + '\n' for row in rows)), 'in'))
+    assert given == list(task.from_rows(Record(f'in:{i}', row) for i, row in enumerate(rows, 1)))
+    found = list(prediction_rows(task, given, [Tags(('O',), (1.0,))] * 2))
+    assert [row['id'] for row in found] == [1, 2, 3] and found[2]['tags'] == ('O',)
+    assert found[1] == {'id': 2, 'tokens': [], 'skipped': 'a record without words', 'where': 'in:2'}
 
 
 def test_numbers_need_names(tmp_path: pathlib.Path):
