@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bertjax.errors import UserError
-from bertjax.metrics.entities import to_iob2, to_scheme
+from bertjax.metrics.entities import ENDS, WITH_ENDS, to_iob2, to_scheme
 from bertjax.tasks.reading.texts import Line
 from bertjax.tasks.tagging.blocks import DOCSTART, Block, counted, read_blocks, split_lines
 from bertjax.tasks.tagging.schemes import ALIASES, ENTITIES, SCHEMES, check_tags, file_scheme
@@ -167,7 +167,8 @@ def write_columns(sentences: Sequence[Sentence], tags: Sequence[Sequence[str]], 
     """The sentences with an additional column: their predicted tags, in the scheme of their file.
 
     The last two columns are the true and the predicted tag, as conlleval expects: true tags are repeated if they are
-    not in the last column. Document boundaries, blank lines and comments stay where they were.
+    not in the last column. It knows no schemes that mark ends: where tags do, both follow once more, in IOB2. Document
+    boundaries, blank lines and comments stay where they were.
 
     Args:
       sentences: as read.
@@ -175,14 +176,17 @@ def write_columns(sentences: Sequence[Sentence], tags: Sequence[Sequence[str]], 
       scheme: for sentences of a file whose tags do not tell.
     """
     lines: list[str] = []
-    for sentence, predicted in zip(sentences, tags, strict=True):
-        join = sentence.separator.join
+    again = any(_marks_ends(sentence, sentence.scheme or scheme) for sentence in sentences)
+    for sentence, tags_in_iob2 in zip(sentences, tags, strict=True):
+        join, predicted = sentence.separator.join, tags_in_iob2
         if (sentence.scheme or scheme) in ENTITIES:
             predicted = to_scheme(predicted, sentence.scheme or scheme)
         rows = [list(columns) for columns in sentence.columns]
         repeat = sentence.tags is not None and sentence.tag_column not in (-1, len(rows[0]) - 1)
         for row, tag in zip(rows, predicted, strict=True):
             row += [row[sentence.tag_column], tag] if repeat else [tag]
+        if again:
+            rows = [[*row, *both] for row, *both in zip(rows, sentence.tags, tags_in_iob2, strict=True)]
         for line in sentence.before:
             boundary = bool(line) and line[0] == DOCSTART
             # Padded to the words' number of columns: conlleval stops at a line with another number.
@@ -190,3 +194,10 @@ def write_columns(sentences: Sequence[Sentence], tags: Sequence[Sequence[str]], 
             lines.append(join(filled))
         lines += map(join, rows)
     return '\n'.join(lines) + '\n\n'
+
+
+def _marks_ends(sentence: Sentence, scheme: str) -> bool:
+    """Whether true tags mark ends, by their scheme or a stray one."""
+    if sentence.tags is None or scheme not in ENTITIES:
+        return False
+    return scheme in WITH_ENDS or any(row[sentence.tag_column][:1] in ENDS for row in sentence.columns)

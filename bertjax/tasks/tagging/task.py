@@ -257,8 +257,8 @@ class TaggingTask(Task[Sentence, Tags]):
             yield row
 
     def official_files(self, split: str, records: Sequence[Sentence], predictions: Sequence[Tags]) -> dict[str, str]:
-        """The input's columns and a last one with the predicted tags, in the input's scheme: what conlleval reads
-        (with `-d '\\t'` if columns are separated by tabs)."""
+        """The input's columns and one with the predicted tags, in the input's scheme; the last two are what conlleval
+        reads (with `-d '\\t'` if columns are separated by tabs), see columns.py:write_columns."""
         tags = [prediction.tags for prediction in predictions]
         return {f'{split}.txt': write_columns(records, tags, scheme=self._file_scheme)}
 

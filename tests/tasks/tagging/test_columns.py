@@ -116,7 +116,7 @@ def test_plain_tags():
 def test_a_named_scheme_reads_strays_as_conlleval(capsys: pytest.CaptureFixture):
     text = 'a B-X\nb O\nc I-X\nd I-Y\n'
     assert read(text, scheme='iob2')[0].tags == ('B-X', 'O', 'B-X', 'B-Y')
-    assert 'file: read as IOB2; 2 of 3 entities are not written so, at 3, 4: they are' in capsys.readouterr().out
+    assert 'file: read as IOB2; 2 of 3 entities are not written so, at 3, 4: they begin' in capsys.readouterr().out
     assert read(text, scheme='iob1')[0].scheme == 'iob1'
     assert 'read as IOB1; 1 of 3 entities' in capsys.readouterr().out
     assert read('a B-X\nb O\n', scheme='iob2') and not capsys.readouterr().out
