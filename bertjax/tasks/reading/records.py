@@ -11,7 +11,7 @@ from bertjax.files import streams
 from bertjax.tasks.reading.arrow import is_saved_dataset, read_arrow
 from bertjax.tasks.reading.json_rows import Record, as_text, json_records, objects_of_lines
 from bertjax.tasks.reading.tables import Header, csv_records, tsv_records
-from bertjax.tasks.reading.texts import Line, checked_text, quoted, read_lines, without_blanks
+from bertjax.tasks.reading.texts import Line, checked_text, number_lines, quoted, read_lines, read_text, without_blanks
 
 # The format by the suffix of a file's name.
 FORMATS = {'.tsv': 'tsv', '.csv': 'csv', '.jsonl': 'jsonl', '.ndjson': 'jsonl', '.json': 'json'}
@@ -120,7 +120,10 @@ def read_records(files: Files, format: str = 'auto', layout: Layout | None = Non
         if is_saved_dataset(path) or (path.is_file() and is_binary(path)):
             yield from _some(read_arrow(path), str(path))
         elif path.is_file():
-            yield from parse_records(read_lines(path), str(path), format_of(path, format), layout)
+            kind = format_of(path, format)
+            # A list of records is one value, often on one line, which may be as long as it likes.
+            lines = number_lines(read_text(path)) if kind == 'json' else read_lines(path)
+            yield from parse_records(lines, str(path), kind, layout)
         else:
             raise UserError(str(path), 'no such file', 'a table', 'check config.data and the names in config.task')
 

@@ -7,6 +7,7 @@ import pathlib
 import pytest
 
 from bertjax.errors import UserError
+from bertjax.files import streams
 from bertjax.tasks.reading.records import Column, Layout, Row, format_of, parse_records, read_rows, rows_of
 from bertjax.tasks.reading.texts import number_lines
 
@@ -169,3 +170,12 @@ def test_lines_are_numbered_from_one():
     records = parse_records(number_lines('\ufefftext\r\na\n'), 'standard input', 'tsv', Layout(columns))
     rows = rows_of(records, columns)
     assert list(rows) == [Row('standard input:2', ('a',))]
+
+
+def test_a_list_on_one_line_may_be_longer_than_a_record(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(streams, 'MAX_RECORD', 1 << 20)
+    rows = json.dumps([{'text': 'a' * 1000, 'label': str(i)} for i in range(1500)])
+    path = write(tmp_path / 'a.json', rows)
+    assert [label for _, label in values(path)][-2:] == ['1498', '1499']
+    wrong = error(write(tmp_path / 'a.jsonl', rows))
+    assert (wrong.found, wrong.expected) == ('a line of more than 1 MiB', 'a record a line') and '.json' in wrong.mend
