@@ -90,6 +90,8 @@ def test_weights_of_labels(tmp_path: pathlib.Path, capsys):
         ('t.csv', 'text,x\na,1\n', {'label_columns': ('x', 'y')}, 't.csv:1: found the columns'),
         ('t.csv', 'text,label\na,\nb,\n', {}, 'found no label at all'),
         ('t.csv', 'text,label\na,x|w\nb,y\n', {'labels': ('x', 'y')}, "t.csv:2: found the label 'w'"),
+        ('t.csv', 'text,label\na,x|y\nb,y|nan\n', {}, "t.csv:3: found the label 'nan' of 1 records"),
+        ('t.csv', 'text,label\na,x|1\nb,1\nc,x|1.0\n', {}, "t.csv:4: found the label '1.0' of 1 records"),
         ('t.csv', '', {'threshold': 1.0}, 'config.task.threshold'),
         ('t.csv', '', {'label_columns': ('x', 'x')}, 'config.task.label_columns'),
         ('t.csv', '', {'label_columns': ('x', 'y'), 'labels': ('y', 'x')}, 'config.task.labels'),
@@ -102,3 +104,10 @@ def test_mistakes(name: str, text: str, options: dict, said: str, tmp_path: path
     with pytest.raises(UserError) as error:
         learned(tmp_path / name, **options)
     assert said in str(error.value)
+
+
+def test_the_order_of_labels_makes_no_other_label(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture):
+    (tmp_path / 'train.csv').write_text('text,label\na,x|y\na,y|x\na,x\nb,y\n')
+    learned(tmp_path)
+    said = f'2 records have the text of an earlier one; 1 with another label, the first at {tmp_path}/train.csv:4'
+    assert said in capsys.readouterr().out
