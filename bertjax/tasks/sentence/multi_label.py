@@ -80,9 +80,12 @@ class MultiLabelTask(ClassificationTask):
         """See ClassificationTask: columns of 0 and 1 as a list of their names."""
         if not self.label_columns:
             return cells[0]
-        if None in cells:
+        if all(cell is None for cell in cells):
             return None
         for name, cell in zip(self.label_columns, cells, strict=True):
+            if cell is None:
+                mend = 'correct the record, or the name in config.task.label_columns; a test file may lack all of them'
+                raise UserError(where, f'nothing in the column {name}', '0 or 1', mend)
             if cell.strip().lower() not in _FLAGS:
                 raise UserError(where, f'{cell[:40]!r} in the column {name}', '0 or 1', 'correct the record')
         pairs = zip(self.label_columns, cells, strict=True)
