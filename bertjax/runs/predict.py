@@ -91,7 +91,7 @@ def _predict_file(settings: FinetuningSettings, folder: pathlib.Path) -> None:
 
 def _read_file(task: Task, path: str) -> Iterator[Any]:
     if is_saved_dataset(epath.Path(path)) or is_binary(path):
-        return task.from_rows(read_records(path))
+        return task.from_rows(read_records([epath.Path(path)]))
     return task.parse(list(number_lines(read_text(path))), path)
 
 

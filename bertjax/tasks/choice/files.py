@@ -10,9 +10,9 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.files.paths import data_directory
-from bertjax.tasks.reading.json_rows import Record
-from bertjax.tasks.reading.records import FORMATS, Column, Layout, read_records, read_rows
-from bertjax.tasks.reading.splits import Files, split_files
+from bertjax.tasks.reading.layout import Column, Layout, Record
+from bertjax.tasks.reading.records import FORMATS, Files, read_records, read_rows
+from bertjax.tasks.reading.splits import split_files
 from bertjax.tasks.reading.texts import checked_text
 from bertjax.text.hash_split import hash64, hash_threshold
 

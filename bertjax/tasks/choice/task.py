@@ -20,9 +20,9 @@ from bertjax.ranges import check_fields, number, one_of
 from bertjax.tasks.choice import files
 from bertjax.tasks.choice.files import Question
 from bertjax.tasks.options import option
-from bertjax.tasks.reading.json_rows import Record
-from bertjax.tasks.reading.records import parse_records, read_records
-from bertjax.tasks.reading.splits import Files, called, describe_splits, unused_files
+from bertjax.tasks.reading.layout import Record
+from bertjax.tasks.reading.records import Files, parse_records, read_records
+from bertjax.tasks.reading.splits import called, describe_splits, unused_files
 from bertjax.tasks.reading.texts import Line
 from bertjax.tasks.task import Outputs, Task
 from bertjax.tasks.truncation import longest_first

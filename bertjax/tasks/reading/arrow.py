@@ -13,7 +13,7 @@ import numpy as np
 from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.tasks.reading.json_rows import Record
+from bertjax.tasks.reading.layout import Record
 
 _ROWS = 1024  # made of Python's objects at a time
 _UNLABELLED = -1  # the class label of unlabelled records

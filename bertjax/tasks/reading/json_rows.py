@@ -2,18 +2,12 @@
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from bertjax.errors import UserError
+from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Line, checked_text
-
-
-class Record(NamedTuple):
-    """A record of any file: 'file:line', and its fields by name."""
-
-    where: str
-    fields: Mapping[str, Any]
 
 
 def json_records(lines: Iterable[Line], where: str) -> Iterator[Record]:

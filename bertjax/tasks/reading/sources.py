@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.files.tfds import Dataset
-from bertjax.tasks.reading.json_rows import Record
+from bertjax.tasks.reading.layout import Record
 
 _UNLABELLED = -1  # the ClassLabel of unlabelled records, as in GLUE's test splits
 

@@ -8,7 +8,7 @@ from etils import epath
 from bertjax.errors import UserError
 from bertjax.files.streams import bare_suffix, named_compressed
 from bertjax.tasks.reading.arrow import is_saved_dataset
-from bertjax.tasks.reading.records import BINARY, FORMATS
+from bertjax.tasks.reading.records import BINARY, FORMATS, Files
 from bertjax.tasks.reading.texts import quoted
 
 # The names of a split's file without suffix, and of a split of a prepared dataset.
@@ -20,7 +20,6 @@ STEMS: Mapping[str, tuple[str, ...]] = {
 _SHARD = re.compile(r'(.+?)-(\d{5})-of-(\d{5})')
 # What `datasets` and the Hub write beside the data.
 _OF_DATASETS = ('dataset_info.json', 'dataset_infos.json', 'dataset_dict.json', 'state.json')
-Files = tuple[epath.Path, ...]
 
 
 def split_files(

@@ -16,9 +16,10 @@ from bertjax.metrics.classification import OF_VALUES
 from bertjax.ranges import each, number, one_of, text
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.arrow import is_saved_dataset
-from bertjax.tasks.reading.records import FORMATS, Column, Layout, Row, read_rows, rows_of
+from bertjax.tasks.reading.layout import Column, Layout
+from bertjax.tasks.reading.records import FORMATS, Files, Row, read_rows, rows_of
 from bertjax.tasks.reading.sources import dataset_splits, read_dataset
-from bertjax.tasks.reading.splits import STEMS, Files, called, describe_splits, split_files, unused_files
+from bertjax.tasks.reading.splits import STEMS, called, describe_splits, split_files, unused_files
 from bertjax.tasks.sentence.class_weights import KEY, balanced_classes, check_class_weights, class_weights
 from bertjax.tasks.sentence.labels import find_labels
 from bertjax.tasks.sentence.task import Example, TextTask

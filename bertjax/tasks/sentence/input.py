@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from bertjax.errors import UserError
 from bertjax.files.streams import bare_suffix
-from bertjax.tasks.reading.records import FORMATS, Column, Layout, Row, parse_records, rows_of
+from bertjax.tasks.reading.layout import Column, Layout
+from bertjax.tasks.reading.records import FORMATS, Row, parse_records, rows_of
 from bertjax.tasks.reading.texts import Blank, Line, peeked
 
 

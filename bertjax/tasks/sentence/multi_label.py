@@ -13,7 +13,7 @@ from bertjax.losses import MULTI_LABEL, Objective, weighted_labels
 from bertjax.metrics.multi_label import FIGURES, label_scores, multi_label_figures
 from bertjax.ranges import each, number, text
 from bertjax.tasks.options import option
-from bertjax.tasks.reading.records import Column
+from bertjax.tasks.reading.layout import Column
 from bertjax.tasks.sentence.class_weights import balanced_positives
 from bertjax.tasks.sentence.classification import ClassificationTask
 from bertjax.tasks.sentence.labels import find_labels

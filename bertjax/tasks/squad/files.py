@@ -9,9 +9,9 @@ from etils import epath
 from bertjax.errors import UserError
 from bertjax.files import streams
 from bertjax.files.paths import existing_files, user_path
-from bertjax.tasks.reading.records import FORMATS, read_records
+from bertjax.tasks.reading.records import FORMATS, Files, read_records
 from bertjax.tasks.reading.sources import read_dataset
-from bertjax.tasks.reading.splits import STEMS, Files, called, describe_splits, split_files, unused_files
+from bertjax.tasks.reading.splits import STEMS, called, describe_splits, split_files, unused_files
 from bertjax.tasks.reading.texts import quoted, read_text
 from bertjax.tasks.squad.questions import (
     PlacedQuestion,
@@ -118,7 +118,7 @@ def _placed(path: epath.Path, labels: str) -> list[PlacedQuestion]:
         format = _rows_of(path)
         if not format:
             return questions_in_layout(read_text(path), str(path), labels)
-    return questions_of_rows(read_records(path, format), labels)
+    return questions_of_rows(read_records([path], format), labels)
 
 
 def _rows_of(path: epath.Path) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bertjax.errors import UserError
-from bertjax.tasks.reading.json_rows import Record
+from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Line, checked_text, peeked
 
 _KINDS = {str: 'a string', int: 'a whole number', bool: 'true or false', list: 'a list', dict: 'an object'}

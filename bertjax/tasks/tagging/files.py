@@ -9,9 +9,9 @@ from etils import epath
 from bertjax.errors import UserError
 from bertjax.files.paths import at_most_one, data_directory, user_path
 from bertjax.files.streams import named_compressed
-from bertjax.tasks.reading.records import FORMATS, parse_records, read_records
+from bertjax.tasks.reading.records import FORMATS, Files, parse_records, read_records
 from bertjax.tasks.reading.sources import read_dataset
-from bertjax.tasks.reading.splits import STEMS, Files, called, describe_splits, split_files, unused_files
+from bertjax.tasks.reading.splits import STEMS, called, describe_splits, split_files, unused_files
 from bertjax.tasks.reading.texts import Blank, Line, peeked, read_text
 from bertjax.tasks.tagging.blocks import is_boundary, read_blocks, split_columns, split_lines
 from bertjax.tasks.tagging.columns import ColumnOptions, Sentence, in_iob2, read_columns, stream_columns

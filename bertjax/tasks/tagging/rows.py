@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bertjax.errors import UserError
-from bertjax.tasks.reading.json_rows import Record
+from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Blank, checked_text, quoted
 from bertjax.tasks.tagging.columns import Sentence
 

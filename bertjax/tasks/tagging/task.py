@@ -18,7 +18,7 @@ from bertjax.model.config import BertConfig
 from bertjax.model.heads import LAYERS, TaskModel
 from bertjax.ranges import MANY, check_fields, each, one_of, text, whole
 from bertjax.tasks.options import BILSTM_UNITS, option
-from bertjax.tasks.reading.json_rows import Record
+from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.tagging import files
 from bertjax.tasks.tagging.blocks import DOCSTART

@@ -7,7 +7,7 @@ import pytest
 from squad_world import GOOD, qa, squad_json
 
 from bertjax.errors import UserError
-from bertjax.tasks.reading.json_rows import Record
+from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import number_lines
 from bertjax.tasks.squad.files import read_questions
 from bertjax.tasks.squad.questions import Question, parse_input, parse_questions, unlabelled_rows

@@ -7,7 +7,7 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.experiment.results import prediction_rows
-from bertjax.tasks.reading.json_rows import Record
+from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import number_lines
 from bertjax.tasks.tagging.columns import read_columns
 from bertjax.tasks.tagging.task import TaggingTask, Tags
