@@ -18,6 +18,7 @@ from bertjax.tasks.reading.texts import Line, checked_text, number_lines, quoted
 FORMATS = {'.tsv': 'tsv', '.csv': 'csv', '.jsonl': 'jsonl', '.ndjson': 'jsonl', '.json': 'json'}
 BINARY = {'.parquet': 'parquet', '.arrow': 'arrow', '.feather': 'arrow'}  # those that are no text
 FORMATS |= BINARY
+NESTED = tuple(suffix for suffix, format in FORMATS.items() if format not in ('tsv', 'csv'))  # rows may hold lists
 
 Files = Sequence[epath.Path]  # of a split: a file, its shards, or a folder that `datasets` saved
 

@@ -19,7 +19,7 @@ from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.layout import Column, Layout
 from bertjax.tasks.reading.records import FORMATS, Files, Row, read_rows, rows_of
 from bertjax.tasks.reading.sources import dataset_splits, read_dataset
-from bertjax.tasks.reading.splits import STEMS, called, describe_splits, split_files, unused_files
+from bertjax.tasks.reading.splits import STEMS, called, describe_splits, split_files
 from bertjax.tasks.sentence.class_weights import KEY, balanced_classes, check_class_weights, class_weights
 from bertjax.tasks.sentence.labels import find_labels
 from bertjax.tasks.sentence.task import Example, TextTask
@@ -233,20 +233,11 @@ class ClassificationTask(TextTask):
     def sources(self) -> str:
         """See Task."""
         found = {split: self._source(split) for split in STEMS}
-        told = {
-            split: source if isinstance(source, str) else called(source) for split, source in found.items() if source
-        }
-        if 'test' in told and 'test' not in self.splits():
-            told['test'] += ' (no labels: it is only predicted)'
-        if self._shares_dev:
-            told['dev'] = f'a share of {self.dev_fraction:g} of train'
-        elif 'dev' not in told:
-            told['dev'] = 'none'
-        used = [path for source in found.values() if isinstance(source, tuple) for path in source]
-        unused = []
+        found['dev'] = found['dev'] or (f'a share of {self.dev_fraction:g} of train' if self._shares_dev else 'none')
+        folder = None
         if self.data and (not self._one_file or self._path.stem in STEMS['train']):
-            unused = unused_files(self._path.parent if self._one_file else self._path, used)
-        return describe_splits({split: told[split] for split in STEMS if split in told}, unused)
+            folder = self._path.parent if self._one_file else self._path
+        return describe_splits(found, folder, judged=self.splits(), lacking='labels')
 
 
 def held_out(record: Example, share: float) -> bool:

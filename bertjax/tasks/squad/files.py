@@ -9,9 +9,9 @@ from etils import epath
 from bertjax.errors import UserError
 from bertjax.files import streams
 from bertjax.files.paths import existing_files, user_path
-from bertjax.tasks.reading.records import FORMATS, Files, read_records
+from bertjax.tasks.reading.records import FORMATS, NESTED, Files, read_records
 from bertjax.tasks.reading.sources import read_dataset
-from bertjax.tasks.reading.splits import STEMS, called, describe_splits, split_files, unused_files
+from bertjax.tasks.reading.splits import STEMS, describe_splits, split_files
 from bertjax.tasks.reading.texts import quoted, read_text
 from bertjax.tasks.squad.questions import (
     PlacedQuestion,
@@ -22,7 +22,6 @@ from bertjax.tasks.squad.questions import (
 )
 
 _PREPARED = {'train': 'train', 'dev': 'validation'}  # splits in tensorflow-datasets
-_SUFFIXES = ('.json', '.jsonl', '.ndjson', '.parquet', '.arrow', '.feather')
 
 
 class SquadFiles:
@@ -60,7 +59,7 @@ class SquadFiles:
         if name:
             raise self._nothing(split)
         mend = f'name the right one in config.task.{split}_file'
-        return split_files(self._folder, split, suffixes=_SUFFIXES, mend=mend) if self._folder.is_dir() else ()
+        return split_files(self._folder, split, suffixes=NESTED, mend=mend) if self._folder.is_dir() else ()
 
     def _nothing(self, split: str) -> UserError:
         folder = self._folder
@@ -77,11 +76,8 @@ class SquadFiles:
         if not self._data:
             return ''
         found = {split: self.find(split) for split in STEMS}
-        told = {split: called(files) for split, files in found.items() if files}
-        if 'test' in told and 'test' not in self.splits():
-            told['test'] += ' (no answers: it is only predicted)'
-        used = [path for files in found.values() for path in files]
-        return describe_splits(told, unused_files(self._folder, used) if self._folder.is_dir() else [])
+        folder = self._folder if self._folder.is_dir() else None
+        return describe_splits(found, folder, judged=self.splits(), lacking='answers')
 
     def read(self, split: str) -> list[Question]:
         """The questions of a split, in order.

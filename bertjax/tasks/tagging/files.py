@@ -1,6 +1,5 @@
 """Sentences to tag: from the files of a split, tensorflow-datasets, or a user's own file."""
 
-import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
@@ -9,9 +8,10 @@ from etils import epath
 from bertjax.errors import UserError
 from bertjax.files.paths import at_most_one, data_directory, user_path
 from bertjax.files.streams import named_compressed
-from bertjax.tasks.reading.records import FORMATS, Files, parse_records, read_records
+from bertjax.tasks.reading.json_rows import is_object
+from bertjax.tasks.reading.records import NESTED, Files, parse_records, read_records
 from bertjax.tasks.reading.sources import read_dataset
-from bertjax.tasks.reading.splits import STEMS, called, describe_splits, split_files, unused_files
+from bertjax.tasks.reading.splits import STEMS, describe_splits, split_files
 from bertjax.tasks.reading.texts import Blank, Line, peeked, read_text
 from bertjax.tasks.tagging.blocks import is_boundary, read_blocks, split_columns, split_lines
 from bertjax.tasks.tagging.columns import ColumnOptions, Sentence, in_iob2, read_columns, stream_columns
@@ -21,7 +21,6 @@ DATASET = 'conll2003'  # of tensorflow-datasets
 INPUTS = ('auto', 'columns', 'text', 'jsonl')
 _MORE = {'train': (), 'dev': ('testa',), 'test': ('testb',)}  # names of CoNLL-2003
 _SUFFIXES = ('.txt', '.tsv', '.conll', '.conllu', '.iob', '.iob2', '.bio', '.bioes')
-_ROWS = tuple(suffix for suffix, format in FORMATS.items() if format not in ('tsv', 'csv'))
 
 
 class TaggedFiles:
@@ -52,18 +51,15 @@ class TaggedFiles:
         folder = data_directory(self._data, 'a folder with train.txt, dev.txt …')
         found = sorted(path for path in folder.iterdir() if _is_of(path, split))
         columns = at_most_one(found, str(folder), split, 'move the others away')
-        return (columns,) if columns else split_files(folder, split, suffixes=_ROWS)
+        return (columns,) if columns else split_files(folder, split, suffixes=NESTED)
 
     def describe(self) -> str:
         """Which files are which splits."""
         if not self._data:
             return ''
         found = {split: self.find(split) for split in STEMS}
-        told = {split: called(files) for split, files in found.items() if files}
-        if 'test' in told and not self._test_has_tags():
-            told['test'] += ' (no tags: it is only predicted)'
-        used = [path for files in found.values() for path in files]
-        return describe_splits(told, unused_files(user_path(self._data, 'config.data'), used))
+        folder = user_path(self._data, 'config.data')
+        return describe_splits(found, folder, judged=self.splits(), lacking='tags')
 
     def read(self, split: str) -> list[Sentence]:
         """The sentences of a split in file order.
@@ -163,18 +159,11 @@ def _recognised(lines: Iterable[Line], options: ColumnOptions, labels: Collectio
     """The lines, and their format: of a list by all of them, of a stream by the first, or two where needed."""
     whole = isinstance(lines, list)
     lines, seen = peeked(lines, len(lines) if whole else 1)
-    if seen and _is_object(seen[0]):
+    if seen and is_object(seen[0]):
         return lines, 'jsonl'
     if seen and not whole and (seen[0].startswith('#') or _looks_like_columns([*seen, *seen], options, labels)):
         lines, seen = peeked(lines, 2)
     return lines, 'columns' if _looks_like_columns(seen, options, labels) else 'text'
-
-
-def _is_object(line: str) -> bool:
-    try:
-        return isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
-        return False
 
 
 def _looks_like_columns(lines: Sequence[str], options: ColumnOptions, labels: Collection[str]) -> bool:
