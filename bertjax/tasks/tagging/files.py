@@ -12,8 +12,8 @@ from bertjax.tasks.reading.json_rows import is_object
 from bertjax.tasks.reading.records import NESTED, Files, parse_records, read_records
 from bertjax.tasks.reading.sources import read_dataset
 from bertjax.tasks.reading.splits import STEMS, describe_splits, split_files
-from bertjax.tasks.reading.texts import Blank, Line, peeked, read_text
-from bertjax.tasks.tagging.blocks import is_boundary, read_blocks, split_columns, split_lines
+from bertjax.tasks.reading.texts import Blank, Line, peeked, read_lines, read_text
+from bertjax.tasks.tagging.blocks import is_boundary, read_blocks, split_columns
 from bertjax.tasks.tagging.columns import ColumnOptions, Sentence, in_iob2, read_columns, stream_columns
 from bertjax.tasks.tagging.rows import TagFields, sentences_of
 
@@ -109,8 +109,8 @@ def _has_columns(files: Files) -> bool:
 
 def _width(path: epath.Path, options: ColumnOptions) -> int:
     """Number of columns of the first word."""
-    lines = enumerate(split_lines(read_text(path)), 1)
-    return next((len(block.rows[0][1]) for block in read_blocks(lines, str(path), options.comment)), 0)
+    blocks = read_blocks(read_lines(path), str(path), options.comment)
+    return next((len(block.rows[0][1]) for block in blocks), 0)
 
 
 def _filled(rows: Iterable[Sentence | Blank]) -> list[Sentence]:
