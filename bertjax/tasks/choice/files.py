@@ -134,8 +134,13 @@ def has_labels(files: Files) -> bool:
 def find_files(data: str, split: str, suffixes: Collection[str]) -> Files:
     """The files of a split in the folder, such as val.csv for dev; none where there are none.
 
+    Args:
+      data: config.data.
+      split: 'train', 'dev' or 'test'.
+      suffixes: of LAYOUTS.
+
     Raises:
-      UserError: several.
+      UserError: several, or no such folder.
     """
     return split_files(folder(data), split, suffixes=suffixes)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from bertjax.errors import UserError
-from bertjax.losses import Objective, class_weighted
+from bertjax.losses import Objective, build_class_weighted
 from bertjax.metrics.classification import OF_VALUES
 from bertjax.ranges import each, number, one_of, text
 from bertjax.tasks.options import option
@@ -134,7 +134,7 @@ class ClassificationTask(TextTask):
     @property
     def objective(self) -> Objective:
         """See Task."""
-        return class_weighted(self._weights) if self._weights else super().objective
+        return build_class_weighted(self._weights) if self._weights else super().objective
 
     def splits(self) -> Sequence[str]:
         """See Task."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.losses import MULTI_LABEL, Objective, weighted_labels
+from bertjax.losses import MULTI_LABEL, Objective, build_label_weighted
 from bertjax.metrics.multi_label import FIGURES, label_scores, multi_label_figures
 from bertjax.ranges import each, number, text
 from bertjax.tasks.options import option
@@ -69,7 +69,7 @@ class MultiLabelTask(ClassificationTask):
     @property
     def objective(self) -> Objective:
         """See Task."""
-        return weighted_labels(self._weights) if self._weights else MULTI_LABEL
+        return build_label_weighted(self._weights) if self._weights else MULTI_LABEL
 
     def _label_cells(self, required: bool) -> tuple[Column, ...]:
         """See ClassificationTask."""

@@ -1,4 +1,4 @@
-"""What all tasks share that assign one label or one score to a text or a pair of texts."""
+"""What all tasks share that assign a label, some labels or a score to a text or a pair of texts."""
 
 import dataclasses
 import math

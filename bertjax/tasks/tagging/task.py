@@ -1,4 +1,4 @@
-"""Tagging of words: named entities, or any tags, from CoNLL column files."""
+"""Tagging of words: named entities, or any tags, from CoNLL column files, or rows in JSON or Arrow."""
 
 import collections
 import dataclasses
