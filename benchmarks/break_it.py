@@ -37,6 +37,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'tests' 
 from absl import app, flags, logging
 from breaking import configs, corpora, damage, kills
 from breaking.world import World
+from report import write_between
 
 from bertjax.files.atomic import write_atomic
 
@@ -70,7 +71,14 @@ def main(argv: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     world = World(folder, REPOSITORY)
     given = any(flag.value is not None for flag in _COUNTS.values())
-    only = dict((*item.split(':'), '')[:2] for item in _ONLY.value)
+    only = {}
+    for item in _ONLY.value:
+        kind, _, number = item.partition(':')
+        if kind not in KINDS or (number and not number.isdigit()):
+            raise app.UsageError(f'--only={item}: there are {", ".join(KINDS)}, each alone or as KIND:NUMBER')
+        if number and _KEEP.value:
+            raise app.UsageError('--keep: counts whole kinds, not --only=KIND:NUMBER')
+        only[kind] = number
     tried: dict[str, dict[str, Any]] = {}
     for kind, (attempt, usual) in KINDS.items():
         if (only and kind not in only) or (given and not only and not _COUNTS[kind].value):
@@ -90,8 +98,8 @@ def main(argv: list[str]) -> None:
         minutes = round((time.monotonic() - began) / 60, 1)
         tried[kind] = {'tried': count, 'held': count - len(broken), 'minutes': minutes, 'broken': broken}
         print(f'{kind:<16}{count:>6} tried {count - len(broken):>6} held {minutes:>7} min', flush=True)
-    if _KEEP.value:
-        keep(tried)
+        if _KEEP.value:
+            keep(tried)
     if any(of_kind['broken'] for of_kind in tried.values()):
         print(f'what they left is in {folder}')
         sys.exit(1)
@@ -116,8 +124,7 @@ def keep(tried: dict[str, dict[str, Any]]) -> None:
     for kind, n in known.items():
         counts = f'{n["tried"]:,} | {n["held"]:,} | {n["minutes"]:g}'
         lines.append(f'| {kind} | {counts} | {n["date"]} | {n["seed"]} | {n["with"]} |')
-    before, rest = page.read_text(encoding='utf-8').split(BEGIN)
-    write_atomic(page, '\n'.join([before + BEGIN, '', *lines, '', END + rest.split(END)[1]]))
+    write_between(page, BEGIN, END, lines)
 
 
 if __name__ == '__main__':

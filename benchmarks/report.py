@@ -35,14 +35,21 @@ def write_report(kept: pathlib.Path, found: Found) -> None:
             lines.append(_line(experiment, place, published, results[name]))
     dates = sorted({result['date'] for *_, result in found})
     versions = sorted({f'{key} {value}' for *_, result in found for key, value in result['versions'].items()})
-    lines += ['', _pooled([(experiment, results[name]) for name, experiment in experiments.items()])]
+    pooled = _pooled([(experiment, results[name]) for name, experiment in experiments.items()])
+    lines += ['', pooled] if pooled else []
     lines += ['', f'{" to ".join(dict.fromkeys((dates[0], dates[-1])))}; {", ".join(versions)}.']
-    page, table = kept.with_suffix('.md'), '\n'.join(lines)
-    text = page.read_text(encoding='utf-8') if page.exists() else f'{BEGIN}{END}\n'
-    before, rest = text.split(BEGIN)
-    write_atomic(page, f'{before}{BEGIN}\n\n{table}\n\n{END}{rest.split(END)[1]}')
+    page = kept.with_suffix('.md')
+    if not page.exists():
+        write_atomic(page, f'{BEGIN}{END}\n')
+    write_between(page, BEGIN, END, lines)
     _draw([(experiment, results[name]) for name, experiment in experiments.items()], kept / 'results.png')
-    print(table)
+    print('\n'.join(lines))
+
+
+def write_between(page: pathlib.Path, begin: str, end: str, lines: Sequence[str]) -> None:
+    """Puts lines between two marks of a page, in place of what was there."""
+    before, rest = page.read_text(encoding='utf-8').split(begin)
+    write_atomic(page, '\n'.join([before + begin, '', *lines, '', end + rest.split(end)[1]]))
 
 
 def scores(place: tuple[str, str], results: Sequence[dict[str, Any]]) -> list[float]:
@@ -92,13 +99,15 @@ def pooled_difference(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) 
 
 
 def _pooled(results: Sequence[tuple[Experiment, Results]]) -> str:
-    """A line about the first figure of every task that both have run."""
+    """A line about the first figure of every task that both have run; '' where none has two seeds."""
     pairs = []
     for experiment, each in results:
         first = next(iter(experiment.figures))
         ours, theirs = (scores(first, each.get(framework, [])) for framework in NAMES)
         if ours and theirs:
             pairs.append((ours, theirs))
+    if all(len(ours) == len(theirs) == 1 for ours, theirs in pairs):
+        return ''  # nothing says what a seed does
     mean, error = pooled_difference(pairs)
     return f'Over all {len(pairs)} tasks, by the first figure of each: {mean:+.2f} ± {error:.2f} (standard error).'
 

@@ -143,6 +143,8 @@ def main(argv: list[str]) -> None:
             print(shown(run, result))
     elif _REPORT.value:
         found = [(run.experiment, run.framework, result) for run, result in asked if result]
+        if not found:
+            raise app.UsageError(f'--kept={_KEPT.value}: no run is finished there')
         write_report(pathlib.Path(_KEPT.value), found)
     elif not _DATA.value:
         raise app.UsageError('--data: the folder of the data is needed to run anything')

@@ -60,6 +60,9 @@ NEEDS = {
 }
 # Verbs about an existing run, whose config they take, except for keys that the command line sets.
 ABOUT_A_RUN = ('evaluate', 'predict', 'export')
+# Verbs that say what to run next, with the same recipe.
+TRAINING = ('pretrain', 'finetune')
+_RECIPE_FLAGS = ('--config', '-config')  # as absl takes them
 _WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run, made when absent.')
 
 
@@ -77,9 +80,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         print(f'bertjax {__version__}')
         raise SystemExit(0)
     _check_names(argv)
-    recipe = next((a.split('=', 1)[1] for a in argv if re.match(r'--?config=', a)), None)
-    if recipe is None and '--config' in argv[:-1]:
-        recipe = argv[list(argv).index('--config') + 1]
+    recipe = _given_recipe(argv)
     if recipe is not None:
         found = find_recipe(recipe)
         load_recipe(found)  # before absl swallows what is wrong with it
@@ -111,9 +112,16 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     return rest
 
 
+def _given_recipe(argv: Sequence[str]) -> str | None:
+    """The recipe as the command line spells it: `--config=RECIPE` or `--config RECIPE`."""
+    joined = [argument.split('=', 1)[1] for argument in argv if re.match(r'--?config=', argument)]
+    apart = [argument for before, argument in itertools.pairwise(argv) if before in _RECIPE_FLAGS]
+    return next(iter(joined + apart), None)
+
+
 def _naming(recipe: str, argument: str, before: str) -> str:
     """`argument`, which comes after `before`, with `recipe` in place of the one that it names."""
-    if before == '--config':
+    if before in _RECIPE_FLAGS:
         return recipe
     return re.sub(r'^(--?config=).*', lambda match: match[1] + recipe, argument, flags=re.DOTALL)
 
@@ -174,6 +182,8 @@ def main(argv: Sequence[str]) -> None:
     run = importlib.import_module(f'bertjax.runs.{config.run}').run
     if config.run in ABOUT_A_RUN:
         run(config, workdir, _given_keys(config))
+    elif config.run in TRAINING:
+        run(config, workdir, _given_recipe(sys.argv) or flags.FLAGS['config'].config_filename)
     else:
         run(config, workdir)
 

@@ -6,7 +6,7 @@ import shutil
 from golden_runs import FIRST
 
 from bertjax.config import flatten
-from bertjax.recipe import finetuning_config, pretraining_config
+from bertjax.recipe_files import load_recipe
 from breaking.world import Outcome, World
 
 VALUES = (
@@ -28,16 +28,16 @@ VALUES = (
 )
 VALUES += ('abc', '()', "('a',)", '(1,2)', '{}', '10%', '-10%', '1e9%', 'nanepochs', '\x1b[31m', '../..', 'ä' * 300)
 # Keys that say what is done; another verb is another attempt.
-LEFT_OUT = ('run', 'corpus', 'data', 'task.kind')
+LEFT_OUT = {'run', 'corpus', 'data', 'task.kind'}
 RUNS = (FIRST, 'rte', 'classification', 'tagging', 'squad', 'choice')
 
 
 def attempt(world: World, seed: int, number: int) -> Outcome:
-    """A run of one or two steps with one key changed: done, refused in one line, or ended as not finite."""
+    """A run of two steps with one key changed: done, refused in one line, or ended as not finite."""
     rng = random.Random(f'{seed} configs {number}')
     kind = rng.choice(RUNS)
-    given = [word for word in world.arguments(kind, '') if word.startswith('--config.')]
-    keys = [key for key in _keys(kind, given) if not key.startswith(LEFT_OUT)]
+    (recipe,) = (word.removeprefix('--config=') for word in world.arguments(kind, '') if word.startswith('--config='))
+    keys = sorted(flatten(load_recipe(recipe)).keys() - LEFT_OUT)
     key, value = rng.choice(keys), rng.choice(VALUES)
     world.reference(FIRST if kind == FIRST else 'rte')  # the encoder of the tasks
     workdir = world.place(f'config-{number}') / 'run'
@@ -52,10 +52,3 @@ def attempt(world: World, seed: int, number: int) -> Outcome:
         return Outcome(False, f'{what}: refused after computing: {ended.err.strip()[-200:]}')
     shutil.rmtree(workdir.parent)
     return Outcome(True, what)
-
-
-def _keys(kind: str, given: list[str]) -> list[str]:
-    """All keys of the recipe's base, and those that the run gives."""
-    base = pretraining_config() if kind == FIRST else finetuning_config('sentence')
-    own = {word.removeprefix('--config.').partition('=')[0] for word in given}
-    return sorted({*flatten(base), *own})

@@ -1,13 +1,14 @@
 """Bytes changed, cut or lost: in a checkpoint, of which nothing damaged may be used, and in the rest of a workdir."""
 
 import itertools
+import json
 import os
 import pathlib
 import random
 import shutil
 from collections.abc import Iterator
 
-from golden_runs import FIRST
+from golden_runs import FIRST, rewound
 
 from bertjax.checkpoint import Checkpoints
 from bertjax.errors import UserError
@@ -52,7 +53,8 @@ def of_a_workdir(world: World, seed: int, number: int) -> Outcome:
     reference, expected, _ = world.reference(FIRST)
     workdir = world.place(f'file-{number}')
     shutil.copytree(reference, workdir, dirs_exist_ok=True)
-    _interrupted(workdir)
+    steps = sorted(int(path.name) for path in (workdir / 'checkpoints').iterdir() if path.name.isdigit())
+    rewound(workdir, step=steps[-2])
     paths = [path for path in sorted(workdir.rglob('*')) if path.is_file() and path.stat().st_size]
     paths = [path for path in paths if 'checkpoints' not in path.parts and 'tensorboard' not in path.parts]
     path = rng.choice(paths)
@@ -64,25 +66,25 @@ def of_a_workdir(world: World, seed: int, number: int) -> Outcome:
         return Outcome(False, f'{what}: {ended.wrong}')
     if ended.status == 0:
         # What was measured and noted before the damage cannot come back; what was trained can.
-        differs = [file for file in differing(workdir, expected).split(', ') if file and file != name]
+        lost = not _all_rows(path) if name == 'metrics.jsonl' else name in differing(workdir, expected)
+        path.unlink(missing_ok=True)
+        differs = [file for file in differing(workdir, expected) if file != name]
         if differs:
             return Outcome(False, f'{what}: other {", ".join(differs)}')
-        if name in differing(workdir, expected) and name not in ended.err:
+        if lost and not any(line.startswith('warning: ') and name in line for line in ended.err.splitlines()):
             return Outcome(False, f'{what}: nothing was said of it')
     shutil.rmtree(workdir)
     workdir.with_suffix('.log').unlink(missing_ok=True)
     return Outcome(True, what)
 
 
-def _interrupted(workdir: pathlib.Path) -> None:
-    """As a kill before the last checkpoint leaves it."""
-    steps = sorted(int(path.name) for path in (workdir / 'checkpoints').iterdir() if path.name.isdigit())
-    shutil.rmtree(workdir / 'checkpoints' / str(steps[-1]))
-    for name in ('export', 'predictions', 'results.json', 'summary.json'):
-        if (workdir / name).is_dir():
-            shutil.rmtree(workdir / name)
-        else:
-            (workdir / name).unlink(missing_ok=True)
+def _all_rows(path: pathlib.Path) -> bool:
+    """Whether each line is a JSON object. Of the metrics that is all that can be told: a digit that has become
+    another digit is one that was measured, for all that is known."""
+    try:
+        return all(isinstance(json.loads(line), dict) for line in path.read_text(encoding='utf-8').splitlines())
+    except (OSError, ValueError):
+        return False
 
 
 def _regions(folder: pathlib.Path) -> Iterator[tuple[pathlib.Path, int, int]]:

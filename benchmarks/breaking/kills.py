@@ -65,7 +65,7 @@ def _continued(world: World, kind: str, workdir: pathlib.Path, expected: dict, w
         return Outcome(False, f'{what}: {ended.fault or ended.err.strip()[-300:]}')
     differs = differing(workdir, expected)
     if differs:
-        return Outcome(False, f'{what}: other {differs}')
+        return Outcome(False, f'{what}: other {", ".join(differs)}')
     shutil.rmtree(workdir)
     workdir.with_suffix('.log').unlink(missing_ok=True)
     return Outcome(True, what)

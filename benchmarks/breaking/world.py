@@ -163,7 +163,7 @@ def contents(workdir: pathlib.Path) -> dict:
     return found
 
 
-def differing(workdir: pathlib.Path, expected: dict) -> str:
+def differing(workdir: pathlib.Path, expected: dict) -> list[str]:
     """The files that are not as expected."""
     found = contents(workdir)
-    return ', '.join(sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name)))
+    return sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))

@@ -11,6 +11,7 @@ import pathlib
 from typing import Any
 
 from bertjax.files.atomic import checksum, sync_directory, sync_tree, write_atomic
+from bertjax.files.whole import read_json_or_none
 
 FILE = 'seal.json'  # as in every workdir there is: under another name old checkpoints would count as unfinished
 
@@ -41,11 +42,7 @@ def _own_digest(body: dict[str, Any]) -> str:
 
 def _read(step_dir: pathlib.Path) -> dict[str, Any] | None:
     """What was recorded, None where it is not as it was written: the file has a checksum of itself, too."""
-    try:
-        body = json.loads((step_dir / FILE).read_text(encoding='utf-8'))
-        return body if body.pop('sha256') == _own_digest(body) else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
+    return read_json_or_none(step_dir / FILE, lambda body: body if body.pop('sha256') == _own_digest(body) else None)
 
 
 def is_finished(step_dir: pathlib.Path) -> bool:

@@ -5,7 +5,6 @@ settings is thrown away, with a warning.
 """
 
 import itertools
-import json
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
@@ -14,21 +13,18 @@ from absl import logging
 from etils import epath
 
 from bertjax.corpus import build_dir, identity, merge, partial, quality, reading, report, sources, store, workers
+from bertjax.corpus.apart import check_outside
 from bertjax.corpus.formats import read_events
 from bertjax.corpus.identity import Known, Say, Shards
-from bertjax.corpus.partial import Plan
+from bertjax.corpus.partial import Plan, read_record
 from bertjax.corpus.shards import cut_shards
 from bertjax.corpus.sources import CorpusOptions, Part, Source
 from bertjax.errors import UserError
 from bertjax.files.atomic import exclusive, write_atomic
 from bertjax.files.paths import is_remote
 from bertjax.files.streams import Broken
-from bertjax.text.splitters import splitter_version
+from bertjax.text.splitters import build_splitter, splitter_version
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
-
-_BEGUN_BEFORE = (
-    'continued as an earlier version began it: files of a folder as documents, others with blank lines between'
-)
 
 
 def build_store(
@@ -66,7 +62,7 @@ def build_store(
         found, mend = f'the remote path {os.fspath(directory)!r}', 'give a directory on a local disk'
         raise UserError('store', found, 'a local directory: a store is memory-mapped', mend)
     found = sources.resolve(_unweighted(spec), options.text_key)
-    sources.check_outside(spec, directory)
+    check_outside(spec, directory)
     tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
     directory = pathlib.Path(directory)
     wanted = _identity(found, tokenizer, options)
@@ -80,6 +76,9 @@ def build_store(
             _refuse_broken(finished['report'], options)
             logging.info('The token store in %s is up to date.', directory)
             return finished['report']
+        if options.split_sentences:
+            build_splitter(options.sentences)  # Whether it is there: before anything is taken away.
+        (directory / 'manifest.json').unlink(missing_ok=True)
         manifest = _build(directory, found, wanted, tokenizer, options, progress, say)
         build_dir.tidy(directory, manifest)
     return manifest['report']
@@ -133,7 +132,7 @@ def _choose(found: list[Source], options: CorpusOptions) -> tuple[list[Source], 
 
 
 def _cuts(found: list[Source], options: CorpusOptions) -> list[Shards]:
-    """The shards of the sources, as they are cut today and as the first versions cut them."""
+    """The shards of the sources of a finished store, as they are cut today and as the first versions cut them."""
     return [cut_shards(some, options.format) for some in (_choose(found, options)[0], found)]
 
 
@@ -147,11 +146,8 @@ def _build(
     say: Say,
 ) -> dict:
     chosen, readings = _choose(found, options)
-    cuts = _cuts(found, options)
-    plans = [Plan(wanted, some, cut, options.strict) for some, cut in zip((chosen, found), cuts, strict=True)]
-    plan, done = partial.prepare(directory, plans, say)
-    if [source.single for source in plan.sources] != [source.single for source in chosen]:
-        readings = [_BEGUN_BEFORE]
+    plan = Plan(wanted, chosen, cut_shards(chosen, options.format), options.strict)
+    plan, done = partial.prepare(directory, plan, say)
     for line in readings:
         say(line)
     todo = {number: parts for number, parts in enumerate(plan.shards) if number not in done}
@@ -160,10 +156,10 @@ def _build(
         in_bytes = any(part.kind == 'file' for parts in todo.values() for part in parts)
         with workers.Progress(total, shown=progress, in_bytes=in_bytes) as shown:
             workers.encode_shards(directory, todo, tokenizer, options, shown)
-    finished = []
-    for number in range(len(plan.shards)):
-        record = json.loads((directory / 'partial' / f'{number:05d}.json').read_text('utf-8'))
-        finished.append(merge.Shard(number, record, directory))
+    finished = [
+        merge.Shard(number, read_record(directory, number, parts), directory)
+        for number, parts in enumerate(plan.shards)
+    ]
     return _merge(directory, finished, plan, readings, tokenizer, options)
 
 

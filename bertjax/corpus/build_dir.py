@@ -16,8 +16,10 @@ from bertjax.corpus import identity, store
 from bertjax.corpus.identity import Known, Say, Shards
 from bertjax.corpus.sources import Source
 from bertjax.errors import UserError
+from bertjax.text.splitters import UNKNOWN
 
-_OWN_FILES = re.compile(rf'.*\.(tokens|sentences|documents)|{re.escape(identity.RECORD)}')
+_OWN_FILES = re.compile(rf'(train|heldout)[^/]*\.(tokens|sentences|documents)|{re.escape(identity.RECORD)}')
+_PARTIAL_FILES = re.compile(r'plan\.json|\d{5,}\.\w+|tokenizer|\..*\.tmp-\d+')
 
 _FORMERLY = {'sentences': 'rules'}  # of settings that the first versions did not have
 
@@ -30,7 +32,7 @@ def check_directory(directory: pathlib.Path) -> None:
         raise UserError(str(directory), 'a file', 'a directory for the store', 'give another path')
     paths = [path for path in directory.iterdir() if not path.name.startswith('.')]
     foreign = sorted(path.name for path in paths if not _is_ours(path))
-    if foreign and not {path.name for path in paths} & {'manifest.json', 'partial'}:
+    if 'partial' in foreign or (foreign and not {path.name for path in paths} & {'manifest.json', 'partial'}):
         raise UserError(
             str(directory), f'files of something else ({", ".join(foreign[:3])})',
             'an empty directory or a store', 'give another path',
@@ -38,9 +40,11 @@ def check_directory(directory: pathlib.Path) -> None:
 
 
 def _is_ours(path: pathlib.Path) -> bool:
-    """Whether it is a file of a store, the pairing plans that a run keeps beside it, or a store of a mixture."""
+    """Whether it is of a store or of work on one, a run's pairing plans beside it, or a store of a mixture."""
     if not path.is_dir():
         return _OWN_FILES.fullmatch(path.name) is not None
+    if path.name == 'partial':
+        return all(_PARTIAL_FILES.fullmatch(part.name) for part in path.iterdir())
     if path.name == 'plans':
         return all(plan.name.lstrip('.').startswith('plan-') for plan in path.iterdir())
     return path.name.isdigit() and any((path / name).exists() for name in ('manifest.json', 'partial'))
@@ -58,8 +62,6 @@ def finished_store(
 ) -> dict | None:
     """The manifest of a finished store of the same text and settings; None if there is none.
 
-    A store of other text or settings is no longer finished when this returns: its manifest is removed.
-
     Args:
       directory: of the store.
       wanted: from `build`: what determines the store's bytes.
@@ -72,8 +74,7 @@ def finished_store(
     Raises:
       UserError: it may not.
     """
-    path = directory / 'manifest.json'
-    if not path.exists():
+    if not (directory / 'manifest.json').exists():
         return None
     manifest = store.read_manifest(directory)
     changed = [key for key in ('tokenizer', 'settings') if not _holds(manifest[key], wanted[key])]
@@ -81,7 +82,7 @@ def finished_store(
     reason = ' and '.join(words[key] for key in changed) or _other_text(directory, manifest, found, cuts, say)
     if reason is None:
         splitter = manifest.get('splitter', 'rules 1')
-        if replace and splitter != wanted['splitter']:
+        if replace and wanted['splitter'] not in (splitter, UNKNOWN):
             logging.warning(
                 'The token store in %s is kept, though its sentences were cut by %s, and now would be by %s: remove it '
                 'to build it again.', directory, splitter, wanted['splitter'],
@@ -98,7 +99,6 @@ def finished_store(
             f'restore {restored}{"" if "tokenizer" in changed else instead}, or start anew in another --workdir',
         )
     logging.warning('The token store in %s was built from %s: it is built again.', directory, reason)
-    path.unlink()
     return None
 
 
@@ -162,6 +162,6 @@ def tidy(directory: pathlib.Path, manifest: dict) -> None:
     """Removes files that only an unfinished store needs."""
     shutil.rmtree(directory / 'partial', ignore_errors=True)
     kept = {entry['file'] for entry in store.manifest_files(manifest)}
-    for path in [*directory.glob('*.tokens'), *directory.glob('.*.tmp-*')]:
+    for path in [*store.token_files(directory), *directory.glob('.*.tmp-*')]:
         if path.name not in kept:
-            path.unlink()
+            path.unlink(missing_ok=True)

@@ -46,6 +46,7 @@ class _Draft:
     begin: int = 0  # Where its spilled tokens begin in the train file, in bytes.
     first: int = 0  # Its sentences in the batch are [first, last).
     last: int = 0
+    characters: int = 0
     tokens: int = 0
     sentences: int = 0
     unknown: int = 0
@@ -92,7 +93,7 @@ class ShardWriter:
         document.text.update(b' ' + data)
         document.lines.append(hash64(hashlib.blake2b(data, digest_size=8).digest(), 'little'))
         self._batch += self._split(text)
-        self._counts['characters'] += len(text)
+        document.characters += len(text)
         self._characters += len(text)
         if self._characters > BATCH_CHARACTERS:
             self._flush()
@@ -170,6 +171,7 @@ class ShardWriter:
         row = (digest, document.tokens, document.sentences, int(heldout), document.unknown, document.words)
         self._documents.write(np.array([row], DOCUMENT))
         self._counts['documents'] += 1
+        self._counts['characters'] += document.characters
         self._run.extend(document.lines)
         self._counts['lines'] += len(document.lines)
         if len(self._run) >= RUN:

@@ -7,9 +7,11 @@ never held whole, however long it is.
 
 import dataclasses
 import enum
+import functools
 import html
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterator
 
 from etils import epath
@@ -17,7 +19,7 @@ from etils import epath
 from bertjax.corpus import datasets
 from bertjax.corpus.sources import Part
 from bertjax.errors import printable
-from bertjax.files import streams
+from bertjax.files import disk, streams
 from bertjax.files.paths import unusual_kind
 from bertjax.files.streams import Broken, decode
 
@@ -50,7 +52,8 @@ def read_head(path: str) -> tuple[str, bytes]:
                 head += chunk
                 if len(head) >= HEAD:
                     break
-    except streams.DAMAGE:
+    except streams.DAMAGE as error:
+        disk.raise_passing(error, path)
         compression = compression if head else UNREADABLE
     return compression, head
 
@@ -75,7 +78,7 @@ def _is_json(text: bytes) -> bool:
     try:
         return isinstance(json.loads(line), dict)
     except ValueError:
-        return not end and line.startswith(b'{"')  # The line is longer than `text`.
+        return not end and re.match(rb'\{\s*"', line) is not None  # The line is longer than `text`.
     except RecursionError:
         return True  # Reading drops it, with the reason.
 
@@ -196,6 +199,7 @@ def _file_events(part: Part, key: str, progress: Progress, digest) -> Iterator[E
         yield Broken('unreadable file', 0, kind) if kind else Broken('empty file', 0, 'a file of 0 bytes')
         return
     pick, lines = Picker(part.of, part.stride), streams.Lines(iter(()))
+    lines_before = functools.cache(lambda: streams.count_lines(part.path, part.begin))
     try:
         with epath.Path(part.path).open('rb') as file:
             source = streams.part_chunks(part.path, file, part.begin, part.end, progress, digest)
@@ -204,15 +208,15 @@ def _file_events(part: Part, key: str, progress: Progress, digest) -> Iterator[E
             lines = streams.Lines(itertools.chain([head], source), cut=format != 'jsonl')
             for event in _layout_events(format, lines, pick, part, key):
                 if part.begin and type(event) is Broken:
-                    event = dataclasses.replace(event, line=event.line + streams.count_lines(part.path, part.begin))
+                    event = dataclasses.replace(event, line=event.line + lines_before())
                 yield event
     except streams.DAMAGE as error:
+        disk.raise_passing(error, part.path)
         mine = pick.mine if pick.inside else part.stride == 0
         if mine:
-            # Decompressors raise OSError too, but without an error number.
             kind = 'unreadable file' if isinstance(error, OSError) and error.errno else 'damaged file'
-            line = lines.number and lines.number + streams.count_lines(part.path, part.begin)
-            yield Broken(kind, line, str(error) or type(error).__name__)
+            # A part that begins later is of a plain file: what cannot be read now cannot be counted either.
+            yield Broken(kind, 0 if part.begin else lines.number, str(error) or type(error).__name__)
         if mine and pick.inside:
             yield Document.END
 

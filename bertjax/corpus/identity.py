@@ -18,9 +18,11 @@ from absl import logging
 from etils import epath
 
 from bertjax.corpus.sources import Part, Source
+from bertjax.corpus.store import TokenStore
 from bertjax.errors import UserError
-from bertjax.files import streams
+from bertjax.files import disk, streams
 from bertjax.files.atomic import write_atomic
+from bertjax.files.whole import read_json_or_none
 
 RECORD = 'inputs.json'
 Range = tuple[int, int]  # The first byte, and the one after the last.
@@ -92,12 +94,14 @@ def from_json(rows: list) -> list[Known]:
 
 
 def read_record(directory: pathlib.Path, content: str) -> dict[str, Any] | None:
-    """inputs.json of the store whose manifest has this `content`; None where there is none."""
-    try:
-        record = json.loads((directory / RECORD).read_text('utf-8'))
-        return {**record, 'files': from_json(record['files'])} if record['content'] == content else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    """'files' (see `Known`) and 'readings' of the store whose manifest has this `content`; None if not known."""
+
+    def parse(record: dict) -> dict[str, Any] | None:
+        if record['content'] != content:
+            return None
+        return {'files': from_json(record['files']), 'readings': list(map(str, record['readings']))}
+
+    return read_json_or_none(directory / RECORD, parse)
 
 
 def write_record(directory: pathlib.Path, content: str, known: Sequence[Known], readings: Sequence[str]) -> None:
@@ -106,12 +110,10 @@ def write_record(directory: pathlib.Path, content: str, known: Sequence[Known], 
     write_atomic(directory / RECORD, json.dumps(facts) + '\n')
 
 
-def readings_of(directory: pathlib.Path) -> list[str]:
+def readings_of(store: TokenStore) -> list[str]:
     """How the text of a finished store was read, in words, where that is known."""
-    try:
-        return json.loads((directory / RECORD).read_text('utf-8'))['readings']
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
+    record = read_record(store.directory, store.manifest['inputs']['content'])
+    return record['readings'] if record else []
 
 
 def stale(known: Sequence[Known], found: Sequence[Source]) -> list[int]:
@@ -178,8 +180,8 @@ def _digest(path: str, facts: tuple[int, str, int], begin: int, end: int) -> str
         with epath.Path(path).open('rb') as file:
             for _ in streams.part_chunks(path, file, begin, end, digest=digest):
                 pass
-    except streams.DAMAGE:
-        pass
+    except streams.DAMAGE as error:
+        disk.raise_passing(error, path)
     return digest.hexdigest()
 
 

@@ -10,8 +10,13 @@ from absl import logging
 
 from bertjax.corpus import identity
 from bertjax.corpus.identity import Say, Shards
-from bertjax.corpus.sources import Source
+from bertjax.corpus.sources import Part, Source
+from bertjax.corpus.store import token_files
 from bertjax.files.atomic import write_atomic
+from bertjax.files.whole import read_json_or_none
+
+# Of a shard's record, which `encode` writes.
+_FACTS = ('files', 'train_checksum', 'runs', 'documents', 'characters', 'lines', 'dropped', 'problems', 'inputs')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +40,7 @@ class Plan:
         return {
             'identity': self.wanted,
             'inputs': [[source.path, *identity.facts_of(source)] for source in self.sources],
-            # Shards were once called units; the key stays, so that builds begun then continue.
+            # Shards were once called units.
             'units': [[list(dataclasses.astuple(part)) for part in parts] for parts in self.shards],
             'strict': self.strict,
         }
@@ -52,48 +57,37 @@ class Plan:
         )
 
 
-def prepare(directory: pathlib.Path, plans: Sequence[Plan], say: Say = logging.info) -> tuple[Plan, set[int]]:
+def prepare(directory: pathlib.Path, plan: Plan, say: Say = logging.info) -> tuple[Plan, set[int]]:
     """Makes the directory of partial work.
 
     Args:
       directory: of the store, which is not finished.
-      plans: the first is how a build begins; the others are how the first versions would have begun it.
+      plan: how the build would begin.
       say: is told what is read.
 
     Returns:
-      The plan to follow, and the numbers of the shards that are done already. Work that follows none of the plans is
-      removed, and so are shards whose text has changed since.
+      The plan to follow, which has the names of a build that is continued, and the numbers of the shards that are done
+      already. Work that follows another plan is removed, and so are shards whose text has changed since.
     """
-    partial, kept = directory / 'partial', None
-    former = _read_json(partial / 'plan.json')
-    for plan in plans:
-        if former and _work(former) == _work(plan.facts()):
-            kept = plan.named_as(former)
-            break
-    plan, done = kept or plans[0], set()
-    if kept:
-        done = _done(directory, kept, former['inputs'], say)
+    partial, done = directory / 'partial', set()
+    former, work = read_json_or_none(partial / 'plan.json', lambda facts: (facts, _work(facts))) or (None, None)
+    if work == _work(plan.facts()):
+        plan = plan.named_as(former)
+        done = _done(directory, plan, former['inputs'], say)
         logging.info('Continuing the build in %s: %d of %d shards are done.', directory, len(done), len(plan.shards))
     else:
-        if former:
+        if (partial / 'plan.json').exists():
             logging.warning('The unfinished build in %s is of other text or settings: it is thrown away.', directory)
         if partial.exists():
             shutil.rmtree(partial)
-        for path in directory.glob('*.tokens'):
-            path.unlink()
+        for path in token_files(directory):
+            path.unlink(missing_ok=True)
     partial.mkdir(parents=True, exist_ok=True)
     for path in [*directory.glob('.*.tmp-*'), *partial.glob('.*.tmp-*')]:
-        path.unlink()
+        path.unlink(missing_ok=True)
     if plan.facts() != former:
         write_atomic(partial / 'plan.json', json.dumps(plan.facts(), indent=1))
     return plan, done
-
-
-def _read_json(path: pathlib.Path) -> dict | None:
-    try:
-        return json.loads(path.read_text('utf-8'))
-    except (OSError, ValueError):
-        return None
 
 
 def _work(facts: dict) -> dict:
@@ -102,7 +96,8 @@ def _work(facts: dict) -> dict:
     kinds = {part[1]: part[0] for parts in facts['units'] for part in parts}
     inputs = [[size] if kinds.get(path) == 'file' else [size, stamp] for path, size, stamp, *_ in facts['inputs']]
     units = [[[kind, numbers[path], *cut] for kind, path, _, *cut in parts] for parts in facts['units']]
-    settings = {key: value for key, value in facts['identity'].items() if key != 'inputs'}
+    settings = dict(facts['identity'])
+    del settings['inputs']
     return {'settings': settings, 'inputs': inputs, 'units': units, 'strict': facts['strict']}
 
 
@@ -110,15 +105,14 @@ def _done(directory: pathlib.Path, plan: Plan, former: list[list], say: Say) -> 
     """The shards whose files are whole, and whose text is what they were made of; records of others are removed."""
     changed = {
         source.path
-        for source, (path, *facts) in zip(plan.sources, former, strict=True)
-        # The first versions kept no inodes.
-        if (path, *facts) != (source.path, source.size, source.stamp) and tuple(facts) != identity.facts_of(source)
+        for source, (_, *facts) in zip(plan.sources, former, strict=True)
+        if tuple(facts) != identity.facts_of(source)
     }
     sources = {source.path: source for source in plan.sources}
     done, compared = set(), []
     for number, parts in enumerate(plan.shards):
-        record = _read_json(directory / 'partial' / f'{number:05d}.json')
-        if record is not None and _is_whole(directory, record):
+        record = read_record(directory, number, parts)
+        if record is not None:
             done.add(number)
             for part, (*_, digest) in zip(parts, record['inputs'], strict=True):
                 if part.path in changed:
@@ -131,8 +125,14 @@ def _done(directory: pathlib.Path, plan: Plan, former: list[list], say: Say) -> 
     return done
 
 
-def _is_whole(directory: pathlib.Path, record: dict) -> bool:
-    """Whether the files in a shard's record are there and have their sizes."""
-    sizes = record['files']
-    places = {name: directory / ('' if name.endswith('.tokens') else 'partial') / name for name in sizes}
-    return all(path.exists() and path.stat().st_size == sizes[name] for name, path in places.items())
+def read_record(directory: pathlib.Path, shard: int, parts: Sequence[Part]) -> dict | None:
+    """The record of shard number `shard`, which reads `parts`; None where it, or a file that it names, is not whole."""
+
+    def parse(record: dict) -> dict | None:
+        known = {key: record[key] for key in _FACTS}
+        sizes = known['files']
+        places = {name: directory / ('' if name.endswith('.tokens') else 'partial') / name for name in sizes}
+        whole = all(path.stat().st_size == sizes[name] for name, path in places.items())
+        return known if whole and len(known['inputs']) == len(parts) else None
+
+    return read_json_or_none(directory / 'partial' / f'{shard:05d}.json', parse)

@@ -2,14 +2,15 @@
 
 import dataclasses
 import os
-import pathlib
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from etils import epath
 
 from bertjax.corpus import datasets
 from bertjax.errors import UserError
+from bertjax.files.disk import raise_passing
 from bertjax.files.paths import is_pattern, is_remote, match_files, unusual_kind, unwritten_bytes, user_path, walk_files
 from bertjax.ranges import check_fields, number, one_of, ranged, text, whole
 from bertjax.text.splitters import check_splitter
@@ -134,6 +135,12 @@ def parse_mixture(spec: str) -> list[tuple[str, float | None]]:
     return weighted
 
 
+def components(spec: str | Sequence[str]) -> list[str]:
+    """The paths, globs and datasets of a specification, or of several, without weights."""
+    joined = [part for one in ([spec] if isinstance(spec, str) else spec) for part, _ in parse_mixture(one)]
+    return [part.strip() for part in ','.join(joined).split(',')]
+
+
 def _file(path: epath.Path, name: str, **found: Any) -> Source:
     found = {'old_name': name, **found}
     try:
@@ -141,7 +148,8 @@ def _file(path: epath.Path, name: str, **found: Any) -> Source:
             stat = path.stat()
             return Source('file', os.fspath(path), name, stat.length, str(stat.mtime), **found)
         stat = os.stat(path)
-    except OSError:  # For example a dangling link: reading reports it.
+    except OSError as error:  # For example a dangling link: reading reports it.
+        raise_passing(error, path)
         return Source('file', os.fspath(path), name, 1, UNREADABLE, **found)
     return Source('file', os.fspath(path), name, stat.st_size, str(stat.st_mtime_ns), inode=stat.st_ino, **found)
 
@@ -187,14 +195,13 @@ def _old_name(name: str, root: epath.Path) -> str:
     return name[1:].lstrip('/') if os.fspath(root) == '.' else name
 
 
-def resolve(spec: str | list[str] | tuple[str, ...], text_key: str = 'text') -> list[Source]:
+def resolve(spec: str | Sequence[str], text_key: str = 'text') -> list[Source]:
     """All sources of a specification, each component's in sorted order.
 
     Raises:
       UserError: a component matches nothing, or cannot be read.
     """
-    parts = [part for one in ([spec] if isinstance(spec, str) else spec) for part, _ in parse_mixture(one)]
-    found = [source for part in ','.join(parts).split(',') for source in _resolve_one(part.strip(), text_key)]
+    found = [source for part in components(spec) for source in _resolve_one(part, text_key)]
     unique: dict[str, Source] = {}
     for source in found:
         unique.setdefault(source.path, source)
@@ -213,37 +220,3 @@ def _refuse_holes(source: Source) -> None:
     if unwritten:
         found = f'a sparse file, {unwritten:,} of whose {source.size:,} bytes were never written'
         raise UserError(source.path, found, 'text', 'copy it again, or take it away')
-
-
-def check_outside(spec: str | list[str] | tuple[str, ...], folder: epath.PathLike) -> None:
-    """Refuses a folder for results in which the corpus would find them as text at the next start.
-
-    Args:
-      spec: of the corpus.
-      folder: the store, or the workdir of a run.
-
-    Raises:
-      UserError: a component is a directory or a glob that holds the folder.
-    """
-    own = pathlib.Path(os.path.realpath(os.path.expanduser(folder)))
-    parts = [part for one in ([spec] if isinstance(spec, str) else spec) for part, _ in parse_mixture(one)]
-    for part in map(str.strip, ','.join(parts).split(',')):
-        if not is_remote(part) and _would_find(os.path.expanduser(part), own):
-            raise UserError(
-                _WHERE, f'{part!r}, which holds {os.fspath(folder)!r}', 'text apart from what the run writes',
-                'give another --workdir, or move the text to a folder of its own',
-            )  # fmt: skip
-
-
-def _would_find(part: str, own: pathlib.Path) -> bool:
-    """Whether what is written into a folder is, or would be, among the files of a directory or glob."""
-    if os.path.isdir(part):
-        top = pathlib.Path(os.path.realpath(part))
-        inside = own.relative_to(top).parts if own.is_relative_to(top) else ('.',)
-        return not any(name.startswith(('.', '_')) for name in inside)
-    if not is_pattern(part) or not own.exists():
-        return False
-    top, files = match_files(part)
-    in_own = (file for file in files if own in pathlib.Path(os.path.realpath(file)).parents)
-    # Text may lie in the workdir, in a folder of its own.
-    return own.is_relative_to(os.path.realpath(top)) and any(in_own)

@@ -107,6 +107,11 @@ def _digest_of(entry: dict) -> str:
     return hashlib.sha256(json.dumps(entry, sort_keys=True).encode()).hexdigest()
 
 
+def token_files(directory: pathlib.Path) -> list[pathlib.Path]:
+    """The files of tokens in the directory of a store, finished or not, and what is left there of another one."""
+    return [*directory.glob('train-*.tokens'), *directory.glob('heldout-*.tokens')]
+
+
 def manifest_files(manifest: dict) -> list[dict]:
     """The entries (file, bytes, checksum) of all files of a store but the manifest."""
     entries = []

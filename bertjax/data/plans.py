@@ -10,6 +10,7 @@ import numpy as np
 from bertjax.data import walking
 from bertjax.data.pairs import CHUNK, PairOptions, Plan, Split, check_split
 from bertjax.files.atomic import checksum, write_atomic
+from bertjax.files.whole import read_json_or_none
 
 # Part of every plan's name: raise it with any change to what a walk gives.
 WALK_VERSION = 1
@@ -69,13 +70,13 @@ def _write(stem: pathlib.Path, plan: Plan) -> None:
 def _read(stem: pathlib.Path) -> Plan | None:
     """The plan, or None when it is absent or damaged."""
     path = stem.with_suffix('.npy')
-    try:
-        facts = json.loads(stem.with_suffix('.json').read_text(encoding='utf-8'))
+
+    def load(facts: dict) -> Plan | None:
         if checksum(path) != facts['sha256']:
             return None
         chunks = np.load(path, mmap_mode='r', allow_pickle=False)
         if chunks.dtype != CHUNK or chunks.shape != (facts['chunks'],):
             return None
         return Plan(chunks.view(np.ndarray), int(facts['one_sentence']), float(facts['next_probability']))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
+
+    return read_json_or_none(stem.with_suffix('.json'), load)

@@ -19,7 +19,7 @@ def advise(rows: Sequence[Mapping[str, Any]], learning_rate: float) -> str:
       learning_rate: the highest one.
     """
     rows = [row for row in rows if row['split'] == 'train']
-    losses = [row['loss'] for row in rows if row.get('loss') is not None]
+    losses = [row['loss'] for row in rows if row.get('loss') is not None]  # early rows of skipped steps have none
     higher, lower = f'--config.learning_rate={5 * learning_rate:g}', f'--config.learning_rate={learning_rate / 5:g}'
     if not rows:
         return f'There is no training row to tell why: a higher rate may help ({higher}), or a lower one ({lower})'

@@ -50,7 +50,7 @@ class Fitting:
 
     @property
     def available(self) -> int:
-        """Bytes of a chip."""
+        """Bytes of a device."""
         return HBM_BYTES[self.topology.partition(':')[0]]
 
     def setup(self, way: Way) -> Setup:

@@ -13,6 +13,7 @@ from bertjax.corpus import identity
 from bertjax.corpus.identity import Known
 from bertjax.errors import UserError
 from bertjax.files.atomic import checksum, write_atomic
+from bertjax.files.whole import read_json_or_none
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
 FOLDER, SAVED, TRAINED = 'tokenizer', 'saved.json', 'vocabulary.json'
@@ -64,19 +65,20 @@ def _files(own: pathlib.Path) -> list[pathlib.Path]:
     return [own / name for name in _FILES if (own / name).is_file()]
 
 
-def _write_saved(own: pathlib.Path, text: Sequence[Known] | None = None) -> None:
-    files = {path.name: {'bytes': path.stat().st_size, 'sha256': checksum(path)} for path in _files(own)}
+def _write_saved(own: pathlib.Path, text: Sequence[Known] | None = None, files: dict | None = None) -> None:
+    """Writes saved.json, for the files as they lie there now where none are given."""
+    if files is None:
+        files = {path.name: {'bytes': path.stat().st_size, 'sha256': checksum(path)} for path in _files(own)}
     facts = {'files': files, 'text': None if text is None else identity.to_json(text)}
     write_atomic(own / SAVED, json.dumps(facts, indent=None if text else 1) + '\n')
 
 
 def _read_saved(own: pathlib.Path) -> dict[str, Any] | None:
-    try:
-        facts = json.loads((own / SAVED).read_text(encoding='utf-8'))
-        text = facts['text']
-        return {'files': dict(facts['files']), 'text': None if text is None else identity.from_json(text)}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
+    def parse(facts: dict) -> dict[str, Any]:
+        files = {name: {key: one[key] for key in ('bytes', 'sha256')} for name, one in facts['files'].items()}
+        return {'files': files, 'text': None if facts['text'] is None else identity.from_json(facts['text'])}
+
+    return read_json_or_none(own / SAVED, parse)
 
 
 def text_of_vocabulary(workdir: pathlib.Path) -> list[Known] | None:
@@ -87,7 +89,9 @@ def text_of_vocabulary(workdir: pathlib.Path) -> list[Known] | None:
 
 def remember_text(workdir: pathlib.Path, text: Sequence[Known]) -> None:
     """Keeps the present dates and places of the text that the workdir's vocabulary was trained on."""
-    _write_saved(workdir / FOLDER, text)
+    own = workdir / FOLDER
+    # With the checksums that it has: whether the files are still those is not known yet.
+    _write_saved(own, text, _read_saved(own)['files'])
 
 
 def is_whole(workdir: pathlib.Path) -> bool:
@@ -155,10 +159,7 @@ def _recorded_fingerprint(workdir: pathlib.Path) -> str | None:
     """Of the tokenizer with which the workdir's run began, if there is a run that knows it."""
     if not has_run(workdir):
         return None
-    try:
-        return json.loads((workdir / 'config.json').read_text(encoding='utf-8'))['fingerprints']['tokenizer']
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
+    return read_json_or_none(workdir / 'config.json', lambda facts: facts['fingerprints']['tokenizer'])
 
 
 def check_replaceable(workdir: pathlib.Path) -> None:

@@ -17,7 +17,7 @@ from bertjax.files.atomic import write_atomic, write_zip
 from bertjax.tasks.reading.texts import Blank
 from bertjax.tasks.task import Outputs, Task
 from bertjax.terminal import Console
-from bertjax.writers.console import print_next, print_places, recipe_flag, shown
+from bertjax.writers.console import print_next, print_places, shown
 from bertjax.writers.jsonl import read_rows
 
 RESULTS = 'results.json'
@@ -28,7 +28,9 @@ EXPORTED = 'export/cell.txt'  # of a sweep: the trial whose model is in export/
 _FACTS = ('init', 'seed', 'train', 'epochs', 'steps', 'batch_size', 'seq_len', 'learning_rate', 'layer_decay', 'select')
 
 
-def finish_task(folder: pathlib.Path, config: Mapping[str, Any], model: TaskSetup, params: Any, last: int) -> None:
+def finish_task(
+    folder: pathlib.Path, config: Mapping[str, Any], model: TaskSetup, params: Any, last: int, recipe: str
+) -> None:
     """Evaluates every labelled split, writes results.json, the predictions, the export; prints.
 
     Args:
@@ -37,6 +39,7 @@ def finish_task(folder: pathlib.Path, config: Mapping[str, Any], model: TaskSetu
       model: tuned.
       params: on its mesh.
       last: the last step that was trained.
+      recipe: as the command line names it.
     """
     data, task = model.data, model.data.task
     console = Console(highlight=False, soft_wrap=True)
@@ -69,7 +72,7 @@ def finish_task(folder: pathlib.Path, config: Mapping[str, Any], model: TaskSetu
         'metrics.jsonl': 'every step; also in tensorboard/',
     }
     print_places(console, folder, places, exported=model.settings.export)
-    again = f'{recipe_flag()} --workdir={shlex.quote(str(folder))}'
+    again = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(str(folder))}'
     commands = [
         ('predictions for a file of your own (-: standard input)', f'{again} --config.run=predict --config.input=FILE'),
         ('a picture of the training', f'{again} --config.run=plot'),
@@ -154,7 +157,10 @@ def export_task(
         task=data.task.huggingface(),
         beside={LEARNED: data.learned(finished=finished)},
         about=config.get('card', {}),
-        figures=results['splits'],
+        figures={
+            name: {key: value for key, value in values.items() if key not in data.task.thresholds}
+            for name, values in results['splits'].items()
+        },
     )
     export_orbax(params, data.encoder, folder / 'export' / 'orbax', head=head_facts(model.setup.model))
 

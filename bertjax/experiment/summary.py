@@ -24,7 +24,7 @@ from bertjax.model.config import BertConfig
 from bertjax.terminal import Console
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.train.step import make_forward
-from bertjax.writers.console import print_next, print_places, recipe_flag, shown
+from bertjax.writers.console import print_next, print_places, shown
 from bertjax.writers.jsonl import read_rows
 
 SHOWN = ('loss', 'mlm_loss', 'mlm_accuracy', 'perplexity', 'nsp_loss', 'nsp_accuracy', 'sop_loss', 'sop_accuracy')
@@ -48,6 +48,7 @@ def finish_pretraining(
     tokenizer: Tokenizer,
     params: Any,
     heldout: Examples | None,
+    recipe: str,
 ) -> None:
     """Exports, writes summary.json, prints the summary.
 
@@ -56,6 +57,7 @@ def finish_pretraining(
       config: the resolved config.
       model, tokenizer, params: trained.
       heldout: examples of which some masks are filled; None for none.
+      recipe: as the command line names it.
     """
     rows = heldout_rows(folder / 'metrics.jsonl', config['pairs']['mode'])
     if rows and rows[-1]['step'] != config['steps']:
@@ -80,7 +82,7 @@ def finish_pretraining(
         text = f'{item["before"]} [{item["filled"]}] {item["after"]}'
         console.print(f'{text}   (p {item["probability"]:.2f}, was: {item["was"]})', markup=False)
     print_places(console, folder, PLACES, exported=config['export'])
-    print_next(console, _next(folder, config))
+    print_next(console, _next(folder, config, recipe))
 
 
 def heldout_rows(metrics: pathlib.Path, mode: str) -> list[dict[str, Any]]:
@@ -168,10 +170,9 @@ def print_heldout(console: Console, rows: list[dict[str, Any]], levels: Levels) 
         console.print(f'without any context a model reaches {", and ".join(compared)}', markup=False)
 
 
-def _next(folder: pathlib.Path, config: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _next(folder: pathlib.Path, config: Mapping[str, Any], recipe: str) -> list[tuple[str, str]]:
     """What one would start next, and its command; not the one that has just run."""
-    given = recipe_flag()
-    path = pathlib.Path(given.removeprefix('--config=').partition(':')[0])
+    given, path = f'--config={shlex.quote(recipe)}', pathlib.Path(recipe.partition(':')[0])
     classify = path.with_name(f'classify{path.suffix}')
     if path.suffix and not classify.exists():
         classify = pathlib.Path('configs/classify.py')
@@ -180,7 +181,7 @@ def _next(folder: pathlib.Path, config: Mapping[str, Any]) -> list[tuple[str, st
     if config['export']:
         own = f'--workdir={shlex.quote(f"{folder}_labels")} --config.init={workdir} --config.data=TABLE.csv'
         what = 'a classifier, from a table of your own with the columns text and label'
-        commands.append((what, f'--config={classify} {own}'))
+        commands.append((what, f'--config={shlex.quote(str(classify))} {own}'))
     if config['corpus'] == 'pydoc:':
         own = "--workdir=out/mine --config.corpus='texts/*.txt'"
         commands.append(('the same on your own text', f'{given} {own}'))

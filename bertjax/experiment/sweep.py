@@ -184,6 +184,7 @@ class Group:
             interrupt.doing = 'the runs are being judged'
             self._finish(state.params, failed)
         shutil.rmtree(unfinished)
+        interrupt.doing = 'the next runs are being prepared'
 
     def _finish(self, params: Any, failed: Sequence[bool]) -> None:
         """Figures and predictions of each trial; of the best so far, the model."""

@@ -4,11 +4,12 @@ import dataclasses
 import itertools
 import pathlib
 
+from bertjax.corpus.apart import WORKDIR_FILES, check_outside
 from bertjax.corpus.build import build_store, iter_texts
 from bertjax.corpus.identity import as_found, difference, readings_of, stale
 from bertjax.corpus.quality import long_documents
 from bertjax.corpus.report import print_report
-from bertjax.corpus.sources import check_outside, parse_mixture, resolve
+from bertjax.corpus.sources import parse_mixture, resolve
 from bertjax.corpus.store import TokenStore, open_store
 from bertjax.errors import UserError, printable
 from bertjax.experiment.own_tokenizer import (
@@ -71,7 +72,7 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
       UserError: a workdir inside the corpus, a tokenizer that is not the one saved or trained with.
     """
     if not settings.data:
-        check_outside([spec for spec, _ in parse_mixture(settings.corpus)], workdir)
+        check_outside(settings.corpus, workdir, WORKDIR_FILES)
     given = settings.tokenizer or (settings.init and huggingface_directory(settings.init))
     if given:
         tokenizer = load_tokenizer(given)
@@ -218,9 +219,10 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
         )
         built = _manifest(directory) != before
         if built or settings.run == 'corpus':
-            for line in [] if built else readings_of(directory):  # A build has said it.
+            store = open_store(directory, verify=False)
+            for line in [] if built else readings_of(store):  # A build has said it.
                 _say(line)
-            print_report(report, long_documents(open_store(directory, verify=False)))
+            print_report(report, long_documents(store))
     return find_stores(settings, workdir, tokenizer)
 
 

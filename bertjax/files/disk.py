@@ -19,12 +19,15 @@ _MENDS = {
     errno.EACCES: 'change its permissions, or give another path',
     errno.EPERM: 'change its permissions, or give another path',
     errno.EIO: 'check the disk; what was saved before is whole, and the same command continues there',
+    errno.ESTALE: 'check that its disk is mounted; the same command continues',
     errno.ENOTDIR: 'move the file that is in its way, or give another path',
     errno.EEXIST: 'move the file that is in its way, or give another path',
     errno.EISDIR: 'move the folder that is in its way, or give another path',
     errno.ENAMETOOLONG: 'give a shorter path',
     errno.ELOOP: 'mend the links, or give another path',
 }
+# What is wrong with a file to read; other errors tell of the machine.
+_OF_THE_FILE = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
 _NATIVE = re.compile(r"os_error_code='(\d+)'")  # in the text of tensorstore's errors
 
 
@@ -41,6 +44,17 @@ def writing(path: str | os.PathLike, size: int) -> Iterator[None]:
             raise _about(refused, path, size) from error
         _about(refused, path, size)
         raise
+
+
+def raise_passing(error: Exception, path: str | os.PathLike) -> None:
+    """Raises an error of reading again, with the path, where it tells of the machine and not of the file.
+
+    For want of file handles, or while a disk is away, a text would silently be shorter than it is. A bad sector counts
+    among these errors: it is better named than passed over. `refused` explains them.
+    """
+    if isinstance(error, OSError) and error.errno is not None and error.errno not in _OF_THE_FILE:
+        error.filename = error.filename or os.fspath(path)
+        raise error
 
 
 def _about(error: OSError, path: str | os.PathLike, size: int) -> OSError:

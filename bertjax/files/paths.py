@@ -137,20 +137,35 @@ def walk_files(directory: epath.Path) -> Iterator[epath.Path]:
         )  # fmt: skip
 
 
-def match_files(pattern: str) -> tuple[epath.Path, list[epath.Path]]:
-    """The directory in which a pattern's wildcards begin, and the files that match it, sorted.
-
-    `**` stands for any folders, or none: those of `walk_files`.
-    """
+def _split_pattern(pattern: str) -> tuple[epath.Path, list[str]]:
+    """The directory in which a pattern's wildcards begin, and the rest of it, name by name."""
     fixed = pattern[: _WILDCARD.search(pattern).start()].rpartition('/')[0]
     root = epath.Path(fixed or ('/' if pattern.startswith('/') else '.'))
     rest = pattern[len(fixed) :].lstrip('/')
     if '**' not in rest.split('/'):
         rest = re.sub(r'\*+', '*', rest)  # `a**b` is `a*b`; epath refuses it
-        return root, sorted(path for path in root.glob(rest) if not path.is_dir())
-    parts = rest.split('/')
+    return root, rest.split('/')
+
+
+def match_files(pattern: str) -> tuple[epath.Path, list[epath.Path]]:
+    """The directory in which a pattern's wildcards begin, and the files that match it, sorted.
+
+    `**` stands for any folders, or none: those of `walk_files`.
+    """
+    root, parts = _split_pattern(pattern)
+    if '**' not in parts:
+        return root, sorted(path for path in root.glob('/'.join(parts)) if not path.is_dir())
     below = walk_files(root) if root.is_dir() else ()
     return root, sorted(path for path in below if _matches(path.relative_to(root).parts, parts))
+
+
+def would_match(pattern: str, path: pathlib.Path) -> bool:
+    """Whether `match_files` would find a local file of this path, which has no links, if it were there."""
+    root, parts = _split_pattern(pattern)
+    top = os.path.realpath(root)
+    names = path.relative_to(top).parts if path.is_relative_to(top) else ()
+    left_out = '**' in parts and any(name.startswith(('.', '_')) for name in names)
+    return not left_out and _matches(names, parts)
 
 
 def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:

@@ -18,6 +18,7 @@ from etils import epath
 CHUNK = 1 << 18  # Bytes read at once.
 MAX_LINE = 1 << 20  # A longer line of text is read in pieces, cut at white space.
 MAX_RECORD = 1 << 26  # A longer line of JSON, which cannot be cut, is dropped.
+_ZSTD_READ = 1 << 10  # Compressed bytes taken at once: a block of 128 KiB may have 4, so that these hold up to 32 MiB.
 
 _BYTE_ORDER_MARK = b'\xef\xbb\xbf'
 TOO_LONG = b'\0 too long'  # Stands for a line over MAX_RECORD; compare by identity.
@@ -29,6 +30,7 @@ class DamagedFileError(Exception):
     """A compressed file is truncated, where the library that decompresses it does not notice."""
 
 
+# Decompressors raise OSError too, but without an error number. Of those with one see `disk.raise_passing`.
 DAMAGE = (DamagedFileError, EOFError, OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
 
 
@@ -51,11 +53,11 @@ def bare_suffix(path: str) -> str:
     return (os.path.splitext(stem)[1] if suffix.lower() in _SUFFIXES else suffix).lower()
 
 
-def _zstd_chunks(raw: io.BufferedIOBase) -> Iterator[bytes]:
+def _zstd_pieces(raw: io.BufferedIOBase) -> Iterator[bytes]:
     """Decompresses frame by frame, because `zstandard.stream_reader` accepts a truncated file without an error."""
     decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
     frame = None
-    while data := raw.read(CHUNK // 2):
+    while data := raw.read(_ZSTD_READ):
         while data:
             frame = frame or decompressor.decompressobj()
             yield frame.decompress(data)
@@ -65,10 +67,25 @@ def _zstd_chunks(raw: io.BufferedIOBase) -> Iterator[bytes]:
         raise DamagedFileError('ends inside a zstd frame')
 
 
+def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The same bytes, CHUNK or more at a time but for the last, and for those before damage."""
+    ready = bytearray()
+    try:
+        for piece in pieces:
+            ready += piece
+            if len(ready) >= CHUNK:
+                yield bytes(ready)
+                ready.clear()
+    except DAMAGE:
+        yield bytes(ready)
+        raise
+    yield bytes(ready)
+
+
 def chunks(raw: io.BufferedIOBase, compression: str) -> Iterator[bytes]:
     """The decompressed bytes of an open file, up to the damage if there is some (then it raises one of DAMAGE)."""
     if compression == 'zstd':
-        yield from _zstd_chunks(raw)
+        yield from _joined(_zstd_pieces(raw))
         return
     openers = {'gzip': lambda file: gzip.GzipFile(fileobj=file), 'bzip2': bz2.BZ2File, 'xz': lzma.LZMAFile}
     stream = openers[compression](raw) if compression else raw
@@ -94,7 +111,7 @@ class CountedFile(io.RawIOBase):
     Args:
       file: open, and seekable.
       begin, end: the range; None is the end of the file.
-      progress: called with the number of bytes of each read.
+      progress: called with the number of bytes of each read; an OSError of it becomes the cause of a RuntimeError.
       digest: a hash object that is updated with them.
     """
 
@@ -114,7 +131,10 @@ class CountedFile(io.RawIOBase):
         if self._left is not None:
             self._left -= len(data)
         if self._progress:
-            self._progress(len(data))
+            try:
+                self._progress(len(data))
+            except OSError as error:  # It would be taken for damage of the file.
+                raise RuntimeError('the progress of reading could not be told') from error
         if self._digest:
             self._digest.update(data)
         return len(data)
@@ -123,11 +143,13 @@ class CountedFile(io.RawIOBase):
 def part_chunks(path: str, file, begin: int, end: int, progress=None, digest=None) -> Iterator[bytes]:
     """The decompressed bytes of a range of an open file; of a compressed one, which cannot be cut, of the whole.
 
+    They come CHUNK or more at a time, so that the first are enough to recognise a format by.
+
     Args: see `CountedFile`.
     """
     compression = compression_of(path, file.read(8) if begin == 0 else b'text')
     counted = CountedFile(file, begin, None if compression else end, progress, digest)
-    return chunks(io.BufferedReader(counted, CHUNK), compression)
+    return _joined(chunks(io.BufferedReader(counted, CHUNK), compression))
 
 
 class Lines:

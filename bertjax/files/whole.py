@@ -1,14 +1,17 @@
-"""Files that are read whole: what cannot be read, or is no JSON, is one error that names the file."""
+"""Files that are read whole: what cannot be read, or is no JSON, is one error that names the file; or None."""
 
 import json
 import os
-from typing import Any
+import pathlib
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.files.paths import is_remote, unusual_kind, user_path
 
+Parsed = TypeVar('Parsed')
 SETTINGS = 1 << 30  # Bytes; a file of settings or of a vocabulary is a thousand times smaller.
 
 
@@ -33,6 +36,19 @@ def read_json_object(path: epath.PathLike, mend: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UserError(str(path), f'a JSON {type(value).__name__}', 'a JSON object', mend)
     return value
+
+
+def read_json_or_none(path: pathlib.Path, parse: Callable[[Any], Parsed]) -> Parsed | None:
+    """What `parse` makes of a JSON file of ours that may be gone or damaged; None where it cannot be made.
+
+    Args:
+      path: of a local file.
+      parse: takes what the file should hold, and fails on anything else as Python does: for want of a key for example.
+    """
+    try:
+        return parse(json.loads(path.read_text(encoding='utf-8')))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
 
 
 def read_whole(path: epath.PathLike, expected: str, mend: str, *, most: int | None = None) -> bytes:

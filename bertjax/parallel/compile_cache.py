@@ -1,5 +1,6 @@
 """Compiled programs are kept on disk, so that the next run of the same shapes need not compile them."""
 
+import contextlib
 import hashlib
 import os
 import pathlib
@@ -46,10 +47,17 @@ def _machine() -> str:
 
 
 def _prune(folder: pathlib.Path, most: int = MOST_BYTES) -> None:
-    """Removes the programs that were not used for longest, until at most so many bytes are left."""
-    found = sorted(((path.stat(), path) for path in folder.iterdir()), key=lambda item: item[0].st_atime)
+    """Removes the programs that were not used for longest, until at most so many bytes are left.
+
+    Other processes prune, too. A folder is the compiler's: of what it has measured on a GPU.
+    """
+    found = []
+    for path in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_file():
+                found.append((path.stat(), path))
     left = sum(facts.st_size for facts, _ in found)
-    for facts, path in found:
+    for facts, path in sorted(found, key=lambda item: item[0].st_atime):
         if left <= most:
             return
         path.unlink(missing_ok=True)

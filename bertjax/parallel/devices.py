@@ -23,14 +23,20 @@ _OF_LIBRARIES = ('TPU_LIBRARY_PATH', 'TPU_SKIP_MDS_QUERY')
 
 
 def leave_out_absent_tpus() -> None:
-    """Lets JAX look for CPUs alone on a machine that can have nothing else, unless a platform was chosen.
+    """Lets JAX look for CPUs alone where libtpu would look for TPUs on a machine that can have nothing but CPUs, unless
+    a platform was chosen.
 
     Where libtpu is installed, to compile for TPUs that are elsewhere, JAX would start it to look for TPUs here, and it
-    prints six lines of errors when there are none. Any sign of a TPU, or a plug-in of another platform, leaves JAX as
-    it is, and every error to be seen. Must be called before JAX has computed anything; later it has no effect.
+    prints six lines of errors when there are none. Any sign of a TPU or a GPU, or a plug-in of another platform, leaves
+    JAX as it is, and all that it says to be seen: that a GPU lies idle, for example. Must be called before JAX has
+    computed anything; later it has no effect.
     """
-    if jax.config.jax_platforms is None and not may_have_tpu() and not _has_plugins():
+    if jax.config.jax_platforms is None and importlib.util.find_spec('libtpu') and not _may_have_more_than_cpus():
         jax.config.update('jax_platforms', 'cpu')
+
+
+def _may_have_more_than_cpus() -> bool:
+    return may_have_tpu() or _may_have_nvidia_gpu() or _has_plugins()
 
 
 def may_have_tpu() -> bool:
@@ -39,6 +45,11 @@ def may_have_tpu() -> bool:
     files = glob.glob('/dev/accel*') or [path for path in glob.glob('/dev/vfio/*') if path != '/dev/vfio/vfio']
     vendors = (pathlib.Path(path).read_text().strip() for path in glob.glob('/sys/bus/pci/devices/*/vendor'))
     return named or bool(files) or _GOOGLE in vendors
+
+
+def _may_have_nvidia_gpu() -> bool:
+    """Whether there is a device file of NVIDIA's driver, or that of WSL: then JAX says what it lacks to use the GPU."""
+    return bool(glob.glob('/dev/nvidia*') or glob.glob('/dev/dxg'))
 
 
 def _has_plugins() -> bool:

@@ -19,8 +19,13 @@ from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh, row_shards
 
 
-def run(config: ConfigDict, workdir: str) -> None:
+def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
     """Fine-tunes, or with config.sweep does so many times; the same call in the same workdir continues.
+
+    Args:
+      config: of the run.
+      workdir: of it.
+      recipe: that the config is of, as the command line names it; for what is said to run next.
 
     Raises:
       UserError: see docs/finetuning.md.
@@ -46,7 +51,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         else:
             training = Finetuning(data, folder, mesh)
             state, last = train_in(folder, training, select=settings.select)
-            finish_task(folder, training.resolved, training.model, state.params, last)
+            finish_task(folder, training.resolved, training.model, state.params, last, recipe)
 
 
 def _check_folder(folder: pathlib.Path, *, sweeps: bool) -> None:

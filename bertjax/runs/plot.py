@@ -107,7 +107,8 @@ def _tidy(figure: Any) -> None:
 
 def _curves(axis: Any, rows: list[dict[str, Any]], name: str) -> None:
     for split, color, style in (('train', TRAIN, '-'), ('heldout', HELDOUT, 'o-')):
-        points = [(row['step'], row[name]) for row in rows if row['split'] == split and row[name] is not None]
+        # Rows of a skipped step, as early versions wrote them, have no loss.
+        points = [(row['step'], row[name]) for row in rows if row['split'] == split and row.get(name) is not None]
         if points:
             steps, values = zip(*points, strict=True)
             label = {'train': 'training', 'heldout': 'held out'}[split]

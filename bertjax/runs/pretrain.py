@@ -14,8 +14,13 @@ from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 
 
-def run(config: ConfigDict, workdir: str) -> None:
+def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
     """Pre-trains; the same call in the same workdir continues.
+
+    Args:
+      config: of the run.
+      workdir: of it.
+      recipe: that the config is of, as the command line names it; for what is said to run next.
 
     Raises:
       UserError: see docs/pretraining.md.
@@ -34,5 +39,5 @@ def run(config: ConfigDict, workdir: str) -> None:
         training = Pretraining(settings, folder, mesh)
         state, _ = train_in(folder, training)
         finish_pretraining(
-            folder, training.resolved, training.model, training.tokenizer, state.params, training.heldout
+            folder, training.resolved, training.model, training.tokenizer, state.params, training.heldout, recipe
         )

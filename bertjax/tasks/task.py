@@ -4,7 +4,7 @@ Methods that most kinds of task share have their usual implementation here.
 """
 
 import abc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -95,9 +95,11 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
 
     Attributes:
       score: the figure of `metrics` by which the best run is chosen; higher is better.
+      thresholds: those of `metrics` that measure nothing.
     """
 
     score: str
+    thresholds: Collection[str] = ()
 
     @abc.abstractmethod
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[Record | Blank]:

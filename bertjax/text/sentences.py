@@ -9,7 +9,9 @@ than half of one.
 import re
 
 # Raised with every change that cuts any text otherwise. New stores record it; a finished one stays as it was cut.
-RULES_VERSION = 2
+RULES_VERSION = 3
+
+_LOOKED_AT = 32  # Characters before a stop: with a bound, time stays linear.
 
 _CLOSERS = '"\'”’»›)\\]}'
 _CJK_CLOSERS = '"\'”’」』】〕）》〉］'
@@ -28,7 +30,7 @@ _NUMBER = re.compile(r'[A-Z]{0,2}\d|[IVXLCDM]+$')
 _COMPARED = re.compile(r'[<>=≤≥±]\s?-?\d+$')
 # U.S, a.m, Ph.D, J.-P: short parts with stops between them (the last stop is the candidate itself).
 _DOTTED = re.compile(r'(?:[^\W\d_]{1,4}\.-?)+[^\W\d_]{1,4}')
-# An enumeration at the start of a paragraph: 1. or 2.3. or (a. or IV.
+# An enumeration, where a sentence begins: 1. or 2.3. or (a. or IV.
 _ENUMERATOR = re.compile(r'[(\[]?(?:\d+(?:\.\d+)*|[A-Za-z]|[IVXLCDM]+)')
 
 
@@ -68,6 +70,7 @@ _STARTERS = _words(
 
 def split_sentences(paragraph: str) -> list[str]:
     """Splits a paragraph into sentences, stripped of the white space around them; an empty paragraph gives none."""
+    paragraph = paragraph.strip()
     sentences, start = [], 0
     for match in _CANDIDATE.finditer(paragraph):
         end = match.end()
@@ -96,7 +99,7 @@ def _ends(text: str, start: int, stop_at: int, stop: str, next_at: int) -> bool:
         return False
     if stop != '.':
         return True
-    before = text[max(start, stop_at - 32) : stop_at]
+    before = text[max(start, stop_at - _LOOKED_AT) : stop_at]
     if not before or before[-1].isspace():
         return True
     word = before.split()[-1].lstrip(_OPENERS)
@@ -106,7 +109,7 @@ def _ends(text: str, start: int, stop_at: int, stop: str, next_at: int) -> bool:
         return False
     if len(word) > 5 and '.' not in word and not word[-1].isdigit():
         return True
-    if not text[start : stop_at - len(word)].strip() and _ENUMERATOR.fullmatch(word):
+    if stop_at - start <= _LOOKED_AT and _ENUMERATOR.fullmatch(text, start, stop_at):
         return False
     if word.lower() in _BEFORE_NUMBERS and _NUMBER.match(following):
         return False

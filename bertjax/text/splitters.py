@@ -10,6 +10,7 @@ from bertjax.errors import UserError
 from bertjax.text.sentences import RULES_VERSION, split_sentences
 
 RULES, PYSBD = 'rules', 'pysbd'
+UNKNOWN = 'unknown'  # the version of what is not installed
 Splitter = Callable[[str], list[str]]
 
 _WHERE = 'config.corpus_options.sentences'
@@ -42,15 +43,13 @@ def build_splitter(name: str) -> Splitter:
 
 
 def splitter_version(name: str) -> str:
-    """What cuts the sentences of new stores, for the record: 'rules 2', 'pysbd 0.3.4'.
-
-    Raises:
-      UserError: see `build_splitter`.
-    """
+    """What cuts the sentences of new stores, for the record: 'rules 3', 'pysbd 0.3.4'; UNKNOWN if not installed."""
     if name == RULES:
         return f'{RULES} {RULES_VERSION}'
-    build_splitter(name)
-    return f'{PYSBD} {importlib.metadata.version("pysbd")}'
+    try:
+        return f'{PYSBD} {importlib.metadata.version("pysbd")}'
+    except importlib.metadata.PackageNotFoundError:
+        return UNKNOWN
 
 
 class _Pysbd:

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -58,6 +59,15 @@ class Interrupt:
                 _say(f'asked again: {self.doing}; a third signal ends it at once, and what is not saved is lost')
             else:
                 os._exit(128 + byte[0])
+
+    @contextlib.contextmanager
+    def during(self, doing: str) -> Iterator[None]:
+        """The run is at `doing` as long as the context lasts, then again at what it was at before."""
+        before, self.doing = self.doing, doing
+        try:
+            yield
+        finally:
+            self.doing = before
 
     def requested(self) -> bool:
         """Whether a signal has come."""

@@ -1,7 +1,8 @@
 """The loop. Its order is law: batch, update, note, evaluate, save; the position advances only with the state."""
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bertjax.checkpoint import Checkpoints, Position
@@ -11,8 +12,6 @@ from bertjax.train.patience import Patience
 from bertjax.train.phase import Phase
 from bertjax.train.record import Recorder
 from bertjax.train.state import TrainState
-
-_TRAINING = 'the step under way goes to its end'  # what a second signal is told
 
 
 def train(
@@ -53,11 +52,15 @@ def train(
     def evaluate(phase: Phase) -> float | None:
         if phase.evaluator is None:
             return None
-        interrupt.doing = f'{phase.evaluator.split} is being evaluated'
-        values = phase.evaluator.run(state.params, recorder.announcing)
-        interrupt.doing = _TRAINING
+        with interrupt.during(f'{phase.evaluator.split} is being evaluated'):
+            values = phase.evaluator.run(state.params, recorder.announcing)
         recorder.evaluation(position, phase.evaluator.split, values)
         return phase.evaluator.cost(values)
+
+    @contextlib.contextmanager
+    def compiling(what: str) -> Iterator[None]:
+        with interrupt.during('the training step is being compiled'), recorder.compiling(what):
+            yield
 
     # Asked while everything was prepared: nothing is new to save.
     if interrupt.requested() and position.step < total and not patience.over:
@@ -68,15 +71,15 @@ def train(
             continue
         if position.phase != number:
             position = Position(position.step, number, 0)
+        interrupt.doing = 'the run is being prepared'
         if position.step == first_step:
             state = phase.begin(state)
         if position.step == 0:
             evaluate(phase)
-        interrupt.doing = 'the training step is being compiled'
-        step = phase.compile(recorder.compiling)
+        step = phase.compile(compiling)
         batches = phase.load(position.next)
         recorder.begin_phase(phase.flops_per_sequence)
-        interrupt.doing = _TRAINING
+        interrupt.doing = 'the step under way goes to its end'
         try:
             while position.step < last_step and not patience.over:
                 asked = time.perf_counter()

@@ -12,7 +12,7 @@ from bertjax.data.loader import Loader
 from bertjax.parallel.partition import batch_sharding, replicated
 from bertjax.train.announce import Announce, silent
 from bertjax.train.members import Member, StackedExamples
-from bertjax.train.setup import PhaseSettings, Program, Setup
+from bertjax.train.setup import PhaseSettings, Program, Programs, Setup
 from bertjax.train.state import TrainState
 
 
@@ -35,12 +35,10 @@ class Evaluates(Protocol):
 
 
 class CompiledStep:
-    """(state, arrays of a batch) -> (state, metrics). The state is donated. A length that comes for the first time is
-    announced, for it may have to be compiled."""
+    """(state, arrays of a batch) -> (state, metrics). The state is donated. What is compiled is announced."""
 
-    def __init__(self, programs: Mapping[int, Program], rate: jax.Array, seed: jax.Array, announce: Announce = silent):
+    def __init__(self, programs: Programs, rate: jax.Array, seed: jax.Array, announce: Announce = silent):
         self._programs, self._rate, self._seed, self._announce = programs, rate, seed, announce
-        self._met: set[int] = set()
 
     def __call__(self, state: TrainState, arrays: Mapping[str, jax.Array]) -> tuple[TrainState, Any]:
         return self._program(arrays['input_ids'].shape[-1])(state, arrays, self._rate, self._seed)
@@ -51,10 +49,10 @@ class CompiledStep:
             self._program(length)
 
     def _program(self, length: int) -> Program:
-        if length in self._met:
-            return self._programs[length]
-        self._met.add(length)
-        with self._announce(f'length {length} ({len(self._met)} of {len(self._programs)})'):
+        ready = self._programs.ready
+        if length in ready:
+            return ready[length]
+        with self._announce(f'length {length} ({len(ready) + 1} of {len(self._programs)})'):
             return self._programs[length]
 
 

@@ -163,9 +163,10 @@ class Recorder:
         scalars = {name: value.item() for name, value in metrics['scalars'].items()}
         self._tokens[m] += scalars.pop('tokens')
         skipped = self._skipped_in_row[m] = scalars.pop('skipped_in_row')
-        if not skipped:
-            self._sums[m] = add_sums([self._sums[m], metrics['sums']])
-        elif not self.failed[m]:
+        # A skipped step weighs nothing: where there is no other, the figures of a row are None.
+        sums = dict.fromkeys(metrics['sums'], (0.0, 0.0)) if skipped else metrics['sums']
+        self._sums[m] = add_sums([self._sums[m], sums])
+        if skipped and not self.failed[m]:
             if skipped >= STOP_AFTER_SKIPPED and not self._stacked:
                 raise NonFiniteError(_non_finite_message(position, scalars))
             self.failed[m] = skipped >= STOP_AFTER_SKIPPED
@@ -177,7 +178,7 @@ class Recorder:
     def _write_train_rows(self, position: Position, scalars: Sequence[Mapping[str, float]]) -> None:
         rates = self._stopwatch.lap(self._tokens)
         used = memory()
-        self._write(
+        rows = self._write(
             'train',
             position,
             [
@@ -185,6 +186,8 @@ class Recorder:
                 for sums, own, rate in zip(self._sums, scalars, rates, strict=True)
             ],
         )
+        losses = [row['loss'] for row in rows if row['loss'] is not None]
+        self._overview.write({**rows[0], 'loss': statistics.fmean(losses) if losses else None})
         self._sums = [{} for _ in self._sums]
         self._tokens = [0.0 for _ in self._tokens]
         self._pending = None
@@ -193,13 +196,12 @@ class Recorder:
         """Writes a row of what was measured on `split`, of a single run."""
         self._write(split, position, [values])
 
-    def _write(self, split: str, position: Position, values: Sequence[Mapping[str, Any]]) -> None:
+    def _write(self, split: str, position: Position, values: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         place = {'step': position.step, 'split': split, 'phase': position.phase, 'examples': position.next}
         rows = [finite_or_none({**place, **one}) for one in values]
         for writers, row in zip(self._writers, rows, strict=True):
             writers.write(row)
-        losses = [row['loss'] for row in rows if row.get('loss') is not None]
-        self._overview.write({**rows[0], 'loss': statistics.fmean(losses) if losses else None})
+        return rows
 
     def close(self) -> None:
         """Closes the files."""

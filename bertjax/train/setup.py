@@ -181,22 +181,25 @@ class Programs(Mapping[int, Program]):
       lengths: all of them.
       side_by_side: begin all with the first: for an accelerator, beside which the host has nothing else to do. On a CPU
         that would cost the training time and memory, for lengths that a short run may never meet.
+
+    Attributes:
+      ready: those that were asked for, by length.
     """
 
     def __init__(self, lower: Callable[[int], Any], lengths: Iterable[int], *, side_by_side: bool):
         self._lower, self._lengths, self._side_by_side = lower, tuple(lengths), side_by_side
         self._begun: dict[int, concurrent.futures.Future[Program]] = {}
-        self._compiled: dict[int, Program] = {}
+        self.ready: dict[int, Program] = {}
 
     def __getitem__(self, length: int) -> Program:
-        if length not in self._compiled:
+        if length not in self.ready:
             if self._side_by_side and not self._begun:
                 pool = concurrent.futures.ThreadPoolExecutor()  # XLA releases the interpreter's lock
                 self._begun = {each: pool.submit(self._lower(each).compile) for each in self._lengths}
                 pool.shutdown(wait=False)
             begun = self._begun.get(length)
-            self._compiled[length] = begun.result() if begun else self._lower(length).compile()
-        return self._compiled[length]
+            self.ready[length] = begun.result() if begun else self._lower(length).compile()
+        return self.ready[length]
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._lengths)

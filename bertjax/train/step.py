@@ -61,7 +61,9 @@ def make_train_step(
     ) -> tuple[jax.Array, Sums]:
         outputs = _apply(model, objective, combine(moving, frozen), rows, deterministic=False, rngs={'dropout': key})
         sums = objective.losses(outputs, rows)
-        return sum(sums[name][0] / jnp.maximum(weights[name], 1.0) for name in weights if name in sums), sums
+        # A batch of padding alone weighs nothing.
+        divisors = {name: jnp.where(weight > 0, weight, 1.0) for name, weight in weights.items()}
+        return sum(sums[name][0] / divisors[name] for name in weights if name in sums), sums
 
     def gradients(moving: Any, frozen: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, Sums, Any]:
         weights = objective.weights(batch)

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 import jax
 import psutil
 
-# Dense bfloat16 peaks in FLOP/s, from the vendors' data sheets; matched against jax's device_kind, first hit wins.
+# Dense bfloat16 peaks of a device in FLOP/s, from the vendors' data sheets (NVIDIA's, Google Cloud's pages on each
+# generation); matched against jax's device_kind, first hit wins. Of a v3 each of a chip's two cores is a device.
 PEAK_FLOPS: tuple[tuple[str, float], ...] = (
     ('A100', 312e12),
     ('H100', 989e12),
     ('H200', 989e12),
-    ('TPU v3', 123e12),
+    ('TPU v3', 61.5e12),
     ('TPU v4', 275e12),
     ('TPU v5 lite', 197e12),
     ('TPU v5e', 197e12),

@@ -4,7 +4,6 @@ import contextlib
 import datetime
 import math
 import pathlib
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
@@ -79,7 +78,7 @@ class TrainingConsole:
     def write(self, row: Row) -> None:
         """Shows a row of metrics.jsonl: training rows in the bar (a line without a terminal), others as a line."""
         if row['split'] == 'train':
-            speed, loss = f'{row["sequences_per_s"]:,.0f} seq/s', shown(row.get('loss'))  # none where all was skipped
+            speed, loss = f'{row["sequences_per_s"]:,.0f} seq/s', shown(row['loss'])
             self._progress.update(self._task, status=f'loss {loss}  {speed}')
             if not self.console.is_terminal:
                 left = (self._total - row['step']) * row['seconds_per_step']
@@ -120,11 +119,6 @@ def print_places(console: Console, folder: pathlib.Path, places: Mapping[str, st
     width = max((len(str(folder / name)) for name in there), default=0)
     for name in there:
         console.print(f'  {folder / name!s:{width}}  {places[name]}', markup=False)
-
-
-def recipe_flag() -> str:
-    """The flag --config of this process's command line."""
-    return next((argument for argument in sys.argv if argument.startswith('--config=')), '--config=FILE')
 
 
 def print_next(console: Console, commands: Sequence[tuple[str, str]]) -> None:

@@ -1,17 +1,22 @@
 """Broken input is named by file and line, dropped and counted, or stops a strict build."""
 
 import bz2
+import errno
 import gzip
 import lzma
+import os
+import sys
 
 import pytest
 import zstandard
 from corpus_text import as_text, documents, ids_of, stored
+from etils import epath
 
 from bertjax.corpus.build import build_store, iter_texts
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.corpus.store import open_store
 from bertjax.errors import UserError
+from bertjax.files import disk, streams
 
 GOOD = documents(8)
 TEXT = as_text(GOOD)  # Its lines: document, blank, document, …
@@ -48,6 +53,10 @@ def _build(path, tmp_path, vocabulary, **options):
     return build_store(spec, tmp_path / 'store', str(vocabulary), CorpusOptions(**options), progress=False)
 
 
+def _characters(docs: list[list[str]]) -> int:
+    return sum(len(line) for doc in docs for line in doc)
+
+
 @pytest.mark.parametrize('name', BROKEN)
 def test_a_broken_document_is_dropped_and_named(name, tmp_path, vocabulary):
     content, kind, line, left = BROKEN[name]
@@ -55,6 +64,8 @@ def test_a_broken_document_is_dropped_and_named(name, tmp_path, vocabulary):
     report = _build(tmp_path / name, tmp_path, vocabulary)
     assert report['dropped'] == {kind: 1}
     assert report['documents_read'] == left + 20
+    if name == 'latin.txt':  # What was read of a document before it turned out broken does not count.
+        assert report['characters'] == _characters([*GOOD, *GOOD, *documents(20, first=100_000)])
     assert report['problems'][kind][0].startswith(f'{name}:{line}: ' if line else f'{name}: ')
     assert any('broken' in warning for warning in report['warnings'])
 
@@ -141,7 +152,9 @@ def test_nothing_to_read_is_always_an_error(spec, found, tmp_path, vocabulary):
 
 def test_a_document_without_tokens_is_counted(tmp_path, vocabulary):
     (tmp_path / 'a.jsonl').write_text('{"text": "The mill."}\n{"text": "  "}\n{"text": "\\u200b"}\n')
-    assert _build(tmp_path / 'a.jsonl', tmp_path, vocabulary)['dropped'] == {'empty document': 2}
+    report = _build(tmp_path / 'a.jsonl', tmp_path, vocabulary)
+    assert report['dropped'] == {'empty document': 2}
+    assert report['characters'] == _characters([['The mill.'], *documents(20, first=100_000)])
 
 
 def test_a_line_of_json_that_is_too_long_is_dropped(monkeypatch, tmp_path, vocabulary):
@@ -151,3 +164,44 @@ def test_a_line_of_json_that_is_too_long_is_dropped(monkeypatch, tmp_path, vocab
     report = _build(tmp_path / 'a.jsonl', tmp_path, vocabulary)
     assert report['dropped'] == {'line too long': 1} and report['documents_read'] == 22
     assert report['problems']['line too long'][0].startswith('a.jsonl:2: ')
+
+
+@pytest.mark.parametrize(
+    ('at', 'number'), [('open', errno.EMFILE), ('read', errno.EIO), ('read', errno.ESTALE), ('stat', errno.ESTALE)]
+)
+def test_what_the_machine_refuses_drops_no_file(at, number, tmp_path, vocabulary, monkeypatch):
+    """For want of file handles, or while a disk is away: the build stops and says so, and the next one has all."""
+    path = tmp_path / 'a.txt'
+    path.write_bytes(TEXT)
+    of, name = {
+        'open': (type(epath.Path('')), 'open'),
+        'read': (streams.CountedFile, 'readinto'),
+        'stat': (os, 'stat'),
+    }[at]
+    real = getattr(of, name)
+
+    def fails(which, *arguments, **options):
+        if at == 'read' or which == path:
+            raise OSError(number, os.strerror(number))
+        return real(which, *arguments, **options)
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match=os.strerror(number)) as caught:
+        patch.setattr(of, name, fails)
+        _build(path, tmp_path, vocabulary, format='text')
+    refused = disk.refused(caught.value, str(tmp_path))
+    assert refused and (number == errno.EMFILE or refused.where == str(path))
+    assert _build(path, tmp_path, vocabulary, format='text')['documents'] == len(GOOD) + 20
+
+
+def test_progress_that_cannot_be_told_is_no_damage(tmp_path, vocabulary, monkeypatch):
+    class Full:
+        isatty = staticmethod(lambda: False)
+
+        def write(self, text):
+            raise PermissionError(errno.EACCES, 'not to be written')
+
+    (tmp_path / 'a.txt').write_bytes(TEXT)
+    monkeypatch.setattr('bertjax.corpus.workers.LOG_EVERY', 0)
+    monkeypatch.setattr(sys, 'stderr', Full())
+    with pytest.raises(RuntimeError, match='progress'):
+        build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary))

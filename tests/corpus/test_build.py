@@ -21,6 +21,7 @@ from bertjax.corpus.sources import CorpusOptions, parse_mixture, resolve
 from bertjax.corpus.store import open_store
 from bertjax.corpus.workers import Progress
 from bertjax.errors import UserError
+from bertjax.files import streams
 from bertjax.text.tokenizer import load_tokenizer
 
 DOCS = documents(4000)
@@ -83,6 +84,15 @@ def test_a_cut_file_has_every_document_once(layout, small_shards, tmp_path, voca
     assert len(kept) == len(docs) - (layout != 'jsonl')  # There the broken line is a document of its own.
     assert all(doc in expected for doc in kept[::50])
     assert report['dropped'] == {'invalid UTF-8': 1}
+
+
+def test_the_lines_before_a_part_are_counted_once(small_shards, tmp_path, vocabulary, monkeypatch):
+    lines = [b'{"text": "The mill."}', b'{'] * 3000
+    (tmp_path / 'a.jsonl').write_bytes(b'\n'.join(lines))
+    parts, counted, count = len(shards.cut_shards(resolve(str(tmp_path / 'a.jsonl')), 'auto')), [], streams.count_lines
+    monkeypatch.setattr(streams, 'count_lines', lambda path, end: counted.append(end) or count(path, end))
+    report = build_store(str(tmp_path / 'a.jsonl'), tmp_path / 'store', str(vocabulary), progress=False)
+    assert report['dropped'] == {'wrong JSON': 3000} and len(counted) == parts - 1 > 1
 
 
 def test_a_huge_document_is_spilled(monkeypatch, tmp_path, vocabulary, tokenizer):
@@ -148,6 +158,21 @@ def test_a_script_that_workers_cannot_import_is_told_so(corpus, tmp_path, vocabu
     assert ended.returncode == 1 and ended.stderr.count('Traceback') == 1
     last = ended.stderr.splitlines()[-1]
     assert f"{program}:9: found 2 worker processes started outside of `if __name__ == '__main__':`" in last
+
+
+def test_files_that_vanish_while_they_are_removed(tmp_path, vocabulary, monkeypatch):
+    """The workers of a killed build live some milliseconds longer, and end what they were writing."""
+    found = pathlib.Path.glob
+
+    def glob(path, pattern):
+        return [
+            *found(path, pattern),
+            *([path / 'gone'] if pattern in ('.*.tmp-*', 'train-*.tokens', '*.tokens') else []),
+        ]
+
+    (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:5]))
+    monkeypatch.setattr(pathlib.Path, 'glob', glob)
+    assert build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), progress=False)['documents'] == 5
 
 
 def test_a_merge_that_is_cut_short_continues(corpus, small_shards, tmp_path, vocabulary, monkeypatch):
@@ -249,6 +274,19 @@ def test_a_directory_of_something_else_is_left_alone(tmp_path, vocabulary):
     with pytest.raises(UserError, match='local directory'):
         build_store(str(tmp_path / 'a.txt'), 'gs://bucket/store', str(vocabulary), progress=False)
     assert (tmp_path / 'home' / 'thesis.tex').exists()
+
+
+def test_a_folder_called_partial_may_be_somebody_elses(tmp_path, vocabulary):
+    (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:5]))
+    foreign = [tmp_path / 'home' / name for name in ('partial/thesis.tex', 'of a book.tokens')]
+    for path in foreign:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('years')
+    with pytest.raises(UserError, match='something else'):
+        build_store(str(tmp_path / 'a.txt'), tmp_path / 'home', str(vocabulary), progress=False)
+    foreign[0].unlink()
+    build_store(str(tmp_path / 'a.txt'), tmp_path / 'home', str(vocabulary), progress=False)
+    assert foreign[1].read_text() == 'years'
 
 
 def test_what_a_run_keeps_beside_its_store_is_not_foreign(tmp_path, vocabulary):

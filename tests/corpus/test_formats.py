@@ -1,6 +1,7 @@
 """Every layout and compression gives the same documents, without titles and markup."""
 
 import json
+import random
 
 import pytest
 from corpus_text import COMPRESS, as_text, documents, ids_of, stored
@@ -65,6 +66,19 @@ def test_a_directory_is_recognised_by_content(layout, tmp_path, vocabulary, toke
         path.write_bytes(layout(DOCS[index::3]))
     build_store(str(tmp_path / 'in'), tmp_path / 'store', str(vocabulary), progress=False)
     assert stored(open_store(tmp_path / 'store')) == sorted(ids_of(DOCS, tokenizer))
+
+
+@pytest.mark.parametrize(
+    ('line', 'suffix', 'documents'),
+    [('{ "text": "%s"}', '', 5), ('{ "text": "%s"}', '.gz', 5), ('{"%s" was said.', '.gz', 1)],
+)
+def test_a_long_first_line_is_recognised(line, suffix, documents, tmp_path, vocabulary):
+    """JSON that is longer than what is looked at; no JSON that is longer than the first bytes of a decompressor."""
+    noise = random.Random(0).randbytes(50_000 if documents == 5 else 30_000).hex()  # It stays long when compressed.
+    text = ''.join(line % f'{noise}{index}' + '\n' for index in range(5))
+    (tmp_path / f'a{suffix}').write_bytes(COMPRESS[suffix](text.encode()))
+    report = build_store(str(tmp_path / f'a{suffix}'), tmp_path / 'store', str(vocabulary), progress=False)
+    assert report['documents'] == documents and not report['dropped']
 
 
 def test_a_format_that_is_named_is_obeyed(tmp_path, vocabulary, tokenizer):

@@ -1,6 +1,8 @@
 """config.corpus_options.sentences: what cuts a new store; what was cut stays."""
 
+import importlib.metadata
 import json
+import sys
 
 import pytest
 from corpus_text import directory_bytes, documents
@@ -32,7 +34,7 @@ def build(corpus, directory, vocabulary, *, replace=True, **options):
 def test_pysbd_cuts_a_new_store(corpus, tmp_path, vocabulary):
     pytest.importorskip('pysbd', reason="needs the extra 'test'")
     rules, made = (build(corpus, tmp_path / name, vocabulary, sentences=name) for name in ('rules', 'pysbd'))
-    assert rules.manifest['splitter'] == 'rules 2' and made.manifest['splitter'].startswith('pysbd 0.')
+    assert rules.manifest['splitter'] == 'rules 3' and made.manifest['splitter'].startswith('pysbd 0.')
     assert made.report['tokens'] == rules.report['tokens']
     assert made.report['sentences'] > rules.report['sentences']
 
@@ -66,7 +68,23 @@ def test_a_store_stays_when_the_rules_change(corpus, tmp_path, vocabulary, caplo
     assert 'rules' not in caplog.text  # A run with checkpoints continues with it, whatever the rules are now.
     build(corpus, tmp_path / 'store', vocabulary)
     assert directory_bytes(tmp_path / 'store') == then
-    assert 'is kept, though its sentences were cut by rules 1, and now would be by rules 2' in caplog.text
+    assert 'is kept, though its sentences were cut by rules 1, and now would be by rules 3' in caplog.text
+
+
+def test_a_finished_store_needs_no_splitter(corpus, tmp_path, vocabulary, monkeypatch, caplog):
+    """pysbd is not installed where it is used; only a new store is refused, and nothing is lost."""
+    pytest.importorskip('pysbd', reason="needs the extra 'test'")
+    before = build(corpus, tmp_path / 'store', vocabulary, sentences='pysbd')
+    monkeypatch.setitem(sys.modules, 'pysbd', None)
+    monkeypatch.setattr(importlib.metadata, 'version', importlib.metadata.Distribution.from_name)  # finds no name
+    monkeypatch.setattr(importlib.metadata.Distribution, 'discover', lambda **options: iter(()))
+    for replace in (False, True):
+        after = build(corpus, tmp_path / 'store', vocabulary, replace=replace, sentences='pysbd')
+        assert after.fingerprint == before.fingerprint and 'is kept' not in caplog.text
+    for name in ('store', 'new'):
+        with pytest.raises(UserError, match='pysbd, which is not installed'):
+            build(corpus, tmp_path / name, vocabulary, sentences='pysbd', heldout=0.3)
+    assert open_store(tmp_path / 'store').fingerprint == before.fingerprint
 
 
 def test_lines_that_are_sentences_need_no_splitter(corpus, tmp_path, vocabulary):

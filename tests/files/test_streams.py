@@ -1,5 +1,9 @@
 """Lines of bytes, cut where they are too long."""
 
+import io
+
+import zstandard
+
 from bertjax.files import streams
 
 
@@ -15,3 +19,26 @@ def test_lines_have_numbers_and_limits(monkeypatch):
     monkeypatch.setattr(streams, 'MAX_RECORD', 10)
     long = streams.Lines(iter([b'{"a": 1}\n{"text": "a long', b'one"', b'}\n{"b": 2}\n']), cut=False)
     assert [(long.number, line) for line in long] == [(1, b'{"a": 1}'), (2, streams.TOO_LONG), (3, b'{"b": 2}')]
+
+
+def test_zstd_is_decompressed_little_by_little():
+    """Its blocks of one repeated byte hold 128 KiB in 4 bytes: 100 MB in some kilobytes."""
+    size = 100 << 20
+    compressor = zstandard.ZstdCompressor().compressobj()
+    data = b''.join([*(compressor.compress(bytes(1 << 22)) for _ in range(size >> 22)), compressor.flush()])
+    assert len(data) < streams.CHUNK
+    lengths = [len(chunk) for chunk in streams.chunks(io.BytesIO(data), 'zstd')]
+    assert sum(lengths) == size and max(lengths) <= 33 << 20
+
+
+def test_zstd_up_to_its_damage():
+    text = b''.join(b'line %d of some text\n' % number for number in range(400_000))
+    data = zstandard.compress(text)
+    found, damaged = [], False
+    try:
+        for chunk in streams.chunks(io.BytesIO(data[: len(data) // 2]), 'zstd'):
+            found.append(chunk)
+    except streams.DAMAGE:
+        damaged = True
+    assert damaged and text.startswith(b''.join(found)) and len(text) // 3 < len(b''.join(found)) < len(text)
+    assert all(len(chunk) >= streams.CHUNK for chunk in found[:-1])

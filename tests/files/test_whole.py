@@ -5,7 +5,7 @@ import os
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.files.whole import read_json_object, read_whole
+from bertjax.files.whole import read_json_object, read_json_or_none, read_whole
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,15 @@ def test_what_is_no_json_object(content, found, tmp_path):
     (tmp_path / 'a.json').write_bytes(content)
     with pytest.raises(UserError, match=rf'a\.json: found {found}.*expected a JSON object; copy it again'):
         read_json_object(tmp_path / 'a.json', 'copy it again')
+
+
+@pytest.mark.parametrize('content', [None, b'', b'{"a": 1', b'["a"]', b'null', b'\xff', b'[' * 100_000, b'{"b": 1}'])
+def test_what_may_be_gone_or_damaged(content, tmp_path):
+    if content is not None:
+        (tmp_path / 'a.json').write_bytes(content)
+    assert read_json_or_none(tmp_path / 'a.json', lambda value: value.get('a') + 1) is None
+    (tmp_path / 'a.json').write_text('{"a": 1}')
+    assert read_json_or_none(tmp_path / 'a.json', lambda value: value.get('a') + 1) == 2
 
 
 def test_a_json_object(tmp_path):

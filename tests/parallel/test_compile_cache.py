@@ -62,3 +62,18 @@ def test_what_was_not_used_for_longest_goes(tmp_path: pathlib.Path):
         os.utime(tmp_path / name, (1000 - age, 5))
     compile_cache._prune(tmp_path, most=20)
     assert {path.name for path in tmp_path.iterdir()} == {'new', 'old'}
+
+
+def test_a_folder_or_a_file_that_another_process_prunes_turns_nothing_off(
+    kept, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+):
+    """On a GPU the compiler keeps a folder of its own beside the programs."""
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+    folder = pathlib.Path(kept())
+    (folder / 'xla_gpu_per_fusion_autotune_cache_dir').mkdir()
+    (folder / 'program').write_bytes(bytes(10))
+    listed, prune = pathlib.Path.iterdir, compile_cache._prune
+    monkeypatch.setattr(pathlib.Path, 'iterdir', lambda path: [*listed(path), path / 'pruned by another'])
+    monkeypatch.setattr(compile_cache, '_prune', lambda folder: prune(folder, most=5))
+    assert kept() == str(folder)
+    assert [path.name for path in listed(folder)] == ['xla_gpu_per_fusion_autotune_cache_dir']

@@ -1,5 +1,6 @@
 """What a computing program does to its process: memory is kept and not fetched from the kernel for every step."""
 
+import fnmatch
 import importlib.metadata
 import importlib.util
 import os
@@ -7,9 +8,11 @@ import platform
 import subprocess
 import sys
 
+import jax
 import pytest
 
-from bertjax.parallel.devices import may_have_tpu
+from bertjax.parallel import devices
+from bertjax.parallel.devices import leave_out_absent_tpus, may_have_tpu
 
 # The pages that the kernel had to clear for a call whose temporary array has 256 MiB. The median of nine: now and then
 # something small has taken a piece of the heap between two calls, and malloc makes it longer once more.
@@ -53,6 +56,34 @@ def test_tpus_that_are_not_there_are_not_looked_for(chosen: dict[str, str], plat
     )
     assert done.stdout.split() == ['cpu', platforms]
     assert ('TPU' in done.stderr) == bool(chosen)
+
+
+@pytest.mark.parametrize(
+    ('installed', 'there', 'chosen'),
+    [
+        (['libtpu'], [], 'cpu'),
+        ([], [], None),
+        (['libtpu'], ['/dev/nvidia0'], None),
+        (['libtpu'], ['/dev/dxg'], None),
+        (['libtpu'], ['/dev/accel0'], None),
+        (['libtpu', 'jax_plugins'], [], None),
+    ],
+)
+def test_only_libtpu_is_silenced_and_only_where_nothing_but_cpus_can_be(
+    monkeypatch: pytest.MonkeyPatch, installed: list[str], there: list[str], chosen: str | None
+):
+    """JAX warns of a GPU that it cannot use, and of other things, only where no platform is chosen."""
+    monkeypatch.setattr(devices.glob, 'glob', lambda pattern: fnmatch.filter(there, pattern))
+    monkeypatch.setattr(devices.importlib.util, 'find_spec', lambda name: name if name in installed else None)
+    monkeypatch.setattr(devices.importlib.metadata, 'entry_points', lambda group: [])
+    monkeypatch.setattr(devices.os, 'environ', {})
+    before = jax.config.jax_platforms
+    try:
+        jax.config.update('jax_platforms', None)
+        leave_out_absent_tpus()
+        assert jax.config.jax_platforms == chosen
+    finally:
+        jax.config.update('jax_platforms', before)
 
 
 def faults(claim: str) -> int:

@@ -87,7 +87,7 @@ TOGETHER = _finetune('glue.py:rte', 'RTE', **SWEEP, sweep__together=4)
 STORE = _pretrain(run='corpus', corpus='data/large.txt', tokenizer='data/encoder/export/hf')
 
 
-def _rewound(workdir: pathlib.Path, *, step: int) -> None:
+def rewound(workdir: pathlib.Path, *, step: int) -> None:
     """Makes a finished workdir look killed after the checkpoint of `step`; the rows of later steps stay."""
     for path in (workdir / 'checkpoints').iterdir():
         if path.name.isdigit() and int(path.name) > step:
@@ -138,15 +138,15 @@ RUNS = {
     'sweep_alone': Run((_finetune('glue.py:rte', 'RTE', **SWEEP, sweep__together=1),)),
     # Workdirs of earlier code are continued, read or refused.
     'again': Run((_pretrain(),), source=FIRST),
-    'killed': Run((_pretrain(),), source=FIRST, change=functools.partial(_rewound, step=8)),
-    'killed_before_phase_1': Run((PHASES,), source='two_phases', change=functools.partial(_rewound, step=8)),
+    'killed': Run((_pretrain(),), source=FIRST, change=functools.partial(rewound, step=8)),
+    'killed_before_phase_1': Run((PHASES,), source='two_phases', change=functools.partial(rewound, step=8)),
     'more_steps': Run((_pretrain(steps=15),), source=FIRST),
     'more_and_other': Run((_pretrain(steps=15, batch_size=16, learning_rate=1e-4),), source='longer'),
     'other_width': Run((_pretrain(steps=15, model__width=64),), status=2, source=FIRST),
     'other_store': Run((_pretrain(corpus_options__heldout=0.3),), status=2, source=FIRST),
     'store_continued': Run((STORE,), source='store_killed'),
     'rte_again': Run((RTE,), source='rte'),
-    'rte_killed': Run((RTE, *RTE_ASKED), source='rte', change=functools.partial(_rewound, step=3)),
+    'rte_killed': Run((RTE, *RTE_ASKED), source='rte', change=functools.partial(rewound, step=3)),
     'rte_other_rate': Run((_finetune('glue.py:rte', 'RTE', learning_rate=1e-4),), status=2, source='rte'),
     'classification_asked': Run(LONG_ASKED, source='classification', change=_only_trained),
     'tagging_features_asked': Run(FEATURES_ASKED, source='tagging_features', change=_only_trained),

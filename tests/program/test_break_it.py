@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-SMALL = {'kills': 1, 'operations': 1, 'flips': 16, 'files': 1, 'corpora': 12, 'configs': 3}
+SMALL = {'kills': 1, 'operations': 1, 'task_operations': 1, 'flips': 16, 'files': 1, 'corpora': 12, 'configs': 3}
 
 
 @pytest.mark.slow

@@ -68,8 +68,10 @@ def back():
 count = 0
 # The first operations take the former store away.
 for number in [*range(1, 13), *range(13, 1000, stride)]:
-    if in_fork(lambda: killed(number, heldout)) == 0:
+    status = in_fork(lambda: killed(number, heldout))
+    if status == 0:
         break
+    assert status == KILLED, (number, status)
     count += 1
     try:
         open_store(store)

@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 import safetensors.numpy
-from running import RUN, Program, rows
+from running import RUN, SMALL, Program, rows
 
 ROW = {
     'step',
@@ -154,10 +154,17 @@ def test_export_again_gives_the_same_model(program: Program, trained: pathlib.Pa
     assert again['README.md'].startswith(b'---\nlanguage:\n- en\nlibrary_name: transformers\nlicense: mit\n')
 
 
-def test_a_finished_run_started_again_trains_no_step(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
-    copy = tmp_path / 'run'
+def test_a_finished_run_started_again_trains_no_step(
+    program: Program, repository: pathlib.Path, trained: pathlib.Path, tmp_path: pathlib.Path
+):
+    """With its recipe elsewhere, and named by another spelling of the flag: what to run next can be typed."""
+    copy, recipe = tmp_path / 'run', tmp_path / 'my recipes' / 'tiny.py'
     shutil.copytree(trained, copy)
-    result = program.run(f'--workdir={copy}', *RUN)
+    recipe.parent.mkdir()
+    shutil.copy(repository / 'configs' / 'pretrain_tiny.py', recipe)
+    own = ('--config', str(recipe), f'--config.corpus={program.corpus}', *SMALL)
+    result = program.run(*own, f'--workdir={copy}', *RUN, recipe='', small=False)
+    assert f"--config='{recipe}' --workdir={copy} --config.run=plot" in result.stdout
     assert 'all 24 steps are done' in result.stdout and 'continuing' not in result.stdout
     assert (copy / 'ledger.jsonl').read_bytes() == (trained / 'ledger.jsonl').read_bytes()
     assert (copy / 'metrics.jsonl').read_bytes() == (trained / 'metrics.jsonl').read_bytes()

@@ -12,6 +12,7 @@ from running import RUN, Program
 
 from bertjax.corpus.store import read_manifest
 from bertjax.experiment.text import keep_tokenizer
+from bertjax.files.atomic import exclusive
 from bertjax.text.tokenizer import load_tokenizer
 
 CORPUS = (*RUN, '--config.run=corpus')  # makes tokenizer and stores ready as a training does
@@ -89,6 +90,20 @@ def test_a_vocabulary_is_trained_again_on_other_text(program: Program, text: pat
     assert 'xylophone' in (tmp_path / 'new' / 'tokenizer' / 'vocab.txt').read_text().split()
     manifest = read_manifest(tmp_path / 'new' / 'store')
     assert manifest['report']['unknown_tokens'] == 0
+
+
+@pytest.mark.parametrize('damage', ['other piece', 'one more'])
+def test_a_damaged_vocabulary_gets_no_checksums(
+    program: Program, text: pathlib.Path, tmp_path: pathlib.Path, damage: str
+):
+    """Before there are checkpoints, with a text that is still the same but was touched."""
+    arguments = (f'--workdir={tmp_path / "new"}', *CORPUS, f'--config.corpus={text}')
+    program.run(*arguments)
+    name, act = DAMAGES[damage]
+    act(tmp_path / 'new' / 'tokenizer' / name)
+    os.utime(text)
+    for _ in range(2):
+        assert f'tokenizer/{name}: found ' in program.error(*arguments)
 
 
 DAMAGES = {
@@ -176,6 +191,24 @@ def test_a_workdir_inside_the_corpus_is_refused(program: Program, corpus: pathli
         )
         assert 'apart from what the run writes' in error and 'another --workdir' in error
     assert not (tmp_path / 'out' / 'run' / 'tokenizer').exists()
+
+
+def test_a_workdir_that_a_glob_will_find_is_refused_at_the_first_start(
+    program: Program, corpus: pathlib.Path, tmp_path: pathlib.Path
+):
+    shutil.copyfile(corpus, tmp_path / 'a.txt')
+    for verb in ('pretrain', 'vocab', 'corpus'):
+        error = program.error(
+            f'--workdir={tmp_path / "run"}', f'--config.corpus={tmp_path}/**/*.txt', f'--config.run={verb}'
+        )
+        assert 'apart from what the run writes' in error
+    assert not (tmp_path / 'run' / 'tokenizer').exists()
+
+
+def test_no_vocabulary_is_trained_under_another_process(program: Program, tmp_path: pathlib.Path):
+    with exclusive(tmp_path, 'trains in this workdir'):
+        assert 'another process' in program.error(f'--workdir={tmp_path}', '--config.run=vocab')
+    assert not (tmp_path / 'tokenizer').exists()
 
 
 def test_what_was_decided_is_said(program: Program, corpus: pathlib.Path, tmp_path: pathlib.Path, monkeypatch):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 from golden_runs import COLORS, PLACES
+from huggingface_hub import ModelCard
 from running import Program, results, rows
 
 # Two epochs of three batches: enough to go the whole way, too few to learn much.
@@ -98,7 +99,8 @@ def test_squad_1(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
 def test_squad_2(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     data = folder(tmp_path)
     dev = write_squad(data, '2.0')
-    workdir = finetune(program, 'configs/squad.py:v2', trained, data, '--config.task.max_query=12')
+    card = '--config.card.datasets=squad_v2'
+    workdir = finetune(program, 'configs/squad.py:v2', trained, data, '--config.task.max_query=12', card)
     found, answers = results(workdir), official(workdir, 'predictions.json')
     figures = found['splits']['dev']
     assert found['score'] == 'best_f1' and figures['best_f1'] >= figures['f1']
@@ -110,6 +112,8 @@ def test_squad_2(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
         assert '' in [answer['text'] for answer in nbest[name]] or len(nbest[name]) == 20
     learned = json.loads((workdir / 'task.json').read_text(encoding='utf-8'))['learned']
     assert learned == {'null_threshold': figures['null_threshold']}
+    measured = {one.metric_type for one in ModelCard.load(workdir / 'export' / 'hf' / 'README.md').data.eval_results}
+    assert measured == figures.keys() - {'null_threshold', 'best_exact_thresh', 'best_f1_thresh'}  # for the hub
     loads_whole(workdir, 'BertForQuestionAnswering')
 
 

@@ -28,6 +28,8 @@ CASES = [
     'Martin Luther King Jr. Day is a holiday.| So is the day of Sammy Davis Jr.| They were friends.',
     'Roe v. Wade was decided on Jan. 22, 1973.| It was overturned.',
     '1. Introduction',
+    '(a. The first point.| [2.3. The second.| (IV. The third.| It ends (b. The list).'.replace('(b. ', '(b.| '),
+    ' ' * 40 + '1. Introduction',
     'He has a Ph.D. in physics.| She has an M.D.| Both work.',
     'Gen. Lee and Lt. Col. Grant met Sen. J. F. Kennedy.| Really?!| Yes.',
     'Э. Хемингуэй родился в 1899 году.| Он писал.',
@@ -106,7 +108,7 @@ def test_real_text(corpus_lines):
     assert sum(length <= 2 for length in lengths) < 0.04 * len(lengths)
 
 
-ODD = ['.', '.)', 'a. ', '."', '. "', '" ', '.[', '。', 'x', '.[1]', '!? ']
+ODD = ['.', '.)', 'a. ', 'A. ', 'U.S. ', '."', '. "', '" ', '.[', '。', 'x', '.[1]', '!? ']
 
 
 @pytest.mark.parametrize('text', [part * 200_000 for part in ODD], ids=range(len(ODD)))

@@ -11,6 +11,7 @@ from bertjax.checkpoint import Position
 from bertjax.data.loader import NumberedBatch
 from bertjax.metrics.rows import pretraining_values
 from bertjax.train import loop
+from bertjax.train.interrupt import Interrupt
 from bertjax.train.patience import USED, Patience
 from bertjax.train.record import Recorder
 from bertjax.train.setup import PhaseSettings
@@ -80,10 +81,11 @@ class CountingPhase:
         return Batches(first, lambda: events.append(f'close {number}'))
 
 
-class World:
-    """A run (steps 0-6 and 6-10) in a folder; notes what happens in what order."""
+class World(Interrupt):
+    """A run (steps 0-6 and 6-10) in a folder; notes what happens in what order. Its signals come at a step."""
 
     def __init__(self, folder, clock, bad_steps=(), stop_at=None, log_every=2, eval_every=3, checkpoint_every=4):
+        super().__init__()
         self.events, self.saved, self.done = [], {}, 0
         self.clock, self.bad_steps, self.stop_at = clock, set(bad_steps), stop_at
         self.folder, self.log_every = folder, log_every

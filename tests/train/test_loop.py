@@ -135,6 +135,35 @@ def test_being_asked_to_stop_saves_at_that_step(world):
     assert len(w.lines('ledger.jsonl')) == 5
 
 
+def test_a_second_signal_is_told_what_is_waited_for(world, monkeypatch):
+    """Also while a step compiles, which it does when its first batch is there."""
+    w, told = world(eval_every=0), []
+    make = w.phase
+
+    def phase(*a):
+        made = make(*a)
+
+        def compile(announce):
+            def step(state, arrays):
+                with announce('length 8'):
+                    told.append(f'compile: {w.doing}')
+                told.append(f'step: {w.doing}')
+                return w.step(state, arrays)
+
+            return step
+
+        made.begin = lambda state: told.append(f'begin: {w.doing}') or state
+        made.compile = compile
+        return made
+
+    monkeypatch.setattr(w, 'phase', phase)
+    w.run()
+    prepared, compiled = 'begin: the run is being prepared', 'compile: the training step is being compiled'
+    trained = 'step: the step under way goes to its end'
+    assert told == [prepared, *[compiled, trained] * 6, prepared, *[compiled, trained] * 4]
+    assert w.doing == 'checkpoint 10 is being written'
+
+
 def test_being_asked_to_stop_at_the_last_step_is_no_interruption(world):
     w = world(stop_at=10)
     assert int(w.run().step) == 10

@@ -73,7 +73,7 @@ def test_one_that_fails_leaves_the_others_alone(tmp_path: pathlib.Path, console:
     assert suspect == [False, True, True, False, False, False]  # a checkpoint is worth its while once it has failed
     recorder.close()
     assert [row['loss'] for row in rows(tmp_path / 'a' / 'metrics.jsonl')] == [1, 1, 1]
-    assert [row.get('loss') for row in rows(tmp_path / 'b' / 'metrics.jsonl')] == [3, None, 3]
+    assert [row['loss'] for row in rows(tmp_path / 'b' / 'metrics.jsonl')] == [3, None, 3]
     said = console.console.file.getvalue()
     assert said.count('the update is skipped') == 2 and said.count('run 2, step 4: loss or gradient not finite, it has')
 

@@ -45,7 +45,8 @@ def test_each_is_compiled_when_it_is_needed():
         events.append(what)
         yield
 
-    step, state = CompiledStep(programs(events, side_by_side=False), 0.1, 0, announce), []
+    shared = programs(events, side_by_side=False)
+    step, state = CompiledStep(shared, 0.1, 0, announce), []
     for length in (64, 64, 36, 64):
         state, _ = step(state, Arrays(length))
     assert state == [64, 64, 36, 64]
@@ -54,6 +55,9 @@ def test_each_is_compiled_when_it_is_needed():
     ]  # fmt: skip
     step.prepare()
     assert events[6:] == ['length 128 (3 of 3)', 'lower 128', 'compile 128']
+    another = CompiledStep(shared, 0.2, 1, announce)  # of the next runs of a sweep
+    another.prepare()
+    assert another([], Arrays(36))[0] == [36] and len(events) == 9
 
 
 def test_beside_an_accelerator_all_are_begun_at_once():

@@ -3,11 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import linen as nn
 from train_fakes import B, P, RandomExamples, Run, host, loss_of, tiny_config
 
-from bertjax.losses import PRETRAINING, pretraining_losses
+from bertjax.losses import PRETRAINING, Objective, pretraining_losses
 from bertjax.model.config import BertConfig
 from bertjax.optim.optimizers import make_optimizer
 from bertjax.optim.schedules import make_schedule
@@ -227,6 +228,41 @@ def test_a_batch_without_any_weight_is_no_division_by_zero(plain_run, learned):
     assert int(state.skipped) == 0
     assert metrics['scalars']['grad_norm'] == 0
     assert metrics['sums']['mlm_loss'] == (0, 0)
+
+
+@pytest.mark.parametrize('accumulate', [1, 2])
+def test_rows_that_weigh_little_together_are_their_mean_all_the_same(accumulate):
+    """As windows of one long record, which weigh 1 together, may lie in two batches."""
+
+    class Squared(nn.Module):
+        config: BertConfig = BertConfig()
+
+        @nn.compact
+        def __call__(self, labels, *, deterministic):
+            return self.param('kernel', nn.initializers.ones, ()) - labels
+
+    def losses(outputs, batch):
+        return {'loss': ((jnp.square(outputs) * batch['weights']).sum(), batch['weights'].sum())}
+
+    objective = Objective(('labels',), losses, lambda batch: {'loss': batch['weights'].sum()})
+    init = make_init(Squared(), optax.sgd(1.0), [jax.ShapeDtypeStruct((4,), jnp.float32)])
+    step = make_train_step(
+        Squared(),
+        objective,
+        optax.sgd(1.0),
+        lambda step: 1.0,
+        first_step=0,
+        accumulate=accumulate,
+        dropout_seed=0,
+        rng_impl='threefry2x32',
+    )
+
+    def grad_norm(weights):
+        batch = {'labels': jnp.arange(4.0), 'weights': jnp.float32(weights), 'attention_mask': jnp.ones((4, 1))}
+        return float(jax.jit(step)(init(jax.random.key(0)), batch)[1]['scalars']['grad_norm'])
+
+    assert grad_norm([1, 1, 0, 0]) == grad_norm([0.125, 0.125, 0, 0]) == 1.0  # 2 of the label 0, and 0 of 1
+    assert grad_norm([0, 0, 0, 0]) == 0
 
 
 def test_dropout_depends_on_the_step_and_on_nothing_else(dropout_run, fresh):

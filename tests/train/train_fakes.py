@@ -72,10 +72,11 @@ class Run:
         self.setup = build_pretraining_setup(settings, self.model, self.mesh)
         self.phase = settings.phases(config.steps)[0]
         self.sharding = batch_sharding(self.mesh)
-        self.program = self.setup.compile(self.phase, self.phase.batches)[self.phase.seq_len]
+        programs = self.setup.compile(self.phase, self.phase.batches)
+        self.program = programs[self.phase.seq_len]
         numbers = (np.float32(self.phase.learning_rate), np.uint32(settings.seeds.dropout))
         rate, seed = jax.device_put(numbers, replicated(self.mesh))
-        self.compiled = CompiledStep({self.phase.seq_len: self.program}, rate, seed)
+        self.compiled = CompiledStep(programs, rate, seed)
 
     def init(self, seed=0):
         """A fresh state, drawn on this mesh."""

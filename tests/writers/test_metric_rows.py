@@ -74,6 +74,7 @@ def test_the_perplexity_of_a_great_loss_does_not_overflow():
         ('TPU v5', 459e12),  # ... and a v5p
         ('TPU v5p', 459e12),
         ('TPU v6 lite', 918e12),
+        ('TPU v3', 61.5e12),  # half a chip
         ('TPU v4', 275e12),
         ('NVIDIA A100-SXM4-80GB', 312e12),
         ('NVIDIA H100 80GB HBM3', 989e12),

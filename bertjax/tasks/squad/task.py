@@ -66,6 +66,7 @@ class SquadTask(Task[Question, Answers]):
 
     head = QUESTION_ANSWERING
     objective = SPANS
+    thresholds = ('best_exact_thresh', 'best_f1_thresh', 'null_threshold')
 
     def __post_init__(self):
         check_fields(self, 'task')

@@ -1,0 +1,36 @@
+"""TPU slices that are not there: their devices, as JAX has them, and what each has."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+# By a process: a crash of the TPU compiler must not take pytest along.
+SLICES = """
+import json, sys
+from bertjax.parallel.topology import HBM_BYTES, topology_devices
+from bertjax.train.throughput import peak_flops
+
+for name in sys.argv[1:]:
+    devices, memory = topology_devices(name), HBM_BYTES[name.partition(':')[0]]
+    print(json.dumps([len(devices) * memory / 2**30, sum(peak_flops(one.device_kind) for one in devices) / 1e12]))
+"""
+# Four chips of each generation: GiB and TFLOP/s of Google Cloud's pages, which are of chips. Of a v3 JAX has 8 devices.
+CHIPS = {
+    'v3:2x2': (32, 123),
+    'v4:2x2x1': (32, 275),
+    'v5e:2x2': (16, 197),
+    'v5p:2x2x1': (95, 459),
+    'v6e:2x2': (32, 918),
+}
+
+
+def test_memory_and_peak_of_all_devices_are_those_of_the_chips():
+    pytest.importorskip('libtpu', reason="needs the TPU compiler, of the extras 'tpu' and 'test'")
+    environment = {'PATH': '', 'PYTHONPATH': os.environ.get('PYTHONPATH', '')}
+    command = [sys.executable, '-c', SLICES, *CHIPS]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert found == [[4 * memory, 4 * peak] for memory, peak in CHIPS.values()]
