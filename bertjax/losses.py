@@ -86,7 +86,7 @@ def classification_losses(
     return {'loss': losses['label_loss'], 'accuracy': losses['label_accuracy']}
 
 
-def class_weighted(class_weights: Sequence[float]) -> Objective:
+def build_class_weighted(class_weights: Sequence[float]) -> Objective:
     """CLASSIFICATION in which a row counts as much as its class: Σ w ℓ / Σ w, as torch's CrossEntropyLoss(weight=w).
 
     The accuracy is that of the rows. Only the ratios of the C weights matter: here the smallest is 1.
@@ -116,7 +116,8 @@ def multi_label_losses(
     outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array], positive: Sequence[float] | None = None
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
     """Binary cross entropy of `logits` [B, C] with float32 `labels` [B, C] of 0 and 1, of a row the mean over the C
-    labels: torch's BCEWithLogitsLoss. `accuracy` is the share of the decisions that are right.
+    labels: torch's BCEWithLogitsLoss. `accuracy` is the share of the decisions that are right, at a probability of 0.5,
+    whatever threshold the figures of the task have.
 
     Args:
       outputs, batch: see Objective.
@@ -130,7 +131,7 @@ def multi_label_losses(
     return {'loss': ((each.mean(-1) * weights).sum(), total), 'accuracy': ((right.mean(-1) * weights).sum(), total)}
 
 
-def weighted_labels(positive: Sequence[float]) -> Objective:
+def build_label_weighted(positive: Sequence[float]) -> Objective:
     """MULTI_LABEL with weights of the labels that are there, see `multi_label_losses`."""
     return Objective(TASK_INPUTS, functools.partial(multi_label_losses, positive=tuple(positive)), _row_weights)
 

@@ -168,7 +168,7 @@ def write_predictions(
 ) -> list[pathlib.Path]:
     """FOLDER/SPLIT.jsonl with a line a record; the benchmark's own files in FOLDER/SPLIT/ and, zipped, SPLIT.zip.
 
-    `items` are the records with the blank lines among them, see `prediction_rows`.
+    `items` are the records with the blank ones among them, see `prediction_rows`.
     """
     written = [folder / f'{name}.jsonl']
     write_atomic(written[0], json_lines(prediction_rows(task, items or split.records, predictions)))
@@ -183,14 +183,12 @@ def write_predictions(
 
 
 def prediction_rows(task: Task, items: Sequence[Any], predictions: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    """A row for each record, beside the fields of its own that its file has, and one for each blank line among them."""
+    """A row for each record, beside the fields of its own that its file has, and one for each blank one among them."""
     records = [item for item in items if not isinstance(item, Blank)]
     rows = task.rows(records, predictions)
     for item in items:
-        if isinstance(item, Blank):
-            yield {'skipped': 'a blank line', 'where': item.where}
-        else:
-            yield beside(getattr(item, 'fields', None) or {}, next(rows))
+        row = {'skipped': item.what, 'where': item.where} if isinstance(item, Blank) else next(rows)
+        yield beside(getattr(item, 'fields', None) or {}, row)
 
 
 def beside(fields: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:

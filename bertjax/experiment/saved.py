@@ -147,7 +147,7 @@ def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
     tokenizer = load_own(folder) if trained else load_tokenizer(settings.tokenizer or str(source))
     data = TaskData(settings, folder, tokenizer, encoder, str(source), facts)
     if not data.task.complete:  # somebody else's model, or a run of an earlier version that was stopped
-        data.task.learn(data.task.records('train'))
+        data.learn()
         if trained:
             _check_labels(data, folder)
     return data

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import json
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -73,6 +74,7 @@ class TaskData:
             self.task.restore(facts['learned'])
         self._cache = folder / 'features'
         self._splits: dict[str, Split] = {}
+        self._read: dict[str, Sequence[Any]] = {}  # that `split` has not taken yet
         for train in settings.trained_parts:
             make_selection(train, encoder.num_layers)  # raises
         self._check()
@@ -88,10 +90,19 @@ class TaskData:
             expected = f'4 to {longest}, the positions that the encoder knows'
             raise UserError('config.seq_len', str(self.settings.seq_len), expected, 'choose a length in between')
 
-    @property
+    @functools.cached_property  # a test file is read for its labels
     def evaluated(self) -> list[str]:
         """The labelled splits that are not trained on. What a run chooses by is 'dev' alone."""
         return [name for name in self.task.splits() if name != 'train']
+
+    def learn(self) -> None:
+        """Lets the task learn its labels from the training records.
+
+        Raises:
+          UserError: malformed records, or labels that can hardly be meant.
+        """
+        self._read['train'] = self.task.records('train')
+        self.task.learn(self._read['train'])
 
     def with_settings(self, settings: FinetuningSettings) -> 'TaskData':
         """The same, read and tokenised once, under other settings of the training."""
@@ -105,7 +116,7 @@ class TaskData:
         Without `whole`, they are config.max_train_records or max_eval_records of them at most.
         """
         if name not in self._splits:
-            records = self.task.records(name)
+            records = self._read.pop(name, None) or self.task.records(name)
             key = 'max_train_records' if name == 'train' else 'max_eval_records'
             most = 0 if whole else getattr(self.settings, key)
             part = records if not 0 < most < len(records) else [records[i] for i in sample(len(records), most)]
@@ -183,7 +194,7 @@ def data_from_source(settings: FinetuningSettings, folder: pathlib.Path) -> Task
     source = huggingface_directory(settings.init)
     tokenizer = load_tokenizer(settings.tokenizer or source)
     data = TaskData(settings, folder, tokenizer, encoder_of(settings, source), source)
-    data.task.learn(data.task.records('train'))
+    data.learn()
     sources = data.task.sources()
     if sources:
         print(sources)

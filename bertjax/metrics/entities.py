@@ -15,6 +15,7 @@ class Span(NamedTuple):
 
 # The letters of the schemes that mark ends too: the first word, a middle one, the last, and the only word of an entity.
 WITH_ENDS = {'bioes': 'BIES', 'bilou': 'BILU', 'bmes': 'BMES'}
+ENDS = 'ESLUM'  # those of them that IOB has not
 _ALIKE = {'M': 'I', 'L': 'E', 'U': 'S'}
 
 
@@ -25,10 +26,11 @@ def split_tag(tag: str) -> tuple[str, str]:
 
 
 def spans(tags: Sequence[str]) -> list[Span]:
-    """The entities of a sentence, in any scheme and in invalid sequences, as conlleval reads them.
+    """The entities of a sentence, in any scheme and in invalid sequences.
 
     An entity begins at B and S, and at an I or E that follows O, an end or another type; it ends with E and S, before O
-    and before the next entity. M is read as I, L as E, U as S.
+    and before the next entity. M is read as I, L as E, U as S. B, I and O are read so by conlleval too, which knows no
+    S, L, U and M, and no entity that begins after E; E and S by seqeval.
     """
     found: list[Span] = []
     start, inside = 0, None

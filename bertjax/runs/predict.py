@@ -79,7 +79,7 @@ def _predict_file(settings: FinetuningSettings, folder: pathlib.Path) -> None:
     predictions = tuned.model.predictions(tuned.params, tuned.splits[''])
     blank = sum(isinstance(item, Blank) for item in items)
     if blank:
-        print(f'{settings.input}: {blank:,} blank lines, whose lines of the predictions say so')
+        print(f'{settings.input}: {blank:,} blank lines or records, whose lines of the predictions say so')
     path = pathlib.Path(settings.input)
     name = pathlib.Path(path.stem).stem if named_compressed(path.name) else path.stem
     task, split = tuned.model.data.task, tuned.splits['']
@@ -90,7 +90,7 @@ def _predict_file(settings: FinetuningSettings, folder: pathlib.Path) -> None:
 
 def _read_file(task: Task, path: str) -> Iterator[Any]:
     if is_saved_dataset(epath.Path(path)) or is_binary(path):
-        return task.from_rows(read_records(path))
+        return task.from_rows(read_records([epath.Path(path)]))
     return task.parse(list(number_lines(read_text(path))), path)
 
 

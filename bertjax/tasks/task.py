@@ -15,7 +15,7 @@ from bertjax.errors import UserError
 from bertjax.losses import Objective
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
-from bertjax.tasks.reading.json_rows import Record as Row
+from bertjax.tasks.reading import layout
 from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.text.tokenizer import Tokenizer
 
@@ -110,7 +110,7 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
           UserError: see `records`.
         """
 
-    def from_rows(self, rows: Iterator[Row]) -> Iterator[Record]:
+    def from_rows(self, rows: Iterator[layout.Record]) -> Iterator[Record | Blank]:
         """Records without labels, from the rows of a user's own file that is no text (Parquet, Arrow).
 
         Raises:

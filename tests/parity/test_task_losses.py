@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.losses import CHOICES, MULTI_LABEL, class_weighted, weighted_labels
+from bertjax.losses import CHOICES, MULTI_LABEL, build_class_weighted, build_label_weighted
 
 B, C = 7, 4
 LOGITS = 3 * np.random.default_rng(0).standard_normal((B, C)).astype(np.float32)
@@ -34,11 +34,11 @@ def test_class_weights(torch, logits, weights):
     labels = np.array([0, 1, 2, 3, 2, 0, 2], np.int32)
     theirs = torch.nn.CrossEntropyLoss(weight=torch.tensor(weights))(logits, torch.tensor(labels).long())
     batch = {'labels': labels, 'weights': np.ones(B, np.float32)}
-    check(class_weighted(weights), batch, theirs, logits)
-    right = class_weighted(weights).losses({'logits': LOGITS}, batch)['accuracy']
+    check(build_class_weighted(weights), batch, theirs, logits)
+    right = build_class_weighted(weights).losses({'logits': LOGITS}, batch)['accuracy']
     assert [float(x) for x in right] == [(LOGITS.argmax(1) == labels).sum(), B]  # of rows
     # Too small for the guard of an empty batch: the step divides by at least 1.
-    assert float(class_weighted(weights).weights({k: x[2:3] for k, x in batch.items()})['loss']) >= 1
+    assert float(build_class_weighted(weights).weights({k: x[2:3] for k, x in batch.items()})['loss']) >= 1
 
 
 @pytest.mark.parametrize('positive', [None, (1.0, 9.0, 0.3, 2.0)])
@@ -47,7 +47,7 @@ def test_several_labels(torch, logits, positive):
     weight = None if positive is None else torch.tensor(positive)
     theirs = torch.nn.BCEWithLogitsLoss(pos_weight=weight)(logits, torch.tensor(labels))
     batch = {'labels': labels, 'weights': np.ones(B, np.float32)}
-    objective = MULTI_LABEL if positive is None else weighted_labels(positive)
+    objective = MULTI_LABEL if positive is None else build_label_weighted(positive)
     check(objective, batch, theirs, logits)
     right = objective.losses({'logits': LOGITS}, batch)['accuracy']
     assert float(right[0]) == pytest.approx(((LOGITS > 0) == labels).mean(1).sum()) and float(right[1]) == B

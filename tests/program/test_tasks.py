@@ -120,7 +120,7 @@ def test_squad_2(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
 def write_columns(data: pathlib.Path) -> list[str]:
     """Three columns in IOB1, documents between -DOCSTART- lines: every place is one, colors belong to it."""
     for split, count in (('train', 24), ('dev', 9), ('test', 9)):
-        lines = []
+        lines = ['# train'] if split == 'train' else []
         for i in range(count):
             lines += ['-DOCSTART- X O', ''] if i % 3 == 0 else []
             color, place = COLORS[i % 5], PLACES[i * 3 % 5]
@@ -151,7 +151,8 @@ def test_tagging(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
         assert len(row['words']) == len(row['tags']) == len(row['probabilities'])
         for entity in row['entities']:
             assert entity['text'] == ' '.join(row['words'][entity['start'] : entity['end']])
-    assert 'PLACE 24' in (workdir / 'stdout.txt').read_text(encoding='utf-8')
+    out = (workdir / 'stdout.txt').read_text(encoding='utf-8')
+    assert 'PLACE 24' in out and out.count('train.txt: 1 lines before sentences that begin with # are read as') == 1
     model = loads_whole(workdir, 'BertForTokenClassification')
     assert model.config.id2label == {0: 'O', 1: 'B-PLACE', 2: 'I-PLACE'}
 

@@ -10,9 +10,9 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.files.paths import data_directory
-from bertjax.tasks.reading.json_rows import Record
-from bertjax.tasks.reading.records import FORMATS, Column, Layout, read_records, read_rows
-from bertjax.tasks.reading.splits import Files, split_files
+from bertjax.tasks.reading.layout import Column, Layout, Record
+from bertjax.tasks.reading.records import FORMATS, NESTED, Files, read_records, read_rows
+from bertjax.tasks.reading.splits import split_files
 from bertjax.tasks.reading.texts import checked_text
 from bertjax.text.hash_split import hash64, hash_threshold
 
@@ -20,9 +20,8 @@ from bertjax.text.hash_split import hash64, hash_threshold
 LAYOUTS = {
     'swag': tuple(FORMATS),
     'codah': ('.tsv',),
-    'jsonl': tuple(suffix for suffix, format in FORMATS.items() if format not in ('tsv', 'csv')),
+    'jsonl': NESTED,
 }
-SPLITS = ('train', 'dev', 'test')
 _ENDINGS = tuple(f'ending{i}' for i in range(4))
 _CODAH = ('category', 'prompt', *_ENDINGS, 'label')
 
@@ -135,8 +134,13 @@ def has_labels(files: Files) -> bool:
 def find_files(data: str, split: str, suffixes: Collection[str]) -> Files:
     """The files of a split in the folder, such as val.csv for dev; none where there are none.
 
+    Args:
+      data: config.data.
+      split: 'train', 'dev' or 'test'.
+      suffixes: of LAYOUTS.
+
     Raises:
-      UserError: several.
+      UserError: several, or no such folder.
     """
     return split_files(folder(data), split, suffixes=suffixes)
 

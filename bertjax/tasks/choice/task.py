@@ -20,9 +20,9 @@ from bertjax.ranges import check_fields, number, one_of
 from bertjax.tasks.choice import files
 from bertjax.tasks.choice.files import Question
 from bertjax.tasks.options import option
-from bertjax.tasks.reading.json_rows import Record
-from bertjax.tasks.reading.records import parse_records, read_records
-from bertjax.tasks.reading.splits import Files, called, describe_splits, unused_files
+from bertjax.tasks.reading.layout import Record
+from bertjax.tasks.reading.records import Files, parse_records, read_records
+from bertjax.tasks.reading.splits import STEMS, called, describe_splits
 from bertjax.tasks.reading.texts import Line
 from bertjax.tasks.task import Outputs, Task
 from bertjax.tasks.truncation import longest_first
@@ -80,8 +80,8 @@ class MultipleChoiceTask(Task[Question, Choice]):
     def splits(self) -> Sequence[str]:
         """See Task."""
         if self._one_file:
-            return files.SPLITS
-        found = [split for split in files.SPLITS if self._find(split)]
+            return tuple(STEMS)
+        found = [split for split in STEMS if self._find(split)]
         if 'test' in found and not self._has_labels('test'):
             found.remove('test')
         return found
@@ -105,16 +105,13 @@ class MultipleChoiceTask(Task[Question, Choice]):
             return (
                 f'{called(sorted(folder.glob("*.tsv")))}: {shares}; config.task.dev_share and test_share say how much'
             )
-        found = {split: self._find(split) for split in files.SPLITS}
-        told = {split: called(paths) for split, paths in found.items() if paths}
-        if 'test' in told and 'test' not in self.splits():
-            told['test'] += ' (no labels: it is only predicted)'
-        return describe_splits(told, unused_files(folder, [path for paths in found.values() for path in paths]))
+        found = {split: self._find(split) for split in STEMS}
+        return describe_splits(found, folder, judged=self.splits(), lacking='labels')
 
     def records(self, split: str) -> Sequence[Question]:
         """See Task."""
-        if split not in files.SPLITS:
-            raise UserError('config.split', repr(split), 'one of ' + ', '.join(files.SPLITS), 'choose one of them')
+        if split not in STEMS:
+            raise UserError('config.split', repr(split), 'one of ' + ', '.join(STEMS), 'choose one of them')
         if self._one_file:
             return self._share(split)
         found = self._find(split)

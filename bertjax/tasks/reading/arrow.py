@@ -13,10 +13,10 @@ import numpy as np
 from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.tasks.reading.json_rows import Record
+from bertjax.tasks.reading.layout import Record
 
 _ROWS = 1024  # made of Python's objects at a time
-_UNLABELLED = -1  # the class label of unlabelled records
+UNLABELLED = -1  # the class label of unlabelled records, as in GLUE's test splits
 
 
 def is_saved_dataset(path: epath.Path) -> bool:
@@ -114,11 +114,16 @@ def _converter(pa: Any, kind: Any, feature: Any) -> Callable[[Any], Any]:
         names = feature.get('names') or []
         return lambda value: _class_name(names, value)
     if pa.types.is_float32(kind):
-        return lambda value: None if value is None else float(str(np.float32(value)))  # 3.8, not 3.799999952316284
+        return lambda value: None if value is None else as_written(value)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
         return lambda value: value
     # Texts as they are; dates, decimals and durations as Python writes them.
     return lambda value: value if value is None or isinstance(value, str) else _written(value)
+
+
+def as_written(value: float) -> float:
+    """The number that became this one of 32 bits: 3.8, not 3.799999952316284."""
+    return float(str(np.float32(value)))
 
 
 def _is_list(pa: Any, kind: Any) -> bool:
@@ -126,7 +131,7 @@ def _is_list(pa: Any, kind: Any) -> bool:
 
 
 def _class_name(names: list[str], value: int | None) -> str | int | None:
-    if value is None or value == _UNLABELLED:
+    if value is None or value == UNLABELLED:
         return None
     return names[value] if 0 <= value < len(names) else value
 

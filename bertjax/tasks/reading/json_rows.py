@@ -2,18 +2,12 @@
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from bertjax.errors import UserError
+from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Line, checked_text
-
-
-class Record(NamedTuple):
-    """A record of any file: 'file:line', and its fields by name."""
-
-    where: str
-    fields: Mapping[str, Any]
 
 
 def json_records(lines: Iterable[Line], where: str) -> Iterator[Record]:
@@ -25,12 +19,13 @@ def json_records(lines: Iterable[Line], where: str) -> Iterator[Record]:
     """
     lines = list(lines)
     filled = list(itertools.islice((line for _, line in lines if line.strip()), 2))
-    if len(filled) == 2 and _is_object(filled[0]):
+    if len(filled) == 2 and is_object(filled[0]):
         return objects_of_lines(lines, where)
     return objects_of_text('\n'.join(line for _, line in lines), where)
 
 
-def _is_object(line: str) -> bool:
+def is_object(line: str) -> bool:
+    """Whether a line is a JSON object."""
     try:
         return isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):

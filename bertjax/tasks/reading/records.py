@@ -9,57 +9,18 @@ from etils import epath
 from bertjax.errors import UserError
 from bertjax.files import streams
 from bertjax.tasks.reading.arrow import is_saved_dataset, read_arrow
-from bertjax.tasks.reading.json_rows import Record, as_text, json_records, objects_of_lines
-from bertjax.tasks.reading.tables import Header, csv_records, tsv_records
-from bertjax.tasks.reading.texts import Line, checked_text, quoted, read_lines, without_blanks
+from bertjax.tasks.reading.json_rows import as_text, json_records, objects_of_lines
+from bertjax.tasks.reading.layout import Column, Layout, Record
+from bertjax.tasks.reading.tables import csv_records, tsv_records
+from bertjax.tasks.reading.texts import Line, checked_text, number_lines, quoted, read_lines, read_text, without_blanks
 
 # The format by the suffix of a file's name.
 FORMATS = {'.tsv': 'tsv', '.csv': 'csv', '.jsonl': 'jsonl', '.ndjson': 'jsonl', '.json': 'json'}
 BINARY = {'.parquet': 'parquet', '.arrow': 'arrow', '.feather': 'arrow'}  # those that are no text
 FORMATS |= BINARY
+NESTED = tuple(suffix for suffix, format in FORMATS.items() if format not in ('tsv', 'csv'))  # rows may hold lists
 
-# One file, a folder that `datasets` saved, or the shards of a split.
-Files = epath.PathLike | Sequence[epath.PathLike]
-
-
-@dataclasses.dataclass(frozen=True)
-class Column:
-    """A requested column.
-
-    Attributes:
-      names: its possible names; the first that exists counts.
-      required: whether a table without it is an error.
-      joined: whether a list of strings is joined by spaces, or is an error.
-      kept: whether a list is kept, as JSON.
-    """
-
-    names: tuple[str, ...]
-    required: bool = True
-    joined: bool = True
-    kept: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """What is known about a table before it is read.
-
-    Attributes:
-      columns: the requested ones.
-      bare: names of all columns of a file without header; () if a header is required.
-      broken: up to so many rows with a wrong number of columns are left out, counted and printed; one more is an error.
-    """
-
-    columns: tuple[Column, ...] = ()
-    bare: tuple[str, ...] = ()
-    broken: int = 0
-
-    @property
-    def header(self) -> Header:
-        """What the first line of a table must have."""
-        required, optional = (
-            tuple(column.names for column in self.columns if column.required == wanted) for wanted in (True, False)
-        )
-        return Header(required, optional, self.bare, self.broken)
+Files = Sequence[epath.Path]  # of a split: a file, its shards, or a folder that `datasets` saved
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +60,7 @@ def format_of(path: epath.PathLike, format: str = 'auto') -> str:
 
 
 def read_records(files: Files, format: str = 'auto', layout: Layout | None = None) -> Iterator[Record]:
-    """The records of a file, of the shards of a split one after the other, or of a folder that `datasets` saved.
+    """The records of the files of a split, one after the other; a file may be a folder that `datasets` saved.
 
     TSV has no quoting: a quotation mark is an ordinary character, and no field contains a tab or line end (as in the
     files of GLUE and SICK). CSV follows RFC 4180, with `,` and `"`. JSON is a list of objects, or an object of objects;
@@ -115,12 +76,14 @@ def read_records(files: Files, format: str = 'auto', layout: Layout | None = Non
       UserError: no such file, no rows, a missing or repeated column, a row with a wrong number of columns, a blank line
         between rows, or anything that is not UTF-8, CSV or JSON: with file and line.
     """
-    for path in [files] if isinstance(files, str) or hasattr(files, '__fspath__') else files:
-        path = epath.Path(path)
+    for path in files:
         if is_saved_dataset(path) or (path.is_file() and is_binary(path)):
             yield from _some(read_arrow(path), str(path))
         elif path.is_file():
-            yield from parse_records(read_lines(path), str(path), format_of(path, format), layout)
+            kind = format_of(path, format)
+            # A list of records is one value, often on one line, which may be as long as it likes.
+            lines = number_lines(read_text(path)) if kind == 'json' else read_lines(path)
+            yield from parse_records(lines, str(path), kind, layout)
         else:
             raise UserError(str(path), 'no such file', 'a table', 'check config.data and the names in config.task')
 
@@ -137,15 +100,15 @@ def parse_records(
       layout: see `read_records`.
       blank: what becomes of a blank line between two rows of a table: 'refused', or 'skipped'.
     """
-    header = (layout or Layout()).header
+    layout = layout or Layout()
     if format == 'json':
         records = json_records(lines, where)
     elif format == 'jsonl':
         records = objects_of_lines(lines, where)
     elif format == 'csv':
-        records = csv_records(lines, where, header, blank)
+        records = csv_records(lines, where, layout, blank)
     else:
-        records = tsv_records(without_blanks(lines, where, blank), where, header)
+        records = tsv_records(without_blanks(lines, where, blank), where, layout)
     return _some(records, where)
 
 

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 
 from bertjax.files.tfds import Dataset
-from bertjax.tasks.reading.json_rows import Record
-
-_UNLABELLED = -1  # the ClassLabel of unlabelled records, as in GLUE's test splits
+from bertjax.tasks.reading.arrow import UNLABELLED, as_written
+from bertjax.tasks.reading.layout import Record
 
 
 def dataset_splits(name: str) -> dict[str, int]:
@@ -58,9 +57,9 @@ def _plain(value: Any, feature: Any) -> Any:
     if isinstance(feature, tfds.features.FeaturesDict):
         return {key: _plain(value[key], feature[key]) for key in feature}
     if isinstance(feature, tfds.features.ClassLabel):
-        return None if value == _UNLABELLED else feature.int2str(int(value))
+        return None if value == UNLABELLED else feature.int2str(int(value))
     if isinstance(value, bytes):
         return value.decode('utf-8')
     if isinstance(value, float | np.floating) and feature.np_dtype == np.float32:
-        return float(str(np.float32(value)))  # 3.8 as float32 is 3.8, not 3.799999952316284
+        return as_written(value)
     return value.tolist() if hasattr(value, 'tolist') else value

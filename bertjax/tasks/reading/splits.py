@@ -8,7 +8,7 @@ from etils import epath
 from bertjax.errors import UserError
 from bertjax.files.streams import bare_suffix, named_compressed
 from bertjax.tasks.reading.arrow import is_saved_dataset
-from bertjax.tasks.reading.records import BINARY, FORMATS
+from bertjax.tasks.reading.records import BINARY, FORMATS, Files
 from bertjax.tasks.reading.texts import quoted
 
 # The names of a split's file without suffix, and of a split of a prepared dataset.
@@ -20,7 +20,6 @@ STEMS: Mapping[str, tuple[str, ...]] = {
 _SHARD = re.compile(r'(.+?)-(\d{5})-of-(\d{5})')
 # What `datasets` and the Hub write beside the data.
 _OF_DATASETS = ('dataset_info.json', 'dataset_infos.json', 'dataset_dict.json', 'state.json')
-Files = tuple[epath.Path, ...]
 
 
 def split_files(
@@ -86,21 +85,31 @@ def called(files: Sequence[epath.Path]) -> str:
     return names[0] if len(names) == 1 else f'{len(names)} files, {names[0]} to {names[-1]}'
 
 
-def unused_files(folder: epath.Path, used: Collection[epath.Path]) -> list[str]:
-    """Names of the files in the folder that could be read and are not, such as a second table."""
-    return [name for name, path in _data_files(folder) if path not in used]
+def describe_splits(
+    found: Mapping[str, Files | str], folder: epath.Path | None, *, judged: Collection[str], lacking: str
+) -> str:
+    """A line on which files became which splits, and one on those that became none.
 
-
-def _data_files(folder: epath.Path) -> Iterator[tuple[str, epath.Path]]:
-    for path in sorted(folder.iterdir()):
-        told = path.name.startswith(('.', '_')) or path.name in _OF_DATASETS
-        if not told and bare_suffix(path.name) in FORMATS and path.is_file():
-            yield path.name, path
-
-
-def describe_splits(found: Mapping[str, str], unused: Sequence[str]) -> str:
-    """A line on which files became which splits, and one on those that became none."""
-    lines = [', '.join(f'{split}: {what}' for split, what in found.items())]
+    Args:
+      found: of each split its files, or what else it is; none where there are none.
+      folder: of the files; None where no others are looked for.
+      judged: the splits that can be evaluated; a test split that is none of them is only predicted.
+      lacking: what it lacks then, such as 'labels'.
+    """
+    told = {split: files if isinstance(files, str) else called(files) for split, files in found.items() if files}
+    if 'test' in told and 'test' not in judged:
+        told['test'] += f' (no {lacking}: it is only predicted)'
+    lines = [', '.join(f'{split}: {what}' for split, what in told.items())]
+    used = {path for files in found.values() if not isinstance(files, str) for path in files or ()}
+    unused = [path.name for path in _data_files(folder) if path not in used] if folder else []
     if unused:
         lines.append(f'not used: {quoted(unused)}')
     return '\n'.join(lines)
+
+
+def _data_files(folder: epath.Path) -> Iterator[epath.Path]:
+    """The files in the folder that could be read, such as a second table."""
+    for path in sorted(folder.iterdir()):
+        told = path.name.startswith(('.', '_')) or path.name in _OF_DATASETS
+        if not told and bare_suffix(path.name) in FORMATS and path.is_file():
+            yield path

@@ -1,42 +1,24 @@
 """Strict reading of tables: TSV and CSV, with columns by name."""
 
 import csv
-import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
 from bertjax.errors import UserError
-from bertjax.tasks.reading.json_rows import Record
+from bertjax.tasks.reading.layout import Layout, Record
 from bertjax.tasks.reading.texts import Line, check_no_blank, quoted
 
 _MAX_FIELD = 1 << 26  # characters of a CSV field; the csv module's default limit is 131,072
 _Cells = Iterator[tuple[int, list[str]]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Header:
-    """What the first line of a table must have.
-
-    Attributes:
-      required: the possible names of each column that cannot be missing.
-      optional: of each that can; the first name that is there counts, and must be there once.
-      bare: names of all columns of a file without header; () if a header is required.
-      broken: see records.py:Layout.
-    """
-
-    required: tuple[tuple[str, ...], ...] = ()
-    optional: tuple[tuple[str, ...], ...] = ()
-    bare: tuple[str, ...] = ()
-    broken: int = 0
-
-
-def tsv_records(lines: Iterable[Line], where: str, header: Header) -> Iterator[Record]:
+def tsv_records(lines: Iterable[Line], where: str, layout: Layout) -> Iterator[Record]:
     """The rows of a table between tabs, from its numbered lines without blank ones; see records.py:read_records."""
-    return _records(((number, line.split('\t')) for number, line in lines), where, 'tsv', header)
+    return _records(((number, line.split('\t')) for number, line in lines), where, 'tsv', layout)
 
 
-def csv_records(lines: Iterable[Line], where: str, header: Header, blank: str) -> Iterator[Record]:
+def csv_records(lines: Iterable[Line], where: str, layout: Layout, blank: str) -> Iterator[Record]:
     """The rows of a table between commas, from its numbered lines; see records.py:parse_records."""
-    return _records(_csv_cells(lines, where, blank), where, 'csv', header)
+    return _records(_csv_cells(lines, where, blank), where, 'csv', layout)
 
 
 def _csv_cells(lines: Iterable[Line], where: str, blank: str) -> _Cells:
@@ -61,19 +43,19 @@ def _csv_cells(lines: Iterable[Line], where: str, blank: str) -> _Cells:
         yield number, cells
 
 
-def _records(numbered: _Cells, where: str, format: str, header: Header) -> Iterator[Record]:
+def _records(numbered: _Cells, where: str, format: str, layout: Layout) -> Iterator[Record]:
     first = next(numbered, None)
     if first is None:
         raise UserError(where, 'an empty file', 'a line with the names of the columns, and rows', 'check the file')
     number, cells = first
-    names, first_is_row = _names(cells, f'{where}:{number}', header)
+    names, first_is_row = _names(cells, f'{where}:{number}', layout)
     if first_is_row:
         yield Record(f'{where}:{number}', dict(zip(names, cells, strict=True)))
     broken = []
     for number, cells in numbered:
         if len(cells) != len(names):
             broken.append(number)
-            if len(broken) > header.broken:
+            if len(broken) > layout.broken:
                 _raise_width(f'{where}:{number}', cells, names, format, len(broken))
             continue
         yield Record(f'{where}:{number}', dict(zip(names, cells, strict=True)))
@@ -82,20 +64,20 @@ def _records(numbered: _Cells, where: str, format: str, header: Header) -> Itera
         print(f'{where}: {len(broken)} broken rows left out, with another number of columns: lines {places}')
 
 
-def _names(cells: Sequence[str], where: str, header: Header) -> tuple[tuple[str, ...], bool]:
+def _names(cells: Sequence[str], where: str, layout: Layout) -> tuple[tuple[str, ...], bool]:
     """Names of the columns, and whether the first line already is a row."""
     names = tuple(cell.strip() for cell in cells)
-    missing = [possible for possible in header.required if not set(possible) & set(names)]
-    if missing and len(cells) == len(header.bare):
-        return header.bare, True
+    missing = [column.names for column in layout.columns if column.required and not set(column.names) & set(names)]
+    if missing and len(cells) == len(layout.bare):
+        return layout.bare, True
     if missing:
         expected = 'a column ' + ' or '.join(missing[0])
-        if header.bare:
-            expected += f', or no header and the columns {", ".join(header.bare)}'
+        if layout.bare:
+            expected += f', or no header and the columns {", ".join(layout.bare)}'
         mend = 'check the names of the columns, in the first line and in config.task, and what is between them'
         raise UserError(where, f'the columns {quoted(names)}', expected, mend)
-    for possible in (*header.required, *header.optional):
-        name = next((name for name in possible if name in names), None)
+    for column in layout.columns:
+        name = next((name for name in column.names if name in names), None)
         if name is not None and names.count(name) > 1:
             raise UserError(where, f'{names.count(name)} columns named {name!r}', 'one', 'rename the others')
     return names, False

@@ -2,7 +2,7 @@
 
 import io
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
 from etils import epath
@@ -15,9 +15,17 @@ Line = tuple[int, str]  # its number from 1, and its text without the line end
 
 
 class Blank(NamedTuple):
-    """A blank line of a user's input, which has no prediction, but a place among them: 'file:line'."""
+    """A blank line of a user's input, or an empty record: it has no prediction, but a place among them.
+
+    Attributes:
+      where: 'file:line'.
+      what: what it is.
+      fields: all that its row has.
+    """
 
     where: str
+    what: str = 'a blank line'
+    fields: Mapping[str, Any] | None = None
 
 
 _SHOWN, _LONG = 8, 24  # so many names of a list are shown, and so many characters of each
@@ -153,8 +161,10 @@ def stream_lines(file: io.BufferedReader, where: str) -> Iterator[Line]:
         for raw in lines:
             line = streams.decode(raw, lines.number)
             if isinstance(line, streams.Broken):
-                mend = 'correct the line, or convert the file, for example with iconv'
-                raise UserError(f'{where}:{line.line}', line.detail, 'UTF-8 text', mend)
+                expected, mend = 'UTF-8 text', 'correct the line, or convert the file, for example with iconv'
+                if raw is streams.TOO_LONG:
+                    expected, mend = 'a record a line', 'correct the line; a list of all records is a .json'
+                raise UserError(f'{where}:{line.line}', line.detail, expected, mend)
             yield lines.number, line.removesuffix('\r')
     except streams.DAMAGE as error:
         found = f'a file that cannot be read on ({error})'

@@ -1,1 +1,1 @@
-"""Tasks that give a text, or a pair of texts, one label or one score."""
+"""Tasks that give a text, or a pair of texts, a label, some labels or a score."""

@@ -7,19 +7,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from etils import epath
-
 from bertjax.errors import UserError
-from bertjax.files.paths import data_directory, user_path
-from bertjax.losses import Objective, class_weighted
+from bertjax.losses import Objective, build_class_weighted
 from bertjax.metrics.classification import OF_VALUES
 from bertjax.ranges import each, number, one_of, text
 from bertjax.tasks.options import option
-from bertjax.tasks.reading.arrow import is_saved_dataset
-from bertjax.tasks.reading.records import FORMATS, Column, Layout, Row, read_rows, rows_of
-from bertjax.tasks.reading.sources import dataset_splits, read_dataset
-from bertjax.tasks.reading.splits import STEMS, Files, called, describe_splits, split_files, unused_files
+from bertjax.tasks.reading.layout import Column, Layout
+from bertjax.tasks.reading.records import FORMATS, Row
+from bertjax.tasks.reading.splits import STEMS
 from bertjax.tasks.sentence.class_weights import KEY, balanced_classes, check_class_weights, class_weights
+from bertjax.tasks.sentence.files import TableFiles
 from bertjax.tasks.sentence.labels import find_labels
 from bertjax.tasks.sentence.task import Example, TextTask
 from bertjax.text.hash_split import hash64, hash_threshold
@@ -70,6 +67,8 @@ class ClassificationTask(TextTask):
     def __post_init__(self):
         super().__post_init__()
         self.labels = list(self.labels)
+        names = {'train': self.train, 'dev': self.dev, 'test': self.test}
+        self._files = TableFiles(self.data, self.dataset, names, self.format)
         self._of_both = 0  # records of the file that train and dev share, when it was read
         self.name = pathlib.PurePath(self.data).name or self.dataset or 'classification'
         self._weights: tuple[float, ...] = ()
@@ -135,14 +134,14 @@ class ClassificationTask(TextTask):
     @property
     def objective(self) -> Objective:
         """See Task."""
-        return class_weighted(self._weights) if self._weights else super().objective
+        return build_class_weighted(self._weights) if self._weights else super().objective
 
     def splits(self) -> Sequence[str]:
         """See Task."""
         found = ['train']
-        if self._source('dev') or self.dev_fraction:
+        if self._files.find('dev') or self.dev_fraction:
             found.append('dev')
-        if self._source('test') and self._example(next(self._rows('test')), 'test').label is not None:
+        if self._files.find('test') and self._example(next(self._rows('test')), 'test').label is not None:
             found.append('test')
         return found
 
@@ -156,9 +155,7 @@ class ClassificationTask(TextTask):
             self._of_both = len(records)
             records = [record for record in records if held_out(record, self.dev_fraction) == (split == 'dev')]
         if not records:
-            source = self._source('train')
-            name = source if isinstance(source, str) else called(source)
-            found = f'{self.dev_fraction:g}, which leaves no record of {name} for {split}'
+            found = f'{self.dev_fraction:g}, which leaves no record of {self._files.called("train")} for {split}'
             mend = 'give more records, a dev file, or another share such as 0.3; 0 does without dev'
             raise UserError('config.task.dev_fraction', found, 'records on both sides', mend)
         bare = [record.where for record in records if record.label is None]
@@ -169,7 +166,7 @@ class ClassificationTask(TextTask):
     @property
     def _shares_dev(self) -> bool:
         """Whether dev is split off the training file."""
-        return self.dev_fraction > 0 and not self._source('dev')
+        return self.dev_fraction > 0 and not self._files.find('dev')
 
     def _example(self, row: Row, split: str) -> Example:
         count = len(self.text_columns)
@@ -194,58 +191,13 @@ class ClassificationTask(TextTask):
         return cells[0]
 
     def _rows(self, split: str) -> Iterator[Row]:
-        source = self._source(split)
-        if source is None:
-            names = ', '.join(f'{stem}.csv' for stem in STEMS[split])
-            mend = f'add the file, or name it in config.task.{split}'
-            raise UserError(self.data or self.dataset, f'no file of the {split} split', f'{names} …', mend)
         columns = (*self.text_columns, *self._label_cells(required=split != 'test'))
-        if self.data:
-            return read_rows(source, Layout(columns, tuple(self.columns)), self.format)
-        return rows_of(read_dataset(self.dataset, source), columns)
-
-    def _source(self, split: str) -> Files | str | None:
-        """The files of a split, or the split's name in `dataset`; None where there is none."""
-        named = {'train': self.train, 'dev': self.dev, 'test': self.test}[split]
-        if not self.data:
-            if not self.dataset:
-                mend = 'give --config.data=FOLDER, or --config.task.dataset=NAME of tensorflow-datasets'
-                raise UserError('config.data', 'nothing', 'a folder or file', mend)
-            there = dataset_splits(self.dataset)
-            return named or next((stem for stem in STEMS[split] if stem in there), None)
-        if self._one_file:
-            own = self._path if split == 'train' else self._path.parent / named if named else None
-            return None if own is None else (own,)
-        folder = data_directory(self.data, 'a folder with train.csv, or a file')
-        mend = f'name the right one in config.task.{split}'
-        return (folder / named,) if named else split_files(folder, split, mend=mend) or None
-
-    @property
-    def _path(self) -> epath.Path:
-        return user_path(self.data, 'config.data')
-
-    @property
-    def _one_file(self) -> bool:
-        """Whether `data` is what there is to train on, and no folder of splits."""
-        return self._path.is_file() or is_saved_dataset(self._path)
+        return self._files.rows(split, Layout(columns, tuple(self.columns)))
 
     def sources(self) -> str:
         """See Task."""
-        found = {split: self._source(split) for split in STEMS}
-        told = {
-            split: source if isinstance(source, str) else called(source) for split, source in found.items() if source
-        }
-        if 'test' in told and 'test' not in self.splits():
-            told['test'] += ' (no labels: it is only predicted)'
-        if self._shares_dev:
-            told['dev'] = f'a share of {self.dev_fraction:g} of train'
-        elif 'dev' not in told:
-            told['dev'] = 'none'
-        used = [path for source in found.values() if isinstance(source, tuple) for path in source]
-        unused = []
-        if self.data and (not self._one_file or self._path.stem in STEMS['train']):
-            unused = unused_files(self._path.parent if self._one_file else self._path, used)
-        return describe_splits({split: told[split] for split in STEMS if split in told}, unused)
+        dev = f'a share of {self.dev_fraction:g} of train' if self._shares_dev else 'none'
+        return self._files.describe(dev, self.splits())
 
 
 def held_out(record: Example, share: float) -> bool:

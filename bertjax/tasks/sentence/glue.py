@@ -9,7 +9,8 @@ from bertjax.errors import UserError
 from bertjax.files.paths import data_directory, existing_files
 from bertjax.ranges import text
 from bertjax.tasks.options import option
-from bertjax.tasks.reading.records import Column, Files, Layout, Row, read_rows, rows_of
+from bertjax.tasks.reading.layout import Column, Layout
+from bertjax.tasks.reading.records import Files, Row, read_rows, rows_of
 from bertjax.tasks.reading.sources import read_dataset
 from bertjax.tasks.reading.splits import split_files
 from bertjax.tasks.sentence.glue_table import TASKS
@@ -57,9 +58,9 @@ class GlueTask(TextTask):
         plain = [split for split in self._rows if split not in judged]
         if not self.data:
             return plain
-        found = [split for split in plain if self._file(split)]
+        found = [split for split in plain if self._find(split)[0]]
         return found + [
-            split for split in judged if self._file(split) and next(self._read(split)).values[-2] is not None
+            split for split in judged if self._find(split)[0] and next(self._read(split)).values[-2] is not None
         ]
 
     def records(self, split: str) -> Sequence[Example]:
@@ -105,13 +106,13 @@ class GlueTask(TextTask):
         row = self._rows[split]
         place = row.splits[split]
         columns = (*map(Column, row.texts), Column(row.label, required=not place.server), _INDEX)
-        path = self._file(split) if self.data else None
-        if place.server and (not self.data or isinstance(path, tuple)):  # STS-B has -1 in place of the secret scores
+        files, official = self._find(split) if self.data else ((), False)
+        if place.server and not official:  # the others have -1 in place of secret labels and scores
             columns = (*columns[:-2], Column((), required=False), _INDEX)
         if not self.data:
             yield from rows_of(read_dataset(*place.tfds), columns)
             return
-        if path is None:
+        if not files:
             found = f'no {" or ".join(place.files[:3])} for the split {split}'
             mend = (
                 "give the folder that GLUE's download script wrote, or leave config.data empty for tensorflow-datasets"
@@ -119,18 +120,20 @@ class GlueTask(TextTask):
             raise UserError(str(self._folder()), found, "the task's files", mend)
         # The server needs an answer for every row.
         bare, broken = (row.bare_test, 0) if place.server else (row.bare, row.broken)
-        yield from read_rows(path, Layout(columns, bare, broken), 'tsv')
+        yield from read_rows(files, Layout(columns, bare, broken), 'tsv')
 
     def _folder(self) -> epath.Path:
         data = data_directory(self.data, f'a folder with the files of {self.name}')
         return data / self.name if (data / self.name).is_dir() else data
 
-    def _file(self, split: str) -> Files | None:
+    def _find(self, split: str) -> tuple[Files, bool]:
         """The official file; else those of the Hugging Face Hub, where the splits have the names of
-        tensorflow-datasets."""
+        tensorflow-datasets, if there are any; and whether it is the official one."""
         place, folder = self._rows[split].splits[split], self._folder()
         official = next(existing_files(folder, place.files), None)
-        return official or split_files(folder, split, stems=(place.tfds[1],), suffixes=('.parquet', '.arrow')) or None
+        if official:
+            return (official,), True
+        return split_files(folder, split, stems=(place.tfds[1],), suffixes=('.parquet', '.arrow')), False
 
     def official_files(self, split: str, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, str]:
         """The server's file of a split that it evaluates: index and prediction, labels as in the task's files."""

@@ -1,12 +1,13 @@
 """A user's own texts to predict on: a table with named columns, JSON lines, or plain lines."""
 
 import csv
-import json
 from collections.abc import Iterable, Iterator, Sequence
 
 from bertjax.errors import UserError
 from bertjax.files.streams import bare_suffix
-from bertjax.tasks.reading.records import FORMATS, Column, Layout, Row, parse_records, rows_of
+from bertjax.tasks.reading.json_rows import is_object
+from bertjax.tasks.reading.layout import Column, Layout
+from bertjax.tasks.reading.records import FORMATS, Row, parse_records, rows_of
 from bertjax.tasks.reading.texts import Blank, Line, peeked
 
 
@@ -66,7 +67,4 @@ def _recognised(line: str, columns: Sequence[Column]) -> str:
     for format, cells in {'tsv': line.split('\t'), 'csv': between_commas}.items():
         if all(set(cells) & set(column.names) for column in columns):
             return format
-    try:
-        return 'jsonl' if isinstance(json.loads(line), dict) else 'lines'
-    except (ValueError, RecursionError):
-        return 'lines'
+    return 'jsonl' if is_object(line) else 'lines'

@@ -15,7 +15,9 @@ _PERHAPS_MISSING = ('none', 'null', 'na', 'n/a', '-', '?')
 class Labelled(Protocol):
     """What is needed of a record."""
 
-    label: str | float | None
+    first: str
+    second: str | None
+    label: str | float | tuple[str, ...] | None
     where: str
 
 
@@ -88,7 +90,12 @@ def odd_labels(counts: Mapping[str, int], records: Sequence[Labelled]) -> list[s
 
 
 def _first(label: str, records: Sequence[Labelled]) -> str:
-    return next((record.where for record in records if record.label == label), 'the file')
+    """The place of the first record that has the label, alone or among others."""
+    return next(record.where for record in records if label in _labels(record))
+
+
+def _labels(record: Labelled) -> tuple[str | float | None, ...]:
+    return record.label if isinstance(record.label, tuple) else (record.label,)
 
 
 def _number(label: str) -> float | None:

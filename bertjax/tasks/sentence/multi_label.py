@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.losses import MULTI_LABEL, Objective, weighted_labels
+from bertjax.losses import MULTI_LABEL, Objective, build_label_weighted
 from bertjax.metrics.multi_label import FIGURES, label_scores, multi_label_figures
 from bertjax.ranges import each, number, text
 from bertjax.tasks.options import option
-from bertjax.tasks.reading.records import Column
+from bertjax.tasks.reading.layout import Column
 from bertjax.tasks.sentence.class_weights import balanced_positives
 from bertjax.tasks.sentence.classification import ClassificationTask
 from bertjax.tasks.sentence.labels import find_labels
@@ -69,7 +69,7 @@ class MultiLabelTask(ClassificationTask):
     @property
     def objective(self) -> Objective:
         """See Task."""
-        return weighted_labels(self._weights) if self._weights else MULTI_LABEL
+        return build_label_weighted(self._weights) if self._weights else MULTI_LABEL
 
     def _label_cells(self, required: bool) -> tuple[Column, ...]:
         """See ClassificationTask."""
@@ -80,9 +80,12 @@ class MultiLabelTask(ClassificationTask):
         """See ClassificationTask: columns of 0 and 1 as a list of their names."""
         if not self.label_columns:
             return cells[0]
-        if None in cells:
+        if all(cell is None for cell in cells):
             return None
         for name, cell in zip(self.label_columns, cells, strict=True):
+            if cell is None:
+                mend = 'correct the record, or the name in config.task.label_columns; a test file may lack all of them'
+                raise UserError(where, f'nothing in the column {name}', '0 or 1', mend)
             if cell.strip().lower() not in _FLAGS:
                 raise UserError(where, f'{cell[:40]!r} in the column {name}', '0 or 1', 'correct the record')
         pairs = zip(self.label_columns, cells, strict=True)

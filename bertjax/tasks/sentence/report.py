@@ -1,26 +1,16 @@
 """Labels and scores for a person to read: how they are distributed, and how well they were predicted."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 
 from bertjax.metrics.classification import ClassScores, class_scores
-from bertjax.tasks.sentence.labels import odd_labels
+from bertjax.tasks.sentence.labels import Labelled, odd_labels
 
 _FEW = 10  # a label with fewer records can hardly be learned
 _RARE = 0.01  # a label with a smaller share is reported as rare
 _MATRIX = 20  # up to so many labels the whole confusion table is shown
 _BANDS = 5
-
-
-class Labelled(Protocol):
-    """What the reports need of a record."""
-
-    first: str
-    second: str | None
-    label: str | float | tuple[str, ...] | None
-    where: str
 
 
 def describe_labels(counts: Mapping[str, int], records: Sequence[Labelled]) -> str:
@@ -71,11 +61,11 @@ def _oddities(records: Sequence[Labelled]) -> list[str]:
     empty = [record.where for record in records if not record.first.strip() or record.second == '']
     if empty:
         lines.append(f'warning: {len(empty):,} records with an empty text, the first at {empty[0]}')
-    seen: dict[tuple[str, str | None], str | float | tuple[str, ...] | None] = {}
+    seen: dict[tuple[str, str | None], str | float | frozenset[str] | None] = {}
     differ = []
     for record in records:
-        old = seen.setdefault((record.first, record.second), record.label)
-        if old != record.label:
+        label = frozenset(record.label) if isinstance(record.label, tuple) else record.label
+        if seen.setdefault((record.first, record.second), label) != label:
             differ.append(record.where)
     again = len(records) - len(seen)
     if again:

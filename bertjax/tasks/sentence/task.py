@@ -1,4 +1,4 @@
-"""What all tasks share that assign one label or one score to a text or a pair of texts."""
+"""What all tasks share that assign a label, some labels or a score to a text or a pair of texts."""
 
 import dataclasses
 import math
@@ -17,7 +17,7 @@ from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
 from bertjax.ranges import MANY, check_fields, one_of, whole
 from bertjax.tasks.options import BILSTM_UNITS, option
-from bertjax.tasks.reading.json_rows import Record
+from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.records import Row, rows_of
 from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.sentence.features import LONG, pooled, text_features

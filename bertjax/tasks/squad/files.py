@@ -9,14 +9,19 @@ from etils import epath
 from bertjax.errors import UserError
 from bertjax.files import streams
 from bertjax.files.paths import existing_files, user_path
-from bertjax.tasks.reading.records import FORMATS, read_records
+from bertjax.tasks.reading.records import FORMATS, NESTED, Files, read_records
 from bertjax.tasks.reading.sources import read_dataset
-from bertjax.tasks.reading.splits import STEMS, Files, called, describe_splits, split_files, unused_files
+from bertjax.tasks.reading.splits import STEMS, describe_splits, split_files
 from bertjax.tasks.reading.texts import quoted, read_text
-from bertjax.tasks.squad.questions import Question, parse_questions, questions_of
+from bertjax.tasks.squad.questions import (
+    PlacedQuestion,
+    Question,
+    checked_questions,
+    questions_in_layout,
+    questions_of_rows,
+)
 
 _PREPARED = {'train': 'train', 'dev': 'validation'}  # splits in tensorflow-datasets
-_SUFFIXES = ('.json', '.jsonl', '.ndjson', '.parquet', '.arrow', '.feather')
 
 
 class SquadFiles:
@@ -54,7 +59,7 @@ class SquadFiles:
         if name:
             raise self._nothing(split)
         mend = f'name the right one in config.task.{split}_file'
-        return split_files(self._folder, split, suffixes=_SUFFIXES, mend=mend) if self._folder.is_dir() else ()
+        return split_files(self._folder, split, suffixes=NESTED, mend=mend) if self._folder.is_dir() else ()
 
     def _nothing(self, split: str) -> UserError:
         folder = self._folder
@@ -71,11 +76,8 @@ class SquadFiles:
         if not self._data:
             return ''
         found = {split: self.find(split) for split in STEMS}
-        told = {split: called(files) for split, files in found.items() if files}
-        if 'test' in told and 'test' not in self.splits():
-            told['test'] += ' (no answers: it is only predicted)'
-        used = [path for files in found.values() for path in files]
-        return describe_splits(told, unused_files(self._folder, used) if self._folder.is_dir() else [])
+        folder = self._folder if self._folder.is_dir() else None
+        return describe_splits(found, folder, judged=self.splits(), lacking='answers')
 
     def read(self, split: str) -> list[Question]:
         """The questions of a split, in order.
@@ -97,31 +99,41 @@ class SquadFiles:
 
 
 def read_questions(files: Files, *, answerable: bool, labels: str) -> list[Question]:
-    """The questions of the files of a split; for the arguments see questions.py:parse_questions.
+    """The questions of the files of a split; for the arguments see questions.py:checked_questions.
 
     Raises:
       UserError: no such file, damaged, not UTF-8, or of another form.
     """
-    path = epath.Path(files[0])
+    placed = [question for path in files for question in _placed(epath.Path(path), labels)]
+    return checked_questions(placed, answerable=answerable, labels=labels)
+
+
+def _placed(path: epath.Path, labels: str) -> list[PlacedQuestion]:
     format = FORMATS.get(streams.bare_suffix(path.name), 'json')
-    if path.is_file() and format == 'json' and not _has_rows(path):
-        return parse_questions(read_text(path), str(path), answerable=answerable, labels=labels)
-    return questions_of(read_records(files, format), str(path), answerable=answerable, labels=labels)
+    if path.is_file() and format == 'json':
+        format = _rows_of(path)
+        if not format:
+            return questions_in_layout(read_text(path), str(path), labels)
+    return questions_of_rows(read_records([path], format), labels)
 
 
-def _has_rows(path: epath.Path) -> bool:
-    """Whether a file has a row a line, as `datasets` and pandas write them, or a list of rows; by its beginning."""
+def _rows_of(path: epath.Path) -> str:
+    """How the rows of a .json file stand there, by its beginning: 'jsonl', a row a line, as `datasets` and pandas write
+    them, or 'json', a list; '' where it has none."""
     try:
         with path.open('rb') as file:
             whole = io.BufferedReader(streams.CountedFile(file), streams.CHUNK)
             head = next(streams.chunks(whole, streams.compression_of(str(path), whole.peek(8)[:8])), b'')
     except streams.DAMAGE:
-        return False  # said where it is read
+        return ''  # said where it is read
     line, _, more = head.lstrip(b'\xef\xbb\xbf \r\n\t').partition(b'\n')
+    if line.startswith(b'['):
+        return 'json'
     try:
-        return line.startswith(b'[') or (bool(more.strip()) and 'data' not in json.loads(line))
+        first = json.loads(line)
+        return 'jsonl' if 'data' not in first and (more.strip() or 'context' in first) else ''
     except (ValueError, TypeError):
-        return False
+        return ''
 
 
 def prepared_questions(version: str, split: str) -> list[Question]:

@@ -2,15 +2,17 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bertjax.errors import UserError
-from bertjax.tasks.reading.json_rows import Record
+from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Line, checked_text, peeked
 
 _KINDS = {str: 'a string', int: 'a whole number', bool: 'true or false', list: 'a list', dict: 'an object'}
 _FORM = 'the layout of SQuAD, {"data": [{"paragraphs": [{"context", "qas": [{"id", "question", "answers"}]}]}]}'
+_NUMBER = re.compile(r'\d+(?=]?$)')  # at the end of a place: 'file:3', 'file[3]'
 _MEND = 'correct the file, or take the original'
 
 
@@ -36,14 +38,21 @@ class Question:
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
+PlacedQuestion = tuple[str, Question]  # its place 'file:path in the JSON' or 'file:line', and the question
+
+
 def parse_questions(text: str, where: str, *, answerable: bool, labels: str) -> list[Question]:
-    """The questions of SQuAD's JSON.
+    """The questions of SQuAD's JSON; see `questions_in_layout` and `checked_questions`."""
+    return checked_questions(questions_in_layout(text, where, labels), answerable=answerable, labels=labels)
+
+
+def questions_in_layout(text: str, where: str, labels: str) -> list[PlacedQuestion]:
+    """The questions of SQuAD's JSON, of which none is compared with another yet.
 
     Args:
       text: the JSON.
       where: its file, for messages, which add the path within (JSON has no lines).
-      answerable: whether every labelled question must have an answer (v1.1).
-      labels: 'needed'; 'optional', where all questions have answers or none does; 'ignored'.
+      labels: see `checked_questions`.
 
     Raises:
       UserError: not JSON, or not in the layout.
@@ -51,7 +60,7 @@ def parse_questions(text: str, where: str, *, answerable: bool, labels: str) -> 
     root = load_json(text, where)
     if not isinstance(root, dict):
         raise UserError(where, f'a JSON {type(root).__name__}', _FORM, _MEND)
-    questions: list[tuple[str, Question]] = []
+    questions: list[PlacedQuestion] = []
     for paragraph, place in _paragraphs(root, where):
         context = _field(paragraph, place, 'context', str)
         for i, qa in enumerate(_field(paragraph, place, 'qas', list)):
@@ -59,11 +68,20 @@ def parse_questions(text: str, where: str, *, answerable: bool, labels: str) -> 
             questions.append((at, _question(_typed(qa, at, dict), at, context, labels)))
     if not questions:
         raise UserError(where, 'no question', _FORM, _MEND)
-    return _checked(questions, where, answerable, labels)
+    return questions
 
 
-def _checked(placed: Sequence[tuple[str, Question]], where: str, answerable: bool, labels: str) -> list[Question]:
-    """Questions with their places: each has an id of its own, and all have answers or none, as `labels` says."""
+def checked_questions(placed: Sequence[PlacedQuestion], *, answerable: bool, labels: str) -> list[Question]:
+    """The questions of a split: each has an id of its own, and all have answers or none, as `labels` says.
+
+    Args:
+      placed: of all files of the split.
+      answerable: whether every labelled question must have an answer (v1.1).
+      labels: 'needed'; 'optional', where all questions have answers or none does; 'ignored'.
+
+    Raises:
+      UserError: two questions with one id, or one without the answers that it needs.
+    """
     seen: dict[str, str] = {}
     questions = []
     # An empty list of answers says that there is none only beside answers, or with is_impossible.
@@ -71,8 +89,7 @@ def _checked(placed: Sequence[tuple[str, Question]], where: str, answerable: boo
     for at, question in placed:
         first = seen.setdefault(question.id, at)
         if first != at:
-            found = f'{question.id!r}, which {first.removeprefix(where).lstrip(":")} has already'
-            raise UserError(f'{at}.id', found, 'an id of its own', _MEND)
+            raise _taken(question.id, first, at, _MEND)
         if question.answers == () and (answerable or (not told and labels != 'ignored')):
             if labels == 'needed':
                 raise UserError(
@@ -89,19 +106,21 @@ def _checked(placed: Sequence[tuple[str, Question]], where: str, answerable: boo
     return questions
 
 
-def questions_of(records: Iterable[Record], where: str, *, answerable: bool, labels: str) -> list[Question]:
+def _taken(name: str, first: str, at: str, mend: str) -> UserError:
+    return UserError(f'{at}.id', f'{name!r}, which {first.rpartition("/")[2]} has already', 'an id of its own', mend)
+
+
+def questions_of_rows(records: Iterable[Record], labels: str) -> list[PlacedQuestion]:
     """The questions of rows {"id", "question", "context", "answers": {"text": [...], "answer_start": [...]}}.
 
     Args:
       records: the rows; `answers` may also be a list of {"text", "answer_start"}; without `id` the place is one.
-      where: their file.
-      answerable, labels: see `parse_questions`.
+      labels: see `checked_questions`.
 
     Raises:
       UserError: a row of another form.
     """
-    placed = [(at, _row_question(row, at, labels)) for at, row in records]
-    return _checked(placed, where, answerable, labels)
+    return [(at, _row_question(row, at, labels)) for at, row in records]
 
 
 def _row_question(row: Mapping[str, Any], at: str, labels: str) -> Question:
@@ -125,7 +144,7 @@ def _identifier(value: Any, at: str) -> str:
 
 def unlabelled_rows(records: Iterable[Record], *, whole: bool) -> Iterator[Question]:
     """Questions without answers from rows of `question` and `context`, each as soon as it is there; "id" may be given,
-    else it is the number of the line.
+    else it is the number of the line, or of the row in a file that has no lines.
 
     Args:
       records: the rows.
@@ -136,13 +155,11 @@ def unlabelled_rows(records: Iterable[Record], *, whole: bool) -> Iterator[Quest
     """
     seen: dict[str, str] = {}
     for at, row in records:
-        number = at.rpartition(':')[2] if ':' in at else at.rpartition('[')[2].rstrip(']')
-        name = _identifier(row.get('id', number), f'{at}.id')
+        name = _identifier(row.get('id', _NUMBER.search(at)[0]), f'{at}.id')
         question, context = (_field(row, at, key, str) for key in ('question', 'context'))
         first = seen.setdefault(name, at) if whole else at
         if first != at:
-            found, mend = f'{name!r} as in line {first.rpartition(":")[2]}', 'leave ids out, or make them different'
-            raise UserError(f'{at}.id', found, 'an id of its own', mend)
+            raise _taken(name, first, at, 'leave ids out, or make them different')
         yield Question(name, question, context, fields=row)
 
 

@@ -15,7 +15,7 @@ from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
 from bertjax.ranges import MANY, check_fields, one_of, whole
 from bertjax.tasks.options import BILSTM_UNITS, option
-from bertjax.tasks.reading.json_rows import Record
+from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Line
 from bertjax.tasks.squad.answers import Answers, Span, answers
 from bertjax.tasks.squad.files import SquadFiles

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bertjax.errors import UserError
-from bertjax.metrics.entities import to_iob2, to_scheme
+from bertjax.metrics.entities import ENDS, WITH_ENDS, to_iob2, to_scheme
 from bertjax.tasks.reading.texts import Line
 from bertjax.tasks.tagging.blocks import DOCSTART, Block, counted, read_blocks, split_lines
 from bertjax.tasks.tagging.schemes import ALIASES, ENTITIES, SCHEMES, check_tags, file_scheme
@@ -53,6 +53,8 @@ class Sentence:
       separator: between columns.
       scheme: of the tags in the file: of schemes.py:ENTITIES, 'plain', or '' if the file's tags do not tell.
       fields: all that its row has, of a sentence from JSON or Arrow that is to be predicted.
+      tag_column: which of `columns` has its tags, counted as in ColumnOptions; fields, and this, are left out of repr
+        and equality.
     """
 
     where: str
@@ -64,6 +66,7 @@ class Sentence:
     separator: str = ' '
     scheme: str = ''
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
+    tag_column: int = dataclasses.field(default=-1, repr=False, compare=False)
 
 
 def read_columns(text: str, where: str, options: ColumnOptions, *, tagged: bool) -> list[Sentence]:
@@ -134,7 +137,9 @@ def _places(block: Block, where: str) -> list[str]:
 def _sentence(block: Block, where: str, options: ColumnOptions, *, tagged: bool) -> Sentence:
     columns, places = tuple(columns for _, columns in block.rows), _places(block, where)
     words, tags = _words_and_tags(columns, places, where, options, tagged=tagged)
-    return Sentence(places[0], words, tags, block.document, columns, block.before, block.separator)
+    return Sentence(
+        places[0], words, tags, block.document, columns, block.before, block.separator, tag_column=options.tag_column
+    )
 
 
 def _words_and_tags(
@@ -158,30 +163,30 @@ def _words_and_tags(
     return words, tuple(row[tag] for row in columns) if tagged else None
 
 
-def write_columns(
-    sentences: Sequence[Sentence], tags: Sequence[Sequence[str]], options: ColumnOptions, *, scheme: str
-) -> str:
+def write_columns(sentences: Sequence[Sentence], tags: Sequence[Sequence[str]], *, scheme: str) -> str:
     """The sentences with an additional column: their predicted tags, in the scheme of their file.
 
     The last two columns are the true and the predicted tag, as conlleval expects: true tags are repeated if they are
-    not in the last column. Document boundaries, blank lines and comments stay where they were.
+    not in the last column. conlleval does not read the schemes that mark ends: where tags do, both follow once more, in
+    IOB2. Document boundaries, blank lines and comments stay where they were.
 
     Args:
       sentences: as read.
       tags: of each word, in IOB2 or plain.
-      options: how they were read.
       scheme: for sentences of a file whose tags do not tell.
     """
     lines: list[str] = []
-    for sentence, predicted in zip(sentences, tags, strict=True):
-        join = sentence.separator.join
+    again = any(_marks_ends(sentence, sentence.scheme or scheme) for sentence in sentences)
+    for sentence, tags_in_iob2 in zip(sentences, tags, strict=True):
+        join, predicted = sentence.separator.join, tags_in_iob2
         if (sentence.scheme or scheme) in ENTITIES:
             predicted = to_scheme(predicted, sentence.scheme or scheme)
         rows = [list(columns) for columns in sentence.columns]
-        width = len(rows[0])
-        repeat = sentence.tags is not None and options.tag_column not in (-1, width - 1)
+        repeat = sentence.tags is not None and sentence.tag_column not in (-1, len(rows[0]) - 1)
         for row, tag in zip(rows, predicted, strict=True):
-            row += [row[options.tag_column], tag] if repeat else [tag]
+            row += [row[sentence.tag_column], tag] if repeat else [tag]
+        if again:
+            rows = [[*row, *both] for row, *both in zip(rows, sentence.tags, tags_in_iob2, strict=True)]
         for line in sentence.before:
             boundary = bool(line) and line[0] == DOCSTART
             # Padded to the words' number of columns: conlleval stops at a line with another number.
@@ -189,3 +194,10 @@ def write_columns(
             lines.append(join(filled))
         lines += map(join, rows)
     return '\n'.join(lines) + '\n\n'
+
+
+def _marks_ends(sentence: Sentence, scheme: str) -> bool:
+    """Whether true tags mark ends, by their scheme or a stray one."""
+    if sentence.tags is None or scheme not in ENTITIES:
+        return False
+    return scheme in WITH_ENDS or any(row[sentence.tag_column][:1] in ENDS for row in sentence.columns)

@@ -1,6 +1,5 @@
 """Sentences to tag: from the files of a split, tensorflow-datasets, or a user's own file."""
 
-import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
@@ -9,11 +8,12 @@ from etils import epath
 from bertjax.errors import UserError
 from bertjax.files.paths import at_most_one, data_directory, user_path
 from bertjax.files.streams import named_compressed
-from bertjax.tasks.reading.records import FORMATS, parse_records, read_records
+from bertjax.tasks.reading.json_rows import is_object
+from bertjax.tasks.reading.records import NESTED, Files, parse_records, read_records
 from bertjax.tasks.reading.sources import read_dataset
-from bertjax.tasks.reading.splits import STEMS, Files, called, describe_splits, split_files, unused_files
-from bertjax.tasks.reading.texts import Blank, Line, peeked, read_text
-from bertjax.tasks.tagging.blocks import is_boundary, read_blocks, split_columns, split_lines
+from bertjax.tasks.reading.splits import STEMS, describe_splits, split_files
+from bertjax.tasks.reading.texts import Blank, Line, peeked, read_lines, read_text
+from bertjax.tasks.tagging.blocks import is_boundary, read_blocks, split_columns
 from bertjax.tasks.tagging.columns import ColumnOptions, Sentence, in_iob2, read_columns, stream_columns
 from bertjax.tasks.tagging.rows import TagFields, sentences_of
 
@@ -21,7 +21,6 @@ DATASET = 'conll2003'  # of tensorflow-datasets
 INPUTS = ('auto', 'columns', 'text', 'jsonl')
 _MORE = {'train': (), 'dev': ('testa',), 'test': ('testb',)}  # names of CoNLL-2003
 _SUFFIXES = ('.txt', '.tsv', '.conll', '.conllu', '.iob', '.iob2', '.bio', '.bioes')
-_ROWS = tuple(suffix for suffix, format in FORMATS.items() if format not in ('tsv', 'csv'))
 
 
 class TaggedFiles:
@@ -52,18 +51,15 @@ class TaggedFiles:
         folder = data_directory(self._data, 'a folder with train.txt, dev.txt …')
         found = sorted(path for path in folder.iterdir() if _is_of(path, split))
         columns = at_most_one(found, str(folder), split, 'move the others away')
-        return (columns,) if columns else split_files(folder, split, suffixes=_ROWS)
+        return (columns,) if columns else split_files(folder, split, suffixes=NESTED)
 
     def describe(self) -> str:
         """Which files are which splits."""
         if not self._data:
             return ''
         found = {split: self.find(split) for split in STEMS}
-        told = {split: called(files) for split, files in found.items() if files}
-        if 'test' in told and not self._test_has_tags():
-            told['test'] += ' (no tags: it is only predicted)'
-        used = [path for files in found.values() for path in files]
-        return describe_splits(told, unused_files(user_path(self._data, 'config.data'), used))
+        folder = user_path(self._data, 'config.data')
+        return describe_splits(found, folder, judged=self.splits(), lacking='tags')
 
     def read(self, split: str) -> list[Sentence]:
         """The sentences of a split in file order.
@@ -74,7 +70,8 @@ class TaggedFiles:
         if split not in STEMS:
             raise UserError('config.split', repr(split), 'one of ' + ', '.join(STEMS), 'choose one of them')
         if not self._data:
-            return _joined(sentences_of(read_dataset(DATASET, split), TagFields(), tagged=True), DATASET, self._options)
+            rows = _filled(sentences_of(read_dataset(DATASET, split), TagFields(), tagged=True))
+            return _rows_in_iob2(rows, DATASET, self._options)
         files = self.find(split)
         if not files:
             names = ' or '.join(f'{name}.txt' for name in STEMS[split])
@@ -82,8 +79,8 @@ class TaggedFiles:
         tagged = split != 'test' or self._test_has_tags()
         if _has_columns(files):
             return read_columns(read_text(files[0]), str(files[0]), self._options, tagged=tagged)
-        rows = sentences_of(read_records(files), self._fields, tagged=tagged)
-        return _joined(rows, str(files[0]), self._options) if tagged else list(rows)
+        rows = _filled(sentences_of(read_records(files), self._fields, tagged=tagged))
+        return _rows_in_iob2(rows, str(files[0]), self._options) if tagged else rows
 
     def _test_has_tags(self) -> bool:
         """Whether there is a test file, and it does not lack the training file's column, or field, of tags."""
@@ -112,12 +109,20 @@ def _has_columns(files: Files) -> bool:
 
 def _width(path: epath.Path, options: ColumnOptions) -> int:
     """Number of columns of the first word."""
-    lines = enumerate(split_lines(read_text(path)), 1)
-    return next((len(block.rows[0][1]) for block in read_blocks(lines, str(path), options.comment)), 0)
+    blocks = read_blocks(read_lines(path), str(path), options.comment)
+    return next((len(block.rows[0][1]) for block in blocks), 0)
 
 
-def _joined(sentences: Iterable[Sentence], where: str, options: ColumnOptions) -> list[Sentence]:
-    sentences = list(sentences)
+def _filled(rows: Iterable[Sentence | Blank]) -> list[Sentence]:
+    """The sentences; records without words are left out and counted."""
+    rows = list(rows)
+    blank = [row.where for row in rows if isinstance(row, Blank)]
+    if blank:
+        print(f'{len(blank):,} records without words left out, the first at {blank[0]}')
+    return [row for row in rows if isinstance(row, Sentence)]
+
+
+def _rows_in_iob2(sentences: Sequence[Sentence], where: str, options: ColumnOptions) -> list[Sentence]:
     return in_iob2(sentences, [[sentence.where] * len(sentence.words) for sentence in sentences], where, options)
 
 
@@ -154,18 +159,11 @@ def _recognised(lines: Iterable[Line], options: ColumnOptions, labels: Collectio
     """The lines, and their format: of a list by all of them, of a stream by the first, or two where needed."""
     whole = isinstance(lines, list)
     lines, seen = peeked(lines, len(lines) if whole else 1)
-    if seen and _is_object(seen[0]):
+    if seen and is_object(seen[0]):
         return lines, 'jsonl'
     if seen and not whole and (seen[0].startswith('#') or _looks_like_columns([*seen, *seen], options, labels)):
         lines, seen = peeked(lines, 2)
     return lines, 'columns' if _looks_like_columns(seen, options, labels) else 'text'
-
-
-def _is_object(line: str) -> bool:
-    try:
-        return isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
-        return False
 
 
 def _looks_like_columns(lines: Sequence[str], options: ColumnOptions, labels: Collection[str]) -> bool:

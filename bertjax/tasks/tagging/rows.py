@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bertjax.errors import UserError
-from bertjax.tasks.reading.json_rows import Record
-from bertjax.tasks.reading.texts import checked_text, quoted
+from bertjax.tasks.reading.layout import Record
+from bertjax.tasks.reading.texts import Blank, checked_text, quoted
 from bertjax.tasks.tagging.columns import Sentence
 
 _WORDS = ('tokens', 'words')
@@ -45,16 +45,21 @@ class TagFields:
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise UserError(f'{where}, field {name}', 'something else', 'a list of words', 'correct the record')
         for number, word in enumerate(words):
-            if not word.strip(' \t\n') or set(word) & set('\t\n'):
+            if not _fits_a_column(word):
                 found = f'the word {word!r} as number {number}'
                 raise UserError(f'{where}, field {name}', found, 'a word', 'correct the record')
             checked_text(word, where)
         return tuple(words)
 
 
-def sentences_of(records: Iterable[Record], fields: TagFields, *, tagged: bool) -> Iterator[Sentence]:
-    """The sentences of records, each as soon as it is there; their tags as in the file. Records without words, as some
-    data sets have at an end of file, are left out and counted.
+def _fits_a_column(cell: str) -> bool:
+    """Whether a column file, between tabs, can hold it."""
+    return bool(cell.strip(' \t\n')) and not set(cell) & set('\t\n')
+
+
+def sentences_of(records: Iterable[Record], fields: TagFields, *, tagged: bool) -> Iterator[Sentence | Blank]:
+    """The sentences of records, each as soon as it is there; their tags as in the file. A record without words, as some
+    data sets have at an end of file, keeps its place.
 
     Args:
       records: of one file.
@@ -64,19 +69,18 @@ def sentences_of(records: Iterable[Record], fields: TagFields, *, tagged: bool) 
     Raises:
       UserError: a record of another form, or tags for another number of words.
     """
-    empty, first = [], True
+    first = True
     for where, row in records:
         words = fields.words_of(row, where)
         if not words:
-            empty.append(where)
+            yield Blank(where, 'a record without words', row)
             continue
         tags = _tags(row, words, fields, where) if tagged else None
         columns = tuple(zip(words, tags, strict=True)) if tags else tuple((word,) for word in words)
         before = () if first else ((),)
         first = False
-        yield Sentence(where, words, tags, 0, columns, before, fields=None if tagged else row)
-    if empty:
-        print(f'{len(empty):,} records without words left out, the first at {empty[0]}')
+        # Between tabs: a word may hold a space.
+        yield Sentence(where, words, tags, 0, columns, before, '\t', fields=None if tagged else row)
 
 
 def _tags(row: Mapping[str, Any], words: Sequence[str], fields: TagFields, where: str) -> tuple[str, ...]:
@@ -89,10 +93,12 @@ def _tags(row: Mapping[str, Any], words: Sequence[str], fields: TagFields, where
 
 
 def _name(tag: Any, fields: TagFields, where: str) -> str:
-    if isinstance(tag, str):
-        return tag
     if isinstance(tag, int) and 0 <= tag < len(fields.names):
-        return fields.names[tag]
+        tag = fields.names[tag]
+    if isinstance(tag, str):
+        if not _fits_a_column(tag):
+            raise UserError(where, f'the tag {tag[:40]!r}', 'a tag', 'correct the record')
+        return checked_text(tag, where)
     expected = f'a number from 0 to {len(fields.names) - 1}' if fields.names else 'a text'
     mend = "name the tags in the order of their numbers, config.task.tag_names=('O','B-PER',…)"
     raise UserError(where, f'the tag {str(tag)[:40]}', expected, mend)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from bertjax.errors import UserError
-from bertjax.metrics.entities import WITH_ENDS, Span, spans, to_scheme
+from bertjax.metrics.entities import ENDS, WITH_ENDS, Span, spans, to_scheme
 
 # Names of the same schemes, as other programs have them.
 ALIASES = {'bio': 'iob2', 'iobes': 'bioes', 'bieos': 'bioes', 'bioul': 'bilou', 'bmeso': 'bmes'}
@@ -29,7 +29,7 @@ def check_tags(tags: Sequence[str], places: Sequence[str], scheme: str) -> None:
 
 
 def file_scheme(sentences: Sequence[Sequence[str]], places: Sequence[Sequence[str]], where: str, scheme: str) -> str:
-    """The scheme of a file; prints which entities are not written in it. They are read as conlleval reads them.
+    """The scheme of a file; prints which entities are not written in it. They begin and end where `spans` says.
 
     Args:
       sentences: their tags.
@@ -57,13 +57,13 @@ def file_scheme(sentences: Sequence[Sequence[str]], places: Sequence[Sequence[st
                 f'an entity with the tags {tags}, one of {len(strays[best]):,} that are not {best.upper()}',
                 f'99 % of the {total:,} entities of {where} in one scheme ({best.upper()} comes closest)',
                 f'correct the tags, or name the scheme with config.task.scheme, such as {best}: '
-                'then entities begin and end wherever conlleval lets them',
+                'then entities begin and end wherever their tags let them',
             )
         shown = ', '.join(place.removeprefix(where).strip(':[]') for place, _ in strays[best][:_SHOWN])
         more = ' …' if len(strays[best]) > _SHOWN else ''
         print(
             f'{where}: read as {best.upper()}; {len(strays[best]):,} of {total:,} entities are not written so, at '
-            f'{shown}{more}: they are read as conlleval reads them'
+            f'{shown}{more}: they begin and end where their tags let them'
         )
     return best
 
@@ -71,7 +71,7 @@ def file_scheme(sentences: Sequence[Sequence[str]], places: Sequence[Sequence[st
 def _possible(sentences: Sequence[Sequence[str]], scheme: str) -> Sequence[str]:
     if scheme != 'auto':
         return (scheme,)
-    ends = any(tag[:1] in 'ESLUM' for tags in sentences for tag in tags)
+    ends = any(tag[:1] in ENDS for tags in sentences for tag in tags)
     return ENTITIES if ends else _IOB
 
 

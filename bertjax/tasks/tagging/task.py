@@ -1,4 +1,4 @@
-"""Tagging of words: named entities, or any tags, from CoNLL column files."""
+"""Tagging of words: named entities, or any tags, from CoNLL column files, or rows in JSON or Arrow."""
 
 import collections
 import dataclasses
@@ -6,24 +6,22 @@ import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from bertjax.convert.heads import TOKEN_CLASSIFICATION
 from bertjax.data.features import Features
 from bertjax.errors import UserError
 from bertjax.losses import TOKENS
-from bertjax.metrics.entities import score_entities, spans, split_tag, tag_accuracy, to_iob2, total_score
-from bertjax.metrics.softmax import softmax
+from bertjax.metrics.entities import score_entities, spans, split_tag, tag_accuracy, total_score
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import LAYERS, TaskModel
 from bertjax.ranges import MANY, check_fields, each, one_of, text, whole
 from bertjax.tasks.options import BILSTM_UNITS, option
-from bertjax.tasks.reading.json_rows import Record
+from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.tagging import files
 from bertjax.tasks.tagging.blocks import DOCSTART
 from bertjax.tasks.tagging.columns import ColumnOptions, Sentence, write_columns
-from bertjax.tasks.tagging.features import WORDS, tagging_features
+from bertjax.tasks.tagging.features import tagging_features
+from bertjax.tasks.tagging.predictions import Tags, tags_of_words
 from bertjax.tasks.tagging.report import tagging_report
 from bertjax.tasks.tagging.rows import TagFields, sentences_of
 from bertjax.tasks.tagging.schemes import SCHEMES
@@ -31,21 +29,6 @@ from bertjax.tasks.task import Outputs, Task, id2label
 from bertjax.text.tokenizer import Tokenizer
 
 _COLUMN = whole(-1000, 1000)  # from 0, or from the end
-
-
-@dataclasses.dataclass(frozen=True)
-class Tags:
-    """The prediction for a sentence.
-
-    Attributes:
-      tags: of each word, in IOB2 or plain.
-      probabilities: of each word's most probable tag.
-      repaired: how many entities began with I in the model's output; in `tags` they begin with B.
-    """
-
-    tags: tuple[str, ...]
-    probabilities: tuple[float, ...]
-    repaired: int = 0
 
 
 @dataclasses.dataclass
@@ -138,7 +121,7 @@ class TaggingTask(Task[Sentence, Tags]):
         """See Task; the format is `input_format`."""
         return files.read_input(lines, where, self.columns, self.input_format, self.labels, self._fields)
 
-    def from_rows(self, rows: Iterator[Record]) -> Iterator[Sentence]:
+    def from_rows(self, rows: Iterator[Record]) -> Iterator[Sentence | Blank]:
         """See Task."""
         return sentences_of(rows, self._fields, tagged=False)
 
@@ -205,24 +188,8 @@ class TaggingTask(Task[Sentence, Tags]):
         )
 
     def predictions(self, records: Sequence[Sentence], features: Features, outputs: Outputs) -> list[Tags]:
-        """See Task."""
-        best = [np.full(len(record.words), -1) for record in records]
-        probability = [np.zeros(len(record.words)) for record in records]
-        for row, record in enumerate(features.record.tolist()):
-            words = features.token[WORDS][features.offsets[row] : features.offsets[row + 1]]
-            at = np.flatnonzero(words)
-            logits = np.asarray(outputs['token_logits'][row], np.float64)[at]  # [W, C]
-            best[record][words[at] - 1] = logits.argmax(-1)
-            probability[record][words[at] - 1] = softmax(logits).max(-1)
-        return [self._tags(*both) for both in zip(best, probability, strict=True)]
-
-    def _tags(self, best: np.ndarray, probability: np.ndarray) -> Tags:
-        if (best < 0).any():
-            raise ValueError('a word without a prediction in any window')
-        raw = [self.labels[i] for i in best]
-        tags = raw if self.plain else to_iob2(raw)
-        repaired = sum(a != b for a, b in zip(raw, tags, strict=True))
-        return Tags(tuple(tags), tuple(probability.tolist()), repaired)
+        """See Task and predictions.py."""
+        return tags_of_words(records, features, outputs['token_logits'], self.labels, plain=self.plain)
 
     def metrics(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> dict[str, float | None]:
         """f1, precision and recall of entities, micro-averaged as in conlleval; accuracy of tags (in IOB2)."""
@@ -257,10 +224,10 @@ class TaggingTask(Task[Sentence, Tags]):
             yield row
 
     def official_files(self, split: str, records: Sequence[Sentence], predictions: Sequence[Tags]) -> dict[str, str]:
-        """The input's columns and a last one with the predicted tags, in the input's scheme: what conlleval reads
-        (with `-d '\\t'` if columns are separated by tabs)."""
+        """The input's columns and one with the predicted tags, in the input's scheme; the last two are what conlleval
+        reads (with `-d '\\t'` if columns are separated by tabs), see columns.py:write_columns."""
         tags = [prediction.tags for prediction in predictions]
-        return {f'{split}.txt': write_columns(records, tags, self.columns, scheme=self._file_scheme)}
+        return {f'{split}.txt': write_columns(records, tags, scheme=self._file_scheme)}
 
     def huggingface(self) -> dict[str, Any]:
         """See Task."""

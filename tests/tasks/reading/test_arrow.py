@@ -127,7 +127,7 @@ def test_feather_dates_and_what_is_no_text(tmp_path: pathlib.Path):
     path = tmp_path / 'a.feather'
     with pa.OSFile(str(path), 'wb') as sink, pa.ipc.new_file(sink, table([row]).schema) as writer:
         writer.write_table(table([row]))
-    (record,) = read_records(path)
+    (record,) = read_records([path])
     assert record.fields == {'text': 'a', 'when': '2026-11-22', 'raw': None, 'none': None}
 
 
@@ -136,7 +136,7 @@ def test_damage_and_a_missing_package(tmp_path: pathlib.Path, monkeypatch: pytes
     pq.write_table(table(REVIEWS), path)
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(UserError, match=r'a.parquet: found a file that cannot be read from row 0 on'):
-        list(read_records(path))
+        list(read_records([path]))
     monkeypatch.setitem(sys.modules, 'pyarrow', None)
     with pytest.raises(UserError, match=r"pip install 'bertjax\[arrow\]'"):
-        list(read_records(path))
+        list(read_records([path]))

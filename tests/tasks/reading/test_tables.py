@@ -7,7 +7,9 @@ import pathlib
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.tasks.reading.records import Column, Layout, Row, format_of, parse_records, read_rows, rows_of
+from bertjax.files import streams
+from bertjax.tasks.reading.layout import Column, Layout
+from bertjax.tasks.reading.records import Row, format_of, parse_records, read_rows, rows_of
 from bertjax.tasks.reading.texts import number_lines
 
 TEXT_LABEL = Layout((Column(('text',)), Column(('label',), required=False)))
@@ -19,12 +21,12 @@ def write(path: pathlib.Path, content: str | bytes) -> pathlib.Path:
 
 
 def values(path: pathlib.Path, layout: Layout = TEXT_LABEL, format: str = 'auto') -> list[tuple]:
-    return [row.values for row in read_rows(path, layout, format)]
+    return [row.values for row in read_rows([path], layout, format)]
 
 
 def error(path: pathlib.Path, layout: Layout = TEXT_LABEL) -> UserError:
     with pytest.raises(UserError) as caught:
-        list(read_rows(path, layout))
+        list(read_rows([path], layout))
     return caught.value
 
 
@@ -34,7 +36,7 @@ ODD = [('say "no', '1'), ("'", '0'), ('a, b; c', '1'), ('\u2028 line\u0085', '0'
 def test_tsv_has_no_quoting(tmp_path):
     path = write(tmp_path / 'a.tsv', 'id\ttext\tlabel\n' + ''.join(f'{i}\t{a}\t{b}\n' for i, (a, b) in enumerate(ODD)))
     assert values(path) == ODD
-    assert next(read_rows(path, TEXT_LABEL)) == Row(f'{path}:2', ODD[0])
+    assert next(read_rows([path], TEXT_LABEL)) == Row(f'{path}:2', ODD[0])
 
 
 @pytest.mark.parametrize('end', ['\n', '\r\n'])
@@ -48,7 +50,7 @@ def test_marks_and_line_ends(tmp_path, end: str, mark: bytes, last: str):
 def test_csv_is_quoted_and_rows_know_their_first_line(tmp_path):
     text = 'label,text\n1,"a ""b"", c\n\nd"\n0,e\n\n'
     path = write(tmp_path / 'a.csv', text)
-    assert list(read_rows(path, TEXT_LABEL)) == [
+    assert list(read_rows([path], TEXT_LABEL)) == [
         Row(f'{path}:2', ('a "b", c\n\nd', '1')),
         Row(f'{path}:5', ('e', '0')),
     ]
@@ -71,7 +73,7 @@ def test_json_lines(tmp_path):
     path = write(tmp_path / 'a.jsonl', ''.join(json.dumps(row) + '\n' for row in rows))
     found = [('a\nb', 'x'), ('c', '3'), ('d e', 'true'), ('f', None), ('g', None), ('h', '2.5')]
     assert values(path) == found
-    assert [row.where for row in read_rows(path, TEXT_LABEL)] == [f'{path}:{i}' for i in range(1, 7)]
+    assert [row.where for row in read_rows([path], TEXT_LABEL)] == [f'{path}:{i}' for i in range(1, 7)]
 
 
 @pytest.mark.parametrize('whole', [[{'text': 'a'}, {'text': 'b'}], {'k1': {'text': 'a'}, 'k2': {'text': 'b'}}])
@@ -79,7 +81,7 @@ def test_json_lists_and_objects(tmp_path, whole):
     path = write(tmp_path / 'a.json', json.dumps(whole, indent=2) + '\n\n')
     assert values(path) == [('a', None), ('b', None)]
     where = '[1]' if isinstance(whole, list) else "['k2']"
-    assert list(read_rows(path, TEXT_LABEL))[1].where == f'{path}{where}'
+    assert list(read_rows([path], TEXT_LABEL))[1].where == f'{path}{where}'
 
 
 def test_compressed_files(tmp_path):
@@ -169,3 +171,12 @@ def test_lines_are_numbered_from_one():
     records = parse_records(number_lines('\ufefftext\r\na\n'), 'standard input', 'tsv', Layout(columns))
     rows = rows_of(records, columns)
     assert list(rows) == [Row('standard input:2', ('a',))]
+
+
+def test_a_list_on_one_line_may_be_longer_than_a_record(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(streams, 'MAX_RECORD', 1 << 20)
+    rows = json.dumps([{'text': 'a' * 1000, 'label': str(i)} for i in range(1500)])
+    path = write(tmp_path / 'a.json', rows)
+    assert [label for _, label in values(path)][-2:] == ['1498', '1499']
+    wrong = error(write(tmp_path / 'a.jsonl', rows))
+    assert (wrong.found, wrong.expected) == ('a line of more than 1 MiB', 'a record a line') and '.json' in wrong.mend

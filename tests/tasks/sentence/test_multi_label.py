@@ -87,9 +87,17 @@ def test_weights_of_labels(tmp_path: pathlib.Path, capsys):
         ('t.jsonl', '{"text": "a", "label": [["x"]]}\n', {}, 't.jsonl:1: found'),
         ('t.jsonl', '{"text": "a", "label": {"x": 1}}\n', {}, "t.jsonl:1, field 'label': found a JSON dict"),
         ('t.csv', 'text,x,y\na,1,2\n', {'label_columns': ('x', 'y')}, "t.csv:2: found '2' in the column y"),
+        (
+            't.jsonl',
+            '{"text": "a", "x": 1, "y": null}\n',
+            {'label_columns': ('x', 'y')},
+            ':1: found nothing in the column y',
+        ),
         ('t.csv', 'text,x\na,1\n', {'label_columns': ('x', 'y')}, 't.csv:1: found the columns'),
         ('t.csv', 'text,label\na,\nb,\n', {}, 'found no label at all'),
         ('t.csv', 'text,label\na,x|w\nb,y\n', {'labels': ('x', 'y')}, "t.csv:2: found the label 'w'"),
+        ('t.csv', 'text,label\na,x|y\nb,y|nan\n', {}, "t.csv:3: found the label 'nan' of 1 records"),
+        ('t.csv', 'text,label\na,x|1\nb,1\nc,x|1.0\n', {}, "t.csv:4: found the label '1.0' of 1 records"),
         ('t.csv', '', {'threshold': 1.0}, 'config.task.threshold'),
         ('t.csv', '', {'label_columns': ('x', 'x')}, 'config.task.label_columns'),
         ('t.csv', '', {'label_columns': ('x', 'y'), 'labels': ('y', 'x')}, 'config.task.labels'),
@@ -102,3 +110,21 @@ def test_mistakes(name: str, text: str, options: dict, said: str, tmp_path: path
     with pytest.raises(UserError) as error:
         learned(tmp_path / name, **options)
     assert said in str(error.value)
+
+
+def test_the_order_of_labels_makes_no_other_label(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture):
+    (tmp_path / 'train.csv').write_text('text,label\na,x|y\na,y|x\na,x\nb,y\n')
+    learned(tmp_path)
+    said = f'2 records have the text of an earlier one; 1 with another label, the first at {tmp_path}/train.csv:4'
+    assert said in capsys.readouterr().out
+
+
+def test_a_test_file_has_all_columns_of_labels_or_none(tmp_path: pathlib.Path):
+    (tmp_path / 'train.csv').write_text(FILES['columns.csv'])
+    (tmp_path / 'test.csv').write_text('text,x,y,Z\na,1,0,0\n')
+    task = learned(tmp_path, label_columns=('x', 'y', 'z'))
+    for asked in (task.splits, lambda: task.records('test')):
+        with pytest.raises(UserError, match=r'test.csv:2: found nothing in the column z, expected 0 or 1'):
+            asked()
+    (tmp_path / 'test.csv').write_text('text\na\n')
+    assert list(task.splits()) == ['train'] and [record.label for record in task.records('test')] == [None]

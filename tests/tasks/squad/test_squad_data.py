@@ -7,9 +7,10 @@ import pytest
 from squad_world import GOOD, qa, squad_json
 
 from bertjax.errors import UserError
+from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import number_lines
 from bertjax.tasks.squad.files import read_questions
-from bertjax.tasks.squad.questions import Question, parse_input, parse_questions
+from bertjax.tasks.squad.questions import Question, parse_input, parse_questions, unlabelled_rows
 
 
 def parse(content, *, answerable=True, labels='needed'):
@@ -123,7 +124,7 @@ def test_what_is_wrong_is_named(content, where, found):
 
 def test_ids_are_their_own():
     content = squad_json({'context': 'red', 'qas': [qa('a'), qa('b')]}, {'context': 'red', 'qas': [qa('b')]})
-    with pytest.raises(UserError, match=r"paragraphs\[1\].qas\[0\].id: found 'b', which data\[0\].p.*\[0\].qas\[1\]"):
+    with pytest.raises(UserError, match=r"paragraphs\[1\].qas\[0\].id: found 'b', which f.json:data\[0\].p.*.qas\[1\]"):
         parse(content)
 
 
@@ -161,7 +162,7 @@ def test_json_lines():
         (
             '{"question": "w", "context": "x"}\n{"id": "1", "question": "w", "context": "x"}',
             'in:2.id',
-            "'1' as in line 1",
+            "'1', which in:1 has already",
         ),
         ('{"id": [5], "question": "w", "context": "x"}', 'in:1.id', '[5]'),
         ('{"data": [}', 'in:1:11', 'Expecting value'),
@@ -185,5 +186,13 @@ def test_input_in_the_layout_of_squad_needs_no_answers():
 
 def test_json_lines_name_the_line_of_the_first_of_two_ids():
     text = '{"id": "a", "question": "w", "context": "x"}\n' * 2
-    with pytest.raises(UserError, match=r"in:2.id: found 'a' as in line 1"):
+    with pytest.raises(UserError, match=r"in:2.id: found 'a', which in:1 has already"):
         given(text)
+
+
+def test_a_row_without_an_id_has_its_number():
+    row = {'question': 'w', 'context': 'x'}
+    rows = [Record('gs://b/x.parquet[3]', row), Record('run:1/x.parquet[4]', row), Record('in:5', row)]
+    assert [question.id for question in unlabelled_rows(rows, whole=True)] == ['3', '4', '5']
+    with pytest.raises(UserError, match=r"^a/x.parquet\[1\].id: found 'q', which x.parquet\[0\] has already"):
+        list(unlabelled_rows([Record(f'a/x.parquet[{i}]', {**row, 'id': 'q'}) for i in range(2)], whole=True))

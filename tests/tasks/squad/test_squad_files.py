@@ -159,6 +159,22 @@ def test_a_question_a_row(tmp_path, name: str, form: str):
     assert questions[2].answers == ('y',) and questions[2].id.startswith(name)
 
 
+@pytest.mark.parametrize('form', ['layout', 'lines', 'list'])
+def test_the_shards_of_a_split_are_all_read(tmp_path, form: str):
+    parts = [['a'], ['b', 'c']]  # the first has a line alone
+    for number, names in enumerate(parts):
+        rows = [{**FLAT, 'id': name} for name in names]
+        text = json.dumps(rows) if form == 'list' else ''.join(json.dumps(row) + '\n' for row in rows)
+        if form == 'layout':
+            text = json.dumps(squad_json({'context': 'é red', 'qas': [qa(name, (('red', 2),)) for name in names]}))
+        (tmp_path / f'train-0000{number}-of-00002.json').write_text(text)
+    task = SquadTask(data=str(tmp_path), seq_len=100)
+    assert [(q.id, q.answers) for q in task.records('train')] == [(name, ('red',)) for name in 'abc']
+    (tmp_path / 'train-00000-of-00002.json').write_text((tmp_path / 'train-00001-of-00002.json').read_text())
+    with pytest.raises(UserError, match=r"00001-of-00002.json.*\.id: found 'b', which train-00000-of-00002.json.* has"):
+        task.records('train')
+
+
 @pytest.mark.parametrize(
     ('change', 'said'),
     [

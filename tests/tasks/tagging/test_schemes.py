@@ -6,7 +6,15 @@ import random
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.metrics.entities import score_entities, spans, to_iob2, to_scheme, total_score
+from bertjax.metrics.entities import (
+    WITH_ENDS,
+    score_entities,
+    spans,
+    split_tag,
+    to_iob2,
+    to_scheme,
+    total_score,
+)
 from bertjax.tasks.tagging.columns import ColumnOptions, read_columns, write_columns
 from bertjax.tasks.tagging.schemes import ENTITIES
 from bertjax.tasks.tagging.task import TaggingTask
@@ -35,11 +43,32 @@ def test_every_scheme_is_told_read_alike_and_written_back(scheme: str):
     sentences = read(text)
     assert {sentence.scheme for sentence in sentences} == {scheme}
     assert ' '.join(sentences[0].tags) == WRITTEN['iob2']
-    written = write_columns(sentences, [sentence.tags for sentence in sentences], ColumnOptions(), scheme='')
+    written = write_columns(sentences, [sentence.tags for sentence in sentences], scheme='')
+    pairs = zip(f'{WRITTEN[scheme]} O O'.split(), f'{WRITTEN["iob2"]} O O'.split(), strict=True)
     assert [line.split()[1:] for line in written.splitlines() if line] == [
-        [tag, tag] for tag in f'{WRITTEN[scheme]} O O'.split()
+        [tag, tag, iob2, iob2] if scheme in WITH_ENDS else [tag, tag] for tag, iob2 in pairs
     ]
     assert to_scheme(WRITTEN['iob2'].split(), scheme) == WRITTEN[scheme].split()
+
+
+def chunks_of_conlleval(tags: list[str]) -> int:
+    """How many begin, by the rules of conlleval.pl for B, I and E; it has none for S, L, U, M, or for B after E."""
+    found, before, of = 0, 'O', ''
+    for prefix, type in map(split_tag, tags):
+        found += before + prefix in ('BB', 'IB', 'OB', 'OI', 'OE', 'EE', 'EI') or (prefix != 'O' and type != of)
+        before, of = prefix, type
+    return found
+
+
+@pytest.mark.parametrize('tags', ['S-X S-X', 'B-X E-X B-X E-X', 'U-X U-X B-X L-X', 'S-X B-X M-X E-X', 'B-X I-X S-X O'])
+def test_the_last_two_columns_have_the_entities_that_conlleval_reads(tags: str):
+    stray = 'S-X' in tags and 'I-X' in tags
+    sentences = read(file_of(tags), scheme='iob2' if stray else 'auto')
+    written = write_columns(sentences, [sentence.tags for sentence in sentences], scheme='')
+    rows = [line.split() for line in written.splitlines() if line]
+    own, last = [row[1] for row in rows], [row[-2] for row in rows]
+    assert chunks_of_conlleval(last) == len(spans(own)) > chunks_of_conlleval(own)
+    assert last == [row[-1] for row in rows]
 
 
 def test_other_names_of_the_schemes():
@@ -103,7 +132,7 @@ def test_a_task_predicts_in_the_scheme_of_its_input(tmp_path: pathlib.Path):
     task.learn(records)
     assert task.labels == ['O', 'B-X', 'I-X', 'B-Y', 'I-Y'] and task.learned()['scheme'] == 'bioes'
     plain = next(task.parse([(1, 'a b')], 'in'))
-    text = write_columns([plain], [('B-X', 'I-X')], ColumnOptions(), scheme='bioes')
+    text = write_columns([plain], [('B-X', 'I-X')], scheme='bioes')
     assert text == 'a B-X\nb E-X\n\n'
 
 
@@ -113,7 +142,7 @@ def test_comments_of_conll_u(capsys: pytest.CaptureFixture):
     sentences = read(text, word_column=1)
     assert [sentence.words for sentence in sentences] == [('a', '#'), ('#',)]
     assert 'file: 3 lines before sentences that begin with # are read as comments' in capsys.readouterr().out
-    written = write_columns(sentences, [('O', 'B-X'), ('O',)], ColumnOptions(word_column=1), scheme='')
+    written = write_columns(sentences, [('O', 'B-X'), ('O',)], scheme='')
     assert written.splitlines()[:3] == ['# newdoc', '# text = a b', '1\ta\tO\tO'] and '# text = # 1\n1\t#' in written
     assert read('# O\na B-X\n')[0].words == ('#', 'a')
     with pytest.raises(

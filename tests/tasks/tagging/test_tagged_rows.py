@@ -6,8 +6,11 @@ import pathlib
 import pytest
 
 from bertjax.errors import UserError
+from bertjax.experiment.results import prediction_rows
+from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import number_lines
-from bertjax.tasks.tagging.task import TaggingTask
+from bertjax.tasks.tagging.columns import read_columns
+from bertjax.tasks.tagging.task import TaggingTask, Tags
 
 ROWS = [
     {'id': '0', 'tokens': ['EU', 'rejects', 'call'], 'ner_tags': ['B-ORG', 'O', 'O'], 'pos_tags': [1, 2, 3]},
@@ -42,6 +45,16 @@ def test_json_lines(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture):
     ]  # fmt: skip
 
 
+def test_a_record_without_words_keeps_its_place_among_predictions(tmp_path: pathlib.Path):
+    task = TaggingTask(str(tmp_path), 12)
+    rows = [{'id': 1, 'tokens': ['a']}, {'id': 2, 'tokens': []}, {'id': 3, 'tokens': ['b']}]
+    given = list(task.parse(number_lines(''.join(json.dumps(row) + '\n' for row in rows)), 'in'))
+    assert given == list(task.from_rows(Record(f'in:{i}', row) for i, row in enumerate(rows, 1)))
+    found = list(prediction_rows(task, given, [Tags(('O',), (1.0,))] * 2))
+    assert [row['id'] for row in found] == [1, 2, 3] and found[2]['tags'] == ('O',)
+    assert found[1] == {'id': 2, 'tokens': [], 'skipped': 'a record without words', 'where': 'in:2'}
+
+
 def test_numbers_need_names(tmp_path: pathlib.Path):
     write(tmp_path, 'train.json', [{'words': ['a', 'b'], 'tags': [0, 2]}] * 2)
     with pytest.raises(
@@ -63,6 +76,7 @@ def test_numbers_need_names(tmp_path: pathlib.Path):
         ({'tokens': ['a', 'b'], 'tags': ['O']}, '1 tags, expected 2'),
         ({'tokens': ['a']}, "no list of tags in the fields 'tokens'"),
         ({'tokens': ['a'], 'tags': ['NN']}, "the tag 'NN'"),
+        ({'tokens': ['a'], 'tags': ['B-\ud83d']}, 'half a surrogate pair'),
     ],
 )
 def test_malformed_rows(tmp_path: pathlib.Path, row: dict, said: str):
@@ -79,3 +93,27 @@ def test_columns_come_before_rows_of_the_same_name(tmp_path: pathlib.Path):
     task = TaggingTask(str(tmp_path), 12)
     assert task.records('train')[0].words == ('a',)
     assert task.sources() == "train: train.txt, dev: eval.txt\nnot used: 'train.json'"
+
+
+@pytest.mark.parametrize('tag_column', [-1, 3, -2])
+def test_written_with_the_true_and_the_predicted_tag_whatever_column_files_have(tmp_path: pathlib.Path, tag_column):
+    write(tmp_path, 'train.jsonl', ROWS)
+    task = TaggingTask(str(tmp_path), 12, tag_column=tag_column)
+    records = task.records('train')
+    task.learn(records)
+    text = task.official_files('dev', records, [Tags(record.tags, ()) for record in records])['dev.txt']
+    words = [line.split('\t') for line in text.split('\n') if line]
+    assert words[0] == ['EU', 'B-ORG', 'B-ORG'] and words[-1] == ['Jane', 'B-PER', 'B-PER']
+
+
+def test_words_and_types_with_spaces_are_written_between_tabs(tmp_path: pathlib.Path):
+    write(tmp_path, 'train.jsonl', [{'tokens': ['New York', 'is'], 'tags': ['B-big city', 'O']}])
+    task = TaggingTask(str(tmp_path), 12)
+    (record,) = task.records('train')
+    text = task.official_files('dev', [record], [Tags(record.tags, ())])['dev.txt']
+    assert text == 'New York\tB-big city\tB-big city\nis\tO\tO\n\n'
+    (again,) = read_columns(text, 'dev.txt', task.columns, tagged=True)
+    assert (again.words, again.tags) == (record.words, record.tags)
+    write(tmp_path, 'train.jsonl', [{'tokens': ['a'], 'tags': ['NN\n']}])
+    with pytest.raises(UserError, match=r"train.jsonl:1: found the tag 'NN\\n', expected a tag"):
+        TaggingTask(str(tmp_path), 12, scheme='plain').records('train')
