@@ -17,7 +17,7 @@ from bertjax.config import dump
     [
         ('{}/pipe', ('config.corpus', 'a pipe')),
         ('{}/sparse', ('sparse', 'never written')),
-        ('{}/**/*.md', ('config.corpus', 'no file for')),
+        ('{}/**/*.rst', ('config.corpus', 'no file for')),
         ('http://example.org/a.txt', ('config.corpus', 'the address')),
         ('{}/two\nlines\x1b[2J', (r'two\nlines\x1b[2J',)),
         ('{}/caf\udce9', ('command line', r'caf\xe9')),
