@@ -39,7 +39,7 @@ _TRAINED = word('all|head|last_[1-9][0-9]{0,3}', "'all', 'head', or 'last_K' wit
 
 # A key of either base config that is no field of a class.
 _SHARED = {
-    'run': text(empty=False),  # the verbs are known to main.py
+    'run': text(empty=False),  # the verbs are known to command_line.py
     'data': text(),
     'init': text(),
     'tokenizer': text(),

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
+from bertjax.command_line import verbs
 from bertjax.config import flatten, plain
-from bertjax.main import verbs
 from bertjax.recipe import finetuning_config, phase, pretraining_config
 from bertjax.tasks.registry import KINDS, options
 

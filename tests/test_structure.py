@@ -11,6 +11,7 @@ PACKAGE = pathlib.Path(__file__).parent.parent / 'bertjax'
 LEVELS = [
     {'__main__'},
     {'main'},
+    {'command_line'},
     {'runs'},
     {'experiment'},
     {'train', 'tasks'},
@@ -70,7 +71,7 @@ def test_files_text_corpus_metrics_and_data_do_not_need_jax():
 
 def test_the_config_becomes_settings_and_goes_no_further():
     """Verbs hand it to experiment/*settings.py or saved.py; all else takes frozen records."""
-    allowed = {'runs', 'recipe', 'recipe_files', 'config', 'main'}
+    allowed = {'runs', 'recipe', 'recipe_files', 'config', 'command_line'}
     settings = {'settings', 'pretraining_settings', 'finetuning_settings', 'saved'}
     for path in PACKAGE.rglob('*.py'):
         reads = part(path) in allowed or (part(path) == 'experiment' and path.stem in settings)

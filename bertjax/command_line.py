@@ -1,0 +1,164 @@
+"""The command line: its flags, what is wrong with them, and what it says of the recipe."""
+
+import pkgutil
+import re
+import sys
+from collections.abc import Sequence
+
+from absl import flags
+from ml_collections import ConfigDict, config_flags
+
+from bertjax import __version__, runs
+from bertjax.config import flatten, unknown_key_error
+from bertjax.errors import UserError
+from bertjax.recipe_files import find_recipe, load_recipe, recipe_names
+from bertjax.tasks.registry import options
+
+USAGE = """bertjax: pre-train BERT and take it to its tasks.
+
+  bertjax --config=RECIPE[:ARGUMENT] --workdir=DIR [--config.KEY=VALUE ...]
+  python -m bertjax.main ...     the same, where bertjax is not installed
+
+  --config=RECIPE     the name of one that comes with bertjax:
+                      {recipes};
+                      or a file such as configs/pretrain_tiny.py; its docstring says what it does
+  --workdir=DIR       where everything goes: config.json, tokenizer/, store/, checkpoints/, metrics.jsonl, export/
+  --config.KEY=VALUE  changes one key of the recipe, for example --config.batch_size=64
+  --config.run=VERB   {verbs}
+  --version           of bertjax
+
+First steps:
+  bertjax --config=pretrain_tiny --workdir=out/tiny
+  bertjax --config=pretrain_tiny --workdir=out/mine --config.corpus='texts/*.txt'
+  bertjax --config=glue:rte --workdir=out/rte --config.init=out/tiny
+
+The same command in the same workdir continues where it stopped. --helpfull lists every flag there is.
+"""
+
+CONFIG = config_flags.DEFINE_config_file('config', None, 'A recipe: NAME or FILE.py, and :ARGUMENT.', lock_config=True)
+WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run, made when absent.')
+
+
+def verbs() -> list[str]:
+    """Names of the verbs, one file each in bertjax/runs/."""
+    return sorted(module.name for module in pkgutil.iter_modules(runs.__path__))
+
+
+def parse_flags(argv: Sequence[str]) -> list[str]:
+    """absl's flag parser, except that every mistake is a UserError that says what to do."""
+    if any(argument in ('--help', '-h', '-help', '--helpshort') for argument in argv[1:]):
+        print(USAGE.format(verbs=', '.join(verbs()), recipes=', '.join(recipe_names())))
+        raise SystemExit(0)
+    if '--version' in argv[1:]:
+        print(f'bertjax {__version__}')
+        raise SystemExit(0)
+    _check_names(argv)
+    argv = _written_out(argv)
+    recipes = _recipes(argv)
+    if len(recipes) > 1:
+        found, mend = f'{recipes[0]} and {recipes[1]}', 'leave all but one out'
+        raise UserError('--config', found, 'one recipe', mend)
+    first = next((a for a in argv if re.match(r'--?(no)?config\b', a)), '')
+    if re.match(r'--?(no)?config\.', first):
+        if not recipes:
+            raise no_recipe()
+        raise UserError(first, 'it before --config', 'the recipe before the changes to it', 'put --config=… first')
+    if recipes:
+        recipe = find_recipe(recipes[0])
+        load_recipe(recipe)  # before absl swallows what is wrong with it
+        argv = [f'--config={recipe}' if re.match(r'--?config=', a) else a for a in argv]
+    try:
+        rest = flags.FLAGS(argv)
+    except flags.UnrecognizedFlagError as e:
+        raise UserError(
+            f'--{e.flagname}', 'an unknown flag', '--config, --workdir or --config.KEY', 'see --help'
+        ) from None
+    except (AttributeError, KeyError, IndexError) as e:  # ml_collections: a key that the recipe does not have
+        given = re.findall(r'--?(?:no)?config\.([\w.\[\]]+)', ' '.join(argv))
+        config = load_recipe(recipe)
+        bad = next((key for key in given if not _exists(config, key)), None)
+        if bad is None:
+            raise
+        raise unknown_key_error(bad, flatten(config)) from e
+    except flags.IllegalFlagValueError as e:
+        raise _wrong_value(str(e)) from None
+    except (flags.Error, ValueError, TypeError) as e:
+        raise UserError('command line', str(e), 'flags as in --help', 'correct the flag') from None
+    if len(rest) > 1:
+        raise UserError('command line', repr(rest[1]), 'only flags', f'did you mean --{rest[1]}? see --help')
+    return rest
+
+
+def _written_out(argv: Sequence[str]) -> list[str]:
+    """The arguments with those of --flagfile in its place, and every recipe behind a `=`."""
+    try:
+        given = flags.FLAGS.read_flags_from_files(list(argv[1:]), force_gnu=False)
+    except flags.Error as e:
+        raise UserError('--flagfile', str(e), 'a file with a flag a line', 'check the path') from None
+    arguments = [argv[0]]
+    for argument in given:
+        if re.fullmatch(r'--?config', arguments[-1]):
+            arguments[-1] += f'={argument}'
+        else:
+            arguments.append(argument)
+    return arguments
+
+
+def _recipes(argv: Sequence[str]) -> list[str]:
+    """Those that the command line names, as it spells them; of `_written_out`."""
+    return [argument.partition('=')[2] for argument in argv if re.match(r'--?config=', argument)]
+
+
+def _check_names(argv: Sequence[str]) -> None:
+    """Refuses what is no text, and could not be written to config.json: a file name of other bytes than UTF-8's."""
+    for argument in argv[1:]:
+        if not argument.isprintable() and any('\udc80' <= char <= '\udcff' for char in argument):
+            mend = 'rename it, or give the folder that it is in; PYTHONUTF8=1 where the name is UTF-8 all the same'
+            raise UserError('command line', argument, f'a name in {sys.getfilesystemencoding()}', mend)
+
+
+def no_recipe() -> UserError:
+    """What a command line without --config is told."""
+    mend = 'for example --config=pretrain_tiny, or --config=configs/pretrain_tiny.py'
+    return UserError('--config', 'nothing', 'the name or the path of a recipe', mend)
+
+
+def _wrong_value(message: str) -> UserError:
+    match = re.match(r'flag --(\S+?)=(.*?): (.*)', message, re.DOTALL)
+    key, value, reason = match.groups() if match else ('config', '', message)
+    kind = re.search(r'\b(int|integer|float|boolean)\b', reason)
+    whole, number = 'a whole number', 'a number'
+    wanted = {'int': whole, 'integer': whole, 'float': number, 'boolean': 'true or false'}
+    return UserError(f'--{key}', repr(value), wanted[kind[1]] if kind else reason, f'write it as --{key}=VALUE')
+
+
+def _exists(config: ConfigDict, key: str) -> bool:
+    try:
+        config_flags.config_path.get_value(key, config)
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError):
+        return False
+    return True
+
+
+def named_recipe() -> str:
+    """The recipe as the command line spells it."""
+    (recipe,) = _recipes(_written_out(sys.argv))
+    return recipe
+
+
+def given_keys(config: ConfigDict) -> set[str]:
+    """The keys that the command line sets: one by one, and those that the recipe's argument changes or names."""
+    flag = flags.FLAGS['config']
+    keys = set(config_flags.get_override_values(flag))
+    recipe, _, argument = flag.config_filename.partition(':')
+    if argument:
+        values = flatten(load_recipe(flag.config_filename))
+        try:
+            without = flatten(load_recipe(recipe))
+        except UserError:  # it cannot do without: nothing tells what the argument decides, but for what it names
+            without = values
+        keys |= {key for key, value in values.items() if value != without.get(key)}
+        if '=' not in argument.split(',')[0] and 'task' in config:  # a name, that may be the usual one
+            named = [name for name, option in options(config.task.kind).items() if option.named]
+            keys |= {f'task.{name}' for name in named if name in config.task}
+    return keys
