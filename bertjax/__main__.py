@@ -1,5 +1,6 @@
-"""`python -m bertjax`, the same as the command `bertjax`."""
+"""`python -m bertjax`: what the command `bertjax` does."""
 
 from bertjax.main import console
 
-console()
+if __name__ == '__main__':  # worker processes import this file, too
+    console()

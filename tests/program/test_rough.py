@@ -5,6 +5,7 @@ import os
 import pathlib
 import runpy
 import subprocess
+import sys
 
 import pytest
 from running import GLUE, RUN, Program
@@ -31,6 +32,20 @@ def test_a_corpus_that_is_none(program: Program, tmp_path: pathlib.Path, spec: s
     for part in named:
         assert part in error, error
     assert error.isprintable()
+
+
+@pytest.mark.slow
+def test_python_m_bertjax_starts_workers(program: Program, tmp_path: pathlib.Path):
+    """They import the file that was started."""
+    for name in 'ab':
+        (tmp_path / f'{name}.txt').write_text(program.corpus.read_text() * 200)  # a shard each
+    arguments = program.arguments(
+        f'--workdir={tmp_path / "run"}', '--config.run=corpus', f'--config.corpus={tmp_path}/*.txt',
+        '--config.corpus_options.workers=2',
+    )  # fmt: skip
+    command = [sys.executable, '-m', 'bertjax', *arguments]
+    ended = subprocess.run(command, cwd=program.repository, env=program.environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_a_corpus_of_links_and_odd_names(program: Program, corpus: pathlib.Path, tmp_path: pathlib.Path):
