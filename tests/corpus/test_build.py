@@ -1,11 +1,8 @@
-"""A build gives the same bytes with any number of workers, after a kill and in any directory; what it throws away."""
+"""A build gives the same bytes with any number of workers, after a kill and a merge cut short; what it throws away."""
 
-import fcntl
-import io
 import logging
 import os
 import pathlib
-import re
 import signal
 import subprocess
 import sys
@@ -17,12 +14,10 @@ from corpus_text import COMPRESS, as_text, directory_bytes, documents, ids_of, s
 
 from bertjax.corpus import shards
 from bertjax.corpus.build import build_store
-from bertjax.corpus.sources import CorpusOptions, parse_mixture, resolve
+from bertjax.corpus.sources import CorpusOptions, resolve
 from bertjax.corpus.store import open_store
-from bertjax.corpus.workers import Progress
 from bertjax.errors import UserError
 from bertjax.files import streams
-from bertjax.text.tokenizer import load_tokenizer
 
 DOCS = documents(4000)
 
@@ -160,21 +155,6 @@ def test_a_script_that_workers_cannot_import_is_told_so(corpus, tmp_path, vocabu
     assert f"{program}:9: found 2 worker processes started outside of `if __name__ == '__main__':`" in last
 
 
-def test_files_that_vanish_while_they_are_removed(tmp_path, vocabulary, monkeypatch):
-    """The workers of a killed build live some milliseconds longer, and end what they were writing."""
-    found = pathlib.Path.glob
-
-    def glob(path, pattern):
-        return [
-            *found(path, pattern),
-            *([path / 'gone'] if pattern in ('.*.tmp-*', 'train-*.tokens', '*.tokens') else []),
-        ]
-
-    (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:5]))
-    monkeypatch.setattr(pathlib.Path, 'glob', glob)
-    assert build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), progress=False)['documents'] == 5
-
-
 def test_a_merge_that_is_cut_short_continues(corpus, small_shards, tmp_path, vocabulary, monkeypatch):
     from bertjax.corpus import build
 
@@ -230,129 +210,3 @@ def test_partial_work_is_continued_or_discarded(corpus, small_shards, tmp_path, 
         assert report['documents'] == len(DOCS) + (change == 'text')
         for name in directory_bytes(other):
             (other / name).unlink()
-
-
-def test_a_finished_store_is_built_again_when_something_changed(tmp_path, vocabulary, caplog):
-    path = tmp_path / 'a.txt'
-    path.write_bytes(as_text(DOCS[:50]))
-    assert build_store(str(path), tmp_path / 's', str(vocabulary), progress=False)['documents'] == 50
-    before = directory_bytes(tmp_path / 's')
-    stamp = (tmp_path / 's' / 'manifest.json').stat().st_mtime_ns
-    build_store(str(path), tmp_path / 's', str(vocabulary), progress=False)
-    assert (tmp_path / 's' / 'manifest.json').stat().st_mtime_ns == stamp
-    path.write_bytes(as_text(DOCS[50:100]))
-    with caplog.at_level(logging.WARNING):
-        build_store(str(path), tmp_path / 's', str(vocabulary), progress=False)
-    assert 'built again' in caplog.text and directory_bytes(tmp_path / 's') != before
-    path.write_bytes(as_text(DOCS[:50]))
-    build_store(str(path), tmp_path / 's', str(vocabulary), progress=False)
-    after = directory_bytes(tmp_path / 's')
-    assert after.keys() == before.keys() and all(after[name] == before[name] for name in after if name != 'inputs.json')
-    uncased = load_tokenizer(str(vocabulary), lowercase=False)
-    build_store(str(path), tmp_path / 's', uncased, progress=False)
-    assert open_store(tmp_path / 's', tokenizer_fingerprint=uncased.fingerprint)
-
-
-def test_no_path_or_time_is_in_the_store(tmp_path, vocabulary):
-    for place in ('one', 'two'):
-        (tmp_path / place / 'in').mkdir(parents=True)
-        (tmp_path / place / 'in' / 'a.txt').write_bytes(as_text(DOCS[:50]))
-        os.utime(tmp_path / place / 'in' / 'a.txt', (1e9, 1e9 + (place == 'two')))
-        spec = str(tmp_path / place / 'in' / '*.txt')
-        build_store(spec, tmp_path / place / 's', str(vocabulary), progress=False)
-    one, two = (directory_bytes(tmp_path / place / 's') for place in ('one', 'two'))
-    assert one.pop('inputs.json') != two.pop('inputs.json')  # There they are, for a quick look whether they changed.
-    assert one == two
-
-
-def test_a_directory_of_something_else_is_left_alone(tmp_path, vocabulary):
-    (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:5]))
-    (tmp_path / 'home').mkdir()
-    (tmp_path / 'home' / 'thesis.tex').write_text('years')
-    with pytest.raises(UserError, match='something else'):
-        build_store(str(tmp_path / 'a.txt'), tmp_path / 'home', str(vocabulary), progress=False)
-    with pytest.raises(UserError, match='local directory'):
-        build_store(str(tmp_path / 'a.txt'), 'gs://bucket/store', str(vocabulary), progress=False)
-    assert (tmp_path / 'home' / 'thesis.tex').exists()
-
-
-def test_a_folder_called_partial_may_be_somebody_elses(tmp_path, vocabulary):
-    (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:5]))
-    foreign = [tmp_path / 'home' / name for name in ('partial/thesis.tex', 'of a book.tokens')]
-    for path in foreign:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text('years')
-    with pytest.raises(UserError, match='something else'):
-        build_store(str(tmp_path / 'a.txt'), tmp_path / 'home', str(vocabulary), progress=False)
-    foreign[0].unlink()
-    build_store(str(tmp_path / 'a.txt'), tmp_path / 'home', str(vocabulary), progress=False)
-    assert foreign[1].read_text() == 'years'
-
-
-def test_what_a_run_keeps_beside_its_store_is_not_foreign(tmp_path, vocabulary):
-    """Pairing plans, and the stores of a mixture that the corpus was before."""
-    (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:5]))
-    build_store(str(tmp_path / 'a.txt'), tmp_path / 'store' / '0', str(vocabulary), progress=False)
-    (tmp_path / 'store' / 'plans').mkdir()
-    (tmp_path / 'store' / 'plans' / '.plan-0.npy.tmp-7').touch()
-    build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), progress=False)
-    for foreign in ('plans/thesis.tex', '7/thesis.tex'):
-        path = tmp_path / foreign.partition('/')[0] / foreign
-        path.parent.mkdir(parents=True)
-        path.touch()
-        with pytest.raises(UserError, match='something else'):
-            build_store(str(tmp_path / 'a.txt'), path.parents[1], str(vocabulary), progress=False)
-
-
-def test_two_builders_of_one_store_are_refused(tmp_path, vocabulary):
-    (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:5]))
-    (tmp_path / 'store').mkdir()
-    handle = os.open(tmp_path / 'store', os.O_RDONLY)
-    fcntl.flock(handle, fcntl.LOCK_EX)
-    with pytest.raises(UserError, match='another process'):
-        build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), progress=False)
-    os.close(handle)
-    assert build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), progress=False)['documents'] == 5
-
-
-def test_progress_is_told_where_there_is_no_terminal(tmp_path, vocabulary, monkeypatch, capsys):
-    """In megabytes of files, and in records of a dataset."""
-    monkeypatch.setattr('bertjax.corpus.workers.LOG_EVERY', 0)
-    (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:1000]))
-    build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), CorpusOptions(workers=1))
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert re.fullmatch(r'reading the corpus: 1,000 documents, 0 of 0 MB, [\d.]+ MB/s, about 0 s left', last)
-    build_store('pydoc:', tmp_path / 'other', str(vocabulary), CorpusOptions(workers=1))
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert re.fullmatch(r'reading the corpus: (\d+) documents, \1 of \1 records, [\d.,]+ records/s.*', last), last
-
-
-def test_the_bar_of_a_terminal_counts_records_of_a_dataset(monkeypatch):
-    """Python's help has 79 documents, not 79 bytes."""
-    screen = io.StringIO()
-    screen.isatty = lambda: True
-    monkeypatch.setattr(sys, 'stderr', screen)
-    with Progress(79, shown=True, in_bytes=False) as progress:
-        progress.add(79, 79)
-    text = re.sub(r'\x1b\[[\d;?]*[A-Za-z]', '', screen.getvalue())
-    assert '79/79 documents' in text and 'bytes' not in text
-
-
-def test_mixtures():
-    assert parse_mixture('a.txt') == [('a.txt', None)]
-    assert parse_mixture('a.txt, b.txt') == [('a.txt,b.txt', None)]
-    assert parse_mixture('pydoc:=0.5,tfds:wiki40b/en@train#text=1.5') == [
-        ('pydoc:', 0.5),
-        ('tfds:wiki40b/en@train#text', 1.5),
-    ]
-    for spec, found in (
-        ('a=1,b', 'some'),
-        ('a=0', "weight '0'"),
-        ('a=-1', 'weight'),
-        ('a=nan', 'weight'),
-        ('a,,b', 'empty'),
-    ):
-        with pytest.raises(UserError, match=found):
-            parse_mixture(spec)
-    with pytest.raises(UserError, match='a store'):
-        build_store('pydoc:=1', 'unused', 'unused')

@@ -7,6 +7,7 @@ import signal
 import numpy as np
 import pytest
 from running import GLUE, Program, results, rows, wait_for_step
+from safetensors.numpy import load_file
 
 
 def test_it_learns_and_says_what_it_did(tuned: pathlib.Path):
@@ -137,10 +138,9 @@ def test_steps_that_are_not_finite_stop_it(program: Program, tune, tmp_path: pat
 
 
 def test_only_the_head_is_trained(program: Program, tune, trained: pathlib.Path, tmp_path: pathlib.Path):
-    safetensors = pytest.importorskip('safetensors.numpy', reason='reads what we export')
     program.run(f'--workdir={tmp_path}', *tune, '--config.train=head', '--config.steps=6', **GLUE)
-    before = safetensors.load_file(trained / 'export/hf/model.safetensors')
-    after = safetensors.load_file(tmp_path / 'export/hf/model.safetensors')
+    before = load_file(trained / 'export/hf/model.safetensors')
+    after = load_file(tmp_path / 'export/hf/model.safetensors')
     moved = {name for name in before if name in after and (before[name] != after[name]).any()}
     assert moved == {'bert.pooler.dense.weight', 'bert.pooler.dense.bias'}
     assert results(tmp_path)['epochs'] == 1  # 6 steps; not what the recipe says beside them

@@ -122,7 +122,9 @@ def test_predict_keeps_the_rows_of_its_input(program: Program, tuned: pathlib.Pa
     objects = [{'id': i, 'sentence1': a, 'sentence2': b, 'label': 'mine'} for i, (a, b) in enumerate(pairs)]
     (tmp_path / 'objects.jsonl').write_text('\n\n'.join(map(json.dumps, objects)) + '\n')
     pyarrow = pytest.importorskip('pyarrow', reason='writes a Parquet file')
-    pytest.importorskip('pyarrow.parquet').write_table(pyarrow.Table.from_pylist(objects), tmp_path / 'arrow.parquet')
+    pytest.importorskip('pyarrow.parquet', reason='writes a Parquet file').write_table(
+        pyarrow.Table.from_pylist(objects), tmp_path / 'arrow.parquet'
+    )
     for name in ('lines.txt', 'objects.jsonl', 'arrow.parquet'):
         program.run(f'--workdir={own}', '--config.run=predict', f'--config.input={tmp_path / name}', **GLUE)
     plain = rows(own / 'predictions' / 'input' / 'lines.jsonl')

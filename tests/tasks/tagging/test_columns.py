@@ -228,7 +228,8 @@ def test_nothing_to_read(format: str):
 
 
 def test_tensorflow_datasets(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    tfds = pytest.importorskip('tensorflow_datasets', reason='writes a dataset with it')
+    import tensorflow_datasets as tfds
+
     from bertjax.tasks.tagging import files
 
     sentences = [(['EU', 'rejects'], ['B-ORG', 'O']), (['Peter', 'Blackburn'], ['B-PER', 'I-PER']), ([], [])]

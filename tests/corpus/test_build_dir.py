@@ -1,0 +1,114 @@
+"""The directory of a store: what is built again in it, what is left alone, and that it tells neither place nor time."""
+
+import fcntl
+import logging
+import os
+import pathlib
+
+import pytest
+from corpus_text import as_text, directory_bytes, documents
+
+from bertjax.corpus.build import build_store
+from bertjax.corpus.store import open_store
+from bertjax.errors import UserError
+from bertjax.text.tokenizer import load_tokenizer
+
+DOCS = documents(100)
+
+
+def test_a_finished_store_is_built_again_when_something_changed(tmp_path, vocabulary, caplog):
+    path = tmp_path / 'a.txt'
+    path.write_bytes(as_text(DOCS[:50]))
+    assert build_store(str(path), tmp_path / 's', str(vocabulary), progress=False)['documents'] == 50
+    before = directory_bytes(tmp_path / 's')
+    stamp = (tmp_path / 's' / 'manifest.json').stat().st_mtime_ns
+    build_store(str(path), tmp_path / 's', str(vocabulary), progress=False)
+    assert (tmp_path / 's' / 'manifest.json').stat().st_mtime_ns == stamp
+    path.write_bytes(as_text(DOCS[50:100]))
+    with caplog.at_level(logging.WARNING):
+        build_store(str(path), tmp_path / 's', str(vocabulary), progress=False)
+    assert 'built again' in caplog.text and directory_bytes(tmp_path / 's') != before
+    path.write_bytes(as_text(DOCS[:50]))
+    build_store(str(path), tmp_path / 's', str(vocabulary), progress=False)
+    after = directory_bytes(tmp_path / 's')
+    assert after.keys() == before.keys() and all(after[name] == before[name] for name in after if name != 'inputs.json')
+    uncased = load_tokenizer(str(vocabulary), lowercase=False)
+    build_store(str(path), tmp_path / 's', uncased, progress=False)
+    assert open_store(tmp_path / 's', tokenizer_fingerprint=uncased.fingerprint)
+
+
+def test_no_path_or_time_is_in_the_store(tmp_path, vocabulary):
+    for place in ('one', 'two'):
+        (tmp_path / place / 'in').mkdir(parents=True)
+        (tmp_path / place / 'in' / 'a.txt').write_bytes(as_text(DOCS[:50]))
+        os.utime(tmp_path / place / 'in' / 'a.txt', (1e9, 1e9 + (place == 'two')))
+        spec = str(tmp_path / place / 'in' / '*.txt')
+        build_store(spec, tmp_path / place / 's', str(vocabulary), progress=False)
+    one, two = (directory_bytes(tmp_path / place / 's') for place in ('one', 'two'))
+    assert one.pop('inputs.json') != two.pop('inputs.json')  # There they are, for a quick look whether they changed.
+    assert one == two
+
+
+def test_files_that_vanish_while_they_are_removed(tmp_path, vocabulary, monkeypatch):
+    """The workers of a killed build live some milliseconds longer, and end what they were writing."""
+    found = pathlib.Path.glob
+
+    def glob(path, pattern):
+        return [
+            *found(path, pattern),
+            *([path / 'gone'] if pattern in ('.*.tmp-*', 'train-*.tokens', '*.tokens') else []),
+        ]
+
+    (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:5]))
+    monkeypatch.setattr(pathlib.Path, 'glob', glob)
+    assert build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), progress=False)['documents'] == 5
+
+
+def test_a_directory_of_something_else_is_left_alone(tmp_path, vocabulary):
+    (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:5]))
+    (tmp_path / 'home').mkdir()
+    (tmp_path / 'home' / 'thesis.tex').write_text('years')
+    with pytest.raises(UserError, match='something else'):
+        build_store(str(tmp_path / 'a.txt'), tmp_path / 'home', str(vocabulary), progress=False)
+    with pytest.raises(UserError, match='local directory'):
+        build_store(str(tmp_path / 'a.txt'), 'gs://bucket/store', str(vocabulary), progress=False)
+    assert (tmp_path / 'home' / 'thesis.tex').exists()
+
+
+def test_a_folder_called_partial_may_be_somebody_elses(tmp_path, vocabulary):
+    (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:5]))
+    foreign = [tmp_path / 'home' / name for name in ('partial/thesis.tex', 'of a book.tokens')]
+    for path in foreign:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('years')
+    with pytest.raises(UserError, match='something else'):
+        build_store(str(tmp_path / 'a.txt'), tmp_path / 'home', str(vocabulary), progress=False)
+    foreign[0].unlink()
+    build_store(str(tmp_path / 'a.txt'), tmp_path / 'home', str(vocabulary), progress=False)
+    assert foreign[1].read_text() == 'years'
+
+
+def test_what_a_run_keeps_beside_its_store_is_not_foreign(tmp_path, vocabulary):
+    """Pairing plans, and the stores of a mixture that the corpus was before."""
+    (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:5]))
+    build_store(str(tmp_path / 'a.txt'), tmp_path / 'store' / '0', str(vocabulary), progress=False)
+    (tmp_path / 'store' / 'plans').mkdir()
+    (tmp_path / 'store' / 'plans' / '.plan-0.npy.tmp-7').touch()
+    build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), progress=False)
+    for foreign in ('plans/thesis.tex', '7/thesis.tex'):
+        path = tmp_path / foreign.partition('/')[0] / foreign
+        path.parent.mkdir(parents=True)
+        path.touch()
+        with pytest.raises(UserError, match='something else'):
+            build_store(str(tmp_path / 'a.txt'), path.parents[1], str(vocabulary), progress=False)
+
+
+def test_two_builders_of_one_store_are_refused(tmp_path, vocabulary):
+    (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:5]))
+    (tmp_path / 'store').mkdir()
+    handle = os.open(tmp_path / 'store', os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    with pytest.raises(UserError, match='another process'):
+        build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), progress=False)
+    os.close(handle)
+    assert build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), progress=False)['documents'] == 5

@@ -1,0 +1,27 @@
+"""The text that config.corpus names, and its weights."""
+
+import pytest
+
+from bertjax.corpus.build import build_store
+from bertjax.corpus.sources import parse_mixture
+from bertjax.errors import UserError
+
+
+def test_mixtures():
+    assert parse_mixture('a.txt') == [('a.txt', None)]
+    assert parse_mixture('a.txt, b.txt') == [('a.txt,b.txt', None)]
+    assert parse_mixture('pydoc:=0.5,tfds:wiki40b/en@train#text=1.5') == [
+        ('pydoc:', 0.5),
+        ('tfds:wiki40b/en@train#text', 1.5),
+    ]
+    for spec, found in (
+        ('a=1,b', 'some'),
+        ('a=0', "weight '0'"),
+        ('a=-1', 'weight'),
+        ('a=nan', 'weight'),
+        ('a,,b', 'empty'),
+    ):
+        with pytest.raises(UserError, match=found):
+            parse_mixture(spec)
+    with pytest.raises(UserError, match='a store'):
+        build_store('pydoc:=1', 'unused', 'unused')
