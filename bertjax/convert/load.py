@@ -120,7 +120,7 @@ def load_task_model(
 def _config(source: Source, **changes: Any) -> BertConfig:
     where = source.described_in
     try:
-        config = BertConfig(**from_json(source.values, where))
+        config = BertConfig(**from_json(source.values, where, source.called))
     except UserError as error:
         if error.where == where:
             raise

@@ -146,7 +146,8 @@ def test_tied_decoder_is_compared(exported):
 @pytest.mark.parametrize(
     'values, said',
     [
-        ({'model_type': 'roberta'}, "config.json: found model_type 'roberta', expected 'bert'"),
+        ({'model_type': 'gpt2'}, "config.json: found model_type 'gpt2', expected one of bert, roberta"),
+        ({'model_type': 'roberta'}, 'no encoder/embeddings/norm/bias'),
         ({'hidden_act': 'silu'}, "found hidden_act 'silu'"),
         ({'position_embedding_type': 'relative_key'}, "found position_embedding_type 'relative_key'"),
         ({'add_cross_attention': True}, 'found add_cross_attention True'),
