@@ -176,8 +176,8 @@ def test_damaged_and_foreign_directories_are_refused(exported, tmp_path_factory)
     with pytest.raises(UserError, match=r'no config.json.*save_pretrained'):
         load_pretraining_model(empty)
     (empty / 'config.json').write_text('{"model_type": "bert"}')
-    (empty / 'pytorch_model.bin').write_bytes(b'pickle')
-    with pytest.raises(UserError, match=r'found config.json, pytorch_model.bin, expected model.safetensors'):
+    (empty / 'tf_model.h5').write_bytes(b'HDF')
+    with pytest.raises(UserError, match=r'found config.json, tf_model.h5, expected model.safetensors or pytorch_mod'):
         load_pretraining_model(empty)
     whole = (directory / MODEL).read_bytes()
     (directory / MODEL).write_bytes(whole[:-100])

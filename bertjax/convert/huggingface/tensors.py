@@ -5,6 +5,7 @@ import math
 import os
 import pickle
 import re
+import warnings
 from collections.abc import Callable, Iterator
 
 import jax.numpy as jnp
@@ -128,23 +129,18 @@ def _read_torch(file: epath.Path) -> Iterator[Tensor]:
         raise UserError(str(file), 'a file that only PyTorch reads safely', 'PyTorch to be installed', mend) from None
     kinds = {torch.float64: 'F64', torch.float32: 'F32', torch.float16: 'F16', torch.bfloat16: 'BF16'}
     expected = 'a state dict as torch.save writes it, of tensors alone'
+    mend = 'copy it again, or load the model in its own program and save it as safetensors'
+    data = io.BytesIO(read_whole(file, expected, _AGAIN))
     try:
-        data = io.BytesIO(read_whole(file, expected, _AGAIN))
-        found = torch.load(data, map_location='cpu', weights_only=True)
-    except (
-        pickle.UnpicklingError,
-        RuntimeError,
-        EOFError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-    ) as error:
-        raise UserError(str(file), f'no such file ({str(error).splitlines()[0][:100]})', expected, _AGAIN) from None
+        with warnings.catch_warnings(action='ignore'):  # of pickles of newer protocols
+            found = torch.load(data, map_location='cpu', weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError):
+        found = 'what PyTorch does not load with weights_only=True: damaged, or a pickle of more than tensors'
+        raise UserError(str(file), found, expected, mend) from None
     odd = None if isinstance(found, dict) else type(found).__name__
     odd = odd or next((f'{name!r}' for name, x in found.items() if not isinstance(x, torch.Tensor)), None)
     if odd:
-        raise UserError(str(file), odd, expected, 'load it in its own program and save the state dict of the model')
+        raise UserError(str(file), odd, expected, mend)
     for name, x in found.items():
         kind = kinds.get(x.dtype, str(x.dtype).removeprefix('torch.'))
         yield str(name), kind, x.float().numpy()
