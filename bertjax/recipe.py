@@ -74,7 +74,7 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     config.tokenizer = ''  # vocab.txt, tokenizer.json, *.model or a directory; '': train one into WORKDIR/tokenizer
     config.vocab = ConfigDict(
         {
-            'family': 'wordpiece',  # or sentencepiece
+            'family': 'wordpiece',  # or sentencepiece, or bpe (byte-level, as RoBERTa)
             'size': 30522,
             'lowercase': True,
             'unused': 0,  # [unusedN] slots kept for words of your own

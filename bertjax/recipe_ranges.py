@@ -78,7 +78,7 @@ PRETRAINING = {
     **_SHARED,
     'corpus': text(),
     **{f'corpus_options.{name}': allowed for name, allowed in ranges_of(CorpusOptions).items()},
-    'vocab.family': one_of(('wordpiece', 'sentencepiece')),
+    'vocab.family': one_of(('wordpiece', 'sentencepiece', 'bpe')),
     'vocab.size': whole(8, 10_000_000),
     'vocab.lowercase': flag(),
     'vocab.unused': whole(0, MANY),
