@@ -37,6 +37,12 @@ class Source:
         """
         return self.read()
 
+    @property
+    def kind(self) -> str:
+        """The class of transformers that it says it is; '' where it says none."""
+        classes = self.values.get('architectures') or ('',)
+        return self.called.get('architectures', str(classes[0]))
+
     def name(self, of: str) -> str:
         """What the format calls a tensor or a key."""
         return self.called.get(of, of)

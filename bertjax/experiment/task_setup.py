@@ -6,7 +6,7 @@ from typing import Any
 from jax.sharding import Mesh
 
 from bertjax.convert.huggingface.config import check_head_exportable
-from bertjax.convert.load import load_task_model
+from bertjax.convert.load import Imported, load_task_model
 from bertjax.data.buckets import BucketedExamples
 from bertjax.data.features import Features
 from bertjax.errors import UserError
@@ -137,13 +137,12 @@ class TaskSetup:
             flops_per_sequence=flops * len(members) if settings.train == 'all' else 0.0,
         )
 
-    def fresh_state(self, seed: int) -> tuple[TrainState, list[str], list[str]]:
-        """The state of step 0; what was drawn with `seed` because the source lacks it, and which of its tensors
-        are not used."""
+    def fresh_state(self, seed: int) -> tuple[TrainState, Imported]:
+        """The state of step 0, with `seed` for what the source lacks, and what came of the source."""
         task, labels = self.data.task, self.data.task.huggingface().get('id2label')
         imported = load_task_model(self.data.source, self.setup.model, task.head, id2label=labels, seed=seed)
         state = replace_params(self.setup.create(seed), imported.params, self.setup.state)
-        return state, imported.missing, imported.unused
+        return state, imported
 
 
 class TaskEvaluator:
