@@ -40,8 +40,8 @@ class Source:
     @property
     def kind(self) -> str:
         """The class of transformers that it says it is; '' where it says none."""
-        classes = self.values.get('architectures') or ('',)
-        return self.called.get('architectures', str(classes[0]))
+        named = self.values.get('architectures')
+        return self.called.get('architectures', str(named[0]) if isinstance(named, list) and named else '')
 
     def name(self, of: str) -> str:
         """What the format calls a tensor or a key."""
