@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from bertjax.convert.huggingface.load import load_huggingface
+from bertjax.convert.load import load_pretraining_model
 from bertjax.data.batch import pretraining_batch_spec
 from bertjax.data.mixture import MixedExamples
 from bertjax.data.plans import remove_leftovers
@@ -182,7 +182,7 @@ class Pretraining:
         if not self.settings.init:
             return state
         directory = huggingface_directory(self.settings.init)
-        imported = load_huggingface(directory, scan_layers=self.model.scan_layers, seed=seed)
+        imported = load_pretraining_model(directory, scan_layers=self.model.scan_layers, seed=seed)
         for name in ('vocab_size', 'num_layers', 'width', 'num_heads', 'mlp_dim', 'max_positions', 'num_segments'):
             theirs, ours = getattr(imported.config, name), getattr(self.model, name)
             if theirs != ours:

@@ -12,7 +12,7 @@ from ml_collections.config_flags import config_path
 from bertjax.checkpoint import Checkpoints, Saved
 from bertjax.config import flatten, from_plain, plain
 from bertjax.convert.huggingface.config import check_exportable
-from bertjax.convert.huggingface.load import load_task_model
+from bertjax.convert.load import load_task_model
 from bertjax.data.buckets import lengths_worth
 from bertjax.data.pairs import PairOptions
 from bertjax.errors import UserError

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.config import plain
-from bertjax.convert.huggingface.load import read_config
+from bertjax.convert.load import read_config
 from bertjax.data.buckets import choose_lengths
 from bertjax.data.features import Features, cached
 from bertjax.data.hashing import Stream, hash_bits

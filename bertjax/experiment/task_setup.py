@@ -6,7 +6,7 @@ from typing import Any
 from jax.sharding import Mesh
 
 from bertjax.convert.huggingface.config import check_head_exportable
-from bertjax.convert.huggingface.load import load_task_model
+from bertjax.convert.load import load_task_model
 from bertjax.data.buckets import BucketedExamples
 from bertjax.data.features import Features
 from bertjax.errors import UserError

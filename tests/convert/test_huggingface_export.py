@@ -9,8 +9,8 @@ import pytest
 import safetensors
 
 from bertjax.convert.huggingface.config import check_exportable
-from bertjax.convert.huggingface.load import load_huggingface
 from bertjax.convert.huggingface.save import export_huggingface
+from bertjax.convert.load import load_pretraining_model
 from bertjax.errors import UserError
 from bertjax.losses import pretraining_losses
 from bertjax.model.bert import BertForPreTraining
@@ -110,7 +110,7 @@ def test_back_to_the_same_bits(tokenizer, small_config, make_params, tmp_path, s
     config = small_config(scan_layers=scan, activation='gelu_tanh', layer_norm_eps=1e-7, init_stddev=0.03)
     params = make_params(config)
     export_huggingface(jax.tree.map(jax.numpy.asarray, params), config, tokenizer, tmp_path, card={})
-    imported = load_huggingface(tmp_path, scan_layers=scan)
+    imported = load_pretraining_model(tmp_path, scan_layers=scan)
     assert imported.config == config and imported.missing == imported.unused == []
 
     def real(path, x):  # what pads the vocabulary is not kept, and comes back as zeros

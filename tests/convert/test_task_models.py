@@ -16,8 +16,8 @@ from bertjax.convert.heads import (
     Head,
 )
 from bertjax.convert.huggingface.config import check_head_exportable
-from bertjax.convert.huggingface.load import load_huggingface, load_task_model, read_config
 from bertjax.convert.huggingface.save import export_huggingface
+from bertjax.convert.load import load_pretraining_model, load_task_model, read_config
 from bertjax.convert.orbax import export_orbax, head_facts
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
@@ -251,7 +251,7 @@ def test_a_task_directory_starts_a_pretraining(tokenizer, small_config, make_par
     export_huggingface(
         params, small_config(), tokenizer, tmp_path, card={}, head=SEQUENCE_CLASSIFICATION, task=ENTAILMENT
     )
-    imported = load_huggingface(tmp_path)
+    imported = load_pretraining_model(tmp_path)
     assert imported.unused == ['classifier.bias', 'classifier.weight']
     np.testing.assert_array_equal(imported.params['pooler']['kernel'], params['pooler']['kernel'])
 

@@ -15,7 +15,7 @@ from bertjax.convert import names
 from bertjax.convert.heads import Head
 from bertjax.convert.huggingface.card import model_card
 from bertjax.convert.huggingface.config import check_exportable, to_json
-from bertjax.convert.huggingface.load import CONFIG
+from bertjax.convert.huggingface.read import CONFIG
 from bertjax.convert.huggingface.tensors import MODEL
 from bertjax.convert.trees import flat_paths, shapes_of
 from bertjax.errors import UserError
