@@ -119,7 +119,8 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     config.mesh = ConfigDict({'data': -1, 'fsdp': 1, 'tensor': 1})  # -1: the devices that the others leave
     config.topology = ''  # run=compile: the machine to compile for, such as v5e:4x4
     config.find_batch = False  # run=compile: look for the largest batch that fits
-    config.export = True  # write WORKDIR/export/hf and export/orbax at the end
+    config.export = True  # write the model to WORKDIR/export at the end
+    config.export_formats = 'hf,orbax'  # folders there, with commas between: hf, orbax, google, stablehlo
     config.card = ConfigDict(CARD)
     for key, value in changes.items():
         config[key] = value
@@ -187,7 +188,8 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
     config.sweep = sweep()
 
     config.mesh = ConfigDict({'data': -1, 'fsdp': 1, 'tensor': 1})  # -1: the devices that the others leave
-    config.export = True  # write WORKDIR/export/hf and export/orbax at the end
+    config.export = True  # write the model to WORKDIR/export at the end
+    config.export_formats = 'hf,orbax'  # folders there, with commas between: hf, orbax, google, stablehlo
     config.card = ConfigDict(CARD)
     return config
 

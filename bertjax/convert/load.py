@@ -102,7 +102,7 @@ def load_task_model(
     """
     source = read_source(directory)
     theirs, ours = label_names(source.values.get('id2label')), label_names(id2label)
-    same_class = bool(head.architecture) and head.architecture in (source.values.get('architectures') or ())
+    same_class = head.name in (source.values.get('architectures') or ())
     same_head = same_class and (not theirs or not ours or theirs == ours)
     # A head of other outputs, or a pooler on top of a BiLSTM, does not fit the directory's.
     shapes = shapes_of(model)
@@ -120,7 +120,7 @@ def load_task_model(
 def _config(source: Source, **changes: Any) -> BertConfig:
     where = source.described_in
     try:
-        config = BertConfig(**from_json(source.values, where))
+        config = BertConfig(**(source.fields or from_json(source.values, where)))
     except UserError as error:
         if error.where == where:
             raise

@@ -19,6 +19,8 @@ class Source:
       values: what a config.json of model_type 'bert' says, with `architectures` and `id2label` where the format has
         them.
       read: reads the tensors; called when they are first asked for, since a model's sizes are often all that is wanted.
+      fields: of a BertConfig, of our own format, which need not say them in `values`.
+      aside: what was found beside the model and is not taken, in words, such as an optimiser's variables.
       called: {name of a tensor or key of `values`: what the format calls it}, for messages, where that differs.
     """
 
@@ -26,6 +28,8 @@ class Source:
     described_in: str
     values: Mapping[str, Any]
     read: Callable[[], dict[str, np.ndarray]]
+    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    aside: str = ''
     called: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property

@@ -11,11 +11,11 @@ from ml_collections.config_flags import config_path
 
 from bertjax.checkpoint import Checkpoints, Saved
 from bertjax.config import flatten, from_plain, plain
-from bertjax.convert.huggingface.config import check_exportable
 from bertjax.convert.load import load_task_model
 from bertjax.data.buckets import lengths_worth
 from bertjax.data.pairs import PairOptions
 from bertjax.errors import UserError
+from bertjax.experiment.exports import check_formats, exported_model, formats_of
 from bertjax.experiment.finetuning_settings import FinetuningSettings
 from bertjax.experiment.own_tokenizer import load_own
 from bertjax.experiment.pretraining import build_pretraining_setup
@@ -35,7 +35,18 @@ from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.train.state import place_params
 
 # Keys always taken from the command line's config (config.data where it names something); the others are the workdir's.
-ASKED = ('run', 'split', 'input', 'step', 'max_eval_records', 'eval_batch_size', 'shapes', 'mesh', 'export')
+ASKED = (
+    'run',
+    'split',
+    'input',
+    'step',
+    'max_eval_records',
+    'eval_batch_size',
+    'shapes',
+    'mesh',
+    'export',
+    'export_formats',
+)
 # Taken from it only if the command line sets them, as are the task's options that decide 'reading'.
 CHANGEABLE = (
     'select',
@@ -126,15 +137,15 @@ def load_task(
 
 def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
     """The task as the workdir's run, or the directory of config.init, learned it."""
-    exported = folder / 'export' / 'hf'
-    trained = exported.is_dir() or has_checkpoints(folder)
+    exported = exported_model(folder)
+    trained = exported is not None or has_checkpoints(folder)
     if not trained and (folder / 'config.json').exists():
         mend = 'start the training again: a model is there from its first checkpoint on'
         raise UserError('--workdir', f'no model in {folder} yet', 'a checkpoint or an export', mend)
     if not trained and not settings.init:
         mend = 'fine-tune first, or name a fine-tuned model with --config.init'
         raise UserError('--workdir', f'no model in {folder}', 'the workdir of a fine-tuning', mend)
-    source = exported if trained else pathlib.Path(huggingface_directory(settings.init))
+    source = (exported or folder) if trained else pathlib.Path(huggingface_directory(settings.init))
     learned = next((f / LEARNED for f in (folder, source) if (f / LEARNED).is_file()), None)
     facts = recorded_task(learned, settings.build_task()) if learned else None
     if facts:
@@ -209,7 +220,7 @@ def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> Sav
     """
     tokenizer = load_own(folder)
     model = settings.model(tokenizer.vocab_size)
-    check_exportable(model)
+    check_formats(formats_of(settings.export_formats), model, vocabulary=tokenizer.family)
     checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep, reading=True)
     try:
         saved = checkpoints.chosen(settings.step)

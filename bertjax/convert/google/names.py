@@ -1,5 +1,8 @@
-"""The names of google-research/bert, in transformers' form and back (modeling.py, run_pretraining.py, run_classifier.py,
-run_squad.py there; every kernel of theirs is the transpose of PyTorch's weight)."""
+"""The names of google-research/bert, in transformers' form and back.
+
+Its modeling.py, run_pretraining.py, run_classifier.py and run_squad.py give them. Every kernel of theirs is the
+transpose of PyTorch's weight; `output_weights` are not.
+"""
 
 import re
 

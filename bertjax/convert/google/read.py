@@ -27,14 +27,9 @@ def recognises(path: epath.Path) -> bool:
     return (path / CONFIG).exists() or _is_prefix(path)
 
 
-def tokenizer_of(path: epath.Path) -> epath.Path:
-    """The folder with the vocabulary."""
-    return path.parent if _is_prefix(path) else path
-
-
 def read(path: epath.Path) -> Source:
     """See `Format`."""
-    folder = tokenizer_of(path)
+    folder = path.parent if _is_prefix(path) else path
     described = folder / CONFIG
     if not described.exists():
         mend = 'copy it from where the checkpoint is from: it has the sizes of the model'
