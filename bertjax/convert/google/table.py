@@ -57,7 +57,8 @@ def write_table(entries: Mapping[bytes, bytes]) -> bytes:
             index[key] = put(_encoded(block, _WHOLE_KEY_EVERY))
             block, size = {}, 0
     if block:
-        index[max(block)] = put(_encoded(block, _WHOLE_KEY_EVERY))
+        # As TensorFlow: of the last block, a short key that no other follows.
+        index[bytes([max(block)[0] + 1]) if max(block) else b''] = put(_encoded(block, _WHOLE_KEY_EVERY))
     handles = put(_encoded({}, 1)) + put(_encoded(index, 1))
     return bytes(data) + handles.ljust(_FOOTER - len(_MAGIC), b'\0') + _MAGIC
 
