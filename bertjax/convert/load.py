@@ -32,7 +32,7 @@ class Imported:
       params: complete tree of the model, numpy arrays in float32, no boxes.
       config: of the model.
       missing: our paths that the directory lacks, freshly initialised.
-      unused: names of their tensors that the model does not use.
+      unused: names of their tensors that the model does not use, and what else lies there (Source.aside).
     """
 
     params: dict
@@ -120,7 +120,7 @@ def load_task_model(
 def _config(source: Source, **changes: Any) -> BertConfig:
     where = source.described_in
     try:
-        config = BertConfig(**(source.fields or from_json(source.values, where)))
+        config = BertConfig(**(source.fields or from_json(source.values, where, source.called)))
     except UserError as error:
         if error.where == where:
             raise
@@ -147,7 +147,8 @@ def _assemble(
     flat |= _draw(missing, model, seed)
     tree = unflatten_dict({tuple(name.split('/')): flat[name] for name in shapes})
     params = tree if config.scan_layers else unstack_layers(tree)
-    return Imported(params, config, missing, sorted(source.name(name) for name in set(source.tensors) - used))
+    unused = sorted(source.name(name) for name in set(source.tensors) - used)
+    return Imported(params, config, missing, [*unused, *([source.aside] if source.aside else [])])
 
 
 def _check_tensors(source: Source, shapes: Mapping[str, tuple[int, ...]], config: BertConfig, head: str) -> set[str]:

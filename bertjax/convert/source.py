@@ -19,18 +19,18 @@ class Source:
       values: what a config.json of model_type 'bert' says, with `architectures` and `id2label` where the format has
         them.
       read: reads the tensors; called when they are first asked for, since a model's sizes are often all that is wanted.
+      called: {name of a tensor or key of `values`: what the format calls it}, for messages, where that differs.
       fields: of a BertConfig, of our own format, which need not say them in `values`.
       aside: what was found beside the model and is not taken, in words, such as an optimiser's variables.
-      called: {name of a tensor or key of `values`: what the format calls it}, for messages, where that differs.
     """
 
     where: str
     described_in: str
     values: Mapping[str, Any]
     read: Callable[[], dict[str, np.ndarray]]
+    called: Mapping[str, str] = dataclasses.field(default_factory=dict)
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     aside: str = ''
-    called: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def tensors(self) -> Mapping[str, np.ndarray]:

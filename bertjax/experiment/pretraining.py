@@ -192,6 +192,8 @@ class Pretraining:
                 raise UserError(f'config.model.{name}', str(ours), f'{theirs}, as in {directory}', mend)
         drawn = f'; freshly drawn: {", ".join(imported.missing)}' if imported.missing else ''
         print(f'starting from {directory}{drawn}')
+        if imported.unused:
+            print(f'not used: {", ".join(imported.unused)}')
         return replace_params(state, imported.params, self.setup.state)
 
     def phases(self) -> list[Phase]:

@@ -26,6 +26,7 @@ class Tokenizer(Protocol):
       vocab_size: V, the number of pieces.
       pieces: the V pieces, index = id.
       pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens.
+      separators: how many [SEP] stand between the texts of a pair: 1, or 2 as in RoBERTa.
       special_ids: int32, sorted: ids never drawn as a random replacement: the special tokens, [unusedN] slots and
         control symbols.
       continues_word: bool [V]: the piece continues the word of the piece before it.
@@ -41,6 +42,7 @@ class Tokenizer(Protocol):
     cls_id: int
     sep_id: int
     mask_id: int
+    separators: int
     special_ids: np.ndarray
     continues_word: np.ndarray
     fingerprint: str

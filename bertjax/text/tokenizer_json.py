@@ -20,6 +20,7 @@ from bertjax.text.special import (
     check_pieces,
     fingerprint_of,
     pair_template,
+    separators_of,
     special_ids_of,
     to_json,
     tokenizer_config,
@@ -71,6 +72,7 @@ class JsonTokenizer:
         self.special_ids = special_ids_of(self.pieces, ids, added)
         self.continues_word = np.array([not piece.startswith(SPACE) for piece in self.pieces], dtype=bool)
         self.continues_word[self.special_ids] = False
+        self.separators = separators_of(settings.get('post_processor'))
         normalizer = self._tokenizer.normalizer
         self.lowercase = normalizer is not None and normalizer.normalize_str('ABC') == normalizer.normalize_str('abc')
         parts = ('added_tokens', 'normalizer', 'pre_tokenizer', 'model')

@@ -142,7 +142,7 @@ def test_equal_runs_give_equal_bytes(tokenizer, small_config, make_params, tmp_p
 
 class _Failing:
     def __init__(self, tokenizer):
-        self.vocab_size, self.pad_id = tokenizer.vocab_size, tokenizer.pad_id
+        self.vocab_size, self.pad_id, self.separators = tokenizer.vocab_size, tokenizer.pad_id, 1
 
     def save(self, directory):
         raise OSError('disk full')

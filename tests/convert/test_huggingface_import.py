@@ -146,7 +146,8 @@ def test_tied_decoder_is_compared(exported):
 @pytest.mark.parametrize(
     'values, said',
     [
-        ({'model_type': 'roberta'}, "config.json: found model_type 'roberta', expected 'bert'"),
+        ({'model_type': 'gpt2'}, "config.json: found model_type 'gpt2', expected one of bert, roberta"),
+        ({'model_type': 'roberta'}, 'no encoder/embeddings/norm/bias'),
         ({'hidden_act': 'silu'}, "found hidden_act 'silu'"),
         ({'position_embedding_type': 'relative_key'}, "found position_embedding_type 'relative_key'"),
         ({'add_cross_attention': True}, 'found add_cross_attention True'),
@@ -175,8 +176,8 @@ def test_damaged_and_foreign_directories_are_refused(exported, tmp_path_factory)
     with pytest.raises(UserError, match=r'no config.json.*save_pretrained'):
         load_pretraining_model(empty)
     (empty / 'config.json').write_text('{"model_type": "bert"}')
-    (empty / 'pytorch_model.bin').write_bytes(b'pickle')
-    with pytest.raises(UserError, match=r'found config.json, pytorch_model.bin, expected model.safetensors'):
+    (empty / 'tf_model.h5').write_bytes(b'HDF')
+    with pytest.raises(UserError, match=r'found config.json, tf_model.h5, expected model.safetensors or pytorch_mod'):
         load_pretraining_model(empty)
     whole = (directory / MODEL).read_bytes()
     (directory / MODEL).write_bytes(whole[:-100])

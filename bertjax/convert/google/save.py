@@ -22,7 +22,8 @@ from bertjax.text.tokenizer import Tokenizer
 _KEY = 'config.export_formats'
 _MEND = 'leave google out of config.export_formats'
 _ACTIVATIONS = {'gelu': 'gelu', 'gelu_tanh': 'gelu', 'relu': 'relu'}
-_EPS = 1e-12  # of their LayerNorm, which no key of theirs says
+# Fields that no key of bert_config.json says.
+_FIXED = {'pre_norm': False, 'causal': False, 'layer_norm_eps': 1e-12, 'pooler_activation': 'tanh'}
 
 
 def check_google(config: BertConfig, head: Head | None = None) -> None:
@@ -35,11 +36,13 @@ def check_google(config: BertConfig, head: Head | None = None) -> None:
     Raises:
       UserError: a pre-LN or left-to-right model, another epsilon, a head that its scripts lack.
     """
-    for name, theirs in (('pre_norm', False), ('causal', False), ('layer_norm_eps', _EPS)):
+    for name, theirs in _FIXED.items():
         value = getattr(config, name)
         if value != theirs:
             expected = f'{theirs}: google-research/bert has no other'
             raise UserError(f'config.model.{name}', f'{value} with google in {_KEY}', expected, _MEND)
+    if not config.num_segments:
+        raise UserError('config.model.num_segments', f'0 with google in {_KEY}', 'segments', _MEND)
     if head is not None and head.architecture not in _architectures():
         expected = 'a model of classes or of answers, as in its run_classifier.py and run_squad.py'
         raise UserError(_KEY, f'google, for {head.module.__name__}', expected, _MEND)

@@ -1,9 +1,9 @@
 """A Hugging Face directory as a Source."""
 
-import functools
-
+import numpy as np
 from etils import epath
 
+from bertjax.convert.huggingface.families import BERT, POSITIONS, family_read
 from bertjax.convert.huggingface.tensors import read_tensors
 from bertjax.convert.source import Source
 from bertjax.files.whole import read_json_object
@@ -17,6 +17,17 @@ def recognises(directory: epath.Path) -> bool:
 
 
 def read(directory: epath.Path) -> Source:
-    """See `Format`."""
+    """See `Format`; a relative of BERT becomes one."""
+    where = str(directory / CONFIG)
     values = read_json_object(directory / CONFIG, 'copy the directory again')
-    return Source(str(directory), str(directory / CONFIG), values, functools.partial(read_tensors, directory))
+    family = family_read(values.get('model_type', 'bert'))
+    called = dict(family.keys)
+
+    def tensors() -> dict[str, np.ndarray]:
+        found, names = read_tensors(directory, family.bert_name)
+        called.update({} if family is BERT else names)
+        if POSITIONS in found:
+            found[POSITIONS] = found[POSITIONS][family.unused_positions(values, where) :]
+        return found
+
+    return Source(str(directory), where, family.bert_values(values, where), tensors, called)
