@@ -33,8 +33,9 @@ def read_table(data: bytes) -> dict[bytes, bytes]:
     """
     if len(data) < _FOOTER or data[-8:] != _MAGIC:
         raise ValueError('no table of TensorFlow, or a part of one')
-    _, at = _handle(data[-_FOOTER:], 0)  # of the block of statistics
+    statistics, at = _handle(data[-_FOOTER:], 0)
     index, _ = _handle(data[-_FOOTER:], at)
+    _block(data, *statistics)  # which is empty, but has a checksum
     blocks = [_handle(handle, 0)[0] for _, handle in _entries(_block(data, *index))]
     return dict(itertools.chain.from_iterable(_entries(_block(data, *block)) for block in blocks))
 
