@@ -95,17 +95,26 @@ def read(directory: epath.Path) -> Source:
     head = facts.get('head', {})
     if not isinstance(head, dict) or not isinstance(head.get('task', {}), dict):
         raise UserError(str(described), 'a head that is no object', 'the facts of an export', _AGAIN)
-    config = {field.name: facts[field.name] for field in dataclasses.fields(BertConfig) if field.name in facts}
-    taken = fields_of(FieldKind.ARCHITECTURE, FieldKind.TRAINING).keys() - {'param_dtype'}
     values = {**head.get('task', {}), 'architectures': [head.get('architecture', 'BertForPreTraining')]}
-    fields = {name: value for name, value in config.items() if name in taken}
-    if not fields:
-        raise UserError(str(described), 'no field of a BertConfig', 'the facts of an export', _AGAIN)
+    config = _config(facts, described)
+    taken = fields_of(FieldKind.ARCHITECTURE, FieldKind.TRAINING).keys() - {'param_dtype'}
     tensors = functools.partial(_tensors, directory, config, head.get('projection', ''))
+    fields = {name: getattr(config, name) for name in taken}
     return Source(str(directory), str(described), values, tensors, fields=fields)
 
 
-def _tensors(directory: epath.Path, config: Mapping[str, Any], projection: str) -> dict[str, np.ndarray]:
+def _config(facts: Mapping[str, Any], described: epath.Path) -> BertConfig:
+    names_of_fields = [field.name for field in dataclasses.fields(BertConfig)]
+    if 'vocab_size' not in facts:
+        raise UserError(str(described), 'no vocab_size', 'the fields of a BertConfig', _AGAIN)
+    try:
+        return BertConfig(**{name: facts[name] for name in names_of_fields if name in facts})
+    except UserError as error:
+        found = f'{error.where.removeprefix("config.model.")} {error.found}'
+        raise UserError(str(described), found, error.expected, _AGAIN) from None
+
+
+def _tensors(directory: epath.Path, config: BertConfig, projection: str) -> dict[str, np.ndarray]:
     folder = pathlib.Path(directory)
     try:
         with without_wildcards(folder) as plain, ocp.StandardCheckpointer() as checkpointer:
@@ -116,8 +125,8 @@ def _tensors(directory: epath.Path, config: Mapping[str, Any], projection: str) 
     written = directory / _CHECKSUM  # early exports have none
     if written.exists() and read_json_object(written, _AGAIN).get('sha256') != _digest(flat_paths(params)):
         raise UserError(str(folder / PARAMS), 'values of another checksum', 'a whole export', _AGAIN)
-    model = BertConfig(**config)
-    return names.to_huggingface(flat_stacked(params, model), model.num_layers, model.vocab_size, projection, own=True)
+    flat = flat_stacked(params, config)
+    return names.to_huggingface(flat, config.num_layers, config.vocab_size, projection, own=True)
 
 
 def _digest(flat: Mapping[str, np.ndarray]) -> str:
