@@ -23,6 +23,8 @@ from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
 from bertjax.model.stacking import unstack_layers
 
+_LISTED = 12  # names in a line
+
 
 @dataclasses.dataclass(frozen=True)
 class Imported:
@@ -33,12 +35,22 @@ class Imported:
       config: of the model.
       missing: our paths that the directory lacks, freshly initialised.
       unused: names of their tensors that the model does not use, and what else lies there (Source.aside).
+      used: how many of their tensors it does use.
+      kind: the class of transformers that the directory names; '' where it names none.
     """
 
     params: dict
     config: BertConfig
     missing: list[str]
     unused: list[str]
+    used: int
+    kind: str
+
+    def describe(self, where: str) -> str:
+        """What was loaded from `where`, what is newly drawn, and in a second line what was left over."""
+        of = f' of its {self.kind}' if self.kind else ''
+        lines = [f'starting from {where}; {self.used} tensors{of} loaded; freshly drawn: {_listed(self.missing)}']
+        return '\n'.join([*lines, *([f'not used: {_listed(self.unused)}'] if self.unused else [])])
 
 
 def read_config(directory: epath.PathLike, **changes: Any) -> BertConfig:
@@ -148,7 +160,13 @@ def _assemble(
     tree = unflatten_dict({tuple(name.split('/')): flat[name] for name in shapes})
     params = tree if config.scan_layers else unstack_layers(tree)
     unused = sorted(source.name(name) for name in set(source.tensors) - used)
-    return Imported(params, config, missing, [*unused, *([source.aside] if source.aside else [])])
+    unused += [source.aside] if source.aside else []
+    return Imported(params, config, missing, unused, len(used), source.kind)
+
+
+def _listed(names: list[str]) -> str:
+    more = [f'and {len(names) - _LISTED} more'] if len(names) > _LISTED else []
+    return ', '.join([*names[:_LISTED], *more]) or 'nothing'
 
 
 def _check_tensors(source: Source, shapes: Mapping[str, tuple[int, ...]], config: BertConfig, head: str) -> set[str]:

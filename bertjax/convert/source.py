@@ -41,6 +41,12 @@ class Source:
         """
         return self.read()
 
+    @property
+    def kind(self) -> str:
+        """The class of transformers that it says it is; '' where it says none."""
+        named = self.values.get('architectures')
+        return self.called.get('architectures', str(named[0]) if isinstance(named, list) and named else '')
+
     def name(self, of: str) -> str:
         """What the format calls a tensor or a key."""
         return self.called.get(of, of)

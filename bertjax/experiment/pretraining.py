@@ -184,16 +184,18 @@ class Pretraining:
         if not self.settings.init:
             return state
         directory = huggingface_directory(self.settings.init)
-        imported = load_pretraining_model(directory, scan_layers=self.model.scan_layers, seed=seed)
+        shared = {'scan_layers': self.model.scan_layers, 'nsp': self.model.nsp}
+        imported = load_pretraining_model(directory, seed=seed, **shared)
         for name in ('vocab_size', 'num_layers', 'width', 'num_heads', 'mlp_dim', 'max_positions', 'num_segments'):
             theirs, ours = getattr(imported.config, name), getattr(self.model, name)
             if theirs != ours:
                 mend = f'set --config.model.{name}={theirs}' if name != 'vocab_size' else 'leave config.tokenizer empty'
                 raise UserError(f'config.model.{name}', str(ours), f'{theirs}, as in {directory}', mend)
-        drawn = f'; freshly drawn: {", ".join(imported.missing)}' if imported.missing else ''
-        print(f'starting from {directory}{drawn}')
-        if imported.unused:
-            print(f'not used: {", ".join(imported.unused)}')
+        print(imported.describe(directory))
+        for name in ('activation', 'pooler_activation', 'layer_norm_eps', 'causal', 'pre_norm'):
+            theirs, ours = getattr(imported.config, name), getattr(self.model, name)
+            if theirs != ours and (self.model.nsp or name != 'pooler_activation'):
+                print(f'config.model.{name} is {ours}, where it was {theirs}: --config.model.{name}={theirs} keeps it')
         return replace_params(state, imported.params, self.setup.state)
 
     def phases(self) -> list[Phase]:

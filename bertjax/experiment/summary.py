@@ -151,10 +151,16 @@ def _filled_masks(params: Any, model: BertConfig, tokenizer: Tokenizer, heldout:
         yield {
             'before': f'… {tokenizer.decode(keep(left))}',
             'after': f'{tokenizer.decode(keep(right))} …',
-            'filled': tokenizer.pieces[best],
+            'filled': _shown(tokenizer, best),
             'probability': round(float(softmax(logits[row, p])[best]), 4),
-            'was': tokenizer.pieces[int(batch['masked_ids'][row, p])],
+            'was': _shown(tokenizer, int(batch['masked_ids'][row, p])),
         }
+
+
+def _shown(tokenizer: Tokenizer, piece: int) -> str:
+    """A piece for reading: of byte-level BPE as text, since it writes all but ASCII in letters of its own."""
+    text = tokenizer.decode([piece]).strip() if tokenizer.family == 'bpe' else ''
+    return text or tokenizer.pieces[piece]
 
 
 def print_heldout(console: Console, rows: list[dict[str, Any]], levels: Levels) -> None:

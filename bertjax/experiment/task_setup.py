@@ -5,7 +5,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from bertjax.convert.load import load_task_model
+from bertjax.convert.load import Imported, load_task_model
 from bertjax.data.buckets import BucketedExamples
 from bertjax.data.features import Features
 from bertjax.errors import UserError
@@ -24,6 +24,7 @@ from bertjax.train.phase import Phase
 from bertjax.train.predict import Predictor
 from bertjax.train.setup import PhaseSettings, Setup, build_setup
 from bertjax.train.state import TrainState, replace_params
+from bertjax.train.step import make_forward
 
 
 class TaskSetup:
@@ -75,10 +76,11 @@ class TaskSetup:
     def predictor(self, members: int = 0) -> Predictor:
         """Outputs of the model for any features; one for all splits, so that each length is compiled once."""
         if members not in self._predictors:
+            objective = self.data.task.objective
             self._predictors[members] = Predictor(
-                self.setup.model,
-                self.data.task.objective,
+                make_forward(self.setup.model, objective),
                 self.setup.mesh,
+                inputs=objective.inputs,
                 per_token=self.data.task.head.per_token,
                 batch_size=self.settings.eval_batch_size,
                 shapes=self.shapes,
@@ -137,13 +139,12 @@ class TaskSetup:
             flops_per_sequence=flops * len(members) if settings.train == 'all' else 0.0,
         )
 
-    def fresh_state(self, seed: int) -> tuple[TrainState, list[str], list[str]]:
-        """The state of step 0; what was drawn with `seed` because the source lacks it, and which of its tensors
-        are not used."""
+    def fresh_state(self, seed: int) -> tuple[TrainState, Imported]:
+        """The state of step 0, with `seed` for what the source lacks, and what came of the source."""
         task, labels = self.data.task, self.data.task.huggingface().get('id2label')
         imported = load_task_model(self.data.source, self.setup.model, task.head, id2label=labels, seed=seed)
         state = replace_params(self.setup.create(seed), imported.params, self.setup.state)
-        return state, imported.missing, imported.unused
+        return state, imported
 
 
 class TaskEvaluator:

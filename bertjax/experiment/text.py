@@ -31,6 +31,7 @@ from bertjax.experiment.own_tokenizer import (
 from bertjax.experiment.pretraining_settings import PretrainingSettings
 from bertjax.experiment.workdir import has_checkpoints, has_run
 from bertjax.files.paths import user_path
+from bertjax.text.byte_bpe_training import train_byte_bpe
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.text.vocabulary import train_sentencepiece, train_wordpiece
 
@@ -56,6 +57,8 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
     shared = {'vocab_size': vocab['size'], 'lowercase': vocab['lowercase'], 'unused': vocab['unused']}
     if vocab['family'] == 'wordpiece':
         tokenizer = train_wordpiece(texts, **shared)
+    elif vocab['family'] == 'bpe':
+        tokenizer = train_byte_bpe(texts, **shared)
     else:
         tokenizer = train_sentencepiece(
             texts,

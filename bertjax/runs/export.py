@@ -72,5 +72,6 @@ def _export_pretraining(config: ConfigDict, folder: pathlib.Path) -> tuple[str, 
     recorded = {**found.saved.config, 'steps': step, 'card': {**found.saved.config.get('card', {}), **about}}
     rows = [row for row in heldout_rows(folder / 'metrics.jsonl', recorded['pairs']['mode']) if row['step'] <= step]
     formats = formats_of(settings.export_formats)
-    written = export_pretraining(folder, recorded, found.model, found.tokenizer, found.params, rows, formats)
+    check_formats(formats, found.config, vocabulary=found.tokenizer.family)
+    written = export_pretraining(folder, recorded, found.config, found.tokenizer, found.params, rows, formats)
     return f'step {step}', written

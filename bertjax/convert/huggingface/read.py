@@ -22,6 +22,8 @@ def read(directory: epath.Path) -> Source:
     values = read_json_object(directory / CONFIG, 'copy the directory again')
     family = family_read(values.get('model_type', 'bert'))
     called = dict(family.keys)
+    if family is not BERT and isinstance(values.get('architectures'), list) and values['architectures']:
+        called['architectures'] = str(values['architectures'][0])
 
     def tensors() -> dict[str, np.ndarray]:
         found, names = read_tensors(directory, family.bert_name)

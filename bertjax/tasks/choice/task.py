@@ -164,13 +164,15 @@ class MultipleChoiceTask(Task[Question, Choice]):
         contexts = tokenizer.encode([record.context for record in records])
         texts = [f'{record.start} {ending}'.strip() for record in records for ending in record.endings]
         endings = iter(tokenizer.encode(texts))
-        room, cut = self.seq_len - 3, 0
         cls, sep = [tokenizer.cls_id], [tokenizer.sep_id]
+        between = sep * tokenizer.separators
+        room, cut = self.seq_len - 2 - len(between), 0
         for i, record in enumerate(records):
             for b in itertools.islice(endings, len(record.endings)):
                 n, m = longest_first(len(contexts[i]), len(b), room)
                 cut += n + m < len(contexts[i]) + len(b)
-                builder.sequence(np.concatenate([cls, contexts[i][:n], sep, b[:m], sep]), second=n + 2)
+                tokens = np.concatenate([cls, contexts[i][:n], between, b[:m], sep])
+                builder.sequence(tokens, second=1 + n + len(between))
             for _ in range(choices - len(record.endings)):
                 builder.sequence([])
             known = record.label is not None
