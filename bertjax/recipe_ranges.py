@@ -72,6 +72,8 @@ _SHARED = {
     'step': whole(0, COUNT),
     'export': flag(),
     'export_formats': word(f'({_FORMAT})(,({_FORMAT}))*', 'some of hf, orbax, google, stablehlo, with commas between'),
+    'push_to': word(r'|[\w.-]+/[\w.-]+', "a name on the hub, such as org/name, or ''"),
+    'push_private': flag(),
     'card.license': word('|[a-z0-9][a-z0-9.+-]*', "an identifier of the hub, such as apache-2.0, or ''"),
     'card.language': word('|[A-Za-z-]{2,}(,[A-Za-z-]{2,})*', "codes with commas between, such as en,de, or ''"),
     'card.datasets': word(f'|{_NAME}(,{_NAME})*', "names on the hub, with commas between, or ''"),

@@ -7,9 +7,11 @@ from typing import Any
 
 from bertjax.convert.google.save import check_google, check_google_vocabulary, export_google
 from bertjax.convert.heads import Head
+from bertjax.convert.hub import check_push, push
 from bertjax.convert.huggingface.config import check_exportable, check_head_exportable
 from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.orbax import export_orbax, head_facts, saved_head
+from bertjax.errors import UserError
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
@@ -145,6 +147,27 @@ def write_exports(finished: Finished, folder: pathlib.Path, formats: Collection[
         written.append(folder / 'export' / name)
         _WRITERS[name](finished, written[-1])
     return written
+
+
+def check_push_to(name: str, formats: Collection[str]) -> None:
+    """Refuses a push to config.push_to that cannot succeed, before compute is spent; '' for none.
+
+    Raises:
+      UserError: nothing to push, or see `convert/hub.py:check_push`.
+    """
+    if not name:
+        return
+    if 'hf' not in formats:
+        found = f'{name}, where {",".join(formats) or "nothing"} is exported'
+        mend = 'set --config.export_formats=hf, or leave config.push_to out'
+        raise UserError('config.push_to', found, 'hf, which is what is pushed', mend)
+    check_push(name)
+
+
+def push_export(folder: pathlib.Path, name: str, *, private: bool) -> None:
+    """Pushes WORKDIR/export/hf, if there is a name to push it to."""
+    if name:
+        print(f'pushed to {push(folder / "export" / "hf", name, private=private)}')
 
 
 def exported_model(folder: pathlib.Path) -> pathlib.Path | None:

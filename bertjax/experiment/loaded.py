@@ -119,7 +119,7 @@ def load_model(path: str | os.PathLike, *, step: int = 0, dtype: str = 'float32'
         raise UserError('step', f'{step}, where {name} has no checkpoints', '0', 'leave it out, or name a workdir')
     if folder.is_dir() and (folder / 'checkpoints').is_dir() and not (folder / CONFIG).exists():
         raise UserError(name, 'no finished checkpoint', 'at least one', 'train first')
-    return _from_directory(huggingface_directory(name), name, mesh, dtype)
+    return _from_directory(huggingface_directory(name, 'bertjax.load'), name, mesh, dtype)
 
 
 def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> LoadedModel:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from bertjax.experiment import exports
 from bertjax.experiment.advice import advise
-from bertjax.experiment.exports import Finished, write_exports
+from bertjax.experiment.exports import Finished, push_export, write_exports
 from bertjax.experiment.task_data import LEARNED, Split, TaskData
 from bertjax.experiment.task_setup import TaskSetup
 from bertjax.files.atomic import write_atomic, write_zip
@@ -57,6 +57,7 @@ def finish_task(
     write_atomic(folder / RESULTS, json.dumps(results, indent=2) + '\n')
     if model.settings.export:
         export_task(folder, config, model, params, results, model.settings.formats)
+        push_export(folder, model.settings.push_to, private=model.settings.push_private)
     if results['splits']:
         console.print(results_table(results))
     if results['collapsed']:

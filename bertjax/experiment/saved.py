@@ -51,6 +51,8 @@ ASKED = (
     'mesh',
     'export',
     'export_formats',
+    'push_to',
+    'push_private',
 )
 # Taken from it only if the command line sets them, as are the task's options that decide 'reading'.
 CHANGEABLE = (

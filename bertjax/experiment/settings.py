@@ -57,6 +57,8 @@ class RunSettings:
     mesh: Mapping[str, int]
     export: bool
     export_formats: str
+    push_to: str
+    push_private: bool
     recorded: Mapping[str, Any]
 
     @property
@@ -68,7 +70,16 @@ class RunSettings:
 def shared_settings(config: ConfigDict) -> dict[str, Any]:
     """The arguments of RunSettings."""
     names = ('run', 'data', 'init', 'tokenizer', 'rng_impl', 'learning_rate', 'warmup_fraction', 'log_every')
-    names += ('eval_every', 'checkpoint_every', 'checkpoint_keep', 'step', 'export', 'export_formats')
+    names += (
+        'eval_every',
+        'checkpoint_every',
+        'checkpoint_keep',
+        'step',
+        'export',
+        'export_formats',
+        'push_to',
+        'push_private',
+    )
     return {
         **{name: config[name] for name in names},
         'seeds': resolve_seeds(config.seed, config.seeds),

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from bertjax.data.loader import Examples
 from bertjax.experiment import exports
-from bertjax.experiment.exports import Finished, formats_of, write_exports
+from bertjax.experiment.exports import Finished, formats_of, push_export, write_exports
 from bertjax.experiment.levels import Levels
 from bertjax.files.atomic import write_atomic
 from bertjax.losses import PRETRAINING
@@ -65,6 +65,7 @@ def finish_pretraining(
         logging.warning('%s ends at step %d of %d.', folder / 'metrics.jsonl', rows[-1]['step'], config['steps'])
     if config['export']:
         export_pretraining(folder, config, model, tokenizer, params, rows, formats_of(config['export_formats']))
+        push_export(folder, config['push_to'], private=config['push_private'])
     filled = list(_filled_masks(params, model, tokenizer, heldout)) if heldout is not None else []
     summary = {
         'steps': config['steps'],

@@ -19,7 +19,7 @@ from bertjax.checkpoint.compatible import LATER, saved_value
 from bertjax.config import dump, flatten
 from bertjax.data.buckets import MOST_LENGTHS
 from bertjax.errors import PreemptedError, UserError
-from bertjax.experiment.exports import exported_model
+from bertjax.experiment.exports import exported_model, push_export
 from bertjax.experiment.finetuning_settings import FinetuningSettings
 from bertjax.experiment.recorded import recorded_results
 from bertjax.experiment.results import RESULTS, export_task, judge
@@ -89,6 +89,7 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
     if settings.export and exported:
         whose = 'its model' if exported == summary['best'] else f'the model of {exported}, the best of all runs here'
         console.print(f'{whose}: {exported_model(folder)}', markup=False)
+        push_export(folder, settings.push_to, private=settings.push_private)
 
 
 def _check_same(data: TaskData, folder: pathlib.Path) -> None:

@@ -6,6 +6,7 @@ import os
 import pathlib
 
 from bertjax.convert.formats import is_model
+from bertjax.convert.hub import hub_name, pull
 from bertjax.corpus.apart import WORKDIR_FILES, check_outside
 from bertjax.corpus.build import build_store, iter_texts
 from bertjax.corpus.identity import as_found, difference, readings_of, stale
@@ -160,13 +161,14 @@ def _load_if_any(workdir: pathlib.Path) -> Tokenizer | None:
         return None
 
 
-def huggingface_directory(init: str) -> str:
-    """config.init: a model of any format of convert/formats.py as it is, of a bertjax workdir its export.
+def huggingface_directory(init: str, where: str = 'config.init') -> str:
+    """config.init: a model of any format of convert/formats.py as it is, of a bertjax workdir its export; else the name
+    of one on the hub, which is pulled.
 
     Raises:
-      UserError: neither.
+      UserError: none of them.
     """
-    init = str(user_path(init, 'config.init'))
+    init = str(user_path(init, where))
     path = pathlib.Path(init)
     if (path / 'config.json').exists() and (path / 'model.safetensors').exists():
         return init
@@ -176,15 +178,17 @@ def huggingface_directory(init: str) -> str:
         return str(exported)
     if has_checkpoints(path):
         mend = 'export it first: the command of its training with --config.run=export'
-        raise UserError('config.init', f'{init}, a workdir without an export', 'a saved model', mend)
-    if not is_model(init):
-        raise UserError(
-            'config.init',
-            init,
-            'a directory of Hugging Face, of google-research/bert or of our export, or a bertjax workdir with one',
-            'give such a folder; --config.run=export writes it for a finished run',
-        )
-    return init
+        raise UserError(where, f'{init}, a workdir without an export', 'a saved model', mend)
+    if is_model(init):
+        return init
+    if hub_name(init) and not path.exists():
+        return pull(init, where)
+    raise UserError(
+        where,
+        init,
+        'a directory of Hugging Face, of google-research/bert or of our export, a bertjax workdir, or org/name',
+        'give such a folder; --config.run=export writes it for a finished run',
+    )
 
 
 def store_directories(settings: PretrainingSettings, workdir: pathlib.Path) -> list[pathlib.Path]:

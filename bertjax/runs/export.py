@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from bertjax.config import plain
 from bertjax.errors import UserError
-from bertjax.experiment.exports import check_formats, formats_of
+from bertjax.experiment.exports import check_formats, check_push_to, formats_of, push_export
 from bertjax.experiment.finetuning_settings import finetuning_settings
 from bertjax.experiment.pretraining_settings import pretraining_settings
 from bertjax.experiment.recorded import recorded_config, recorded_results
@@ -40,13 +40,16 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
             what, written = _export_pretraining(config, folder)
     for path in written:
         print(f'{what} exported to {path}')
+    push_export(folder, config.push_to, private=config.push_private)
 
 
 def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pathlib.Path]]:
     """Exports the model of a task; returns what it was, in words, and the folders."""
     settings = finetuning_settings(config)
+    formats = formats_of(settings.export_formats)
+    check_push_to(settings.push_to, formats)
     tuned = load_task(settings, folder, lambda data: {'train': data.split('train', training=True)})
-    formats, data = formats_of(settings.export_formats), tuned.model.data
+    data = tuned.model.data
     model = tuned.model.setup.model
     check_formats(formats, data.encoder, vocabulary=data.tokenizer.family, model=model, head=data.task.head)
     recorded = recorded_config(folder / 'config.json', plain(config))
@@ -66,12 +69,13 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pa
 def _export_pretraining(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pathlib.Path]]:
     """Exports a checkpoint; returns what it was, in words, and the folders."""
     settings = pretraining_settings(config)
+    formats = formats_of(settings.export_formats)
+    check_push_to(settings.push_to, formats)
     found = load_pretraining(settings, folder)
     step = found.saved.position.step
     about = {name: value for name, value in settings.recorded['card'].items() if value}
     recorded = {**found.saved.config, 'steps': step, 'card': {**found.saved.config.get('card', {}), **about}}
     rows = [row for row in heldout_rows(folder / 'metrics.jsonl', recorded['pairs']['mode']) if row['step'] <= step]
-    formats = formats_of(settings.export_formats)
     check_formats(formats, found.config, vocabulary=found.tokenizer.family)
     written = export_pretraining(folder, recorded, found.config, found.tokenizer, found.params, rows, formats)
     return f'step {step}', written

@@ -35,7 +35,7 @@ def test_a_pre_training_goes_on_from_any_format(program: Program, trained: pathl
     for name in ('hf', 'google/bert_model.ckpt', 'orbax'):
         init = f'--config.init={own / "export" / name}'
         result = program.run(f'--workdir={tmp_path / name}', init, '--config.steps=1', '--config.eval_every=0')
-        assert f'starting from {own / "export" / name}\n' in result.stdout
+        assert f'starting from {own / "export" / name}; ' in result.stdout
     first, *others = (model(tmp_path / name) for name in ('hf', 'google/bert_model.ckpt', 'orbax'))
     assert all(other[key].tobytes() == x.tobytes() for other in others for key, x in first.items())
 
@@ -49,7 +49,7 @@ def test_a_pre_ln_model_has_a_format(program: Program, tmp_path: pathlib.Path):
     assert [path.name for path in (tmp_path / 'one' / 'export').iterdir()] == ['orbax']
     init = f'--config.init={tmp_path / "one"}'
     result = program.run(f'--workdir={tmp_path / "two"}', *short, init, '--config.export_formats=orbax')
-    assert f'starting from {tmp_path / "one" / "export" / "orbax"}\n' in result.stdout
+    assert f'starting from {tmp_path / "one" / "export" / "orbax"}; ' in result.stdout
 
 
 def test_a_format_that_does_not_fit_is_refused_at_once(program: Program, tmp_path: pathlib.Path):
