@@ -134,6 +134,7 @@ def export_task(
     """
     data = model.data
     card: dict[str, Any] = {'title': f'BERT for {data.task.name}, trained with bertjax'}
+    card['name'] = config.get('push_to', '')
     card |= {key.replace('_', ' '): value for key, value in run_facts(config).items() if key != 'init'}
     parts = results.get('parts', {})
     card |= {'stopped at step': results[STOPPED]} if STOPPED in results else {}

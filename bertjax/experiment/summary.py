@@ -129,7 +129,7 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
     }
     for number, phase in enumerate(config['phases']):
         facts[f'phase {number}'] = ', '.join(f'{key} {value}' for key, value in phase.items())
-    card: dict[str, Any] = {'title': 'BERT trained with bertjax', **facts}
+    card: dict[str, Any] = {'title': 'BERT trained with bertjax', 'name': config.get('push_to', ''), **facts}
     if rows:
         card['Held-out text'] = {name: rows[-1][name] for name in SHOWN if rows[-1].get(name) is not None}
     return card

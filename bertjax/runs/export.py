@@ -61,7 +61,7 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pa
         results = results if results.get(STEP) == tuned.step else {'splits': {}}
     elif STEP in results or results.get('select', settings.select) != settings.select:  # of another checkpoint
         results = {'splits': {}}
-    recorded['card'] = settings.recorded['card']
+    recorded |= {'card': settings.recorded['card'], 'push_to': settings.push_to}
     written = export_task(folder, recorded, tuned.model, tuned.params, results, formats, finished=tuned.finished)
     return f'model of {task.name}' + ('' if tuned.finished else f' at step {tuned.step}'), written
 
@@ -75,6 +75,7 @@ def _export_pretraining(config: ConfigDict, folder: pathlib.Path) -> tuple[str, 
     step = found.saved.position.step
     about = {name: value for name, value in settings.recorded['card'].items() if value}
     recorded = {**found.saved.config, 'steps': step, 'card': {**found.saved.config.get('card', {}), **about}}
+    recorded['push_to'] = settings.push_to
     rows = [row for row in heldout_rows(folder / 'metrics.jsonl', recorded['pairs']['mode']) if row['step'] <= step]
     check_formats(formats, found.config, vocabulary=found.tokenizer.family)
     written = export_pretraining(folder, recorded, found.config, found.tokenizer, found.params, rows, formats)
