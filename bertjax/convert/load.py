@@ -34,7 +34,7 @@ class Imported:
       params: complete tree of the model, numpy arrays in float32, no boxes.
       config: of the model.
       missing: our paths that the directory lacks, freshly initialised.
-      unused: names of their tensors that the model does not use.
+      unused: names of their tensors that the model does not use, and what else lies there (Source.aside).
       used: how many of their tensors it does use.
       kind: the class of transformers that the directory names; '' where it names none.
     """
@@ -114,7 +114,7 @@ def load_task_model(
     """
     source = read_source(directory)
     theirs, ours = label_names(source.values.get('id2label')), label_names(id2label)
-    same_class = bool(head.architecture) and head.architecture in (source.values.get('architectures') or ())
+    same_class = head.name in (source.values.get('architectures') or ())
     same_head = same_class and (not theirs or not ours or theirs == ours)
     # A head of other outputs, or a pooler on top of a BiLSTM, does not fit the directory's.
     shapes = shapes_of(model)
@@ -132,7 +132,7 @@ def load_task_model(
 def _config(source: Source, **changes: Any) -> BertConfig:
     where = source.described_in
     try:
-        config = BertConfig(**from_json(source.values, where, source.called))
+        config = BertConfig(**(source.fields or from_json(source.values, where, source.called)))
     except UserError as error:
         if error.where == where:
             raise
@@ -160,6 +160,7 @@ def _assemble(
     tree = unflatten_dict({tuple(name.split('/')): flat[name] for name in shapes})
     params = tree if config.scan_layers else unstack_layers(tree)
     unused = sorted(source.name(name) for name in set(source.tensors) - used)
+    unused += [source.aside] if source.aside else []
     return Imported(params, config, missing, unused, len(used), source.kind)
 
 

@@ -21,6 +21,8 @@ class Source:
         activation where it is not tanh (both DistilBERT's).
       read: reads the tensors; called when they are first asked for, since a model's sizes are often all that is wanted.
       called: {name of a tensor or key of `values`: what the format calls it}, for messages, where that differs.
+      fields: of a BertConfig, of our own format, which need not say them in `values`.
+      aside: what was found beside the model and is not taken, in words, such as an optimiser's variables.
     """
 
     where: str
@@ -28,6 +30,8 @@ class Source:
     values: Mapping[str, Any]
     read: Callable[[], dict[str, np.ndarray]]
     called: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    aside: str = ''
 
     @functools.cached_property
     def tensors(self) -> Mapping[str, np.ndarray]:

@@ -15,6 +15,7 @@ from bertjax.data.mixture import MixedExamples
 from bertjax.data.plans import remove_leftovers
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.errors import UserError
+from bertjax.experiment.exports import check_formats
 from bertjax.experiment.pretraining_settings import PretrainingPhase, PretrainingSettings
 from bertjax.experiment.settings import check_mesh, check_row_count, resolve_durations
 from bertjax.experiment.text import WeightedStore, huggingface_directory, prepare_stores, prepare_tokenizer
@@ -135,8 +136,9 @@ class Pretraining:
         self.settings, self.folders = settings, [folder]
         self.values = functools.partial(pretraining_values, pair=pair_of(settings.pairs.mode))
         self.tokenizer = prepare_tokenizer(settings, folder)
-        self.stores = prepare_stores(settings, folder, self.tokenizer)
         self.model = settings.model(self.tokenizer.vocab_size)
+        check_formats(settings.formats, self.model, vocabulary=self.tokenizer.family)
+        self.stores = prepare_stores(settings, folder, self.tokenizer)
         self.setup = build_pretraining_setup(settings, self.model, mesh)
         plans = folder / 'store' / 'plans'
         remove_leftovers(plans)

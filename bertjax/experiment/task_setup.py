@@ -5,11 +5,11 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from bertjax.convert.huggingface.config import check_head_exportable
 from bertjax.convert.load import Imported, load_task_model
 from bertjax.data.buckets import BucketedExamples
 from bertjax.data.features import Features
 from bertjax.errors import UserError
+from bertjax.experiment.exports import check_formats
 from bertjax.experiment.finetuning_settings import FinetuningSettings
 from bertjax.experiment.settings import check_mesh
 from bertjax.experiment.task_data import Split, TaskData
@@ -180,8 +180,13 @@ def prepare(data: TaskData, mesh: Mesh, lengths: int, *, chosen_by: str = '') ->
     """
     if 'dev' not in data.evaluated and chosen_by:
         raise UserError(chosen_by, 'no dev split to choose by', 'one', f'give {data.task.name} a dev file')
-    if data.settings.export:
-        check_head_exportable(data.task.model(data.encoder), data.task.head)
+    check_formats(
+        data.settings.formats,
+        data.encoder,
+        vocabulary=data.tokenizer.family,
+        model=data.task.model(data.encoder),
+        head=data.task.head,
+    )
     evaluated = [data.split(name) for name in data.evaluated]
     train = data.split('train', training=True)
     return train, TaskSetup(data, mesh, [train, *evaluated], lengths)

@@ -74,8 +74,8 @@ def load_tokenizer(path: epath.PathLike, lowercase: bool | None = None) -> Token
 
     Args:
       path: a vocab.txt, a tokenizer.json, a SentencePiece *.model, a vocab.json with a merges.txt beside it, or a
-        directory that holds one of them (Hugging Face's or ours; a tokenizer.model comes before tokenizer.json, and
-        that before vocab.txt and vocab.json).
+        directory that holds one of them (Hugging Face's or ours; of a checkpoint of TensorFlow also its own path; a
+        tokenizer.model comes before tokenizer.json, and that before vocab.txt and vocab.json).
       lowercase: whether to lower-case; None takes it from the tokenizer_config.json beside the file, then from
         tokenizer.json, then from the pieces: a vocabulary without upper-case letters is uncased.
 
@@ -99,6 +99,8 @@ def load_tokenizer(path: epath.PathLike, lowercase: bool | None = None) -> Token
 
 def _find(path: epath.Path) -> epath.Path:
     """The vocabulary file that `path` means."""
+    if not path.exists() and (path.parent / f'{path.name}.index').exists():  # the path of a checkpoint of TensorFlow
+        path = path.parent
     names = ('tokenizer.model', 'spiece.model', 'tokenizer.json', 'vocab.txt', 'vocab.json')
     if path.is_dir():
         found = next(existing_files(path, names), None)

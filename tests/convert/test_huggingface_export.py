@@ -171,7 +171,7 @@ def test_an_export_cut_short_between_its_renames_is_found_again(tokenizer, small
 
 
 def test_what_cannot_be_exported_is_refused(tokenizer, small_config, make_params, tmp_path):
-    with pytest.raises(UserError, match=r'config.model.pre_norm: .*config.export=False'):
+    with pytest.raises(UserError, match=r'config.model.pre_norm: .*config.export_formats=orbax'):
         check_exportable(small_config(pre_norm=True))
     check_exportable(small_config(causal=True))
     config = small_config()

@@ -227,7 +227,7 @@ def test_what_lies_between_encoder_and_head_is_drawn(tokenizer, small_config, ma
     ],
 )
 def test_heads_that_transformers_lacks_are_refused_before_training(small_config, head, changes, options, said):
-    with pytest.raises(UserError, match=said + r'.*config.export=False'):
+    with pytest.raises(UserError, match=said + r'.*config.export_formats=orbax'):
         check_head_exportable(head.module(small_config(**changes), 3, **options), head)
 
 

@@ -43,7 +43,7 @@ def check_exportable(config: BertConfig, head: Head | None = None) -> None:
     Raises:
       UserError: a pre-LN model; one without segments that is no DistilBERT; a pooler that no class has.
     """
-    mend = 'set config.export=False to train it all the same'
+    mend = 'set --config.export_formats=orbax to train it all the same'
     if not config.num_segments:
         theirs = dict(DISTILBERT.fixed)
         eps = theirs['layer_norm_eps']
@@ -71,7 +71,7 @@ def check_exportable(config: BertConfig, head: Head | None = None) -> None:
             'config.model.pre_norm',
             'True with config.export on',
             "False, as Hugging Face's BERT normalises after each block and has no place for the final norm",
-            'set config.export=False to train it all the same, or config.model.pre_norm=False',
+            'set --config.export_formats=orbax to train it all the same, or config.model.pre_norm=False',
         )
 
 
@@ -87,7 +87,7 @@ def check_head_exportable(model: TaskModel, head: Head) -> None:
         a left-to-right encoder.
     """
     check_exportable(model.config, head)
-    mend = 'set config.export=False to train it all the same'
+    mend = 'set --config.export_formats=orbax to train it all the same'
     if not head.architecture:
         expected = f'False, as transformers has no class for the head {head.module.__name__}'
         raise UserError('config.export', 'True', expected, mend)

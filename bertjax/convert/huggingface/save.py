@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
 
-import jax
-import numpy as np
 import safetensors.numpy
 from etils import epath
 from flax import linen as nn
@@ -18,13 +16,12 @@ from bertjax.convert.huggingface.config import check_exportable, to_json
 from bertjax.convert.huggingface.families import BERT, POSITIONS, family_of, with_unused
 from bertjax.convert.huggingface.read import CONFIG
 from bertjax.convert.huggingface.tensors import MODEL
-from bertjax.convert.trees import flat_paths, shapes_of
+from bertjax.convert.trees import flat_stacked, shapes_of
 from bertjax.errors import UserError
 from bertjax.files.atomic import atomic_directory
 from bertjax.files.disk import writing
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
-from bertjax.model.stacking import stack_layers
 from bertjax.text.special import to_json as to_text
 
 CARD = 'README.md'
@@ -83,8 +80,7 @@ def export_huggingface(
     if target.exists() and not (target / CONFIG).exists() and any(target.iterdir()):
         mend = 'choose another directory: this one would be replaced'
         raise UserError(str(target), 'a directory with other files', 'an earlier export or nothing', mend)
-    tree = jax.tree.map(lambda x: np.asarray(x, np.float32), nn.unbox(dict(params)))
-    flat = flat_paths(tree if config.scan_layers else stack_layers(tree))
+    flat = flat_stacked(params, config)
     shapes = {path: x.shape for path, x in flat.items()}
     expected = shapes_of(_exported_module(config, head, task, shapes))
     if shapes != expected:
