@@ -11,6 +11,7 @@ from rich.table import Table
 from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.orbax import export_orbax, head_facts
 from bertjax.experiment.advice import advise
+from bertjax.experiment.distillation_settings import recorded_in
 from bertjax.experiment.task_data import LEARNED, Split, TaskData
 from bertjax.experiment.task_setup import TaskSetup
 from bertjax.files.atomic import write_atomic, write_zip
@@ -132,6 +133,7 @@ def export_task(
     data = model.data
     card: dict[str, Any] = {'title': f'BERT for {data.task.name}, trained with bertjax'}
     card |= {key.replace('_', ' '): value for key, value in run_facts(config).items() if key != 'init'}
+    card |= recorded_in(config)
     parts = results.get('parts', {})
     card |= {'stopped at step': results[STOPPED]} if STOPPED in results else {}
     card |= {

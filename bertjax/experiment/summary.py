@@ -14,6 +14,7 @@ from rich.table import Table
 from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.orbax import export_orbax
 from bertjax.data.loader import Examples
+from bertjax.experiment.distillation_settings import recorded_in
 from bertjax.experiment.levels import Levels
 from bertjax.files.atomic import write_atomic
 from bertjax.losses import PRETRAINING
@@ -28,6 +29,7 @@ from bertjax.writers.console import print_next, print_places, shown
 from bertjax.writers.jsonl import read_rows
 
 SHOWN = ('loss', 'mlm_loss', 'mlm_accuracy', 'perplexity', 'nsp_loss', 'nsp_accuracy', 'sop_loss', 'sop_accuracy')
+SHOWN += ('soft_loss', 'cosine_loss', 'hidden_loss', 'attention_loss', 'embeddings_loss')  # of a distillation
 # Of a workdir.
 PLACES = {
     'export/hf': 'for transformers: from_pretrained(...)',
@@ -121,6 +123,7 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
         'store': config['fingerprints']['store'],
         'tokenizer': config['fingerprints']['tokenizer'],
     }
+    facts |= recorded_in(config)
     for number, phase in enumerate(config['phases']):
         facts[f'phase {number}'] = ', '.join(f'{key} {value}' for key, value in phase.items())
     card: dict[str, Any] = {'title': 'BERT trained with bertjax', **facts}
@@ -163,7 +166,7 @@ def print_heldout(console: Console, rows: list[dict[str, Any]], levels: Levels) 
             table.add_row(name.replace('_', ' '), shown(first.get(name)), shown(last[name]))
     console.print(table)
     compared = []
-    if levels.unigram is not None:
+    if levels.unigram is not None and last.get('mlm_loss') is not None:
         compared.append(f'an MLM loss of {levels.unigram:.3f} by how often each piece occurs')
     if last['phase'] in levels.majority:
         share, pair = levels.majority[last['phase']], levels.pair.upper()

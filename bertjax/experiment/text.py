@@ -154,8 +154,8 @@ def _load_if_any(workdir: pathlib.Path) -> Tokenizer | None:
         return None
 
 
-def huggingface_directory(init: str) -> str:
-    """config.init: a Hugging Face directory as it is, of a bertjax workdir its export.
+def huggingface_directory(init: str, key: str = 'init') -> str:
+    """config.KEY, by default config.init: a Hugging Face directory as it is, of a bertjax workdir its export.
 
     Raises:
       UserError: neither.
@@ -170,7 +170,7 @@ def huggingface_directory(init: str) -> str:
         return str(exported)
     if not path.exists() or not (path / 'config.json').exists():
         raise UserError(
-            'config.init',
+            f'config.{key}',
             init,
             'a Hugging Face directory, or a bertjax workdir with export/hf',
             'give such a folder; --config.run=export writes it for a finished run',

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from bertjax.data.batch import BatchSpec
 from bertjax.losses import Objective
 from bertjax.optim.schedules import make_schedule
-from bertjax.optim.selection import Selection, everything
+from bertjax.optim.selection import Selection, everything, partition
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.train.members import members_template
 from bertjax.train.state import TrainState, abstract_state, make_init
@@ -96,7 +96,7 @@ class Setup:
     @functools.cached_property
     def _reset_optimizer(self) -> Callable[[TrainState], TrainState]:
         return jax.jit(
-            lambda state: state.replace(opt_state=self.optimizer.init(state.params)),
+            lambda state: state.replace(opt_state=self.optimizer.init(partition(state.params, self.trained)[0])),
             donate_argnums=0,
             out_shardings=shardings_of(self.state),
         )

@@ -74,13 +74,15 @@ def abstract_state(init: Callable[[jax.Array], TrainState], mesh: Mesh) -> Train
 
 
 def replace_params(state: TrainState, params: Mapping[str, Any], abstract: TrainState) -> TrainState:
-    """`state` with the given parameters: host arrays in the same tree, which are put on its devices."""
-    return state.replace(params=place_params(params, abstract))
+    """`state` with the given parameters of the model: host arrays in the same tree, which are put on its devices. Those
+    of the objective stay."""
+    own = {OWN: state.params[OWN]} if OWN in state.params else {}
+    return state.replace(params={**place_params(params, abstract), **own})
 
 
 def place_params(params: Mapping[str, Any], abstract: TrainState) -> Any:
-    """Host arrays put on the devices, with the dtypes and shardings of the state's parameters."""
-    return place(dict(params), abstract.params)
+    """Host arrays put on the devices, with the dtypes and shardings of the state's parameters of the model."""
+    return place(dict(params), without_own(abstract.params))
 
 
 def place(tree: Any, abstract: Any) -> Any:

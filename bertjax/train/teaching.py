@@ -1,4 +1,4 @@
-"""What a student learns from its teacher: the objective of a distillation, and which of the teacher's layers it follows.
+"""What a student learns from its teacher: the objective of a distillation, and the layers of the teacher it follows.
 
 DistilBERT (arXiv 1910.01108) learns the teacher's outputs and the direction of its last hidden states; TinyBERT (arXiv
 1909.10351) what every layer computes: embeddings, hidden states through a learned projection, attention scores.
@@ -113,13 +113,14 @@ def teach(base: Objective, lesson: Lesson, teacher: nn.Module, student: BertConf
         pairs = _pairs(mask, student.causal).sum() if 'attention' in factors else None
         return found | {f'{part}_loss': pairs if part == 'attention' else mask.sum() for part in inner}
 
-    hard = {_called(name) for name in ('loss', 'mlm_loss', 'nsp_loss')}
     counted = {f'{part}_loss': factor for part, factor in factors.items() if part != 'hard'}
+    if 'hard' in factors:
+        counted |= dict.fromkeys(('label_loss', 'mlm_loss', 'nsp_loss'), factors['hard'])
     return dataclasses.replace(
         base,
         losses=losses,
         weights=weights,
-        factors=counted | dict.fromkeys(hard, factors.get('hard', 0.0)),
+        factors=counted,
         capture=capture,
         guide=guide,
         init_own=None if projection is None else _init_own(projection, student),
