@@ -164,6 +164,12 @@ class TaskDistillation(Finetuning):
         print(f'starting from blocks {", ".join(map(str, self._copied))} of {self.teacher.directory}, and its head')
         return replace_params(state, self.teacher.as_student(self._copied, self.data.encoder), self.setup.state)
 
+    @property
+    def _rates(self) -> list[float]:
+        """The learning rate of each phase."""
+        rate = self.settings.learning_rate
+        return [self.distill.intermediate_learning_rate or rate, rate] if self.distill.in_two else [rate]
+
     def phases(self) -> list[Phase]:
         """What the loop works through: one phase, or two."""
         (whole,) = super().phases()
@@ -171,9 +177,6 @@ class TaskDistillation(Finetuning):
         asked = train_flops_per_sequence(self.teacher.config, round(examples.mean_length), 0) / 3  # forward alone
         flops = whole.flops_per_sequence + asked if whole.flops_per_sequence else 0.0
         bounds = [0, self._first, self.resolved['steps']] if self.distill.in_two else [0, self.resolved['steps']]
-        rates = [member.learning_rate] * len(self._setups)
-        if self.distill.in_two:
-            rates[0] = self.distill.intermediate_learning_rate or member.learning_rate
         return [
             dataclasses.replace(
                 whole,
@@ -185,7 +188,7 @@ class TaskDistillation(Finetuning):
                     reset_optimizer=number > 0,
                 ),
                 setup=setup,
-                members=[dataclasses.replace(member, learning_rate=rates[number])],
+                members=[dataclasses.replace(member, learning_rate=self._rates[number])],
                 flops_per_sequence=flops,
                 teacher=(self.teacher.params,),
             )
@@ -196,5 +199,7 @@ class TaskDistillation(Finetuning):
         """A description that is printed before training starts."""
         lines = [self.teacher.describe(), self.distill.describe(self.lesson)]
         if self.distill.in_two:
-            lines.append(f'{self._first:,} steps of what is computed on the way, then the outputs')
+            left = self.resolved['steps'] - self._first
+            own, rate = self._rates
+            lines.append(f'{self._first:,} steps at {own:g} of what is computed on the way, then {left:,} at {rate:g}')
         return '\n'.join([*lines, super().describe()])
