@@ -183,7 +183,7 @@ def write_choices(data: pathlib.Path) -> None:
     for split, count in (('train', 16), ('dev', 5)):
         lines = [
             {
-                'context': f'the {COLORS[i % 5]}',
+                'prompt': f'the {COLORS[i % 5]}',
                 'endings': [PLACES[(i + j) % 5] for j in range(2 + i % 2)],
                 'label': i % 2,
             }
