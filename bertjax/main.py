@@ -29,11 +29,14 @@ from bertjax.terminal import guard_streams
 NEEDS = {
     'corpus': (('pretrain', 'vocab', 'corpus', 'compile'), 'pretrain_base'),
     'task': (('finetune', 'evaluate', 'predict'), 'glue:rte'),
+    'distill': (('distill',), 'distilbert'),
 }
+# Verbs that would not ask the teacher of a recipe that has one.
+WITHOUT_TEACHER = ('pretrain', 'finetune', 'vocab', 'corpus', 'compile')
 # Verbs about an existing run, whose config they take, except for keys that the command line sets.
 ABOUT_A_RUN = ('evaluate', 'predict', 'export')
 # Verbs that say what to run next, with the same recipe.
-TRAINING = ('pretrain', 'finetune')
+TRAINING = ('pretrain', 'finetune', 'distill')
 
 
 def main(argv: Sequence[str]) -> None:
@@ -60,6 +63,9 @@ def main(argv: Sequence[str]) -> None:
         if config.run in names and key not in config:
             mend = f'give a recipe such as {example}'
             raise UserError(f'--config.run={config.run}', f'a recipe without config.{key}', 'one that has it', mend)
+    if 'distill' in config and config.run in WITHOUT_TEACHER:
+        mend = 'leave config.run as it is, or give a recipe without a teacher'
+        raise UserError(f'--config.run={config.run}', 'a recipe with config.distill', 'run=distill', mend)
     run = importlib.import_module(f'bertjax.runs.{config.run}').run
     if config.run in ABOUT_A_RUN:
         run(config, workdir, given_keys(config))

@@ -208,6 +208,48 @@ def sweep(**values: tuple) -> ConfigDict:
     return ConfigDict({**lists, 'together': 0, **values})
 
 
+def distillation(config: ConfigDict, **values: Any) -> ConfigDict:
+    """A recipe of a pre-training or of a task in which a student learns from a teacher: `config` with config.distill,
+    of which `values` replace some keys.
+
+    The defaults are those of DistilBERT (arXiv 1910.01108; huggingface/transformers, research_projects/distillation).
+    """
+    config.run = 'distill'
+    config.distill = ConfigDict(
+        {
+            'teacher': '',  # what config.init takes: a Hugging Face directory or a bertjax workdir
+            # The student's first weights: blocks of the teacher, 'alternate' or by number as in 0,2,4; 'init', those of
+            # config.init; 'random'.
+            'student_init': 'alternate',
+            'layers': 'uniform',  # of each block of the student, the one of the teacher that it follows; or as above
+            'temperature': 2.0,  # of the soft targets
+            # How much each part counts: the teacher's outputs, the labels or masked pieces, and of what is computed on
+            # the way the direction of the last hidden states, hidden states, attention scores, embeddings.
+            'soft': 5.0,
+            'hard': 2.0,
+            'cosine': 1.0,
+            'hidden': 0.0,
+            'attention': 0.0,
+            'embeddings': 0.0,
+            'projection': False,  # compare hidden states through a learned map: where the widths differ
+        }
+    )
+    if 'task' in config:
+        config.distill.update(
+            {
+                'num_layers': 0,  # of a student made of the teacher; 0: half of its blocks
+                'intermediate': steps(0),  # how long what is computed on the way comes first, alone; '50%', '20epochs'
+                'intermediate_learning_rate': 0.0,  # of that stretch; 0: config.learning_rate
+                'augment': 0,  # rows made of each training row by other words in some places
+                'augment_probability': 0.4,  # of each word to be another one
+                'augment_candidates': 15,  # the likeliest words that it may become
+                'augment_model': '',  # the masked language model that says so, as config.init
+            }
+        )
+    config.distill.update(values)
+    return config
+
+
 def using_config(verb: str, **options: Any) -> ConfigDict:
     """The base of every recipe that asks something of a finished model; `options` are those of its verb, config.VERB.
 

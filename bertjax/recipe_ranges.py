@@ -139,6 +139,30 @@ FINETUNING = {
     'sweep.together': whole(0, 1000),
 }
 
+_FACTOR = number(0, 1e6)
+_BLOCKS = r'\d{1,4}(,\d{1,4})*'
+_LISTED = 'numbers of blocks of the teacher as in 0,2,4'
+
+# config.distill, which only recipes of a distillation have; `recipe.distillation` has what they mean.
+DISTILLATION = {
+    'distill.teacher': text(),
+    'distill.student_init': word(f'alternate|init|random|{_BLOCKS}', f"'alternate', 'init', 'random', or {_LISTED}"),
+    'distill.layers': word(f'uniform|alternate|{_BLOCKS}', f"'uniform', 'alternate', or {_LISTED}"),
+    'distill.temperature': number(0.01, 1000),
+    **{f'distill.{part}': _FACTOR for part in ('soft', 'hard', 'cosine', 'hidden', 'attention', 'embeddings')},
+    'distill.projection': flag(),
+}
+TASK_DISTILLATION = {
+    **DISTILLATION,
+    'distill.num_layers': whole(0, 10_000),
+    'distill.intermediate': duration('%', 'epochs'),
+    'distill.intermediate_learning_rate': either(_RATE, only(0.0, "the run's own")),
+    'distill.augment': whole(0, 1000),
+    'distill.augment_probability': number(0, 1, above=True),
+    'distill.augment_candidates': whole(1, 1000),
+    'distill.augment_model': text(),
+}
+
 # Of every verb that uses a finished model.
 USING = {
     'run': _SHARED['run'],

@@ -12,6 +12,7 @@ from absl import logging
 from rich.table import Table
 
 from bertjax.data.loader import Examples
+from bertjax.experiment.distillation_settings import recorded_in
 from bertjax.experiment import exports
 from bertjax.experiment.exports import Finished, formats_of, push_export, write_exports
 from bertjax.experiment.levels import Levels
@@ -28,6 +29,7 @@ from bertjax.writers.console import print_next, print_places, shown
 from bertjax.writers.jsonl import read_rows
 
 SHOWN = ('loss', 'mlm_loss', 'mlm_accuracy', 'perplexity', 'nsp_loss', 'nsp_accuracy', 'sop_loss', 'sop_accuracy')
+SHOWN += ('soft_loss', 'cosine_loss', 'hidden_loss', 'attention_loss', 'embeddings_loss')  # of a distillation
 # Of a workdir.
 PLACES = {
     **exports.PLACES,
@@ -127,6 +129,7 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
         'store': config['fingerprints']['store'],
         'tokenizer': config['fingerprints']['tokenizer'],
     }
+    facts |= recorded_in(config)
     for number, phase in enumerate(config['phases']):
         facts[f'phase {number}'] = ', '.join(f'{key} {value}' for key, value in phase.items())
     card: dict[str, Any] = {'title': 'BERT trained with bertjax', 'name': config.get('push_to', ''), **facts}
@@ -175,7 +178,7 @@ def print_heldout(console: Console, rows: list[dict[str, Any]], levels: Levels) 
             table.add_row(name.replace('_', ' '), shown(first.get(name)), shown(last[name]))
     console.print(table)
     compared = []
-    if levels.unigram is not None:
+    if levels.unigram is not None and last.get('mlm_loss') is not None:
         compared.append(f'an MLM loss of {levels.unigram:.3f} by how often each piece occurs')
     if last['phase'] in levels.majority:
         share, pair = levels.majority[last['phase']], levels.pair.upper()
