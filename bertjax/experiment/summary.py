@@ -12,8 +12,8 @@ from absl import logging
 from rich.table import Table
 
 from bertjax.data.loader import Examples
-from bertjax.experiment.distillation_settings import recorded_in
 from bertjax.experiment import exports
+from bertjax.experiment.distillation_settings import recorded_in
 from bertjax.experiment.exports import Finished, formats_of, push_export, write_exports
 from bertjax.experiment.levels import Levels
 from bertjax.files.atomic import write_atomic
