@@ -49,14 +49,13 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return path
 
 
-@pytest.mark.parametrize('width', [NARROW, WIDE])
-@pytest.mark.parametrize('dark', [False, True], ids=['light', 'dark'])
+@pytest.mark.parametrize(('width', 'dark'), [(NARROW, False), (WIDE, True)])
 def test_it_can_be_read_anywhere(path: pathlib.Path, browser: Browser, width: int, dark: bool):
     def look(page):
         lightness = '() => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0] > 128'
         assert page.evaluate(lightness) is not dark
         assert page.locator('.plot .main-svg').count() >= 2
-        assert 'held out <b>' in page.locator('.plot .legend').first.inner_text()
+        assert 'held out <b>' in page.locator('.plot .legend').first.text_content()
         stroke = page.locator('.plot .scatterlayer path.js-line').nth(1).evaluate('e => getComputedStyle(e).stroke')
         page.click('#theme')  # the other one, curves and all
         assert page.evaluate(lightness) is dark
