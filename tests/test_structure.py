@@ -13,6 +13,7 @@ LEVELS = [
     {'main'},
     {'command_line'},
     {'runs'},
+    {'report'},
     {'experiment'},
     {'train', 'tasks'},
     {'losses', 'checkpoint', 'convert', 'recipe', 'recipe_files', 'recipe_ranges'},

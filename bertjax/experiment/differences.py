@@ -29,11 +29,7 @@ def written(value: Any) -> str:
 
 def flat(config: ConfigDict | Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a config in alphabetical order, without `run`, which is the verb, and what a run found out."""
-    return {
-        key: value
-        for key, value in sorted(flatten(config).items())
-        if key != 'run' and not key.startswith(_FOUND)
-    }
+    return {key: value for key, value in sorted(flatten(config).items()) if key != 'run' and not key.startswith(_FOUND)}
 
 
 def differences(before: ConfigDict | Mapping[str, Any], after: ConfigDict | Mapping[str, Any]) -> list[Difference]:

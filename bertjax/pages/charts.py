@@ -38,7 +38,16 @@ class Series:
     text: Sequence[str] = ()
 
 
-def chart(title: str, series: Sequence[Series], *, x: str, y: str, log: bool = False, height: int = 340) -> Markup:
+def chart(
+    title: str,
+    series: Sequence[Series],
+    *,
+    x: str,
+    y: str,
+    log: bool = False,
+    ticks: Sequence[float] = (),
+    height: int = 340,
+) -> Markup:
     """A figure with a curve for each of `series`.
 
     Args:
@@ -46,9 +55,16 @@ def chart(title: str, series: Sequence[Series], *, x: str, y: str, log: bool = F
       series: what is drawn.
       x, y: titles of the axes.
       log: whether the x axis is logarithmic.
+      ticks: where the x axis has its figures; by default where Plotly puts them.
       height: in pixels.
     """
-    drawn = {'series': [_trace(one) for one in series], 'x': _escaped(x), 'y': _escaped(y), 'log': log}
+    drawn = {
+        'series': [_trace(one) for one in series],
+        'x': _escaped(x),
+        'y': _escaped(y),
+        'log': log,
+        'ticks': list(ticks),
+    }
     return Markup(
         '<figure class="chart"><figcaption>{}</figcaption>'
         '<div class="plot" role="img" aria-label="{}" style="height:{}px">{}</div></figure>'
