@@ -72,7 +72,9 @@ def chart(
 
 
 def _trace(one: Series) -> dict[str, Any]:
-    mode = {'line': 'lines', 'dots': 'lines+markers', 'dashes': 'lines', 'points': 'markers'}[one.look]
+    # A line of one point is not to be seen.
+    look = 'dots' if one.look == 'line' and len(one.x) == 1 else one.look
+    mode = {'line': 'lines', 'dots': 'lines+markers', 'dashes': 'lines', 'points': 'markers'}[look]
     trace = {'name': _escaped(one.name), 'x': list(one.x), 'y': list(one.y), 'mode': mode, 'color': one.color}
     if one.look == 'dashes':
         trace['dash'] = 'dash'

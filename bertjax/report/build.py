@@ -9,7 +9,8 @@ from bertjax.experiment.levels import Levels, levels
 from bertjax.experiment.pretraining import StoreExamples
 from bertjax.experiment.task_data import LEARNED
 from bertjax.experiment.text import find_stores
-from bertjax.experiment.workdir import TRIALS, exported_trial
+from bertjax.experiment.trials import score_of
+from bertjax.experiment.workdir import TRIALS
 from bertjax.files.whole import read_json_or_none
 from bertjax.metrics.rows import pair_of
 from bertjax.pages import parts
@@ -66,29 +67,17 @@ def _pretraining_sections(run: Run) -> list[Section | None]:
         filled = _or_note('fillings', 'Held-out masks', lambda: fillings(run, heldout, tokenizer))
     elif run.recorded:
         filled = Section('fillings', 'Held-out masks', [parts.note('No document is held out.')])
-    train = lambda: pretraining_rows(  # noqa: E731
-        examples.get(settings.first_shape, 'train', 0), tokenizer, settings.pairs.mode
-    )
-    return [
-        overview(run, level),
-        curves(run, level),
-        filled,
-        _or_note('examples', 'Examples', train),
-        corpus(stores, names),
-    ]
+    train, mode = examples.get(settings.first_shape, 'train', 0), settings.pairs.mode
+    rows = _or_note('examples', 'Examples', lambda: pretraining_rows(train, tokenizer, mode))
+    return [overview(run, level), curves(run, level), filled, rows, corpus(stores, names)]
 
 
 def _task_sections(run: Run) -> list[Section | None]:
-    found = trials(run) if run.is_sweep else {}
+    found = trials(run) if run.is_sweep else []
     folder = run.folder
     if run.is_sweep:
-        chosen = exported_trial(run.folder)
-        chosen = (
-            chosen
-            if chosen in found
-            else max(found, default=None, key=lambda name: found[name]['splits']['dev'][found[name]['score']] or 0)
-        )
-        folder = run.folder / TRIALS / chosen if chosen else folder
+        best = max(found, key=lambda item: score_of(item[1]))[0].name if found else ''
+        folder = run.folder / TRIALS / best
         head = [sweep(run, found)]
     else:
         head = [overview(run, Levels()), figures(run), curves(run, Levels())]

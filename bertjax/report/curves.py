@@ -14,6 +14,7 @@ from bertjax.pages.page import Section
 from bertjax.report.run import Run
 
 COLORS = ('blue', 'orange', 'green', 'purple', 'teal', 'pink', 'red')
+_SMALL = 260  # pixels of height
 _PLACE = ('step', 'split', 'phase', 'examples')
 _TITLES = {'nsp': 'Next sentence or not', 'sop': 'Order of two segments'}
 
@@ -22,8 +23,8 @@ def curves(run: Run, levels: Levels) -> Section | None:
     """Loss and figures of a run; None for a sweep, whose trials have their own."""
     if not run.rows:
         return None
-    charts = _of_task(run.rows) if run.is_task else _of_pretraining(run.rows, levels)
-    body = [parts.columns(*charts), parts.columns(*_of_training(run.rows))]
+    large, small = _of_task(run.rows) if run.is_task else _of_pretraining(run.rows, levels)
+    body = [parts.columns(*large), parts.columns(*small, *_of_training(run.rows), narrow=True)]
     return Section('curves', 'Curves', body, 'Drag a box to zoom, double-click to see all again.')
 
 
@@ -40,7 +41,7 @@ def both(rows: Sequence[dict[str, Any]], figure: str) -> list[Series]:
     return [one for one in drawn if one]
 
 
-def _of_pretraining(rows: Sequence[dict[str, Any]], levels: Levels) -> list[Markup]:
+def _of_pretraining(rows: Sequence[dict[str, Any]], levels: Levels) -> tuple[list[Markup], list[Markup]]:
     rows = [with_pair_names(row, levels.pair) for row in rows]
     last, charts = max(row['step'] for row in rows), []
     loss, accuracy = both(rows, 'mlm_loss'), both(rows, f'{levels.pair}_accuracy')
@@ -52,7 +53,8 @@ def _of_pretraining(rows: Sequence[dict[str, Any]], levels: Levels) -> list[Mark
     if accuracy:
         charts.append(chart(_TITLES[levels.pair], accuracy + _majority(rows, levels), x='step', y='accuracy'))
     filled = both(rows, 'mlm_accuracy')
-    return [*charts, chart('Masks filled rightly', filled, x='step', y='accuracy')] if filled else charts
+    small = [chart('Masks filled rightly', filled, x='step', y='accuracy', height=_SMALL)] if filled else []
+    return charts, small
 
 
 def _majority(rows: Sequence[dict[str, Any]], levels: Levels) -> list[Series]:
@@ -66,7 +68,7 @@ def _majority(rows: Sequence[dict[str, Any]], levels: Levels) -> list[Series]:
     return drawn
 
 
-def _of_task(rows: Sequence[dict[str, Any]]) -> list[Markup]:
+def _of_task(rows: Sequence[dict[str, Any]]) -> tuple[list[Markup], list[Markup]]:
     train = curve('training', [row for row in rows if row['split'] == 'train'], 'loss', 'pale')
     charts = [chart('Training loss', [train], x='step', y='loss')] if train else []
     for split in dict.fromkeys(row['split'] for row in rows if row['split'] != 'train'):
@@ -76,7 +78,7 @@ def _of_task(rows: Sequence[dict[str, Any]]) -> list[Markup]:
         drawn = [curve(name.replace('_', ' '), mine, name, next(colors), 'dots') for name in names]
         if any(drawn):
             charts.append(chart(f'Figures on {split}', [one for one in drawn if one], x='step', y=''))
-    return charts
+    return charts, []
 
 
 def _of_training(rows: Sequence[dict[str, Any]]) -> list[Markup]:
@@ -87,5 +89,5 @@ def _of_training(rows: Sequence[dict[str, Any]]) -> list[Markup]:
         ('Norm of the gradient', 'grad_norm', 'orange'),
     ):
         drawn = curve(title.lower(), train, figure, color)
-        charts += [chart(title, [drawn], x='step', y='', height=240)] if drawn else []
+        charts += [chart(title, [drawn], x='step', y='', height=_SMALL)] if drawn else []
     return charts

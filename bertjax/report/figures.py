@@ -1,6 +1,8 @@
 """The figures of a task: of a run, or of a sweep and its trials."""
 
-import statistics
+import contextlib
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +11,7 @@ from markupsafe import Markup
 from bertjax.errors import UserError
 from bertjax.experiment.recorded import recorded_results
 from bertjax.experiment.results import RESULTS
-from bertjax.experiment.trials import AXES, score_of
+from bertjax.experiment.trials import AXES, Trial, score_of, summarise
 from bertjax.experiment.workdir import TRIALS
 from bertjax.pages import parts
 from bertjax.pages.charts import Series, chart
@@ -38,108 +40,87 @@ def figures(run: Run) -> Section:
     )
 
 
-def trials(run: Run) -> dict[str, dict[str, Any]]:
-    """The results of the trials of a sweep that are finished, by name; damaged ones are left out."""
-    found = {}
-    for path in sorted((run.folder / TRIALS).glob(f'*/{RESULTS}')):
-        try:
+def trials(run: Run) -> list[tuple[Trial, dict[str, Any]]]:
+    """The trials of a sweep that are finished, with their results; damaged ones are left out."""
+    found = []
+    for path in (run.folder / TRIALS).glob(f'*/{RESULTS}'):
+        with contextlib.suppress(UserError, KeyError):
             results = recorded_results(path)
-            score_of(results)
-            found[path.parent.name] = {**{field: results.get(field) for field, _ in AXES.values()}, **results}
-        except (UserError, KeyError):
-            continue
-    return found
+            score_of(results)  # raises
+            found.append((Trial(**{field: results[field] for field, _ in AXES.values()}), results))
+    return sorted(found, key=lambda item: item[0])
 
 
-def sweep(run: Run, found: Mapping[str, Mapping[str, Any]]) -> Section:
+def sweep(run: Run, found: Sequence[tuple[Trial, Mapping[str, Any]]]) -> Section:
     """A sweep: its score by the rate, a point a run, the median of the seeds as a line; and a table."""
     if not found:
         return Section('sweep', 'Sweep', [parts.note('No run of the sweep is finished yet.')])
-    score, groups = next(iter(found.values()))['score'], _groups(found)
-    best = max(found, key=lambda name: score_of(found[name]))
-    drawn: list[Series] = []
-    for (what, lines), color in zip(_by_shape(groups).items(), COLORS * len(groups), strict=False):
-        drawn += _series(what, lines, color)
-    body = [
-        parts.tiles(
-            {f'best {score} on dev': (shown(score_of(found[best])), best), 'runs': (f'{len(found)}', 'finished')}
-        )
-    ]
-    rates = sorted({key[-1] for key in groups})
-    plot = chart(f'{score} on dev', drawn, x='learning rate', y=score, log=True, ticks=rates)
-    losses = [
-        curve(
-            name,
-            [row for row in read_rows(run.folder / TRIALS / name / 'metrics.jsonl') if row['split'] == 'train'],
-            'loss',
-            color,
-        )
-        for name, color in zip(list(found)[:_CURVES], COLORS * _CURVES, strict=False)
-    ]
-    losses = [one for one in losses if one]
-    first = f', the first {_CURVES} runs' if len(found) > _CURVES else ''
-    body.append(parts.columns(plot, *([chart(f'Training loss{first}', losses, x='step', y='loss')] if losses else [])))
-    return Section('sweep', 'Sweep', [*body, _settings(groups, found[best]), _runs(found, best, score)])
+    score = found[0][1]['score']
+    summary = summarise(found, score)
+    scores = {trial: score_of(results) for trial, results in found}
+    best = max(scores, key=lambda trial: scores[trial])
+    tiles = {f'best {score} on dev': (shown(scores[best]), best.name), 'runs': (f'{len(found)}', 'finished')}
+    plot = chart(
+        f'{score} on dev',
+        _series(summary['settings'], scores),
+        x='learning rate',
+        y=score,
+        log=True,
+        ticks=sorted({trial.learning_rate for trial in scores}),
+    )
+    charts = parts.columns(plot, *_losses(run, [trial.name for trial in scores]))
+    return Section('sweep', 'Sweep', [parts.tiles(tiles), charts, _settings(summary, best), _runs(found, best, score)])
 
 
-def _groups(found: Mapping[str, Mapping[str, Any]]) -> dict[tuple, list[Mapping[str, Any]]]:
-    """The runs that differ in nothing but their seed, by all the rest; the rate is last."""
-    groups: dict[tuple, list[Mapping[str, Any]]] = {}
-    for results in found.values():
-        key = tuple(results[name] for name in ('train', 'batch_size', 'epochs', 'learning_rate'))
-        groups.setdefault(key, []).append(results)
-    return dict(sorted(groups.items(), key=lambda item: tuple(map(str, item[0][:3])) + (item[0][3],)))
-
-
-def _by_shape(groups: Mapping[tuple, Sequence[Mapping[str, Any]]]) -> dict[str, list[tuple[float, Sequence]]]:
-    shapes: dict[str, list] = {}
-    for (train, batch, epochs, rate), runs in groups.items():
-        shapes.setdefault(f'{train}, batch {batch}' + (f', {epochs:g} epochs' if epochs else ''), []).append(
-            (rate, runs)
-        )
-    return shapes
-
-
-def _series(what: str, lines: Sequence[tuple[float, Sequence[Mapping[str, Any]]]], color: str) -> list[Series]:
-    medians = [statistics.median(map(score_of, runs)) for _, runs in lines]
-    drawn = [Series(f'{what}: median', [rate for rate, _ in lines], medians, color, 'dots')]
-    points = [
-        (rate, score_of(one), f'{what}\nrate {rate:g}, seed {one["seed"]}\n{score_of(one):.4f}')
-        for rate, runs in lines
-        for one in runs
-    ]
-    if len(points) > len(lines):
-        rates, scores, texts = map(list, zip(*points, strict=True))
-        drawn.append(Series(f'{what}: each run', rates, scores, color, 'points', texts))
+def _series(lines: Sequence[Mapping[str, Any]], scores: Mapping[Trial, float]) -> list[Series]:
+    """By shape of the runs, the median at each rate, and each run."""
+    drawn, colors = [], itertools.cycle(COLORS)
+    shape = lambda line: (line['train'], line['batch_size'], line['epochs'])  # noqa: E731
+    for key, group in itertools.groupby([line for line in lines if line['median'] is not None], key=shape):
+        color, name = next(colors), f'{key[0]}, batch {key[1]}' + (f', {key[2]:g} epochs' if key[2] else '')
+        of_rate = {line['learning_rate']: line['median'] for line in group}
+        drawn.append(Series(f'{name}: median', list(of_rate), list(of_rate.values()), color, 'dots'))
+        mine = {trial: score for trial, score in scores.items() if trial.shape == key and math.isfinite(score)}
+        if len(mine) > len(of_rate):
+            texts = [f'{name}\nrate {x.learning_rate:g}, seed {x.seed}\n{score:.4f}' for x, score in mine.items()]
+            rates = [trial.learning_rate for trial in mine]
+            drawn.append(Series(f'{name}: each run', rates, list(mine.values()), color, 'points', texts))
     return drawn
 
 
-def _settings(groups: Mapping[tuple, Sequence[Mapping[str, Any]]], best: Mapping[str, Any]) -> Markup:
-    """A line a setting, over its seeds."""
+def _losses(run: Run, names: Sequence[str]) -> list[Markup]:
+    """The training of the first of the runs."""
+    drawn, colors = [], itertools.cycle(COLORS)
+    for name in names[:_CURVES]:
+        rows = [row for row in read_rows(run.folder / TRIALS / name / 'metrics.jsonl') if row['split'] == 'train']
+        one = curve(name, rows, 'loss', next(colors))
+        drawn += [one] if one else []
+    first = f', the first {_CURVES} runs' if len(names) > _CURVES else ''
+    return [chart(f'Training loss{first}', drawn, x='step', y='loss')] if drawn else []
+
+
+def _settings(summary: Mapping[str, Any], best: Trial) -> Markup:
+    """A line a setting, over its seeds, as sweep.json has it."""
     rows, marked = [], []
-    for number, ((train, batch, epochs, rate), runs) in enumerate(groups.items()):
-        scores = [score_of(one) for one in runs]
-        deviation = statistics.stdev(scores) if len(scores) > 1 else None
-        values = (statistics.median(scores), statistics.fmean(scores), deviation, max(scores))
-        place = (train, str(batch), f'{epochs:g}' if epochs else '-', f'{rate:g}', str(len(runs)))
-        rows.append((*place, *map(shown, values), str(sum(bool(one.get('collapsed')) for one in runs))))
-        marked += [number] if any(one is best for one in runs) else []
+    for number, line in enumerate(summary['settings']):
+        epochs = f'{line["epochs"]:g}' if line['epochs'] else '-'
+        place = (line['train'], str(line['batch_size']), epochs, f'{line["learning_rate"]:g}', str(line['runs']))
+        figures = (shown(line[name]) for name in ('median', 'mean', 'sd', 'best'))
+        rows.append((*place, *figures, str(line['collapsed'])))
+        setting = tuple(line[name] for name in ('train', 'batch_size', 'epochs', 'learning_rate'))
+        marked += [number] if setting == best.without_seed else []
     heads = ['train', 'batch', 'epochs', 'rate', 'runs', 'median', 'mean', 'sd', 'best', 'collapsed']
     return parts.table(heads, rows, marked=marked, caption='Over the seeds; marked: the setting of the best run')
 
 
-def _runs(found: Mapping[str, Mapping[str, Any]], best: str, score: str) -> Markup:
-    splits = list(dict.fromkeys(name for results in found.values() for name in results['splits']))
+def _runs(found: Sequence[tuple[Trial, Mapping[str, Any]]], best: Trial, score: str) -> Markup:
+    """Every run, the best first."""
+    ordered = sorted(found, key=lambda item: -score_of(item[1]))
+    splits = list(dict.fromkeys(name for _, results in found for name in results['splits']))
     rows = [
-        (
-            name,
-            *(shown(results['splits'].get(split, {}).get(score)) for split in splits),
-            str(results.get('steps', '-')),
-        )
-        for name, results in sorted(found.items(), key=lambda item: -score_of(item[1]))
+        (trial.name, *(shown(results['splits'].get(split, {}).get(score)) for split in splits))
+        for trial, results in ordered
     ]
-    marked = [i for i, row in enumerate(rows) if row[0] == best]
-    return parts.folded(
-        f'all {len(rows)} runs',
-        parts.table(['run', *(f'{score} on {split}' for split in splits), 'steps'], rows, marked=marked),
-    )
+    marked = [number for number, (trial, _) in enumerate(ordered) if trial == best]
+    heads = ['run', *(f'{score} on {split}' for split in splits)]
+    return parts.folded(f'all {len(rows)} runs', parts.table(heads, rows, marked=marked))

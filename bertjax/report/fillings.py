@@ -62,7 +62,7 @@ def fillings(run: Run, heldout: Examples, tokenizer: Tokenizer) -> Section:
     count, shares = int(weights.sum()), []
     for name, filled in ((begun, then), (when, now)):
         right = int((filled.best == batch['masked_ids'])[weights].sum())
-        shares.append((name, f'{right:,} of {count:,}', f'{filled.of_true[weights].mean():.3f}'))
+        shares.append((name, f'{right:,} of {count:,}', f'{filled.of_true[weights].mean():.4f}'))
     rows = [parts.tokens(_tokens(batch, row, then, now, tokenizer), f'held-out example {row}') for row in range(_ROWS)]
     about = (
         f'What the model puts in the place of what is hidden, {when}; below, what was there, and what it put {begun}.'

@@ -63,7 +63,7 @@ class TensorBoard:
 
 
 def read_times(directory: pathlib.Path) -> list[list[tuple[int, float]]]:
-    """(step, seconds since 1970) of each row, in order, a list for each process that wrote; a damaged end is left out."""
+    """(step, seconds since 1970) of each row, in order, a list a process; a damaged end is left out."""
     from tensorboardX.proto.event_pb2 import Event
 
     processes = []
