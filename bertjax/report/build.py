@@ -74,10 +74,10 @@ def _pretraining_sections(run: Run) -> list[Section | None]:
 
 def _task_sections(run: Run) -> list[Section | None]:
     found = trials(run) if run.is_sweep else []
-    folder = run.folder
+    folder, whose = run.folder, ''
     if run.is_sweep:
         best = max(found, key=lambda item: score_of(item[1]))[0].name if found else ''
-        folder = run.folder / TRIALS / best
+        folder, whose = run.folder / TRIALS / best, f'Of the best run, {best}.' if best else ''
         head = [sweep(run, found)]
     else:
         head = [overview(run, Levels()), figures(run), curves(run, Levels())]
@@ -86,7 +86,7 @@ def _task_sections(run: Run) -> list[Section | None]:
             task = _task(run)
     except UserError as error:
         return [*head, Section('errors', 'Errors', [parts.note(f'The task cannot be read any more: {error}')])]
-    wrong = errors(run, task, folder)
+    wrong = errors(run, task, folder, whose)
     return [*head, wrong, _or_note('examples', 'Rows', lambda: _rows(run, task))]
 
 

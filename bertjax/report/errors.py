@@ -20,13 +20,14 @@ _MATRIX = 20  # up to so many classes the confusion table is shown
 _NOTHING = '(nothing)'
 
 
-def errors(run: Run, task: Task, folder: pathlib.Path, split: str = 'dev') -> Section:
+def errors(run: Run, task: Task, folder: pathlib.Path, about: str = '', split: str = 'dev') -> Section:
     """Of the predictions that a finished run wrote in `folder`, beside the records if these are still there.
 
     Args:
       run: of the workdir.
       task: with what it learned.
       folder: with results.json and predictions/: the workdir, or a trial of a sweep.
+      about: whose predictions they are, where it is not the run's.
       split: which.
     """
     title, rows = f'Errors on {split}', read_lines(folder / 'predictions' / f'{split}.jsonl')
@@ -47,7 +48,7 @@ def errors(run: Run, task: Task, folder: pathlib.Path, split: str = 'dev') -> Se
         note = f'{len(rows):,} predictions and {len(records):,} records of {split}: the data is not what it was.'
         return Section('errors', title, [parts.note(note)])
     counts = collections.Counter(pair for one in judged for pair in one.classes)
-    return Section('errors', title, [*_classes(counts, task), *_worst(judged)])
+    return Section('errors', title, [*_classes(counts, task), *_worst(judged)], about)
 
 
 def _classes(counts: collections.Counter, task: Task) -> list[Markup]:
@@ -85,12 +86,12 @@ def _worst(judged: Sequence[Judged]) -> list[Markup]:
     if not wrong:
         return [parts.paragraph(f'All {len(judged):,} records are right.')]
     shown = wrong[:_WORST]
-    rows = [(_texts(one), one.true, one.predicted) for one in shown]
     title = f'The worst {len(shown)} of {len(wrong):,} that are not right, of {len(judged):,}'
-    return [parts.titled(title, parts.table(['record', 'true', 'predicted'], rows, text=(0, 1, 2)))]
+    return [parts.titled(title, *map(_error, shown))]
 
 
-def _texts(one: Judged) -> Markup:
-    if len(one.texts) == 1:
-        return Markup('{}').format(*one.texts.values())
-    return Markup('<br>').join(Markup('<b>{}</b> {}').format(name, text) for name, text in one.texts.items())
+def _error(one: Judged) -> Markup:
+    answers = parts.tokens([parts.Token(one.true, 'right', 'true'), parts.Token(one.predicted, 'wrong', 'predicted')])
+    names = len(one.texts) > 1
+    texts = (Markup('<b>{}</b> {}').format(name, text) if names else text for name, text in one.texts.items())
+    return Markup('<div class="error">{}{}</div>').format(answers, Markup('').join(map(parts.paragraph, texts)))
