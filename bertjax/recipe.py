@@ -40,6 +40,14 @@ CARD = {
 }
 
 
+# Where rows go besides the workdir.
+TRACKING = {
+    'tracker': '',  # or wandb, mlflow, trackio, which are extras
+    'tracker_project': 'bertjax',  # of a W&B or Trackio project, of an MLflow experiment
+    'tracker_run': '',  # what the run is called there; '': as the workdir
+}
+
+
 def phase(**values: Any) -> ConfigDict:
     """One entry of config.phases.
 
@@ -121,6 +129,7 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     config.find_batch = False  # run=compile: look for the largest batch that fits
     config.export = True  # write WORKDIR/export/hf and export/orbax at the end
     config.card = ConfigDict(CARD)
+    config.update(TRACKING)
     for key, value in changes.items():
         config[key] = value
     return config
@@ -189,6 +198,7 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
     config.mesh = ConfigDict({'data': -1, 'fsdp': 1, 'tensor': 1})  # -1: the devices that the others leave
     config.export = True  # write WORKDIR/export/hf and export/orbax at the end
     config.card = ConfigDict(CARD)
+    config.update(TRACKING)
     return config
 
 

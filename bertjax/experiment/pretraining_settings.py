@@ -193,6 +193,7 @@ class PretrainingSettings(RunSettings):
         Raises:
           UserError: with the key.
         """
+        self.tracking.check()
         model = self.model(self.vocab['size'])
         if self.export:
             check_exportable(model)

@@ -12,6 +12,7 @@ from bertjax.config import in_steps, plain
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig, parameter_count
 from bertjax.parallel.devices import device_memory
+from bertjax.writers.tracker import Tracking
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +35,7 @@ class RunSettings:
       eval_every, checkpoint_every: durations, see `resolve_durations`.
       step: the checkpoint that verbs about a finished run take; 0 for none in particular.
       mesh: sizes by axis, see `parallel.mesh.make_mesh`.
+      tracking: config.tracker, tracker_project and tracker_run.
       recorded: the whole config in plain form, for config.json and the checkpoints.
     """
 
@@ -55,6 +57,7 @@ class RunSettings:
     step: int
     mesh: Mapping[str, int]
     export: bool
+    tracking: Tracking
     recorded: Mapping[str, Any]
 
 
@@ -69,6 +72,7 @@ def shared_settings(config: ConfigDict) -> dict[str, Any]:
         'schedule': config.schedule.name,
         'power': config.schedule.power,
         'mesh': dict(config.mesh),
+        'tracking': Tracking(config.tracker, config.tracker_project, config.tracker_run),
         'recorded': plain(config),
     }
 
