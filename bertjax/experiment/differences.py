@@ -1,12 +1,10 @@
-"""Configs beside each other: key by key, as the command line writes their values."""
+"""Configs in plain form beside each other: key by key, as the command line writes their values."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ml_collections import ConfigDict
-
-from bertjax.config import flatten, in_steps, plain
+from bertjax.config import flatten, in_steps
 
 # Of a run's config alone: what was found out, not chosen.
 _FOUND = ('fingerprints.', 'model.vocab_size')
@@ -27,12 +25,12 @@ def written(value: Any) -> str:
     return repr(tuple(value) if isinstance(value, list) else value)
 
 
-def flat(config: ConfigDict | Mapping[str, Any]) -> dict[str, Any]:
+def flat(config: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a config in alphabetical order, without `run`, which is the verb, and what a run found out."""
     return {key: value for key, value in sorted(flatten(config).items()) if key != 'run' and not key.startswith(_FOUND)}
 
 
-def differences(before: ConfigDict | Mapping[str, Any], after: ConfigDict | Mapping[str, Any]) -> list[Difference]:
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
     """What has changed from a config to another, by key."""
     old, new = flat(before), flat(after)
     return [
@@ -42,9 +40,9 @@ def differences(before: ConfigDict | Mapping[str, Any], after: ConfigDict | Mapp
     ]
 
 
-def as_of_run(config: ConfigDict | Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
+def as_of_run(config: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
     """A config with its durations in steps, as those of `run`, the config.json of one like it."""
-    own = plain(config)
+    own = dict(config)
     is_task, steps = 'task' in own, run['steps']
     per_epoch = steps / run['epochs'] if is_task and run['epochs'] else None
     if is_task and steps and in_steps(own['steps'], 'steps', steps_per_epoch=per_epoch) == 0:

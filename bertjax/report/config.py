@@ -2,7 +2,6 @@
 
 from markupsafe import Markup
 
-from bertjax.config import plain
 from bertjax.errors import UserError
 from bertjax.experiment.differences import as_of_run, differences, flat, written
 from bertjax.pages import parts
@@ -23,13 +22,13 @@ def _difference(run: Run, name: Markup) -> list[Markup]:
         recipe = run.loaded_recipe()
     except UserError as error:
         return [parts.note(f'Not compared with its recipe: {error}')]
-    if ('task' in recipe) != run.is_task or (run.is_task and recipe.task.kind != run.config['task']['kind']):
+    if ('task' in recipe) != run.is_task or (run.is_task and recipe['task']['kind'] != run.config['task']['kind']):
         return [
             parts.note(
                 Markup('Not compared with the recipe of the command, {}: it is for something else.').format(name)
             )
         ]
-    own = as_of_run(plain(recipe), run.config) if run.recorded else plain(recipe)
+    own = as_of_run(recipe, run.config) if run.recorded else recipe
     rows = [tuple(map(parts.code, (one.key, one.before, one.after))) for one in differences(own, run.config)]
     if not rows:
         return [parts.paragraph(Markup('As in the recipe {}, in every key.').format(name))]

@@ -8,8 +8,6 @@ import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from bertjax.config import from_plain, plain
 from bertjax.errors import UserError
 from bertjax.experiment.finetuning_settings import FinetuningSettings, finetuning_settings
@@ -63,13 +61,13 @@ class Run:
         """Whether there is a checkpoint."""
         return has_checkpoints(self.folder)
 
-    def loaded_recipe(self) -> ConfigDict:
-        """The recipe as it is in its file.
+    def loaded_recipe(self) -> dict[str, Any]:
+        """The recipe as it is in its file, in plain form.
 
         Raises:
           UserError: it is no longer there.
         """
-        return load_recipe(find_recipe(self.recipe))
+        return plain(load_recipe(find_recipe(self.recipe)))
 
     def pretraining_settings(self) -> PretrainingSettings:
         """Of a pre-training, for this machine whatever the run had."""
@@ -79,7 +77,7 @@ class Run:
         """Of a fine-tuning, likewise."""
         return finetuning_settings(self._for_here())
 
-    def _for_here(self) -> ConfigDict:
+    def _for_here(self) -> Any:
         model = {**self.config['model'], 'attention': 'auto'}
         # Found out by the run, which settings take from the tokenizer.
         model.pop('vocab_size', None)
@@ -94,8 +92,13 @@ def _with_splits(results: dict[str, Any]) -> dict[str, Any]:
     return results if all(isinstance(figures, dict) for figures in results['splits'].values()) else None
 
 
-def read_run(config: ConfigDict, folder: pathlib.Path, recipe: str) -> Run:
+def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Run:
     """The run in a workdir, finished or not, whatever the recipe of the command line is.
+
+    Args:
+      config: of the command line, in plain form.
+      folder: the workdir.
+      recipe: as the command line names it.
 
     Raises:
       UserError: nothing of a run is there, or its config.json is damaged.
@@ -105,7 +108,7 @@ def read_run(config: ConfigDict, folder: pathlib.Path, recipe: str) -> Run:
     if not recorded and not (folder / 'store').is_dir():
         mend = 'train first, in this --workdir'
         raise UserError('--workdir', f'no run and no corpus in {folder}', 'the workdir of a run', mend)
-    found = recorded_config(path, _usual(path)) if recorded else plain(config)
+    found = recorded_config(path, _usual(path)) if recorded else config
     return Run(folder, recipe, found, recorded, read_rows(folder / 'metrics.jsonl'))
 
 

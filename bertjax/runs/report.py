@@ -4,6 +4,7 @@ import pathlib
 
 from ml_collections import ConfigDict
 
+from bertjax.config import plain
 from bertjax.files.atomic import write_atomic
 from bertjax.pages.charts import check_plotly
 from bertjax.report.build import build_page
@@ -23,7 +24,7 @@ def run(config: ConfigDict, workdir: str, recipe: str) -> None:
     """
     check_plotly()
     folder = pathlib.Path(workdir)
-    text = build_page(read_run(config, folder, recipe))
+    text = build_page(read_run(plain(config), folder, recipe))
     path = folder / 'report.html'
     write_atomic(path, text)
     print(f'written: {path}, which any browser opens ({len(text) / 2**20:.1f} MB)')

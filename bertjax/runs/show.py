@@ -25,12 +25,13 @@ def run(config: ConfigDict, workdir: str | None, recipe: str) -> None:
     Raises:
       UserError: the config.json of the workdir is damaged, or of a run of another kind.
     """
+    own, theirs = plain(config), plain(load_recipe(find_recipe(recipe)))
     path = pathlib.Path(workdir or '.') / 'config.json'
-    saved = recorded_config(path, plain(config)) if workdir and path.exists() else None
-    _print(aligned((key, written(value)) for key, value in flat(config).items()))
-    _print_differences(f'the recipe {recipe}', differences(load_recipe(find_recipe(recipe)), config))
+    saved = recorded_config(path, own) if workdir and path.exists() else None
+    _print(aligned((key, written(value)) for key, value in flat(own).items()))
+    _print_differences(f'the recipe {recipe}', differences(theirs, own))
     if saved is not None:
-        _print_differences(f'the run in {workdir}', differences(saved, as_of_run(config, saved)))
+        _print_differences(f'the run in {workdir}', differences(saved, as_of_run(own, saved)))
 
 
 def _print_differences(other: str, found: Sequence[Difference]) -> None:

@@ -1,4 +1,4 @@
-"""Records beside their predictions, as the page of a run shows them: what is wrong, how wrong, between which classes."""
+"""Records beside their predictions, as the page of a run shows them: what is wrong, how wrong, among which classes."""
 
 import pathlib
 

@@ -40,6 +40,22 @@ def send(service: str, folder: pathlib.Path, rows: list[dict], step: int, name: 
     return json.loads((folder / 'tracker.json').read_text())
 
 
+def send_twice(service: str, folder: pathlib.Path, **environment: str) -> str:
+    """The run that two processes send to, one after the other: these packages read their environment once."""
+    script = (
+        'import json, pathlib, sys; sys.path.insert(0, sys.argv[1]); import test_trackers as t\n'
+        'print(t.send(sys.argv[5], pathlib.Path(sys.argv[2]), json.loads(sys.argv[3]), int(sys.argv[4]))["run"])'
+    )
+    here, runs = pathlib.Path(__file__).parent, set()
+    environment = os.environ | {'PYTHONPATH': str(here.parents[1])} | environment
+    for rows, step in ((ROWS[:2], -1), (ROWS[2:], 4)):
+        command = [sys.executable, '-c', script, str(here), str(folder), json.dumps(rows), str(step), service]
+        out = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        runs.add(out.split()[-1])
+    (run,) = runs
+    return run
+
+
 class Fake:
     """A tracker that remembers."""
 
@@ -155,15 +171,12 @@ def _wandb_records(data: bytes) -> Iterator[bytes]:
             record = b''
 
 
-def test_wandb(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_wandb(tmp_path: pathlib.Path):
     """Offline: the files that `wandb sync` takes, one for each process, all of one run."""
     pytest.importorskip('wandb', reason="needs the extra 'wandb'")
     from wandb.proto.wandb_internal_pb2 import Record
 
-    monkeypatch.setenv('WANDB_MODE', 'offline')
-    run = send('wandb', tmp_path, ROWS[:2], -1)['run']
-    time.sleep(1)  # W&B's folders are called by the second
-    assert send('wandb', tmp_path, ROWS[2:], 4)['run'] == run
+    run = send_twice('wandb', tmp_path, WANDB_MODE='offline')
     history, config = [], {}
     paths = sorted(tmp_path.glob(f'wandb/offline-run-*/run-{run}.wandb'))
     assert len(paths) == 2
@@ -227,21 +240,10 @@ def test_mlflow_with_a_server(tmp_path: pathlib.Path):
         server.wait(30)
 
 
-def test_trackio(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_trackio(tmp_path: pathlib.Path):
     """Local: its database, one run for both processes."""
     pytest.importorskip('trackio', reason="needs the extra 'trackio'")
-    script = (
-        'import json, pathlib, sys; sys.path.insert(0, sys.argv[1]); import test_trackers as t\n'
-        "print(t.send('trackio', pathlib.Path(sys.argv[2]), json.loads(sys.argv[3]), int(sys.argv[4]))['run'])"
-    )
-    here = pathlib.Path(__file__).parent
-    environment = os.environ | {'TRACKIO_DIR': str(tmp_path / 'trackio'), 'PYTHONPATH': str(here.parents[1])}
-    runs = set()
-    for rows, step in ((ROWS[:2], -1), (ROWS[2:], 4)):
-        command = [sys.executable, '-c', script, str(here), str(tmp_path), json.dumps(rows), str(step)]
-        out = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-        runs.add(out.split()[-1])
-    assert len(runs) == 1 and runs.pop().startswith('tiny-')
+    assert send_twice('trackio', tmp_path, TRACKIO_DIR=str(tmp_path / 'trackio')).startswith('tiny-')
     (path,) = (tmp_path / 'trackio').glob('*.db')
     with sqlite3.connect(path) as database:
         written = database.execute('select step, metrics from metrics order by step').fetchall()
