@@ -7,6 +7,7 @@ readout, no way to take a picture.
 
 import base64
 import dataclasses
+import functools
 import gzip
 import html
 from collections.abc import Sequence
@@ -109,7 +110,12 @@ def drawing() -> Markup:
       UserError: it is not installed.
     """
     check_plotly()
+    return Markup('<script type="text/plain" id="plotly">{}</script>\n').format(_packed())
+
+
+@functools.cache
+def _packed() -> str:
+    """Plotly's file compressed; equal bytes every time."""
     from plotly.offline import get_plotlyjs
 
-    packed = base64.b64encode(gzip.compress(get_plotlyjs().encode('utf-8'), mtime=0)).decode('ascii')
-    return Markup('<script type="text/plain" id="plotly">{}</script>\n').format(packed)
+    return base64.b64encode(gzip.compress(get_plotlyjs().encode('utf-8'), mtime=0)).decode('ascii')

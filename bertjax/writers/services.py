@@ -56,7 +56,7 @@ class WandB:
         if mode in ('offline', 'disabled', 'dryrun') or wandb.login(prompt=False):
             return None
         mend = 'run `wandb login`, or set WANDB_MODE=offline'
-        return UserError('config.tracker', "'wandb' without a login", 'a key, or no need of one', mend)
+        return UserError('config.tracker', "'wandb' without a login", 'a login, or offline mode', mend)
 
     def start(self, project: str, name: str, folder: str, config: Mapping[str, Any], known: str) -> str:
         """See Service."""

@@ -144,6 +144,7 @@ def test_a_missing_package_is_told(service: str, monkeypatch: pytest.MonkeyPatch
     Tracking('', 'bert', '').check()
 
 
+@pytest.mark.slow
 def test_wandb_without_a_key_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
     """It would ask for one in the middle of the training."""
     pytest.importorskip('wandb', reason="needs the extra 'wandb'")
@@ -171,6 +172,7 @@ def _wandb_records(data: bytes) -> Iterator[bytes]:
             record = b''
 
 
+@pytest.mark.slow
 def test_wandb(tmp_path: pathlib.Path):
     """Offline: the files that `wandb sync` takes, one for each process, all of one run."""
     pytest.importorskip('wandb', reason="needs the extra 'wandb'")
@@ -203,6 +205,7 @@ def _mlflow_rows(run: str) -> list[tuple[int, str, float]]:
     return sorted((x.step, name, x.value) for name in names for x in client.get_metric_history(run, name))
 
 
+@pytest.mark.slow
 def test_mlflow(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     """Its own default, a file of SQLite."""
     mlflow = pytest.importorskip('mlflow', reason="needs the extra 'mlflow', which is large")
@@ -240,6 +243,7 @@ def test_mlflow_with_a_server(tmp_path: pathlib.Path):
         server.wait(30)
 
 
+@pytest.mark.slow
 def test_trackio(tmp_path: pathlib.Path):
     """Local: its database, one run for both processes."""
     pytest.importorskip('trackio', reason="needs the extra 'trackio'")
