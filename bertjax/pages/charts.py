@@ -57,7 +57,7 @@ def chart(
       x, y: titles of the axes.
       log: whether the x axis is logarithmic.
       ticks: where the x axis has its figures; by default where Plotly puts them.
-      height: in pixels.
+      height: in pixels, of a chart whose legend has up to four lines; more make it higher.
     """
     drawn = {
         'series': [_trace(one) for one in series],
@@ -69,7 +69,7 @@ def chart(
     return Markup(
         '<figure class="chart"><figcaption>{}</figcaption>'
         '<div class="plot" role="img" aria-label="{}" style="height:{}px">{}</div></figure>'
-    ).format(title, title, height, inline(drawn))
+    ).format(title, title, height + 22 * max(len(series) - 4, 0), inline(drawn))
 
 
 def _trace(one: Series) -> dict[str, Any]:

@@ -87,7 +87,8 @@ def _worst(judged: Sequence[Judged]) -> list[Markup]:
         return [parts.paragraph(f'All {len(judged):,} records are right.')]
     shown = wrong[:_WORST]
     title = f'The worst {len(shown)} of {len(wrong):,} that are not right, of {len(judged):,}'
-    return [parts.titled(title, *map(_error, shown))]
+    legend = parts.legend({'right': 'true', 'wrong': 'predicted, with its probability where it has one'})
+    return [parts.titled(title, legend, *map(_error, shown))]
 
 
 def _error(one: Judged) -> Markup:
