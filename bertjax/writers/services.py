@@ -13,6 +13,8 @@ from typing import Any, Protocol
 from bertjax.config import flatten
 from bertjax.errors import UserError
 
+_NETWORK = 50.0  # seconds; less than tracker.py waits for
+
 
 class Service(Protocol):
     """A tracker, for one run; all of it is called by one thread."""
@@ -68,7 +70,15 @@ class WandB:
         import wandb
 
         identity = known or secrets.token_hex(4)
-        settings = wandb.Settings(silent=True, console='off', x_disable_stats=True, x_disable_meta=True)
+        settings = wandb.Settings(
+            silent=True,
+            console='off',
+            x_disable_stats=True,
+            x_disable_meta=True,
+            # Without a network it would wait for ever at the end of the process, whoever has given it up.
+            init_timeout=_NETWORK,
+            finish_timeout=_NETWORK,
+        )
         self._run = wandb.init(
             project=project,
             name=name,
