@@ -54,12 +54,13 @@ def _pretraining_sections(run: Run) -> list[Section | None]:
         settings = run.pretraining_settings()
         tokenizer = load_tokenizer(str(run.folder / 'tokenizer'))
         stores = find_stores(settings, run.folder, tokenizer, verify=False)
+        examples = StoreExamples(settings, stores, tokenizer, run.folder / 'store' / 'plans')
+        total = in_steps(run.config['steps'], 'steps') if run.recorded else 0
+        level = levels(settings, stores, examples, total) if run.recorded else Levels()
     except UserError as error:  # the figures are there without the text
         level = Levels(pair_of(run.config['pairs']['mode']))
         note = parts.note(f'The text is not there any more, and with it the examples: {error}')
         return [overview(run, level), curves(run, level), Section('corpus', 'Corpus', [note])]
-    examples = StoreExamples(settings, stores, tokenizer, run.folder / 'store' / 'plans')
-    level = levels(settings, stores, examples, in_steps(run.config['steps'], 'steps')) if run.recorded else Levels()
     names = [spec for spec, _ in parse_mixture(settings.corpus)] if not settings.data else [settings.data]
     filled = None
     if run.recorded and examples.has_heldout:
@@ -67,8 +68,8 @@ def _pretraining_sections(run: Run) -> list[Section | None]:
         filled = _or_note('fillings', 'Held-out masks', lambda: fillings(run, heldout, tokenizer))
     elif run.recorded:
         filled = Section('fillings', 'Held-out masks', [parts.note('No document is held out.')])
-    train, mode = examples.get(settings.first_shape, 'train', 0), settings.pairs.mode
-    rows = _or_note('examples', 'Examples', lambda: pretraining_rows(train, tokenizer, mode))
+    train = lambda: examples.get(settings.first_shape, 'train', 0)  # noqa: E731
+    rows = _or_note('examples', 'Examples', lambda: pretraining_rows(train(), tokenizer, settings.pairs.mode))
     return [overview(run, level), curves(run, level), filled, rows, corpus(stores, names)]
 
 

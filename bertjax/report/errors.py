@@ -31,22 +31,23 @@ def errors(run: Run, task: Task, folder: pathlib.Path, about: str = '', split: s
       split: which.
     """
     title, rows = f'Errors on {split}', read_lines(folder / 'predictions' / f'{split}.jsonl')
+    without = lambda note: Section('errors', title, [parts.note(note)])  # noqa: E731
     if rows is None:
-        return Section(
-            'errors', title, [parts.note(f'There are no predictions for {split} yet: a finished run writes them.')]
-        )
+        return without(f'There are no predictions for {split} yet: a finished run writes them.')
     try:
         with quiet():
             records = task.records(split)
-        most = run.config['max_eval_records']
-        if 0 < most < len(records):
-            records = [records[i] for i in sample(len(records), most)]
-        judged = list(task.judged(records, rows)) if len(records) == len(rows) else None
     except UserError as error:
-        return Section('errors', title, [parts.note(f'The records of {split} cannot be read any more: {error}')])
-    if judged is None:
-        note = f'{len(rows):,} predictions and {len(records):,} records of {split}: the data is not what it was.'
-        return Section('errors', title, [parts.note(note)])
+        return without(f'The records of {split} cannot be read any more: {error}')
+    most = run.config['max_eval_records']
+    if 0 < most < len(records):
+        records = [records[i] for i in sample(len(records), most)]
+    if len(records) != len(rows):
+        return without(f'{len(rows):,} predictions, {len(records):,} records of {split}: the data is not what it was.')
+    try:
+        judged = list(task.judged(records, rows))
+    except (LookupError, TypeError):
+        return without(f'The predictions for {split} are not as this version writes them; run=evaluate does.')
     counts = collections.Counter(pair for one in judged for pair in one.classes)
     return Section('errors', title, [*_classes(counts, task), *_worst(judged)], about)
 
@@ -60,22 +61,18 @@ def _classes(counts: collections.Counter, task: Task) -> list[Markup]:
     axis = [*names, ''] if '' in there else names
     table = np.array([[counts[true, predicted] for predicted in axis] for true in axis])
     scores = scores_of_counts(table.diagonal(), table.sum(1), table.sum(0))
+    columns = (scores.precision, scores.recall, scores.f1, scores.true, scores.predicted)
+    forms = ('.3f', '.3f', '.3f', ',', ',')
     rows = [
-        (
-            name,
-            *(f'{values[i]:.3f}' for values in (scores.precision, scores.recall, scores.f1)),
-            f'{scores.true[i]:,}',
-            f'{scores.predicted[i]:,}',
-        )
+        (name, *(format(column[i], form) for column, form in zip(columns, forms, strict=True)))
         for i, name in enumerate(names)
     ]
     of_each = parts.titled('By class', parts.table(['class', 'precision', 'recall', 'F1', 'true', 'predicted'], rows))
     if len(axis) > _MATRIX:
         return [of_each]
     heads = [name or _NOTHING for name in axis]
-    matrix = parts.shaded(
-        heads, {head: row.tolist() for head, row in zip(heads, table, strict=True)}, corner='true \\ predicted'
-    )
+    counted = dict(zip(heads, table.tolist(), strict=True))
+    matrix = parts.shaded(heads, counted, corner='true \\ predicted')
     return [parts.columns(of_each, parts.titled('Confusion', matrix))]
 
 

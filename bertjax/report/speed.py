@@ -5,6 +5,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from markupsafe import Markup
+
 from bertjax.pages import parts
 from bertjax.pages.charts import chart
 from bertjax.pages.page import Section
@@ -18,7 +20,7 @@ def speed(run: Run) -> Section | None:
     rows = [row for row in run.rows if row['split'] == 'train' and row.get('sequences_per_s')]
     if not rows:
         return None
-    facts, first = [], rows[0]['step']
+    facts = []
     for name, figure, form in (
         ('sequences a second', 'sequences_per_s', '{:,.1f}'),
         ('real tokens a second', 'tokens_per_s', '{:,.0f}'),
@@ -36,37 +38,30 @@ def speed(run: Run) -> Section | None:
     body = [parts.table(['', 'median', 'least', 'most'], facts)]
     drawn = curve('speed', rows, 'sequences_per_s', 'teal')
     body = [parts.columns(chart('Sequences a second', [drawn], x='step', y='', height=280), *body)] if drawn else body
-    return Section('speed', 'Speed', [*body, _goodput(run, rows, first)])
+    return Section('speed', 'Speed', [*body, _goodput(run, rows)])
 
 
-def _goodput(run: Run, rows: Sequence[dict[str, Any]], first: int) -> Any:
+def _goodput(run: Run, rows: Sequence[dict[str, Any]]) -> Markup:
     """The share of the time of all processes, each from its first row to its last, that the steps took which are in
     the run; what was trained again after a kill, evaluation, saving and compiling is the rest."""
     processes = [times for times in read_times(run.folder / 'tensorboard') if len(times) > 1]
     seconds = sum(times[-1][1] - times[0][1] for times in processes)
     if seconds <= 0:
         return parts.note("Goodput is not known: TensorBoard's files, which have the times, are not there.")
+    # How long the steps before a process's first row took is not between two rows of it.
+    beginnings = {times[0][0] for times in processes}
     useful = sum(
-        row['seconds_per_step'] * (row['step'] - before)
-        for before, row in zip(itertools.chain([0], (row['step'] for row in rows)), rows, strict=False)
-        if row['step'] not in _beginnings(processes)
+        row['seconds_per_step'] * (row['step'] - before['step'])
+        for before, row in itertools.pairwise(rows)
+        if row['step'] not in beginnings
     )
     text = f'Goodput {min(useful / seconds, 1):.1%}: of {_clock(seconds)} between the first and the last row'
     text += f' of {len(processes)} processes' if len(processes) > 1 else ''
     return parts.note(f'{text}, {_clock(useful)} were steps of this run; the rest was evaluating, saving, compiling.')
 
 
-def _beginnings(processes: Sequence[Sequence[tuple[int, float]]]) -> set[int]:
-    """Steps of the first row of each process: how long those before it took is not between two rows."""
-    return {times[0][0] for times in processes}
-
-
 def _clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
-    return (
-        f'{minutes // 60} h {minutes % 60} min'
-        if minutes >= 60
-        else f'{minutes} min {rest} s'
-        if minutes
-        else f'{seconds:.1f} s'
-    )
+    if minutes >= 60:
+        return f'{minutes // 60} h {minutes % 60} min'
+    return f'{minutes} min {rest} s' if minutes else f'{seconds:.1f} s'
