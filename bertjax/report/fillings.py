@@ -77,7 +77,7 @@ def _trained(run: Run, settings: PretrainingSettings, tokenizer: Tokenizer) -> t
     exported = run.folder / 'export' / 'hf'
     if run.checkpointed or not exported.is_dir():
         saved = load_pretraining(settings, run.folder)
-        return saved.model, saved.params, f'at step {saved.saved.position.step:,}'
+        return saved.config, saved.params, f'at step {saved.saved.position.step:,}'
     model = settings.model(tokenizer.vocab_size)
     return model, _imported(exported, model, settings), 'as exported'
 
