@@ -1,6 +1,5 @@
 """How fast it was, and where its time went."""
 
-import itertools
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -51,8 +50,8 @@ def _goodput(run: Run, rows: Sequence[dict[str, Any]]) -> Markup:
     # How long the steps before a process's first row took is not between two rows of it.
     beginnings = {times[0][0] for times in processes}
     useful = sum(
-        row['seconds_per_step'] * (row['step'] - before['step'])
-        for before, row in itertools.pairwise(rows)
+        row['seconds_per_step'] * (row['step'] - before)
+        for before, row in zip([0, *(row['step'] for row in rows[:-1])], rows, strict=True)
         if row['step'] not in beginnings
     )
     text = f'Goodput {min(useful / seconds, 1):.1%}: of {_clock(seconds)} between the first and the last row'

@@ -73,8 +73,8 @@ def read_times(directory: pathlib.Path) -> list[list[tuple[int, float]]]:
             event = Event.FromString(record)
             if event.HasField('summary'):
                 times.setdefault(event.step, event.wall_time)
-        processes.append(list(times.items()))
-    return sorted(processes, key=lambda times: times[0][1] if times else 0.0)
+        processes += [list(times.items())] if times else []
+    return sorted(processes, key=lambda times: times[0][1])
 
 
 def _records(data: bytes) -> Iterator[bytes]:
