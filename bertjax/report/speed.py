@@ -44,11 +44,11 @@ def _goodput(run: Run, rows: Sequence[dict[str, Any]]) -> Markup:
     """The share of the time of all processes, each from its first row to its last, that the steps took which are in
     the run; what was trained again after a kill, evaluation, saving and compiling is the rest."""
     processes = [times for times in read_times(run.folder / 'tensorboard') if len(times) > 1]
-    seconds = sum(times[-1][1] - times[0][1] for times in processes)
+    seconds = sum(times[-1][2] - times[0][2] for times in processes)
     if seconds <= 0:
         return parts.note("Goodput is not known: TensorBoard's files, which have the times, are not there.")
-    # How long the steps before a process's first row took is not between two rows of it.
-    beginnings = {times[0][0] for times in processes}
+    # Where a process begins with a row of training, the steps before that are not between two rows of it.
+    beginnings = {step for (step, split, _), *_ in processes if split == 'train'}
     useful = sum(
         row['seconds_per_step'] * (row['step'] - before)
         for before, row in zip([0, *(row['step'] for row in rows[:-1])], rows, strict=True)

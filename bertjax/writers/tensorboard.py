@@ -62,19 +62,20 @@ class TensorBoard:
             self._events.close()
 
 
-def read_times(directory: pathlib.Path) -> list[list[tuple[int, float]]]:
-    """(step, seconds since 1970) of each row, in order, a list a process; a damaged end is left out."""
+def read_times(directory: pathlib.Path) -> list[list[tuple[int, str, float]]]:
+    """(step, split, seconds since 1970) of each row, in order, a list a process; a damaged end is left out."""
     from tensorboardX.proto.event_pb2 import Event
 
     processes = []
-    for path in sorted(directory.glob('events*')):
-        times: dict[int, float] = {}
+    for path in directory.glob('events*'):
+        times: dict[tuple[int, str], float] = {}
         for record in _records(path.read_bytes()):
             event = Event.FromString(record)
             if event.HasField('summary'):
-                times.setdefault(event.step, event.wall_time)
-        processes += [list(times.items())] if times else []
-    return sorted(processes, key=lambda times: times[0][1])
+                split = event.summary.value[0].tag.partition('/')[0]
+                times.setdefault((event.step, split), event.wall_time)
+        processes += [[(*row, seconds) for row, seconds in times.items()]] if times else []
+    return sorted(processes, key=lambda times: times[0][2])
 
 
 def _records(data: bytes) -> Iterator[bytes]:

@@ -33,12 +33,14 @@ def test_goodput(tmp_path: pathlib.Path, clock: dict[str, float]):
         (event,) = (tmp_path / 'tensorboard').glob('events.out*')
         event.rename(tmp_path / 'tensorboard' / f'events-{process}')
     times = read_times(tmp_path / 'tensorboard')
-    assert times == [[(0, 1000), (2, 1003), (4, 1006), (6, 1009)], [(4, 1100), (6, 1103), (8, 1106)]]
+    first = [(0, 'heldout', 1000), (2, 'train', 1003), (4, 'train', 1006), (6, 'train', 1009)]
+    second = [(4, 'heldout', 1100), (6, 'train', 1103), (8, 'train', 1106)]
+    assert times == [first, second]
     text = str(speed(Run(tmp_path, 'recipe', {}, True, rows)).body[-1])
     assert 'Goodput 53.3%: of 15.0 s' in text and 'of 2 processes, 8.0 s were' in text  # 8 steps in 9 + 6 seconds
     path = tmp_path / 'tensorboard' / 'events-1'
     path.write_bytes(path.read_bytes()[:-3])  # of a process that was killed
     # Its last record is gone, which is one of three of the last row.
-    assert read_times(tmp_path / 'tensorboard')[1] == [(4, 1100), (6, 1103), (8, 1106)]
+    assert read_times(tmp_path / 'tensorboard')[1] == second
     path.write_bytes(path.read_bytes()[:40])
     assert read_times(tmp_path / 'tensorboard')[1:] == []
