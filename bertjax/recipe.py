@@ -40,6 +40,14 @@ CARD = {
 }
 
 
+# Where rows go besides the workdir.
+TRACKING = {
+    'tracker': '',  # or wandb, mlflow, trackio, which are extras
+    'tracker_project': 'bertjax',  # of a W&B or Trackio project, of an MLflow experiment
+    'tracker_run': '',  # what the run is called there; '': as the workdir
+}
+
+
 def phase(**values: Any) -> ConfigDict:
     """One entry of config.phases.
 
@@ -124,6 +132,7 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     config.push_to = ''  # org/name on the Hugging Face hub, to which export/hf is pushed
     config.push_private = False  # whether a repository that is made there is private
     config.card = ConfigDict(CARD)
+    config.update(TRACKING)
     for key, value in changes.items():
         config[key] = value
     return config
@@ -195,6 +204,7 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
     config.push_to = ''  # org/name on the Hugging Face hub, to which export/hf is pushed
     config.push_private = False  # whether a repository that is made there is private
     config.card = ConfigDict(CARD)
+    config.update(TRACKING)
     return config
 
 

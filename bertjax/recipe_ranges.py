@@ -29,6 +29,7 @@ from bertjax.ranges import (
     word,
 )
 from bertjax.recipe import INHERITED, finetuning_config, model_fields
+from bertjax.writers.services import SERVICES
 
 _SEED = whole(0, 2**32 - 1)
 _OWN_SEED = either(_SEED, only(-1, 'config.seed'))
@@ -74,6 +75,9 @@ _SHARED = {
     'export_formats': word(f'({_FORMAT})(,({_FORMAT}))*', 'some of hf, orbax, google, stablehlo, with commas between'),
     'push_to': word(r'|[\w.-]+/[\w.-]+', "a name on the hub, such as org/name, or ''"),
     'push_private': flag(),
+    'tracker': one_of(('', *SERVICES)),
+    'tracker_project': text(empty=False),
+    'tracker_run': text(),
     'card.license': word('|[a-z0-9][a-z0-9.+-]*', "an identifier of the hub, such as apache-2.0, or ''"),
     'card.language': word('|[A-Za-z-]{2,}(,[A-Za-z-]{2,})*', "codes with commas between, such as en,de, or ''"),
     'card.datasets': word(f'|{_NAME}(,{_NAME})*', "names on the hub, with commas between, or ''"),

@@ -76,6 +76,7 @@ def finish_task(
     again = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(str(folder))}'
     commands = [
         ('predictions for a file of your own (-: standard input)', f'{again} --config.run=predict --config.input=FILE'),
+        ('a page of all that is in this workdir, the worst errors among it', f'{again} --config.run=report'),
         ('a picture of the training', f'{again} --config.run=plot'),
     ]
     print_next(console, commands)

@@ -194,7 +194,11 @@ def _next(folder: pathlib.Path, config: Mapping[str, Any], recipe: str) -> list[
     if path.suffix and not classify.exists():
         classify = pathlib.Path('configs/classify.py')
     workdir = shlex.quote(str(folder))
-    commands = [('a picture of the learning curve', f'{given} --workdir={workdir} --config.run=plot')]
+    again = f'{given} --workdir={workdir}'
+    commands = [
+        ('a page of all that is in this workdir', f'{again} --config.run=report'),
+        ('a picture of the learning curve', f'{again} --config.run=plot'),
+    ]
     if config['export']:
         own = f'--workdir={shlex.quote(f"{folder}_labels")} --config.init={workdir} --config.data=TABLE.csv'
         what = 'a classifier, from a table of your own with the columns text and label'
