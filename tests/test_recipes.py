@@ -25,7 +25,7 @@ from bertjax.tasks.registry import options
 CONFIGS = sorted((pathlib.Path(__file__).parent.parent / 'configs').glob('*.py'))
 ARGUMENTS = {
     'pretrain_base': ['', 'no_nsp', 'ltr', 'masking=0/20/80', 'size=l6_d768_h3', 'cased'],
-    'glue': ['', 'cola', 'sst2', 'mrpc,grid', 'stsb', 'qqp', 'mnli,seq=256', 'qnli', 'rte,grid,seeds=5', 'wnli'],
+    'glue': ['', 'all', 'cola', 'sst2', 'mrpc,grid', 'stsb', 'qqp', 'mnli,seq=256', 'qnli', 'rte,grid,seeds=5', 'wnli'],
     'squad': ['', 'v1', 'v2'],
     'ner': [
         '', 'context', 'plain', 'features=embeddings', 'features=second_to_last', 'features=last',
@@ -148,7 +148,9 @@ LEARNED['multi_label'] = {'labels': ['a', 'b'], 'separator': '|'}
 @pytest.mark.parametrize(('path', 'argument'), TASK_CASES, **NAME)
 def test_task_recipe_makes_a_model(path: pathlib.Path, argument: str):
     config = load(path, argument)
-    assert config.run == 'finetune'
+    assert config.run == ('benchmark' if argument == 'all' else 'finetune')
+    if argument == 'all':
+        config.task.task = 'mnli'  # of them
     settings = finetuning_settings(config)
     settings.check()
     assert all(trial.learning_rate > 0 for trial in trials_of(settings))
