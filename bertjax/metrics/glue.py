@@ -1,10 +1,10 @@
 """The averages of GLUE: one figure for all tasks, as the leaderboard and as BERT's paper count it.
 
-The leaderboard (Wang et al. 2018, arXiv 1804.07461, section 4: where a task has several figures, their mean is the task's
-score) means MNLI matched and mismatched into one task, and counts all nine tasks: WNLI too.
+The leaderboard (Wang et al. 2018, arXiv 1804.07461: where a task has several figures, their mean is the task's score)
+means MNLI matched and mismatched into one task, and counts all nine tasks: WNLI too.
 
-Table 1 of the BERT paper (arXiv 1810.04805) has one figure a column, MNLI matched and mismatched are two columns, and WNLI
-is left out. That this is how its averages were made follows from its own numbers: 79.6 of base and 82.1 of large.
+Table 1 of the BERT paper (arXiv 1810.04805) has one figure a column, MNLI matched and mismatched are two columns, and
+WNLI is left out. That this is how its averages were made follows from its own numbers: 79.6 of base and 82.1 of large.
 """
 
 import statistics

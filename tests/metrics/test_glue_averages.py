@@ -5,7 +5,7 @@ import pytest
 from bertjax.metrics.glue import OFFICIAL, official_average, paper_average, task_figures, task_score
 from bertjax.tasks.sentence.glue_table import TASKS
 
-# Of gluebenchmark.com, the entry of BERT's authors ("BERT: 24-layers, 16-heads, 1024-hidden"), and table 1 of the paper.
+# BERT-large on test, as the leaderboard had it (quoted in arXiv 1901.11504, table 2), and table 1 of BERT's paper.
 LARGE = {
     'cola': {'dev': {'matthews': 0.605}},
     'sst2': {'dev': {'accuracy': 0.949}},

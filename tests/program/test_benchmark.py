@@ -84,7 +84,7 @@ def test_what_is_finished_and_what_it_gave(tmp_path: pathlib.Path):
     assert note_asked(tmp_path, configs) == {'cola', 'rte'}
     more = {**configs, 'rte': {'seed': 0, 'sweep': {'seeds': [1]}, 'log_every': 2}}
     assert note_asked(tmp_path, more) == {'cola'}  # the sweep goes on
-    with pytest.raises(UserError, match='config.seed: found 1 for cola, expected 0, with which it was finished'):
+    with pytest.raises(UserError, match=r'config\.seed: found 1 for cola, expected 0, with which it was finished'):
         note_asked(tmp_path, {'cola': {'seed': 1}})
     summary, table = write_summary(tmp_path, {'qqp': 'no folder'})
     assert summary['averages']['glue'] == pytest.approx(0.625) and summary['averaged_tasks'] == 2
