@@ -123,6 +123,23 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
     def predictions(self, records: Sequence[Record], features: Features, outputs: Outputs) -> list[Prediction]:
         """One prediction for each record, from the outputs of all rows of its features."""
 
+    def merged(self, records: Sequence[Record], members: Sequence[tuple[Features, Outputs]]) -> list[Prediction]:
+        """The predictions of several models together, of the mean of their logits.
+
+        Args:
+          records: of a split.
+          members: of each model its features of these records, and its outputs for them.
+
+        Raises:
+          UserError: models whose logits do not stand for the same things, as pieces of another tokenizer do not.
+        """
+        first = members[0][0]
+        if any(features.fingerprint != first.fingerprint for features, _ in members):
+            found = 'models that see the texts in other pieces or windows'
+            expected = f'one tokenizer, config.seq_len and stride, for {self.name} has an answer a piece'
+            raise UserError('config.ensemble', found, expected, 'leave those out that differ')
+        return self.predictions(records, first, mean_outputs([outputs for _, outputs in members]))
+
     @abc.abstractmethod
     def metrics(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> dict[str, float | None]:
         """All figures of labelled records; None where one is undefined."""
@@ -152,6 +169,14 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
 class Task(TrainableTask[Record], ReportableTask[Record, Prediction]):
     """A kind of task: a dataclass of `data`, the folder of its files ('' for tensorflow-datasets), `seq_len`, the
     longest sequence in tokens, and its options (see options.py), the fields of config.task."""
+
+
+def mean_outputs(members: Sequence[Outputs]) -> Outputs:
+    """The mean of the outputs of several models with the same rows, in float64."""
+    return {
+        name: [np.mean(rows, axis=0, dtype=np.float64) for rows in zip(*(one[name] for one in members), strict=True)]
+        for name in members[0]
+    }
 
 
 def id2label(labels: Sequence[str]) -> dict[str, Any]:

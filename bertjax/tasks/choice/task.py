@@ -24,7 +24,7 @@ from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.records import Files, parse_records, read_records
 from bertjax.tasks.reading.splits import STEMS, called, describe_splits
 from bertjax.tasks.reading.texts import Line
-from bertjax.tasks.task import Outputs, Task
+from bertjax.tasks.task import Outputs, Task, mean_outputs
 from bertjax.tasks.truncation import longest_first
 from bertjax.text.tokenizer import Tokenizer
 
@@ -189,6 +189,10 @@ class MultipleChoiceTask(Task[Question, Choice]):
             shares = softmax(np.asarray(logits[: len(record.endings)], np.float64))
             chosen.append(Choice(int(shares.argmax()), tuple(shares.tolist())))
         return chosen
+
+    def merged(self, records: Sequence[Question], members: Sequence[tuple[Features, Outputs]]) -> list[Choice]:
+        """See Task; each model may have its own tokenizer and length."""
+        return self.predictions(records, members[0][0], mean_outputs([outputs for _, outputs in members]))
 
     def metrics(self, records: Sequence[Question], predictions: Sequence[Choice]) -> dict[str, float | None]:
         """accuracy."""

@@ -231,6 +231,11 @@ class TextTask(Task[Example, Scores]):
         """See Task."""
         return [Scores(logits) for logits in pooled(features, outputs['logits'], len(records))]
 
+    def merged(self, records: Sequence[Example], members: Sequence[tuple[Features, Outputs]]) -> list[Scores]:
+        """See Task; each model may have its own tokenizer, length and windows."""
+        each = [self.predictions(records, features, outputs) for features, outputs in members]
+        return [Scores(np.mean([one.logits for one in scores], axis=0)) for scores in zip(*each, strict=True)]
+
     def metrics(self, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, float | None]:
         """The figures of `measures`; `mse` has no upper bound, correlations lie in [-1, 1], all others in [0, 1]."""
         if self.regression:

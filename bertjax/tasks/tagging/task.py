@@ -6,6 +6,8 @@ import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from bertjax.convert.heads import TOKEN_CLASSIFICATION
 from bertjax.data.features import Features
 from bertjax.errors import UserError
@@ -21,7 +23,7 @@ from bertjax.tasks.tagging import files
 from bertjax.tasks.tagging.blocks import DOCSTART
 from bertjax.tasks.tagging.columns import ColumnOptions, Sentence, write_columns
 from bertjax.tasks.tagging.features import tagging_features
-from bertjax.tasks.tagging.predictions import Tags, tags_of_words
+from bertjax.tasks.tagging.predictions import Tags, logits_of_words, tags_of_words
 from bertjax.tasks.tagging.report import tagging_report
 from bertjax.tasks.tagging.rows import TagFields, sentences_of
 from bertjax.tasks.tagging.schemes import SCHEMES
@@ -189,7 +191,14 @@ class TaggingTask(Task[Sentence, Tags]):
 
     def predictions(self, records: Sequence[Sentence], features: Features, outputs: Outputs) -> list[Tags]:
         """See Task and predictions.py."""
-        return tags_of_words(records, features, outputs['token_logits'], self.labels, plain=self.plain)
+        logits = logits_of_words(records, features, outputs['token_logits'])
+        return tags_of_words(logits, self.labels, plain=self.plain)
+
+    def merged(self, records: Sequence[Sentence], members: Sequence[tuple[Features, Outputs]]) -> list[Tags]:
+        """See Task; each model may have its own tokenizer, length and windows."""
+        each = [logits_of_words(records, features, outputs['token_logits']) for features, outputs in members]
+        means = [np.mean(of_sentence, axis=0) for of_sentence in zip(*each, strict=True)]
+        return tags_of_words(means, self.labels, plain=self.plain)
 
     def metrics(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> dict[str, float | None]:
         """f1, precision and recall of entities, micro-averaged as in conlleval; accuracy of tags (in IOB2)."""
