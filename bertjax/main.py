@@ -31,7 +31,7 @@ NEEDS = {
     'task': (('finetune', 'benchmark', 'baseline', 'evaluate', 'predict'), 'glue:rte'),
 }
 # Verbs about an existing run, whose config they take, except for keys that the command line sets.
-ABOUT_A_RUN = ('evaluate', 'predict', 'export')
+ABOUT_A_RUN = ('evaluate', 'predict', 'baseline', 'export')
 # Verbs that say what to run next, with the same recipe.
 TRAINING = ('pretrain', 'finetune', 'benchmark')
 

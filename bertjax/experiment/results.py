@@ -76,6 +76,8 @@ def finish_task(
         ('predictions for a file of your own (-: standard input)', f'{again} --config.run=predict --config.input=FILE'),
         ('a picture of the training', f'{again} --config.run=plot'),
     ]
+    if task.has_baselines:
+        commands.insert(1, ('what the most frequent answer and a linear model reach', f'{again} --config.run=baseline'))
     print_next(console, commands)
 
 

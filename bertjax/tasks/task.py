@@ -96,10 +96,12 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
     Attributes:
       score: the figure of `metrics` by which the best run is chosen; higher is better.
       thresholds: those of `metrics` that measure nothing.
+      has_baselines: whether `baselines` gives any.
     """
 
     score: str
     thresholds: Collection[str] = ()
+    has_baselines: bool = False
 
     @abc.abstractmethod
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[Record | Blank]:
@@ -158,6 +160,15 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
     def report(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> str:
         """What a person reads beside the figures, such as a confusion table; '' for nothing."""
         return ''
+
+    def baselines(self, train: Sequence[Record], records: Sequence[Record]) -> dict[str, list[Prediction]]:
+        """{name: the predictions for labelled records} of simple answers that learn from the training records: what a
+        model should beat; {} where none is usual.
+
+        Raises:
+          UserError: scikit-learn is not installed.
+        """
+        return {}
 
     def official_files(
         self, split: str, records: Sequence[Record], predictions: Sequence[Prediction]

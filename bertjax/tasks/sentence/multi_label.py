@@ -14,6 +14,7 @@ from bertjax.metrics.multi_label import FIGURES, label_scores, multi_label_figur
 from bertjax.ranges import each, number, text
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column
+from bertjax.tasks.sentence.baseline import label_answers
 from bertjax.tasks.sentence.class_weights import balanced_positives
 from bertjax.tasks.sentence.classification import ClassificationTask
 from bertjax.tasks.sentence.labels import find_labels
@@ -181,6 +182,10 @@ class MultiLabelTask(ClassificationTask):
             row: dict[str, Any] = {'labels': [self.labels[i] for i in np.flatnonzero(chosen)]}
             row['probabilities'] = dict(zip(self.labels, shares.tolist(), strict=True))
             yield row if record.label is None else {**row, 'true': list(record.label)}
+
+    def _simple_answers(self, train: Sequence[Example], records: Sequence[Example]) -> Mapping[str, np.ndarray]:
+        """See TextTask."""
+        return label_answers(train, self._targets(train), records)
 
     def huggingface(self) -> dict[str, Any]:
         """See Task."""

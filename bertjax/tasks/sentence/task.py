@@ -20,6 +20,7 @@ from bertjax.tasks.options import BILSTM_UNITS, option
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.records import Row, rows_of
 from bertjax.tasks.reading.texts import Blank, Line
+from bertjax.tasks.sentence.baseline import class_answers, score_answers
 from bertjax.tasks.sentence.features import LONG, pooled, text_features
 from bertjax.tasks.sentence.input import read_input
 from bertjax.tasks.sentence.labels import find_labels
@@ -95,6 +96,7 @@ class TextTask(Task[Example, Scores]):
     bilstm_units: int = option(0, BILSTM_UNITS, decides='model')
 
     head = SEQUENCE_CLASSIFICATION
+    has_baselines = True
 
     def __post_init__(self):
         check_fields(self, 'task')
@@ -269,6 +271,17 @@ class TextTask(Task[Example, Scores]):
                 shares = dict(zip(self.labels, prediction.probabilities.tolist(), strict=True))
                 row = {'label': self.labels[prediction.best], 'probabilities': shares}
             yield row if record.label is None else {**row, 'true': record.label}
+
+    def baselines(self, train: Sequence[Example], records: Sequence[Example]) -> dict[str, list[Scores]]:
+        """See Task and baseline.py."""
+        answers = self._simple_answers(train, records)
+        return {name: [Scores(row) for row in rows] for name, rows in answers.items()}
+
+    def _simple_answers(self, train: Sequence[Example], records: Sequence[Example]) -> Mapping[str, np.ndarray]:
+        """{name: logits or scores [N, C]}."""
+        if self.regression:
+            return score_answers(train, self._targets(train), records)
+        return class_answers(train, self._targets(train), records, len(self.labels))
 
     def huggingface(self) -> dict[str, Any]:
         """See Task."""

@@ -60,7 +60,12 @@ def tags_of_words(logits: Sequence[np.ndarray], labels: Sequence[str], *, plain:
 def _tags(logits: np.ndarray, labels: Sequence[str], *, plain: bool) -> Tags:
     if not (logits == logits).all():
         raise ValueError('a word without a prediction in any window')
-    raw = [labels[i] for i in logits.argmax(-1)]
+    found = certain_tags([labels[i] for i in logits.argmax(-1)], plain=plain)
+    return dataclasses.replace(found, probabilities=tuple(softmax(logits).max(-1).tolist()))
+
+
+def certain_tags(raw: Sequence[str], *, plain: bool) -> Tags:
+    """The prediction of given tags, with probability 1; see `tags_of_words`."""
     tags = raw if plain else to_iob2(raw)
     repaired = sum(a != b for a, b in zip(raw, tags, strict=True))
-    return Tags(tuple(tags), tuple(softmax(logits).max(-1).tolist()), repaired)
+    return Tags(tuple(tags), (1.0,) * len(tags), repaired)

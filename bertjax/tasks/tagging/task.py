@@ -20,10 +20,11 @@ from bertjax.tasks.options import BILSTM_UNITS, option
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.tagging import files
+from bertjax.tasks.tagging.baseline import frequent_tags
 from bertjax.tasks.tagging.blocks import DOCSTART
 from bertjax.tasks.tagging.columns import ColumnOptions, Sentence, write_columns
 from bertjax.tasks.tagging.features import tagging_features
-from bertjax.tasks.tagging.predictions import Tags, logits_of_words, tags_of_words
+from bertjax.tasks.tagging.predictions import Tags, certain_tags, logits_of_words, tags_of_words
 from bertjax.tasks.tagging.report import tagging_report
 from bertjax.tasks.tagging.rows import TagFields, sentences_of
 from bertjax.tasks.tagging.schemes import SCHEMES
@@ -73,6 +74,7 @@ class TaggingTask(Task[Sentence, Tags]):
     frozen: bool = option(False, decides='model')
 
     head = TOKEN_CLASSIFICATION
+    has_baselines = True
     objective = TOKENS
 
     def __post_init__(self):
@@ -231,6 +233,11 @@ class TaggingTask(Task[Sentence, Tags]):
                     for span in spans(prediction.tags)
                 ]
             yield row
+
+    def baselines(self, train: Sequence[Sentence], records: Sequence[Sentence]) -> dict[str, list[Tags]]:
+        """See Task and baseline.py."""
+        found = frequent_tags(train, records)
+        return {name: [certain_tags(tags, plain=self.plain) for tags in of_all] for name, of_all in found.items()}
 
     def official_files(self, split: str, records: Sequence[Sentence], predictions: Sequence[Tags]) -> dict[str, str]:
         """The input's columns and one with the predicted tags, in the input's scheme; the last two are what conlleval
