@@ -160,6 +160,7 @@ TASK_SECTIONS = {
     'multiple_choice': 'Multiple choice',
     'classification': 'Classification and regression',
     'multi_label': 'Several labels',
+    'relation': 'Relations',
 }
 
 

@@ -35,6 +35,7 @@ ARGUMENTS = {
     'classify': ['', 'regression', 'long=truncate', 'long=head_tail', 'long=windows,seq=512'],
     'multi_label': ['', 'long=windows,seq=512'],
     'sick': ['e', 'r'],
+    'relation': ['', 'starts', 'markers=typed', 'starts,markers=mask', 'markers=words,seq=256'],
 }  # fmt: skip
 
 
@@ -142,6 +143,7 @@ def test_lamb_phases_are_the_published_ones():
 
 # What each kind of task takes from its training data.
 LEARNED = {'tagging': {'labels': ['O', 'B-x', 'I-x'], 'scheme': ''}, 'classification': {'labels': ['no', 'yes']}}
+LEARNED['relation'] = {'labels': ['no_relation', 'per:title']}
 LEARNED['multi_label'] = {'labels': ['a', 'b'], 'separator': '|'}
 
 
