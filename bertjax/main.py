@@ -28,7 +28,7 @@ from bertjax.terminal import guard_streams
 # A key of the recipe -> the verbs that cannot do without, and a recipe that has it.
 NEEDS = {
     'corpus': (('pretrain', 'vocab', 'corpus', 'compile'), 'pretrain_base'),
-    'task': (('finetune', 'benchmark', 'baseline', 'evaluate', 'predict'), 'glue:rte'),
+    'task': (('finetune', 'benchmark', 'baseline', 'triviaqa', 'evaluate', 'predict'), 'glue:rte'),
 }
 # Verbs about an existing run, whose config they take, except for keys that the command line sets.
 ABOUT_A_RUN = ('evaluate', 'predict', 'baseline', 'export')

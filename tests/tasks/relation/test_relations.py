@@ -169,9 +169,13 @@ def test_the_head_of_the_marks(slots: Tokenizer):
     model, features = task.model(config), task.features([RECORD], slots, training=False)
     batch = features.batch(np.array([0]), 32, slots.pad_id)
     inputs = [batch[name] for name in task.objective.inputs]
-    params = model.init(jax.random.key(0), *inputs, deterministic=True)
-    logits = model.apply(params, *inputs, deterministic=True)['logits']
-    moved = model.apply(params, *inputs[:-1], inputs[-1] + 1, deterministic=True)['logits']
+
+    @jax.jit
+    def both(*inputs):
+        outputs, params = model.init_with_output(jax.random.key(0), *inputs, deterministic=True)
+        return outputs['logits'], model.apply(params, *inputs[:-1], inputs[-1] + 1, deterministic=True)['logits']
+
+    logits, moved = both(*inputs)
     assert logits.shape == (1, 3) and not np.allclose(logits, moved)
     with pytest.raises(UserError, match='no class for the head BertForRelation'):
         check_head_exportable(model, task.head)
