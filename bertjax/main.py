@@ -28,15 +28,15 @@ from bertjax.terminal import guard_streams
 # A key of the recipe -> the verbs that cannot do without, and a recipe that has it.
 NEEDS = {
     'corpus': (('pretrain', 'vocab', 'corpus', 'compile'), 'pretrain_base'),
-    'task': (('finetune', 'evaluate', 'predict'), 'glue:rte'),
+    'task': (('finetune', 'benchmark', 'baseline', 'triviaqa', 'evaluate', 'predict'), 'glue:rte'),
     'distill': (('distill',), 'distilbert'),
 }
 # Verbs that would not ask the teacher of a recipe that has one.
 WITHOUT_TEACHER = ('pretrain', 'finetune', 'vocab', 'corpus', 'compile')
 # Verbs about an existing run, whose config they take, except for keys that the command line sets.
-ABOUT_A_RUN = ('evaluate', 'predict', 'export')
+ABOUT_A_RUN = ('evaluate', 'predict', 'baseline', 'export')
 # Verbs that are told the recipe as the command line names it: they say what to run next, or what differs from it.
-ABOUT_THE_RECIPE = ('pretrain', 'finetune', 'distill', 'show', 'report')
+ABOUT_THE_RECIPE = ('pretrain', 'finetune', 'benchmark', 'distill', 'show', 'report')
 
 
 def main(argv: Sequence[str]) -> None:

@@ -153,7 +153,7 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
     rate of 2e-5 to 5e-5, warm-up over 10 % of the steps; AdamW as in transformers.
     """
     config = ConfigDict()
-    config.run = 'finetune'  # the verb: finetune, evaluate, predict, plot
+    config.run = 'finetune'  # the verb: finetune, benchmark, evaluate, predict, baseline, plot
     config.task = ConfigDict({'kind': kind, **task})
     config.data = ''  # folder of the task's files in their official layout; '': tensorflow-datasets
     config.init = ''  # a model's directory or name on the hub, or a bertjax workdir, whose encoder the run starts from
@@ -197,6 +197,12 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
     config.split = 'dev'  # run=evaluate, run=predict: which records
     config.input = ''  # run=predict: a file of your own, or '-' for standard input, instead of a split
     config.sweep = sweep()
+    config.benchmark = (
+        ''  # run=benchmark: what single tasks have of their own, 'rte:epochs=10,learning_rate=3e-5;cola:…'
+    )
+    config.ensemble = (
+        ''  # run=evaluate, run=predict: workdirs whose models answer together, with commas between, or globs
+    )
 
     config.mesh = ConfigDict({'data': -1, 'fsdp': 1, 'tensor': 1})  # -1: the devices that the others leave
     config.export = True  # write the model to WORKDIR/export at the end

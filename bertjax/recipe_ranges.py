@@ -135,6 +135,8 @@ FINETUNING = {
     'select': one_of(('last', 'best')),
     'split': text(empty=False),
     'input': text(),
+    'benchmark': text(),
+    'ensemble': text(),
     'sweep.train': each(_TRAINED),
     'sweep.batch_size': each(_ROWS),
     'sweep.epochs': each(_EPOCHS),

@@ -169,6 +169,7 @@ TASK_SECTIONS = {
     'multiple_choice': 'Multiple choice',
     'classification': 'Classification and regression',
     'multi_label': 'Several labels',
+    'relation': 'Relations',
 }
 
 

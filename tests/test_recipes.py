@@ -28,7 +28,7 @@ from bertjax.tasks.registry import options
 CONFIGS = sorted((pathlib.Path(__file__).parent.parent / 'configs').glob('*.py'))
 ARGUMENTS = {
     'pretrain_base': ['', 'no_nsp', 'ltr', 'masking=0/20/80', 'size=l6_d768_h3', 'cased'],
-    'glue': ['', 'cola', 'sst2', 'mrpc,grid', 'stsb', 'qqp', 'mnli,seq=256', 'qnli', 'rte,grid,seeds=5', 'wnli'],
+    'glue': ['', 'all', 'cola', 'sst2', 'mrpc,grid', 'stsb', 'qqp', 'mnli,seq=256', 'qnli', 'rte,grid,seeds=5', 'wnli'],
     'squad': ['', 'v1', 'v2'],
     'ner': [
         '', 'context', 'plain', 'features=embeddings', 'features=second_to_last', 'features=last',
@@ -38,6 +38,7 @@ ARGUMENTS = {
     'classify': ['', 'regression', 'long=truncate', 'long=head_tail', 'long=windows,seq=512'],
     'multi_label': ['', 'long=windows,seq=512'],
     'sick': ['e', 'r'],
+    'relation': ['', 'starts', 'markers=typed', 'starts,markers=mask', 'markers=words,seq=256'],
 }  # fmt: skip
 
 
@@ -147,14 +148,17 @@ def test_lamb_phases_are_the_published_ones():
 
 # What each kind of task takes from its training data.
 LEARNED = {'tagging': {'labels': ['O', 'B-x', 'I-x'], 'scheme': ''}, 'classification': {'labels': ['no', 'yes']}}
+LEARNED['relation'] = {'labels': ['no_relation', 'per:title']}
 LEARNED['multi_label'] = {'labels': ['a', 'b'], 'separator': '|'}
 
 
 @pytest.mark.parametrize(('path', 'argument'), TASK_CASES, **NAME)
 def test_task_recipe_makes_a_model(path: pathlib.Path, argument: str):
     config = load(path, argument)
-    assert config.run == ('distill' if path in DISTILLATIONS else 'finetune')
+    assert config.run == ('distill' if path in DISTILLATIONS else 'benchmark' if argument == 'all' else 'finetune')
     check_ranges(config)
+    if argument == 'all':
+        config.task.task = 'mnli'  # of them
     settings = finetuning_settings(config)
     settings.check()
     assert all(trial.learning_rate > 0 for trial in trials_of(settings))

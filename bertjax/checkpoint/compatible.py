@@ -20,8 +20,9 @@ TRAINING += tuple(f'model.{name}' for name in fields_of(FieldKind.TRAINING))
 # Keys that do not affect training, and `head.`, which early versions wrote and never read.
 SILENT = ('run', 'export', 'push_', 'fingerprints.', 'corpus_options.workers', 'topology', 'card.', 'tracker', 'head.')
 # Keys that some workdirs are older than, and the value that their runs had.
-LATER = {'step': 0, 'patience': 0, 'corpus_options.sentences': 'rules', 'export_formats': 'hf,orbax'}
-LATER |= {'push_to': '', 'push_private': False, 'tracker': '', 'tracker_project': 'bertjax', 'tracker_run': ''}
+LATER = {'step': 0, 'patience': 0, 'benchmark': '', 'ensemble': '', 'corpus_options.sentences': 'rules'}
+LATER |= {'export_formats': 'hf,orbax', 'push_to': '', 'push_private': False}
+LATER |= {'tracker': '', 'tracker_project': 'bertjax', 'tracker_run': ''}
 
 
 def check_resume(

@@ -79,6 +79,8 @@ def finish_task(
         ('a page of all that is in this workdir, the worst errors among it', f'{again} --config.run=report'),
         ('a picture of the training', f'{again} --config.run=plot'),
     ]
+    if task.has_baselines:
+        commands.insert(1, ('what the most frequent answer and a linear model reach', f'{again} --config.run=baseline'))
     print_next(console, commands)
 
 

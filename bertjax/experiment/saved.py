@@ -116,6 +116,15 @@ class SavedTask:
     step: int | None
     finished: bool
 
+    @property
+    def data(self) -> TaskData:
+        """The task's."""
+        return self.model.data
+
+    def predictions(self, split: Split) -> list[Any]:
+        """One a record."""
+        return self.model.predictions(self.params, split)
+
 
 def load_task(
     settings: FinetuningSettings, folder: pathlib.Path, splits_of: Callable[[TaskData], dict[str, Split]]
