@@ -13,6 +13,7 @@ LEVELS = [
     {'main'},
     {'command_line'},
     {'runs'},
+    {'analysis'},
     {'api'},
     {'inference'},
     {'experiment'},
