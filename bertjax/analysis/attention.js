@@ -10,8 +10,8 @@ const made = (tag, attributes = {}, ...children) => {
 const percent = (w) => w < 0.005 ? '' : `${(100 * w).toFixed(w < 0.0995 ? 1 : 0)} %`;
 
 async function showAttention() {
-  const { layers, heads, texts } = JSON.parse(document.getElementById('weights').textContent);
-  const state = { text: 0, layer: 0, head: 0, at: 0, held: null, bytes: null };
+  const { layers, heads, first, texts } = JSON.parse(document.getElementById('weights').textContent);
+  const state = { text: 0, layer: first[0] - 1, head: first[1] - 1, at: 0, held: null, bytes: null };
   const units = () => texts[state.text].units, count = () => units().length;
   const weight = (i, j) => (state.bytes[((state.layer * heads + state.head) * count() + i) * count() + j] / 255) ** 2;
 
@@ -45,7 +45,7 @@ async function showAttention() {
   const row = (i) => (i + 0.5) / count();
   function line(i, j, w) {
     const drawn = document.createElementNS('http://www.w3.org/2000/svg', 'line');
-    for (const [key, value] of Object.entries({ x1: 0, y1: row(i), x2: 1, y2: row(j), 'stroke-opacity': w.toFixed(3) })) drawn.setAttribute(key, value);
+    for (const [key, value] of Object.entries({ x1: 0, y1: row(i), x2: 1, y2: row(j), 'stroke-opacity': w.toFixed(3), 'stroke-width': (1 + 4 * w).toFixed(2) })) drawn.setAttribute(key, value);
     return drawn;
   }
   function mark(list, weights, on) {

@@ -24,7 +24,7 @@ def attention_page(
     title: str,
     about: str,
     shown: Sequence[Shown],
-    means: Mapping[str, np.ndarray] | None,
+    means: Mapping[str, np.ndarray],
     relations: Sequence[Mapping[str, Any]] = (),
     changes: Sequence[Mapping[str, Any]] = (),
 ) -> str:
@@ -37,8 +37,8 @@ def attention_page(
       relations: rows of `relation_table`.
       changes: rows of `change_rows`.
     """
-    sections = [_texts(shown)] if shown else []
-    sections += [_heads(means)] if means else []
+    sections = [_texts(shown, _first(means, relations))] if shown else []
+    sections += [_heads(means)]
     sections += [_relations(relations)] if relations else []
     sections += [_changes(changes)] if changes else []
     own = {name: (importlib.resources.files('bertjax.analysis') / name).read_text('utf-8') for name in _OWN}
@@ -49,14 +49,22 @@ def attention_page(
 _OWN = ('attention.css', 'attention.js')
 
 
-def _texts(shown: Sequence[Shown]) -> Section:
+def _first(means: Mapping[str, np.ndarray], relations: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """Layer and head to begin with: the one that knows most of syntax, or the one that looks most sharply."""
+    if relations:
+        return relations[0]['layer'], relations[0]['head']
+    layer, head = np.unravel_index(means['entropy'].argmin(), means['entropy'].shape)
+    return int(layer) + 1, int(head) + 1
+
+
+def _texts(shown: Sequence[Shown], first: tuple[int, int]) -> Section:
     layers, heads = shown[0].weights.shape[:2]
-    data = {'layers': layers, 'heads': heads, 'texts': [packed(one) for one in shown]}
+    data = {'layers': layers, 'heads': heads, 'first': first, 'texts': [packed(one) for one in shown]}
     about = (
-        'Each small square is a head: row by row what a position attends to, the darker the more (the shade is the '
+        'Each small square is a head: row by row what a position attends to, the stronger the colour the more (as the '
         'square root of the weight). Choose one, then point at a word, or walk with the arrow keys; a click holds it. '
         f'The page has the first {len(shown)} text{"s" if len(shown) > 1 else ""}, each up to {LONGEST} tokens, with '
-        'weights that are rounded by up to 0.002; weights.safetensors has them whole.'
+        'weights that are rounded by up to 0.004; weights.safetensors has them whole.'
     )
     return Section(
         'texts', 'Attention in texts', [Markup('<div id="attention"></div>'), inline(data, 'weights')], about
@@ -141,7 +149,7 @@ def _relations(rows: Sequence[Mapping[str, Any]]) -> Section:
         'syntactic head. What goes to a word is summed over its pieces, what comes from it is their mean; [CLS], [SEP] '
         'and the word itself are left out, and so are roots. After Clark et al. 2019, table 1.'
     )
-    return Section('relations', 'Heads that know syntax', body, about)
+    return Section('relations', 'Heads that find syntax', body, about)
 
 
 def _relation_table(rows: Sequence[Mapping[str, Any]], marked: int) -> Markup:

@@ -73,13 +73,6 @@ def as_texts(rows: Sequence[tuple[str, ...]]) -> Texts:
     return Texts([row[0] for row in rows], [row[1] for row in rows] if pairs else None)
 
 
-def first_of(chunk: Chunk, count: int) -> Chunk:
-    """The first texts or trees of a chunk."""
-    if isinstance(chunk, Texts):
-        return Texts(*(part and part[:count] for part in chunk))
-    return chunk[:count]
-
-
 def split_texts(texts: Sequence[str], where: str) -> list[tuple[str, ...]]:
     """Texts, or pairs with a tab between, as rows.
 

@@ -32,11 +32,16 @@ class Shown:
     weights: np.ndarray
 
 
-def attend(runner: Runner, chunk: Chunk, relations: Sequence[str], unit: str) -> list[Shown]:
-    """The attention in each text of a chunk, of longer ones in their first LONGEST tokens; in each tree that is not
-    longer."""
-    longest = min(LONGEST, runner.model.config.max_positions)
-    features = rows_of(runner.model.tokenizer, chunk, relations, longest)
+def attend(runner: Runner, chunk: Chunk, relations: Sequence[str], unit: str, count: int) -> list[Shown]:
+    """The attention in the first `count` texts of a chunk, of longer ones in their first LONGEST tokens; of trees in
+    the first that are not longer."""
+    tokenizer, longest = runner.model.tokenizer, min(LONGEST, runner.model.config.max_positions)
+    if isinstance(chunk, Texts):
+        chunk = Texts(*(part and part[:count] for part in chunk))
+    else:
+        fitting = rows_of(tokenizer, chunk, relations, longest)
+        chunk = [] if fitting is None else [chunk[i] for i in fitting.record[:count]]
+    features = rows_of(tokenizer, chunk, relations, longest) if count else None
     if features is None:
         return []
     units = np.split(features.token[UNIT], features.offsets[1:-1])
@@ -67,7 +72,7 @@ def as_file(shown: Sequence[Shown]) -> bytes:
 
 
 def packed(one: Shown) -> dict[str, Any]:
-    """What the page carries of a text: its `units`, and `weights`, a byte for each: 255·√w, rounded, which is 0.002 off
+    """What the page carries of a text: its `units`, and `weights`, a byte for each: 255·√w, rounded, which is 0.004 off
     at most and keeps what is small apart; compressed, as base64."""
     quantised = np.rint(255 * np.sqrt(one.weights)).clip(0, 255).astype(np.uint8)
     data = gzip.compress(quantised.tobytes(), mtime=0)

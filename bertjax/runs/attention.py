@@ -12,7 +12,7 @@ from bertjax.analysis.changes import check_comparable
 from bertjax.analysis.findings import PAGE, Findings, described, findings, write_findings
 from bertjax.analysis.heads import MEASURES
 from bertjax.analysis.measuring import measure
-from bertjax.analysis.reading import Chunk, as_texts, first_of, has_trees, read_chunks, split_texts, tree_relations
+from bertjax.analysis.reading import as_texts, has_trees, read_chunks, split_texts, tree_relations
 from bertjax.analysis.relations import WORDS, together
 from bertjax.analysis.shown import attend
 from bertjax.errors import UserError
@@ -64,8 +64,8 @@ def run(config: ConfigDict, workdir: str) -> None:
         if not totals.sums:
             found = f'only sentences of more than {longest} tokens'
             raise UserError(path, found, 'shorter ones', 'raise config.max_length, or give other sentences')
-        part: Chunk = texts[0] if texts else first_of(first, asked['show'])
-        shown = attend(runner, part, relations, asked['unit']) if asked['show'] or texts else []
+        part, count = (texts[0], len(texts[0].first)) if texts else (first, asked['show'])
+        shown = attend(runner, part, relations, asked['unit'], count)
         found = findings(totals, asked['unit'], relations, model, before)
         name = '/'.join(pathlib.Path(settings.init or workdir).parts[-2:])
         write_findings(folder / 'attention', found, shown, f'Attention in {name}')
