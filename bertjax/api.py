@@ -29,7 +29,14 @@ from bertjax.inference.apply import make_apply
 from bertjax.inference.attention import Attention, attention
 from bertjax.inference.encode import Encoding, encode, sequences
 from bertjax.inference.runner import INPUTS, Runner
-from bertjax.inference.tasks import answer_records, choice_records, question_records, sentence_records, text_records
+from bertjax.inference.tasks import (
+    answer_records,
+    choice_records,
+    describe,
+    question_records,
+    sentence_records,
+    text_records,
+)
 from bertjax.model.config import BertConfig
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import Tokenizer
@@ -235,13 +242,13 @@ class Bert:
 
     def __repr__(self) -> str:
         out = io.StringIO()
-        Console(file=out, width=100, force_terminal=False).print(self._table())
+        Console(file=out, width=100, force_terminal=False, force_jupyter=False).print(self._table())
         return out.getvalue().rstrip()
 
     def _table(self) -> Table:
         config = self.config
         table = Table(show_header=False, box=None)
-        table.add_row('[bold]Bert', escape(self._model.where))
+        table.add_row('Bert', escape(self._model.where))
         count = sum(x.size for x in jax.tree.leaves(self.params))
         shape = f'{config.num_layers} layers, width {config.width}, {config.num_heads} heads'
         table.add_row('encoder', f'{shape}, {config.max_positions} positions')
@@ -260,7 +267,7 @@ class Bert:
 
     def _heads(self) -> list[str]:
         if self.task is not None:
-            return [self.task.name]
+            return [describe(self.task)]
         drawn = {path.split('/')[0] for path in self.missing}
         known: Mapping[str, str] = {'mlm': 'masked words', 'pooler': 'pooler', 'nsp': 'sentence pairs'}
         return [name for part, name in known.items() if part in self.params and part not in drawn]
