@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertjax.analysis.heads import NOTHING
 from bertjax.convert.trees import flat_paths
 from bertjax.errors import UserError
 from bertjax.experiment.loaded import LoadedModel
@@ -90,7 +91,7 @@ def change_sums(
 
     def divergence(x: jax.Array) -> jax.Array:
         """Kullback-Leibler's, of a distribution from the middle, in bits."""
-        some = x > 0
+        some = x > NOTHING
         return jnp.where(some, x * jnp.log2(jnp.where(some, x, 1) / jnp.where(some, middle, 1)), 0).sum(-1)
 
     both = (divergence(p) + divergence(q)) / 2  # [L, B, H, Q]

@@ -18,6 +18,8 @@ MEASURES = {
     'same': ('same', 'share on the position itself', 'share'),
     'cls_entropy': ('entropy of [CLS]', 'of the weights of [CLS] itself, in nats', 'nats'),
 }
+# Smaller weights are left out of logarithms: denormal numbers come and go as 0.
+NOTHING = 1e-30
 
 
 def head_sums(weights: jax.Array, mask: jax.Array, separators: jax.Array) -> dict[str, jax.Array]:
@@ -39,7 +41,8 @@ def head_sums(weights: jax.Array, mask: jax.Array, separators: jax.Array) -> dic
         """[L, B, H, Q], the queries that count [B, Q] -> [L, H]."""
         return jnp.einsum('LBHQ,BQ->LH', values, rows, precision='highest')
 
-    entropy = -jnp.where(weights > 0, weights * jnp.log(jnp.where(weights > 0, weights, 1)), 0).sum(-1)  # [L, B, H, Q]
+    some = weights > NOTHING
+    entropy = -jnp.where(some, weights * jnp.log(jnp.where(some, weights, 1)), 0).sum(-1)  # [L, B, H, Q]
     distance = jnp.einsum('LBHQS,QS->LBHQ', weights, apart, precision='highest')
     to_sep = jnp.einsum('LBHQS,BS->LBHQ', weights, separators, precision='highest')
     diagonal = lambda offset: jnp.diagonal(weights, offset, -2, -1)  # [L, B, H, S - abs(offset)]  # noqa: E731
