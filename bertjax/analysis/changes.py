@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.analysis.heads import NOTHING
 from bertjax.convert.trees import flat_paths
 from bertjax.errors import UserError
 from bertjax.experiment.loaded import LoadedModel
@@ -16,6 +15,7 @@ from bertjax.model.stacking import STACKED, unstack_layers
 # Parts of a block, by the beginning of their parameters' paths.
 PARTS = ('attention/query', 'attention/key', 'attention/value', 'attention/output', 'mlp/up', 'mlp/down')
 NORMS, WHOLE = 'norms', 'whole'
+_NOTHING = 1e-30  # a smaller weight counts as 0: half of the smallest normal number is 0 on some devices
 
 
 def check_comparable(before: LoadedModel, after: LoadedModel) -> None:
@@ -91,7 +91,7 @@ def change_sums(
 
     def divergence(x: jax.Array) -> jax.Array:
         """Kullback-Leibler's, of a distribution from the middle, in bits."""
-        some = x > NOTHING
+        some = x > _NOTHING
         return jnp.where(some, x * jnp.log2(jnp.where(some, x, 1) / jnp.where(some, middle, 1)), 0).sum(-1)
 
     both = (divergence(p) + divergence(q)) / 2  # [L, B, H, Q]

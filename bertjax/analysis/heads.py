@@ -18,8 +18,6 @@ MEASURES = {
     'same': ('same', 'share on the position itself', 'share'),
     'cls_entropy': ('entropy of [CLS]', 'of the weights of [CLS] itself, in nats', 'nats'),
 }
-# Smaller weights are left out of logarithms: denormal numbers come and go as 0.
-NOTHING = 1e-30
 
 
 def head_sums(weights: jax.Array, mask: jax.Array, separators: jax.Array) -> dict[str, jax.Array]:
@@ -41,7 +39,7 @@ def head_sums(weights: jax.Array, mask: jax.Array, separators: jax.Array) -> dic
         """[L, B, H, Q], the queries that count [B, Q] -> [L, H]."""
         return jnp.einsum('LBHQ,BQ->LH', values, rows, precision='highest')
 
-    some = weights > NOTHING
+    some = weights > 0
     entropy = -jnp.where(some, weights * jnp.log(jnp.where(some, weights, 1)), 0).sum(-1)  # [L, B, H, Q]
     distance = jnp.einsum('LBHQS,QS->LBHQ', weights, apart, precision='highest')
     to_sep = jnp.einsum('LBHQS,BS->LBHQ', weights, separators, precision='highest')

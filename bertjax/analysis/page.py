@@ -96,9 +96,9 @@ def _map(name: str, values: np.ndarray) -> Markup:
     """A heat map, a cell a head: a share from 0 to 1, another figure from 0 to its largest."""
     title, about, unit = MEASURES[name]
     share = unit == 'share'
-    cell = lambda x: f'{100 * x:.0f}' if share else f'{x:.1f}'  # noqa: E731
-    caption = f'{about}{", in %" if share else ""}'
-    return heat_map(title, caption, values, 1.0 if share else float(values.max()) or 1.0, cell)
+    largest = 1.0 if share else float(values.max()) or 1.0
+    cell = lambda x: f'{100 * x:.0f}' if share else f'{x:.0f}' if largest >= 10 else f'{x:.1f}'  # noqa: E731
+    return heat_map(title, f'{about}{", in %" if share else ""}', values, largest, cell)
 
 
 def heat_map(title: str, about: str, values: np.ndarray, largest: float, cell: Any) -> Markup:
@@ -177,9 +177,9 @@ def _changes(rows: Sequence[Mapping[str, Any]]) -> Section:
     draw = lambda title, y, *series: chart(title, series, x='layer (0: embeddings)', y=y, height=280)  # noqa: E731
     hidden = [Series(name, every, [row[key] for row in rows], color, 'dots') for name, key, color in _STATES]
     charts = [
-        draw('parameters', '‖after − before‖ / ‖before‖', _dots(every, [row['parameters'][WHOLE] for row in rows])),
-        draw('hidden states', '1 − cos(before, after)', *hidden),
-        draw('attention', 'Jensen-Shannon divergence, bits', _dots(at, [row['attention'] for row in blocks])),
+        draw('parameters', 'relative distance', _dots(every, [row['parameters'][WHOLE] for row in rows])),
+        draw('hidden states', '1 − cosine', *hidden),
+        draw('attention', 'divergence, bits', _dots(at, [row['attention'] for row in blocks])),
     ]
     kinds = (*PARTS, NORMS)
     cells = [[f'{row["layer"]}', *(f'{row["parameters"][kind]:.4f}' for kind in (WHOLE, *kinds))] for row in blocks]
@@ -189,7 +189,11 @@ def _changes(rows: Sequence[Mapping[str, Any]]) -> Section:
         'attention of each head', 'mean Jensen-Shannon divergence, in thousandths of a bit', 1000 * heads,
         float(1000 * heads.max()) or 1.0, lambda x: f'{x:.0f}',
     )  # fmt: skip
-    about = 'The same texts read by the model before and after: how far parameters, states and attention moved.'
+    about = (
+        'The same texts, read before and after. Parameters: ‖after − before‖ / ‖before‖ of a layer. Hidden states: '
+        '1 − cosine of a token’s two states, on average. Attention: Jensen-Shannon divergence of a position’s two '
+        'distributions, 0 for equal ones and 1 bit for those that have nothing in common.'
+    )
     return Section('changes', 'What the fine-tuning changed', [parts.columns(*charts, divergence), table], about)
 
 

@@ -42,7 +42,7 @@ def test_states_and_attention():
     other[1, 0, 2] = [-1, 0]  # padding
     same, apart = np.zeros((1, 1, 2, 3, 3), np.float32), np.zeros((1, 1, 2, 3, 3), np.float32)
     same[..., 0] = apart[0, 0, 0, :, 0] = 1
-    same[0, 0, :, :, 2] = 1e-42  # a denormal number, which halved may be none
+    same[0, 0, :, :, 2] = 1.5e-38  # whose half is denormal, on some devices 0
     apart[0, 0, 1, :, 1] = 1  # the second head looks at another one
     both = {'hidden': hidden, 'probabilities': same}, {'hidden': other, 'probabilities': apart}
     means = change_means(jax.device_get(jax.jit(change_sums)(*both, mask)))

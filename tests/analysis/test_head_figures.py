@@ -20,7 +20,6 @@ def made_by_hand() -> np.ndarray:
         for i in range(length):
             weights[0, text, 1, i, max(i - 1, 0)] = 1
         weights[0, text, 2, :, :length] = 1 / length
-    weights[0, 0, 0, :, 3] = 1e-44  # a denormal number, whose logarithm may be that of 0
     weights[0, 1, :, 3] = 0.25  # what stands behind a text must count for nothing
     return weights
 
