@@ -136,6 +136,13 @@ def test_the_tables_of_keys_are_complete_for_tasks():
     assert_keys(keys_of(section('finetuning', 'Config keys')), base)
 
 
+def test_the_table_of_keys_is_complete_for_attention():
+    config = flatten(plain(recipe(REPOSITORY / 'configs' / 'attention.py')))
+    text = section('attention', 'Config keys')
+    assert_keys(keys_of(text), set(config))
+    assert_defaults(text, config, at_least=len(config))
+
+
 def assert_keys(listed: list[str], wanted: set[str]) -> None:
     assert len(listed) == len(set(listed)), 'a key twice'
     assert wanted == set(listed), wanted ^ set(listed)

@@ -44,12 +44,9 @@ def run(config: ConfigDict, workdir: str) -> None:
     relations = tree_relations(path) if has_trees(path) else []
     with working_in(folder):
         model = asked_model(settings, folder)
-        longest = _longest(settings, model)
-        before = _before(settings, model)
-        runner, chunks = (
-            Runner(model, batch_size=settings.batch_size),
-            read_chunks(path, _CHUNK) if path else iter(texts),
-        )
+        longest, before = _longest(settings, model), _before(settings, model)
+        runner = Runner(model, batch_size=settings.batch_size)
+        chunks = read_chunks(path, _CHUNK) if path else iter(texts)
         first = next(chunks)
         with progress('attention', None) as advance:
             totals = measure(
