@@ -180,4 +180,11 @@ USING = {
     'max_length': either(whole(4, MANY), only(0, 'the positions of the model')),
 }
 # Of each such verb: the keys of config.VERB, each with an example for messages.
-OF_VERB: dict[str, dict[str, tuple[Range, Any]]] = {}
+OF_VERB: dict[str, dict[str, tuple[Range, Any]]] = {
+    'attention': {
+        'texts': (each(text(empty=False)), ()),
+        'show': (whole(0, 1000), 12),
+        'unit': (one_of(('piece', 'word')), 'piece'),
+        'compare': (text(), 'out/before'),
+    },
+}

@@ -145,6 +145,13 @@ def test_the_table_of_keys_of_a_distillation_is_complete():
     assert_defaults(text, base, at_least=len(base))
 
 
+def test_the_table_of_keys_is_complete_for_attention():
+    config = flatten(plain(recipe(REPOSITORY / 'configs' / 'attention.py')))
+    text = section('attention', 'Config keys')
+    assert_keys(keys_of(text), set(config))
+    assert_defaults(text, config, at_least=len(config))
+
+
 def assert_keys(listed: list[str], wanted: set[str]) -> None:
     assert len(listed) == len(set(listed)), 'a key twice'
     assert wanted == set(listed), wanted ^ set(listed)

@@ -22,7 +22,8 @@ from bertjax.experiment.trials import trials_of
 from bertjax.model.config import BertConfig
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding
-from bertjax.recipe import finetuning_config
+from bertjax.recipe import finetuning_config, using_config
+from bertjax.recipe_ranges import OF_VERB
 from bertjax.tasks.registry import options
 
 CONFIGS = sorted((pathlib.Path(__file__).parent.parent / 'configs').glob('*.py'))
@@ -50,10 +51,11 @@ def load(path: pathlib.Path, argument: str):
 
 
 TASKS = [path for path in CONFIGS if 'task' in load(path, '')]
+USING = [path for path in CONFIGS if load(path, '').run in OF_VERB]  # a finished model
 CASES = {path: [(path, argument) for argument in ARGUMENTS.get(path.stem, [''])] for path in CONFIGS}
 NAME = {'ids': lambda value: getattr(value, 'stem', value)}
-PRETRAINING_CASES = [case for path, cases in CASES.items() if path not in TASKS for case in cases]
 DISTILLATIONS = [path for path in CONFIGS if 'distill' in load(path, '')]  # of tasks, too, by their argument
+PRETRAINING_CASES = [case for path, cases in CASES.items() if path not in (*TASKS, *USING) for case in cases]
 TASK_CASES = [case for path in TASKS for case in CASES[path]]
 TASK_CASES += [(path, task) for path in DISTILLATIONS for task in ('glue:rte', 'squad:v1', 'ner', 'swag', 'classify')]
 
@@ -172,6 +174,15 @@ def test_task_recipe_makes_a_model(path: pathlib.Path, argument: str):
         lambda *inputs: model.init_with_output(jax.random.key(0), *inputs, deterministic=True), *ids
     )
     assert all(x.dtype == np.float32 and x.shape[0] == 2 for x in outputs.values())
+
+
+@pytest.mark.parametrize('path', USING, ids=lambda path: path.stem)
+def test_recipe_that_uses_a_model_has_every_key(path: pathlib.Path):
+    config = load(path, '')
+    verb = config.run
+    assert path.stem == verb and set(config[verb]) == set(OF_VERB[verb])
+    assert set(flatten(config)) == {*flatten(using_config(verb)), *(f'{verb}.{name}' for name in OF_VERB[verb])}
+    check_ranges(config)
 
 
 @pytest.mark.parametrize('path', TASKS, ids=lambda path: path.stem)
