@@ -27,7 +27,14 @@ from bertjax.experiment.loaded import LoadedModel, load_model
 from bertjax.inference.apply import make_apply
 from bertjax.inference.encode import Encoding, encode, sequences
 from bertjax.inference.runner import INPUTS, Runner
-from bertjax.inference.tasks import answer_records, choice_records, question_records, sentence_records, text_records
+from bertjax.inference.tasks import (
+    answer_records,
+    choice_records,
+    describe,
+    question_records,
+    sentence_records,
+    text_records,
+)
 from bertjax.model.config import BertConfig
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import Tokenizer
@@ -244,7 +251,7 @@ class Bert:
 
     def _heads(self) -> list[str]:
         if self.task is not None:
-            return [self.task.name]
+            return [describe(self.task)]
         drawn = {path.split('/')[0] for path in self.missing}
         known: Mapping[str, str] = {'mlm': 'masked words', 'pooler': 'pooler', 'nsp': 'sentence pairs'}
         return [name for part, name in known.items() if part in self.params and part not in drawn]
