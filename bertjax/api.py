@@ -226,13 +226,13 @@ class Bert:
 
     def __repr__(self) -> str:
         out = io.StringIO()
-        Console(file=out, width=100, force_terminal=False).print(self._table())
+        Console(file=out, width=100, force_terminal=False, force_jupyter=False).print(self._table())
         return out.getvalue().rstrip()
 
     def _table(self) -> Table:
         config = self.config
         table = Table(show_header=False, box=None)
-        table.add_row('[bold]Bert', escape(self._model.where))
+        table.add_row('Bert', escape(self._model.where))
         count = sum(x.size for x in jax.tree.leaves(self.params))
         shape = f'{config.num_layers} layers, width {config.width}, {config.num_heads} heads'
         table.add_row('encoder', f'{shape}, {config.max_positions} positions')
