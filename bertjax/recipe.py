@@ -40,6 +40,14 @@ CARD = {
 }
 
 
+# Where rows go besides the workdir.
+TRACKING = {
+    'tracker': '',  # or wandb, mlflow, trackio, which are extras
+    'tracker_project': 'bertjax',  # of a W&B or Trackio project, of an MLflow experiment
+    'tracker_run': '',  # what the run is called there; '': as the workdir
+}
+
+
 def phase(**values: Any) -> ConfigDict:
     """One entry of config.phases.
 
@@ -74,7 +82,7 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     config.tokenizer = ''  # vocab.txt, tokenizer.json, *.model or a directory; '': train one into WORKDIR/tokenizer
     config.vocab = ConfigDict(
         {
-            'family': 'wordpiece',  # or sentencepiece
+            'family': 'wordpiece',  # or sentencepiece, or bpe (byte-level, as RoBERTa)
             'size': 30522,
             'lowercase': True,
             'unused': 0,  # [unusedN] slots kept for words of your own
@@ -82,7 +90,7 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
             'sample_sentences': 1_000_000,  # sentencepiece: trained on at most so many, drawn with config.seed
         }
     )
-    config.init = ''  # a Hugging Face directory or a bertjax workdir whose weights initialise the run
+    config.init = ''  # a model's directory or name on the hub, or a bertjax workdir, whose weights initialise the run
 
     config.seed = 0
     config.seeds = ConfigDict({'init': -1, 'data': -1, 'dropout': -1})  # -1: config.seed
@@ -119,8 +127,12 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     config.mesh = ConfigDict({'data': -1, 'fsdp': 1, 'tensor': 1})  # -1: the devices that the others leave
     config.topology = ''  # run=compile: the machine to compile for, such as v5e:4x4
     config.find_batch = False  # run=compile: look for the largest batch that fits
-    config.export = True  # write WORKDIR/export/hf and export/orbax at the end
+    config.export = True  # write the model to WORKDIR/export at the end
+    config.export_formats = 'hf,orbax'  # folders there, with commas between: hf, orbax, google, stablehlo
+    config.push_to = ''  # org/name on the Hugging Face hub, to which export/hf is pushed
+    config.push_private = False  # whether a repository that is made there is private
     config.card = ConfigDict(CARD)
+    config.update(TRACKING)
     for key, value in changes.items():
         config[key] = value
     return config
@@ -144,7 +156,7 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
     config.run = 'finetune'  # the verb: finetune, evaluate, predict, plot
     config.task = ConfigDict({'kind': kind, **task})
     config.data = ''  # folder of the task's files in their official layout; '': tensorflow-datasets
-    config.init = ''  # a Hugging Face directory or a bertjax workdir whose encoder the run starts from
+    config.init = ''  # a model's directory or name on the hub, or a bertjax workdir, whose encoder the run starts from
     config.tokenizer = ''  # vocab.txt, tokenizer.json, *.model or a directory; '': that of config.init
     config.max_train_records = 0  # above 0: train on at most so many, a fixed random sample
     config.max_eval_records = 0  # above 0: the same for each split that is evaluated
@@ -187,8 +199,12 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
     config.sweep = sweep()
 
     config.mesh = ConfigDict({'data': -1, 'fsdp': 1, 'tensor': 1})  # -1: the devices that the others leave
-    config.export = True  # write WORKDIR/export/hf and export/orbax at the end
+    config.export = True  # write the model to WORKDIR/export at the end
+    config.export_formats = 'hf,orbax'  # folders there, with commas between: hf, orbax, google, stablehlo
+    config.push_to = ''  # org/name on the Hugging Face hub, to which export/hf is pushed
+    config.push_private = False  # whether a repository that is made there is private
     config.card = ConfigDict(CARD)
+    config.update(TRACKING)
     return config
 
 

@@ -13,6 +13,7 @@ LEVELS = [
     {'main'},
     {'command_line'},
     {'runs'},
+    {'report'},
     {'api'},
     {'inference'},
     {'experiment'},
@@ -20,7 +21,7 @@ LEVELS = [
     {'losses', 'checkpoint', 'convert', 'recipe', 'recipe_files', 'recipe_ranges'},
     {'data'},
     {'corpus', 'model'},
-    {'text', 'parallel', 'optim', 'metrics', 'writers'},
+    {'text', 'parallel', 'optim', 'metrics', 'writers', 'pages'},
     {'config', 'errors', 'files', 'ranges', 'terminal', '__version__'},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}

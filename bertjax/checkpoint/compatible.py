@@ -18,9 +18,10 @@ TRAINING = ('seed', 'rng_impl', 'learning_rate', 'warmup_fraction', 'schedule.',
 TRAINING += ('seq_len', 'max_predictions', 'batch_size', 'accumulate', 'pairs.', 'pair_plans', 'masking.', 'distill.')
 TRAINING += tuple(f'model.{name}' for name in fields_of(FieldKind.TRAINING))
 # Keys that do not affect training, and `head.`, which early versions wrote and never read.
-SILENT = ('run', 'export', 'fingerprints.', 'corpus_options.workers', 'topology', 'card.', 'head.')
+SILENT = ('run', 'export', 'push_', 'fingerprints.', 'corpus_options.workers', 'topology', 'card.', 'tracker', 'head.')
 # Keys that some workdirs are older than, and the value that their runs had.
-LATER = {'step': 0, 'patience': 0, 'corpus_options.sentences': 'rules'}
+LATER = {'step': 0, 'patience': 0, 'corpus_options.sentences': 'rules', 'export_formats': 'hf,orbax'}
+LATER |= {'push_to': '', 'push_private': False, 'tracker': '', 'tracker_project': 'bertjax', 'tracker_run': ''}
 
 
 def check_resume(

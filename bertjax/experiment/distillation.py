@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from bertjax.convert.huggingface.load import load_huggingface, load_task_model, read_config
+from bertjax.convert.load import load_pretraining_model, load_task_model, read_config
 from bertjax.experiment.distillation_settings import DistillationSettings
 from bertjax.experiment.finetuning import Finetuning
 from bertjax.experiment.pretraining import Pretraining, build_pretraining_setup
@@ -46,7 +46,7 @@ class GeneralDistillation(Pretraining):
         check_vocabulary(directory, tokenizer)
         student = settings.model(tokenizer.vocab_size)
         seed = settings.seeds.init
-        imported = load_huggingface(directory, seed=seed, nsp=student.nsp, **as_teacher(student.dtype))
+        imported = load_pretraining_model(directory, seed=seed, nsp=student.nsp, **as_teacher(student.dtype))
         self.distill = distill
         self.teacher = Teacher(directory, BertForPreTraining(imported.config), imported, mesh)
         if distill.soft:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from bertjax.convert.huggingface.load import load_huggingface
+from bertjax.convert.load import load_pretraining_model
 from bertjax.data.augment import chosen_words, pick, places, repeated, taken, words_of_one_piece
 from bertjax.data.buckets import choose_lengths, sorted_batches
 from bertjax.data.features import Features, cached
@@ -61,9 +61,9 @@ def distillation_data(
 
 
 def _masked_language_model(distill: DistillationSettings, tokenizer: Tokenizer, mesh: Mesh) -> Teacher:
-    directory = huggingface_directory(distill.augment_model or distill.teacher, _MODEL)
+    directory = huggingface_directory(distill.augment_model or distill.teacher, f'config.{_MODEL}')
     check_vocabulary(directory, tokenizer, _MODEL)
-    imported = load_huggingface(directory, nsp=False, **as_teacher('float32'))
+    imported = load_pretraining_model(directory, nsp=False, **as_teacher('float32'))
     model = Teacher(directory, BertForPreTraining(imported.config), imported, mesh, _MODEL)
     model.check_head(('mlm',), 'a masked language model, to say which words may stand for others')
     return model

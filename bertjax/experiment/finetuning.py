@@ -71,10 +71,8 @@ class Finetuning:
 
     def fresh(self) -> TrainState:
         """The encoder of config.init with a head that is drawn."""
-        state, missing, unused = self.model.fresh_state(self.settings.seeds.init)
-        print(f'starting from {self.data.source}; freshly drawn: {", ".join(missing) or "nothing"}')
-        if unused:
-            print(f'not used: {", ".join(unused)}')
+        state, imported = self.model.fresh_state(self.settings.seeds.init)
+        print(imported.describe(self.data.source))
         return state
 
     def phases(self) -> list[Phase]:

@@ -96,6 +96,7 @@ class FinetuningSettings(RunSettings):
         Raises:
           UserError: with the key.
         """
+        self.tracking.check()
         self.check_patience(self.eval_every)
         if self.patience and any(value for key, value in self.sweep.items() if key != 'together'):
             raise UserError('config.patience', f'{self.patience} in a sweep', '0', 'stop single runs early')

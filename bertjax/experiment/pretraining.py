@@ -9,12 +9,13 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from bertjax.convert.huggingface.load import load_huggingface
+from bertjax.convert.load import load_pretraining_model
 from bertjax.data.batch import pretraining_batch_spec
 from bertjax.data.mixture import MixedExamples
 from bertjax.data.plans import remove_leftovers
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.errors import UserError
+from bertjax.experiment.exports import check_formats
 from bertjax.experiment.pretraining_settings import PretrainingPhase, PretrainingSettings
 from bertjax.experiment.settings import check_mesh, check_row_count, resolve_durations
 from bertjax.experiment.text import WeightedStore, huggingface_directory, prepare_stores, prepare_tokenizer
@@ -142,8 +143,9 @@ class Pretraining:
         self.settings, self.folders = settings, [folder]
         self.values = functools.partial(pretraining_values, pair=pair_of(settings.pairs.mode))
         self.tokenizer = prepare_tokenizer(settings, folder)
-        self.stores = prepare_stores(settings, folder, self.tokenizer)
         self.model = settings.model(self.tokenizer.vocab_size)
+        check_formats(settings.formats, self.model, vocabulary=self.tokenizer.family)
+        self.stores = prepare_stores(settings, folder, self.tokenizer)
         self.setup = self._build_setup(mesh)
         plans = folder / 'store' / 'plans'
         remove_leftovers(plans)
@@ -192,14 +194,18 @@ class Pretraining:
         if not self.settings.init:
             return state
         directory = huggingface_directory(self.settings.init)
-        imported = load_huggingface(directory, scan_layers=self.model.scan_layers, seed=seed)
+        shared = {'scan_layers': self.model.scan_layers, 'nsp': self.model.nsp}
+        imported = load_pretraining_model(directory, seed=seed, **shared)
         for name in ('vocab_size', 'num_layers', 'width', 'num_heads', 'mlp_dim', 'max_positions', 'num_segments'):
             theirs, ours = getattr(imported.config, name), getattr(self.model, name)
             if theirs != ours:
                 mend = f'set --config.model.{name}={theirs}' if name != 'vocab_size' else 'leave config.tokenizer empty'
                 raise UserError(f'config.model.{name}', str(ours), f'{theirs}, as in {directory}', mend)
-        drawn = f'; freshly drawn: {", ".join(imported.missing)}' if imported.missing else ''
-        print(f'starting from {directory}{drawn}')
+        print(imported.describe(directory))
+        for name in ('activation', 'pooler_activation', 'layer_norm_eps', 'causal', 'pre_norm'):
+            theirs, ours = getattr(imported.config, name), getattr(self.model, name)
+            if theirs != ours and (self.model.nsp or name != 'pooler_activation'):
+                print(f'config.model.{name} is {ours}, where it was {theirs}: --config.model.{name}={theirs} keeps it')
         return replace_params(state, imported.params, self.setup.state)
 
     def phases(self) -> list[Phase]:

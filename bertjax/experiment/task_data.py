@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.config import plain
-from bertjax.convert.huggingface.load import read_config
+from bertjax.convert.load import read_config
 from bertjax.data.buckets import choose_lengths
 from bertjax.data.features import Features, cached
 from bertjax.data.hashing import Stream, hash_bits
@@ -143,6 +143,8 @@ class TaskData:
         """Features of records; with `keep` from WORKDIR/features where they are there already, and put there."""
         task = {key: value for key, value in plain(self.settings.task).items() if key not in _LATER or value}
         options = (task, list(self.task.labels), self.settings.seq_len, training)
+        if self.tokenizer.separators > 1:  # no part of a tokenizer's fingerprint, which is of ids alone
+            options += (self.tokenizer.separators,)
         key = (self.tokenizer.fingerprint, *options, list(records))
         make = lambda: self.task.features(records, self.tokenizer, training=training)  # noqa: E731
         return Split(records, cached(self._cache, key, make) if keep else make())

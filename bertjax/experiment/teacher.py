@@ -12,7 +12,7 @@ import numpy as np
 from flax import linen as nn
 from jax.sharding import Mesh
 
-from bertjax.convert.huggingface.load import Imported
+from bertjax.convert.load import Imported
 from bertjax.convert.trees import flat_paths
 from bertjax.errors import UserError
 from bertjax.experiment.settings import check_mesh
@@ -32,7 +32,7 @@ def teacher_directory(teacher: str) -> str:
     Raises:
       UserError: there is none.
     """
-    return huggingface_directory(teacher, KEY)
+    return huggingface_directory(teacher, f'config.{KEY}')
 
 
 def as_teacher(dtype: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Methods that most kinds of task share have their usual implementation here.
 """
 
 import abc
+import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -24,6 +25,25 @@ Prediction = TypeVar('Prediction')
 
 # {name of a model output: an array for each row of the features}; those of Head.per_token are cut to the row's length.
 Outputs = Mapping[str, Sequence[np.ndarray]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Judged:
+    """A labelled record beside its prediction, for a person to read.
+
+    Attributes:
+      texts: the record, {what it is: text}.
+      true, predicted: the two answers.
+      wrong: how much is wrong: 0 for nothing, and the more the surer a wrong answer was.
+      classes: (true, predicted) of each decision between classes, '' where there is none of the one or the other; no
+        pair where a task has no classes.
+    """
+
+    texts: Mapping[str, str]
+    true: str
+    predicted: str
+    wrong: float
+    classes: Sequence[tuple[str, str]] = ()
 
 
 class TrainableTask(abc.ABC, Generic[Record]):
@@ -134,6 +154,11 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
     @abc.abstractmethod
     def rows(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
         """One JSON object for each record: labels and probabilities, spans, or tags."""
+
+    def judged(self, records: Sequence[Record], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
+        """Labelled records beside the `rows` that were written of their predictions; none where a task knows no such
+        view."""
+        return iter(())
 
     def tune(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> None:
         """Sets what is tuned on dev, such as the null threshold of SQuAD 2.0."""

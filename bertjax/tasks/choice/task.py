@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import pathlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.records import Files, parse_records, read_records
 from bertjax.tasks.reading.splits import STEMS, called, describe_splits
 from bertjax.tasks.reading.texts import Line
-from bertjax.tasks.task import Outputs, Task
+from bertjax.tasks.task import Judged, Outputs, Task
 from bertjax.tasks.truncation import longest_first
 from bertjax.text.tokenizer import Tokenizer
 
@@ -164,13 +164,15 @@ class MultipleChoiceTask(Task[Question, Choice]):
         contexts = tokenizer.encode([record.context for record in records])
         texts = [f'{record.start} {ending}'.strip() for record in records for ending in record.endings]
         endings = iter(tokenizer.encode(texts))
-        room, cut = self.seq_len - 3, 0
         cls, sep = [tokenizer.cls_id], [tokenizer.sep_id]
+        between = sep * tokenizer.separators
+        room, cut = self.seq_len - 2 - len(between), 0
         for i, record in enumerate(records):
             for b in itertools.islice(endings, len(record.endings)):
                 n, m = longest_first(len(contexts[i]), len(b), room)
                 cut += n + m < len(contexts[i]) + len(b)
-                builder.sequence(np.concatenate([cls, contexts[i][:n], sep, b[:m], sep]), second=n + 2)
+                tokens = np.concatenate([cls, contexts[i][:n], between, b[:m], sep])
+                builder.sequence(tokens, second=1 + n + len(between))
             for _ in range(choices - len(record.endings)):
                 builder.sequence([])
             known = record.label is not None
@@ -213,6 +215,15 @@ class MultipleChoiceTask(Task[Question, Choice]):
             row = {'prompt': record.context, 'start': record.start, 'endings': record.endings}
             row |= {'prediction': choice.ending, 'ending': record.endings[choice.ending]}
             yield row | {'probabilities': choice.probabilities}
+
+    def judged(self, records: Sequence[Question], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
+        """See Task."""
+        for record, row in zip(records, rows, strict=True):
+            chosen, shares = row['prediction'], row['probabilities']
+            wrong = 1 + shares[chosen] - shares[record.label] if chosen != record.label else 0.0
+            texts = {'prompt': f'{record.context} {record.start}'.strip()}
+            predicted = f'{record.endings[chosen]} ({shares[chosen]:.2f})'
+            yield Judged(texts, record.endings[record.label], predicted, wrong)
 
     def official_files(self, split: str, records: Sequence[Question], predictions: Sequence[Choice]) -> dict[str, str]:
         """For SWAG's leaderboard, a CSV of row numbers and `pred`, as rowanz/swagaf:csv_predict.py writes it."""

@@ -24,7 +24,7 @@ from bertjax.tasks.sentence.features import LONG, pooled, text_features
 from bertjax.tasks.sentence.input import read_input
 from bertjax.tasks.sentence.labels import find_labels
 from bertjax.tasks.sentence.report import class_report, describe_labels, describe_values, value_report
-from bertjax.tasks.task import Outputs, Task, id2label
+from bertjax.tasks.task import Judged, Outputs, Task, id2label
 from bertjax.text.tokenizer import Tokenizer
 
 
@@ -47,6 +47,11 @@ class Example:
     index: str = ''
     where: str = dataclasses.field(default='', repr=False, compare=False)
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """For a person to read."""
+        return {'text': self.first} if self.second is None else {'first': self.first, 'second': self.second}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,6 +269,18 @@ class TextTask(Task[Example, Scores]):
                 shares = dict(zip(self.labels, prediction.probabilities.tolist(), strict=True))
                 row = {'label': self.labels[prediction.best], 'probabilities': shares}
             yield row if record.label is None else {**row, 'true': record.label}
+
+    def judged(self, records: Sequence[Example], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
+        """See Task."""
+        for record, row in zip(records, rows, strict=True):
+            if self.regression:
+                error = abs(record.label - row['score'])
+                yield Judged(record.texts, f'{record.label:g}', f'{row["score"]:.2f}', error)
+                continue
+            true, predicted, shares = record.label, row['label'], row['probabilities']
+            # Above 0 for every wrong answer, also for one as likely as the right one.
+            wrong = 1 + shares[predicted] - shares[true] if true != predicted else 0.0
+            yield Judged(record.texts, true, f'{predicted} ({shares[predicted]:.2f})', wrong, [(true, predicted)])
 
     def huggingface(self) -> dict[str, Any]:
         """See Task."""

@@ -25,7 +25,7 @@ from bertjax.tasks.tagging.predictions import Tags, tags_of_words
 from bertjax.tasks.tagging.report import tagging_report
 from bertjax.tasks.tagging.rows import TagFields, sentences_of
 from bertjax.tasks.tagging.schemes import SCHEMES
-from bertjax.tasks.task import Outputs, Task, id2label
+from bertjax.tasks.task import Judged, Outputs, Task, id2label
 from bertjax.text.tokenizer import Tokenizer
 
 _COLUMN = whole(-1000, 1000)  # from 0, or from the end
@@ -222,6 +222,25 @@ class TaggingTask(Task[Sentence, Tags]):
                     for span in spans(prediction.tags)
                 ]
             yield row
+
+    def judged(self, records: Sequence[Sentence], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
+        """See Task; the classes are entity types, each span a decision, or with the scheme 'plain' tags, each word."""
+        for record, row in zip(records, rows, strict=True):
+            true, predicted = (self._marked(tags) for tags in (record.tags, row['tags']))
+            places = sorted(true.keys() | predicted.keys())
+            classes = [(true.get(place, ''), predicted.get(place, '')) for place in places]
+            missed = [place for place in places if true.get(place) != predicted.get(place)]
+            named = ['; '.join(self._named(record, marked, missed)) or '-' for marked in (true, predicted)]
+            yield Judged({'sentence': ' '.join(record.words)}, *named, float(len(missed)), classes)
+
+    def _marked(self, tags: Sequence[str]) -> dict[tuple[int, int], str]:
+        """{(first word, the one after the last): what it is}."""
+        if self.plain:
+            return {(i, i + 1): tag for i, tag in enumerate(tags)}
+        return {(span.start, span.end): span.type or 'entity' for span in spans(tags)}
+
+    def _named(self, record: Sentence, marked: Mapping[tuple[int, int], str], places: Sequence[tuple[int, int]]):
+        return [f'{" ".join(record.words[slice(*p)])} [{marked[p]}]' for p in places if p in marked]
 
     def official_files(self, split: str, records: Sequence[Sentence], predictions: Sequence[Tags]) -> dict[str, str]:
         """The input's columns and one with the predicted tags, in the input's scheme; the last two are what conlleval
