@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from bertjax.convert.heads import SEQUENCE_CLASSIFICATION, Head
@@ -15,12 +15,12 @@ from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
 from bertjax.ranges import each, one_of, text
 from bertjax.tasks.options import option
-from bertjax.tasks.reading import layout
+from bertjax.tasks.reading.layout import Column, Record
 from bertjax.tasks.reading.records import Files, read_records
 from bertjax.tasks.reading.splits import STEMS, describe_splits, split_files
 from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.relation.features import MARKERS, describe_marks, relation_features
-from bertjax.tasks.relation.files import Relation, read_relations, relations_of
+from bertjax.tasks.relation.files import Relation, marked_text, read_relations, relations_of
 from bertjax.tasks.relation.head import ENTITY_STARTS, RELATIONS
 from bertjax.tasks.sentence.task import Scores, TextTask
 from bertjax.text.tokenizer import Tokenizer
@@ -68,6 +68,7 @@ class RelationTask(TextTask):
             mend = 'leave it empty to find the labels in the data'
             raise UserError('config.task.labels', repr(tuple(self.labels)), 'two or more, all different', mend)
         self.name = pathlib.PurePath(self.data).name or 'relations'
+        self.text_columns = (Column((self.text_a,)),)
         self.measures = tuple(dict.fromkeys((self.metric, *_FIGURES)))
 
     @property
@@ -116,7 +117,20 @@ class RelationTask(TextTask):
         """See Task and files.py."""
         return read_relations(lines, where, self.text_a)
 
-    def from_rows(self, rows: Iterator[layout.Record]) -> Iterator[Relation]:
+    def example(
+        self,
+        where: str,
+        texts: Sequence[str | None],
+        label: str | None,
+        index: str,
+        fields: Mapping[str, Any] | None = None,
+    ) -> Relation:
+        """See TextTask; the one text has marks around its entities."""
+        if len(texts) != 1 or texts[0] is None:
+            raise UserError(where, 'a pair', 'a text with two entities, << so >> and [[ so ]]', 'give one text')
+        return Relation(*marked_text(texts[0], where), label, where, fields)
+
+    def from_rows(self, rows: Iterator[Record]) -> Iterator[Relation]:
         """See Task."""
         return relations_of(rows, self.text_a, self.label, labels='ignored', kept=True)
 

@@ -10,6 +10,7 @@ from text_world import LETTERS, sequences
 
 from bertjax.convert.huggingface.config import check_head_exportable
 from bertjax.errors import UserError
+from bertjax.inference.tasks import text_records
 from bertjax.model.config import BertConfig
 from bertjax.tasks.relation.features import describe_marks, relation_features
 from bertjax.tasks.relation.files import Entity, Relation, marked_text
@@ -189,6 +190,10 @@ def test_input_of_ones_own(tacred: RelationTask, capsys):
     assert (first.mention(0), last.mention(0)) == ('a', 'd') and blank.where == 'standard input:2'
     (row,) = tacred.parse([(1, json.dumps(ROW))], 'standard input')
     assert row.label is None and row.fields['id'] == '7'
+    (given,) = text_records(tacred, 'classify', ['<< a >> b [[ c ]]'], None)  # of a program
+    assert given == first
+    with pytest.raises(UserError, match='give one text'):
+        text_records(tacred, 'classify', ['<< a >> b [[ c ]]'], ['d'])
 
 
 def test_chemprot(shared: pathlib.Path):
