@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertjax.convert.huggingface.load import load_huggingface
+from bertjax.convert.load import load_pretraining_model
 from bertjax.data.loader import Examples
 from bertjax.experiment.pretraining import build_pretraining_setup
 from bertjax.experiment.pretraining_settings import PretrainingSettings
@@ -92,7 +92,7 @@ def _begun(settings: PretrainingSettings, model: BertConfig) -> tuple[Any, str]:
 
 
 def _imported(directory: pathlib.Path, model: BertConfig, settings: PretrainingSettings) -> Any:
-    return load_huggingface(
+    return load_pretraining_model(
         str(directory), scan_layers=model.scan_layers, seed=settings.seeds.init, nsp=model.nsp
     ).params
 
