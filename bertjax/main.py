@@ -28,12 +28,15 @@ from bertjax.terminal import guard_streams
 # A key of the recipe -> the verbs that cannot do without, and a recipe that has it.
 NEEDS = {
     'corpus': (('pretrain', 'vocab', 'corpus', 'compile'), 'pretrain_base'),
-    'task': (('finetune', 'evaluate', 'predict'), 'glue:rte'),
+    'task': (('finetune', 'benchmark', 'baseline', 'triviaqa', 'evaluate', 'predict'), 'glue:rte'),
+    'distill': (('distill',), 'distilbert'),
 }
+# Verbs that would not ask the teacher of a recipe that has one.
+WITHOUT_TEACHER = ('pretrain', 'finetune', 'vocab', 'corpus', 'compile')
 # Verbs about an existing run, whose config they take, except for keys that the command line sets.
-ABOUT_A_RUN = ('evaluate', 'predict', 'export')
+ABOUT_A_RUN = ('evaluate', 'predict', 'baseline', 'export')
 # Verbs that are told the recipe as the command line names it: they say what to run next, or what differs from it.
-ABOUT_THE_RECIPE = ('pretrain', 'finetune', 'show', 'report')
+ABOUT_THE_RECIPE = ('pretrain', 'finetune', 'benchmark', 'distill', 'show', 'report')
 
 
 def main(argv: Sequence[str]) -> None:
@@ -61,6 +64,9 @@ def main(argv: Sequence[str]) -> None:
         if config.run in names and key not in config:
             mend = f'give a recipe such as {example}'
             raise UserError(f'--config.run={config.run}', f'a recipe without config.{key}', 'one that has it', mend)
+    if 'distill' in config and config.run in WITHOUT_TEACHER:
+        mend = 'leave config.run as it is, or give a recipe without a teacher'
+        raise UserError(f'--config.run={config.run}', 'a recipe with config.distill', 'run=distill', mend)
     run = importlib.import_module(f'bertjax.runs.{config.run}').run
     if config.run in ABOUT_A_RUN:
         run(config, workdir, given_keys(config))

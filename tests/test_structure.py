@@ -13,7 +13,7 @@ LEVELS = [
     {'main'},
     {'command_line'},
     {'runs'},
-    {'report'},
+    {'report', 'analysis'},
     {'api'},
     {'inference'},
     {'experiment'},

@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 
 from bertjax.config import in_steps, plain
 from bertjax.errors import UserError
+from bertjax.experiment.exports import formats_of
 from bertjax.model.config import BertConfig, parameter_count
 from bertjax.parallel.devices import device_memory
 from bertjax.writers.tracker import Tracking
@@ -57,14 +58,31 @@ class RunSettings:
     step: int
     mesh: Mapping[str, int]
     export: bool
+    export_formats: str
+    push_to: str
+    push_private: bool
     tracking: Tracking
     recorded: Mapping[str, Any]
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """What the end of the run writes: config.export_formats, or nothing without config.export."""
+        return formats_of(self.export_formats) if self.export else ()
 
 
 def shared_settings(config: ConfigDict) -> dict[str, Any]:
     """The arguments of RunSettings."""
     names = ('run', 'data', 'init', 'tokenizer', 'rng_impl', 'learning_rate', 'warmup_fraction', 'log_every')
-    names += ('eval_every', 'checkpoint_every', 'checkpoint_keep', 'step', 'export')
+    names += (
+        'eval_every',
+        'checkpoint_every',
+        'checkpoint_keep',
+        'step',
+        'export',
+        'export_formats',
+        'push_to',
+        'push_private',
+    )
     return {
         **{name: config[name] for name in names},
         'seeds': resolve_seeds(config.seed, config.seeds),

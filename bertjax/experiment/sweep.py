@@ -19,6 +19,7 @@ from bertjax.checkpoint.compatible import LATER, saved_value
 from bertjax.config import dump, flatten
 from bertjax.data.buckets import MOST_LENGTHS
 from bertjax.errors import PreemptedError, UserError
+from bertjax.experiment.exports import exported_model, push_export
 from bertjax.experiment.finetuning_settings import FinetuningSettings
 from bertjax.experiment.recorded import recorded_results
 from bertjax.experiment.results import RESULTS, export_task, judge
@@ -88,7 +89,8 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
     exported = exported_trial(folder)
     if settings.export and exported:
         whose = 'its model' if exported == summary['best'] else f'the model of {exported}, the best of all runs here'
-        console.print(f'{whose}: {folder / "export" / "hf"}', markup=False)
+        console.print(f'{whose}: {exported_model(folder)}', markup=False)
+        push_export(folder, settings.push_to, private=settings.push_private)
 
 
 def _check_same(data: TaskData, folder: pathlib.Path) -> None:
@@ -214,7 +216,8 @@ class Group:
             results['collapsed'] |= failed[m]
             if self.settings.export and self._is_best(results):
                 config = {**own.recorded, 'steps': self.total, 'epochs': self.epochs}
-                export_task(self._folder, config, model, member_of(params, m), results)
+                formats = self.settings.formats
+                export_task(self._folder, config, model, member_of(params, m), results, formats)
                 write_atomic(self._folder / EXPORTED, f'{trial.name}\n')
             # Last: a trial with results is finished.
             write_atomic(self.folders[m] / RESULTS, json.dumps(results, indent=2) + '\n')

@@ -116,10 +116,12 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
     Attributes:
       score: the figure of `metrics` by which the best run is chosen; higher is better.
       thresholds: those of `metrics` that measure nothing.
+      has_baselines: whether `baselines` gives any.
     """
 
     score: str
     thresholds: Collection[str] = ()
+    has_baselines: bool = False
 
     @abc.abstractmethod
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[Record | Blank]:
@@ -142,6 +144,23 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
     @abc.abstractmethod
     def predictions(self, records: Sequence[Record], features: Features, outputs: Outputs) -> list[Prediction]:
         """One prediction for each record, from the outputs of all rows of its features."""
+
+    def merged(self, records: Sequence[Record], members: Sequence[tuple[Features, Outputs]]) -> list[Prediction]:
+        """The predictions of several models together, of the mean of their logits.
+
+        Args:
+          records: of a split.
+          members: of each model its features of these records, and its outputs for them.
+
+        Raises:
+          UserError: models whose logits do not stand for the same things, as pieces of another tokenizer do not.
+        """
+        first = members[0][0]
+        if any(features.fingerprint != first.fingerprint for features, _ in members):
+            found = 'models that see the texts in other pieces or windows'
+            expected = f'one tokenizer, config.seq_len and stride, for {self.name} has an answer a piece'
+            raise UserError('config.ensemble', found, expected, 'leave those out that differ')
+        return self.predictions(records, first, mean_outputs([outputs for _, outputs in members]))
 
     @abc.abstractmethod
     def metrics(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> dict[str, float | None]:
@@ -167,6 +186,15 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
         """What a person reads beside the figures, such as a confusion table; '' for nothing."""
         return ''
 
+    def baselines(self, train: Sequence[Record], records: Sequence[Record]) -> dict[str, list[Prediction]]:
+        """{name: the predictions for labelled records} of simple answers that learn from the training records: what a
+        model should beat; {} where none is usual.
+
+        Raises:
+          UserError: scikit-learn is not installed.
+        """
+        return {}
+
     def official_files(
         self, split: str, records: Sequence[Record], predictions: Sequence[Prediction]
     ) -> dict[str, str]:
@@ -177,6 +205,14 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
 class Task(TrainableTask[Record], ReportableTask[Record, Prediction]):
     """A kind of task: a dataclass of `data`, the folder of its files ('' for tensorflow-datasets), `seq_len`, the
     longest sequence in tokens, and its options (see options.py), the fields of config.task."""
+
+
+def mean_outputs(members: Sequence[Outputs]) -> Outputs:
+    """The mean of the outputs of several models with the same rows, in float64."""
+    return {
+        name: [np.mean(rows, axis=0, dtype=np.float64) for rows in zip(*(one[name] for one in members), strict=True)]
+        for name in members[0]
+    }
 
 
 def id2label(labels: Sequence[str]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from bertjax.metrics.multi_label import FIGURES, label_scores, multi_label_figur
 from bertjax.ranges import each, number, text
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column
+from bertjax.tasks.sentence.baseline import label_answers
 from bertjax.tasks.sentence.class_weights import balanced_positives
 from bertjax.tasks.sentence.classification import ClassificationTask
 from bertjax.tasks.sentence.labels import find_labels
@@ -192,6 +193,10 @@ class MultiLabelTask(ClassificationTask):
             wrong = sum(1 + abs(shares[label] - self.threshold) for label in true ^ predicted)
             named = [', '.join(sorted(labels)) or 'none' for labels in (true, predicted)]
             yield Judged(record.texts, *named, wrong, classes)
+
+    def _simple_answers(self, train: Sequence[Example], records: Sequence[Example]) -> Mapping[str, np.ndarray]:
+        """See TextTask."""
+        return label_answers(train, self._targets(train), records)
 
     def huggingface(self) -> dict[str, Any]:
         """See Task."""

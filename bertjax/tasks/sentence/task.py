@@ -20,6 +20,7 @@ from bertjax.tasks.options import BILSTM_UNITS, option
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.records import Row, rows_of
 from bertjax.tasks.reading.texts import Blank, Line
+from bertjax.tasks.sentence.baseline import class_answers, score_answers
 from bertjax.tasks.sentence.features import LONG, pooled, text_features
 from bertjax.tasks.sentence.input import read_input
 from bertjax.tasks.sentence.labels import find_labels
@@ -100,6 +101,7 @@ class TextTask(Task[Example, Scores]):
     bilstm_units: int = option(0, BILSTM_UNITS, decides='model')
 
     head = SEQUENCE_CLASSIFICATION
+    has_baselines = True
 
     def __post_init__(self):
         check_fields(self, 'task')
@@ -236,6 +238,11 @@ class TextTask(Task[Example, Scores]):
         """See Task."""
         return [Scores(logits) for logits in pooled(features, outputs['logits'], len(records))]
 
+    def merged(self, records: Sequence[Example], members: Sequence[tuple[Features, Outputs]]) -> list[Scores]:
+        """See Task; each model may have its own tokenizer, length and windows."""
+        each = [self.predictions(records, features, outputs) for features, outputs in members]
+        return [Scores(np.mean([one.logits for one in scores], axis=0)) for scores in zip(*each, strict=True)]
+
     def metrics(self, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, float | None]:
         """The figures of `measures`; `mse` has no upper bound, correlations lie in [-1, 1], all others in [0, 1]."""
         if self.regression:
@@ -281,6 +288,17 @@ class TextTask(Task[Example, Scores]):
             # Above 0 for every wrong answer, also for one as likely as the right one.
             wrong = 1 + shares[predicted] - shares[true] if true != predicted else 0.0
             yield Judged(record.texts, true, f'{predicted} ({shares[predicted]:.2f})', wrong, [(true, predicted)])
+
+    def baselines(self, train: Sequence[Example], records: Sequence[Example]) -> dict[str, list[Scores]]:
+        """See Task and baseline.py."""
+        answers = self._simple_answers(train, records)
+        return {name: [Scores(row) for row in rows] for name, rows in answers.items()}
+
+    def _simple_answers(self, train: Sequence[Example], records: Sequence[Example]) -> Mapping[str, np.ndarray]:
+        """{name: logits or scores [N, C]}."""
+        if self.regression:
+            return score_answers(train, self._targets(train), records)
+        return class_answers(train, self._targets(train), records, len(self.labels))
 
     def huggingface(self) -> dict[str, Any]:
         """See Task."""

@@ -44,8 +44,8 @@ class SquadTask(Task[Question, Answers]):
         squad/v1.1 or squad/v2.0 of tensorflow-datasets.
       seq_len: S, pieces of a window with its question, [CLS] and two [SEP].
       version: '1.1', where every question has an answer, or '2.0'.
-      train_file, dev_file, test_file: names in `data`; '' for train-v1.1.json, dev-v1.1.json (or 2.0), or else by the
-        usual names, see splits.py. A test file need not have answers.
+      train_file, dev_file, test_file: names in `data`, several with commas between; '' for train-v1.1.json,
+        dev-v1.1.json (or 2.0), or else by the usual names, see splits.py. A test file need not have answers.
       stride: pieces from one window of a long text to the next.
       max_query: pieces that longer questions are cut to.
       n_best: answers kept for each question.
