@@ -8,8 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertjax.convert.huggingface.load import load_huggingface
+from bertjax.convert.load import load_pretraining_model
 from bertjax.data.loader import Examples
+from bertjax.experiment.distillation import copied_params
 from bertjax.experiment.pretraining import build_pretraining_setup
 from bertjax.experiment.pretraining_settings import PretrainingSettings
 from bertjax.experiment.saved import load_pretraining
@@ -86,13 +87,17 @@ def _begun(settings: PretrainingSettings, model: BertConfig) -> tuple[Any, str]:
     """The parameters with which the run began, and what they are."""
     if settings.init:
         return _imported(pathlib.Path(huggingface_directory(settings.init)), model, settings), 'in config.init'
+    if 'distill' in settings.recorded:
+        copied = copied_params(settings, model)
+        if copied is not None:
+            return copied, 'as blocks of its teacher'
     setup = build_pretraining_setup(settings, model, make_mesh(settings.mesh))
     with mesh_context(setup.mesh):
         return setup.create(settings.seeds.init).params, 'at step 0'
 
 
 def _imported(directory: pathlib.Path, model: BertConfig, settings: PretrainingSettings) -> Any:
-    return load_huggingface(
+    return load_pretraining_model(
         str(directory), scan_layers=model.scan_layers, seed=settings.seeds.init, nsp=model.nsp
     ).params
 
