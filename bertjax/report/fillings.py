@@ -10,6 +10,7 @@ import numpy as np
 
 from bertjax.convert.load import load_pretraining_model
 from bertjax.data.loader import Examples
+from bertjax.experiment.distillation import copied_params
 from bertjax.experiment.pretraining import build_pretraining_setup
 from bertjax.experiment.pretraining_settings import PretrainingSettings
 from bertjax.experiment.saved import load_pretraining
@@ -88,6 +89,10 @@ def _begun(settings: PretrainingSettings, model: BertConfig) -> tuple[Any, str]:
     copied = settings.recorded.get('distill', {}).get('student_init', 'random') not in ('init', 'random')
     if settings.init and not copied:
         return _imported(pathlib.Path(huggingface_directory(settings.init)), model, settings), 'in config.init'
+    if 'distill' in settings.recorded:
+        copied = copied_params(settings, model)
+        if copied is not None:
+            return copied, 'as blocks of its teacher'
     setup = build_pretraining_setup(settings, model, make_mesh(settings.mesh))
     with mesh_context(setup.mesh):
         return setup.create(settings.seeds.init).params, 'freshly drawn' if copied else 'at step 0'
