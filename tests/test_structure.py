@@ -13,7 +13,7 @@ LEVELS = [
     {'main'},
     {'command_line'},
     {'runs'},
-    {'analysis'},
+    {'report', 'analysis'},
     {'api'},
     {'inference'},
     {'experiment'},

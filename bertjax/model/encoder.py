@@ -31,7 +31,8 @@ class Embeddings(nn.Module):
         c = self.config
         self.token = Embedding(c, c.padded_vocab_size, c.vocab_size, 'vocab')
         self.position = Embedding(c, c.max_positions, c.max_positions, 'position')
-        self.segment = Embedding(c, c.num_segments, c.num_segments, 'type')
+        if c.num_segments:
+            self.segment = Embedding(c, c.num_segments, c.num_segments, 'type')
         self.norm = LayerNorm(c)
 
     def __call__(self, input_ids: jax.Array, segment_ids: jax.Array, key: jax.Array | None) -> jax.Array:
@@ -46,10 +47,12 @@ class Embeddings(nn.Module):
         # An id beyond the table gives NaN, which is noticed, rather than the last row, which is not.
         x = jnp.take(self.token(), input_ids, axis=0, mode='fill')  # [B, S, D]
         x = _hidden(x) + self.position()[:length]
-        segment = self.segment()  # [N, D]
         if self.config.num_segments == 1:
-            x = x + segment[0]
-        else:  # as a product: its gradient is a product too, not a scatter of B·S rows into two
+            x = x + self.segment()[0]
+        elif (
+            self.config.num_segments
+        ):  # as a product: its gradient is a product too, not a scatter of B·S rows into two
+            segment = self.segment()  # [N, D]
             chosen = jax.nn.one_hot(segment_ids, self.config.num_segments, dtype=segment.dtype)  # [B, S, N]
             x = x + jnp.einsum('BSN,ND->BSD', chosen, segment, precision='highest')
         return _hidden(dropout(self.norm(x), self.config.dropout, key))

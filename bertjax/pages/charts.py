@@ -7,6 +7,7 @@ readout, no way to take a picture.
 
 import base64
 import dataclasses
+import functools
 import gzip
 import html
 from collections.abc import Sequence
@@ -38,7 +39,16 @@ class Series:
     text: Sequence[str] = ()
 
 
-def chart(title: str, series: Sequence[Series], *, x: str, y: str, log: bool = False, height: int = 340) -> Markup:
+def chart(
+    title: str,
+    series: Sequence[Series],
+    *,
+    x: str,
+    y: str,
+    log: bool = False,
+    ticks: Sequence[float] = (),
+    height: int = 340,
+) -> Markup:
     """A figure with a curve for each of `series`.
 
     Args:
@@ -46,17 +56,26 @@ def chart(title: str, series: Sequence[Series], *, x: str, y: str, log: bool = F
       series: what is drawn.
       x, y: titles of the axes.
       log: whether the x axis is logarithmic.
-      height: in pixels.
+      ticks: where the x axis has its figures; by default where Plotly puts them.
+      height: in pixels, of a chart whose legend has up to four lines; more make it higher.
     """
-    drawn = {'series': [_trace(one) for one in series], 'x': _escaped(x), 'y': _escaped(y), 'log': log}
+    drawn = {
+        'series': [_trace(one) for one in series],
+        'x': _escaped(x),
+        'y': _escaped(y),
+        'log': log,
+        'ticks': list(ticks),
+    }
     return Markup(
         '<figure class="chart"><figcaption>{}</figcaption>'
         '<div class="plot" role="img" aria-label="{}" style="height:{}px">{}</div></figure>'
-    ).format(title, title, height, inline(drawn))
+    ).format(title, title, height + 22 * max(len(series) - 4, 0), inline(drawn))
 
 
 def _trace(one: Series) -> dict[str, Any]:
-    mode = {'line': 'lines', 'dots': 'lines+markers', 'dashes': 'lines', 'points': 'markers'}[one.look]
+    # A line of one point is not to be seen.
+    look = 'dots' if one.look == 'line' and len(one.x) == 1 else one.look
+    mode = {'line': 'lines', 'dots': 'lines+markers', 'dashes': 'lines', 'points': 'markers'}[look]
     trace = {'name': _escaped(one.name), 'x': list(one.x), 'y': list(one.y), 'mode': mode, 'color': one.color}
     if one.look == 'dashes':
         trace['dash'] = 'dash'
@@ -91,7 +110,12 @@ def drawing() -> Markup:
       UserError: it is not installed.
     """
     check_plotly()
+    return Markup('<script type="text/plain" id="plotly">{}</script>\n').format(_packed())
+
+
+@functools.cache
+def _packed() -> str:
+    """Plotly's file compressed; equal bytes every time."""
     from plotly.offline import get_plotlyjs
 
-    packed = base64.b64encode(gzip.compress(get_plotlyjs().encode('utf-8'), mtime=0)).decode('ascii')
-    return Markup('<script type="text/plain" id="plotly">{}</script>\n').format(packed)
+    return base64.b64encode(gzip.compress(get_plotlyjs().encode('utf-8'), mtime=0)).decode('ascii')

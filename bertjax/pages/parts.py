@@ -28,9 +28,10 @@ def code(text: str) -> Markup:
     return Markup('<code>{}</code>').format(text)
 
 
-def columns(*parts: Markup) -> Markup:
-    """Beside each other where there is room, below each other where not."""
-    return Markup('<div class="columns">{}</div>').format(Markup('\n').join(parts))
+def columns(*parts: Markup, narrow: bool = False) -> Markup:
+    """Beside each other where there is room, below each other where not: two, or if `narrow` three."""
+    kind = 'columns narrow' if narrow else 'columns'
+    return Markup('<div class="{}">{}</div>').format(kind, Markup('\n').join(parts))
 
 
 def titled(title: Text, *parts: Markup) -> Markup:

@@ -49,7 +49,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return path
 
 
-@pytest.mark.parametrize(('width', 'dark'), [(NARROW, False), (WIDE, True)])
+@pytest.mark.parametrize(('width', 'dark'), [(NARROW, False), pytest.param(WIDE, True, marks=pytest.mark.slow)])
 def test_it_can_be_read_anywhere(path: pathlib.Path, browser: Browser, width: int, dark: bool):
     def look(page):
         lightness = '() => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0] > 128'
@@ -70,6 +70,7 @@ def test_it_can_be_read_anywhere(path: pathlib.Path, browser: Browser, width: in
     browser.visit(path, look, width=width, dark=dark)
 
 
+@pytest.mark.slow
 def test_a_box_zooms_and_the_other_colours_keep_it(path: pathlib.Path, browser: Browser):
     def look(page):
         shown = lambda: page.evaluate('() => document.querySelector(".plot").layout.xaxis.range')  # noqa: E731
