@@ -17,7 +17,8 @@ class Source:
       where: the directory, for messages.
       described_in: the file that `values` come from, for messages.
       values: what a config.json of model_type 'bert' says, with `architectures` and `id2label` where the format has
-        them.
+        them. Beyond that, `type_vocab_size` 0 stands for no segment embedding, and `pooler_act` for the pooler's
+        activation where it is not tanh (both DistilBERT's).
       read: reads the tensors; called when they are first asked for, since a model's sizes are often all that is wanted.
       called: {name of a tensor or key of `values`: what the format calls it}, for messages, where that differs.
       fields: of a BertConfig, of our own format, which need not say them in `values`.

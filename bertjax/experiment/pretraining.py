@@ -2,7 +2,7 @@
 
 import functools
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -19,7 +19,7 @@ from bertjax.experiment.exports import check_formats
 from bertjax.experiment.pretraining_settings import PretrainingPhase, PretrainingSettings
 from bertjax.experiment.settings import check_mesh, check_row_count, resolve_durations
 from bertjax.experiment.text import WeightedStore, huggingface_directory, prepare_stores, prepare_tokenizer
-from bertjax.losses import PRETRAINING
+from bertjax.losses import PRETRAINING, Objective
 from bertjax.metrics.rows import pair_of, pretraining_values
 from bertjax.model.attention.select import describe_attention
 from bertjax.model.bert import BertForPreTraining
@@ -41,15 +41,22 @@ HELDOUT_SEED = 20181011
 Examples = PretrainingExamples | MixedExamples
 
 
-def build_pretraining_setup(settings: PretrainingSettings, model: BertConfig, mesh: Mesh) -> Setup:
-    """The setup of a pre-training; it needs no text.
+def build_pretraining_setup(
+    settings: PretrainingSettings,
+    model: BertConfig,
+    mesh: Mesh,
+    objective: Objective = PRETRAINING,
+    teacher: tuple[Any, ...] = (),
+) -> Setup:
+    """The setup of a pre-training; it needs no text. `teacher` is that of `train.setup.Setup`.
 
     Raises:
       UserError: a mesh that does not divide the model.
     """
     check_mesh(model, mesh)
     batch, optimizer = pretraining_batch_spec(1, *settings.first_shape), make_optimizer(**settings.optimizer)
-    return build_setup(BertForPreTraining(model), PRETRAINING, optimizer, mesh, batch, rng_impl=settings.rng_impl)
+    options = {'rng_impl': settings.rng_impl, 'teacher': teacher}
+    return build_setup(BertForPreTraining(model), objective, optimizer, mesh, batch, **options)
 
 
 class StoreExamples:
@@ -139,7 +146,7 @@ class Pretraining:
         self.model = settings.model(self.tokenizer.vocab_size)
         check_formats(settings.formats, self.model, vocabulary=self.tokenizer.family)
         self.stores = prepare_stores(settings, folder, self.tokenizer)
-        self.setup = build_pretraining_setup(settings, self.model, mesh)
+        self.setup = self._build_setup(mesh)
         plans = folder / 'store' / 'plans'
         remove_leftovers(plans)
         self.examples = StoreExamples(settings, self.stores, self.tokenizer, plans)
@@ -152,6 +159,9 @@ class Pretraining:
         last = self._phases[-1]
         self._attention = describe_attention(self.model, last.batch_size // last.accumulate, last.seq_len)
         self.resolved = self._resolve(total)
+
+    def _build_setup(self, mesh: Mesh) -> Setup:
+        return build_pretraining_setup(self.settings, self.model, mesh)
 
     def _resolve(self, total: int) -> dict[str, Any]:
         recorded = self.settings.recorded
@@ -209,7 +219,7 @@ class Pretraining:
         if self.examples.has_heldout:
             heldout = self.examples.get(shape, 'heldout', phase.number)
             evaluator = Evaluator(
-                jax.jit(make_eval_step(self.setup.model, self.setup.objective)),
+                self._eval_step(),
                 heldout,
                 count=min(self.settings.eval_examples, heldout.cycle_length),
                 batch_size=phase.batch_size // phase.accumulate,
@@ -224,6 +234,10 @@ class Pretraining:
             evaluator=evaluator,
             flops_per_sequence=train_flops_per_sequence(self.model, *shape),
         )
+
+    def _eval_step(self) -> Callable[[Any, Any], Any]:
+        """(parameters, batch) -> sums."""
+        return jax.jit(make_eval_step(self.setup.model, self.setup.objective))
 
     def describe(self) -> str:
         """A description that is printed before training starts."""

@@ -193,6 +193,7 @@ class PretrainingSettings(RunSettings):
         Raises:
           UserError: with the key.
         """
+        self.tracking.check()
         model = self.model(self.vocab['size'])
         trained = not self.tokenizer and not self.init
         check_formats(self.formats, model, vocabulary=self.vocab['family'] if trained else '')

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from bertjax.experiment import exports
 from bertjax.experiment.advice import advise
+from bertjax.experiment.distillation_settings import recorded_in
 from bertjax.experiment.exports import Finished, push_export, write_exports
 from bertjax.experiment.task_data import LEARNED, Split, TaskData
 from bertjax.experiment.task_setup import TaskSetup
@@ -75,8 +76,11 @@ def finish_task(
     again = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(str(folder))}'
     commands = [
         ('predictions for a file of your own (-: standard input)', f'{again} --config.run=predict --config.input=FILE'),
+        ('a page of all that is in this workdir, the worst errors among it', f'{again} --config.run=report'),
         ('a picture of the training', f'{again} --config.run=plot'),
     ]
+    if task.has_baselines:
+        commands.insert(1, ('what the most frequent answer and a linear model reach', f'{again} --config.run=baseline'))
     print_next(console, commands)
 
 
@@ -136,6 +140,7 @@ def export_task(
     card: dict[str, Any] = {'title': f'BERT for {data.task.name}, trained with bertjax'}
     card['name'] = config.get('push_to', '')
     card |= {key.replace('_', ' '): value for key, value in run_facts(config).items() if key != 'init'}
+    card |= recorded_in(config)
     parts = results.get('parts', {})
     card |= {'stopped at step': results[STOPPED]} if STOPPED in results else {}
     card |= {

@@ -116,6 +116,15 @@ class SavedTask:
     step: int | None
     finished: bool
 
+    @property
+    def data(self) -> TaskData:
+        """The task's."""
+        return self.model.data
+
+    def predictions(self, split: Split) -> list[Any]:
+        """One a record."""
+        return self.model.predictions(self.params, split)
+
 
 def load_task(
     settings: FinetuningSettings, folder: pathlib.Path, splits_of: Callable[[TaskData], dict[str, Split]]
@@ -222,7 +231,8 @@ def _params(data: TaskData, setup: Setup, folder: pathlib.Path) -> tuple[Any, in
             saved = checkpoints.chosen(settings.step, best=settings.select == 'best')
             if saved is not None:
                 with mesh_context(setup.mesh):
-                    return checkpoints.restore(saved.position.step, setup.state).params, saved.position.step
+                    params = checkpoints.restore_params(saved.position.step, setup.state.params)
+                    return params, saved.position.step
         finally:
             checkpoints.close()
     elif settings.step:
@@ -272,7 +282,7 @@ def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> Sav
             raise UserError('config.pairs.mode', settings.pairs.mode, f'{mode}, as in the checkpoint', mend)
         setup = build_pretraining_setup(settings, model, make_mesh(settings.mesh))
         with mesh_context(setup.mesh):
-            state = checkpoints.restore(saved.position.step, setup.state)
+            params = checkpoints.restore_params(saved.position.step, setup.state.params)
     finally:
         checkpoints.close()
-    return SavedPretraining(model, setup.mesh, tokenizer, state.params, saved)
+    return SavedPretraining(model, setup.mesh, tokenizer, params, saved)

@@ -13,6 +13,7 @@ from bertjax.errors import UserError
 from bertjax.experiment.exports import formats_of
 from bertjax.model.config import BertConfig, parameter_count
 from bertjax.parallel.devices import device_memory
+from bertjax.writers.tracker import Tracking
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +36,7 @@ class RunSettings:
       eval_every, checkpoint_every: durations, see `resolve_durations`.
       step: the checkpoint that verbs about a finished run take; 0 for none in particular.
       mesh: sizes by axis, see `parallel.mesh.make_mesh`.
+      tracking: config.tracker, tracker_project and tracker_run.
       recorded: the whole config in plain form, for config.json and the checkpoints.
     """
 
@@ -59,6 +61,7 @@ class RunSettings:
     export_formats: str
     push_to: str
     push_private: bool
+    tracking: Tracking
     recorded: Mapping[str, Any]
 
     @property
@@ -87,6 +90,7 @@ def shared_settings(config: ConfigDict) -> dict[str, Any]:
         'schedule': config.schedule.name,
         'power': config.schedule.power,
         'mesh': dict(config.mesh),
+        'tracking': Tracking(config.tracker, config.tracker_project, config.tracker_run),
         'recorded': plain(config),
     }
 

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from bertjax.data.loader import Examples
 from bertjax.experiment import exports
+from bertjax.experiment.distillation_settings import recorded_in
 from bertjax.experiment.exports import Finished, formats_of, push_export, write_exports
 from bertjax.experiment.levels import Levels
 from bertjax.files.atomic import write_atomic
@@ -28,6 +29,7 @@ from bertjax.writers.console import print_next, print_places, shown
 from bertjax.writers.jsonl import read_rows
 
 SHOWN = ('loss', 'mlm_loss', 'mlm_accuracy', 'perplexity', 'nsp_loss', 'nsp_accuracy', 'sop_loss', 'sop_accuracy')
+SHOWN += ('soft_loss', 'cosine_loss', 'hidden_loss', 'attention_loss', 'embeddings_loss')  # of a distillation
 # Of a workdir.
 PLACES = {
     **exports.PLACES,
@@ -127,6 +129,7 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
         'store': config['fingerprints']['store'],
         'tokenizer': config['fingerprints']['tokenizer'],
     }
+    facts |= recorded_in(config)
     for number, phase in enumerate(config['phases']):
         facts[f'phase {number}'] = ', '.join(f'{key} {value}' for key, value in phase.items())
     card: dict[str, Any] = {'title': 'BERT trained with bertjax', 'name': config.get('push_to', ''), **facts}
@@ -175,7 +178,7 @@ def print_heldout(console: Console, rows: list[dict[str, Any]], levels: Levels) 
             table.add_row(name.replace('_', ' '), shown(first.get(name)), shown(last[name]))
     console.print(table)
     compared = []
-    if levels.unigram is not None:
+    if levels.unigram is not None and last.get('mlm_loss') is not None:
         compared.append(f'an MLM loss of {levels.unigram:.3f} by how often each piece occurs')
     if last['phase'] in levels.majority:
         share, pair = levels.majority[last['phase']], levels.pair.upper()
@@ -191,7 +194,11 @@ def _next(folder: pathlib.Path, config: Mapping[str, Any], recipe: str) -> list[
     if path.suffix and not classify.exists():
         classify = pathlib.Path('configs/classify.py')
     workdir = shlex.quote(str(folder))
-    commands = [('a picture of the learning curve', f'{given} --workdir={workdir} --config.run=plot')]
+    again = f'{given} --workdir={workdir}'
+    commands = [
+        ('a page of all that is in this workdir', f'{again} --config.run=report'),
+        ('a picture of the learning curve', f'{again} --config.run=plot'),
+    ]
     if config['export']:
         own = f'--workdir={shlex.quote(f"{folder}_labels")} --config.init={workdir} --config.data=TABLE.csv'
         what = 'a classifier, from a table of your own with the columns text and label'

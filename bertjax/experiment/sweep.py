@@ -42,6 +42,7 @@ from bertjax.train.state import TrainState
 from bertjax.writers.console import shown
 
 SWEEP = 'sweep.json'
+_FREE = ('sweep.', 'mesh.', 'card.', 'tracker')  # keys that may change within a sweep
 _UNFINISHED = '.unfinished'  # in the workdir: checkpoints of the trials in training
 
 
@@ -104,7 +105,7 @@ def _check_same(data: TaskData, folder: pathlib.Path) -> None:
         usual = defaults(data.settings.task['kind'])
         for key, value in after.items():
             old = saved_value(before, key, usual)
-            if old != value and not key.startswith(('sweep.', 'mesh.', 'card.')) and key not in ('run', 'step'):
+            if old != value and not key.startswith(_FREE) and key not in ('run', 'step'):
                 kind, _, name = key.partition('.')
                 place = f'the {name}' if kind == 'fingerprints' else f'config.{key}'
                 mend = 'restore the former value to continue the sweep, or give another --workdir'

@@ -129,6 +129,11 @@ class TaskData:
                 print(f'{name}: {note}')
         return self._splits[name]
 
+    def replace_features(self, name: str, features: Features) -> None:
+        """Gives the records of a split, which must have been read, other rows."""
+        self._splits[name] = dataclasses.replace(self._splits[name], features=features)
+        print(f'{name}: {features.notes[-1]}')
+
     def parts(self, names: Iterable[str]) -> dict[str, str]:
         """{split: '500 of 872 records'} of those that are parts."""
         splits = {name: self.split(name) for name in names}
@@ -195,7 +200,11 @@ def data_from_source(settings: FinetuningSettings, folder: pathlib.Path) -> Task
         raise UserError('config.init', 'nothing', 'a Hugging Face directory or the workdir of a pre-training', mend)
     source = huggingface_directory(settings.init)
     tokenizer = load_tokenizer(settings.tokenizer or source)
-    data = TaskData(settings, folder, tokenizer, encoder_of(settings, source), source)
+    return learned_data(TaskData(settings, folder, tokenizer, encoder_of(settings, source), source))
+
+
+def learned_data(data: TaskData) -> TaskData:
+    """The same, whose task has learned its labels; says where its records are from."""
     data.learn()
     sources = data.task.sources()
     if sources:

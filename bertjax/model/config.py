@@ -114,7 +114,7 @@ def _dims(num_layers: int, width: int, num_heads: int) -> dict[str, int]:
 
 
 # google-research/bert's README (24 smaller models) and the paper's section 3; the lXX names are the rows of the
-# paper's Table 6 that are not base or large.
+# paper's Table 6 that are not base or large, and TinyBERT's (arXiv 1909.10351, section 4.1).
 SIZES: dict[str, dict[str, int]] = {
     'tiny': _dims(2, 128, 2),
     'mini': _dims(4, 256, 4),
@@ -126,6 +126,7 @@ SIZES: dict[str, dict[str, int]] = {
     'l6_d768_h3': _dims(6, 768, 3),
     'l6_d768_h12': _dims(6, 768, 12),
     'l12_d1024_h16': _dims(12, 1024, 16),
+    'l4_d312_h12': {**_dims(4, 312, 12), 'mlp_dim': 1200},
 }
 
 

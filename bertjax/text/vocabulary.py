@@ -43,7 +43,7 @@ def train_wordpiece(
     """Trains a WordPiece vocabulary by byte-pair merges of words, as Hugging Face's trainer does.
 
     That trainer breaks ties in the order of a hash table, so two runs differ; here equal texts give equal bytes. The
-    pieces are in BERT's order: [PAD], [unusedN], [UNK] [CLS] [SEP] [MASK], the characters, their ## forms, then the
+    pieces are in BERT's order: [PAD], [unusedN], [UNK], [CLS], [SEP], [MASK], the characters, their ## forms, then the
     merges. There are exactly `vocab_size`, or fewer, with a warning, where the text does not yield as many.
 
     Args:

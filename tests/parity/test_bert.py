@@ -9,6 +9,7 @@ from bertjax.convert.load import load_pretraining_model
 from bertjax.convert.names import to_huggingface
 from bertjax.losses import pretraining_losses
 from bertjax.model.bert import BertForPreTraining
+from bertjax.model.capture import apply_capturing
 from bertjax.model.stacking import stack_layers
 
 INPUTS = ('input_ids', 'segment_ids', 'attention_mask')
@@ -170,3 +171,16 @@ def test_a_real_checkpoint_with_old_names(torch, batch):
     expected = np.take_along_axis(theirs, inputs['masked_positions'][..., None], axis=1)
     _close(np.asarray(outputs['mlm_logits'])[..., : imported.config.vocab_size], expected)
     assert imported.missing == [] and sorted(imported.unused) == sorted(info['unexpected_keys'])
+
+
+@SCAN
+def test_attention_of_every_layer_and_head(torch, make_peer, batch, tmp_path, scan):
+    peer = make_peer()
+    theirs = peer(**_peer_inputs(torch, batch), output_attentions=True).attentions
+    imported, model = _load(peer, tmp_path, scan_layers=scan)
+    inputs = [batch[name] for name in MODEL_INPUTS]
+    attention = jax.jit(lambda p: apply_capturing(model, p, *inputs, capture=['probabilities'], deterministic=True)[1])
+    ours = attention(imported.params)['probabilities']
+    real = batch['attention_mask'].sum(1) > 0
+    for layer, expected in zip(ours, theirs, strict=True):
+        _close(np.asarray(layer)[real], expected.detach().numpy()[real])

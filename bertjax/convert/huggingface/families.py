@@ -32,6 +32,7 @@ class Family:
       classifier: the same for what differs in its class for sequences.
       keys: (BERT's key of config.json, theirs).
       fixed: (BERT's key that it lacks, what it would be).
+      activation: the only one of its head for masked words; '' where that has the encoder's.
       offset: its table of positions begins with rows that no token of a text takes, up to that of the padding's id.
     """
 
@@ -43,6 +44,7 @@ class Family:
     classifier: Renaming = ()
     keys: Renaming = ()
     fixed: tuple[tuple[str, Any], ...] = ()
+    activation: str = ''
     offset: bool = False
 
     def architecture(self, of_bert: str) -> str:
@@ -66,7 +68,7 @@ class Family:
         """A config.json of theirs as one of a BERT.
 
         Raises:
-          UserError: a padding id that is no number.
+          UserError: a padding id that is no number, an activation that its head does not share.
         """
         if self is BERT:
             return dict(values)
@@ -77,6 +79,9 @@ class Family:
                 found[ours] = values[theirs]
         if isinstance(values.get('architectures'), list):
             found['architectures'] = [_as_bert(name) for name in values['architectures']]
+        if self.activation and values.get('hidden_act', self.activation) != self.activation:
+            expected = f'{self.activation!r}, as in its head for masked words'
+            raise UserError(where, f'hidden_act {values["hidden_act"]!r}', expected, 'give another model')
         positions = values.get('max_position_embeddings', 512)
         if self.offset and type(positions) is int:
             found['max_position_embeddings'] = positions - self.unused_positions(values, where)
@@ -115,6 +120,7 @@ ROBERTA = Family(
         ('bert', 'roberta'),
     ),
     classifier=(('bert.pooler.dense', 'classifier.dense'), ('classifier', 'classifier.out_proj')),
+    activation='gelu',
     offset=True,
 )
 # transformers: models/distilbert.
@@ -177,7 +183,7 @@ def family_of(config: BertConfig, separators: int, *, pairs: bool) -> Family:
     """
     if not config.num_segments:
         return DISTILBERT
-    plain = config.activation == 'gelu' and not config.causal and not pairs
+    plain = config.activation == ROBERTA.activation and not config.causal and not pairs
     return ROBERTA if separators == 2 and config.num_segments == 1 and plain else BERT
 
 
