@@ -21,7 +21,9 @@ def test_each_has_small_settings_and_a_badge():
     found = {path.stem: nbformat.read(path, as_version=4) for path in COLAB.glob('*.ipynb')}
     assert found.keys() == SMALL.keys()
     for name, notebook in found.items():
-        badge = re.search(r'https://colab\.research\.google\.com/github/[\w/.-]+/docs/colab/(\w+)\.ipynb', notebook.cells[0].source)
+        badge = re.search(
+            r'https://colab\.research\.google\.com/github/[\w/.-]+/docs/colab/(\w+)\.ipynb', notebook.cells[0].source
+        )
         assert badge and badge[1] == name
         nbformat.validate(notebook)
         assert any('parameters' in cell.metadata.get('tags', ()) for cell in notebook.cells)

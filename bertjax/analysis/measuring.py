@@ -96,7 +96,8 @@ def rows_of(tokenizer: Tokenizer, chunk: Chunk, relations: Sequence[str], max_le
 def _cut(tokenizer: Tokenizer, texts: Texts, max_length: int) -> int:
     """How many texts, or pairs, are longer than `max_length` with their special tokens."""
     lengths = sum(np.array([len(ids) for ids in tokenizer.encode(part)]) for part in texts if part is not None)
-    return int((lengths + (2 if texts.second is None else 3) > max_length).sum())
+    special = 2 if texts.second is None else 2 + tokenizer.separators
+    return int((lengths + special > max_length).sum())
 
 
 def _make_forward(model: LoadedModel, before: LoadedModel | None, *, unit: str, relations: int) -> Forward:

@@ -44,25 +44,20 @@ def attend(runner: Runner, chunk: Chunk, relations: Sequence[str], unit: str, co
     features = rows_of(tokenizer, chunk, relations, longest) if count else None
     if features is None:
         return []
-    units = np.split(features.token[UNIT], features.offsets[1:-1])
+    tokens, units = (np.split(x, features.offsets[1:-1]) for x in (features.tokens, features.token[UNIT]))
     found = []
-    for i, own, (pieces, weights) in zip(features.record, units, attention(runner, features), strict=True):
+    rows = zip(features.record, tokens, units, attention(runner, features), strict=True)
+    for i, ids, own, (pieces, weights) in rows:
         if unit == 'piece':
             found.append(Shown(pieces, weights))
             continue
         count = int(own.max()) + 1
         merged = merge_units(weights[:, None], own[None], np.ones_like(own)[None])[:, 0, :, :count, :count]
-        names = [pieces[0], *chunk[i].words, pieces[-1]] if not isinstance(chunk, Texts) else _joined(pieces, own)
-        found.append(Shown(names, np.asarray(merged)))
+        words = [tokenizer.decode(ids[own == unit]).strip() for unit in range(count)]
+        if not isinstance(chunk, Texts):  # as the treebank writes them
+            words[1:-1] = chunk[i].words
+        found.append(Shown(words, np.asarray(merged)))
     return found
-
-
-def _joined(pieces: Sequence[str], units: np.ndarray) -> list[str]:
-    """Words of their pieces, without the marks of what continues or begins one."""
-    words = [''] * (int(units.max()) + 1)
-    for piece, unit in zip(pieces, units.tolist(), strict=True):
-        words[unit] += piece.removeprefix('##') if words[unit] else piece
-    return words
 
 
 def as_file(shown: Sequence[Shown]) -> bytes:

@@ -47,7 +47,8 @@ def fillings(run: Run, heldout: Examples, tokenizer: Tokenizer) -> Section:
     """Of a pre-training with a checkpoint or an export.
 
     Before is the state of step 0, drawn again as the run drew it, or the weights of config.init: which checkpoint is
-    the oldest that was kept is an accident, and mostly near the end.
+    the oldest that was kept is an accident, and mostly near the end. A student that began as blocks of its teacher is
+    compared with one that is drawn.
 
     Raises:
       UserError: no model is there, or one that cannot be loaded here.
@@ -85,7 +86,8 @@ def _trained(run: Run, settings: PretrainingSettings, tokenizer: Tokenizer) -> t
 
 def _begun(settings: PretrainingSettings, model: BertConfig) -> tuple[Any, str]:
     """The parameters with which the run began, and what they are."""
-    if settings.init:
+    copied = settings.recorded.get('distill', {}).get('student_init', 'random') not in ('init', 'random')
+    if settings.init and not copied:
         return _imported(pathlib.Path(huggingface_directory(settings.init)), model, settings), 'in config.init'
     if 'distill' in settings.recorded:
         copied = copied_params(settings, model)
@@ -93,7 +95,7 @@ def _begun(settings: PretrainingSettings, model: BertConfig) -> tuple[Any, str]:
             return copied, 'as blocks of its teacher'
     setup = build_pretraining_setup(settings, model, make_mesh(settings.mesh))
     with mesh_context(setup.mesh):
-        return setup.create(settings.seeds.init).params, 'at step 0'
+        return setup.create(settings.seeds.init).params, 'freshly drawn' if copied else 'at step 0'
 
 
 def _imported(directory: pathlib.Path, model: BertConfig, settings: PretrainingSettings) -> Any:

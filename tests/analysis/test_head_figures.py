@@ -66,7 +66,7 @@ def test_words_are_the_sum_of_what_comes_and_the_mean_of_what_goes():
 class Letters:
     """A tokenizer that makes each letter a piece; those behind the first of a word continue it."""
 
-    cls_id, sep_id, pad_id = 1, 2, 0
+    cls_id, sep_id, pad_id, separators = 1, 2, 0, 1
     continues_word = np.array([False] * 40 + [True] * 40)
 
     def encode(self, texts):

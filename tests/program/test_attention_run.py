@@ -138,7 +138,7 @@ def test_the_weights_file_has_them_whole(bert, measured):
             np.testing.assert_allclose(file.get_tensor(str(i)), bert.attention(text).weights, atol=1e-5)
 
 
-@pytest.mark.parametrize(('width', 'dark'), [(NARROW, True), (WIDE, False)])
+@pytest.mark.parametrize(('width', 'dark'), [(NARROW, True), pytest.param(WIDE, False, marks=pytest.mark.slow)])
 def test_the_page_shows_the_weights_that_were_computed(bert, measured, browser: Browser, width, dark):
     number = 1  # the text that is chosen
     weights = bert.attention(SENTENCES[number][0]).weights
@@ -193,6 +193,7 @@ def test_the_page_shows_the_weights_that_were_computed(bert, measured, browser: 
     browser.visit(measured / 'attention.html', look, width=width, dark=dark)
 
 
+@pytest.mark.slow  # tests/analysis/test_changes.py has the figures
 def test_what_a_fine_tuning_changed(program: Program, trained, tuned, tmp_path, browser: Browser):
     """By words, of given texts, beside the model before it."""
     texts = '--config.attention.texts=("windowsill river\\tthe light", "the old bird sings\\tthe light")'
