@@ -203,7 +203,7 @@ def _next(folder: pathlib.Path, config: Mapping[str, Any], recipe: str) -> list[
         own = f'--workdir={shlex.quote(f"{folder}_labels")} --config.init={workdir} --config.data=TABLE.csv'
         what = 'a classifier, from a table of your own with the columns text and label'
         commands.append((what, f'--config={shlex.quote(str(classify))} {own}'))
-    if config['corpus'] == 'pydoc:':
+    if config['corpus'] == 'pydoc:' and 'distill' not in config:
         own = "--workdir=out/mine --config.corpus='texts/*.txt'"
         commands.append(('the same on your own text', f'{given} {own}'))
     return commands
