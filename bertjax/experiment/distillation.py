@@ -29,6 +29,27 @@ from bertjax.train.step import make_eval_step
 from bertjax.train.teaching import INNER, OUTER, teach
 
 
+def copied_params(settings: PretrainingSettings, student: BertConfig) -> dict[str, Any] | None:
+    """The parameters with which a recorded general distillation began; None where they were no blocks of its teacher.
+
+    Raises:
+      UserError: the teacher is no longer there.
+    """
+    distill = DistillationSettings(**settings.recorded['distill'])
+    teacher = _load_teacher(settings, distill, student, None)
+    copied = distill.student_layers(teacher.config, student.num_layers)
+    return None if copied is None else teacher.as_student(copied, student)
+
+
+def _load_teacher(
+    settings: PretrainingSettings, distill: DistillationSettings, student: BertConfig, mesh: Mesh | None
+) -> Teacher:
+    directory = teacher_directory(distill.teacher)
+    changes = {'seed': settings.seeds.init, 'nsp': student.nsp, **as_teacher(student.dtype)}
+    imported = load_pretraining_model(directory, **changes)
+    return Teacher(directory, BertForPreTraining(imported.config), imported, mesh)
+
+
 class GeneralDistillation(Pretraining):
     """A pre-training whose student learns from a teacher, on the text of config.corpus.
 
@@ -45,16 +66,14 @@ class GeneralDistillation(Pretraining):
         tokenizer = load_tokenizer(settings.tokenizer or teacher_directory(settings.init))
         check_vocabulary(directory, tokenizer)
         student = settings.model(tokenizer.vocab_size)
-        seed = settings.seeds.init
-        imported = load_pretraining_model(directory, seed=seed, nsp=student.nsp, **as_teacher(student.dtype))
         self.distill = distill
-        self.teacher = Teacher(directory, BertForPreTraining(imported.config), imported, mesh)
+        self.teacher = _load_teacher(settings, distill, student, mesh)
         if distill.soft:
             self.teacher.check_head(('mlm',), 'a masked language model')
-        self._copied = distill.student_layers(imported.config, student.num_layers)
+        self._copied = distill.student_layers(self.teacher.config, student.num_layers)
         if self._copied is not None:
             self.teacher.check_copies(student)
-        self.lesson = distill.lesson(imported.config, student)
+        self.lesson = distill.lesson(self.teacher.config, student)
         super().__init__(settings, folder, mesh)
         self.values = functools.partial(distillation_values, factors=self.setup.objective.factors)
 

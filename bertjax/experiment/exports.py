@@ -11,6 +11,7 @@ from bertjax.convert.hub import check_push, push
 from bertjax.convert.huggingface.config import check_exportable, check_head_exportable
 from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.orbax import export_orbax, head_facts, saved_head
+from bertjax.convert.stablehlo import export_stablehlo
 from bertjax.errors import UserError
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
@@ -83,15 +84,21 @@ def _write_google(finished: Finished, directory: pathlib.Path) -> None:
     )
 
 
+def _write_stablehlo(finished: Finished, directory: pathlib.Path) -> None:
+    export_stablehlo(finished.params, finished.model, finished.tokenizer, directory, beside=finished.beside)
+
+
 _WRITERS: dict[str, Callable[[Finished, pathlib.Path], None]] = {
     'hf': _write_hf,
     'orbax': _write_orbax,
     'google': _write_google,
+    'stablehlo': _write_stablehlo,
 }
 # Of a workdir, for what is printed.
 PLACES = {
     'export/hf': 'for transformers: from_pretrained(...)',
     'export/orbax': 'the parameters for other JAX programs',
+    'export/stablehlo': 'functions that run with JAX alone: see the README.md there',
     'export/google': 'for google-research/bert: --init_checkpoint=…/bert_model.ckpt',
 }
 

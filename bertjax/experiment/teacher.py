@@ -63,14 +63,14 @@ class Teacher:
       directory: where it is from.
       model: the module.
       imported: its parameters on the host, blocks stacked.
-      mesh: where it is put.
+      mesh: where it is put; None for one whose numbers alone are wanted.
       key: the config key that names it.
     """
 
     directory: str
     model: nn.Module
     imported: Imported
-    mesh: Mesh
+    mesh: Mesh | None
     key: str = KEY
 
     @property

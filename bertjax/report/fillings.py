@@ -8,8 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertjax.convert.huggingface.load import load_huggingface
+from bertjax.convert.load import load_pretraining_model
 from bertjax.data.loader import Examples
+from bertjax.experiment.distillation import copied_params
 from bertjax.experiment.pretraining import build_pretraining_setup
 from bertjax.experiment.pretraining_settings import PretrainingSettings
 from bertjax.experiment.saved import load_pretraining
@@ -46,7 +47,8 @@ def fillings(run: Run, heldout: Examples, tokenizer: Tokenizer) -> Section:
     """Of a pre-training with a checkpoint or an export.
 
     Before is the state of step 0, drawn again as the run drew it, or the weights of config.init: which checkpoint is
-    the oldest that was kept is an accident, and mostly near the end.
+    the oldest that was kept is an accident, and mostly near the end. A student that began as blocks of its teacher is
+    compared with one that is drawn.
 
     Raises:
       UserError: no model is there, or one that cannot be loaded here.
@@ -84,15 +86,20 @@ def _trained(run: Run, settings: PretrainingSettings, tokenizer: Tokenizer) -> t
 
 def _begun(settings: PretrainingSettings, model: BertConfig) -> tuple[Any, str]:
     """The parameters with which the run began, and what they are."""
-    if settings.init:
+    copied = settings.recorded.get('distill', {}).get('student_init', 'random') not in ('init', 'random')
+    if settings.init and not copied:
         return _imported(pathlib.Path(huggingface_directory(settings.init)), model, settings), 'in config.init'
+    if 'distill' in settings.recorded:
+        copied = copied_params(settings, model)
+        if copied is not None:
+            return copied, 'as blocks of its teacher'
     setup = build_pretraining_setup(settings, model, make_mesh(settings.mesh))
     with mesh_context(setup.mesh):
-        return setup.create(settings.seeds.init).params, 'at step 0'
+        return setup.create(settings.seeds.init).params, 'freshly drawn' if copied else 'at step 0'
 
 
 def _imported(directory: pathlib.Path, model: BertConfig, settings: PretrainingSettings) -> Any:
-    return load_huggingface(
+    return load_pretraining_model(
         str(directory), scan_layers=model.scan_layers, seed=settings.seeds.init, nsp=model.nsp
     ).params
 

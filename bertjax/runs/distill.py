@@ -8,6 +8,7 @@ from bertjax.errors import UserError
 from bertjax.experiment.distillation import GeneralDistillation, TaskDistillation
 from bertjax.experiment.distillation_data import distillation_data
 from bertjax.experiment.distillation_settings import DistillationSettings
+from bertjax.experiment.exports import check_push_to
 from bertjax.experiment.finetuning_settings import finetuning_settings
 from bertjax.experiment.levels import levels
 from bertjax.experiment.pretraining_settings import pretraining_settings
@@ -43,6 +44,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
 def _distil_general(config: ConfigDict, distill: DistillationSettings, folder: pathlib.Path, recipe: str) -> None:
     settings = pretraining_settings(config)
     settings.check()
+    check_push_to(settings.push_to, settings.formats)
     mesh = make_mesh(settings.mesh, claim_devices())
     with working_in(folder):
         training = GeneralDistillation(settings, distill, folder, mesh)
@@ -62,6 +64,7 @@ def _distil_general(config: ConfigDict, distill: DistillationSettings, folder: p
 def _distil_task(config: ConfigDict, distill: DistillationSettings, folder: pathlib.Path, recipe: str) -> None:
     settings = finetuning_settings(config)
     settings.check()
+    check_push_to(settings.push_to, settings.formats)
     if trials_of(settings) or (folder / TRIALS).exists():
         raise UserError('config.sweep', 'a sweep', 'a single run, where there is a teacher', 'start one run a setting')
     mesh = make_mesh(settings.mesh, claim_devices())

@@ -5,6 +5,7 @@ import pathlib
 import shutil
 import types
 
+import pytest
 from running import RUN, Program, copied, rows
 
 from bertjax.experiment.session import _trackers
@@ -31,6 +32,7 @@ class Fake:
         self.calls.append('finish')
 
 
+@pytest.mark.slow
 def test_a_continued_training(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, monkeypatch):
     """A run that had no tracker gets one; another word for it changes nothing of the run."""
     monkeypatch.setattr(Fake, 'calls', [], raising=False)

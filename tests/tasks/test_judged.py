@@ -7,6 +7,7 @@ import pytest
 
 from bertjax.tasks.choice.files import Question as Choice
 from bertjax.tasks.registry import build_task
+from bertjax.tasks.relation.files import Entity, Relation
 from bertjax.tasks.sentence.task import Example, Scores
 from bertjax.tasks.squad.questions import Question
 from bertjax.tasks.tagging.columns import Sentence
@@ -87,3 +88,13 @@ def test_tags(tmp_path: pathlib.Path):
     plain = build_task('tagging', data=str(tmp_path), seq_len=16, scheme='plain')
     (one,) = plain.judged([record], rows[:1])
     assert one.wrong == 1 and one.classes[1] == ('I-PER', 'O') and len(one.classes) == 4
+
+
+def test_relations(tmp_path: pathlib.Path):
+    """The marks show what the sentence is asked about."""
+    task = build_task('relation', data=str(tmp_path), seq_len=32)
+    task.labels = ['born_in', 'no_relation']
+    record = Relation('Ada was born in London', (Entity(0, 3, 'PER'), Entity(16, 22, 'LOC')), 'born_in')
+    (one,) = task.judged([record], task.rows([record], [Scores(np.array([0.0, 2.0]))]))
+    assert one.classes == [('born_in', 'no_relation')] and one.texts['text'].count('Ada') == 1
+    assert len(one.texts['text']) > len(record.text)

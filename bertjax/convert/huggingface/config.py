@@ -45,17 +45,14 @@ def check_exportable(config: BertConfig, head: Head | None = None) -> None:
     """
     mend = 'set --config.export_formats=orbax to train it all the same'
     if not config.num_segments:
-        theirs = dict(DISTILBERT.fixed)
-        eps = theirs['layer_norm_eps']
-        for name, there, found in (
-            ('causal', False, config.causal),
-            ('layer_norm_eps', eps, config.layer_norm_eps),
-            ('pairs.mode', 'sentences', 'sentences' if head or not config.nsp else 'pairs'),
-        ):
-            if found != there:
-                key = name if '.' in name else f'model.{name}'
-                expected = f'{there!r}, as in DistilBERT, which a model with config.model.num_segments=0 is exported as'
-                raise UserError(f'config.{key}', f'{found!r} with config.export on', expected, mend)
+        reason = 'as in DistilBERT, which a model with config.model.num_segments=0 is exported as'
+        for name, there in (('causal', False), ('layer_norm_eps', dict(DISTILBERT.fixed)['layer_norm_eps'])):
+            if getattr(config, name) != there:
+                found = f'{getattr(config, name)!r} with config.export on'
+                raise UserError(f'config.model.{name}', found, f'{there!r}, {reason}', mend)
+        if config.nsp and head is None:
+            found = 'a head on pairs with config.export on'
+            raise UserError('config.pairs.mode', found, f"'full_sentences' or 'doc_sentences', {reason}", mend)
     pooled = head.pools_cls if head else config.nsp
     known = 'tanh' if config.num_segments else 'relu'
     if pooled and config.pooler_activation != known:

@@ -19,7 +19,7 @@ from bertjax.tasks.sentence.class_weights import balanced_positives
 from bertjax.tasks.sentence.classification import ClassificationTask
 from bertjax.tasks.sentence.labels import find_labels
 from bertjax.tasks.sentence.report import describe_label_sets, label_report
-from bertjax.tasks.sentence.task import Example, Scores
+from bertjax.tasks.sentence.task import Example, Scores, texts_of
 from bertjax.tasks.task import Judged
 
 SEPARATORS = '|;,'
@@ -192,7 +192,7 @@ class MultiLabelTask(ClassificationTask):
             classes = [pair for pair in decided if any(pair)]
             wrong = sum(1 + abs(shares[label] - self.threshold) for label in true ^ predicted)
             named = [', '.join(sorted(labels)) or 'none' for labels in (true, predicted)]
-            yield Judged(record.texts, *named, wrong, classes)
+            yield Judged(texts_of(record), *named, wrong, classes)
 
     def _simple_answers(self, train: Sequence[Example], records: Sequence[Example]) -> Mapping[str, np.ndarray]:
         """See TextTask."""

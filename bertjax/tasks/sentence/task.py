@@ -23,7 +23,7 @@ from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.sentence.baseline import class_answers, score_answers
 from bertjax.tasks.sentence.features import LONG, pooled, text_features
 from bertjax.tasks.sentence.input import read_input
-from bertjax.tasks.sentence.labels import find_labels
+from bertjax.tasks.sentence.labels import Labelled, find_labels
 from bertjax.tasks.sentence.report import class_report, describe_labels, describe_values, value_report
 from bertjax.tasks.task import Judged, Outputs, Task, id2label
 from bertjax.text.tokenizer import Tokenizer
@@ -49,10 +49,10 @@ class Example:
     where: str = dataclasses.field(default='', repr=False, compare=False)
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
 
-    @property
-    def texts(self) -> dict[str, str]:
-        """For a person to read."""
-        return {'text': self.first} if self.second is None else {'first': self.first, 'second': self.second}
+
+def texts_of(record: Labelled) -> dict[str, str]:
+    """A record for a person to read, by what its texts are."""
+    return {'text': record.first} if record.second is None else {'first': record.first, 'second': record.second}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -282,12 +282,12 @@ class TextTask(Task[Example, Scores]):
         for record, row in zip(records, rows, strict=True):
             if self.regression:
                 error = abs(record.label - row['score'])
-                yield Judged(record.texts, f'{record.label:g}', f'{row["score"]:.2f}', error)
+                yield Judged(texts_of(record), f'{record.label:g}', f'{row["score"]:.2f}', error)
                 continue
             true, predicted, shares = record.label, row['label'], row['probabilities']
             # Above 0 for every wrong answer, also for one as likely as the right one.
             wrong = 1 + shares[predicted] - shares[true] if true != predicted else 0.0
-            yield Judged(record.texts, true, f'{predicted} ({shares[predicted]:.2f})', wrong, [(true, predicted)])
+            yield Judged(texts_of(record), true, f'{predicted} ({shares[predicted]:.2f})', wrong, [(true, predicted)])
 
     def baselines(self, train: Sequence[Example], records: Sequence[Example]) -> dict[str, list[Scores]]:
         """See Task and baseline.py."""
