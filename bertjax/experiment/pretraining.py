@@ -9,15 +9,16 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from bertjax.convert.huggingface.load import load_huggingface
+from bertjax.corpus.store import Split
 from bertjax.data.batch import pretraining_batch_spec
 from bertjax.data.mixture import MixedExamples
 from bertjax.data.plans import remove_leftovers
 from bertjax.data.pretraining import PretrainingExamples
-from bertjax.errors import UserError
+from bertjax.experiment.beginning import initial_params
+from bertjax.experiment.heldout_texts import prepare_texts, split_name
 from bertjax.experiment.pretraining_settings import PretrainingPhase, PretrainingSettings
 from bertjax.experiment.settings import check_mesh, check_row_count, resolve_durations
-from bertjax.experiment.text import WeightedStore, huggingface_directory, prepare_stores, prepare_tokenizer
+from bertjax.experiment.text import WeightedStore, prepare_stores, prepare_tokenizer
 from bertjax.losses import PRETRAINING
 from bertjax.metrics.rows import pair_of, pretraining_values
 from bertjax.model.attention.select import describe_attention
@@ -59,6 +60,7 @@ class StoreExamples:
       stores: one, or those of a mixture.
       tokenizer: theirs.
       cache_dir: where pairing plans are kept.
+      texts: further ones to evaluate on, by name.
     """
 
     def __init__(
@@ -67,8 +69,10 @@ class StoreExamples:
         stores: list[WeightedStore],
         tokenizer: Tokenizer,
         cache_dir: pathlib.Path,
+        texts: Mapping[str, Split] = MappingProxyType({}),
     ):
         self._settings, self._stores, self._tokenizer, self._cache_dir = settings, stores, tokenizer, cache_dir
+        self.texts = texts
         self._made: dict[tuple, Examples] = {}
 
     @property
@@ -95,24 +99,30 @@ class StoreExamples:
         key = (shape, split, phase)
         if key not in self._made:
             seed = self._settings.seeds.data if split == 'train' else HELDOUT_SEED
-            seq_len, max_predictions = shape
-            parts = [
-                PretrainingExamples(
-                    weighted.store.split(split),
-                    self._tokenizer,
-                    seq_len=seq_len,
-                    max_predictions=max_predictions,
-                    pairs=self._settings.pairs,
-                    masking=self._settings.masking,
-                    seed=seed,
-                    phase=phase,
-                    cache_dir=self._cache_dir,
-                )
-                for weighted in self._stores
-            ]
+            parts = [self._of(weighted.store.split(split), shape, seed, phase) for weighted in self._stores]
             weights = [weighted.weight for weighted in self._stores]
             self._made[key] = parts[0] if len(parts) == 1 else MixedExamples(parts, weights, seed=seed, phase=phase)
         return self._made[key]
+
+    def of_text(self, name: str, shape: tuple[int, int], phase: int) -> PretrainingExamples:
+        """The examples of one of `texts`; shape and phase as in `get`."""
+        key = (shape, split_name(name), phase)
+        if key not in self._made:
+            self._made[key] = self._of(self.texts[name], shape, HELDOUT_SEED, phase)
+        return self._made[key]
+
+    def _of(self, split: Split, shape: tuple[int, int], seed: int, phase: int) -> PretrainingExamples:
+        return PretrainingExamples(
+            split,
+            self._tokenizer,
+            seq_len=shape[0],
+            max_predictions=shape[1],
+            pairs=self._settings.pairs,
+            masking=self._settings.masking,
+            seed=seed,
+            phase=phase,
+            cache_dir=self._cache_dir,
+        )
 
 
 class Pretraining:
@@ -140,7 +150,8 @@ class Pretraining:
         self.setup = build_pretraining_setup(settings, self.model, mesh)
         plans = folder / 'store' / 'plans'
         remove_leftovers(plans)
-        self.examples = StoreExamples(settings, self.stores, self.tokenizer, plans)
+        texts = prepare_texts(settings, folder, self.tokenizer, self.stores)
+        self.examples = StoreExamples(settings, self.stores, self.tokenizer, plans, texts)
         first = self.examples.get(settings.first_shape, 'train', 0)
         total = settings.total_steps(first.cycle_length // settings.pairs.plans)
         self._phases = settings.phases(total)
@@ -177,20 +188,12 @@ class Pretraining:
         Raises:
           UserError: a checkpoint of another size.
         """
-        seed = self.settings.seeds.init
-        state = self.setup.create(seed)
+        state = self.setup.create(self.settings.seeds.init)
         if not self.settings.init:
             return state
-        directory = huggingface_directory(self.settings.init)
-        imported = load_huggingface(directory, scan_layers=self.model.scan_layers, seed=seed)
-        for name in ('vocab_size', 'num_layers', 'width', 'num_heads', 'mlp_dim', 'max_positions', 'num_segments'):
-            theirs, ours = getattr(imported.config, name), getattr(self.model, name)
-            if theirs != ours:
-                mend = f'set --config.model.{name}={theirs}' if name != 'vocab_size' else 'leave config.tokenizer empty'
-                raise UserError(f'config.model.{name}', str(ours), f'{theirs}, as in {directory}', mend)
-        drawn = f'; freshly drawn: {", ".join(imported.missing)}' if imported.missing else ''
-        print(f'starting from {directory}{drawn}')
-        return replace_params(state, imported.params, self.setup.state)
+        params, said = initial_params(self.settings, self.model, self.tokenizer)
+        print(said)
+        return replace_params(state, params, self.setup.state)
 
     def phases(self) -> list[Phase]:
         """What the loop works through."""
@@ -199,23 +202,28 @@ class Pretraining:
     def _phase(self, phase: PretrainingPhase) -> Phase:
         shape = (phase.seq_len, phase.max_predictions)
         train = self.examples.get(shape, 'train', phase.number)
-        evaluator = None
-        if self.examples.has_heldout:
-            heldout = self.examples.get(shape, 'heldout', phase.number)
-            evaluator = Evaluator(
-                jax.jit(make_eval_step(self.setup.model, self.setup.objective)),
-                heldout,
-                count=min(self.settings.eval_examples, heldout.cycle_length),
+        eval_step = jax.jit(make_eval_step(self.setup.model, self.setup.objective))
+
+        def evaluator(examples: Examples, split: str) -> Evaluator:
+            return Evaluator(
+                eval_step,
+                examples,
+                count=min(self.settings.eval_examples, examples.cycle_length),
                 batch_size=phase.batch_size // phase.accumulate,
                 mesh=self.setup.mesh,
                 values=self.values,
+                split=split,
             )
+
+        own = self.examples.get(shape, 'heldout', phase.number) if self.examples.has_heldout else None
+        texts = {name: self.examples.of_text(name, shape, phase.number) for name in self.examples.texts}
         return Phase(
             phase,
             self.setup,
             [Member(train, phase.learning_rate, self.settings.seeds.dropout)],
             phase.batches,
-            evaluator=evaluator,
+            evaluator=evaluator(own, 'heldout') if own else None,
+            others=[evaluator(examples, split_name(name)) for name, examples in texts.items()],
             flops_per_sequence=train_flops_per_sequence(self.model, *shape),
         )
 
@@ -229,6 +237,10 @@ class Pretraining:
             f'{parameter_count(model):,} parameters',
             f'{tokenizer.family} vocabulary of {tokenizer.vocab_size:,}; {tokens:,} training tokens; '
             + (f'{heldout:,} documents held out' if heldout else 'NO document held out: nothing will be evaluated'),
+            *(
+                f'evaluated on {name}, too: {split.num_documents:,} documents, {split.num_tokens:,} tokens'
+                for name, split in self.examples.texts.items()
+            ),
             f'{describe_mesh(self.setup.mesh)}, attention: {self._attention}',
         ]
         for phase in self._phases:

@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 from bertjax.config import plain
 from bertjax.convert.huggingface.config import check_head_exportable
 from bertjax.errors import UserError
+from bertjax.experiment.beginning import with_architecture
 from bertjax.experiment.finetuning_settings import finetuning_settings
 from bertjax.experiment.pretraining_settings import pretraining_settings
 from bertjax.experiment.recorded import recorded_config, recorded_results
@@ -65,7 +66,7 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> str:
 
 def _export_pretraining(config: ConfigDict, folder: pathlib.Path) -> str:
     """Exports a checkpoint; returns what it was, in words."""
-    settings = pretraining_settings(config)
+    settings = with_architecture(pretraining_settings(config), folder)
     found = load_pretraining(settings, folder)
     step = found.saved.position.step
     about = {name: value for name, value in settings.recorded['card'].items() if value}
