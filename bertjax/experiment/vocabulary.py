@@ -54,11 +54,17 @@ def words_added(tokenizer: Tokenizer, path: str) -> Tokenizer:
     grown, new = with_words(tokenizer, words, path)
     appended = grown.vocab_size - tokenizer.vocab_size
     known = f'; {len(words) - new:,} are pieces already' if new < len(words) else ''
-    print(printable(f'{new:,} words of {path}: {new - appended:,} in [unused] slots, {appended:,} behind the last piece{known}'))
+    print(
+        printable(
+            f'{new:,} words of {path}: {new - appended:,} in [unused] slots, {appended:,} behind the last piece{known}'
+        )
+    )
     return grown
 
 
-def write_candidates(settings: PretrainingSettings, given: str, workdir: pathlib.Path) -> list[tuple[str, int, list[str]]]:
+def write_candidates(
+    settings: PretrainingSettings, given: str, workdir: pathlib.Path
+) -> list[tuple[str, int, list[str]]]:
     """Writes WORKDIR/candidates.txt: words of config.corpus that the vocabulary `given` splits, for config.vocab.add.
 
     A line has a word, how often it occurs, and its pieces, with tabs between.

@@ -54,7 +54,7 @@ def with_words(tokenizer: Tokenizer, words: Sequence[tuple[int, str]], where: st
       UserError: a vocabulary of another family; a word that BERT splits before it asks the vocabulary.
     """
     if not isinstance(tokenizer, WordPieceTokenizer) or not tokenizer.is_bert:
-        found = f'words for a vocabulary of the family {tokenizer.family!r} that is not BERT\'s own'
+        found = f"words for a vocabulary of the family {tokenizer.family!r} that is not BERT's own"
         raise UserError(KEY, found, "BERT's WordPiece", 'leave it empty, or train a vocabulary on the new text')
     cutter = pre_tokenizers.BertPreTokenizer()
     pieces, known = list(tokenizer.pieces), set(tokenizer.pieces)
