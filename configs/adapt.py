@@ -3,18 +3,14 @@
     python -m bertjax.main --config=configs/adapt.py --workdir=out/adapted --config.init=CHECKPOINT --config.corpus=PATH
 
 CHECKPOINT is a Hugging Face directory or the workdir of a pre-training. Its architecture and its vocabulary are taken
-over. Words of your own become pieces with --config.vocab.add=FILE, a word a line; this lists those that the corpus has
-and the vocabulary splits:
+over. Words of your own become pieces with --config.vocab.add=FILE, a word a line. With --config.run=vocab
+--config.vocab.candidates=1000 the same command lists those that the corpus has and the vocabulary splits.
+--config.heldout_texts=wiki=FILE shows, beside the held-out text of the corpus, what is forgotten elsewhere.
 
-    python -m bertjax.main --config=configs/adapt.py --workdir=out/words --config.init=CHECKPOINT --config.corpus=PATH \\
-        --config.run=vocab --config.vocab.candidates=1000
-
---config.heldout_texts=wiki=FILE shows beside the held-out text of the corpus what is forgotten elsewhere.
-
-Hardware: whatever the checkpoint needs; the benchmark of docs/domains.md adapts a BERT-mini on 2 CPU cores. The learning
-rate is the one that google-research/bert's README names for additional steps from a checkpoint, 2e-5. How many steps pay
-depends on the text: arXiv 2004.10964 takes 12,500 of 2,048 sequences. A checkpoint without an MLM head, such as a
-sentence encoder, has it drawn afresh: it then needs a higher rate, and first learns that head.
+Hardware: whatever the checkpoint needs; benchmarks/adapt.py adapts a BERT-mini on 2 CPU cores (docs/domains.md). The
+learning rate is the one that google-research/bert's README names for additional steps from a checkpoint, 2e-5. How many
+steps pay depends on the text: arXiv 2004.10964 takes 12,500 of 2,048 sequences. A checkpoint without an MLM head, such
+as a sentence encoder, has it drawn afresh: it needs a higher rate, and first learns that head.
 """
 
 from ml_collections import ConfigDict

@@ -52,13 +52,10 @@ def words_added(tokenizer: Tokenizer, path: str) -> Tokenizer:
     """
     words = read_words(path)
     grown, new = with_words(tokenizer, words, path)
-    appended = grown.vocab_size - tokenizer.vocab_size
+    behind = grown.vocab_size - tokenizer.vocab_size
     known = f'; {len(words) - new:,} are pieces already' if new < len(words) else ''
-    print(
-        printable(
-            f'{new:,} words of {path}: {new - appended:,} in [unused] slots, {appended:,} behind the last piece{known}'
-        )
-    )
+    where = f'{new - behind:,} in [unused] slots, {behind:,} behind the last piece'
+    print(printable(f'{new:,} words of {path}: {where}{known}'))
     return grown
 
 
