@@ -191,10 +191,10 @@ def print_texts(console: Console, texts: Mapping[str, tuple[dict[str, Any], dict
     """The first and the last MLM loss and accuracy on each text of `text_rows`."""
     first, last = next(iter(texts.values()))
     table = Table(title='other held-out texts', title_justify='left')
-    table.add_column('')
+    table.add_column('', no_wrap=True)
     for figure in ('MLM loss', 'accuracy'):
         for row in (first, last):
-            table.add_column(f'{figure}, step {row["step"]}', justify='right')
+            table.add_column(f'{figure}\nstep {row["step"]}', justify='right')
     for name, rows in texts.items():
         table.add_row(name, *(shown(row[key]) for key in ('mlm_loss', 'mlm_accuracy') for row in rows))
     console.print(table)
