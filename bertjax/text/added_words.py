@@ -89,6 +89,8 @@ def origins(before: Tokenizer, after: Tokenizer) -> dict[int, list[int]]:
 def candidates(counts: Mapping[str, int], tokenizer: Tokenizer, most: int) -> list[tuple[str, int, list[str]]]:
     """The words that would save the most pieces: (word, how often it occurs, its pieces now), the best first.
 
+    One that is [UNK] now, for lack of a letter, counts as one piece more than it has.
+
     Args:
       counts: of the words of a text, as `vocabulary.count_words` counts them.
       tokenizer: that splits them.
@@ -97,8 +99,9 @@ def candidates(counts: Mapping[str, int], tokenizer: Tokenizer, most: int) -> li
     words = [word for word, count in counts.items() if count > 1]
     found: list[tuple[int, str, int, Any]] = []
     for word, ids in zip(words, tokenizer.encode(words), strict=True):
-        saved = counts[word] * (len(ids) - 1)
-        if len(ids) > 1 and tokenizer.unk_id not in ids:
+        lost = tokenizer.unk_id in ids  # a whole word for which there are no pieces at all
+        saved = counts[word] * (len(ids) - (not lost))
+        if saved:
             found.append((-saved, word, counts[word], ids))
     best = heapq.nsmallest(most, found, key=lambda item: item[:2])
     return [(word, count, [tokenizer.pieces[i] for i in ids]) for _, word, count, ids in best]
