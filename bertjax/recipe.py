@@ -60,8 +60,9 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     config.corpus = 'pydoc:'
     config.corpus_options = ConfigDict(
         {
-            'format': 'auto',  # or text, files, jsonl, wikiextractor
+            'format': 'auto',  # or text, files, jsonl, wikiextractor; ids, symbols: sequences that are no text
             'text_key': 'text',  # field of JSON lines, feature of a tfds dataset
+            'segments': 0,  # of ids and symbols: segment types that the data gives each sentence; 0: A and B
             'strict': False,  # stop at the first broken document instead of dropping and counting it
             'split_sentences': True,  # False: each line is a sentence already
             'sentences': 'rules',  # what splits; or pysbd (slower), pysbd:de and other languages
@@ -75,7 +76,7 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     config.tokenizer = ''  # vocab.txt, tokenizer.json, *.model or a directory; '': train one into WORKDIR/tokenizer
     config.vocab = ConfigDict(
         {
-            'family': 'wordpiece',  # or sentencepiece
+            'family': 'wordpiece',  # or sentencepiece; symbols: each of them one piece
             'size': 30522,
             'lowercase': True,
             'unused': 0,  # [unusedN] slots kept for words of your own
@@ -87,6 +88,7 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     )
     config.init = ''  # a Hugging Face directory or a bertjax workdir whose weights initialise the run
     config.architecture = 'model'  # what decides it: config.model, or 'init', the checkpoint of config.init
+    config.embeddings = ''  # a matrix, .npy or .safetensors, that the token embedding begins as
     config.heldout_texts = ''  # further texts to evaluate on, NAME=PATH,NAME=PATH; 'each': every corpus of a mixture
 
     config.seed = 0

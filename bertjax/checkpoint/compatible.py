@@ -21,7 +21,15 @@ TRAINING += tuple(f'model.{name}' for name in fields_of(FieldKind.TRAINING))
 SILENT = ('run', 'export', 'fingerprints.', 'corpus_options.workers', 'topology', 'card.', 'head.')
 # Keys that some workdirs are older than, and the value that their runs had.
 LATER = {'step': 0, 'patience': 0, 'corpus_options.sentences': 'rules', 'corpus_options.smoothing': 0.7}
-LATER |= {'architecture': 'model', 'heldout_texts': '', 'vocab.add': '', 'vocab.candidates': 0}
+LATER |= {'corpus_options.segments': 0, 'embeddings': '', 'architecture': 'model', 'heldout_texts': ''}
+LATER |= {'vocab.add': '', 'vocab.candidates': 0}
+    'corpus_options.segments': 0,
+    'embeddings': '',
+    'architecture': 'model',
+    'heldout_texts': '',
+    'vocab.add': '',
+    'vocab.candidates': 0,
+}
 
 
 def check_resume(

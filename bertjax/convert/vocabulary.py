@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from bertjax.model.config import BertConfig
@@ -27,10 +28,13 @@ def with_pieces(params: Mapping[str, Any], model: BertConfig, origins: Mapping[i
     return _with_table(params, grown(_table(params)), grown(params['mlm']['bias']))
 
 
-def with_embeddings(params: Mapping[str, Any], model: BertConfig, matrix: np.ndarray) -> dict[str, Any]:
-    """`params` of BertForPreTraining with the token embedding `matrix`, [V, D] without padding."""
-    padding = model.padded_vocab_size - len(matrix)
-    return _with_table(params, np.pad(matrix, [(0, padding), (0, 0)]), params['mlm']['bias'])
+def with_embeddings(params: Mapping[str, Any], rows: np.ndarray, matrix: np.ndarray) -> dict[str, Any]:
+    """`params` of BertForPreTraining, on the host or on devices, with `matrix` [N, D] in `rows` [N] of the embedding."""
+    table = _table(params)
+    new = np.array(table)
+    new[rows] = matrix
+    new = jax.device_put(new, table.sharding) if isinstance(table, jax.Array) else new
+    return _with_table(params, new, params['mlm']['bias'])
 
 
 def _table(params: Mapping[str, Any]) -> np.ndarray:

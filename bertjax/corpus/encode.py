@@ -4,6 +4,7 @@ Shard K leaves in the store's directory:
   train-K.tokens               ids of its training documents, in the store's dtype
   partial/K.heldout            ids of its held-out documents
   partial/K.sentences          uint32, tokens of each sentence, all documents in the order read
+  partial/K.segments           uint8, segment type of each sentence, where the data has them
   partial/K.documents          DOCUMENT records, in the order read
   partial/K.lines              uint64 hashes of lines, in sorted runs of about RUN
   partial/K.json               counts and checksums, written last: the shard is done
@@ -22,6 +23,7 @@ import numpy as np
 from bertjax.corpus.formats import Document, read_events
 from bertjax.corpus.identity import new_digest
 from bertjax.corpus.quality import PROBLEMS_KEPT, broken_error
+from bertjax.corpus.sequences import FORMATS, Given, Numbering
 from bertjax.corpus.sources import Part
 from bertjax.corpus.store import CHECKSUM, id_dtype
 from bertjax.files.atomic import AtomicFile, checksum, write_atomic
@@ -43,6 +45,7 @@ class _Draft:
 
     text: object  # The hash of its normalised text so far.
     lines: array.array  # uint64 hashes.
+    segments: array.array  # uint8, of its sentences, where they have segment types.
     begin: int = 0  # Where its spilled tokens begin in the train file, in bytes.
     first: int = 0  # Its sentences in the batch are [first, last).
     last: int = 0
@@ -55,9 +58,19 @@ class _Draft:
 
 
 class ShardWriter:
-    """Takes the events of a shard and writes its files."""
+    """Takes the events of a shard and writes its files; of `given` sentences where there is a `numbering`."""
 
-    def __init__(self, directory: pathlib.Path, shard: int, tokenizer: Tokenizer, *, heldout: float, split: Splitter):
+    def __init__(
+        self,
+        directory: pathlib.Path,
+        shard: int,
+        tokenizer: Tokenizer,
+        *,
+        heldout: float,
+        split: Splitter,
+        numbering: Numbering | None = None,
+        segments: bool = False,
+    ):
         partial = directory / 'partial'
         name = f'{shard:05d}'
         self._train = AtomicFile(directory / f'train-{name}.tokens')
@@ -65,10 +78,12 @@ class ShardWriter:
         self._sentences = AtomicFile(partial / f'{name}.sentences')
         self._documents = AtomicFile(partial / f'{name}.documents')
         self._lines = AtomicFile(partial / f'{name}.lines')
+        self._segments = AtomicFile(partial / f'{name}.segments') if segments else None
+        self._numbering = numbering
         self._record = partial / f'{name}.json'
         self._tokenizer, self._split, self._threshold = tokenizer, split, hash_threshold(heldout)
         self._dtype = id_dtype(tokenizer.vocab_size)
-        self._batch: list[str] = []
+        self._batch: list = []  # Texts, or ids of given sentences.
         self._finished: list[_Draft] = []
         self._characters = 0
         self._run = array.array('Q')
@@ -81,7 +96,7 @@ class ShardWriter:
 
     def start(self) -> None:
         """Opens a document."""
-        self._open = _Draft(hashlib.blake2b(digest_size=8), array.array('Q'), first=len(self._batch))
+        self._open = _Draft(hashlib.blake2b(digest_size=8), array.array('Q'), array.array('B'), first=len(self._batch))
 
     def paragraph(self, text: str) -> None:
         """Adds text to the open document."""
@@ -95,6 +110,23 @@ class ShardWriter:
         self._batch += self._split(text)
         document.characters += len(text)
         self._characters += len(text)
+        if self._characters > BATCH_CHARACTERS:
+            self._flush()
+
+    def given(self, sentence: Given, where: str) -> None:
+        """Adds a sentence of ids or symbols to the open document; `where` is its file and line."""
+        document = self._open
+        if document.broken:
+            return
+        self._batch.append(self._numbering.ids(sentence, where))
+        kind = '' if self._segments is None else f'{sentence.segment}:'
+        data = (kind + ' '.join(map(str, sentence.items))).encode('utf-8')
+        document.text.update(b' ' + data)
+        document.lines.append(hash64(hashlib.blake2b(data, digest_size=8).digest(), 'little'))
+        if self._segments is not None:
+            document.segments.append(sentence.segment)
+        document.characters += len(data)
+        self._characters += len(data)
         if self._characters > BATCH_CHARACTERS:
             self._flush()
 
@@ -130,7 +162,7 @@ class ShardWriter:
 
     def _flush(self) -> None:
         """Encodes the batch: finished documents go to their files, the beginning of the open one to the train file."""
-        ids = self._tokenizer.encode(self._batch)
+        ids = self._batch if self._numbering else self._tokenizer.encode(self._batch)
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
         flat = np.concatenate([*ids, np.empty(0, np.int32)]).astype(self._dtype)
         ends = np.concatenate([[0], np.cumsum(lengths)])
@@ -168,6 +200,8 @@ class ShardWriter:
         for part in [*self._spilled_lengths, lengths] if spilled else [lengths]:
             self._sentences.write(part.astype('<u4'))
         self._spilled_lengths = [] if spilled else self._spilled_lengths
+        if self._segments is not None:
+            self._segments.write(np.frombuffer(document.segments, np.uint8))
         row = (digest, document.tokens, document.sentences, int(heldout), document.unknown, document.words)
         self._documents.write(np.array([row], DOCUMENT))
         self._counts['documents'] += 1
@@ -199,7 +233,8 @@ class ShardWriter:
         """Finishes the files and returns the shard's record, the JSON object whose file marks it as done."""
         self._flush()
         self._spill_lines()
-        outputs = (self._train, self._heldout, self._sentences, self._documents, self._lines)
+        outputs = [self._train, self._heldout, self._sentences, self._documents, self._lines]
+        outputs += [self._segments] if self._segments is not None else []
         sizes = [output.close() for output in outputs]
         record = {
             'files': {output.path.name: size for output, size in zip(outputs, sizes, strict=True)},
@@ -234,10 +269,22 @@ def encode_shard(
       progress: called with the documents and the bytes (before decompression) since its last call.
 
     Raises:
-      UserError: broken input, when strict.
+      UserError: broken input, when strict; a given sentence that cannot be, see `sequences.Numbering`.
     """
     split = build_splitter(settings['sentences']) if settings['split_sentences'] else lambda line: [line.strip()]
-    writer = ShardWriter(directory, shard, tokenizer, heldout=settings['heldout'], split=split)
+    segments, numbering = settings.get('segments', 0), None
+    if settings['format'] in FORMATS:
+        vocabulary = {piece: index for index, piece in enumerate(tokenizer.pieces)}
+        numbering = Numbering(vocabulary, tokenizer.unk_id, segments=segments, strict=strict)
+    writer = ShardWriter(
+        directory,
+        shard,
+        tokenizer,
+        heldout=settings['heldout'],
+        split=split,
+        numbering=numbering,
+        segments=segments > 0,
+    )
     inputs = []
     for part in parts:
         digest = new_digest()
@@ -248,6 +295,8 @@ def encode_shard(
         for event in events:
             if type(event) is str:
                 writer.paragraph(event)
+            elif type(event) is Given:
+                writer.given(event, f'{part.path}:{event.line}')
             elif event is Document.START:
                 writer.start()
             elif event is Document.END:

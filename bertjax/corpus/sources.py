@@ -8,14 +8,14 @@ from typing import Any
 
 from etils import epath
 
-from bertjax.corpus import datasets
+from bertjax.corpus import datasets, sequences
 from bertjax.errors import UserError
 from bertjax.files.disk import raise_passing
 from bertjax.files.paths import is_pattern, is_remote, match_files, unusual_kind, unwritten_bytes, user_path, walk_files
 from bertjax.ranges import check_fields, number, one_of, ranged, text, whole
 from bertjax.text.splitters import check_splitter
 
-FORMATS = ('auto', 'text', 'files', 'jsonl', 'wikiextractor')
+FORMATS = ('auto', 'text', 'files', 'jsonl', 'wikiextractor', *sequences.FORMATS)
 UNREADABLE = 'unreadable'  # the stamp of a file that cannot be looked at
 AUTO = 'auto'  # in place of a weight: by size
 _WHERE = 'config.corpus'
@@ -29,8 +29,10 @@ class CorpusOptions:
     Attributes:
       format: 'auto' looks at the content (WikiExtractor and JSON lines are recognised file by file; the others are read
         as `reading.choose` decides for all of them); 'text' has blank lines between documents; 'files' has a document
-        a file; 'jsonl' and 'wikiextractor' as the names say.
+        a file; 'jsonl' and 'wikiextractor' as the names say; 'ids' and 'symbols' are JSON lines of sequences that are
+        not text (see `sequences`).
       text_key: the field of a JSON line, or the feature of a tfds dataset, that holds the text.
+      segments: of sequences, how many segment types their field `segments` has; 0: they have none.
       strict: stop at the first broken input instead of dropping and counting the document.
       heldout: share of documents, by hash of their text, that training never sees.
       split_sentences: False when each line is a sentence already.
@@ -43,6 +45,7 @@ class CorpusOptions:
 
     format: str = ranged('auto', one_of(FORMATS))
     text_key: str = ranged('text', text(empty=False))
+    segments: int = ranged(0, whole(0, sequences.MOST_SEGMENTS))
     strict: bool = False
     heldout: float = ranged(0.02, number(0, 1, below=True))
     split_sentences: bool = True
@@ -54,10 +57,17 @@ class CorpusOptions:
     def __post_init__(self):
         check_fields(self, 'corpus_options')
         check_splitter(self.sentences)
+        if self.segments and self.format not in sequences.FORMATS:
+            expected = f'0 with config.corpus_options.format={self.format}, or one of {", ".join(sequences.FORMATS)}'
+            mend = 'leave it out: the segments of text are A and B'
+            raise UserError('config.corpus_options.segments', str(self.segments), expected, mend)
 
     def settings(self) -> dict:
         """The options that determine the bytes of a store."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if name not in _OF_NO_STORE}
+        settings = {name: value for name, value in dataclasses.asdict(self).items() if name not in _OF_NO_STORE}
+        if not self.segments:
+            del settings['segments']  # as before there were any
+        return settings
 
 
 @dataclasses.dataclass(frozen=True)

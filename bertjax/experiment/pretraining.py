@@ -9,16 +9,19 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from bertjax.convert.vocabulary import with_embeddings
 from bertjax.corpus.store import Split
 from bertjax.data.batch import pretraining_batch_spec
 from bertjax.data.mixture import MixedExamples
 from bertjax.data.plans import remove_leftovers
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.experiment.beginning import initial_params
+from bertjax.experiment.given_embeddings import GivenEmbeddings, read_embeddings
 from bertjax.experiment.heldout_texts import prepare_texts, split_name
 from bertjax.experiment.pretraining_settings import PretrainingPhase, PretrainingSettings
 from bertjax.experiment.settings import check_mesh, check_row_count, resolve_durations
 from bertjax.experiment.text import WeightedStore, prepare_stores, prepare_tokenizer
+from bertjax.experiment.workdir import has_checkpoints
 from bertjax.losses import PRETRAINING
 from bertjax.metrics.rows import pair_of, pretraining_values
 from bertjax.model.attention.select import describe_attention
@@ -145,8 +148,11 @@ class Pretraining:
         self.settings, self.folders = settings, [folder]
         self.values = functools.partial(pretraining_values, pair=pair_of(settings.pairs.mode))
         self.tokenizer = prepare_tokenizer(settings, folder)
-        self.stores = prepare_stores(settings, folder, self.tokenizer)
         self.model = settings.model(self.tokenizer.vocab_size)
+        self._embeddings: GivenEmbeddings | None = None
+        if settings.embeddings and not has_checkpoints(folder):
+            self._embeddings = read_embeddings(settings.embeddings, self.tokenizer, self.model.width)
+        self.stores = prepare_stores(settings, folder, self.tokenizer)
         self.setup = build_pretraining_setup(settings, self.model, mesh)
         plans = folder / 'store' / 'plans'
         remove_leftovers(plans)
@@ -183,14 +189,20 @@ class Pretraining:
         return self.examples.get(self.settings.first_shape, 'heldout', 0) if self.examples.has_heldout else None
 
     def fresh(self) -> TrainState:
-        """The state of step 0: drawn, or the weights of config.init.
+        """The state of step 0: drawn, or the weights of config.init; with the token embeddings of config.embeddings.
 
         Raises:
           UserError: a checkpoint of another size.
         """
-        state = self.setup.create(self.settings.seeds.init)
-        if not self.settings.init:
-            return state
+        state, given = self.setup.create(self.settings.seeds.init), self._embeddings
+        if self.settings.init:
+            state = self._imported(state)
+        if given is not None:
+            print(f'{len(given.rows):,} token embeddings begin as in {self.settings.embeddings}')
+            state = state.replace(params=with_embeddings(state.params, given.rows, given.matrix))
+        return state
+
+    def _imported(self, state: TrainState) -> TrainState:
         params, said = initial_params(self.settings, self.model, self.tokenizer)
         print(said)
         return replace_params(state, params, self.setup.state)

@@ -67,6 +67,7 @@ class PretrainingSettings(RunSettings):
     corpus_options: CorpusOptions
     vocab: Mapping[str, Any]
     architecture: str
+    embeddings: str
     heldout_texts: str
     model_fields: Mapping[str, Any]
     pairs: PairOptions
@@ -202,6 +203,10 @@ class PretrainingSettings(RunSettings):
         if self.export:
             check_exportable(model)
         self._check_shapes()
+        if self.corpus_options.segments > model.num_segments:
+            found, mend = str(self.corpus_options.segments), f'raise that to {self.corpus_options.segments}'
+            expected = f'at most config.model.num_segments = {model.num_segments}'
+            raise UserError('config.corpus_options.segments', found, expected, mend)
         trained = not self.tokenizer and not self.init
         if trained and self.vocab['unused'] + len(SPECIAL_TOKENS) >= self.vocab['size']:
             found, mend = f'{self.vocab["unused"]} of {self.vocab["size"]} pieces', 'reserve fewer'
@@ -221,7 +226,17 @@ def pretraining_settings(config: ConfigDict) -> PretrainingSettings:
     Raises:
       UserError: a value that cannot be, with its key. What only a training would mind, `check` refuses.
     """
-    names = ('corpus', 'architecture', 'heldout_texts', 'steps', 'epochs', 'eval_examples', 'topology', 'find_batch')
+    names = (
+        'corpus',
+        'architecture',
+        'embeddings',
+        'heldout_texts',
+        'steps',
+        'epochs',
+        'eval_examples',
+        'topology',
+        'find_batch',
+    )
     return PretrainingSettings(
         **shared_settings(config),
         **{name: config[name] for name in names},

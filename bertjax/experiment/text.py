@@ -26,10 +26,10 @@ from bertjax.experiment.own_tokenizer import (
     text_of_vocabulary,
 )
 from bertjax.experiment.pretraining_settings import PretrainingSettings
-from bertjax.experiment.vocabulary import train_vocabulary, words_added
+from bertjax.experiment.vocabulary import load_given, train_vocabulary, words_added
 from bertjax.experiment.workdir import has_checkpoints, has_run
 from bertjax.text.smoothing import smoothed_shares
-from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+from bertjax.text.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +52,7 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
         return load_own(workdir)
     given = settings.tokenizer or (settings.init and huggingface_directory(settings.init))
     if given:
-        tokenizer = load_tokenizer(given)
+        tokenizer = load_given(settings, given)
         if settings.vocab['add']:
             tokenizer = words_added(tokenizer, os.path.expanduser(settings.vocab['add']))
         keep_tokenizer(tokenizer, workdir, given)

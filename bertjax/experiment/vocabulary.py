@@ -10,6 +10,7 @@ from bertjax.experiment.own_tokenizer import save_tokenizer
 from bertjax.experiment.pretraining_settings import PretrainingSettings
 from bertjax.files.atomic import write_atomic
 from bertjax.text.added_words import candidates, read_words, with_words
+from bertjax.text.symbols import read_symbols, train_symbols
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.text.vocabulary import count_words, train_sentencepiece, train_wordpiece
 
@@ -30,7 +31,13 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
     texts = each if any(weight == AUTO for _, weight in parts) else [itertools.chain.from_iterable(each)]
     shared = {'vocab_size': vocab['size'], 'lowercase': vocab['lowercase'], 'unused': vocab['unused']}
     shared['smoothing'] = options.smoothing
-    if vocab['family'] == 'wordpiece':
+    if options.format == 'ids':
+        expected = 'the vocabulary whose ids the corpus holds'
+        raise UserError('config.tokenizer', 'nothing, with config.corpus_options.format=ids', expected, 'name it')
+    if vocab['family'] == 'symbols':
+        all_texts = itertools.chain.from_iterable(texts)
+        tokenizer = train_symbols(all_texts, vocab_size=vocab['size'], unused=vocab['unused'])
+    elif vocab['family'] == 'wordpiece':
         tokenizer = train_wordpiece(*texts, **shared)
     else:
         tokenizer = train_sentencepiece(
@@ -42,6 +49,17 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
         )
     save_tokenizer(tokenizer, workdir, key=settings.vocabulary_key, text=read)
     return tokenizer
+
+
+def load_given(settings: PretrainingSettings, given: str) -> Tokenizer:
+    """The tokenizer that config.tokenizer or config.init names; with config.vocab.family=symbols it may be a file with a
+    symbol a line.
+
+    Raises:
+      UserError: what cannot be read.
+    """
+    of_lines = pathlib.PurePath(given).suffix not in ('', '.json', '.model')
+    return read_symbols(given) if settings.vocab['family'] == 'symbols' and of_lines else load_tokenizer(given)
 
 
 def words_added(tokenizer: Tokenizer, path: str) -> Tokenizer:

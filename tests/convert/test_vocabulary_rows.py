@@ -26,9 +26,9 @@ def test_new_rows_are_means_and_the_others_stay():
 
 
 def test_a_given_table():
-    params = {'encoder': {'embeddings': {'token': {'embedding': None}}}, 'mlm': {'bias': np.ones(128)}}
-    matrix = np.arange(20, dtype=np.float32).reshape(5, 4)
-    new = with_embeddings(params, BertConfig(vocab_size=5, width=4, num_heads=1), matrix)
-    table = new['encoder']['embeddings']['token']['embedding']
-    np.testing.assert_array_equal(table[:5], matrix)
-    assert table.shape == (128, 4) and not table[5:].any() and new['mlm']['bias'].all()
+    before = np.full((128, 4), 7, np.float32)
+    params = {'encoder': {'embeddings': {'token': {'embedding': before}}}, 'mlm': {'bias': np.ones(128)}}
+    matrix = np.arange(12, dtype=np.float32).reshape(3, 4)
+    table = with_embeddings(params, np.array([2, 5, 6]), matrix)['encoder']['embeddings']['token']['embedding']
+    np.testing.assert_array_equal(table[[2, 5, 6]], matrix)
+    assert (np.delete(table, [2, 5, 6], 0) == 7).all() and (before == 7).all()
