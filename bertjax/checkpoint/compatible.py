@@ -23,13 +23,6 @@ SILENT = ('run', 'export', 'fingerprints.', 'corpus_options.workers', 'topology'
 LATER = {'step': 0, 'patience': 0, 'corpus_options.sentences': 'rules', 'corpus_options.smoothing': 0.7}
 LATER |= {'corpus_options.segments': 0, 'embeddings': '', 'architecture': 'model', 'heldout_texts': ''}
 LATER |= {'vocab.add': '', 'vocab.candidates': 0}
-    'corpus_options.segments': 0,
-    'embeddings': '',
-    'architecture': 'model',
-    'heldout_texts': '',
-    'vocab.add': '',
-    'vocab.candidates': 0,
-}
 
 
 def check_resume(

@@ -29,7 +29,7 @@ def with_pieces(params: Mapping[str, Any], model: BertConfig, origins: Mapping[i
 
 
 def with_embeddings(params: Mapping[str, Any], rows: np.ndarray, matrix: np.ndarray) -> dict[str, Any]:
-    """`params` of BertForPreTraining, on the host or on devices, with `matrix` [N, D] in `rows` [N] of the embedding."""
+    """`params` of BertForPreTraining, on host or devices, with `matrix` [N, D] in `rows` [N] of the embedding."""
     table = _table(params)
     new = np.array(table)
     new[rows] = matrix
