@@ -1,8 +1,8 @@
 """Text of every format as a flat stream of events, read in bounded memory.
 
 The events of a document are `Document.START`, a string for each paragraph or line of it, and `Document.END`. One that
-is no text has `Given` sentences in place of strings. A `Broken` between them means that the document is to be dropped; one
-outside of a document, that a whole file is. A document is never held whole, however long it is.
+is no text has `Given` sentences in place of strings. A `Broken` between them means that the document is to be dropped;
+one outside of a document, that a whole file is. A document is never held whole, however long it is.
 """
 
 import dataclasses

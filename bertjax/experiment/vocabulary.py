@@ -52,8 +52,8 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
 
 
 def load_given(settings: PretrainingSettings, given: str) -> Tokenizer:
-    """The tokenizer that config.tokenizer or config.init names; with config.vocab.family=symbols it may be a file with a
-    symbol a line.
+    """The tokenizer that config.tokenizer or config.init names; with config.vocab.family=symbols it may be a file
+    with a symbol a line.
 
     Raises:
       UserError: what cannot be read.
