@@ -27,8 +27,9 @@ from bertjax.files.atomic import write_atomic
 
 _DATA = flags.DEFINE_string('data', None, 'Folder of the texts.', required=True)
 _OUT = flags.DEFINE_string('out', 'out/adapt', 'Folder of the runs.')
-_START = flags.DEFINE_integer('start_steps', 4000, 'Steps of 16 x 128 on Wikipedia.')
-_STEPS = flags.DEFINE_integer('steps', 1500, 'Steps of 16 x 128 on biomedical text.')
+_START = flags.DEFINE_integer('start_steps', 3000, 'Steps of 16 x 128 on Wikipedia.')
+_FROM = flags.DEFINE_string('start', '', 'A workdir or a Hugging Face folder in place of the first run.')
+_STEPS = flags.DEFINE_integer('steps', 1000, 'Steps of 16 x 128 on biomedical text.')
 _RATE = flags.DEFINE_float('rate', 2e-4, 'Learning rate of these.')
 _WORDS = flags.DEFINE_integer('words', 500, 'Words that are added.')
 _SEEDS = flags.DEFINE_integer('seeds', 3, 'Of ChemProt.')
@@ -77,8 +78,10 @@ def main(argv: list[str]) -> None:
     texts(data, out)
     wiki = f'{data}/corpus/enwiki-0*.txt.gz'
     measured = f'heldout_texts=bio={out}/bio-heldout.txt,wiki={data}/corpus/enwiki-validation.txt'
-    start = out / 'start'
-    run('configs/pretrain_mini.py', start, f'corpus={wiki}', f'steps={_START.value}', measured, *_MODEL.value)
+    start, trained = pathlib.Path(_FROM.value or out / 'start'), ['adapted', 'words']
+    if not _FROM.value:
+        trained = ['start', *trained]
+        run('configs/pretrain_mini.py', start, f'corpus={wiki}', f'steps={_START.value}', measured, *_MODEL.value)
     shared = (f'init={start}', f'corpus={out}/bio.txt')
     listed = (f'vocab.candidates={_WORDS.value}', 'run=vocab')
     run('configs/adapt.py', out / 'listed', *shared, *listed)
@@ -86,7 +89,7 @@ def main(argv: list[str]) -> None:
     run('configs/adapt.py', out / 'adapted', *shared, *training)
     run('configs/adapt.py', out / 'words', *shared, *training, f'vocab.add={out}/listed/candidates.txt')
     print('\n| run | text | figure | step 0 | end |\n|---|---|---|---|---|')
-    for name in ('start', 'adapted', 'words'):
+    for name in trained:
         for text, figure, first, last in heldout(out / name):
             print(f'| {name} | {text} | {figure} | {first:.3f} | {last:.3f} |')
     print('\n| start of ChemProt | accuracy on test | macro F1 | seeds |\n|---|---|---|---|')
@@ -95,7 +98,8 @@ def main(argv: list[str]) -> None:
         for seed in range(_SEEDS.value):
             workdir = out / f'chemprot-{name}-{seed}'
             tuning = (f'epochs={_EPOCHS.value}', 'learning_rate=1e-4', f'seed={seed}')
-            run('configs/classify.py', workdir, f'init={out / name}', f'data={data}/domain/chemprot', *tuning)
+            init = start if name == 'start' else out / name
+            run('configs/classify.py', workdir, f'init={init}', f'data={data}/domain/chemprot', *tuning)
             figures.append(json.loads((workdir / 'results.json').read_text(encoding='utf-8'))['splits']['test'])
         means = (statistics.fmean(one[figure] for one in figures) for figure in ('accuracy', 'macro_f1'))
         each = ', '.join(f'{one["accuracy"]:.3f}' for one in figures)

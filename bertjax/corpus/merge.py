@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from bertjax.corpus.encode import DOCUMENT
+from bertjax.corpus.shard_writer import DOCUMENT
 from bertjax.corpus.store import CHECKSUM
 from bertjax.files.atomic import AtomicFile, checksum
 from bertjax.text.hash_split import hash_threshold

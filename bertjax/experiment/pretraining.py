@@ -10,17 +10,15 @@ import jax
 from jax.sharding import Mesh
 
 from bertjax.convert.vocabulary import with_embeddings
-from bertjax.corpus.store import Split
 from bertjax.data.batch import pretraining_batch_spec
-from bertjax.data.mixture import MixedExamples
 from bertjax.data.plans import remove_leftovers
-from bertjax.data.pretraining import PretrainingExamples
 from bertjax.experiment.beginning import initial_params
+from bertjax.experiment.examples import Examples, StoreExamples
 from bertjax.experiment.given_embeddings import GivenEmbeddings, read_embeddings
 from bertjax.experiment.heldout_texts import prepare_texts, split_name
 from bertjax.experiment.pretraining_settings import PretrainingPhase, PretrainingSettings
 from bertjax.experiment.settings import check_mesh, check_row_count, resolve_durations
-from bertjax.experiment.text import WeightedStore, prepare_stores, prepare_tokenizer
+from bertjax.experiment.text import prepare_stores, prepare_tokenizer
 from bertjax.experiment.workdir import has_checkpoints
 from bertjax.losses import PRETRAINING
 from bertjax.metrics.rows import pair_of, pretraining_values
@@ -30,18 +28,12 @@ from bertjax.model.config import BertConfig, parameter_count, train_flops_per_se
 from bertjax.optim.masks import describe_decay
 from bertjax.optim.optimizers import make_optimizer
 from bertjax.parallel.mesh import describe_mesh, row_shards
-from bertjax.text.tokenizer import Tokenizer
 from bertjax.train.evaluate import Evaluator
 from bertjax.train.members import Member
 from bertjax.train.phase import Phase
 from bertjax.train.setup import Setup, build_setup
 from bertjax.train.state import TrainState, replace_params
 from bertjax.train.step import make_eval_step
-
-# The seed of the held-out examples and their masks: the same in every run, whatever config.seed is.
-HELDOUT_SEED = 20181011
-
-Examples = PretrainingExamples | MixedExamples
 
 
 def build_pretraining_setup(settings: PretrainingSettings, model: BertConfig, mesh: Mesh) -> Setup:
@@ -53,79 +45,6 @@ def build_pretraining_setup(settings: PretrainingSettings, model: BertConfig, me
     check_mesh(model, mesh)
     batch, optimizer = pretraining_batch_spec(1, *settings.first_shape), make_optimizer(**settings.optimizer)
     return build_setup(BertForPreTraining(model), PRETRAINING, optimizer, mesh, batch, rng_impl=settings.rng_impl)
-
-
-class StoreExamples:
-    """The examples of a pre-training, by shape, split and phase; made once each.
-
-    Args:
-      settings: with the rules for pairs and masks.
-      stores: one, or those of a mixture.
-      tokenizer: theirs.
-      cache_dir: where pairing plans are kept.
-      texts: further ones to evaluate on, by name.
-    """
-
-    def __init__(
-        self,
-        settings: PretrainingSettings,
-        stores: list[WeightedStore],
-        tokenizer: Tokenizer,
-        cache_dir: pathlib.Path,
-        texts: Mapping[str, Split] = MappingProxyType({}),
-    ):
-        self._settings, self._stores, self._tokenizer, self._cache_dir = settings, stores, tokenizer, cache_dir
-        self.texts = texts
-        self._made: dict[tuple, Examples] = {}
-
-    @property
-    def vocab_size(self) -> int:
-        """V, of the pieces that they are made of."""
-        return self._tokenizer.vocab_size
-
-    @property
-    def has_heldout(self) -> bool:
-        """Whether every store has documents to evaluate on."""
-        return all(weighted.store.split('heldout').num_documents for weighted in self._stores)
-
-    def get(self, shape: tuple[int, int], split: str, phase: int) -> Examples:
-        """The examples of a phase.
-
-        Args:
-          shape: S and P.
-          split: 'train' or 'heldout'.
-          phase: its number.
-
-        Raises:
-          UserError: lengths or rules that cannot be met.
-        """
-        key = (shape, split, phase)
-        if key not in self._made:
-            seed = self._settings.seeds.data if split == 'train' else HELDOUT_SEED
-            parts = [self._of(weighted.store.split(split), shape, seed, phase) for weighted in self._stores]
-            weights = [weighted.weight for weighted in self._stores]
-            self._made[key] = parts[0] if len(parts) == 1 else MixedExamples(parts, weights, seed=seed, phase=phase)
-        return self._made[key]
-
-    def of_text(self, name: str, shape: tuple[int, int], phase: int) -> PretrainingExamples:
-        """The examples of one of `texts`; shape and phase as in `get`."""
-        key = (shape, split_name(name), phase)
-        if key not in self._made:
-            self._made[key] = self._of(self.texts[name], shape, HELDOUT_SEED, phase)
-        return self._made[key]
-
-    def _of(self, split: Split, shape: tuple[int, int], seed: int, phase: int) -> PretrainingExamples:
-        return PretrainingExamples(
-            split,
-            self._tokenizer,
-            seq_len=shape[0],
-            max_predictions=shape[1],
-            pairs=self._settings.pairs,
-            masking=self._settings.masking,
-            seed=seed,
-            phase=phase,
-            cache_dir=self._cache_dir,
-        )
 
 
 class Pretraining:
