@@ -162,6 +162,6 @@ def tidy(directory: pathlib.Path, manifest: dict) -> None:
     """Removes files that only an unfinished store needs."""
     shutil.rmtree(directory / 'partial', ignore_errors=True)
     kept = {entry['file'] for entry in store.manifest_files(manifest)}
-    for path in [*store.token_files(directory), *directory.glob('.*.tmp-*')]:
+    for path in [*store.token_files(directory), *directory.glob('*.segments'), *directory.glob('.*.tmp-*')]:
         if path.name not in kept:
             path.unlink(missing_ok=True)
