@@ -1,4 +1,4 @@
-"""The base configs of pre-training and of fine-tuning: each key, its default, and what it means."""
+"""The base configs of pre-training, of fine-tuning and of using a model: each key, its default, and what it means."""
 
 from typing import Any
 
@@ -207,3 +207,20 @@ def sweep(**values: tuple) -> ConfigDict:
     """
     lists = dict.fromkeys(('train', 'batch_size', 'epochs', 'learning_rate', 'seeds'), ())
     return ConfigDict({**lists, 'together': 0, **values})
+
+
+def using_config(verb: str, **options: Any) -> ConfigDict:
+    """The base of every recipe that asks something of a finished model; `options` are those of its verb, config.VERB.
+
+    Their ranges are in recipe_ranges.py:OF_VERB.
+    """
+    config = ConfigDict()
+    config.run = verb
+    config.init = ''  # the model: whatever bertjax.load takes; '': that of --workdir
+    config.step = 0  # of a workdir: which checkpoint; 0: what was exported, else the newest
+    config.input = ''  # a file, or '-' for standard input
+    config.dtype = 'float32'  # of computation; bfloat16 is several times faster on TPUs and GPUs
+    config.batch_size = 64  # texts at a time
+    config.max_length = 0  # longer texts are cut to so many tokens; 0: as many as the model has positions
+    config[verb] = ConfigDict(options)
+    return config

@@ -4,10 +4,12 @@ Those of config.model, corpus_options, pairs and masking, and of a task's option
 that they become.
 """
 
+from typing import Any
+
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.data.masking import MaskOptions
 from bertjax.data.pairs import PairOptions
-from bertjax.model.config import BertConfig
+from bertjax.model.config import DTYPES, BertConfig
 from bertjax.optim.optimizers import OPTIMIZERS
 from bertjax.optim.schedules import SCHEDULES
 from bertjax.ranges import (
@@ -137,3 +139,16 @@ FINETUNING = {
     'sweep.seeds': each(_SEED),
     'sweep.together': whole(0, 1000),
 }
+
+# Of every verb that uses a finished model.
+USING = {
+    'run': _SHARED['run'],
+    'init': text(),
+    'step': _SHARED['step'],
+    'input': text(),
+    'dtype': one_of(DTYPES),
+    'batch_size': _ROWS,
+    'max_length': either(whole(4, MANY), only(0, 'the positions of the model')),
+}
+# Of each such verb: the keys of config.VERB, each with an example for messages.
+OF_VERB: dict[str, dict[str, tuple[Range, Any]]] = {}

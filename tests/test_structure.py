@@ -13,6 +13,8 @@ LEVELS = [
     {'main'},
     {'command_line'},
     {'runs'},
+    {'api'},
+    {'inference'},
     {'experiment'},
     {'train', 'tasks'},
     {'losses', 'checkpoint', 'convert', 'recipe', 'recipe_files', 'recipe_ranges'},
@@ -72,7 +74,7 @@ def test_files_text_corpus_metrics_and_data_do_not_need_jax():
 def test_the_config_becomes_settings_and_goes_no_further():
     """Verbs hand it to experiment/*settings.py or saved.py; all else takes frozen records."""
     allowed = {'runs', 'recipe', 'recipe_files', 'config', 'command_line'}
-    settings = {'settings', 'pretraining_settings', 'finetuning_settings', 'saved'}
+    settings = {'settings', 'pretraining_settings', 'finetuning_settings', 'using_settings', 'saved'}
     for path in PACKAGE.rglob('*.py'):
         reads = part(path) in allowed or (part(path) == 'experiment' and path.stem in settings)
         assert reads or 'ml_collections' not in path.read_text(encoding='utf-8'), path

@@ -6,12 +6,13 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+import numpy as np
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 from ml_collections.config_flags import config_path
 
 from bertjax.checkpoint import Checkpoints, Saved
 from bertjax.config import flatten, from_plain, plain
-from bertjax.convert.huggingface.config import check_exportable
 from bertjax.convert.huggingface.load import load_task_model
 from bertjax.data.buckets import lengths_worth
 from bertjax.data.pairs import PairOptions
@@ -26,12 +27,15 @@ from bertjax.experiment.task_setup import TaskSetup
 from bertjax.experiment.text import huggingface_directory
 from bertjax.experiment.workdir import has_checkpoints
 from bertjax.model.config import BertConfig, FieldKind, fields_of
+from bertjax.optim.optimizers import make_optimizer
+from bertjax.optim.selection import make_selection
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import mesh_context
 from bertjax.recipe import CARD
 from bertjax.tasks.registry import keys, options
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+from bertjax.train.setup import Setup, build_setup
 from bertjax.train.state import place_params
 
 # Keys always taken from the command line's config (config.data where it names something); the others are the workdir's.
@@ -120,8 +124,36 @@ def load_task(
     rows = sum(len(split.features) for split in splits.values())
     lengths = settings.shapes or lengths_worth(-(-rows // settings.eval_batch_size))
     model = TaskSetup(data, mesh, list(splits.values()), lengths)
-    params, step = _params(model, folder)
+    params, step = _params(data, model.setup, folder)
     return SavedTask(model, params, splits, step, data.finished and not settings.step)
+
+
+@dataclasses.dataclass(frozen=True)
+class TunedModel:
+    """A model that was tuned to a task, without anything to try it on: the task's `data`, the `setup` of the model, its
+    `params` on the mesh, and the `step` that they are of."""
+
+    data: TaskData
+    setup: Setup
+    params: Any
+    step: int | None
+
+
+def load_tuned(settings: FinetuningSettings, folder: pathlib.Path) -> TunedModel:
+    """The workdir's model, as `load_task` finds it, whatever it is to be asked."""
+    data = _task_data(settings, folder)
+    module, objective = data.task.model(data.encoder), data.task.objective
+    shapes = zip(objective.inputs, module.smallest_inputs, strict=True)
+    setup = build_setup(
+        module,
+        objective,
+        make_optimizer(**settings.optimizer),
+        make_mesh(settings.mesh, claim_devices()),
+        {name: (shape, np.dtype(np.int32)) for name, shape in shapes},
+        rng_impl=settings.rng_impl,
+        trained=make_selection(settings.train, data.encoder.num_layers),
+    )
+    return TunedModel(data, setup, *_params(data, setup, folder))
 
 
 def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
@@ -162,14 +194,14 @@ def _check_labels(data: TaskData, folder: pathlib.Path) -> None:
         raise UserError('config.data', f'the labels {now}', f'{then}, as in {path}', 'give the data of the training')
 
 
-def _params(model: TaskSetup, folder: pathlib.Path) -> tuple[Any, int | None]:
+def _params(data: TaskData, setup: Setup, folder: pathlib.Path) -> tuple[Any, int | None]:
     """The parameters of the checkpoint of config.step (0: the newest, with select='best' the best), and its step; where
     there are no checkpoints those of the export or of config.init, and None.
 
     Raises:
       UserError: no such checkpoint, or a directory whose head is not this task's.
     """
-    settings, setup = model.settings, model.setup
+    settings = data.settings
     if (folder / 'checkpoints').is_dir():
         checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep, reading=True)
         try:
@@ -182,7 +214,7 @@ def _params(model: TaskSetup, folder: pathlib.Path) -> tuple[Any, int | None]:
     elif settings.step:
         mend = 'leave config.step 0'
         raise UserError('config.step', str(settings.step), f'0, for {folder} has no checkpoints', mend)
-    source, task = model.data.source, model.data.task
+    source, task = data.source, data.task
     imported = load_task_model(source, setup.model, task.head, id2label=task.huggingface().get('id2label'))
     fresh = [path for path in imported.missing if path.split('/')[0] not in ('encoder', 'pooler')]
     if fresh:
@@ -195,7 +227,8 @@ def _params(model: TaskSetup, folder: pathlib.Path) -> tuple[Any, int | None]:
 class SavedPretraining:
     """A checkpoint of a pre-training, its parameters on the mesh."""
 
-    model: BertConfig
+    config: BertConfig
+    mesh: Mesh
     tokenizer: Tokenizer
     params: Any
     saved: Saved
@@ -205,11 +238,10 @@ def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> Sav
     """The workdir's checkpoint of config.step, or the newest; the recipe must be the one that it was trained with.
 
     Raises:
-      UserError: no checkpoint, a recipe of another model, or one that cannot be exported.
+      UserError: no checkpoint, or a recipe of another model.
     """
     tokenizer = load_own(folder)
     model = settings.model(tokenizer.vocab_size)
-    check_exportable(model)
     checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep, reading=True)
     try:
         saved = checkpoints.chosen(settings.step)
@@ -229,4 +261,4 @@ def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> Sav
             state = checkpoints.restore(saved.position.step, setup.state)
     finally:
         checkpoints.close()
-    return SavedPretraining(model, tokenizer, state.params, saved)
+    return SavedPretraining(model, setup.mesh, tokenizer, state.params, saved)

@@ -24,6 +24,7 @@ from bertjax.train.phase import Phase
 from bertjax.train.predict import Predictor
 from bertjax.train.setup import PhaseSettings, Setup, build_setup
 from bertjax.train.state import TrainState, replace_params
+from bertjax.train.step import make_forward
 
 
 class TaskSetup:
@@ -75,10 +76,11 @@ class TaskSetup:
     def predictor(self, members: int = 0) -> Predictor:
         """Outputs of the model for any features; one for all splits, so that each length is compiled once."""
         if members not in self._predictors:
+            objective = self.data.task.objective
             self._predictors[members] = Predictor(
-                self.setup.model,
-                self.data.task.objective,
+                make_forward(self.setup.model, objective),
                 self.setup.mesh,
+                inputs=objective.inputs,
                 per_token=self.data.task.head.per_token,
                 batch_size=self.settings.eval_batch_size,
                 shapes=self.shapes,

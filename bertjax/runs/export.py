@@ -7,7 +7,7 @@ from collections.abc import Collection
 from ml_collections import ConfigDict
 
 from bertjax.config import plain
-from bertjax.convert.huggingface.config import check_head_exportable
+from bertjax.convert.huggingface.config import check_exportable, check_head_exportable
 from bertjax.errors import UserError
 from bertjax.experiment.beginning import with_architecture
 from bertjax.experiment.finetuning_settings import finetuning_settings
@@ -68,9 +68,10 @@ def _export_pretraining(config: ConfigDict, folder: pathlib.Path) -> str:
     """Exports a checkpoint; returns what it was, in words."""
     settings = with_architecture(pretraining_settings(config), folder)
     found = load_pretraining(settings, folder)
+    check_exportable(found.config)
     step = found.saved.position.step
     about = {name: value for name, value in settings.recorded['card'].items() if value}
     recorded = {**found.saved.config, 'steps': step, 'card': {**found.saved.config.get('card', {}), **about}}
     rows = [row for row in heldout_rows(folder / 'metrics.jsonl', recorded['pairs']['mode']) if row['step'] <= step]
-    export_pretraining(folder, recorded, found.model, found.tokenizer, found.params, rows)
+    export_pretraining(folder, recorded, found.config, found.tokenizer, found.params, rows)
     return f'step {step}'

@@ -1,31 +1,33 @@
 """A model's outputs for all rows of a task's features, in row order."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from typing import Any
 
 import jax
 import numpy as np
-from flax import linen as nn
 from jax.sharding import Mesh
 
 from bertjax.data.buckets import sorted_batches
 from bertjax.data.features import Features
 from bertjax.data.loader import global_arrays, local_rows
-from bertjax.losses import Objective
 from bertjax.parallel.mesh import row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.train.announce import Announce, silent
-from bertjax.train.step import make_forward
+from bertjax.train.step import Batch
+
+
+def _nobody(rows: int) -> None:
+    """Wants to know of no progress."""
 
 
 class Predictor:
-    """Computes outputs without dropout; compiles once for each padded length.
+    """Computes outputs batch by batch; compiles once for each padded length.
 
     Args:
-      model: takes `objective.inputs`.
-      objective: of the task.
+      forward: (params, batch) -> outputs by name, the rows of the batch first.
       mesh: whose data axes the rows are split over.
+      inputs: the arrays of a batch that `forward` takes.
       per_token: outputs with a value for each token, whose padding is cut off.
       batch_size: rows at a time, rounded up to a multiple of the mesh's row shards.
       shapes: the padded lengths, ascending; every row fits the last one.
@@ -35,10 +37,10 @@ class Predictor:
 
     def __init__(
         self,
-        model: nn.Module,
-        objective: Objective,
+        forward: Callable[[Any, Batch], Mapping[str, jax.Array]],
         mesh: Mesh,
         *,
+        inputs: Collection[str],
         per_token: Collection[str],
         batch_size: int,
         shapes: tuple[int, ...],
@@ -47,17 +49,25 @@ class Predictor:
     ):
         shards = row_shards(mesh)
         self._batch_size = -(-batch_size // shards) * shards
-        self._inputs, self._per_token = objective.inputs, per_token
+        self._inputs, self._per_token = tuple(inputs), per_token
         self._met: set[tuple[int, ...]] = set()
         self._mesh, self._shapes, self._pad_id, self._members = mesh, shapes, pad_id, members
-        forward = make_forward(model, objective)
         # Replicated, because every process needs all rows; they are small.
         self._forward = jax.jit(
             jax.vmap(forward, in_axes=(0, None)) if members else forward, out_shardings=replicated(mesh)
         )
 
-    def outputs(self, params: Any, features: Features, announce: Announce = silent) -> dict[str, list[np.ndarray]]:
-        """{name: an array for each row}; with members, their axis comes first in each array."""
+    def outputs(
+        self,
+        params: Any,
+        features: Features,
+        announce: Announce = silent,
+        advance: Callable[[int], object] = _nobody,
+    ) -> dict[str, list[np.ndarray]]:
+        """{name: an array for each row}; with members, their axis comes first in each array.
+
+        `advance` is told, batch by batch, of how many rows more the outputs are there.
+        """
         found: list[Mapping[str, np.ndarray] | None] = [None] * len(features)
         sharding, lead = batch_sharding(self._mesh), 1 if self._members else 0
         mine = local_rows(sharding, self._batch_size)
@@ -72,6 +82,7 @@ class Predictor:
             for place, row in enumerate(rows.tolist()):
                 if row >= 0:
                     found[row] = {name: np.take(x, place, axis=lead) for name, x in outputs.items()}
+            advance(int((rows >= 0).sum()))
         lengths = features.lengths
         return {
             name: [

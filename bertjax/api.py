@@ -1,0 +1,269 @@
+"""A trained model in Python: `bert = bertjax.load(path)`.
+
+    bert.encode(['a text', 'another'])           features, float32 [2, D]
+    bert.classify('a text'), bert.answer(question, text), bert.tag('some words'), bert.choose(text, endings)
+    bert.apply(bert.params, bert.batch(texts))   a pure function, for jax.grad and loops of one's own
+
+Every method takes one text or a list of them and answers with one result or a list. Long inputs are computed in batches
+of similar length, each shape is compiled once, on all devices; a bar shows how far it is.
+"""
+
+import dataclasses
+import io
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from bertjax.convert.trees import flat_paths
+from bertjax.data.buckets import pad_to
+from bertjax.errors import UserError
+from bertjax.experiment.loaded import LoadedModel, load_model
+from bertjax.inference.apply import make_apply
+from bertjax.inference.encode import Encoding, encode, sequences
+from bertjax.inference.runner import INPUTS, Runner
+from bertjax.inference.tasks import (
+    answer_records,
+    choice_records,
+    describe,
+    question_records,
+    sentence_records,
+    text_records,
+)
+from bertjax.model.config import BertConfig
+from bertjax.tasks.task import Task
+from bertjax.text.tokenizer import Tokenizer
+
+Texts = str | Sequence[str]
+
+
+def load(
+    path: str | os.PathLike,
+    *,
+    step: int = 0,
+    dtype: str = 'float32',
+    dropout: float | None = None,
+    batch_size: int = 64,
+    max_length: int = 0,
+) -> 'Bert':
+    """Loads a trained model.
+
+    Args:
+      path: a workdir of bertjax, finished or not; or a Hugging Face directory.
+      step: of a workdir: which checkpoint; 0 for what was exported, else the newest.
+      dtype: of computation: 'float32', or 'bfloat16', which TPUs and GPUs compute several times faster.
+      dropout: what `apply` drops when it has `rngs`; None for what the model was trained with.
+      batch_size: texts at a time.
+      max_length: longer texts are cut to so many tokens; 0 for as many as the model has positions.
+
+    Raises:
+      UserError: nothing there, or nothing that is a model of this kind: one line that says what to do.
+    """
+    model = load_model(path, step=step, dtype=dtype)
+    if dropout is not None:
+        config = dataclasses.replace(model.config, dropout=dropout, attention_dropout=dropout)
+        model = dataclasses.replace(model, module=model.module.clone(config=config))
+    return Bert(model, batch_size=batch_size, max_length=max_length)
+
+
+class Bert:
+    """A trained model; `load` makes it.
+
+    Attributes:
+      tokenizer: of the model.
+      task: that it was tuned to, with its `labels`; None for a model that was only pre-trained.
+      missing: paths of parameters that its files lacked, and that were drawn at random.
+      apply: the model as a pure function (params, batch, rngs=None) -> outputs by name. `batch` is a dict of arrays as
+        `batch` makes it. Without `rngs` there is no dropout; with rngs={'dropout': key} there is. Outputs of a model
+        that was only pre-trained: `hidden` [B, S, D]; `pooled` [B, D] and `nsp_logits` [B, 2] where it has a pair head
+        (class 0: B follows A); and, where the batch has `masked_positions` [B, P], `mlm_logits` [B, P, V]. Of a model
+        for a task: those of its head (model/heads.py), `logits`, `token_logits`, or `start_logits` and `end_logits`.
+    """
+
+    def __init__(self, model: LoadedModel, *, batch_size: int = 64, max_length: int = 0):
+        longest = model.config.max_positions
+        if batch_size < 1:
+            raise UserError('batch_size', str(batch_size), 'at least 1', 'for example 64')
+        if not (max_length == 0 or 4 <= max_length <= longest):
+            mend = 'leave it out for the longest'
+            raise UserError('max_length', str(max_length), f'4 to {longest}, the positions of the model', mend)
+        self._model, self._max_length = model, max_length or longest
+        self._runner = Runner(model, batch_size=batch_size)
+        self.tokenizer: Tokenizer = model.tokenizer
+        self.task: Task | None = model.task
+        self.missing = model.missing
+        self.apply = make_apply(model.module)
+
+    @property
+    def config(self) -> BertConfig:
+        """Sizes of the encoder."""
+        return self._model.config
+
+    @property
+    def params(self) -> Any:
+        """The parameters: a tree of arrays on the devices, as `apply` takes it."""
+        return self._model.params
+
+    def batch(self, texts: Texts, pairs: Texts | None = None) -> dict[str, np.ndarray]:
+        """Texts, or pairs of them, as arrays for `apply`.
+
+        Args:
+          texts: one or several.
+          pairs: their second texts.
+
+        Returns:
+          input_ids, segment_ids and attention_mask, int32 [B, S]: `[CLS] A [SEP]`, or `[CLS] A [SEP] B [SEP]`; S is the
+          shortest of a few padded lengths that holds all of them, so that a jitted function is compiled a few times.
+        """
+        features = self._features(texts, pairs)
+        longest = int(features.lengths.max())
+        length = self._runner.lengths[int(pad_to(np.array([longest]), self._runner.lengths)[0])]
+        batch = features.batch(np.arange(len(features)), length, self.tokenizer.pad_id)
+        return {name: batch[name] for name in INPUTS}
+
+    def encode(
+        self,
+        texts: Texts,
+        pairs: Texts | None = None,
+        *,
+        layers: int | Sequence[int] = -1,
+        pool: str | None = 'mean',
+        combine: str = 'mean',
+        weights: Sequence[float] = (),
+        normalize: bool = False,
+    ) -> np.ndarray | list[np.ndarray]:
+        """Features of texts.
+
+        Args:
+          texts: one or several.
+          pairs: their second texts, read together with them.
+          layers: one or several numbers of hidden states: 0 the embeddings, 1 to L the blocks, -1 the last.
+          pool: 'mean' over all tokens, 'cls', 'pooler' (tanh of a projection of [CLS]), or None: one vector a token.
+          combine: of several layers: 'mean', 'sum', 'concat', or 'weighted' by `weights`.
+          weights: one a layer.
+          normalize: to length 1.
+
+        Returns:
+          float32 [D] of one text, [N, D] of several; without pooling [S, D] of one, of several a list of such arrays,
+          S the tokens with [CLS] and [SEP] (`pieces` names them).
+
+        Raises:
+          UserError: a layer or a pooler that the model does not have.
+        """
+        chosen = (layers,) if isinstance(layers, int) else tuple(layers)
+        encoding = Encoding(chosen, combine, tuple(weights), pool or 'none', normalize)
+        rows = encode(self._runner, self._features(texts, pairs), encoding) if len(texts) else []
+        if isinstance(texts, str):
+            return rows[0]
+        if pool is None:
+            return rows
+        return np.stack(rows) if rows else np.zeros((0, encoding.width(self.config)), np.float32)
+
+    def pieces(self, texts: Texts, pairs: Texts | None = None) -> list[Any]:
+        """The pieces that the model reads, special tokens among them: a list a text."""
+        features = self._features(texts, pairs)
+        ids = np.split(features.tokens, features.offsets[1:-1])
+        return _like(texts, [[self.tokenizer.pieces[i] for i in row] for row in ids])
+
+    def classify(self, texts: Texts, pairs: Texts | None = None) -> Any:
+        """Labels (or scores) of texts, or of pairs.
+
+        Returns:
+          For each `{'label': …, 'probabilities': {label: …}}`, or `{'score': …}` of a regression.
+
+        Raises:
+          UserError: a model that was not tuned to such a task.
+        """
+        seconds = None if pairs is None else _several(pairs)
+        return self._answers(texts, text_records(self.task, self._model.where, _several(texts), seconds))
+
+    def answer(self, question: Texts, context: Texts) -> Any:
+        """Answers to questions, each in the context beside it.
+
+        Returns:
+          For each `{'answer': …, 'start': …, 'end': …, 'probability': …}`, characters of the context.
+
+        Raises:
+          UserError: a model that was not tuned to SQuAD or the like.
+        """
+        records = question_records(self.task, self._model.where, _several(question), _several(context))
+        return self._answers(question, records)
+
+    def tag(self, sentences: str | Sequence[str | Sequence[str]]) -> Any:
+        """Tags of words; a sentence is a text to be split at blanks, or a list of words.
+
+        Returns:
+          For each `{'words': …, 'tags': …, 'entities': …}`.
+
+        Raises:
+          UserError: a model that was not tuned to tag.
+        """
+        return self._answers(sentences, sentence_records(self.task, self._model.where, _several(sentences)))
+
+    def choose(self, context: Texts, endings: Sequence[str] | Sequence[Sequence[str]]) -> Any:
+        """The best ending of each context.
+
+        Raises:
+          UserError: a model that was not tuned to choose.
+        """
+        several = [endings] if isinstance(context, str) else endings
+        return self._answers(context, choice_records(self.task, self._model.where, _several(context), several))
+
+    def _answers(self, asked: Any, records: Sequence[Any]) -> Any:
+        return _like(asked, answer_records(self._runner, records))
+
+    def _features(self, texts: Texts, pairs: Texts | None) -> Any:
+        seconds = None if pairs is None else _several(pairs)
+        if seconds is not None and len(seconds) != len(_several(texts)):
+            found = f'{len(seconds)} second texts for {len(_several(texts))}'
+            raise UserError('pairs', found, 'as many as there are texts', 'give one for each')
+        return sequences(self.tokenizer, _several(texts), seconds, self._max_length)
+
+    def __repr__(self) -> str:
+        out = io.StringIO()
+        Console(file=out, width=100, force_terminal=False, force_jupyter=False).print(self._table())
+        return out.getvalue().rstrip()
+
+    def _table(self) -> Table:
+        config = self.config
+        table = Table(show_header=False, box=None)
+        table.add_row('Bert', escape(self._model.where))
+        count = sum(x.size for x in jax.tree.leaves(self.params))
+        shape = f'{config.num_layers} layers, width {config.width}, {config.num_heads} heads'
+        table.add_row('encoder', f'{shape}, {config.max_positions} positions')
+        table.add_row('parameters', f'{count:,} in {len(flat_paths(self.params)):,} arrays, {config.param_dtype}')
+        cased = 'uncased' if self.tokenizer.lowercase else 'cased'
+        table.add_row('tokenizer', f'{self.tokenizer.family}, {self.tokenizer.vocab_size:,} pieces, {cased}')
+        table.add_row('heads', ', '.join(self._heads()) or 'none')
+        if self.task is not None and self.task.labels:
+            table.add_row(
+                'labels', escape(', '.join(self.task.labels[:12])) + (' …' if len(self.task.labels) > 12 else '')
+            )
+        if self.missing:
+            table.add_row('drawn', ', '.join(sorted({path.split('/')[0] for path in self.missing})) + ' (not trained)')
+        table.add_row('computes in', f'{config.dtype} on {len(self._model.mesh.devices.flat)} x {_device(self._model)}')
+        return table
+
+    def _heads(self) -> list[str]:
+        if self.task is not None:
+            return [describe(self.task)]
+        drawn = {path.split('/')[0] for path in self.missing}
+        known: Mapping[str, str] = {'mlm': 'masked words', 'pooler': 'pooler', 'nsp': 'sentence pairs'}
+        return [name for part, name in known.items() if part in self.params and part not in drawn]
+
+
+def _device(model: LoadedModel) -> str:
+    return model.mesh.devices.flat[0].device_kind
+
+
+def _several(texts: Any) -> Any:
+    return [texts] if isinstance(texts, str) else texts
+
+
+def _like(asked: Any, results: list[Any]) -> Any:
+    return results[0] if isinstance(asked, str) else results

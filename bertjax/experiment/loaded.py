@@ -1,0 +1,188 @@
+"""Any model by its path: a workdir, finished or not, or a directory that a training left or somebody else wrote."""
+
+import dataclasses
+import os
+import pathlib
+from typing import Any
+
+import jax
+from flax import linen as nn
+from jax.sharding import Mesh
+
+from bertjax.config import from_plain, plain
+from bertjax.convert.huggingface.load import CONFIG, load_huggingface, load_task_model, read_config
+from bertjax.errors import UserError
+from bertjax.experiment.finetuning_settings import finetuning_settings
+from bertjax.experiment.pretraining_settings import pretraining_settings
+from bertjax.experiment.recorded import recorded_config, recorded_task
+from bertjax.experiment.saved import load_pretraining, load_tuned
+from bertjax.experiment.task_data import LEARNED
+from bertjax.experiment.text import huggingface_directory
+from bertjax.experiment.using_settings import UsingSettings
+from bertjax.experiment.workdir import has_checkpoints
+from bertjax.files.whole import read_json_object
+from bertjax.model.bert import BertForPreTraining
+from bertjax.model.config import BertConfig
+from bertjax.parallel.devices import claim_devices
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.partition import replicated
+from bertjax.recipe import finetuning_config, pretraining_config
+from bertjax.tasks.exported import recorded_options, task_of_class
+from bertjax.tasks.registry import options
+from bertjax.tasks.task import Task
+from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+
+_RESTORE = 'restore the file from a copy'
+_WHOLE_MESH = {'data': -1, 'fsdp': 1, 'tensor': 1}  # every device has all parameters, and its share of the rows
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadedModel:
+    """A trained model, ready to be used.
+
+    Attributes:
+      where: the path that it was asked for by, and of a checkpoint the step.
+      module: BertForPreTraining, or of a task its model.
+      params: of the module, on the mesh.
+      tokenizer: of the model.
+      task: that it was tuned to; None for a model that was only pre-trained.
+      mesh: its devices.
+      missing: paths of parameters that the files lack, and that were drawn: what needs them has learned nothing.
+      unused: names of what the files have and the module does not.
+    """
+
+    where: str
+    module: nn.Module
+    params: Any
+    tokenizer: Tokenizer
+    task: Task | None
+    mesh: Mesh
+    missing: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+
+    @property
+    def config(self) -> BertConfig:
+        """Of the encoder."""
+        return self.module.config
+
+    def require(self, part: str, what: str) -> None:
+        """Refuses what needs a part of the model that it does not have, or that was never trained.
+
+        Args:
+          part: first name of the parameters' path, such as 'mlm'.
+          what: needs it.
+
+        Raises:
+          UserError: it is not there.
+        """
+        drawn = any(path.split('/')[0] == part for path in self.missing)
+        if drawn or part not in self.params:
+            names = {'mlm': 'head for masked words', 'nsp': 'head for sentence pairs', 'pooler': 'pooler'}
+            found = f'no {names.get(part, part)}' + (' (a model that was tuned to a task)' if self.task else '')
+            mend = 'give a model that was pre-trained with one, such as a workdir of a pre-training'
+            raise UserError(self.where, found, f'one, for {what}', mend)
+
+
+def asked_model(settings: UsingSettings, workdir: pathlib.Path) -> LoadedModel:
+    """The model of config.init, or without it the workdir's own.
+
+    Raises:
+      UserError: see `load_model`.
+    """
+    if not settings.init and not (has_checkpoints(workdir) or (workdir / 'export').is_dir()):
+        mend = 'name a model with --config.init, or give the --workdir of a training'
+        raise UserError('config.init', f'nothing, and no model in {workdir}', 'one of the two', mend)
+    return load_model(settings.init or workdir, step=settings.step, dtype=settings.dtype)
+
+
+def load_model(path: str | os.PathLike, *, step: int = 0, dtype: str = 'float32') -> LoadedModel:
+    """The model of a path.
+
+    Args:
+      path: a workdir of ours: with `step` 0 what it exported, else its newest checkpoint (its best, where
+        config.select='best'), else the checkpoint of that step; or a Hugging Face directory.
+      step: see `path`.
+      dtype: of computation, 'float32' or 'bfloat16'.
+
+    Raises:
+      UserError: nothing there, or nothing that is a model.
+    """
+    name = os.path.expanduser(os.fspath(path))
+    folder = pathlib.Path(name)
+    mesh = make_mesh(_WHOLE_MESH, claim_devices())
+    if has_checkpoints(folder) and (step or not (folder / 'export' / 'hf').is_dir()):
+        return _from_checkpoints(folder, step, dtype)
+    if step:
+        raise UserError('step', f'{step}, where {name} has no checkpoints', '0', 'leave it out, or name a workdir')
+    if folder.is_dir() and (folder / 'checkpoints').is_dir() and not (folder / CONFIG).exists():
+        raise UserError(name, 'no finished checkpoint', 'at least one', 'train first')
+    return _from_directory(huggingface_directory(name), name, mesh, dtype)
+
+
+def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> LoadedModel:
+    config = read_config(directory, dtype=dtype)
+    tokenizer = load_tokenizer(directory)
+    if tokenizer.vocab_size > config.vocab_size:
+        found = f'{tokenizer.vocab_size:,} pieces in the tokenizer'
+        raise UserError(
+            where, found, f'at most {config.vocab_size:,}, as the embedding has', 'copy both from one source'
+        )
+    task = _task_of(pathlib.Path(directory), config.max_positions)
+    if task is None:
+        found = load_huggingface(directory, dtype=dtype)
+        module = BertForPreTraining(found.config)
+    else:
+        module = task.model(config)
+        found = load_task_model(directory, module, task.head, id2label=task.huggingface().get('id2label'))
+        if any(path.startswith('head/') for path in found.missing):
+            mend = 'give the directory of a model that was fine-tuned'
+            raise UserError(where, f'no weights of the head for {task.name}', 'those of its config.json', mend)
+    params = jax.device_put(found.params, replicated(mesh))
+    return LoadedModel(where, module, params, tokenizer, task, mesh, tuple(found.missing), tuple(found.unused))
+
+
+def _task_of(directory: pathlib.Path, seq_len: int) -> Task | None:
+    path = directory / LEARNED
+    if not path.is_file():
+        return task_of_class(read_json_object(directory / CONFIG, _RESTORE), seq_len, str(directory / CONFIG))
+    task = recorded_options(_kind_of(read_json_object(path, _RESTORE), path), seq_len)
+    task.restore(recorded_task(path, task)['learned'])
+    return task
+
+
+def _kind_of(facts: dict[str, Any], path: pathlib.Path) -> dict[str, Any]:
+    """The options that a task.json or config.json has of its task."""
+    task = facts.get('task')
+    if not isinstance(task, dict) or not isinstance(task.get('kind'), str):
+        raise UserError(str(path), 'no kind of task', 'the task of a fine-tuning', _RESTORE)
+    strange = sorted(task.keys() - options(task['kind']).keys() - {'kind'})
+    if strange:
+        raise UserError(f'{path}: task', f'the key {strange[0]}', f'the options of {task["kind"]}', _RESTORE)
+    return task
+
+
+def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedModel:
+    path = folder / CONFIG
+    saved = read_json_object(path, 'restore the file from a copy, or name the export')
+    tuned = 'task' in saved
+    if tuned:
+        kind = _kind_of(saved, path)['kind']
+        recipe = finetuning_config(kind, **{name: option.default for name, option in options(kind).items()})
+    else:
+        recipe = pretraining_config()
+    config = from_plain(recorded_config(path, plain(recipe)))
+    config.mesh, config.step, config.model.dtype = from_plain(_WHOLE_MESH), step, dtype
+    if tuned:
+        found = load_tuned(finetuning_settings(config), folder)
+        return LoadedModel(
+            f'{folder}, step {found.step}',
+            found.setup.model,
+            found.params,
+            found.data.tokenizer,
+            found.data.task,
+            found.setup.mesh,
+        )
+    del config.model['vocab_size']  # the tokenizer's
+    model = load_pretraining(pretraining_settings(config), folder)
+    where, module = f'{folder}, step {model.saved.position.step}', BertForPreTraining(model.config)
+    return LoadedModel(where, module, model.params, model.tokenizer, None, model.mesh)

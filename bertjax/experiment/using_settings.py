@@ -1,0 +1,39 @@
+"""config of a verb that uses a finished model -> UsingSettings."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from bertjax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UsingSettings:
+    """The keys of `recipe.using_config`; where no more is said, the attribute is the key.
+
+    Attributes:
+      options: those of the verb, config.VERB, in plain form.
+    """
+
+    init: str
+    step: int
+    input: str
+    dtype: str
+    batch_size: int
+    max_length: int
+    options: Mapping[str, Any]
+
+
+def using_settings(config: ConfigDict, verb: str) -> UsingSettings:
+    """The settings of a config.
+
+    Raises:
+      UserError: the recipe of another verb.
+    """
+    if verb not in config:
+        found, expected = f'a recipe without config.{verb}', 'one that has it'
+        raise UserError(f'--config.run={verb}', found, expected, f'give the recipe {verb}')
+    names = [field.name for field in dataclasses.fields(UsingSettings) if field.name != 'options']
+    return UsingSettings(**{name: config[name] for name in names}, options=dict(config[verb]))

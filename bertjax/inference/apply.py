@@ -1,0 +1,47 @@
+"""A model as one pure function, for training loops and programs of one's own."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+from flax import linen as nn
+
+from bertjax.model.bert import BertForPreTraining, gather_positions
+
+Apply = Callable[..., dict[str, jax.Array]]
+
+
+def make_apply(module: nn.Module) -> Apply:
+    """(params, batch, rngs=None) -> outputs; see `api.Bert.apply`."""
+    of_task = not isinstance(module, BertForPreTraining)
+
+    def apply(
+        params: Any, batch: Mapping[str, jax.Array], rngs: Mapping[str, jax.Array] | None = None
+    ) -> dict[str, jax.Array]:
+        inputs = (batch['input_ids'], batch['segment_ids'], batch['attention_mask'])
+        variables = {'params': params}
+        if of_task:
+            return module.apply(variables, *inputs, deterministic=rngs is None, rngs=rngs)
+        positions = batch.get('masked_positions')
+        return module.apply(variables, *inputs, positions, rngs is None, rngs=rngs, method=_pretrained)
+
+    return apply
+
+
+def _pretrained(
+    bert: BertForPreTraining,
+    input_ids: jax.Array,
+    segment_ids: jax.Array,
+    attention_mask: jax.Array,
+    masked_positions: jax.Array | None,
+    deterministic: bool,
+) -> dict[str, jax.Array]:
+    hidden, _ = bert.encoder(input_ids, segment_ids, attention_mask, deterministic=deterministic)  # [B, S, D]
+    outputs = {'hidden': hidden}
+    if bert.config.nsp:
+        outputs['pooled'] = bert.pooler(hidden[:, 0])
+        outputs['nsp_logits'] = bert.nsp(outputs['pooled'])
+    if masked_positions is not None:
+        picked = gather_positions(hidden, masked_positions)
+        outputs['mlm_logits'] = bert.mlm(picked, bert.encoder.token_embedding())[..., : bert.config.vocab_size]
+    return outputs

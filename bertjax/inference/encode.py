@@ -1,0 +1,132 @@
+"""Hidden states as features: of which layers, how they are combined, and how the tokens of a text are pooled."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from bertjax.data.features import Features
+from bertjax.errors import UserError
+from bertjax.inference.runner import Forward, Runner
+from bertjax.model.config import BertConfig
+from bertjax.tasks.sentence.features import text_features
+from bertjax.text.tokenizer import Tokenizer
+
+COMBINE = ('mean', 'sum', 'concat', 'weighted')
+POOL = ('mean', 'cls', 'pooler', 'none')
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoding:
+    """Which features a text has.
+
+    Attributes:
+      layers: numbers of the hidden states: 0 the embeddings, 1 to L the blocks; -1 the last, -2 the one before it ….
+      combine: of several layers: their 'mean', 'sum', 'concat'enation, or their sum 'weighted' by `weights`.
+      weights: one a layer.
+      pool: the 'mean' over the tokens of a text, [CLS] and [SEP] among them, as sentence-transformers has it; the state
+        of [CLS]; what the 'pooler' makes of it, of the last layer alone; or 'none', every token's.
+      normalize: divide by the Euclidean norm.
+
+    Raises:
+      UserError: what does not go together.
+    """
+
+    layers: tuple[int, ...] = (-1,)
+    combine: str = 'mean'
+    weights: tuple[float, ...] = ()
+    pool: str = 'mean'
+    normalize: bool = False
+
+    def __post_init__(self):
+        for name, known in (('combine', COMBINE), ('pool', POOL)):
+            if getattr(self, name) not in known:
+                raise UserError(name, repr(getattr(self, name)), 'one of ' + ', '.join(known), 'choose one of them')
+        if not self.layers:
+            raise UserError('layers', 'none', 'at least one number', 'for example -1, the last layer')
+        if (self.combine == 'weighted') != bool(self.weights) or len(self.weights) not in (0, len(self.layers)):
+            found = f'{len(self.weights)} with combine={self.combine!r} and {len(self.layers)} layer(s)'
+            raise UserError('weights', found, "one a layer with combine='weighted', else none", 'correct one of them')
+        if self.pool == 'pooler' and self.layers != (-1,):
+            raise UserError('pool', "'pooler' of other layers than the last", 'layers=-1', 'leave the layers out')
+
+    def check(self, config: BertConfig) -> None:
+        """Refuses layers that a model does not have.
+
+        Raises:
+          UserError: it does not.
+        """
+        count = config.num_layers
+        for layer in self.layers:
+            if not -count - 1 <= layer <= count:
+                expected = f'0, the embeddings, to {count}, the last block, or -1 to {-count - 1} from the end'
+                raise UserError('layers', str(layer), expected, 'choose a layer that the model has')
+
+    def width(self, config: BertConfig) -> int:
+        """Of the features."""
+        return config.width * (len(self.layers) if self.combine == 'concat' else 1)
+
+
+def make_encode(module: nn.Module, encoding: Encoding) -> Forward:
+    """(params, batch) -> `features`, float32 [B, D'], or without pooling [B, S, D']."""
+    only_last = encoding.layers == (-1,)
+
+    def states(bound: nn.Module, ids: jax.Array, segments: jax.Array, mask: jax.Array) -> jax.Array:
+        last, layers = bound.encoder(ids, segments, mask, deterministic=True, all_layers=not only_last)
+        if encoding.pool == 'pooler':
+            return bound.pooler(last[:, 0])
+        return last[None] if only_last else layers[jnp.asarray(encoding.layers)]  # [N, B, S, D]
+
+    def forward(params, batch):
+        mask = batch['attention_mask']
+        x = module.apply({'params': params}, batch['input_ids'], batch['segment_ids'], mask, method=states)
+        x = x.astype(jnp.float32)
+        if encoding.pool != 'pooler':
+            x = _pool(_combine(x, encoding), mask, encoding.pool)
+        if encoding.normalize:
+            x = x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
+        return {'features': x}
+
+    return forward
+
+
+def _combine(x: jax.Array, encoding: Encoding) -> jax.Array:
+    """[N, B, S, D] -> [B, S, D']."""
+    if encoding.combine == 'concat':
+        return jnp.concatenate(list(x), axis=-1)
+    if encoding.combine == 'weighted':
+        return jnp.einsum('N,NBSD->BSD', jnp.asarray(encoding.weights, jnp.float32), x, precision='highest')
+    return x.sum(0) if encoding.combine == 'sum' else x.mean(0)
+
+
+def _pool(x: jax.Array, mask: jax.Array, pool: str) -> jax.Array:
+    """[B, S, D] -> [B, D], but for 'none'."""
+    if pool == 'mean':
+        weights = mask.astype(x.dtype)
+        total = jnp.einsum('BS,BSD->BD', weights, x, precision='highest')
+        return total / jnp.maximum(weights.sum(-1, keepdims=True), 1.0)
+    return x[:, 0] if pool == 'cls' else x
+
+
+def sequences(tokenizer: Tokenizer, texts: Sequence[str], pairs: Sequence[str] | None, max_length: int) -> Features:
+    """`[CLS] A [SEP]`, or with `pairs` `[CLS] A [SEP] B [SEP]`, of at most `max_length` tokens: longer ones lose their
+    end, of pairs first the longer text."""
+    return text_features(texts, pairs, None, tokenizer, seq_len=max_length, long='truncate', stride=0)
+
+
+def encode(runner: Runner, features: Features, encoding: Encoding) -> list[np.ndarray]:
+    """The features of each row: float32 [D'], or without pooling [S, D'].
+
+    Raises:
+      UserError: layers, or a pooler, that the model does not have.
+    """
+    model = runner.model
+    encoding.check(model.config)
+    if encoding.pool == 'pooler':
+        model.require('pooler', "pool='pooler'")
+    per_token = ('features',) if encoding.pool == 'none' else ()
+    forward = make_encode(model.module, encoding)
+    return runner.run(('encode', encoding), forward, features, per_token=per_token, title='encoding')['features']

@@ -1,0 +1,104 @@
+"""Runs functions of a model's parameters over any number of sequences: batched by length, compiled once a shape."""
+
+import bisect
+import contextlib
+import time
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from bertjax.data.features import Features
+from bertjax.experiment.loaded import LoadedModel
+from bertjax.terminal import Console
+from bertjax.train.predict import Predictor
+from bertjax.train.step import Batch
+
+INPUTS = ('input_ids', 'segment_ids', 'attention_mask')
+# The padded lengths, as far as the model knows as many positions. A length is compiled when the first sequence of it
+# comes; with steps of a third to a half, 10 to 20 % of the positions of evenly spread lengths are padding.
+LENGTHS = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+_FEW = (1, 8)  # rows of the batches that a few sequences are computed in
+_PATIENCE = 2.0  # seconds without a progress bar
+
+Forward = Callable[[Any, Batch], Mapping[str, jax.Array]]
+
+
+class Runner:
+    """Computes what functions of a model's parameters give for sequences.
+
+    Args:
+      model: whose parameters the functions get.
+      batch_size: rows at a time, where there are so many.
+    """
+
+    def __init__(self, model: LoadedModel, *, batch_size: int = 64):
+        longest = model.config.max_positions
+        self.model = model
+        self.lengths = (*(length for length in LENGTHS if length < longest), longest)
+        self._sizes = (*(size for size in _FEW if size < batch_size), batch_size)
+        self._predictors: dict[tuple[Hashable, int], Predictor] = {}
+
+    def run(
+        self,
+        name: Hashable,
+        forward: Forward,
+        features: Features,
+        *,
+        inputs: Collection[str] = INPUTS,
+        per_token: Collection[str] = (),
+        title: str = '',
+    ) -> dict[str, list[np.ndarray]]:
+        """The outputs of `forward` for each row.
+
+        Args:
+          name: of the function: one of the same name is compiled once for each shape, and must be the same.
+          forward: (params, batch) -> outputs by name, whose first dimension is that of the rows.
+          features: the rows; no sequence longer than the model's positions.
+          inputs: the arrays of a batch that `forward` takes.
+          per_token: outputs whose next dimension is that of the positions, so that padding is cut off.
+          title: of the progress bar that a person sees where it takes long; '' for none.
+
+        Returns:
+          {name of the output: an array for each row}, in the order of the rows.
+        """
+        size = self._sizes[min(bisect.bisect_left(self._sizes, len(features)), len(self._sizes) - 1)]
+        key = (name, size)
+        if key not in self._predictors:
+            self._predictors[key] = Predictor(
+                forward,
+                self.model.mesh,
+                inputs=inputs,
+                per_token=per_token,
+                batch_size=size,
+                shapes=self.lengths,
+                pad_id=self.model.tokenizer.pad_id,
+            )
+        with progress(title, len(features)) as advance:
+            return self._predictors[key].outputs(self.model.params, features, advance=advance)
+
+
+@contextlib.contextmanager
+def progress(title: str, total: int) -> Iterator[Callable[[int], object]]:
+    """What tells a person how far it is: a bar, in a terminal or a notebook, once it has taken two seconds.
+
+    Yields:
+      A function that is told how many more of `total` are done.
+    """
+    columns = (TextColumn('{task.description}'), BarColumn(bar_width=30), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    shown = bool(title) and (console.is_terminal or console.is_jupyter)
+    bar = Progress(*columns, console=console, transient=True)
+    task, began = bar.add_task(title, total=total), time.monotonic()
+
+    def advance(rows: int) -> None:
+        if shown and not bar.live.is_started and time.monotonic() - began > _PATIENCE:
+            bar.start()
+        bar.advance(task, rows)
+
+    try:
+        yield advance
+    finally:
+        bar.stop()

@@ -1,0 +1,105 @@
+"""What a model that was tuned to a task answers: records of a program's own objects, and its predictions for them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from bertjax.errors import UserError
+from bertjax.inference.runner import Runner
+from bertjax.tasks.choice.files import Question as Choices
+from bertjax.tasks.choice.task import MultipleChoiceTask
+from bertjax.tasks.sentence.task import TextTask
+from bertjax.tasks.squad.questions import Question
+from bertjax.tasks.squad.task import SquadTask
+from bertjax.tasks.tagging.columns import Sentence
+from bertjax.tasks.tagging.task import TaggingTask
+from bertjax.tasks.task import Task
+from bertjax.train.step import make_forward
+
+
+def answer_records(runner: Runner, records: Sequence[Any]) -> list[dict[str, Any]]:
+    """What run=predict writes of each record, in their order."""
+    if not records:
+        return []
+    model, task = runner.model, runner.model.task
+    features = task.features(records, model.tokenizer, training=False)
+    objective = task.objective
+    outputs = runner.run(
+        'task',
+        make_forward(model.module, objective),
+        features,
+        inputs=objective.inputs,
+        per_token=task.head.per_token,
+        title=task.name,
+    )
+    return list(task.rows(records, task.predictions(records, features, outputs)))
+
+
+def text_records(task: Task | None, where: str, texts: Sequence[str], pairs: Sequence[str] | None) -> list[Any]:
+    """Records of a task that gives texts, or pairs of them, labels or scores.
+
+    Raises:
+      UserError: a model of another kind, or single texts where it takes pairs.
+    """
+    task = _of_kind(task, TextTask, where)
+    if pairs is None and len(task.text_columns) == 2:
+        raise UserError(where, 'single texts', f'pairs, as {task.name} has', 'give the second texts, too')
+    columns = zip(texts, pairs, strict=True) if pairs is not None else ((text,) for text in texts)
+    return [task.example(f'texts[{i}]', cells, None, '') for i, cells in enumerate(columns)]
+
+
+def question_records(task: Task | None, where: str, questions: Sequence[str], contexts: Sequence[str]) -> list[Any]:
+    """Records of questions about texts.
+
+    Raises:
+      UserError: a model of another kind.
+    """
+    _of_kind(task, SquadTask, where)
+    return [Question(str(i), *pair) for i, pair in enumerate(zip(questions, contexts, strict=True))]
+
+
+def sentence_records(task: Task | None, where: str, sentences: Sequence[str | Sequence[str]]) -> list[Any]:
+    """Records of sentences, each a text to be split at blanks, or a list of words.
+
+    Raises:
+      UserError: a model of another kind.
+    """
+    _of_kind(task, TaggingTask, where)
+    words = [tuple(sentence.split() if isinstance(sentence, str) else sentence) for sentence in sentences]
+    return [Sentence(f'sentences[{i}]', each, None, document=i) for i, each in enumerate(words)]
+
+
+def choice_records(
+    task: Task | None, where: str, contexts: Sequence[str], endings: Sequence[Sequence[str]]
+) -> list[Any]:
+    """Records of a context with endings.
+
+    Raises:
+      UserError: a model of another kind.
+    """
+    _of_kind(task, MultipleChoiceTask, where)
+    pairs = enumerate(zip(contexts, endings, strict=True))
+    return [Choices(f'contexts[{i}]', context, '', tuple(several), None) for i, (context, several) in pairs]
+
+
+# The kinds of task: the method that asks them, and what they give.
+_KINDS: tuple[tuple[type[Task], str, str], ...] = (
+    (TextTask, 'classify', 'labels of texts'),
+    (SquadTask, 'answer', 'answers to questions'),
+    (TaggingTask, 'tag', 'tags of words'),
+    (MultipleChoiceTask, 'choose', 'the best of several endings'),
+)
+
+
+def describe(task: Task) -> str:
+    """What a task's model gives, in words."""
+    return next((words for kind, _, words in _KINDS if isinstance(task, kind)), task.name)
+
+
+def _of_kind(task: Task | None, kind: type[Task], where: str) -> Any:
+    if isinstance(task, kind):
+        return task
+    method, wanted = next((method, words) for known, method, words in _KINDS if known is kind)
+    own = next((method for known, method, _ in _KINDS if isinstance(task, known)), None)
+    found = f'a model for {describe(task)}' if task else 'a model that was not tuned to a task'
+    mend = f'use its method {own}' if own else 'fine-tune it first, or name a fine-tuned model'
+    raise UserError(where, found, f'one for {wanted}, as {method} gives', mend)

@@ -1,0 +1,119 @@
+"""`bertjax.load`: a trained model in a program of one's own, whatever left it."""
+
+import pathlib
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bertjax
+from bertjax.errors import UserError
+
+TEXTS = ['the river runs', 'a bird sings over the old house', 'stone']
+
+
+@pytest.fixture(scope='module')
+def bert(trained: pathlib.Path) -> bertjax.Bert:
+    return bertjax.load(trained, dropout=0.1)
+
+
+def test_the_import_is_light():
+    """Workers that build a corpus import the package, and must not start JAX."""
+    program = 'import sys, bertjax; assert "jax" not in sys.modules; assert "load" in dir(bertjax)'
+    subprocess.run([sys.executable, '-c', program], check=True)
+
+
+def test_features_of_one_text_are_those_among_many(bert):
+    many = bert.encode(TEXTS)
+    assert many.shape == (3, 32) and many.dtype == np.float32
+    for text, row in zip(TEXTS, many, strict=True):
+        np.testing.assert_allclose(bert.encode(text), row, atol=1e-5)
+    assert bert.encode([]).shape == (0, 32)
+    np.testing.assert_allclose(np.linalg.norm(bert.encode(TEXTS, normalize=True), axis=1), 1, atol=1e-5)
+
+
+def test_layers_and_pooling_are_what_they_say(bert):
+    tokens = bert.encode(TEXTS, pool=None)
+    assert [len(row) for row in tokens] == [len(pieces) for pieces in bert.pieces(TEXTS)]
+    np.testing.assert_allclose(bert.encode(TEXTS), np.stack([row.mean(0) for row in tokens]), atol=1e-5)
+    np.testing.assert_allclose(bert.encode(TEXTS, pool='cls'), np.stack([row[0] for row in tokens]), atol=1e-6)
+    first, last = bert.encode(TEXTS[0], layers=0, pool=None), bert.encode(TEXTS[0], layers=2, pool=None)
+    np.testing.assert_allclose(last, tokens[0], atol=1e-6)
+    both = bert.encode(TEXTS[0], layers=[0, -1], pool=None, combine='concat')
+    np.testing.assert_allclose(both, np.concatenate([first, last], axis=-1), atol=1e-6)
+    mixed = bert.encode(TEXTS[0], layers=[0, -1], pool=None, combine='weighted', weights=[0.25, 2])
+    np.testing.assert_allclose(mixed, 0.25 * first + 2 * last, atol=1e-5)
+    assert bert.encode(TEXTS, pool='pooler').shape == (3, 32)
+    for wrong in ({'layers': 3}, {'layers': ()}, {'combine': 'max'}, {'weights': [1.0]}, {'pool': 'last'}):
+        with pytest.raises(UserError):
+            bert.encode(TEXTS, **wrong)
+
+
+def test_apply_is_a_pure_function_for_loops_of_ones_own(bert):
+    batch = bert.batch(TEXTS, ['it falls'] * 3)
+    assert {name: x.shape for name, x in batch.items()} == dict.fromkeys(batch, (3, 16))
+    outputs = jax.jit(bert.apply)(bert.params, batch)
+    assert outputs['hidden'].shape == (3, 16, 32) and outputs['nsp_logits'].shape == (3, 2)
+    masked = bert.apply(bert.params, {**batch, 'masked_positions': np.ones((3, 2), np.int32)})
+    assert masked['mlm_logits'].shape == (3, 2, bert.tokenizer.vocab_size)
+    dropped = bert.apply(bert.params, batch, rngs={'dropout': jax.random.key(0)})
+    assert np.abs(dropped['hidden'] - outputs['hidden']).max() > 0.01
+
+    def loss(params):
+        return jnp.square(bert.apply(params, batch)['pooled']).sum()
+
+    gradients = jax.grad(loss)(bert.params)
+    assert jax.tree.structure(gradients) == jax.tree.structure(bert.params)
+
+
+def test_it_shows_itself(bert, trained):
+    shown = repr(bert)
+    for part in (str(trained), '2 layers, width 32', 'wordpiece, 96 pieces, uncased', 'masked words', 'sentence pairs'):
+        assert part in shown, shown
+
+
+def test_what_a_model_is_not_for_is_told(bert):
+    for ask in (
+        lambda: bert.classify('a'),
+        lambda: bert.answer('who', 'a bird'),
+        lambda: bert.tag('a bird'),
+        lambda: bert.choose('a bird', ['sings', 'falls']),
+    ):
+        with pytest.raises(UserError, match='was not tuned to a task'):
+            ask()
+    with pytest.raises(UserError, match='as many as there are texts'):
+        bert.encode(TEXTS, ['one'])
+
+
+def test_a_checkpoint_of_a_run_is_its_export(trained):
+    """Without an export, or of an earlier step, the model is that of the checkpoint."""
+    finished, last, earlier = (bertjax.load(trained, step=step).encode(TEXTS) for step in (0, 24, 20))
+    np.testing.assert_allclose(last, finished, atol=1e-6)
+    assert np.abs(earlier - finished).max() > 1e-4
+    with pytest.raises(UserError, match='does not have'):
+        bertjax.load(trained, step=7)
+
+
+def test_nothing_there_is_told(tmp_path):
+    with pytest.raises(UserError, match='nowhere'):
+        bertjax.load(tmp_path / 'nowhere')
+    with pytest.raises(UserError):
+        bertjax.load(tmp_path)
+
+
+def test_a_tuned_model_classifies(tuned: pathlib.Path):
+    """From its export and from its checkpoint, as run=predict does."""
+    bert = bertjax.load(tuned)
+    answers = bert.classify(['river stone bird', 'sings falls house'], ['the light', 'the light'])
+    assert [answer['label'] for answer in answers] == ['entailment', 'not_entailment']
+    assert sum(answers[0]['probabilities'].values()) == pytest.approx(1)
+    again = bertjax.load(tuned, step=72).classify('river stone bird', 'the light')
+    assert again['probabilities']['entailment'] == pytest.approx(answers[0]['probabilities']['entailment'], abs=1e-5)
+    assert 'labels of texts' in repr(bert) and 'entailment, not_entailment' in repr(bert)
+    with pytest.raises(UserError, match='pairs, as RTE has'):
+        bert.classify('river stone bird')
+    with pytest.raises(UserError, match='use its method classify'):
+        bert.tag('river')
