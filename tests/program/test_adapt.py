@@ -33,9 +33,7 @@ def arguments(folder: pathlib.Path, workdir: pathlib.Path) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def test_a_checkpoint_is_adapted_and_goes_on_without_what_it_began_with(
-    program: Program, folder: pathlib.Path, tmp_path: pathlib.Path
-):
+def test_a_checkpoint_is_adapted(program: Program, folder: pathlib.Path, tmp_path: pathlib.Path):
     workdir = tmp_path / 'run'
     out = program.run(*arguments(folder, workdir), **ADAPT).stdout
     assert '1 words of' in out and '1 behind the last piece; 1 are pieces already' in out
@@ -57,6 +55,11 @@ def test_a_checkpoint_is_adapted_and_goes_on_without_what_it_began_with(
     np.testing.assert_allclose(table[:-1], before, atol=1e-3)  # two steps at a low rate
     assert np.abs(table[-1]).max() > 1e-3
 
+
+@pytest.mark.slow
+def test_a_run_goes_on_without_what_it_began_with(program: Program, folder: pathlib.Path, tmp_path: pathlib.Path):
+    workdir = tmp_path / 'run'
+    program.run(*arguments(folder, workdir), **ADAPT)
     away = folder.with_name('away')
     folder.rename(away)
     try:

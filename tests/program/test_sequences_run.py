@@ -48,8 +48,13 @@ def test_from_codes_to_transformers(program: Program, data: pathlib.Path, tmp_pa
     tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
     assert tokenizer('g0.0 g3.8')['input_ids'] == [2, 5, 40, 3]
     assert rows(tmp_path / 'run' / 'metrics.jsonl', 'heldout')[0]['mlm_loss'] == pytest.approx(np.log(41), rel=0.05)
-    # It goes on without the matrix, which it has begun with.
-    program.run(*arguments(data, tmp_path / 'run'), '--config.embeddings=gone.npy', '--config.steps=3', **RECIPE)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_without_its_matrix(program: Program, data: pathlib.Path, tmp_path: pathlib.Path):
+    program.run(*arguments(data, tmp_path / 'run'), **RECIPE)
+    more = ('--config.embeddings=gone.npy', '--config.steps=3')
+    assert 'continuing at step 2 of 3' in program.run(*arguments(data, tmp_path / 'run'), *more, **RECIPE).stdout
 
 
 def test_mistakes_of_sequences(program: Program, data: pathlib.Path, tmp_path: pathlib.Path):
