@@ -5,7 +5,7 @@ import dataclasses
 import pathlib
 from typing import Any
 
-from bertjax.convert.huggingface.load import load_huggingface, read_config
+from bertjax.convert.load import load_pretraining_model, read_config
 from bertjax.convert.vocabulary import with_pieces
 from bertjax.errors import UserError
 from bertjax.experiment.pretraining_settings import PretrainingSettings
@@ -67,19 +67,24 @@ def initial_params(
       UserError: a checkpoint of another size.
     """
     directory = huggingface_directory(settings.init)
-    imported = load_huggingface(directory, scan_layers=model.scan_layers, seed=settings.seeds.init, nsp=model.nsp)
+    shared = {'scan_layers': model.scan_layers, 'nsp': model.nsp}
+    imported = load_pretraining_model(directory, seed=settings.seeds.init, **shared)
     before = load_tokenizer(settings.tokenizer or directory) if settings.vocab['add'] else tokenizer
-    params, said = imported.params, f'starting from {directory}'
+    params, said = imported.params, [imported.describe(directory)]
     for name in ('vocab_size', 'num_layers', 'width', 'num_heads', 'mlp_dim', 'max_positions', 'num_segments'):
         theirs, ours = getattr(imported.config, name), getattr(model, name)
         ours = before.vocab_size if name == 'vocab_size' else ours
         if theirs != ours:
             mend = f'set --config.model.{name}={theirs}' if name != 'vocab_size' else 'leave config.tokenizer empty'
             raise UserError(f'config.model.{name}', str(ours), f'{theirs}, as in {directory}', mend)
-    if imported.missing:
-        said += f'; freshly drawn: {", ".join(imported.missing)}'
+    for name in ('activation', 'pooler_activation', 'layer_norm_eps', 'causal', 'pre_norm'):
+        theirs, ours = getattr(imported.config, name), getattr(model, name)
+        if theirs != ours and (model.nsp or name != 'pooler_activation'):
+            said.append(
+                f'config.model.{name} is {ours}, where it was {theirs}: --config.model.{name}={theirs} keeps it'
+            )
     if before is not tokenizer:
         new = origins(before, tokenizer)
         params = with_pieces(params, model, new)
-        said += f'; {len(new):,} words begin as the mean of their pieces'
-    return params, said
+        said.append(f'{len(new):,} words begin as the mean of their pieces')
+    return params, '\n'.join(said)

@@ -2,7 +2,7 @@
 
 import functools
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -14,13 +14,14 @@ from bertjax.data.batch import pretraining_batch_spec
 from bertjax.data.plans import remove_leftovers
 from bertjax.experiment.beginning import initial_params
 from bertjax.experiment.examples import Examples, StoreExamples
+from bertjax.experiment.exports import check_formats
 from bertjax.experiment.given_embeddings import GivenEmbeddings, read_embeddings
 from bertjax.experiment.heldout_texts import prepare_texts, split_name
 from bertjax.experiment.pretraining_settings import PretrainingPhase, PretrainingSettings
 from bertjax.experiment.settings import check_mesh, check_row_count, resolve_durations
 from bertjax.experiment.text import prepare_stores, prepare_tokenizer
 from bertjax.experiment.workdir import has_checkpoints
-from bertjax.losses import PRETRAINING
+from bertjax.losses import PRETRAINING, Objective
 from bertjax.metrics.rows import pair_of, pretraining_values
 from bertjax.model.attention.select import describe_attention
 from bertjax.model.bert import BertForPreTraining
@@ -36,15 +37,22 @@ from bertjax.train.state import TrainState, replace_params
 from bertjax.train.step import make_eval_step
 
 
-def build_pretraining_setup(settings: PretrainingSettings, model: BertConfig, mesh: Mesh) -> Setup:
-    """The setup of a pre-training; it needs no text.
+def build_pretraining_setup(
+    settings: PretrainingSettings,
+    model: BertConfig,
+    mesh: Mesh,
+    objective: Objective = PRETRAINING,
+    teacher: tuple[Any, ...] = (),
+) -> Setup:
+    """The setup of a pre-training; it needs no text. `teacher` is that of `train.setup.Setup`.
 
     Raises:
       UserError: a mesh that does not divide the model.
     """
     check_mesh(model, mesh)
     batch, optimizer = pretraining_batch_spec(1, *settings.first_shape), make_optimizer(**settings.optimizer)
-    return build_setup(BertForPreTraining(model), PRETRAINING, optimizer, mesh, batch, rng_impl=settings.rng_impl)
+    options = {'rng_impl': settings.rng_impl, 'teacher': teacher}
+    return build_setup(BertForPreTraining(model), objective, optimizer, mesh, batch, **options)
 
 
 class Pretraining:
@@ -68,11 +76,12 @@ class Pretraining:
         self.values = functools.partial(pretraining_values, pair=pair_of(settings.pairs.mode))
         self.tokenizer = prepare_tokenizer(settings, folder)
         self.model = settings.model(self.tokenizer.vocab_size)
+        check_formats(settings.formats, self.model, vocabulary=self.tokenizer.family)
         self._embeddings: GivenEmbeddings | None = None
         if settings.embeddings and not has_checkpoints(folder):
             self._embeddings = read_embeddings(settings.embeddings, self.tokenizer, self.model.width)
         self.stores = prepare_stores(settings, folder, self.tokenizer)
-        self.setup = build_pretraining_setup(settings, self.model, mesh)
+        self.setup = self._build_setup(mesh)
         plans = folder / 'store' / 'plans'
         remove_leftovers(plans)
         texts = prepare_texts(settings, folder, self.tokenizer, self.stores)
@@ -86,6 +95,9 @@ class Pretraining:
         last = self._phases[-1]
         self._attention = describe_attention(self.model, last.batch_size // last.accumulate, last.seq_len)
         self.resolved = self._resolve(total)
+
+    def _build_setup(self, mesh: Mesh) -> Setup:
+        return build_pretraining_setup(self.settings, self.model, mesh)
 
     def _resolve(self, total: int) -> dict[str, Any]:
         recorded = self.settings.recorded
@@ -133,7 +145,7 @@ class Pretraining:
     def _phase(self, phase: PretrainingPhase) -> Phase:
         shape = (phase.seq_len, phase.max_predictions)
         train = self.examples.get(shape, 'train', phase.number)
-        eval_step = jax.jit(make_eval_step(self.setup.model, self.setup.objective))
+        eval_step = self._eval_step()
 
         def evaluator(examples: Examples, split: str) -> Evaluator:
             return Evaluator(
@@ -157,6 +169,10 @@ class Pretraining:
             others=[evaluator(examples, split_name(name)) for name, examples in texts.items()],
             flops_per_sequence=train_flops_per_sequence(self.model, *shape),
         )
+
+    def _eval_step(self) -> Callable[[Any, Any], Any]:
+        """(parameters, batch) -> sums."""
+        return jax.jit(make_eval_step(self.setup.model, self.setup.objective))
 
     def describe(self) -> str:
         """A description that is printed before training starts."""

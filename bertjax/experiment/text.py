@@ -4,6 +4,8 @@ import dataclasses
 import os
 import pathlib
 
+from bertjax.convert.formats import is_model
+from bertjax.convert.hub import hub_name, pull
 from bertjax.corpus.apart import WORKDIR_FILES, check_outside
 from bertjax.corpus.build import build_store
 from bertjax.corpus.identity import as_found, difference, readings_of, stale
@@ -12,6 +14,7 @@ from bertjax.corpus.report import print_report
 from bertjax.corpus.sources import AUTO, parse_mixture, resolve
 from bertjax.corpus.store import TokenStore, open_store
 from bertjax.errors import UserError, printable
+from bertjax.experiment.exports import exported_model
 from bertjax.experiment.own_tokenizer import (
     FOLDER,
     TRAINED,
@@ -28,6 +31,7 @@ from bertjax.experiment.own_tokenizer import (
 from bertjax.experiment.pretraining_settings import PretrainingSettings
 from bertjax.experiment.vocabulary import load_given, train_vocabulary, words_added
 from bertjax.experiment.workdir import has_checkpoints, has_run
+from bertjax.files.paths import user_path
 from bertjax.text.smoothing import smoothed_shares
 from bertjax.text.tokenizer import Tokenizer
 
@@ -139,28 +143,34 @@ def _load_if_any(workdir: pathlib.Path) -> Tokenizer | None:
         return None
 
 
-def huggingface_directory(init: str) -> str:
-    """config.init: a Hugging Face directory as it is, of a bertjax workdir its export.
+def huggingface_directory(init: str, where: str = 'config.init') -> str:
+    """config.init: a model of any format of convert/formats.py as it is, of a bertjax workdir its export; else the name
+    of one on the hub, which is pulled.
 
     Raises:
-      UserError: neither.
+      UserError: none of them.
     """
-    init = os.path.expanduser(init)
+    init = str(user_path(init, where))
     path = pathlib.Path(init)
     if (path / 'config.json').exists() and (path / 'model.safetensors').exists():
         return init
-    exported = path / 'export' / 'hf'
-    if exported.is_dir():
+    exported = exported_model(path)
+    if exported is not None:
         check_export(path, exported)
         return str(exported)
-    if not path.exists() or not (path / 'config.json').exists():
-        raise UserError(
-            'config.init',
-            init,
-            'a Hugging Face directory, or a bertjax workdir with export/hf',
-            'give such a folder; --config.run=export writes it for a finished run',
-        )
-    return init
+    if has_checkpoints(path):
+        mend = 'export it first: the command of its training with --config.run=export'
+        raise UserError(where, f'{init}, a workdir without an export', 'a saved model', mend)
+    if is_model(init):
+        return init
+    if hub_name(init) and not path.exists():
+        return pull(init, where)
+    raise UserError(
+        where,
+        init,
+        'a directory of Hugging Face, of google-research/bert or of our export, a bertjax workdir, or org/name',
+        'give such a folder; --config.run=export writes it for a finished run',
+    )
 
 
 def store_directories(settings: PretrainingSettings, workdir: pathlib.Path) -> list[pathlib.Path]:

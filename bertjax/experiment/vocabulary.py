@@ -10,6 +10,7 @@ from bertjax.experiment.own_tokenizer import save_tokenizer
 from bertjax.experiment.pretraining_settings import PretrainingSettings
 from bertjax.files.atomic import write_atomic
 from bertjax.text.added_words import candidates, read_words, with_words
+from bertjax.text.byte_bpe_training import train_byte_bpe
 from bertjax.text.symbols import read_symbols, train_symbols
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.text.vocabulary import count_words, train_sentencepiece, train_wordpiece
@@ -30,19 +31,21 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
     # By size, or with numbers for weights, all text is one: what is rare in the examples is not rare in the language.
     texts = each if any(weight == AUTO for _, weight in parts) else [itertools.chain.from_iterable(each)]
     shared = {'vocab_size': vocab['size'], 'lowercase': vocab['lowercase'], 'unused': vocab['unused']}
-    shared['smoothing'] = options.smoothing
     if options.format == 'ids':
         expected = 'the vocabulary whose ids the corpus holds'
         raise UserError('config.tokenizer', 'nothing, with config.corpus_options.format=ids', expected, 'name it')
     if vocab['family'] == 'symbols':
         all_texts = itertools.chain.from_iterable(texts)
         tokenizer = train_symbols(all_texts, vocab_size=vocab['size'], unused=vocab['unused'])
+    elif vocab['family'] == 'bpe':
+        tokenizer = train_byte_bpe(itertools.chain.from_iterable(texts), **shared)
     elif vocab['family'] == 'wordpiece':
-        tokenizer = train_wordpiece(*texts, **shared)
+        tokenizer = train_wordpiece(*texts, **shared, smoothing=options.smoothing)
     else:
         tokenizer = train_sentencepiece(
             *texts,
             **shared,
+            smoothing=options.smoothing,
             model_type=vocab['model_type'],
             seed=settings.recorded['seed'],
             sample_sentences=vocab['sample_sentences'],

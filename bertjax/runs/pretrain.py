@@ -5,6 +5,7 @@ import pathlib
 from ml_collections import ConfigDict
 
 from bertjax.experiment.beginning import with_architecture
+from bertjax.experiment.exports import check_push_to
 from bertjax.experiment.levels import levels
 from bertjax.experiment.pretraining import Pretraining
 from bertjax.experiment.pretraining_settings import pretraining_settings
@@ -32,6 +33,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
     folder = pathlib.Path(workdir)
     settings = with_architecture(pretraining_settings(config), folder)
     settings.check()
+    check_push_to(settings.push_to, settings.formats)
     if settings.init and not has_checkpoints(folder):
         huggingface_directory(settings.init)  # raises
     mesh = make_mesh(settings.mesh, claim_devices())

@@ -47,6 +47,7 @@ class SymbolTokenizer:
 
     family = 'symbols'
     lowercase = False
+    separators = 1
 
     def __init__(
         self, settings: Mapping[str, Any], where: str = 'tokenizer.json', names: Mapping[str, str] | None = None

@@ -50,7 +50,7 @@ def train_wordpiece(
     """Trains a WordPiece vocabulary by byte-pair merges of words, as Hugging Face's trainer does.
 
     That trainer breaks ties in the order of a hash table, so two runs differ; here equal texts give equal bytes. The
-    pieces are in BERT's order: [PAD], [unusedN], [UNK] [CLS] [SEP] [MASK], the characters, their ## forms, then the
+    pieces are in BERT's order: [PAD], [unusedN], [UNK], [CLS], [SEP], [MASK], the characters, their ## forms, then the
     merges. There are exactly `vocab_size`, or fewer, with a warning, where the text does not yield as many.
 
     Args:
@@ -68,11 +68,11 @@ def train_wordpiece(
     special = special_layout(unused)
     counts = [count_words(some, lowercase) for some in (texts, *others)]
     if not any(counts):
-        raise _no_text()
+        raise no_text()
     words = smoothed_counts(counts, smoothing) if others else counts[0]
     pieces = special + _alphabet(words, vocab_size - len(special), vocab_size)
     pieces += merged_pieces(words, pieces, room=vocab_size - len(pieces), min_frequency=min_frequency, prefix=PREFIX)
-    _warn_when_small(len(pieces), vocab_size)
+    warn_when_small(len(pieces), vocab_size)
     return WordPieceTokenizer(bert_settings(pieces, lowercase=lowercase))
 
 
@@ -183,7 +183,7 @@ def train_sentencepiece(
     if others and any(size for _, size in drawn):
         sample = smoothed_sample(*zip(*drawn, strict=True), smoothing, sample_sentences)
     if not sample:
-        raise _no_text()
+        raise no_text()
     names = special_layout(unused)
     controls = [name for name in names if name not in (PAD, UNK, CLS, SEP)]
     model = io.BytesIO()
@@ -212,7 +212,7 @@ def train_sentencepiece(
             'raise it (8,000 for a small corpus, 32,000 for a large one), or give more text',
         ) from error  # fmt: skip
     tokenizer = SentencePieceTokenizer(round_scores(model.getvalue()), 'tokenizer.model')
-    _warn_when_small(tokenizer.vocab_size, vocab_size)
+    warn_when_small(tokenizer.vocab_size, vocab_size)
     return tokenizer
 
 
@@ -241,11 +241,13 @@ def _sample(sentences: Iterable[str], size: int, seed: int) -> tuple[list[str], 
     return sample, count
 
 
-def _no_text() -> UserError:
+def no_text() -> UserError:
+    """The error of a trainer without text."""
     return UserError('corpus', 'no text', 'text to train a vocabulary on', 'check the path and format of the corpus')
 
 
-def _warn_when_small(size: int, wanted: int) -> None:
+def warn_when_small(size: int, wanted: int) -> None:
+    """Says that a text gave fewer pieces than were wanted."""
     if size < wanted:
         logging.getLogger(__name__).warning(
             'vocabulary: %s pieces instead of %s, because the text holds no more that repeat; more text gives more',
