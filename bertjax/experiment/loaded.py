@@ -12,10 +12,7 @@ from jax.sharding import Mesh
 from bertjax.config import from_plain, plain
 from bertjax.convert.huggingface.load import CONFIG, load_huggingface, load_task_model, read_config
 from bertjax.errors import UserError
-from bertjax.experiment.finetuning_settings import finetuning_settings
-from bertjax.experiment.pretraining_settings import pretraining_settings
 from bertjax.experiment.recorded import recorded_config, recorded_task
-from bertjax.experiment.saved import load_pretraining, load_tuned
 from bertjax.experiment.task_data import LEARNED
 from bertjax.experiment.text import huggingface_directory
 from bertjax.experiment.using_settings import UsingSettings
@@ -162,6 +159,11 @@ def _kind_of(facts: dict[str, Any], path: pathlib.Path) -> dict[str, Any]:
 
 
 def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedModel:
+    # Here, because Orbax and what belongs to a training take as long to import as JAX, and an export needs none of it.
+    from bertjax.experiment.finetuning_settings import finetuning_settings
+    from bertjax.experiment.pretraining_settings import pretraining_settings
+    from bertjax.experiment.saved import load_pretraining, load_tuned
+
     path = folder / CONFIG
     saved = read_json_object(path, 'restore the file from a copy, or name the export')
     tuned = 'task' in saved
