@@ -22,6 +22,7 @@ INPUTS = ('input_ids', 'segment_ids', 'attention_mask')
 LENGTHS = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 _FEW = (1, 8)  # rows of the batches that a few sequences are computed in
 _PATIENCE = 2.0  # seconds without a progress bar
+_LINES = 10.0  # seconds between lines that stand for one
 
 Forward = Callable[[Any, Batch], Mapping[str, jax.Array]]
 
@@ -50,6 +51,7 @@ class Runner:
         inputs: Collection[str] = INPUTS,
         per_token: Collection[str] = (),
         title: str = '',
+        advance: Callable[[int], object] | None = None,
     ) -> dict[str, list[np.ndarray]]:
         """The outputs of `forward` for each row.
 
@@ -60,6 +62,7 @@ class Runner:
           inputs: the arrays of a batch that `forward` takes.
           per_token: outputs whose next dimension is that of the positions, so that padding is cut off.
           title: of the progress bar that a person sees where it takes long; '' for none.
+          advance: told, batch by batch, how many more rows are done, in place of that bar.
 
         Returns:
           {name of the output: an array for each row}, in the order of the rows.
@@ -76,13 +79,19 @@ class Runner:
                 shapes=self.lengths,
                 pad_id=self.model.tokenizer.pad_id,
             )
-        with progress(title, len(features)) as advance:
-            return self._predictors[key].outputs(self.model.params, features, advance=advance)
+        shown = contextlib.nullcontext(advance) if advance else progress(title, len(features))
+        with shown as tell:
+            return self._predictors[key].outputs(self.model.params, features, advance=tell)
 
 
 @contextlib.contextmanager
-def progress(title: str, total: int) -> Iterator[Callable[[int], object]]:
+def progress(title: str, total: int, *, lines: bool = False) -> Iterator[Callable[[int], object]]:
     """What tells a person how far it is: a bar, in a terminal or a notebook, once it has taken two seconds.
+
+    Args:
+      title: of the bar; '' for none.
+      total: what there is to be done.
+      lines: elsewhere, as in a log, print a line every ten seconds.
 
     Yields:
       A function that is told how many more of `total` are done.
@@ -92,11 +101,17 @@ def progress(title: str, total: int) -> Iterator[Callable[[int], object]]:
     shown = bool(title) and (console.is_terminal or console.is_jupyter)
     bar = Progress(*columns, console=console, transient=True)
     task, began = bar.add_task(title, total=total), time.monotonic()
+    last = began
 
     def advance(rows: int) -> None:
-        if shown and not bar.live.is_started and time.monotonic() - began > _PATIENCE:
+        nonlocal last
+        now = time.monotonic()
+        if shown and not bar.live.is_started and now - began > _PATIENCE:
             bar.start()
         bar.advance(task, rows)
+        if lines and not shown and now - last > _LINES:
+            done, last = int(bar.tasks[0].completed), now
+            print(f'{title}: {done:,} of {total:,}, {done / (now - began):,.0f} a second', flush=True)
 
     try:
         yield advance
