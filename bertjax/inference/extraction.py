@@ -102,6 +102,8 @@ class Extraction:
           Lines for the user.
         """
         self._facts.unlink(missing_ok=True)  # what it says is of an earlier file
+        for path in self.target.parent.glob('.*.tmp-*'):  # of a run that was killed; the workdir is ours alone
+            path.unlink()
         files, longest = self._files(), self.extractor.max_length
         tokens, full = token_counts(self._parts, longest)
         facts = {'rows': self._rows, 'blank': self._blank, 'tokens': tokens, 'longest': longest, 'full': full}

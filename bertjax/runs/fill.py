@@ -100,6 +100,8 @@ def _answer_file(settings: UsingSettings, folder: pathlib.Path, source: Source) 
     for items in chunks(source.items(), _TOGETHER):
         question.check_texts(items)
         total, blank = total + len(items), blank + sum(not isinstance(item, Row) for item in items)
+    for left in target.parent.glob('.*.tmp-*'):  # of a run that was killed
+        left.unlink()
     scores: list[dict[str, Any]] = []
     with AtomicFile(target) as file, progress('texts', total - blank, lines=True) as advance:
         for items in chunks(source.items(quiet=True), _TOGETHER):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from killing import killed_at_each
 
+from bertjax.inference import runner
 from bertjax.inference.extraction import Extraction
 from bertjax.inference.input import Source, columns
 from bertjax.tasks.reading.records import Row
@@ -84,3 +85,13 @@ def test_parts_of_other_texts_are_left(extract, tmp_path):
     (tmp_path / 'in.txt').write_text('\n'.join([*TEXTS[:-1], 'another']))
     assert extract('out') == 1
     assert np.load(tmp_path / 'out' / 'in.npy')[-1] == len('another') and not parts.exists()
+
+
+def test_a_log_has_a_line_now_and_then(monkeypatch, capsys):
+    monkeypatch.setattr(runner, '_LINES', 0.0)
+    with runner.progress('texts', 3000, lines=True) as advance:
+        advance(1000)
+    assert capsys.readouterr().out.startswith('texts: 1,000 of 3,000, ')
+    with runner.progress('texts', 3000) as advance:  # in a program of one's own
+        advance(1000)
+    assert not capsys.readouterr().out
