@@ -75,7 +75,7 @@ class LoadedModel:
         drawn = any(path.split('/')[0] == part for path in self.missing)
         if drawn or part not in self.params:
             names = {'mlm': 'head for masked words', 'nsp': 'head for sentence pairs', 'pooler': 'pooler'}
-            found = f'no {names.get(part, part)}' + (f' (a model for {self.task.name})' if self.task else '')
+            found = f'no {names.get(part, part)}' + (' (a model that was tuned to a task)' if self.task else '')
             mend = 'give a model that was pre-trained with one, such as a workdir of a pre-training'
             raise UserError(self.where, found, f'one, for {what}', mend)
 

@@ -17,14 +17,14 @@ _LABELS = 12  # that are shown
 def description(model: LoadedModel) -> str:
     """A table of a few lines."""
     out = io.StringIO()
-    Console(file=out, width=100, force_terminal=False).print(_table(model))
+    Console(file=out, width=100, force_terminal=False, force_jupyter=False).print(_table(model))
     return out.getvalue().rstrip()
 
 
 def _table(model: LoadedModel) -> Table:
     config, tokenizer, devices = model.config, model.tokenizer, model.mesh.devices.flat
     table = Table(show_header=False, box=None)
-    table.add_row('[bold]Bert', escape(model.where))
+    table.add_row('Bert', escape(model.where))
     count = sum(x.size for x in jax.tree.leaves(model.params))
     shape = f'{config.num_layers} layers, width {config.width}, {config.num_heads} heads'
     table.add_row('encoder', f'{shape}, {config.max_positions} positions')

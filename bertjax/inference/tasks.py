@@ -40,7 +40,7 @@ def text_records(task: Task | None, where: str, texts: Sequence[str], pairs: Seq
     Raises:
       UserError: a model of another kind, or single texts where it takes pairs.
     """
-    task = _of_kind(task, TextTask, where, 'classify')
+    task = _of_kind(task, TextTask, where)
     if pairs is None and len(task.text_columns) == 2:
         raise UserError(where, 'single texts', f'pairs, as {task.name} has', 'give the second texts, too')
     columns = zip(texts, pairs, strict=True) if pairs is not None else ((text,) for text in texts)
@@ -53,7 +53,7 @@ def question_records(task: Task | None, where: str, questions: Sequence[str], co
     Raises:
       UserError: a model of another kind.
     """
-    _of_kind(task, SquadTask, where, 'answer')
+    _of_kind(task, SquadTask, where)
     return [Question(str(i), *pair) for i, pair in enumerate(zip(questions, contexts, strict=True))]
 
 
@@ -63,7 +63,7 @@ def sentence_records(task: Task | None, where: str, sentences: Sequence[str | Se
     Raises:
       UserError: a model of another kind.
     """
-    _of_kind(task, TaggingTask, where, 'tag')
+    _of_kind(task, TaggingTask, where)
     words = [tuple(sentence.split() if isinstance(sentence, str) else sentence) for sentence in sentences]
     return [Sentence(f'sentences[{i}]', each, None, document=i) for i, each in enumerate(words)]
 
@@ -76,20 +76,30 @@ def choice_records(
     Raises:
       UserError: a model of another kind.
     """
-    _of_kind(task, MultipleChoiceTask, where, 'choose')
+    _of_kind(task, MultipleChoiceTask, where)
     pairs = enumerate(zip(contexts, endings, strict=True))
     return [Choices(f'contexts[{i}]', context, '', tuple(several), None) for i, (context, several) in pairs]
 
 
-_METHODS = {TextTask: 'classify', SquadTask: 'answer', TaggingTask: 'tag', MultipleChoiceTask: 'choose'}
+# The kinds of task: the method that asks them, and what they give.
+_KINDS: tuple[tuple[type[Task], str, str], ...] = (
+    (TextTask, 'classify', 'labels of texts'),
+    (SquadTask, 'answer', 'answers to questions'),
+    (TaggingTask, 'tag', 'tags of words'),
+    (MultipleChoiceTask, 'choose', 'the best of several endings'),
+)
 
 
-def _of_kind(task: Task | None, kind: type[Task], where: str, method: str) -> Any:
+def describe(task: Task) -> str:
+    """What a task's model gives, in words."""
+    return next((words for kind, _, words in _KINDS if isinstance(task, kind)), task.name)
+
+
+def _of_kind(task: Task | None, kind: type[Task], where: str) -> Any:
     if isinstance(task, kind):
         return task
-    own = next((name for known, name in _METHODS.items() if isinstance(task, known)), None)
-    found = f'a model for {task.name}' if task else 'a model that was not tuned to a task'
-    expected = {'classify': 'one that labels texts', 'answer': 'one that answers questions (SQuAD)'}
-    expected |= {'tag': 'one that tags words', 'choose': 'one that chooses an ending'}
+    method, wanted = next((method, words) for known, method, words in _KINDS if known is kind)
+    own = next((method for known, method, _ in _KINDS if isinstance(task, known)), None)
+    found = f'a model for {describe(task)}' if task else 'a model that was not tuned to a task'
     mend = f'use its method {own}' if own else 'fine-tune it first, or name a fine-tuned model'
-    raise UserError(where, found, f'{expected[method]}, for {method}', mend)
+    raise UserError(where, found, f'one for {wanted}, as {method} gives', mend)

@@ -112,7 +112,7 @@ def test_a_tuned_model_classifies(tuned: pathlib.Path):
     assert sum(answers[0]['probabilities'].values()) == pytest.approx(1)
     again = bertjax.load(tuned, step=72).classify('river stone bird', 'the light')
     assert again['probabilities']['entailment'] == pytest.approx(answers[0]['probabilities']['entailment'], abs=1e-5)
-    assert 'RTE' in repr(bert) and 'entailment, not_entailment' in repr(bert)
+    assert 'labels of texts' in repr(bert) and 'entailment, not_entailment' in repr(bert)
     with pytest.raises(UserError, match='pairs, as RTE has'):
         bert.classify('river stone bird')
     with pytest.raises(UserError, match='use its method classify'):

@@ -1,0 +1,100 @@
+"""`bertjax.load` of transformers' fine-tuned classes answers as they do."""
+
+import pathlib
+
+import numpy as np
+import pytest
+import transformers
+
+import bertjax
+from bertjax.text.vocabulary import train_wordpiece
+
+TEXT = 'the river runs over old stone and a bird sings near the house'
+SENTENCES = ['the river runs', 'a bird sings near the old house', 'stone']
+
+
+@pytest.fixture
+def saved(torch, tmp_path: pathlib.Path):
+    """saved(class, labels) -> a small model of transformers with drawn weights and our tokenizer, and its directory."""
+
+    def make(kind: str, **values):
+        torch.manual_seed(0)
+        tokenizer = train_wordpiece([TEXT] * 3, vocab_size=60, lowercase=True)
+        sizes = {'hidden_size': 32, 'num_hidden_layers': 2, 'num_attention_heads': 2, 'intermediate_size': 64}
+        config = transformers.BertConfig(
+            vocab_size=tokenizer.vocab_size, max_position_embeddings=64, initializer_range=0.3, **sizes, **values
+        )
+        model = getattr(transformers, kind)(config).eval()
+        model.save_pretrained(tmp_path)
+        tokenizer.save(tmp_path)
+        return model, transformers.AutoTokenizer.from_pretrained(tmp_path), bertjax.load(tmp_path)
+
+    return make
+
+
+def probabilities(torch, model, inputs) -> np.ndarray:
+    with torch.no_grad():
+        return model(**inputs).logits.softmax(-1).numpy()
+
+
+def test_labels_of_texts(torch, saved):
+    names = {0: 'calm', 1: 'wild', 2: 'old'}
+    model, tokenizer, bert = saved(
+        'BertForSequenceClassification', id2label=names, label2id={x: i for i, x in names.items()}
+    )
+    theirs = probabilities(torch, model, tokenizer(SENTENCES, padding=True, return_tensors='pt'))
+    for answer, row in zip(bert.classify(SENTENCES), theirs, strict=True):
+        assert list(answer['probabilities']) == list(names.values()) and answer['label'] == names[row.argmax()]
+        np.testing.assert_allclose(list(answer['probabilities'].values()), row, atol=1e-5)
+    pair = tokenizer(SENTENCES[0], SENTENCES[1], return_tensors='pt')
+    answer = bert.classify(SENTENCES[0], SENTENCES[1])
+    np.testing.assert_allclose(list(answer['probabilities'].values()), probabilities(torch, model, pair)[0], atol=1e-5)
+
+
+def test_scores_and_several_labels(torch, saved):
+    model, tokenizer, bert = saved('BertForSequenceClassification', num_labels=1)
+    inputs = tokenizer(SENTENCES, padding=True, return_tensors='pt')
+    with torch.no_grad():
+        scores = model(**inputs).logits[:, 0].numpy()
+    np.testing.assert_allclose([answer['score'] for answer in bert.classify(SENTENCES)], scores, atol=1e-5)
+    model, _, bert = saved('BertForSequenceClassification', num_labels=3, problem_type='multi_label_classification')
+    with torch.no_grad():
+        shares = model(**inputs).logits.sigmoid().numpy()
+    ours = [list(answer['probabilities'].values()) for answer in bert.classify(SENTENCES)]
+    np.testing.assert_allclose(ours, shares, atol=1e-5)
+
+
+def test_tags_of_words(torch, saved):
+    names = {0: 'NOUN', 1: 'VERB', 2: 'DET'}
+    model, tokenizer, bert = saved('BertForTokenClassification', id2label=names)
+    inputs = tokenizer(
+        [text.split() for text in SENTENCES], is_split_into_words=True, padding=True, return_tensors='pt'
+    )
+    best = probabilities(torch, model, inputs).argmax(-1)
+    for i, answer in enumerate(bert.tag(SENTENCES)):
+        first = [inputs.word_ids(i).index(word) for word in range(len(SENTENCES[i].split()))]
+        assert list(answer['tags']) == [names[n] for n in best[i][first]]
+    assert bert.tag([SENTENCES[1].split()])[0]['tags'] == bert.tag(SENTENCES[1])['tags']
+
+
+def test_answers_to_questions(torch, saved):
+    model, tokenizer, bert = saved('BertForQuestionAnswering')
+    inputs = tokenizer('a bird', TEXT, return_tensors='pt', return_offsets_mapping=True)
+    offsets, context = inputs.pop('offset_mapping')[0].tolist(), inputs['token_type_ids'][0].bool()
+    context[-1] = False  # [SEP]
+    with torch.no_grad():
+        outputs = model(**inputs)
+    scores = outputs.start_logits[0][:, None] + outputs.end_logits[0][None, :]
+    allowed = context[:, None] & context[None, :] & torch.ones_like(scores, dtype=bool).triu()
+    start, end = divmod(int(scores.masked_fill(~allowed, -1e9).argmax()), len(offsets))
+    answer = bert.answer('a bird', TEXT)
+    assert (answer['start'], answer['end']) == (offsets[start][0], offsets[end][1])
+    assert answer['answer'] == TEXT[answer['start'] : answer['end']]
+
+
+def test_the_best_of_several_endings(torch, saved):
+    model, tokenizer, bert = saved('BertForMultipleChoice')
+    inputs = tokenizer([TEXT] * 3, SENTENCES, padding=True, return_tensors='pt')
+    theirs = probabilities(torch, model, {name: x[None] for name, x in inputs.items()})[0]
+    answer = bert.choose(TEXT, SENTENCES)
+    np.testing.assert_allclose(answer['probabilities'], theirs, atol=1e-5)
