@@ -9,11 +9,14 @@ Every method takes one text or a list of them and answers with one result or a l
 of similar length, each shape is compiled once, on all devices; a bar shows how far it is.
 """
 
+import copy
 import dataclasses
 import os
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bertjax.data.buckets import pad_to
@@ -101,6 +104,20 @@ class Bert:
         """The parameters: a tree of arrays on the devices, as `apply` takes it."""
         return self._model.params
 
+    def with_params(self, params: Any) -> 'Bert':
+        """The same model with other parameters, such as a training loop of one's own leaves; nothing is compiled anew.
+
+        Raises:
+          ValueError: parameters of another model.
+        """
+        shapes = [jax.tree.map(jnp.shape, tree) for tree in (params, self.params)]
+        if shapes[0] != shapes[1]:
+            raise ValueError('parameters of other names or shapes than those of this model')
+        other = copy.copy(self)
+        other._model = dataclasses.replace(self._model, params=params)
+        other._runner = self._runner.with_model(other._model)
+        return other
+
     def batch(self, texts: Texts, pairs: Texts | None = None) -> dict[str, np.ndarray]:
         """Texts, or pairs of them, as arrays for `apply`.
 
@@ -158,6 +175,8 @@ class Bert:
 
     def pieces(self, texts: Texts, pairs: Texts | None = None) -> list[Any]:
         """The pieces that the model reads, special tokens among them: a list a text."""
+        if not len(texts):
+            return []
         features = self._features(texts, pairs)
         ids = np.split(features.tokens, features.offsets[1:-1])
         return _like(texts, [[self.tokenizer.pieces[i] for i in row] for row in ids])
@@ -165,6 +184,8 @@ class Bert:
     def spans(self, texts: Texts, pairs: Texts | None = None) -> Any:
         """Where each of the `pieces` stands in its text: for each text int32 [S, 2], the first character and the one
         behind the last; -1 of [CLS] and [SEP]. Those of a second text count in that."""
+        if not len(texts):
+            return []
         features = self._features(texts, pairs)
         places = spans(self.tokenizer, features, _several(texts), None if pairs is None else _several(pairs))
         return _like(texts, np.split(np.stack(places, axis=1), features.offsets[1:-1]))

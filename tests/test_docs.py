@@ -9,7 +9,8 @@ import pytest
 
 from bertjax.command_line import verbs
 from bertjax.config import flatten, plain
-from bertjax.recipe import finetuning_config, phase, pretraining_config
+from bertjax.recipe import finetuning_config, phase, pretraining_config, using_config
+from bertjax.recipe_ranges import OF_VERB
 from bertjax.tasks.registry import KINDS, options
 
 REPOSITORY = pathlib.Path(__file__).parent.parent
@@ -134,6 +135,18 @@ def test_the_tables_of_keys_are_complete_for_tasks():
     """docs/finetuning.md has a row for every key but those of config.task."""
     base = {key for key in flatten(finetuning_config('')) if not key.startswith('task.')}
     assert_keys(keys_of(section('finetuning', 'Config keys')), base)
+
+
+# The page of each verb that uses a finished model; the keys that all of them have stand on the first.
+VERB_PAGES = {'extract': 'features', 'fill': 'filling'}
+
+
+@pytest.mark.parametrize('verb', VERB_PAGES)
+def test_the_tables_of_keys_are_complete_for_verbs_that_use_a_model(verb: str):
+    text, base = section(VERB_PAGES[verb], 'Config keys'), flatten(recipe(REPOSITORY / 'configs' / f'{verb}.py'))
+    shared = set(flatten(using_config(verb))) if verb == 'extract' else set()
+    assert_keys(keys_of(text), shared | {f'{verb}.{name}' for name in OF_VERB[verb]})
+    assert_defaults(text, base, at_least=len(OF_VERB[verb]))
 
 
 def assert_keys(listed: list[str], wanted: set[str]) -> None:

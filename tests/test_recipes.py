@@ -12,6 +12,7 @@ import pytest
 
 from bertjax.config import flatten
 from bertjax.errors import UserError
+from bertjax.experiment.check import check_ranges
 from bertjax.experiment.finetuning_settings import finetuning_settings
 from bertjax.experiment.pretraining import build_pretraining_setup
 from bertjax.experiment.pretraining_settings import pretraining_settings
@@ -19,7 +20,8 @@ from bertjax.experiment.trials import trials_of
 from bertjax.model.config import BertConfig
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding
-from bertjax.recipe import finetuning_config
+from bertjax.recipe import finetuning_config, using_config
+from bertjax.recipe_ranges import OF_VERB
 from bertjax.tasks.registry import options
 
 CONFIGS = sorted((pathlib.Path(__file__).parent.parent / 'configs').glob('*.py'))
@@ -35,6 +37,8 @@ ARGUMENTS = {
     'classify': ['', 'regression', 'long=truncate', 'long=head_tail', 'long=windows,seq=512'],
     'multi_label': ['', 'long=windows,seq=512'],
     'sick': ['e', 'r'],
+    'extract': ['', 'sentences', 'last_four'],
+    'fill': ['', 'masks', 'score', 'pairs', 'continue'],
 }  # fmt: skip
 
 
@@ -46,9 +50,10 @@ def load(path: pathlib.Path, argument: str):
 
 
 TASKS = [path for path in CONFIGS if 'task' in load(path, '')]
+USING = [path for path in CONFIGS if load(path, '').run in OF_VERB]  # a finished model
 CASES = {path: [(path, argument) for argument in ARGUMENTS.get(path.stem, [''])] for path in CONFIGS}
 NAME = {'ids': lambda value: getattr(value, 'stem', value)}
-PRETRAINING_CASES = [case for path, cases in CASES.items() if path not in TASKS for case in cases]
+PRETRAINING_CASES = [case for path, cases in CASES.items() if path not in (*TASKS, *USING) for case in cases]
 TASK_CASES = [case for path in TASKS for case in CASES[path]]
 
 
@@ -164,6 +169,16 @@ def test_task_recipe_makes_a_model(path: pathlib.Path, argument: str):
     assert all(x.dtype == np.float32 and x.shape[0] == 2 for x in outputs.values())
 
 
+@pytest.mark.parametrize('path', USING, ids=lambda path: path.stem)
+def test_recipe_that_uses_a_model_has_every_key(path: pathlib.Path):
+    config = load(path, '')
+    verb = config.run
+    assert path.stem == verb and set(config[verb]) == set(OF_VERB[verb])
+    assert set(flatten(config)) == {*flatten(using_config(verb)), *(f'{verb}.{name}' for name in OF_VERB[verb])}
+    for argument in ARGUMENTS.get(path.stem, ['']):
+        check_ranges(load(path, argument))
+
+
 @pytest.mark.parametrize('path', TASKS, ids=lambda path: path.stem)
 def test_task_recipe_has_every_key(path: pathlib.Path):
     """Those of the base, and the options of its kind, so that all can be set on the command line."""
@@ -175,7 +190,7 @@ def test_task_recipe_has_every_key(path: pathlib.Path):
     assert own <= known if path.stem == 'sick' else own == known  # a data set of one layout, of short texts
 
 
-@pytest.mark.parametrize('path', TASKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize('path', [*TASKS, *(path for path in USING if path.stem in ARGUMENTS)], **NAME)
 def test_every_argument_of_the_docstring_is_tried(path: pathlib.Path):
     """The first cells of its table of arguments, and what follows the colon in its commands."""
     text = path.read_text(encoding='utf-8').split('"""')[1]

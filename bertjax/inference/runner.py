@@ -2,6 +2,7 @@
 
 import bisect
 import contextlib
+import copy
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from typing import Any
@@ -41,6 +42,12 @@ class Runner:
         self.lengths = (*(length for length in LENGTHS if length < longest), longest)
         self._sizes = (*(size for size in _FEW if size < batch_size), batch_size)
         self._predictors: dict[tuple[Hashable, int], Predictor] = {}
+
+    def with_model(self, model: LoadedModel) -> 'Runner':
+        """The same for a model that differs in its parameters alone; what is compiled is shared."""
+        other = copy.copy(self)
+        other.model = model
+        return other
 
     def run(
         self,

@@ -30,7 +30,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     """Answers config.fill.ask.
 
     Of the text config.fill.text the answer is a table; of the file config.input JSON lines in
-    WORKDIR/fill/NAME.ASK.jsonl; of standard input, '-', as it comes, JSON lines on standard output, or tables where
+    WORKDIR/fill/NAME.ASK.jsonl (NAME.jointly.jsonl); of standard input, '-', as it comes, JSON lines on standard output, or tables where
     that is a terminal. Scores of a file are summed up in NAME.score.json.
 
     Args:
@@ -96,7 +96,8 @@ def _answer_stream(settings: UsingSettings, folder: pathlib.Path, source: Source
 
 def _answer_file(settings: UsingSettings, folder: pathlib.Path, source: Source) -> None:
     question, ask = _question(settings, folder), settings.options['ask']
-    target, total, blank = folder / 'fill' / f'{source.name}.{ask}.jsonl', 0, 0
+    kind, total, blank = 'jointly' if ask == 'masks' and settings.options['jointly'] else ask, 0, 0
+    target = folder / 'fill' / f'{source.name}.{kind}.jsonl'
     for items in chunks(source.items(), _TOGETHER):
         question.check_texts(items)
         total, blank = total + len(items), blank + sum(not isinstance(item, Row) for item in items)

@@ -69,6 +69,15 @@ def test_apply_is_a_pure_function_for_loops_of_ones_own(bert):
     assert jax.tree.structure(gradients) == jax.tree.structure(bert.params)
 
 
+def test_parameters_of_ones_own_take_the_place_of_its_own(bert):
+    changed = jax.tree.map(lambda x: x * 1.1, bert.params)
+    other, before = bert.with_params(changed), bert.encode(TEXTS)
+    assert np.abs(other.encode(TEXTS) - before).max() > 1e-3
+    np.testing.assert_array_equal(bert.encode(TEXTS), before)
+    with pytest.raises(ValueError, match='other names or shapes'):
+        bert.with_params(changed['encoder'])
+
+
 def test_it_shows_itself(bert, trained):
     shown = repr(bert)
     for part in (str(trained), '2 layers, width 32', 'wordpiece, 96 pieces, uncased', 'masked words', 'sentence pairs'):

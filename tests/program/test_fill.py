@@ -165,7 +165,7 @@ def test_files_are_answered_line_by_line(program: Program, trained, tmp_path, be
     assert [row.get('skipped') for row in found] == [None, 'a blank line', None, None]
     assert [len(row['masks']) for row in found if 'masks' in row] == [1, 3, 1] and len(found[0]['masks'][0]) == 5
     ask(program, trained, tmp_path, f'--config.input={lines}', '--config.fill.jointly')
-    joint = rows(tmp_path / 'fill' / 'lines.masks.jsonl')
+    joint = rows(tmp_path / 'fill' / 'lines.jointly.jsonl')
     assert joint[2]['filled'] == bert.fill(TEXTS[1], jointly=True)['text']
     out = ask(program, trained, tmp_path, f'--config.input={records}', '--config.fill.field=body', of=':score')
     scores = rows(tmp_path / 'fill' / 'records.score.jsonl')
