@@ -201,7 +201,9 @@ def test_figures_of_glue_are_those_of_its_table():
 def _written(value: object) -> str:
     if isinstance(value, float):
         return f'{value:g}'
-    return '()' if value in ([], ()) else "''" if value == '' else str(value)
+    if isinstance(value, list):  # as it is written on the command line
+        value = tuple(value)
+    return "''" if value == '' else str(value)
 
 
 def test_the_layout_names_what_is_there():

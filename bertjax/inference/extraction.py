@@ -2,12 +2,14 @@
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import pathlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile, write_atomic
 from bertjax.files.whole import read_json_or_none
 from bertjax.inference.extract import Extractor, labels
@@ -78,14 +80,21 @@ class Extraction:
         return bool(done)
 
     def compute(self, advance: Callable[[int], object]) -> None:
-        """Computes the parts that are not there; `advance` is told how many more texts are done."""
+        """Computes the parts that are not there; `advance` is told how many more texts are done.
+
+        Raises:
+          UserError: the input has changed.
+        """
         wanted = {path.name for path in self._parts}
         kept = {path.name for path in self._folder.iterdir()} if self._folder.is_dir() else set()
         for name in kept - wanted:  # of other texts, or of another model
             (self._folder / name).unlink()
         if kept & wanted:
             print(f'{len(kept & wanted):,} of {len(wanted):,} parts are there already')
-        for path, items in zip(self._parts, self._chunks(), strict=True):
+        for path, items in itertools.zip_longest(self._parts, self._chunks()):
+            if path is None or items is None or not path.name.endswith(self.extractor.key(items)):
+                found, mend = 'other texts than a moment ago', 'start again when nobody writes to it'
+                raise UserError(self.source.path, found, 'a file that stays as it is', mend)
             if path.name in kept:
                 advance(len(items))
                 continue

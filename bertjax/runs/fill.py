@@ -30,8 +30,9 @@ def run(config: ConfigDict, workdir: str) -> None:
     """Answers config.fill.ask.
 
     Of the text config.fill.text the answer is a table; of the file config.input JSON lines in
-    WORKDIR/fill/NAME.ASK.jsonl (NAME.jointly.jsonl); of standard input, '-', as it comes, JSON lines on standard output, or tables where
-    that is a terminal. Scores of a file are summed up in NAME.score.json.
+    WORKDIR/fill/NAME.ASK.jsonl, where masks that are filled jointly are NAME.jointly.jsonl; of standard input, '-', as
+    it comes, JSON lines on standard output, or tables where that is a terminal. Scores of a file are summed up in
+    NAME.score.json.
 
     Args:
       config: of the recipe `fill`.

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from killing import killed_at_each
 
+from bertjax.errors import UserError
 from bertjax.inference import runner
 from bertjax.inference.extraction import Extraction
 from bertjax.inference.input import Source, columns
@@ -85,6 +86,17 @@ def test_parts_of_other_texts_are_left(extract, tmp_path):
     (tmp_path / 'in.txt').write_text('\n'.join([*TEXTS[:-1], 'another']))
     assert extract('out') == 1
     assert np.load(tmp_path / 'out' / 'in.npy')[-1] == len('another') and not parts.exists()
+
+
+def test_an_input_that_changes_on_the_way_is_told(tmp_path):
+    path = tmp_path / 'in.txt'
+    for changed in ('a\nc', 'a', 'a\nb\nc\nd'):
+        path.write_text('a\nb')
+        own = Extraction(Lengths(), Source(str(path), columns('text', '', '')), tmp_path / 'out' / 'in.npy', '', 2)
+        own.read()
+        path.write_text(changed)
+        with pytest.raises(UserError, match='other texts than a moment ago'):
+            own.compute(lambda rows: None)
 
 
 def test_a_log_has_a_line_now_and_then(monkeypatch, capsys):
