@@ -3,6 +3,7 @@
     bert.encode(['a text', 'another'])           features, float32 [2, D]
     bert.fill('a [MASK] text'), bert.score('a text'), bert.next_sentence('a text', 'another'), bert.extend('a text')
     bert.classify('a text'), bert.answer(question, text), bert.tag('some words'), bert.choose(text, endings)
+    bert.attention('a text')                     of every head: pieces, float32 [L, H, S, S]
     bert.apply(bert.params, bert.batch(texts))   a pure function, for jax.grad and loops of one's own
 
 Every method takes one text or a list of them and answers with one result or a list. Long inputs are computed in batches
@@ -23,6 +24,7 @@ from bertjax.data.buckets import pad_to
 from bertjax.errors import UserError
 from bertjax.experiment.loaded import LoadedModel, load_model
 from bertjax.inference.apply import make_apply
+from bertjax.inference.attention import Attention, attention
 from bertjax.inference.description import description
 from bertjax.inference.encode import Encoding, encode, sequences, spans
 from bertjax.inference.fill import MaskedText, extend, fill_each, fill_jointly
@@ -263,6 +265,20 @@ class Bert:
         self._model.require('mlm', 'continuing')
         chosen = {'tokens': tokens, 'temperature': temperature, 'top_k': top_k, 'seed': seed}
         return _like(texts, extend(self._runner, _several(texts), **chosen, max_length=self._max_length))
+
+    def attention(self, texts: Texts, pairs: Texts | None = None) -> Attention | list[Attention]:
+        """What each head of each layer attends to.
+
+        Args:
+          texts: one or several.
+          pairs: their second texts, read together with them.
+
+        Returns:
+          For each `pieces`, S of them with [CLS] and [SEP], and `weights`, float32 [L, H, S, S]: the share that each
+          position (the first S) has of each other, which add up to 1. With dtype='bfloat16' they are computed from
+          rounded queries and keys.
+        """
+        return _like(texts, attention(self._runner, self._features(texts, pairs)) if len(texts) else [])
 
     def classify(self, texts: Texts, pairs: Texts | None = None) -> Any:
         """Labels (or scores) of texts, or of pairs.

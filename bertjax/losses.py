@@ -56,6 +56,19 @@ def pretraining_weights(batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
 
 
 @dataclasses.dataclass(frozen=True)
+class Soft:
+    """What a teacher's outputs teach a student of the same head.
+
+    Attributes:
+      each: (outputs, the teacher's, batch, temperature) -> a loss for each of what `weights` weighs, float32.
+      weights: the array of a batch with their weights.
+    """
+
+    each: Callable[[Any, Any, Mapping[str, jax.Array], float], jax.Array]
+    weights: str = 'weights'
+
+
+@dataclasses.dataclass(frozen=True)
 class Objective:
     """What a model is trained for, in terms of the arrays of its batches.
 
@@ -64,15 +77,48 @@ class Objective:
       losses: (outputs, batch) -> {name: (sum, weight)}: what is reported for a batch.
       weights: batch -> {name: weight}: the losses that are minimised (the sum of their means), with their weights,
         which depend on the batch alone.
+      soft: what a teacher of the same kind teaches by its outputs; None where that is not defined.
+      factors: how much a loss that is minimised counts; 1 for those that are not named.
+      capture: what the model computes on its way (model/capture.py) that `losses` find among the outputs.
+      guide: (a teacher's parameters, batch) -> what it says of the batch, which `losses` find there as `teacher`.
+      init_own: key -> parameters of the objective itself, boxed, trained with the model's and kept beside them as
+        OWN; `losses` find them among the outputs.
     """
 
     inputs: tuple[str, ...]
     losses: Callable[[Any, Mapping[str, jax.Array]], dict[str, tuple[jax.Array, jax.Array]]]
     weights: Callable[[Mapping[str, jax.Array]], dict[str, jax.Array]]
+    soft: Soft | None = None
+    factors: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    capture: tuple[str, ...] = ()
+    guide: Callable[[Any, Mapping[str, jax.Array]], Any] | None = None
+    init_own: Callable[[jax.Array], Any] | None = None
+
+
+OWN = 'objective'  # among a model's parameters: those of its objective
+
+
+def divergence(logits: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:
+    """T² KL(teacher ‖ student) of the softmax over the last dimension, both at temperature T (Hinton et al. 2015, arXiv
+    1503.02531, section 2, which has T² so that the gradient keeps its size).
+
+    Args:
+      logits, teacher: float32 [..., C].
+      temperature: T.
+
+    Returns:
+      float32 [...].
+    """
+    student = jax.nn.log_softmax(logits.astype(jnp.float32) / temperature)
+    teacher = jax.nn.log_softmax(teacher.astype(jnp.float32) / temperature)
+    return temperature**2 * (jnp.exp(teacher) * (teacher - student)).sum(-1)
 
 
 PRETRAINING = Objective(
-    ('input_ids', 'segment_ids', 'attention_mask', 'masked_positions'), pretraining_losses, pretraining_weights
+    ('input_ids', 'segment_ids', 'attention_mask', 'masked_positions'),
+    pretraining_losses,
+    pretraining_weights,
+    Soft(lambda own, teacher, batch, t: divergence(own['mlm_logits'], teacher['mlm_logits'], t), 'masked_weights'),
 )
 
 TASK_INPUTS = ('input_ids', 'segment_ids', 'attention_mask')
@@ -100,7 +146,7 @@ def build_class_weighted(class_weights: Sequence[float]) -> Objective:
         counted = classification_losses(outputs, {**batch, 'weights': rows(batch)})
         return {**classification_losses(outputs, batch), 'loss': counted['loss']}
 
-    return Objective(TASK_INPUTS, losses, lambda batch: {'loss': rows(batch).sum()})
+    return dataclasses.replace(CLASSIFICATION, losses=losses, weights=lambda batch: {'loss': rows(batch).sum()})
 
 
 def choice_losses(
@@ -108,8 +154,12 @@ def choice_losses(
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
     """`classification_losses` of questions of which some have fewer than C endings: a sequence without tokens is none,
     and cannot be chosen."""
+    return classification_losses({'logits': _of_endings(outputs['logits'], batch)}, batch)
+
+
+def _of_endings(logits: jax.Array, batch: Mapping[str, jax.Array]) -> jax.Array:
     absent = batch['attention_mask'][..., 0] == 0  # [B, C]
-    return classification_losses({'logits': jnp.where(absent, -1e9, outputs['logits'])}, batch)
+    return jnp.where(absent, -1e9, logits)
 
 
 def multi_label_losses(
@@ -133,7 +183,7 @@ def multi_label_losses(
 
 def build_label_weighted(positive: Sequence[float]) -> Objective:
     """MULTI_LABEL with weights of the labels that are there, see `multi_label_losses`."""
-    return Objective(TASK_INPUTS, functools.partial(multi_label_losses, positive=tuple(positive)), _row_weights)
+    return dataclasses.replace(MULTI_LABEL, losses=functools.partial(multi_label_losses, positive=tuple(positive)))
 
 
 def regression_losses(
@@ -175,9 +225,41 @@ def _row_weights(batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     return {'loss': batch['weights'].sum()}
 
 
-CLASSIFICATION = Objective(TASK_INPUTS, classification_losses, _row_weights)
-CHOICES = Objective(TASK_INPUTS, choice_losses, _row_weights)
-MULTI_LABEL = Objective(TASK_INPUTS, multi_label_losses, _row_weights)
-REGRESSION = Objective(TASK_INPUTS, regression_losses, _row_weights)
-SPANS = Objective(TASK_INPUTS, span_losses, _row_weights)
-TOKENS = Objective(TASK_INPUTS, token_losses, lambda batch: {'loss': batch['token_weights'].sum()})
+def _soft_classes(own: Any, teacher: Any, batch: Mapping[str, jax.Array], temperature: float) -> jax.Array:
+    return divergence(own['logits'], teacher['logits'], temperature)  # [B]
+
+
+def _soft_choices(own: Any, teacher: Any, batch: Mapping[str, jax.Array], temperature: float) -> jax.Array:
+    return divergence(*(_of_endings(x['logits'], batch) for x in (own, teacher)), temperature)  # [B]
+
+
+def _soft_labels(own: Any, teacher: Any, batch: Mapping[str, jax.Array], temperature: float) -> jax.Array:
+    """Each label is a choice between two, with the logits x and 0; of a row the mean over the labels [B]."""
+    pairs = (jnp.stack([x['logits'], jnp.zeros_like(x['logits'])], -1) for x in (own, teacher))
+    return divergence(*pairs, temperature).mean(-1)
+
+
+def _soft_scores(own: Any, teacher: Any, batch: Mapping[str, jax.Array], temperature: float) -> jax.Array:
+    """Squared distance [B] from the teacher's score, which has no temperature."""
+    return jnp.square(own['logits'] - teacher['logits'])[:, 0]
+
+
+def _soft_spans(own: Any, teacher: Any, batch: Mapping[str, jax.Array], temperature: float) -> jax.Array:
+    """Mean of first and last token [B]; padding cannot be chosen."""
+    padding = jnp.where(batch['attention_mask'] > 0, 0.0, -1e9)  # [B, S]
+    ends = ('start_logits', 'end_logits')
+    return sum(divergence(own[name] + padding, teacher[name] + padding, temperature) for name in ends) / 2
+
+
+def _soft_tokens(own: Any, teacher: Any, batch: Mapping[str, jax.Array], temperature: float) -> jax.Array:
+    return divergence(own['token_logits'], teacher['token_logits'], temperature)  # [B, S]
+
+
+CLASSIFICATION = Objective(TASK_INPUTS, classification_losses, _row_weights, Soft(_soft_classes))
+CHOICES = Objective(TASK_INPUTS, choice_losses, _row_weights, Soft(_soft_choices))
+MULTI_LABEL = Objective(TASK_INPUTS, multi_label_losses, _row_weights, Soft(_soft_labels))
+REGRESSION = Objective(TASK_INPUTS, regression_losses, _row_weights, Soft(_soft_scores))
+SPANS = Objective(TASK_INPUTS, span_losses, _row_weights, Soft(_soft_spans))
+TOKENS = Objective(
+    TASK_INPUTS, token_losses, lambda batch: {'loss': batch['token_weights'].sum()}, Soft(_soft_tokens, 'token_weights')
+)

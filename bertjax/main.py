@@ -28,12 +28,15 @@ from bertjax.terminal import guard_streams
 # A key of the recipe -> the verbs that cannot do without, and a recipe that has it.
 NEEDS = {
     'corpus': (('pretrain', 'vocab', 'corpus', 'compile'), 'pretrain_base'),
-    'task': (('finetune', 'evaluate', 'predict'), 'glue:rte'),
+    'task': (('finetune', 'benchmark', 'baseline', 'triviaqa', 'evaluate', 'predict'), 'glue:rte'),
+    'distill': (('distill',), 'distilbert'),
 }
+# Verbs that would not ask the teacher of a recipe that has one.
+WITHOUT_TEACHER = ('pretrain', 'finetune', 'vocab', 'corpus', 'compile')
 # Verbs about an existing run, whose config they take, except for keys that the command line sets.
-ABOUT_A_RUN = ('evaluate', 'predict', 'export')
-# Verbs that say what to run next, with the same recipe.
-TRAINING = ('pretrain', 'finetune')
+ABOUT_A_RUN = ('evaluate', 'predict', 'baseline', 'export')
+# Verbs that are told the recipe as the command line names it: they say what to run next, or what differs from it.
+ABOUT_THE_RECIPE = ('pretrain', 'finetune', 'benchmark', 'distill', 'show', 'report')
 
 
 def main(argv: Sequence[str]) -> None:
@@ -42,14 +45,15 @@ def main(argv: Sequence[str]) -> None:
     config, workdir = CONFIG.value, WORKDIR.value
     if config is None:
         raise no_recipe()
-    if not workdir:
+    if not workdir and config.run != 'show':
         raise UserError('--workdir', 'nothing', 'a folder for the run', 'for example --workdir=out/tiny')
-    if '://' in workdir:
+    if '://' in (workdir or ''):
         raise UserError(
             '--workdir', workdir, 'a local or mounted folder', 'mount the bucket, or copy the run there later'
         )
-    workdir = os.path.expanduser(workdir)
-    blocking = next((path for path in (pathlib.Path(workdir), *pathlib.Path(workdir).parents) if path.exists()), None)
+    workdir = workdir and os.path.expanduser(workdir)
+    folder = pathlib.Path(workdir or '.')
+    blocking = next((path for path in (folder, *folder.parents) if path.exists()), None)
     if blocking and not blocking.is_dir():
         raise UserError('--workdir', f'{blocking}, which is a file', 'a folder for the run', 'give another path')
     disk.check_open_files()
@@ -60,10 +64,13 @@ def main(argv: Sequence[str]) -> None:
         if config.run in names and key not in config:
             mend = f'give a recipe such as {example}'
             raise UserError(f'--config.run={config.run}', f'a recipe without config.{key}', 'one that has it', mend)
+    if 'distill' in config and config.run in WITHOUT_TEACHER:
+        mend = 'leave config.run as it is, or give a recipe without a teacher'
+        raise UserError(f'--config.run={config.run}', 'a recipe with config.distill', 'run=distill', mend)
     run = importlib.import_module(f'bertjax.runs.{config.run}').run
     if config.run in ABOUT_A_RUN:
         run(config, workdir, given_keys(config))
-    elif config.run in TRAINING:
+    elif config.run in ABOUT_THE_RECIPE:
         run(config, workdir, named_recipe())
     else:
         run(config, workdir)

@@ -40,6 +40,14 @@ CARD = {
 }
 
 
+# Where rows go besides the workdir.
+TRACKING = {
+    'tracker': '',  # or wandb, mlflow, trackio, which are extras
+    'tracker_project': 'bertjax',  # of a W&B or Trackio project, of an MLflow experiment
+    'tracker_run': '',  # what the run is called there; '': as the workdir
+}
+
+
 def phase(**values: Any) -> ConfigDict:
     """One entry of config.phases.
 
@@ -74,7 +82,7 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     config.tokenizer = ''  # vocab.txt, tokenizer.json, *.model or a directory; '': train one into WORKDIR/tokenizer
     config.vocab = ConfigDict(
         {
-            'family': 'wordpiece',  # or sentencepiece
+            'family': 'wordpiece',  # or sentencepiece, or bpe (byte-level, as RoBERTa)
             'size': 30522,
             'lowercase': True,
             'unused': 0,  # [unusedN] slots kept for words of your own
@@ -82,7 +90,7 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
             'sample_sentences': 1_000_000,  # sentencepiece: trained on at most so many, drawn with config.seed
         }
     )
-    config.init = ''  # a Hugging Face directory or a bertjax workdir whose weights initialise the run
+    config.init = ''  # a model's directory or name on the hub, or a bertjax workdir, whose weights initialise the run
 
     config.seed = 0
     config.seeds = ConfigDict({'init': -1, 'data': -1, 'dropout': -1})  # -1: config.seed
@@ -119,8 +127,12 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     config.mesh = ConfigDict({'data': -1, 'fsdp': 1, 'tensor': 1})  # -1: the devices that the others leave
     config.topology = ''  # run=compile: the machine to compile for, such as v5e:4x4
     config.find_batch = False  # run=compile: look for the largest batch that fits
-    config.export = True  # write WORKDIR/export/hf and export/orbax at the end
+    config.export = True  # write the model to WORKDIR/export at the end
+    config.export_formats = 'hf,orbax'  # folders there, with commas between: hf, orbax, google, stablehlo
+    config.push_to = ''  # org/name on the Hugging Face hub, to which export/hf is pushed
+    config.push_private = False  # whether a repository that is made there is private
     config.card = ConfigDict(CARD)
+    config.update(TRACKING)
     for key, value in changes.items():
         config[key] = value
     return config
@@ -141,10 +153,10 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
     rate of 2e-5 to 5e-5, warm-up over 10 % of the steps; AdamW as in transformers.
     """
     config = ConfigDict()
-    config.run = 'finetune'  # the verb: finetune, evaluate, predict, plot
+    config.run = 'finetune'  # the verb: finetune, benchmark, evaluate, predict, baseline, plot
     config.task = ConfigDict({'kind': kind, **task})
     config.data = ''  # folder of the task's files in their official layout; '': tensorflow-datasets
-    config.init = ''  # a Hugging Face directory or a bertjax workdir whose encoder the run starts from
+    config.init = ''  # a model's directory or name on the hub, or a bertjax workdir, whose encoder the run starts from
     config.tokenizer = ''  # vocab.txt, tokenizer.json, *.model or a directory; '': that of config.init
     config.max_train_records = 0  # above 0: train on at most so many, a fixed random sample
     config.max_eval_records = 0  # above 0: the same for each split that is evaluated
@@ -185,10 +197,20 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
     config.split = 'dev'  # run=evaluate, run=predict: which records
     config.input = ''  # run=predict: a file of your own, or '-' for standard input, instead of a split
     config.sweep = sweep()
+    config.benchmark = (
+        ''  # run=benchmark: what single tasks have of their own, 'rte:epochs=10,learning_rate=3e-5;cola:…'
+    )
+    config.ensemble = (
+        ''  # run=evaluate, run=predict: workdirs whose models answer together, with commas between, or globs
+    )
 
     config.mesh = ConfigDict({'data': -1, 'fsdp': 1, 'tensor': 1})  # -1: the devices that the others leave
-    config.export = True  # write WORKDIR/export/hf and export/orbax at the end
+    config.export = True  # write the model to WORKDIR/export at the end
+    config.export_formats = 'hf,orbax'  # folders there, with commas between: hf, orbax, google, stablehlo
+    config.push_to = ''  # org/name on the Hugging Face hub, to which export/hf is pushed
+    config.push_private = False  # whether a repository that is made there is private
     config.card = ConfigDict(CARD)
+    config.update(TRACKING)
     return config
 
 
@@ -200,6 +222,48 @@ def sweep(**values: tuple) -> ConfigDict:
     """
     lists = dict.fromkeys(('train', 'batch_size', 'epochs', 'learning_rate', 'seeds'), ())
     return ConfigDict({**lists, 'together': 0, **values})
+
+
+def distillation(config: ConfigDict, **values: Any) -> ConfigDict:
+    """A recipe of a pre-training or of a task in which a student learns from a teacher: `config` with config.distill,
+    of which `values` replace some keys.
+
+    The defaults are those of DistilBERT (arXiv 1910.01108; huggingface/transformers, research_projects/distillation).
+    """
+    config.run = 'distill'
+    config.distill = ConfigDict(
+        {
+            'teacher': '',  # what config.init takes: a Hugging Face directory or a bertjax workdir
+            # The student's first weights: blocks of the teacher, 'alternate' or by number as in 0,2,4; 'init', those of
+            # config.init; 'random'.
+            'student_init': 'alternate',
+            'layers': 'uniform',  # of each block of the student, the one of the teacher that it follows; or as above
+            'temperature': 2.0,  # of the soft targets
+            # How much each part counts: the teacher's outputs, the labels or masked pieces, and of what is computed on
+            # the way the direction of the last hidden states, hidden states, attention scores, embeddings.
+            'soft': 5.0,
+            'hard': 2.0,
+            'cosine': 1.0,
+            'hidden': 0.0,
+            'attention': 0.0,
+            'embeddings': 0.0,
+            'projection': False,  # compare hidden states through a learned map: where the widths differ
+        }
+    )
+    if 'task' in config:
+        config.distill.update(
+            {
+                'num_layers': 0,  # of a student made of the teacher; 0: half of its blocks
+                'intermediate': steps(0),  # how long what is computed on the way comes first, alone; '50%', '20epochs'
+                'intermediate_learning_rate': 0.0,  # of that stretch; 0: config.learning_rate
+                'augment': 0,  # rows made of each training row by other words in some places
+                'augment_probability': 0.4,  # of each word to be another one
+                'augment_candidates': 15,  # the likeliest words that it may become
+                'augment_model': '',  # the masked language model that says so, as config.init
+            }
+        )
+    config.distill.update(values)
+    return config
 
 
 def using_config(verb: str, **options: Any) -> ConfigDict:

@@ -29,6 +29,7 @@ from bertjax.ranges import (
     word,
 )
 from bertjax.recipe import INHERITED, finetuning_config, model_fields
+from bertjax.writers.services import SERVICES
 
 _SEED = whole(0, 2**32 - 1)
 _OWN_SEED = either(_SEED, only(-1, 'config.seed'))
@@ -37,6 +38,7 @@ _ROWS = whole(1, MANY)
 _RATE = number(0, 10, above=True)
 _EPOCHS = number(0, 1e6)
 _NAME = r'[\w.-]+(/[\w.-]+)?'  # on the hub
+_FORMAT = 'hf|orbax|google|stablehlo'
 _TRAINED = word('all|head|last_[1-9][0-9]{0,3}', "'all', 'head', or 'last_K' with K from 1 to the model's layers")
 
 # A key of either base config that is no field of a class.
@@ -70,6 +72,12 @@ _SHARED = {
     'mesh.tensor': _DEVICES,
     'step': whole(0, COUNT),
     'export': flag(),
+    'export_formats': word(f'({_FORMAT})(,({_FORMAT}))*', 'some of hf, orbax, google, stablehlo, with commas between'),
+    'push_to': word(r'|[\w.-]+/[\w.-]+', "a name on the hub, such as org/name, or ''"),
+    'push_private': flag(),
+    'tracker': one_of(('', *SERVICES)),
+    'tracker_project': text(empty=False),
+    'tracker_run': text(),
     'card.license': word('|[a-z0-9][a-z0-9.+-]*', "an identifier of the hub, such as apache-2.0, or ''"),
     'card.language': word('|[A-Za-z-]{2,}(,[A-Za-z-]{2,})*', "codes with commas between, such as en,de, or ''"),
     'card.datasets': word(f'|{_NAME}(,{_NAME})*', "names on the hub, with commas between, or ''"),
@@ -80,7 +88,7 @@ PRETRAINING = {
     **_SHARED,
     'corpus': text(),
     **{f'corpus_options.{name}': allowed for name, allowed in ranges_of(CorpusOptions).items()},
-    'vocab.family': one_of(('wordpiece', 'sentencepiece')),
+    'vocab.family': one_of(('wordpiece', 'sentencepiece', 'bpe')),
     'vocab.size': whole(8, 10_000_000),
     'vocab.lowercase': flag(),
     'vocab.unused': whole(0, MANY),
@@ -127,12 +135,38 @@ FINETUNING = {
     'select': one_of(('last', 'best')),
     'split': text(empty=False),
     'input': text(),
+    'benchmark': text(),
+    'ensemble': text(),
     'sweep.train': each(_TRAINED),
     'sweep.batch_size': each(_ROWS),
     'sweep.epochs': each(_EPOCHS),
     'sweep.learning_rate': each(_RATE),
     'sweep.seeds': each(_SEED),
     'sweep.together': whole(0, 1000),
+}
+
+_FACTOR = number(0, 1e6)
+_BLOCKS = r'\d{1,4}(,\d{1,4})*'
+_LISTED = 'numbers of blocks of the teacher as in 0,2,4'
+
+# config.distill, which only recipes of a distillation have; `recipe.distillation` has what they mean.
+DISTILLATION = {
+    'distill.teacher': text(),
+    'distill.student_init': word(f'alternate|init|random|{_BLOCKS}', f"'alternate', 'init', 'random', or {_LISTED}"),
+    'distill.layers': word(f'uniform|alternate|{_BLOCKS}', f"'uniform', 'alternate', or {_LISTED}"),
+    'distill.temperature': number(0.01, 1000),
+    **{f'distill.{part}': _FACTOR for part in ('soft', 'hard', 'cosine', 'hidden', 'attention', 'embeddings')},
+    'distill.projection': flag(),
+}
+TASK_DISTILLATION = {
+    **DISTILLATION,
+    'distill.num_layers': whole(0, 10_000),
+    'distill.intermediate': duration('%', 'epochs'),
+    'distill.intermediate_learning_rate': either(_RATE, only(0.0, "the run's own")),
+    'distill.augment': whole(0, 1000),
+    'distill.augment_probability': number(0, 1, above=True),
+    'distill.augment_candidates': whole(1, 1000),
+    'distill.augment_model': text(),
 }
 
 # Of every verb that uses a finished model.
@@ -175,5 +209,11 @@ OF_VERB: dict[str, dict[str, tuple[Range, Any]]] = {
         'temperature': (number(0, 100), 1.0),
         'sample': (whole(1, 1000), 50),
         'seed': (_SEED, 0),
+    },
+    'attention': {
+        'texts': (each(text(empty=False)), ()),
+        'show': (whole(0, 1000), 12),
+        'unit': (one_of(('piece', 'word')), 'piece'),
+        'compare': (text(), 'out/before'),
     },
 }

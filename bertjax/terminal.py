@@ -9,12 +9,18 @@ from typing import TextIO
 import rich.console
 from rich.text import Text
 
+_NOTEBOOK = 'JPY_PARENT_PID'  # in the environment of a Jupyter kernel, and so of the programs that its cells start
 # Control characters, which move a cursor, ring or recolour, become visible; those of ordinary text stay.
 _SHOWN = {code: f'\\x{code:02x}' for code in (*range(32), *range(127, 160)) if chr(code) not in '\t\n\r'}
 
 
 class Console(rich.console.Console):
     """A console that shows the control characters of the strings it is given; its own colours are not affected."""
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a bar can be drawn: not behind `!command` of a notebook, which shows every movement of the cursor."""
+        return _NOTEBOOK not in os.environ and super().is_terminal
 
     @property
     def file(self) -> TextIO:

@@ -5,11 +5,16 @@
 DIR is what GLUE's download script wrote, or the folder of the one task. Without --config.data the task comes from
 tensorflow-datasets. CHECKPOINT is a Hugging Face directory or the workdir of a pre-training.
 
+All of them, then a table with the average, and submission.zip for gluebenchmark.com; the same command continues:
+
+    python -m bertjax.main --config=configs/glue.py:all --workdir=out/glue --config.init=CHECKPOINT --config.data=glue
+
 Arguments, as in --config=configs/glue.py:mrpc,grid or :mnli,seq=256
 
 | argument | what                                                                                                     |
 |----------|----------------------------------------------------------------------------------------------------------|
 | NAME     | cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli                                                       |
+| all      | the nine, each in WORKDIR/NAME; --config.benchmark='rte:epochs=10;cola:seeds=5' changes single ones       |
 | seq=N    | tokens of the longest sequence, 128                                                                      |
 | grid     | a sweep over the paper's learning rates 5e-5, 4e-5, 3e-5, 2e-5 and batches of 16 and 32, 3 epochs each   |
 | seeds=N  | a sweep over N seeds; with `grid`, of every cell                                                         |
@@ -45,6 +50,8 @@ def get_config(argument: str = '') -> ConfigDict:
     chosen = parse_argument(argument, task='rte', seq=128, grid=False, seeds=0)
     config = finetuning_config('glue', task=chosen.task, long='truncate', stride=0, bilstm_units=0)
     config.seq_len = chosen.seq
+    if chosen.task == 'all':
+        config.run = 'benchmark'
     if chosen.seeds < 0:
         raise UserError('--config=FILE:seeds', str(chosen.seeds), 'how many', 'for example seeds=5')
     values = {'seeds': tuple(range(chosen.seeds))}

@@ -4,8 +4,9 @@
 
 500,000 steps of 8,192 sequences of 512, Adam with b2 0.98 and bias correction, no clipping, 30,000 steps of warm-up.
 
-The vocabulary is ours (WordPiece or SentencePiece, from config.vocab or config.tokenizer), not RoBERTa's 50,265
-byte-level pieces, and positions count from 0: to transformers the result is a BertForMaskedLM, not a RobertaModel.
+The vocabulary is that of config.vocab or config.tokenizer. With WordPiece, the default, transformers has the result as
+a BertForMaskedLM; with --config.vocab.family=bpe --config.vocab.lowercase=False --config.vocab.size=50265, RoBERTa's
+byte-level pieces, as a RobertaForMaskedLM.
 
 Hardware: 256 chips of TPU v5e, in bfloat16; each batch is worked through in 8 parts (config.accumulate). To expect,
 with RoBERTa's 160 GB of text: MNLI 90.2, SST-2 96.4 (fairseq's README); not run here.

@@ -5,7 +5,7 @@ import importlib.metadata
 import os
 import pathlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 # Before jax is imported anywhere: the tests need a mesh of several devices, and never another platform than CPU.
 os.environ['JAX_PLATFORMS'] = 'cpu'
@@ -20,6 +20,7 @@ os.environ['XLA_FLAGS'] = (
 import jax
 import numpy as np
 import pytest
+from browsing import Browser, launched
 from flax import linen as nn
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
@@ -65,6 +66,12 @@ def once(session_folder: pathlib.Path) -> Callable[[str, Callable[[pathlib.Path]
         return folder
 
     return made
+
+
+@pytest.fixture(scope='session')
+def browser() -> Iterator[Browser]:
+    """A real browser, to open the pages in that we write."""
+    yield from launched()
 
 
 @pytest.fixture(scope='session', autouse=True)

@@ -9,7 +9,7 @@ import pytest
 
 from bertjax.command_line import verbs
 from bertjax.config import flatten, plain
-from bertjax.recipe import finetuning_config, phase, pretraining_config, using_config
+from bertjax.recipe import distillation, finetuning_config, phase, pretraining_config, using_config
 from bertjax.recipe_ranges import OF_VERB
 from bertjax.tasks.registry import KINDS, options
 
@@ -32,8 +32,9 @@ def recipe(path: pathlib.Path, argument: str = ''):
 def known_keys() -> set[str]:
     """Every config key of every recipe, and the branches above them."""
     keys: set[str] = set()
-    for path in (REPOSITORY / 'configs').glob('*.py'):
-        flat = flatten(plain(recipe(path)))
+    recipes = [(path, '') for path in (REPOSITORY / 'configs').glob('*.py')]
+    for path, argument in [*recipes, (REPOSITORY / 'configs' / 'distilbert.py', 'glue:rte')]:
+        flat = flatten(plain(recipe(path, argument)))
         keys |= {*flat, *(key[:i] for key in flat for i, letter in enumerate(key) if letter in '.[')}
     return keys
 
@@ -98,8 +99,8 @@ def test_a_command_has_keys_of_its_own_recipe():
     """Not only those of some recipe: a key of pre-training is refused by a recipe for a task."""
     for page in PAGES:
         for line in re.findall(r'^.*bertjax\.main --config=configs/.*$', prose(page), re.MULTILINE):
-            name = re.search(r'--config=(configs/\w+\.py)', line).group(1)
-            flat = flatten(plain(recipe(REPOSITORY / name)))
+            name, argument = re.search(r'--config=(configs/\w+\.py):?(glue:\w+)?', line).groups()
+            flat = flatten(plain(recipe(REPOSITORY / name, argument or '')))
             known = {*flat, *(key[:i] for key in flat for i, letter in enumerate(key) if letter in '.[')}
             assert {*KEY.findall(line)} - {'KEY'} <= known, line
 
@@ -149,6 +150,21 @@ def test_the_tables_of_keys_are_complete_for_verbs_that_use_a_model(verb: str):
     assert_defaults(text, base, at_least=len(OF_VERB[verb]))
 
 
+def test_the_table_of_keys_of_a_distillation_is_complete():
+    """docs/distillation.md has a row for every key of config.distill, with its default."""
+    base = {key: value for key, value in flatten(distillation(finetuning_config(''))).items() if key[:8] == 'distill.'}
+    text = section('distillation', 'Config keys')
+    assert_keys(keys_of(text), set(base))
+    assert_defaults(text, base, at_least=len(base))
+
+
+def test_the_table_of_keys_is_complete_for_attention():
+    config = flatten(plain(recipe(REPOSITORY / 'configs' / 'attention.py')))
+    text = section('attention', 'Config keys')
+    assert_keys(keys_of(text), set(config))
+    assert_defaults(text, config, at_least=len(config))
+
+
 def assert_keys(listed: list[str], wanted: set[str]) -> None:
     assert len(listed) == len(set(listed)), 'a key twice'
     assert wanted == set(listed), wanted ^ set(listed)
@@ -173,6 +189,7 @@ TASK_SECTIONS = {
     'multiple_choice': 'Multiple choice',
     'classification': 'Classification and regression',
     'multi_label': 'Several labels',
+    'relation': 'Relations',
 }
 
 

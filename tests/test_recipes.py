@@ -1,5 +1,6 @@
 """Every shipped recipe builds; those of pre-training train one step at reduced width, those of tasks make a model."""
 
+import dataclasses
 import importlib.util
 import itertools
 import pathlib
@@ -13,6 +14,7 @@ import pytest
 from bertjax.config import flatten
 from bertjax.errors import UserError
 from bertjax.experiment.check import check_ranges
+from bertjax.experiment.distillation_settings import DistillationSettings
 from bertjax.experiment.finetuning_settings import finetuning_settings
 from bertjax.experiment.pretraining import build_pretraining_setup
 from bertjax.experiment.pretraining_settings import pretraining_settings
@@ -27,7 +29,7 @@ from bertjax.tasks.registry import options
 CONFIGS = sorted((pathlib.Path(__file__).parent.parent / 'configs').glob('*.py'))
 ARGUMENTS = {
     'pretrain_base': ['', 'no_nsp', 'ltr', 'masking=0/20/80', 'size=l6_d768_h3', 'cased'],
-    'glue': ['', 'cola', 'sst2', 'mrpc,grid', 'stsb', 'qqp', 'mnli,seq=256', 'qnli', 'rte,grid,seeds=5', 'wnli'],
+    'glue': ['', 'all', 'cola', 'sst2', 'mrpc,grid', 'stsb', 'qqp', 'mnli,seq=256', 'qnli', 'rte,grid,seeds=5', 'wnli'],
     'squad': ['', 'v1', 'v2'],
     'ner': [
         '', 'context', 'plain', 'features=embeddings', 'features=second_to_last', 'features=last',
@@ -39,6 +41,7 @@ ARGUMENTS = {
     'sick': ['e', 'r'],
     'extract': ['', 'sentences', 'last_four'],
     'fill': ['', 'masks', 'score', 'pairs', 'continue'],
+    'relation': ['', 'starts', 'markers=typed', 'starts,markers=mask', 'markers=words,seq=256'],
 }  # fmt: skip
 
 
@@ -53,8 +56,10 @@ TASKS = [path for path in CONFIGS if 'task' in load(path, '')]
 USING = [path for path in CONFIGS if load(path, '').run in OF_VERB]  # a finished model
 CASES = {path: [(path, argument) for argument in ARGUMENTS.get(path.stem, [''])] for path in CONFIGS}
 NAME = {'ids': lambda value: getattr(value, 'stem', value)}
+DISTILLATIONS = [path for path in CONFIGS if 'distill' in load(path, '')]  # of tasks, too, by their argument
 PRETRAINING_CASES = [case for path, cases in CASES.items() if path not in (*TASKS, *USING) for case in cases]
 TASK_CASES = [case for path in TASKS for case in CASES[path]]
+TASK_CASES += [(path, task) for path in DISTILLATIONS for task in ('glue:rte', 'squad:v1', 'ner', 'swag', 'classify')]
 
 
 @pytest.mark.parametrize(('path', 'argument'), PRETRAINING_CASES, **NAME)
@@ -63,7 +68,7 @@ def test_recipe_resolves(path: pathlib.Path, argument: str):
     settings = pretraining_settings(config)
     settings.check()
     settings.model(config.vocab.size)  # at full size: only described
-    phases = settings.phases(settings.total_steps(None))
+    phases = settings.phases(settings.total_steps(1e6))
     assert phases[0].first_step == 0 and all(a.last_step == b.first_step for a, b in itertools.pairwise(phases))
 
 
@@ -88,7 +93,7 @@ def test_recipe_takes_a_step(path: pathlib.Path, argument: str):
     mesh = make_mesh(config.mesh, jax.devices()[:1])
     settings = pretraining_settings(config)
     setup = build_pretraining_setup(settings, settings.model(100), mesh)
-    phase = settings.phases(settings.total_steps(None))[-1]
+    phase = settings.phases(settings.total_steps(1e6))[-1]
     # Any finite numbers do, and drawing them would take longer than the step.
     state = jax.tree.map(lambda x: jax.device_put(np.full(x.shape, 0.01, x.dtype), x.sharding), setup.state)
     ones = {name: np.ones(shape, dtype) for name, (shape, dtype) in phase.batches[phase.seq_len].items()}
@@ -147,13 +152,17 @@ def test_lamb_phases_are_the_published_ones():
 
 # What each kind of task takes from its training data.
 LEARNED = {'tagging': {'labels': ['O', 'B-x', 'I-x'], 'scheme': ''}, 'classification': {'labels': ['no', 'yes']}}
+LEARNED['relation'] = {'labels': ['no_relation', 'per:title']}
 LEARNED['multi_label'] = {'labels': ['a', 'b'], 'separator': '|'}
 
 
 @pytest.mark.parametrize(('path', 'argument'), TASK_CASES, **NAME)
 def test_task_recipe_makes_a_model(path: pathlib.Path, argument: str):
     config = load(path, argument)
-    assert config.run == 'finetune'
+    assert config.run == ('distill' if path in DISTILLATIONS else 'benchmark' if argument == 'all' else 'finetune')
+    check_ranges(config)
+    if argument == 'all':
+        config.task.task = 'mnli'  # of them
     settings = finetuning_settings(config)
     settings.check()
     assert all(trial.learning_rate > 0 for trial in trials_of(settings))
@@ -188,6 +197,26 @@ def test_task_recipe_has_every_key(path: pathlib.Path):
     assert set(flatten(config)) >= base
     known = {f'task.{name}' for name in options(config.task.kind)}
     assert own <= known if path.stem == 'sick' else own == known  # a data set of one layout, of short texts
+
+
+def test_distillations_say_what_the_papers_say():
+    distilbert, tinybert = (DistillationSettings(**load(path, '').distill) for path in DISTILLATIONS)
+    base = BertConfig(vocab_size=100, num_layers=12, width=96, num_heads=12, mlp_dim=16)
+    of_half, thin = (load(path, '').model for path in DISTILLATIONS)
+    student = dataclasses.replace(base, num_layers=of_half.num_layers)
+    assert distilbert.student_layers(base, student.num_layers) == (0, 2, 4, 7, 9, 11)
+    lesson = distilbert.lesson(base, student)
+    assert {part: factor for part, factor in lesson.factors.items() if factor} == {'soft': 5, 'hard': 2, 'cosine': 1}
+    assert (lesson.temperature, lesson.projection) == (2.0, False)
+    assert (thin.num_layers, thin.width, thin.mlp_dim, thin.num_heads) == (4, 312, 1200, 12)
+    lesson = tinybert.lesson(base, dataclasses.replace(base, num_layers=4, width=24))
+    assert {part for part, factor in lesson.factors.items() if factor} == {'embeddings', 'hidden', 'attention'}
+    assert lesson.layers == (2, 5, 8, 11) and lesson.projection
+    task = DistillationSettings(**load(DISTILLATIONS[1], 'glue:rte').distill)
+    assert task.in_two and task.intermediate_steps(23 * 78, 78) == 20 * 78
+    for path in DISTILLATIONS:
+        with pytest.raises(UserError, match='a recipe of a task'):
+            load(path, 'pretrain_tiny')
 
 
 @pytest.mark.parametrize('path', [*TASKS, *(path for path in USING if path.stem in ARGUMENTS)], **NAME)

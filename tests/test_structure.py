@@ -1,6 +1,7 @@
 """The laws of the house that a machine can hold: import direction, jax-free folders, no stray paths."""
 
 import ast
+import collections
 import pathlib
 import subprocess
 import sys
@@ -13,6 +14,7 @@ LEVELS = [
     {'main'},
     {'command_line'},
     {'runs'},
+    {'report', 'analysis'},
     {'api'},
     {'inference'},
     {'experiment'},
@@ -20,7 +22,7 @@ LEVELS = [
     {'losses', 'checkpoint', 'convert', 'recipe', 'recipe_files', 'recipe_ranges'},
     {'data'},
     {'corpus', 'model'},
-    {'text', 'parallel', 'optim', 'metrics', 'writers'},
+    {'text', 'parallel', 'optim', 'metrics', 'writers', 'pages'},
     {'config', 'errors', 'files', 'ranges', 'terminal', '__version__'},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
@@ -78,3 +80,9 @@ def test_the_config_becomes_settings_and_goes_no_further():
     for path in PACKAGE.rglob('*.py'):
         reads = part(path) in allowed or (part(path) == 'experiment' and path.stem in settings)
         assert reads or 'ml_collections' not in path.read_text(encoding='utf-8'), path
+
+
+def test_no_two_test_files_have_one_name():
+    """pytest refuses the second of them, and only where both are collected."""
+    names = collections.Counter(path.name for path in pathlib.Path(__file__).parent.rglob('test_*.py'))
+    assert not [name for name, count in names.items() if count > 1]

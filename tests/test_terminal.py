@@ -129,3 +129,11 @@ with open({str(tmp_path / 'data')!r}, 'w') as file:
     command = '"$0" -c "$1" >&- 2>&- <&-'
     subprocess.run(['bash', '-c', command, sys.executable, program], env={**os.environ, 'PYTHONPATH': str(repository)})
     assert (tmp_path / 'data').read_text() == 'data'
+
+
+def test_a_notebook_gets_no_moving_bars(monkeypatch):
+    """`!bertjax …` in a notebook has a terminal's form, but a cell shows each movement of the cursor as text."""
+    monkeypatch.delenv('JPY_PARENT_PID', raising=False)
+    assert Console(force_terminal=True).is_terminal
+    monkeypatch.setenv('JPY_PARENT_PID', '1')
+    assert not Console(force_terminal=True).is_terminal

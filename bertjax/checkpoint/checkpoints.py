@@ -187,6 +187,14 @@ class Checkpoints:
         args = ocp.args.Composite(state=ocp.args.StandardRestore(template))
         return self._manager.restore(step, args=args)['state']
 
+    def restore_params(self, step: int, template: Any) -> Any:
+        """The parameters alone of the state of a finished step: those of the abstract `template`, whatever others and
+        whatever optimiser the state has."""
+        state = {'params': template}
+        reading = ocp.checkpoint_utils.construct_restore_args(state)
+        args = ocp.args.PyTreeRestore(state, restore_args=reading, partial_restore=True)
+        return self._manager.restore(step, args=ocp.args.Composite(state=args))['state']['params']
+
     def save(self, state: Any, position: Position, config: dict[str, Any], cost: float | None) -> None:
         """Starts to save; returns when the arrays may be overwritten. A step that is there already is left alone.
 

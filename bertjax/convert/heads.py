@@ -28,6 +28,11 @@ class Head:
     id2label: bool = True
     pools_cls: bool = False
 
+    @property
+    def name(self) -> str:
+        """What a saved model's `architectures` says: transformers' class, or ours where it has none."""
+        return self.architecture or self.module.__name__
+
 
 SEQUENCE_CLASSIFICATION = Head(
     BertForClassification,

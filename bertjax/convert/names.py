@@ -74,6 +74,9 @@ TABLE: tuple[tuple[str, str, Kind], ...] = (
 )
 
 
+_NAMED = {path for path, _, _ in TABLE}
+
+
 @dataclasses.dataclass(frozen=True)
 class Entry:
     """One tensor: our path with stacked layers, the block it belongs to (None outside of blocks), theirs."""
@@ -91,6 +94,8 @@ class Entry:
 def entries(num_layers: int, ours: Mapping[str, object], head: str = '') -> Iterator[Entry]:
     """The table expanded for one model: an entry for each of their tensors whose path is in `ours`.
 
+    A path that transformers has no name for (of a BiLSTM, of the last norm of a pre-LN model) goes by its own.
+
     Args:
       num_layers: blocks.
       ours: by path.
@@ -103,11 +108,13 @@ def entries(num_layers: int, ours: Mapping[str, object], head: str = '') -> Iter
             for i in range(num_layers):
                 yield Entry(path, i, theirs.format(i=i), kind)
         else:
-            yield Entry(path, None, theirs.format(head=head), kind)
+            yield Entry(path, None, theirs.format(head=head or 'head'), kind)
+    for path in sorted(set(ours) - _NAMED):
+        yield Entry(path, None, path.replace('/', '.'), SAME)
 
 
 def to_huggingface(
-    params: Mapping[str, np.ndarray], num_layers: int, vocab_size: int, head: str = ''
+    params: Mapping[str, np.ndarray], num_layers: int, vocab_size: int, head: str = '', *, own: bool = False
 ) -> dict[str, np.ndarray]:
     """Their tensors from ours, contiguous.
 
@@ -116,12 +123,13 @@ def to_huggingface(
       num_layers: blocks.
       vocab_size: pieces; further rows are padding and are dropped.
       head: see `entries`.
+      own: takes paths that transformers has no name for, too.
 
     Raises:
-      KeyError: a path that is not in the table, and would be lost.
+      KeyError: without `own` such a path, which would be lost.
     """
-    unknown = sorted(set(params) - {path for path, _, _ in TABLE})
-    if unknown:
+    unknown = sorted(set(params) - _NAMED)
+    if unknown and not own:
         raise KeyError(f'convert/names.py has no name for {unknown}')
     tensors = {}
     for entry in entries(num_layers, params, head):

@@ -1,20 +1,36 @@
-"""The parameters alone as an Orbax directory, for other JAX programs: `params/`, and the model's config beside it."""
+"""The parameters as an Orbax directory, for other JAX programs and for ours: `params/`, with the model's config, its
+tokenizer and what a task learned beside it."""
 
 import dataclasses
+import functools
+import hashlib
 import json
 import pathlib
-import shutil
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
-import orbax.checkpoint as ocp
+import numpy as np
+from etils import epath
+from flax import linen as nn
 
-from bertjax.files.atomic import make_directory, recover_directory, replace_directory, write_atomic
+from bertjax.convert import names
+from bertjax.convert.heads import Head
+from bertjax.convert.source import Source
+from bertjax.convert.trees import flat_paths, flat_stacked
+from bertjax.errors import UserError
+from bertjax.files.atomic import atomic_directory
 from bertjax.files.disk import writing
 from bertjax.files.paths import without_wildcards
-from bertjax.model.config import BertConfig
+from bertjax.files.whole import read_json_object
+from bertjax.model.config import BertConfig, FieldKind, fields_of
 from bertjax.model.heads import TaskModel
+from bertjax.text.tokenizer import Tokenizer
+
+MODEL, PARAMS = 'model.json', 'params'
+_CHECKSUM = 'checksum.json'  # of all values: Orbax restores flipped bits without a word
+_AGAIN = 'copy the directory again, or export the model again'
 
 
 def head_facts(model: TaskModel) -> dict[str, Any]:
@@ -24,30 +40,101 @@ def head_facts(model: TaskModel) -> dict[str, Any]:
 
 
 def export_orbax(
-    params: Any, config: BertConfig, directory: pathlib.Path, *, head: Mapping[str, Any] | None = None
+    params: Any,
+    config: BertConfig,
+    directory: pathlib.Path,
+    *,
+    tokenizer: Tokenizer | None = None,
+    head: Mapping[str, Any] | None = None,
+    beside: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Writes DIR/params (Orbax, StandardSave) and DIR/model.json (the fields of BertConfig); replaces an earlier one.
+    """Writes DIR/params (Orbax, StandardSave), DIR/model.json (the fields of BertConfig), the files of the tokenizer.
 
-    Read it with `StandardCheckpointer().restore(DIR / 'params')`.
+    The directory appears whole or not at all, and replaces an earlier one only then. Other programs read it with
+    `StandardCheckpointer().restore(DIR / 'params')`.
 
     Args:
       params: of BertForPreTraining or of a task's model.
       config: of the model.
       directory: DIR, local.
-      head: of a task's model: `head_facts` and names of the outputs, written to model.json as `head`.
+      tokenizer: of the model; without it no run can start from the directory.
+      head: of a task's model, for model.json: `head_facts`, and for those who read it again `saved_head`.
+      beside: {name: text} of further files.
     """
     params = jax.device_get(params)  # host arrays: they load on any number of devices
-    make_directory(directory)
-    recover_directory(directory / 'params')
-    # Orbax removes the earlier one before it writes: so it writes beside it.
-    for left in directory.glob('.params.new*'):
-        shutil.rmtree(left)
-    for left in directory.glob('.model.json.tmp-*'):
-        left.unlink()
-    size = sum(x.nbytes for x in jax.tree.leaves(params))
-    with without_wildcards(directory) as plain, writing(directory, size), ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(plain / '.params.new', params)
-        checkpointer.wait_until_finished()
-    replace_directory(directory / '.params.new', directory / 'params')
     facts = dataclasses.asdict(config) | ({} if head is None else {'head': dict(head)})
-    write_atomic(directory / 'model.json', json.dumps(facts, indent=2) + '\n')
+    with atomic_directory(directory, MODEL) as staging:
+        path = pathlib.Path(staging)
+        size = sum(x.nbytes for x in jax.tree.leaves(params))
+        import orbax.checkpoint as ocp  # takes as long as JAX, and other formats need none of it
+
+        with without_wildcards(path) as plain, writing(path, size), ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save(plain / PARAMS, params)
+            checkpointer.wait_until_finished()
+        if tokenizer is not None:
+            tokenizer.save(staging)
+        for name, text in beside.items():
+            (path / name).write_text(text)
+        (path / _CHECKSUM).write_text(json.dumps({'sha256': _digest(flat_paths(nn.unbox(params)))}) + '\n')
+        (path / MODEL).write_text(json.dumps(facts, indent=2) + '\n')
+
+
+def saved_head(head: Head, task: Mapping[str, Any]) -> dict[str, Any]:
+    """What a reader needs to know of a task's head: its name, that of its projection, and the task's `id2label` ..."""
+    return {'architecture': head.name, 'projection': head.projection, 'task': dict(task)}
+
+
+def recognises(directory: epath.Path) -> bool:
+    """Whether there are a model.json and params/."""
+    return (directory / MODEL).exists() and (directory / PARAMS).is_dir()
+
+
+def read(directory: epath.Path) -> Source:
+    """See `Format`."""
+    described = directory / MODEL
+    facts = read_json_object(described, _AGAIN)
+    head = facts.get('head', {})
+    if not isinstance(head, dict) or not isinstance(head.get('task', {}), dict):
+        raise UserError(str(described), 'a head that is no object', 'the facts of an export', _AGAIN)
+    values = {**head.get('task', {}), 'architectures': [head.get('architecture', 'BertForPreTraining')]}
+    config = _config(facts, described)
+    taken = fields_of(FieldKind.ARCHITECTURE, FieldKind.TRAINING).keys() - {'param_dtype'}
+    tensors = functools.partial(_tensors, directory, config, head.get('projection', ''))
+    fields = {name: getattr(config, name) for name in taken}
+    return Source(str(directory), str(described), values, tensors, fields=fields)
+
+
+def _config(facts: Mapping[str, Any], described: epath.Path) -> BertConfig:
+    names_of_fields = [field.name for field in dataclasses.fields(BertConfig)]
+    if 'vocab_size' not in facts:
+        raise UserError(str(described), 'no vocab_size', 'the fields of a BertConfig', _AGAIN)
+    try:
+        return BertConfig(**{name: facts[name] for name in names_of_fields if name in facts})
+    except UserError as error:
+        found = f'{error.where.removeprefix("config.model.")} {error.found}'
+        raise UserError(str(described), found, error.expected, _AGAIN) from None
+
+
+def _tensors(directory: epath.Path, config: BertConfig, projection: str) -> dict[str, np.ndarray]:
+    folder = pathlib.Path(directory)
+    try:
+        import orbax.checkpoint as ocp  # takes as long as JAX, and other formats need none of it
+
+        with without_wildcards(folder) as plain, ocp.StandardCheckpointer() as checkpointer:
+            params = jax.tree.map(np.asarray, checkpointer.restore(plain / PARAMS))
+    except Exception as error:  # each of Orbax's layers has its own
+        line = next(iter(str(error).splitlines()), '') or type(error).__name__
+        raise UserError(str(folder / PARAMS), f'what Orbax cannot read ({line})', 'a whole export', _AGAIN) from None
+    written = directory / _CHECKSUM  # early exports have none
+    if written.exists() and read_json_object(written, _AGAIN).get('sha256') != _digest(flat_paths(params)):
+        raise UserError(str(folder / PARAMS), 'values of another checksum', 'a whole export', _AGAIN)
+    flat = flat_stacked(params, config)
+    return names.to_huggingface(flat, config.num_layers, config.vocab_size, projection, own=True)
+
+
+def _digest(flat: Mapping[str, np.ndarray]) -> str:
+    digest = hashlib.sha256()
+    for path, x in sorted(flat.items()):
+        digest.update(f'{path} {x.dtype} {x.shape}\n'.encode())
+        digest.update(x.tobytes())
+    return digest.hexdigest()

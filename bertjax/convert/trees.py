@@ -10,12 +10,19 @@ import numpy as np
 from flax import linen as nn
 from flax.traverse_util import flatten_dict
 
-from bertjax.model.stacking import init_params
+from bertjax.model.config import BertConfig
+from bertjax.model.stacking import init_params, stack_layers
 
 
 def flat_paths(tree: Mapping) -> dict[str, Any]:
     """Leaves by path, as 'encoder/embeddings/norm/scale'."""
     return flatten_dict(tree, sep='/')
+
+
+def flat_stacked(params: Mapping, config: BertConfig) -> dict[str, np.ndarray]:
+    """Parameters as float32 on the host, by path, with stacked layers, whatever form the config says they have."""
+    tree = jax.tree.map(lambda x: np.asarray(x, np.float32), nn.unbox(dict(params)))
+    return flat_paths(tree if config.scan_layers else stack_layers(tree))
 
 
 def init_stacked(model: nn.Module, key: jax.Array) -> dict[str, jax.Array]:

@@ -92,7 +92,10 @@ class ShardWriter:
         data = normal.encode('utf-8')
         document.text.update(b' ' + data)
         document.lines.append(hash64(hashlib.blake2b(data, digest_size=8).digest(), 'little'))
-        self._batch += self._split(text)
+        sentences = self._split(text)
+        if self._tokenizer.family == 'bpe':  # the space in front of a word belongs to it
+            sentences = [*sentences[:1], *(f' {sentence}' for sentence in sentences[1:])]
+        self._batch += sentences
         document.characters += len(text)
         self._characters += len(text)
         if self._characters > BATCH_CHARACTERS:

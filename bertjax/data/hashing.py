@@ -41,6 +41,8 @@ class Stream(enum.IntEnum):
     TASK_ORDER = 18
     BATCH_ORDER = 19
     SAMPLE = 20
+    AUGMENT = 31
+    AUGMENT_WORD = 32
 
 
 def _mix_int(x: int) -> int:

@@ -26,6 +26,7 @@ class Vocabulary(Protocol):
     cls_id: int
     sep_id: int
     mask_id: int
+    separators: int
     special_ids: np.ndarray
     continues_word: np.ndarray
 
@@ -108,8 +109,9 @@ class PretrainingExamples:
         slots = self._find(indices)
         ids = (self.vocabulary.cls_id, self.vocabulary.sep_id, self.vocabulary.pad_id)
         if self.pairs.paired:
-            segments = rows.truncate(self._draw(slots), self.seq_len, self._seed, slots.key)
-            laid_out = rows.lay_out_pairs(self.split, segments, self.seq_len, *ids)
+            between = self.vocabulary.separators
+            segments = rows.truncate(self._draw(slots), self.seq_len, self._seed, slots.key, between)
+            laid_out = rows.lay_out_pairs(self.split, segments, self.seq_len, *ids, between)
             labels, paired = segments.labels, segments.paired
         else:
             laid_out = rows.lay_out_sentences(self.split, slots.chunks, slots.document, self.seq_len, *ids)
@@ -163,9 +165,10 @@ class PretrainingExamples:
         slots = self._find(np.linspace(0, total - 1, min(total, _SAMPLE)).astype(np.int64))
         if paired:
             drawn = self._draw(slots)
-            left = rows.truncate(drawn, self.seq_len, self._seed, slots.key)
+            between = self.vocabulary.separators
+            left = rows.truncate(drawn, self.seq_len, self._seed, slots.key, between)
             a, b = left.a_length, left.b_length
-            real, before = a + b + np.where(b > 0, 3, 2), drawn.a_length + drawn.b_length
+            real, before = a + b + np.where(b > 0, 2 + between, 2), drawn.a_length + drawn.b_length
         else:
             a, b = slots.chunks['a'].astype(np.int64), np.zeros(len(slots.key), np.int64)
             real, before = a + slots.chunks['b'] + 1, a

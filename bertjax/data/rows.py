@@ -72,15 +72,17 @@ def draw_pairs(
     return Segments(a_start, a_length, b_start, b_stop - b_start, labels, np.ones(len(n), bool), document, b_document)
 
 
-def truncate(segments: Segments, seq_len: int, seed: int, n: np.ndarray) -> Segments:
+def truncate(segments: Segments, seq_len: int, seed: int, n: np.ndarray, separators: int = 1) -> Segments:
     """Cuts pairs to S - 3 tokens (S - 2 where there is no B), as google-research/bert's `truncate_seq_pair` does.
+
+    With two `separators` between A and B to S - 4.
 
     That rule takes one token at a time from the longer segment, from B when they are equal, and tosses a coin whether
     from its front or its end. So the longer loses tokens until they are equal, then B and A take turns; and how many of
     a segment's tokens go at the front is the number of heads among as many coins.
     """
     a, b = segments.a_length, segments.b_length
-    room = np.where(b > 0, seq_len - 3, seq_len - 2)
+    room = np.where(b > 0, seq_len - 2 - separators, seq_len - 2)
     surplus = np.maximum(a + b - room, 0)
     first = np.minimum(surplus, np.abs(a - b))
     turns = surplus - first
@@ -118,29 +120,34 @@ class Rows:
     maskable: np.ndarray
 
 
-def lay_out_pairs(split: Split, segments: Segments, seq_len: int, cls_id: int, sep_id: int, pad_id: int) -> Rows:
-    """[CLS] A [SEP] B [SEP], or [CLS] A [SEP] where there is no B; segment 1 for B and its [SEP]."""
+def lay_out_pairs(
+    split: Split, segments: Segments, seq_len: int, cls_id: int, sep_id: int, pad_id: int, separators: int = 1
+) -> Rows:
+    """[CLS] A [SEP] B [SEP], or [CLS] A [SEP] where there is no B; segment 1 for B and its [SEP].
+
+    With two `separators` [CLS] A [SEP] [SEP] B [SEP].
+    """
     rows = len(segments.a_length)
     ids = np.full((rows, seq_len), pad_id, np.int32)
     ids[:, 0] = cls_id
     a_sep = 1 + segments.a_length
-    b_sep = a_sep + np.where(segments.b_length > 0, 1 + segments.b_length, 0)
+    b_sep = a_sep + np.where(segments.b_length > 0, separators + segments.b_length, 0)
     numbers = (segments.a_start, segments.a_length, segments.b_start, segments.b_length)
     tokens = split.tokens
     for row, a_start, a, b_start, b in zip(ids, *(x.tolist() for x in numbers), strict=True):
         row[1 : 1 + a] = tokens(a_start, a)
         if b:
-            row[2 + a : 2 + a + b] = tokens(b_start, b)
+            row[1 + a + separators : 1 + a + separators + b] = tokens(b_start, b)
+    last = np.where(segments.b_length > 0, a_sep + separators - 1, a_sep)  # of the [SEP] between A and B
     everyone = np.arange(rows)
-    ids[everyone, a_sep] = sep_id
-    ids[everyone, b_sep] = sep_id
+    for sep in (a_sep, last, b_sep):
+        ids[everyone, sep] = sep_id
     column = np.arange(seq_len)
     real = column <= b_sep[:, None]  # [B, S]
-    in_b = (column > a_sep[:, None]) & real
+    in_b = (column > last[:, None]) & real
     maskable = real.copy()
-    maskable[:, 0] = False
-    maskable[everyone, a_sep] = False
-    maskable[everyone, b_sep] = False
+    for at in (0, a_sep, last, b_sep):
+        maskable[everyone, at] = False
     return Rows(ids, in_b.astype(np.int32), real, maskable)
 
 

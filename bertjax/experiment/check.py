@@ -7,8 +7,8 @@ from typing import Any
 from bertjax.config import flatten, unknown_key_error
 from bertjax.errors import UserError
 from bertjax.ranges import Range, check_value, one_of, shown
-from bertjax.recipe import finetuning_config, phase, pretraining_config, using_config
-from bertjax.recipe_ranges import FINETUNING, OF_VERB, PHASE, PRETRAINING, USING
+from bertjax.recipe import distillation, finetuning_config, phase, pretraining_config, using_config
+from bertjax.recipe_ranges import DISTILLATION, FINETUNING, OF_VERB, PHASE, PRETRAINING, TASK_DISTILLATION, USING
 from bertjax.tasks.registry import KINDS, options
 
 
@@ -60,12 +60,15 @@ def declared(config: Mapping[str, Any]) -> dict[str, tuple[Range, Any]]:
         kind = flatten(config).get('task.kind')
         check_value('task.kind', kind, kinds, 'classification')
         of_task = {f'task.{name}': (option.allowed, option.default) for name, option in options(kind).items()}
-        return {**_paired(FINETUNING, finetuning_config(kind)), 'task.kind': (kinds, kind), **of_task}
+        taught = _paired(TASK_DISTILLATION, distillation(finetuning_config(kind))) if 'distill' in config else {}
+        return {**_paired(FINETUNING, finetuning_config(kind)), **taught, 'task.kind': (kinds, kind), **of_task}
     verb = next((verb for verb in OF_VERB if verb in config), None)
     if verb:
         own = {f'{verb}.{name}': declaration for name, declaration in OF_VERB[verb].items()}
         return {**_paired(USING, using_config(verb)), **own}
     known = _paired(PRETRAINING, pretraining_config())
+    if 'distill' in config:
+        known |= _paired(DISTILLATION, distillation(pretraining_config()))
     entries = dict.fromkeys(match[0] for match in map(re.compile(r'phases\[\d+\]').match, flatten(config)) if match)
     for entry in entries:
         known.pop('phases', None)

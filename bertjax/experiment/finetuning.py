@@ -20,7 +20,7 @@ from bertjax.optim.selection import partition
 from bertjax.parallel.mesh import describe_mesh
 from bertjax.train.members import Member
 from bertjax.train.phase import Phase
-from bertjax.train.state import TrainState
+from bertjax.train.state import TrainState, without_own
 
 
 class Finetuning:
@@ -71,10 +71,8 @@ class Finetuning:
 
     def fresh(self) -> TrainState:
         """The encoder of config.init with a head that is drawn."""
-        state, missing, unused = self.model.fresh_state(self.settings.seeds.init)
-        print(f'starting from {self.data.source}; freshly drawn: {", ".join(missing) or "nothing"}')
-        if unused:
-            print(f'not used: {", ".join(unused)}')
+        state, imported = self.model.fresh_state(self.settings.seeds.init)
+        print(imported.describe(self.data.source))
         return state
 
     def phases(self) -> list[Phase]:
@@ -86,7 +84,7 @@ class Finetuning:
     def describe(self) -> str:
         """A description that is printed before training starts."""
         settings, data, setup = self.settings, self.data, self.setup
-        encoder, params, shapes = data.encoder, setup.state.params, self.model.shapes
+        encoder, params, shapes = data.encoder, without_own(setup.state.params), self.model.shapes
         splits = ', '.join(f'{len(data.split(name).records):,} {name}' for name in data.evaluated)
         trained, _ = partition(params, setup.trained)
         count, moving = (sum(x.size for x in jax.tree.leaves(tree)) for tree in (params, trained))

@@ -43,6 +43,8 @@ class FinetuningSettings(RunSettings):
     patience: int
     split: str
     input: str
+    benchmark: str
+    ensemble: str
     sweep: Mapping[str, Any]
 
     @property
@@ -96,9 +98,14 @@ class FinetuningSettings(RunSettings):
         Raises:
           UserError: with the key.
         """
+        self.tracking.check()
         self.check_patience(self.eval_every)
         if self.patience and any(value for key, value in self.sweep.items() if key != 'together'):
             raise UserError('config.patience', f'{self.patience} in a sweep', '0', 'stop single runs early')
+        for key, verbs in (('benchmark', ('benchmark',)), ('ensemble', ('evaluate', 'predict'))):
+            if getattr(self, key) and self.run not in verbs:
+                expected = f"'' for run={self.run}: it is of run={' and run='.join(verbs)}"
+                raise UserError(f'config.{key}', repr(getattr(self, key)), expected, 'leave it out, or set config.run')
         check_accumulate(self.batch_size, self.accumulate)
         self.build_task().check_training(self.train)
 
@@ -114,6 +121,7 @@ def finetuning_settings(config: ConfigDict) -> FinetuningSettings:
         raise UserError('--config', 'a recipe without config.task', 'one for a task', mend)
     names = ('train', 'layer_decay', 'seq_len', 'shapes', 'batch_size', 'eval_batch_size', 'accumulate', 'epochs')
     names += ('steps', 'select', 'patience', 'split', 'input', 'max_train_records', 'max_eval_records')
+    names += ('benchmark', 'ensemble')
     return FinetuningSettings(
         **shared_settings(config),
         **{name: config[name] for name in names},

@@ -10,8 +10,11 @@ from flax import linen as nn
 from jax.sharding import Mesh
 
 from bertjax.config import from_plain, plain
-from bertjax.convert.huggingface.load import CONFIG, load_huggingface, load_task_model, read_config
+from bertjax.convert.formats import read_source
+from bertjax.convert.huggingface.read import CONFIG
+from bertjax.convert.load import load_pretraining_model, load_task_model, read_config
 from bertjax.errors import UserError
+from bertjax.experiment.exports import exported_model
 from bertjax.experiment.recorded import recorded_config, recorded_task
 from bertjax.experiment.task_data import LEARNED
 from bertjax.experiment.text import huggingface_directory
@@ -107,13 +110,13 @@ def load_model(path: str | os.PathLike, *, step: int = 0, dtype: str = 'float32'
     name = os.path.expanduser(os.fspath(path))
     folder = pathlib.Path(name)
     mesh = make_mesh(_WHOLE_MESH, claim_devices())
-    if has_checkpoints(folder) and (step or not (folder / 'export' / 'hf').is_dir()):
+    if has_checkpoints(folder) and (step or exported_model(folder) is None):
         return _from_checkpoints(folder, step, dtype)
     if step:
         raise UserError('step', f'{step}, where {name} has no checkpoints', '0', 'leave it out, or name a workdir')
     if folder.is_dir() and (folder / 'checkpoints').is_dir() and not (folder / CONFIG).exists():
         raise UserError(name, 'no finished checkpoint', 'at least one', 'train first')
-    return _from_directory(huggingface_directory(name), name, mesh, dtype)
+    return _from_directory(huggingface_directory(name, 'bertjax.load'), name, mesh, dtype)
 
 
 def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> LoadedModel:
@@ -126,7 +129,7 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
         )
     task = _task_of(pathlib.Path(directory), config.max_positions)
     if task is None:
-        found = load_huggingface(directory, dtype=dtype)
+        found = load_pretraining_model(directory, dtype=dtype)
         module = BertForPreTraining(found.config)
     else:
         module = task.model(config)
@@ -141,7 +144,8 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
 def _task_of(directory: pathlib.Path, seq_len: int) -> Task | None:
     path = directory / LEARNED
     if not path.is_file():
-        return task_of_class(read_json_object(directory / CONFIG, _RESTORE), seq_len, str(directory / CONFIG))
+        source = read_source(directory)
+        return task_of_class(source.values, seq_len, source.described_in)
     task = recorded_options(_kind_of(read_json_object(path, _RESTORE), path), seq_len)
     task.restore(recorded_task(path, task)['learned'])
     return task

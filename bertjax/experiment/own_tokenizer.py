@@ -19,7 +19,8 @@ from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
 FOLDER, SAVED, TRAINED = 'tokenizer', 'saved.json', 'vocabulary.json'
 # Whatever `load_tokenizer` looks at.
-_FILES = ('tokenizer.model', 'spiece.model', 'tokenizer.json', 'vocab.txt', 'tokenizer_config.json')
+_FILES = ('tokenizer.model', 'spiece.model', 'tokenizer.json', 'vocab.txt', 'vocab.json', 'merges.txt')
+_FILES += ('tokenizer_config.json',)
 
 
 def save_tokenizer(

@@ -2,23 +2,24 @@
 
 import functools
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
-from bertjax.convert.huggingface.load import load_huggingface
+from bertjax.convert.load import load_pretraining_model
 from bertjax.data.batch import pretraining_batch_spec
 from bertjax.data.mixture import MixedExamples
 from bertjax.data.plans import remove_leftovers
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.errors import UserError
+from bertjax.experiment.exports import check_formats
 from bertjax.experiment.pretraining_settings import PretrainingPhase, PretrainingSettings
 from bertjax.experiment.settings import check_mesh, check_row_count, resolve_durations
 from bertjax.experiment.text import WeightedStore, huggingface_directory, prepare_stores, prepare_tokenizer
-from bertjax.losses import PRETRAINING
+from bertjax.losses import PRETRAINING, Objective
 from bertjax.metrics.rows import pair_of, pretraining_values
 from bertjax.model.attention.select import describe_attention
 from bertjax.model.bert import BertForPreTraining
@@ -40,15 +41,22 @@ HELDOUT_SEED = 20181011
 Examples = PretrainingExamples | MixedExamples
 
 
-def build_pretraining_setup(settings: PretrainingSettings, model: BertConfig, mesh: Mesh) -> Setup:
-    """The setup of a pre-training; it needs no text.
+def build_pretraining_setup(
+    settings: PretrainingSettings,
+    model: BertConfig,
+    mesh: Mesh,
+    objective: Objective = PRETRAINING,
+    teacher: tuple[Any, ...] = (),
+) -> Setup:
+    """The setup of a pre-training; it needs no text. `teacher` is that of `train.setup.Setup`.
 
     Raises:
       UserError: a mesh that does not divide the model.
     """
     check_mesh(model, mesh)
     batch, optimizer = pretraining_batch_spec(1, *settings.first_shape), make_optimizer(**settings.optimizer)
-    return build_setup(BertForPreTraining(model), PRETRAINING, optimizer, mesh, batch, rng_impl=settings.rng_impl)
+    options = {'rng_impl': settings.rng_impl, 'teacher': teacher}
+    return build_setup(BertForPreTraining(model), objective, optimizer, mesh, batch, **options)
 
 
 class StoreExamples:
@@ -135,9 +143,10 @@ class Pretraining:
         self.settings, self.folders = settings, [folder]
         self.values = functools.partial(pretraining_values, pair=pair_of(settings.pairs.mode))
         self.tokenizer = prepare_tokenizer(settings, folder)
-        self.stores = prepare_stores(settings, folder, self.tokenizer)
         self.model = settings.model(self.tokenizer.vocab_size)
-        self.setup = build_pretraining_setup(settings, self.model, mesh)
+        check_formats(settings.formats, self.model, vocabulary=self.tokenizer.family)
+        self.stores = prepare_stores(settings, folder, self.tokenizer)
+        self.setup = self._build_setup(mesh)
         plans = folder / 'store' / 'plans'
         remove_leftovers(plans)
         self.examples = StoreExamples(settings, self.stores, self.tokenizer, plans)
@@ -150,6 +159,9 @@ class Pretraining:
         last = self._phases[-1]
         self._attention = describe_attention(self.model, last.batch_size // last.accumulate, last.seq_len)
         self.resolved = self._resolve(total)
+
+    def _build_setup(self, mesh: Mesh) -> Setup:
+        return build_pretraining_setup(self.settings, self.model, mesh)
 
     def _resolve(self, total: int) -> dict[str, Any]:
         recorded = self.settings.recorded
@@ -182,14 +194,18 @@ class Pretraining:
         if not self.settings.init:
             return state
         directory = huggingface_directory(self.settings.init)
-        imported = load_huggingface(directory, scan_layers=self.model.scan_layers, seed=seed)
+        shared = {'scan_layers': self.model.scan_layers, 'nsp': self.model.nsp}
+        imported = load_pretraining_model(directory, seed=seed, **shared)
         for name in ('vocab_size', 'num_layers', 'width', 'num_heads', 'mlp_dim', 'max_positions', 'num_segments'):
             theirs, ours = getattr(imported.config, name), getattr(self.model, name)
             if theirs != ours:
                 mend = f'set --config.model.{name}={theirs}' if name != 'vocab_size' else 'leave config.tokenizer empty'
                 raise UserError(f'config.model.{name}', str(ours), f'{theirs}, as in {directory}', mend)
-        drawn = f'; freshly drawn: {", ".join(imported.missing)}' if imported.missing else ''
-        print(f'starting from {directory}{drawn}')
+        print(imported.describe(directory))
+        for name in ('activation', 'pooler_activation', 'layer_norm_eps', 'causal', 'pre_norm'):
+            theirs, ours = getattr(imported.config, name), getattr(self.model, name)
+            if theirs != ours and (self.model.nsp or name != 'pooler_activation'):
+                print(f'config.model.{name} is {ours}, where it was {theirs}: --config.model.{name}={theirs} keeps it')
         return replace_params(state, imported.params, self.setup.state)
 
     def phases(self) -> list[Phase]:
@@ -203,7 +219,7 @@ class Pretraining:
         if self.examples.has_heldout:
             heldout = self.examples.get(shape, 'heldout', phase.number)
             evaluator = Evaluator(
-                jax.jit(make_eval_step(self.setup.model, self.setup.objective)),
+                self._eval_step(),
                 heldout,
                 count=min(self.settings.eval_examples, heldout.cycle_length),
                 batch_size=phase.batch_size // phase.accumulate,
@@ -218,6 +234,10 @@ class Pretraining:
             evaluator=evaluator,
             flops_per_sequence=train_flops_per_sequence(self.model, *shape),
         )
+
+    def _eval_step(self) -> Callable[[Any, Any], Any]:
+        """(parameters, batch) -> sums."""
+        return jax.jit(make_eval_step(self.setup.model, self.setup.objective))
 
     def describe(self) -> str:
         """A description that is printed before training starts."""

@@ -8,12 +8,12 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from bertjax.config import flatten, in_steps
-from bertjax.convert.huggingface.config import check_exportable
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.data.batch import BatchSpec, pretraining_batch_spec
 from bertjax.data.masking import MaskOptions
 from bertjax.data.pairs import PairOptions
 from bertjax.errors import UserError
+from bertjax.experiment.exports import check_formats
 from bertjax.experiment.settings import (
     RunSettings,
     check_accumulate,
@@ -193,11 +193,11 @@ class PretrainingSettings(RunSettings):
         Raises:
           UserError: with the key.
         """
+        self.tracking.check()
         model = self.model(self.vocab['size'])
-        if self.export:
-            check_exportable(model)
-        self._check_shapes()
         trained = not self.tokenizer and not self.init
+        check_formats(self.formats, model, vocabulary=self.vocab['family'] if trained else '')
+        self._check_shapes()
         if trained and self.vocab['unused'] + len(SPECIAL_TOKENS) >= self.vocab['size']:
             found, mend = f'{self.vocab["unused"]} of {self.vocab["size"]} pieces', 'reserve fewer'
             raise UserError('config.vocab.unused', found, 'room for words', mend)

@@ -3,14 +3,15 @@
 import json
 import pathlib
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
 
-from bertjax.convert.huggingface.save import export_huggingface
-from bertjax.convert.orbax import export_orbax, head_facts
+from bertjax.experiment import exports
 from bertjax.experiment.advice import advise
+from bertjax.experiment.distillation_settings import recorded_in
+from bertjax.experiment.exports import Finished, push_export, write_exports
 from bertjax.experiment.task_data import LEARNED, Split, TaskData
 from bertjax.experiment.task_setup import TaskSetup
 from bertjax.files.atomic import write_atomic, write_zip
@@ -56,7 +57,8 @@ def finish_task(
     write_atomic(folder / LEARNED, data.learned())
     write_atomic(folder / RESULTS, json.dumps(results, indent=2) + '\n')
     if model.settings.export:
-        export_task(folder, config, model, params, results)
+        export_task(folder, config, model, params, results, model.settings.formats)
+        push_export(folder, model.settings.push_to, private=model.settings.push_private)
     if results['splits']:
         console.print(results_table(results))
     if results['collapsed']:
@@ -67,15 +69,18 @@ def finish_task(
     places = {
         'results.json': 'the figures above',
         'predictions': "a line a record, and the benchmark's own files",
-        'export/hf': 'for transformers: from_pretrained(...)',
+        **exports.PLACES,
         'metrics.jsonl': 'every step; also in tensorboard/',
     }
     print_places(console, folder, places, exported=model.settings.export)
     again = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(str(folder))}'
     commands = [
         ('predictions for a file of your own (-: standard input)', f'{again} --config.run=predict --config.input=FILE'),
+        ('a page of all that is in this workdir, the worst errors among it', f'{again} --config.run=report'),
         ('a picture of the training', f'{again} --config.run=plot'),
     ]
+    if task.has_baselines:
+        commands.insert(1, ('what the most frequent answer and a linear model reach', f'{again} --config.run=baseline'))
     print_next(console, commands)
 
 
@@ -117,21 +122,25 @@ def export_task(
     model: TaskSetup,
     params: Any,
     results: Mapping[str, Any],
+    formats: Collection[str],
     *,
     finished: bool = True,
-) -> None:
-    """export/hf and export/orbax of a task's model, with task.json beside the Hugging Face files.
+) -> list[pathlib.Path]:
+    """The folders of export/ of a task's model, one a format, each with task.json.
 
     Args:
       folder: the workdir.
       config: of the run.
       model, params: of it.
       results: its figures.
+      formats: of config.export_formats.
       finished: whether the run is.
     """
     data = model.data
     card: dict[str, Any] = {'title': f'BERT for {data.task.name}, trained with bertjax'}
+    card['name'] = config.get('push_to', '')
     card |= {key.replace('_', ' '): value for key, value in run_facts(config).items() if key != 'init'}
+    card |= recorded_in(config)
     parts = results.get('parts', {})
     card |= {'stopped at step': results[STOPPED]} if STOPPED in results else {}
     card |= {
@@ -140,11 +149,10 @@ def export_task(
         }
         for name, values in results['splits'].items()
     }
-    export_huggingface(
-        params,
-        data.encoder,
-        data.tokenizer,
-        folder / 'export' / 'hf',
+    made = Finished(
+        model=model.setup.model,
+        params=params,
+        tokenizer=data.tokenizer,
         card=card,
         head=data.task.head,
         task=data.task.huggingface(),
@@ -155,7 +163,7 @@ def export_task(
             for name, values in results['splits'].items()
         },
     )
-    export_orbax(params, data.encoder, folder / 'export' / 'orbax', head=head_facts(model.setup.model))
+    return write_exports(made, folder, formats)
 
 
 def write_predictions(

@@ -13,10 +13,11 @@ from ml_collections.config_flags import config_path
 
 from bertjax.checkpoint import Checkpoints, Saved
 from bertjax.config import flatten, from_plain, plain
-from bertjax.convert.huggingface.load import load_task_model
+from bertjax.convert.load import load_task_model
 from bertjax.data.buckets import lengths_worth
 from bertjax.data.pairs import PairOptions
 from bertjax.errors import UserError
+from bertjax.experiment.exports import exported_model
 from bertjax.experiment.finetuning_settings import FinetuningSettings
 from bertjax.experiment.own_tokenizer import load_own
 from bertjax.experiment.pretraining import build_pretraining_setup
@@ -39,7 +40,20 @@ from bertjax.train.setup import Setup, build_setup
 from bertjax.train.state import place_params
 
 # Keys always taken from the command line's config (config.data where it names something); the others are the workdir's.
-ASKED = ('run', 'split', 'input', 'step', 'max_eval_records', 'eval_batch_size', 'shapes', 'mesh', 'export')
+ASKED = (
+    'run',
+    'split',
+    'input',
+    'step',
+    'max_eval_records',
+    'eval_batch_size',
+    'shapes',
+    'mesh',
+    'export',
+    'export_formats',
+    'push_to',
+    'push_private',
+)
 # Taken from it only if the command line sets them, as are the task's options that decide 'reading'.
 CHANGEABLE = (
     'select',
@@ -102,6 +116,15 @@ class SavedTask:
     step: int | None
     finished: bool
 
+    @property
+    def data(self) -> TaskData:
+        """The task's."""
+        return self.model.data
+
+    def predictions(self, split: Split) -> list[Any]:
+        """One a record."""
+        return self.model.predictions(self.params, split)
+
 
 def load_task(
     settings: FinetuningSettings, folder: pathlib.Path, splits_of: Callable[[TaskData], dict[str, Split]]
@@ -158,15 +181,15 @@ def load_tuned(settings: FinetuningSettings, folder: pathlib.Path) -> TunedModel
 
 def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
     """The task as the workdir's run, or the directory of config.init, learned it."""
-    exported = folder / 'export' / 'hf'
-    trained = exported.is_dir() or has_checkpoints(folder)
+    exported = exported_model(folder)
+    trained = exported is not None or has_checkpoints(folder)
     if not trained and (folder / 'config.json').exists():
         mend = 'start the training again: a model is there from its first checkpoint on'
         raise UserError('--workdir', f'no model in {folder} yet', 'a checkpoint or an export', mend)
     if not trained and not settings.init:
         mend = 'fine-tune first, or name a fine-tuned model with --config.init'
         raise UserError('--workdir', f'no model in {folder}', 'the workdir of a fine-tuning', mend)
-    source = exported if trained else pathlib.Path(huggingface_directory(settings.init))
+    source = (exported or folder) if trained else pathlib.Path(huggingface_directory(settings.init))
     learned = next((f / LEARNED for f in (folder, source) if (f / LEARNED).is_file()), None)
     facts = recorded_task(learned, settings.build_task()) if learned else None
     if facts:
@@ -208,7 +231,8 @@ def _params(data: TaskData, setup: Setup, folder: pathlib.Path) -> tuple[Any, in
             saved = checkpoints.chosen(settings.step, best=settings.select == 'best')
             if saved is not None:
                 with mesh_context(setup.mesh):
-                    return checkpoints.restore(saved.position.step, setup.state).params, saved.position.step
+                    params = checkpoints.restore_params(saved.position.step, setup.state.params)
+                    return params, saved.position.step
         finally:
             checkpoints.close()
     elif settings.step:
@@ -258,7 +282,7 @@ def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> Sav
             raise UserError('config.pairs.mode', settings.pairs.mode, f'{mode}, as in the checkpoint', mend)
         setup = build_pretraining_setup(settings, model, make_mesh(settings.mesh))
         with mesh_context(setup.mesh):
-            state = checkpoints.restore(saved.position.step, setup.state)
+            params = checkpoints.restore_params(saved.position.step, setup.state.params)
     finally:
         checkpoints.close()
-    return SavedPretraining(model, setup.mesh, tokenizer, state.params, saved)
+    return SavedPretraining(model, setup.mesh, tokenizer, params, saved)

@@ -10,6 +10,7 @@ from bertjax.checkpoint.compatible import check_resume
 from bertjax.config import dump
 from bertjax.errors import UserError
 from bertjax.experiment.settings import RunSettings
+from bertjax.experiment.workdir import TRIALS
 from bertjax.files.atomic import write_atomic
 from bertjax.metrics.rows import Sums
 from bertjax.parallel.partition import mesh_context
@@ -22,6 +23,7 @@ from bertjax.train.record import Recorder
 from bertjax.train.setup import Setup
 from bertjax.train.state import TrainState
 from bertjax.writers.console import TrainingConsole
+from bertjax.writers.tracker import Tracker
 
 
 class Experiment(Protocol):
@@ -151,6 +153,7 @@ def continue_or_begin(
             total=total,
             stacked=phases[0].stacked,
             failed=saved.config.get('failed', ()) if saved else (),
+            trackers=_trackers(experiment),
         )
         if saved is not None:
             recorder.check(position)
@@ -171,3 +174,14 @@ def continue_or_begin(
     if patience.over:
         print(f'step {int(state.step)} is the last: {patience.limit} evaluations in a row were no better on dev')
     return state, recorder.failed
+
+
+def _trackers(experiment: Experiment) -> list[Tracker]:
+    """One for each run; a trial's is called after the sweep, too."""
+    tracking, trackers = experiment.settings.tracking, []
+    for folder in experiment.folders if tracking.service else ():
+        own = folder.resolve()
+        trial = own.parent.name == TRIALS
+        name = tracking.run or (own.parents[1] if trial else own).name
+        trackers.append(tracking.writer(folder, f'{name}/{own.name}' if trial else name, experiment.resolved))
+    return trackers

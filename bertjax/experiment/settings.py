@@ -10,8 +10,10 @@ from ml_collections import ConfigDict
 
 from bertjax.config import in_steps, plain
 from bertjax.errors import UserError
+from bertjax.experiment.exports import formats_of
 from bertjax.model.config import BertConfig, parameter_count
 from bertjax.parallel.devices import device_memory
+from bertjax.writers.tracker import Tracking
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +36,7 @@ class RunSettings:
       eval_every, checkpoint_every: durations, see `resolve_durations`.
       step: the checkpoint that verbs about a finished run take; 0 for none in particular.
       mesh: sizes by axis, see `parallel.mesh.make_mesh`.
+      tracking: config.tracker, tracker_project and tracker_run.
       recorded: the whole config in plain form, for config.json and the checkpoints.
     """
 
@@ -55,13 +58,31 @@ class RunSettings:
     step: int
     mesh: Mapping[str, int]
     export: bool
+    export_formats: str
+    push_to: str
+    push_private: bool
+    tracking: Tracking
     recorded: Mapping[str, Any]
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """What the end of the run writes: config.export_formats, or nothing without config.export."""
+        return formats_of(self.export_formats) if self.export else ()
 
 
 def shared_settings(config: ConfigDict) -> dict[str, Any]:
     """The arguments of RunSettings."""
     names = ('run', 'data', 'init', 'tokenizer', 'rng_impl', 'learning_rate', 'warmup_fraction', 'log_every')
-    names += ('eval_every', 'checkpoint_every', 'checkpoint_keep', 'step', 'export')
+    names += (
+        'eval_every',
+        'checkpoint_every',
+        'checkpoint_keep',
+        'step',
+        'export',
+        'export_formats',
+        'push_to',
+        'push_private',
+    )
     return {
         **{name: config[name] for name in names},
         'seeds': resolve_seeds(config.seed, config.seeds),
@@ -69,6 +90,7 @@ def shared_settings(config: ConfigDict) -> dict[str, Any]:
         'schedule': config.schedule.name,
         'power': config.schedule.power,
         'mesh': dict(config.mesh),
+        'tracking': Tracking(config.tracker, config.tracker_project, config.tracker_run),
         'recorded': plain(config),
     }
 

@@ -3,7 +3,7 @@
 import json
 import pathlib
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -11,9 +11,10 @@ import numpy as np
 from absl import logging
 from rich.table import Table
 
-from bertjax.convert.huggingface.save import export_huggingface
-from bertjax.convert.orbax import export_orbax
 from bertjax.data.loader import Examples
+from bertjax.experiment import exports
+from bertjax.experiment.distillation_settings import recorded_in
+from bertjax.experiment.exports import Finished, formats_of, push_export, write_exports
 from bertjax.experiment.levels import Levels
 from bertjax.files.atomic import write_atomic
 from bertjax.losses import PRETRAINING
@@ -28,10 +29,10 @@ from bertjax.writers.console import print_next, print_places, shown
 from bertjax.writers.jsonl import read_rows
 
 SHOWN = ('loss', 'mlm_loss', 'mlm_accuracy', 'perplexity', 'nsp_loss', 'nsp_accuracy', 'sop_loss', 'sop_accuracy')
+SHOWN += ('soft_loss', 'cosine_loss', 'hidden_loss', 'attention_loss', 'embeddings_loss')  # of a distillation
 # Of a workdir.
 PLACES = {
-    'export/hf': 'for transformers: from_pretrained(...)',
-    'export/orbax': 'the parameters for other JAX programs',
+    **exports.PLACES,
     'checkpoints': 'to continue: start the same command again, with more --config.steps',
     'metrics.jsonl': 'every figure; also in tensorboard/ and summary.json',
     'store': 'the text as token ids',
@@ -65,14 +66,15 @@ def finish_pretraining(
     if rows and rows[-1]['step'] != config['steps']:
         logging.warning('%s ends at step %d of %d.', folder / 'metrics.jsonl', rows[-1]['step'], config['steps'])
     if config['export']:
-        export_pretraining(folder, config, model, tokenizer, params, rows)
+        export_pretraining(folder, config, model, tokenizer, params, rows, formats_of(config['export_formats']))
+        push_export(folder, config['push_to'], private=config['push_private'])
     filled = list(_filled_masks(params, model, tokenizer, heldout)) if heldout is not None else []
     summary = {
         'steps': config['steps'],
         'heldout_first': rows[0] if rows else None,
         'heldout_last': rows[-1] if rows else None,
         'filled_masks': filled,
-        'export': 'export/hf' if config['export'] else None,
+        'export': f'export/{formats_of(config["export_formats"])[0]}' if config['export'] else None,
     }
     write_atomic(folder / 'summary.json', json.dumps(summary, indent=2, ensure_ascii=False) + '\n')
     console = Console(highlight=False, soft_wrap=True)
@@ -99,11 +101,17 @@ def export_pretraining(
     tokenizer: Tokenizer,
     params: Any,
     rows: list[dict[str, Any]],
-) -> None:
-    """export/hf and export/orbax; `rows` are the held-out rows, of which the model card has the last."""
-    card = _model_card_facts(config, rows)
-    export_huggingface(params, model, tokenizer, folder / 'export' / 'hf', card=card, about=config.get('card', {}))
-    export_orbax(params, model, folder / 'export' / 'orbax')
+    formats: Collection[str],
+) -> list[pathlib.Path]:
+    """The folders of export/, one a format; `rows` are the held-out rows, of which the model card has the last."""
+    finished = Finished(
+        model=BertForPreTraining(model),
+        params=params,
+        tokenizer=tokenizer,
+        card=_model_card_facts(config, rows),
+        about=config.get('card', {}),
+    )
+    return write_exports(finished, folder, formats)
 
 
 def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -121,9 +129,10 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
         'store': config['fingerprints']['store'],
         'tokenizer': config['fingerprints']['tokenizer'],
     }
+    facts |= recorded_in(config)
     for number, phase in enumerate(config['phases']):
         facts[f'phase {number}'] = ', '.join(f'{key} {value}' for key, value in phase.items())
-    card: dict[str, Any] = {'title': 'BERT trained with bertjax', **facts}
+    card: dict[str, Any] = {'title': 'BERT trained with bertjax', 'name': config.get('push_to', ''), **facts}
     if rows:
         card['Held-out text'] = {name: rows[-1][name] for name in SHOWN if rows[-1].get(name) is not None}
     return card
@@ -146,10 +155,16 @@ def _filled_masks(params: Any, model: BertConfig, tokenizer: Tokenizer, heldout:
         yield {
             'before': f'… {tokenizer.decode(keep(left))}',
             'after': f'{tokenizer.decode(keep(right))} …',
-            'filled': tokenizer.pieces[best],
+            'filled': _shown(tokenizer, best),
             'probability': round(float(softmax(logits[row, p])[best]), 4),
-            'was': tokenizer.pieces[int(batch['masked_ids'][row, p])],
+            'was': _shown(tokenizer, int(batch['masked_ids'][row, p])),
         }
+
+
+def _shown(tokenizer: Tokenizer, piece: int) -> str:
+    """A piece for reading: of byte-level BPE as text, since it writes all but ASCII in letters of its own."""
+    text = tokenizer.decode([piece]).strip() if tokenizer.family == 'bpe' else ''
+    return text or tokenizer.pieces[piece]
 
 
 def print_heldout(console: Console, rows: list[dict[str, Any]], levels: Levels) -> None:
@@ -163,7 +178,7 @@ def print_heldout(console: Console, rows: list[dict[str, Any]], levels: Levels) 
             table.add_row(name.replace('_', ' '), shown(first.get(name)), shown(last[name]))
     console.print(table)
     compared = []
-    if levels.unigram is not None:
+    if levels.unigram is not None and last.get('mlm_loss') is not None:
         compared.append(f'an MLM loss of {levels.unigram:.3f} by how often each piece occurs')
     if last['phase'] in levels.majority:
         share, pair = levels.majority[last['phase']], levels.pair.upper()
@@ -179,7 +194,11 @@ def _next(folder: pathlib.Path, config: Mapping[str, Any], recipe: str) -> list[
     if path.suffix and not classify.exists():
         classify = pathlib.Path('configs/classify.py')
     workdir = shlex.quote(str(folder))
-    commands = [('a picture of the learning curve', f'{given} --workdir={workdir} --config.run=plot')]
+    again = f'{given} --workdir={workdir}'
+    commands = [
+        ('a page of all that is in this workdir', f'{again} --config.run=report'),
+        ('a picture of the learning curve', f'{again} --config.run=plot'),
+    ]
     if config['export']:
         own = f'--workdir={shlex.quote(f"{folder}_labels")} --config.init={workdir} --config.data=TABLE.csv'
         what = 'a classifier, from a table of your own with the columns text and label'

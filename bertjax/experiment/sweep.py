@@ -19,6 +19,7 @@ from bertjax.checkpoint.compatible import LATER, saved_value
 from bertjax.config import dump, flatten
 from bertjax.data.buckets import MOST_LENGTHS
 from bertjax.errors import PreemptedError, UserError
+from bertjax.experiment.exports import exported_model, push_export
 from bertjax.experiment.finetuning_settings import FinetuningSettings
 from bertjax.experiment.recorded import recorded_results
 from bertjax.experiment.results import RESULTS, export_task, judge
@@ -41,6 +42,7 @@ from bertjax.train.state import TrainState
 from bertjax.writers.console import shown
 
 SWEEP = 'sweep.json'
+_FREE = ('sweep.', 'mesh.', 'card.', 'tracker')  # keys that may change within a sweep
 _UNFINISHED = '.unfinished'  # in the workdir: checkpoints of the trials in training
 
 
@@ -87,7 +89,8 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
     exported = exported_trial(folder)
     if settings.export and exported:
         whose = 'its model' if exported == summary['best'] else f'the model of {exported}, the best of all runs here'
-        console.print(f'{whose}: {folder / "export" / "hf"}', markup=False)
+        console.print(f'{whose}: {exported_model(folder)}', markup=False)
+        push_export(folder, settings.push_to, private=settings.push_private)
 
 
 def _check_same(data: TaskData, folder: pathlib.Path) -> None:
@@ -102,7 +105,7 @@ def _check_same(data: TaskData, folder: pathlib.Path) -> None:
         usual = defaults(data.settings.task['kind'])
         for key, value in after.items():
             old = saved_value(before, key, usual)
-            if old != value and not key.startswith(('sweep.', 'mesh.', 'card.')) and key not in ('run', 'step'):
+            if old != value and not key.startswith(_FREE) and key not in ('run', 'step'):
                 kind, _, name = key.partition('.')
                 place = f'the {name}' if kind == 'fingerprints' else f'config.{key}'
                 mend = 'restore the former value to continue the sweep, or give another --workdir'
@@ -213,7 +216,8 @@ class Group:
             results['collapsed'] |= failed[m]
             if self.settings.export and self._is_best(results):
                 config = {**own.recorded, 'steps': self.total, 'epochs': self.epochs}
-                export_task(self._folder, config, model, member_of(params, m), results)
+                formats = self.settings.formats
+                export_task(self._folder, config, model, member_of(params, m), results, formats)
                 write_atomic(self._folder / EXPORTED, f'{trial.name}\n')
             # Last: a trial with results is finished.
             write_atomic(self.folders[m] / RESULTS, json.dumps(results, indent=2) + '\n')

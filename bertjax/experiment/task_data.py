@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.config import plain
-from bertjax.convert.huggingface.load import read_config
+from bertjax.convert.load import read_config
 from bertjax.data.buckets import choose_lengths
 from bertjax.data.features import Features, cached
 from bertjax.data.hashing import Stream, hash_bits
@@ -129,6 +129,11 @@ class TaskData:
                 print(f'{name}: {note}')
         return self._splits[name]
 
+    def replace_features(self, name: str, features: Features) -> None:
+        """Gives the records of a split, which must have been read, other rows."""
+        self._splits[name] = dataclasses.replace(self._splits[name], features=features)
+        print(f'{name}: {features.notes[-1]}')
+
     def parts(self, names: Iterable[str]) -> dict[str, str]:
         """{split: '500 of 872 records'} of those that are parts."""
         splits = {name: self.split(name) for name in names}
@@ -138,6 +143,8 @@ class TaskData:
         """Features of records; with `keep` from WORKDIR/features where they are there already, and put there."""
         task = {key: value for key, value in plain(self.settings.task).items() if key not in _LATER or value}
         options = (task, list(self.task.labels), self.settings.seq_len, training)
+        if self.tokenizer.separators > 1:  # no part of a tokenizer's fingerprint, which is of ids alone
+            options += (self.tokenizer.separators,)
         key = (self.tokenizer.fingerprint, *options, list(records))
         make = lambda: self.task.features(records, self.tokenizer, training=training)  # noqa: E731
         return Split(records, cached(self._cache, key, make) if keep else make())
@@ -193,7 +200,11 @@ def data_from_source(settings: FinetuningSettings, folder: pathlib.Path) -> Task
         raise UserError('config.init', 'nothing', 'a Hugging Face directory or the workdir of a pre-training', mend)
     source = huggingface_directory(settings.init)
     tokenizer = load_tokenizer(settings.tokenizer or source)
-    data = TaskData(settings, folder, tokenizer, encoder_of(settings, source), source)
+    return learned_data(TaskData(settings, folder, tokenizer, encoder_of(settings, source), source))
+
+
+def learned_data(data: TaskData) -> TaskData:
+    """The same, whose task has learned its labels; says where its records are from."""
     data.learn()
     sources = data.task.sources()
     if sources:

@@ -5,11 +5,11 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from bertjax.convert.huggingface.config import check_head_exportable
-from bertjax.convert.huggingface.load import load_task_model
+from bertjax.convert.load import Imported, load_task_model
 from bertjax.data.buckets import BucketedExamples
 from bertjax.data.features import Features
 from bertjax.errors import UserError
+from bertjax.experiment.exports import check_formats
 from bertjax.experiment.finetuning_settings import FinetuningSettings
 from bertjax.experiment.settings import check_mesh
 from bertjax.experiment.task_data import Split, TaskData
@@ -139,13 +139,12 @@ class TaskSetup:
             flops_per_sequence=flops * len(members) if settings.train == 'all' else 0.0,
         )
 
-    def fresh_state(self, seed: int) -> tuple[TrainState, list[str], list[str]]:
-        """The state of step 0; what was drawn with `seed` because the source lacks it, and which of its tensors
-        are not used."""
+    def fresh_state(self, seed: int) -> tuple[TrainState, Imported]:
+        """The state of step 0, with `seed` for what the source lacks, and what came of the source."""
         task, labels = self.data.task, self.data.task.huggingface().get('id2label')
         imported = load_task_model(self.data.source, self.setup.model, task.head, id2label=labels, seed=seed)
         state = replace_params(self.setup.create(seed), imported.params, self.setup.state)
-        return state, imported.missing, imported.unused
+        return state, imported
 
 
 class TaskEvaluator:
@@ -181,8 +180,13 @@ def prepare(data: TaskData, mesh: Mesh, lengths: int, *, chosen_by: str = '') ->
     """
     if 'dev' not in data.evaluated and chosen_by:
         raise UserError(chosen_by, 'no dev split to choose by', 'one', f'give {data.task.name} a dev file')
-    if data.settings.export:
-        check_head_exportable(data.task.model(data.encoder), data.task.head)
+    check_formats(
+        data.settings.formats,
+        data.encoder,
+        vocabulary=data.tokenizer.family,
+        model=data.task.model(data.encoder),
+        head=data.task.head,
+    )
     evaluated = [data.split(name) for name in data.evaluated]
     train = data.split('train', training=True)
     return train, TaskSetup(data, mesh, [train, *evaluated], lengths)

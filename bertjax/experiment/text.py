@@ -5,6 +5,8 @@ import itertools
 import os
 import pathlib
 
+from bertjax.convert.formats import is_model
+from bertjax.convert.hub import hub_name, pull
 from bertjax.corpus.apart import WORKDIR_FILES, check_outside
 from bertjax.corpus.build import build_store, iter_texts
 from bertjax.corpus.identity import as_found, difference, readings_of, stale
@@ -13,6 +15,7 @@ from bertjax.corpus.report import print_report
 from bertjax.corpus.sources import parse_mixture, resolve
 from bertjax.corpus.store import TokenStore, open_store
 from bertjax.errors import UserError, printable
+from bertjax.experiment.exports import exported_model
 from bertjax.experiment.own_tokenizer import (
     FOLDER,
     TRAINED,
@@ -28,6 +31,8 @@ from bertjax.experiment.own_tokenizer import (
 )
 from bertjax.experiment.pretraining_settings import PretrainingSettings
 from bertjax.experiment.workdir import has_checkpoints, has_run
+from bertjax.files.paths import user_path
+from bertjax.text.byte_bpe_training import train_byte_bpe
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.text.vocabulary import train_sentencepiece, train_wordpiece
 
@@ -53,6 +58,8 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
     shared = {'vocab_size': vocab['size'], 'lowercase': vocab['lowercase'], 'unused': vocab['unused']}
     if vocab['family'] == 'wordpiece':
         tokenizer = train_wordpiece(texts, **shared)
+    elif vocab['family'] == 'bpe':
+        tokenizer = train_byte_bpe(texts, **shared)
     else:
         tokenizer = train_sentencepiece(
             texts,
@@ -154,28 +161,34 @@ def _load_if_any(workdir: pathlib.Path) -> Tokenizer | None:
         return None
 
 
-def huggingface_directory(init: str) -> str:
-    """config.init: a Hugging Face directory as it is, of a bertjax workdir its export.
+def huggingface_directory(init: str, where: str = 'config.init') -> str:
+    """config.init: a model of any format of convert/formats.py as it is, of a bertjax workdir its export; else the name
+    of one on the hub, which is pulled.
 
     Raises:
-      UserError: neither.
+      UserError: none of them.
     """
-    init = os.path.expanduser(init)
+    init = str(user_path(init, where))
     path = pathlib.Path(init)
     if (path / 'config.json').exists() and (path / 'model.safetensors').exists():
         return init
-    exported = path / 'export' / 'hf'
-    if exported.is_dir():
+    exported = exported_model(path)
+    if exported is not None:
         check_export(path, exported)
         return str(exported)
-    if not path.exists() or not (path / 'config.json').exists():
-        raise UserError(
-            'config.init',
-            init,
-            'a Hugging Face directory, or a bertjax workdir with export/hf',
-            'give such a folder; --config.run=export writes it for a finished run',
-        )
-    return init
+    if has_checkpoints(path):
+        mend = 'export it first: the command of its training with --config.run=export'
+        raise UserError(where, f'{init}, a workdir without an export', 'a saved model', mend)
+    if is_model(init):
+        return init
+    if hub_name(init) and not path.exists():
+        return pull(init, where)
+    raise UserError(
+        where,
+        init,
+        'a directory of Hugging Face, of google-research/bert or of our export, a bertjax workdir, or org/name',
+        'give such a folder; --config.run=export writes it for a finished run',
+    )
 
 
 def store_directories(settings: PretrainingSettings, workdir: pathlib.Path) -> list[pathlib.Path]:

@@ -12,14 +12,16 @@ EXPORTED = 'export/cell.txt'  # of a sweep: the trial whose model is in export/
 
 
 @contextlib.contextmanager
-def working_in(workdir: pathlib.Path) -> Iterator[None]:
-    """Makes the workdir and locks it while something is computed there: what writes, and what reads what is written.
+def working_in(*workdirs: pathlib.Path) -> Iterator[None]:
+    """Makes the workdirs and locks them while something is computed there: what writes, and what reads what is written.
 
     Raises:
-      UserError: another process is at work there.
+      UserError: another process is at work in one of them.
     """
-    workdir.mkdir(parents=True, exist_ok=True)
-    with exclusive(workdir, 'works in this workdir'):
+    with contextlib.ExitStack() as held:
+        for workdir in dict.fromkeys(workdirs):
+            workdir.mkdir(parents=True, exist_ok=True)
+            held.enter_context(exclusive(workdir, 'works in this workdir'))
         yield
 
 

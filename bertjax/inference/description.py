@@ -10,6 +10,7 @@ from rich.table import Table
 
 from bertjax.convert.trees import flat_paths
 from bertjax.experiment.loaded import LoadedModel
+from bertjax.inference.tasks import describe
 
 _LABELS = 12  # that are shown
 
@@ -43,7 +44,7 @@ def _table(model: LoadedModel) -> Table:
 
 def _heads(model: LoadedModel) -> list[str]:
     if model.task is not None:
-        return [model.task.name]
+        return [describe(model.task)]
     drawn = {path.split('/')[0] for path in model.missing}
     known: Mapping[str, str] = {'mlm': 'masked words', 'pooler': 'pooler', 'nsp': 'sentence pairs'}
     return [name for part, name in known.items() if part in model.params and part not in drawn]

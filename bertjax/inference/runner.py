@@ -8,11 +8,16 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from bertjax.data.buckets import pad_to
 from bertjax.data.features import Features
+from bertjax.data.loader import global_arrays, local_rows
 from bertjax.experiment.loaded import LoadedModel
+from bertjax.parallel.mesh import row_shards
+from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.terminal import Console
 from bertjax.train.predict import Predictor
 from bertjax.train.step import Batch
@@ -42,6 +47,7 @@ class Runner:
         self.lengths = (*(length for length in LENGTHS if length < longest), longest)
         self._sizes = (*(size for size in _FEW if size < batch_size), batch_size)
         self._predictors: dict[tuple[Hashable, int], Predictor] = {}
+        self._adders: dict[Hashable, tuple[Callable, Callable]] = {}
 
     def with_model(self, model: LoadedModel) -> 'Runner':
         """The same for a model that differs in its parameters alone; what is compiled is shared."""
@@ -57,6 +63,7 @@ class Runner:
         *,
         inputs: Collection[str] = INPUTS,
         per_token: Collection[str] = (),
+        most: int = 0,
         title: str = '',
         advance: Callable[[int], object] | None = None,
     ) -> dict[str, list[np.ndarray]]:
@@ -68,13 +75,14 @@ class Runner:
           features: the rows; no sequence longer than the model's positions.
           inputs: the arrays of a batch that `forward` takes.
           per_token: outputs whose next dimension is that of the positions, so that padding is cut off.
+          most: above 0: at most so many rows at a time, for outputs that are large.
           title: of the progress bar that a person sees where it takes long; '' for none.
           advance: told, batch by batch, how many more rows are done, in place of that bar.
 
         Returns:
           {name of the output: an array for each row}, in the order of the rows.
         """
-        size = self._sizes[min(bisect.bisect_left(self._sizes, len(features)), len(self._sizes) - 1)]
+        size = self._size(len(features), most or self._sizes[-1])
         key = (name, size)
         if key not in self._predictors:
             self._predictors[key] = Predictor(
@@ -88,11 +96,84 @@ class Runner:
             )
         shown = contextlib.nullcontext(advance) if advance else progress(title, len(features))
         with shown as tell:
-            return self._predictors[key].outputs(self.model.params, features, advance=tell)
+            shapes = self._shapes(features.lengths)
+            return self._predictors[key].outputs(self.model.params, features, advance=tell, shapes=shapes)
+
+    def total(
+        self,
+        name: Hashable,
+        forward: Forward,
+        features: Features,
+        *,
+        inputs: Collection[str] = INPUTS,
+        most: Callable[[int], int] | None = None,
+        params: Any = None,
+        advance: Callable[[int], object] = lambda rows: None,
+    ) -> dict[str, np.ndarray]:
+        """The sum over all batches of what `forward` gives for each, added up on the devices.
+
+        Args:
+          name, forward, features, inputs: see `run`; but the outputs are sums over the rows of a batch, in which empty
+            rows, of padding alone, count for nothing.
+          most: the most rows of a batch, by its padded length.
+          params: for `forward`; None for the model's.
+          advance: told, batch by batch, how many more rows are done.
+
+        Returns:
+          {name of the output: its sum}.
+        """
+        mesh = self.model.mesh
+        sharding = batch_sharding(mesh)
+        if name not in self._adders:
+            add = lambda p, batch, total: jax.tree.map(jnp.add, total, forward(p, batch))  # noqa: E731
+            first = jax.jit(forward, out_shardings=replicated(mesh))
+            self._adders[name] = first, jax.jit(add, out_shardings=replicated(mesh))
+        first, add = self._adders[name]
+        params, total = self.model.params if params is None else params, None
+        for rows, length in self._batches(features.lengths, most or (lambda length: self._sizes[-1])):
+            batch = features.batch(rows[local_rows(sharding, len(rows))], length, self.model.tokenizer.pad_id)
+            arrays = global_arrays({name: batch[name] for name in inputs}, sharding, len(rows))
+            with mesh_context(mesh):
+                total = first(params, arrays) if total is None else add(params, arrays, total)
+            advance(int((rows >= 0).sum()))
+        return jax.device_get(total)
+
+    def _batches(self, lengths: np.ndarray, most: Callable[[int], int]) -> Iterator[tuple[np.ndarray, int]]:
+        """(rows, padded length) of batches that see every row once; empty places, with which their number is a multiple
+        of the mesh's row shards, are -1. What is left of a length goes to the next one of as many rows a batch."""
+        shards, bucket = row_shards(self.model.mesh), pad_to(lengths, self.lengths)
+        waiting, size, length = np.zeros(0, np.int64), 0, 0
+
+        def rest() -> Iterator[tuple[np.ndarray, int]]:
+            if len(waiting):
+                yield np.pad(waiting, (0, size - len(waiting)), constant_values=-1), length
+
+        for number in np.unique(bucket):
+            here = -(-self._size(len(lengths), most(self.lengths[number])) // shards) * shards
+            if here != size:
+                yield from rest()
+                waiting = waiting[:0]
+            waiting, size, length = (
+                np.concatenate([waiting, np.flatnonzero(bucket == number)]),
+                here,
+                self.lengths[number],
+            )
+            for begin in range(0, len(waiting) - size + 1, size):
+                yield waiting[begin : begin + size], length
+            waiting = waiting[len(waiting) // size * size :]
+        yield from rest()
+
+    def _size(self, rows: int, most: int) -> int:
+        """Rows of a batch: few for few sequences, at most `most`."""
+        return min(self._sizes[min(bisect.bisect_left(self._sizes, rows), len(self._sizes) - 1)], most)
+
+    def _shapes(self, lengths: np.ndarray) -> tuple[int, ...]:
+        """The padded lengths as far as these need them: the last batch has the longest of all, whatever is in it."""
+        return self.lengths[: int(pad_to(lengths, self.lengths).max(initial=0)) + 1]
 
 
 @contextlib.contextmanager
-def progress(title: str, total: int, *, lines: bool = False) -> Iterator[Callable[[int], object]]:
+def progress(title: str, total: int | None, *, lines: bool = False) -> Iterator[Callable[[int], object]]:
     """What tells a person how far it is: a bar, in a terminal or a notebook, once it has taken two seconds.
 
     Args:
@@ -101,7 +182,7 @@ def progress(title: str, total: int, *, lines: bool = False) -> Iterator[Callabl
       lines: elsewhere, as in a log, print a line every ten seconds.
 
     Yields:
-      A function that is told how many more of `total` are done.
+      A function that is told how many more of `total` (None: nobody knows) are done.
     """
     columns = (TextColumn('{task.description}'), BarColumn(bar_width=30), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)

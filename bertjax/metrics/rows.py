@@ -55,6 +55,13 @@ def task_values(sums: Sums) -> dict[str, float | None]:
     return {name: total / weight if weight else None for name, (total, weight) in sums.items()}
 
 
+def distillation_values(sums: Sums, factors: Mapping[str, float]) -> dict[str, float | None]:
+    """The mean of each loss and accuracy, and `loss`, what is minimised: each loss times its factor."""
+    values = task_values(sums)
+    counted = [factor * values[name] for name, factor in factors.items() if values.get(name) is not None]
+    return {**values, 'loss': sum(counted) if counted else None}
+
+
 def finite_or_none(row: Mapping[str, Any]) -> dict[str, Any]:
     """JSON has no NaN: non-finite values become None (null)."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}

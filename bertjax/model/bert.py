@@ -6,17 +6,17 @@ from flax import linen as nn
 
 from bertjax.model.config import BertConfig
 from bertjax.model.encoder import BertEncoder
-from bertjax.model.layers import ACTIVATION_FUNCTIONS, NEGATIVE, LayerNorm, Projection
+from bertjax.model.layers import ACTIVATION_FUNCTIONS, NEGATIVE, POOLER_FUNCTIONS, LayerNorm, Projection
 from bertjax.parallel.partition import constrain, with_axes
 
 
 class Pooler(Projection):
-    """tanh of a projection of one hidden state a sequence: that of [CLS], the first."""
+    """tanh, or what the config says, of a projection of one hidden state a sequence: that of [CLS], the first."""
 
     @nn.compact
     def __call__(self, state: jax.Array) -> jax.Array:
         """[B, D] -> [B, D]."""
-        return jnp.tanh(super().__call__(state))
+        return POOLER_FUNCTIONS[self.config.pooler_activation](super().__call__(state))
 
 
 def build_pooler(config: BertConfig, name: str | None = None) -> Pooler:

@@ -8,6 +8,7 @@ from bertjax.errors import UserError
 from bertjax.ranges import MANY, Range, check_fields, number, one_of, ranged, whole
 
 ACTIVATIONS = ('gelu', 'gelu_tanh', 'relu')
+POOLER_ACTIVATIONS = ('tanh', 'relu')
 ATTENTION = ('auto', 'dot_product')  # the implementations of model/attention/select.py
 REMAT = ('none', 'full', 'dots')
 DTYPES = ('float32', 'bfloat16')
@@ -41,10 +42,12 @@ class BertConfig:
       num_heads: attention heads; they divide `width`.
       mlp_dim: width inside a block's MLP.
       max_positions: longest sequence.
-      num_segments: rows of the segment embedding; with 1 the segment ids are ignored (RoBERTa).
+      num_segments: rows of the segment embedding; with 1 the segment ids are ignored (RoBERTa), with 0 there is none
+        (DistilBERT).
       dropout: of embeddings and of each block's two outputs.
       attention_dropout: of attention probabilities.
       activation: 'gelu' (erf, as Hugging Face's checkpoints), 'gelu_tanh' (as google-research/bert) or 'relu'.
+      pooler_activation: of the pooler, 'tanh' or 'relu' (as DistilBERT's classifiers).
       layer_norm_eps: inside the square root.
       init_stddev: of the truncated normal that kernels and embeddings are drawn from.
       pre_norm: normalise a block's inputs instead of its outputs, and once more after the last block.
@@ -68,10 +71,11 @@ class BertConfig:
     num_heads: int = _field(FieldKind.ARCHITECTURE, 12, whole(1, 2**17))
     mlp_dim: int = _field(FieldKind.ARCHITECTURE, 3072, whole(1, MANY))
     max_positions: int = _field(FieldKind.ARCHITECTURE, 512, whole(1, MANY))
-    num_segments: int = _field(FieldKind.ARCHITECTURE, 2, whole(1, MANY))
+    num_segments: int = _field(FieldKind.ARCHITECTURE, 2, whole(0, MANY))
     dropout: float = _field(FieldKind.TRAINING, 0.1, _SHARE)
     attention_dropout: float = _field(FieldKind.TRAINING, 0.1, _SHARE)
     activation: str = _field(FieldKind.ARCHITECTURE, 'gelu', one_of(ACTIVATIONS))
+    pooler_activation: str = _field(FieldKind.ARCHITECTURE, 'tanh', one_of(POOLER_ACTIVATIONS))
     layer_norm_eps: float = _field(FieldKind.ARCHITECTURE, 1e-12, number(1e-20, 1))
     init_stddev: float = _field(FieldKind.ARCHITECTURE, 0.02, number(1e-6, 10))
     pre_norm: bool = _field(FieldKind.ARCHITECTURE, False)
@@ -110,7 +114,7 @@ def _dims(num_layers: int, width: int, num_heads: int) -> dict[str, int]:
 
 
 # google-research/bert's README (24 smaller models) and the paper's section 3; the lXX names are the rows of the
-# paper's Table 6 that are not base or large.
+# paper's Table 6 that are not base or large, and TinyBERT's (arXiv 1909.10351, section 4.1).
 SIZES: dict[str, dict[str, int]] = {
     'tiny': _dims(2, 128, 2),
     'mini': _dims(4, 256, 4),
@@ -122,6 +126,7 @@ SIZES: dict[str, dict[str, int]] = {
     'l6_d768_h3': _dims(6, 768, 3),
     'l6_d768_h12': _dims(6, 768, 12),
     'l12_d1024_h16': _dims(12, 1024, 16),
+    'l4_d312_h12': {**_dims(4, 312, 12), 'mlp_dim': 1200},
 }
 
 

@@ -7,6 +7,7 @@ from flax import linen as nn
 from bertjax.errors import UserError
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.attention.self_attention import SelfAttention
+from bertjax.model.capture import CAPTURES, HIDDEN, keep, wanted
 from bertjax.model.config import BertConfig
 from bertjax.model.layers import ACTIVATION_FUNCTIONS, Embedding, LayerNorm, Projection, dropout
 from bertjax.parallel.partition import constrain
@@ -30,7 +31,8 @@ class Embeddings(nn.Module):
         c = self.config
         self.token = Embedding(c, c.padded_vocab_size, c.vocab_size, 'vocab')
         self.position = Embedding(c, c.max_positions, c.max_positions, 'position')
-        self.segment = Embedding(c, c.num_segments, c.num_segments, 'type')
+        if c.num_segments:
+            self.segment = Embedding(c, c.num_segments, c.num_segments, 'type')
         self.norm = LayerNorm(c)
 
     def __call__(self, input_ids: jax.Array, segment_ids: jax.Array, key: jax.Array | None) -> jax.Array:
@@ -45,10 +47,12 @@ class Embeddings(nn.Module):
         # An id beyond the table gives NaN, which is noticed, rather than the last row, which is not.
         x = jnp.take(self.token(), input_ids, axis=0, mode='fill')  # [B, S, D]
         x = _hidden(x) + self.position()[:length]
-        segment = self.segment()  # [N, D]
         if self.config.num_segments == 1:
-            x = x + segment[0]
-        else:  # as a product: its gradient is a product too, not a scatter of B·S rows into two
+            x = x + self.segment()[0]
+        elif (
+            self.config.num_segments
+        ):  # as a product: its gradient is a product too, not a scatter of B·S rows into two
+            segment = self.segment()  # [N, D]
             chosen = jax.nn.one_hot(segment_ids, self.config.num_segments, dtype=segment.dtype)  # [B, S, N]
             x = x + jnp.einsum('BSN,ND->BSD', chosen, segment, precision='highest')
         return _hidden(dropout(self.norm(x), self.config.dropout, key))
@@ -145,6 +149,8 @@ class BertEncoder(nn.Module):
           UserError: sequences longer than `max_positions`.
         """
         c = self.config
+        keep_layers = all_layers or wanted(self, HIDDEN)
+        shorten = first_only and not wanted(self, *CAPTURES)  # who asks for them wants those of all positions
         keys = [None] * (c.num_layers + 1)
         if not deterministic and (c.dropout or c.attention_dropout):
             keys = jax.random.split(self.make_rng('dropout'), c.num_layers + 1)  # [L + 1]
@@ -158,26 +164,30 @@ class BertEncoder(nn.Module):
         if c.scan_layers:
             scanned = nn.scan(
                 block,
-                variable_axes={'params': 0},
+                variable_axes={'params': 0} | dict.fromkeys(CAPTURES, 0),
                 split_rngs={'params': True},
                 in_axes=(0, nn.broadcast),
                 length=c.num_layers,
                 metadata_params={nn.PARTITION_NAME: 'layers'},
             )
             layer_keys = None if keys[0] is None else keys[1:]
-            x, layers = scanned(c, all_layers, name='layers')(x, layer_keys, mask)  # layers [L, B, S, D]
-            x = x[:, :1] if first_only else x
+            x, layers = scanned(c, keep_layers, name='layers')(x, layer_keys, mask)  # layers [L, B, S, D]
+            x = x[:, :1] if shorten else x
         else:
             layers = []
             for i in range(c.num_layers):
-                shortened = first_only and i == c.num_layers - 1
+                shortened = shorten and i == c.num_layers - 1
                 x, _ = block(c, first_only=shortened, name=f'layers_{i}')(x, keys[i + 1], mask)
                 layers.append(x)
-            layers = jnp.stack(layers) if all_layers else None  # [L, B, S, D]
+            layers = jnp.stack(layers) if keep_layers else None  # [L, B, S, D]
         if c.pre_norm:
             x = self.final_norm(x)
-            layers = layers.at[-1].set(x) if all_layers else None
-        return x, jnp.concatenate([first[None], layers]) if all_layers else None
+            layers = layers.at[-1].set(x) if keep_layers else None
+        if keep_layers:
+            layers = jnp.concatenate([first[None], layers])  # [L + 1, B, S, D]
+        if wanted(self, HIDDEN):
+            keep(self, HIDDEN, layers)
+        return x[:, :1] if first_only and not shorten else x, layers if all_layers else None
 
     def token_embedding(self) -> jax.Array:
         """The token embedding [V, D] (padded), for a head tied to it."""

@@ -41,6 +41,7 @@ ACTIVATION_FUNCTIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     'gelu_tanh': lambda x: jax.nn.gelu(x, approximate=True),
     'relu': jax.nn.relu,
 }
+POOLER_FUNCTIONS: dict[str, Callable[[jax.Array], jax.Array]] = {'tanh': jnp.tanh, 'relu': jax.nn.relu}
 
 
 def weight_init(config: BertConfig) -> nn.initializers.Initializer:

@@ -8,10 +8,11 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bertjax.errors import UserError
+from bertjax.experiment.ensemble import Ensemble, ensemble_table, load_models, member_folders
 from bertjax.experiment.finetuning_settings import FinetuningSettings, finetuning_settings
 from bertjax.experiment.recorded import recorded_results
 from bertjax.experiment.results import RESULTS, STEP, results_table, write_predictions
-from bertjax.experiment.saved import SavedTask, config_of_run, load_task
+from bertjax.experiment.saved import SavedTask, config_of_run
 from bertjax.experiment.task_data import Split, TaskData
 from bertjax.experiment.workdir import exported_trial, working_in
 from bertjax.files.atomic import write_atomic
@@ -19,7 +20,8 @@ from bertjax.terminal import Console
 
 
 def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
-    """Evaluates the workdir's model, or that of config.init, on config.split ('dev', or several: 'dev,test').
+    """Evaluates the workdir's model, or that of config.init, on config.split ('dev', or several: 'dev,test'); with
+    config.ensemble those of several workdirs, together and alone.
 
     The model is the checkpoint that config.step and config.select choose, whether its run is finished or not. The
     figures join those in WORKDIR/results.json; predictions/ has a line a record and the benchmark's files. What was
@@ -35,37 +37,46 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
       UserError: no model, no such split, or one without labels.
     """
     folder = pathlib.Path(workdir)
-    settings = finetuning_settings(config_of_run(config, folder, given))
-    with working_in(folder):
-        names = settings.split.split(',')
-        tuned = load_task(settings, folder, lambda data: {name: _labelled(data, name) for name in names})
-        model, task = tuned.model, tuned.model.data.task
-        path = folder / RESULTS
-        results = {'task': task.name, 'score': task.score, **_earlier(path, _which_model(settings, folder, tuned))}
-        measured = {}
+    folders = member_folders(config.ensemble, folder) if config.ensemble else [folder]
+    asked = [(finetuning_settings(config_of_run(config, one, given)), one) for one in folders]
+    with working_in(folder, *folders):
+        names = asked[0][0].split.split(',')
+        tuned = load_models(asked, lambda data: {name: _labelled(data, name) for name in names})
+        data, task, path = tuned.data, tuned.data.task, folder / RESULTS
+        facts = _which_model(asked[0][0], folder, tuned)
+        results = {'task': task.name, 'score': task.score, **_earlier(path, facts)}
+        measured, alone = {}, {}
         console = Console(highlight=False, soft_wrap=True)
         # What is tuned on dev goes for all.
         for name, split in sorted(tuned.splits.items(), key=lambda item: item[0] != 'dev'):
-            predictions = model.predictions(tuned.params, split)
+            predictions = tuned.predictions(split)
             if name == 'dev' and not tuned.finished:
                 task.tune(split.records, predictions)
             measured[name] = task.metrics(split.records, predictions)
+            if isinstance(tuned, Ensemble):
+                alone[name] = tuned.scores_of_members(split)
             write_predictions(folder / 'predictions', task, name, split, predictions)
             console.print(task.report(split.records, predictions), markup=False)
         results['splits'] = {**results.get('splits', {}), **measured}
         kept = {name: part for name, part in results.pop('parts', {}).items() if name not in measured}
-        parts = kept | model.data.parts(measured)
+        parts = kept | data.parts(measured)
         results |= {'parts': parts} if parts else {}
+        if alone:
+            results['alone'] = {**results.get('alone', {}), **alone}
+            console.print(ensemble_table(task.score, alone, measured))
         write_atomic(path, json.dumps(results, indent=2) + '\n')
         console.print(results_table({**results, 'splits': measured}))
         console.print(f'{path}, {folder / "predictions"}', markup=False)
 
 
-def _which_model(settings: FinetuningSettings, folder: pathlib.Path, tuned: SavedTask) -> dict[str, Any]:
-    """What tells the models that one workdir can be asked for: of config.init, of a step, of a trial of a sweep.
+def _which_model(settings: FinetuningSettings, folder: pathlib.Path, tuned: SavedTask | Ensemble) -> dict[str, Any]:
+    """What tells the models that one workdir can be asked for: of config.init, of a step, of a trial of a sweep; or of
+    several workdirs.
 
     The step is left out of a finished run's own model.
     """
+    if isinstance(tuned, Ensemble):
+        return {'ensemble': [str(member) for member in tuned.members]}
     facts: dict[str, Any] = {'init': settings.init, 'select': settings.select}
     if tuned.step is not None and not tuned.finished:
         facts[STEP] = tuned.step

@@ -1,14 +1,13 @@
-"""run=export: writes a checkpoint of a workdir to WORKDIR/export/hf and WORKDIR/export/orbax."""
+"""run=export: writes a checkpoint of a workdir to WORKDIR/export, in each format of config.export_formats."""
 
-import json
 import pathlib
 from collections.abc import Collection
 
 from ml_collections import ConfigDict
 
 from bertjax.config import plain
-from bertjax.convert.huggingface.config import check_exportable, check_head_exportable
 from bertjax.errors import UserError
+from bertjax.experiment.exports import check_formats, check_push_to, formats_of, push_export
 from bertjax.experiment.finetuning_settings import finetuning_settings
 from bertjax.experiment.pretraining_settings import pretraining_settings
 from bertjax.experiment.recorded import recorded_config, recorded_results
@@ -36,21 +35,25 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
         raise UserError('--workdir', f'no checkpoints in {workdir}', 'the workdir of a training run', 'train first')
     with working_in(folder):
         if 'task' in config:
-            what = _export_task(config_of_run(config, folder, given), folder)
+            what, written = _export_task(config_of_run(config, folder, given), folder)
         else:
-            what = _export_pretraining(config, folder)
-    target = folder / 'export' / 'hf'
-    facts = json.loads((target / 'config.json').read_text(encoding='utf-8'))
-    print(f'{what} exported to {target} as {facts["architectures"][0]}')
+            what, written = _export_pretraining(config, folder)
+    for path in written:
+        print(f'{what} exported to {path}')
+    push_export(folder, config.push_to, private=config.push_private)
 
 
-def _export_task(config: ConfigDict, folder: pathlib.Path) -> str:
-    """Exports the model of a task; returns what it was, in words."""
+def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pathlib.Path]]:
+    """Exports the model of a task; returns what it was, in words, and the folders."""
     settings = finetuning_settings(config)
+    formats = formats_of(settings.export_formats)
+    check_push_to(settings.push_to, formats)
     tuned = load_task(settings, folder, lambda data: {'train': data.split('train', training=True)})
-    check_head_exportable(tuned.model.setup.model, tuned.model.data.task.head)
+    data = tuned.model.data
+    model = tuned.model.setup.model
+    check_formats(formats, data.encoder, vocabulary=data.tokenizer.family, model=model, head=data.task.head)
     recorded = recorded_config(folder / 'config.json', plain(config))
-    task, path = tuned.model.data.task, folder / RESULTS
+    task, path = data.task, folder / RESULTS
     results = recorded_results(path) if path.exists() else {'splits': {}}
     if tuned.step is not None and not tuned.finished:
         of_step = recorded['epochs'] * tuned.step / recorded['steps']
@@ -58,19 +61,22 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> str:
         results = results if results.get(STEP) == tuned.step else {'splits': {}}
     elif STEP in results or results.get('select', settings.select) != settings.select:  # of another checkpoint
         results = {'splits': {}}
-    recorded['card'] = settings.recorded['card']
-    export_task(folder, recorded, tuned.model, tuned.params, results, finished=tuned.finished)
-    return f'model of {task.name}' + ('' if tuned.finished else f' at step {tuned.step}')
+    recorded |= {'card': settings.recorded['card'], 'push_to': settings.push_to}
+    written = export_task(folder, recorded, tuned.model, tuned.params, results, formats, finished=tuned.finished)
+    return f'model of {task.name}' + ('' if tuned.finished else f' at step {tuned.step}'), written
 
 
-def _export_pretraining(config: ConfigDict, folder: pathlib.Path) -> str:
-    """Exports a checkpoint; returns what it was, in words."""
+def _export_pretraining(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pathlib.Path]]:
+    """Exports a checkpoint; returns what it was, in words, and the folders."""
     settings = pretraining_settings(config)
+    formats = formats_of(settings.export_formats)
+    check_push_to(settings.push_to, formats)
     found = load_pretraining(settings, folder)
-    check_exportable(found.config)
     step = found.saved.position.step
     about = {name: value for name, value in settings.recorded['card'].items() if value}
     recorded = {**found.saved.config, 'steps': step, 'card': {**found.saved.config.get('card', {}), **about}}
+    recorded['push_to'] = settings.push_to
     rows = [row for row in heldout_rows(folder / 'metrics.jsonl', recorded['pairs']['mode']) if row['step'] <= step]
-    export_pretraining(folder, recorded, found.config, found.tokenizer, found.params, rows)
-    return f'step {step}'
+    check_formats(formats, found.config, vocabulary=found.tokenizer.family)
+    written = export_pretraining(folder, recorded, found.config, found.tokenizer, found.params, rows, formats)
+    return f'step {step}', written

@@ -5,6 +5,7 @@ import pathlib
 from ml_collections import ConfigDict
 
 from bertjax.errors import UserError
+from bertjax.experiment.exports import check_push_to
 from bertjax.experiment.finetuning import Finetuning
 from bertjax.experiment.finetuning_settings import finetuning_settings
 from bertjax.experiment.results import finish_task
@@ -36,6 +37,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
     each_run = [trial.settings(settings) for trial in trials] or [settings]
     for one in each_run:
         one.check()
+    check_push_to(settings.push_to, settings.formats)
     _check_folder(folder, sweeps=bool(trials))
     mesh = make_mesh(settings.mesh, claim_devices())
     for one in each_run:

@@ -54,7 +54,7 @@ def _draw(rows: list[dict[str, Any]], levels: Levels) -> Any:
 
     objective = 'sop' if any('sop_accuracy' in row for row in rows) else levels.pair
     rows, pair = [with_pair_names(row, objective) for row in rows], f'{objective}_accuracy'
-    paired = any(row[pair] is not None for row in rows)
+    paired = any(row.get(pair) is not None for row in rows)
     figure, axes = plt.subplots(1, 2 if paired else 1, figsize=(11 if paired else 6.5, 4.2), squeeze=False)
     left = axes[0][0]
     _curves(left, rows, 'mlm_loss')

@@ -11,9 +11,10 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from bertjax.errors import UserError
-from bertjax.experiment.finetuning_settings import FinetuningSettings, finetuning_settings
+from bertjax.experiment.ensemble import Asked, load_models, member_folders
+from bertjax.experiment.finetuning_settings import finetuning_settings
 from bertjax.experiment.results import json_lines, prediction_rows, write_predictions
-from bertjax.experiment.saved import config_of_run, load_task
+from bertjax.experiment.saved import config_of_run
 from bertjax.experiment.task_data import Split, TaskData
 from bertjax.experiment.workdir import working_in
 from bertjax.files.streams import named_compressed
@@ -32,7 +33,7 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     standard input to standard output, as the input comes: in batches of at most config.eval_batch_size, each as soon as
     no more is waiting. Without it, config.split ('test', or several: 'test,test_mismatched') is predicted, whole. Files
     of a benchmark's or of the input's own form are written beside, zipped too. The model is the one that run=evaluate
-    takes.
+    takes, or with config.ensemble several.
 
     Args:
       config: the recipe's.
@@ -43,42 +44,44 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
       UserError: no model, no such file or split, or a malformed record.
     """
     folder = pathlib.Path(workdir)
-    settings = finetuning_settings(config_of_run(config, folder, given))
-    with working_in(folder):
-        if settings.input == '-':
+    folders = member_folders(config.ensemble, folder) if config.ensemble else [folder]
+    asked = [(finetuning_settings(config_of_run(config, one, given)), one) for one in folders]
+    with working_in(folder, *folders):
+        if config.input == '-':
             out = data_output()
             with contextlib.redirect_stdout(sys.stderr):
-                _predict_stream(settings, folder, out)
-        elif settings.input:
-            _predict_file(settings, folder)
+                _predict_stream(asked, out)
+        elif config.input:
+            _predict_file(asked, folder)
         else:
-            _predict_splits(settings, folder)
+            _predict_splits(asked, folder)
 
 
-def _predict_splits(settings: FinetuningSettings, folder: pathlib.Path) -> None:
-    names = settings.split.split(',')
-    tuned = load_task(settings, folder, lambda data: {name: data.split(name, whole=True) for name in names})
+def _predict_splits(asked: Asked, folder: pathlib.Path) -> None:
+    names = asked[0][0].split.split(',')
+    tuned = load_models(asked, lambda data: {name: data.split(name, whole=True) for name in names})
     for name, split in tuned.splits.items():
-        predictions = tuned.model.predictions(tuned.params, split)
-        for path in write_predictions(folder / 'predictions', tuned.model.data.task, name, split, predictions):
+        predictions = tuned.predictions(split)
+        for path in write_predictions(folder / 'predictions', tuned.data.task, name, split, predictions):
             print(path)
 
 
-def _predict_file(settings: FinetuningSettings, folder: pathlib.Path) -> None:
+def _predict_file(asked: Asked, folder: pathlib.Path) -> None:
+    settings = asked[0][0]
     items: list[Any] = []
 
     def read(data: TaskData) -> dict[str, Split]:
         items.extend(_read_file(data.task, settings.input))
         return {'': _split(data, items)}
 
-    tuned = load_task(settings, folder, read)
-    predictions = tuned.model.predictions(tuned.params, tuned.splits[''])
+    tuned = load_models(asked, read)
+    predictions = tuned.predictions(tuned.splits[''])
     blank = sum(isinstance(item, Blank) for item in items)
     if blank:
         print(f'{settings.input}: {blank:,} blank lines or records, whose lines of the predictions say so')
     path = pathlib.Path(settings.input)
     name = pathlib.Path(path.stem).stem if named_compressed(path.name) else path.stem
-    task, split = tuned.model.data.task, tuned.splits['']
+    task, split = tuned.data.task, tuned.splits['']
     # In a folder of its own: a file may be called dev, too.
     for path in write_predictions(folder / 'predictions' / 'input', task, name, split, predictions, items):
         print(path)
@@ -100,7 +103,8 @@ def _split(data: TaskData, items: Sequence[Any], *, open: bool = False) -> Split
     return dataclasses.replace(split, open=open)
 
 
-def _predict_stream(settings: FinetuningSettings, folder: pathlib.Path, out: TextIO) -> None:
+def _predict_stream(asked: Asked, out: TextIO) -> None:
+    settings = asked[0][0]
     first: list[Any] = []
     rest: list[Iterator[list[Any]]] = []
 
@@ -112,11 +116,11 @@ def _predict_stream(settings: FinetuningSettings, folder: pathlib.Path, out: Tex
         rest.append(batches)
         return {'': _split(data, first, open=True)}
 
-    tuned = load_task(settings, folder, read)
-    data = tuned.model.data
+    tuned = load_models(asked, read)
+    data = tuned.data
 
     def write(items: Sequence[Any], split: Split) -> None:
-        predictions = tuned.model.predictions(tuned.params, split)
+        predictions = tuned.predictions(split)
         out.write(json_lines(prediction_rows(data.task, items, predictions)))
         out.flush()
 

@@ -4,6 +4,7 @@ import pathlib
 
 from ml_collections import ConfigDict
 
+from bertjax.experiment.exports import check_push_to
 from bertjax.experiment.levels import levels
 from bertjax.experiment.pretraining import Pretraining
 from bertjax.experiment.pretraining_settings import pretraining_settings
@@ -30,6 +31,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
     """
     settings = pretraining_settings(config)
     settings.check()
+    check_push_to(settings.push_to, settings.formats)
     if settings.init:
         huggingface_directory(settings.init)  # raises
     mesh = make_mesh(settings.mesh, claim_devices())

@@ -14,6 +14,7 @@ KINDS = {
     'glue': 'bertjax.tasks.sentence.glue:GlueTask',
     'classification': 'bertjax.tasks.sentence.classification:ClassificationTask',
     'multi_label': 'bertjax.tasks.sentence.multi_label:MultiLabelTask',
+    'relation': 'bertjax.tasks.relation.task:RelationTask',
     'squad': 'bertjax.tasks.squad.task:SquadTask',
     'tagging': 'bertjax.tasks.tagging.task:TaggingTask',
     'multiple_choice': 'bertjax.tasks.choice.task:MultipleChoiceTask',

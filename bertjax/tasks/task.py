@@ -4,6 +4,7 @@ Methods that most kinds of task share have their usual implementation here.
 """
 
 import abc
+import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -24,6 +25,25 @@ Prediction = TypeVar('Prediction')
 
 # {name of a model output: an array for each row of the features}; those of Head.per_token are cut to the row's length.
 Outputs = Mapping[str, Sequence[np.ndarray]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Judged:
+    """A labelled record beside its prediction, for a person to read.
+
+    Attributes:
+      texts: the record, {what it is: text}.
+      true, predicted: the two answers.
+      wrong: how much is wrong: 0 for nothing, and the more the surer a wrong answer was.
+      classes: (true, predicted) of each decision between classes, '' where there is none of the one or the other; no
+        pair where a task has no classes.
+    """
+
+    texts: Mapping[str, str]
+    true: str
+    predicted: str
+    wrong: float
+    classes: Sequence[tuple[str, str]] = ()
 
 
 class TrainableTask(abc.ABC, Generic[Record]):
@@ -96,10 +116,12 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
     Attributes:
       score: the figure of `metrics` by which the best run is chosen; higher is better.
       thresholds: those of `metrics` that measure nothing.
+      has_baselines: whether `baselines` gives any.
     """
 
     score: str
     thresholds: Collection[str] = ()
+    has_baselines: bool = False
 
     @abc.abstractmethod
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[Record | Blank]:
@@ -123,6 +145,23 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
     def predictions(self, records: Sequence[Record], features: Features, outputs: Outputs) -> list[Prediction]:
         """One prediction for each record, from the outputs of all rows of its features."""
 
+    def merged(self, records: Sequence[Record], members: Sequence[tuple[Features, Outputs]]) -> list[Prediction]:
+        """The predictions of several models together, of the mean of their logits.
+
+        Args:
+          records: of a split.
+          members: of each model its features of these records, and its outputs for them.
+
+        Raises:
+          UserError: models whose logits do not stand for the same things, as pieces of another tokenizer do not.
+        """
+        first = members[0][0]
+        if any(features.fingerprint != first.fingerprint for features, _ in members):
+            found = 'models that see the texts in other pieces or windows'
+            expected = f'one tokenizer, config.seq_len and stride, for {self.name} has an answer a piece'
+            raise UserError('config.ensemble', found, expected, 'leave those out that differ')
+        return self.predictions(records, first, mean_outputs([outputs for _, outputs in members]))
+
     @abc.abstractmethod
     def metrics(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> dict[str, float | None]:
         """All figures of labelled records; None where one is undefined."""
@@ -135,12 +174,26 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
     def rows(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
         """One JSON object for each record: labels and probabilities, spans, or tags."""
 
+    def judged(self, records: Sequence[Record], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
+        """Labelled records beside the `rows` that were written of their predictions; none where a task knows no such
+        view."""
+        return iter(())
+
     def tune(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> None:
         """Sets what is tuned on dev, such as the null threshold of SQuAD 2.0."""
 
     def report(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> str:
         """What a person reads beside the figures, such as a confusion table; '' for nothing."""
         return ''
+
+    def baselines(self, train: Sequence[Record], records: Sequence[Record]) -> dict[str, list[Prediction]]:
+        """{name: the predictions for labelled records} of simple answers that learn from the training records: what a
+        model should beat; {} where none is usual.
+
+        Raises:
+          UserError: scikit-learn is not installed.
+        """
+        return {}
 
     def official_files(
         self, split: str, records: Sequence[Record], predictions: Sequence[Prediction]
@@ -152,6 +205,14 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
 class Task(TrainableTask[Record], ReportableTask[Record, Prediction]):
     """A kind of task: a dataclass of `data`, the folder of its files ('' for tensorflow-datasets), `seq_len`, the
     longest sequence in tokens, and its options (see options.py), the fields of config.task."""
+
+
+def mean_outputs(members: Sequence[Outputs]) -> Outputs:
+    """The mean of the outputs of several models with the same rows, in float64."""
+    return {
+        name: [np.mean(rows, axis=0, dtype=np.float64) for rows in zip(*(one[name] for one in members), strict=True)]
+        for name in members[0]
+    }
 
 
 def id2label(labels: Sequence[str]) -> dict[str, Any]:

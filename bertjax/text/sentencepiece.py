@@ -40,6 +40,7 @@ class SentencePieceTokenizer:
     """
 
     family = 'sentencepiece'
+    separators = 1
 
     def __init__(self, model: bytes, where: str = 'tokenizer.model'):
         self._model, self._where = model, where

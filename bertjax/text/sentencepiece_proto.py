@@ -2,10 +2,10 @@
 
 import dataclasses
 import struct
-from collections.abc import Iterator
-from typing import Any
 
 from tokenizers import normalizers
+
+from bertjax.files.protobuf import fields
 
 SPACE = '▁'  # U+2581, which stands for a space in pieces.
 UNIGRAM, BPE = 1, 2
@@ -39,9 +39,9 @@ class ModelSettings:
 
 def read_settings(model: bytes) -> ModelSettings:
     """The settings in the bytes of a *.model file."""
-    parts = {number: value for number, value, _ in _fields(model) if number != _PIECES}
-    trainer = {number: value for number, value, _ in _fields(parts.get(_TRAINER, b''))}
-    normalizer = {number: value for number, value, _ in _fields(parts.get(_NORMALIZER, b''))}
+    parts = {number: value for number, value, _ in fields(model) if number != _PIECES}
+    trainer = {number: value for number, value, _ in fields(parts.get(_TRAINER, b''))}
+    normalizer = {number: value for number, value, _ in fields(parts.get(_NORMALIZER, b''))}
     return ModelSettings(
         kind=trainer.get(_MODEL_TYPE, UNIGRAM),
         byte_fallback=bool(trainer.get(_BYTE_FALLBACK, 0)),
@@ -79,41 +79,9 @@ def round_scores(model: bytes) -> bytes:
     each position. With scores whose sums are exact, the same segmentation wins everywhere.
     """
     rounded = bytearray(model)
-    for number, piece, start in _fields(model):
+    for number, piece, start in fields(model):
         if number == _PIECES:
-            for field, score, at in _fields(piece):
+            for field, score, at in fields(piece):
                 if field == _SCORE:
-                    struct.pack_into('<f', rounded, start + at, round(score * _STEPS) / _STEPS)
+                    struct.pack_into('<f', rounded, start + at, round(struct.unpack('<f', score)[0] * _STEPS) / _STEPS)
     return bytes(rounded)
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, Any, int]]:
-    """The fields of a protocol buffer (protobuf.dev, Encoding): number, value, offset of the value.
-
-    Parsed here because the generated modules of `sentencepiece` and of `transformers` register one name in the same
-    process-wide pool, and the former needs a newer protobuf than other packages allow.
-    """
-    at = 0
-    while at < len(message):
-        tag, at = _varint(message, at)
-        kind, start = tag & 7, at
-        if kind == 0:
-            value, at = _varint(message, at)
-        elif kind == 2:
-            size, start = _varint(message, at)
-            value, at = message[start : start + size], start + size
-        else:
-            form, size = ('<f', 4) if kind == 5 else ('<d', 8)
-            (value,), at = struct.unpack_from(form, message, at), at + size
-        yield tag >> 3, value, start
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """A number of variable length, and the offset of its end."""
-    value = shift = 0
-    while True:
-        byte, at = message[at], at + 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return value, at

@@ -105,8 +105,11 @@ def added_tokens(tokens: Iterable[tuple[int, str]]) -> list[dict[str, Any]]:
     return [{'id': index, 'content': name, **flags} for index, name in sorted(tokens)]
 
 
-def pair_template(ids: Mapping[str, int], names: Mapping[str, str]) -> dict[str, Any]:
-    """The `post_processor` of a tokenizer.json: [CLS] A [SEP] in segment 0, B [SEP] in segment 1."""
+def pair_template(ids: Mapping[str, int], names: Mapping[str, str], separators: int = 1) -> dict[str, Any]:
+    """The `post_processor` of a tokenizer.json: [CLS] A [SEP] in segment 0, B [SEP] in segment 1.
+
+    With two `separators` it is RoBERTa's, [CLS] A [SEP] [SEP] B [SEP].
+    """
     cls, sep = names.get(CLS, CLS), names.get(SEP, SEP)
 
     def token(name: str, segment: int) -> dict[str, Any]:
@@ -118,9 +121,21 @@ def pair_template(ids: Mapping[str, int], names: Mapping[str, str]) -> dict[str,
     return {
         'type': 'TemplateProcessing',
         'single': [token(cls, 0), text('A', 0), token(sep, 0)],
-        'pair': [token(cls, 0), text('A', 0), token(sep, 0), text('B', 1), token(sep, 1)],
+        'pair': [token(cls, 0), text('A', 0), *[token(sep, 0)] * separators, text('B', 1), token(sep, 1)],
         'special_tokens': {name: {'id': name, 'ids': [ids[name]], 'tokens': [name]} for name in (cls, sep)},
     }
+
+
+def separators_of(post_processor: Mapping[str, Any] | None) -> int:
+    """How many [SEP] a tokenizer.json puts between the texts of a pair: 2 as RoBERTa, 1 as BERT and by default."""
+    steps = post_processor or {}
+    for step in steps.get('processors') or [steps]:
+        if step.get('type') == 'RobertaProcessing':
+            return 2
+        kinds = ['A' if 'Sequence' in part else '' for part in step.get('pair') or ()]
+        if kinds[1:5] == ['A', '', '', 'A']:
+            return 2
+    return 1
 
 
 def tokenizer_config(names: Mapping[str, str], **settings: Any) -> dict[str, Any]:

@@ -10,10 +10,11 @@ from bertjax.errors import UserError
 from bertjax.files.paths import existing_files, user_path
 from bertjax.files.whole import SETTINGS, read_json_object, read_whole
 from bertjax.text.bert_settings import bert_settings, looks_lowercase, with_normalizer
+from bertjax.text.byte_bpe import byte_bpe_settings, read_merges
 from bertjax.text.offsets import Located
 from bertjax.text.sentencepiece import SentencePieceTokenizer
 from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, check_pieces, odd_settings_refused
-from bertjax.text.tokenizer_json import JsonTokenizer
+from bertjax.text.tokenizer_json import ROBERTA_NAMES, JsonTokenizer
 from bertjax.text.wordpiece import WordPieceTokenizer
 
 
@@ -21,11 +22,12 @@ class Tokenizer(Protocol):
     """What the rest of the program knows of a tokenizer.
 
     Attributes:
-      family: 'wordpiece' or 'sentencepiece'.
+      family: 'wordpiece', 'sentencepiece' or 'bpe' (byte-level).
       lowercase: whether text is lower-cased first.
       vocab_size: V, the number of pieces.
       pieces: the V pieces, index = id.
       pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens.
+      separators: how many [SEP] stand between the texts of a pair: 1, or 2 as in RoBERTa.
       special_ids: int32, sorted: ids never drawn as a random replacement: the special tokens, [unusedN] slots and
         control symbols.
       continues_word: bool [V]: the piece continues the word of the piece before it.
@@ -41,6 +43,7 @@ class Tokenizer(Protocol):
     cls_id: int
     sep_id: int
     mask_id: int
+    separators: int
     special_ids: np.ndarray
     continues_word: np.ndarray
     fingerprint: str
@@ -70,8 +73,9 @@ def load_tokenizer(path: epath.PathLike, lowercase: bool | None = None) -> Token
     """Loads a tokenizer.
 
     Args:
-      path: a vocab.txt, a tokenizer.json, a SentencePiece *.model, or a directory that holds one of them (Hugging
-        Face's or ours; a tokenizer.model comes before tokenizer.json, and that before vocab.txt).
+      path: a vocab.txt, a tokenizer.json, a SentencePiece *.model, a vocab.json with a merges.txt beside it, or a
+        directory that holds one of them (Hugging Face's or ours; of a checkpoint of TensorFlow also its own path; a
+        tokenizer.model comes before tokenizer.json, and that before vocab.txt and vocab.json).
       lowercase: whether to lower-case; None takes it from the tokenizer_config.json beside the file, then from
         tokenizer.json, then from the pieces: a vocabulary without upper-case letters is uncased.
 
@@ -83,6 +87,8 @@ def load_tokenizer(path: epath.PathLike, lowercase: bool | None = None) -> Token
     with odd_settings_refused(str(file)):
         if file.suffix == '.model':
             tokenizer = _as_asked(SentencePieceTokenizer(_read_bytes(file), str(file)), str(file), lowercase)
+        elif file.name == 'vocab.json':
+            tokenizer = _as_asked(_from_merges(file, config), str(file), lowercase)
         elif file.suffix == '.json':
             tokenizer = _from_json(file, config, lowercase)
         else:
@@ -93,7 +99,9 @@ def load_tokenizer(path: epath.PathLike, lowercase: bool | None = None) -> Token
 
 def _find(path: epath.Path) -> epath.Path:
     """The vocabulary file that `path` means."""
-    names = ('tokenizer.model', 'spiece.model', 'tokenizer.json', 'vocab.txt')
+    if not path.exists() and (path.parent / f'{path.name}.index').exists():  # the path of a checkpoint of TensorFlow
+        path = path.parent
+    names = ('tokenizer.model', 'spiece.model', 'tokenizer.json', 'vocab.txt', 'vocab.json')
     if path.is_dir():
         found = next(existing_files(path, names), None)
         if found:
@@ -148,6 +156,27 @@ def _from_json(file: epath.Path, config: dict[str, Any], lowercase: bool | None)
         handle_chinese_chars=config.get('tokenize_chinese_chars'),
     )
     return WordPieceTokenizer(settings, where, names)
+
+
+def _from_merges(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
+    """A byte-level BPE of vocab.json and merges.txt, as transformers reads them for RoBERTa."""
+    merges = file.parent / 'merges.txt'
+    if not merges.exists():
+        raise UserError(str(merges), 'no such file', 'the merges of the vocab.json beside it', _ORIGINAL)
+    vocab = read_json_object(file, _ORIGINAL)
+    if not all(type(number) is int for number in vocab.values()):
+        raise UserError(str(file), 'something else than a number', 'an id for each piece', _ORIGINAL)
+    names = {**ROBERTA_NAMES, **_special_names(config)}
+    check_pieces(sorted(vocab, key=vocab.__getitem__), str(file), names)
+    mask = config.get('mask_token')
+    settings = byte_bpe_settings(
+        vocab,
+        read_merges(_read_text(merges), str(merges)),
+        names=names,
+        prefix_space=config.get('add_prefix_space') is True,
+        mask_takes_space=mask.get('lstrip') is True if isinstance(mask, dict) else True,
+    )
+    return JsonTokenizer(settings, str(file), names)
 
 
 def _as_asked(tokenizer: Tokenizer, where: str, lowercase: bool | None) -> Tokenizer:

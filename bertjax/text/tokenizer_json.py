@@ -1,8 +1,9 @@
-"""SentencePiece as Hugging Face's tokenizer.json: a model written so with equal ids, and one read where it is alone."""
+"""SentencePiece and byte-level BPE as Hugging Face's tokenizer.json; SentencePiece models written as such."""
 
 import base64
 import json
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,28 +15,39 @@ from bertjax.files.atomic import write_atomic
 from bertjax.text.offsets import Located, locate
 from bertjax.text.sentencepiece_proto import BPE, SPACE, UNIGRAM, read_settings, unicode_steps
 from bertjax.text.special import (
+    CLS,
+    MASK,
+    PAD,
+    SEP,
     SPECIAL_TOKENS,
     UNK,
     added_tokens,
     check_pieces,
     fingerprint_of,
     pair_template,
+    separators_of,
     special_ids_of,
     to_json,
     tokenizer_config,
     well_formed,
 )
 
+# What RoBERTa and its descendants call BERT's special tokens.
+ROBERTA_NAMES = MappingProxyType({PAD: '<pad>', UNK: '<unk>', CLS: '<s>', SEP: '</s>', MASK: '<mask>'})
+_BYTE_SPACE = 'Ġ'  # how byte-level BPE writes a space
+
 
 class JsonTokenizer:
-    """Text to ids by a tokenizer.json whose unigram or BPE model marks the start of words with U+2581 (SentencePiece).
+    """Text to ids by a tokenizer.json whose unigram or BPE model marks the start of words.
 
-    Its ids are those of transformers, so a special token's name in a text becomes the token.
+    SentencePiece marks them with U+2581, byte-level BPE with Ġ. Its ids are those of transformers, so a special token's
+    name in a text becomes the token.
 
     Args:
       settings: the parsed tokenizer.json.
       where: where it came from, for messages.
-      names: what the vocabulary calls a special token, where that is not BERT's name.
+      names: what the vocabulary calls a special token, where that is not BERT's name; without them, RoBERTa's names
+        where it has those and not BERT's.
 
     Attributes: see `bertjax.text.tokenizer.Tokenizer`.
 
@@ -43,17 +55,18 @@ class JsonTokenizer:
       UserError: for a model of another family, or one without the special tokens of BERT.
     """
 
-    family = 'sentencepiece'
-
     def __init__(
         self, settings: Mapping[str, Any], where: str = 'tokenizer.json', names: Mapping[str, str] | None = None
     ):
         self._settings = settings = {**settings, 'truncation': None, 'padding': None}
         self._where, self._names = where, dict(names or {})
         kind = settings['model'].get('type')
-        if kind not in ('Unigram', 'BPE') or SPACE not in json.dumps(settings.get('pre_tokenizer'), ensure_ascii=False):
+        words = json.dumps(settings.get('pre_tokenizer'), ensure_ascii=False)
+        self.family, self._space = ('sentencepiece', SPACE) if SPACE in words else ('bpe', _BYTE_SPACE)
+        if kind not in ('Unigram', 'BPE') or (SPACE not in words and '"ByteLevel"' not in words):
             raise UserError(
-                where, f'a {kind} tokenizer that does not mark words with {SPACE}', 'WordPiece or SentencePiece pieces',
+                where, f'a {kind} tokenizer that does not mark words with {SPACE}',
+                'WordPiece, SentencePiece or byte-level BPE pieces',
                 'take the tokenizer of a BERT, or train one with --config.run=vocab',
             )  # fmt: skip
         try:
@@ -62,15 +75,20 @@ class JsonTokenizer:
             raise UserError(
                 where, f'settings that cannot be loaded ({error})', 'a tokenizer.json', 'take the original file'
             ) from error
+        # It adds what is never asked for here, and byte-level BPE's moves offsets by spaces that were inserted, too.
+        self._tokenizer.post_processor = None
         ids_of = self._tokenizer.get_vocab(with_added_tokens=True)
         self.pieces = sorted(ids_of, key=ids_of.__getitem__)
         self.vocab_size = len(self.pieces)
+        if CLS not in ids_of and ids_of.keys() >= set(ROBERTA_NAMES.values()):
+            self._names = {**ROBERTA_NAMES, **self._names}
         ids = check_pieces(self.pieces, where, self._names)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in SPECIAL_TOKENS)
         added = [token['id'] for token in settings.get('added_tokens') or [] if token.get('special')]
         self.special_ids = special_ids_of(self.pieces, ids, added)
-        self.continues_word = np.array([not piece.startswith(SPACE) for piece in self.pieces], dtype=bool)
+        self.continues_word = np.array([not piece.startswith(self._space) for piece in self.pieces], dtype=bool)
         self.continues_word[self.special_ids] = False
+        self.separators = separators_of(settings.get('post_processor'))
         normalizer = self._tokenizer.normalizer
         self.lowercase = normalizer is not None and normalizer.normalize_str('ABC') == normalizer.normalize_str('abc')
         parts = ('added_tokens', 'normalizer', 'pre_tokenizer', 'model')
@@ -88,7 +106,7 @@ class JsonTokenizer:
     def encode_with_offsets(self, texts: Sequence[str]) -> list[Located]:
         """The ids of `encode`, and where each piece begins and ends: see the protocol."""
         # `tokenizers` puts a space before the text and gives it the first character's offsets.
-        space = self._tokenizer.token_to_id(SPACE)
+        space = self._tokenizer.token_to_id(self._space)
         return [
             (ids, starts, np.where(ids == space, starts, ends)) for ids, starts, ends in locate(self._tokenizer, texts)
         ]

@@ -43,7 +43,7 @@ def train_wordpiece(
     """Trains a WordPiece vocabulary by byte-pair merges of words, as Hugging Face's trainer does.
 
     That trainer breaks ties in the order of a hash table, so two runs differ; here equal texts give equal bytes. The
-    pieces are in BERT's order: [PAD], [unusedN], [UNK] [CLS] [SEP] [MASK], the characters, their ## forms, then the
+    pieces are in BERT's order: [PAD], [unusedN], [UNK], [CLS], [SEP], [MASK], the characters, their ## forms, then the
     merges. There are exactly `vocab_size`, or fewer, with a warning, where the text does not yield as many.
 
     Args:
@@ -59,10 +59,10 @@ def train_wordpiece(
     special = special_layout(unused)
     words = _count_words(texts, lowercase)
     if not words:
-        raise _no_text()
+        raise no_text()
     pieces = special + _alphabet(words, vocab_size - len(special), vocab_size)
     pieces += merged_pieces(words, pieces, room=vocab_size - len(pieces), min_frequency=min_frequency, prefix=PREFIX)
-    _warn_when_small(len(pieces), vocab_size)
+    warn_when_small(len(pieces), vocab_size)
     return WordPieceTokenizer(bert_settings(pieces, lowercase=lowercase))
 
 
@@ -167,7 +167,7 @@ def train_sentencepiece(
     rule = 'nmt_nfkc_cf' if lowercase else 'nmt_nfkc'
     sample = _sample(_sentences(texts), sample_sentences, seed)
     if not sample:
-        raise _no_text()
+        raise no_text()
     names = special_layout(unused)
     controls = [name for name in names if name not in (PAD, UNK, CLS, SEP)]
     model = io.BytesIO()
@@ -196,7 +196,7 @@ def train_sentencepiece(
             'raise it (8,000 for a small corpus, 32,000 for a large one), or give more text',
         ) from error  # fmt: skip
     tokenizer = SentencePieceTokenizer(round_scores(model.getvalue()), 'tokenizer.model')
-    _warn_when_small(tokenizer.vocab_size, vocab_size)
+    warn_when_small(tokenizer.vocab_size, vocab_size)
     return tokenizer
 
 
@@ -223,11 +223,13 @@ def _sample(sentences: Iterable[str], size: int, seed: int) -> list[str]:
     return sample
 
 
-def _no_text() -> UserError:
+def no_text() -> UserError:
+    """The error of a trainer without text."""
     return UserError('corpus', 'no text', 'text to train a vocabulary on', 'check the path and format of the corpus')
 
 
-def _warn_when_small(size: int, wanted: int) -> None:
+def warn_when_small(size: int, wanted: int) -> None:
+    """Says that a text gave fewer pieces than were wanted."""
     if size < wanted:
         logging.getLogger(__name__).warning(
             'vocabulary: %s pieces instead of %s, because the text holds no more that repeat; more text gives more',

@@ -19,6 +19,7 @@ from bertjax.text.special import (
     check_pieces,
     fingerprint_of,
     odd_settings_refused,
+    separators_of,
     special_ids_of,
     to_json,
     tokenizer_config,
@@ -62,6 +63,7 @@ class WordPieceTokenizer:
         self.special_ids = special_ids_of(self.pieces, ids, [token['id'] for token in added if token.get('special')])
         prefix = settings['model'].get('continuing_subword_prefix', PREFIX)
         self.continues_word = np.array([p.startswith(prefix) and len(p) > len(prefix) for p in self.pieces], dtype=bool)
+        self.separators = separators_of(settings.get('post_processor'))
         self.lowercase = lowercases(settings.get('normalizer'))
         self.fingerprint = fingerprint_of({'family': self.family, **what_makes_ids(settings)})
         self._fast, self._reference = _load_libraries(json.dumps(settings, ensure_ascii=False), where)

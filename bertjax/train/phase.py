@@ -37,11 +37,18 @@ class Evaluates(Protocol):
 class CompiledStep:
     """(state, arrays of a batch) -> (state, metrics). The state is donated. What is compiled is announced."""
 
-    def __init__(self, programs: Programs, rate: jax.Array, seed: jax.Array, announce: Announce = silent):
-        self._programs, self._rate, self._seed, self._announce = programs, rate, seed, announce
+    def __init__(
+        self,
+        programs: Programs,
+        rate: jax.Array,
+        seed: jax.Array,
+        announce: Announce = silent,
+        teacher: tuple[Any, ...] = (),
+    ):
+        self._programs, self._announce, self._constant = programs, announce, (rate, seed, *teacher)
 
     def __call__(self, state: TrainState, arrays: Mapping[str, jax.Array]) -> tuple[TrainState, Any]:
-        return self._program(arrays['input_ids'].shape[-1])(state, arrays, self._rate, self._seed)
+        return self._program(arrays['input_ids'].shape[-1])(state, arrays, *self._constant)
 
     def prepare(self) -> None:
         """Compiles for all lengths now."""
@@ -68,6 +75,7 @@ class Phase:
       stacked: whether state and batches have an axis of members.
       evaluator: None where nothing is held out.
       flops_per_sequence: of a training step of all members; 0 where it is not known.
+      teacher: (its parameters,) on the mesh, where the objective of the setup has a guide.
     """
 
     settings: PhaseSettings
@@ -77,6 +85,7 @@ class Phase:
     stacked: bool = False
     evaluator: Evaluates | None = None
     flops_per_sequence: float = 0.0
+    teacher: tuple[Any, ...] = ()
 
     def begin(self, state: TrainState) -> TrainState:
         """`state` as the very first step of the phase finds it."""
@@ -90,7 +99,8 @@ class Phase:
         seeds = np.asarray([member.dropout_seed for member in self.members], np.uint32)
         if not self.stacked:
             (rates,), (seeds,) = rates, seeds
-        return CompiledStep(programs, *jax.device_put((rates, seeds), replicated(self.setup.mesh)), announce)
+        numbers = jax.device_put((rates, seeds), replicated(self.setup.mesh))
+        return CompiledStep(programs, *numbers, announce, self.teacher)
 
     def load(self, first: int) -> Loader:
         """The batches from example `first` on."""

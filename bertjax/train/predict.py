@@ -63,15 +63,17 @@ class Predictor:
         features: Features,
         announce: Announce = silent,
         advance: Callable[[int], object] = _nobody,
+        shapes: tuple[int, ...] = (),
     ) -> dict[str, list[np.ndarray]]:
         """{name: an array for each row}; with members, their axis comes first in each array.
 
-        `advance` is told, batch by batch, of how many rows more the outputs are there.
+        `advance` is told, batch by batch, of how many rows more the outputs are there. `shapes`, where they are given,
+        are the padded lengths in place of the usual ones.
         """
         found: list[Mapping[str, np.ndarray] | None] = [None] * len(features)
         sharding, lead = batch_sharding(self._mesh), 1 if self._members else 0
         mine = local_rows(sharding, self._batch_size)
-        for rows, length in sorted_batches(features, batch_size=self._batch_size, shapes=self._shapes):
+        for rows, length in sorted_batches(features, batch_size=self._batch_size, shapes=shapes or self._shapes):
             batch = features.batch(rows[mine], length, self._pad_id)
             arrays = global_arrays({name: batch[name] for name in self._inputs}, sharding, self._batch_size)
             shape = arrays['input_ids'].shape

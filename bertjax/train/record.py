@@ -21,7 +21,7 @@ from bertjax.train.throughput import Stopwatch, memory
 from bertjax.writers.console import TrainingConsole
 from bertjax.writers.jsonl import JsonLines, read_rows
 from bertjax.writers.tensorboard import TensorBoard
-from bertjax.writers.writer import Writers
+from bertjax.writers.writer import Writer, Writers
 
 # A step's metrics are read when this many later steps have been handed to the devices, so that reading waits for none.
 READ_BEHIND = 2
@@ -46,6 +46,7 @@ class Recorder:
       total: the last step.
       stacked: whether the leaves of metrics have the runs along the first axis.
       failed: which runs had failed when they were saved; none by default.
+      trackers: one a run, where there are any.
     """
 
     def __init__(
@@ -58,8 +59,11 @@ class Recorder:
         total: int,
         stacked: bool = False,
         failed: Sequence[bool] = (),
+        trackers: Sequence[Writer] = (),
     ):
         files = [[JsonLines(folder / 'metrics.jsonl'), TensorBoard(folder / 'tensorboard')] for folder in folders]
+        for own, tracker in zip(files, trackers, strict=False):
+            own.append(tracker)
         if not stacked:
             files[0].append(console)
         self._writers = [Writers(writers) for writers in files]

@@ -15,14 +15,15 @@ from jax.sharding import Mesh
 from bertjax.data.batch import BatchSpec
 from bertjax.losses import Objective
 from bertjax.optim.schedules import make_schedule
-from bertjax.optim.selection import Selection, everything
+from bertjax.optim.selection import Selection, everything, partition
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.train.members import members_template
 from bertjax.train.state import TrainState, abstract_state, make_init
 from bertjax.train.step import make_train_step
 
-# (state, arrays of a batch, learning rate, dropout seed) -> (state, metrics), compiled. The state is donated.
-Program = Callable[[TrainState, Mapping[str, jax.Array], jax.Array, jax.Array], tuple[TrainState, Any]]
+# (state, arrays of a batch, learning rate, dropout seed) -> (state, metrics), compiled. The state is donated. Where the
+# objective has a guide, the parameters of the teacher are a fifth argument.
+Program = Callable[..., tuple[TrainState, Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +67,7 @@ class Setup:
       layer_decay: see `optim.selection.layer_rates`.
       init: key -> fresh state, boxed.
       state: abstract: shapes, dtypes and shardings.
+      teacher: (its parameters, abstract,) where the objective has a guide: no part of the state, and never changed.
     """
 
     model: nn.Module
@@ -77,6 +79,7 @@ class Setup:
     layer_decay: float
     init: Callable[[jax.Array], TrainState]
     state: TrainState
+    teacher: tuple[Any, ...] = ()
 
     def create(self, seed: int) -> TrainState:
         """The state of step 0; each device draws its own part of it."""
@@ -93,7 +96,7 @@ class Setup:
     @functools.cached_property
     def _reset_optimizer(self) -> Callable[[TrainState], TrainState]:
         return jax.jit(
-            lambda state: state.replace(opt_state=self.optimizer.init(state.params)),
+            lambda state: state.replace(opt_state=self.optimizer.init(partition(state.params, self.trained)[0])),
             donate_argnums=0,
             out_shardings=shardings_of(self.state),
         )
@@ -127,7 +130,9 @@ class Setup:
             the arrays of a batch as a second.
         """
 
-        def step(state: TrainState, batch: Mapping[str, jax.Array], rate: jax.Array, seed: jax.Array) -> Any:
+        def step(
+            state: TrainState, batch: Mapping[str, jax.Array], rate: jax.Array, seed: jax.Array, *teacher: Any
+        ) -> Any:
             schedule = make_schedule(
                 phase.schedule,
                 peak=rate,
@@ -146,7 +151,7 @@ class Setup:
                 rng_impl=self.rng_impl,
                 trained=self.trained,
                 layer_decay=self.layer_decay,
-            )(state, batch)
+            )(state, batch, *teacher)
 
         def scalar(dtype: Any) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct((members,) if members else (), dtype, sharding=replicated(self.mesh))
@@ -168,6 +173,7 @@ class Setup:
                     {name: array(*of) for name, of in batch.items()},
                     scalar(jnp.float32),
                     scalar(jnp.uint32),
+                    *self.teacher,
                 )
                 for length, batch in batches.items()
             }
@@ -218,12 +224,14 @@ def build_setup(
     rng_impl: str,
     trained: Selection = everything,
     layer_decay: float = 1.0,
+    teacher: tuple[Any, ...] = (),
 ) -> Setup:
     """Shapes, then shardings; no arrays yet. `batch` is any batch of the run: its rows and length do not matter."""
-    init = make_init(model, optimizer, [jax.ShapeDtypeStruct(*batch[name]) for name in objective.inputs], trained)
+    inputs = [jax.ShapeDtypeStruct(*batch[name]) for name in objective.inputs]
+    init = make_init(model, optimizer, inputs, trained, objective.init_own)
     with mesh_context(mesh):
         state = abstract_state(init, mesh)
-    return Setup(model, objective, optimizer, mesh, rng_impl, trained, layer_decay, init, state)
+    return Setup(model, objective, optimizer, mesh, rng_impl, trained, layer_decay, init, state, teacher)
 
 
 def shardings_of(state: TrainState) -> Any:

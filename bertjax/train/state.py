@@ -10,6 +10,7 @@ from flax import linen as nn
 from flax import struct
 from jax.sharding import Mesh
 
+from bertjax.losses import OWN
 from bertjax.model.stacking import init_params
 from bertjax.optim.selection import Selection, everything, partition
 from bertjax.parallel.partition import state_shardings
@@ -40,6 +41,7 @@ def make_init(
     optimizer: optax.GradientTransformation,
     inputs: Sequence[jax.ShapeDtypeStruct],
     trained: Selection = everything,
+    init_own: Callable[[jax.Array], Any] | None = None,
 ) -> Callable[[jax.Array], TrainState]:
     """key -> fresh state, in boxes that carry the logical axes.
 
@@ -48,10 +50,13 @@ def make_init(
       optimizer: from optim.make_optimizer.
       inputs: see `model`.
       trained: the parameters for which the optimiser keeps moments.
+      init_own: see `losses.Objective`.
     """
 
     def init(key: jax.Array) -> TrainState:
         params = init_params(model, key, *(jnp.zeros((1, *x.shape[1:]), x.dtype) for x in inputs))
+        if init_own is not None:
+            params = {**params, OWN: init_own(jax.random.fold_in(key, 1))}
         moving, _ = partition(params, trained)
         zero = jnp.zeros([], jnp.int32)
         return TrainState(zero, params, optimizer.init(moving), zero, zero)
@@ -69,10 +74,22 @@ def abstract_state(init: Callable[[jax.Array], TrainState], mesh: Mesh) -> Train
 
 
 def replace_params(state: TrainState, params: Mapping[str, Any], abstract: TrainState) -> TrainState:
-    """`state` with the given parameters: host arrays in the same tree, which are put on its devices."""
-    return state.replace(params=place_params(params, abstract))
+    """`state` with the given parameters of the model: host arrays in the same tree, which are put on its devices. Those
+    of the objective stay."""
+    own = {OWN: state.params[OWN]} if OWN in state.params else {}
+    return state.replace(params={**place_params(params, abstract), **own})
 
 
 def place_params(params: Mapping[str, Any], abstract: TrainState) -> Any:
-    """Host arrays put on the devices, with the dtypes and shardings of the state's parameters."""
-    return jax.tree.map(lambda x, a: jax.device_put(x.astype(a.dtype), a.sharding), dict(params), abstract.params)
+    """Host arrays put on the devices, with the dtypes and shardings of the state's parameters of the model."""
+    return place(dict(params), without_own(abstract.params))
+
+
+def place(tree: Any, abstract: Any) -> Any:
+    """Host arrays put on the devices, with the dtypes and shardings of an abstract tree."""
+    return jax.tree.map(lambda x, a: jax.device_put(x.astype(a.dtype), a.sharding), tree, abstract)
+
+
+def without_own(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The model's parameters alone, without those of its objective."""
+    return {name: value for name, value in params.items() if name != OWN}

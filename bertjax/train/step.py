@@ -1,6 +1,5 @@
 """One update of the parameters, and one batch of evaluation: the functions that are compiled."""
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,7 +8,8 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
-from bertjax.losses import Objective
+from bertjax.losses import OWN, Objective
+from bertjax.model.capture import apply_capturing
 from bertjax.optim.schedules import Schedule
 from bertjax.optim.selection import Selection, combine, everything, layer_rates, partition
 from bertjax.train.state import TrainState
@@ -31,12 +31,12 @@ def make_train_step(
     rng_impl: str,
     trained: Selection = everything,
     layer_decay: float = 1.0,
-) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
-    """(state, batch) -> (new state, metrics).
+) -> Callable[..., tuple[TrainState, Metrics]]:
+    """(state, batch) -> (new state, metrics); (state, batch, teacher's parameters) where the objective has a guide.
 
-    What is minimised is the sum of the losses, each as its weighted mean over the whole batch. The weights depend on
-    the batch alone, so that with `accumulate` = A the batch is processed in A parts whose gradients simply add: the
-    same numbers (apart from dropout) in a fraction of the memory.
+    What is minimised is the sum of the losses, each as its weighted mean over the whole batch times its factor. The
+    weights depend on the batch alone, so that with `accumulate` = A the batch is processed in A parts whose gradients
+    simply add: the same numbers (apart from dropout) in a fraction of the memory.
 
     A step whose loss, gradient norm or update norm is not finite changes only `step` and the counters of skipped steps.
 
@@ -63,11 +63,20 @@ def make_train_step(
         sums = objective.losses(outputs, rows)
         # A batch of padding alone weighs nothing.
         divisors = {name: jnp.where(weight > 0, weight, 1.0) for name, weight in weights.items()}
-        return sum(sums[name][0] / divisors[name] for name in weights if name in sums), sums
 
-    def gradients(moving: Any, frozen: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, Sums, Any]:
+        def counted(name: str) -> jax.Array:
+            mean = sums[name][0] / divisors[name]
+            return objective.factors[name] * mean if name in objective.factors else mean
+
+        return sum(counted(name) for name in weights if name in sums), sums
+
+    def gradients(moving: Any, frozen: Any, batch: Batch, key: jax.Array, *teacher: Any) -> tuple[jax.Array, Sums, Any]:
         weights = objective.weights(batch)
-        value_and_grad = functools.partial(jax.value_and_grad(minimised, has_aux=True), moving, frozen)
+
+        def value_and_grad(rows: Batch, key: jax.Array, weights: Mapping[str, jax.Array]) -> Any:
+            told = guided(objective, rows, *teacher)
+            return jax.value_and_grad(minimised, has_aux=True)(moving, frozen, told, key, weights)
+
         if accumulate == 1:
             (loss, sums), grads = value_and_grad(batch, key, weights)
             return loss, sums, grads
@@ -84,11 +93,11 @@ def make_train_step(
         totals, _ = jax.lax.scan(part, (loss, sums, grads), (jnp.arange(accumulate), parts))
         return totals
 
-    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+    def train_step(state: TrainState, batch: Batch, *teacher: Any) -> tuple[TrainState, Metrics]:
         # The key is made here, not captured: a captured array would tie the step to the devices of this process.
         key = jax.random.fold_in(jax.random.key(dropout_seed, impl=rng_impl), state.step)
         old, frozen = partition(state.params, trained)
-        loss, sums, grads = gradients(old, frozen, batch, key)
+        loss, sums, grads = gradients(old, frozen, batch, key, *teacher)
         grad_norm = optax.tree.norm(grads)
         direction, opt_state = optimizer.update(grads, state.opt_state, old)
         if layer_decay != 1:
@@ -125,11 +134,20 @@ def make_forward(model: nn.Module, objective: Objective) -> Callable[[Any, Batch
     return lambda params, batch: _apply(model, objective, params, batch, deterministic=True)
 
 
-def make_eval_step(model: nn.Module, objective: Objective) -> Callable[[Any, Batch], Sums]:
-    """(params, batch) -> {name: (sum, weight)} without dropout."""
+def make_eval_step(model: nn.Module, objective: Objective) -> Callable[..., Sums]:
+    """(params, batch) -> {name: (sum, weight)} without dropout; with a guide, of its parameters too."""
     forward = make_forward(model, objective)
-    return lambda params, batch: objective.losses(forward(params, batch), batch)
+    return lambda params, batch, *teacher: objective.losses(forward(params, batch), guided(objective, batch, *teacher))
+
+
+def guided(objective: Objective, batch: Batch, *teacher: Any) -> Batch:
+    """The batch, with what the objective's guide says of it."""
+    return {**batch, 'teacher': objective.guide(*teacher, batch)} if objective.guide else batch
 
 
 def _apply(model: nn.Module, objective: Objective, params: Any, batch: Batch, **options: Any) -> Any:
-    return model.apply({'params': params}, *(batch[name] for name in objective.inputs), **options)
+    inputs = [batch[name] for name in objective.inputs]
+    if not objective.capture:
+        return model.apply({'params': params}, *inputs, **options)
+    outputs, kept = apply_capturing(model, params, *inputs, capture=objective.capture, **options)
+    return {**outputs, **kept, OWN: params.get(OWN)}

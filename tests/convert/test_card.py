@@ -49,6 +49,18 @@ def test_what_its_maker_says(small_config, tmp_path: pathlib.Path, pipeline: str
         assert data.model_name == 'BERT: "for RTE"'
 
 
+def test_it_says_what_the_hub_asks_for(small_config):
+    about = {**ABOUT, 'base_model': 'google-bert/bert-base-uncased'}
+    text = model_card(small_config(), 'BertForMaskedLM', {'name': 'us/new', 'seed': 3}, 7, about=about)
+    headings = [line.removeprefix('## ') for line in text.splitlines() if line.startswith('## ')]
+    assert headings == ['How to use', 'Intended use', 'Training data', 'Training', 'Limitations']
+    assert "ask = pipeline('fill-mask', model='us/new')\nask(f'A sentence with a {ask.tokenizer.mask_token}" in text
+    assert '[nyu-mll/glue](https://huggingface.co/datasets/nyu-mll/glue)' in text and 'more than 32 pieces' in text
+    assert 'It started from [google-bert/bert-base-uncased](' in text and 'PATH' not in text
+    other = model_card(small_config(), 'BertForMultipleChoice', {}, 7, pipeline='multiple-choice')
+    assert 'import pipeline' not in other and "from_pretrained('PATH')" in other
+
+
 def test_figures_of_no_one_data_set_are_in_the_text_alone(small_config, tmp_path: pathlib.Path):
     for datasets in ('', 'a,b'):
         text = model_card(small_config(), 'X', {}, 7, pipeline='x', about={'datasets': datasets}, figures=FIGURES)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bertjax.convert.huggingface.load import load_huggingface
 from bertjax.convert.huggingface.save import export_huggingface
+from bertjax.convert.load import load_pretraining_model
 from bertjax.errors import UserError
 
 MODEL = 'model.safetensors'
@@ -68,7 +68,7 @@ def test_weights_that_are_no_numbers(exported, value):
 
     _rewrite(directory, spoil)
     with pytest.raises(UserError, match=rf'{re.escape(name)}: found 1 values that are nan or inf'):
-        load_huggingface(directory)
+        load_pretraining_model(directory)
 
 
 def test_an_old_encoder_without_prefix_and_heads(exported):
@@ -81,13 +81,13 @@ def test_an_old_encoder_without_prefix_and_heads(exported):
         return {**{b: tensors[a] for a, b in names.items()}, 'embeddings.position_ids': np.arange(32)[None]}
 
     _rewrite(directory, old)
-    imported = load_huggingface(directory)
+    imported = load_pretraining_model(directory)
     _encoders_equal(imported, params)
     np.testing.assert_array_equal(imported.params['pooler']['kernel'], params['pooler']['kernel'])
     heads = ['mlm/bias', 'mlm/dense/bias', 'mlm/dense/kernel', 'mlm/norm/bias', 'mlm/norm/scale']
     assert imported.missing == [*heads, 'nsp/bias', 'nsp/kernel']
     assert imported.unused == []
-    drawn = [load_huggingface(directory, seed=seed).params['nsp']['kernel'] for seed in (0, 0, 1)]
+    drawn = [load_pretraining_model(directory, seed=seed).params['nsp']['kernel'] for seed in (0, 0, 1)]
     assert np.array_equal(drawn[0], drawn[1]) and not np.array_equal(drawn[0], drawn[2])
     assert 0 < np.abs(drawn[0]).max() <= 2 * 0.02
 
@@ -95,8 +95,8 @@ def test_an_old_encoder_without_prefix_and_heads(exported):
 def test_what_is_not_used_is_said(exported):
     directory, params = exported
     _rewrite(directory, lambda tensors: {**tensors, 'classifier.weight': np.ones((3, 16), np.float32)})
-    assert load_huggingface(directory).unused == ['classifier.weight']
-    without = load_huggingface(directory, nsp=False)
+    assert load_pretraining_model(directory).unused == ['classifier.weight']
+    without = load_pretraining_model(directory, nsp=False)
     pair = ['bert.pooler.dense.bias', 'bert.pooler.dense.weight']
     assert without.unused == [*pair, 'classifier.weight', 'cls.seq_relationship.bias', 'cls.seq_relationship.weight']
     assert set(without.params) == {'encoder', 'mlm'} and without.missing == []
@@ -107,8 +107,8 @@ def test_a_masked_lm_gets_a_fresh_pair_head_on_request(exported):
     directory, _ = exported
     keep = lambda name: 'pooler' not in name and 'seq_relationship' not in name  # noqa: E731
     _rewrite(directory, lambda tensors: {name: x for name, x in tensors.items() if keep(name)})
-    assert not load_huggingface(directory).config.nsp
-    imported = load_huggingface(directory, nsp=True, dropout=0.3)
+    assert not load_pretraining_model(directory).config.nsp
+    imported = load_pretraining_model(directory, nsp=True, dropout=0.3)
     assert imported.config.dropout == 0.3
     assert imported.missing == ['nsp/bias', 'nsp/kernel', 'pooler/bias', 'pooler/kernel']
 
@@ -124,29 +124,30 @@ def test_half_precision_in_shards(exported, dtype):
         table |= dict.fromkeys(part, file)
         _save(directory / file, {name: tensors[name] for name in part})
     (directory / 'model.safetensors.index.json').write_text(json.dumps({'weight_map': table}))
-    imported = load_huggingface(directory)
+    imported = load_pretraining_model(directory)
     assert imported.missing == [] and {x.dtype for x in jax.tree.leaves(imported.params)} == {np.dtype('float32')}
     rounded = jax.tree.map(lambda x: x.astype(dtype).astype(np.float32), params)
     _encoders_equal(imported, rounded)
     (directory / file).unlink()
     with pytest.raises(UserError, match=f'{file}: found nothing'):
-        load_huggingface(directory)
+        load_pretraining_model(directory)
 
 
 def test_tied_decoder_is_compared(exported):
     directory, params = exported
     embedding = 'bert.embeddings.word_embeddings.weight'
     _rewrite(directory, lambda tensors: {**tensors, 'cls.predictions.decoder.weight': tensors[embedding].copy()})
-    _encoders_equal(load_huggingface(directory), params)
+    _encoders_equal(load_pretraining_model(directory), params)
     _rewrite(directory, lambda tensors: {**tensors, 'cls.predictions.decoder.weight': tensors[embedding] + 1})
     with pytest.raises(UserError, match='whose embeddings are tied'):
-        load_huggingface(directory)
+        load_pretraining_model(directory)
 
 
 @pytest.mark.parametrize(
     'values, said',
     [
-        ({'model_type': 'roberta'}, "config.json: found model_type 'roberta', expected 'bert'"),
+        ({'model_type': 'gpt2'}, "config.json: found model_type 'gpt2', expected one of bert, roberta"),
+        ({'model_type': 'roberta'}, 'no encoder/embeddings/norm/bias'),
         ({'hidden_act': 'silu'}, "found hidden_act 'silu'"),
         ({'position_embedding_type': 'relative_key'}, "found position_embedding_type 'relative_key'"),
         ({'add_cross_attention': True}, 'found add_cross_attention True'),
@@ -160,12 +161,12 @@ def test_tied_decoder_is_compared(exported):
 def test_a_config_that_does_not_fit_is_refused(exported, values, said):
     _set(exported[0], **values)
     with pytest.raises(UserError, match=said):
-        load_huggingface(exported[0])
+        load_pretraining_model(exported[0])
 
 
 def test_fewer_layers_than_the_file_has_leaves_the_rest_named(exported):
     _set(exported[0], num_hidden_layers=1)
-    unused = load_huggingface(exported[0]).unused
+    unused = load_pretraining_model(exported[0]).unused
     assert len(unused) == 16 and all(name.startswith('bert.encoder.layer.1.') for name in unused)
 
 
@@ -173,19 +174,19 @@ def test_damaged_and_foreign_directories_are_refused(exported, tmp_path_factory)
     directory, _ = exported
     empty = tmp_path_factory.mktemp('empty')
     with pytest.raises(UserError, match=r'no config.json.*save_pretrained'):
-        load_huggingface(empty)
+        load_pretraining_model(empty)
     (empty / 'config.json').write_text('{"model_type": "bert"}')
-    (empty / 'pytorch_model.bin').write_bytes(b'pickle')
-    with pytest.raises(UserError, match=r'found config.json, pytorch_model.bin, expected model.safetensors'):
-        load_huggingface(empty)
+    (empty / 'tf_model.h5').write_bytes(b'HDF')
+    with pytest.raises(UserError, match=r'found config.json, tf_model.h5, expected model.safetensors or pytorch_mod'):
+        load_pretraining_model(empty)
     whole = (directory / MODEL).read_bytes()
     (directory / MODEL).write_bytes(whole[:-100])
     with pytest.raises(UserError, match='no safetensors'):
-        load_huggingface(directory)
+        load_pretraining_model(directory)
     (directory / MODEL).write_bytes(whole)
     _rewrite(directory, lambda tensors: {**tensors, 'bert.pooler.dense.bias': np.ones(16, np.int8)})
     with pytest.raises(UserError, match='type I8'):
-        load_huggingface(directory)
+        load_pretraining_model(directory)
     (directory / 'config.json').write_text('{')
     with pytest.raises(UserError, match='no JSON'):
-        load_huggingface(directory)
+        load_pretraining_model(directory)

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from bertjax.convert.huggingface.load import load_huggingface, read_config
+from bertjax.convert.load import load_pretraining_model, read_config
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
 
@@ -40,7 +40,7 @@ def test_what_is_no_json(name, content, tmp_path):
     (tmp_path / 'config.json').write_text(json.dumps(CONFIG))
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=rf'{name}: found (an empty file|no JSON|a JSON)'):
-        load_huggingface(tmp_path)
+        load_pretraining_model(tmp_path)
 
 
 def test_an_odd_index(tmp_path):
@@ -51,7 +51,7 @@ def test_an_odd_index(tmp_path):
     for table in [*tables, {'weight_map': {'a': 'config.json', 'b': 1}}]:
         (tmp_path / 'model.safetensors.index.json').write_text(json.dumps(table))
         with pytest.raises(UserError, match=str(tmp_path)):
-            load_huggingface(tmp_path)
+            load_pretraining_model(tmp_path)
 
 
 def test_a_file_of_tensors_that_is_damaged(tmp_path):
@@ -65,8 +65,8 @@ def test_a_file_of_tensors_that_is_damaged(tmp_path):
         data[rng.randrange(len(header) + 8)] ^= 1 << rng.randrange(8)
         (tmp_path / 'model.safetensors').write_bytes(data[: rng.choice([len(data), rng.randrange(len(data))])])
         with pytest.raises(UserError, match=str(tmp_path)):  # No encoder is there, in any case.
-            load_huggingface(tmp_path)
+            load_pretraining_model(tmp_path)
     (tmp_path / 'model.safetensors').unlink()
     (tmp_path / 'model.safetensors').mkdir()
     with pytest.raises(UserError, match='found a folder'):
-        load_huggingface(tmp_path)
+        load_pretraining_model(tmp_path)

@@ -8,10 +8,15 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.convert.orbax import export_orbax
+from bertjax.convert.heads import TOKEN_CLASSIFICATION
+from bertjax.convert.load import load_pretraining_model, load_task_model
+from bertjax.convert.orbax import export_orbax, head_facts, saved_head
+from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
+from bertjax.model.heads import BertForTokens
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding
+from bertjax.text.tokenizer import load_tokenizer
 
 READER = """
 import sys, jax, numpy as np, orbax.checkpoint as ocp
@@ -29,3 +34,54 @@ def test_what_eight_devices_hold_one_device_reads(tmp_path: pathlib.Path, monkey
     export_orbax({'kernel': kernel}, BertConfig(), tmp_path)
     monkeypatch.delenv('XLA_FLAGS')
     subprocess.run([sys.executable, '-c', READER, str((tmp_path / 'params').resolve())], check=True)
+
+
+@pytest.mark.parametrize(
+    'changes',
+    [{}, {'pre_norm': True}, {'scan_layers': False, 'pre_norm': True, 'nsp': False, 'activation': 'relu'}],
+    ids=str,
+)
+def test_a_model_is_read_back(small_config, make_params, tokenizer, assert_same_params, tmp_path, changes):
+    """Pre-LN models, too, which no other format holds."""
+    config = small_config(**changes)
+    params = make_params(config)
+    export_orbax(params, config, tmp_path / 'model', tokenizer=tokenizer)
+    imported = load_pretraining_model(tmp_path / 'model', scan_layers=config.scan_layers)
+    assert imported.config == config and imported.missing == imported.unused == []
+    assert_same_params(imported.params, params)
+    assert load_tokenizer(tmp_path / 'model').fingerprint == tokenizer.fingerprint
+
+
+def test_a_task_s_model_that_transformers_lacks(small_config, make_params, assert_same_params, tmp_path):
+    """A BiLSTM on a mix of four layers; under labels in another order its head is not taken."""
+    model = BertForTokens(small_config(num_layers=4), 2, bilstm_units=3, layers='sum_last_four')
+    params, task = make_params(model), {'id2label': {0: 'O', 1: 'B'}}
+    facts = {**head_facts(model), **saved_head(TOKEN_CLASSIFICATION, task)}
+    export_orbax(params, model.config, tmp_path / 'model', head=facts)
+    imported = load_task_model(tmp_path / 'model', model, TOKEN_CLASSIFICATION, id2label=task['id2label'])
+    assert imported.missing == imported.unused == []
+    assert_same_params(imported.params, params)
+    other = load_task_model(tmp_path / 'model', model, TOKEN_CLASSIFICATION, id2label={0: 'B', 1: 'O'})
+    assert other.missing == ['head/bias', 'head/kernel']
+
+
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')  # of tensorstore's threads
+def test_damage_is_noticed(small_config, make_params, assert_same_params, tmp_path):
+    """Orbax itself gives other values for most flipped bits, and says nothing. Not all bytes of its files count."""
+    folder, params, said = tmp_path / 'model', make_params(small_config()), set()
+    export_orbax(params, small_config(), folder)
+    for path in [path for path in (folder / 'params').rglob('*') if path.is_file() and path.stat().st_size > 4000]:
+        whole = path.read_bytes()
+        for at in (len(whole) // 3, len(whole) // 2):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1 :])
+            try:
+                assert_same_params(load_pretraining_model(folder).params, params)
+            except UserError as error:
+                assert error.where == str(folder / 'params')
+                said.add(error.found)
+        path.write_bytes(whole)
+    assert 'values of another checksum' in said
+    for text in ('[]', '{}', '{"head": 3}', '{"vocab_size": "x"}', '{"vocab_size": 5, "width": 3}'):
+        (folder / 'model.json').write_text(text)
+        with pytest.raises(UserError, match=r'model\.json: found '):
+            load_pretraining_model(folder)

@@ -16,8 +16,8 @@ from bertjax.convert.heads import (
     Head,
 )
 from bertjax.convert.huggingface.config import check_head_exportable
-from bertjax.convert.huggingface.load import load_huggingface, load_task_model, read_config
 from bertjax.convert.huggingface.save import export_huggingface
+from bertjax.convert.load import load_pretraining_model, load_task_model, read_config
 from bertjax.convert.orbax import export_orbax, head_facts
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
@@ -227,7 +227,7 @@ def test_what_lies_between_encoder_and_head_is_drawn(tokenizer, small_config, ma
     ],
 )
 def test_heads_that_transformers_lacks_are_refused_before_training(small_config, head, changes, options, said):
-    with pytest.raises(UserError, match=said + r'.*config.export=False'):
+    with pytest.raises(UserError, match=said + r'.*config.export_formats=orbax'):
         check_head_exportable(head.module(small_config(**changes), 3, **options), head)
 
 
@@ -251,7 +251,7 @@ def test_a_task_directory_starts_a_pretraining(tokenizer, small_config, make_par
     export_huggingface(
         params, small_config(), tokenizer, tmp_path, card={}, head=SEQUENCE_CLASSIFICATION, task=ENTAILMENT
     )
-    imported = load_huggingface(tmp_path)
+    imported = load_pretraining_model(tmp_path)
     assert imported.unused == ['classifier.bias', 'classifier.weight']
     np.testing.assert_array_equal(imported.params['pooler']['kernel'], params['pooler']['kernel'])
 

@@ -26,6 +26,7 @@ class FakeVocabulary:
     """Ids 0..4 are [PAD] [UNK] [CLS] [SEP] [MASK], 5..9 unused, the rest words, each third of which continues one."""
 
     pad_id, unk_id, cls_id, sep_id, mask_id = range(5)
+    separators = 1
     special_ids = np.arange(10, dtype=np.int32)
 
     def __init__(self, vocab_size: int = 1000):

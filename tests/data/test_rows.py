@@ -147,6 +147,17 @@ def test_pairs_are_laid_out():
     assert rows.real.sum(1).tolist() == [8, 6, 8]
     assert np.array_equal(rows.maskable, rows.input_ids >= 100)
     assert rows.input_ids.dtype == rows.segment_ids.dtype == np.int32
+    rows = lay_out_pairs(split, segments, 9, 2, 3, 0, separators=2)
+    assert rows.input_ids.tolist() == [
+        [2, 100, 101, 102, 3, 3, 103, 104, 3],
+        [2, 105, 106, 107, 108, 3, 0, 0, 0],
+        [2, 100, 3, 3, 100, 101, 102, 103, 3],
+    ]
+    assert rows.segment_ids.tolist() == [[0] * 6 + [1] * 3, [0] * 9, [0] * 4 + [1] * 5]
+    assert np.array_equal(rows.maskable, rows.input_ids >= 100)
+    long = segments_of(np.array([9, 9]), np.array([9, 0]))
+    cut = truncate(long, 12, 0, np.arange(2), separators=2)
+    assert (cut.a_length + cut.b_length).tolist() == [8, 9]
 
 
 def test_sentences_are_laid_out_with_separators_between_documents():

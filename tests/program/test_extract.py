@@ -203,6 +203,7 @@ def minilm() -> pathlib.Path:
     return pathlib.Path(package.__path__[0]) / 'model'
 
 
+@pytest.mark.slow
 def test_features_are_those_of_sentence_transformers():
     """What its modules say: the mean over the tokens of the last layer, divided by its length."""
     torch = pytest.importorskip('torch', reason='compares with PyTorch')

@@ -119,14 +119,14 @@ def test_masks_are_written_in_several_ways_and_texts_stay_as_they_are(bert, trai
 
 
 def test_a_continuation_depends_on_the_seed_and_the_text_alone(bert):
-    alone = bert.extend('the river', tokens=5, seed=3)
+    alone = bert.extend('the river', tokens=2, seed=3)
     assert alone.startswith('the river') and len(alone) > len('the river')
-    assert bert.extend(['stone', 'the river'], tokens=5, seed=3)[1] == alone
-    assert len({bert.extend('the river', tokens=5, seed=seed) for seed in range(4)}) > 1
-    surest = [bert.extend('the river', tokens=5, temperature=0, seed=seed) for seed in (0, 1)]
+    assert bert.extend(['stone', 'the river'], tokens=2, seed=3)[1] == alone
+    assert len({bert.extend('the river', tokens=2, seed=seed) for seed in range(3)}) > 1
+    surest = [bert.extend('the river', tokens=2, temperature=0, seed=seed) for seed in (0, 1)]
     assert surest[0] == surest[1]
-    with pytest.raises(UserError, match='at most 126'):
-        bert.extend('a', tokens=127)
+    with pytest.raises(UserError, match='at most 510'):
+        bert.extend('a', tokens=211)
 
 
 def test_a_model_without_the_head_is_refused(tuned, program: Program, tmp_path):

@@ -237,3 +237,31 @@ def test_classification_of_long_texts(program: Program, trained: pathlib.Path, t
     assert 'true label (row)' in out  # the table of confusions
     model = loads_whole(workdir, 'BertForSequenceClassification')
     assert model.config.id2label == {0: 'often', 1: 'rare'}
+
+
+@pytest.mark.slow
+def test_relations(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    """TACRED's rows, from the states of the marks: no export, but predictions and figures of its scorer."""
+    data = folder(tmp_path)
+    for split, count in (('train', 24), ('dev', 8)):
+        lines = []
+        for i in range(count):
+            token = ['the', 'bird', ('sings', 'runs')[i % 2], 'near', 'the', 'house']
+            row = {'token': token, 'subj_start': 1, 'subj_end': 1, 'obj_start': 5, 'obj_end': 5, 'subj_type': 'PERSON'}
+            lines.append({**row, 'obj_type': 'CITY', 'relation': ('no_relation', 'per:city')[i % 2]})
+        (data / f'{split}.json').write_text(json.dumps(lines), encoding='utf-8')
+    workdir = finetune(program, 'configs/relation.py:starts', trained, data)
+    figures = results(workdir)['splits']['dev']
+    assert list(figures) == ['micro_f1', 'precision', 'recall', 'macro_f1', 'accuracy']
+    written = (workdir / 'predictions' / 'dev' / 'dev.txt').read_text().splitlines()
+    row = rows(workdir / 'predictions' / 'dev.jsonl')[0]
+    assert len(written) == 8 and written[0] == row['label'] and (row['subject'], row['object']) == ('bird', 'house')
+    assert not (workdir / 'export' / 'hf').exists()
+    told = program.run(
+        f'--workdir={workdir}', '--config.run=evaluate', recipe='configs/relation.py:starts', small=False
+    )
+    assert results(workdir)['splits']['dev'] == figures and 'per:city' in told.stdout
+    line = program.error(
+        f'--workdir={workdir}', '--config.run=export', recipe='configs/relation.py:starts', small=False
+    )
+    assert 'no class for the head BertForRelation' in line

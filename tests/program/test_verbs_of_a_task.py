@@ -169,3 +169,21 @@ def test_verbs_of_a_model_that_is_not_there(program: Program, tune, tmp_path: pa
         assert 'no model' in program.error(f'--workdir={tmp_path}', f'--config.run={verb}', **GLUE)
     line = program.error(f'--workdir={tmp_path}', '--config.run=evaluate', *tune, **GLUE)
     assert 'head/' in line and 'tuned' in line  # a pre-trained model has no head for RTE
+
+
+def test_baseline_stands_beside_the_model(
+    program: Program, tuned: pathlib.Path, rte: pathlib.Path, tmp_path: pathlib.Path
+):
+    """Of the same records; without a run there is nothing but the data."""
+    own = copied(tuned, tmp_path / 'own')
+    told = program.run(f'--workdir={own}', '--config.run=baseline', **GLUE).stdout
+    found = json.loads((own / 'baseline.json').read_text())
+    assert (
+        found['train_records'] == 96 and found['splits']['dev']['TF-IDF']['accuracy'] == 1
+    )  # the answer is in the words
+    assert f'this model          {results(tuned)["splits"]["dev"]["accuracy"]:.3f}' in ' '.join(told.split(' '))
+    ask = ('--config.run=baseline', f'--config.data={rte}', '--config.max_train_records=10')
+    told = program.run(f'--workdir={tmp_path / "new"}', *ask, **GLUE).stdout
+    assert 'learned from 10 records' in told and 'this model' not in told
+    line = program.error(f'--workdir={tmp_path / "new"}', *ask, recipe='configs/squad.py', small=False)
+    assert 'a task with simple answers, which SQuAD 1.1 has not' in line

@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.convert.huggingface.load import load_task_model, read_config
 from bertjax.convert.huggingface.save import export_huggingface
+from bertjax.convert.load import load_task_model, read_config
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.model.stacking import init_params

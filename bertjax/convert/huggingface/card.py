@@ -14,12 +14,60 @@ _HEAD = """---
 
 A BERT of {parameters:,} parameters ({layers} layers, width {width}, {heads} heads), {trained} with bertjax.
 
+## How to use
+
 ```python
 from transformers import AutoTokenizer, {architecture}
 
-tokenizer = AutoTokenizer.from_pretrained('PATH')
-model = {architecture}.from_pretrained('PATH')
+tokenizer = AutoTokenizer.from_pretrained('{name}')
+model = {architecture}.from_pretrained('{name}')
 ```
+{pipeline}
+## Intended use
+
+{intended}
+
+## Training data
+
+{data}
+"""
+_PIPELINE = """
+Or in a line:
+
+```python
+from transformers import pipeline
+
+ask = pipeline('{tag}', model='{name}')
+ask({arguments})
+```
+"""
+# The hub's pipeline tag -> what the model is for, and how transformers' pipeline of that name is called.
+_USES = {
+    'fill-mask': (
+        'Filling masked words, and above all as the start of fine-tuning: classification, tagging, questions on a '
+        'text. It does not write text, and its vectors are no sentence embeddings before they are trained as such.',
+        "f'A sentence with a {ask.tokenizer.mask_token} in it.'",
+    ),
+    'text-classification': (
+        'Giving a text, or a pair of texts, one of the labels that it was trained with, or a score.',
+        "'A text to be judged.'",
+    ),
+    'token-classification': (
+        'Marking the words of a text with the labels that it was trained with.',
+        "'A text whose words are to be marked.'",
+    ),
+    'question-answering': (
+        'Finding the answer to a question in a text that holds it; it knows nothing beside that text.',
+        "question='What is asked?', context='The text that holds the answer.'",
+    ),
+    'multiple-choice': ('Choosing among given endings of a text.', ''),
+}
+_LIMITS = """
+## Limitations
+
+It has learned from its training text what is there, errors and prejudices too, and says it with confidence. Texts of
+more than {positions} pieces have to be cut{language}. Its figures are of one run, with one seed: before it decides
+anything of weight, try it on examples of your own.
 """
 
 
@@ -80,15 +128,19 @@ def model_card(
       config: of the model.
       architecture: transformers' class that loads it.
       card: training facts in display order; a value that is a mapping becomes a section with its own table. The key
-        'title' is the heading. Nothing in it may differ between equal runs (no time, no path).
+        'title' is the heading, 'name' what it is loaded by, where it has a name on the hub. Nothing in it may differ
+        between equal runs (no time, no path).
       parameters: their number.
       pipeline: the hub's pipeline tag of a task's model; '' for a pre-trained one.
       about: what only its maker can know, config.card: license, language, datasets, base_model; '' is left out.
       figures: of a task's model, by split; the hub shows them where `about` names the one data set that they are of.
     """
-    facts = {name: value for name, value in card.items() if name != 'title' and not isinstance(value, Mapping)}
+    named = ('title', 'name')
+    facts = {name: value for name, value in card.items() if name not in named and not isinstance(value, Mapping)}
     sections = {name: value for name, value in card.items() if isinstance(value, Mapping)}
-    title = card.get('title', 'BERT')
+    title, tag = card.get('title', 'BERT'), pipeline or 'fill-mask'
+    name = card.get('name') or 'PATH'
+    intended, arguments = _USES.get(tag, ('The task that it was tuned to.', ''))
     text = _HEAD.format(
         title=title,
         parameters=parameters,
@@ -98,9 +150,26 @@ def model_card(
         width=config.width,
         heads=config.num_heads,
         architecture=architecture,
+        name=name,
+        pipeline=_PIPELINE.format(tag=tag, name=name, arguments=arguments) if arguments else '',
+        intended=intended,
+        data=_data(about),
     )
     if config.causal and not pipeline:
         text += '\nAttention is left to right (`is_decoder`), and the loss is on masked positions.\n'
     for name, table in {**({'Training': facts} if facts else {}), **sections}.items():
         text += f'\n## {name}\n\n{_table(table)}'
-    return text
+    language = about.get('language', '')
+    other = f', and other languages than {language} are foreign to it' if language else ''
+    return text + _LIMITS.format(positions=f'{config.max_positions:,}', language=other)
+
+
+def _data(about: Mapping[str, str]) -> str:
+    """What its maker said of the text."""
+    sets = [name for name in about.get('datasets', '').split(',') if name]
+    links = ', '.join(f'[{name}](https://huggingface.co/datasets/{name})' for name in sets)
+    base = about.get('base_model')
+    lines = [f'Trained on {links}.' if sets else 'Its maker has not named it.']
+    lines += [f'It started from [{base}](https://huggingface.co/{base}).'] if base else []
+    lines += [f'Language: {about["language"]}.'] if about.get('language') else []
+    return ' '.join(lines)

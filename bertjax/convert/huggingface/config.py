@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 from bertjax.convert.heads import Head
+from bertjax.convert.huggingface.families import DISTILBERT, FAMILIES
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
@@ -32,18 +33,42 @@ _OPTIONAL = {'type_vocab_size', 'hidden_dropout_prob', 'attention_probs_dropout_
 _OPTIONAL |= {'layer_norm_eps', 'initializer_range', 'max_position_embeddings'}
 
 
-def check_exportable(config: BertConfig) -> None:
+def check_exportable(config: BertConfig, head: Head | None = None) -> None:
     """Refuses a model that Hugging Face's BERT cannot represent; cheap, to be called before training starts.
 
+    Args:
+      config: of the model.
+      head: of a task's model.
+
     Raises:
-      UserError: a pre-LN model.
+      UserError: a pre-LN model; one without segments that is no DistilBERT; a pooler that no class has.
     """
+    mend = 'set --config.export_formats=orbax to train it all the same'
+    if not config.num_segments:
+        reason = 'as in DistilBERT, which a model with config.model.num_segments=0 is exported as'
+        for name, there in (('causal', False), ('layer_norm_eps', dict(DISTILBERT.fixed)['layer_norm_eps'])):
+            if getattr(config, name) != there:
+                found = f'{getattr(config, name)!r} with config.export on'
+                raise UserError(f'config.model.{name}', found, f'{there!r}, {reason}', mend)
+        if config.nsp and head is None:
+            found = 'a head on pairs with config.export on'
+            raise UserError('config.pairs.mode', found, f"'full_sentences' or 'doc_sentences', {reason}", mend)
+    pooled = head.pools_cls if head else config.nsp
+    known = 'tanh' if config.num_segments else 'relu'
+    if pooled and config.pooler_activation != known:
+        what = f'with config.model.num_segments={config.num_segments} and config.export on'
+        raise UserError(
+            'config.model.pooler_activation',
+            f'{config.pooler_activation!r} {what}',
+            f"{known!r}, as transformers' classes",
+            mend,
+        )
     if config.pre_norm:
         raise UserError(
             'config.model.pre_norm',
             'True with config.export on',
             "False, as Hugging Face's BERT normalises after each block and has no place for the final norm",
-            'set config.export=False to train it all the same, or config.model.pre_norm=False',
+            'set --config.export_formats=orbax to train it all the same, or config.model.pre_norm=False',
         )
 
 
@@ -58,8 +83,8 @@ def check_head_exportable(model: TaskModel, head: Head) -> None:
       UserError: see `check_exportable`; a head that transformers lacks, a BiLSTM, other layers than the last, [CLS] of
         a left-to-right encoder.
     """
-    check_exportable(model.config)
-    mend = 'set config.export=False to train it all the same'
+    check_exportable(model.config, head)
+    mend = 'set --config.export_formats=orbax to train it all the same'
     if not head.architecture:
         expected = f'False, as transformers has no class for the head {head.module.__name__}'
         raise UserError('config.export', 'True', expected, mend)
@@ -110,7 +135,7 @@ def to_json(
     Raises:
       UserError: see `check_exportable`.
     """
-    check_exportable(config)
+    check_exportable(config, head)
     return {
         **task,
         'architectures': [head.architecture if head else architecture(config)],
@@ -126,19 +151,27 @@ def to_json(
     }
 
 
-def from_json(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+def from_json(
+    values: Mapping[str, Any], where: str, called: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
     """Fields of a BertConfig from a config.json.
+
+    Args:
+      values: see Source.
+      where: the file, for messages.
+      called: what it calls a key, where that differs.
 
     Raises:
       UserError: another kind of model, or a BERT with features that ours lacks.
     """
 
     def refuse(key: str, expected: str, mend: str) -> None:
-        raise UserError(where, f'{key} {values.get(key)!r}', expected, mend)
+        raise UserError(where, f'{called.get(key, key)} {values.get(key)!r}', expected, mend)
 
     other = 'give a directory of a BERT'
     if values.get('model_type', 'bert') != 'bert':
-        refuse('model_type', "'bert'", f'{other}: the tensors of other families mean other things')
+        known = [name for family in FAMILIES for name in (family.name, *family.read_as_well)]
+        refuse('model_type', 'one of ' + ', '.join(known), f'{other}: the tensors of other families mean other things')
     if values.get('hidden_act', 'gelu') not in tuple(ACTIVATIONS_READ):
         refuse('hidden_act', 'one of ' + ', '.join(ACTIVATIONS_READ), other)
     if values.get('position_embedding_type', 'absolute') != 'absolute':
@@ -157,4 +190,5 @@ def from_json(values: Mapping[str, Any], where: str) -> dict[str, Any]:
             refuse(theirs, 'a number', other)
     fields['activation'] = ACTIVATIONS_READ[values.get('hidden_act', 'gelu')]
     fields['causal'] = bool(values.get('is_decoder', False))
+    fields['pooler_activation'] = values.get('pooler_act', 'tanh')
     return fields

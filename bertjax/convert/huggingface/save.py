@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
 
-import jax
-import numpy as np
 import safetensors.numpy
 from etils import epath
 from flax import linen as nn
@@ -15,15 +13,16 @@ from bertjax.convert import names
 from bertjax.convert.heads import Head
 from bertjax.convert.huggingface.card import model_card
 from bertjax.convert.huggingface.config import check_exportable, to_json
-from bertjax.convert.huggingface.load import CONFIG
+from bertjax.convert.huggingface.families import BERT, POSITIONS, family_of, with_unused
+from bertjax.convert.huggingface.read import CONFIG
 from bertjax.convert.huggingface.tensors import MODEL
-from bertjax.convert.trees import flat_paths, shapes_of
+from bertjax.convert.trees import flat_stacked, shapes_of
 from bertjax.errors import UserError
 from bertjax.files.atomic import atomic_directory
 from bertjax.files.disk import writing
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
-from bertjax.model.stacking import stack_layers
+from bertjax.text.special import to_json as to_text
 
 CARD = 'README.md'
 
@@ -33,6 +32,7 @@ class SavedTokenizer(Protocol):
 
     vocab_size: int
     pad_id: int
+    separators: int
 
     def save(self, directory: str) -> None:
         """Writes the files that transformers loads."""
@@ -72,7 +72,7 @@ def export_huggingface(
         caller, who has the module), a tokenizer of another size, a directory with other files.
       ValueError: parameters that do not fit the config, labels that do not fit the head.
     """
-    check_exportable(config)
+    check_exportable(config, head)
     target = epath.Path(directory)
     if tokenizer.vocab_size != config.vocab_size:
         expected = f'{config.vocab_size}, as config.model.vocab_size'
@@ -80,19 +80,23 @@ def export_huggingface(
     if target.exists() and not (target / CONFIG).exists() and any(target.iterdir()):
         mend = 'choose another directory: this one would be replaced'
         raise UserError(str(target), 'a directory with other files', 'an earlier export or nothing', mend)
-    tree = jax.tree.map(lambda x: np.asarray(x, np.float32), nn.unbox(dict(params)))
-    flat = flat_paths(tree if config.scan_layers else stack_layers(tree))
+    flat = flat_stacked(params, config)
     shapes = {path: x.shape for path, x in flat.items()}
     expected = shapes_of(_exported_module(config, head, task, shapes))
     if shapes != expected:
         difference = sorted(shapes.items() ^ expected.items())
         raise ValueError(f'parameters do not fit the config: {difference[:4]}')
-    described = to_json(config, tokenizer.pad_id, head, task)
+    family = family_of(config, tokenizer.separators, pairs=head is None and config.nsp)
+    described = family.own_values(to_json(config, tokenizer.pad_id, head, task))
     tensors = names.to_huggingface(flat, config.num_layers, config.vocab_size, head.projection if head else '')
+    tensors[POSITIONS] = with_unused(tensors[POSITIONS], family.unused_positions(described, CONFIG))
+    tensors = {family.own_name(name, described['architectures'][0]): x for name, x in tensors.items()}
     parameters = sum(x.size for x in tensors.values())
     pipeline = head.pipeline if head else ''
     with atomic_directory(target, CONFIG) as staging:
         tokenizer.save(staging)
+        if family is not BERT:
+            _leave_out_segments(epath.Path(staging) / 'tokenizer_config.json')
         path = epath.Path(staging)
         data = safetensors.numpy.save(tensors, metadata={'format': 'pt'})
         with writing(path / MODEL, len(data)):
@@ -103,6 +107,13 @@ def export_huggingface(
         text = model_card(config, architecture, card, parameters, pipeline=pipeline, about=about, figures=figures)
         (path / CARD).write_text(text)
         (path / CONFIG).write_text(json.dumps(described, indent=2, sort_keys=True) + '\n')
+
+
+def _leave_out_segments(path: epath.Path) -> None:
+    """Has transformers' tokenizer make no `token_type_ids`, which a model without them cannot take."""
+    facts = json.loads(path.read_text())
+    facts['model_input_names'] = [name for name in facts['model_input_names'] if name != 'token_type_ids']
+    path.write_text(to_text(facts))
 
 
 def _exported_module(

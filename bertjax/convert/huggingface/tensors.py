@@ -1,8 +1,12 @@
-"""Tensors of a Hugging Face directory, under the names that current transformers uses."""
+"""Tensors of a Hugging Face directory, under the names that current transformers gives those of a BERT."""
 
+import io
 import math
 import os
+import pickle
 import re
+import warnings
+from collections.abc import Callable, Iterator
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,10 +16,10 @@ from etils import epath
 from bertjax.errors import UserError
 from bertjax.files.whole import read_json_object, read_whole
 
-MODEL, INDEX = 'model.safetensors', 'model.safetensors.index.json'
+MODEL = 'model.safetensors'
+_TORCH = 'pytorch_model.bin'
 _DTYPES = {'F64': np.float64, 'F32': np.float32, 'F16': np.float16, 'BF16': jnp.bfloat16}
 _AGAIN = 'copy the directory again'
-_INTEGERS = ('I8', 'I16', 'I32', 'I64', 'U8', 'U16', 'U32', 'U64', 'BOOL')
 # Buffers that older versions saved beside the parameters: a range and zeros.
 _BUFFERS = ('bert.embeddings.position_ids', 'bert.embeddings.token_type_ids')
 # (name, the tensor it is tied to): saved by some programs; in a BERT both are equal.
@@ -25,68 +29,123 @@ _TIED = (
 )
 
 
-def read_tensors(directory: epath.Path) -> dict[str, np.ndarray]:
+def read_tensors(
+    directory: epath.Path, bert_name: Callable[[str], str]
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """All tensors as float32, named as in transformers' BertForPreTraining.
 
-    A missing `bert.` prefix (BertModel) is added, LayerNorm's `gamma` and `beta` become `weight` and `bias`, and the
-    output embedding is dropped after a check that it equals the input embedding.
+    From model.safetensors or pytorch_model.bin, whole or in shards. A missing `bert.` prefix (BertModel) is added,
+    LayerNorm's `gamma` and `beta` become `weight` and `bias`, and the output embedding is dropped after a check that it
+    equals the input embedding.
+
+    Args:
+      directory: with the files.
+      bert_name: their name, with or without prefix -> BERT's.
+
+    Returns:
+      The tensors, and {name: what it is called in the file}.
 
     Raises:
-      UserError: no safetensors, a damaged file, a type other than float, untied embeddings.
+      UserError: no such file, a damaged one, a type other than float, untied embeddings, pytorch_model.bin without
+        PyTorch.
     """
     tensors: dict[str, np.ndarray] = {}
+    called: dict[str, str] = {}
     for file in _files(directory):
-        for name, x in _read(file).items():
-            tensors[_modern(name)] = x
-    for name in _BUFFERS:
-        tensors.pop(name, None)
+        for theirs, kind, x in _read(file):
+            name = bert_name(_modern(theirs))
+            if name in _BUFFERS:
+                continue
+            if kind not in _DTYPES:
+                mend = 'save it in float32: quantised weights cannot start a run'
+                raise UserError(f'{file}: {theirs}', f'type {kind}', 'one of ' + ', '.join(_DTYPES), mend)
+            if name in tensors:  # some classes keep an encoder's pooler beside the layer that they use in its place
+                if 'pooler' in theirs:
+                    name = theirs
+                else:
+                    tensors[called[name]] = tensors[name]
+            tensors[name], called[name] = x, theirs
     for name, source in _TIED:
         if name not in tensors:
             continue
         tied = tensors.pop(name)
         if not np.array_equal(tensors.setdefault(source, tied), tied):
             mend = 'give a BERT whose embeddings are tied'
-            raise UserError(f'{directory}: {name}', 'other values', f'those of {source}', mend)
-    return tensors
+            raise UserError(f'{directory}: {called[name]}', 'other values', f'those of {called[source]}', mend)
+        called.setdefault(source, called[name])
+    return tensors, called
 
 
 def _files(directory: epath.Path) -> list[epath.Path]:
-    if (directory / MODEL).exists():
-        return [directory / MODEL]
-    if not (directory / INDEX).exists():
-        found = sorted(file.name for file in directory.iterdir()) if directory.exists() else []
-        mend = 'load it in transformers and save it again with save_pretrained (it writes safetensors)'
-        raise UserError(str(directory), ', '.join(found[:6]) or 'nothing', MODEL, mend)
-    table = read_json_object(directory / INDEX, _AGAIN).get('weight_map')
+    """The files with the tensors; safetensors where there are both."""
+    for name in (MODEL, _TORCH):
+        if (directory / name).exists():
+            return [directory / name]
+        if (directory / f'{name}.index.json').exists():
+            return _shards(directory, f'{name}.index.json')
+    found = sorted(file.name for file in directory.iterdir()) if directory.exists() else []
+    mend = 'load it in transformers and save it again with save_pretrained (it writes safetensors)'
+    raise UserError(str(directory), ', '.join(found[:6]) or 'nothing', f'{MODEL} or {_TORCH}', mend)
+
+
+def _shards(directory: epath.Path, index: str) -> list[epath.Path]:
+    table = read_json_object(directory / index, _AGAIN).get('weight_map')
     names = list(table.values()) if isinstance(table, dict) else []
     if not names or not all(isinstance(name, str) and name == os.path.basename(name) != '' for name in names):
         expected = 'a weight_map, with the file of each tensor'
-        raise UserError(str(directory / INDEX), 'something else', expected, _AGAIN)
+        raise UserError(str(directory / index), 'something else', expected, _AGAIN)
     shards = sorted(set(names))
     for shard in shards:
         if not (directory / shard).exists():
-            raise UserError(str(directory / shard), 'nothing', f'a shard that {INDEX} names', _AGAIN)
+            raise UserError(str(directory / shard), 'nothing', f'a shard that {index} names', _AGAIN)
     return [directory / shard for shard in shards]
 
 
-def _read(file: epath.Path) -> dict[str, np.ndarray]:
+Tensor = tuple[str, str, np.ndarray]  # its name, its type as safetensors calls it, its values as float32
+
+
+def _read(file: epath.Path) -> Iterator[Tensor]:
+    return _read_torch(file) if file.suffix == '.bin' else _read_safetensors(file)
+
+
+def _read_safetensors(file: epath.Path) -> Iterator[Tensor]:
     try:
         found = safetensors.deserialize(read_whole(file, 'a whole safetensors file', _AGAIN))
     except safetensors.SafetensorError as error:
         raise UserError(str(file), f'no safetensors ({error})', 'a whole safetensors file', 'copy it again') from None
-    tensors = {}
     for name, view in found:
-        if view['dtype'] in _INTEGERS and _modern(name) in _BUFFERS:
-            continue
-        if view['dtype'] not in _DTYPES:
-            mend = 'save it in float32: quantised weights cannot start a run'
-            raise UserError(f'{file}: {name}', f'type {view["dtype"]}', 'one of ' + ', '.join(_DTYPES), mend)
-        x = np.frombuffer(view['data'], _DTYPES[view['dtype']], math.prod(view['shape'])).reshape(view['shape'])
-        tensors[name] = x.astype(np.float32)
-    return tensors
+        x = np.zeros(0, np.float32)
+        if view['dtype'] in _DTYPES:
+            x = np.frombuffer(view['data'], _DTYPES[view['dtype']], math.prod(view['shape'])).reshape(view['shape'])
+        yield name, view['dtype'], x.astype(np.float32)
+
+
+def _read_torch(file: epath.Path) -> Iterator[Tensor]:
+    """A state dict that torch.save wrote, read without running the pickle in it."""
+    try:
+        import torch  # not a dependency: most directories have safetensors
+    except ImportError:
+        mend = 'pip install torch, or where it is, load the model in transformers and save it again (as safetensors)'
+        raise UserError(str(file), 'a file that only PyTorch reads safely', 'PyTorch to be installed', mend) from None
+    kinds = {torch.float64: 'F64', torch.float32: 'F32', torch.float16: 'F16', torch.bfloat16: 'BF16'}
+    expected = 'a state dict as torch.save writes it, of tensors alone'
+    mend = 'copy it again, or load the model in its own program and save it as safetensors'
+    data = io.BytesIO(read_whole(file, expected, _AGAIN))
+    try:
+        with warnings.catch_warnings(action='ignore'):  # of pickles of newer protocols
+            found = torch.load(data, map_location='cpu', weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError):
+        found = 'what PyTorch does not load with weights_only=True: damaged, or a pickle of more than tensors'
+        raise UserError(str(file), found, expected, mend) from None
+    odd = None if isinstance(found, dict) else type(found).__name__
+    odd = odd or next((f'{name!r}' for name, x in found.items() if not isinstance(x, torch.Tensor)), None)
+    if odd:
+        raise UserError(str(file), odd, expected, mend)
+    for name, x in found.items():
+        kind = kinds.get(x.dtype, str(x.dtype).removeprefix('torch.'))
+        yield str(name), kind, x.float().numpy()
 
 
 def _modern(name: str) -> str:
     name = re.sub(r'LayerNorm\.gamma$', 'LayerNorm.weight', name)
-    name = re.sub(r'LayerNorm\.beta$', 'LayerNorm.bias', name)
-    return f'bert.{name}' if re.match(r'(embeddings|encoder|pooler)\.', name) else name
+    return re.sub(r'LayerNorm\.beta$', 'LayerNorm.bias', name)

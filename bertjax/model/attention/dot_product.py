@@ -23,8 +23,17 @@ def attend(
     dropout_key: jax.Array | None,
 ) -> jax.Array:
     """softmax(Q Kᵀ / √K + bias) V, the softmax in float32; see `select.Implementation`."""
+    weights = dropout(probabilities(query, key, mask).astype(query.dtype), dropout_rate, dropout_key)  # [B, H, Q, S]
+    return jnp.einsum('BHQS,BSHK->BQHK', weights, value)  # [B, Q, H, K]
+
+
+def probabilities(query: jax.Array, key: jax.Array, mask: AttentionMask) -> jax.Array:
+    """The share of each visible key in a query's attention, float32 [B, H, Q, S]."""
     bias = jnp.where(mask.visible(query.shape[1]), 0.0, NEGATIVE).astype(jnp.float32)  # [B, 1, Q or 1, S]
-    scores = jnp.einsum('BQHK,BSHK->BHQS', query, key, preferred_element_type=jnp.float32)  # [B, H, Q, S]
-    probabilities = jax.nn.softmax(scores * query.shape[-1] ** -0.5 + bias, axis=-1).astype(query.dtype)
-    probabilities = dropout(probabilities, dropout_rate, dropout_key)
-    return jnp.einsum('BHQS,BSHK->BQHK', probabilities, value)  # [B, Q, H, K]
+    return jax.nn.softmax(scores(query, key) + bias, axis=-1)
+
+
+def scores(query: jax.Array, key: jax.Array) -> jax.Array:
+    """Q Kᵀ / √K, float32 [B, H, Q, S]."""
+    products = jnp.einsum('BQHK,BSHK->BHQS', query, key, preferred_element_type=jnp.float32)
+    return products * query.shape[-1] ** -0.5

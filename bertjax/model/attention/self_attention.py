@@ -3,8 +3,10 @@
 import jax
 from flax import linen as nn
 
+from bertjax.model.attention import dot_product
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.attention.select import attend
+from bertjax.model.capture import PROBABILITIES, SCORES, keep, wanted
 from bertjax.model.config import BertConfig
 from bertjax.model.layers import Projection
 from bertjax.parallel.partition import constrain
@@ -39,6 +41,11 @@ class SelfAttention(nn.Module):
             return constrain(y, 'act_batch', 'act_length', 'act_heads', 'act_head_dim')
 
         query, key, value = project('query', queries), project('key', x), project('value', x)
+        # Beside what computes attention, which may never have them; of `dot_product` XLA computes them once.
+        if wanted(self, SCORES):
+            keep(self, SCORES, dot_product.scores(query, key))  # [B, H, Q, S]
+        if wanted(self, PROBABILITIES):
+            keep(self, PROBABILITIES, dot_product.probabilities(query, key, mask))  # [B, H, Q, S]
         mixed = attend(
             c.attention, query, key, value, mask, dropout_rate=c.attention_dropout, dropout_key=dropout_key
         )  # [B, Q, H, K]

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import pathlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,14 @@ from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
 from bertjax.ranges import check_fields, number, one_of
 from bertjax.tasks.choice import files
+from bertjax.tasks.choice.baseline import ending_scores
 from bertjax.tasks.choice.files import Question
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.records import Files, parse_records, read_records
 from bertjax.tasks.reading.splits import STEMS, called, describe_splits
 from bertjax.tasks.reading.texts import Line
-from bertjax.tasks.task import Outputs, Task
+from bertjax.tasks.task import Judged, Outputs, Task, mean_outputs
 from bertjax.tasks.truncation import longest_first
 from bertjax.text.tokenizer import Tokenizer
 
@@ -59,6 +60,7 @@ class MultipleChoiceTask(Task[Question, Choice]):
     test_share: float = option(0.1, number(0, 1, above=True, below=True))
 
     head = MULTIPLE_CHOICE
+    has_baselines = True
     score = 'accuracy'
 
     def __post_init__(self):
@@ -164,13 +166,15 @@ class MultipleChoiceTask(Task[Question, Choice]):
         contexts = tokenizer.encode([record.context for record in records])
         texts = [f'{record.start} {ending}'.strip() for record in records for ending in record.endings]
         endings = iter(tokenizer.encode(texts))
-        room, cut = self.seq_len - 3, 0
         cls, sep = [tokenizer.cls_id], [tokenizer.sep_id]
+        between = sep * tokenizer.separators
+        room, cut = self.seq_len - 2 - len(between), 0
         for i, record in enumerate(records):
             for b in itertools.islice(endings, len(record.endings)):
                 n, m = longest_first(len(contexts[i]), len(b), room)
                 cut += n + m < len(contexts[i]) + len(b)
-                builder.sequence(np.concatenate([cls, contexts[i][:n], sep, b[:m], sep]), second=n + 2)
+                tokens = np.concatenate([cls, contexts[i][:n], between, b[:m], sep])
+                builder.sequence(tokens, second=1 + n + len(between))
             for _ in range(choices - len(record.endings)):
                 builder.sequence([])
             known = record.label is not None
@@ -184,11 +188,12 @@ class MultipleChoiceTask(Task[Question, Choice]):
 
     def predictions(self, records: Sequence[Question], features: Features, outputs: Outputs) -> list[Choice]:
         """See Task."""
-        chosen = []
-        for record, logits in zip(records, outputs['logits'], strict=True):
-            shares = softmax(np.asarray(logits[: len(record.endings)], np.float64))
-            chosen.append(Choice(int(shares.argmax()), tuple(shares.tolist())))
-        return chosen
+        pairs = zip(records, outputs['logits'], strict=True)
+        return [_choice(np.asarray(logits[: len(record.endings)], np.float64)) for record, logits in pairs]
+
+    def merged(self, records: Sequence[Question], members: Sequence[tuple[Features, Outputs]]) -> list[Choice]:
+        """See Task; each model may have its own tokenizer and length."""
+        return self.predictions(records, members[0][0], mean_outputs([outputs for _, outputs in members]))
 
     def metrics(self, records: Sequence[Question], predictions: Sequence[Choice]) -> dict[str, float | None]:
         """accuracy."""
@@ -214,12 +219,31 @@ class MultipleChoiceTask(Task[Question, Choice]):
             row |= {'prediction': choice.ending, 'ending': record.endings[choice.ending]}
             yield row | {'probabilities': choice.probabilities}
 
+    def judged(self, records: Sequence[Question], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
+        """See Task."""
+        for record, row in zip(records, rows, strict=True):
+            chosen, shares = row['prediction'], row['probabilities']
+            wrong = 1 + shares[chosen] - shares[record.label] if chosen != record.label else 0.0
+            texts = {'prompt': f'{record.context} {record.start}'.strip()}
+            predicted = f'{record.endings[chosen]} ({shares[chosen]:.2f})'
+            yield Judged(texts, record.endings[record.label], predicted, wrong)
+
+    def baselines(self, train: Sequence[Question], records: Sequence[Question]) -> dict[str, list[Choice]]:
+        """See Task and baseline.py."""
+        found = ending_scores(train, records)
+        return {name: [_choice(scores) for scores in of_all] for name, of_all in found.items()}
+
     def official_files(self, split: str, records: Sequence[Question], predictions: Sequence[Choice]) -> dict[str, str]:
         """For SWAG's leaderboard, a CSV of row numbers and `pred`, as rowanz/swagaf:csv_predict.py writes it."""
         if self.layout != 'swag':
             return {}
         lines = [f'{i},{choice.ending}' for i, choice in enumerate(predictions)]
         return {f'{split}_predictions.csv': '\n'.join([',pred', *lines]) + '\n'}
+
+
+def _choice(logits: np.ndarray) -> Choice:
+    shares = softmax(logits)
+    return Choice(int(shares.argmax()), tuple(shares.tolist()))
 
 
 def _table(title: str, names: Sequence[str], records: Sequence[Question], predictions: Sequence[Choice]) -> str:

@@ -28,7 +28,7 @@ def text_features(
     long: str,
     stride: int,
 ) -> Features:
-    """`[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` of N records.
+    """`[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` of N records; two [SEP] after A where the tokenizer has it so.
 
     Args:
       first: N texts.
@@ -43,10 +43,11 @@ def text_features(
         the room.
       stride: tokens from one window to the next; 0 for half a window.
     """
-    room = seq_len - (2 if second is None else 3)
+    room = seq_len - (2 if second is None else 2 + tokenizer.separators)
     left = tokenizer.encode(first)
     right = [_NOTHING] * len(left) if second is None else tokenizer.encode(second)
     cls, sep = np.int32([tokenizer.cls_id]), np.int32([tokenizer.sep_id])
+    between = np.repeat(sep, tokenizer.separators)
     builder = FeatureBuilder()
     long_ones = sum(len(a) + len(b) > room for a, b in zip(left, right, strict=True))
     for record, (a, b) in enumerate(zip(left, right, strict=True)):
@@ -56,7 +57,7 @@ def text_features(
             if second is None:
                 builder.sequence(np.concatenate([cls, a, sep]))
             else:
-                builder.sequence(np.concatenate([cls, a, sep, b, sep]), len(a) + 2)
+                builder.sequence(np.concatenate([cls, a, between, b, sep]), 1 + len(a) + len(between))
             builder.row(record, weights=np.float32(1 / len(parts)), **values)
     note = f'{long_ones:,} of {len(left):,} records are longer than config.seq_len={seq_len} and {LONG[long]}'
     return builder.build(notes=[note] if long_ones else [])

@@ -11,7 +11,7 @@ from bertjax.ranges import text
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column, Layout
 from bertjax.tasks.reading.records import Files, Row, read_rows, rows_of
-from bertjax.tasks.reading.sources import read_dataset
+from bertjax.tasks.reading.sources import dataset_splits, read_dataset
 from bertjax.tasks.reading.splits import split_files
 from bertjax.tasks.sentence.glue_table import TASKS
 from bertjax.tasks.sentence.task import Example, Scores, TextTask
@@ -62,6 +62,26 @@ class GlueTask(TextTask):
         return found + [
             split for split in judged if self._find(split)[0] and next(self._read(split)).values[-2] is not None
         ]
+
+    def lacking(self) -> str:
+        """What is not there of the task's own folder, or of tensorflow-datasets, to train on and to be judged by; '' if
+        nothing is missing."""
+        if not self.data:
+            try:
+                dataset_splits(self.row.splits['train'].tfds[0])
+            except UserError as error:
+                return f'{self.row.splits["train"].tfds[0]}: {error.found}'
+            return ''
+        folder = data_directory(self.data, "a folder of all tasks' folders") / self.name
+        if not folder.is_dir():
+            return f'no {folder}'
+        missing = [self.row.splits[split].files[0] for split in ('train', 'dev') if not self._find(split)[0]]
+        return f'no {" and no ".join(missing)} in {folder}' if missing else ''
+
+    def judged(self) -> list[str]:
+        """The splits that the server judges and that are there."""
+        served = [split for split, row in self._rows.items() if row.splits[split].server]
+        return [split for split in served if not self.data or self._find(split)[0]]
 
     def records(self, split: str) -> Sequence[Example]:
         """See Task."""

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,11 +14,13 @@ from bertjax.metrics.multi_label import FIGURES, label_scores, multi_label_figur
 from bertjax.ranges import each, number, text
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column
+from bertjax.tasks.sentence.baseline import label_answers
 from bertjax.tasks.sentence.class_weights import balanced_positives
 from bertjax.tasks.sentence.classification import ClassificationTask
 from bertjax.tasks.sentence.labels import find_labels
 from bertjax.tasks.sentence.report import describe_label_sets, label_report
-from bertjax.tasks.sentence.task import Example, Scores
+from bertjax.tasks.sentence.task import Example, Scores, texts_of
+from bertjax.tasks.task import Judged
 
 SEPARATORS = '|;,'
 _FLAGS = {'1': True, '1.0': True, 'true': True, '0': False, '0.0': False, 'false': False, '': False}
@@ -181,6 +183,20 @@ class MultiLabelTask(ClassificationTask):
             row: dict[str, Any] = {'labels': [self.labels[i] for i in np.flatnonzero(chosen)]}
             row['probabilities'] = dict(zip(self.labels, shares.tolist(), strict=True))
             yield row if record.label is None else {**row, 'true': list(record.label)}
+
+    def judged(self, records: Sequence[Example], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
+        """See Task."""
+        for record, row in zip(records, rows, strict=True):
+            true, predicted, shares = set(record.label), set(row['labels']), row['probabilities']
+            decided = [(label if label in true else '', label if label in predicted else '') for label in self.labels]
+            classes = [pair for pair in decided if any(pair)]
+            wrong = sum(1 + abs(shares[label] - self.threshold) for label in true ^ predicted)
+            named = [', '.join(sorted(labels)) or 'none' for labels in (true, predicted)]
+            yield Judged(texts_of(record), *named, wrong, classes)
+
+    def _simple_answers(self, train: Sequence[Example], records: Sequence[Example]) -> Mapping[str, np.ndarray]:
+        """See TextTask."""
+        return label_answers(train, self._targets(train), records)
 
     def huggingface(self) -> dict[str, Any]:
         """See Task."""

@@ -20,11 +20,12 @@ from bertjax.tasks.options import BILSTM_UNITS, option
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.records import Row, rows_of
 from bertjax.tasks.reading.texts import Blank, Line
+from bertjax.tasks.sentence.baseline import class_answers, score_answers
 from bertjax.tasks.sentence.features import LONG, pooled, text_features
 from bertjax.tasks.sentence.input import read_input
-from bertjax.tasks.sentence.labels import find_labels
+from bertjax.tasks.sentence.labels import Labelled, find_labels
 from bertjax.tasks.sentence.report import class_report, describe_labels, describe_values, value_report
-from bertjax.tasks.task import Outputs, Task, id2label
+from bertjax.tasks.task import Judged, Outputs, Task, id2label
 from bertjax.text.tokenizer import Tokenizer
 
 
@@ -47,6 +48,11 @@ class Example:
     index: str = ''
     where: str = dataclasses.field(default='', repr=False, compare=False)
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
+
+
+def texts_of(record: Labelled) -> dict[str, str]:
+    """A record for a person to read, by what its texts are."""
+    return {'text': record.first} if record.second is None else {'first': record.first, 'second': record.second}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +101,7 @@ class TextTask(Task[Example, Scores]):
     bilstm_units: int = option(0, BILSTM_UNITS, decides='model')
 
     head = SEQUENCE_CLASSIFICATION
+    has_baselines = True
 
     def __post_init__(self):
         check_fields(self, 'task')
@@ -231,6 +238,11 @@ class TextTask(Task[Example, Scores]):
         """See Task."""
         return [Scores(logits) for logits in pooled(features, outputs['logits'], len(records))]
 
+    def merged(self, records: Sequence[Example], members: Sequence[tuple[Features, Outputs]]) -> list[Scores]:
+        """See Task; each model may have its own tokenizer, length and windows."""
+        each = [self.predictions(records, features, outputs) for features, outputs in members]
+        return [Scores(np.mean([one.logits for one in scores], axis=0)) for scores in zip(*each, strict=True)]
+
     def metrics(self, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, float | None]:
         """The figures of `measures`; `mse` has no upper bound, correlations lie in [-1, 1], all others in [0, 1]."""
         if self.regression:
@@ -264,6 +276,29 @@ class TextTask(Task[Example, Scores]):
                 shares = dict(zip(self.labels, prediction.probabilities.tolist(), strict=True))
                 row = {'label': self.labels[prediction.best], 'probabilities': shares}
             yield row if record.label is None else {**row, 'true': record.label}
+
+    def judged(self, records: Sequence[Example], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
+        """See Task."""
+        for record, row in zip(records, rows, strict=True):
+            if self.regression:
+                error = abs(record.label - row['score'])
+                yield Judged(texts_of(record), f'{record.label:g}', f'{row["score"]:.2f}', error)
+                continue
+            true, predicted, shares = record.label, row['label'], row['probabilities']
+            # Above 0 for every wrong answer, also for one as likely as the right one.
+            wrong = 1 + shares[predicted] - shares[true] if true != predicted else 0.0
+            yield Judged(texts_of(record), true, f'{predicted} ({shares[predicted]:.2f})', wrong, [(true, predicted)])
+
+    def baselines(self, train: Sequence[Example], records: Sequence[Example]) -> dict[str, list[Scores]]:
+        """See Task and baseline.py."""
+        answers = self._simple_answers(train, records)
+        return {name: [Scores(row) for row in rows] for name, rows in answers.items()}
+
+    def _simple_answers(self, train: Sequence[Example], records: Sequence[Example]) -> Mapping[str, np.ndarray]:
+        """{name: logits or scores [N, C]}."""
+        if self.regression:
+            return score_answers(train, self._targets(train), records)
+        return class_answers(train, self._targets(train), records, len(self.labels))
 
     def huggingface(self) -> dict[str, Any]:
         """See Task."""

@@ -57,7 +57,11 @@ class SquadFiles:
         if found:
             return (found,)
         if name:
-            raise self._nothing(split)
+            several = [part.strip() for part in name.split(',')]
+            parts = tuple(existing_files(self._folder, several))
+            if len(parts) < len(several) or len(set(parts)) < len(parts):
+                raise self._nothing(split)
+            return parts
         mend = f'name the right one in config.task.{split}_file'
         return split_files(self._folder, split, suffixes=NESTED, mend=mend) if self._folder.is_dir() else ()
 

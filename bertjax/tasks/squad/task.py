@@ -10,7 +10,7 @@ from bertjax.convert.heads import QUESTION_ANSWERING
 from bertjax.data.features import Features
 from bertjax.errors import UserError
 from bertjax.losses import SPANS
-from bertjax.metrics.squad import Evaluation, evaluate_v1
+from bertjax.metrics.squad import Evaluation, evaluate_v1, overlap_f1
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
 from bertjax.ranges import MANY, check_fields, one_of, whole
@@ -22,10 +22,12 @@ from bertjax.tasks.squad.files import SquadFiles
 from bertjax.tasks.squad.questions import Question, parse_input, unlabelled_rows
 from bertjax.tasks.squad.report import answers_elsewhere, squad_report
 from bertjax.tasks.squad.windows import squad_features
-from bertjax.tasks.task import Outputs, Task
+from bertjax.tasks.task import Judged, Outputs, Task
 from bertjax.text.tokenizer import Tokenizer
 
 VERSIONS = ('1.1', '2.0')
+_NONE = 'no answer'
+_AROUND = 160  # characters of the text that are shown on either side of an answer
 _ALIKE = 0.98  # share of equal answers that counts as collapsed: the threshold tuned on dev lets a few others pass
 
 
@@ -42,8 +44,8 @@ class SquadTask(Task[Question, Answers]):
         squad/v1.1 or squad/v2.0 of tensorflow-datasets.
       seq_len: S, pieces of a window with its question, [CLS] and two [SEP].
       version: '1.1', where every question has an answer, or '2.0'.
-      train_file, dev_file, test_file: names in `data`; '' for train-v1.1.json, dev-v1.1.json (or 2.0), or else by the
-        usual names, see splits.py. A test file need not have answers.
+      train_file, dev_file, test_file: names in `data`, several with commas between; '' for train-v1.1.json,
+        dev-v1.1.json (or 2.0), or else by the usual names, see splits.py. A test file need not have answers.
       stride: pieces from one window of a long text to the next.
       max_query: pieces that longer questions are cut to.
       n_best: answers kept for each question.
@@ -189,6 +191,19 @@ class SquadTask(Task[Question, Answers]):
             row = {'id': record.id, 'question': record.question, 'answer': span.text}
             row |= {'start': span.start, 'end': span.end, 'probability': span.probability}
             yield row | ({'null_odds': prediction.null_odds} if self.nullable else {})
+
+    def judged(self, records: Sequence[Question], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
+        """See Task; the classes are, for SQuAD 2.0, whether there is an answer."""
+        for record, row in zip(records, rows, strict=True):
+            true, answer = record.answers or ('',), row['answer']
+            f1 = max(overlap_f1(text, answer, empty_equal=True) for text in true)
+            at = record.starts[0] if record.starts else row['start'] or 0
+            excerpt = record.context[max(at - _AROUND, 0) : at + _AROUND]
+            texts = {'question': record.question, 'text': f'… {excerpt} …'}
+            wrong = (1 - f1) * (1 + row['probability']) if f1 < 1 else 0.0
+            asked = [tuple('an answer' if text else _NONE for text in (true[0], answer))] if self.nullable else []
+            shown = ' | '.join(dict.fromkeys(true)) or _NONE
+            yield Judged(texts, shown, f'{answer or _NONE} ({row["probability"]:.2f})', wrong, asked)
 
     def official_files(self, split: str, records: Sequence[Question], predictions: Sequence[Answers]) -> dict[str, str]:
         """predictions.json, nbest_predictions.json and for SQuAD 2.0 null_odds.json, as of run_squad.py."""

@@ -1,4 +1,4 @@
-"""Questions of SQuAD as rows `[CLS] question [SEP] window of the context [SEP]`.
+"""Questions of SQuAD as rows `[CLS] question [SEP] window of the context [SEP]`, with RoBERTa's tokenizer two [SEP].
 
 Source of the rules: google-research/bert, run_squad.py. Answers are kept as character offsets of the context, so that
 no text is ever reassembled from pieces.
@@ -107,12 +107,13 @@ def squad_features(
     pieces = dict(zip(contexts, tokenizer.encode_with_offsets(contexts), strict=True))
     queries = tokenizer.encode([question.question for question in questions])
     cls, sep = [tokenizer.cls_id], [tokenizer.sep_id]
+    between = sep * tokenizer.separators
     long = [question.id for question, query in zip(questions, queries, strict=True) if len(query) > max_query]
     builder, lost = FeatureBuilder(), []
     for number, (question, query) in enumerate(zip(questions, queries, strict=True)):
         ids, firsts, lasts = pieces[question.context]
         query = query[:max_query]
-        head = len(query) + 2
+        head = 1 + len(query) + len(between)
         answer, weight = None, np.float32(1)
         if question.answers:
             _, a, b = find_answer(question.context, question.answers[0], question.starts[0])
@@ -131,7 +132,7 @@ def squad_features(
                 begins = np.where(best[start:end] == window, firsts[start:end], np.int32(-1))
                 places['token_first'] = np.concatenate([outside, begins, after])
                 places['token_last'] = np.concatenate([outside, lasts[start:end], after])
-            builder.sequence(np.concatenate([cls, query, sep, ids[start:end], sep]), head, **places)
+            builder.sequence(np.concatenate([cls, query, between, ids[start:end], sep]), head, **places)
             inside = answer is not None and start <= answer[0] and answer[1] < end
             target = (answer[0] - start + head, answer[1] - start + head) if inside else (0, 0)
             builder.row(number, start=np.int32(target[0]), end=np.int32(target[1]), weights=weight)

@@ -31,7 +31,9 @@ def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> Pieces:
     has a piece to carry its tag."""
     different = list(dict.fromkeys(words))
     unknown = np.array([tokenizer.unk_id], np.int32)
-    encoded = [ids if len(ids) else unknown for ids in tokenizer.encode(different)]
+    space = ' ' if tokenizer.family == 'bpe' else ''  # where it belongs to the word behind it
+    texts = [space + word for word in different]
+    encoded = [ids if len(ids) else unknown for ids in tokenizer.encode(texts)]
     pieces = dict(zip(different, encoded, strict=True))
     parts = [pieces[word] for word in words]
     return Pieces(np.concatenate(parts), np.concatenate([[0], np.cumsum([len(part) for part in parts])]))

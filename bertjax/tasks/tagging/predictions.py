@@ -27,38 +27,45 @@ class Tags:
     repaired: int = 0
 
 
-def tags_of_words(
-    sentences: Sequence[Sentence],
-    features: Features,
-    token_logits: Sequence[np.ndarray],
-    labels: Sequence[str],
-    *,
-    plain: bool,
-) -> list[Tags]:
-    """The tags of each sentence.
+def logits_of_words(
+    sentences: Sequence[Sentence], features: Features, token_logits: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """The logits of the words of each sentence, float64 [W, C].
 
     Args:
       sentences: N.
       features: of all their windows, R rows.
       token_logits: R arrays [S, C], each as long as its row.
-      labels: C tags.
-      plain: whether each tag stands for itself; else they are made IOB2.
     """
-    best = [np.full(len(sentence.words), -1) for sentence in sentences]
-    probability = [np.zeros(len(sentence.words)) for sentence in sentences]
+    tags = token_logits[0].shape[-1]
+    found = [np.full((len(sentence.words), tags), np.nan) for sentence in sentences]
     for row, sentence in enumerate(features.record.tolist()):
         words = features.token[WORDS][features.offsets[row] : features.offsets[row + 1]]
         at = np.flatnonzero(words)
-        logits = np.asarray(token_logits[row], np.float64)[at]  # [W, C]
-        best[sentence][words[at] - 1] = logits.argmax(-1)
-        probability[sentence][words[at] - 1] = softmax(logits).max(-1)
-    return [_tags(*both, labels, plain=plain) for both in zip(best, probability, strict=True)]
+        found[sentence][words[at] - 1] = np.asarray(token_logits[row], np.float64)[at]
+    return found
 
 
-def _tags(best: np.ndarray, probability: np.ndarray, labels: Sequence[str], *, plain: bool) -> Tags:
-    if (best < 0).any():
+def tags_of_words(logits: Sequence[np.ndarray], labels: Sequence[str], *, plain: bool) -> list[Tags]:
+    """The tags of each sentence.
+
+    Args:
+      logits: of the words of each, float64 [W, C].
+      labels: C tags.
+      plain: whether each tag stands for itself; else they are made IOB2.
+    """
+    return [_tags(of_words, labels, plain=plain) for of_words in logits]
+
+
+def _tags(logits: np.ndarray, labels: Sequence[str], *, plain: bool) -> Tags:
+    if not (logits == logits).all():
         raise ValueError('a word without a prediction in any window')
-    raw = [labels[i] for i in best]
+    found = certain_tags([labels[i] for i in logits.argmax(-1)], plain=plain)
+    return dataclasses.replace(found, probabilities=tuple(softmax(logits).max(-1).tolist()))
+
+
+def certain_tags(raw: Sequence[str], *, plain: bool) -> Tags:
+    """The prediction of given tags, with probability 1; see `tags_of_words`."""
     tags = raw if plain else to_iob2(raw)
     repaired = sum(a != b for a, b in zip(raw, tags, strict=True))
-    return Tags(tuple(tags), tuple(probability.tolist()), repaired)
+    return Tags(tuple(tags), (1.0,) * len(tags), repaired)

@@ -6,6 +6,8 @@ import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from bertjax.convert.heads import TOKEN_CLASSIFICATION
 from bertjax.data.features import Features
 from bertjax.errors import UserError
@@ -18,14 +20,15 @@ from bertjax.tasks.options import BILSTM_UNITS, option
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.tagging import files
+from bertjax.tasks.tagging.baseline import frequent_tags
 from bertjax.tasks.tagging.blocks import DOCSTART
 from bertjax.tasks.tagging.columns import ColumnOptions, Sentence, write_columns
 from bertjax.tasks.tagging.features import tagging_features
-from bertjax.tasks.tagging.predictions import Tags, tags_of_words
+from bertjax.tasks.tagging.predictions import Tags, certain_tags, logits_of_words, tags_of_words
 from bertjax.tasks.tagging.report import tagging_report
 from bertjax.tasks.tagging.rows import TagFields, sentences_of
 from bertjax.tasks.tagging.schemes import SCHEMES
-from bertjax.tasks.task import Outputs, Task, id2label
+from bertjax.tasks.task import Judged, Outputs, Task, id2label
 from bertjax.text.tokenizer import Tokenizer
 
 _COLUMN = whole(-1000, 1000)  # from 0, or from the end
@@ -71,6 +74,7 @@ class TaggingTask(Task[Sentence, Tags]):
     frozen: bool = option(False, decides='model')
 
     head = TOKEN_CLASSIFICATION
+    has_baselines = True
     objective = TOKENS
 
     def __post_init__(self):
@@ -189,7 +193,14 @@ class TaggingTask(Task[Sentence, Tags]):
 
     def predictions(self, records: Sequence[Sentence], features: Features, outputs: Outputs) -> list[Tags]:
         """See Task and predictions.py."""
-        return tags_of_words(records, features, outputs['token_logits'], self.labels, plain=self.plain)
+        logits = logits_of_words(records, features, outputs['token_logits'])
+        return tags_of_words(logits, self.labels, plain=self.plain)
+
+    def merged(self, records: Sequence[Sentence], members: Sequence[tuple[Features, Outputs]]) -> list[Tags]:
+        """See Task; each model may have its own tokenizer, length and windows."""
+        each = [logits_of_words(records, features, outputs['token_logits']) for features, outputs in members]
+        means = [np.mean(of_sentence, axis=0) for of_sentence in zip(*each, strict=True)]
+        return tags_of_words(means, self.labels, plain=self.plain)
 
     def metrics(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> dict[str, float | None]:
         """f1, precision and recall of entities, micro-averaged as in conlleval; accuracy of tags (in IOB2)."""
@@ -222,6 +233,30 @@ class TaggingTask(Task[Sentence, Tags]):
                     for span in spans(prediction.tags)
                 ]
             yield row
+
+    def judged(self, records: Sequence[Sentence], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
+        """See Task; the classes are entity types, each span a decision, or with the scheme 'plain' tags, each word."""
+        for record, row in zip(records, rows, strict=True):
+            true, predicted = (self._marked(tags) for tags in (record.tags, row['tags']))
+            places = sorted(true.keys() | predicted.keys())
+            classes = [(true.get(place, ''), predicted.get(place, '')) for place in places]
+            missed = [place for place in places if true.get(place) != predicted.get(place)]
+            named = ['; '.join(self._named(record, marked, missed)) or '-' for marked in (true, predicted)]
+            yield Judged({'sentence': ' '.join(record.words)}, *named, float(len(missed)), classes)
+
+    def _marked(self, tags: Sequence[str]) -> dict[tuple[int, int], str]:
+        """{(first word, the one after the last): what it is}."""
+        if self.plain:
+            return {(i, i + 1): tag for i, tag in enumerate(tags)}
+        return {(span.start, span.end): span.type or 'entity' for span in spans(tags)}
+
+    def _named(self, record: Sentence, marked: Mapping[tuple[int, int], str], places: Sequence[tuple[int, int]]):
+        return [f'{" ".join(record.words[slice(*p)])} [{marked[p]}]' for p in places if p in marked]
+
+    def baselines(self, train: Sequence[Sentence], records: Sequence[Sentence]) -> dict[str, list[Tags]]:
+        """See Task and baseline.py."""
+        found = frequent_tags(train, records)
+        return {name: [certain_tags(tags, plain=self.plain) for tags in of_all] for name, of_all in found.items()}
 
     def official_files(self, split: str, records: Sequence[Sentence], predictions: Sequence[Tags]) -> dict[str, str]:
         """The input's columns and one with the predicted tags, in the input's scheme; the last two are what conlleval

@@ -1,6 +1,7 @@
-"""Hugging Face directories as initial weights: a BERT for pre-training, or one with a task's head."""
+"""Saved models as initial weights: a BERT for pre-training, or one with a task's head."""
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,39 +12,49 @@ from flax import linen as nn
 from flax.traverse_util import unflatten_dict
 
 from bertjax.convert import names
+from bertjax.convert.formats import read_source
 from bertjax.convert.heads import Head
 from bertjax.convert.huggingface.config import FIELDS, from_json, label_names
-from bertjax.convert.huggingface.tensors import read_tensors
+from bertjax.convert.source import Source
 from bertjax.convert.trees import init_stacked, shapes_of
 from bertjax.errors import UserError
-from bertjax.files.whole import read_json_object
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
 from bertjax.model.stacking import unstack_layers
 
-CONFIG = 'config.json'
+_LISTED = 12  # names in a line
 
 
 @dataclasses.dataclass(frozen=True)
 class Imported:
-    """A model read from a Hugging Face directory.
+    """A model read from a directory.
 
     Attributes:
       params: complete tree of the model, numpy arrays in float32, no boxes.
       config: of the model.
       missing: our paths that the directory lacks, freshly initialised.
-      unused: names of their tensors that the model does not use.
+      unused: names of their tensors that the model does not use, and what else lies there (Source.aside).
+      used: how many of their tensors it does use.
+      kind: the class of transformers that the directory names; '' where it names none.
     """
 
     params: dict
     config: BertConfig
     missing: list[str]
     unused: list[str]
+    used: int
+    kind: str
+
+    def describe(self, where: str) -> str:
+        """What was loaded from `where`, what is newly drawn, and in a second line what was left over."""
+        of = f' of its {self.kind}' if self.kind else ''
+        lines = [f'starting from {where}; {self.used} tensors{of} loaded; freshly drawn: {_listed(self.missing)}']
+        return '\n'.join([*lines, *([f'not used: {_listed(self.unused)}'] if self.unused else [])])
 
 
 def read_config(directory: epath.PathLike, **changes: Any) -> BertConfig:
-    """The BertConfig of a Hugging Face directory, from its config.json alone.
+    """The BertConfig of a directory, from what describes it alone (config.json).
 
     Args:
       directory: of any BERT: ours or anyone's, with or without heads.
@@ -51,16 +62,18 @@ def read_config(directory: epath.PathLike, **changes: Any) -> BertConfig:
         (`nsp`) is not in config.json, and does not matter to a task's model.
 
     Raises:
-      UserError: no config.json, a damaged one, or one of another kind of model.
+      UserError: no model, a damaged description, or one of another kind of model.
     """
-    return _config(_read_json(epath.Path(directory)), epath.Path(directory), **changes)
+    return _config(read_source(directory), **changes)
 
 
-def load_huggingface(directory: epath.PathLike, *, scan_layers: bool = True, seed: int = 0, **changes: Any) -> Imported:
-    """Reads a Hugging Face BERT as the start of a pre-training: ours or anyone's, with or without heads.
+def load_pretraining_model(
+    directory: epath.PathLike, *, scan_layers: bool = True, seed: int = 0, **changes: Any
+) -> Imported:
+    """Reads a BERT as the start of a pre-training: ours or anyone's, with or without heads.
 
     Args:
-      directory: with config.json and model.safetensors, whole or in shards.
+      directory: of any format of formats.py.
       scan_layers: form of the parameter tree.
       seed: initialises what the directory lacks.
       **changes: fields of the BertConfig that replace the directory's (dropout, dtype, nsp ...). Without `nsp` the
@@ -69,12 +82,10 @@ def load_huggingface(directory: epath.PathLike, *, scan_layers: bool = True, see
     Raises:
       UserError: a directory of another kind of model, a damaged file, an incomplete encoder, tensors of other shapes.
     """
-    path = epath.Path(directory)
-    values = _read_json(path)
-    tensors = read_tensors(path)
-    nsp = {'nsp': 'bert.pooler.dense.weight' in tensors}
-    model = BertForPreTraining(_config(values, path, **{**nsp, **changes, 'scan_layers': scan_layers}))
-    return _assemble(path, tensors, model, shapes_of(model), '', seed)
+    source = read_source(directory)
+    nsp = {'nsp': 'bert.pooler.dense.weight' in source.tensors}
+    model = BertForPreTraining(_config(source, **{**nsp, **changes, 'scan_layers': scan_layers}))
+    return _assemble(source, model, shapes_of(model), '', seed)
 
 
 def load_task_model(
@@ -85,7 +96,7 @@ def load_task_model(
     id2label: Mapping[int, str] | None = None,
     seed: int = 0,
 ) -> Imported:
-    """Reads a Hugging Face BERT as the start of a task's model.
+    """Reads a BERT as the start of a task's model.
 
     Encoder and pooler are the directory's. So is `head` where the directory is of the same class of transformers, has
     as many outputs, and names them in the same order if both sides name them. Everything else is freshly initialised;
@@ -99,94 +110,83 @@ def load_task_model(
       seed: initialises what the directory lacks.
 
     Raises:
-      UserError: see `load_huggingface`.
+      UserError: see `load_pretraining_model`.
     """
-    path = epath.Path(directory)
-    values = _read_json(path)
-    tensors = read_tensors(path)
-    theirs, ours = label_names(values.get('id2label')), label_names(id2label)
-    same_class = bool(head.architecture) and head.architecture in (values.get('architectures') or ())
+    source = read_source(directory)
+    theirs, ours = label_names(source.values.get('id2label')), label_names(id2label)
+    same_class = head.name in (source.values.get('architectures') or ())
     same_head = same_class and (not theirs or not ours or theirs == ours)
     # A head of other outputs, or a pooler on top of a BiLSTM, does not fit the directory's.
     shapes = shapes_of(model)
     misfits = set() if same_head else {'head'}
     for entry in names.entries(model.config.num_layers, shapes, head.projection):
-        part, x = entry.ours.split('/')[0], tensors.get(entry.theirs)
+        part, x = entry.ours.split('/')[0], source.tensors.get(entry.theirs)
         if part == 'encoder' or x is None:
             continue
         if x.shape != entry.their_shape(shapes[entry.ours], model.config.vocab_size):
             misfits.add(part)
     taken = {name: shape for name, shape in shapes.items() if name.split('/')[0] not in misfits}
-    return _assemble(path, tensors, model, taken, head.projection, seed)
+    return _assemble(source, model, taken, head.projection, seed)
 
 
-def _read_json(directory: epath.Path) -> dict[str, Any]:
-    """The contents of config.json."""
-    if not (directory / CONFIG).exists():
-        mend = "give a directory that transformers' save_pretrained or our export wrote"
-        raise UserError(str(directory), f'no {CONFIG}', 'a Hugging Face directory', mend)
-    return read_json_object(directory / CONFIG, 'copy the directory again')
-
-
-def _config(values: Mapping[str, Any], directory: epath.Path, **changes: Any) -> BertConfig:
-    where = str(directory / CONFIG)
+def _config(source: Source, **changes: Any) -> BertConfig:
+    where = source.described_in
     try:
-        config = BertConfig(**from_json(values, where))
+        config = BertConfig(**(source.fields or from_json(source.values, where, source.called)))
     except UserError as error:
         if error.where == where:
             raise
-        mend = 'copy the directory again: its config.json was changed'
+        mend = f'copy the directory again: its {os.path.basename(where)} was changed'
         key = error.where.rpartition('.')[2]
-        raise UserError(where, f'{dict(FIELDS).get(key, key)} {error.found}', error.expected, mend) from None
+        key = source.name(dict(FIELDS).get(key, key))
+        raise UserError(where, f'{key} {error.found}', error.expected, mend) from None
     return dataclasses.replace(config, **changes)
 
 
 def _assemble(
-    directory: epath.Path,
-    tensors: Mapping[str, np.ndarray],
-    model: nn.Module,
-    readable: Mapping[str, tuple[int, ...]],
-    head: str,
-    seed: int,
+    source: Source, model: nn.Module, readable: Mapping[str, tuple[int, ...]], head: str, seed: int
 ) -> Imported:
-    """A complete tree: the paths in `readable` from the directory where it has them, everything else fresh."""
+    """A complete tree: the paths in `readable` from the source where it has them, everything else fresh."""
     config, shapes = model.config, shapes_of(model)
-    used = _check_tensors(tensors, readable, config, head, directory)
-    flat = names.from_huggingface(tensors, readable, config.num_layers, head)
+    used = _check_tensors(source, readable, config, head)
+    flat = names.from_huggingface(source.tensors, readable, config.num_layers, head)
     missing = sorted(set(shapes) - set(flat))
     absent = [name for name in missing if name.startswith('encoder/')]
     if absent:
         expected = f'all tensors of an encoder of {config.num_layers} layers'
         mend = 'give a directory of a whole BERT encoder'
-        raise UserError(str(directory), f'no {", ".join(absent[:3])}', expected, mend)
+        raise UserError(source.where, f'no {", ".join(absent[:3])}', expected, mend)
     flat |= _draw(missing, model, seed)
     tree = unflatten_dict({tuple(name.split('/')): flat[name] for name in shapes})
     params = tree if config.scan_layers else unstack_layers(tree)
-    return Imported(params, config, missing, sorted(set(tensors) - used))
+    unused = sorted(source.name(name) for name in set(source.tensors) - used)
+    unused += [source.aside] if source.aside else []
+    return Imported(params, config, missing, unused, len(used), source.kind)
 
 
-def _check_tensors(
-    tensors: Mapping[str, np.ndarray],
-    shapes: Mapping[str, tuple[int, ...]],
-    config: BertConfig,
-    head: str,
-    directory: epath.Path,
-) -> set[str]:
+def _listed(names: list[str]) -> str:
+    more = [f'and {len(names) - _LISTED} more'] if len(names) > _LISTED else []
+    return ', '.join([*names[:_LISTED], *more]) or 'nothing'
+
+
+def _check_tensors(source: Source, shapes: Mapping[str, tuple[int, ...]], config: BertConfig, head: str) -> set[str]:
     """Names of their tensors that the model uses, all of the right shape and finite."""
-    used = set()
+    used, described = set(), os.path.basename(source.described_in)
     for entry in names.entries(config.num_layers, shapes, head):
-        if entry.theirs not in tensors:
+        x = source.tensors.get(entry.theirs)
+        if x is None:
             continue
+        where = f'{source.where}: {source.name(entry.theirs)}'
         ours = shapes[entry.ours] if entry.layer is None else shapes[entry.ours][1:]
-        expected, found = entry.their_shape(ours, config.vocab_size), tensors[entry.theirs].shape
-        if found != expected:
-            mend = f'{CONFIG} and the tensors do not belong together: copy both again from one source'
-            raise UserError(f'{directory}: {entry.theirs}', f'shape {found}', f'{expected} by {CONFIG}', mend)
-        finite = np.isfinite(tensors[entry.theirs])
+        expected = entry.their_shape(ours, config.vocab_size)
+        if x.shape != expected:
+            mend = f'{described} and the tensors do not belong together: copy both again from one source'
+            raise UserError(where, f'shape {x.shape}', f'{expected} by {described}', mend)
+        finite = np.isfinite(x)
         if not finite.all():
             found = f'{finite.size - finite.sum():,} values that are nan or inf'
             mend = 'give another checkpoint: nothing can be learned from this one'
-            raise UserError(f'{directory}: {entry.theirs}', found, 'finite numbers', mend)
+            raise UserError(where, found, 'finite numbers', mend)
         used.add(entry.theirs)
     return used
 

@@ -1,0 +1,154 @@
+"""Checkpoints of TensorFlow: PREFIX.index and PREFIX.data-00000-of-00001, read and written without TensorFlow.
+
+The index is a table of messages, one a tensor, which say where in the data files its bytes lie
+(tensorflow/core/protobuf/tensor_bundle.proto, tensorflow/core/util/tensor_bundle/tensor_bundle.cc).
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from etils import epath
+
+from bertjax.convert.google.table import masked_crc32c, read_table, write_table
+from bertjax.errors import UserError
+from bertjax.files import protobuf
+from bertjax.files.atomic import AtomicFile, write_atomic
+from bertjax.files.whole import read_whole
+
+INDEX = '.index'
+# DataType of tensorflow/core/framework/types.proto.
+_DTYPES = {1: np.float32, 2: np.float64, 3: np.int32, 9: np.int64, 14: ml_dtypes.bfloat16, 19: np.float16}
+_FLOAT32 = 1
+# BundleHeaderProto under the empty key: the number of data files, the order of bytes, the version of the format.
+_HEADER, _SHARDS, _BIG_ENDIAN, _VERSION, _PRODUCER = b'', 1, 2, 3, 1
+# BundleEntryProto, and the dimensions of TensorShapeProto.
+_DTYPE, _SHAPE, _SHARD, _OFFSET, _SIZE, _CRC, _SLICES = 1, 2, 3, 4, 5, 6, 7
+_DIMENSION, _LENGTH = 2, 1
+_WHOLE = 'a whole checkpoint of TensorFlow'
+_AGAIN = 'copy all files of the checkpoint again'
+
+
+@dataclasses.dataclass(frozen=True)
+class _Entry:
+    """Where a tensor lies. `dtype` is TensorFlow's number; `crc` is that of its bytes, masked."""
+
+    dtype: int
+    shape: tuple[int, ...]
+    shard: int
+    offset: int
+    size: int
+    crc: int
+    sliced: bool
+
+
+class Bundle:
+    """A checkpoint, of which tensors are read one by one.
+
+    Attributes:
+      shapes: of all tensors, by name.
+
+    Raises:
+      UserError: no index, or a damaged one.
+    """
+
+    def __init__(self, prefix: epath.PathLike):
+        """`prefix` is the path of the index file without its ending, as TensorFlow names checkpoints."""
+        self._prefix = epath.Path(prefix)
+        self._index = self._prefix.parent / (self._prefix.name + INDEX)
+        try:
+            table = read_table(read_whole(self._index, _WHOLE, _AGAIN))
+            header = {field: value for field, value, _ in protobuf.fields(table.pop(_HEADER, b''))}
+            # Slices of partitioned variables have keys that begin with a zero.
+            self._entries = {key.decode(): _entry(x) for key, x in table.items() if not key.startswith(b'\0')}
+        except (ValueError, TypeError) as error:
+            raise UserError(str(self._index), str(error), _WHOLE, _AGAIN) from None
+        if header.get(_BIG_ENDIAN):
+            mend = 'save it again on a machine of today'
+            raise UserError(str(self._index), 'numbers whose first byte is the highest', 'the other order', mend)
+        self._shards = header.get(_SHARDS, 1)
+        self.shapes = {name: entry.shape for name, entry in self._entries.items()}
+
+    def read(self, name: str) -> np.ndarray:
+        """A tensor, in the type that it was saved with.
+
+        Raises:
+          UserError: of another type than numbers, cut, or not of its checksum.
+        """
+        entry = self._entries[name]
+        where = f'{self._prefix}: {name}'
+        if entry.sliced:
+            mend = 'save the checkpoint again without partitioned variables'
+            raise UserError(where, 'a variable saved in slices', 'one saved whole', mend)
+        if entry.dtype not in _DTYPES:
+            found = f'values of type {entry.dtype} (tensorflow/core/framework/types.proto)'
+            raise UserError(where, found, 'numbers', 'give the checkpoint of a model')
+        dtype = np.dtype(_DTYPES[entry.dtype])
+        if entry.size != math.prod(entry.shape) * dtype.itemsize:
+            raise UserError(where, f'{entry.size:,} bytes for the shape {entry.shape}', _WHOLE, _AGAIN)
+        data = self._bytes(entry)
+        if len(data) < entry.size:
+            raise UserError(where, f'the end of the data after {len(data):,} of {entry.size:,} bytes', _WHOLE, _AGAIN)
+        if masked_crc32c(data) != entry.crc:
+            raise UserError(where, 'values of another checksum', _WHOLE, _AGAIN)
+        return np.frombuffer(data, dtype.newbyteorder('<')).reshape(entry.shape)
+
+    def _bytes(self, entry: _Entry) -> bytes:
+        file = self._prefix.parent / _data_file(self._prefix.name, entry.shard, self._shards)
+        try:
+            with file.open('rb') as data:
+                data.seek(entry.offset)
+                return data.read(entry.size)
+        except OSError as error:
+            found = 'nothing' if isinstance(error, FileNotFoundError) else (error.strerror or str(error)).lower()
+            raise UserError(str(file), found, f'the data that {self._index.name} is of', _AGAIN) from None
+
+
+def write_bundle(prefix: epath.PathLike, tensors: Mapping[str, np.ndarray]) -> None:
+    """Writes float32 tensors as TensorFlow's checkpoint of one data file; equal tensors give equal bytes.
+
+    Args:
+      prefix: of the files, without .index.
+      tensors: by their names in TensorFlow.
+    """
+    prefix, offset = epath.Path(prefix), 0
+    version = protobuf.number(_PRODUCER, 1)
+    table = {_HEADER: protobuf.number(_SHARDS, 1) + protobuf.delimited(_VERSION, version)}
+    with AtomicFile(prefix.parent / _data_file(prefix.name, 0, 1)) as file:
+        for name, tensor in sorted(tensors.items()):
+            data = np.ascontiguousarray(tensor, '<f4').tobytes()
+            file.write(data)
+            lengths = [protobuf.delimited(_DIMENSION, protobuf.number(_LENGTH, length)) for length in tensor.shape]
+            table[name.encode()] = b''.join([
+                protobuf.number(_DTYPE, _FLOAT32),
+                protobuf.delimited(_SHAPE, b''.join(lengths)),
+                protobuf.number(_OFFSET, offset),
+                protobuf.number(_SIZE, len(data)),
+                protobuf.fixed32(_CRC, masked_crc32c(data)),
+            ])  # fmt: skip
+            offset += len(data)
+    write_atomic(prefix.parent / (prefix.name + INDEX), write_table(table))
+
+
+def _data_file(name: str, shard: int, shards: int) -> str:
+    return f'{name}.data-{shard:05d}-of-{shards:05d}'
+
+
+def _entry(message: bytes) -> _Entry:
+    values: dict[int, Any] = {field: value for field, value, _ in protobuf.fields(message)}
+    lengths = []
+    for field, dimension, _ in protobuf.fields(values.get(_SHAPE, b'')):
+        if field == _DIMENSION:
+            lengths.append(dict((f, v) for f, v, _ in protobuf.fields(dimension)).get(_LENGTH, 0))
+    return _Entry(
+        dtype=values.get(_DTYPE, 0),
+        shape=tuple(lengths),
+        shard=values.get(_SHARD, 0),
+        offset=values.get(_OFFSET, 0),
+        size=values.get(_SIZE, 0),
+        crc=int.from_bytes(values.get(_CRC, bytes(4)), 'little'),
+        sliced=_SLICES in values,
+    )

@@ -1,0 +1,107 @@
+"""A checkpoint of google-research/bert as a Source: bert_config.json, and TensorFlow's files of any of its runs."""
+
+import functools
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+from bertjax.convert.google.bundle import INDEX, Bundle
+from bertjax.convert.google.names import HEADS, from_google, is_slot, turned
+from bertjax.convert.source import Source
+from bertjax.errors import UserError
+from bertjax.files.whole import read_json_object, read_whole
+
+CONFIG = 'bert_config.json'
+NAME = 'bert_model.ckpt'  # of what was published
+GELU = 'gelu_form'  # a key of our own in bert_config.json: 'erf' where the model was trained with that
+_NEWEST = 'checkpoint'  # the file in which TensorFlow names the newest of a folder
+_ACTIVATIONS = {'gelu': 'gelu_pytorch_tanh', 'relu': 'relu'}
+_AGAIN = 'copy the folder again'
+
+
+def recognises(path: epath.Path) -> bool:
+    """Whether it is a folder with a bert_config.json, or the prefix of a checkpoint beside one."""
+    return (path / CONFIG).exists() or _is_prefix(path)
+
+
+def read(path: epath.Path) -> Source:
+    """See `Format`."""
+    folder = path.parent if _is_prefix(path) else path
+    described = folder / CONFIG
+    if not described.exists():
+        mend = 'copy it from where the checkpoint is from: it has the sizes of the model'
+        raise UserError(str(described), 'nothing', 'the config of google-research/bert', mend)
+    bundle = Bundle(path if _is_prefix(path) else newest(folder))
+    values, head = _values(described), [name for prefix, (name, _) in HEADS.items() if _has_head(bundle, prefix)]
+    if head:
+        values['architectures'] = head
+    names = [name for name in bundle.shapes if not is_slot(name)]
+    slots = len(bundle.shapes) - len(names)
+    return Source(
+        str(path),
+        str(described),
+        values,
+        functools.partial(_tensors, bundle, names),
+        called={from_google(name): name for name in names},
+        aside=f"{slots} of the optimiser's variables" if slots else '',
+    )
+
+
+def newest(folder: epath.Path) -> epath.Path:
+    """The prefix of the checkpoint that a folder is about: the one that its file 'checkpoint' names, else the published
+    one, else that of the last step.
+
+    Raises:
+      UserError: no checkpoint, or several of which none is the newest.
+    """
+    if (folder / _NEWEST).exists():
+        text = read_whole(folder / _NEWEST, 'the name of a checkpoint', _AGAIN, most=1 << 20).decode(errors='replace')
+        named = re.search(r'^model_checkpoint_path:\s*"([^"]*)"', text, re.MULTILINE)
+        # The folder may have moved since: of a path, the name counts.
+        prefix = folder / re.split(r'[/\\]', named.group(1))[-1] if named else None
+        if prefix is None or not _is_prefix(prefix):
+            mend = 'give the path of a checkpoint, without .index, or remove this file'
+            found = f'the checkpoint {prefix.name}, which is not beside it' if prefix else 'no model_checkpoint_path'
+            raise UserError(str(folder / _NEWEST), found, 'the name of a checkpoint in this folder', mend)
+        return prefix
+    names = sorted(file.name.removesuffix(INDEX) for file in folder.iterdir() if file.name.endswith(INDEX))
+    if NAME in names:
+        return folder / NAME
+    steps = {int(match.group(1)): name for name in names if (match := re.fullmatch(r'.*-(\d+)', name))}
+    if steps and len(steps) == len(names):
+        return folder / steps[max(steps)]
+    if len(names) == 1:
+        return folder / names[0]
+    found = f'{len(names)} checkpoints, {", ".join(names[:4])}' if names else f'no {NAME}{INDEX}'
+    mend = 'give the path of one, without .index' if names else _AGAIN
+    raise UserError(str(folder), found, 'one checkpoint of TensorFlow', mend)
+
+
+def _is_prefix(path: epath.Path) -> bool:
+    return bool(path.name) and (path.parent / (path.name + INDEX)).exists()
+
+
+def _has_head(bundle: Bundle, prefix: str) -> bool:
+    return f'{prefix}output_weights' in bundle.shapes
+
+
+def _values(described: epath.Path) -> dict[str, Any]:
+    """What a config.json would say.
+
+    `hidden_act` 'gelu' is the tanh form here (modeling.py), in transformers the exact one.
+    """
+    values: Mapping[str, Any] = read_json_object(described, _AGAIN)
+    activation = values.get('hidden_act', 'gelu')
+    if not isinstance(activation, str) or activation not in _ACTIVATIONS:
+        raise UserError(str(described), f'hidden_act {activation!r}', 'gelu or relu', 'give a checkpoint of a BERT')
+    exact = activation == 'gelu' and values.get(GELU) == 'erf'
+    return {'model_type': 'bert', **values, 'hidden_act': 'gelu' if exact else _ACTIVATIONS[activation]}
+
+
+def _tensors(bundle: Bundle, names: list[str]) -> dict[str, np.ndarray]:
+    return {
+        from_google(name): np.ascontiguousarray(turned(name, bundle.read(name)).astype(np.float32)) for name in names
+    }

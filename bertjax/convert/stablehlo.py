@@ -1,0 +1,168 @@
+"""A model as functions that any program with JAX runs, without bertjax: `jax.export` with symbolic sizes.
+
+The weights are an argument, in a file beside them: the functions share it, and other programs can read it.
+"""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import numpy as np
+import safetensors.numpy
+from etils import epath
+from flax import linen as nn
+from flax.traverse_util import unflatten_dict
+from jax import export
+
+from bertjax.convert.trees import flat_paths
+from bertjax.files.atomic import atomic_directory
+from bertjax.files.disk import writing
+from bertjax.model.bert import BertForPreTraining
+from bertjax.model.config import BertConfig
+from bertjax.model.heads import TaskModel
+from bertjax.text.tokenizer import Tokenizer
+
+PLATFORMS = ('cpu', 'cuda', 'tpu')
+FUNCTIONS, WEIGHTS = 'functions.json', 'weights.safetensors'
+INPUTS = ('input_ids', 'segment_ids', 'attention_mask')
+_CARD = """# A BERT as StableHLO
+
+{functions}
+
+Inputs are int32 arrays [{dimensions}], {sizes}; `attention_mask` is 1 for tokens and 0
+for padding. Lowered for {platforms} with jax {version}; JAX reads such files for at least half a year.
+It takes `pip install jax flatbuffers safetensors`:
+
+```python
+import numpy as np, safetensors.numpy
+from jax import export
+
+weights = safetensors.numpy.load_file('weights.safetensors')
+with open('{first}.jax_export', 'rb') as file:
+    function = export.deserialize(bytearray(file.read()))
+input_ids = np.array({example}, np.int32)
+outputs = function.call(weights, input_ids, np.zeros_like(input_ids), np.ones_like(input_ids))
+```
+"""
+
+
+def export_stablehlo(
+    params: Mapping,
+    model: BertForPreTraining | TaskModel,
+    tokenizer: Tokenizer,
+    directory: epath.PathLike,
+    *,
+    beside: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Writes a serialised function each for the encoder and for masked words, or for a task's outputs.
+
+    The directory appears whole or not at all. Equal parameters give equal bytes.
+
+    Args:
+      params: of the model, in the form that its config says; may be boxed.
+      model: with its config.
+      tokenizer: whose files are written along.
+      directory: local or remote.
+      beside: {name: text} of further files.
+    """
+    weights = {path: np.asarray(x) for path, x in flat_paths(nn.unbox(jax.device_get(dict(params)))).items()}
+    functions = _functions(model)
+    lowered = {name: _lower(function, weights, model) for name, function in functions.items()}
+    described = {name: _described(function, model.config) for name, function in lowered.items()}
+    with atomic_directory(directory, FUNCTIONS) as staging:
+        tokenizer.save(staging)
+        path = epath.Path(staging)
+        data = {f'{name}.jax_export': bytes(function.serialize()) for name, function in lowered.items()}
+        data[WEIGHTS] = safetensors.numpy.save(weights)
+        for name, content in data.items():
+            with writing(path / name, len(content)):
+                (path / name).write_bytes(content)
+        for name, text in beside.items():
+            (path / name).write_text(text)
+        (path / 'README.md').write_text(_card(described, model))
+        (path / FUNCTIONS).write_text(json.dumps(described, indent=2) + '\n')
+
+
+def _functions(model: BertForPreTraining | TaskModel) -> dict[str, Callable[..., dict[str, jax.Array]]]:
+    """{name: (weights by path, three arrays) -> outputs by name}."""
+
+    def function(method: Callable[..., dict[str, jax.Array]] | None, **options: Any) -> Callable:
+        def call(weights: Mapping[str, jax.Array], *inputs: jax.Array) -> dict[str, jax.Array]:
+            tree = unflatten_dict({tuple(path.split('/')): x for path, x in weights.items()})
+            with nn.logical_axis_rules(()):  # nor is anything split
+                return model.apply({'params': tree}, *inputs, method=method, **options)
+
+        return call
+
+    if isinstance(model, BertForPreTraining):
+        return {'encoder': function(_encoder), 'mlm': function(_mlm)}
+    return {'task': function(None, deterministic=True)}
+
+
+def _encoder(bert: BertForPreTraining, *inputs: jax.Array) -> dict[str, jax.Array]:
+    hidden, _ = bert.encoder(*inputs, deterministic=True)  # [B, S, D]
+    return {'hidden': hidden, **({'pooled': bert.pooler(hidden[:, 0])} if bert.config.nsp else {})}
+
+
+def _mlm(bert: BertForPreTraining, *inputs: jax.Array) -> dict[str, jax.Array]:
+    hidden, _ = bert.encoder(*inputs, deterministic=True)
+    logits = bert.mlm(hidden, bert.encoder.token_embedding())[..., : bert.config.vocab_size]  # [B, S, V]
+    return {'mlm_logits': logits, **({'nsp_logits': bert.nsp(bert.pooler(hidden[:, 0]))} if bert.config.nsp else {})}
+
+
+def _lower(
+    function: Callable, weights: Mapping[str, np.ndarray], model: BertForPreTraining | TaskModel
+) -> export.Exported:
+    sizes = export.symbolic_shape(_dimensions(model), constraints=[f's <= {model.config.max_positions}'])
+    inputs = [jax.ShapeDtypeStruct(sizes, np.int32)] * len(INPUTS)
+    shapes = {path: jax.ShapeDtypeStruct(x.shape, x.dtype) for path, x in weights.items()}
+    # On one device, whatever mesh is in force.
+    with jax.set_mesh(jax.make_mesh((1,), ('one',), devices=jax.devices()[:1])), _without_places():
+        return export.export(jax.jit(function), platforms=PLATFORMS)(shapes, *inputs)
+
+
+@contextlib.contextmanager
+def _without_places() -> Iterator[None]:
+    """JAX notes where in the source each operation stands, and who called it: not in a file for others."""
+    key = 'jax_traceback_in_locations_limit'
+    before = jax.config.values[key]
+    jax.config.update(key, 0)
+    try:
+        yield
+    finally:
+        jax.config.update(key, before)
+
+
+def _dimensions(model: BertForPreTraining | TaskModel) -> str:
+    return {2: 'b, s', 3: 'b, c, s'}[len(model.smallest_inputs[0])]
+
+
+def _described(function: export.Exported, config: BertConfig) -> dict[str, Any]:
+    outputs = jax.tree.unflatten(function.out_tree, function.out_avals)
+    return {
+        'inputs': [WEIGHTS, *INPUTS],
+        'outputs': {name: f'{x.dtype}[{", ".join(map(str, x.shape))}]' for name, x in outputs.items()},
+        'platforms': list(function.platforms),
+        'longest': config.max_positions,
+    }
+
+
+def _card(described: Mapping[str, Any], model: BertForPreTraining | TaskModel) -> str:
+    lines = [
+        f'* `{name}.jax_export`: {", ".join(f"`{output}` {shape}" for output, shape in facts["outputs"].items())}'
+        for name, facts in described.items()
+    ]
+    sizes = f'any number b of sequences, of any length s up to {model.config.max_positions:,}'
+    dimensions = _dimensions(model)
+    return _CARD.format(
+        functions='\n'.join(lines),
+        dimensions=dimensions,
+        sizes=sizes + (', c choices of each' if 'c' in dimensions else ''),
+        platforms=', '.join(PLATFORMS),
+        version=jax.__version__,
+        first=next(iter(described)),
+        example='[[[2, 5, 3], [2, 6, 3]]]' if 'c' in dimensions else '[[2, 5, 3]]',
+    )

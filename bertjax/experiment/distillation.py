@@ -1,0 +1,224 @@
+"""A distillation made ready: a pre-training, or a fine-tuning, whose student learns from a teacher as well."""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from bertjax.convert.load import load_pretraining_model, load_task_model, read_config
+from bertjax.experiment.distillation_settings import DistillationSettings
+from bertjax.experiment.finetuning import Finetuning
+from bertjax.experiment.pretraining import Pretraining, build_pretraining_setup
+from bertjax.experiment.pretraining_settings import PretrainingPhase, PretrainingSettings
+from bertjax.experiment.task_data import TaskData
+from bertjax.experiment.teacher import Teacher, as_teacher, check_vocabulary, teacher_directory
+from bertjax.losses import PRETRAINING
+from bertjax.metrics.rows import distillation_values
+from bertjax.model.bert import BertForPreTraining
+from bertjax.model.config import BertConfig, train_flops_per_sequence
+from bertjax.optim.optimizers import make_optimizer
+from bertjax.text.tokenizer import load_tokenizer
+from bertjax.train.phase import Phase
+from bertjax.train.setup import Setup, build_setup
+from bertjax.train.state import TrainState, replace_params
+from bertjax.train.step import make_eval_step
+from bertjax.train.teaching import INNER, OUTER, teach
+
+
+def copied_params(settings: PretrainingSettings, student: BertConfig) -> dict[str, Any] | None:
+    """The parameters with which a recorded general distillation began; None where they were no blocks of its teacher.
+
+    Raises:
+      UserError: the teacher is no longer there.
+    """
+    distill = DistillationSettings(**settings.recorded['distill'])
+    teacher = _load_teacher(settings, distill, student, None)
+    copied = distill.student_layers(teacher.config, student.num_layers)
+    return None if copied is None else teacher.as_student(copied, student)
+
+
+def _load_teacher(
+    settings: PretrainingSettings, distill: DistillationSettings, student: BertConfig, mesh: Mesh | None
+) -> Teacher:
+    directory = teacher_directory(distill.teacher)
+    changes = {'seed': settings.seeds.init, 'nsp': student.nsp, **as_teacher(student.dtype)}
+    imported = load_pretraining_model(directory, **changes)
+    return Teacher(directory, BertForPreTraining(imported.config), imported, mesh)
+
+
+class GeneralDistillation(Pretraining):
+    """A pre-training whose student learns from a teacher, on the text of config.corpus.
+
+    Made, everything that can be wrong with the teacher has been refused, before the text is read.
+
+    Attributes: see Pretraining; and
+      teacher: of config.distill.
+    """
+
+    def __init__(self, settings: PretrainingSettings, distill: DistillationSettings, folder: pathlib.Path, mesh: Mesh):
+        directory = teacher_directory(distill.teacher)
+        if not settings.tokenizer and not settings.init:
+            settings = dataclasses.replace(settings, tokenizer=directory)
+        tokenizer = load_tokenizer(settings.tokenizer or teacher_directory(settings.init))
+        check_vocabulary(directory, tokenizer)
+        student = settings.model(tokenizer.vocab_size)
+        self.distill = distill
+        self.teacher = _load_teacher(settings, distill, student, mesh)
+        if distill.soft:
+            self.teacher.check_head(('mlm',), 'a masked language model')
+        self._copied = distill.student_layers(self.teacher.config, student.num_layers)
+        if self._copied is not None:
+            self.teacher.check_copies(student)
+        self.lesson = distill.lesson(self.teacher.config, student)
+        super().__init__(settings, folder, mesh)
+        self.values = functools.partial(distillation_values, factors=self.setup.objective.factors)
+
+    def _build_setup(self, mesh: Mesh) -> Setup:
+        objective = teach(PRETRAINING, self.lesson, self.teacher.model, self.model)
+        return build_pretraining_setup(self.settings, self.model, mesh, objective, (self.teacher.abstract,))
+
+    def _resolve(self, total: int) -> dict[str, Any]:
+        resolved = super()._resolve(total)
+        return {**resolved, 'fingerprints': {**resolved['fingerprints'], 'teacher': self.teacher.fingerprint}}
+
+    def fresh(self) -> TrainState:
+        """The state of step 0: drawn, the weights of config.init, or blocks of the teacher."""
+        if self._copied is None:
+            return super().fresh()
+        print(f'starting from blocks {", ".join(map(str, self._copied))} of {self.teacher.directory}')
+        state = self.setup.create(self.settings.seeds.init)
+        return replace_params(state, self.teacher.as_student(self._copied, self.model), self.setup.state)
+
+    def _eval_step(self) -> Callable[[Any, Any], Any]:
+        step = jax.jit(make_eval_step(self.setup.model, self.setup.objective))
+        return lambda params, batch: step(params, batch, self.teacher.params)
+
+    def _phase(self, phase: PretrainingPhase) -> Phase:
+        made = super()._phase(phase)
+        asked = train_flops_per_sequence(self.teacher.config, phase.seq_len, phase.max_predictions) / 3  # forward alone
+        flops = made.flops_per_sequence + asked
+        return dataclasses.replace(made, teacher=(self.teacher.params,), flops_per_sequence=flops)
+
+    def describe(self) -> str:
+        """A description that is printed before training starts."""
+        return '\n'.join([self.teacher.describe(), self.distill.describe(self.lesson), super().describe()])
+
+
+def student_encoder(distill: DistillationSettings, teacher: BertConfig) -> BertConfig:
+    """The encoder of a task's student that is not config.init's: the teacher's, with fewer blocks.
+
+    Raises:
+      UserError: more than the teacher has.
+    """
+    copied = distill.student_layers(teacher)
+    count = len(copied) if copied is not None else distill.num_layers or -(-teacher.num_layers // 2)
+    return dataclasses.replace(teacher, num_layers=count)
+
+
+class TaskDistillation(Finetuning):
+    """A fine-tuning whose student learns from a model that is tuned to the same task.
+
+    With config.distill.intermediate it has two phases, as TinyBERT's: what is computed on the way, then the outputs.
+
+    Attributes: see Finetuning; and
+      teacher: of config.distill.
+    """
+
+    def __init__(self, data: TaskData, distill: DistillationSettings, folder: pathlib.Path, mesh: Mesh):
+        settings, task, directory = data.settings, data.task, teacher_directory(distill.teacher)
+        check_vocabulary(directory, data.tokenizer)
+        self.distill = distill
+        model = task.model(read_config(directory, **as_teacher(data.encoder.dtype)))
+        labels = task.huggingface().get('id2label')
+        imported = load_task_model(directory, model, task.head, id2label=labels, seed=settings.seeds.init)
+        self.teacher = Teacher(directory, model, imported, mesh)
+        if distill.soft:
+            parts = ('pooler', 'head', 'mix', 'bilstm')
+            self.teacher.check_head(parts, f'a model tuned to {task.name}, with the same labels')
+        self._copied = distill.student_layers(model.config, data.encoder.num_layers)
+        self.lesson = distill.lesson(model.config, data.encoder)
+        super().__init__(data, folder, mesh)
+        self._setups = [self._build_setup(parts, mesh) for parts in self._stretches()]
+        self.setup = self._setups[0]
+        factors = {name: factor for setup in self._setups for name, factor in setup.objective.factors.items()}
+        self.values = functools.partial(distillation_values, factors=factors)
+
+    def _stretches(self) -> list[tuple[str, ...]]:
+        """The parts that are taught in each phase."""
+        return [INNER, OUTER] if self.distill.in_two else [(*INNER, *OUTER)]
+
+    def _build_setup(self, parts: tuple[str, ...], mesh: Mesh) -> Setup:
+        plain, settings = self.model.setup, self.settings
+        objective = teach(plain.objective, self.lesson.only(parts), self.teacher.model, self.data.encoder)
+        return build_setup(
+            plain.model,
+            objective,
+            make_optimizer(**settings.optimizer),
+            mesh,
+            self._train.features.spec(1, self.model.shapes[0]),
+            rng_impl=settings.rng_impl,
+            trained=plain.trained,
+            layer_decay=settings.layer_decay,
+            teacher=(self.teacher.abstract,),
+        )
+
+    def _resolve(self, total: int, lengths: int) -> dict[str, Any]:
+        resolved = super()._resolve(total, lengths)
+        self._first = self.distill.intermediate_steps(total, self._examples.batches)
+        return {**resolved, 'fingerprints': {**resolved['fingerprints'], 'teacher': self.teacher.fingerprint}}
+
+    def fresh(self) -> TrainState:
+        """The state of step 0: that of config.init, blocks of the teacher with its head, or drawn."""
+        if self.distill.student_init == 'init':
+            plain = super().fresh().params
+            return replace_params(self.setup.create(self.settings.seeds.init), plain, self.setup.state)
+        state = self.setup.create(self.settings.seeds.init)
+        if self._copied is None:
+            print('starting from random weights')
+            return state
+        print(f'starting from blocks {", ".join(map(str, self._copied))} of {self.teacher.directory}, and its head')
+        return replace_params(state, self.teacher.as_student(self._copied, self.data.encoder), self.setup.state)
+
+    @property
+    def _rates(self) -> list[float]:
+        """The learning rate of each phase."""
+        rate = self.settings.learning_rate
+        return [self.distill.intermediate_learning_rate or rate, rate] if self.distill.in_two else [rate]
+
+    def phases(self) -> list[Phase]:
+        """What the loop works through: one phase, or two."""
+        (whole,) = super().phases()
+        (member,), examples = whole.members, self._examples
+        asked = train_flops_per_sequence(self.teacher.config, round(examples.mean_length), 0) / 3  # forward alone
+        flops = whole.flops_per_sequence + asked if whole.flops_per_sequence else 0.0
+        bounds = [0, self._first, self.resolved['steps']] if self.distill.in_two else [0, self.resolved['steps']]
+        return [
+            dataclasses.replace(
+                whole,
+                settings=dataclasses.replace(
+                    whole.settings,
+                    number=number,
+                    first_step=bounds[number],
+                    last_step=bounds[number + 1],
+                    reset_optimizer=number > 0,
+                ),
+                setup=setup,
+                members=[dataclasses.replace(member, learning_rate=self._rates[number])],
+                flops_per_sequence=flops,
+                teacher=(self.teacher.params,),
+            )
+            for number, setup in enumerate(self._setups)
+        ]
+
+    def describe(self) -> str:
+        """A description that is printed before training starts."""
+        lines = [self.teacher.describe(), self.distill.describe(self.lesson)]
+        if self.distill.in_two:
+            left = self.resolved['steps'] - self._first
+            own, rate = self._rates
+            lines.append(f'{self._first:,} steps at {own:g} of what is computed on the way, then {left:,} at {rate:g}')
+        return '\n'.join([*lines, super().describe()])

@@ -1,0 +1,148 @@
+"""The data of a task that is distilled: read as for a fine-tuning, with rows that are made up beside them."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from bertjax.convert.load import load_pretraining_model
+from bertjax.data.augment import chosen_words, pick, places, repeated, taken, words_of_one_piece
+from bertjax.data.buckets import choose_lengths, sorted_batches
+from bertjax.data.features import Features, cached
+from bertjax.experiment.distillation import student_encoder
+from bertjax.experiment.distillation_settings import DistillationSettings
+from bertjax.experiment.finetuning_settings import FinetuningSettings
+from bertjax.experiment.task_data import TaskData, data_from_source, encoder_of, learned_data
+from bertjax.experiment.teacher import Teacher, as_teacher, check_vocabulary, teacher_directory
+from bertjax.experiment.text import huggingface_directory
+from bertjax.losses import PRETRAINING
+from bertjax.model.bert import BertForPreTraining
+from bertjax.model.layers import NEGATIVE
+from bertjax.parallel.mesh import row_shards
+from bertjax.parallel.partition import batch_sharding, mesh_context
+from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+from bertjax.train.step import make_forward
+from bertjax.train.teaching import LABELLED
+
+_MODEL = 'distill.augment_model'
+
+
+def distillation_data(
+    settings: FinetuningSettings, distill: DistillationSettings, folder: pathlib.Path, mesh: Mesh
+) -> TaskData:
+    """The task's data, with the encoder of the student; its training rows augmented where config.distill.augment says.
+
+    Raises:
+      UserError: no such teacher, more blocks than it has, malformed records, no masked language model to augment with.
+    """
+    if distill.student_init == 'init':
+        data = data_from_source(settings, folder)
+    else:
+        directory = teacher_directory(distill.teacher)
+        tokenizer = load_tokenizer(settings.tokenizer or directory)
+        encoder = student_encoder(distill, encoder_of(settings, directory))
+        data = learned_data(TaskData(settings, folder, tokenizer, encoder, directory))
+    if not distill.augment:
+        return data
+    model = _masked_language_model(distill, data.tokenizer, mesh)
+    plain = data.split('train', training=True).features
+    options = {'times': distill.augment + 1, 'seed': settings.seeds.data}
+    options |= {'probability': distill.augment_probability, 'count': distill.augment_candidates}
+    key = ('augmented', plain.fingerprint, model.fingerprint, tuple(options.items()))
+    rows = settings.eval_batch_size
+    make = lambda: augmented(plain, data.tokenizer, model, batch_size=rows, **options)  # noqa: E731
+    data.replace_features('train', cached(folder / 'features', key, make))
+    return data
+
+
+def _masked_language_model(distill: DistillationSettings, tokenizer: Tokenizer, mesh: Mesh) -> Teacher:
+    directory = huggingface_directory(distill.augment_model or distill.teacher, f'config.{_MODEL}')
+    check_vocabulary(directory, tokenizer, _MODEL)
+    imported = load_pretraining_model(directory, nsp=False, **as_teacher('float32'))
+    model = Teacher(directory, BertForPreTraining(imported.config), imported, mesh, _MODEL)
+    model.check_head(('mlm',), 'a masked language model, to say which words may stand for others')
+    return model
+
+
+def augmented(
+    features: Features,
+    tokenizer: Tokenizer,
+    model: Teacher,
+    *,
+    times: int,
+    probability: float,
+    count: int,
+    seed: int,
+    batch_size: int,
+) -> Features:
+    """Each row, and `times` - 1 copies of it in which some words have become others: see data/augment.py.
+
+    Args:
+      features: of the training records.
+      tokenizer: of the task.
+      model: a masked language model with its vocabulary.
+      times: rows in place of one.
+      probability: of each word of one piece.
+      count: the likeliest words that it may become.
+      seed: what each copy is a function of, with its number.
+      batch_size: sequences at a time.
+    """
+    rows = repeated(features, times, LABELLED)
+    words = words_of_one_piece(rows, tokenizer.special_ids, tokenizer.continues_word)
+    chosen = chosen_words(rows, words, seed=seed, probability=probability, mark=LABELLED)
+    tokens = rows.tokens.copy()
+    sequence, place = places(rows)
+    for at, candidates in _candidates(rows, chosen, tokenizer, model, count, batch_size):
+        tokens[at] = pick(candidates, rows.tokens[at], sequence[at], place[at], seed=seed)
+    made = (times - 1) * len(features)
+    note = f'{made:,} rows are made up beside {len(features):,}: {chosen.sum():,} words of them are others'
+    return dataclasses.replace(rows, tokens=tokens, notes=(*rows.notes, note))
+
+
+def _candidates(
+    rows: Features, chosen: np.ndarray, tokenizer: Tokenizer, model: Teacher, count: int, batch_size: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """For the chosen tokens, batch by batch: where they are in `tokens` [M], and the count + 1 likeliest words
+    [M, count + 1], with all chosen ones of their sequence masked."""
+    number, _ = places(rows)
+    counts = np.bincount(number[chosen], minlength=len(rows.second))
+    masked = np.where(chosen, np.int32(tokenizer.mask_id), rows.tokens)
+    every = dataclasses.replace(rows, tokens=masked, choices=1, record=np.arange(len(counts)), row={}, token={})
+    some = taken(every, np.flatnonzero(counts))  # sequences by themselves, whatever the task makes of them
+    if not len(some):
+        return
+    shards, sharding = row_shards(model.mesh), batch_sharding(model.mesh)
+    ask = _asking(model, tokenizer, count)
+    lengths = choose_lengths(some.lengths, count=4, longest=model.config.max_positions)
+    for found, length in sorted_batches(some, batch_size=-(-batch_size // shards) * shards, shapes=lengths):
+        sequences = some.record[found[found >= 0]]
+        where = [np.flatnonzero(chosen[slice(*rows.offsets[n : n + 2])]) for n in sequences]
+        positions = np.zeros((len(found), counts.max()), np.int32)
+        for row, x in enumerate(where):  # the empty places of a batch are its last
+            positions[row, : len(x)] = x
+        batch = {**some.batch(found, length, tokenizer.pad_id), 'masked_positions': positions}
+        with mesh_context(model.mesh):
+            words = np.asarray(ask(model.params, jax.device_put(batch, sharding)))  # [B, P, count + 1]
+        at = [rows.offsets[n] + x for n, x in zip(sequences, where, strict=True)]
+        yield np.concatenate(at), np.concatenate([words[row, : len(x)] for row, x in enumerate(where)])
+
+
+def _asking(model: Teacher, tokenizer: Tokenizer, count: int) -> Callable[[Any, Mapping[str, jax.Array]], jax.Array]:
+    """(parameters, batch) -> int32 [B, P, count + 1]: the likeliest words of one piece at masked positions."""
+    words = np.ones(model.config.padded_vocab_size, bool)
+    words[: tokenizer.vocab_size] = ~np.asarray(tokenizer.continues_word)
+    words[tokenizer.special_ids] = False
+    words[tokenizer.vocab_size :] = False
+    forward = make_forward(model.model, PRETRAINING)
+
+    @jax.jit
+    def ask(params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
+        logits = forward(params, batch)['mlm_logits']  # [B, P, V]
+        return jax.lax.top_k(jnp.where(words, logits, NEGATIVE), count + 1)[1]
+
+    return ask

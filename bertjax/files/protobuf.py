@@ -1,0 +1,77 @@
+"""Protocol buffers as bytes (protobuf.dev, Encoding), for the few messages that are read and written here.
+
+Parsed here because the generated modules of several packages register one name in the same process-wide pool, and some
+need a newer protobuf than others allow.
+"""
+
+from collections.abc import Iterator
+
+_FIXED = {5: 4, 1: 8}
+
+
+def fields(message: bytes) -> Iterator[tuple[int, int | bytes, int]]:
+    """The fields of a message: number, value, offset of the value.
+
+    A number of variable length is an int, anything else its bytes: 4 or 8 of a fixed size, or any number.
+
+    Raises:
+      ValueError: no such message.
+    """
+    at = 0
+    while at < len(message):
+        tag, at = varint(message, at)
+        kind, start = tag & 7, at
+        if kind == 0:
+            value, at = varint(message, at)
+        else:
+            if kind == 2:
+                size, start = varint(message, at)
+            elif kind in _FIXED:
+                size = _FIXED[kind]
+            else:
+                raise ValueError(f'a field of kind {kind}')
+            value, at = message[start : start + size], start + size
+            if at > len(message):
+                raise ValueError('a field that goes on behind the end')
+        yield tag >> 3, value, start
+
+
+def varint(message: bytes, at: int) -> tuple[int, int]:
+    """A number of variable length, and the offset of its end.
+
+    Raises:
+      ValueError: the message ends in it.
+    """
+    value = shift = 0
+    while at < len(message):
+        byte, at = message[at], at + 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, at
+    raise ValueError('the end in a number')
+
+
+def number(field: int, value: int) -> bytes:
+    """A field with a number of variable length, which is left out where it is 0."""
+    return as_varint(field << 3) + as_varint(value) if value else b''
+
+
+def delimited(field: int, value: bytes) -> bytes:
+    """A field with bytes, or another message."""
+    return as_varint(field << 3 | 2) + as_varint(len(value)) + value
+
+
+def fixed32(field: int, value: int) -> bytes:
+    """A field with a number of 32 bits."""
+    return as_varint(field << 3 | 5) + value.to_bytes(4, 'little')
+
+
+def as_varint(value: int) -> bytes:
+    """A number from 0 on, of variable length."""
+    written = bytearray()
+    while value > 0x7F:
+        written.append(value & 0x7F | 0x80)
+        value >>= 7
+    written.append(value)
+    return bytes(written)

@@ -1,0 +1,93 @@
+"""What was measured against the step, with the levels of a model that has learned nothing, as run=plot draws it."""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from bertjax.experiment.levels import Levels
+from bertjax.metrics.rows import with_pair_names
+from bertjax.pages import parts
+from bertjax.pages.charts import Series, chart
+from bertjax.pages.page import Section
+from bertjax.report.run import Run
+
+COLORS = ('blue', 'orange', 'green', 'purple', 'teal', 'pink', 'red')
+_SMALL = 260  # pixels of height
+_PLACE = ('step', 'split', 'phase', 'examples')
+_TITLES = {'nsp': 'Next sentence or not', 'sop': 'Order of two segments'}
+
+
+def curves(run: Run, levels: Levels) -> Section | None:
+    """Loss and figures of a run; None for a sweep, whose trials have their own."""
+    if not run.rows:
+        return None
+    large, small = _of_task(run.rows) if run.is_task else _of_pretraining(run.rows, levels)
+    body = [parts.columns(*large), parts.columns(*small, *_of_training(run.rows), narrow=True)]
+    return Section('curves', 'Curves', body, 'Drag a box to zoom, double-click to see all again.')
+
+
+def curve(name: str, rows: Iterable[dict[str, Any]], figure: str, color: str, look: str = 'line') -> Series | None:
+    """A figure of the rows that have it."""
+    points = [(row['step'], row[figure]) for row in rows if row.get(figure) is not None]
+    return Series(name, *map(list, zip(*points, strict=True)), color, look) if points else None
+
+
+def both(rows: Sequence[dict[str, Any]], figure: str) -> list[Series]:
+    """A figure in training and on held-out text."""
+    train, heldout = ([row for row in rows if row['split'] == split] for split in ('train', 'heldout'))
+    drawn = (curve('training', train, figure, 'pale'), curve('held out', heldout, figure, 'blue', 'dots'))
+    return [one for one in drawn if one]
+
+
+def _of_pretraining(rows: Sequence[dict[str, Any]], levels: Levels) -> tuple[list[Markup], list[Markup]]:
+    rows = [with_pair_names(row, levels.pair) for row in rows]
+    last, charts = max(row['step'] for row in rows), []
+    loss, accuracy = both(rows, 'mlm_loss'), both(rows, f'{levels.pair}_accuracy')
+    if loss and levels.unigram is not None:
+        name = f'how often each piece occurs, {levels.unigram:.2f}'
+        loss.append(Series(name, [0, last], [levels.unigram] * 2, 'red', 'dashes'))
+    if loss:
+        charts.append(chart('Masked language model', loss, x='step', y='loss (nats)'))
+    if accuracy:
+        charts.append(chart(_TITLES[levels.pair], accuracy + _majority(rows, levels), x='step', y='accuracy'))
+    filled = both(rows, 'mlm_accuracy')
+    small = [chart('Masks filled rightly', filled, x='step', y='accuracy', height=_SMALL)] if filled else []
+    return charts, small
+
+
+def _majority(rows: Sequence[dict[str, Any]], levels: Levels) -> list[Series]:
+    drawn, begin = [], 0
+    for phase in sorted({row['phase'] for row in rows}):
+        end = max(row['step'] for row in rows if row['phase'] == phase)
+        if phase in levels.majority:
+            share = levels.majority[phase]
+            drawn.append(Series(f'always the same answer, {share:.2f}', [begin, end], [share] * 2, 'red', 'dashes'))
+        begin = end
+    return drawn
+
+
+def _of_task(rows: Sequence[dict[str, Any]]) -> tuple[list[Markup], list[Markup]]:
+    train = curve('training', [row for row in rows if row['split'] == 'train'], 'loss', 'pale')
+    charts = [chart('Training loss', [train], x='step', y='loss')] if train else []
+    for split in dict.fromkeys(row['split'] for row in rows if row['split'] != 'train'):
+        mine = [row for row in rows if row['split'] == split]
+        names = [name for name in mine[-1] if name not in _PLACE]
+        colors = itertools.cycle(COLORS)
+        drawn = [curve(name.replace('_', ' '), mine, name, next(colors), 'dots') for name in names]
+        if any(drawn):
+            charts.append(chart(f'Figures on {split}', [one for one in drawn if one], x='step', y=''))
+    return charts, []
+
+
+def _of_training(rows: Sequence[dict[str, Any]]) -> list[Markup]:
+    """How the optimiser fared."""
+    train, charts = [row for row in rows if row['split'] == 'train'], []
+    for title, figure, color in (
+        ('Learning rate', 'learning_rate', 'purple'),
+        ('Norm of the gradient', 'grad_norm', 'orange'),
+    ):
+        drawn = curve(title.lower(), train, figure, color)
+        charts += [chart(title, [drawn], x='step', y='', height=_SMALL)] if drawn else []
+    return charts

@@ -1,0 +1,136 @@
+"""The run in a workdir, as every section of its page finds it."""
+
+import contextlib
+import dataclasses
+import io
+import json
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bertjax.config import from_plain, plain
+from bertjax.errors import UserError
+from bertjax.experiment.finetuning_settings import FinetuningSettings, finetuning_settings
+from bertjax.experiment.pretraining_settings import PretrainingSettings, pretraining_settings
+from bertjax.experiment.recorded import recorded_config
+from bertjax.experiment.workdir import TRIALS, has_checkpoints
+from bertjax.files.whole import read_json_object, read_json_or_none
+from bertjax.recipe import finetuning_config, pretraining_config
+from bertjax.recipe_files import find_recipe, load_recipe
+from bertjax.tasks.registry import defaults
+from bertjax.writers.jsonl import read_rows
+
+_ONE = {'data': -1, 'fsdp': 1, 'tensor': 1}  # a mesh that any machine has
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What is in a workdir.
+
+    Attributes:
+      folder: the workdir.
+      recipe: as the command line names it.
+      config: that of the run, in plain form; of a folder in which nothing was trained, the command line's.
+      recorded: whether it is that of a run.
+      rows: of metrics.jsonl.
+    """
+
+    folder: pathlib.Path
+    recipe: str
+    config: Mapping[str, Any]
+    recorded: bool
+    rows: list[dict[str, Any]]
+
+    @property
+    def is_task(self) -> bool:
+        """Whether it is a fine-tuning, or a sweep of them."""
+        return 'task' in self.config
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether it is a sweep."""
+        return (self.folder / TRIALS).is_dir()
+
+    @property
+    def steps(self) -> int:
+        """The last step that has a row; 0 before the first."""
+        return max((row['step'] for row in self.rows), default=0)
+
+    @property
+    def checkpointed(self) -> bool:
+        """Whether there is a checkpoint."""
+        return has_checkpoints(self.folder)
+
+    def loaded_recipe(self) -> dict[str, Any]:
+        """The recipe as it is in its file, in plain form.
+
+        Raises:
+          UserError: it is no longer there.
+        """
+        return plain(load_recipe(find_recipe(self.recipe)))
+
+    def pretraining_settings(self) -> PretrainingSettings:
+        """Of a pre-training, for this machine whatever the run had."""
+        return pretraining_settings(self._for_here())
+
+    def finetuning_settings(self) -> FinetuningSettings:
+        """Of a fine-tuning, likewise."""
+        return finetuning_settings(self._for_here())
+
+    def _for_here(self) -> Any:
+        model = {**self.config['model'], 'attention': 'auto'}
+        # Found out by the run, which settings take from the tokenizer.
+        model.pop('vocab_size', None)
+        return from_plain({**self.config, 'mesh': _ONE, 'model': model, 'step': 0})
+
+    def results(self) -> dict[str, Any] | None:
+        """results.json of a finished fine-tuning; None where there is none, or a damaged one."""
+        return read_json_or_none(self.folder / 'results.json', _with_splits)
+
+
+def _with_splits(results: dict[str, Any]) -> dict[str, Any]:
+    return results if all(isinstance(figures, dict) for figures in results['splits'].values()) else None
+
+
+def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Run:
+    """The run in a workdir, finished or not, whatever the recipe of the command line is.
+
+    Args:
+      config: of the command line, in plain form.
+      folder: the workdir.
+      recipe: as the command line names it.
+
+    Raises:
+      UserError: nothing of a run is there, or its config.json is damaged.
+    """
+    path = folder / 'config.json'
+    recorded = path.exists()
+    if not recorded and not (folder / 'store').is_dir():
+        mend = 'train first, in this --workdir'
+        raise UserError('--workdir', f'no run and no corpus in {folder}', 'the workdir of a run', mend)
+    found = recorded_config(path, _usual(path)) if recorded else config
+    return Run(folder, recipe, found, recorded, read_rows(folder / 'metrics.jsonl'))
+
+
+def _usual(path: pathlib.Path) -> dict[str, Any]:
+    """A config of the kind that config.json has."""
+    task = read_json_object(path, 'restore the file from a copy').get('task')
+    if task is None:
+        return plain(pretraining_config())
+    kind = task.get('kind') if isinstance(task, dict) else None
+    return plain(finetuning_config(kind, **{key.removeprefix('task.'): x for key, x in defaults(kind).items()}))
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without what reading prints, which was said when it was trained."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        yield
+
+
+def read_lines(path: pathlib.Path) -> list[dict[str, Any]] | None:
+    """The objects of a file of JSON lines that we wrote; None where it is gone or damaged."""
+    try:
+        return [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()]
+    except (OSError, ValueError):
+        return None

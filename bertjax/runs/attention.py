@@ -1,0 +1,136 @@
+"""run=attention: what the heads of a trained model do, as files and as a page, WORKDIR/attention."""
+
+import itertools
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+from ml_collections import ConfigDict
+from rich.table import Table
+
+from bertjax.analysis.changes import check_comparable
+from bertjax.analysis.findings import PAGE, Findings, described, findings, write_findings
+from bertjax.analysis.heads import MEASURES
+from bertjax.analysis.measuring import measure
+from bertjax.analysis.reading import as_texts, has_trees, read_chunks, split_texts, tree_relations
+from bertjax.analysis.relations import WORDS, together
+from bertjax.analysis.shown import attend
+from bertjax.errors import UserError
+from bertjax.experiment.loaded import LoadedModel, asked_model, load_model
+from bertjax.experiment.using_settings import UsingSettings, using_settings
+from bertjax.experiment.workdir import working_in
+from bertjax.inference.runner import Runner, progress
+from bertjax.pages.charts import check_plotly
+from bertjax.terminal import Console
+
+_CHUNK = 1024  # texts in memory
+_OFTEN = 100  # words of a relation that is shown in the terminal
+
+
+def run(config: ConfigDict, workdir: str) -> None:
+    """Measures the attention of config.init, or of the workdir's model, in config.input or config.attention.texts.
+
+    Raises:
+      UserError: no model, no text, a malformed file, or a model to compare with that is of another shape.
+    """
+    settings, folder = using_settings(config, 'attention'), pathlib.Path(workdir)
+    asked, path = settings.options, settings.input
+    texts = [as_texts(split_texts(asked['texts'], 'config.attention.texts'))] if asked['texts'] else []
+    if not path and not texts:
+        mend = 'give --config.input=FILE, or --config.attention.texts="(\'a text\',)"'
+        raise UserError('config.input', 'nothing', 'texts to look at', mend)
+    if asked['compare']:
+        check_plotly()
+    relations = tree_relations(path) if has_trees(path) else []
+    with working_in(folder):
+        model = asked_model(settings, folder)
+        longest, before = _longest(settings, model), _before(settings, model)
+        runner = Runner(model, batch_size=settings.batch_size)
+        chunks = read_chunks(path, _CHUNK) if path else iter(texts)
+        first = next(chunks)
+        with progress('attention', None) as advance:
+            totals = measure(
+                runner,
+                itertools.chain([first], chunks),
+                unit=asked['unit'],
+                max_length=longest,
+                relations=relations,
+                before=before,
+                advance=advance,
+            )
+        if not totals.sums:
+            found = f'only sentences of more than {longest} tokens'
+            raise UserError(path, found, 'shorter ones', 'raise config.max_length, or give other sentences')
+        part, count = (texts[0], len(texts[0].first)) if texts else (first, asked['show'])
+        shown = attend(runner, part, relations, asked['unit'], count)
+        found = findings(totals, asked['unit'], relations, model, before)
+        name = '/'.join(pathlib.Path(settings.init or workdir).parts[-2:])
+        write_findings(folder / 'attention', found, shown, f'Attention in {name}')
+    _tell(found)
+    print(folder / 'attention' / PAGE)
+
+
+def _longest(settings: UsingSettings, model: LoadedModel) -> int:
+    most = model.config.max_positions
+    if settings.max_length > most:
+        expected = f'at most {most}, the positions of the model'
+        raise UserError('config.max_length', str(settings.max_length), expected, 'leave it out for the longest')
+    return settings.max_length or most
+
+
+def _before(settings: UsingSettings, model: LoadedModel) -> LoadedModel | None:
+    path = settings.options['compare']
+    if not path:
+        return None
+    before = load_model(path, dtype=settings.dtype)
+    check_comparable(before, model)
+    return before
+
+
+def _tell(found: Findings) -> None:
+    """The most telling figures, for the terminal."""
+    print(described(found))
+    console = Console()
+    console.print(_extremes(found))
+    if found.relations:
+        console.print(_syntax(found.relations))
+    if found.changes:
+        console.print(_moved(found))
+
+
+def _extremes(found: Findings) -> Table:
+    table = Table(title='the most pronounced heads', title_justify='left', box=None)
+    for name in ('looks at', 'mean of all', 'most', 'by head'):
+        table.add_column(name, justify='left' if name == 'looks at' else 'right')
+    for name, (title, _, unit) in MEASURES.items():
+        if unit == 'share':
+            x = found.means[name]
+            layer, head = np.unravel_index(x.argmax(), x.shape)
+            table.add_row(title.replace('[', r'\['), f'{x.mean():.1%}', f'{x.max():.1%}', f'{layer + 1}-{head + 1}')
+    return table
+
+
+def _syntax(rows: Sequence[dict]) -> Table:
+    table = Table(title='heads that find the syntactic head', title_justify='left', box=None)
+    for name in ('relation', 'words', 'head', 'right', 'best offset', 'right by it'):
+        table.add_column(name, justify='left' if name == 'relation' else 'right')
+    frequent = [row for row in rows if row['words'] >= _OFTEN] or rows
+    for row in frequent:
+        offset, head = f'{row["offset"]:+d}', f'{row["layer"]}-{row["head"]}'
+        table.add_row(
+            row['relation'], f'{row["words"]:,}', head, f'{row["accuracy"]:.1%}', offset, f'{row["baseline"]:.1%}'
+        )
+    own = [row for row in rows if row['relation'] != WORDS]
+    table.caption = f'each relation by its own best head: {together(own):.1%}'
+    table.caption_justify = 'left'
+    return table
+
+
+def _moved(found: Findings) -> Table:
+    table = Table(title='how far each layer moved', title_justify='left', box=None)
+    for name in ('layer', 'parameters', 'hidden states, 1 - cos', 'attention, bits'):
+        table.add_column(name, justify='right')
+    for row in found.changes:
+        attention = f'{row["attention"]:.4f}' if 'attention' in row else ''
+        table.add_row(str(row['layer']), f'{row["parameters"]["whole"]:.4f}', f'{row["hidden"]:.4f}', attention)
+    return table

@@ -1,0 +1,77 @@
+"""run=distill: a trained model and text, or a task's files -> a smaller one that has learned from it."""
+
+import pathlib
+
+from ml_collections import ConfigDict
+
+from bertjax.errors import UserError
+from bertjax.experiment.distillation import GeneralDistillation, TaskDistillation
+from bertjax.experiment.distillation_data import distillation_data
+from bertjax.experiment.distillation_settings import DistillationSettings
+from bertjax.experiment.exports import check_push_to
+from bertjax.experiment.finetuning_settings import finetuning_settings
+from bertjax.experiment.levels import levels
+from bertjax.experiment.pretraining_settings import pretraining_settings
+from bertjax.experiment.results import finish_task
+from bertjax.experiment.session import train_in
+from bertjax.experiment.settings import check_row_count
+from bertjax.experiment.summary import finish_pretraining
+from bertjax.experiment.trials import trials_of
+from bertjax.experiment.workdir import TRIALS, working_in
+from bertjax.parallel.devices import claim_devices
+from bertjax.parallel.mesh import make_mesh, row_shards
+from bertjax.train.state import without_own
+
+
+def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
+    """Distils; the same call in the same workdir continues.
+
+    Args:
+      config: of the run: of a pre-training (general distillation) or of a task.
+      workdir: of it.
+      recipe: that the config is of, as the command line names it; for what is said to run next.
+
+    Raises:
+      UserError: see docs/distillation.md.
+      PreemptedError: SIGTERM or Ctrl-C, after saving.
+      NonFiniteError: three steps in a row were not finite.
+    """
+    distill = DistillationSettings(**config.distill)
+    distill.check(config.init)
+    (_distil_task if 'task' in config else _distil_general)(config, distill, pathlib.Path(workdir), recipe)
+
+
+def _distil_general(config: ConfigDict, distill: DistillationSettings, folder: pathlib.Path, recipe: str) -> None:
+    settings = pretraining_settings(config)
+    settings.check()
+    check_push_to(settings.push_to, settings.formats)
+    mesh = make_mesh(settings.mesh, claim_devices())
+    with working_in(folder):
+        training = GeneralDistillation(settings, distill, folder, mesh)
+        state, _ = train_in(folder, training)
+        finish_pretraining(
+            folder,
+            training.resolved,
+            training.model,
+            training.tokenizer,
+            without_own(state.params),
+            training.heldout if distill.soft or distill.hard else None,  # else its head for masks learns nothing
+            recipe,
+            levels(settings, training.stores, training.examples, training.resolved['steps']),
+        )
+
+
+def _distil_task(config: ConfigDict, distill: DistillationSettings, folder: pathlib.Path, recipe: str) -> None:
+    settings = finetuning_settings(config)
+    settings.check()
+    check_push_to(settings.push_to, settings.formats)
+    if trials_of(settings) or (folder / TRIALS).exists():
+        raise UserError('config.sweep', 'a sweep', 'a single run, where there is a teacher', 'start one run a setting')
+    mesh = make_mesh(settings.mesh, claim_devices())
+    check_row_count(settings.batch_size, settings.accumulate, row_shards(mesh))
+    with working_in(folder):
+        data = distillation_data(settings, distill, folder, mesh)
+        settings.check_memory(data.encoder, mesh, training=True)
+        training = TaskDistillation(data, distill, folder, mesh)
+        state, last = train_in(folder, training, select=settings.select)
+        finish_task(folder, training.resolved, training.model, without_own(state.params), last, recipe)

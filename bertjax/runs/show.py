@@ -1,0 +1,47 @@
+"""run=show: prints the config as it would run, and what differs from the recipe, and from the run in the workdir."""
+
+import pathlib
+from collections.abc import Sequence
+
+from ml_collections import ConfigDict
+
+from bertjax.config import plain
+from bertjax.errors import printable
+from bertjax.experiment.differences import Difference, aligned, as_of_run, differences, flat, written
+from bertjax.experiment.recorded import recorded_config
+from bertjax.recipe_files import find_recipe, load_recipe
+
+
+def run(config: ConfigDict, workdir: str | None, recipe: str) -> None:
+    """Prints; nothing is computed, written or locked.
+
+    A line a key, in alphabetical order, so that two such lists can be compared with `diff`.
+
+    Args:
+      config: with what the command line changes.
+      workdir: where a run may be; None for none.
+      recipe: as the command line names it.
+
+    Raises:
+      UserError: the config.json of the workdir is damaged, or of a run of another kind.
+    """
+    own, theirs = plain(config), plain(load_recipe(find_recipe(recipe)))
+    path = pathlib.Path(workdir or '.') / 'config.json'
+    saved = recorded_config(path, own) if workdir and path.exists() else None
+    _print(aligned((key, written(value)) for key, value in flat(own).items()))
+    _print_differences(f'the recipe {recipe}', differences(theirs, own))
+    if saved is not None:
+        _print_differences(f'the run in {workdir}', differences(saved, as_of_run(own, saved)))
+
+
+def _print_differences(other: str, found: Sequence[Difference]) -> None:
+    if found:
+        _print(['', f'differs from {other} in'])
+        _print(f'  {line}' for line in aligned((one.key, one.before, '->', one.after) for one in found))
+    else:
+        _print(['', f'the same as {other}'])
+
+
+def _print(lines) -> None:
+    for line in lines:
+        print(printable(line))

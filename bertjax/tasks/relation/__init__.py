@@ -1,0 +1,1 @@
+"""Tasks that name the relation of two entities that are marked in a sentence."""

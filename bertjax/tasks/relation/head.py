@@ -1,0 +1,35 @@
+"""The head that reads the states of the two opening marks (arXiv 1906.03158, "entity markers, entity start")."""
+
+import dataclasses
+
+import jax
+
+from bertjax.convert.heads import Head
+from bertjax.losses import CLASSIFICATION, TASK_INPUTS
+from bertjax.model.bert import gather_positions
+from bertjax.model.heads import TaskModel
+from bertjax.tasks.relation.features import STARTS
+
+
+class BertForRelation(TaskModel):
+    """Classes of two entities, from the last states of the tokens at which their marks begin, side by side."""
+
+    smallest_inputs = (*TaskModel.smallest_inputs, (1, 2))
+
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        segment_ids: jax.Array,
+        attention_mask: jax.Array,
+        starts: jax.Array,
+        *,
+        deterministic: bool,
+    ) -> dict[str, jax.Array]:
+        """int32 [B, S] three times, and int32 [B, 2] positions -> `logits`, float32 [B, outputs]."""
+        hidden = self._hidden(input_ids, segment_ids, attention_mask, deterministic)
+        states = gather_positions(hidden, starts)  # [B, 2, D]
+        return {'logits': self._project(states.reshape(len(states), -1), deterministic)}  # [B, outputs]
+
+
+ENTITY_STARTS = Head(BertForRelation)
+RELATIONS = dataclasses.replace(CLASSIFICATION, inputs=(*TASK_INPUTS, STARTS))

@@ -1,0 +1,163 @@
+"""Relation classification: what two marked entities of a sentence have to do with each other."""
+
+import dataclasses
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from bertjax.convert.heads import SEQUENCE_CLASSIFICATION, Head
+from bertjax.data.features import Features
+from bertjax.errors import UserError
+from bertjax.files.paths import data_directory
+from bertjax.losses import Objective
+from bertjax.metrics.relations import relation_figures
+from bertjax.model.config import BertConfig
+from bertjax.model.heads import TaskModel
+from bertjax.ranges import each, one_of, text
+from bertjax.tasks.options import option
+from bertjax.tasks.reading.layout import Column, Record
+from bertjax.tasks.reading.records import Files, read_records
+from bertjax.tasks.reading.splits import STEMS, describe_splits, split_files
+from bertjax.tasks.reading.texts import Blank, Line
+from bertjax.tasks.relation.features import MARKERS, describe_marks, relation_features
+from bertjax.tasks.relation.files import Relation, marked_text, read_relations, relations_of
+from bertjax.tasks.relation.head import ENTITY_STARTS, RELATIONS
+from bertjax.tasks.sentence.task import Scores, TextTask
+from bertjax.text.tokenizer import Tokenizer
+
+POOLS = ('cls', 'starts')
+_FIGURES = ('micro_f1', 'precision', 'recall', 'macro_f1', 'accuracy')
+
+
+@dataclasses.dataclass
+class RelationTask(TextTask):
+    """A label for two entities that are marked in a sentence: TACRED's rows, or texts with marks, see files.py.
+
+    Attributes:
+      data: the folder with train.json, dev.json and test.json, or by any of the usual names and formats, see splits.py.
+      seq_len: S, tokens of a row with marks, [CLS] and [SEP].
+      markers: how the entities are shown, see features.py:relation_features.
+      pool: what the head reads: 'cls', the pooled [CLS]; or 'starts', the states of the two opening marks side by side
+        (arXiv 1906.03158), which no class of transformers does.
+      negative: the label of no relation, which the figures leave out as TACRED's scorer does; nothing is left out where
+        the data have no such label.
+      labels: in the order of their numbers; () finds them in the training file and sorts them.
+      text_a: field of the marked texts.
+      label: field of the relation; '' for `relation` or `label`.
+      metric: the figure by which the best run is chosen.
+    """
+
+    markers: str = option('entity', one_of(MARKERS), decides='model')
+    pool: str = option('cls', one_of(POOLS), decides='model')
+    negative: str = 'no_relation'
+    labels: Sequence[str] = option((), each(text(empty=False)))
+    text_a: str = option('text', text(empty=False), decides='reading')
+    label: str = option('', decides='reading')
+    metric: str = option('micro_f1', one_of(_FIGURES))
+
+    # Of TextTask, but not for sentences in which both entities must stay.
+    long: ClassVar[str] = 'truncate'
+    stride: ClassVar[int] = 0
+    bilstm_units: ClassVar[int] = 0
+    regression: ClassVar[bool] = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.labels = list(self.labels)
+        if self.labels and (len(self.labels) < 2 or len(set(self.labels)) < len(self.labels)):
+            mend = 'leave it empty to find the labels in the data'
+            raise UserError('config.task.labels', repr(tuple(self.labels)), 'two or more, all different', mend)
+        self.name = pathlib.PurePath(self.data).name or 'relations'
+        self.text_columns = (Column((self.text_a,)),)
+        self.measures = tuple(dict.fromkeys((self.metric, *_FIGURES)))
+
+    @property
+    def head(self) -> Head:
+        """See Task."""
+        return ENTITY_STARTS if self.pool == 'starts' else SEQUENCE_CLASSIFICATION
+
+    @property
+    def objective(self) -> Objective:
+        """See Task."""
+        return RELATIONS if self.pool == 'starts' else super().objective
+
+    def _find(self, split: str) -> Files:
+        return split_files(data_directory(self.data, 'a folder with train.json, or train.jsonl …'), split)
+
+    def splits(self) -> Sequence[str]:
+        """See Task."""
+        found = [split for split in STEMS if self._find(split)]
+        if 'test' in found and next(self._rows('test')).label is None:
+            found.remove('test')
+        return found
+
+    def sources(self) -> str:
+        """See Task."""
+        folder = data_directory(self.data, 'a folder')
+        return describe_splits({s: self._find(s) for s in STEMS}, folder, judged=self.splits(), lacking='labels')
+
+    def _rows(self, split: str) -> Iterator[Relation]:
+        labels = 'optional' if split == 'test' else 'needed'
+        return relations_of(read_records(self._find(split)), self.text_a, self.label, labels=labels)
+
+    def records(self, split: str) -> Sequence[Relation]:
+        """See Task."""
+        if split not in STEMS:
+            raise UserError('config.split', repr(split), 'one of ' + ', '.join(STEMS), 'choose one of them')
+        if not self._find(split):
+            mend = 'add the file, or check config.data'
+            raise UserError(self.data, f'no file of the {split} split', f'{split}.json, {split}.jsonl …', mend)
+        records = list(self._rows(split))
+        bare = [record.where for record in records if record.label is None]
+        if bare and len(bare) < len(records):
+            raise UserError(bare[0], 'no label', 'one, as other records have', 'correct or remove the record')
+        return records
+
+    def parse(self, lines: Iterable[Line], where: str) -> Iterator[Relation | Blank]:
+        """See Task and files.py."""
+        return read_relations(lines, where, self.text_a)
+
+    def example(
+        self,
+        where: str,
+        texts: Sequence[str | None],
+        label: str | None,
+        index: str,
+        fields: Mapping[str, Any] | None = None,
+    ) -> Relation:
+        """See TextTask; the one text has marks around its entities."""
+        if len(texts) != 1 or texts[0] is None:
+            raise UserError(where, 'a pair', 'a text with two entities, << so >> and [[ so ]]', 'give one text')
+        return Relation(*marked_text(texts[0], where), label, where, fields)
+
+    def from_rows(self, rows: Iterator[Record]) -> Iterator[Relation]:
+        """See Task."""
+        return relations_of(rows, self.text_a, self.label, labels='ignored', kept=True)
+
+    def features(self, records: Sequence[Relation], tokenizer: Tokenizer, *, training: bool) -> Features:
+        """See Task; without `training`, rows have `labels` only where all records have one."""
+        known = all(record.label is not None for record in records)
+        targets = self._targets(records) if known else None
+        features = relation_features(records, targets, tokenizer, seq_len=self.seq_len, markers=self.markers)
+        notes = (describe_marks(tokenizer, self.markers), *features.notes) if training else features.notes
+        return dataclasses.replace(features, notes=notes)
+
+    def model(self, config: BertConfig) -> TaskModel:
+        """See Task."""
+        return self.head.module(config, len(self.labels))
+
+    def metrics(self, records: Sequence[Relation], predictions: Sequence[Scores]) -> dict[str, float | None]:
+        """See metrics/relations.py."""
+        negative = self.labels.index(self.negative) if self.negative in self.labels else None
+        found = relation_figures(self._confusion(records, predictions), negative)
+        return {name: found[name] for name in self.measures}
+
+    def rows(self, records: Sequence[Relation], predictions: Sequence[Scores]) -> Iterator[dict[str, Any]]:
+        """`subject` and `object`, their words; `label` and `probabilities` by label; `true` where known."""
+        for record, row in zip(records, super().rows(records, predictions), strict=True):
+            yield {'subject': record.mention(0), 'object': record.mention(1), **row}
+
+    def official_files(self, split: str, records: Sequence[Relation], predictions: Sequence[Scores]) -> dict[str, str]:
+        """A label a line, as TACRED's scorer reads predictions."""
+        del records
+        return {f'{split}.txt': ''.join(f'{self.labels[scores.best]}\n' for scores in predictions)}

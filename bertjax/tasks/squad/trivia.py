@@ -1,0 +1,127 @@
+"""TriviaQA (Joshi et al. 2017, arXiv 1705.03551) in SQuAD's form, by distant supervision.
+
+As the BERT paper has it (arXiv 1810.04805, on SQuAD 1.1): the first 400 tokens of a document are a paragraph, if they
+contain one of the answers that TriviaQA gives; where that stands first is taken for the answer. Nobody has checked that
+it answers the question there.
+"""
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from etils import epath
+
+from bertjax.errors import UserError
+from bertjax.tasks.reading.texts import checked_text, read_text
+from bertjax.tasks.squad.questions import load_json
+
+WORDS = 400  # of a document, from its beginning
+# Lists of documents in a question -> the folder of their texts.
+EVIDENCE = {'EntityPages': 'evidence/wikipedia', 'SearchResults': 'evidence/web'}
+_MEND = 'give the folder of triviaqa-rc as it is distributed: qa/ and evidence/ in it'
+_FORM = '{"Data": [{"Question", "QuestionId", "Answer": {"Value", "Aliases"}, "EntityPages", "SearchResults"}]}'
+
+
+@dataclasses.dataclass
+class Counts:
+    """What became of a file.
+
+    Attributes:
+      questions, documents: in it; a document counts once for each question that it belongs to.
+      kept: documents that became paragraphs.
+      answered: questions with at least one of them.
+    """
+
+    questions: int = 0
+    documents: int = 0
+    kept: int = 0
+    answered: int = 0
+
+
+def squad_of_trivia(folder: epath.Path, path: epath.Path, counts: Counts) -> Iterator[dict[str, Any]]:
+    """The entries of SQuAD's `data`, one for each question with a paragraph.
+
+    The id of a question is QuestionId--Filename, as TriviaQA's own converter has it (mandarjoshi90/triviaqa,
+    utils/convert_to_squad_format.py); its answers are the first occurrence of each alias, the earliest first.
+
+    Args:
+      folder: of `evidence`.
+      path: of a file of questions.
+      counts: is added to.
+
+    Raises:
+      UserError: another form, or no such document, with its place in the file.
+    """
+    root = load_json(read_text(path), str(path))
+    data = root.get('Data') if isinstance(root, dict) else None
+    if not isinstance(data, list) or not data:
+        raise UserError(str(path), 'no list Data', _FORM, _MEND)
+    for i, entry in enumerate(data):
+        at = f'{path}: Data[{i}]'
+        paragraphs = list(_paragraphs(folder, _checked(entry, at, dict), at, counts))
+        counts.questions += 1
+        counts.answered += bool(paragraphs)
+        if paragraphs:
+            yield {'title': entry['QuestionId'], 'paragraphs': paragraphs}
+
+
+def _paragraphs(folder: epath.Path, entry: Mapping[str, Any], at: str, counts: Counts) -> Iterator[dict[str, Any]]:
+    name = _text(entry, at, 'QuestionId')
+    question, answer = _text(entry, at, 'Question'), _checked(entry.get('Answer'), f'{at}.Answer', dict)
+    aliases = _checked(answer.get('Aliases', []), f'{at}.Answer.Aliases', list)
+    given = [_checked(alias, f'{at}.Answer.Aliases', str) for alias in aliases]
+    pattern = alias_pattern([_text(answer, f'{at}.Answer', 'Value'), *given])
+    if not any(key in entry for key in EVIDENCE):
+        raise UserError(at, 'no documents', ' or '.join(EVIDENCE), _MEND)
+    for key, below in EVIDENCE.items():
+        for j, page in enumerate(_checked(entry.get(key, []), f'{at}.{key}', list)):
+            place = f'{at}.{key}[{j}]'
+            file = _text(_checked(page, place, dict), place, 'Filename')
+            document = folder / below / file
+            if not document.is_file():
+                raise UserError(f'{place}.Filename', f'no file {document}', 'the text of the document', _MEND)
+            counts.documents += 1
+            context = first_words(read_text(document))
+            answers = found_answers(context, pattern)
+            if answers:
+                counts.kept += 1
+                yield {'context': context, 'qas': [{'id': f'{name}--{file}', 'question': question, 'answers': answers}]}
+
+
+def first_words(text: str, count: int = WORDS) -> str:
+    """The text as far as its word number `count`, from its first one on."""
+    words = list(itertools.islice(re.finditer(r'\S+', text), count))
+    return text[words[0].start() : words[-1].end()] if words else ''
+
+
+def alias_pattern(aliases: Sequence[str]) -> re.Pattern:
+    """Finds any of the answers as whole words, whatever their case; of those at one place the longest."""
+    texts = sorted({' '.join(alias.split()) for alias in aliases} - {''}, key=lambda alias: (-len(alias), alias))
+    spaced = (r'\s+'.join(map(re.escape, alias.split())) for alias in texts)
+    return re.compile(rf'(?<!\w)(?:{"|".join(spaced)})(?!\w)', re.IGNORECASE)
+
+
+def found_answers(context: str, pattern: re.Pattern) -> list[dict[str, Any]]:
+    """SQuAD's `answers`: each wording that occurs, where it does first."""
+    found: dict[str, int] = {}
+    for match in pattern.finditer(context):
+        found.setdefault(match[0], match.start())
+    return [{'text': text, 'answer_start': start} for text, start in found.items()]
+
+
+def _text(entry: Mapping[str, Any], at: str, name: str) -> str:
+    value = entry.get(name)
+    if not isinstance(value, str) or not value.strip():
+        found = f'{name} {value!r}'[:60] if name in entry else f'no {name}'
+        raise UserError(at, found, f'a text, in {_FORM}', _MEND)
+    return checked_text(value, f'{at}.{name}')
+
+
+def _checked(value: Any, at: str, kind: type) -> Any:
+    if not isinstance(value, kind):
+        names = {dict: 'an object', list: 'a list', str: 'a text'}
+        found = 'nothing' if value is None else f'a JSON {type(value).__name__}'
+        raise UserError(at, found, f'{names[kind]}, in {_FORM}', _MEND)
+    return value

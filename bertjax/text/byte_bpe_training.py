@@ -1,0 +1,64 @@
+"""Training of a byte-level BPE, deterministic to the byte."""
+
+import json
+from collections.abc import Iterable
+
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers, trainers
+
+from bertjax.errors import UserError
+from bertjax.text.byte_bpe import byte_bpe_settings
+from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, well_formed
+from bertjax.text.tokenizer_json import ROBERTA_NAMES, JsonTokenizer
+from bertjax.text.vocabulary import no_text, warn_when_small
+
+_BYTES = 256
+
+
+def train_byte_bpe(
+    texts: Iterable[str], *, vocab_size: int, lowercase: bool, unused: int = 0, min_frequency: int = 2
+) -> JsonTokenizer:
+    """Trains a byte-level BPE with the trainer of `tokenizers`; equal texts give equal bytes.
+
+    The pieces are <s> <pad> </s> <unk> <mask>, [unusedN], the 256 bytes, then the merges. There are exactly
+    `vocab_size`, or fewer, with a warning, where the text does not yield as many. The first word of a text is written
+    as any other, and pairs have RoBERTa's two separators.
+
+    Args:
+      texts: a stream of texts, read once.
+      vocab_size: number of pieces, special tokens and unused slots included.
+      lowercase: whether text is lower-cased.
+      unused: number of [unusedN] slots to reserve.
+      min_frequency: pairs that occur less often are not merged.
+
+    Raises:
+      UserError: when the texts are empty or `vocab_size` has no room for the bytes.
+    """
+    special = [ROBERTA_NAMES[token] for token in (CLS, PAD, SEP, UNK, MASK)]
+    slots = [f'[unused{i}]' for i in range(unused)]
+    least = len(special) + len(slots) + _BYTES
+    if vocab_size < least:
+        found = f'{vocab_size:,}, which does not hold the {_BYTES} bytes'
+        raise UserError(
+            'vocab_size', found, f'at least {least:,}', 'raise it (8,192 for a small corpus, 50,265 as RoBERTa)'
+        )
+    model = tokenizers.Tokenizer(models.BPE())
+    if lowercase:
+        model.normalizer = normalizers.Lowercase()
+    model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=[*special, *slots],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    model.train_from_iterator(map(well_formed, texts), trainer)
+    learned = json.loads(model.to_str())['model']
+    if not learned['merges']:
+        raise no_text()
+    warn_when_small(len(learned['vocab']), vocab_size)
+    settings = byte_bpe_settings(
+        learned['vocab'], learned['merges'], lowercase=lowercase, prefix_space=True, unused=slots
+    )
+    return JsonTokenizer(settings)

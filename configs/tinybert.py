@@ -1,0 +1,61 @@
+"""TinyBERT (arXiv 1909.10351): a thin student that learns what every layer of its teacher computes.
+
+    python -m bertjax.main --config=configs/tinybert.py --workdir=out/tinybert --config.corpus=PATH \
+        --config.distill.teacher=CHECKPOINT
+    python -m bertjax.main --config=configs/tinybert.py:glue:rte --workdir=out/rte_tiny --config.data=glue \
+        --config.distill.teacher=out/rte --config.init=out/tinybert
+
+The first is the general distillation: 4 blocks of width 312 with random weights, which follow blocks 2, 5, 8 and 11 of
+a base model: squared distances of embeddings and hidden states (the student's through a learned projection) and of
+attention scores before mask and softmax, as in the authors' code. Nothing is predicted: its head for masks stays as it
+was drawn. Batches of 256 sequences of 128, three passes over Wikipedia.
+
+The second is the task distillation: everything after the colon is a recipe of a task with its own argument. 20 epochs
+learn what is computed on the way at 5e-5, then 3 the teacher's outputs at 2e-5, without labels.
+--config.distill.augment=20 --config.distill.augment_model=CHECKPOINT adds the paper's 20 rows made of each: see
+docs/distillation.md for what differs.
+
+Hardware: not tried on any but CPUs. To expect of both steps together (the paper's table 1, GLUE's test, with its
+teacher, BERT-base, in parentheses): 96.8 % of base, 7.5 times smaller, 9.4 times as fast; MNLI-m 82.5 (83.9), SST-2
+92.6 (93.4), RTE 66.6 (67.0), average 77.0 (79.5). Not run here.
+"""
+
+from ml_collections import ConfigDict
+
+from bertjax.errors import UserError
+from bertjax.recipe import distillation, pretraining_config, steps
+from bertjax.recipe_files import find_recipe, load_recipe
+
+# What both steps compare of every layer.
+_INNER = {'cosine': 0.0, 'hidden': 1.0, 'attention': 1.0, 'embeddings': 1.0, 'projection': True}
+
+
+def get_config(argument: str = '') -> ConfigDict:
+    """`argument` is the recipe of a task, with its own argument; none for general distillation."""
+    if argument:
+        return _of_task(argument)
+    config = pretraining_config('l4_d312_h12')
+    config.pairs.mode = 'doc_sentences'
+    config.epochs = 3.0
+    config.optimizer.name = 'adamw'
+    config.warmup_fraction = 0.1
+    config.eval_every = steps('5%')
+    return distillation(config, student_init='random', soft=0.0, hard=0.0, **_INNER)
+
+
+def _of_task(recipe: str) -> ConfigDict:
+    config = load_recipe(find_recipe(recipe))
+    if 'task' not in config:
+        raise UserError('--config=tinybert:RECIPE', recipe, 'a recipe of a task', 'for example tinybert:glue:rte')
+    config.epochs = 23.0
+    config.learning_rate = 2e-5
+    return distillation(
+        config,
+        student_init='init',
+        temperature=1.0,
+        soft=1.0,
+        hard=0.0,
+        intermediate='20epochs',
+        intermediate_learning_rate=5e-5,
+        **_INNER,
+    )

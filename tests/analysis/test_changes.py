@@ -1,0 +1,70 @@
+"""How far layers moved: distances of parameters, states and distributions that are known exactly."""
+
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.analysis.changes import change_means, change_rows, change_sums, check_comparable, parameter_changes
+from bertjax.errors import UserError
+
+
+def tree(stacked: bool, query: float = 1.0) -> dict:
+    """An encoder of two blocks whose kernels are ones; the second block's query kernel is `query`."""
+    query = np.stack([np.ones((2, 3)), np.full((2, 3), query)])
+    layers = {
+        'attention': {'query': {'kernel': query, 'bias': np.zeros((2, 3))}},
+        'mlp_norm': {'scale': np.ones((2, 4))},
+    }
+    embeddings = {'token': {'embedding': np.ones((5, 2))}}
+    blocks = {f'layers_{i}': jax.tree.map(lambda x, i=i: x[i], layers) for i in range(2)}
+    encoder = {'embeddings': embeddings, **({'layers': layers} if stacked else blocks)}
+    return {'encoder': encoder, 'head': {'kernel': np.ones(3)}}
+
+
+@pytest.mark.parametrize('stacked', [True, False])
+def test_relative_distance_of_parameters(stacked):
+    """Whatever the shape of either stack; a head of a task does not count."""
+    embeddings, first, second = parameter_changes(tree(True), tree(stacked, query=3.0))
+    assert embeddings == {'layer': 0, 'whole': 0.0}
+    assert first == {'layer': 1, 'whole': 0.0, 'attention/query': 0.0, 'norms': 0.0}
+    # 6 weights that moved by 2 from 1; 6 + 4 weights of 1 in the layer.
+    assert second == pytest.approx({'layer': 2, 'whole': (24 / 10) ** 0.5, 'attention/query': 2.0, 'norms': 0.0})
+
+
+def test_states_and_attention():
+    mask = np.array([[1, 1, 0]], np.float32)
+    hidden = np.zeros((2, 1, 3, 2), np.float32)
+    hidden[..., 0] = 1
+    other = hidden.copy()
+    other[1, 0, 0] = [0, 5]  # [CLS] after the block: at a right angle
+    other[1, 0, 2] = [-1, 0]  # padding
+    same, apart = np.zeros((1, 1, 2, 3, 3), np.float32), np.zeros((1, 1, 2, 3, 3), np.float32)
+    same[..., 0] = apart[0, 0, 0, :, 0] = 1
+    same[0, 0, :, :, 2] = 1.5e-38  # whose half is denormal, on some devices 0
+    apart[0, 0, 1, :, 1] = 1  # the second head looks at another one
+    both = {'hidden': hidden, 'probabilities': same}, {'hidden': other, 'probabilities': apart}
+    means = change_means(jax.device_get(jax.jit(change_sums)(*both, mask)))
+    np.testing.assert_allclose(means['cosine'], [0, 0.5], atol=1e-6)
+    np.testing.assert_allclose(means['cosine_cls'], [0, 1], atol=1e-6)
+    np.testing.assert_allclose(means['divergence'], [[0, 1]], atol=1e-6)
+    rows = change_rows([{'layer': 0, 'whole': 0.0}, {'layer': 1, 'whole': 2.0}], means)
+    assert rows[0] == {'layer': 0, 'parameters': {'whole': 0.0}, 'hidden': 0.0, 'hidden_cls': 0.0}
+    assert rows[1]['attention'] == pytest.approx(0.5) and rows[1]['attention_of_heads'] == pytest.approx([0, 1])
+
+
+def test_other_encoders_are_refused():
+    new = types.SimpleNamespace
+
+    def model(params: dict, fingerprint: str = 'a') -> types.SimpleNamespace:
+        sizes, tokenizer = new(num_layers=2, width=2), new(fingerprint=fingerprint)
+        return new(params=params, where='after', config=sizes, tokenizer=tokenizer)
+
+    check_comparable(model(tree(True)), model(tree(False)))
+    small = tree(True)
+    small['encoder']['embeddings'] = {'token': {'embedding': np.ones((6, 2))}}
+    with pytest.raises(UserError, match='other embeddings'):
+        check_comparable(model(small), model(tree(False)))
+    with pytest.raises(UserError, match='another tokenizer'):
+        check_comparable(model(tree(True), 'b'), model(tree(True)))

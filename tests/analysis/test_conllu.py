@@ -1,0 +1,75 @@
+"""Dependency trees from CoNLL-U, read strictly."""
+
+import pathlib
+
+import pytest
+
+from bertjax.analysis.conllu import Tree, parse_trees, read_trees
+from bertjax.errors import UserError
+from bertjax.tasks.reading.texts import number_lines
+
+
+def line(identifier: object, form: str, head: object = '_', relation: str = '_') -> str:
+    return f'{identifier}\t{form}\t_\t_\t_\t_\t{head}\t{relation}\t_\tSpaceAfter=No'
+
+
+GOOD = '\n'.join(
+    [
+        '# newdoc',
+        '# text = Don’t go',
+        line('1-2', 'Don’t'),
+        line(1, 'Do', 3, 'aux'),
+        line(2, 'n’t', 3, 'advmod'),
+        line(3, 'go', 0, 'root'),
+        line('3.1', 'you'),
+        '',
+        '',
+        '# sent_id = 2',
+        line('0.1', 'it'),
+        line(1, '# yes', 0, 'root'),
+    ]
+)
+
+
+def parsed(text: str) -> list[Tree]:
+    return list(parse_trees(number_lines(text), 'a.conllu'))
+
+
+@pytest.mark.parametrize('end', ['', '\n', '\n\n'])
+def test_words_heads_and_relations(end):
+    """Comments, multiword tokens and empty nodes are passed over; the end may lack its blank line."""
+    first, second = parsed(GOOD + end)
+    assert first == Tree('a.conllu:4', ('Do', 'n’t', 'go'), (3, 3, 0), ('aux', 'advmod', 'root'))
+    assert second == Tree('a.conllu:12', ('# yes',), (0,), ('root',))
+    assert parsed('') == parsed('# nothing\n\n') == []
+
+
+@pytest.mark.parametrize(
+    ('rows', 'where', 'says'),
+    [
+        ([line(1, 'a', 0, 'root').replace('\t', ' ')], 1, '1 column'),
+        ([line(1, 'a', 0, 'root') + '\t_'], 1, '11 column'),
+        ([line(2, 'a', 0, 'root')], 1, 'word 1, the next'),
+        ([line(1, 'a', 0, 'root'), line(1, 'b', 1, 'x')], 2, 'word 2, the next'),
+        ([line('01', 'a', 0, 'root')], 1, "'01'"),
+        ([line(1, 'a', 2, 'x')], 1, "head '2'"),
+        ([line(1, 'a', 1, 'x')], 1, "head '1'"),
+        ([line(1, 'a', '_', 'x')], 1, "head '_'"),
+        ([line(1, 'a', -1, 'x')], 1, "head '-1'"),
+        ([line(1, 'a', 0, '_')], 1, 'no relation'),
+        ([line(1, '', 0, 'root')], 1, 'empty form'),
+        ([line('1-2', 'ab'), line(1, 'a', 0, 'root')], 1, 'to word 2'),
+        ([line('2-3', 'ab'), line(1, 'a', 0, 'root')], 1, 'multiword token 2-3'),
+        ([line(1, 'a', 0, 'root'), '# late'], 2, 'comment inside'),
+    ],
+)
+def test_what_is_malformed_is_told_with_its_line(rows, where, says):
+    with pytest.raises(UserError) as wrong:
+        parsed('# text\n' + '\n'.join(rows) + '\n')
+    assert wrong.value.where == f'a.conllu:{where + 1}' and says in str(wrong.value)
+
+
+def test_a_real_treebank(shared: pathlib.Path):
+    trees = list(read_trees(shared / 'treebank' / 'en_ewt-ud-dev.conllu.gz'))
+    assert len(trees) == 2001 and sum(len(tree.words) for tree in trees) == 25147
+    assert all(tree.heads.count(0) == 1 for tree in trees)

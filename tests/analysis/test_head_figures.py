@@ -1,0 +1,83 @@
+"""Figures of heads, from attention that was made by hand, and from attention between words."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.analysis.heads import MEASURES, head_means, head_rows, head_sums
+from bertjax.analysis.words import UNIT, merge_units, text_rows
+
+NAMES = tuple(MEASURES)
+
+
+def made_by_hand() -> np.ndarray:
+    """[1, 2, 3, 4, 4]: two texts of 4 and 3 positions; heads that look at [CLS], at the one before, at all alike."""
+    weights = np.zeros((1, 2, 3, 4, 4), np.float32)
+    for text, length in enumerate((4, 3)):
+        weights[0, text, 0, :, 0] = 1
+        for i in range(length):
+            weights[0, text, 1, i, max(i - 1, 0)] = 1
+        weights[0, text, 2, :, :length] = 1 / length
+    weights[0, 1, :, 3] = 0.25  # what stands behind a text must count for nothing
+    return weights
+
+
+def test_figures_of_heads_made_by_hand():
+    mask = np.array([[1, 1, 1, 1], [1, 1, 1, 0]], np.float32)
+    separators = np.array([[0, 0, 0, 1], [0, 0, 1, 0]], np.float32)
+    sums = jax.device_get(jax.jit(head_sums)(made_by_hand(), mask, separators))
+    assert (sums['positions'], sums['texts']) == (7, 2)
+    means = {name: values[0] for name, values in head_means(sums).items()}
+    expected = {
+        'entropy': [0, 0, (4 * math.log(4) + 3 * math.log(3)) / 7],
+        'distance': [(6 + 3) / 7, (3 + 2) / 7, (20 / 4 + 8 / 3) / 7],
+        'cls': [1, (2 + 2) / 7, 2 / 7],
+        'sep': [0, 0, 2 / 7],
+        'previous': [2 / 5, 1, (3 / 4 + 2 / 3) / 5],
+        'next': [0, 0, (3 / 4 + 2 / 3) / 5],
+        'same': [2 / 7, 2 / 7, 2 / 7],
+        'cls_entropy': [0, 0, (math.log(4) + math.log(3)) / 2],
+    }
+    assert means.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(means[name], values, atol=1e-6, err_msg=name)
+    assert [(row['layer'], row['head']) for row in head_rows(head_means(sums))] == [(1, 1), (1, 2), (1, 3)]
+
+
+def test_words_are_the_sum_of_what_comes_and_the_mean_of_what_goes():
+    rng = np.random.default_rng(0)
+    weights = rng.dirichlet(np.ones(5), (2, 2, 3, 5)).astype(np.float32)
+    units = np.array([[0, 1, 1, 1, 2], [0, 1, 2, 0, 0]])
+    mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    weights[:, 1, :, :, 3:] = 0
+    merged = np.asarray(jax.jit(merge_units)(weights, units, mask))
+    for text, (own, count) in enumerate(zip(units.tolist(), (5, 3), strict=True)):
+        for a in range(3):
+            for b in range(3):
+                pieces = [[p for p in range(count) if own[p] == unit] for unit in (a, b)]
+                expected = sum(weights[:, text, :, i, j] for i in pieces[0] for j in pieces[1]) / len(pieces[0])
+                np.testing.assert_allclose(merged[:, text, :, a, b], expected, rtol=1e-5)
+    np.testing.assert_allclose(merged[:, 0, :, :3].sum(-1), 1, rtol=1e-5)
+    assert not merged[..., 3:].any() and not merged[:, :, :, 3:].any()
+
+
+class Letters:
+    """A tokenizer that makes each letter a piece; those behind the first of a word continue it."""
+
+    cls_id, sep_id, pad_id, separators = 1, 2, 0, 1
+    continues_word = np.array([False] * 40 + [True] * 40)
+
+    def encode(self, texts):
+        letter = lambda word, i: ord(word[i]) - 97 + (10 if i == 0 else 50)  # noqa: E731
+        return [np.array([letter(w, i) for w in text.split() for i in range(len(w))], np.int32) for text in texts]
+
+
+@pytest.mark.parametrize(
+    ('second', 'expected'),
+    [(None, [0, 1, 1, 2, 3, 0, 1, 2]), (['d', 'ee'], [0, 1, 1, 2, 3, 4, 5, 0, 1, 2, 3, 3, 4])],
+)
+def test_the_word_of_each_piece(second, expected):
+    rows = text_rows(Letters(), ['ab c', 'd'], second, 16)
+    assert rows.token[UNIT].tolist() == expected

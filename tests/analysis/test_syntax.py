@@ -1,0 +1,118 @@
+"""Heads that find syntactic heads: attention made by hand, and an independent implementation beside ours."""
+
+import collections
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.analysis.conllu import Tree
+from bertjax.analysis.relations import (
+    ALL,
+    DIRECTIONS,
+    WORDS,
+    count_offsets,
+    predicted_heads,
+    relation_sums,
+    relation_table,
+    together,
+)
+
+# The cat saw a bird . / Birds sing loudly
+FIRST = ('det', 'nsubj', 'root', 'det', 'obj', 'punct')
+TREES = [
+    Tree('a:1', ('The', 'cat', 'saw', 'a', 'bird', '.'), (2, 3, 0, 5, 3, 3), FIRST),
+    Tree('a:9', ('Birds', 'sing', 'loudly'), (2, 0, 2), ('nsubj', 'root', 'advmod')),
+]
+NAMES = ['advmod', 'det', 'nsubj', 'obj', 'punct', 'root']
+UNITS = 8  # [CLS], six words, [SEP]
+
+
+def arrays() -> tuple[np.ndarray, np.ndarray]:
+    heads, relations = np.zeros((2, UNITS), np.int32), np.zeros((2, UNITS), np.int32)
+    for i, tree in enumerate(TREES):
+        heads[i, 1 : len(tree.words) + 1] = tree.heads
+        relations[i, 1 : len(tree.words) + 1] = [NAMES.index(name) + 1 for name in tree.relations]
+    return heads, relations
+
+
+def made_by_hand() -> np.ndarray:
+    """[2, 2, 2, U, U]: layer 1, head 1 looks mostly at [CLS] and itself, then at the true head; head 2 always at the
+    next word. Layer 2, head 1: the true head looks at its dependents; head 2 looks at [SEP] and the first word."""
+    weights = np.full((2, 2, 2, UNITS, UNITS), 1e-3, np.float32)
+    for text, tree in enumerate(TREES):
+        for word, head in enumerate(tree.heads, 1):
+            weights[0, text, 0, word, 0], weights[0, text, 0, word, word] = 0.5, 0.3
+            weights[0, text, 1, word, word + 1] = 0.9
+            if head:
+                weights[0, text, 0, word, head] = 0.1
+                weights[1, text, 0, head, word] = 0.1 if word < head else 0.2
+            weights[1, text, 1, word, [len(tree.words) + 1, 1]] = 0.6, 0.3
+    return weights
+
+
+def test_the_right_answer_of_attention_made_by_hand():
+    heads, relations = arrays()
+    found = np.asarray(jax.jit(predicted_heads)(made_by_hand(), relations > 0))  # [2, L, B, H, U]
+    assert found[0, 0, 0, 0, [1, 2, 4, 5, 6]].tolist() == [2, 3, 5, 3, 3]
+    assert found[0, 0, 0, 1, 1:6].tolist() == [2, 3, 4, 5, 6]  # the next word; [SEP] is none
+    assert found[1, 1, 0, 0, [1, 2, 4, 5, 6]].tolist() == [2, 3, 5, 3, 3]
+    assert found[0, 1, 0, 1, 2:7].tolist() == [1] * 5 and found[0, 1, 0, 1, 1] == 2  # of equal ones the first
+
+    correct = np.asarray(jax.jit(relation_sums, static_argnums=3)(made_by_hand(), heads, relations, len(NAMES)))
+    assert correct.shape == (2, 2, 2, len(NAMES))
+    assert correct[0, 0, 0].tolist() == [1, 2, 2, 1, 1, 0]  # all, and the roots are not counted
+    assert correct[0, 0, 1].tolist() == [0, 2, 2, 0, 0, 0]
+    assert correct[1, 1, 0].tolist() == [1, 2, 2, 1, 1, 0]
+    # Who looks at loudly? Its head, one before it. At a first word nobody does, so the second is taken.
+    assert correct[1, 0, 1].tolist() == [1, 1, 1, 0, 0, 0]
+
+    offsets: dict[str, collections.Counter[int]] = {}
+    count_offsets(offsets, TREES)
+    assert offsets['nsubj'] == {1: 2} and offsets['punct'] == {-3: 1} and 'root' not in offsets
+    table = {row['relation']: row for row in relation_table(correct, NAMES, offsets)}
+    assert list(table) == [ALL, WORDS, 'det', 'nsubj', 'advmod', 'obj', 'punct']
+    best = {'layer': 1, 'head': 1, 'direction': DIRECTIONS[0], 'accuracy': 1.0}
+    assert table[ALL] == {'relation': ALL, 'words': 7, **best, 'offset': 1, 'baseline': round(4 / 7, 6)}
+    assert table[WORDS] == {'relation': WORDS, 'words': 6, **best, 'offset': 1, 'baseline': round(4 / 6, 6)}
+    assert table['det'] == {'relation': 'det', 'words': 2, **best, 'offset': 1, 'baseline': 1.0}
+    assert table['obj'] == {'relation': 'obj', 'words': 1, **best, 'offset': -2, 'baseline': 1.0}
+    assert together(list(table.values())) == 1
+
+
+@pytest.mark.parametrize('seed', range(3))
+def test_beside_an_independent_implementation(seed: int):
+    """Word by word, in plain Python."""
+    rng = np.random.default_rng(seed)
+    weights = rng.dirichlet(np.full(UNITS, 0.5), (3, 2, 4, UNITS)).astype(np.float32)  # [L, B, H, U, U]
+    heads, relations = arrays()
+    correct = np.asarray(relation_sums(weights, heads, relations, len(NAMES)))
+    offsets: dict[str, collections.Counter[int]] = {}
+    count_offsets(offsets, TREES)
+    table = {row['relation']: row for row in relation_table(correct, NAMES, offsets)}
+
+    every = [(text, tree, word) for text, tree in enumerate(TREES) for word in range(1, len(tree.words) + 1)]
+    every = [(text, tree, word) for text, tree, word in every if tree.heads[word - 1]]
+    for name, row in table.items():
+        wanted = [x for x in every if name in (ALL, x[1].relations[x[2] - 1])]
+        if name == WORDS:
+            wanted = [x for x in every if x[1].relations[x[2] - 1] != 'punct']
+        scores = {}
+        for layer in range(3):
+            for head in range(4):
+                for direction in DIRECTIONS:
+                    right = 0
+                    for text, tree, word in wanted:
+                        best, most = None, -1.0
+                        for other in range(1, len(tree.words) + 1):
+                            pair = (word, other) if direction == DIRECTIONS[0] else (other, word)
+                            if other != word and weights[layer, text, head][pair] > most:
+                                best, most = other, weights[layer, text, head][pair]
+                        right += best == tree.heads[word - 1]
+                    scores[layer + 1, head + 1, direction] = right
+        assert row['words'] == len(wanted)
+        assert scores[row['layer'], row['head'], row['direction']] == max(scores.values())
+        assert row['accuracy'] == pytest.approx(max(scores.values()) / len(wanted), abs=1e-6)
+        hits = [sum(t.heads[w - 1] - w == offset for _, t, w in wanted) for offset in range(-9, 10)]
+        assert row['baseline'] == pytest.approx(max(hits) / len(wanted), abs=1e-6)
+        assert hits[row['offset'] + 9] == max(hits)

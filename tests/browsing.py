@@ -1,0 +1,81 @@
+"""A real browser without a window, for the pages that we write: Debian's Chromium, driven by Playwright."""
+
+import concurrent.futures
+import os
+import pathlib
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+NARROW, WIDE = 400, 1400  # pixels: a telephone, a desk
+
+
+class Browser:
+    """Chromium, in a thread of its own: Playwright leaves a running event loop in its thread, which others may not."""
+
+    def __init__(self, thread: concurrent.futures.Executor, chromium: Any):
+        self._thread, self._chromium = thread, chromium
+
+    def visit(self, path: pathlib.Path, look: Callable[[Any], Any], *, width: int = WIDE, dark: bool = False) -> Any:
+        """Opens a file and gives what `look` returns of its page, a Playwright Page, when everything is drawn.
+
+        Whatever the page is, it must have fetched nothing, logged no error, and fit its window.
+
+        Args:
+          path: of the HTML file.
+          look: looks at the page, clicks, asserts.
+          width: of the window, in pixels.
+          dark: what the reader's system prefers.
+        """
+        return self._thread.submit(self._visit, path.absolute().as_uri(), look, width, dark).result()
+
+    def _visit(self, url: str, look: Callable[[Any], Any], width: int, dark: bool) -> Any:
+        context = self._chromium.new_context(
+            viewport={'width': width, 'height': 900}, color_scheme='dark' if dark else 'light', reduced_motion='reduce'
+        )
+        try:
+            page, wrong, fetched = context.new_page(), [], []
+            page.on('console', lambda line: wrong.append(line.text) if line.type in ('error', 'warning') else None)
+            page.on('pageerror', lambda error: wrong.append(str(error)))
+            page.on('request', lambda request: fetched.append(request.url))
+            page.goto(url)
+            page.wait_for_selector('html[data-ready]')
+            found = look(page)
+            assert not _standing_out(page)
+        finally:
+            context.close()
+        assert not wrong, wrong
+        assert [other for other in fetched if other != url and not other.startswith(('data:', 'blob:'))] == []
+        return found
+
+
+def _standing_out(page: Any) -> list[str]:
+    """What stands out at the side of a page; what is wider than it is to scroll in a frame of its own."""
+    return page.evaluate("""() => {
+      const width = document.documentElement.clientWidth;
+      const framed = (e) => e && (getComputedStyle(e).overflowX !== 'visible' || framed(e.parentElement));
+      const out = (e) => e.getBoundingClientRect().right > width + 1 && !framed(e);
+      const found = [...document.body.querySelectorAll('*')].filter(out).map((e) => e.outerHTML.slice(0, 120));
+      return document.documentElement.scrollWidth > width ? ['the page scrolls sideways', ...found] : found;
+    }""")
+
+
+def launched() -> Iterator[Browser]:
+    """The browser; skips where there is none."""
+    api = pytest.importorskip('playwright.sync_api', reason='no playwright: this test opens a page in a browser')
+    path = shutil.which('chromium') or shutil.which('chromium-browser') or shutil.which('google-chrome')
+    if path is None:
+        pytest.skip('no chromium: this test opens a page in it (Debian: apt-get install chromium)')
+    # Chromium refuses its sandbox to root; a container's /dev/shm may be small.
+    arguments = ['--no-sandbox', '--disable-dev-shm-usage'] if os.geteuid() == 0 else []
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        playwright = thread.submit(lambda: api.sync_playwright().start()).result()
+        try:
+            launch = lambda: playwright.chromium.launch(executable_path=path, args=arguments)  # noqa: E731
+            chromium = thread.submit(launch).result()
+            yield Browser(thread, chromium)
+            thread.submit(chromium.close).result()
+        finally:
+            thread.submit(playwright.stop).result()

@@ -1,0 +1,285 @@
+"""Checkpoints of google-research/bert: those of others are read, ours are written as TensorFlow would, damage is named.
+
+The bytes below, and the checksums, are of what TensorFlow 2.19.1 wrote and read (tf.raw_ops.SaveV2 and
+MergeV2Checkpoints, tf.train.load_checkpoint).
+"""
+
+import base64
+import hashlib
+import json
+import pathlib
+import random
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from bertjax.convert.formats import read_source
+from bertjax.convert.google import table
+from bertjax.convert.google.bundle import Bundle, write_bundle
+from bertjax.convert.google.names import from_google, is_slot, to_google
+from bertjax.convert.google.read import newest
+from bertjax.convert.google.save import check_google, check_google_vocabulary, export_google
+from bertjax.convert.heads import MULTIPLE_CHOICE, QUESTION_ANSWERING, SEQUENCE_CLASSIFICATION, TOKEN_CLASSIFICATION
+from bertjax.convert.huggingface.save import export_huggingface
+from bertjax.convert.load import load_pretraining_model, load_task_model, read_config
+from bertjax.errors import UserError
+from bertjax.text.tokenizer import load_tokenizer
+
+NAME = 'bert_model.ckpt'
+# Two data files, with float32, float64, int64, float16, bfloat16 and text.
+MERGED = {
+    'm.data-00000-of-00002': '00000004kL0000$002Nh004kM005vs000000000000000008hm000000000$00000000O;',
+    'm.data-00001-of-00002': '2LJ#7000000000y06+jj07Sq)AV5$+1Y%L^mULx!bN',
+    'm.index': '000IE0vZAc0RRINcrRfH0TKuj0tf;U0tf>r7&XA#Jr@E25n>1e5(E+g2m~M)C?GYMX&~_c1QU5LVrB>q5(E+g2m=@aAQC7BHGxH)p#'
+    'lL7V+aWn02l!%2sOLcpAiB96KDt%5(E+g2n84cAP6W5H7yL<r~&~Ka|j0#1QG%W0T=-w7$^xf8%#4l000000RR91081js4gdfE00961006-9p|Ah}'
+    '19||M0RR9100961007sTelDE>2&w@O00000000000000000000000000000000000000000039}fQuw`N81',
+}
+SLICED = {
+    's.data-00000-of-00001': MERGED['m.data-00000-of-00002'],
+    's.index': '000IE0U81b0RRjW0C+E900994fP#R32mulZ5&{SU5&{SVC>S-s+dUTm0~B~KVF&>d2oeGa1QG%W13Cr@0uTZU00IFKVh92f1QG%W1R'
+    'xkFAT^k2An^bI000310001AXdw##0000100000!1AH6009Dd0Ac_D000310000?C{vne2y_kr000000000000000000000000000000000000000000'
+    '012`+$oibw}F',
+}
+
+
+def put(folder: pathlib.Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).write_bytes(base64.b85decode(text))
+
+
+def written(folder: pathlib.Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+
+
+@pytest.fixture(scope='session')
+def published(shared: pathlib.Path) -> pathlib.Path:
+    """A checkpoint of the original code, with an optimiser's variables."""
+    return shared / 'checkpoints' / 'tf1-tiny-keras-bert'
+
+
+@pytest.fixture
+def exported(tokenizer, small_config, make_params, tmp_path):
+    """A folder of ours, and its parameters."""
+    params = make_params(small_config())
+    export_google(params, small_config(), tokenizer, tmp_path / 'model')
+    return tmp_path / 'model', params
+
+
+def test_every_value_of_a_published_one_is_what_tensorflow_reads(published):
+    bundle, digest = Bundle(published / NAME), hashlib.sha256()
+    for name in sorted(bundle.shapes):
+        digest.update(name.encode() + bundle.read(name).tobytes())
+    assert len(bundle.shapes) == 139 and bundle.read('global_step').dtype == np.int64
+    assert digest.hexdigest() == 'c1aa2f0d7a7a4b68d6c05cb1dad67fb30196c7860f7051a0d8eeb62907e573a8'
+
+
+def test_a_published_one_starts_a_run(published):
+    imported = load_pretraining_model(published)
+    assert imported.missing == [] and imported.unused == ["93 of the optimiser's variables"]
+    assert imported.config.activation == 'gelu_tanh' and (imported.config.num_layers, imported.config.width) == (2, 4)
+    query = imported.params['encoder']['layers']['attention']['query']['kernel'][1]  # [D, H, K]
+    first = [0.01196587, -0.00060704, 0.0129872, 0.00267312]  # in their kernel's first row, as in ours
+    np.testing.assert_allclose(query.reshape(4, 4)[0], first, rtol=1e-5)
+    assert load_tokenizer(published / NAME).vocab_size == 15
+    assert read_config(published / NAME) == read_config(published)
+
+
+def test_the_bytes_of_a_written_one_are_those_that_tensorflow_writes(published, tmp_path):
+    bundle = Bundle(published / NAME)
+    tensors = {name: bundle.read(name) for name in bundle.shapes if name != 'global_step'}
+    write_bundle(tmp_path / 'x', tensors)
+    assert written(tmp_path) == {
+        'x.data-00000-of-00001': '062466d51f714ba089397d38abf8002026e5ff8e6c04ed6d024435d493e7cd04',
+        'x.index': '4372f5aea299a6e322a7646a5629e22cabd1f3a2b50bcc6e477e943bbe48ccd7',
+    }
+
+
+def test_several_data_files_and_types(tmp_path):
+    put(tmp_path, MERGED)
+    bundle = Bundle(tmp_path / 'm')
+    assert bundle.shapes == {'x/a': (2, 3), 'x/b': (4,), 'y/bf': (3,), 'y/c': (), 'y/h': (5,), 'y/s': (1,)}
+    wanted = {
+        'x/a': np.arange(6, dtype=np.float32).reshape(2, 3),
+        'x/b': np.arange(4.0),
+        'y/bf': np.array([1.5, 2.5, 3.25], ml_dtypes.bfloat16),
+        'y/c': np.array(7),
+        'y/h': np.arange(5, dtype=np.float16),
+    }
+    for name, x in wanted.items():
+        found = bundle.read(name)
+        assert found.dtype == x.dtype
+        np.testing.assert_array_equal(found, x)
+    with pytest.raises(UserError, match='y/s: found values of type 7'):
+        bundle.read('y/s')
+    (tmp_path / 'm.data-00001-of-00002').unlink()
+    with pytest.raises(UserError, match=r'm.data-00001-of-00002: found nothing, expected the data that m.index is of'):
+        bundle.read('y/c')
+
+
+def test_a_variable_in_slices_is_refused(tmp_path):
+    put(tmp_path, SLICED)
+    with pytest.raises(UserError, match='x/a: found a variable saved in slices'):
+        Bundle(tmp_path / 's').read('x/a')
+
+
+def test_a_table_of_many_blocks(monkeypatch):
+    monkeypatch.setattr(table, '_BLOCK', 64)
+    rng = random.Random(0)
+    entries = {rng.randbytes(rng.randrange(1, 30)): rng.randbytes(rng.randrange(200)) for _ in range(300)}
+    assert table.read_table(table.write_table(entries)) == dict(sorted(entries.items()))
+    assert table.read_table(table.write_table({})) == {}
+
+
+@pytest.mark.parametrize(
+    'changes', [{}, {'activation': 'gelu_tanh', 'nsp': False}, {'activation': 'relu', 'scan_layers': False}], ids=str
+)
+def test_what_is_written_is_read_back(tokenizer, small_config, make_params, assert_same_params, tmp_path, changes):
+    config = small_config(**changes)
+    params = make_params(config)
+    for name in ('one', 'two'):
+        export_google(params, config, tokenizer, tmp_path / name)
+    assert written(tmp_path / 'one') == written(tmp_path / 'two')
+    imported = load_pretraining_model(tmp_path / 'one', scan_layers=config.scan_layers)
+    assert imported.config == config and imported.missing == imported.unused == []
+    assert_same_params(imported.params, params)
+    described = json.loads((tmp_path / 'one' / 'bert_config.json').read_text())
+    assert described['hidden_act'] == ('relu' if config.activation == 'relu' else 'gelu')
+    assert load_tokenizer(tmp_path / 'one').fingerprint == tokenizer.fingerprint
+
+
+@pytest.mark.parametrize('head', [SEQUENCE_CLASSIFICATION, QUESTION_ANSWERING], ids=lambda head: head.architecture)
+def test_a_task_s_model_is_read_back(tokenizer, small_config, make_params, assert_same_params, tmp_path, head):
+    model = head.module(small_config(), 2)
+    params = make_params(model)
+    export_google(params, small_config(), tokenizer, tmp_path / 'model', head=head)
+    prefix = {'BertForQuestionAnswering': 'cls/squad/'}.get(head.architecture, '')
+    assert Bundle(tmp_path / 'model' / NAME).shapes[f'{prefix}output_weights'] == (2, 16)
+    imported = load_task_model(tmp_path / 'model', model, head)
+    assert imported.missing == imported.unused == []
+    assert_same_params(imported.params, params)
+
+
+def test_names_are_those_of_the_hugging_face_export(tokenizer, small_config, make_params, exported, tmp_path):
+    """Every tensor, with its values: one table of names, two directions."""
+    folder, params = exported
+    export_huggingface(params, small_config(), tokenizer, tmp_path / 'hf', card={})
+    google, theirs = read_source(folder).tensors, read_source(tmp_path / 'hf').tensors
+    assert google.keys() == theirs.keys()
+    for name, x in theirs.items():
+        np.testing.assert_array_equal(google[name], x)
+        assert from_google(to_google(name)) == name
+
+
+def test_an_optimiser_s_variables_are_told():
+    slots = [
+        'global_step',
+        'bert/pooler/dense/kernel/adam_m',
+        'x/adam_v',
+        'x/AdamWeightDecayOptimizer_1',
+        'beta1_power',
+    ]
+    assert all(map(is_slot, slots))
+    assert not any(map(is_slot, ['bert/pooler/dense/kernel', 'cls/predictions/output_bias', 'adam/kernel']))
+
+
+def test_which_of_several_checkpoints(exported):
+    folder, _ = exported
+    for step in (9, 10, 100):
+        for end in ('index', 'data-00000-of-00001'):
+            (folder / f'model.ckpt-{step}.{end}').write_bytes((folder / f'{NAME}.{end}').read_bytes())
+    assert read_source(folder / 'model.ckpt-10').tensors.keys() == read_source(folder).tensors.keys()
+
+    assert newest(folder).name == NAME
+    (folder / f'{NAME}.index').unlink()
+    assert newest(folder).name == 'model.ckpt-100'
+    (folder / 'checkpoint').write_text('model_checkpoint_path: "/gone/model.ckpt-9"\nall_model_checkpoint_paths: "x"\n')
+    assert newest(folder).name == 'model.ckpt-9'
+    (folder / 'checkpoint').write_text('model_checkpoint_path: "model.ckpt-11"\n')
+    with pytest.raises(UserError, match=r'checkpoint: found the checkpoint model.ckpt-11, which is not beside it'):
+        newest(folder)
+    (folder / 'checkpoint').unlink()
+    (folder / 'other.index').touch()
+    with pytest.raises(UserError, match=r'found 4 checkpoints, model.ckpt-10, .*; give the path of one'):
+        newest(folder)
+    for file in folder.glob('*.index'):
+        file.unlink()
+    with pytest.raises(UserError, match=f'found no {NAME}.index'):
+        newest(folder)
+
+
+@pytest.mark.parametrize('changes', [{'pre_norm': True}, {'causal': True}, {'layer_norm_eps': 1e-5}], ids=str)
+def test_a_model_that_the_original_code_does_not_compute(small_config, changes):
+    (key,) = changes
+    with pytest.raises(UserError, match=rf'config.model.{key}: .*leave google out of config.export_formats'):
+        check_google(small_config(**changes))
+
+
+def test_a_head_or_a_vocabulary_that_it_lacks(small_config):
+    for head in (TOKEN_CLASSIFICATION, MULTIPLE_CHOICE):
+        with pytest.raises(UserError, match=r'config.export_formats: found google, for BertFor'):
+            check_google(small_config(), head)
+    with pytest.raises(UserError, match='found google, with a sentencepiece vocabulary'):
+        check_google_vocabulary('sentencepiece')
+
+
+def test_every_damaged_byte_of_an_index_is_noticed(exported):
+    folder, _ = exported
+    path = folder / f'{NAME}.index'
+    whole, rng = path.read_bytes(), random.Random(0)
+    places = rng.sample(range(len(whole)), 150) + list(range(len(whole) - 48, len(whole)))
+    padding = range(len(whole) - 42, len(whole) - 8)  # of the footer, which means nothing
+    for at in places:
+        spoilt = bytearray(whole)
+        spoilt[at] ^= 1 << rng.randrange(8)
+        path.write_bytes(spoilt)
+        try:
+            Bundle(folder / NAME)
+        except UserError as error:
+            assert f'{NAME}.index: found ' in str(error)
+        else:
+            assert at in padding
+    for size in (0, 10, 47, 100, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(UserError, match=r'index: found no table of TensorFlow, or a part of one'):
+            Bundle(folder / NAME)
+
+
+def test_damaged_data_is_noticed(exported):
+    folder, _ = exported
+    path = folder / f'{NAME}.data-00000-of-00001'
+    whole = path.read_bytes()
+    for at in range(0, len(whole), len(whole) // 20):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        with pytest.raises(UserError, match=rf'{NAME}: (bert|cls)/\S+: found values of another checksum'):
+            load_pretraining_model(folder)
+    path.write_bytes(whole[:-3])
+    with pytest.raises(UserError, match='found the end of the data after'):
+        load_pretraining_model(folder)
+
+
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        ({'hidden_act': 'tanh'}, "bert_config.json: found hidden_act 'tanh', expected gelu or relu"),
+        ({'hidden_size': 18}, 'expected .* by bert_config.json'),
+        ({'num_hidden_layers': 3}, 'expected all tensors of an encoder of 3 layers'),
+        ({'vocab_size': 'x'}, 'bert_config.json: found vocab_size'),
+    ],
+)
+def test_a_config_of_another_model(exported, change, message):
+    folder, _ = exported
+    path = folder / 'bert_config.json'
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(UserError, match=message):
+        load_pretraining_model(folder)
+
+
+def test_a_checkpoint_without_its_config(exported):
+    folder, _ = exported
+    (folder / 'bert_config.json').unlink()
+    with pytest.raises(UserError, match=re.escape('bert_config.json: found nothing')):
+        read_source(folder / NAME)
+    with pytest.raises(UserError, match=r'found no config.json or bert_config.json'):
+        read_source(folder)

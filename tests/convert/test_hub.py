@@ -1,0 +1,121 @@
+"""Models are pulled from the hub and pushed to it: a stand-in of its API on this machine, in processes of their own, as
+huggingface_hub reads HF_ENDPOINT when it is imported."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from hub_stand_in import SHA, TOKEN, Hub, serving
+
+from bertjax.convert.hub import hub_name
+
+ASK = """
+import json, sys
+from bertjax.convert import hub
+from bertjax.errors import UserError
+for name, arguments in json.loads(sys.argv[1]):
+    hub.pull.cache_clear()
+    try:
+        private = {'private': arguments.pop()} if name == 'push' else {}
+        print(json.dumps(getattr(hub, name)(*arguments, **private)))
+    except UserError as error:
+        print(json.dumps(f'error: {error}'))
+"""
+
+
+@pytest.fixture(scope='module')
+def hub():
+    with serving() as hub:
+        files = {'config.json': b'{}', 'vocab.txt': b'[PAD]\n', 'README.md': b'# It', 'onnx/config.json': b'{}'}
+        weights = {
+            'model.safetensors': b'safe',
+            'pytorch_model.bin': b'pickle',
+            'tf_model.h5': b'x',
+            'model.fp16.safetensors': b'h',
+        }
+        hub.files['org/model'] = {**files, **weights}
+        hub.files['org/old'] = {**files, 'pytorch_model.bin': b'pickle'}
+        hub.files['org/shards'] = {**files, 'model-1.safetensors': b'1', 'model.safetensors.index.json': b'{}'}
+        hub.files['org/google'] = {'bert_config.json': b'{}', 'vocab.txt': b'x', 'bert_model.ckpt.index': b'x'}
+        hub.gated.add('org/gated')
+        yield hub
+
+
+def ask(hub: Hub, home: pathlib.Path, *calls: list, token: str = '', **environment: str) -> tuple[list, str]:
+    """What the calls [name, arguments] return or say, and all that is printed."""
+    own = {'HF_ENDPOINT': hub.address, 'HF_HOME': str(home), 'HF_HUB_DISABLE_PROGRESS_BARS': '1', 'HF_TOKEN': token}
+    own = {name: value for name, value in {**os.environ, **own, **environment}.items() if value or name != 'HF_TOKEN'}
+    done = subprocess.run([sys.executable, '-c', ASK, json.dumps(calls)], env=own, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    return [json.loads(line) for line in lines if line.startswith('"') or line == 'null'], done.stdout
+
+
+def there(folder: str) -> dict[str, bytes]:
+    path = pathlib.Path(folder)
+    return {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob('*') if file.is_file()}
+
+
+def test_what_is_a_name():
+    assert hub_name('org/name') == ('org/name', None) and hub_name('org/na-me.2@v1/x') == ('org/na-me.2', 'v1/x')
+    for name in ('name', 'a/b/c', '/a/b', 'a b/c', '../a', 'gs://a/b', 'a/b@', ''):
+        assert hub_name(name) is None
+
+
+def test_only_what_is_needed_is_pulled(hub, tmp_path):
+    names = ('org/model', 'org/old', 'org/shards', 'org/google', f'org/model@{SHA}')
+    folders, printed = ask(hub, tmp_path, *(['pull', [name, 'config.init']] for name in names))
+    described = {'config.json', 'vocab.txt'}
+    wanted = [
+        described | {'model.safetensors'},
+        described | {'pytorch_model.bin'},
+        described | {'model-1.safetensors', 'model.safetensors.index.json'},
+        {'bert_config.json', 'vocab.txt', 'bert_model.ckpt.index'},
+        described | {'model.safetensors'},
+    ]
+    assert [there(folder).keys() for folder in folders] == wanted
+    assert there(folders[0])['model.safetensors'] == b'safe' and folders[4] == folders[0]
+    assert f'org/old: pulled from the hub, at revision {SHA}' in printed
+    # Without the hub, what was pulled is there.
+    offline, printed = ask(hub, tmp_path, ['pull', ['org/model', 'config.init']], HF_HUB_OFFLINE='1')
+    assert offline == folders[:1] and 'org/model: what was pulled before, for HF_HUB_OFFLINE is set' in printed
+    gone, printed = ask(hub, tmp_path, ['pull', ['org/model', 'config.init']], HF_ENDPOINT='http://127.0.0.1:9')
+    assert gone == folders[:1] and 'what was pulled before, for the hub cannot be reached' in printed
+
+
+def test_what_cannot_be_pulled(hub, tmp_path):
+    names = ('org/none', 'org/gated', 'org/model@v7')
+    said, _ = ask(hub, tmp_path, *(['pull', [name, 'config.init']] for name in names))
+    assert (
+        'config.init: found org/none, which is no path here, and on the hub no such model, or a private one' in said[0]
+    )
+    assert (
+        'and on the hub a gated model that you have no access to' in said[1] and 'accept its terms at http' in said[1]
+    )
+    assert "and on the hub no revision 'v7'" in said[2]
+    offline, _ = ask(hub, tmp_path, ['pull', ['org/model', 'config.init']], HF_HUB_OFFLINE='1')
+    assert 'which is no path here, and on the hub cannot be looked for: HF_HUB_OFFLINE is set' in offline[0]
+    gone, _ = ask(hub, tmp_path, ['pull', ['org/model', 'config.init']], HF_ENDPOINT='http://127.0.0.1:9')
+    assert 'cannot be looked for: the hub cannot be reached (' in gone[0] and len(gone[0].splitlines()) == 1
+
+
+def test_pushing(hub, tmp_path):
+    (tmp_path / 'hf').mkdir()
+    for name, text in (('config.json', '{}'), ('README.md', '---\nlicense: mit\n---\n# It\n')):
+        (tmp_path / 'hf' / name).write_text(text)
+    (tmp_path / 'hf' / 'model.safetensors').write_bytes(bytes(1000))
+    calls = [['check_push', ['us/new']], ['push', [str(tmp_path / 'hf'), 'us/new', True]], ['check_push', ['them/new']]]
+    said, _ = ask(hub, tmp_path, *calls, token=TOKEN)
+    assert said[:2] == [None, f'{hub.address}/us/new']
+    assert hub.files['us/new'] == there(str(tmp_path / 'hf')) and hub.private['us/new']
+    assert 'config.push_to: found them/new, and the token of me, expected one of the names me, us' in said[2]
+    none, _ = ask(hub, tmp_path, ['check_push', ['us/new']])
+    assert 'config.push_to: found us/new, and no token of the hub' in none[0] and 'hf auth login' in none[0]
+    wrong, _ = ask(hub, tmp_path, ['check_push', ['us/new']], token='hf_other')
+    assert 'and a token that the hub refuses' in wrong[0]
+    calls = [['check_push', ['us/new']], ['push', [str(tmp_path / 'hf'), 'us/new', False]]]
+    gone, _ = ask(hub, tmp_path, *calls, token=TOKEN, HF_ENDPOINT='http://127.0.0.1:9')
+    assert 'and the hub cannot be reached (' in gone[0] and f'the export is whole in {tmp_path / "hf"}' in gone[1]

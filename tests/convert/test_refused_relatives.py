@@ -1,0 +1,128 @@
+"""RoBERTa's and DistilBERT's directories that do not fit are refused by their own names, as are models of no class."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from bertjax.convert.heads import SEQUENCE_CLASSIFICATION, TOKEN_CLASSIFICATION
+from bertjax.convert.huggingface.config import check_exportable
+from bertjax.convert.huggingface.save import export_huggingface
+from bertjax.convert.load import load_pretraining_model, read_config
+from bertjax.errors import UserError
+
+DISTIL = {'num_segments': 0, 'nsp': False}
+ROBERTA = {'num_segments': 1, 'nsp': False}
+
+
+class _TwoSeparators:
+    def __init__(self, tokenizer):
+        self.vocab_size, self.pad_id, self.save, self.separators = tokenizer.vocab_size, 1, tokenizer.save, 2
+
+
+@pytest.fixture(params=['distilbert', 'roberta'])
+def exported(request, tokenizer, small_config, make_params, tmp_path):
+    """The family, and a directory of it."""
+    distil = request.param == 'distilbert'
+    config = small_config(**(DISTIL if distil else ROBERTA))
+    tokenizer = tokenizer if distil else _TwoSeparators(tokenizer)
+    export_huggingface(make_params(config), config, tokenizer, tmp_path, card={})
+    assert json.loads((tmp_path / 'config.json').read_text())['model_type'] == request.param
+    return request.param, tmp_path
+
+
+def _set(directory, **values):
+    path = directory / 'config.json'
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+ODD = {
+    'distilbert': {
+        'dim': ('x', -3, 2.5), 'n_heads': (3, None), 'n_layers': (0, 'two'), 'hidden_dim': (True,),
+        'dropout': (2,), 'activation': ('silu',), 'max_position_embeddings': ('many',),
+    },
+    'roberta': {
+        'hidden_size': ('x', -3), 'max_position_embeddings': ('many', [1]), 'pad_token_id': (-1, 'x', None),
+        'type_vocab_size': ('x',), 'hidden_act': ('silu', 'relu'), 'is_decoder': (3,),
+    },
+}  # fmt: skip
+
+
+def test_an_odd_key_is_named_as_the_file_has_it(exported):
+    family, directory = exported
+    whole = json.loads((directory / 'config.json').read_text())
+    for key, values in ODD[family].items():
+        for value in values:
+            _set(directory, **{key: value})
+            with pytest.raises(UserError, match=f'config.json: found {key} '):
+                read_config(directory)
+            _set(directory, **{key: whole[key]})
+    read_config(directory)
+
+
+NAMES = {
+    'distilbert': ('distilbert.transformer.layer.1.ffn.lin1.weight', 'vocab_transform.bias', 'vocab_projector.bias'),
+    'roberta': ('roberta.encoder.layer.1.intermediate.dense.weight', 'lm_head.dense.bias', 'lm_head.bias'),
+}
+
+
+def test_an_odd_tensor_is_named_as_the_file_has_it(exported):
+    family, directory = exported
+    whole = safetensors.numpy.load_file(directory / 'model.safetensors')
+    for name in NAMES[family]:
+        safetensors.numpy.save_file({**whole, name: np.ones((5, 3), np.float32)}, directory / 'model.safetensors')
+        with pytest.raises(UserError, match=rf'{name}: found shape \(5, 3\)'):
+            load_pretraining_model(directory)
+    spoilt = {**whole, NAMES[family][0]: whole[NAMES[family][0]] * np.nan}
+    safetensors.numpy.save_file(spoilt, directory / 'model.safetensors')
+    with pytest.raises(UserError, match=f'{NAMES[family][0]}: found .* nan'):
+        load_pretraining_model(directory)
+    other = {name: np.ones(2, np.float32) for name in ('classifier.weight', 'cls.seq_relationship.bias')}
+    safetensors.numpy.save_file({**whole, **other}, directory / 'model.safetensors')
+    found = load_pretraining_model(directory)
+    assert found.unused == ['classifier.weight', 'cls.seq_relationship.bias'] and found.missing == []
+    word = f'{family}.embeddings.word_embeddings.weight'
+    tied = {'distilbert': 'vocab_projector.weight', 'roberta': 'lm_head.decoder.weight'}[family]
+    safetensors.numpy.save_file({**whole, tied: whole[word] + 1}, directory / 'model.safetensors')
+    with pytest.raises(UserError, match=f'{tied}: found other values, expected those of {word}'):
+        load_pretraining_model(directory)
+
+
+def test_a_directory_says_what_it_is(exported):
+    family, directory = exported
+    said = load_pretraining_model(directory).describe('HERE')
+    kind = {'distilbert': 'DistilBertForMaskedLM', 'roberta': 'RobertaForMaskedLM'}[family]
+    assert re.fullmatch(rf'starting from HERE; \d+ tensors of its {kind} loaded; freshly drawn: nothing', said)
+
+
+@pytest.mark.parametrize(
+    'changes, head, said',
+    [
+        ({**DISTIL, 'causal': True}, None, 'config.model.causal: found True'),
+        ({**DISTIL, 'layer_norm_eps': 1e-5}, None, 'config.model.layer_norm_eps: found 1e-05'),
+        ({'num_segments': 0}, None, 'config.pairs.mode: found a head on pairs'),
+        ({'num_segments': 0}, SEQUENCE_CLASSIFICATION, "config.model.pooler_activation: found 'tanh'"),
+        ({'pooler_activation': 'relu'}, None, "config.model.pooler_activation: found 'relu'"),
+    ],
+)
+def test_what_no_class_has_is_not_exported(small_config, changes, head, said):
+    with pytest.raises(UserError, match=said):
+        check_exportable(small_config(**changes), head)
+
+
+def test_what_a_class_has_is(small_config):
+    check_exportable(small_config(num_segments=0), TOKEN_CLASSIFICATION)
+    check_exportable(small_config(num_segments=0, pooler_activation='relu'), SEQUENCE_CLASSIFICATION)
+
+
+@pytest.mark.parametrize(
+    'changes', [{}, {'nsp': False}, {**ROBERTA, 'activation': 'relu'}, {**ROBERTA, 'causal': True}]
+)
+def test_what_is_no_roberta_stays_a_bert(tokenizer, small_config, make_params, tmp_path, changes):
+    config = small_config(**changes)
+    export_huggingface(make_params(config), config, _TwoSeparators(tokenizer), tmp_path, card={})
+    facts = json.loads((tmp_path / 'config.json').read_text())
+    assert facts['model_type'] == 'bert' and facts['architectures'][0].startswith('BertFor')
+    assert facts['max_position_embeddings'] == config.max_positions

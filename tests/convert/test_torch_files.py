@@ -1,0 +1,94 @@
+"""pytorch_model.bin: read by PyTorch, of tensors alone, whole or in shards; refused in one line otherwise."""
+
+import json
+import pickle
+import sys
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from bertjax.convert.huggingface.save import export_huggingface
+from bertjax.convert.load import load_pretraining_model
+from bertjax.errors import UserError
+
+BIN = 'pytorch_model.bin'
+
+
+@pytest.fixture
+def saved(tokenizer, small_config, make_params, tmp_path):
+    """A directory without its safetensors, the tensors, and the parameters."""
+    params = make_params(small_config())
+    export_huggingface(params, small_config(), tokenizer, tmp_path, card={})
+    tensors = safetensors.numpy.load_file(tmp_path / 'model.safetensors')
+    (tmp_path / 'model.safetensors').unlink()
+    return tmp_path, tensors, load_equal(params)
+
+
+def load_equal(params):
+    def check(directory, dtype):
+        imported = load_pretraining_model(directory)
+        rounded = jax.tree.map(lambda x: x.astype(dtype).astype(np.float32), params)
+        ours, theirs = imported.params['encoder']['layers'], rounded['encoder']['layers']
+        jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+        assert imported.missing == imported.unused == []
+
+    return check
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'float16'])
+def test_whole_and_in_shards(saved, dtype):
+    torch = pytest.importorskip('torch')
+    directory, tensors, loads = saved
+    state = {name: torch.tensor(x).to(getattr(torch, dtype)) for name, x in tensors.items()}
+    state['bert.embeddings.position_ids'] = torch.arange(32)[None]
+    torch.save(state, directory / BIN)
+    loads(directory, jax.numpy.dtype(dtype))
+    (directory / BIN).unlink()
+    table = {}
+    for number, names in enumerate((sorted(state)[::2], sorted(state)[1::2])):
+        file = f'pytorch_model-{number + 1:05}-of-00002.bin'
+        torch.save({name: state[name] for name in names}, directory / file)
+        table |= dict.fromkeys(names, file)
+    (directory / f'{BIN}.index.json').write_text(json.dumps({'weight_map': table}))
+    loads(directory, jax.numpy.dtype(dtype))
+
+
+class Harmful:
+    """Whoever unpickles it runs what it says."""
+
+    def __reduce__(self):
+        return print, ('run',)
+
+
+@pytest.mark.parametrize(
+    'content, said',
+    [
+        (b'PK\x03\x04 damaged', 'found what PyTorch does not load with weights_only=True'),
+        (pickle.dumps({'a': Harmful()}), 'found what PyTorch does not load with weights_only=True'),
+        ({'epoch': 3}, "found 'epoch', expected a state dict"),
+        ([1], 'found list, expected a state dict'),
+        ({'pooler.dense.bias': 'int8'}, 'bin: pooler.dense.bias: found type int8'),
+    ],
+    ids=['damaged', 'pickle', 'numbers', 'list', 'quantised'],
+)
+def test_what_is_no_state_dict(saved, content, said, capfd):
+    torch = pytest.importorskip('torch')
+    directory = saved[0]
+    if isinstance(content, bytes):
+        (directory / BIN).write_bytes(content)
+    else:
+        named = isinstance(content, dict) and 'pooler.dense.bias' in content
+        torch.save({name: torch.ones(16, dtype=torch.int8) for name in content} if named else content, directory / BIN)
+    with pytest.raises(UserError, match=said):
+        load_pretraining_model(directory)
+    assert 'run' not in capfd.readouterr().out
+
+
+def test_without_torch(saved, monkeypatch):
+    directory = saved[0]
+    (directory / BIN).write_bytes(b'')
+    monkeypatch.setitem(sys.modules, 'torch', None)
+    with pytest.raises(UserError, match=f'{BIN}: found a file that only PyTorch reads safely.*pip install'):
+        load_pretraining_model(directory)

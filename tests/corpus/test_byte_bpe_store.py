@@ -1,0 +1,30 @@
+"""In byte-level BPE a space belongs to the word behind it: sentences of a paragraph keep theirs when they are cut."""
+
+import json
+
+import pytest
+
+from bertjax.corpus.build import build_store
+from bertjax.corpus.sources import CorpusOptions
+from bertjax.corpus.store import open_store
+from bertjax.text.byte_bpe_training import train_byte_bpe
+from bertjax.text.tokenizer import load_tokenizer
+
+LINES = ['The cat sat. It sat there! Why not?', 'Then the cat ran. It ran on.']
+
+
+@pytest.mark.parametrize('prefix_space', [False, True])
+def test_paragraphs_are_encoded_as_they_stand(tmp_path, prefix_space):
+    train_byte_bpe(LINES * 9, vocab_size=300, lowercase=False).save(tmp_path / 'tokenizer')
+    path = tmp_path / 'tokenizer' / 'tokenizer.json'
+    settings = json.loads(path.read_text())
+    settings['pre_tokenizer']['add_prefix_space'] = prefix_space
+    path.write_text(json.dumps(settings))
+    tokenizer = load_tokenizer(path)
+    (tmp_path / 'text.txt').write_text('\n'.join(LINES) + '\n')
+    options = CorpusOptions(workers=1, heldout=0.0)
+    build_store(str(tmp_path / 'text.txt'), tmp_path / 'store', tokenizer, options, progress=False)
+    split = open_store(tmp_path / 'store').split('train')
+    assert len(split.sentence_offsets) == 6
+    ids = split.tokens(0, int(split.sentence_offsets[-1])).tolist()
+    assert ids == [i for line in tokenizer.encode(LINES) for i in line.tolist()]

@@ -1,0 +1,61 @@
+"""Rows that are made up: whose words, how many, which others."""
+
+import numpy as np
+import pytest
+
+from bertjax.data.augment import chosen_words, pick, repeated, words_of_one_piece
+from bertjax.data.features import FeatureBuilder
+
+CLS, SEP = 1, 2
+# Pieces from 20 on continue a word.
+CONTINUES = np.arange(40) >= 20
+SPECIAL = np.array([0, CLS, SEP, 3])
+
+
+@pytest.fixture(scope='module')
+def features():
+    """Two rows of two sequences each, with tags."""
+    builder = FeatureBuilder(choices=2)
+    sequences = [[CLS, 5, 6, 25, SEP], [CLS, 7, SEP, 8, 9, SEP], [CLS, 10, 30, 31, 11, SEP], [CLS, 12, SEP]]
+    for i, tokens in enumerate(sequences):
+        builder.sequence(tokens, 3 if i == 1 else None, token_labels=np.arange(len(tokens), dtype=np.int32))
+        if i % 2:
+            builder.row(i // 2, labels=np.int32(i))
+    return builder.build()
+
+
+def test_copies_follow_their_row_whole(features):
+    rows = repeated(features, 3, 'labelled')
+    assert rows.record.tolist() == [0, 0, 0, 1, 1, 1] and rows.row['labelled'].tolist() == [1, 0, 0, 1, 0, 0]
+    assert rows.row['labels'].tolist() == [1, 1, 1, 3, 3, 3] and rows.row['labelled'].dtype == np.float32
+    for i in range(6):
+        ours, theirs = rows.batch(np.array([i]), 8, 0), features.batch(np.array([i // 3]), 8, 0)
+        for name, x in theirs.items():
+            np.testing.assert_array_equal(ours[name], x)
+
+
+def test_only_whole_words_become_others(features):
+    words = words_of_one_piece(features, SPECIAL, CONTINUES)
+    assert features.tokens[words].tolist() == [5, 7, 8, 9, 11, 12]
+
+
+def test_as_many_as_asked_of_copies_alone_by_seed_and_number(features):
+    rows = repeated(features, 2001, 'labelled')
+    words = words_of_one_piece(rows, SPECIAL, CONTINUES)
+    choose = lambda seed, some=words: chosen_words(rows, some, seed=seed, probability=0.4, mark='labelled')  # noqa: E731
+    chosen = choose(0)
+    assert not (chosen & ~words).any()
+    first = rows.offsets[np.flatnonzero(np.repeat(rows.row['labelled'], 2))]
+    assert not any(chosen[start : start + 3].any() for start in first)
+    assert chosen.sum() / words.sum() == pytest.approx(0.4, abs=0.02)
+    np.testing.assert_array_equal(chosen, choose(0))
+    assert (chosen != choose(1)).any()
+
+
+def test_a_word_becomes_each_of_its_candidates_and_never_itself():
+    candidates = np.tile(np.array([7, 8, 9, 10], np.int32), (3000, 1))
+    n, place = np.arange(3000), np.full(3000, 4)
+    for was, others in ((8, {7, 9, 10}), (99, {7, 8, 9})):  # of a word that is none of them, the three likeliest
+        found = pick(candidates, np.full(3000, was), n, place, seed=0)
+        values, counts = np.unique(found, return_counts=True)
+        assert set(values.tolist()) == others and counts.min() > 900

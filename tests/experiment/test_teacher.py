@@ -1,0 +1,44 @@
+"""A student that begins as blocks of its teacher has the same numbers."""
+
+import dataclasses
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.experiment.teacher import Teacher
+from bertjax.model.config import BertConfig
+from bertjax.model.stacking import unstack_layers
+
+CONFIG = BertConfig(vocab_size=50, num_layers=5, width=8, num_heads=2, mlp_dim=16, max_positions=8)
+
+
+@pytest.fixture
+def teacher():
+    rng = np.random.default_rng(0)
+    blocks = {'mlp': {'up': rng.standard_normal((5, 8, 16))}, 'norm': {'scale': rng.standard_normal((5, 8))}}
+    params = {'encoder': {'embeddings': rng.standard_normal((50, 8)), 'layers': blocks}, 'mlm': rng.standard_normal(50)}
+    imported = types.SimpleNamespace(params=params, missing=['mlm/dense/kernel'], config=CONFIG)
+    return Teacher('DIR', types.SimpleNamespace(config=CONFIG), imported, None)
+
+
+@pytest.mark.parametrize('scan', [True, False])
+def test_these_blocks_and_all_else(teacher, scan):
+    student = dataclasses.replace(CONFIG, num_layers=3, scan_layers=scan)
+    found, whole = teacher.as_student((0, 2, 4), student), unstack_layers(teacher.imported.params)
+    tree = unstack_layers(found) if scan else found
+    assert tree['encoder'].keys() == {'embeddings', 'layers_0', 'layers_1', 'layers_2'}
+    for i, block in enumerate((0, 2, 4)):
+        jax.tree.map(np.testing.assert_array_equal, tree['encoder'][f'layers_{i}'], whole['encoder'][f'layers_{block}'])
+    np.testing.assert_array_equal(tree['encoder']['embeddings'], whole['encoder']['embeddings'])
+    np.testing.assert_array_equal(tree['mlm'], whole['mlm'])
+
+
+def test_another_number_is_another_teacher(teacher):
+    before = teacher.fingerprint
+    changed = jax.tree.map(np.copy, teacher.imported.params)
+    other = dataclasses.replace(teacher, imported=types.SimpleNamespace(params=changed))
+    assert other.fingerprint == before
+    changed['encoder']['layers']['norm']['scale'][3, 2] += 1e-6
+    assert dataclasses.replace(other).fingerprint != before

@@ -1,0 +1,67 @@
+"""Hidden states, attention scores and probabilities, for whoever asks, whatever the shape of the stack."""
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.model import capture
+from bertjax.model.capture import CAPTURES, apply_capturing
+from bertjax.model.heads import BertForClassification
+
+QUICK = {'xla_backend_optimization_level': 0, 'xla_llvm_disable_expensive_passes': True}
+
+
+def captured(model, params, inputs):
+    forward = lambda p, i: apply_capturing(model, p, *i, capture=CAPTURES, deterministic=True)  # noqa: E731
+    return jax.jit(forward, compiler_options=QUICK)(params, tuple(inputs))
+
+
+@pytest.mark.parametrize('changes', [{}, {'scan_layers': False}, {'remat': 'full', 'causal': True, 'pre_norm': True}])
+def test_they_are_those_of_the_layers(make_model, inputs, changes):
+    model, params = make_model(**changes)
+    c, mask = model.config, inputs[2]
+    outputs, kept = captured(model, params, inputs)
+    plain = jax.jit(
+        lambda p, i: (
+            model.apply({'params': p}, *i, deterministic=True),
+            model.apply({'params': p}, *i[:3], method='encode')[1],
+        ),
+        compiler_options=QUICK,
+    )
+    expected, layers = plain(params, tuple(inputs))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), outputs, expected)
+    np.testing.assert_allclose(kept['hidden'], layers, rtol=1e-5, atol=1e-6)
+    assert kept['scores'].shape == kept['probabilities'].shape == (c.num_layers, 8, c.num_heads, 16, 16)
+    assert not np.allclose(kept['scores'][0], kept['scores'][1], atol=1e-4)
+    scores = np.asarray(kept['scores'], np.float64)[:, :-1]  # the last row is padding alone
+    visible = np.broadcast_to(mask[:-1, None, None, :] > 0, scores.shape)
+    visible = visible & np.tri(16, dtype=bool) if c.causal else visible
+    exp = np.where(visible, np.exp(scores - scores.max(-1, keepdims=True)), 0)
+    by_hand = exp / exp.sum(-1, keepdims=True)
+    np.testing.assert_allclose(kept['probabilities'][:, :-1], by_hand, rtol=1e-4, atol=1e-6)
+
+
+def test_unrolled_layers_come_in_their_order():
+    kept = {f'layers_{i}': {'attention': {'kept': np.full(2, i)}} for i in (0, 1, 10, 11, *range(2, 10))}
+    np.testing.assert_array_equal(capture._of_layers(kept), np.repeat(np.arange(12)[:, None], 2, 1))
+
+
+def test_a_head_of_the_first_position_gives_those_of_all(small_config, make_params, inputs):
+    model = BertForClassification(small_config(scan_layers=False), outputs=3)
+    params = make_params(model, *inputs[:3])
+    outputs, kept = captured(model, params, inputs[:3])
+    assert kept['hidden'].shape == (4, 8, 16, 32) and kept['scores'].shape == (3, 8, 4, 16, 16)
+    plain = jax.jit(lambda p, i: model.apply({'params': p}, *i, deterministic=True), compiler_options=QUICK)
+    expected = plain(params, tuple(inputs[:3]))
+    np.testing.assert_allclose(outputs['logits'], expected['logits'], rtol=1e-5, atol=1e-6)
+
+
+def test_who_asks_for_nothing_gets_the_program_that_there_was(make_model, inputs):
+    """Neither parameters nor a forward pass know of it."""
+    model, params = make_model()
+    assert set(model.init(jax.random.key(0), *inputs, deterministic=True)) == {'params'}
+    text = jax.jit(lambda p: model.apply({'params': p}, *inputs, deterministic=True)).lower(params).as_text()
+    B, H, S, L = 8, 4, 16, 3
+    assert f'{L}x{B}x{H}x{S}x{S}' not in text
+    asked = jax.jit(lambda p: apply_capturing(model, p, *inputs, capture=['scores'], deterministic=True)[1])
+    assert f'{L}x{B}x{H}x{S}x{S}' in asked.lower(params).as_text()

@@ -1,0 +1,242 @@
+"""run=attention and bert.attention beside a straightforward computation; and the page, in a real browser."""
+
+import json
+import math
+import pathlib
+
+import numpy as np
+import pytest
+from browsing import NARROW, WIDE, Browser
+from running import Program
+from safetensors import safe_open
+
+import bertjax
+from bertjax.runs import attention as verb
+
+RUN = {'recipe': 'configs/attention.py', 'small': False}
+SENTENCES = [
+    ('the old bird sings', (3, 3, 4, 0), ('det', 'amod', 'nsubj', 'root')),
+    ('river runs near the house', (2, 0, 5, 5, 2), ('nsubj', 'root', 'case', 'det', 'obl')),
+    ('wind falls', (2, 0), ('nsubj', 'root')),
+    ('windowsill', (0,), ('root',)),
+    ('stone falls under the light', (2, 0, 5, 5, 2), ('nsubj', 'root', 'case', 'det', 'obl')),
+]
+
+
+@pytest.fixture(scope='module')
+def bert(trained: pathlib.Path) -> bertjax.Bert:
+    return bertjax.load(trained)
+
+
+@pytest.fixture(scope='module')
+def treebank(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    lines = []
+    for text, heads, relations in SENTENCES:
+        words = enumerate(zip(text.split(), heads, relations, strict=True), 1)
+        lines += [f'# text = {text}', *(f'{i}\t{w}\t_\t_\t_\t_\t{h}\t{r}\t_\t_' for i, (w, h, r) in words), '']
+    path = tmp_path_factory.mktemp('treebank') / 'a.conllu'
+    path.write_text('\n'.join(lines), encoding='utf-8')
+    return path
+
+
+@pytest.fixture(scope='module')
+def measured(program: Program, trained: pathlib.Path, treebank: pathlib.Path, tmp_path_factory) -> pathlib.Path:
+    """WORKDIR/attention of a run on the treebank, in chunks of two sentences and batches of two rows."""
+    workdir = tmp_path_factory.mktemp('attention')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verb, '_CHUNK', 2)
+        options = (f'--workdir={workdir}', f'--config.init={trained}', f'--config.input={treebank}')
+        out = program.run(*options, '--config.batch_size=2', **RUN).stdout
+    assert 'measured on 5 texts' in out and 'nsubj' in out
+    return workdir / 'attention'
+
+
+def loaded(folder: pathlib.Path, name: str) -> dict:
+    return json.loads((folder / f'{name}.json').read_text(encoding='utf-8'))
+
+
+def words_of(pieces: list[str]) -> list[list[int]]:
+    """The positions of each word's pieces, special tokens among them."""
+    groups: list[list[int]] = []
+    for i, piece in enumerate(pieces):
+        groups[-1].append(i) if piece.startswith('##') else groups.append([i])
+    return groups
+
+
+def test_weights_of_a_text_are_the_same_among_others(bert):
+    texts = [text for text, _, _ in SENTENCES]
+    config = bert.config
+    for text, (pieces, weights) in zip(texts, bert.attention(texts), strict=True):
+        assert pieces == bert.pieces(text) and pieces[0] == '[CLS]' and pieces[-1] == '[SEP]'
+        assert weights.shape == (config.num_layers, config.num_heads, len(pieces), len(pieces))
+        assert weights.dtype == np.float32
+        np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
+        np.testing.assert_allclose(bert.attention(text).weights, weights, atol=1e-5)
+    pair = bert.attention('the bird', 'a house')
+    assert pair.pieces == bert.pieces('the bird', 'a house') and pair.weights.shape[-1] == len(pair.pieces)
+    assert bert.attention([]) == []
+
+
+def test_figures_of_heads_beside_a_straightforward_computation(bert, measured):
+    heads = loaded(measured, 'heads')
+    found = [bert.attention(text) for text, _, _ in SENTENCES]
+    lengths = [len(one.pieces) for one in found]
+    assert (heads['texts'], heads['positions'], heads['left_out']) == (5, sum(lengths), 0)
+    for row in heads['heads']:
+        of = {name: [] for name in row if name not in ('layer', 'head')}
+        for _, weights in found:
+            for i, shares in enumerate(weights[row['layer'] - 1, row['head'] - 1].tolist()):
+                entropy = -sum(x * math.log(x) for x in shares)
+                of['entropy'].append(entropy)
+                of['distance'].append(sum(x * abs(i - j) for j, x in enumerate(shares)))
+                of['cls'].append(shares[0])
+                of['sep'].append(shares[-1])
+                of['same'].append(shares[i])
+                of['previous'] += shares[i - 1 : i] if i else []
+                of['next'] += shares[i + 1 : i + 2]
+                of['cls_entropy'] += [entropy] if i == 0 else []
+        for name, values in of.items():
+            assert row[name] == pytest.approx(sum(values) / len(values), abs=2e-5), name
+
+
+def test_relations_beside_a_straightforward_computation(bert, measured):
+    found = loaded(measured, 'relations')
+    right: dict[tuple, int] = {}
+    total: dict[str, int] = {}
+    for text, heads, relations in SENTENCES:
+        pieces, weights = bert.attention(text)
+        words = words_of(pieces)[1:-1]
+        assert len(words) == len(heads)
+        for word, (head, relation) in enumerate(zip(heads, relations, strict=True)):
+            if not head:
+                continue
+            total[relation] = total.get(relation, 0) + 1
+            for layer in range(weights.shape[0]):
+                for number in range(weights.shape[1]):
+                    matrix = weights[layer, number].astype(np.float64)
+                    between = [[matrix[np.ix_(a, b)].sum() / len(a) for b in words] for a in words]
+                    for direction in ('dependent to head', 'head to dependent'):
+                        score = lambda o: between[word][o] if direction[0] == 'd' else between[o][word]  # noqa: B023, E731
+                        best = max((o for o in range(len(words)) if o != word), key=score)
+                        key = (relation, layer + 1, number + 1, direction)
+                        right[key] = right.get(key, 0) + (best == head - 1)
+    rows = {row['relation']: row for row in found['relations']}
+    assert set(rows) == {*total, 'all', 'all but punct'} and rows['all']['words'] == sum(total.values())
+    for relation, count in total.items():
+        row = rows[relation]
+        own = {key: hits for key, hits in right.items() if key[0] == relation}
+        assert row['words'] == count and row['accuracy'] == pytest.approx(max(own.values()) / count, abs=1e-6)
+        assert right[relation, row['layer'], row['head'], row['direction']] == max(own.values())
+
+
+def test_the_weights_file_has_them_whole(bert, measured):
+    with safe_open(measured / 'weights.safetensors', 'np') as file:
+        units = json.loads(file.metadata()['units'])
+        assert len(units) == 2  # of the first chunk
+        for i, (text, _, _) in enumerate(SENTENCES[:2]):
+            assert units[i] == bert.pieces(text)
+            np.testing.assert_allclose(file.get_tensor(str(i)), bert.attention(text).weights, atol=1e-5)
+
+
+@pytest.mark.parametrize(('width', 'dark'), [(NARROW, True), pytest.param(WIDE, False, marks=pytest.mark.slow)])
+def test_the_page_shows_the_weights_that_were_computed(bert, measured, browser: Browser, width, dark):
+    number = 1  # the text that is chosen
+    weights = bert.attention(SENTENCES[number][0]).weights
+    pieces = bert.pieces(SENTENCES[number][0])
+    layers, heads, count = weights.shape[:3]
+
+    def look(page):
+        page.wait_for_selector('#attention[data-ready]')
+        assert page.locator('.thumbs canvas').count() == layers * heads
+        best = loaded(measured, 'relations')['relations'][0]
+        assert page.locator('#head-name').inner_text() == f'head {best["layer"]}-{best["head"]}'
+        page.select_option('#text', str(number))
+        page.wait_for_selector(f'#attention[data-text="{number}"]')
+        page.locator('.thumbs button').nth(heads + 1).click()  # layer 2, head 2
+        assert page.locator('#head-name').inner_text() == 'head 2-2'
+        assert page.locator('.from .word').all_inner_texts() == pieces
+
+        def shown(side):
+            words = page.locator(f'.{side} .word').all()
+            return [float(word.get_attribute('data-weight')) for word in words]
+
+        page.locator('.from .word').nth(3).hover()
+        np.testing.assert_allclose(shown('to'), weights[1, 1, 3], atol=0.0045)
+        assert page.locator('.words line').count() == count
+        most = int(weights[1, 1, 3].argmax())
+        assert f'{100 * weights[1, 1, 3, most]:.0f}' in page.locator('.to small').nth(most).inner_text()
+        assert pieces[3] in page.locator('.told').inner_text()
+        page.locator('.to li').nth(1).hover()  # who looks at it
+        np.testing.assert_allclose(shown('from'), weights[1, 1, :, 1], atol=0.0045)
+
+        page.locator('.thumbs button[aria-checked=true]').focus()  # and without a pointer
+        page.keyboard.press('ArrowLeft')
+        page.keyboard.press('ArrowUp')
+        assert page.locator('#head-name').inner_text() == 'head 1-1'
+        page.keyboard.press('Tab')
+        page.keyboard.press('ArrowDown')
+        page.keyboard.press('Enter')  # holds the second word
+        np.testing.assert_allclose(shown('to'), weights[0, 0, 1], atol=0.0045)
+        page.click('#theme')
+        assert page.locator('.word.held').inner_text() == pieces[1]
+        page.keyboard.press('Escape')
+
+        page.click('summary >> nth=0')
+        page.locator('.sortable th button', has_text='entropy').first.click()
+        figures = [float(x) for x in page.locator('.tall td:nth-child(2)').all_inner_texts()]
+        assert figures == sorted(figures, reverse=True) and len(figures) == layers * heads
+        page.locator('.tall td button').first.click()
+        assert page.locator('.map td.chosen').count() == 8
+        chosen = page.locator('#head-name').inner_text().removeprefix('head ')
+        assert page.locator('.tall td button').first.inner_text() == chosen
+
+    browser.visit(measured / 'attention.html', look, width=width, dark=dark)
+
+
+@pytest.mark.slow  # tests/analysis/test_changes.py has the figures
+def test_what_a_fine_tuning_changed(program: Program, trained, tuned, tmp_path, browser: Browser):
+    """By words, of given texts, beside the model before it."""
+    texts = '--config.attention.texts=("windowsill river\\tthe light", "the old bird sings\\tthe light")'
+    options = (texts, '--config.attention.unit=word', f'--config.attention.compare={trained}')
+    program.run(f'--workdir={tmp_path}', f'--config.init={tuned}', *options, **RUN)
+    layers = loaded(tmp_path / 'attention', 'changes')['layers']
+    assert [row['layer'] for row in layers] == [0, 1, 2]
+    for row in layers:
+        assert row['parameters']['whole'] > 1e-3 and row['hidden'] > 1e-4
+    assert all(0 < row['attention'] < 1 for row in layers[1:])
+    assert set(layers[1]['parameters']) == {'whole', 'norms', 'mlp/up', 'mlp/down', *(
+        f'attention/{name}' for name in ('query', 'key', 'value', 'output')
+    )}  # fmt: skip
+
+    def look(page):
+        page.wait_for_selector('#attention[data-ready]')
+        assert page.locator('.plot .main-svg').count() >= 3
+        words = ['[CLS]', 'windowsill', 'river', '[SEP]', 'the', 'light', '[SEP]']
+        assert page.locator('.from .word').all_inner_texts() == words
+
+    browser.visit(tmp_path / 'attention' / 'attention.html', look)
+
+
+def test_mistakes_are_told_before_anything_is_written(program: Program, trained, treebank, tmp_path):
+    def error(*changes: str) -> str:
+        line = program.error(f'--workdir={tmp_path / "work"}', f'--config.init={trained}', *changes, **RUN)
+        assert not (tmp_path / 'work' / 'attention').exists()
+        return line
+
+    assert 'config.input' in error()
+    assert 'config.attention.show' in error('--config.attention.show=-1')
+    assert 'config.max_length' in error(f'--config.input={treebank}', '--config.max_length=9999')
+    long = _file(tmp_path, 'long.conllu', treebank.read_text().partition('\n\n')[0])
+    assert 'sentences of more than 4 tokens' in error(f'--config.input={long}', '--config.max_length=4')
+    bad = _file(tmp_path, 'bad.conllu', treebank.read_text().replace('\t3\t', '\t33\t', 1))
+    assert f'{bad}:2: ' in error(f'--config.input={bad}')
+    mixed = _file(tmp_path, 'mixed.txt', 'a text\na pair\tof two\n')
+    assert f'{mixed}:2: found 2 texts' in error(f'--config.input={mixed}')
+    assert 'no text' in error('--config.input=' + str(_file(tmp_path, 'empty.txt', '\n\n')))
+    assert 'no word' in error('--config.input=' + str(_file(tmp_path, 'empty.conllu', '# nothing\n')))
+
+
+def _file(folder: pathlib.Path, name: str, text: str) -> pathlib.Path:
+    path = folder / name
+    path.write_text(text, encoding='utf-8')
+    return path

@@ -1,0 +1,130 @@
+"""All tasks of GLUE in one command: what it refuses, what it leaves behind, and how it continues."""
+
+import json
+import pathlib
+import zipfile
+
+import pytest
+from running import Program, results
+
+from bertjax.errors import UserError
+from bertjax.experiment.benchmark import (
+    chosen_tasks,
+    note_asked,
+    ordered,
+    own_settings,
+    write_submission,
+    write_summary,
+)
+
+ALL = {'recipe': 'configs/glue.py:all', 'small': False}
+SHORT = ('--config.steps=1', '--config.seq_len=24', '--config.shapes=1', '--config.eval_every=0')
+
+
+@pytest.fixture(scope='module')
+def glue(rte: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """RTE and, of the same rows, WNLI; QNLI without what to train on."""
+    folder = tmp_path_factory.mktemp('benchmark') / 'glue'
+    for task in ('RTE', 'WNLI', 'QNLI'):
+        (folder / task).mkdir(parents=True)
+        for split in ('train', 'dev', 'test'):
+            lines = (rte / f'{split}.tsv').read_text().replace('not_entailment', '0').replace('entailment', '1')
+            text = (rte / f'{split}.tsv').read_text() if task != 'WNLI' else lines
+            (folder / task / f'{split}.tsv').write_text(text)
+    (folder / 'QNLI' / 'train.tsv').unlink()
+    return folder
+
+
+@pytest.mark.slow
+def test_two_tasks_and_their_table(program: Program, trained: pathlib.Path, glue: pathlib.Path, tmp_path: pathlib.Path):
+    """RTE begins with the model of WNLI; both are finished once."""
+    ask = (f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.data={glue}', *SHORT)
+    ask += ('--config.benchmark=rte:init=wnli,learning_rate=1e-3',)
+    told = program.run(*ask, **ALL).stdout
+    assert 'no data for 7 of 9 tasks' in told and f'QNLI (no train.tsv in {glue / "QNLI"})' in told
+    assert told.index('WNLI, 1 of 2') < told.index('RTE, 2 of 2')
+    found = results(tmp_path)
+    scores = [found['tasks'][task]['splits']['dev']['accuracy'] for task in ('rte', 'wnli')]
+    assert found['averages']['glue'] == pytest.approx(sum(scores) / 2)
+    assert found['averages']['bert_paper'] == found['averages']['glue_without_wnli'] == scores[0]
+    assert found['lacking'].keys() == {'cola', 'sst2', 'mrpc', 'stsb', 'qqp', 'mnli', 'qnli'}
+    rte = json.loads((tmp_path / 'rte' / 'config.json').read_text())
+    assert (rte['learning_rate'], rte['init'], rte['run']) == (1e-3, str(tmp_path / 'wnli'), 'finetune')
+    table = (tmp_path / 'table.md').read_text()
+    assert f'| RTE | {100 * scores[0]:.1f} | accuracy |' in table and 'GLUE score, ONLY 2 of 9 tasks' in table
+    assert '| CoLA | - | no data | - |' in table
+    with zipfile.ZipFile(tmp_path / 'submission.zip') as archive:
+        assert sorted(archive.namelist()) == ['RTE.tsv', 'WNLI.tsv']
+        assert archive.read('RTE.tsv') == (tmp_path / 'rte' / 'predictions' / 'test' / 'RTE.tsv').read_bytes()
+    assert 'submission.zip lacks AX.tsv, CoLA.tsv, MNLI-m.tsv, MNLI-mm.tsv, MRPC.tsv' in told
+
+    (tmp_path / 'submission.zip').unlink()
+    again = program.run(*ask, **ALL).stdout
+    assert again.count('finished already') == 2 and (tmp_path / 'submission.zip').exists() and 'compiled' not in again
+    assert results(tmp_path) == found
+    line = program.error(*ask, '--config.learning_rate=1e-4', **ALL)
+    assert 'config.learning_rate: found 0.0001 for wnli, expected 2e-05, with which it was finished' in line
+
+
+def test_what_is_finished_and_what_it_gave(tmp_path: pathlib.Path):
+    """Of runs whose results are written here: a sweep counts with its best run, an evaluated checkpoint not at all."""
+
+    def write(name: str, **facts) -> None:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(facts))
+
+    write('cola/results.json', splits={'dev': {'matthews': 0.5, 'accuracy': 0.8}})
+    write('rte/sweep.json', best='lr=1')
+    write('rte/cells/lr=1/results.json', splits={'dev': {'accuracy': 0.75}}, parts={'dev': '4 of 9 records'})
+    write('wnli/results.json', splits={'dev': {'accuracy': 1.0}}, step=3)
+    for split, name in (('test', 'RTE.tsv'), ('old', 'CoLA.tsv')):
+        write(f'{name.lower()[:-4]}/predictions/{split}/{name}')
+    configs = {task: {'seed': 0, 'sweep': {'seeds': []}, 'log_every': 1} for task in ('cola', 'rte', 'wnli')}
+    assert note_asked(tmp_path, configs) == {'cola', 'rte'}
+    more = {**configs, 'rte': {'seed': 0, 'sweep': {'seeds': [1]}, 'log_every': 2}}
+    assert note_asked(tmp_path, more) == {'cola'}  # the sweep goes on
+    with pytest.raises(UserError, match=r'config\.seed: found 1 for cola, expected 0, with which it was finished'):
+        note_asked(tmp_path, {'cola': {'seed': 1}})
+    summary, table = write_summary(tmp_path, {'qqp': 'no folder'})
+    assert summary['averages']['glue'] == pytest.approx(0.625) and summary['averaged_tasks'] == 2
+    assert ['RTE', '75.0', 'accuracy, 4 of 9 records', '75.0'] in table and ['WNLI', '-', 'not run', '-'] in table
+    assert summary['tasks']['rte']['best_of_sweep'] == 'lr=1' and ['QQP', '-', 'no data', '-'] in table
+    absent = write_submission(tmp_path, {'rte': ['test'], 'cola': ['test']})
+    assert len(absent) == 10 and 'RTE.tsv' not in absent
+    with zipfile.ZipFile(tmp_path / 'submission.zip') as archive:
+        assert archive.namelist() == ['RTE.tsv']
+
+
+def test_what_is_wrong_is_told_before_the_first_task(program: Program, glue: pathlib.Path, tmp_path: pathlib.Path):
+    ask = (f'--workdir={tmp_path / "out"}', '--config.init=nothing', f'--config.data={glue}')
+    line = program.error(f'--workdir={tmp_path / "out"}', f'--config.data={tmp_path}', **ALL)
+    assert "', which lacks what to train on or dev of CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI," in line
+    assert "'race', expected one of cola" in program.error(*ask, '--config.task.task=rte,race', **ALL)
+    line = program.error(*ask, '--config.run=benchmark', recipe='configs/ner.py', small=False)
+    assert "config.task.kind: found 'tagging', expected 'glue'" in line
+    assert 'config.export' in program.error(*ask, '--config.benchmark=rte:seeds=2', '--config.export=False', **ALL)
+    (glue / 'WNLI' / 'dev.tsv').open('a').write('x\ty\n')
+    assert f'{glue / "WNLI" / "dev.tsv"}:35' in program.error(*ask, **ALL)
+    assert not (tmp_path / 'out').exists()
+
+
+def test_settings_of_single_tasks():
+    tasks = chosen_tasks('RTE,sts-b,mnli')
+    assert tasks == ['stsb', 'mnli', 'rte'] and len(chosen_tasks('all')) == 9
+    own = own_settings(' rte: epochs=10, learning_rate=3e-5; stsb:seeds=3,init=out/x;', tasks)
+    assert own == {'rte': {'epochs': 10.0, 'learning_rate': 3e-5}, 'stsb': {'seeds': 3, 'init': 'out/x'}}
+    assert ordered({'stsb': {'init': 'mnli'}}, tasks) == ['mnli', 'stsb', 'rte']
+    wrong = {
+        'rte': 'TASK:KEY=VALUE',
+        'rte:epoch=3': 'did you mean epochs',
+        'rte:epochs=-1': '0 to',
+        'rte:epochs=ten': '0 to',
+        'cola:epochs=1': 'a task that is run',
+        'rte:epochs=1;rte:epochs=2': 'each task once',
+    }
+    for text, expected in wrong.items():
+        with pytest.raises(UserError, match=expected):
+            own_settings(text, tasks)
+    with pytest.raises(UserError, match='a task that is run before: mnli'):
+        ordered({'stsb': {'init': 'rte'}, 'rte': {'init': 'stsb'}}, tasks)

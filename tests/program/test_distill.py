@@ -1,0 +1,220 @@
+"""run=distill, on text and on a task: resumed to the same bits, exported, refused in one line."""
+
+import json
+import pathlib
+import shutil
+import signal
+
+import numpy as np
+import pytest
+from golden_runs import COLORS, PLACES
+from running import GLUE, SMALL, TUNE, Program, copied, results, rows, wait_for_step
+from safetensors.numpy import load_file
+from test_tasks import write_columns, write_squad
+
+# Every part of a lesson at once; a student of one block, where its teacher (`trained`) has two.
+GENERAL = (
+    *SMALL,
+    '--config.model.num_layers=1',
+    '--config.model.num_heads=2',
+    '--config.epochs=0',
+    '--config.steps=8',
+    '--config.accumulate=1',
+    '--config.checkpoint_every=4',
+    '--config.checkpoint_keep=2',
+    '--config.eval_every=8',
+    '--config.learning_rate=1e-3',
+)
+EVERY_PART = (
+    '--config.distill.hidden=1',
+    '--config.distill.attention=1',
+    '--config.distill.embeddings=1',
+    '--config.distill.projection=true',
+)
+RANDOM = '--config.distill.student_init=random'
+TEXT = {'recipe': 'configs/distilbert.py', 'small': False}
+TASK = {'recipe': 'configs/distilbert.py:glue:rte', 'small': False}
+
+
+def teacher(workdir: pathlib.Path) -> str:
+    return f'--config.distill.teacher={workdir}'
+
+
+@pytest.fixture(scope='module')
+def general(program: Program, trained: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    workdir = tmp_path_factory.mktemp('distil') / 'general'
+    given = (f'--workdir={workdir}', f'--config.corpus={program.corpus}', *GENERAL, *EVERY_PART, teacher(trained))
+    out = program.run(*given, **TEXT).stdout
+    assert 'starting from blocks 0 of' in out and 'learned projection; its blocks follow 1 of the teacher' in out
+    return workdir
+
+
+def again(workdir: pathlib.Path, program: Program, trained: pathlib.Path) -> tuple[str, ...]:
+    return (f'--workdir={workdir}', f'--config.corpus={program.corpus}', *GENERAL, *EVERY_PART, teacher(trained))
+
+
+def test_on_text_it_resumes_to_the_same_bits(
+    program: Program, trained: pathlib.Path, general: pathlib.Path, tmp_path: pathlib.Path
+):
+    workdir = copied(general, tmp_path / 'run')
+    shutil.rmtree(workdir / 'checkpoints' / '8')
+    shutil.rmtree(workdir / 'export')
+    assert 'continuing at step 4 of 8' in program.run(*again(workdir, program, trained), **TEXT).stdout
+    for name in ('ledger.jsonl', 'export/hf/model.safetensors', 'config.json', 'export/hf/README.md'):
+        assert (workdir / name).read_bytes() == (general / name).read_bytes(), name
+    assert rows(workdir / 'metrics.jsonl', 'heldout') == rows(general / 'metrics.jsonl', 'heldout')
+
+
+def test_the_student_alone_is_exported_and_the_teacher_not_saved(
+    program: Program, trained: pathlib.Path, general: pathlib.Path
+):
+    tensors, theirs = (load_file(path / 'export' / 'hf' / 'model.safetensors') for path in (general, trained))
+    without = {name for name in theirs if '.layer.1.' not in name and 'pooler' not in name and 'seq_rel' not in name}
+    assert tensors.keys() == without  # a BertForMaskedLM, and no projection
+    assert all(tensors[name].shape == theirs[name].shape for name in tensors)
+    last = rows(general / 'metrics.jsonl', 'heldout')[-1]
+    parts = {'soft': 5, 'cosine': 1, 'hidden': 1, 'attention': 1, 'embeddings': 1, 'mlm': 2}
+    assert last['loss'] == pytest.approx(sum(factor * last[f'{part}_loss'] for part, factor in parts.items()))
+    state = [path for path in (general / 'checkpoints' / '8' / 'state').rglob('*') if path.is_file()]
+    student = sum(x.nbytes for x in tensors.values())
+    assert sum(path.stat().st_size for path in state) < 3 * student + 100_000
+    card = (general / 'export' / 'hf' / 'README.md').read_text(encoding='utf-8')
+    assert 'distillation, soft' in card and str(trained) not in card
+    out = program.run(f'--workdir={general}', *GENERAL, '--config.run=export', '--config.step=4', **TEXT).stdout
+    assert 'step 4 exported' in out
+
+
+def test_on_a_task_the_student_learns_its_teachers_answers(
+    program: Program, rte: pathlib.Path, tuned: pathlib.Path, tmp_path: pathlib.Path
+):
+    given = (f'--workdir={tmp_path}', f'--config.data={rte}', *TUNE, teacher(tuned), '--config.distill.hard=0')
+    given += ('--config.shapes=1', '--config.eval_every=0', '--config.checkpoint_every=0', RANDOM)
+    out = program.run(*given, **TASK).stdout
+    assert 'starting from random weights' in out and 'taught: 1 x soft; temperature 2' in out
+    trained_on = rows(tmp_path / 'metrics.jsonl', 'train')
+    assert trained_on[-1]['loss'] == trained_on[-1]['soft_loss'] < 0.5 * trained_on[0]['loss']
+    student, whole = (load_file(path / 'export' / 'hf' / 'model.safetensors') for path in (tmp_path, tuned))
+    assert len(student) < len(whole) and 'bert.encoder.layer.1.output.dense.bias' not in student
+    figures = results(tmp_path)['splits']
+    assert figures['dev']['accuracy'] > 0.8  # no label was seen
+    program.run(f'--workdir={tmp_path}', f'--config.data={rte}', '--config.run=evaluate', **GLUE)
+    assert results(tmp_path)['splits'] == figures
+
+
+OF_TEXT, OF_TASK = '--config.distill.teacher={trained}', '--config.distill.teacher={tuned}'
+MISTAKES_ON_TEXT = [
+    ('', ('config.distill.teacher', 'nothing')),
+    ('--config.distill.teacher=/nowhere', ('config.distill.teacher', '/nowhere')),
+    (f'{OF_TEXT} --config.run=pretrain', ('--config.run=pretrain', 'run=distill')),
+    (f'{OF_TEXT} --config.model.num_layers=3', ('config.model.num_layers', '3 blocks', 'blocks 0 to 1')),
+    (f'{OF_TEXT} --config.distill.student_init=0,2', ('distill.student_init', 'block 2', 'blocks 0 to 1')),
+    (f'{OF_TEXT} --config.model.width=16', ('config.model.width', '16', '32', 'student_init=random')),
+    (f'{OF_TEXT} --config.model.width=16 {RANDOM}', ('config.distill.projection', 'width 16', '32')),
+    (
+        f'{OF_TEXT} --config.model.num_heads=4 {RANDOM} --config.distill.attention=1',
+        ('config.distill.attention', '4 heads', '2'),
+    ),
+    (f'{OF_TEXT} --config.distill.layers=0,1 --config.distill.hidden=1', ('distill.layers', '2 blocks')),
+    (f'{OF_TEXT} --config.init={{trained}}', ('distill.student_init', "'init'")),
+    (f'{OF_TEXT} --config.tokenizer={{vocab}}', ('config.distill.teacher', '96 pieces', '30 pieces')),
+    (
+        f'{OF_TEXT} --config.distill.soft=0 --config.distill.hard=0 --config.distill.cosine=0',
+        ('config.distill', 'something to learn'),
+    ),
+]
+MISTAKES_ON_A_TASK = [
+    (OF_TEXT, ('config.distill.teacher', 'head/bias', 'a model tuned to RTE')),
+    (f'{OF_TASK} --config.distill.num_layers=3', ('distill.student_init', '3 blocks', 'blocks 0 to 1')),
+    (f'{OF_TASK} --config.sweep.seeds=(0,1)', ('config.sweep', 'a single run')),
+    (f'{OF_TASK} --config.distill.augment=1', ('distill.augment_model', 'mlm/bias', 'masked language model')),
+    (f'{OF_TASK} --config.distill.intermediate=5', ('distill.intermediate', 'both stretches')),
+]
+MISTAKES = [(TEXT, *mistake) for mistake in MISTAKES_ON_TEXT] + [(TASK, *mistake) for mistake in MISTAKES_ON_A_TASK]
+
+
+@pytest.mark.parametrize(('recipe', 'arguments', 'named'), MISTAKES)
+def test_mistake(program, trained, tuned, rte, tmp_path, recipe, arguments, named):
+    vocab, workdir = tmp_path / 'vocab.txt', tmp_path / 'run'
+    vocab.write_text('\n'.join(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'abcdefghijklmnopqrstuvwxy']))
+    data = [f'--config.corpus={program.corpus}', *GENERAL] if recipe is TEXT else [f'--config.data={rte}', *TUNE]
+    given = arguments.format(trained=trained, tuned=tuned, vocab=vocab).split()
+    error = program.error(f'--workdir={workdir}', *data, *given, **recipe)
+    assert all(part in error for part in named), error
+    assert not (workdir / 'checkpoints').exists() and not (workdir / 'store').exists()
+
+
+@pytest.mark.slow
+def test_killed_it_ends_in_the_same_bits_with_rows_that_are_made_up(
+    program: Program, rte: pathlib.Path, trained: pathlib.Path, tuned: pathlib.Path, tmp_path: pathlib.Path
+):
+    recipe = {'recipe': 'configs/tinybert.py:glue:rte', 'small': False}
+    more = ('--config.epochs=2', '--config.checkpoint_every=2', '--config.distill.intermediate=50%')
+    more += ('--config.distill.augment=2', f'--config.distill.augment_model={trained}', f'--config.init={trained}')
+    for name in ('whole', 'killed'):
+        given = (f'--workdir={tmp_path / name}', f'--config.data={rte}', *TUNE, teacher(tuned), *more)
+        if name == 'killed':
+            process = program.start(*given, **recipe)
+            wait_for_step(process, tmp_path / name, 20)
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+            assert len(rows(tmp_path / name / 'ledger.jsonl')) < 36
+        out = program.spawn(*given, **recipe).stdout
+        assert '192 rows are made up beside 96' in out
+        assert '18 steps at 5e-05 of what is computed on the way, then 18 at 0.003' in out
+    first, last = (rows(tmp_path / 'killed' / 'metrics.jsonl', 'train')[i] for i in (0, -1))
+    assert first['phase'] == 0 and first['hidden_loss'] > 0 and 'soft_loss' not in first
+    assert last['phase'] == 1 and last['loss'] == last['soft_loss'] and 'hidden_loss' not in last
+    for file in ('export/hf/model.safetensors', 'ledger.jsonl', 'config.json', 'results.json'):
+        assert (tmp_path / 'whole' / file).read_bytes() == (tmp_path / 'killed' / file).read_bytes(), file
+
+
+@pytest.mark.slow
+def test_a_student_of_fewer_layers_loads_in_transformers(general: pathlib.Path):
+    transformers = pytest.importorskip('transformers', reason='loads what we export')
+    path = general / 'export' / 'hf'
+    model, info = transformers.AutoModelForMaskedLM.from_pretrained(path, output_loading_info=True)
+    assert not info['missing_keys'] and not info['unexpected_keys'], info
+    assert model.config.num_hidden_layers == 1
+    out = model(**transformers.AutoTokenizer.from_pretrained(path)('the bird sings', return_tensors='pt'))
+    assert np.isfinite(out.logits.detach().numpy()).all()
+
+
+def write_choices(data: pathlib.Path) -> None:
+    for split, count in (('train', 16), ('dev', 5)):
+        lines = [
+            {
+                'prompt': f'the {COLORS[i % 5]}',
+                'endings': [PLACES[(i + j) % 5] for j in range(2 + i % 2)],
+                'label': i % 2,
+            }
+            for i in range(count)
+        ]
+        (data / f'{split}.jsonl').write_text('\n'.join(map(json.dumps, lines)) + '\n', encoding='utf-8')
+
+
+KINDS = {
+    'squad:v1': (lambda data: write_squad(data, '1.1'), '--config.task.max_query=12'),
+    'ner': (write_columns, '--config.log_every=1'),
+    'swag:jsonl': (write_choices, '--config.log_every=1'),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', KINDS)
+def test_every_kind_of_head(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, kind: str):
+    """A teacher of two blocks, then a student of one, with rows that are made up."""
+    write, option = KINDS[kind]
+    data = tmp_path / 'data'
+    data.mkdir()
+    write(data)
+    name, _, argument = kind.partition(':')
+    shared = (f'--config.data={data}', '--config.seq_len=32', '--config.shapes=1', '--config.batch_size=8', option)
+    shared += ('--config.steps=4', '--config.learning_rate=1e-3')
+    recipe = f'configs/{name}.py' + (f':{argument}' if argument else '')
+    program.run(f'--workdir={tmp_path / "teacher"}', *shared, f'--config.init={trained}', recipe=recipe, small=False)
+    given = (f'--workdir={tmp_path / "student"}', *shared, teacher(tmp_path / 'teacher'), *EVERY_PART)
+    given += ('--config.distill.augment=1', f'--config.distill.augment_model={trained}')
+    program.run(*given, recipe=f'configs/distilbert.py:{kind}', small=False)
+    last = rows(tmp_path / 'student' / 'metrics.jsonl', 'train')[-1]
+    assert all(last[f'{part}_loss'] is not None for part in ('soft', 'label', 'hidden', 'attention', 'embeddings'))
+    assert (tmp_path / 'student' / 'export' / 'hf' / 'model.safetensors').exists()

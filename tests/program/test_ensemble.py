@@ -1,0 +1,74 @@
+"""Several tuned models that answer together: the mean of their logits, and who may be among them."""
+
+import json
+import math
+import pathlib
+import shutil
+
+import pytest
+from running import GLUE, Program, copied, results, rows
+
+
+@pytest.fixture
+def two(tuned: pathlib.Path, tmp_path: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
+    """The fine-tuned model, and what it was some steps earlier."""
+    one, other = copied(tuned, tmp_path / 'runs' / 'a'), copied(tuned, tmp_path / 'runs' / 'b')
+    shutil.rmtree(max((other / 'checkpoints').glob('[0-9]*'), key=lambda path: int(path.name)))
+    return one, other
+
+
+def shares(workdir: pathlib.Path) -> list[float]:
+    """The probability of entailment of each record of dev."""
+    return [row['probabilities']['entailment'] for row in rows(workdir / 'predictions' / 'dev.jsonl')]
+
+
+@pytest.mark.slow
+def test_it_says_the_mean_of_the_logits(program: Program, two, tmp_path: pathlib.Path):
+    program.run(f'--workdir={two[1]}', '--config.run=evaluate', **GLUE)
+    alone = [shares(one) for one in two]
+    assert alone[0] != alone[1]
+    ask = (f'--workdir={tmp_path / "both"}', f'--config.ensemble={tmp_path}/runs/*')
+    told = program.run(*ask, '--config.run=evaluate', **GLUE).stdout
+    for a, b, both in zip(*alone, shares(tmp_path / 'both'), strict=True):
+        yes, no = math.sqrt(a * b), math.sqrt((1 - a) * (1 - b))
+        assert both == pytest.approx(yes / (yes + no), abs=1e-6)
+    found = results(tmp_path / 'both')
+    assert found['ensemble'] == [str(one) for one in two] and 'init' not in found
+    assert found['alone']['dev'] == {str(one): results(one)['splits']['dev']['accuracy'] for one in two}
+    assert 'together' in told and str(two[1]) in told
+    assert not any((one / 'predictions' / 'test').exists() for one in two)
+
+    program.run(*ask, '--config.run=predict', '--config.split=test', **GLUE)
+    assert len((tmp_path / 'both' / 'predictions' / 'test' / 'RTE.tsv').read_text().splitlines()) == 21
+    dev = json.loads((two[0] / 'config.json').read_text())['data']
+    lines = (pathlib.Path(dev) / 'dev.tsv').read_text().splitlines()[1:]
+    pairs = tmp_path / 'pairs.txt'
+    pairs.write_text(''.join('\t'.join(line.split('\t')[1:3]) + '\n' for line in lines))
+    program.run(*ask, '--config.run=predict', f'--config.input={pairs}', **GLUE)
+    input_rows = rows(tmp_path / 'both' / 'predictions' / 'input' / 'pairs.jsonl')
+    assert [row['probabilities']['entailment'] for row in input_rows] == pytest.approx(shares(tmp_path / 'both'))
+
+
+def test_who_cannot_be_a_member(program: Program, two, tmp_path: pathlib.Path):
+    one, other = two
+    ask = (f'--workdir={tmp_path / "both"}', '--config.run=evaluate')
+
+    def told(ensemble: str, *changes: str) -> str:
+        return program.error(*ask, f'--config.ensemble={ensemble}', *changes, **GLUE)
+
+    assert 'where there is no folder' in told(f'{one},{tmp_path}/nobody*')
+    assert 'two or more workdirs' in told(f'{one}') and 'each once' in told(f'{one},{one}/')
+    assert 'which has no run' in told(f'{one},{tmp_path}')
+    assert 'which is one of config.ensemble' in told(f'{one},{other}', f'--workdir={one}')
+    task = json.loads((other / 'task.json').read_text())
+    task['learned']['labels'] = ['yes', 'no']
+    (other / 'task.json').write_text(json.dumps(task))
+    line = told(f'{one},{other}')
+    assert f'{other} with the labels yes, no' in line and f'entailment, not_entailment, as {one} has them' in line
+    config = json.loads((other / 'config.json').read_text())
+    (other / 'config.json').write_text(json.dumps({**config, 'task': {**config['task'], 'task': 'qnli'}}))
+    assert "config.task.task: found 'rte', expected 'qnli', as in" in told(f'{one},{other}')
+    line = program.error(*ask, f'--config.ensemble={one},{other}', recipe='configs/glue.py', small=False)
+    assert f"{other} with task.task='qnli', expected 'rte', as {one} has it" in line
+    line = program.error(f'--workdir={tmp_path / "run"}', f'--config.ensemble={one},{other}', **GLUE)
+    assert 'config.ensemble' in line and 'run=evaluate and run=predict' in line

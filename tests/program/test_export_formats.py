@@ -1,0 +1,70 @@
+"""A finished run in every format, and runs that start from each."""
+
+import pathlib
+
+import pytest
+import safetensors.numpy
+from running import GLUE, Program, copied, results
+
+FORMATS = 'hf,orbax,google'
+
+
+def model(workdir: pathlib.Path) -> dict:
+    return safetensors.numpy.load_file(workdir / 'export' / 'hf' / 'model.safetensors')
+
+
+def test_every_format_is_the_same_model(program: Program, tune, tuned: pathlib.Path, tmp_path: pathlib.Path):
+    """Of a task: its figures come out of each again."""
+    own = copied(tuned, tmp_path / 'own')
+    result = program.run(f'--workdir={own}', '--config.run=export', f'--config.export_formats={FORMATS}', **GLUE)
+    assert [line.split('export/')[1] for line in result.stdout.splitlines() if 'exported to' in line] == FORMATS.split(
+        ','
+    )
+    assert model(own).keys() == model(tuned).keys()
+    data = next(argument for argument in tune if '.data=' in argument)
+    for name in ('orbax', 'google'):
+        init = f'--config.init={own / "export" / name}'
+        program.run(f'--workdir={tmp_path / name}', '--config.run=evaluate', '--config.seq_len=24', data, init, **GLUE)
+        assert results(tmp_path / name)['splits'] == results(tuned)['splits']
+
+
+@pytest.mark.slow
+def test_a_pre_training_goes_on_from_any_format(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    own = copied(trained, tmp_path / 'own')
+    program.run(f'--workdir={own}', '--config.run=export', f'--config.export_formats={FORMATS}')
+    for name in ('hf', 'google/bert_model.ckpt', 'orbax'):
+        init = f'--config.init={own / "export" / name}'
+        result = program.run(f'--workdir={tmp_path / name}', init, '--config.steps=1', '--config.eval_every=0')
+        assert f'starting from {own / "export" / name}; ' in result.stdout
+    first, *others = (model(tmp_path / name) for name in ('hf', 'google/bert_model.ckpt', 'orbax'))
+    assert all(other[key].tobytes() == x.tobytes() for other in others for key, x in first.items())
+
+
+@pytest.mark.slow
+def test_a_pre_ln_model_has_a_format(program: Program, tmp_path: pathlib.Path):
+    short = ('--config.model.pre_norm=True', '--config.steps=1', '--config.eval_every=0')
+    line = program.error(f'--workdir={tmp_path / "one"}', *short)
+    assert 'config.model.pre_norm: found True' in line and '--config.export_formats=orbax' in line
+    program.run(f'--workdir={tmp_path / "one"}', *short, '--config.export_formats=orbax')
+    assert [path.name for path in (tmp_path / 'one' / 'export').iterdir()] == ['orbax']
+    init = f'--config.init={tmp_path / "one"}'
+    result = program.run(f'--workdir={tmp_path / "two"}', *short, init, '--config.export_formats=orbax')
+    assert f'starting from {tmp_path / "one" / "export" / "orbax"}; ' in result.stdout
+
+
+def test_a_format_that_does_not_fit_is_refused_at_once(program: Program, tmp_path: pathlib.Path):
+    google = '--config.export_formats=hf,google'
+    line = program.error(f'--workdir={tmp_path}', google, '--config.vocab.family=sentencepiece')
+    assert 'config.export_formats: found google, with a sentencepiece vocabulary' in line
+    line = program.error(f'--workdir={tmp_path}', google, '--config.model.causal=True')
+    assert 'config.model.causal: found True with google in config.export_formats' in line
+    line = program.error(f'--workdir={tmp_path}', '--config.export_formats=onnx')
+    assert "config.export_formats: found 'onnx', expected some of hf, orbax, google" in line
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_workdir_without_an_export(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    own = copied(trained, tmp_path / 'own')
+    (own / 'export').rename(tmp_path / 'away')
+    line = program.error(f'--workdir={tmp_path / "new"}', f'--config.init={own}')
+    assert f'config.init: found {own}, a workdir without an export' in line and '--config.run=export' in line

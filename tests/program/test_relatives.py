@@ -1,0 +1,80 @@
+"""The whole road with RoBERTa and DistilBERT: from text or a directory to answers, which are transformers' own."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+from running import GLUE, TUNE, Program, rows
+
+BPE = (
+    '--config.vocab.family=bpe',
+    '--config.vocab.lowercase=False',
+    '--config.pairs.mode=full_sentences',
+    '--config.model.num_segments=1',
+    '--config.model.layer_norm_eps=1e-5',
+)
+FEW = (*TUNE, '--config.steps=6', '--config.epochs=1', '--config.eval_every=6', '--config.checkpoint_every=6')
+
+
+def _ask_transformers(directory: pathlib.Path, pairs: list[tuple[str, str]]) -> np.ndarray:
+    transformers = pytest.importorskip('transformers')
+    import torch
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(directory).eval()
+    first, second = map(list, zip(*pairs, strict=True))
+    inputs = tokenizer(first, second, truncation=True, max_length=24, padding=True, return_tensors='pt')
+    with torch.no_grad():
+        return model(**inputs).logits.softmax(-1).numpy()
+
+
+def _tune_and_ask(program: Program, rte: pathlib.Path, workdir: pathlib.Path, init: pathlib.Path) -> str:
+    """Tunes to RTE and predicts dev; every probability must be transformers'. Returns what the training said."""
+    given = (f'--config.init={init}', f'--config.data={rte}', f'--workdir={workdir}', *FEW)
+    said = program.run(*given, **GLUE).stdout
+    program.run(*given, '--config.run=predict', **GLUE)
+    found = rows(workdir / 'predictions' / 'dev.jsonl')
+    names = list(found[0]['probabilities'])
+    lines = [line.split('\t') for line in (rte / 'dev.tsv').read_text().splitlines()[1:]]
+    theirs = _ask_transformers(workdir / 'export' / 'hf', [(line[1], line[2]) for line in lines])
+    ours = np.array([[row['probabilities'][name] for name in names] for row in found])
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    return said
+
+
+@pytest.mark.slow
+def test_roberta_from_text_to_answers(program: Program, rte: pathlib.Path, tmp_path: pathlib.Path):
+    transformers = pytest.importorskip('transformers')
+    first, second, tuned = tmp_path / 'first', tmp_path / 'second', tmp_path / 'tuned'
+    program.run(f'--workdir={first}', '--config.steps=4', *BPE)
+    exported = first / 'export' / 'hf'
+    assert json.loads((exported / 'config.json').read_text())['architectures'] == ['RobertaForMaskedLM']
+    _, info = transformers.RobertaForMaskedLM.from_pretrained(exported, output_loading_info=True)
+    assert not info['missing_keys'] and not info['unexpected_keys']
+    said = program.run(f'--workdir={second}', f'--config.init={exported}', '--config.steps=1', *BPE[2:4]).stdout
+    assert 'of its RobertaForMaskedLM loaded; freshly drawn: nothing' in said and 'not used' not in said
+    assert 'config.model.layer_norm_eps is 1e-12, where it was 1e-05' in said
+    said = _tune_and_ask(program, rte, tuned, first)
+    assert 'freshly drawn: head/bias, head/kernel, pooler/bias, pooler/kernel' in said
+    assert 'not used: lm_head.bias, lm_head.dense.bias' in said
+    facts = json.loads((tuned / 'export' / 'hf' / 'config.json').read_text())
+    assert facts['architectures'] == ['RobertaForSequenceClassification'] and facts['max_position_embeddings'] == 514
+
+
+@pytest.mark.slow
+def test_distilbert_from_transformers_to_answers(
+    program: Program, rte: pathlib.Path, trained: pathlib.Path, tmp_path: pathlib.Path
+):
+    transformers = pytest.importorskip('transformers')
+    tokenizer = transformers.AutoTokenizer.from_pretrained(trained / 'export' / 'hf')
+    config = transformers.DistilBertConfig(
+        vocab_size=len(tokenizer), dim=32, n_layers=2, n_heads=2, hidden_dim=64, max_position_embeddings=64
+    )
+    start = tmp_path / 'start'
+    transformers.DistilBertForMaskedLM(config).save_pretrained(start)
+    tokenizer.save_pretrained(start)
+    said = _tune_and_ask(program, rte, tmp_path / 'tuned', start)
+    assert 'of its DistilBertForMaskedLM loaded; freshly drawn: head/bias, head/kernel, pooler' in said
+    facts = json.loads((tmp_path / 'tuned' / 'export' / 'hf' / 'config.json').read_text())
+    assert facts['architectures'] == ['DistilBertForSequenceClassification'] and facts['dim'] == 32

@@ -1,0 +1,165 @@
+"""run=report: a page of any workdir, opened in a real browser; what is not there any more is said on it."""
+
+import json
+import pathlib
+import re
+import shutil
+
+import numpy as np
+import pytest
+from browsing import NARROW, Browser
+from running import GLUE, Program, copied, results, rows
+
+from bertjax.experiment.levels import levels_of
+from bertjax.text.tokenizer import load_tokenizer
+
+pytest.importorskip('plotly', reason="needs the extra 'report'")
+HOSTILE = '</script><script>document.title="taken"</script><img src=x onerror="document.title=1">'
+
+
+def report(program: Program, workdir: pathlib.Path, **options) -> pathlib.Path:
+    path = workdir / 'report.html'
+    assert str(path) in program.run(f'--workdir={workdir}', '--config.run=report', **options).stdout
+    return path
+
+
+def titles(page) -> list[str]:
+    return page.locator('h2').all_inner_texts()
+
+
+def test_of_a_pre_training(program: Program, browser: Browser, trained: pathlib.Path, tmp_path: pathlib.Path):
+    workdir = copied(trained, tmp_path / 'run')
+    before = {path: path.read_bytes() for path in workdir.rglob('*') if path.is_file()}
+    path = report(program, workdir)
+    assert {p: p.read_bytes() for p in before} == before
+    last = rows(trained / 'metrics.jsonl', 'heldout')[-1]
+
+    def look(page):
+        named = [
+            'Overview',
+            'Curves',
+            'Held-out masks, before and after',
+            'Pairs and masks',
+            'Corpus',
+            'Speed',
+            'Config',
+        ]
+        assert titles(page) == named and page.title() == 'Pre-training: run'
+        tiles = page.locator('.tile').all_inner_texts()
+        assert any(f'{last["mlm_loss"]:.3f}' in tile and f'{levels_of(trained).unigram:.3f}' in tile for tile in tiles)
+        assert len(page.locator('.plot .main-svg').all()) > 5
+        # The rows are those of the store, told by this run's own tokenizer: as many masks as were predicted.
+        assert page.locator('#examples .row').count() == 4
+        for row in page.locator('#examples .row').all():
+            said = int(re.search(r'(\d+) to predict', row.locator('.label').inner_text())[1])
+            assert row.locator('.masked, .random, .kept').count() == said
+            assert row.locator('.token').first.inner_text() == '[CLS]'
+        filled = page.locator('#fillings .tokens small').first.text_content()
+        pieces = load_tokenizer(str(trained / 'tokenizer')).pieces
+        assert all(line.split()[1] in pieces for line in filled.split('\n'))
+        assert 'batch_size' in page.locator('#config').inner_text() and 'Goodput' in page.locator('#speed').inner_text()
+
+    browser.visit(path, look, width=NARROW)
+
+
+def test_of_less_than_there_was(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    """Without text; without checkpoints; without rows: each is said, and the rest is there."""
+    for name in ('config.json', 'metrics.jsonl'):
+        shutil.copy(trained / name, tmp_path / name)
+    text = report(program, tmp_path).read_text(encoding='utf-8')
+    assert 'The text is not there any more' in text and 'id="curves"' in text and 'id="examples"' not in text
+    assert 'Goodput is not known' in text
+    for name in ('store', 'tokenizer'):
+        (tmp_path / name).symlink_to(trained / name)
+    (tmp_path / 'metrics.jsonl').unlink()
+    text = report(program, tmp_path, recipe=GLUE['recipe'], small=False).read_text(encoding='utf-8')  # whatever it is
+    assert 'No step has been trained here' in text and 'id="examples"' in text and 'id="curves"' not in text
+    assert 'Not shown: ' in text and 'no finished checkpoint' in text and 'it is for something else' in text
+    (tmp_path / 'config.json').write_text('{', encoding='utf-8')
+    assert 'config.json: found no JSON' in program.error(f'--workdir={tmp_path}', '--config.run=report')
+    assert 'no run and no corpus' in program.error(f'--workdir={tmp_path / "none"}', '--config.run=report')
+    assert not (tmp_path / 'none').exists()
+
+
+@pytest.mark.slow
+def test_of_a_corpus_alone(program: Program, browser: Browser, tmp_path: pathlib.Path):
+    """Its text is text, whatever it says, and so are the names of its files."""
+    folder = tmp_path / '<b>texts'
+    folder.mkdir()
+    lines = [f'The {word} of <script>document.title = "taken"</script> is & was.' for word in 'abcdefghijklmnop']
+    (folder / 'a.txt').write_text('\n\n'.join(lines), encoding='utf-8')
+    program.run(f'--workdir={tmp_path}', '--config.run=corpus', f'--config.corpus={folder}', '--config.vocab.size=150')
+    path = report(program, tmp_path, recipe='configs/pretrain_tiny.py', small=True)
+
+    def look(page):
+        assert page.title() == f'Corpus: {tmp_path.name}'
+        assert page.locator('main script:not([type])').count() == 0
+        assert '16' in page.locator('#corpus table').first.inner_text()
+
+    browser.visit(path, look)
+
+
+def test_of_a_fine_tuning(program: Program, browser: Browser, tuned: pathlib.Path, rte, tmp_path: pathlib.Path):
+    workdir, data = copied(tuned, tmp_path / 'run'), copied(rte, tmp_path / 'data')
+    config = json.loads((workdir / 'config.json').read_text())
+    (workdir / 'config.json').write_text(json.dumps(config | {'data': str(data)}))
+    predictions = rows(workdir / 'predictions' / 'dev.jsonl')
+    right = next(i for i, row in enumerate(predictions) if row['true'] == row['label'])
+    other = {'entailment': 'not_entailment', 'not_entailment': 'entailment'}[predictions[right]['true']]
+    predictions[right] |= {'label': other, 'probabilities': {other: 0.99, predictions[right]['true']: 0.01}}
+    text = ''.join(json.dumps(row) + '\n' for row in predictions)
+    (workdir / 'predictions' / 'dev.jsonl').write_text(text)
+    lines = (data / 'dev.tsv').read_text(encoding='utf-8').splitlines()
+    cells = lines[right + 1].split('\t')
+    lines[right + 1] = '\t'.join([cells[0], HOSTILE, *cells[2:]])
+    (data / 'dev.tsv').write_text('\n'.join(lines) + '\n', encoding='utf-8')
+    path = report(program, workdir, **GLUE)
+
+    def look(page):
+        assert titles(page) == ['Overview', 'Figures', 'Curves', 'Errors on dev', 'Rows', 'Speed', 'Config']
+        score = results(workdir)['splits']['dev']['accuracy']
+        assert f'{score:.3f}' in page.locator('#figures tr.marked').inner_text()
+        true, label = ([row[key] for row in predictions] for key in ('true', 'label'))
+        names = page.locator('#errors .shaded tbody th').all_inner_texts()
+        counted = [[sum(pair == (a, b) for pair in zip(true, label, strict=True)) for b in names] for a in names]
+        cells = page.locator('#errors .shaded td').all_inner_texts()
+        assert np.array(counted).ravel().tolist() == list(map(int, cells))
+        worst = page.locator('#errors .error').first.inner_text()  # the surest
+        assert HOSTILE in worst and f'{other} (0.99)' in worst
+        assert page.locator('#errors .error').count() == min(12, sum(a != b for a, b in zip(true, label, strict=True)))
+        assert 'entailment' in page.locator('#examples .label').first.inner_text()
+        assert 'learning_rate' in page.locator('#config table').first.inner_text()
+
+    browser.visit(path, look, dark=True)
+    shutil.rmtree(data)
+    text = report(program, workdir, **GLUE).read_text(encoding='utf-8')
+    assert 'cannot be read any more' in text and 'id="figures"' in text
+
+
+@pytest.mark.slow
+def test_of_a_sweep(program: Program, browser: Browser, swept: pathlib.Path, tmp_path: pathlib.Path):
+    workdir = copied(swept, tmp_path / 'run')
+    path = report(program, workdir, **GLUE)
+    best = json.loads((workdir / 'sweep.json').read_text())['best']
+
+    def look(page):
+        assert page.title() == 'Sweep: run' and titles(page)[:2] == ['Sweep', 'Errors on dev']
+        assert best in page.locator('.tile').first.inner_text()
+        assert page.locator('#sweep table').first.locator('tbody tr').count() == 2
+        page.click('#sweep summary')
+        assert page.locator('#sweep details tr.marked').inner_text().startswith(best)
+        # Four runs as points, two medians on a line; the rates stand at the axis.
+        assert page.locator('#sweep .plot').first.locator('.point').count() >= 4
+        ticks = page.locator('#sweep .plot').first.locator('.xtick').all_text_contents()
+        assert ticks == ['0.00001', '0.003'] or ticks == ['1e-5', '0.003']
+
+    browser.visit(path, look)
+    for folder in (workdir / 'cells').iterdir():
+        (folder / 'results.json').unlink()
+    assert 'No run of the sweep is finished yet' in report(program, workdir, **GLUE).read_text(encoding='utf-8')
+
+
+def test_without_what_draws(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, monkeypatch):
+    monkeypatch.setitem(__import__('sys').modules, 'plotly', None)
+    message = program.error(f'--workdir={tmp_path}', '--config.run=report')
+    assert "pip install -e '.[report]'" in message

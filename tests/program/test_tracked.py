@@ -1,0 +1,73 @@
+"""config.tracker: a training sends what it writes, and its continuation to the same run."""
+
+import json
+import pathlib
+import shutil
+import types
+
+import pytest
+from running import RUN, Program, copied, rows
+
+from bertjax.experiment.session import _trackers
+from bertjax.writers import tracker
+from bertjax.writers.tracker import Tracking
+
+
+class Fake:
+    """A tracker that remembers what all of them were given."""
+
+    calls: list
+
+    def refusal(self):
+        return None
+
+    def start(self, *given):
+        self.calls.append(given)
+        return given[-1] or 'made'
+
+    def log(self, step, values):
+        self.calls.append((step, values))
+
+    def finish(self):
+        self.calls.append('finish')
+
+
+@pytest.mark.slow
+def test_a_continued_training(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, monkeypatch):
+    """A run that had no tracker gets one; another word for it changes nothing of the run."""
+    monkeypatch.setattr(Fake, 'calls', [], raising=False)
+    monkeypatch.setitem(tracker.SERVICES, 'trackio', Fake)
+    monkeypatch.setattr('importlib.util.find_spec', lambda name: name)
+    workdir = copied(trained, tmp_path / 'mine')
+    shutil.rmtree(workdir / 'checkpoints' / '24')
+    tracked = (*RUN, f'--workdir={workdir}', '--config.tracker=trackio', '--config.tracker_project=bert')
+    assert 'changed since' not in program.run(*tracked).stdout
+    (project, name, folder, config, known), *sent, finish = Fake.calls
+    assert (project, name, folder, known, finish) == ('bert', 'mine', str(workdir), '', 'finish')
+    assert config == json.loads((workdir / 'config.json').read_text())
+    written = [row for row in rows(workdir / 'metrics.jsonl') if row['step'] > 20]
+    assert [(step, values[f'{row["split"]}/loss']) for (step, values), row in zip(sent, written, strict=True)] == [
+        (row['step'], row['loss']) for row in written
+    ]
+    assert json.loads((workdir / 'tracker.json').read_text())['run'] == 'made'
+    Fake.calls.clear()
+    program.run(*tracked)  # nothing is left to train
+    assert not Fake.calls
+
+
+def test_each_trial_is_a_run(tmp_path: pathlib.Path):
+    names = []
+    folders = [tmp_path / 'sweep' / 'cells' / name for name in ('lr=1', 'lr=2')]
+    for given in ('', 'rte'):
+        tracking = Tracking('trackio', 'bert', given)
+        settings = types.SimpleNamespace(tracking=tracking)
+        experiment = types.SimpleNamespace(settings=settings, folders=folders, resolved={})
+        names += [writer._name for writer in _trackers(experiment)]
+    assert names == ['sweep/lr=1', 'sweep/lr=2', 'rte/lr=1', 'rte/lr=2']
+
+
+def test_a_missing_package_ends_it_before_anything_is_made(program: Program, tmp_path: pathlib.Path, monkeypatch):
+    monkeypatch.setattr('importlib.util.find_spec', lambda name: None if name == 'mlflow' else name)
+    message = program.error(f'--workdir={tmp_path / "new"}', '--config.tracker=mlflow')
+    assert "pip install -e '.[mlflow]'" in message and not (tmp_path / 'new').exists()
+    assert 'config.tracker' in program.error(f'--workdir={tmp_path}', '--config.tracker=aim')

@@ -1,0 +1,204 @@
+"""Relations: both layouts, what is refused in them, and how entities are shown to the model."""
+
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+from text_world import LETTERS, sequences
+
+from bertjax.convert.huggingface.config import check_head_exportable
+from bertjax.errors import UserError
+from bertjax.inference.tasks import text_records
+from bertjax.model.config import BertConfig
+from bertjax.tasks.relation.features import describe_marks, relation_features
+from bertjax.tasks.relation.files import Entity, Relation, marked_text
+from bertjax.tasks.relation.task import RelationTask
+from bertjax.tasks.sentence.task import Scores
+from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+
+ROW = {'id': '7', 'token': ['x', 'ab', 'c', 'd', 'ef', '.'], 'relation': 'per:title', 'subj_type': 'PERSON'}
+ROW |= {'subj_start': 4, 'subj_end': 4, 'obj_start': 1, 'obj_end': 2, 'obj_type': 'JOB_TITLE'}
+OTHER = {**ROW, 'relation': 'no_relation', 'subj_start': 0, 'subj_end': 0}
+
+
+@pytest.fixture(scope='module')
+def slots(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """A piece a letter, and slots."""
+    path = tmp_path_factory.mktemp('slots') / 'vocab.txt'
+    unused = [f'[unused{i}]' for i in range(4)]
+    pieces = [
+        '[PAD]',
+        *unused,
+        '[UNK]',
+        '[CLS]',
+        '[SEP]',
+        '[MASK]',
+        *'@#*^<>[]',
+        *LETTERS,
+        *('##' + x for x in LETTERS),
+    ]
+    path.write_text(''.join(f'{piece}\n' for piece in pieces))
+    return load_tokenizer(path)
+
+
+@pytest.fixture
+def tacred(tmp_path: pathlib.Path) -> RelationTask:
+    for name, rows in (('train', [ROW, OTHER, ROW]), ('dev', [ROW]), ('test', [OTHER])):
+        (tmp_path / f'{name}.json').write_text(json.dumps(rows))
+    return RelationTask(str(tmp_path), 32)
+
+
+def test_tacred_s_rows(tacred: RelationTask):
+    first, second, _ = tacred.records('train')
+    assert first == Relation('x ab c d ef .', (Entity(9, 11, 'PERSON'), Entity(2, 6, 'JOB_TITLE')), 'per:title')
+    assert (first.mention(0), first.mention(1)) == ('ef', 'ab c')
+    assert first.first == 'x [[ ab c ]] d << ef >> .' and second.first == '<< x >> [[ ab c ]] d ef .'
+    assert tacred.splits() == ['train', 'dev', 'test']
+    tacred.learn(tacred.records('train'))
+    assert tacred.labels == ['no_relation', 'per:title']
+    scores = [Scores(np.array([0.0, 1.0])), Scores(np.array([0.0, 1.0])), Scores(np.array([2.0, 1.0]))]
+    figures = tacred.metrics(tacred.records('train'), scores)
+    assert (figures['precision'], figures['recall']) == (1 / 2, 1 / 2) and next(iter(figures)) == 'micro_f1'
+    assert tacred.official_files('dev', [], scores) == {'dev.txt': 'per:title\nper:title\nno_relation\n'}
+    row = next(tacred.rows([first], scores[:1]))
+    assert (row['subject'], row['object'], row['label'], row['true']) == ('ef', 'ab c', 'per:title', 'per:title')
+
+
+@pytest.mark.parametrize(
+    ('text', 'plain', 'subject', 'object'),
+    [
+        ('<< a >> b [[ c d ]].', 'a b c d.', 'a', 'c d'),
+        ('[[c]]-e <<a b>>', 'c-e a b', 'a b', 'c'),
+        ('<< a [[ b ]] c >> d', 'a b c d', 'a b c', 'b'),  # one inside the other
+        ('x >> << a >> [[ b ]]', 'x >> a b', 'a', 'b'),
+        ('<< a >> [[ [3H]b ]] >>', 'a [3H]b >>', 'a', '[3H]b'),
+    ],
+)
+def test_marks(text: str, plain: str, subject: str, object: str):
+    found, entities = marked_text(text, 'here')
+    record = Relation(found, entities, None)
+    assert found == plain and (record.mention(0), record.mention(1)) == (subject, object)
+
+
+def test_what_is_refused(tacred: RelationTask, tmp_path: pathlib.Path):
+    for changes, expected in (
+        ({'subj_end': 9}, 'subj_end 9, expected a number from 0 to 5'),
+        ({'obj_start': 3}, 'obj_start 3 behind obj_end 2'),
+        ({'obj_end': None}, 'obj_end None'),
+        ({'token': 'x ab'}, 'a list of strings'),
+        ({'relation': None}, 'no label'),
+        ({'relation': ['a']}, 'the name of a relation'),
+    ):
+        (tmp_path / 'train.json').write_text(json.dumps([ROW, {**ROW, **changes}]))
+        with pytest.raises(UserError, match=expected) as error:
+            tacred.records('train')
+        assert error.value.where.startswith(str(tmp_path / 'train.json')) and '1' in error.value.where
+    (tmp_path / 'train.json').unlink()
+    (tmp_path / 'train.jsonl').write_text('{"text": "<< a >> b", "label": "x"}\n')
+    with pytest.raises(UserError, match=r'train\.jsonl:1: found no entity between \[\[ and \]\]'):
+        tacred.records('train')
+    (tmp_path / 'train.jsonl').write_text('{"sentence": "<< a >> [[ b ]]", "label": "x"}\n')
+    with pytest.raises(UserError, match=r"'sentence'.*expected token and subj_start …, or text.*config\.task\.text_a"):
+        tacred.records('train')
+    with pytest.raises(UserError, match='2 entities between << and >>'):
+        marked_text('<< a >> << b >> [[ c ]]', 'here')
+    with pytest.raises(UserError, match='no file of the dev split'):
+        (tmp_path / 'dev.json').unlink()
+        tacred.records('dev')
+
+
+RECORD = Relation('x ab y cd z', (Entity(7, 9, 'PERSON'), Entity(2, 4, 'A_B')), None)
+
+
+@pytest.mark.parametrize(
+    ('markers', 'shown'),
+    [
+        ('entity', '(x[unused2]a##b[unused3]y[unused0]c##d[unused1]z|'),
+        ('typed', '(x#^ab^a##b#y@*p##e##r##s##o##n*c##d@z|'),
+        ('mask', '(x[unused2]aby[unused0]p##e##r##s##o##nz|'),
+        ('words', '(x[[a##b]]y<<c##d>>z|'),
+    ],
+)
+def test_how_entities_are_shown(slots: Tokenizer, markers: str, shown: str):
+    features = relation_features([RECORD], None, slots, seq_len=64, markers=markers)
+    assert sequences(features, slots) == [shown]
+    subject, object = features.row['starts'][0]
+    opening = {'entity': '[unused0]', 'typed': '@', 'mask': '[unused0]', 'words': '<'}[markers]
+    assert slots.pieces[features.tokens[subject]] == opening and object == 2
+    assert opening in describe_marks(slots, markers)
+
+
+def test_without_slots_there_is_punctuation(tokenizer: Tokenizer, slots: Tokenizer):
+    assert 'between [unused0] … [unused1] and [unused2] … [unused3]' in describe_marks(slots, 'entity')
+    assert 'unused' not in describe_marks(tokenizer, 'entity')
+
+
+def test_a_long_sentence_keeps_both_entities(slots: Tokenizer):
+    """First what is farthest outside goes, then the middle between them, then the ends of the entities."""
+    text = 'a b c d e f g h i j k l m n'
+    record = Relation(text, (Entity(6, 9), Entity(20, 23)), None)  # d e and k l
+
+    def shown(length: int) -> str:
+        features = relation_features([record], None, slots, seq_len=length, markers='entity')
+        (found,) = sequences(features, slots)
+        starts = features.row['starts'][0]
+        assert [slots.pieces[features.tokens[i]] for i in starts] == ['[unused0]', '[unused2]']
+        return (
+            found.replace('[unused0]', '<')
+            .replace('[unused1]', '>')
+            .replace('[unused2]', '{')
+            .replace('[unused3]', '}')
+        )
+
+    assert shown(20) == '(abc<de>fghij{kl}mn|'
+    assert shown(18) == '(bc<de>fghij{kl}m|'
+    assert shown(15) == '(<de>fghij{kl}|'
+    assert shown(12) == '(<de>fj{kl}|'
+    assert shown(8) == '(<d>{k}|'
+    with pytest.raises(UserError, match='marks that 5 pieces have no room for'):
+        shown(5)
+
+
+def test_the_head_of_the_marks(slots: Tokenizer):
+    """Its logits depend on the states where the marks are, and no class of transformers has it."""
+    task = RelationTask('', 32, pool='starts', labels=('a', 'b', 'c'))
+    config = BertConfig(
+        vocab_size=slots.vocab_size, num_layers=1, width=8, num_heads=2, mlp_dim=8, max_positions=32, dropout=0.0
+    )
+    model, features = task.model(config), task.features([RECORD], slots, training=False)
+    batch = features.batch(np.array([0]), 32, slots.pad_id)
+    inputs = [batch[name] for name in task.objective.inputs]
+
+    @jax.jit
+    def both(*inputs):
+        outputs, params = model.init_with_output(jax.random.key(0), *inputs, deterministic=True)
+        return outputs['logits'], model.apply(params, *inputs[:-1], inputs[-1] + 1, deterministic=True)['logits']
+
+    logits, moved = both(*inputs)
+    assert logits.shape == (1, 3) and not np.allclose(logits, moved)
+    with pytest.raises(UserError, match='no class for the head BertForRelation'):
+        check_head_exportable(model, task.head)
+    assert RelationTask('', 32).head.architecture == 'BertForSequenceClassification'
+
+
+def test_input_of_ones_own(tacred: RelationTask, capsys):
+    lines = [(1, '<< a >> b [[ c ]]'), (2, ''), (3, '[[ c ]] << d >>')]
+    first, blank, last = tacred.parse(lines, 'standard input')
+    assert 'read as marked texts' in capsys.readouterr().out
+    assert (first.mention(0), last.mention(0)) == ('a', 'd') and blank.where == 'standard input:2'
+    (row,) = tacred.parse([(1, json.dumps(ROW))], 'standard input')
+    assert row.label is None and row.fields['id'] == '7'
+    (given,) = text_records(tacred, 'classify', ['<< a >> b [[ c ]]'], None)  # of a program
+    assert given == first
+    with pytest.raises(UserError, match='give one text'):
+        text_records(tacred, 'classify', ['<< a >> b [[ c ]]'], ['d'])
+
+
+def test_chemprot(shared: pathlib.Path):
+    task = RelationTask(str(shared / 'domain' / 'chemprot'), 128)
+    records = task.records('train')
+    assert len(records) == 4169 and len(task.records('dev')) == 2427 and len(task.records('test')) == 3469
+    assert records[0].mention(0) == 'Epidermal growth factor receptor' and records[0].mention(1) == 'gefitinib'
+    assert not any('<<' in record.text or ']]' in record.text for record in records)

@@ -1,0 +1,148 @@
+"""TriviaQA's official layout in SQuAD's form: whose words, which documents, and what is refused with its place."""
+
+import json
+import pathlib
+from collections.abc import Callable
+
+import pytest
+from etils import epath
+
+from bertjax.errors import UserError
+from bertjax.recipe_files import load_recipe
+from bertjax.runs.triviaqa import run as run_triviaqa
+from bertjax.tasks.squad.files import SquadFiles
+from bertjax.tasks.squad.trivia import Counts, alias_pattern, first_words, found_answers, squad_of_trivia
+
+LONG = ' '.join(['word'] * 399)
+QUESTION = {
+    'Question': 'Which bird sings by night?',
+    'QuestionId': 'tc_1',
+    'Answer': {
+        'Value': 'Nightingale',
+        'Aliases': ['Nightingale', 'Luscinia megarhynchos', 'night-ingale'],
+        'Type': 'X',
+    },
+    'EntityPages': [{'DocSource': 'TagMe', 'Filename': 'Birds.txt', 'Title': 'Birds'}],
+    'SearchResults': [{'Filename': '0/0_1.txt', 'Rank': 1, 'Url': 'http://…'}],
+}
+
+
+@pytest.fixture
+def triviaqa(tmp_path: pathlib.Path) -> pathlib.Path:
+    """The folder of triviaqa-rc, with two questions, of which one has no answer in reach."""
+    folder = tmp_path / 'triviaqa-rc'
+    late = {**QUESTION, 'QuestionId': 'tc_2', 'EntityPages': [{'Filename': 'Late.txt'}], 'SearchResults': []}
+    texts = {
+        'qa/wikipedia-train.json': json.dumps({'Data': [QUESTION, late], 'Domain': 'Wikipedia', 'Version': 1.0}),
+        'evidence/wikipedia/Birds.txt': '  Owls hoot.\nThe NIGHTINGALE (Luscinia\nmegarhynchos), or nightingale, …',
+        'evidence/wikipedia/Late.txt': f'{LONG} one Nightingale',
+        'evidence/web/0/0_1.txt': f'{LONG} Nightingales',
+    }
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding='utf-8')
+    return folder
+
+
+@pytest.fixture
+def convert() -> Callable[..., None]:
+    """The verb with the recipe's config."""
+
+    def run(data: pathlib.Path, workdir: pathlib.Path, **task: str) -> None:
+        config = load_recipe(str(pathlib.Path(__file__).parents[3] / 'configs' / 'squad.py'))
+        config.data = str(data)
+        for key, value in task.items():
+            config.task[key] = value
+        run_triviaqa(config, str(workdir))
+
+    return run
+
+
+def converted(folder: pathlib.Path, counts: Counts) -> list[dict]:
+    return list(squad_of_trivia(epath.Path(folder), epath.Path(folder / 'qa' / 'wikipedia-train.json'), counts))
+
+
+def test_documents_with_an_answer_become_paragraphs(triviaqa: pathlib.Path, tmp_path: pathlib.Path):
+    counts = Counts()
+    (entry,) = converted(triviaqa, counts)
+    assert counts == Counts(questions=2, documents=3, kept=1, answered=1)
+    (paragraph,) = entry['paragraphs']
+    (asked,) = paragraph['qas']
+    assert asked['id'] == 'tc_1--Birds.txt' and asked['question'] == QUESTION['Question']
+    assert paragraph['context'].startswith('Owls hoot.\nThe')
+    texts = [answer['text'] for answer in asked['answers']]
+    assert texts == ['NIGHTINGALE', 'Luscinia\nmegarhynchos', 'nightingale']
+    for answer in asked['answers']:
+        start = answer['answer_start']
+        assert paragraph['context'][start : start + len(answer['text'])] == answer['text']
+    (tmp_path / 'trivia.json').write_text(json.dumps({'data': [entry]}))
+    (question,) = SquadFiles(str(tmp_path), '1.1', {'train': 'trivia.json', 'dev': '', 'test': ''}).read('train')
+    assert question.answers[0] == 'NIGHTINGALE' and question.starts[0] == 15
+
+
+def test_words_and_aliases():
+    assert (
+        first_words(' a  b\nc d ', 3) == 'a  b\nc' and first_words(f'{LONG} x y') == f'{LONG} x' and not first_words('')
+    )
+    pattern = alias_pattern(['York', 'New York', 'C++', ' '])
+    found = [(answer['text'], answer['answer_start']) for answer in found_answers('Yorks new york, york C++', pattern)]
+    assert found == [('new york', 6), ('york', 16), ('C++', 21)]
+
+
+def test_wrong_layouts_are_told_with_their_place(triviaqa: pathlib.Path):
+    path = triviaqa / 'qa' / 'wikipedia-train.json'
+    for changes, where, found in (
+        ({'Answer': None}, 'Data[1].Answer', 'nothing'),
+        ({'Answer': {'Value': ''}}, 'Data[1].Answer', "Value ''"),
+        ({'Question': 3}, 'Data[1]', 'Question 3'),
+        ({'EntityPages': {}}, 'Data[1].EntityPages', 'a JSON dict'),
+        ({'EntityPages': [{'Title': 'x'}]}, 'Data[1].EntityPages[0]', 'no Filename'),
+        ({'EntityPages': [{'Filename': 'no.txt'}]}, 'Data[1].EntityPages[0].Filename', 'no file'),
+    ):
+        path.write_text(json.dumps({'Data': [QUESTION, {**QUESTION, **changes}]}))
+        with pytest.raises(UserError) as error:
+            converted(triviaqa, Counts())
+        assert error.value.where == f'{path}: {where}' and error.value.found.startswith(found)
+    bare = {key: value for key, value in QUESTION.items() if key not in ('EntityPages', 'SearchResults')}
+    for text, found in (
+        ('{"Data": []}', 'no list Data'),
+        ('[1]', 'no list Data'),
+        (json.dumps({'Data': [bare]}), 'no doc'),
+    ):
+        path.write_text(text)
+        with pytest.raises(UserError, match=found):
+            converted(triviaqa, Counts())
+
+
+def test_files_that_are_joined(tmp_path: pathlib.Path):
+    """config.task.train_file='a.json,b.json' is both, in this order; ids are still unique."""
+
+    def write(name: str, id: str) -> None:
+        qa = {'id': id, 'question': 'q', 'answers': [{'text': 'b', 'answer_start': 2}]}
+        (tmp_path / name).write_text(json.dumps({'data': [{'paragraphs': [{'context': 'a b', 'qas': [qa]}]}]}))
+
+    write('a.json', '1')
+    write('b.json', '2')
+    files = lambda name: SquadFiles(str(tmp_path), '1.1', {'train': name, 'dev': '', 'test': ''})  # noqa: E731
+    assert [question.id for question in files('b.json, a.json').read('train')] == ['2', '1']
+    for name in ('a.json,c.json', 'a.json,a.json'):
+        with pytest.raises(UserError, match=r'expected a\.json,'):
+            files(name).read('train')
+    write('b.json', '1')
+    with pytest.raises(UserError, match='an id of its own'):
+        files('a.json,b.json').read('train')
+
+
+def test_the_verb(convert, triviaqa: pathlib.Path, tmp_path: pathlib.Path, capsys):
+    """WORKDIR/train-v1.1.json, which the recipe of SQuAD reads; without dev that is left out."""
+    workdir = tmp_path / 'out'
+    convert(triviaqa, workdir)
+    told = capsys.readouterr().out
+    assert '1 of 3 documents have an answer in their first 400 words; 1 of 2 questions' in told
+    assert (workdir / 'train-v1.1.json').exists() and not (workdir / 'dev-v1.1.json').exists()
+    with pytest.raises(UserError, match='without qa/wikipedia-train'):
+        convert(triviaqa / 'qa', workdir)
+    with pytest.raises(UserError, match=r'no file .*web-dev'):
+        convert(triviaqa, workdir, dev_file='qa/web-dev.json')
+    with pytest.raises(UserError, match='give --config=squad:v1'):
+        convert(triviaqa, workdir, version='2.0')

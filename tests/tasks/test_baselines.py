@@ -1,0 +1,96 @@
+"""Simple answers: those of scikit-learn where it gives them, counted by hand where it does not."""
+
+import builtins
+from unittest import mock
+
+import numpy as np
+import pytest
+from text_world import MAILS
+
+from bertjax.errors import UserError
+from bertjax.tasks.choice.files import Question
+from bertjax.tasks.choice.task import MultipleChoiceTask
+from bertjax.tasks.sentence.baseline import text_inputs
+from bertjax.tasks.sentence.classification import ClassificationTask
+from bertjax.tasks.sentence.multi_label import MultiLabelTask
+from bertjax.tasks.sentence.task import Example
+from bertjax.tasks.squad.task import SquadTask
+from bertjax.tasks.tagging.columns import Sentence
+from bertjax.tasks.tagging.task import TaggingTask
+
+TRAIN = [Example(text, None, label) for text, label in MAILS] * 9
+ASKED = [Example('free cash', None, 'spam'), Example('call me soon', None, 'ham')]
+
+
+def test_labels():
+    linear = pytest.importorskip('sklearn.linear_model', reason='what is compared with')
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    task = ClassificationTask('', 32, dataset='x', labels=('ham', 'never', 'spam'))
+    found = task.baselines(TRAIN, ASKED)
+    assert [scores.best for scores in found['most frequent']] == [0, 0]
+    shares = found['most frequent'][0].probabilities
+    assert shares[[0, 2]] == pytest.approx([2 / 3, 1 / 3], abs=1e-4) and shares[1] < 1e-4
+    words = TfidfVectorizer(token_pattern=r'\b\w+\b', ngram_range=(1, 2), sublinear_tf=True, dtype=np.float32)
+    model = linear.LogisticRegression(max_iter=1000)
+    model.fit(words.fit_transform([x.first for x in TRAIN]), [x.label for x in TRAIN])
+    wanted = model.predict_proba(words.transform([record.first for record in ASKED]))
+    assert np.stack([scores.probabilities[[0, 2]] for scores in found['TF-IDF']]) == pytest.approx(wanted, abs=1e-4)
+    assert [task.labels[scores.best] for scores in found['TF-IDF']] == ['spam', 'ham']
+    assert task.metrics(ASKED, found['TF-IDF'])['accuracy'] == 1
+    assert task.baselines(TRAIN[:2], ASKED)['TF-IDF'][0].best == 0  # one label in training
+
+
+def test_scores_and_pairs():
+    task = ClassificationTask('', 32, dataset='x', text_b='other', regression=True)
+    words = ['red', 'green', 'blue', 'one', 'two', 'three']
+    pairs = [(f'{a} {b}', f'{c} {d}') for a in words for b in words[:2] for c in words for d in words[2:3]]
+    train = [Example(a, b, float(len(set(a.split()) & set(b.split())))) for a, b in pairs]
+    found = task.baselines(train, train[:20])
+    assert found['mean'][3].value == found['mean'][4].value == pytest.approx(np.mean([x.label for x in train]))
+    assert task.metrics(train[:20], found['TF-IDF'])['spearman'] > 0.7
+    inputs, _ = text_inputs([Example('a b', 'a b', 0.0), Example('a', 'c', 0.0)], train[:1])
+    assert inputs[:, -1].toarray()[:, 0].tolist() == pytest.approx([1, 0])  # the cosine
+
+
+def test_several_labels():
+    task = MultiLabelTask('', 32, dataset='x', labels=('ham', 'short', 'all'))
+    train = [Example(text, None, (label, 'all') if label == 'ham' else ('all',)) for text, label in MAILS] * 9
+    found = task.baselines(train, [Example('call me soon', None, ('ham', 'all')), Example('free cash', None, ())])
+    rows = list(task.rows([Example('', None, None)] * 2, found['TF-IDF']))
+    assert [row['labels'] for row in rows] == [['ham', 'all'], ['all']]
+    assert all(row['labels'] == ['ham', 'all'] for row in task.rows(ASKED, found['most frequent']))
+
+
+def test_tags_of_words():
+    task = TaggingTask('', 16)
+    train = [
+        Sentence('', ('Rome', 'is', 'old'), ('B-LOC', 'O', 'O')),
+        Sentence('', ('Rome', 'New', 'York'), ('O', 'B-LOC', 'I-LOC')),
+    ]
+    asked = [Sentence('', ('York', 'is', 'Rome', 'new'), ('B-LOC', 'O', 'B-LOC', 'O'))]
+    found = task.baselines(train, asked)
+    assert found['most frequent'][0].tags == ('O', 'O', 'O', 'O')
+    # York begins an entity here; Rome was both once, of which B comes first; `new` is unknown.
+    assert found['most frequent of the word'][0].tags == ('B-LOC', 'O', 'B-LOC', 'O')
+    assert task.metrics(asked, found['most frequent of the word'])['f1'] == 1
+
+
+def test_endings():
+    task = MultipleChoiceTask('', 16, layout='jsonl')
+    train = [Question('', 'the sea', 'it', ('is wet', 'is dry', 'is high'), 1), Question('', 'a', 'b', ('c', 'd'), 1)]
+    asked = [Question('', 'the old sea', 'is', ('dry', 'the sea'), 0), Question('', 'wet', '', ('wet', 'dry', 'c'), 0)]
+    found = task.baselines(train, asked)
+    assert [choice.ending for choice in found['most frequent']] == [1, 1]
+    assert [choice.ending for choice in found['TF-IDF overlap']] == [1, 0]
+    assert len(found['TF-IDF overlap'][0].probabilities) == 2
+
+
+def test_what_has_none():
+    assert SquadTask('', 64, max_query=8).baselines([], []) == {} and not SquadTask.has_baselines
+    absent = mock.patch.object(builtins, '__import__', side_effect=ModuleNotFoundError)
+    task = ClassificationTask('', 32, dataset='x', labels=('ham', 'spam'))
+    with absent, pytest.raises(UserError, match=r"no scikit-learn.*pip install 'bertjax\[baseline\]'"):
+        task.baselines(TRAIN, ASKED)
+    with pytest.raises(UserError, match='no word in the training texts'):
+        task.baselines([Example('…', None, 'ham'), Example('!', None, 'spam')], ASKED)

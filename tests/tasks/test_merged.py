@@ -1,0 +1,111 @@
+"""The mean of the logits of several models, for each kind of task: of words, not of pieces; in whatever windows."""
+
+import dataclasses
+import pathlib
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from bertjax.data.features import FeatureBuilder
+from bertjax.errors import UserError
+from bertjax.experiment.ensemble import Ensemble
+from bertjax.experiment.saved import SavedTask
+from bertjax.experiment.task_data import Split
+from bertjax.tasks.choice.files import Question as Choice
+from bertjax.tasks.choice.task import MultipleChoiceTask
+from bertjax.tasks.sentence.classification import ClassificationTask
+from bertjax.tasks.sentence.task import Example
+from bertjax.tasks.squad.questions import Question
+from bertjax.tasks.squad.task import SquadTask
+from bertjax.tasks.tagging.columns import Sentence
+from bertjax.tasks.tagging.task import TaggingTask
+from bertjax.text.tokenizer import Tokenizer
+
+
+def test_texts_in_other_windows(tokenizer: Tokenizer, tmp_path):
+    records = [Example('a b c d e f g h', None, None), Example('a', None, None)]
+    short = ClassificationTask(str(tmp_path), 6, long='windows', labels=('x', 'y'))
+    long = ClassificationTask(str(tmp_path), 16, labels=('x', 'y'))
+    members = []
+    for task in (short, long):
+        features = task.features(records, tokenizer, training=False)
+        outputs = {'logits': [np.array([row, -1.0], np.float32) for row in range(len(features))]}
+        members.append((features, outputs))
+    rows = len(members[0][0]) - 1  # windows of the first record: 0, 1, … of the first model
+    merged = long.merged(records, members)
+    assert merged[0].logits.tolist() == [((rows - 1) / 2 + 0) / 2, -1] and rows > 1
+    assert merged[1].logits.tolist() == [(rows + 1) / 2, -1]
+
+
+def test_words_of_another_tokenizer(tokenizer: Tokenizer):
+    """A piece a letter, and windows of 8 pieces beside those of 16."""
+    records = [Sentence('', ('ab', 'c', 'de', 'f'), None), Sentence('', ('g',), None)]
+    members, alone = [], []
+    generator = np.random.default_rng(0)
+    for length in (8, 16):
+        task = TaggingTask('', length, scheme='plain')
+        task.labels = ['N', 'V']
+        features = task.features(records, tokenizer, training=False)
+        lengths = np.diff(features.offsets)
+        outputs = {'token_logits': [generator.normal(size=(n, 2)).astype(np.float32) for n in lengths]}
+        members.append((features, outputs))
+        alone.append(task.predictions(records, features, outputs))
+    merged = task.merged(records, members)
+    for sentence, a, b in zip(merged, *alone, strict=True):
+        for w, tag in enumerate(sentence.tags):
+            # Of two classes the mean of logits has the geometric mean of the odds.
+            odds = [
+                p / (1 - p) if t == tag else (1 - p) / p for t, p in ((x.tags[w], x.probabilities[w]) for x in (a, b))
+            ]
+            mean = np.sqrt(odds[0] * odds[1])
+            assert sentence.probabilities[w] == pytest.approx(mean / (1 + mean)) and mean >= 1
+
+
+def test_endings(tmp_path):
+    task = MultipleChoiceTask(str(tmp_path), 16, layout='jsonl')
+    records = [Choice('', 'p', 's', ('a', 'b', 'c'), None), Choice('', 'p', 's', ('a', 'b'), None)]
+    features = FeatureBuilder(choices=3)
+    outputs = [{'logits': [np.array([0, 2, 0], np.float32), np.array([0, 1, 9], np.float32)]}]
+    outputs.append({'logits': [np.array([3, 0, 0], np.float32), np.array([0, 1, 9], np.float32)]})
+    first, second = task.merged(records, [(features, one) for one in outputs])
+    assert first.ending == 0 and second.ending == 1
+    assert first.probabilities == pytest.approx(np.exp([1.5, 1, 0]) / np.exp([1.5, 1, 0]).sum())
+
+
+def test_spans_need_the_same_pieces(tokenizer: Tokenizer):
+    records = [Question('q', 'a b', 'c d e f', None, ())]
+    task = SquadTask('', 16, max_query=4, stride=2)
+    features = task.features(records, tokenizer, training=False)
+    length = len(features.tokens)
+    logits = [np.eye(length, dtype=np.float32)[i] for i in (5, 6, 6)]
+    outputs = [{'start_logits': [start], 'end_logits': [2 * start]} for start in logits]
+    assert task.merged(records, [(features, one) for one in outputs])[0].best.text == 'e'
+    other = dataclasses.replace(features, tokens=features.tokens + 1)
+    with pytest.raises(UserError, match=r'config\.ensemble: found models that see the texts in other pieces'):
+        task.merged(records, [(features, outputs[0]), (other, outputs[1])])
+
+
+def test_a_batch_of_a_stream_is_tokenised_by_each(tokenizer: Tokenizer, tmp_path):
+    """What came first was when the models were loaded, each with its own features."""
+    task = ClassificationTask(str(tmp_path), 16, labels=('x', 'y'))
+    seen = []
+
+    def member(name: str, logit: float) -> SavedTask:
+        def tokenised(records, keep):
+            seen.append((name, len(records), keep))
+            return Split(records, task.features(records, tokenizer, training=False))
+
+        def outputs(params, split):
+            return {'logits': [np.array([logit, 0], np.float32)] * len(split.features)}
+
+        data = SimpleNamespace(task=task, tokenised=tokenised)
+        first = {'': tokenised([Example('a', None, None)], False)}
+        return SavedTask(SimpleNamespace(data=data, outputs=outputs), None, first, None, True)
+
+    members = {pathlib.Path(name): member(name, logit) for name, logit in (('one', 1.0), ('other', 3.0))}
+    ensemble = Ensemble(members, next(iter(members.values())).splits)
+    seen.clear()
+    assert [scores.logits.tolist() for scores in ensemble.predictions(ensemble.splits[''])] == [[2, 0]] and not seen
+    later = ensemble.data.tokenised([Example('b', None, None), Example('c', None, None)], keep=False)
+    assert len(ensemble.predictions(later)) == 2 and seen == [('one', 2, False), ('other', 2, False)]

@@ -1,0 +1,36 @@
+"""The site of docs/ builds without a warning: no dead link, no module or page that is not there."""
+
+import pathlib
+import shutil
+import subprocess
+import sys
+import tomllib
+from typing import Any
+
+DOCS = pathlib.Path(__file__).parent.parent / 'docs'
+
+
+def test_it_builds_strictly(tmp_path: pathlib.Path):
+    repository = DOCS.parent
+    for name in ('docs', 'bertjax'):
+        shutil.copytree(repository / name, tmp_path / name, ignore=shutil.ignore_patterns('__pycache__'))
+    shutil.copy(repository / 'zensical.toml', tmp_path)
+    command = [sys.executable, '-m', 'zensical', 'build', '--strict']
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    reference = (tmp_path / 'site' / 'reference' / 'api' / 'index.html').read_text(encoding='utf-8')
+    assert 'id="bertjax.api.load"' in reference and 'id="bertjax.api.Bert.encode"' in reference
+
+
+def test_every_page_has_its_place():
+    config = tomllib.loads((DOCS.parent / 'zensical.toml').read_text(encoding='utf-8'))
+    placed = list(_pages(config['project']['nav']))
+    assert sorted(placed) == sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob('*.md'))
+
+
+def _pages(nav: Any):
+    if isinstance(nav, str):
+        yield nav
+    else:
+        for part in nav.values() if isinstance(nav, dict) else nav:
+            yield from _pages(part)

@@ -1,0 +1,132 @@
+"""A step with a teacher: what it changes and what not, on one device, in parts, and on eight."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from train_fakes import MESH_RECIPE, NO_DROPOUT, VOCABULARY, B, RandomExamples, host, tiny_config
+
+from bertjax.data.loader import global_arrays
+from bertjax.experiment.pretraining import build_pretraining_setup
+from bertjax.experiment.pretraining_settings import pretraining_settings
+from bertjax.losses import OWN, PRETRAINING
+from bertjax.metrics.rows import distillation_values
+from bertjax.model.bert import BertForPreTraining
+from bertjax.model.config import BertConfig
+from bertjax.model.stacking import init_params
+from bertjax.optim.masks import path_names
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
+from bertjax.train.phase import CompiledStep
+from bertjax.train.state import abstract_state, place
+from bertjax.train.teaching import INNER, OUTER, Lesson, spread_layers, teach, uniform_layers
+
+WIDER = BertConfig(
+    vocab_size=VOCABULARY, num_layers=4, width=48, num_heads=4, mlp_dim=64, max_positions=16, **NO_DROPOUT
+)
+
+
+def test_which_layers_are_copied_and_followed():
+    assert spread_layers(6, 12) == (0, 2, 4, 7, 9, 11)  # DistilBERT's
+    assert [spread_layers(n, 6) for n in (1, 2, 3, 6)] == [(0,), (0, 5), (0, 3, 5), (0, 1, 2, 3, 4, 5)]
+    assert uniform_layers(4, 12) == (2, 5, 8, 11) and uniform_layers(6, 12) == (1, 3, 5, 7, 9, 11)  # TinyBERT's
+    assert uniform_layers(3, 4) == (0, 1, 3)
+
+
+class Taught:
+    """A student of two layers and width 32, and a teacher of four and width 48, all parts of a lesson."""
+
+    def __init__(self, **changes):
+        config = tiny_config(**{**MESH_RECIPE, **changes})
+        self.mesh = make_mesh(sizes := dict(config.mesh), jax.devices()[: int(np.prod(list(sizes.values())))])
+        settings, student = pretraining_settings(config), BertConfig(vocab_size=VOCABULARY, **config.model)
+        lesson = Lesson(dict.fromkeys((*INNER, *OUTER), 1.0) | {'soft': 5.0}, 2.0, (1, 3), True)
+        model = BertForPreTraining(WIDER)
+        init = lambda key: init_params(model, key, *[jnp.zeros((1, 1), jnp.int32)] * 4)  # noqa: E731
+        with mesh_context(self.mesh):
+            abstract = abstract_state(init, self.mesh)
+        objective = teach(PRETRAINING, lesson, model, student)
+        self.setup = build_pretraining_setup(settings, student, self.mesh, objective, (abstract,))
+        self.phase = settings.phases(config.steps)[0]
+        self.batches = self.phase.batches
+        self.teacher_on_host = drawn(functools.partial(init, jax.random.key(7)))
+        self.teacher = place(self.teacher_on_host, abstract)
+
+    def steps(self, state, count):
+        programs = self.setup.compile(self.phase, self.batches)
+        numbers = (np.float32(self.phase.learning_rate), np.uint32(0))
+        step = CompiledStep(programs, *jax.device_put(numbers, replicated(self.mesh)), teacher=(self.teacher,))
+        state = jax.tree.map(lambda x, a: jax.device_put(x, a.sharding), state, self.setup.state)
+        values = []
+        for i in range(count):
+            rows = RandomExamples().batch(np.arange(B) + B * i)
+            state, metrics = step(state, global_arrays(rows, batch_sharding(self.mesh), B))
+            values.append(distillation_values(jax.device_get(metrics['sums']), self.setup.objective.factors))
+        return host(state), values
+
+
+def drawn(init):
+    """Normal numbers, scales around 1; nothing is compiled for them."""
+    rng = np.random.default_rng(3)
+
+    def leaf(path, x):
+        return (0.1 * rng.standard_normal(x.shape) + (path[-1].key == 'scale')).astype(x.dtype)
+
+    return jax.tree_util.tree_map_with_path(leaf, jax.eval_shape(lambda: nn.unbox(init())))
+
+
+@pytest.fixture(scope='module')
+def alone():
+    run = Taught(model=NO_DROPOUT)
+    zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), run.setup.state)
+    first = zeros.replace(params=drawn(lambda: run.setup.init(jax.random.key(0)).params))
+    return run, first, *run.steps(first, 4)
+
+
+def test_the_teacher_has_no_part_in_the_state_and_is_no_constant_of_the_program(alone):
+    run, first, last, _ = alone
+    plain = build_pretraining_setup(pretraining_settings(tiny_config()), run.setup.model.config, run.mesh).state
+    own = {OWN: {'projection': {'kernel': (32, 48), 'bias': (48,)}}}
+    shapes = lambda tree: jax.tree.map(lambda x: x.shape, tree)  # noqa: E731
+    assert shapes(last.params) == {**shapes(plain.params), **own}
+    assert shapes(last.opt_state[1].mu) == shapes(last.opt_state[1].nu) == shapes(last.params)
+    jax.tree.map(np.testing.assert_array_equal, host(run.teacher), run.teacher_on_host)
+    for path, x in jax.tree_util.tree_flatten_with_path(last.params)[0]:  # of student and projection all learn
+        before = functools.reduce(lambda tree, name: tree[name], path_names(path), first.params)
+        assert (x != before).any(), path_names(path)
+    lowered = run.setup.lower(run.phase, run.batches)[16]
+    given = (first, run.teacher, RandomExamples().batch(np.arange(2)), 'rate', 'seed')
+    assert len(jax.tree.leaves(lowered.args_info)) == len(jax.tree.leaves(given))
+    widest = max(len(line) for line in lowered.as_text().splitlines() if 'stablehlo.constant' in line)
+    assert widest < 1000
+
+
+def test_each_part_of_the_lesson_is_learned(alone):
+    _, _, _, values = alone
+    parts = [f'{part}_loss' for part in (*INNER, 'soft')] + ['mlm_loss', 'nsp_loss']
+    for row in values:
+        assert row['loss'] == pytest.approx(sum(row[name] * (5 if name == 'soft_loss' else 1) for name in parts))
+    assert values[-1]['loss'] < values[0]['loss']
+
+
+@pytest.mark.parametrize(
+    'changes',
+    [
+        {'mesh': {'data': 1, 'fsdp': 4, 'tensor': 2}},
+        {'accumulate': 4},
+    ],
+    ids=str,
+)
+@pytest.mark.slow
+def test_the_same_on_eight_devices_and_in_parts(alone, changes):
+    _, first, last, values = alone
+    run = Taught(model=NO_DROPOUT, **changes)
+    split = run.teacher['encoder']['layers']['mlp']['up']['kernel'].sharding.shard_shape((4, 48, 64))
+    assert split == ((4, 12, 32) if run.mesh.shape['fsdp'] == 4 else (4, 48, 64))  # as the student's
+    state, found = run.steps(first, 4)
+    for row, wanted in zip(found, values, strict=True):
+        assert row == pytest.approx(wanted, rel=2e-4)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-3), state.params, last.params)

@@ -1,0 +1,255 @@
+"""Rows in an experiment tracker: each with its real package, on this machine alone; one that fails costs nothing."""
+
+import json
+import os
+import pathlib
+import queue
+import sqlite3
+import struct
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.writers import tracker
+from bertjax.writers.jsonl import JsonLines
+from bertjax.writers.tracker import Tracking
+from bertjax.writers.writer import Writers
+
+CONFIG = {'learning_rate': 1e-3, 'model': {'width': 32}, 'phases': [{'steps': '90%'}], 'steps': 8}
+ROWS = [
+    {'step': 0, 'split': 'heldout', 'phase': 0, 'examples': 0, 'mlm_loss': 7.5, 'nsp_loss': None},
+    {'step': 4, 'split': 'train', 'phase': 0, 'examples': 32, 'loss': 7.25, 'skipped': 0},
+    {'step': 8, 'split': 'heldout', 'phase': 0, 'examples': 64, 'mlm_loss': 6.5, 'nsp_loss': None},
+]
+SENT = [(0, 'heldout/mlm_loss', 7.5), (4, 'train/loss', 7.25), (8, 'heldout/mlm_loss', 6.5)]
+
+
+def send(service: str, folder: pathlib.Path, rows: list[dict], step: int, name: str = 'tiny') -> dict:
+    """What a process does that begins (-1) or continues at a step; tracker.json afterwards."""
+    writer = Tracking(service, 'bert', '').writer(folder, name, CONFIG)
+    writer.forget_after(step)
+    for row in rows:
+        writer.write(row)
+    writer.close()
+    return json.loads((folder / 'tracker.json').read_text())
+
+
+def send_twice(service: str, folder: pathlib.Path, **environment: str) -> str:
+    """The run that two processes send to, one after the other: these packages read their environment once."""
+    script = (
+        'import json, pathlib, sys; sys.path.insert(0, sys.argv[1]); import test_trackers as t\n'
+        'print(t.send(sys.argv[5], pathlib.Path(sys.argv[2]), json.loads(sys.argv[3]), int(sys.argv[4]))["run"])'
+    )
+    here, runs = pathlib.Path(__file__).parent, set()
+    environment = os.environ | {'PYTHONPATH': str(here.parents[1])} | environment
+    for rows, step in ((ROWS[:2], -1), (ROWS[2:], 4)):
+        command = [sys.executable, '-c', script, str(here), str(folder), json.dumps(rows), str(step), service]
+        out = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        runs.add(out.split()[-1])
+    (run,) = runs
+    return run
+
+
+class Fake:
+    """A tracker that remembers."""
+
+    def __init__(self):
+        self.sent, self.known, self.finished, self.gate = [], None, False, threading.Event()
+        self.gate.set()
+
+    def start(self, project, name, folder, config, known):
+        self.known = known
+        return known or f'{name}-1'
+
+    def log(self, step, values):
+        self.gate.wait(30)
+        if step == 13:
+            raise ConnectionError('gone')
+        self.sent.append((step, values))
+
+    def finish(self):
+        self.finished = True
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> list[Fake]:
+    """The services that were made, in order."""
+    made: list[Fake] = []
+    monkeypatch.setitem(tracker.SERVICES, 'trackio', lambda: made.append(Fake()) or made[-1])
+    return made
+
+
+def test_a_later_process_continues_the_same_run(fakes: list[Fake], tmp_path: pathlib.Path):
+    first = send('trackio', tmp_path, ROWS[:2], -1)
+    assert first == {'tracker': 'trackio', 'project': 'bert', 'run': 'tiny-1'}
+    assert send('trackio', tmp_path, ROWS[2:], 4) == first
+    assert [fake.known for fake in fakes] == ['', 'tiny-1'] and all(fake.finished for fake in fakes)
+    values = {'examples': 64.0, 'mlm_loss': 6.5}
+    assert fakes[1].sent == [(8, {f'heldout/{name}': x for name, x in values.items()})]  # no step, no phase, no None
+    send('trackio', tmp_path, ROWS, -1)  # begins anew
+    assert fakes[2].known == ''
+    (tmp_path / 'tracker.json').write_text('{"run"')
+    send('trackio', tmp_path, ROWS, 4)
+    assert fakes[3].known == ''
+
+
+def test_no_row_waits_for_it(fakes: list[Fake], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """Not for a network that hangs, nor does the end for longer than it may."""
+    writer = Tracking('trackio', 'bert', '').writer(tmp_path, 'tiny', CONFIG)
+    fakes[0].gate.clear()
+    began = time.monotonic()
+    for step in range(1000):
+        writer.write({**ROWS[1], 'step': step + 100})
+    monkeypatch.setattr(tracker, '_PATIENCE', 0.1)
+    with pytest.raises(TimeoutError, match='it took no row'):
+        writer.close()
+    assert time.monotonic() - began < 5 and not fakes[0].sent
+    fakes[0].gate.set()
+
+
+def test_one_that_fails_is_dropped_with_one_warning(fakes: list[Fake], tmp_path: pathlib.Path, caplog):
+    made = Tracking('trackio', 'bert', '').writer(tmp_path, 'tiny', CONFIG)
+    writers = Writers([made, JsonLines(tmp_path / 'metrics.jsonl')])
+    writers.write({**ROWS[0], 'step': 13})
+    made._thread.join(10)
+    for row in ROWS:
+        writers.write(row)
+    writers.close()
+    assert len((tmp_path / 'metrics.jsonl').read_text().splitlines()) == 4
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == 'WARNING']
+    assert warning.startswith('the tracker trackio failed') and "ConnectionError('gone')" in warning
+
+
+def test_rows_that_nobody_takes_have_an_end(fakes: list[Fake], tmp_path: pathlib.Path, monkeypatch):
+    monkeypatch.setattr(tracker, '_WAITING', 3)
+    writer = Tracking('trackio', 'bert', '').writer(tmp_path, 'tiny', CONFIG)
+    fakes[0].gate.clear()
+    with pytest.raises(queue.Full):
+        for _ in range(9):
+            writer.write(ROWS[0])
+    fakes[0].gate.set()
+
+
+@pytest.mark.parametrize('service', ['wandb', 'mlflow', 'trackio'])
+def test_a_missing_package_is_told(service: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
+    with pytest.raises(UserError, match=rf"config.tracker: found no {service}.*pip install -e '.\[{service}\]'"):
+        Tracking(service, 'bert', '').check()
+    Tracking('', 'bert', '').check()
+
+
+@pytest.mark.slow
+def test_wandb_without_a_key_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+    """It would ask for one in the middle of the training."""
+    pytest.importorskip('wandb', reason="needs the extra 'wandb'")
+    for name in ('WANDB_MODE', 'WANDB_API_KEY'):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv('NETRC', str(tmp_path / 'none'))
+    with pytest.raises(UserError, match=r'no key to log in with.*WANDB_MODE=offline'):
+        Tracking('wandb', 'bert', '').check()
+    monkeypatch.setenv('WANDB_MODE', 'offline')
+    Tracking('wandb', 'bert', '').check()
+
+
+def _wandb_records(data: bytes) -> Iterator[bytes]:
+    """The records of a .wandb file: 7 bytes, then LevelDB's log, blocks of 32 KiB of pieces with their checksum in 4
+    bytes, length in 2 and kind in 1 (whole, first, middle, last)."""
+    at, record = 7, b''
+    while at + 7 <= len(data):
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768
+        length, kind = struct.unpack_from('<HB', data, at + 4)
+        record += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):
+            yield record
+            record = b''
+
+
+@pytest.mark.slow
+def test_wandb(tmp_path: pathlib.Path):
+    """Offline: the files that `wandb sync` takes, one for each process, all of one run."""
+    pytest.importorskip('wandb', reason="needs the extra 'wandb'")
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    run = send_twice('wandb', tmp_path, WANDB_MODE='offline')
+    history, config = [], {}
+    paths = sorted(tmp_path.glob(f'wandb/offline-run-*/run-{run}.wandb'))
+    assert len(paths) == 2
+    for path in paths:
+        for record in map(Record.FromString, _wandb_records(path.read_bytes())):
+            if record.WhichOneof('record_type') == 'history':
+                items = {(item.key or item.nested_key[0]): json.loads(item.value_json) for item in record.history.item}
+                history.append(items)
+            if record.WhichOneof('record_type') == 'run':
+                assert (record.run.project, record.run.display_name) == ('bert', 'tiny')
+                config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
+    found = [(row['step'], name, value) for row in history for name, value in row.items()]
+    assert [one for one in found if one[1] in {name for _, name, _ in SENT}] == SENT
+    assert config['learning_rate'] == 1e-3 and config['phases[0].steps'] == '90%'
+
+
+def _mlflow_rows(run: str) -> list[tuple[int, str, float]]:
+    from mlflow import MlflowClient
+
+    client = MlflowClient()
+    assert client.get_run(run).data.params['phases.0.steps'] == '90%'
+    assert client.get_run(run).info.status == 'FINISHED' and client.get_run(run).info.run_name == 'tiny'
+    names = {name for _, name, _ in SENT}
+    return sorted((x.step, name, x.value) for name in names for x in client.get_metric_history(run, name))
+
+
+@pytest.mark.slow
+def test_mlflow(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """Its own default, a file of SQLite."""
+    mlflow = pytest.importorskip('mlflow', reason="needs the extra 'mlflow', which is large")
+    monkeypatch.setattr(mlflow, 'get_tracking_uri', mlflow.get_tracking_uri)
+    mlflow.set_tracking_uri(f'sqlite:///{tmp_path}/mlflow.db')
+    run = send('mlflow', tmp_path, ROWS[:2], -1)['run']
+    assert send('mlflow', tmp_path, ROWS[2:], 4)['run'] == run
+    assert _mlflow_rows(run) == SENT
+    assert send('mlflow', tmp_path, ROWS, -1)['run'] != run  # in the experiment that is there already
+
+
+@pytest.mark.slow
+def test_mlflow_with_a_server(tmp_path: pathlib.Path):
+    """A real one, on this machine; a training goes on when it dies."""
+    mlflow = pytest.importorskip('mlflow', reason="needs the extra 'mlflow', which is large")
+    uri = 'http://127.0.0.1:5917'
+    command = [sys.executable, '-m', 'mlflow', 'server', '--host', '127.0.0.1', '--port', '5917', '--workers', '1']
+    store = ['--backend-store-uri', f'sqlite:///{tmp_path}/mlflow.db']
+    server = subprocess.Popen([*command, *store], cwd=tmp_path, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                urllib.request.urlopen(f'{uri}/health', timeout=2)
+                break
+            except OSError:
+                assert time.monotonic() < deadline and server.poll() is None
+                time.sleep(0.2)
+        mlflow.set_tracking_uri(uri)
+        run = send('mlflow', tmp_path, ROWS[:2], -1)['run']
+        assert send('mlflow', tmp_path, ROWS[2:], 4)['run'] == run
+        assert _mlflow_rows(run) == SENT
+    finally:
+        os.killpg(server.pid, 15)
+        server.wait(30)
+
+
+@pytest.mark.slow
+def test_trackio(tmp_path: pathlib.Path):
+    """Local: its database, one run for both processes."""
+    pytest.importorskip('trackio', reason="needs the extra 'trackio'")
+    assert send_twice('trackio', tmp_path, TRACKIO_DIR=str(tmp_path / 'trackio')).startswith('tiny-')
+    (path,) = (tmp_path / 'trackio').glob('*.db')
+    with sqlite3.connect(path) as database:
+        written = database.execute('select step, metrics from metrics order by step').fetchall()
+    found = [(step, name, value) for step, text in written for name, value in json.loads(text).items()]
+    assert [one for one in found if one[1] in {name for _, name, _ in SENT}] == SENT
