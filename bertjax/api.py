@@ -1,6 +1,7 @@
 """A trained model in Python: `bert = bertjax.load(path)`.
 
     bert.encode(['a text', 'another'])           features, float32 [2, D]
+    bert.fill('a [MASK] text'), bert.score('a text'), bert.next_sentence('a text', 'another'), bert.extend('a text')
     bert.classify('a text'), bert.answer(question, text), bert.tag('some words'), bert.choose(text, endings)
     bert.attention('a text')                     of every head: pieces, float32 [L, H, S, S]
     bert.apply(bert.params, bert.batch(texts))   a pure function, for jax.grad and loops of one's own
@@ -9,34 +10,28 @@ Every method takes one text or a list of them and answers with one result or a l
 of similar length, each shape is compiled once, on all devices; a bar shows how far it is.
 """
 
+import copy
 import dataclasses
-import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from bertjax.convert.trees import flat_paths
 from bertjax.data.buckets import pad_to
 from bertjax.errors import UserError
 from bertjax.experiment.loaded import LoadedModel, load_model
 from bertjax.inference.apply import make_apply
 from bertjax.inference.attention import Attention, attention
-from bertjax.inference.encode import Encoding, encode, sequences
+from bertjax.inference.description import description
+from bertjax.inference.encode import Encoding, encode, sequences, spans
+from bertjax.inference.fill import MaskedText, extend, fill_each, fill_jointly
+from bertjax.inference.masked import follow_probabilities
 from bertjax.inference.runner import INPUTS, Runner
-from bertjax.inference.tasks import (
-    answer_records,
-    choice_records,
-    describe,
-    question_records,
-    sentence_records,
-    text_records,
-)
+from bertjax.inference.score import score_texts
+from bertjax.inference.tasks import answer_records, choice_records, question_records, sentence_records, text_records
 from bertjax.model.config import BertConfig
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import Tokenizer
@@ -111,6 +106,20 @@ class Bert:
         """The parameters: a tree of arrays on the devices, as `apply` takes it."""
         return self._model.params
 
+    def with_params(self, params: Any) -> 'Bert':
+        """The same model with other parameters, such as a training loop of one's own leaves; nothing is compiled anew.
+
+        Raises:
+          ValueError: parameters of another model.
+        """
+        shapes = [jax.tree.map(jnp.shape, tree) for tree in (params, self.params)]
+        if shapes[0] != shapes[1]:
+            raise ValueError('parameters of other names or shapes than those of this model')
+        other = copy.copy(self)
+        other._model = dataclasses.replace(self._model, params=params)
+        other._runner = self._runner.with_model(other._model)
+        return other
+
     def batch(self, texts: Texts, pairs: Texts | None = None) -> dict[str, np.ndarray]:
         """Texts, or pairs of them, as arrays for `apply`.
 
@@ -152,7 +161,7 @@ class Bert:
 
         Returns:
           float32 [D] of one text, [N, D] of several; without pooling [S, D] of one, of several a list of such arrays,
-          S the tokens with [CLS] and [SEP] (`pieces` names them).
+          S the tokens with [CLS] and [SEP] (`pieces` names them, `spans` says where they stand).
 
         Raises:
           UserError: a layer or a pooler that the model does not have.
@@ -168,9 +177,94 @@ class Bert:
 
     def pieces(self, texts: Texts, pairs: Texts | None = None) -> list[Any]:
         """The pieces that the model reads, special tokens among them: a list a text."""
+        if not len(texts):
+            return []
         features = self._features(texts, pairs)
         ids = np.split(features.tokens, features.offsets[1:-1])
         return _like(texts, [[self.tokenizer.pieces[i] for i in row] for row in ids])
+
+    def spans(self, texts: Texts, pairs: Texts | None = None) -> Any:
+        """Where each of the `pieces` stands in its text: for each text int32 [S, 2], the first character and the one
+        behind the last; -1 of [CLS] and [SEP]. Those of a second text count in that."""
+        if not len(texts):
+            return []
+        features = self._features(texts, pairs)
+        places = spans(self.tokenizer, features, _several(texts), None if pairs is None else _several(pairs))
+        return _like(texts, np.split(np.stack(places, axis=1), features.offsets[1:-1]))
+
+    def fill(self, texts: Texts, *, top_k: int = 5, jointly: bool = False) -> Any:
+        """What the model would write for masks, [MASK] or <mask>, in texts.
+
+        Args:
+          texts: one or several, each with at least one mask.
+          top_k: fillings a mask.
+          jointly: fill all masks of a text together, the one that the model is most sure of first, then look again.
+
+        Returns:
+          For each text a list of `{'token': …, 'probability': …, 'text': …}`, the most probable first; where it has
+          several masks a list of such lists. Jointly `{'text': …, 'tokens': …, 'order': …, 'log_probability': …}`, see
+          `inference.fill.fill_jointly`.
+
+        Raises:
+          UserError: a text without mask, or a model without a head for them.
+        """
+        self._model.require('mlm', 'filling')
+        where = [f'texts[{i}]' for i in range(len(_several(texts)))]
+        places = zip(_several(texts), where, strict=True)
+        masked = [MaskedText(text, place, self.tokenizer, self._max_length) for text, place in places]
+        if jointly:
+            return _like(texts, fill_jointly(self._runner, masked))
+        found = fill_each(self._runner, masked, top_k)
+        return _like(texts, [masks[0] if len(masks) == 1 else masks for masks in found])
+
+    def score(self, texts: Texts) -> Any:
+        """Pseudo-log-likelihoods of texts: each piece masked in turn (Salazar et al. 2020, arXiv 1910.14659).
+
+        Returns:
+          For each `{'log_likelihood': …, 'tokens': …, 'words': …, 'perplexity': …}`, in nats, over the pieces without
+          [CLS] and [SEP]; the perplexity is exp(-log_likelihood / tokens), None of a text without pieces.
+
+        Raises:
+          UserError: a model without a head for masked words.
+        """
+        self._model.require('mlm', 'scoring')
+        return _like(texts, score_texts(self._runner, _several(texts), self._max_length))
+
+    def next_sentence(self, first: Texts, second: Texts) -> Any:
+        """The probability that a text follows another; of a model trained on their order, that they are in order.
+
+        Returns:
+          A number, of several pairs float64 [N].
+
+        Raises:
+          UserError: a model without a head for sentence pairs.
+        """
+        self._model.require('nsp', 'next_sentence')
+        self._check_pairs(first, second)
+        if not len(first):
+            return np.zeros(0)
+        found = follow_probabilities(self._runner, _several(first), _several(second), self._max_length)
+        return float(found[0]) if isinstance(first, str) else found
+
+    def extend(
+        self, texts: Texts, *, tokens: int = 20, temperature: float = 1.0, top_k: int = 50, seed: int = 0
+    ) -> str | list[str]:
+        """Texts continued by masks that are appended and filled from left to right: slow, and as weak as can be
+        expected of a model that was never trained for it.
+
+        Args:
+          texts: one or several.
+          tokens: pieces to append.
+          temperature: of what is drawn from; 0 for always the most probable piece.
+          top_k: drawn among so many.
+          seed: the same seed continues the same text in the same way.
+
+        Raises:
+          UserError: more tokens than the model has positions, or one without a head for masked words.
+        """
+        self._model.require('mlm', 'continuing')
+        chosen = {'tokens': tokens, 'temperature': temperature, 'top_k': top_k, 'seed': seed}
+        return _like(texts, extend(self._runner, _several(texts), **chosen, max_length=self._max_length))
 
     def attention(self, texts: Texts, pairs: Texts | None = None) -> Attention | list[Attention]:
         """What each head of each layer attends to.
@@ -234,47 +328,18 @@ class Bert:
         return _like(asked, answer_records(self._runner, records))
 
     def _features(self, texts: Texts, pairs: Texts | None) -> Any:
+        if pairs is not None:
+            self._check_pairs(texts, pairs)
         seconds = None if pairs is None else _several(pairs)
-        if seconds is not None and len(seconds) != len(_several(texts)):
-            found = f'{len(seconds)} second texts for {len(_several(texts))}'
-            raise UserError('pairs', found, 'as many as there are texts', 'give one for each')
         return sequences(self.tokenizer, _several(texts), seconds, self._max_length)
 
+    def _check_pairs(self, texts: Texts, pairs: Texts) -> None:
+        if len(_several(pairs)) != len(_several(texts)):
+            found = f'{len(_several(pairs))} second texts for {len(_several(texts))}'
+            raise UserError('pairs', found, 'as many as there are texts', 'give one for each')
+
     def __repr__(self) -> str:
-        out = io.StringIO()
-        Console(file=out, width=100, force_terminal=False, force_jupyter=False).print(self._table())
-        return out.getvalue().rstrip()
-
-    def _table(self) -> Table:
-        config = self.config
-        table = Table(show_header=False, box=None)
-        table.add_row('Bert', escape(self._model.where))
-        count = sum(x.size for x in jax.tree.leaves(self.params))
-        shape = f'{config.num_layers} layers, width {config.width}, {config.num_heads} heads'
-        table.add_row('encoder', f'{shape}, {config.max_positions} positions')
-        table.add_row('parameters', f'{count:,} in {len(flat_paths(self.params)):,} arrays, {config.param_dtype}')
-        cased = 'uncased' if self.tokenizer.lowercase else 'cased'
-        table.add_row('tokenizer', f'{self.tokenizer.family}, {self.tokenizer.vocab_size:,} pieces, {cased}')
-        table.add_row('heads', ', '.join(self._heads()) or 'none')
-        if self.task is not None and self.task.labels:
-            table.add_row(
-                'labels', escape(', '.join(self.task.labels[:12])) + (' …' if len(self.task.labels) > 12 else '')
-            )
-        if self.missing:
-            table.add_row('drawn', ', '.join(sorted({path.split('/')[0] for path in self.missing})) + ' (not trained)')
-        table.add_row('computes in', f'{config.dtype} on {len(self._model.mesh.devices.flat)} x {_device(self._model)}')
-        return table
-
-    def _heads(self) -> list[str]:
-        if self.task is not None:
-            return [describe(self.task)]
-        drawn = {path.split('/')[0] for path in self.missing}
-        known: Mapping[str, str] = {'mlm': 'masked words', 'pooler': 'pooler', 'nsp': 'sentence pairs'}
-        return [name for part, name in known.items() if part in self.params and part not in drawn]
-
-
-def _device(model: LoadedModel) -> str:
-    return model.mesh.devices.flat[0].device_kind
+        return description(self._model)
 
 
 def _several(texts: Any) -> Any:

@@ -184,8 +184,37 @@ USING = {
     'batch_size': _ROWS,
     'max_length': either(whole(4, MANY), only(0, 'the positions of the model')),
 }
+COMBINE = ('mean', 'sum', 'concat', 'weighted')  # layers
+POOL = ('mean', 'cls', 'pooler', 'none')  # tokens
+FORMATS = ('npy', 'safetensors', 'parquet', 'jsonl')  # of features
+ASKED = ('masks', 'score', 'pairs', 'continue')  # of a masked language model
 # Of each such verb: the keys of config.VERB, each with an example for messages.
 OF_VERB: dict[str, dict[str, tuple[Range, Any]]] = {
+    'extract': {
+        'field': (text(empty=False), 'text'),
+        'pair_field': (text(), ''),
+        'id': (text(), ''),
+        'layers': (each(whole(-MANY, MANY)), (-1,)),
+        'combine': (one_of(COMBINE), 'mean'),
+        'weights': (each(number(-1e6, 1e6)), ()),
+        'pool': (one_of(POOL), 'mean'),
+        'normalize': (flag(), False),
+        'format': (one_of(FORMATS), 'npy'),
+        'part': (whole(0, MANY), 0),
+    },
+    'fill': {
+        'ask': (one_of(ASKED), 'masks'),
+        'text': (text(), ''),
+        'second': (text(), ''),
+        'field': (text(empty=False), 'text'),
+        'pair_field': (text(empty=False), 'pair'),
+        'top_k': (whole(1, 1000), 5),
+        'jointly': (flag(), False),
+        'tokens': (whole(1, MANY), 20),
+        'temperature': (number(0, 100), 1.0),
+        'sample': (whole(1, 1000), 50),
+        'seed': (_SEED, 0),
+    },
     'attention': {
         'texts': (each(text(empty=False)), ()),
         'show': (whole(0, 1000), 12),

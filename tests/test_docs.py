@@ -9,7 +9,8 @@ import pytest
 
 from bertjax.command_line import verbs
 from bertjax.config import flatten, plain
-from bertjax.recipe import distillation, finetuning_config, phase, pretraining_config
+from bertjax.recipe import distillation, finetuning_config, phase, pretraining_config, using_config
+from bertjax.recipe_ranges import OF_VERB
 from bertjax.tasks.registry import KINDS, options
 
 REPOSITORY = pathlib.Path(__file__).parent.parent
@@ -137,6 +138,18 @@ def test_the_tables_of_keys_are_complete_for_tasks():
     assert_keys(keys_of(section('finetuning', 'Config keys')), base)
 
 
+# The page of each verb that uses a finished model; the keys that all of them have stand on the first.
+VERB_PAGES = {'extract': 'features', 'fill': 'filling'}
+
+
+@pytest.mark.parametrize('verb', VERB_PAGES)
+def test_the_tables_of_keys_are_complete_for_verbs_that_use_a_model(verb: str):
+    text, base = section(VERB_PAGES[verb], 'Config keys'), flatten(recipe(REPOSITORY / 'configs' / f'{verb}.py'))
+    shared = set(flatten(using_config(verb))) if verb == 'extract' else set()
+    assert_keys(keys_of(text), shared | {f'{verb}.{name}' for name in OF_VERB[verb]})
+    assert_defaults(text, base, at_least=len(OF_VERB[verb]))
+
+
 def test_the_table_of_keys_of_a_distillation_is_complete():
     """docs/distillation.md has a row for every key of config.distill, with its default."""
     base = {key: value for key, value in flatten(distillation(finetuning_config(''))).items() if key[:8] == 'distill.'}
@@ -205,7 +218,9 @@ def test_figures_of_glue_are_those_of_its_table():
 def _written(value: object) -> str:
     if isinstance(value, float):
         return f'{value:g}'
-    return '()' if value in ([], ()) else "''" if value == '' else str(value)
+    if isinstance(value, list):  # as it is written on the command line
+        value = tuple(value)
+    return "''" if value == '' else str(value)
 
 
 def test_the_layout_names_what_is_there():

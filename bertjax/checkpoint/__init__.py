@@ -1,5 +1,17 @@
 """Saving and resuming: Orbax, with checksums against damage."""
 
-from bertjax.checkpoint.checkpoints import Checkpoints, Position, Saved
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bertjax.checkpoint.checkpoints import Checkpoints, Position, Saved
 
 __all__ = ['Checkpoints', 'Position', 'Saved']
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when it is asked for: Orbax takes as long as JAX, and a model is mostly read without it.
+    if name in __all__:
+        from bertjax.checkpoint import checkpoints
+
+        return getattr(checkpoints, name)
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

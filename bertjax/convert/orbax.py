@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 from etils import epath
 from flax import linen as nn
 
@@ -67,6 +66,8 @@ def export_orbax(
     with atomic_directory(directory, MODEL) as staging:
         path = pathlib.Path(staging)
         size = sum(x.nbytes for x in jax.tree.leaves(params))
+        import orbax.checkpoint as ocp  # takes as long as JAX, and other formats need none of it
+
         with without_wildcards(path) as plain, writing(path, size), ocp.StandardCheckpointer() as checkpointer:
             checkpointer.save(plain / PARAMS, params)
             checkpointer.wait_until_finished()
@@ -117,6 +118,8 @@ def _config(facts: Mapping[str, Any], described: epath.Path) -> BertConfig:
 def _tensors(directory: epath.Path, config: BertConfig, projection: str) -> dict[str, np.ndarray]:
     folder = pathlib.Path(directory)
     try:
+        import orbax.checkpoint as ocp  # takes as long as JAX, and other formats need none of it
+
         with without_wildcards(folder) as plain, ocp.StandardCheckpointer() as checkpointer:
             params = jax.tree.map(np.asarray, checkpointer.restore(plain / PARAMS))
     except Exception as error:  # each of Orbax's layers has its own

@@ -15,10 +15,7 @@ from bertjax.convert.huggingface.read import CONFIG
 from bertjax.convert.load import load_pretraining_model, load_task_model, read_config
 from bertjax.errors import UserError
 from bertjax.experiment.exports import exported_model
-from bertjax.experiment.finetuning_settings import finetuning_settings
-from bertjax.experiment.pretraining_settings import pretraining_settings
 from bertjax.experiment.recorded import recorded_config, recorded_task
-from bertjax.experiment.saved import load_pretraining, load_tuned
 from bertjax.experiment.task_data import LEARNED
 from bertjax.experiment.text import huggingface_directory
 from bertjax.experiment.using_settings import UsingSettings
@@ -166,6 +163,11 @@ def _kind_of(facts: dict[str, Any], path: pathlib.Path) -> dict[str, Any]:
 
 
 def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedModel:
+    # Here, because Orbax and what belongs to a training take as long to import as JAX, and an export needs none of it.
+    from bertjax.experiment.finetuning_settings import finetuning_settings
+    from bertjax.experiment.pretraining_settings import pretraining_settings
+    from bertjax.experiment.saved import load_pretraining, load_tuned
+
     path = folder / CONFIG
     saved = read_json_object(path, 'restore the file from a copy, or name the export')
     tuned = 'task' in saved

@@ -7,6 +7,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bertjax.errors import UserError
+from bertjax.model.config import BertConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,18 @@ class UsingSettings:
     batch_size: int
     max_length: int
     options: Mapping[str, Any]
+
+    def longest(self, config: BertConfig) -> int:
+        """Tokens that a text of a model is cut to.
+
+        Raises:
+          UserError: more than it has positions.
+        """
+        most = config.max_positions
+        if self.max_length > most:
+            mend = 'leave it out for the longest'
+            raise UserError('config.max_length', str(self.max_length), f'4 to {most}, the positions of the model', mend)
+        return self.max_length or most
 
 
 def using_settings(config: ConfigDict, verb: str) -> UsingSettings:

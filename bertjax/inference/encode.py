@@ -1,7 +1,8 @@
 """Hidden states as features: of which layers, how they are combined, and how the tokens of a text are pooled."""
 
 import dataclasses
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -10,13 +11,12 @@ from flax import linen as nn
 
 from bertjax.data.features import Features
 from bertjax.errors import UserError
+from bertjax.experiment.loaded import LoadedModel
 from bertjax.inference.runner import Forward, Runner
 from bertjax.model.config import BertConfig
+from bertjax.recipe_ranges import COMBINE, POOL
 from bertjax.tasks.sentence.features import text_features
 from bertjax.text.tokenizer import Tokenizer
-
-COMBINE = ('mean', 'sum', 'concat', 'weighted')
-POOL = ('mean', 'cls', 'pooler', 'none')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,16 +117,42 @@ def sequences(tokenizer: Tokenizer, texts: Sequence[str], pairs: Sequence[str] |
     return text_features(texts, pairs, None, tokenizer, seq_len=max_length, long='truncate', stride=0)
 
 
-def encode(runner: Runner, features: Features, encoding: Encoding) -> list[np.ndarray]:
-    """The features of each row: float32 [D'], or without pooling [S, D'].
+def spans(
+    tokenizer: Tokenizer, features: Features, texts: Sequence[str], pairs: Sequence[str] | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where the tokens of `sequences` begin and end in their text, in characters: int32 [T], -1 of special ones."""
+    located = tokenizer.encode_with_offsets([*texts, *(pairs or ())])
+    places = np.full((2, len(features.tokens)), -1, np.int32)
+    for row, (begin, end) in enumerate(itertools.pairwise(features.offsets.tolist())):
+        second = begin + int(features.second[row])
+        first = slice(begin + 1, second - 1)  # between [CLS] and [SEP]
+        places[:, first] = np.stack(located[row][1:])[:, : second - begin - 2]
+        if pairs is not None:
+            places[:, second : end - 1] = np.stack(located[len(texts) + row][1:])[:, : end - 1 - second]
+    return places[0], places[1]
+
+
+def check_encoding(model: LoadedModel, encoding: Encoding) -> None:
+    """Refuses features that a model does not have.
+
+    Raises:
+      UserError: layers, or a pooler, that it lacks.
+    """
+    encoding.check(model.config)
+    if encoding.pool == 'pooler':
+        model.require('pooler', "pool='pooler'")
+
+
+def encode(
+    runner: Runner, features: Features, encoding: Encoding, advance: Callable[[int], object] | None = None
+) -> list[np.ndarray]:
+    """The features of each row: float32 [D'], or without pooling [S, D']; `advance` see `Runner.run`.
 
     Raises:
       UserError: layers, or a pooler, that the model does not have.
     """
-    model = runner.model
-    encoding.check(model.config)
-    if encoding.pool == 'pooler':
-        model.require('pooler', "pool='pooler'")
+    check_encoding(runner.model, encoding)
     per_token = ('features',) if encoding.pool == 'none' else ()
-    forward = make_encode(model.module, encoding)
-    return runner.run(('encode', encoding), forward, features, per_token=per_token, title='encoding')['features']
+    forward = make_encode(runner.model.module, encoding)
+    name, title = ('encode', encoding), 'encoding'
+    return runner.run(name, forward, features, per_token=per_token, title=title, advance=advance)['features']

@@ -2,6 +2,7 @@
 
 import bisect
 import contextlib
+import copy
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from typing import Any
@@ -27,6 +28,7 @@ INPUTS = ('input_ids', 'segment_ids', 'attention_mask')
 LENGTHS = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 _FEW = (1, 8)  # rows of the batches that a few sequences are computed in
 _PATIENCE = 2.0  # seconds without a progress bar
+_LINES = 10.0  # seconds between lines that stand for one
 
 Forward = Callable[[Any, Batch], Mapping[str, jax.Array]]
 
@@ -47,6 +49,12 @@ class Runner:
         self._predictors: dict[tuple[Hashable, int], Predictor] = {}
         self._adders: dict[Hashable, tuple[Callable, Callable]] = {}
 
+    def with_model(self, model: LoadedModel) -> 'Runner':
+        """The same for a model that differs in its parameters alone; what is compiled is shared."""
+        other = copy.copy(self)
+        other.model = model
+        return other
+
     def run(
         self,
         name: Hashable,
@@ -57,6 +65,7 @@ class Runner:
         per_token: Collection[str] = (),
         most: int = 0,
         title: str = '',
+        advance: Callable[[int], object] | None = None,
     ) -> dict[str, list[np.ndarray]]:
         """The outputs of `forward` for each row.
 
@@ -68,6 +77,7 @@ class Runner:
           per_token: outputs whose next dimension is that of the positions, so that padding is cut off.
           most: above 0: at most so many rows at a time, for outputs that are large.
           title: of the progress bar that a person sees where it takes long; '' for none.
+          advance: told, batch by batch, how many more rows are done, in place of that bar.
 
         Returns:
           {name of the output: an array for each row}, in the order of the rows.
@@ -84,9 +94,10 @@ class Runner:
                 shapes=self.lengths,
                 pad_id=self.model.tokenizer.pad_id,
             )
-        with progress(title, len(features)) as advance:
+        shown = contextlib.nullcontext(advance) if advance else progress(title, len(features))
+        with shown as tell:
             shapes = self._shapes(features.lengths)
-            return self._predictors[key].outputs(self.model.params, features, advance=advance, shapes=shapes)
+            return self._predictors[key].outputs(self.model.params, features, advance=tell, shapes=shapes)
 
     def total(
         self,
@@ -162,8 +173,13 @@ class Runner:
 
 
 @contextlib.contextmanager
-def progress(title: str, total: int | None) -> Iterator[Callable[[int], object]]:
+def progress(title: str, total: int | None, *, lines: bool = False) -> Iterator[Callable[[int], object]]:
     """What tells a person how far it is: a bar, in a terminal or a notebook, once it has taken two seconds.
+
+    Args:
+      title: of the bar; '' for none.
+      total: what there is to be done.
+      lines: elsewhere, as in a log, print a line every ten seconds.
 
     Yields:
       A function that is told how many more of `total` (None: nobody knows) are done.
@@ -173,11 +189,17 @@ def progress(title: str, total: int | None) -> Iterator[Callable[[int], object]]
     shown = bool(title) and (console.is_terminal or console.is_jupyter)
     bar = Progress(*columns, console=console, transient=True)
     task, began = bar.add_task(title, total=total), time.monotonic()
+    last = began
 
     def advance(rows: int) -> None:
-        if shown and not bar.live.is_started and time.monotonic() - began > _PATIENCE:
+        nonlocal last
+        now = time.monotonic()
+        if shown and not bar.live.is_started and now - began > _PATIENCE:
             bar.start()
         bar.advance(task, rows)
+        if lines and not shown and now - last > _LINES:
+            done, last = int(bar.tasks[0].completed), now
+            print(f'{title}: {done:,} of {total:,}, {done / (now - began):,.0f} a second', flush=True)
 
     try:
         yield advance

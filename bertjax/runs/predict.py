@@ -3,9 +3,7 @@
 import contextlib
 import dataclasses
 import pathlib
-import queue
 import sys
-import threading
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, TextIO
 
@@ -22,12 +20,10 @@ from bertjax.experiment.workdir import working_in
 from bertjax.files.streams import named_compressed
 from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.records import is_binary, read_records
-from bertjax.tasks.reading.texts import Blank, number_lines, read_text, stream_lines
+from bertjax.tasks.reading.stream import as_they_come, standard_input
+from bertjax.tasks.reading.texts import Blank, number_lines, read_text
 from bertjax.tasks.task import Task
 from bertjax.terminal import data_output
-
-_AHEAD = 4  # batches that are read of standard input while others are predicted
-_GATHER = 0.02  # seconds in which what comes together goes into one batch
 
 
 def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
@@ -114,9 +110,7 @@ def _predict_stream(asked: Asked, out: TextIO) -> None:
 
     def read(data: TaskData) -> dict[str, Split]:
         where = 'standard input'
-        # Not sys.stdin's own buffer, whose lock Python wants at its end: the thread may hold it then, and for ever.
-        raw = open(sys.stdin.fileno(), 'rb', closefd=False)  # noqa: SIM115
-        items = data.task.parse(stream_lines(raw, where), where)
+        items = data.task.parse(standard_input(where), where)
         batches = as_they_come(items, settings.eval_batch_size)
         first.extend(next(batches, ()))
         rest.append(batches)
@@ -133,37 +127,3 @@ def _predict_stream(asked: Asked, out: TextIO) -> None:
     write(first, tuned.splits[''])
     for items in rest[0]:
         write(items, _split(data, items))
-
-
-def as_they_come(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
-    """Batches of about `size` items, with a record at least, each as soon as no more are waiting.
-
-    An error of `items` is raised behind all that came before it.
-    """
-    waiting: queue.Queue[Any] = queue.Queue(_AHEAD * size)
-    end = object()
-
-    def read() -> None:
-        try:
-            for item in items:
-                waiting.put(item)
-            waiting.put(end)
-        except Exception as error:  # raised below, in the thread that computes
-            waiting.put(error)
-
-    threading.Thread(target=read, daemon=True).start()  # may wait for input for ever
-    last: Any = None
-    while last is not end:
-        batch: list[Any] = []
-        only_blank = True
-        with contextlib.suppress(queue.Empty):
-            while only_blank or len(batch) < size:
-                last = waiting.get(timeout=None if only_blank else _GATHER)
-                if last is end or isinstance(last, Exception):
-                    break
-                batch.append(last)
-                only_blank = only_blank and isinstance(last, Blank)
-        if not only_blank:
-            yield batch
-        if isinstance(last, Exception):
-            raise last

@@ -21,8 +21,9 @@ def bert(trained: pathlib.Path) -> bertjax.Bert:
 
 
 def test_the_import_is_light():
-    """Workers that build a corpus import the package, and must not start JAX."""
-    program = 'import sys, bertjax; assert "jax" not in sys.modules; assert "load" in dir(bertjax)'
+    """Workers that build a corpus import the package, and must not start JAX; to load a model takes no Orbax."""
+    program = 'import sys, bertjax; assert "jax" not in sys.modules; assert "load" in dir(bertjax); bertjax.load\n'
+    program += 'assert not {"orbax.checkpoint", "tensorflow_datasets", "transformers", "torch"} & {*sys.modules}'
     subprocess.run([sys.executable, '-c', program], check=True)
 
 
@@ -67,6 +68,15 @@ def test_apply_is_a_pure_function_for_loops_of_ones_own(bert):
 
     gradients = jax.grad(loss)(bert.params)
     assert jax.tree.structure(gradients) == jax.tree.structure(bert.params)
+
+
+def test_parameters_of_ones_own_take_the_place_of_its_own(bert):
+    changed = jax.tree.map(lambda x: x * 1.1, bert.params)
+    other, before = bert.with_params(changed), bert.encode(TEXTS)
+    assert np.abs(other.encode(TEXTS) - before).max() > 1e-3
+    np.testing.assert_array_equal(bert.encode(TEXTS), before)
+    with pytest.raises(ValueError, match='other names or shapes'):
+        bert.with_params(changed['encoder'])
 
 
 def test_it_shows_itself(bert, trained):

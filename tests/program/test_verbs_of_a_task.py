@@ -13,7 +13,7 @@ import pytest
 from running import GLUE, Program, copied, results, rows
 
 from bertjax.errors import UserError
-from bertjax.runs.predict import as_they_come
+from bertjax.tasks.reading.stream import as_they_come
 from bertjax.tasks.reading.texts import Blank
 
 

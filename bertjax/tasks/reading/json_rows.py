@@ -73,7 +73,7 @@ def _checked(record: Any, where: str) -> dict[str, Any]:
     return record
 
 
-def as_text(value: Any, where: str, *, joined: bool = True, kept: bool = False) -> str | None:
+def as_text(value: Any, where: str, *, joined: bool = True, kept: bool = False, key: str = 'config.task') -> str | None:
     """A JSON value as text: numbers and booleans as JSON writes them, a list of strings joined by spaces, null as None.
 
     Args:
@@ -81,6 +81,7 @@ def as_text(value: Any, where: str, *, joined: bool = True, kept: bool = False) 
       where: its place.
       joined: whether a list of strings is accepted.
       kept: whether a list is accepted, and stays one: as JSON.
+      key: of the config that names the field, for messages.
 
     Raises:
       UserError: an object, any other list, or a string that is not text (see `checked_text`).
@@ -92,7 +93,7 @@ def as_text(value: Any, where: str, *, joined: bool = True, kept: bool = False) 
     if isinstance(value, dict | list):
         found = f'a JSON {type(value).__name__}'
         expected = 'a string, a number or a list of strings' if joined else 'a string or a number'
-        raise UserError(where, found, expected, 'name another field in config.task')
+        raise UserError(where, found, expected, f'name another field in {key}')
     if value is None:
         return None
     if not isinstance(value, str):

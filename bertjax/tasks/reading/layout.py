@@ -21,12 +21,14 @@ class Column:
       required: whether a table without it is an error.
       joined: whether a list of strings is joined by spaces, or is an error.
       kept: whether a list is kept, as JSON.
+      key: of the config that names it, for messages.
     """
 
     names: tuple[str, ...]
     required: bool = True
     joined: bool = True
     kept: bool = False
+    key: str = 'config.task'
 
 
 @dataclasses.dataclass(frozen=True)

@@ -133,9 +133,10 @@ def _value(fields: Mapping[str, Any], column: Column, where: str) -> str | None:
         value = fields[name]
         if isinstance(value, str):  # nearly always
             return checked_text(value, where)
-        return as_text(value, f'{where}, field {quoted([name])}', joined=column.joined, kept=column.kept)
+        here = f'{where}, field {quoted([name])}'
+        return as_text(value, here, joined=column.joined, kept=column.kept, key=column.key)
     if column.required:
-        mend = 'correct the record, or name another field in config.task'
+        mend = f'correct the record, or name another field in {column.key}'
         raise UserError(where, f'the fields {quoted(fields)}', ' or '.join(column.names), mend)
     return None
 

@@ -67,14 +67,14 @@ def _records(numbered: _Cells, where: str, format: str, layout: Layout) -> Itera
 def _names(cells: Sequence[str], where: str, layout: Layout) -> tuple[tuple[str, ...], bool]:
     """Names of the columns, and whether the first line already is a row."""
     names = tuple(cell.strip() for cell in cells)
-    missing = [column.names for column in layout.columns if column.required and not set(column.names) & set(names)]
+    missing = [column for column in layout.columns if column.required and not set(column.names) & set(names)]
     if missing and len(cells) == len(layout.bare):
         return layout.bare, True
     if missing:
-        expected = 'a column ' + ' or '.join(missing[0])
+        expected = 'a column ' + ' or '.join(missing[0].names)
         if layout.bare:
             expected += f', or no header and the columns {", ".join(layout.bare)}'
-        mend = 'check the names of the columns, in the first line and in config.task, and what is between them'
+        mend = f'check the names of the columns, in the first line and in {missing[0].key}, and what is between them'
         raise UserError(where, f'the columns {quoted(names)}', expected, mend)
     for column in layout.columns:
         name = next((name for name in column.names if name in names), None)

@@ -11,17 +11,20 @@ from bertjax.tasks.reading.records import FORMATS, Row, parse_records, rows_of
 from bertjax.tasks.reading.texts import Blank, Line, peeked
 
 
-def read_input(lines: Iterable[Line], where: str, columns: Sequence[Column]) -> Iterator[Row | Blank]:
+def read_input(
+    lines: Iterable[Line], where: str, columns: Sequence[Column], *, quiet: bool = False
+) -> Iterator[Row | Blank]:
     """The texts of each record, as soon as its lines are there.
 
     The format follows from the name's suffix or else from the first line: a JSON object, column names separated by tabs
     or commas, or a text. Plain lines hold one text each, or the two of a pair separated by a tab; a blank one among
-    them keeps its place. In the other formats blank lines mean nothing. The detected format is printed.
+    them keeps its place. In the other formats blank lines mean nothing.
 
     Args:
       lines: of the file.
       where: its name.
       columns: of the texts, one or two.
+      quiet: do not print the format that was detected.
 
     Raises:
       UserError: no rows, or a malformed one.
@@ -31,7 +34,8 @@ def read_input(lines: Iterable[Line], where: str, columns: Sequence[Column]) -> 
     if format in ('lines', 'tsv'):
         format = _recognised(begin[-1] if begin else '', columns)
     names = {'tsv': 'a table with tabs', 'csv': 'a table with commas', 'jsonl': 'JSON lines', 'json': 'JSON'}
-    print(f'{where}: read as {names.get(format, "a text a line" if len(columns) == 1 else "a pair a line")}')
+    if not quiet:
+        print(f'{where}: read as {names.get(format, "a text a line" if len(columns) == 1 else "a pair a line")}')
     if format == 'lines':
         return _plain(lines, where, len(columns))
     return rows_of(parse_records(lines, where, format, Layout(tuple(columns)), blank='skipped'), columns)

@@ -1,0 +1,117 @@
+"""What run=fill is asked of each text, and its answer as an object of JSON."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from bertjax.inference.fill import MaskedText, extend, fill_each, fill_jointly
+from bertjax.inference.input import Item, texts_of
+from bertjax.inference.masked import follow_probabilities
+from bertjax.inference.runner import Runner
+from bertjax.inference.score import score_texts
+from bertjax.tasks.reading.records import Row
+
+Advance = Callable[[int], object]
+NEEDS = {'pairs': 'nsp'}  # else 'mlm'
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """What is asked of texts.
+
+    Attributes:
+      runner: of the model.
+      ask: 'masks', 'score', 'pairs' or 'continue'.
+      max_length: longer texts are cut to so many tokens.
+      top_k, jointly: of 'masks'.
+      tokens, temperature, sample, seed: of 'continue'.
+    """
+
+    runner: Runner
+    ask: str
+    max_length: int
+    top_k: int
+    jointly: bool
+    tokens: int
+    temperature: float
+    sample: int
+    seed: int
+
+    def check(self) -> None:
+        """Refuses a model without the head that answers.
+
+        Raises:
+          UserError: it has none.
+        """
+        self.runner.model.require(NEEDS.get(self.ask, 'mlm'), f"config.fill.ask='{self.ask}'")
+
+    def check_texts(self, items: Sequence[Item]) -> None:
+        """Refuses texts that there is no answer to.
+
+        Raises:
+          UserError: one without mask, where masks are asked for.
+        """
+        if self.ask == 'masks':
+            self._masked(items)
+
+    def answers(self, items: Sequence[Item], advance: Advance | None = None) -> list[dict[str, Any]]:
+        """An object for each item that is not blank: its text or texts, and the answer.
+
+        Args:
+          items: rows, and blank ones among them.
+          advance: is told how many more are done; None for progress bars.
+        """
+        _, texts, seconds = texts_of(items)
+        if not texts:
+            return []
+        if self.ask == 'score':
+            found = score_texts(self.runner, texts, self.max_length, advance)
+            return [{'text': text, **score} for text, score in zip(texts, found, strict=True)]
+        if self.ask == 'pairs':
+            found = follow_probabilities(self.runner, texts, seconds, self.max_length).tolist()
+            rows = [{'text': a, 'pair': b, 'probability': p} for a, b, p in zip(texts, seconds, found, strict=True)]
+        elif self.ask == 'continue':
+            chosen = {'tokens': self.tokens, 'temperature': self.temperature, 'top_k': self.sample, 'seed': self.seed}
+            found = extend(self.runner, texts, **chosen, max_length=self.max_length)
+            rows = [{'text': text, 'continued': longer} for text, longer in zip(texts, found, strict=True)]
+        elif self.jointly:
+            found = fill_jointly(self.runner, self._masked(items))
+            rows = [{'text': text, 'filled': own.pop('text'), **own} for text, own in zip(texts, found, strict=True)]
+        else:
+            found = fill_each(self.runner, self._masked(items), self.top_k)
+            rows = [{'text': text, 'masks': masks} for text, masks in zip(texts, found, strict=True)]
+        if advance:
+            advance(len(rows))
+        return rows
+
+    def _masked(self, items: Sequence[Item]) -> list[MaskedText]:
+        tokenizer, longest = self.runner.model.tokenizer, self.max_length
+        return [MaskedText(item.values[0], item.where, tokenizer, longest) for item in items if isinstance(item, Row)]
+
+
+def table(answer: dict[str, Any]) -> Table:
+    """An answer as a person reads it."""
+    table = Table(title=escape(answer['text']), title_justify='left', box=None, pad_edge=False)
+    if 'masks' in answer:
+        several = len(answer['masks']) > 1
+        for name in (*(('mask',) if several else ()), 'probability', 'token', 'text'):
+            table.add_column(name, justify='right' if name in ('mask', 'probability') else 'left')
+        for number, mask in enumerate(answer['masks'], 1):
+            for filling in mask:
+                cells = (f'{filling["probability"]:.4f}', escape(filling['token']), escape(filling['text']))
+                table.add_row(*((str(number),) if several else ()), *cells)
+        return table
+    table.show_header = False
+    for name, value in answer.items():
+        if name != 'text':
+            table.add_row(name.replace('_', ' '), escape(_shown(value)))
+    return table
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ' '.join(map(_shown, value))
+    return f'{value:,.4f}' if isinstance(value, float) else str(value)

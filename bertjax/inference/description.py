@@ -1,0 +1,50 @@
+"""A model as a person sees it: what it is, what it can be asked, what it runs on."""
+
+import io
+from collections.abc import Mapping
+
+import jax
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from bertjax.convert.trees import flat_paths
+from bertjax.experiment.loaded import LoadedModel
+from bertjax.inference.tasks import describe
+
+_LABELS = 12  # that are shown
+
+
+def description(model: LoadedModel) -> str:
+    """A table of a few lines."""
+    out = io.StringIO()
+    Console(file=out, width=100, force_terminal=False, force_jupyter=False).print(_table(model))
+    return out.getvalue().rstrip()
+
+
+def _table(model: LoadedModel) -> Table:
+    config, tokenizer, devices = model.config, model.tokenizer, model.mesh.devices.flat
+    table = Table(show_header=False, box=None)
+    table.add_row('Bert', escape(model.where))
+    count = sum(x.size for x in jax.tree.leaves(model.params))
+    shape = f'{config.num_layers} layers, width {config.width}, {config.num_heads} heads'
+    table.add_row('encoder', f'{shape}, {config.max_positions} positions')
+    table.add_row('parameters', f'{count:,} in {len(flat_paths(model.params)):,} arrays, {config.param_dtype}')
+    cased = 'uncased' if tokenizer.lowercase else 'cased'
+    table.add_row('tokenizer', f'{tokenizer.family}, {tokenizer.vocab_size:,} pieces, {cased}')
+    table.add_row('heads', ', '.join(_heads(model)) or 'none')
+    if model.task is not None and model.task.labels:
+        labels = escape(', '.join(model.task.labels[:_LABELS]))
+        table.add_row('labels', labels + (' …' if len(model.task.labels) > _LABELS else ''))
+    if model.missing:
+        table.add_row('drawn', ', '.join(sorted({path.split('/')[0] for path in model.missing})) + ' (not trained)')
+    table.add_row('computes in', f'{config.dtype} on {len(devices)} x {devices[0].device_kind}')
+    return table
+
+
+def _heads(model: LoadedModel) -> list[str]:
+    if model.task is not None:
+        return [describe(model.task)]
+    drawn = {path.split('/')[0] for path in model.missing}
+    known: Mapping[str, str] = {'mlm': 'masked words', 'pooler': 'pooler', 'nsp': 'sentence pairs'}
+    return [name for part, name in known.items() if part in model.params and part not in drawn]

@@ -1,0 +1,217 @@
+"""The parts of an extraction as one file: npy, safetensors, Parquet or JSON lines, a part in memory at a time.
+
+Parts are safetensors files of their own, with the arrays of `extract.Extractor.part`.
+"""
+
+import json
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import load_file, save
+
+from bertjax.errors import UserError
+from bertjax.files.atomic import AtomicFile, write_atomic
+from bertjax.inference.extract import Part
+
+Labels = Mapping[str, Any]  # of a row: id, text, pair
+TOKEN = ('ids', 'segments', 'starts', 'ends')
+
+
+def save_part(path: pathlib.Path, part: Part) -> None:
+    """Writes a part, whole or not at all."""
+    write_atomic(path, save(part))
+
+
+def write_npy(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> list[pathlib.Path]:
+    """Writes NAME.npy, float32 [N, D] or [T, D]; of tokens also NAME.offsets.npy and NAME.tokens.npy.
+
+    Row i has the tokens from offsets[i] to offsets[i + 1]; the latter is a table with a row a token.
+
+    Returns:
+      The files.
+    """
+    shapes = _shapes(parts)
+    _npy(path, np.float32, shapes['features'], (part['features'] for part in map(load_file, parts)))
+    if 'ids' not in shapes:
+        return [path]
+    offsets, tokens = path.with_suffix('.offsets.npy'), path.with_suffix('.tokens.npy')
+    _npy(offsets, np.int64, (shapes['lengths'][0] + 1,), _offsets(parts))
+    kind = np.dtype([(name.removesuffix('s'), np.int32) for name in TOKEN])
+
+    def table(part: Part) -> np.ndarray:
+        rows = np.empty(len(part['ids']), kind)
+        for name in TOKEN:
+            rows[name.removesuffix('s')] = part[name]
+        return rows
+
+    _npy(tokens, kind, shapes['ids'], map(table, map(load_file, parts)))
+    return [path, offsets, tokens]
+
+
+def write_safetensors(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> list[pathlib.Path]:
+    """Writes NAME.safetensors: `features`, float32 [N, D] or [T, D]; of tokens also `offsets`, and TOKEN as arrays.
+
+    The format is that of safetensors' README: the length of the header as a little-endian uint64, the header as JSON,
+    the bytes of the tensors. The library itself wants all of them in memory.
+
+    Returns:
+      The file.
+    """
+    shapes = _shapes(parts)
+    tensors: dict[str, tuple[str, tuple[int, ...], Callable[[], Iterable[np.ndarray]]]] = {}
+    if 'ids' in shapes:
+        tensors['offsets'] = 'I64', (shapes['lengths'][0] + 1,), lambda: _offsets(parts)
+    for name in [name for name in shapes if name != 'lengths']:
+        kind = 'F32' if name == 'features' else 'I32'
+        tensors[name] = kind, shapes[name], lambda name=name: (_tensor(part, name) for part in parts)
+    header, at = {}, 0
+    for name, (kind, shape, _) in tensors.items():
+        end = at + int(np.prod(shape)) * {'I64': 8, 'F32': 4, 'I32': 4}[kind]
+        header[name] = {'dtype': kind, 'shape': shape, 'data_offsets': [at, end]}
+        at = end
+    text = json.dumps(header, separators=(',', ':')).encode()
+    text += b' ' * (-len(text) % 8)
+    with AtomicFile(path) as file:
+        file.write(len(text).to_bytes(8, 'little') + text)
+        for _, _, arrays in tensors.values():
+            for array in arrays():
+                file.write(np.ascontiguousarray(array))
+    return [path]
+
+
+def write_jsonl(
+    path: pathlib.Path, parts: Sequence[pathlib.Path], labels: Iterable[Sequence[Labels]], pieces: Sequence[str]
+) -> list[pathlib.Path]:
+    """Writes NAME.jsonl, an object a row: its labels, `features` (null of a blank one), and of tokens `pieces`,
+    `segments`, `starts` and `ends`, a list each.
+
+    Args:
+      path: of the file.
+      parts: of the extraction.
+      labels: of the rows of each part.
+      pieces: of the tokenizer.
+
+    Returns:
+      The file.
+    """
+    with AtomicFile(path) as file:
+        for part, rows in zip(parts, labels, strict=True):
+            file.write(''.join(json_rows(load_file(part), rows, pieces)).encode())
+    return [path]
+
+
+def json_rows(part: Part, labels: Sequence[Labels], pieces: Sequence[str]) -> Iterator[str]:
+    """The lines of a part, see `write_jsonl`."""
+    for label, row in zip(labels, _rows(part, pieces), strict=True):
+        features = row.pop('features')
+        text = 'null' if features is None else _numbers(features)
+        yield f'{json.dumps({**label, **row}, ensure_ascii=False)[:-1]}, "features": {text}}}\n'
+
+
+def write_parquet(
+    path: pathlib.Path, parts: Sequence[pathlib.Path], labels: Iterable[Sequence[Labels]], pieces: Sequence[str]
+) -> list[pathlib.Path]:
+    """Writes NAME.parquet, with the columns of `write_jsonl`; vectors are lists of fixed size.
+
+    Raises:
+      UserError: pyarrow is not installed.
+    """
+    pa, pq = need_arrow()
+    width = _shapes(parts)['features'][1]
+    vector = pa.list_(pa.float32(), width)
+    of_tokens = {'pieces': pa.list_(pa.string()), **{name: pa.list_(pa.int32()) for name in TOKEN[1:]}}
+    writer = None
+    with AtomicFile(path) as file:
+        for name, rows in zip(parts, labels, strict=True):
+            part = load_file(name)
+            kinds = {label: pa.string() for label in rows[0]}
+            kinds |= {**of_tokens, 'features': pa.list_(vector)} if 'ids' in part else {'features': vector}
+            whole = [{**label, **row} for label, row in zip(rows, _rows(part, pieces), strict=True)]
+            columns = {column: pa.array([row[column] for row in whole], kind) for column, kind in kinds.items()}
+            writer = writer or pq.ParquetWriter(file.file, pa.schema(kinds))
+            writer.write_table(pa.table(columns, schema=pa.schema(kinds)))
+        writer.close()
+    return [path]
+
+
+def need_arrow() -> tuple[Any, Any]:
+    """pyarrow, and its module for Parquet.
+
+    Raises:
+      UserError: it is not installed.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        mend = "install the extra 'arrow': pip install 'bertjax[arrow]'"
+        raise UserError(
+            'config.extract.format', "'parquet' without pyarrow", 'pyarrow to write it with', mend
+        ) from None
+    return pyarrow, pyarrow.parquet
+
+
+def token_counts(parts: Sequence[pathlib.Path], full: int) -> tuple[int, int]:
+    """How many tokens there are, and how many rows have `full` of them."""
+    total = rows = 0
+    for path in parts:
+        lengths = _tensor(path, 'lengths')
+        total, rows = total + int(lengths.sum()), rows + int((lengths == full).sum())
+    return total, rows
+
+
+def _rows(part: Part, pieces: Sequence[str]) -> Iterator[dict[str, Any]]:
+    ends = np.cumsum(part['lengths']).tolist()
+    for number, (end, length) in enumerate(zip(ends, part['lengths'].tolist(), strict=True)):
+        if 'ids' not in part:
+            yield {'features': part['features'][number] if length else None}
+            continue
+        own = slice(end - length, end)
+        names = [pieces[id] for id in part['ids'][own].tolist()]
+        located = {name: part[name][own].tolist() for name in TOKEN[1:]}
+        yield {'pieces': names, **located, 'features': list(part['features'][own]) if length else None}
+
+
+def _numbers(features: np.ndarray | list[np.ndarray]) -> str:
+    """As JSON: each number as short as it can be without being another float32."""
+    if isinstance(features, list):
+        return f'[{", ".join(map(_numbers, features))}]'
+    return f'[{", ".join(features.astype(str).tolist())}]'
+
+
+def _shapes(parts: Sequence[pathlib.Path]) -> dict[str, tuple[int, ...]]:
+    """Of the arrays of all parts, one after the other."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in parts:
+        with safe_open(path, 'numpy') as part:
+            for name in sorted(part.keys()):
+                rows, *rest = part.get_slice(name).get_shape()
+                shapes[name] = (shapes.get(name, (0,))[0] + rows, *rest)
+    return shapes
+
+
+def _tensor(path: pathlib.Path, name: str) -> np.ndarray:
+    with safe_open(path, 'numpy') as part:
+        return part.get_tensor(name)
+
+
+def _offsets(parts: Sequence[pathlib.Path]) -> Iterator[np.ndarray]:
+    """int64: 0, then the end of each row."""
+    yield np.zeros(1, np.int64)
+    total = 0
+    for path in parts:
+        ends = total + np.cumsum(_tensor(path, 'lengths'), dtype=np.int64)
+        yield ends
+        total = int(ends[-1])
+
+
+def _npy(path: pathlib.Path, kind: Any, shape: tuple[int, ...], arrays: Iterable[np.ndarray]) -> None:
+    """As numpy.save, of arrays one after the other."""
+    with AtomicFile(path) as file:
+        described = {'descr': np.lib.format.dtype_to_descr(np.dtype(kind)), 'fortran_order': False, 'shape': shape}
+        np.lib.format.write_array_header_1_0(file, described)
+        for array in arrays:
+            file.write(np.ascontiguousarray(array))

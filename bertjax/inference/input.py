@@ -1,0 +1,102 @@
+"""The texts that config.input names: a file of lines or of records, read as often as need be, or standard input."""
+
+import dataclasses
+import itertools
+import pathlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from etils import epath
+
+from bertjax.errors import UserError
+from bertjax.files.paths import unusual_kind, user_path
+from bertjax.files.streams import bare_suffix, named_compressed
+from bertjax.tasks.reading.arrow import is_saved_dataset
+from bertjax.tasks.reading.layout import Column
+from bertjax.tasks.reading.records import Row, is_binary, read_records, rows_of
+from bertjax.tasks.reading.stream import standard_input
+from bertjax.tasks.reading.texts import Blank, number_lines, read_lines, read_text
+from bertjax.tasks.sentence.input import read_input
+
+Item = Row | Blank
+Each = TypeVar('Each')
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A user's texts, or pairs of them.
+
+    Attributes:
+      path: of a file: plain lines (of pairs with a tab between), JSON lines, a JSON list, a table with tabs or commas,
+        Parquet or Arrow, each by its suffix or its first line; text files may be compressed. '-' is standard input.
+      columns: the names of the fields of records that hold the texts, one or two.
+    """
+
+    path: str
+    columns: tuple[Column, ...]
+
+    @property
+    def name(self) -> str:
+        """Of the file, without its suffixes."""
+        path = pathlib.PurePath(self.path)
+        return pathlib.PurePath(path.stem).stem if named_compressed(path.name) else path.stem
+
+    def check(self) -> None:
+        """Refuses what cannot be read twice.
+
+        Raises:
+          UserError: nothing, or a pipe.
+        """
+        if not self.path:
+            raise UserError('config.input', 'nothing', "a file, or '-' for standard input", 'give --config.input=FILE')
+        kind = self.path != '-' and unusual_kind(user_path(self.path, 'config.input'))
+        if kind:
+            mend = 'give a file, or --config.input=- and the texts on standard input'
+            raise UserError('config.input', f'{self.path}, {kind}', 'a file, which is read more than once', mend)
+
+    def items(self, *, quiet: bool = False) -> Iterator[Item]:
+        """The records in their order, each as soon as it is read; blank ones keep their place.
+
+        Args:
+          quiet: do not print the format that was detected.
+
+        Raises:
+          UserError: no such file, no record, or a malformed one, with file and line.
+        """
+        if self.path == '-':
+            rows = read_input(standard_input('standard input'), 'standard input', self.columns, quiet=quiet)
+        elif is_binary(self.path) or is_saved_dataset(epath.Path(self.path)):
+            rows = rows_of(read_records([user_path(self.path, 'config.input')]), self.columns)
+        else:
+            # A list of records is one value, often on one line, which may be as long as it likes.
+            whole = bare_suffix(self.path) == '.json'
+            lines = number_lines(read_text(self.path)) if whole else read_lines(self.path)
+            rows = read_input(lines, self.path, self.columns, quiet=quiet)
+        return map(_blank_or_row, rows)
+
+
+def _blank_or_row(item: Item) -> Item:
+    if isinstance(item, Blank) or all(value and value.strip() for value in item.values):
+        return item
+    return Blank(item.where, 'an empty text', item.fields)
+
+
+def columns(field: str, second: str, where: str) -> tuple[Column, ...]:
+    """The columns of config.VERB.field and, unless it is '', of a second one; `where` is config.VERB."""
+    pair = (Column((second,), key=f'{where}.pair_field'),) if second else ()
+    return (Column((field,), key=f'{where}.field'), *pair)
+
+
+def texts_of(items: Sequence[Item]) -> tuple[list[int], list[str], list[str] | None]:
+    """Of the items that are not blank their numbers, their texts, and the second texts where there are some."""
+    numbers = [number for number, item in enumerate(items) if isinstance(item, Row)]
+    first = [items[number].values[0] for number in numbers]
+    paired = bool(numbers) and len(items[numbers[0]].values) > 1
+    return numbers, first, [items[number].values[1] for number in numbers] if paired else None
+
+
+def chunks(items: Iterable[Each], size: int) -> Iterator[list[Each]]:
+    """Lists of `size` items in their order, the last of what is left."""
+    items = iter(items)
+    while chunk := list(itertools.islice(items, size)):
+        yield chunk

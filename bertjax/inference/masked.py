@@ -1,0 +1,148 @@
+"""What a masked language model expects at some positions of some sequences."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from bertjax.data.features import FeatureBuilder
+from bertjax.inference.encode import sequences as sequences_of
+from bertjax.inference.runner import INPUTS, Forward, Runner
+
+
+class Expected(NamedTuple):
+    """The most probable pieces at M positions, the first the most.
+
+    Attributes:
+      ids: int32 [M, K].
+      log_probabilities: float32 [M, K].
+    """
+
+    ids: np.ndarray
+    log_probabilities: np.ndarray
+
+
+def expected(
+    runner: Runner,
+    sequences: Sequence[np.ndarray],
+    positions: Sequence[Sequence[int]],
+    top_k: int,
+    *,
+    words: bool = False,
+    title: str = '',
+) -> list[Expected]:
+    """What the model expects.
+
+    Args:
+      runner: of a model with an MLM head.
+      sequences: ids, int32 [S] each, with [CLS] and [SEP].
+      positions: of each sequence, at least one.
+      top_k: K; at most the size of the vocabulary.
+      words: leave out special tokens, which are no part of a text; the probabilities of the others stay as they are.
+      title: of the progress bar.
+
+    Returns:
+      For each sequence, of its positions.
+    """
+    tokenizer = runner.model.tokenizer
+    banned = tokenizer.special_ids if words else np.zeros(0, np.int32)
+    top_k = min(top_k, tokenizer.vocab_size - len(banned))
+    forward = _make_expected(runner.model.module, top_k, banned)
+    # Sequences of many masks are not computed together with those of few, which would have as many.
+    size = np.array([1 << (len(own) - 1).bit_length() for own in positions])
+    results: list[Expected | None] = [None] * len(sequences)
+    for most in np.unique(size).tolist():
+        builder, rows = FeatureBuilder(), np.flatnonzero(size == most).tolist()
+        for number, row in enumerate(rows):
+            builder.sequence(sequences[row])
+            padded = np.zeros(most, np.int32)
+            padded[: len(positions[row])] = positions[row]
+            builder.row(number, masked_positions=padded)
+        found = runner.run(
+            ('expected', top_k, words),
+            forward,
+            builder.build(),
+            inputs=(*INPUTS, 'masked_positions'),
+            title=title,
+        )
+        for row, ids, scores in zip(rows, found['ids'], found['log_probabilities'], strict=True):
+            count = len(positions[row])
+            results[row] = Expected(ids[:count], scores[:count])
+    return results
+
+
+def _make_expected(module: nn.Module, top_k: int, banned: np.ndarray) -> Forward:
+    def forward(params, batch):
+        scores = _log_probabilities(module, params, batch)
+        scores, ids = jax.lax.top_k(scores.at[..., banned].set(-jnp.inf), top_k)
+        return {'ids': ids, 'log_probabilities': scores}
+
+    return forward
+
+
+def _log_probabilities(module: nn.Module, params, batch) -> jax.Array:
+    """float32 [B, P, V]."""
+    inputs = [batch[name] for name in (*INPUTS, 'masked_positions')]
+    logits = module.apply({'params': params}, *inputs, deterministic=True)['mlm_logits']
+    return jax.nn.log_softmax(logits[..., : module.config.vocab_size], axis=-1)
+
+
+def pseudo_log_likelihoods(runner: Runner, sequences: Sequence[np.ndarray], quiet: bool = False) -> list[np.ndarray]:
+    """The log-probability of each piece, where it alone is masked: float32 [S - 2] of each sequence.
+
+    Their sum is the pseudo-log-likelihood of Salazar et al. 2020 ("Masked Language Model Scoring", arXiv 1910.14659,
+    equation 1). A text of S - 2 pieces costs as many sequences; those of all texts are batched by length.
+
+    Args:
+      runner: of a model with an MLM head.
+      sequences: ids, int32 [S] each, with [CLS] and [SEP].
+      quiet: without a progress bar.
+    """
+    mask = runner.model.tokenizer.mask_id
+    builder, rows = FeatureBuilder(), 0
+    for ids in sequences:
+        for position in range(1, len(ids) - 1):
+            masked = ids.copy()
+            masked[position] = mask
+            builder.sequence(masked)
+            builder.row(rows, masked_positions=np.int32([position]), masked_ids=np.int32([ids[position]]))
+            rows += 1
+    if not rows:
+        return [np.zeros(0, np.float32)] * len(sequences)
+    inputs, title = (*INPUTS, 'masked_positions', 'masked_ids'), '' if quiet else 'scoring'
+    found = runner.run('score', _make_score(runner.model.module), builder.build(), inputs=inputs, title=title)
+    ends = np.cumsum([len(ids) - 2 for ids in sequences])
+    return np.split(np.concatenate(found['log_probabilities']), ends[:-1])
+
+
+def _make_score(module: nn.Module) -> Forward:
+    def forward(params, batch):
+        scores = _log_probabilities(module, params, batch)
+        return {'log_probabilities': jnp.take_along_axis(scores, batch['masked_ids'][..., None], axis=-1)[..., 0]}
+
+    return forward
+
+
+def follow_probabilities(runner: Runner, first: Sequence[str], second: Sequence[str], max_length: int) -> np.ndarray:
+    """The probability that the second text of each pair follows the first, as the pair head has it: float64 [N].
+
+    Of a model that was trained on the order of two segments (ALBERT's objective), that they are in order.
+    """
+    features = sequences_of(runner.model.tokenizer, first, second, max_length)
+    found = runner.run('pairs', _make_pairs(runner.model.module), features, title='pairs')
+    return np.array(found['probabilities'], np.float64)
+
+
+def _make_pairs(module: nn.Module) -> Forward:
+    def states(bound: nn.Module, *inputs: jax.Array) -> jax.Array:
+        hidden, _ = bound.encoder(*inputs, deterministic=True)
+        return bound.nsp(bound.pooler(hidden[:, 0]))
+
+    def forward(params, batch):
+        logits = module.apply({'params': params}, *(batch[name] for name in INPUTS), method=states)
+        return {'probabilities': jax.nn.softmax(logits, axis=-1)[:, 0]}
+
+    return forward

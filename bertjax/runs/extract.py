@@ -1,0 +1,88 @@
+"""run=extract: features of any number of texts, from a file or from standard input."""
+
+import contextlib
+import pathlib
+import sys
+from typing import TextIO
+
+from ml_collections import ConfigDict
+
+from bertjax.errors import UserError
+from bertjax.experiment.loaded import asked_model
+from bertjax.experiment.using_settings import UsingSettings, using_settings
+from bertjax.experiment.workdir import working_in
+from bertjax.inference.encode import Encoding
+from bertjax.inference.extract import PART, PART_OF_TOKENS, Extractor, labels
+from bertjax.inference.extraction import Extraction
+from bertjax.inference.feature_files import json_rows, need_arrow
+from bertjax.inference.input import Source, columns
+from bertjax.inference.runner import Runner, progress
+from bertjax.tasks.reading.stream import as_they_come
+from bertjax.terminal import data_output
+
+
+def run(config: ConfigDict, workdir: str) -> None:
+    """Writes features of the texts of config.input to WORKDIR/features/NAME.FORMAT; NAME.json says what they are.
+
+    The input is read whole before anything is computed, and whatever is wrong in it is told then. What is computed is
+    kept part by part: after a kill the same command goes on behind the last one, and ends in the same bytes. With '-'
+    the texts come from standard input, and JSON lines go to standard output, as they come.
+
+    Args:
+      config: of the recipe `extract`.
+      workdir: of the model, or a new one.
+
+    Raises:
+      UserError: no model, layers that it does not have, no such file, or a malformed record.
+    """
+    settings = using_settings(config, 'extract')
+    options, folder = settings.options, pathlib.Path(workdir)
+    source = Source(settings.input, columns(options['field'], options['pair_field'], 'config.extract'))
+    source.check()
+    if options['format'] == 'parquet':
+        need_arrow()
+    with working_in(folder):
+        if settings.input != '-':
+            _extract_file(settings, folder, source)
+            return
+        out = data_output()
+        with contextlib.redirect_stdout(sys.stderr):
+            _extract_stream(settings, folder, source, out)
+
+
+def _extractor(settings: UsingSettings, folder: pathlib.Path) -> Extractor:
+    options = settings.options
+    chosen = {name: options[name] for name in ('combine', 'pool', 'normalize')}
+    encoding = Encoding(tuple(options['layers']), weights=tuple(options['weights']), **chosen)
+    model = asked_model(settings, folder)
+    extractor = Extractor(Runner(model, batch_size=settings.batch_size), encoding, settings.longest(model.config))
+    extractor.check()
+    return extractor
+
+
+def _extract_stream(settings: UsingSettings, folder: pathlib.Path, source: Source, out: TextIO) -> None:
+    extractor, id = _extractor(settings, folder), settings.options['id']
+    pieces = extractor.runner.model.tokenizer.pieces
+    for items in as_they_come(source.items(), settings.batch_size):
+        beside = [labels(item, source, id) for item in items]
+        out.write(''.join(json_rows(extractor.part(items), beside, pieces)))
+        out.flush()
+
+
+def _extract_file(settings: UsingSettings, folder: pathlib.Path, source: Source) -> None:
+    options = settings.options
+    target = folder / 'features' / f'{source.name}.{options["format"]}'
+    if pathlib.Path(settings.input).resolve() in (target.resolve(), target.with_suffix('.json').resolve()):
+        found = f'{settings.input}, which would be replaced'
+        raise UserError('config.input', found, 'a file elsewhere', 'move it, or give another --workdir')
+    size = options['part'] or (PART_OF_TOKENS if options['pool'] == 'none' else PART)
+    extraction = Extraction(_extractor(settings, folder), source, target, options['id'], size)
+    texts = extraction.read()
+    if extraction.is_done():
+        print(f'{target} is there already, of these texts and this model')
+        return
+    with progress('texts', texts, lines=True) as advance:
+        extraction.compute(advance)
+    facts = {name: options[name] for name in ('layers', 'combine', 'weights', 'pool', 'normalize')}
+    for line in extraction.write(facts):
+        print(line)

@@ -1,0 +1,134 @@
+"""run=fill: words for masks, scores of texts, whether a sentence follows another, continuations."""
+
+import contextlib
+import json
+import pathlib
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, TextIO
+
+from ml_collections import ConfigDict
+
+from bertjax.errors import UserError
+from bertjax.experiment.loaded import asked_model
+from bertjax.experiment.results import beside, json_lines
+from bertjax.experiment.using_settings import UsingSettings, using_settings
+from bertjax.experiment.workdir import working_in
+from bertjax.files.atomic import AtomicFile, write_atomic
+from bertjax.inference.asked import Question, table
+from bertjax.inference.input import Item, Source, chunks, columns
+from bertjax.inference.runner import Runner, progress
+from bertjax.inference.score import corpus_score
+from bertjax.tasks.reading.records import Row
+from bertjax.tasks.reading.stream import as_they_come
+from bertjax.terminal import Console, data_output
+
+_TOGETHER = 256  # texts of a file that are answered at once
+
+
+def run(config: ConfigDict, workdir: str) -> None:
+    """Answers config.fill.ask.
+
+    Of the text config.fill.text the answer is a table; of the file config.input JSON lines in
+    WORKDIR/fill/NAME.ASK.jsonl, where masks that are filled jointly are NAME.jointly.jsonl; of standard input, '-', as
+    it comes, JSON lines on standard output, or tables where that is a terminal. Scores of a file are summed up in
+    NAME.score.json.
+
+    Args:
+      config: of the recipe `fill`.
+      workdir: of the model, or a new one.
+
+    Raises:
+      UserError: no model, one without the head that is needed, no such file, or a text without mask.
+    """
+    settings = using_settings(config, 'fill')
+    options, folder = settings.options, pathlib.Path(workdir)
+    paired = options['ask'] == 'pairs'
+    source = Source(settings.input, columns(options['field'], options['pair_field'] if paired else '', 'config.fill'))
+    if options['text'] and settings.input:
+        raise UserError('config.fill.text', 'a text, beside config.input', 'one of the two', 'leave one out')
+    if bool(options['second']) != (paired and bool(options['text'])):
+        expected = "the text that may follow config.fill.text, with ask='pairs'"
+        raise UserError('config.fill.second', repr(options['second']), expected, 'give it there, and only there')
+    if not options['text']:
+        source.check()
+    with working_in(folder):
+        if options['text']:
+            values = (options['text'], options['second']) if paired else (options['text'],)
+            item = Row('config.fill.text', values)
+            _print(_question(settings, folder, [item]).answers([item]))
+        elif settings.input == '-':
+            out = data_output()
+            with contextlib.redirect_stdout(sys.stderr):
+                _answer_stream(settings, folder, source, out)
+        else:
+            _answer_file(settings, folder, source)
+
+
+def _question(settings: UsingSettings, folder: pathlib.Path, items: Sequence[Item] = ()) -> Question:
+    names = ('ask', 'top_k', 'jointly', 'tokens', 'temperature', 'sample', 'seed')
+    model = asked_model(settings, folder)
+    chosen = {name: settings.options[name] for name in names}
+    question = Question(
+        Runner(model, batch_size=settings.batch_size), max_length=settings.longest(model.config), **chosen
+    )
+    question.check()
+    question.check_texts(items)
+    return question
+
+
+def _print(answers: Sequence[dict[str, Any]]) -> None:
+    console = Console(highlight=False)
+    for answer in answers:
+        console.print(table(answer))
+
+
+def _answer_stream(settings: UsingSettings, folder: pathlib.Path, source: Source, out: TextIO) -> None:
+    question = _question(settings, folder)
+    for items in as_they_come(source.items(), settings.batch_size):
+        answers = question.answers(items, _nobody)
+        if out.isatty():
+            with contextlib.redirect_stdout(out):
+                _print(answers)
+        else:
+            out.write(json_lines(_rows(items, answers)))
+            out.flush()
+
+
+def _answer_file(settings: UsingSettings, folder: pathlib.Path, source: Source) -> None:
+    question, ask = _question(settings, folder), settings.options['ask']
+    kind, total, blank = 'jointly' if ask == 'masks' and settings.options['jointly'] else ask, 0, 0
+    target = folder / 'fill' / f'{source.name}.{kind}.jsonl'
+    for items in chunks(source.items(), _TOGETHER):
+        question.check_texts(items)
+        total, blank = total + len(items), blank + sum(not isinstance(item, Row) for item in items)
+    for left in target.parent.glob('.*.tmp-*'):  # of a run that was killed
+        left.unlink()
+    scores: list[dict[str, Any]] = []
+    with AtomicFile(target) as file, progress('texts', total - blank, lines=True) as advance:
+        for items in chunks(source.items(quiet=True), _TOGETHER):
+            answers = question.answers(items, advance)
+            if ask == 'score':
+                scores.append(corpus_score(answers))
+            file.write(json_lines(_rows(items, answers)).encode())
+    if blank:
+        print(f'{blank:,} of {total:,} are blank, and their lines say so')
+    print(target)
+    if ask == 'score':
+        whole = corpus_score(scores)
+        path = target.with_suffix('.json')
+        write_atomic(path, json.dumps(whole, indent=2) + '\n')
+        _print([{'text': source.path, **whole}])
+        print(path)
+
+
+def _rows(items: Sequence[Item], answers: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The answers beside the fields of their records, and a row for each blank one among them."""
+    given = iter(answers)
+    for item in items:
+        row = next(given) if isinstance(item, Row) else {'skipped': item.what, 'where': item.where}
+        yield beside(item.fields or {}, row)
+
+
+def _nobody(rows: int) -> None:
+    """Wants to know of no progress."""

