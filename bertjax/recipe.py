@@ -64,17 +64,19 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     config.run = 'pretrain'  # the verb: a file of bertjax/runs/
 
     # Where text comes from: a path, glob, directory, comma-separated list, 'A=0.7,B=0.3' by weight, gs://…,
-    # tfds:NAME, or pydoc:, the documents that every Python carries.
+    # tfds:NAME, or pydoc:, the documents that every Python carries; 'A=auto,B=auto' by size, smoothed.
     config.corpus = 'pydoc:'
     config.corpus_options = ConfigDict(
         {
-            'format': 'auto',  # or text, files, jsonl, wikiextractor
+            'format': 'auto',  # or text, files, jsonl, wikiextractor; ids, symbols: sequences that are no text
             'text_key': 'text',  # field of JSON lines, feature of a tfds dataset
+            'segments': 0,  # of ids and symbols: segment types that the data gives each sentence; 0: A and B
             'strict': False,  # stop at the first broken document instead of dropping and counting it
             'split_sentences': True,  # False: each line is a sentence already
             'sentences': 'rules',  # what splits; or pysbd (slower), pysbd:de and other languages
             'heldout': 0.02,  # share of documents held out for evaluation
             'drop_duplicates': False,  # keep only the first of equal training documents
+            'smoothing': 0.7,  # of a mixture 'A=auto,B=auto': shares in proportion to tokens^smoothing
             'workers': 0,  # processes that build the store; 0: one a core
         }
     )
@@ -82,15 +84,20 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     config.tokenizer = ''  # vocab.txt, tokenizer.json, *.model or a directory; '': train one into WORKDIR/tokenizer
     config.vocab = ConfigDict(
         {
-            'family': 'wordpiece',  # or sentencepiece, or bpe (byte-level, as RoBERTa)
+            'family': 'wordpiece',  # or sentencepiece, or bpe (byte-level, as RoBERTa); symbols: each of them one piece
             'size': 30522,
             'lowercase': True,
             'unused': 0,  # [unusedN] slots kept for words of your own
             'model_type': 'unigram',  # sentencepiece: unigram or bpe
             'sample_sentences': 1_000_000,  # sentencepiece: trained on at most so many, drawn with config.seed
+            'add': '',  # a file of words, a line each, that become pieces of the given vocabulary
+            'candidates': 0,  # run=vocab: list so many words of the corpus for `add`, in place of a training
         }
     )
     config.init = ''  # a model's directory or name on the hub, or a bertjax workdir, whose weights initialise the run
+    config.architecture = 'model'  # what decides it: config.model, or 'init', the checkpoint of config.init
+    config.embeddings = ''  # a matrix, .npy or .safetensors, that the token embedding begins as
+    config.heldout_texts = ''  # further texts to evaluate on, NAME=PATH,NAME=PATH; 'each': every corpus of a mixture
 
     config.seed = 0
     config.seeds = ConfigDict({'init': -1, 'data': -1, 'dropout': -1})  # -1: config.seed

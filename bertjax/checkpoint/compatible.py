@@ -23,6 +23,8 @@ SILENT = ('run', 'export', 'push_', 'fingerprints.', 'corpus_options.workers', '
 LATER = {'step': 0, 'patience': 0, 'benchmark': '', 'ensemble': '', 'corpus_options.sentences': 'rules'}
 LATER |= {'export_formats': 'hf,orbax', 'push_to': '', 'push_private': False}
 LATER |= {'tracker': '', 'tracker_project': 'bertjax', 'tracker_run': ''}
+LATER |= {'corpus_options.smoothing': 0.7, 'corpus_options.segments': 0, 'vocab.add': '', 'vocab.candidates': 0}
+LATER |= {'embeddings': '', 'architecture': 'model', 'heldout_texts': ''}
 
 
 def check_resume(

@@ -92,7 +92,7 @@ def _functions(model: BertForPreTraining | TaskModel) -> dict[str, Callable[...,
     def function(method: Callable[..., dict[str, jax.Array]] | None, **options: Any) -> Callable:
         def call(weights: Mapping[str, jax.Array], *inputs: jax.Array) -> dict[str, jax.Array]:
             tree = unflatten_dict({tuple(path.split('/')): x for path, x in weights.items()})
-            with nn.logical_axis_rules(()):  # nor is anything split
+            with nn.logical_axis_rules(()):  # nothing is split
                 return model.apply({'params': tree}, *inputs, method=method, **options)
 
         return call
@@ -119,8 +119,7 @@ def _lower(
     sizes = export.symbolic_shape(_dimensions(model), constraints=[f's <= {model.config.max_positions}'])
     inputs = [jax.ShapeDtypeStruct(sizes, np.int32)] * len(INPUTS)
     shapes = {path: jax.ShapeDtypeStruct(x.shape, x.dtype) for path, x in weights.items()}
-    # On one device, whatever mesh is in force.
-    with jax.set_mesh(jax.make_mesh((1,), ('one',), devices=jax.devices()[:1])), _without_places():
+    with _without_places():
         return export.export(jax.jit(function), platforms=PLATFORMS)(shapes, *inputs)
 
 

@@ -17,6 +17,7 @@ from bertjax.corpus.apart import check_outside
 from bertjax.corpus.formats import read_events
 from bertjax.corpus.identity import Known, Say, Shards
 from bertjax.corpus.partial import Plan, read_record
+from bertjax.corpus.sequences import Given
 from bertjax.corpus.shards import cut_shards
 from bertjax.corpus.sources import CorpusOptions, Part, Source
 from bertjax.errors import UserError
@@ -233,6 +234,9 @@ def iter_texts(
             if type(event) is str:
                 empty = False
                 yield event
+            elif type(event) is Given:
+                empty = False
+                yield ' '.join(map(str, event.items))
             elif type(event) is Broken and options.strict:
                 raise quality.broken_error(source.path, event)
         note(*identity.known_as([source], {(source.path, (0, source.size)): digest.hexdigest()}))

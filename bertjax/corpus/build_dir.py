@@ -18,7 +18,7 @@ from bertjax.corpus.sources import Source
 from bertjax.errors import UserError
 from bertjax.text.splitters import UNKNOWN
 
-_OWN_FILES = re.compile(rf'(train|heldout)[^/]*\.(tokens|sentences|documents)|{re.escape(identity.RECORD)}')
+_OWN_FILES = re.compile(rf'(train|heldout)[^/]*\.(tokens|sentences|documents|segments)|{re.escape(identity.RECORD)}')
 _PARTIAL_FILES = re.compile(r'plan\.json|\d{5,}\.\w+|tokenizer|\..*\.tmp-\d+')
 
 _FORMERLY = {'sentences': 'rules'}  # of settings that the first versions did not have
@@ -162,6 +162,6 @@ def tidy(directory: pathlib.Path, manifest: dict) -> None:
     """Removes files that only an unfinished store needs."""
     shutil.rmtree(directory / 'partial', ignore_errors=True)
     kept = {entry['file'] for entry in store.manifest_files(manifest)}
-    for path in [*store.token_files(directory), *directory.glob('.*.tmp-*')]:
+    for path in [*store.token_files(directory), *directory.glob('*.segments'), *directory.glob('.*.tmp-*')]:
         if path.name not in kept:
             path.unlink(missing_ok=True)

@@ -1,222 +1,16 @@
-"""Encodes one shard: text to token ids on disk. Runs in a worker process and never imports JAX.
+"""Encodes one shard: text to token ids on disk. Runs in a worker process and never imports JAX."""
 
-Shard K leaves in the store's directory:
-  train-K.tokens               ids of its training documents, in the store's dtype
-  partial/K.heldout            ids of its held-out documents
-  partial/K.sentences          uint32, tokens of each sentence, all documents in the order read
-  partial/K.documents          DOCUMENT records, in the order read
-  partial/K.lines              uint64 hashes of lines, in sorted runs of about RUN
-  partial/K.json               counts and checksums, written last: the shard is done
-"""
-
-import array
-import collections
-import dataclasses
-import hashlib
-import json
 import pathlib
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from bertjax.corpus.formats import Document, read_events
 from bertjax.corpus.identity import new_digest
-from bertjax.corpus.quality import PROBLEMS_KEPT, broken_error
+from bertjax.corpus.quality import broken_error
+from bertjax.corpus.sequences import FORMATS, Given, Numbering
+from bertjax.corpus.shard_writer import ShardWriter
 from bertjax.corpus.sources import Part
-from bertjax.corpus.store import CHECKSUM, id_dtype
-from bertjax.files.atomic import AtomicFile, checksum, write_atomic
-from bertjax.files.streams import Broken
-from bertjax.text.hash_split import hash64, hash_threshold
-from bertjax.text.splitters import Splitter, build_splitter
+from bertjax.text.splitters import build_splitter
 from bertjax.text.tokenizer import Tokenizer
-
-BATCH_CHARACTERS = 1 << 20  # Text that is encoded at once.
-RUN = 1 << 20  # Hashes of lines that are held before they are sorted and written.
-DOCUMENT = np.dtype(
-    [('hash', '<u8'), ('tokens', '<u8'), ('sentences', '<u4'), ('heldout', '<u4'), ('unknown', '<u8'), ('words', '<u8')]
-)
-
-
-@dataclasses.dataclass
-class _Draft:
-    """A document being written: its hash, and what of it is on disk or in the batch already."""
-
-    text: object  # The hash of its normalised text so far.
-    lines: array.array  # uint64 hashes.
-    begin: int = 0  # Where its spilled tokens begin in the train file, in bytes.
-    first: int = 0  # Its sentences in the batch are [first, last).
-    last: int = 0
-    characters: int = 0
-    tokens: int = 0
-    sentences: int = 0
-    unknown: int = 0
-    words: int = 0
-    broken: str = ''
-
-
-class ShardWriter:
-    """Takes the events of a shard and writes its files."""
-
-    def __init__(self, directory: pathlib.Path, shard: int, tokenizer: Tokenizer, *, heldout: float, split: Splitter):
-        partial = directory / 'partial'
-        name = f'{shard:05d}'
-        self._train = AtomicFile(directory / f'train-{name}.tokens')
-        self._heldout = AtomicFile(partial / f'{name}.heldout')
-        self._sentences = AtomicFile(partial / f'{name}.sentences')
-        self._documents = AtomicFile(partial / f'{name}.documents')
-        self._lines = AtomicFile(partial / f'{name}.lines')
-        self._record = partial / f'{name}.json'
-        self._tokenizer, self._split, self._threshold = tokenizer, split, hash_threshold(heldout)
-        self._dtype = id_dtype(tokenizer.vocab_size)
-        self._batch: list[str] = []
-        self._finished: list[_Draft] = []
-        self._characters = 0
-        self._run = array.array('Q')
-        self._runs: list[int] = []
-        self._open: _Draft | None = None
-        self._spilled_lengths: list[np.ndarray] = []
-        self._dropped: collections.Counter = collections.Counter()
-        self._problems: dict[str, list[str]] = {}
-        self._counts: collections.Counter = collections.Counter()
-
-    def start(self) -> None:
-        """Opens a document."""
-        self._open = _Draft(hashlib.blake2b(digest_size=8), array.array('Q'), first=len(self._batch))
-
-    def paragraph(self, text: str) -> None:
-        """Adds text to the open document."""
-        document = self._open
-        normal = ' '.join(text.split()).lower()
-        if not normal or document.broken:
-            return
-        data = normal.encode('utf-8')
-        document.text.update(b' ' + data)
-        document.lines.append(hash64(hashlib.blake2b(data, digest_size=8).digest(), 'little'))
-        sentences = self._split(text)
-        if self._tokenizer.family == 'bpe':  # the space in front of a word belongs to it
-            sentences = [*sentences[:1], *(f' {sentence}' for sentence in sentences[1:])]
-        self._batch += sentences
-        document.characters += len(text)
-        self._characters += len(text)
-        if self._characters > BATCH_CHARACTERS:
-            self._flush()
-
-    def broken(self, where: str, broken: Broken) -> None:
-        """Marks the open document to be dropped, or counts a broken file where none is open."""
-        kept = self._problems.setdefault(broken.kind, [])
-        if len(kept) < PROBLEMS_KEPT:
-            kept.append(f'{where}: {broken.detail}')
-        if self._open is None:
-            self._dropped[broken.kind] += 1
-        elif not self._open.broken:
-            self._open.broken = broken.kind
-
-    def end(self) -> None:
-        """Closes the document."""
-        document, self._open = self._open, None
-        if document.broken:
-            self._dropped[document.broken] += 1
-            del self._batch[document.first :]
-            self._forget(document)
-            return
-        document.last = len(self._batch)
-        self._finished.append(document)
-        if document.tokens:  # Some of it is on disk: the rest must follow before any other document.
-            self._flush()
-
-    def _forget(self, document: _Draft) -> None:
-        """Removes from disk what was written of a document."""
-        if document.tokens:
-            self._train.file.seek(document.begin)
-            self._train.file.truncate()
-        self._spilled_lengths = []
-
-    def _flush(self) -> None:
-        """Encodes the batch: finished documents go to their files, the beginning of the open one to the train file."""
-        ids = self._tokenizer.encode(self._batch)
-        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-        flat = np.concatenate([*ids, np.empty(0, np.int32)]).astype(self._dtype)
-        ends = np.concatenate([[0], np.cumsum(lengths)])
-        unknown = np.concatenate([[0], np.cumsum(flat == self._tokenizer.unk_id)])
-        words = np.concatenate([[0], np.cumsum(~self._tokenizer.continues_word[flat])])
-        for document in [*self._finished, *([self._open] if self._open else [])]:
-            first, last = document.first, len(self._batch) if document is self._open else document.last
-            a, b = ends[first], ends[last]
-            some = lengths[first:last]
-            some = some[some > 0]
-            document.unknown += int(unknown[b] - unknown[a])
-            document.words += int(words[b] - words[a])
-            document.sentences += len(some)
-            if document is self._open:
-                if not document.tokens:
-                    document.begin = self._train.file.tell()
-                self._train.write(flat[a:b])
-                self._spilled_lengths.append(some.astype('<u4'))
-                document.tokens += int(b - a)
-                document.first = 0
-            else:
-                self._finish(document, flat[a:b], some)
-        self._batch, self._finished, self._characters = [], [], 0
-
-    def _finish(self, document: _Draft, ids: np.ndarray, lengths: np.ndarray) -> None:
-        spilled, document.tokens = document.tokens, document.tokens + len(ids)
-        if not document.tokens:
-            self._dropped['empty document'] += 1
-            return
-        digest = hash64(document.text.digest(), 'little')
-        heldout = digest < self._threshold
-        if heldout and spilled:
-            self._move(document.begin)
-        (self._heldout if heldout else self._train).write(ids)
-        for part in [*self._spilled_lengths, lengths] if spilled else [lengths]:
-            self._sentences.write(part.astype('<u4'))
-        self._spilled_lengths = [] if spilled else self._spilled_lengths
-        row = (digest, document.tokens, document.sentences, int(heldout), document.unknown, document.words)
-        self._documents.write(np.array([row], DOCUMENT))
-        self._counts['documents'] += 1
-        self._counts['characters'] += document.characters
-        self._run.extend(document.lines)
-        self._counts['lines'] += len(document.lines)
-        if len(self._run) >= RUN:
-            self._spill_lines()
-
-    def _move(self, begin: int) -> None:
-        """Moves the end of the train file, from byte `begin`, to the held-out file."""
-        file = self._train.file
-        at, end = begin, file.tell()
-        while at < end:
-            file.seek(at)
-            data = file.read(min(1 << 20, end - at))
-            self._heldout.file.write(data)
-            at += len(data)
-        file.seek(begin)
-        file.truncate()
-
-    def _spill_lines(self) -> None:
-        if self._run:
-            self._lines.write(np.sort(np.frombuffer(self._run, np.uint64)).astype('<u8'))
-            self._runs.append(len(self._run))
-            self._run = array.array('Q')
-
-    def close(self, inputs: list[list]) -> dict:
-        """Finishes the files and returns the shard's record, the JSON object whose file marks it as done."""
-        self._flush()
-        self._spill_lines()
-        outputs = (self._train, self._heldout, self._sentences, self._documents, self._lines)
-        sizes = [output.close() for output in outputs]
-        record = {
-            'files': {output.path.name: size for output, size in zip(outputs, sizes, strict=True)},
-            'train_checksum': checksum(self._train.path, CHECKSUM),
-            'runs': self._runs,
-            'documents': self._counts['documents'],
-            'characters': self._counts['characters'],
-            'lines': self._counts['lines'],
-            'dropped': dict(sorted(self._dropped.items())),
-            'problems': dict(sorted(self._problems.items())),
-            'inputs': inputs,
-        }
-        write_atomic(self._record, json.dumps(record, indent=1) + '\n')
-        return record
 
 
 def encode_shard(
@@ -231,16 +25,28 @@ def encode_shard(
     """Reads the parts of shard number `shard`, writes its files into the store's `directory` and returns its record.
 
     Args:
-      directory, shard, parts, tokenizer: see above.
+      directory, shard, parts, tokenizer: see above, and `shard_writer`.
       settings: `CorpusOptions.settings()`.
       strict: raise at the first broken input.
       progress: called with the documents and the bytes (before decompression) since its last call.
 
     Raises:
-      UserError: broken input, when strict.
+      UserError: broken input, when strict; a given sentence that cannot be, see `sequences.Numbering`.
     """
     split = build_splitter(settings['sentences']) if settings['split_sentences'] else lambda line: [line.strip()]
-    writer = ShardWriter(directory, shard, tokenizer, heldout=settings['heldout'], split=split)
+    segments, numbering = settings.get('segments', 0), None
+    if settings['format'] in FORMATS:
+        vocabulary = {piece: index for index, piece in enumerate(tokenizer.pieces)}
+        numbering = Numbering(vocabulary, tokenizer.unk_id, segments=segments, strict=strict)
+    writer = ShardWriter(
+        directory,
+        shard,
+        tokenizer,
+        heldout=settings['heldout'],
+        split=split,
+        numbering=numbering,
+        segments=segments > 0,
+    )
     inputs = []
     for part in parts:
         digest = new_digest()
@@ -251,6 +57,8 @@ def encode_shard(
         for event in events:
             if type(event) is str:
                 writer.paragraph(event)
+            elif type(event) is Given:
+                writer.given(event, f'{part.path}:{event.line}')
             elif event is Document.START:
                 writer.start()
             elif event is Document.END:

@@ -1,8 +1,8 @@
 """Text of every format as a flat stream of events, read in bounded memory.
 
-The events of a document are `Document.START`, a string for each paragraph or line of it, and `Document.END`. A `Broken`
-between them means that the document is to be dropped; one outside of a document, that a whole file is. A document is
-never held whole, however long it is.
+The events of a document are `Document.START`, a string for each paragraph or line of it, and `Document.END`. One that
+is no text has `Given` sentences in place of strings. A `Broken` between them means that the document is to be dropped;
+one outside of a document, that a whole file is. A document is never held whole, however long it is.
 """
 
 import dataclasses
@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator
 
 from etils import epath
 
-from bertjax.corpus import datasets
+from bertjax.corpus import datasets, sequences
+from bertjax.corpus.sequences import Given
 from bertjax.corpus.sources import Part
 from bertjax.errors import printable
 from bertjax.files import disk, streams
@@ -36,7 +37,7 @@ class Document(enum.Enum):
     END = enum.auto()
 
 
-Event = Document | Broken | str
+Event = Document | Broken | Given | str
 
 
 def read_head(path: str) -> tuple[str, bytes]:
@@ -119,8 +120,10 @@ def text_events(lines: streams.Lines, pick: Picker, *, single: bool) -> Iterator
         yield Document.END
 
 
-def json_events(lines: streams.Lines, pick: Picker, key: str) -> Iterator[Event]:
-    """A document a line: the field `key` of a JSON object."""
+def json_events(
+    lines: streams.Lines, pick: Picker, key: str, sentences: Callable[[str, int, str], Iterator[Event]] | None = None
+) -> Iterator[Event]:
+    """A document a line: the field `key` of a JSON object, as text, or as `sentences` reads it."""
     for raw in lines:
         if raw.strip() and pick.start():
             yield Document.START
@@ -128,7 +131,7 @@ def json_events(lines: streams.Lines, pick: Picker, key: str) -> Iterator[Event]
             if isinstance(text, Broken):
                 yield text
             else:
-                yield from _json_paragraphs(text, lines.number, key)
+                yield from (sentences or _json_paragraphs)(text, lines.number, key)
             yield Document.END
         pick.inside = False
 
@@ -188,6 +191,8 @@ def wiki_events(lines: streams.Lines, pick: Picker, *, first: bool) -> Iterator[
 def _layout_events(format: str, lines: streams.Lines, pick: Picker, part: Part, key: str) -> Iterator[Event]:
     if format == 'jsonl':
         return json_events(lines, pick, key)
+    if format in sequences.FORMATS:
+        return json_events(lines, pick, key, functools.partial(sequences.given_sentences, format=format))
     if format == 'wikiextractor':
         return wiki_events(lines, pick, first=part.stride == 0)
     return text_events(lines, pick, single=format == 'files')
@@ -205,9 +210,9 @@ def _file_events(part: Part, key: str, progress: Progress, digest) -> Iterator[E
             source = streams.part_chunks(part.path, file, part.begin, part.end, progress, digest)
             head = next((chunk for chunk in source if chunk), b'')
             format = sniff(part.path, head, part.format)
-            lines = streams.Lines(itertools.chain([head], source), cut=format != 'jsonl')
+            lines = streams.Lines(itertools.chain([head], source), cut=format not in ('jsonl', *sequences.FORMATS))
             for event in _layout_events(format, lines, pick, part, key):
-                if part.begin and type(event) is Broken:
+                if part.begin and type(event) in (Broken, Given):
                     event = dataclasses.replace(event, line=event.line + lines_before())
                 yield event
     except streams.DAMAGE as error:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from bertjax.corpus.encode import DOCUMENT
+from bertjax.corpus.shard_writer import DOCUMENT
 from bertjax.corpus.store import CHECKSUM
 from bertjax.files.atomic import AtomicFile, checksum
 from bertjax.text.hash_split import hash_threshold
@@ -38,6 +38,11 @@ class Shard:
     @property
     def sentences(self) -> np.ndarray:
         return self._array('sentences', '<u4')
+
+    @property
+    def segments(self) -> np.ndarray | None:
+        named = f'{self.number:05d}.segments' in self.record['files']
+        return self._array('segments', 'u1') if named else None
 
     @property
     def lines(self) -> np.ndarray:
@@ -173,9 +178,14 @@ class _Split:
         self.shards: list[dict] = []
         self.documents = self.sentences = self.tokens = self.unknown = self.words = 0
         self._files = {kind: AtomicFile(self.directory / f'{self.name}.{kind}') for kind in ('sentences', 'documents')}
+        self._segments: AtomicFile | None = None
 
-    def add(self, table: np.ndarray, lengths: np.ndarray) -> None:
-        """Counts documents of a shard, and writes the offsets of their sentences and of the documents."""
+    def add(self, table: np.ndarray, lengths: np.ndarray, segments: np.ndarray | None) -> None:
+        """Counts documents of a shard, and writes the offsets of their sentences and of the documents, and the segment
+        types of their sentences where they have any."""
+        if segments is not None:
+            self._segments = self._segments or AtomicFile(self.directory / f'{self.name}.segments')
+            self._segments.write(segments)
         ends = self.tokens + np.cumsum(lengths, dtype=np.int64)
         self._files['sentences'].write((ends - lengths).astype('<i8'))
         counts = table['sentences'].astype(np.int64)
@@ -206,6 +216,9 @@ class _Split:
             size = file.close()
             key = 'sentence_offsets' if kind == 'sentences' else 'document_offsets'
             result[key] = {'file': file.path.name, 'bytes': size, 'checksum': checksum(file.path, CHECKSUM)}
+        if self._segments is not None:
+            size, path = self._segments.close(), self._segments.path
+            result['segments'] = {'file': path.name, 'bytes': size, 'checksum': checksum(path, CHECKSUM)}
         return result
 
 
@@ -233,10 +246,10 @@ def merge_shards(
         for shard, where in zip(shards, destinations, strict=True):
             table = np.array(shard.documents)
             of_sentence = np.repeat(where, table['sentences'])
-            lengths = np.array(shard.sentences)
+            lengths, segments = np.array(shard.sentences), shard.segments
             for code, split in splits.items():
                 chosen, kept = table[where == code], lengths[of_sentence == code]
-                split.add(chosen, kept)
+                split.add(chosen, kept, None if segments is None else segments[of_sentence == code])
                 watch(split.name, chosen, kept)
             _copy_documents(shard, table, where == HELDOUT, itemsize, heldout)
             tokens = int(table['tokens'][where == TRAIN].sum())

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from etils import epath
 
-from bertjax.corpus import formats
+from bertjax.corpus import formats, sequences
 from bertjax.corpus.sources import Part, Source
 from bertjax.files import streams
 
@@ -23,6 +23,7 @@ EXPANSION = 3.5  # Bytes of text in a compressed byte, estimated.
 _BOUNDARY = {
     'text': re.compile(rb'\n[ \t\r\f\v]*\n'),
     'jsonl': re.compile(rb'\n'),
+    **{format: re.compile(rb'\n') for format in sequences.FORMATS},
     'wikiextractor': re.compile(rb'\n(?=<doc )'),
 }
 

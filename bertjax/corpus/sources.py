@@ -8,16 +8,18 @@ from typing import Any
 
 from etils import epath
 
-from bertjax.corpus import datasets
+from bertjax.corpus import datasets, sequences
 from bertjax.errors import UserError
 from bertjax.files.disk import raise_passing
 from bertjax.files.paths import is_pattern, is_remote, match_files, unusual_kind, unwritten_bytes, user_path, walk_files
 from bertjax.ranges import check_fields, number, one_of, ranged, text, whole
 from bertjax.text.splitters import check_splitter
 
-FORMATS = ('auto', 'text', 'files', 'jsonl', 'wikiextractor')
+FORMATS = ('auto', 'text', 'files', 'jsonl', 'wikiextractor', *sequences.FORMATS)
 UNREADABLE = 'unreadable'  # the stamp of a file that cannot be looked at
+AUTO = 'auto'  # in place of a weight: by size
 _WHERE = 'config.corpus'
+_OF_NO_STORE = ('workers', 'strict', 'smoothing')  # options that do not change the bytes of a store
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,32 +29,45 @@ class CorpusOptions:
     Attributes:
       format: 'auto' looks at the content (WikiExtractor and JSON lines are recognised file by file; the others are read
         as `reading.choose` decides for all of them); 'text' has blank lines between documents; 'files' has a document
-        a file; 'jsonl' and 'wikiextractor' as the names say.
+        a file; 'jsonl' and 'wikiextractor' as the names say; 'ids' and 'symbols' are JSON lines of sequences that are
+        not text (see `sequences`).
       text_key: the field of a JSON line, or the feature of a tfds dataset, that holds the text.
+      segments: of sequences, how many segment types their field `segments` has; 0: they have none.
       strict: stop at the first broken input instead of dropping and counting the document.
       heldout: share of documents, by hash of their text, that training never sees.
       split_sentences: False when each line is a sentence already.
       sentences: what splits: 'rules', or 'pysbd', which takes a language too: 'pysbd:de' (see text/splitters.py).
       drop_duplicates: keep only the first of equal training documents (held-out ones are always kept once).
+      smoothing: of a mixture whose weights are `=auto`: a corpus of n tokens has a share in proportion to n^smoothing;
+        1 is by size, 0 the same for all. It does not change a store.
       workers: processes; 0 is one a core. It does not change the result.
     """
 
     format: str = ranged('auto', one_of(FORMATS))
     text_key: str = ranged('text', text(empty=False))
+    segments: int = ranged(0, whole(0, sequences.MOST_SEGMENTS))
     strict: bool = False
     heldout: float = ranged(0.02, number(0, 1, below=True))
     split_sentences: bool = True
     sentences: str = 'rules'
     drop_duplicates: bool = False
+    smoothing: float = ranged(0.7, number(0, 1))
     workers: int = ranged(0, whole(0, 4096))
 
     def __post_init__(self):
         check_fields(self, 'corpus_options')
         check_splitter(self.sentences)
+        if self.segments and self.format not in sequences.FORMATS:
+            expected = f'0 with config.corpus_options.format={self.format}, or one of {", ".join(sequences.FORMATS)}'
+            mend = 'leave it out: the segments of text are A and B'
+            raise UserError('config.corpus_options.segments', str(self.segments), expected, mend)
 
     def settings(self) -> dict:
         """The options that determine the bytes of a store."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if name not in ('workers', 'strict')}
+        settings = {name: value for name, value in dataclasses.asdict(self).items() if name not in _OF_NO_STORE}
+        if not self.segments:
+            del settings['segments']  # as before there were any
+        return settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,23 +116,26 @@ class Part:
     format: str = 'auto'
 
 
-def parse_mixture(spec: str) -> list[tuple[str, float | None]]:
-    """Splits 'A=0.7,B=0.3' into [('A', 0.7), ('B', 0.3)], and 'A,B' into [('A,B', None)].
+def parse_mixture(spec: str) -> list[tuple[str, float | str | None]]:
+    """Splits 'A=0.7,B=0.3' into [('A', 0.7), ('B', 0.3)], and 'A,B' into [('A,B', None)]; =auto gives the weight AUTO.
 
     A weighted component becomes a store of its own; components without weights make one store together.
 
     Raises:
-      UserError: an empty component, some weighted and some not, or a weight that is not positive.
+      UserError: an empty component, some weighted and some not, a weight that is not positive, or numbers beside AUTO.
     """
     parts = [part.strip() for part in spec.split(',')]
     if not all(parts):
         mend = 'remove the empty part; a name that holds a comma cannot be given, use a glob such as "a?b.txt"'
         raise UserError(_WHERE, f'an empty component in {spec!r}', 'PATH, or PATH,PATH, or PATH=0.7,PATH=0.3', mend)
-    weighted: list[tuple[str, float | None]] = []
+    weighted: list[tuple[str, float | str | None]] = []
     for part in parts:
-        match = re.fullmatch(r'(.+)=([-+0-9.eE]+|nan|inf)', part)
+        match = re.fullmatch(r'(.+)=([-+0-9.eE]+|nan|inf|auto)', part)
         if not match or os.path.exists(part):
             weighted.append((part, None))
+            continue
+        if match[2] == AUTO:
+            weighted.append((match[1], AUTO))
             continue
         try:
             weight = float(match[2])
@@ -132,6 +150,9 @@ def parse_mixture(spec: str) -> list[tuple[str, float | None]]:
     if without:
         mend = f'give {without[0]!r} a weight too, or none to all'
         raise UserError(_WHERE, f'weights on some components of {spec!r}', 'weights on all or on none', mend)
+    if len({weight == AUTO for _, weight in weighted}) > 1:
+        mend = 'give each its number, or =auto to all'
+        raise UserError(_WHERE, f'numbers beside =auto in {spec!r}', 'one of the two for all components', mend)
     return weighted
 
 

@@ -4,6 +4,7 @@ manifest.json, written last, names every other file with its size and checksum:
   train-K.tokens, heldout-00000.tokens   ids, uint16 or int32; a document never crosses a file
   SPLIT.sentences                        int64 [sentences + 1], where each begins in the split's tokens
   SPLIT.documents                        int64 [documents + 1], the first sentence of each
+  SPLIT.segments                         uint8 [sentences], their segment types, where the data has them
 """
 
 import concurrent.futures
@@ -39,6 +40,7 @@ class Split:
       num_documents, num_sentences, num_tokens: counts.
       sentence_offsets: int64 [num_sentences + 1], token offsets; the last is num_tokens.
       document_offsets: int64 [num_documents + 1], sentence indices; the last is num_sentences.
+      segments: uint8 [num_sentences], the segment type of each; None of text, whose segments are A and B.
       sha: hash of the split's content, hex.
     """
 
@@ -48,6 +50,8 @@ class Split:
         self.num_tokens = entry['tokens']
         self.sentence_offsets = np.memmap(directory / entry['sentence_offsets']['file'], '<i8', 'r')
         self.document_offsets = np.memmap(directory / entry['document_offsets']['file'], '<i8', 'r')
+        named = entry.get('segments')
+        self.segments = np.memmap(directory / named['file'], 'u1', 'r') if named and named['bytes'] else None
         self._paths = [directory / shard['file'] for shard in entry['shards']]
         self._starts = np.cumsum([0] + [shard['tokens'] for shard in entry['shards']])
         self._shards: list[np.ndarray | None] = [None] * len(self._paths)
@@ -117,6 +121,7 @@ def manifest_files(manifest: dict) -> list[dict]:
     entries = []
     for split in manifest['splits'].values():
         entries += [*split['shards'], split['sentence_offsets'], split['document_offsets']]
+        entries += [split['segments']] if 'segments' in split else []
     return entries
 
 

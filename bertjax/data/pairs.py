@@ -26,6 +26,7 @@ class Split(Protocol):
     num_tokens: int
     sentence_offsets: np.ndarray  # int64 [N + 1], tokens
     document_offsets: np.ndarray  # int64 [D + 1], sentences
+    segments: np.ndarray | None  # uint8 [N], given segment types; None: A and B
     sha: str
 
     def tokens(self, start: int, length: int) -> np.ndarray:

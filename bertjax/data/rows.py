@@ -123,7 +123,8 @@ class Rows:
 def lay_out_pairs(
     split: Split, segments: Segments, seq_len: int, cls_id: int, sep_id: int, pad_id: int, separators: int = 1
 ) -> Rows:
-    """[CLS] A [SEP] B [SEP], or [CLS] A [SEP] where there is no B; segment 1 for B and its [SEP].
+    """[CLS] A [SEP] B [SEP], or [CLS] A [SEP] where there is no B; segment 1 for B and its [SEP],
+    or the given ones.
 
     With two `separators` [CLS] A [SEP] [SEP] B [SEP].
     """
@@ -148,13 +149,19 @@ def lay_out_pairs(
     maskable = real.copy()
     for at in (0, a_sep, last, b_sep):
         maskable[everyone, at] = False
-    return Rows(ids, in_b.astype(np.int32), real, maskable)
+    segment_ids = in_b.astype(np.int32)
+    if split.segments is not None:
+        ranges = (np.ones(rows, np.int64), last + 1), (segments.a_start, segments.b_start)
+        ranges = map(np.concatenate, (*ranges, (segments.a_length, segments.b_length)))
+        segment_ids = _given_segments(split, ids.shape, np.tile(everyone, 2), *ranges)
+        segment_ids[everyone, last] = segment_ids[everyone, a_sep]
+    return Rows(ids, segment_ids, real, maskable)
 
 
 def lay_out_sentences(
     split: Split, chunks: np.ndarray, document: np.ndarray, seq_len: int, cls_id: int, sep_id: int, pad_id: int
 ) -> Rows:
-    """[CLS] sentences [SEP], with another [SEP] between documents; one segment.
+    """[CLS] sentences [SEP], with another [SEP] between documents; one segment, or the given ones.
 
     Args:
       document: int64 [B], the document of each chunk's first token.
@@ -181,7 +188,32 @@ def lay_out_sentences(
     maskable = real.copy()
     maskable[:, 0] = False
     maskable[row, left + size] = False
-    return Rows(ids, np.zeros_like(ids), real, maskable)
+    segment_ids = np.zeros_like(ids)
+    if split.segments is not None:
+        segment_ids = _given_segments(split, ids.shape, row, left, begin, size)
+    return Rows(ids, segment_ids, real, maskable)
+
+
+def _given_segments(
+    split: Split, shape: tuple[int, int], row: np.ndarray, column: np.ndarray, start: np.ndarray, length: np.ndarray
+) -> np.ndarray:
+    """Int32 [B, S]: the given segment type of each token's sentence; [CLS] has that of the token after it, each [SEP]
+    that of the token before it.
+
+    Args:
+      split: the text.
+      shape: B and S.
+      row, column, start, length: int64, of each range of tokens: where it lies, its first token, and how many.
+    """
+    segment_ids = np.zeros(shape, np.int32)
+    place = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
+    tokens = np.repeat(start, length) + place
+    of_tokens = split.segments[np.searchsorted(split.sentence_offsets, tokens, 'right') - 1]
+    segment_ids[np.repeat(row, length), np.repeat(column, length) + place] = of_tokens
+    row, end = row[length > 0], (column + length)[length > 0]
+    segment_ids[row, end] = segment_ids[row, end - 1]
+    segment_ids[:, 0] = segment_ids[:, 1]
+    return segment_ids
 
 
 def locate_documents(split: Split, chunks: np.ndarray, options: PairOptions) -> np.ndarray:

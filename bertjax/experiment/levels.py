@@ -12,7 +12,7 @@ from bertjax.corpus.store import Split
 from bertjax.data.mixture import MixedExamples
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.errors import UserError
-from bertjax.experiment.pretraining import StoreExamples
+from bertjax.experiment.examples import StoreExamples
 from bertjax.experiment.pretraining_settings import PretrainingSettings, pretraining_settings
 from bertjax.experiment.recorded import recorded_config
 from bertjax.experiment.text import WeightedStore, find_stores

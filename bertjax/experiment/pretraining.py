@@ -9,16 +9,18 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from bertjax.convert.load import load_pretraining_model
+from bertjax.convert.vocabulary import with_embeddings
 from bertjax.data.batch import pretraining_batch_spec
-from bertjax.data.mixture import MixedExamples
 from bertjax.data.plans import remove_leftovers
-from bertjax.data.pretraining import PretrainingExamples
-from bertjax.errors import UserError
+from bertjax.experiment.beginning import initial_params
+from bertjax.experiment.examples import Examples, StoreExamples
 from bertjax.experiment.exports import check_formats
+from bertjax.experiment.given_embeddings import GivenEmbeddings, read_embeddings
+from bertjax.experiment.heldout_texts import prepare_texts, split_name
 from bertjax.experiment.pretraining_settings import PretrainingPhase, PretrainingSettings
 from bertjax.experiment.settings import check_mesh, check_row_count, resolve_durations
-from bertjax.experiment.text import WeightedStore, huggingface_directory, prepare_stores, prepare_tokenizer
+from bertjax.experiment.text import prepare_stores, prepare_tokenizer
+from bertjax.experiment.workdir import has_checkpoints
 from bertjax.losses import PRETRAINING, Objective
 from bertjax.metrics.rows import pair_of, pretraining_values
 from bertjax.model.attention.select import describe_attention
@@ -27,18 +29,12 @@ from bertjax.model.config import BertConfig, parameter_count, train_flops_per_se
 from bertjax.optim.masks import describe_decay
 from bertjax.optim.optimizers import make_optimizer
 from bertjax.parallel.mesh import describe_mesh, row_shards
-from bertjax.text.tokenizer import Tokenizer
 from bertjax.train.evaluate import Evaluator
 from bertjax.train.members import Member
 from bertjax.train.phase import Phase
 from bertjax.train.setup import Setup, build_setup
 from bertjax.train.state import TrainState, replace_params
 from bertjax.train.step import make_eval_step
-
-# The seed of the held-out examples and their masks: the same in every run, whatever config.seed is.
-HELDOUT_SEED = 20181011
-
-Examples = PretrainingExamples | MixedExamples
 
 
 def build_pretraining_setup(
@@ -57,70 +53,6 @@ def build_pretraining_setup(
     batch, optimizer = pretraining_batch_spec(1, *settings.first_shape), make_optimizer(**settings.optimizer)
     options = {'rng_impl': settings.rng_impl, 'teacher': teacher}
     return build_setup(BertForPreTraining(model), objective, optimizer, mesh, batch, **options)
-
-
-class StoreExamples:
-    """The examples of a pre-training, by shape, split and phase; made once each.
-
-    Args:
-      settings: with the rules for pairs and masks.
-      stores: one, or those of a mixture.
-      tokenizer: theirs.
-      cache_dir: where pairing plans are kept.
-    """
-
-    def __init__(
-        self,
-        settings: PretrainingSettings,
-        stores: list[WeightedStore],
-        tokenizer: Tokenizer,
-        cache_dir: pathlib.Path,
-    ):
-        self._settings, self._stores, self._tokenizer, self._cache_dir = settings, stores, tokenizer, cache_dir
-        self._made: dict[tuple, Examples] = {}
-
-    @property
-    def vocab_size(self) -> int:
-        """V, of the pieces that they are made of."""
-        return self._tokenizer.vocab_size
-
-    @property
-    def has_heldout(self) -> bool:
-        """Whether every store has documents to evaluate on."""
-        return all(weighted.store.split('heldout').num_documents for weighted in self._stores)
-
-    def get(self, shape: tuple[int, int], split: str, phase: int) -> Examples:
-        """The examples of a phase.
-
-        Args:
-          shape: S and P.
-          split: 'train' or 'heldout'.
-          phase: its number.
-
-        Raises:
-          UserError: lengths or rules that cannot be met.
-        """
-        key = (shape, split, phase)
-        if key not in self._made:
-            seed = self._settings.seeds.data if split == 'train' else HELDOUT_SEED
-            seq_len, max_predictions = shape
-            parts = [
-                PretrainingExamples(
-                    weighted.store.split(split),
-                    self._tokenizer,
-                    seq_len=seq_len,
-                    max_predictions=max_predictions,
-                    pairs=self._settings.pairs,
-                    masking=self._settings.masking,
-                    seed=seed,
-                    phase=phase,
-                    cache_dir=self._cache_dir,
-                )
-                for weighted in self._stores
-            ]
-            weights = [weighted.weight for weighted in self._stores]
-            self._made[key] = parts[0] if len(parts) == 1 else MixedExamples(parts, weights, seed=seed, phase=phase)
-        return self._made[key]
 
 
 class Pretraining:
@@ -145,11 +77,15 @@ class Pretraining:
         self.tokenizer = prepare_tokenizer(settings, folder)
         self.model = settings.model(self.tokenizer.vocab_size)
         check_formats(settings.formats, self.model, vocabulary=self.tokenizer.family)
+        self._embeddings: GivenEmbeddings | None = None
+        if settings.embeddings and not has_checkpoints(folder):
+            self._embeddings = read_embeddings(settings.embeddings, self.tokenizer, self.model.width)
         self.stores = prepare_stores(settings, folder, self.tokenizer)
         self.setup = self._build_setup(mesh)
         plans = folder / 'store' / 'plans'
         remove_leftovers(plans)
-        self.examples = StoreExamples(settings, self.stores, self.tokenizer, plans)
+        texts = prepare_texts(settings, folder, self.tokenizer, self.stores)
+        self.examples = StoreExamples(settings, self.stores, self.tokenizer, plans, texts)
         first = self.examples.get(settings.first_shape, 'train', 0)
         total = settings.total_steps(first.cycle_length // settings.pairs.plans)
         self._phases = settings.phases(total)
@@ -184,29 +120,23 @@ class Pretraining:
         return self.examples.get(self.settings.first_shape, 'heldout', 0) if self.examples.has_heldout else None
 
     def fresh(self) -> TrainState:
-        """The state of step 0: drawn, or the weights of config.init.
+        """The state of step 0: drawn, or the weights of config.init; with the token embeddings of config.embeddings.
 
         Raises:
           UserError: a checkpoint of another size.
         """
-        seed = self.settings.seeds.init
-        state = self.setup.create(seed)
-        if not self.settings.init:
-            return state
-        directory = huggingface_directory(self.settings.init)
-        shared = {'scan_layers': self.model.scan_layers, 'nsp': self.model.nsp}
-        imported = load_pretraining_model(directory, seed=seed, **shared)
-        for name in ('vocab_size', 'num_layers', 'width', 'num_heads', 'mlp_dim', 'max_positions', 'num_segments'):
-            theirs, ours = getattr(imported.config, name), getattr(self.model, name)
-            if theirs != ours:
-                mend = f'set --config.model.{name}={theirs}' if name != 'vocab_size' else 'leave config.tokenizer empty'
-                raise UserError(f'config.model.{name}', str(ours), f'{theirs}, as in {directory}', mend)
-        print(imported.describe(directory))
-        for name in ('activation', 'pooler_activation', 'layer_norm_eps', 'causal', 'pre_norm'):
-            theirs, ours = getattr(imported.config, name), getattr(self.model, name)
-            if theirs != ours and (self.model.nsp or name != 'pooler_activation'):
-                print(f'config.model.{name} is {ours}, where it was {theirs}: --config.model.{name}={theirs} keeps it')
-        return replace_params(state, imported.params, self.setup.state)
+        state, given = self.setup.create(self.settings.seeds.init), self._embeddings
+        if self.settings.init:
+            state = self._imported(state)
+        if given is not None:
+            print(f'{len(given.rows):,} token embeddings begin as in {self.settings.embeddings}')
+            state = state.replace(params=with_embeddings(state.params, given.rows, given.matrix))
+        return state
+
+    def _imported(self, state: TrainState) -> TrainState:
+        params, said = initial_params(self.settings, self.model, self.tokenizer)
+        print(said)
+        return replace_params(state, params, self.setup.state)
 
     def phases(self) -> list[Phase]:
         """What the loop works through."""
@@ -215,23 +145,28 @@ class Pretraining:
     def _phase(self, phase: PretrainingPhase) -> Phase:
         shape = (phase.seq_len, phase.max_predictions)
         train = self.examples.get(shape, 'train', phase.number)
-        evaluator = None
-        if self.examples.has_heldout:
-            heldout = self.examples.get(shape, 'heldout', phase.number)
-            evaluator = Evaluator(
-                self._eval_step(),
-                heldout,
-                count=min(self.settings.eval_examples, heldout.cycle_length),
+        eval_step = self._eval_step()
+
+        def evaluator(examples: Examples, split: str) -> Evaluator:
+            return Evaluator(
+                eval_step,
+                examples,
+                count=min(self.settings.eval_examples, examples.cycle_length),
                 batch_size=phase.batch_size // phase.accumulate,
                 mesh=self.setup.mesh,
                 values=self.values,
+                split=split,
             )
+
+        own = self.examples.get(shape, 'heldout', phase.number) if self.examples.has_heldout else None
+        texts = {name: self.examples.of_text(name, shape, phase.number) for name in self.examples.texts}
         return Phase(
             phase,
             self.setup,
             [Member(train, phase.learning_rate, self.settings.seeds.dropout)],
             phase.batches,
-            evaluator=evaluator,
+            evaluator=evaluator(own, 'heldout') if own else None,
+            others=[evaluator(examples, split_name(name)) for name, examples in texts.items()],
             flops_per_sequence=train_flops_per_sequence(self.model, *shape),
         )
 
@@ -249,6 +184,10 @@ class Pretraining:
             f'{parameter_count(model):,} parameters',
             f'{tokenizer.family} vocabulary of {tokenizer.vocab_size:,}; {tokens:,} training tokens; '
             + (f'{heldout:,} documents held out' if heldout else 'NO document held out: nothing will be evaluated'),
+            *(
+                f'evaluated on {name}, too: {split.num_documents:,} documents, {split.num_tokens:,} tokens'
+                for name, split in self.examples.texts.items()
+            ),
             f'{describe_mesh(self.setup.mesh)}, attention: {self._attention}',
         ]
         for phase in self._phases:

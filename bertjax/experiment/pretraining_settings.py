@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from bertjax.config import flatten, in_steps
-from bertjax.corpus.sources import CorpusOptions
+from bertjax.corpus.sources import AUTO, CorpusOptions, parse_mixture
 from bertjax.data.batch import BatchSpec, pretraining_batch_spec
 from bertjax.data.masking import MaskOptions
 from bertjax.data.pairs import PairOptions
@@ -66,6 +66,9 @@ class PretrainingSettings(RunSettings):
     corpus: str
     corpus_options: CorpusOptions
     vocab: Mapping[str, Any]
+    architecture: str
+    embeddings: str
+    heldout_texts: str
     model_fields: Mapping[str, Any]
     pairs: PairOptions
     masking: MaskOptions
@@ -85,8 +88,11 @@ class PretrainingSettings(RunSettings):
     @property
     def vocabulary_key(self) -> str:
         """Text that is equal where equal vocabularies are trained."""
-        options = {name: getattr(self.corpus_options, name) for name in ('format', 'text_key')}
-        facts = flatten({'corpus': self.corpus, 'corpus_options': options, 'vocab': dict(self.vocab)})
+        smoothed = any(weight == AUTO for _, weight in parse_mixture(self.corpus))
+        names = ('format', 'text_key', *(['smoothing'] if smoothed else []))
+        options = {name: getattr(self.corpus_options, name) for name in names}
+        vocab = {name: value for name, value in self.vocab.items() if name not in ('add', 'candidates')}
+        facts = flatten({'corpus': self.corpus, 'corpus_options': options, 'vocab': vocab})
         if self.vocab['family'] == 'sentencepiece':
             facts['seed'] = self.recorded['seed']
         return ''.join(f'{key} = {value}\n' for key, value in sorted(facts.items()))
@@ -195,12 +201,19 @@ class PretrainingSettings(RunSettings):
         """
         self.tracking.check()
         model = self.model(self.vocab['size'])
+        if self.corpus_options.segments > model.num_segments:
+            found, mend = str(self.corpus_options.segments), f'raise that to {self.corpus_options.segments}'
+            expected = f'at most config.model.num_segments = {model.num_segments}'
+            raise UserError('config.corpus_options.segments', found, expected, mend)
         trained = not self.tokenizer and not self.init
         check_formats(self.formats, model, vocabulary=self.vocab['family'] if trained else '')
         self._check_shapes()
         if trained and self.vocab['unused'] + len(SPECIAL_TOKENS) >= self.vocab['size']:
             found, mend = f'{self.vocab["unused"]} of {self.vocab["size"]} pieces', 'reserve fewer'
             raise UserError('config.vocab.unused', found, 'room for words', mend)
+        if trained and self.vocab['add']:
+            expected = 'config.init or config.tokenizer, the vocabulary to add them to'
+            raise UserError('config.vocab.add', 'words for a vocabulary that is trained', expected, 'name one of them')
         if self.epochs <= 0 and 'epoch' not in str(self.steps):
             total = self.total_steps(None)
             self.phases(total)
@@ -213,7 +226,17 @@ def pretraining_settings(config: ConfigDict) -> PretrainingSettings:
     Raises:
       UserError: a value that cannot be, with its key. What only a training would mind, `check` refuses.
     """
-    names = ('corpus', 'steps', 'epochs', 'eval_examples', 'topology', 'find_batch')
+    names = (
+        'corpus',
+        'architecture',
+        'embeddings',
+        'heldout_texts',
+        'steps',
+        'epochs',
+        'eval_examples',
+        'topology',
+        'find_batch',
+    )
     return PretrainingSettings(
         **shared_settings(config),
         **{name: config[name] for name in names},

@@ -15,6 +15,7 @@ from bertjax.data.loader import Examples
 from bertjax.experiment import exports
 from bertjax.experiment.distillation_settings import recorded_in
 from bertjax.experiment.exports import Finished, formats_of, push_export, write_exports
+from bertjax.experiment.heldout_texts import PREFIX
 from bertjax.experiment.levels import Levels
 from bertjax.files.atomic import write_atomic
 from bertjax.losses import PRETRAINING
@@ -69,10 +70,12 @@ def finish_pretraining(
         export_pretraining(folder, config, model, tokenizer, params, rows, formats_of(config['export_formats']))
         push_export(folder, config['push_to'], private=config['push_private'])
     filled = list(_filled_masks(params, model, tokenizer, heldout)) if heldout is not None else []
+    texts = text_rows(folder / 'metrics.jsonl', config['pairs']['mode'])
     summary = {
         'steps': config['steps'],
         'heldout_first': rows[0] if rows else None,
         'heldout_last': rows[-1] if rows else None,
+        **({'heldout_texts': {name: [first, last] for name, (first, last) in texts.items()}} if texts else {}),
         'filled_masks': filled,
         'export': f'export/{formats_of(config["export_formats"])[0]}' if config['export'] else None,
     }
@@ -80,6 +83,8 @@ def finish_pretraining(
     console = Console(highlight=False, soft_wrap=True)
     if rows:
         print_heldout(console, rows, levels)
+    if texts:
+        print_texts(console, texts)
     if filled:
         console.print('\nmasks filled: the piece of the model in brackets, the true one behind', style='bold')
     for item in filled:
@@ -92,6 +97,16 @@ def finish_pretraining(
 def heldout_rows(metrics: pathlib.Path, mode: str) -> list[dict[str, Any]]:
     """The held-out rows of the metrics.jsonl of a run with this config.pairs.mode, in order."""
     return [with_pair_names(row, pair_of(mode)) for row in read_rows(metrics) if row['split'] == 'heldout']
+
+
+def text_rows(metrics: pathlib.Path, mode: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """The first and the last row of each of config.heldout_texts, by name; see `heldout_rows`."""
+    found: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
+    for row in read_rows(metrics):
+        if row['split'].startswith(PREFIX):
+            name, row = row['split'].removeprefix(PREFIX), with_pair_names(row, pair_of(mode))
+            found[name] = (found.get(name, (row,))[0], row)
+    return found
 
 
 def export_pretraining(
@@ -187,6 +202,19 @@ def print_heldout(console: Console, rows: list[dict[str, Any]], levels: Levels) 
         console.print(f'without any context a model reaches {", and ".join(compared)}', markup=False)
 
 
+def print_texts(console: Console, texts: Mapping[str, tuple[dict[str, Any], dict[str, Any]]]) -> None:
+    """The first and the last MLM loss and accuracy on each text of `text_rows`."""
+    first, last = next(iter(texts.values()))
+    table = Table(title='other held-out texts', title_justify='left')
+    table.add_column('', no_wrap=True)
+    for figure in ('MLM loss', 'accuracy'):
+        for row in (first, last):
+            table.add_column(f'{figure}\nstep {row["step"]}', justify='right')
+    for name, rows in texts.items():
+        table.add_row(name, *(shown(row[key]) for key in ('mlm_loss', 'mlm_accuracy') for row in rows))
+    console.print(table)
+
+
 def _next(folder: pathlib.Path, config: Mapping[str, Any], recipe: str) -> list[tuple[str, str]]:
     """What one would start next, and its command; not the one that has just run."""
     given, path = f'--config={shlex.quote(recipe)}', pathlib.Path(recipe.partition(':')[0])
@@ -203,7 +231,7 @@ def _next(folder: pathlib.Path, config: Mapping[str, Any], recipe: str) -> list[
         own = f'--workdir={shlex.quote(f"{folder}_labels")} --config.init={workdir} --config.data=TABLE.csv'
         what = 'a classifier, from a table of your own with the columns text and label'
         commands.append((what, f'--config={shlex.quote(str(classify))} {own}'))
-    if config['corpus'] == 'pydoc:':
+    if config['corpus'] == 'pydoc:' and 'distill' not in config:
         own = "--workdir=out/mine --config.corpus='texts/*.txt'"
         commands.append(('the same on your own text', f'{given} {own}'))
     return commands

@@ -1,18 +1,17 @@
 """From the settings of a pre-training to its tokenizer and its token stores."""
 
 import dataclasses
-import itertools
 import os
 import pathlib
 
 from bertjax.convert.formats import is_model
 from bertjax.convert.hub import hub_name, pull
 from bertjax.corpus.apart import WORKDIR_FILES, check_outside
-from bertjax.corpus.build import build_store, iter_texts
+from bertjax.corpus.build import build_store
 from bertjax.corpus.identity import as_found, difference, readings_of, stale
 from bertjax.corpus.quality import long_documents
 from bertjax.corpus.report import print_report
-from bertjax.corpus.sources import parse_mixture, resolve
+from bertjax.corpus.sources import AUTO, parse_mixture, resolve
 from bertjax.corpus.store import TokenStore, open_store
 from bertjax.errors import UserError, printable
 from bertjax.experiment.exports import exported_model
@@ -30,11 +29,11 @@ from bertjax.experiment.own_tokenizer import (
     text_of_vocabulary,
 )
 from bertjax.experiment.pretraining_settings import PretrainingSettings
+from bertjax.experiment.vocabulary import load_given, train_vocabulary, words_added
 from bertjax.experiment.workdir import has_checkpoints, has_run
 from bertjax.files.paths import user_path
-from bertjax.text.byte_bpe_training import train_byte_bpe
-from bertjax.text.tokenizer import Tokenizer, load_tokenizer
-from bertjax.text.vocabulary import train_sentencepiece, train_wordpiece
+from bertjax.text.smoothing import smoothed_shares
+from bertjax.text.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,33 +44,6 @@ class WeightedStore:
     weight: float
 
 
-def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> Tokenizer:
-    """Trains the vocabulary of config.vocab on config.corpus and saves it to WORKDIR/tokenizer.
-
-    Raises:
-      UserError: no text, or a vocabulary that cannot be trained.
-    """
-    vocab, options = settings.vocab, settings.corpus_options
-    print(f'training a {vocab["family"]} vocabulary of {vocab["size"]:,} pieces on {settings.corpus}')
-    specs, read = [spec for spec, _ in parse_mixture(settings.corpus)], []
-    texts = itertools.chain.from_iterable(iter_texts(spec, options, read.append) for spec in specs)
-    shared = {'vocab_size': vocab['size'], 'lowercase': vocab['lowercase'], 'unused': vocab['unused']}
-    if vocab['family'] == 'wordpiece':
-        tokenizer = train_wordpiece(texts, **shared)
-    elif vocab['family'] == 'bpe':
-        tokenizer = train_byte_bpe(texts, **shared)
-    else:
-        tokenizer = train_sentencepiece(
-            texts,
-            **shared,
-            model_type=vocab['model_type'],
-            seed=settings.recorded['seed'],
-            sample_sentences=vocab['sample_sentences'],
-        )
-    save_tokenizer(tokenizer, workdir, key=settings.vocabulary_key, text=read)
-    return tokenizer
-
-
 def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> Tokenizer:
     """The run's tokenizer: given, else that of config.init, else one that is trained into WORKDIR/tokenizer.
 
@@ -80,9 +52,13 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
     """
     if not settings.data:
         check_outside(settings.corpus, workdir, WORKDIR_FILES)
+    if has_run(workdir) and not _beginning_is_there(settings):
+        return load_own(workdir)
     given = settings.tokenizer or (settings.init and huggingface_directory(settings.init))
     if given:
-        tokenizer = load_tokenizer(given)
+        tokenizer = load_given(settings, given)
+        if settings.vocab['add']:
+            tokenizer = words_added(tokenizer, os.path.expanduser(settings.vocab['add']))
         keep_tokenizer(tokenizer, workdir, given)
         return tokenizer
     reason = _other_vocabulary(settings, workdir)
@@ -94,6 +70,12 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
     if reason:
         _say(f'the vocabulary in {workdir / FOLDER} was trained on {reason}: it is trained again')
     return train_vocabulary(settings, workdir)
+
+
+def _beginning_is_there(settings: PretrainingSettings) -> bool:
+    """Whether what the vocabulary began with can be looked at: a run that has begun does without."""
+    paths = [settings.vocab['add'], '' if settings.tokenizer else settings.init]
+    return all(os.path.exists(os.path.expanduser(path)) for path in paths if path)
 
 
 def _other_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> str | None:
@@ -211,6 +193,9 @@ def find_stores(
         directories = store_directories(settings, workdir)
         weights = [weight for _, weight in parse_mixture(settings.corpus)]
     stores = [open_store(path, tokenizer_fingerprint=tokenizer.fingerprint, verify=verify) for path in directories]
+    if AUTO in weights:
+        sizes = [store.split('train').num_tokens for store in stores]
+        weights = smoothed_shares(sizes, settings.corpus_options.smoothing)
     return [
         WeightedStore(store, 1.0 if weight is None else weight) for store, weight in zip(stores, weights, strict=True)
     ]
@@ -227,7 +212,8 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
     parts = parse_mixture(settings.corpus)
     for number, ((spec, weight), directory) in enumerate(zip(parts, store_directories(settings, workdir), strict=True)):
         if len(parts) > 1:
-            print(f'corpus {number}: {spec}, {weight:g} of the examples')
+            share = f'its size^{settings.corpus_options.smoothing:g}' if weight == AUTO else f'{weight:g}'
+            print(f'corpus {number}: {spec}, {share} of the examples')
         before = _manifest(directory)
         report = build_store(
             spec,
@@ -244,7 +230,11 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
             for line in [] if built else readings_of(store):  # A build has said it.
                 _say(line)
             print_report(report, long_documents(store))
-    return find_stores(settings, workdir, tokenizer)
+    stores = find_stores(settings, workdir, tokenizer)
+    if any(weight == AUTO for _, weight in parts):
+        shares = (f'{spec} {one.weight:.1%}' for (spec, _), one in zip(parts, stores, strict=True))
+        _say(f'examples by corpus: {", ".join(shares)}')
+    return stores
 
 
 def _manifest(directory: pathlib.Path) -> bytes:

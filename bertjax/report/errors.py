@@ -45,8 +45,8 @@ def errors(run: Run, task: Task, folder: pathlib.Path, about: str = '', split: s
     if len(records) != len(rows):
         return without(f'{len(rows):,} predictions, {len(records):,} records of {split}: the data is not what it was.')
     try:
-        judged = list(task.judged(records, rows))
-    except (LookupError, TypeError):
+        judged = list(task.reviewed(records, rows))
+    except LookupError:
         return without(f'The predictions for {split} are not as this version writes them; run=evaluate does.')
     counts = collections.Counter(pair for one in judged for pair in one.classes)
     return Section('errors', title, [*_classes(counts, task), *_worst(judged)], about)

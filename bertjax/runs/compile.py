@@ -8,6 +8,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bertjax.errors import UserError
+from bertjax.experiment.beginning import with_architecture
 from bertjax.experiment.fitting import Fitting, flags_of
 from bertjax.experiment.pretraining_settings import PretrainingPhase, pretraining_settings
 from bertjax.files.atomic import write_atomic
@@ -24,7 +25,7 @@ def run(config: ConfigDict, workdir: str) -> None:
       UserError: an unknown topology, no libtpu, a mesh or a batch that does not fit the number of chips; a phase that
         does not fit the memory of a chip, after the file is written.
     """
-    settings = pretraining_settings(config)
+    settings = with_architecture(pretraining_settings(config), pathlib.Path(workdir))
     if not settings.topology:
         raise UserError('config.topology', 'nothing', 'a TPU slice', 'for example --config.topology=v5e:4x4')
     fitting = Fitting(settings, settings.topology)

@@ -7,6 +7,7 @@ from ml_collections import ConfigDict
 
 from bertjax.config import plain
 from bertjax.errors import UserError
+from bertjax.experiment.beginning import with_architecture
 from bertjax.experiment.exports import check_formats, check_push_to, formats_of, push_export
 from bertjax.experiment.finetuning_settings import finetuning_settings
 from bertjax.experiment.pretraining_settings import pretraining_settings
@@ -68,7 +69,7 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pa
 
 def _export_pretraining(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pathlib.Path]]:
     """Exports a checkpoint; returns what it was, in words, and the folders."""
-    settings = pretraining_settings(config)
+    settings = with_architecture(pretraining_settings(config), folder)
     formats = formats_of(settings.export_formats)
     check_push_to(settings.push_to, formats)
     found = load_pretraining(settings, folder)

@@ -4,6 +4,7 @@ import pathlib
 
 from ml_collections import ConfigDict
 
+from bertjax.experiment.beginning import with_architecture
 from bertjax.experiment.exports import check_push_to
 from bertjax.experiment.levels import levels
 from bertjax.experiment.pretraining import Pretraining
@@ -11,7 +12,7 @@ from bertjax.experiment.pretraining_settings import pretraining_settings
 from bertjax.experiment.session import train_in
 from bertjax.experiment.summary import finish_pretraining
 from bertjax.experiment.text import huggingface_directory
-from bertjax.experiment.workdir import working_in
+from bertjax.experiment.workdir import has_checkpoints, working_in
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 
@@ -29,14 +30,14 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
       PreemptedError: SIGTERM or Ctrl-C, after saving.
       NonFiniteError: three steps in a row were not finite.
     """
-    settings = pretraining_settings(config)
+    folder = pathlib.Path(workdir)
+    settings = with_architecture(pretraining_settings(config), folder)
     settings.check()
     check_push_to(settings.push_to, settings.formats)
-    if settings.init:
+    if settings.init and not has_checkpoints(folder):
         huggingface_directory(settings.init)  # raises
     mesh = make_mesh(settings.mesh, claim_devices())
     settings.check_memory(mesh)
-    folder = pathlib.Path(workdir)
     with working_in(folder):
         training = Pretraining(settings, folder, mesh)
         state, _ = train_in(folder, training)

@@ -174,7 +174,7 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
     def rows(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
         """One JSON object for each record: labels and probabilities, spans, or tags."""
 
-    def judged(self, records: Sequence[Record], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
+    def reviewed(self, records: Sequence[Record], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
         """Labelled records beside the `rows` that were written of their predictions; none where a task knows no such
         view."""
         return iter(())

@@ -14,6 +14,7 @@ from bertjax.text.byte_bpe import byte_bpe_settings, read_merges
 from bertjax.text.offsets import Located
 from bertjax.text.sentencepiece import SentencePieceTokenizer
 from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, check_pieces, odd_settings_refused
+from bertjax.text.symbols import SymbolTokenizer
 from bertjax.text.tokenizer_json import ROBERTA_NAMES, JsonTokenizer
 from bertjax.text.wordpiece import WordPieceTokenizer
 
@@ -22,7 +23,7 @@ class Tokenizer(Protocol):
     """What the rest of the program knows of a tokenizer.
 
     Attributes:
-      family: 'wordpiece', 'sentencepiece' or 'bpe' (byte-level).
+      family: 'wordpiece', 'sentencepiece', 'bpe' (byte-level) or 'symbols'.
       lowercase: whether text is lower-cased first.
       vocab_size: V, the number of pieces.
       pieces: the V pieces, index = id.
@@ -146,6 +147,8 @@ def _from_json(file: epath.Path, config: dict[str, Any], lowercase: bool | None)
             'name the tokenizer.json, not the configuration beside it',
         )  # fmt: skip
     where, names = str(file), _special_names(config)
+    if model.get('type') == 'WordLevel':
+        return _as_asked(SymbolTokenizer(settings, where, names), where, lowercase)
     if model.get('type', 'WordPiece') != 'WordPiece' or 'merges' in model:
         return _as_asked(JsonTokenizer(settings, where, names), where, lowercase)
     settings = with_normalizer(

@@ -19,6 +19,7 @@ from bertjax.text.merges import merged_pieces
 from bertjax.text.sentencepiece import SentencePieceTokenizer
 from bertjax.text.sentencepiece_proto import round_scores, unicode_normalizer
 from bertjax.text.sentences import split_sentences
+from bertjax.text.smoothing import smoothed_counts, smoothed_sample
 from bertjax.text.special import CLS, PAD, SEP, UNK, special_layout, well_formed
 from bertjax.text.wordpiece import WordPieceTokenizer
 
@@ -38,7 +39,13 @@ _ASCII_SPACE = re.compile('[ \t\n\r]+')
 
 
 def train_wordpiece(
-    texts: Iterable[str], *, vocab_size: int, lowercase: bool, unused: int = 0, min_frequency: int = 2
+    texts: Iterable[str],
+    *others: Iterable[str],
+    vocab_size: int,
+    lowercase: bool,
+    unused: int = 0,
+    min_frequency: int = 2,
+    smoothing: float = 1.0,
 ) -> WordPieceTokenizer:
     """Trains a WordPiece vocabulary by byte-pair merges of words, as Hugging Face's trainer does.
 
@@ -48,25 +55,28 @@ def train_wordpiece(
 
     Args:
       texts: a stream of texts, read once.
+      others: of a mixture, the streams of its other corpora.
       vocab_size: number of pieces, special tokens and unused slots included.
       lowercase: whether text is lower-cased and accents are removed.
       unused: number of [unusedN] slots to reserve.
       min_frequency: pairs that occur less often are not merged.
+      smoothing: power of a mixture, see `text/smoothing.py`.
 
     Raises:
       UserError: when the texts are empty or `vocab_size` is too small for their characters.
     """
     special = special_layout(unused)
-    words = _count_words(texts, lowercase)
-    if not words:
+    counts = [count_words(some, lowercase) for some in (texts, *others)]
+    if not any(counts):
         raise no_text()
+    words = smoothed_counts(counts, smoothing) if others else counts[0]
     pieces = special + _alphabet(words, vocab_size - len(special), vocab_size)
     pieces += merged_pieces(words, pieces, room=vocab_size - len(pieces), min_frequency=min_frequency, prefix=PREFIX)
     warn_when_small(len(pieces), vocab_size)
     return WordPieceTokenizer(bert_settings(pieces, lowercase=lowercase))
 
 
-def _count_words(texts: Iterable[str], lowercase: bool) -> dict[str, int]:
+def count_words(texts: Iterable[str], lowercase: bool) -> dict[str, int]:
     """How often each word (as BERT splits text into words) occurs; the rarest are dropped when there are too many.
 
     ASCII white space always separates words, and BERT's normaliser works on single characters. So each distinct chunk
@@ -138,13 +148,14 @@ def _alphabet(words: dict[str, int], room: int, vocab_size: int) -> list[str]:
 
 def train_sentencepiece(
     texts: Iterable[str],
-    *,
+    *others: Iterable[str],
     vocab_size: int,
     model_type: Literal['unigram', 'bpe'] = 'unigram',
     lowercase: bool,
     unused: int = 0,
     seed: int = 0,
     sample_sentences: int = 500_000,
+    smoothing: float = 1.0,
 ) -> SentencePieceTokenizer:
     """Trains a SentencePiece model on a random sample of sentences.
 
@@ -154,18 +165,23 @@ def train_sentencepiece(
 
     Args:
       texts: a stream of texts, read once.
+      others: of a mixture, the streams of its other corpora.
       vocab_size: number of pieces, special tokens and unused slots included.
       model_type: 'unigram' (Kudo 2018) or 'bpe'.
       lowercase: whether case is folded.
       unused: number of [unusedN] slots to reserve.
       seed: of the sample.
       sample_sentences: size of the sample; memory grows with it (unigram: 3 KB a sentence of English).
+      smoothing: power of a mixture, see `text/smoothing.py`.
 
     Raises:
       UserError: when the texts are empty or `vocab_size` is too small for their characters.
     """
     rule = 'nmt_nfkc_cf' if lowercase else 'nmt_nfkc'
-    sample = _sample(_sentences(texts), sample_sentences, seed)
+    drawn = [_sample(_sentences(some), sample_sentences, seed) for some in (texts, *others)]
+    sample = drawn[0][0]
+    if others and any(size for _, size in drawn):
+        sample = smoothed_sample(*zip(*drawn, strict=True), smoothing, sample_sentences)
     if not sample:
         raise no_text()
     names = special_layout(unused)
@@ -210,17 +226,19 @@ def _sentences(texts: Iterable[str]) -> Iterator[str]:
             yield sentence[start : start + _MAX_SENTENCE]
 
 
-def _sample(sentences: Iterable[str], size: int, seed: int) -> list[str]:
-    """A uniform sample of a stream without knowing its length (Vitter 1985, algorithm R)."""
+def _sample(sentences: Iterable[str], size: int, seed: int) -> tuple[list[str], int]:
+    """A uniform sample of a stream without knowing its length (Vitter 1985, algorithm R), and that length."""
     # Of all methods, Python keeps only random() the same between versions.
     draw = random.Random(seed).random
     sample: list[str] = []
+    count = 0
     for index, sentence in enumerate(sentences):
+        count += 1
         if index < size:
             sample.append(sentence)
         elif (slot := int(draw() * (index + 1))) < size:
             sample[slot] = sentence
-    return sample
+    return sample, count
 
 
 def no_text() -> UserError:

@@ -43,7 +43,9 @@ class WordPieceTokenizer:
       where: where it came from, for messages.
       names: what the vocabulary calls a special token, where that is not BERT's name.
 
-    Attributes: see `bertjax.text.tokenizer.Tokenizer`.
+    Attributes: see `bertjax.text.tokenizer.Tokenizer`, and
+      added_ids: ids that the file has as tokens of their own, outside the model.
+      is_bert: whether Hugging Face's BertTokenizer would make these settings of the vocabulary alone.
 
     Raises:
       UserError: for a vocabulary without BERT's special tokens, or settings that no library can load.
@@ -60,7 +62,9 @@ class WordPieceTokenizer:
         ids = check_pieces(self.pieces, where, names)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in SPECIAL_TOKENS)
         added = settings.get('added_tokens') or []
+        self.added_ids = frozenset(token['id'] for token in added)
         self.special_ids = special_ids_of(self.pieces, ids, [token['id'] for token in added if token.get('special')])
+        self.is_bert = is_bert(settings)
         prefix = settings['model'].get('continuing_subword_prefix', PREFIX)
         self.continues_word = np.array([p.startswith(prefix) and len(p) > len(prefix) for p in self.pieces], dtype=bool)
         self.separators = separators_of(settings.get('post_processor'))
@@ -94,6 +98,17 @@ class WordPieceTokenizer:
         """Text for reading: pieces joined to words, special tokens kept."""
         return (self._fast or self._reference).decode([int(index) for index in ids], skip_special_tokens=False)
 
+    def normalize(self, text: str) -> str:
+        """`text` as the vocabulary is asked for it: of BERT's own settings alone, see `is_bert`."""
+        options = {name: value for name, value in self._settings['normalizer'].items() if name != 'type'}
+        return tokenizers.normalizers.BertNormalizer(**options).normalize_str(text)
+
+    def with_pieces(self, pieces: Sequence[str]) -> 'WordPieceTokenizer':
+        """The same with other pieces, among them the added tokens where they are."""
+        vocabulary = {piece: index for index, piece in enumerate(pieces)}
+        settings = {**self._settings, 'model': {**self._settings['model'], 'vocab': vocabulary}}
+        return WordPieceTokenizer(settings, self._where, self._names)
+
     def save(self, directory: epath.PathLike) -> None:
         """Writes vocab.txt, tokenizer.json and tokenizer_config.json, which transformers' AutoTokenizer loads."""
         directory = epath.Path(directory)
@@ -101,7 +116,7 @@ class WordPieceTokenizer:
         config = tokenizer_config(
             self._names,
             # BertTokenizer rebuilds its settings from this file alone, which must therefore be able to express them.
-            tokenizer_class='BertTokenizer' if is_bert(self._settings) else 'PreTrainedTokenizerFast',
+            tokenizer_class='BertTokenizer' if self.is_bert else 'PreTrainedTokenizerFast',
             do_lower_case=self.lowercase,
             strip_accents=normalizer.get('strip_accents'),
             tokenize_chinese_chars=normalizer.get('handle_chinese_chars', True),

@@ -25,9 +25,8 @@ class Evaluator:
       batch_size: rows of a batch; the last batch is filled up with rows of weight 0.
       mesh: of parameters and rows.
       values: sums and weights -> the values of a row.
+      split: what rows call the examples.
     """
-
-    split = 'heldout'
 
     def __init__(
         self,
@@ -38,7 +37,9 @@ class Evaluator:
         batch_size: int,
         mesh: Mesh,
         values: Callable[[Sums], dict[str, float | None]] = pretraining_values,
+        split: str = 'heldout',
     ):
+        self.split = split
         self._eval_step = eval_step
         self._examples = examples
         self.count = count

@@ -50,12 +50,14 @@ def train(
     total = phases[-1].settings.last_step
 
     def evaluate(phase: Phase) -> float | None:
-        if phase.evaluator is None:
-            return None
-        with interrupt.during(f'{phase.evaluator.split} is being evaluated'):
-            values = phase.evaluator.run(state.params, recorder.announcing)
-        recorder.evaluation(position, phase.evaluator.split, values)
-        return phase.evaluator.cost(values)
+        own = [phase.evaluator] if phase.evaluator is not None else []
+        costs = []
+        for evaluator in (*own, *phase.others):
+            with interrupt.during(f'{evaluator.split} is being evaluated'):
+                values = evaluator.run(state.params, recorder.announcing)
+            recorder.evaluation(position, evaluator.split, values)
+            costs.append(evaluator.cost(values))
+        return costs[0] if own else None
 
     @contextlib.contextmanager
     def compiling(what: str) -> Iterator[None]:

@@ -74,6 +74,7 @@ class Phase:
       batches: {padded length S: shapes and dtypes of the batches of one member}.
       stacked: whether state and batches have an axis of members.
       evaluator: None where nothing is held out.
+      others: what is measured besides; the best checkpoint does not go by it.
       flops_per_sequence: of a training step of all members; 0 where it is not known.
       teacher: (its parameters,) on the mesh, where the objective of the setup has a guide.
     """
@@ -84,6 +85,7 @@ class Phase:
     batches: Mapping[int, BatchSpec]
     stacked: bool = False
     evaluator: Evaluates | None = None
+    others: Sequence[Evaluates] = ()
     flops_per_sequence: float = 0.0
     teacher: tuple[Any, ...] = ()
 

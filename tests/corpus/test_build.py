@@ -91,7 +91,7 @@ def test_the_lines_before_a_part_are_counted_once(small_shards, tmp_path, vocabu
 
 
 def test_a_huge_document_is_spilled(monkeypatch, tmp_path, vocabulary, tokenizer):
-    monkeypatch.setattr('bertjax.corpus.encode.BATCH_CHARACTERS', 200)
+    monkeypatch.setattr('bertjax.corpus.shard_writer.BATCH_CHARACTERS', 200)
     docs = [[sentence for doc in DOCS[index : index + 50] for sentence in doc] for index in range(0, 1000, 50)]
     text = as_text(docs) + b'\n' + as_text([docs[0]]).strip() + b'\nThe \xff mill.\n\n' + as_text([['The last town.']])
     (tmp_path / 'a.txt').write_bytes(text)

@@ -77,7 +77,7 @@ def test_buckets_change_no_count(monkeypatch, tmp_path, vocabulary):
     docs = documents(300)
     whole = _store(docs + docs[:77], tmp_path, vocabulary)[1]
     monkeypatch.setattr(merge, 'BUCKET', 50)
-    monkeypatch.setattr('bertjax.corpus.encode.RUN', 64)
+    monkeypatch.setattr('bertjax.corpus.shard_writer.RUN', 64)
     (tmp_path / 'again').mkdir()
     parts = _store(docs + docs[:77], tmp_path / 'again', vocabulary)[1]
     assert parts == whole and whole['duplicate_documents'] == 77

@@ -3,7 +3,7 @@
 import pytest
 
 from bertjax.corpus.build import build_store
-from bertjax.corpus.sources import parse_mixture
+from bertjax.corpus.sources import AUTO, parse_mixture
 from bertjax.errors import UserError
 
 
@@ -14,8 +14,11 @@ def test_mixtures():
         ('pydoc:', 0.5),
         ('tfds:wiki40b/en@train#text', 1.5),
     ]
+    assert parse_mixture('a=auto,b=auto') == [('a', AUTO), ('b', AUTO)]
     for spec, found in (
         ('a=1,b', 'some'),
+        ('a=1,b=auto', 'numbers beside =auto'),
+        ('a=auto,b', 'some'),
         ('a=0', "weight '0'"),
         ('a=-1', 'weight'),
         ('a=nan', 'weight'),

@@ -9,6 +9,8 @@ import numpy as np
 class MemorySplit:
     """The interface of a store's split over a list of documents, each a list of sentences, each an array of ids."""
 
+    segments = None
+
     def __init__(self, documents: Sequence[Sequence[np.ndarray]]):
         sentences = [np.asarray(sentence, np.int32) for document in documents for sentence in document]
         self._tokens = np.concatenate([*sentences, np.empty(0, np.int32)])

@@ -95,7 +95,7 @@ def test_a_damaged_config_of_a_pre_training(tmp_path: pathlib.Path):
         ({'phases': [3]}, r'config\.json: phases\[0\]: found 3, expected an object'),
         ({'phases': [{'seq_len': {}}]}, r'config\.json: phases\[0\]\.seq_len: found \{\}, expected a whole number'),
         ({'phases': [{'seq_len': -3}]}, r'config\.json: phases\[0\]\.seq_len: found -3'),
-        ({'vocab': {'pieces': 3}}, r'config\.json: vocab: found the key pieces, expected family, '),
+        ({'vocab': {'pieces': 3}}, r'config\.json: vocab: found the key pieces, expected add, '),
         ({'task': {'kind': 'glue'}}, r'config\.json: found the key task, expected the config of a pre-training'),
     ],
 )

@@ -28,6 +28,9 @@ CLASSES = [
     *(f'DistilBert{kind}' for kind in ('Model', 'ForMaskedLM', *HEADS)),
     'XLMRobertaForSequenceClassification',
 ]
+# One of each form; the others are slow only because they are many.
+QUICK = ('BertForNextSentencePrediction', 'RobertaForMaskedLM', 'RobertaForSequenceClassification')
+QUICK += ('DistilBertForMaskedLM', 'DistilBertForSequenceClassification')
 PAD = {'Bert': 0, 'Roberta': 1, 'XLMRoberta': 1, 'DistilBert': 0}
 S, V = 24, 203
 
@@ -113,7 +116,9 @@ def _tensors(directory):
     return safetensors.numpy.load_file(directory / 'model.safetensors')
 
 
-@pytest.mark.parametrize('name', CLASSES)
+@pytest.mark.parametrize(
+    'name', [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CLASSES]
+)
 def test_a_class_of_transformers(torch, make_relative, inputs, tmp_path, name):
     import transformers
 

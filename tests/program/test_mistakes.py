@@ -16,7 +16,7 @@ MISTAKES = [
     (('--config.steps=0',), ('config.steps', 'at least 1 step')),
     (('--config.run=dance',), ('config.run', 'pretrain')),
     (('--config.model.num_heads=3',), ('config.model.num_heads', 'divisor of width 32')),
-    (('--config.model.pre_norm=True',), ('config.model.pre_norm', 'config.export=False')),
+    (('--config.model.pre_norm=True',), ('config.model.pre_norm', 'config.export_formats=orbax')),
     (('--config.seq_len=1024',), ('config.seq_len', 'max_positions')),
     (('--config.mesh.data=3',), ('config.mesh', '1 device')),
     (('--config.batch_size=9', '--config.accumulate=2'), ('config.accumulate', 'divisor')),

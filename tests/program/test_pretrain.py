@@ -105,7 +105,7 @@ def test_transformers_loads_the_export_and_gets_the_same_losses(trained: pathlib
     from bertjax.data.masking import MaskOptions
     from bertjax.data.pairs import PairOptions
     from bertjax.data.pretraining import PretrainingExamples
-    from bertjax.experiment.pretraining import HELDOUT_SEED
+    from bertjax.experiment.examples import HELDOUT_SEED
     from bertjax.text.tokenizer import load_tokenizer
 
     directory = trained / 'export' / 'hf'

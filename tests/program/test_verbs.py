@@ -137,7 +137,7 @@ def _majority(workdir: pathlib.Path) -> float:
     from bertjax.data.masking import MaskOptions
     from bertjax.data.pairs import PairOptions
     from bertjax.data.pretraining import PretrainingExamples
-    from bertjax.experiment.pretraining import HELDOUT_SEED
+    from bertjax.experiment.examples import HELDOUT_SEED
     from bertjax.text.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(str(workdir / 'tokenizer'))

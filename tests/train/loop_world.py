@@ -66,6 +66,7 @@ class CountingPhase:
     world: 'World'
     settings: PhaseSettings
     evaluator: Heldout | None
+    others = ()
     flops_per_sequence = 1.0
 
     def begin(self, state):

@@ -219,7 +219,7 @@ class MultipleChoiceTask(Task[Question, Choice]):
             row |= {'prediction': choice.ending, 'ending': record.endings[choice.ending]}
             yield row | {'probabilities': choice.probabilities}
 
-    def judged(self, records: Sequence[Question], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
+    def reviewed(self, records: Sequence[Question], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
         """See Task."""
         for record, row in zip(records, rows, strict=True):
             chosen, shares = row['prediction'], row['probabilities']

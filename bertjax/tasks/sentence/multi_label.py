@@ -184,7 +184,7 @@ class MultiLabelTask(ClassificationTask):
             row['probabilities'] = dict(zip(self.labels, shares.tolist(), strict=True))
             yield row if record.label is None else {**row, 'true': list(record.label)}
 
-    def judged(self, records: Sequence[Example], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
+    def reviewed(self, records: Sequence[Example], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
         """See Task."""
         for record, row in zip(records, rows, strict=True):
             true, predicted, shares = set(record.label), set(row['labels']), row['probabilities']

@@ -277,7 +277,7 @@ class TextTask(Task[Example, Scores]):
                 row = {'label': self.labels[prediction.best], 'probabilities': shares}
             yield row if record.label is None else {**row, 'true': record.label}
 
-    def judged(self, records: Sequence[Example], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
+    def reviewed(self, records: Sequence[Example], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
         """See Task."""
         for record, row in zip(records, rows, strict=True):
             if self.regression:

@@ -192,7 +192,7 @@ class SquadTask(Task[Question, Answers]):
             row |= {'start': span.start, 'end': span.end, 'probability': span.probability}
             yield row | ({'null_odds': prediction.null_odds} if self.nullable else {})
 
-    def judged(self, records: Sequence[Question], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
+    def reviewed(self, records: Sequence[Question], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
         """See Task; the classes are, for SQuAD 2.0, whether there is an answer."""
         for record, row in zip(records, rows, strict=True):
             true, answer = record.answers or ('',), row['answer']

@@ -234,7 +234,7 @@ class TaggingTask(Task[Sentence, Tags]):
                 ]
             yield row
 
-    def judged(self, records: Sequence[Sentence], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
+    def reviewed(self, records: Sequence[Sentence], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
         """See Task; the classes are entity types, each span a decision, or with the scheme 'plain' tags, each word."""
         for record, row in zip(records, rows, strict=True):
             true, predicted = (self._marked(tags) for tags in (record.tags, row['tags']))

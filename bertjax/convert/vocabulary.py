@@ -1,0 +1,47 @@
+"""Parameters of a model whose vocabulary changes: rows for new pieces, or a whole table that was given."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from bertjax.model.config import BertConfig
+
+
+def with_pieces(params: Mapping[str, Any], model: BertConfig, origins: Mapping[int, Sequence[int]]) -> dict[str, Any]:
+    """`params` of BertForPreTraining for the vocabulary of `model`; the other pieces keep their rows.
+
+    Args:
+      params: numpy arrays in a tree, of a smaller or equal vocabulary.
+      model: whose vocabulary is wanted; its padding is zeros.
+      origins: {id of a new piece: the ids, in the old vocabulary, of which its embedding and its bias are the mean}.
+    """
+
+    def grown(table: np.ndarray) -> np.ndarray:
+        new = np.zeros((model.padded_vocab_size, *table.shape[1:]), table.dtype)
+        new[: len(table)] = table
+        for row, ids in origins.items():
+            new[row] = table[list(ids)].mean(0)
+        return new
+
+    return _with_table(params, grown(_table(params)), grown(params['mlm']['bias']))
+
+
+def with_embeddings(params: Mapping[str, Any], rows: np.ndarray, matrix: np.ndarray) -> dict[str, Any]:
+    """`params` of BertForPreTraining, on host or devices, with `matrix` [N, D] in `rows` [N] of the embedding."""
+    table = _table(params)
+    new = np.array(table)
+    new[rows] = matrix
+    new = jax.device_put(new, table.sharding) if isinstance(table, jax.Array) else new
+    return _with_table(params, new, params['mlm']['bias'])
+
+
+def _table(params: Mapping[str, Any]) -> np.ndarray:
+    return params['encoder']['embeddings']['token']['embedding']
+
+
+def _with_table(params: Mapping[str, Any], table: np.ndarray, bias: np.ndarray) -> dict[str, Any]:
+    embeddings = {**params['encoder']['embeddings'], 'token': {'embedding': table}}
+    encoder = {**params['encoder'], 'embeddings': embeddings}
+    return {**params, 'encoder': encoder, 'mlm': {**params['mlm'], 'bias': bias}}

@@ -1,0 +1,125 @@
+"""Sequences that are not text, from JSON lines: a document a line, a list of sentences, each of token ids or symbols.
+
+    {"tokens": [[17, 4, 250], [8, 8]]}                              format 'ids'
+    {"codes": [["E11", "I10"], ["C10AB"]], "segments": [0, 2]}      format 'symbols'
+
+A sentence is what goes together: a visit of a patient, a shot of a film. A flat list is a document of one.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from bertjax.errors import UserError, printable
+from bertjax.files.streams import Broken
+
+FORMATS = ('ids', 'symbols')
+SEGMENTS = 'segments'  # the field with the segment type of each sentence
+MOST_SEGMENTS = 256  # types that a store can hold
+
+_NO_SEGMENTS = 'give each sentence its number, and set config.corpus_options.segments'
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """A sentence of a document: ids or symbols, its segment type where the data has one, and its line in the file."""
+
+    items: tuple[int, ...] | tuple[str, ...]
+    segment: int | None
+    line: int
+
+
+def given_sentences(text: str, number: int, key: str, *, format: str) -> Iterator[Given | Broken]:
+    """The sentences of a line of JSON.
+
+    Args:
+      text, number: the line, and which it is.
+      key: the field with the sentences.
+      format: one of FORMATS.
+    """
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        yield Broken('wrong JSON', number, str(error))
+        return
+    if not isinstance(record, dict):
+        yield Broken('wrong JSON', number, f'a {type(record).__name__} instead of an object')
+        return
+    kind, fits = ('token ids', _is_id) if format == 'ids' else ('symbols', _is_symbol)
+    value = record.get(key)
+    if not isinstance(value, list):
+        found = ', '.join(printable(key[:40]) for key in list(record)[:8]) or 'no field'
+        yield Broken('missing sequence', number, f'no list of {kind} in the field {key!r}; there are: {found}')
+        return
+    sentences = value if value and all(isinstance(one, list) for one in value) else [value]
+    odd = next((item for sentence in sentences for item in sentence if not fits(item)), None)
+    if odd is not None:
+        yield Broken('wrong sequence', number, f'{printable(repr(odd)[:60])} in a list of {kind}')
+        return
+    segments = record.get(SEGMENTS)
+    if segments is None:
+        segments = [None] * len(sentences)
+    elif not isinstance(segments, list) or len(segments) != len(sentences) or not all(map(_is_id, segments)):
+        yield Broken('wrong segments', number, f'{printable(repr(segments)[:60])} for {len(sentences)} sentences')
+        return
+    for sentence, segment in zip(sentences, segments, strict=True):
+        if sentence:
+            yield Given(tuple(sentence), segment, number)
+
+
+def _is_id(item: object) -> bool:
+    return isinstance(item, int) and not isinstance(item, bool) and item >= 0
+
+
+def _is_symbol(item: object) -> bool:
+    return isinstance(item, str) and item.split() == [item] and '\0' not in item and item.isprintable()
+
+
+class Numbering:
+    """From given sentences to ids.
+
+    Args:
+      vocabulary: {piece: id}.
+      unk_id: for symbols that it lacks.
+      segments: how many segment types there may be; 0 for none.
+      strict: refuse unknown symbols in place of counting them.
+    """
+
+    def __init__(self, vocabulary: Mapping[str, int], unk_id: int, *, segments: int, strict: bool):
+        self._vocabulary, self._unk_id, self._segments, self._strict = vocabulary, unk_id, segments, strict
+
+    def ids(self, given: Given, where: str) -> np.ndarray:
+        """int32 [N].
+
+        Args:
+          given: the sentence.
+          where: file and line, for messages.
+
+        Raises:
+          UserError: an id beyond the vocabulary, with `strict` an unknown symbol; a segment type that cannot be.
+        """
+        self._check_segment(given.segment, where)
+        size = len(self._vocabulary)
+        if isinstance(given.items[0], int):
+            if max(given.items) >= size:
+                found, mend = f'the id {max(given.items):,}', 'give the vocabulary whose ids these are'
+                raise UserError(where, found, f'ids below {size:,}, the pieces of the vocabulary', mend)
+            return np.array(given.items, np.int32)
+        if self._strict:
+            unknown = next((item for item in given.items if item not in self._vocabulary), None)
+            if unknown is not None:
+                mend = 'add it there, or set config.corpus_options.strict=False to read it as [UNK]'
+                raise UserError(where, f'the symbol {unknown!r}', 'a symbol of the vocabulary', mend)
+        return np.array([self._vocabulary.get(item, self._unk_id) for item in given.items], np.int32)
+
+    def _check_segment(self, segment: int | None, where: str) -> None:
+        if not self._segments:
+            return
+        if segment is None:
+            raise UserError(where, f'no field {SEGMENTS!r}', 'a segment type for each sentence', _NO_SEGMENTS)
+        if segment >= self._segments:
+            expected = f'below config.corpus_options.segments = {self._segments}'
+            mend = 'raise that and config.model.num_segments'
+            raise UserError(where, f'the segment type {segment}', expected, mend)

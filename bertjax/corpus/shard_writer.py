@@ -1,0 +1,250 @@
+"""The files of one shard: from the events of its documents to token ids on disk.
+
+Shard K leaves in the store's directory:
+  train-K.tokens               ids of its training documents, in the store's dtype
+  partial/K.heldout            ids of its held-out documents
+  partial/K.sentences          uint32, tokens of each sentence, all documents in the order read
+  partial/K.segments           uint8, segment type of each sentence, where the data has them
+  partial/K.documents          DOCUMENT records, in the order read
+  partial/K.lines              uint64 hashes of lines, in sorted runs of about RUN
+  partial/K.json               counts and checksums, written last: the shard is done
+"""
+
+import array
+import collections
+import dataclasses
+import hashlib
+import json
+import pathlib
+
+import numpy as np
+
+from bertjax.corpus.quality import PROBLEMS_KEPT
+from bertjax.corpus.sequences import Given, Numbering
+from bertjax.corpus.store import CHECKSUM, id_dtype
+from bertjax.files.atomic import AtomicFile, checksum, write_atomic
+from bertjax.files.streams import Broken
+from bertjax.text.hash_split import hash64, hash_threshold
+from bertjax.text.splitters import Splitter
+from bertjax.text.tokenizer import Tokenizer
+
+BATCH_CHARACTERS = 1 << 20  # Text that is encoded at once.
+RUN = 1 << 20  # Hashes of lines that are held before they are sorted and written.
+DOCUMENT = np.dtype(
+    [('hash', '<u8'), ('tokens', '<u8'), ('sentences', '<u4'), ('heldout', '<u4'), ('unknown', '<u8'), ('words', '<u8')]
+)
+
+
+@dataclasses.dataclass
+class _Draft:
+    """A document being written: its hash, and what of it is on disk or in the batch already."""
+
+    text: object  # The hash of its normalised text so far.
+    lines: array.array  # uint64 hashes.
+    segments: array.array  # uint8, of its sentences, where they have segment types.
+    begin: int = 0  # Where its spilled tokens begin in the train file, in bytes.
+    first: int = 0  # Its sentences in the batch are [first, last).
+    last: int = 0
+    characters: int = 0
+    tokens: int = 0
+    sentences: int = 0
+    unknown: int = 0
+    words: int = 0
+    broken: str = ''
+
+
+class ShardWriter:
+    """Takes the events of a shard and writes its files; of `given` sentences where there is a `numbering`."""
+
+    def __init__(
+        self,
+        directory: pathlib.Path,
+        shard: int,
+        tokenizer: Tokenizer,
+        *,
+        heldout: float,
+        split: Splitter,
+        numbering: Numbering | None = None,
+        segments: bool = False,
+    ):
+        partial = directory / 'partial'
+        name = f'{shard:05d}'
+        self._train = AtomicFile(directory / f'train-{name}.tokens')
+        self._heldout = AtomicFile(partial / f'{name}.heldout')
+        self._sentences = AtomicFile(partial / f'{name}.sentences')
+        self._documents = AtomicFile(partial / f'{name}.documents')
+        self._lines = AtomicFile(partial / f'{name}.lines')
+        self._segments = AtomicFile(partial / f'{name}.segments') if segments else None
+        self._numbering = numbering
+        self._record = partial / f'{name}.json'
+        self._tokenizer, self._split, self._threshold = tokenizer, split, hash_threshold(heldout)
+        self._dtype = id_dtype(tokenizer.vocab_size)
+        self._batch: list = []  # Texts, or ids of given sentences.
+        self._finished: list[_Draft] = []
+        self._characters = 0
+        self._run = array.array('Q')
+        self._runs: list[int] = []
+        self._open: _Draft | None = None
+        self._spilled_lengths: list[np.ndarray] = []
+        self._dropped: collections.Counter = collections.Counter()
+        self._problems: dict[str, list[str]] = {}
+        self._counts: collections.Counter = collections.Counter()
+
+    def start(self) -> None:
+        """Opens a document."""
+        self._open = _Draft(hashlib.blake2b(digest_size=8), array.array('Q'), array.array('B'), first=len(self._batch))
+
+    def paragraph(self, text: str) -> None:
+        """Adds text to the open document."""
+        document = self._open
+        normal = ' '.join(text.split()).lower()
+        if not normal or document.broken:
+            return
+        data = normal.encode('utf-8')
+        document.text.update(b' ' + data)
+        document.lines.append(hash64(hashlib.blake2b(data, digest_size=8).digest(), 'little'))
+        sentences = self._split(text)
+        if self._tokenizer.family == 'bpe':  # the space in front of a word belongs to it
+            sentences = [*sentences[:1], *(f' {sentence}' for sentence in sentences[1:])]
+        self._batch += sentences
+        document.characters += len(text)
+        self._characters += len(text)
+        if self._characters > BATCH_CHARACTERS:
+            self._flush()
+
+    def given(self, sentence: Given, where: str) -> None:
+        """Adds a sentence of ids or symbols to the open document; `where` is its file and line."""
+        document = self._open
+        if document.broken:
+            return
+        self._batch.append(self._numbering.ids(sentence, where))
+        kind = '' if self._segments is None else f'{sentence.segment}:'
+        data = (kind + ' '.join(map(str, sentence.items))).encode('utf-8')
+        document.text.update(b' ' + data)
+        document.lines.append(hash64(hashlib.blake2b(data, digest_size=8).digest(), 'little'))
+        if self._segments is not None:
+            document.segments.append(sentence.segment)
+        document.characters += len(data)
+        self._characters += len(data)
+        if self._characters > BATCH_CHARACTERS:
+            self._flush()
+
+    def broken(self, where: str, broken: Broken) -> None:
+        """Marks the open document to be dropped, or counts a broken file where none is open."""
+        kept = self._problems.setdefault(broken.kind, [])
+        if len(kept) < PROBLEMS_KEPT:
+            kept.append(f'{where}: {broken.detail}')
+        if self._open is None:
+            self._dropped[broken.kind] += 1
+        elif not self._open.broken:
+            self._open.broken = broken.kind
+
+    def end(self) -> None:
+        """Closes the document."""
+        document, self._open = self._open, None
+        if document.broken:
+            self._dropped[document.broken] += 1
+            del self._batch[document.first :]
+            self._forget(document)
+            return
+        document.last = len(self._batch)
+        self._finished.append(document)
+        if document.tokens:  # Some of it is on disk: the rest must follow before any other document.
+            self._flush()
+
+    def _forget(self, document: _Draft) -> None:
+        """Removes from disk what was written of a document."""
+        if document.tokens:
+            self._train.file.seek(document.begin)
+            self._train.file.truncate()
+        self._spilled_lengths = []
+
+    def _flush(self) -> None:
+        """Encodes the batch: finished documents go to their files, the beginning of the open one to the train file."""
+        ids = self._batch if self._numbering else self._tokenizer.encode(self._batch)
+        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+        flat = np.concatenate([*ids, np.empty(0, np.int32)]).astype(self._dtype)
+        ends = np.concatenate([[0], np.cumsum(lengths)])
+        unknown = np.concatenate([[0], np.cumsum(flat == self._tokenizer.unk_id)])
+        words = np.concatenate([[0], np.cumsum(~self._tokenizer.continues_word[flat])])
+        for document in [*self._finished, *([self._open] if self._open else [])]:
+            first, last = document.first, len(self._batch) if document is self._open else document.last
+            a, b = ends[first], ends[last]
+            some = lengths[first:last]
+            some = some[some > 0]
+            document.unknown += int(unknown[b] - unknown[a])
+            document.words += int(words[b] - words[a])
+            document.sentences += len(some)
+            if document is self._open:
+                if not document.tokens:
+                    document.begin = self._train.file.tell()
+                self._train.write(flat[a:b])
+                self._spilled_lengths.append(some.astype('<u4'))
+                document.tokens += int(b - a)
+                document.first = 0
+            else:
+                self._finish(document, flat[a:b], some)
+        self._batch, self._finished, self._characters = [], [], 0
+
+    def _finish(self, document: _Draft, ids: np.ndarray, lengths: np.ndarray) -> None:
+        spilled, document.tokens = document.tokens, document.tokens + len(ids)
+        if not document.tokens:
+            self._dropped['empty document'] += 1
+            return
+        digest = hash64(document.text.digest(), 'little')
+        heldout = digest < self._threshold
+        if heldout and spilled:
+            self._move(document.begin)
+        (self._heldout if heldout else self._train).write(ids)
+        for part in [*self._spilled_lengths, lengths] if spilled else [lengths]:
+            self._sentences.write(part.astype('<u4'))
+        self._spilled_lengths = [] if spilled else self._spilled_lengths
+        if self._segments is not None:
+            self._segments.write(np.frombuffer(document.segments, np.uint8))
+        row = (digest, document.tokens, document.sentences, int(heldout), document.unknown, document.words)
+        self._documents.write(np.array([row], DOCUMENT))
+        self._counts['documents'] += 1
+        self._counts['characters'] += document.characters
+        self._run.extend(document.lines)
+        self._counts['lines'] += len(document.lines)
+        if len(self._run) >= RUN:
+            self._spill_lines()
+
+    def _move(self, begin: int) -> None:
+        """Moves the end of the train file, from byte `begin`, to the held-out file."""
+        file = self._train.file
+        at, end = begin, file.tell()
+        while at < end:
+            file.seek(at)
+            data = file.read(min(1 << 20, end - at))
+            self._heldout.file.write(data)
+            at += len(data)
+        file.seek(begin)
+        file.truncate()
+
+    def _spill_lines(self) -> None:
+        if self._run:
+            self._lines.write(np.sort(np.frombuffer(self._run, np.uint64)).astype('<u8'))
+            self._runs.append(len(self._run))
+            self._run = array.array('Q')
+
+    def close(self, inputs: list[list]) -> dict:
+        """Finishes the files and returns the shard's record, the JSON object whose file marks it as done."""
+        self._flush()
+        self._spill_lines()
+        outputs = [self._train, self._heldout, self._sentences, self._documents, self._lines]
+        outputs += [self._segments] if self._segments is not None else []
+        sizes = [output.close() for output in outputs]
+        record = {
+            'files': {output.path.name: size for output, size in zip(outputs, sizes, strict=True)},
+            'train_checksum': checksum(self._train.path, CHECKSUM),
+            'runs': self._runs,
+            'documents': self._counts['documents'],
+            'characters': self._counts['characters'],
+            'lines': self._counts['lines'],
+            'dropped': dict(sorted(self._dropped.items())),
+            'problems': dict(sorted(self._problems.items())),
+            'inputs': inputs,
+        }
+        write_atomic(self._record, json.dumps(record, indent=1) + '\n')
+        return record

@@ -1,0 +1,90 @@
+"""What a pre-training begins with where it does not begin at nothing: the architecture and the weights of config.init,
+with rows for the words of config.vocab.add."""
+
+import dataclasses
+import pathlib
+from typing import Any
+
+from bertjax.convert.load import load_pretraining_model, read_config
+from bertjax.convert.vocabulary import with_pieces
+from bertjax.errors import UserError
+from bertjax.experiment.pretraining_settings import PretrainingSettings
+from bertjax.experiment.text import huggingface_directory
+from bertjax.experiment.workdir import has_checkpoints
+from bertjax.files.whole import read_json_or_none
+from bertjax.model.config import BertConfig, FieldKind, fields_of
+from bertjax.text.added_words import origins
+from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+
+# Of the architecture, what a run decides for itself: by its tokenizer, its pairs, its precision.
+_OWN = ('vocab_size', 'nsp', 'param_dtype')
+
+
+def with_architecture(settings: PretrainingSettings, folder: pathlib.Path) -> PretrainingSettings:
+    """The settings with the architecture of config.init, where config.architecture says so.
+
+    A run that has begun has it in its config.json, and needs config.init no more.
+
+    Args:
+      settings: of a pre-training.
+      folder: its workdir.
+
+    Raises:
+      UserError: no checkpoint in config.init, or a value of config.model that is not its.
+    """
+    if settings.architecture != 'init':
+        return settings
+    usual = {name: value for name, value in fields_of(FieldKind.ARCHITECTURE).items() if name not in _OWN}
+    theirs, source = _recorded(folder, usual), str(folder / 'config.json')
+    if theirs is None:
+        if not settings.init:
+            mend = 'for example --config.init=out/tiny, or a directory of bert-base-uncased'
+            raise UserError('config.init', 'nothing', 'a Hugging Face directory or the workdir of a pre-training', mend)
+        source = huggingface_directory(settings.init)
+        config = read_config(source)
+        theirs = {name: getattr(config, name) for name in usual}
+    for name, value in theirs.items():
+        if settings.model_fields[name] not in (value, usual[name]):
+            found, mend = str(settings.model_fields[name]), 'leave it out'
+            raise UserError(f'config.model.{name}', found, f'{value}, as in {source}', mend)
+    fields = {**settings.model_fields, **theirs}
+    recorded = {**settings.recorded, 'model': {**settings.recorded['model'], **theirs}}
+    return dataclasses.replace(settings, model_fields=fields, recorded=recorded)
+
+
+def _recorded(folder: pathlib.Path, names: dict[str, Any]) -> dict[str, Any] | None:
+    if not has_checkpoints(folder):
+        return None
+    return read_json_or_none(folder / 'config.json', lambda facts: {name: facts['model'][name] for name in names})
+
+
+def initial_params(
+    settings: PretrainingSettings, model: BertConfig, tokenizer: Tokenizer
+) -> tuple[dict[str, Any], str]:
+    """The weights of config.init for `model`, host arrays in its tree, and what is to be said of them.
+
+    Raises:
+      UserError: a checkpoint of another size.
+    """
+    directory = huggingface_directory(settings.init)
+    shared = {'scan_layers': model.scan_layers, 'nsp': model.nsp}
+    imported = load_pretraining_model(directory, seed=settings.seeds.init, **shared)
+    before = load_tokenizer(settings.tokenizer or directory) if settings.vocab['add'] else tokenizer
+    params, said = imported.params, [imported.describe(directory)]
+    for name in ('vocab_size', 'num_layers', 'width', 'num_heads', 'mlp_dim', 'max_positions', 'num_segments'):
+        theirs, ours = getattr(imported.config, name), getattr(model, name)
+        ours = before.vocab_size if name == 'vocab_size' else ours
+        if theirs != ours:
+            mend = f'set --config.model.{name}={theirs}' if name != 'vocab_size' else 'leave config.tokenizer empty'
+            raise UserError(f'config.model.{name}', str(ours), f'{theirs}, as in {directory}', mend)
+    for name in ('activation', 'pooler_activation', 'layer_norm_eps', 'causal', 'pre_norm'):
+        theirs, ours = getattr(imported.config, name), getattr(model, name)
+        if theirs != ours and (model.nsp or name != 'pooler_activation'):
+            said.append(
+                f'config.model.{name} is {ours}, where it was {theirs}: --config.model.{name}={theirs} keeps it'
+            )
+    if before is not tokenizer:
+        new = origins(before, tokenizer)
+        params = with_pieces(params, model, new)
+        said.append(f'{len(new):,} words begin as the mean of their pieces')
+    return params, '\n'.join(said)

@@ -1,0 +1,91 @@
+"""The examples of a pre-training: of its corpus, of what that holds out, and of config.heldout_texts."""
+
+import pathlib
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from bertjax.corpus.store import Split
+from bertjax.data.mixture import MixedExamples
+from bertjax.data.pretraining import PretrainingExamples
+from bertjax.experiment.heldout_texts import split_name
+from bertjax.experiment.pretraining_settings import PretrainingSettings
+from bertjax.experiment.text import WeightedStore
+from bertjax.text.tokenizer import Tokenizer
+
+# The seed of the held-out examples and their masks: the same in every run, whatever config.seed is.
+HELDOUT_SEED = 20181011
+
+Examples = PretrainingExamples | MixedExamples
+
+
+class StoreExamples:
+    """The examples of a pre-training, by shape, split and phase; made once each.
+
+    Args:
+      settings: with the rules for pairs and masks.
+      stores: one, or those of a mixture.
+      tokenizer: theirs.
+      cache_dir: where pairing plans are kept.
+      texts: further ones to evaluate on, by name.
+    """
+
+    def __init__(
+        self,
+        settings: PretrainingSettings,
+        stores: list[WeightedStore],
+        tokenizer: Tokenizer,
+        cache_dir: pathlib.Path,
+        texts: Mapping[str, Split] = MappingProxyType({}),
+    ):
+        self._settings, self._stores, self._tokenizer, self._cache_dir = settings, stores, tokenizer, cache_dir
+        self.texts = texts
+        self._made: dict[tuple, Examples] = {}
+
+    @property
+    def vocab_size(self) -> int:
+        """V, of the pieces that they are made of."""
+        return self._tokenizer.vocab_size
+
+    @property
+    def has_heldout(self) -> bool:
+        """Whether every store has documents to evaluate on."""
+        return all(weighted.store.split('heldout').num_documents for weighted in self._stores)
+
+    def get(self, shape: tuple[int, int], split: str, phase: int) -> Examples:
+        """The examples of a phase.
+
+        Args:
+          shape: S and P.
+          split: 'train' or 'heldout'.
+          phase: its number.
+
+        Raises:
+          UserError: lengths or rules that cannot be met.
+        """
+        key = (shape, split, phase)
+        if key not in self._made:
+            seed = self._settings.seeds.data if split == 'train' else HELDOUT_SEED
+            parts = [self._of(weighted.store.split(split), shape, seed, phase) for weighted in self._stores]
+            weights = [weighted.weight for weighted in self._stores]
+            self._made[key] = parts[0] if len(parts) == 1 else MixedExamples(parts, weights, seed=seed, phase=phase)
+        return self._made[key]
+
+    def of_text(self, name: str, shape: tuple[int, int], phase: int) -> PretrainingExamples:
+        """The examples of one of `texts`; shape and phase as in `get`."""
+        key = (shape, split_name(name), phase)
+        if key not in self._made:
+            self._made[key] = self._of(self.texts[name], shape, HELDOUT_SEED, phase)
+        return self._made[key]
+
+    def _of(self, split: Split, shape: tuple[int, int], seed: int, phase: int) -> PretrainingExamples:
+        return PretrainingExamples(
+            split,
+            self._tokenizer,
+            seq_len=shape[0],
+            max_predictions=shape[1],
+            pairs=self._settings.pairs,
+            masking=self._settings.masking,
+            seed=seed,
+            phase=phase,
+            cache_dir=self._cache_dir,
+        )

@@ -1,0 +1,47 @@
+"""Sequences that are not text: codes of patients' visits, visual words of a film, products of a basket.
+
+    python -m bertjax.main --config=configs/sequences.py --workdir=out/codes --config.corpus=patients.jsonl
+
+A document a line, a list of sentences, each a list of symbols (or of token ids, with --config.corpus_options.format=ids
+and --config.tokenizer=FILE):
+
+    {"codes": [["E11", "I10"], ["C10AB", "N18"]], "segments": [0, 1]}
+
+The vocabulary is that of the corpus, or --config.tokenizer=FILE with a symbol a line. With
+--config.corpus_options.segments=2 the data gives the segment types, of which --config.model.num_segments is the number;
+--config.embeddings=FILE.npy begins with a row of your own for each symbol. docs/sequences.md has all of it, on made
+data, with what came of it.
+
+The size, 2 layers of width 128, is for vocabularies of some thousand symbols. There are no pairs: a document is one
+row, or several. --config.pairs.mode=nsp asks whether one sentence follows another, as of text.
+
+Hardware: 2 CPU cores; the example of docs/sequences.md takes about a minute. What to expect depends on the data.
+"""
+
+from ml_collections import ConfigDict
+
+from bertjax.recipe import pretraining_config, steps
+
+
+def get_config() -> ConfigDict:
+    config = pretraining_config('tiny')
+    config.corpus = ''  # yours
+    config.corpus_options.format = 'symbols'
+    config.corpus_options.text_key = 'codes'
+    config.corpus_options.heldout = 0.1
+    config.vocab.family = 'symbols'
+    config.pairs.mode = 'doc_sentences'
+    config.seq_len = 32
+    config.max_predictions = 5
+    config.batch_size = 32
+    config.steps = 1000
+    config.optimizer.name = 'adamw'
+    config.learning_rate = 1e-3
+    config.warmup_fraction = 0.1
+    config.model.dropout = 0.0
+    config.model.attention_dropout = 0.0
+    config.log_every = 50
+    config.eval_every = steps('20%')
+    config.eval_examples = 512
+    config.checkpoint_every = steps('20%')
+    return config

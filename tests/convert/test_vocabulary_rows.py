@@ -1,0 +1,34 @@
+"""Rows for new pieces."""
+
+import numpy as np
+
+from bertjax.convert.vocabulary import with_embeddings, with_pieces
+from bertjax.model.config import BertConfig
+
+
+def test_new_rows_are_means_and_the_others_stay():
+    rng = np.random.default_rng(0)
+    table, bias = rng.normal(size=(128, 4)).astype(np.float32), rng.normal(size=128).astype(np.float32)
+    table[120:], bias[120:] = 0, 0  # padding
+    params = {'encoder': {'embeddings': {'token': {'embedding': table}, 'norm': 1}, 'layers': 2}, 'mlm': {'bias': bias}}
+    model = BertConfig(vocab_size=130, width=4, num_heads=1)
+    grown = with_pieces(params, model, {1: [7, 8], 120: [9], 129: [0, 1, 2]})
+    new = grown['encoder']['embeddings']['token']['embedding']
+    assert new.shape == (256, 4) and grown['mlm']['bias'].shape == (256,)
+    np.testing.assert_array_equal(new[1], table[7:9].mean(0))
+    np.testing.assert_array_equal(new[120], table[9])
+    np.testing.assert_array_equal(new[129], table[:3].mean(0))  # of the old rows, not of what they became
+    assert grown['mlm']['bias'][1] == bias[7:9].mean()
+    kept = np.setdiff1d(np.arange(128), [1, 120])
+    np.testing.assert_array_equal(new[kept], table[kept])
+    assert not new[130:].any() and grown['encoder']['layers'] == 2 and grown['encoder']['embeddings']['norm'] == 1
+    assert params['encoder']['embeddings']['token']['embedding'] is table
+
+
+def test_a_given_table():
+    before = np.full((128, 4), 7, np.float32)
+    params = {'encoder': {'embeddings': {'token': {'embedding': before}}}, 'mlm': {'bias': np.ones(128)}}
+    matrix = np.arange(12, dtype=np.float32).reshape(3, 4)
+    table = with_embeddings(params, np.array([2, 5, 6]), matrix)['encoder']['embeddings']['token']['embedding']
+    np.testing.assert_array_equal(table[[2, 5, 6]], matrix)
+    assert (np.delete(table, [2, 5, 6], 0) == 7).all() and (before == 7).all()

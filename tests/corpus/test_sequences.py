@@ -1,0 +1,136 @@
+"""Documents of ids or symbols in a store, with their segment types; what is wrong with them, by file and line."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from bertjax.corpus.build import build_store
+from bertjax.corpus.sources import CorpusOptions
+from bertjax.corpus.store import open_store
+from bertjax.data.masking import MaskOptions
+from bertjax.data.pairs import PairOptions
+from bertjax.data.pretraining import PretrainingExamples
+from bertjax.errors import UserError
+from bertjax.text.special import SPECIAL_TOKENS
+from bertjax.text.symbols import SymbolTokenizer, symbol_settings
+
+SYMBOLS = SymbolTokenizer(symbol_settings([*SPECIAL_TOKENS, *(f'c{i}' for i in range(40))]))
+
+
+def options(**changes) -> CorpusOptions:
+    return CorpusOptions(**{'format': 'symbols', 'text_key': 'codes', 'workers': 1, 'heldout': 0.2, **changes})
+
+
+def documents(count: int = 40) -> list[dict]:
+    """Sentence j of document i: j + 1 symbols, the segment type j % 3."""
+    return [
+        {
+            'codes': [[f'c{(7 * i + 3 * j + k) % 40}' for k in range(j + 1)] for j in range(1 + i % 5)],
+            'segments': [j % 3 for j in range(1 + i % 5)],
+        }
+        for i in range(count)
+    ]
+
+
+def written(folder: pathlib.Path, rows: list) -> str:
+    path = folder / 'data.jsonl'
+    path.write_text(''.join(json.dumps(row) + '\n' for row in rows), encoding='utf-8')
+    return str(path)
+
+
+def test_symbols_and_segments_come_back(tmp_path: pathlib.Path):
+    rows = documents()
+    report = build_store(written(tmp_path, rows), tmp_path / 'store', SYMBOLS, options(segments=3))
+    store = open_store(tmp_path / 'store', tokenizer_fingerprint=SYMBOLS.fingerprint)
+    found = []
+    for name in ('train', 'heldout'):
+        split = store.split(name)
+        for i in range(split.num_documents):
+            first, last = split.document_offsets[i], split.document_offsets[i + 1]
+            codes = [[SYMBOLS.pieces[t] for t in sentence] for sentence in split.document(i)]
+            found.append({'codes': codes, 'segments': split.segments[first:last].tolist()})
+    assert store.split('heldout').num_documents >= 2
+    key = json.dumps
+    assert sorted(map(key, found)) == sorted(map(key, rows)) and report['unknown_tokens'] == 0
+
+
+def test_ids_are_those_of_the_same_symbols(tmp_path: pathlib.Path):
+    rows = documents()
+    build_store(written(tmp_path, rows), tmp_path / 'symbols', SYMBOLS, options())
+    ids = [{'tokens': [SYMBOLS.encode([' '.join(s)])[0].tolist() for s in row['codes']]} for row in rows]
+    build_store(written(tmp_path, ids), tmp_path / 'ids', SYMBOLS, options(format='ids', text_key='tokens', heldout=0))
+    store = open_store(tmp_path / 'symbols')
+    tokens = [store.split(name).tokens(0, store.split(name).num_tokens) for name in ('train', 'heldout')]
+    all_ids = open_store(tmp_path / 'ids').split('train')
+    assert sorted(np.concatenate(tokens)) == sorted(all_ids.tokens(0, all_ids.num_tokens))
+    assert all_ids.segments is None
+
+
+@pytest.mark.parametrize('mode', ['nsp', 'doc_sentences'])
+def test_rows_have_the_given_segments(mode: str, tmp_path: pathlib.Path):
+    """Each run of ids has the types that it has in the corpus."""
+    build_store(written(tmp_path, documents()), tmp_path / 'store', SYMBOLS, options(segments=3))
+    split = open_store(tmp_path / 'store').split('train')
+    examples = PretrainingExamples(
+        split, SYMBOLS, seq_len=24, max_predictions=4, pairs=PairOptions(mode=mode, plans=1),
+        masking=MaskOptions(mask=0.0, random=0.0), seed=0, phase=0, cache_dir=None,
+    )  # fmt: skip
+    rows = examples.batch(np.arange(examples.cycle_length))
+    ids, kinds = rows['input_ids'], rows['segment_ids']
+    assert set(np.unique(kinds)) == {0, 1, 2}
+    of_sentence = {}  # every run of tokens of the corpus -> its types
+    flat = split.tokens(0, split.num_tokens)
+    types = np.repeat(split.segments, np.diff(split.sentence_offsets))
+    for begin in range(len(flat)):
+        for length in (3, 4):
+            of_sentence.setdefault(tuple(flat[begin : begin + length].tolist()), set()).add(
+                tuple(types[begin : begin + length].tolist())
+            )
+    checked = 0
+    for row, kind in zip(ids.tolist(), kinds.tolist(), strict=True):
+        end = len(row) - row[::-1].index(SYMBOLS.sep_id) - 1
+        assert kind[0] == kind[1] and kind[end] == kind[end - 1] and not any(kind[end + 1 :])
+        first_end = row.index(SYMBOLS.sep_id)
+        if first_end >= 4:
+            assert tuple(kind[1:4]) in of_sentence[tuple(row[1:4])]
+            checked += 1
+    assert checked > 20
+
+
+@pytest.mark.parametrize(
+    ('row', 'changes', 'line'),
+    [
+        ({'codes': [[3, 99]]}, {'format': 'ids'}, r'data\.jsonl:4: found the id 99, expected ids below 45'),
+        ({'codes': [['c1', 'new']]}, {'strict': True}, r"data\.jsonl:4: found the symbol 'new'"),
+        ({'codes': [['c1']], 'segments': [3]}, {'segments': 3}, r'data\.jsonl:4: found the segment type 3'),
+        ({'codes': [['c1']]}, {'segments': 3}, r"data\.jsonl:4: found no field 'segments'"),
+        ({'codes': [['c1'], ['c2']], 'segments': [1]}, {'strict': True}, r'data\.jsonl:4: found wrong segments'),
+        ({'codes': [['c1', 5]]}, {'strict': True}, r'data\.jsonl:4: found wrong sequence \(5 in a list of symbols'),
+        ({'codes': [['c 1']]}, {'strict': True}, r'data\.jsonl:4: found wrong sequence'),
+        ({'code': [['c1']]}, {'strict': True}, r'data\.jsonl:4: found missing sequence .* there are: code'),
+        ({'codes': [[True]]}, {'format': 'ids', 'strict': True}, r'data\.jsonl:4: found wrong sequence'),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named_by_line(row: dict, changes: dict, line: str, tmp_path: pathlib.Path):
+    good = [{'codes': [['c1', 'c2']], 'segments': [0]}, {'codes': ['c3', 'c4'], 'segments': [1]}, {'codes': []}]
+    if changes.get('format') == 'ids':
+        good = [{'codes': [[5, 6]]}, {'codes': [7]}, {'codes': []}]
+    if changes.get('segments'):
+        good[2]['segments'] = [0]
+    with pytest.raises(UserError, match=line):
+        build_store(written(tmp_path, [*good, row]), tmp_path / 'store', SYMBOLS, options(**changes))
+    assert not (tmp_path / 'store' / 'manifest.json').exists()
+
+
+def test_unknown_symbols_are_counted_and_broken_lines_dropped(tmp_path: pathlib.Path):
+    rows = [*documents(), {'codes': [['c1', 'new', 'c2']]}, {'codes': 5}]
+    report = build_store(written(tmp_path, rows), tmp_path / 'store', SYMBOLS, options())
+    assert report['unknown_tokens'] == 1 and report['dropped'] == {'missing sequence': 1}
+
+
+def test_segments_are_of_sequences():
+    with pytest.raises(UserError, match=r'config\.corpus_options\.segments'):
+        CorpusOptions(segments=2)
+    assert 'segments' not in CorpusOptions().settings()  # as in the stores that there are

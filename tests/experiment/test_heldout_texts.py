@@ -1,0 +1,21 @@
+"""What config.heldout_texts may say."""
+
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.experiment.heldout_texts import corpus_names, parse_texts
+
+
+def test_names_and_paths():
+    assert parse_texts('') == []
+    assert parse_texts('bio=a.txt, each,wiki=b/*.txt') == [('bio', 'a.txt'), ('each', ''), ('wiki', 'b/*.txt')]
+    for wrong in ('a.txt', 'bio=', '=a', 'b/o=a', 'bio=a,,wiki=b', 'all'):
+        with pytest.raises(UserError, match='NAME=PATH'):
+            parse_texts(wrong)
+    with pytest.raises(UserError, match="'bio' twice"):
+        parse_texts('bio=a,bio=b')
+
+
+def test_corpora_are_called_as_their_files_are():
+    assert corpus_names('texts/de.txt.gz=auto,texts/ru.txt=auto,news/=auto') == ['de', 'ru', 'news']
+    assert corpus_names('a/x.txt=0.5,b/x.txt=0.3,c/*.txt=0.2') == ['0', '1', '2']

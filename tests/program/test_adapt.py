@@ -1,0 +1,113 @@
+"""A checkpoint continued on other text: its architecture, words of one's own, several held-out texts, languages."""
+
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from running import SMALL, Program, rows
+
+ADAPT = {'recipe': 'configs/adapt.py', 'small': False}
+QUICK = tuple(flag for flag in SMALL if '.model.' not in flag and 'vocab' not in flag)
+QUICK = (*QUICK, '--config.steps=2', '--config.eval_every=0', '--config.pair_plans=1')
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory: pytest.TempPathFactory, corpus: pathlib.Path, trained: pathlib.Path) -> pathlib.Path:
+    """Two texts, a file of words, and the checkpoint, as a folder that can go away."""
+    folder = tmp_path_factory.mktemp('adapt')
+    documents = corpus.read_text(encoding='utf-8').split('\n\n')
+    (folder / 'new.txt').write_text('\n\n'.join(documents[:40]).replace('stone', 'oldstone'), encoding='utf-8')
+    (folder / 'other.txt').write_text('\n\n'.join(documents[40:60]), encoding='utf-8')
+    (folder / 'words.txt').write_text('oldstone\nthe\n', encoding='utf-8')
+    shutil.copytree(trained / 'export' / 'hf', folder / 'init')
+    return folder
+
+
+def arguments(folder: pathlib.Path, workdir: pathlib.Path) -> tuple[str, ...]:
+    return (
+        f'--workdir={workdir}', f'--config.init={folder}/init', f'--config.corpus={folder}/new.txt',
+        f'--config.vocab.add={folder}/words.txt', f'--config.heldout_texts=other={folder}/other.txt', *QUICK,
+    )  # fmt: skip
+
+
+def test_a_checkpoint_is_adapted(program: Program, folder: pathlib.Path, tmp_path: pathlib.Path):
+    workdir = tmp_path / 'run'
+    out = program.run(*arguments(folder, workdir), **ADAPT).stdout
+    assert '1 words of' in out and '1 behind the last piece; 1 are pieces already' in out
+    assert '1 words begin as the mean of their pieces' in out and 'other held-out texts' in out
+    config = json.loads((workdir / 'config.json').read_text())
+    assert config['model']['width'] == 32 and config['model']['num_layers'] == 2
+    other = rows(workdir / 'metrics.jsonl', 'heldout:other')
+    assert [row['step'] for row in other] == [0, 2] and other[0]['mlm_loss'] > 0
+    own = rows(workdir / 'metrics.jsonl', 'heldout')
+    assert set(other[0]) == set(own[0])
+    summary = json.loads((workdir / 'summary.json').read_text())
+    assert summary['heldout_texts']['other'] == other
+    before = safetensors.numpy.load_file(folder / 'init' / 'model.safetensors')[
+        'bert.embeddings.word_embeddings.weight'
+    ]
+    after = safetensors.numpy.load_file(workdir / 'export/hf/model.safetensors')
+    table = after['bert.embeddings.word_embeddings.weight']
+    assert len(table) == len(before) + 1 == config['model']['vocab_size']
+    np.testing.assert_allclose(table[:-1], before, atol=1e-3)  # two steps at a low rate
+    assert np.abs(table[-1]).max() > 1e-3
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_without_what_it_began_with(program: Program, folder: pathlib.Path, tmp_path: pathlib.Path):
+    workdir = tmp_path / 'run'
+    program.run(*arguments(folder, workdir), **ADAPT)
+    away = folder.with_name('away')
+    folder.rename(away)
+    try:
+        folder.mkdir()
+        for name in ('new.txt', 'other.txt'):
+            shutil.copyfile(away / name, folder / name)
+        out = program.run(*arguments(folder, workdir), '--config.steps=3', **ADAPT).stdout
+        assert 'continuing at step 2 of 3' in out
+    finally:
+        shutil.rmtree(folder)
+        away.rename(folder)
+
+
+def test_mistakes_of_an_adaptation(program: Program, folder: pathlib.Path, tmp_path: pathlib.Path):
+    given = arguments(folder, tmp_path / 'run')
+    line = program.error(*given, '--config.model.num_layers=3', **ADAPT)
+    assert 'config.model.num_layers: found 3, expected 2, as in' in line
+    line = program.error(*given, '--config.init=', **ADAPT)
+    assert 'config.init: found nothing' in line
+    (tmp_path / 'words.txt').write_text('old-stone\n', encoding='utf-8')
+    line = program.error(*given, f'--config.vocab.add={tmp_path}/words.txt', **ADAPT)
+    assert 'words.txt:1: found' in line and "'old' '-' 'stone'" in line
+    line = program.error(*given, f'--config.heldout_texts=x={folder}/new.txt', **ADAPT)
+    assert 'new.txt in x and in config.corpus' in line
+    line = program.error(*given, '--config.heldout_texts=each', **ADAPT)
+    assert "'each' with one corpus" in line
+    line = program.error(f'--workdir={tmp_path}/run', '--config.vocab.add=x', '--config.steps=1')
+    assert 'config.vocab.add: found words for a vocabulary that is trained' in line
+    assert not (tmp_path / 'run' / 'config.json').exists()
+
+
+def test_candidates_are_listed(program: Program, folder: pathlib.Path, tmp_path: pathlib.Path):
+    listing = ('--config.run=vocab', '--config.vocab.candidates=3')
+    out = program.run(*arguments(folder, tmp_path / 'run'), *listing, **ADAPT).stdout
+    lines = (tmp_path / 'run' / 'candidates.txt').read_text(encoding='utf-8').splitlines()
+    word, count, pieces = lines[0].split('\t')
+    assert word == 'oldstone' and int(count) > 10 and len(pieces.split()) > 1 and len(lines) <= 3
+    assert '--config.vocab.add=' in out
+
+
+@pytest.mark.slow
+def test_languages_by_smoothed_size(program: Program, folder: pathlib.Path, tmp_path: pathlib.Path):
+    mixture = f'--config.corpus={folder}/new.txt=auto,{folder}/other.txt=auto'
+    keys = ('--config.heldout_texts=each', '--config.corpus_options.smoothing=0', '--config.corpus_options.heldout=0.2')
+    out = program.run(f'--workdir={tmp_path}/run', mixture, *keys, *QUICK).stdout
+    assert 'new.txt 50.0%' in out and 'other.txt 50.0%' in out and 'evaluated on new, too' in out
+    splits = [row['split'] for row in rows(tmp_path / 'run' / 'metrics.jsonl') if row['step'] == 0]
+    assert splits == ['heldout', 'heldout:new', 'heldout:other']
+    # The vocabulary knows how it was weighted; the store of a corpus does not.
+    assert 'corpus_options.smoothing = 0' in (tmp_path / 'run' / 'tokenizer' / 'vocabulary.json').read_text()
+    assert 'smoothing' not in (tmp_path / 'run' / 'store' / '0' / 'manifest.json').read_text()

@@ -1,0 +1,74 @@
+"""Sequences that are not text, through the program: from codes to a model that transformers loads."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from running import SMALL, Program, rows
+
+QUICK = tuple(flag for flag in SMALL if 'vocab' not in flag and 'model' not in flag)
+RECIPE = {'recipe': 'configs/sequences.py', 'small': False}
+MODEL = ('--config.model.width=32', '--config.model.mlp_dim=64', '--config.model.num_segments=3')
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Patients whose codes are all of one group, the group's symbols, and a matrix."""
+    folder, rng = tmp_path_factory.mktemp('codes'), np.random.default_rng(0)
+    lines = []
+    for _ in range(150):
+        group = rng.integers(4)
+        visits = [[f'g{group}.{code}' for code in rng.integers(0, 9, 5)] for _ in range(3)]
+        lines.append(json.dumps({'codes': visits, 'segments': [0, 1, 2]}))
+    (folder / 'patients.jsonl').write_text('\n'.join(lines), encoding='utf-8')
+    (folder / 'codes.txt').write_text('\n'.join(f'g{g}.{c}' for g in range(4) for c in range(9)), encoding='utf-8')
+    np.save(folder / 'matrix.npy', rng.normal(0, 0.02, (36, 32)).astype(np.float32))
+    return folder
+
+
+def arguments(data: pathlib.Path, workdir: pathlib.Path) -> tuple[str, ...]:
+    return (
+        f'--workdir={workdir}', f'--config.corpus={data}/patients.jsonl', f'--config.tokenizer={data}/codes.txt',
+        '--config.corpus_options.segments=3', f'--config.embeddings={data}/matrix.npy',
+        '--config.steps=2', '--config.eval_every=0', '--config.learning_rate=1e-6', *QUICK, *MODEL,
+    )  # fmt: skip
+
+
+def test_from_codes_to_transformers(program: Program, data: pathlib.Path, tmp_path: pathlib.Path):
+    transformers = pytest.importorskip('transformers')
+    out = program.run(*arguments(data, tmp_path / 'run'), **RECIPE).stdout
+    assert 'symbols vocabulary of 41' in out and '36 token embeddings begin as in' in out
+    exported = tmp_path / 'run' / 'export' / 'hf'
+    config = json.loads((exported / 'config.json').read_text())
+    assert config['type_vocab_size'] == 3 and config['vocab_size'] == 41
+    table = safetensors.numpy.load_file(exported / 'model.safetensors')['bert.embeddings.word_embeddings.weight']
+    np.testing.assert_allclose(table[5:], np.load(data / 'matrix.npy'), atol=1e-4)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
+    assert tokenizer('g0.0 g3.8')['input_ids'] == [2, 5, 40, 3]
+    assert rows(tmp_path / 'run' / 'metrics.jsonl', 'heldout')[0]['mlm_loss'] == pytest.approx(np.log(41), rel=0.05)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_without_its_matrix(program: Program, data: pathlib.Path, tmp_path: pathlib.Path):
+    program.run(*arguments(data, tmp_path / 'run'), **RECIPE)
+    more = ('--config.embeddings=gone.npy', '--config.steps=3')
+    assert 'continuing at step 2 of 3' in program.run(*arguments(data, tmp_path / 'run'), *more, **RECIPE).stdout
+
+
+def test_mistakes_of_sequences(program: Program, data: pathlib.Path, tmp_path: pathlib.Path):
+    given = arguments(data, tmp_path / 'run')
+    line = program.error(*given, '--config.corpus_options.segments=4', **RECIPE)
+    assert 'config.corpus_options.segments: found 4, expected at most config.model.num_segments = 3' in line
+    line = program.error(*given, '--config.corpus_options.segments=2', **RECIPE)
+    assert 'patients.jsonl:1: found the segment type 2' in line
+    np.save(tmp_path / 'wide.npy', np.zeros((41, 16), np.float32))
+    line = program.error(*given, f'--config.embeddings={tmp_path}/wide.npy', **RECIPE)
+    assert 'a matrix of shape (41, 16), expected (41, 32)' in line
+    np.save(tmp_path / 'nan.npy', np.full((41, 32), np.nan, np.float32))
+    assert 'nan or inf in row 0' in program.error(*given, f'--config.embeddings={tmp_path}/nan.npy', **RECIPE)
+    (tmp_path / 'text.npy').write_text('no matrix')
+    assert 'no matrix (' in program.error(*given, f'--config.embeddings={tmp_path}/text.npy', **RECIPE)
+    ids = ('--config.corpus_options.format=ids', '--config.tokenizer=', '--config.embeddings=')
+    assert 'the vocabulary whose ids the corpus holds' in program.error(*given, *ids, **RECIPE)

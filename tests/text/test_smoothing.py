@@ -1,0 +1,42 @@
+"""Smoothed shares of corpora, and vocabularies trained on them."""
+
+import pytest
+
+from bertjax.text.smoothing import smoothed_counts, smoothed_sample, smoothed_shares
+from bertjax.text.vocabulary import train_sentencepiece, train_wordpiece
+
+
+def test_shares():
+    assert smoothed_shares([100, 100, 0], 0.7) == [0.5, 0.5, 0.0]
+    assert smoothed_shares([900, 100], 1.0) == [0.9, 0.1]
+    assert smoothed_shares([900, 100], 0.0) == [0.5, 0.5]
+    # p^0.7 of 0.9 and 0.1, which is what multilingual BERT did
+    assert smoothed_shares([9000, 1000], 0.7)[1] == pytest.approx(0.1**0.7 / (0.9**0.7 + 0.1**0.7))
+
+
+def test_counts_of_a_small_corpus_are_raised_and_none_is_lost():
+    large, small = {'aa': 450, 'b': 1}, {'cc': 50, 'aa': 1}
+    total = smoothed_counts([large, small], 0.0)
+    assert list(total) == ['aa', 'b', 'cc']
+    assert total['b'] == 1 and total['cc'] == pytest.approx(50 * 901 / 102, abs=1) and total['aa'] == 450 + 9
+    assert smoothed_counts([large, small], 1.0) == {'aa': 451, 'b': 1, 'cc': 50}
+
+
+def test_samples_have_their_shares():
+    many, few = [f'a{i}' for i in range(900)], [f'b{i}' for i in range(100)]
+    mixed = smoothed_sample([many, few], [900, 100], 0.0, 400)
+    assert len(mixed) == 400 and sum(text[0] == 'b' for text in mixed) == 200
+    assert set(mixed) >= set(few)  # those of the small one come twice
+
+
+@pytest.mark.parametrize('train', [train_wordpiece, train_sentencepiece])
+def test_a_vocabulary_of_a_smoothed_mixture(train, paragraphs):
+    """A rare language, English in another script, gets more pieces than by size; equal texts give equal bytes."""
+    script = str.maketrans({chr(ord('a') + i): chr(ord('а') + i) for i in range(26)})
+    common, rare = paragraphs[:500], [text.lower().translate(script) for text in paragraphs[500:540]]
+    by_size, smoothed, again = (
+        train(iter(common), iter(rare), vocab_size=600, lowercase=True, smoothing=power) for power in (1.0, 0.3, 0.3)
+    )
+    assert smoothed.pieces == again.pieces
+    lengths = [sum(map(len, tokenizer.encode(rare))) for tokenizer in (by_size, smoothed)]
+    assert lengths[1] < 0.9 * lengths[0]
