@@ -126,7 +126,7 @@ def test_a_continuation_depends_on_the_seed_and_the_text_alone(bert):
     surest = [bert.extend('the river', tokens=2, temperature=0, seed=seed) for seed in (0, 1)]
     assert surest[0] == surest[1]
     with pytest.raises(UserError, match='at most 510'):
-        bert.extend('a', tokens=211)
+        bert.extend('a', tokens=511)
 
 
 def test_a_model_without_the_head_is_refused(tuned, program: Program, tmp_path):
