@@ -5,6 +5,7 @@ import contextlib
 import copy
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 import jax
@@ -186,7 +187,8 @@ def progress(title: str, total: int | None, *, lines: bool = False) -> Iterator[
     """
     columns = (TextColumn('{task.description}'), BarColumn(bar_width=30), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
-    shown = bool(title) and (console.is_terminal or console.is_jupyter)
+    # A notebook draws rich's bar with ipywidgets alone.
+    shown = bool(title) and (console.is_terminal or (console.is_jupyter and find_spec('ipywidgets') is not None))
     bar = Progress(*columns, console=console, transient=True)
     task, began = bar.add_task(title, total=total), time.monotonic()
     last = began
