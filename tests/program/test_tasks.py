@@ -180,7 +180,7 @@ def test_export_of_features_is_refused_before_compute(program: Program, trained:
     write_columns(data)
     given = (f'--workdir={tmp_path / "run"}', f'--config.init={trained}', f'--config.data={data}', *SHORT)
     line = program.error(*given, '--config.export=True', recipe='configs/ner.py:features=sum_all,units=8', small=False)
-    assert 'config.export=False' in line and not (tmp_path / 'run' / 'checkpoints').exists()
+    assert '--config.export_formats=orbax' in line and not (tmp_path / 'run' / 'checkpoints').exists()
 
 
 def test_multiple_choice(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):

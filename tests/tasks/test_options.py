@@ -25,6 +25,7 @@ READING = {
     'squad': ['train_file', 'dev_file', 'test_file', 'n_best', 'max_answer'],
     'tagging': ['word_column', 'tag_column', 'comment', 'words', 'tags', 'tag_names', 'input_format'],
     'multiple_choice': [],
+    'relation': ['text_a', 'label'],
 }
 MODEL = {
     'glue': ['bilstm_units'],
@@ -33,6 +34,7 @@ MODEL = {
     'squad': ['bilstm_units'],
     'tagging': ['layers', 'bilstm_units', 'frozen'],
     'multiple_choice': [],
+    'relation': ['markers', 'pool'],
 }
 NAMED = {'glue': ['task'], 'squad': ['version'], 'multiple_choice': ['layout']}
 

@@ -209,6 +209,8 @@ def test_what_it_cannot_do_is_refused_before_compute(config: ConfigDict, tmp_pat
     with pytest.raises(UserError, match=r'config\.train: found last_1, expected all or head'):
         finetune.run(config, str(workdir))
     config.train, config.export = 'all', True
-    with pytest.raises(UserError, match=r'config\.export: .* no class for the head BertForMarks; set config.export=Fa'):
+    with pytest.raises(
+        UserError, match=r'config\.export: .* no class for the head BertForMarks; set --config.export_f'
+    ):
         finetune.run(config, str(workdir))
     assert not (workdir / 'checkpoints').exists()
