@@ -209,8 +209,6 @@ def test_what_it_cannot_do_is_refused_before_compute(config: ConfigDict, tmp_pat
     with pytest.raises(UserError, match=r'config\.train: found last_1, expected all or head'):
         finetune.run(config, str(workdir))
     config.train, config.export = 'all', True
-    with pytest.raises(
-        UserError, match=r'config\.export: .* no class for the head BertForMarks; set --config.export_f'
-    ):
+    with pytest.raises(UserError, match=r'config\.export: .* no class for the head BertForMarks; set --config.export_'):
         finetune.run(config, str(workdir))
     assert not (workdir / 'checkpoints').exists()
