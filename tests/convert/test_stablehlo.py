@@ -104,6 +104,7 @@ def test_a_tuned_one_does(small_config, make_params, tokenizer, tmp_path, make):
     assert (tmp_path / 'model' / 'task.json').read_text() == '{}'
 
 
+@pytest.mark.slow
 def test_its_readme_runs(small_config, make_params, tokenizer, tmp_path):
     export_stablehlo(
         make_params(small_config(nsp=False)), BertForPreTraining(small_config(nsp=False)), tokenizer, tmp_path / 'x'

@@ -56,17 +56,18 @@ def test_layers_and_pooling_are_what_they_say(bert):
 def test_apply_is_a_pure_function_for_loops_of_ones_own(bert):
     batch = bert.batch(TEXTS, ['it falls'] * 3)
     assert {name: x.shape for name, x in batch.items()} == dict.fromkeys(batch, (3, 16))
-    outputs = jax.jit(bert.apply)(bert.params, batch)
+    apply = jax.jit(bert.apply)
+    outputs = apply(bert.params, batch)
     assert outputs['hidden'].shape == (3, 16, 32) and outputs['nsp_logits'].shape == (3, 2)
-    masked = bert.apply(bert.params, {**batch, 'masked_positions': np.ones((3, 2), np.int32)})
+    masked = apply(bert.params, {**batch, 'masked_positions': np.ones((3, 2), np.int32)})
     assert masked['mlm_logits'].shape == (3, 2, bert.tokenizer.vocab_size)
-    dropped = bert.apply(bert.params, batch, rngs={'dropout': jax.random.key(0)})
+    dropped = apply(bert.params, batch, rngs={'dropout': jax.random.key(0)})
     assert np.abs(dropped['hidden'] - outputs['hidden']).max() > 0.01
 
     def loss(params):
         return jnp.square(bert.apply(params, batch)['pooled']).sum()
 
-    gradients = jax.grad(loss)(bert.params)
+    gradients = jax.jit(jax.grad(loss))(bert.params)
     assert jax.tree.structure(gradients) == jax.tree.structure(bert.params)
 
 
