@@ -33,10 +33,10 @@ _KEY = 'config.benchmark'
 _OWN = {key: FINETUNING[key] for key in ('learning_rate', 'epochs', 'batch_size', 'seed', 'init')}
 _OWN['seeds'] = whole(1, 1000)
 _TYPES = {'learning_rate': float, 'epochs': float, 'init': str}  # the others are whole numbers
-# A finished task needs no run where these differ.
+# A finished task needs no run where these differ; a name with a dot behind it is all keys below it.
 _FREE = ('run', 'mesh.', 'card.', 'benchmark', 'ensemble', 'step', 'split', 'input', 'eval_batch_size', 'log_every')
 _FREE += ('checkpoint_keep', 'task.task')
-_MORE = ('sweep.', 'export')  # with other values it is run again, which does what is not done yet
+_MORE = ('sweep.', 'export', 'export_formats')  # with other values it is run again, which does what is not done yet
 
 
 def chosen_tasks(text: str) -> list[str]:
@@ -73,7 +73,8 @@ def own_settings(text: str, tasks: Sequence[str]) -> dict[str, dict[str, Any]]:
         for item in settings.split(','):
             key, equals, value = (text.strip() for text in item.partition('='))
             if key not in _OWN or not equals:
-                raise UserError(_KEY, repr(item), 'one of ' + ', '.join(_OWN) + ' and its value', suggestion(key, _OWN))
+                mend = suggestion(key, _OWN) or 'leave it out'
+                raise UserError(_KEY, repr(item), 'one of ' + ', '.join(_OWN) + ' and its value', mend)
             try:
                 parsed = _TYPES.get(key, int)(value)
             except ValueError:
@@ -158,8 +159,8 @@ def note_asked(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]]) -
         if not is_finished(folder / task):
             continue
         then, now = flatten(before.get(task, {})), flatten(config)
-        changed = [key for key in now if not key.startswith(_FREE) and now[key] != then.get(key, now[key])]
-        other = next((key for key in changed if not key.startswith(_MORE)), None)
+        changed = [key for key in now if not _among(key, _FREE) and now[key] != then.get(key, now[key])]
+        other = next((key for key in changed if not _among(key, _MORE)), None)
         if other:
             found = f'{now[other]!r} for {task}'
             mend = f'restore the former value, or move {folder / task} away to run it again'
@@ -168,6 +169,10 @@ def note_asked(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]]) -
             finished.add(task)
     write_atomic(path, json.dumps({**before, **configs}, indent=2, sort_keys=True, ensure_ascii=False) + '\n')
     return finished
+
+
+def _among(key: str, names: Sequence[str]) -> bool:
+    return any(key.startswith(name) if name.endswith('.') else key == name for name in names)
 
 
 def is_finished(folder: pathlib.Path) -> bool:

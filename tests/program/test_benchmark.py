@@ -80,12 +80,14 @@ def test_what_is_finished_and_what_it_gave(tmp_path: pathlib.Path):
     write('wnli/results.json', splits={'dev': {'accuracy': 1.0}}, step=3)
     for split, name in (('test', 'RTE.tsv'), ('old', 'CoLA.tsv')):
         write(f'{name.lower()[:-4]}/predictions/{split}/{name}')
-    configs = {task: {'seed': 0, 'sweep': {'seeds': []}, 'log_every': 1} for task in ('cola', 'rte', 'wnli')}
+    configs = {task: {'seed': 0, 'steps': 5, 'sweep': {'seeds': []}, 'log_every': 1} for task in ('cola', 'rte', 'wnli')}
     assert note_asked(tmp_path, configs) == {'cola', 'rte'}
     more = {**configs, 'rte': {'seed': 0, 'sweep': {'seeds': [1]}, 'log_every': 2}}
     assert note_asked(tmp_path, more) == {'cola'}  # the sweep goes on
     with pytest.raises(UserError, match=r'config\.seed: found 1 for cola, expected 0, with which it was finished'):
         note_asked(tmp_path, {'cola': {'seed': 1}})
+    with pytest.raises(UserError, match=r'config\.steps: found 9 for cola, expected 5'):  # config.step may differ
+        note_asked(tmp_path, {'cola': {'seed': 0, 'step': 3, 'steps': 9}})
     summary, table = write_summary(tmp_path, {'qqp': 'no folder'})
     assert summary['averages']['glue'] == pytest.approx(0.625) and summary['averaged_tasks'] == 2
     assert ['RTE', '75.0', 'accuracy, 4 of 9 records', '75.0'] in table and ['WNLI', '-', 'not run', '-'] in table
@@ -118,6 +120,7 @@ def test_settings_of_single_tasks():
     wrong = {
         'rte': 'TASK:KEY=VALUE',
         'rte:epoch=3': 'did you mean epochs',
+        'rte:zzqq=3': 'leave it out',
         'rte:epochs=-1': '0 to',
         'rte:epochs=ten': '0 to',
         'cola:epochs=1': 'a task that is run',
