@@ -15,7 +15,7 @@ from bertjax.experiment.finetuning import Finetuning
 from bertjax.experiment.pretraining import Pretraining, build_pretraining_setup
 from bertjax.experiment.pretraining_settings import PretrainingPhase, PretrainingSettings
 from bertjax.experiment.task_data import TaskData
-from bertjax.experiment.teacher import Teacher, as_teacher, check_vocabulary, teacher_directory
+from bertjax.experiment.teacher import Teacher, as_teacher, check_rows, check_vocabulary, teacher_directory
 from bertjax.losses import PRETRAINING
 from bertjax.metrics.rows import distillation_values
 from bertjax.model.bert import BertForPreTraining
@@ -47,6 +47,7 @@ def _load_teacher(
     directory = teacher_directory(distill.teacher)
     changes = {'seed': settings.seeds.init, 'nsp': student.nsp, **as_teacher(student.dtype)}
     imported = load_pretraining_model(directory, **changes)
+    check_rows(directory, imported.config.vocab_size, student.vocab_size)
     return Teacher(directory, BertForPreTraining(imported.config), imported, mesh)
 
 

@@ -55,6 +55,20 @@ def check_vocabulary(directory: str, student: Tokenizer, key: str = KEY) -> None
         raise UserError(f'config.{key}', found, expected, 'leave config.tokenizer empty, or name another model')
 
 
+def check_rows(directory: str, theirs: int, pieces: int, key: str = KEY) -> None:
+    """Refuses a teacher (config.KEY) whose masked language model has another number of outputs than there are pieces:
+    what is more, as of a table that was padded, would be taught as words that do not exist.
+
+    Raises:
+      UserError: it has.
+    """
+    if theirs != pieces:
+        found = f'a model with {theirs:,} rows of words in {directory}'
+        expected = f'{pieces:,}, the pieces of its tokenizer'
+        mend = f'save it with as many, in transformers by resize_token_embeddings({pieces}), or name another model'
+        raise UserError(f'config.{key}', found, expected, mend)
+
+
 @dataclasses.dataclass(frozen=True)
 class Teacher:
     """A trained model that is asked and never changed.

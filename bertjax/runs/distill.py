@@ -5,13 +5,14 @@ import pathlib
 from ml_collections import ConfigDict
 
 from bertjax.errors import UserError
+from bertjax.experiment.beginning import with_architecture
 from bertjax.experiment.distillation import GeneralDistillation, TaskDistillation
 from bertjax.experiment.distillation_data import distillation_data
 from bertjax.experiment.distillation_settings import DistillationSettings
 from bertjax.experiment.exports import check_push_to
 from bertjax.experiment.finetuning_settings import finetuning_settings
 from bertjax.experiment.levels import levels
-from bertjax.experiment.pretraining_settings import pretraining_settings
+from bertjax.experiment.pretraining_settings import PretrainingSettings, pretraining_settings
 from bertjax.experiment.results import finish_task
 from bertjax.experiment.session import train_in
 from bertjax.experiment.settings import check_row_count
@@ -43,6 +44,8 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
 
 def _distil_general(config: ConfigDict, distill: DistillationSettings, folder: pathlib.Path, recipe: str) -> None:
     settings = pretraining_settings(config)
+    _check_beginning(settings, distill)
+    settings = with_architecture(settings, folder)
     settings.check()
     check_push_to(settings.push_to, settings.formats)
     mesh = make_mesh(settings.mesh, claim_devices())
@@ -59,6 +62,18 @@ def _distil_general(config: ConfigDict, distill: DistillationSettings, folder: p
             recipe,
             levels(settings, training.stores, training.examples, training.resolved['steps']),
         )
+
+
+def _check_beginning(settings: PretrainingSettings, distill: DistillationSettings) -> None:
+    """Refuses what a pre-training may begin with and a student may not."""
+    if settings.vocab['add']:
+        found = f'words of {settings.vocab["add"]}'
+        expected = 'none: a student has the pieces of its teacher, which does not know these words'
+        raise UserError('config.vocab.add', found, expected, 'leave it empty, or teach the words to the teacher first')
+    if settings.embeddings and distill.student_init not in ('init', 'random'):
+        expected = f"nothing: the student begins with its teacher's (student_init={distill.student_init})"
+        mend = 'leave it empty, or begin with --config.distill.student_init=random'
+        raise UserError('config.embeddings', settings.embeddings, expected, mend)
 
 
 def _distil_task(config: ConfigDict, distill: DistillationSettings, folder: pathlib.Path, recipe: str) -> None:

@@ -80,7 +80,8 @@ def test_what_is_finished_and_what_it_gave(tmp_path: pathlib.Path):
     write('wnli/results.json', splits={'dev': {'accuracy': 1.0}}, step=3)
     for split, name in (('test', 'RTE.tsv'), ('old', 'CoLA.tsv')):
         write(f'{name.lower()[:-4]}/predictions/{split}/{name}')
-    configs = {task: {'seed': 0, 'steps': 5, 'sweep': {'seeds': []}, 'log_every': 1} for task in ('cola', 'rte', 'wnli')}
+    config = {'seed': 0, 'steps': 5, 'sweep': {'seeds': []}, 'log_every': 1}
+    configs = dict.fromkeys(('cola', 'rte', 'wnli'), config)
     assert note_asked(tmp_path, configs) == {'cola', 'rte'}
     more = {**configs, 'rte': {'seed': 0, 'sweep': {'seeds': [1]}, 'log_every': 2}}
     assert note_asked(tmp_path, more) == {'cola'}  # the sweep goes on

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from golden_runs import COLORS, PLACES
 from running import GLUE, SMALL, TUNE, Program, copied, results, rows, wait_for_step
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from test_tasks import write_columns, write_squad
 
 # Every part of a lesson at once; a student of one block, where its teacher (`trained`) has two.
@@ -116,6 +116,10 @@ MISTAKES_ON_TEXT = [
     ),
     (f'{OF_TEXT} --config.distill.layers=0,1 --config.distill.hidden=1', ('distill.layers', '2 blocks')),
     (f'{OF_TEXT} --config.init={{trained}}', ('distill.student_init', "'init'")),
+    (f'{OF_TEXT} --config.vocab.add=words.txt', ('config.vocab.add', 'words.txt', 'pieces of its teacher')),
+    (f'{OF_TEXT} --config.vocab.add=words.txt --config.tokenizer={{trained}}', ('config.vocab.add', 'words.txt')),
+    (f'{OF_TEXT} --config.embeddings=e.npy', ('config.embeddings', 'e.npy', 'student_init=random')),
+    (f'{OF_TEXT} --config.architecture=init', ('config.init', 'nothing')),
     (f'{OF_TEXT} --config.tokenizer={{vocab}}', ('config.distill.teacher', '96 pieces', '30 pieces')),
     (
         f'{OF_TEXT} --config.distill.soft=0 --config.distill.hard=0 --config.distill.cosine=0',
@@ -141,6 +145,21 @@ def test_mistake(program, trained, tuned, rte, tmp_path, recipe, arguments, name
     error = program.error(f'--workdir={workdir}', *data, *given, **recipe)
     assert all(part in error for part in named), error
     assert not (workdir / 'checkpoints').exists() and not (workdir / 'store').exists()
+
+
+def test_a_teacher_with_more_rows_than_pieces(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    """As one whose table was padded to a round number: its surplus outputs are no words."""
+    padded = copied(trained / 'export' / 'hf', tmp_path / 'padded')
+    tensors, config = load_file(padded / 'model.safetensors'), json.loads((padded / 'config.json').read_text())
+    pieces = config['vocab_size']
+    for name, x in tensors.items():
+        if len(x) == pieces:
+            tensors[name] = np.concatenate([x, x[:4]])
+    save_file(tensors, padded / 'model.safetensors')
+    (padded / 'config.json').write_text(json.dumps(config | {'vocab_size': pieces + 4}))
+    given = (f'--workdir={tmp_path / "run"}', f'--config.corpus={program.corpus}', *GENERAL, teacher(padded), RANDOM)
+    line = program.error(*given, **TEXT)
+    assert f'distill.teacher: found a model with {pieces + 4} rows of words' in line and f'expected {pieces},' in line
 
 
 @pytest.mark.slow
