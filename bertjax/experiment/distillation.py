@@ -30,15 +30,17 @@ from bertjax.train.teaching import INNER, OUTER, teach
 
 
 def copied_params(settings: PretrainingSettings, student: BertConfig) -> dict[str, Any] | None:
-    """The parameters with which a recorded general distillation began; None where they were no blocks of its teacher.
+    """The parameters with which a recorded run began where they were blocks of its teacher; None where they were not.
 
     Raises:
       UserError: the teacher is no longer there.
     """
-    distill = DistillationSettings(**settings.recorded['distill'])
+    recorded = settings.recorded.get('distill', {})
+    if recorded.get('student_init', 'random') in ('init', 'random'):
+        return None
+    distill = DistillationSettings(**recorded)
     teacher = _load_teacher(settings, distill, student, None)
-    copied = distill.student_layers(teacher.config, student.num_layers)
-    return None if copied is None else teacher.as_student(copied, student)
+    return teacher.as_student(distill.student_layers(teacher.config, student.num_layers), student)
 
 
 def _load_teacher(

@@ -9,12 +9,14 @@ import jax
 import numpy as np
 
 from bertjax.convert.load import load_pretraining_model
+from bertjax.convert.vocabulary import with_embeddings
 from bertjax.data.loader import Examples
+from bertjax.experiment.beginning import initial_params
 from bertjax.experiment.distillation import copied_params
+from bertjax.experiment.given_embeddings import read_embeddings
 from bertjax.experiment.pretraining import build_pretraining_setup
 from bertjax.experiment.pretraining_settings import PretrainingSettings
 from bertjax.experiment.saved import load_pretraining
-from bertjax.experiment.text import huggingface_directory
 from bertjax.losses import PRETRAINING
 from bertjax.metrics.softmax import softmax
 from bertjax.model.bert import BertForPreTraining
@@ -46,9 +48,8 @@ class Filled:
 def fillings(run: Run, heldout: Examples, tokenizer: Tokenizer) -> Section:
     """Of a pre-training with a checkpoint or an export.
 
-    Before is the state of step 0, drawn again as the run drew it, or the weights of config.init: which checkpoint is
-    the oldest that was kept is an accident, and mostly near the end. A student that began as blocks of its teacher is
-    compared with one that is drawn.
+    Before is the state of step 0, made again as the run made it: drawn, the weights of config.init, or blocks of its
+    teacher. Which checkpoint is the oldest that was kept is an accident, and mostly near the end.
 
     Raises:
       UserError: no model is there, or one that cannot be loaded here.
@@ -57,7 +58,7 @@ def fillings(run: Run, heldout: Examples, tokenizer: Tokenizer) -> Section:
     claim_devices()
     with quiet():
         model, after, when = _trained(run, settings, tokenizer)
-        before, begun = _begun(settings, model)
+        before, begun = _begun(settings, model, tokenizer)
     forward = jax.jit(make_forward(BertForPreTraining(model), PRETRAINING))
     then, now = (_fill(forward, params, batch) for params in (before, after))
     weights = batch['masked_weights'] > 0
@@ -84,18 +85,21 @@ def _trained(run: Run, settings: PretrainingSettings, tokenizer: Tokenizer) -> t
     return model, _imported(exported, model, settings), 'as exported'
 
 
-def _begun(settings: PretrainingSettings, model: BertConfig) -> tuple[Any, str]:
+def _begun(settings: PretrainingSettings, model: BertConfig, tokenizer: Tokenizer) -> tuple[Any, str]:
     """The parameters with which the run began, and what they are."""
-    copied = settings.recorded.get('distill', {}).get('student_init', 'random') not in ('init', 'random')
-    if settings.init and not copied:
-        return _imported(pathlib.Path(huggingface_directory(settings.init)), model, settings), 'in config.init'
-    if 'distill' in settings.recorded:
-        copied = copied_params(settings, model)
-        if copied is not None:
-            return copied, 'as blocks of its teacher'
-    setup = build_pretraining_setup(settings, model, make_mesh(settings.mesh))
-    with mesh_context(setup.mesh):
-        return setup.create(settings.seeds.init).params, 'freshly drawn' if copied else 'at step 0'
+    copied = copied_params(settings, model)
+    if copied is not None:
+        return copied, 'as blocks of its teacher'
+    if settings.init:
+        params, begun = initial_params(settings, model, tokenizer)[0], 'in config.init'
+    else:
+        setup = build_pretraining_setup(settings, model, make_mesh(settings.mesh))
+        with mesh_context(setup.mesh):
+            params, begun = setup.create(settings.seeds.init).params, 'at step 0'
+    if settings.embeddings:
+        given = read_embeddings(settings.embeddings, tokenizer, model.width)
+        params = with_embeddings(params, given.rows, given.matrix)
+    return params, begun
 
 
 def _imported(directory: pathlib.Path, model: BertConfig, settings: PretrainingSettings) -> Any:

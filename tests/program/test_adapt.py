@@ -7,11 +7,13 @@ import shutil
 import numpy as np
 import pytest
 import safetensors.numpy
-from running import SMALL, Program, rows
+from running import SMALL, Program, copied, rows
 
 ADAPT = {'recipe': 'configs/adapt.py', 'small': False}
 QUICK = tuple(flag for flag in SMALL if '.model.' not in flag and 'vocab' not in flag)
 QUICK = (*QUICK, '--config.steps=2', '--config.eval_every=0', '--config.pair_plans=1')
+
+NEW = 43  # words, more than fit into the padding of the table
 
 
 @pytest.fixture(scope='module')
@@ -21,7 +23,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, corpus: pathlib.Path, train
     documents = corpus.read_text(encoding='utf-8').split('\n\n')
     (folder / 'new.txt').write_text('\n\n'.join(documents[:40]).replace('stone', 'oldstone'), encoding='utf-8')
     (folder / 'other.txt').write_text('\n\n'.join(documents[40:60]), encoding='utf-8')
-    (folder / 'words.txt').write_text('oldstone\nthe\n', encoding='utf-8')
+    words = ['oldstone', 'the', *(a + b for a in 'aeiouy' for b in 'bdfghjk')]
+    (folder / 'words.txt').write_text('\n'.join(words) + '\n', encoding='utf-8')
     shutil.copytree(trained / 'export' / 'hf', folder / 'init')
     return folder
 
@@ -33,11 +36,17 @@ def arguments(folder: pathlib.Path, workdir: pathlib.Path) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def test_a_checkpoint_is_adapted(program: Program, folder: pathlib.Path, tmp_path: pathlib.Path):
-    workdir = tmp_path / 'run'
+@pytest.fixture(scope='module')
+def adapted(program: Program, folder: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    workdir = tmp_path_factory.mktemp('adapted') / 'run'
     out = program.run(*arguments(folder, workdir), **ADAPT).stdout
-    assert '1 words of' in out and '1 behind the last piece; 1 are pieces already' in out
-    assert '1 words begin as the mean of their pieces' in out and 'other held-out texts' in out
+    assert f'{NEW} words of' in out and f'{NEW} behind the last piece; 1 are pieces already' in out
+    assert f'{NEW} words begin as the mean of their pieces' in out and 'other held-out texts' in out
+    return workdir
+
+
+def test_a_checkpoint_is_adapted(adapted: pathlib.Path, folder: pathlib.Path):
+    workdir = adapted
     config = json.loads((workdir / 'config.json').read_text())
     assert config['model']['width'] == 32 and config['model']['num_layers'] == 2
     other = rows(workdir / 'metrics.jsonl', 'heldout:other')
@@ -51,9 +60,17 @@ def test_a_checkpoint_is_adapted(program: Program, folder: pathlib.Path, tmp_pat
     ]
     after = safetensors.numpy.load_file(workdir / 'export/hf/model.safetensors')
     table = after['bert.embeddings.word_embeddings.weight']
-    assert len(table) == len(before) + 1 == config['model']['vocab_size']
-    np.testing.assert_allclose(table[:-1], before, atol=1e-3)  # two steps at a low rate
-    assert np.abs(table[-1]).max() > 1e-3
+    assert len(table) == len(before) + NEW == config['model']['vocab_size']
+    np.testing.assert_allclose(table[:-NEW], before, atol=1e-3)  # two steps at a low rate
+    assert np.abs(table[-NEW]).max() > 1e-3
+
+
+def test_its_report_shows_what_it_began_with(program: Program, adapted: pathlib.Path, tmp_path: pathlib.Path):
+    pytest.importorskip('plotly', reason="needs the extra 'report'")
+    workdir = copied(adapted, tmp_path / 'run')
+    program.run(f'--workdir={workdir}', '--config.run=report', **ADAPT)
+    text = (workdir / 'report.html').read_text(encoding='utf-8')
+    assert 'filled rightly' in text and 'in config.init' in text
 
 
 @pytest.mark.slow
