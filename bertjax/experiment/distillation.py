@@ -16,6 +16,7 @@ from bertjax.experiment.pretraining import Pretraining, build_pretraining_setup
 from bertjax.experiment.pretraining_settings import PretrainingPhase, PretrainingSettings
 from bertjax.experiment.task_data import TaskData
 from bertjax.experiment.teacher import Teacher, as_teacher, check_rows, check_vocabulary, teacher_directory
+from bertjax.experiment.text import huggingface_directory
 from bertjax.losses import PRETRAINING
 from bertjax.metrics.rows import distillation_values
 from bertjax.model.bert import BertForPreTraining
@@ -66,11 +67,12 @@ class GeneralDistillation(Pretraining):
         directory = teacher_directory(distill.teacher)
         if not settings.tokenizer and not settings.init:
             settings = dataclasses.replace(settings, tokenizer=directory)
-        tokenizer = load_tokenizer(settings.tokenizer or teacher_directory(settings.init))
+        tokenizer = load_tokenizer(settings.tokenizer or huggingface_directory(settings.init))
         check_vocabulary(directory, tokenizer)
         student = settings.model(tokenizer.vocab_size)
         self.distill = distill
         self.teacher = _load_teacher(settings, distill, student, mesh)
+        self.teacher.check_length(max(phase.values['seq_len'] for phase in settings.given_phases))
         if distill.soft:
             self.teacher.check_head(('mlm',), 'a masked language model')
         self._copied = distill.student_layers(self.teacher.config, student.num_layers)
@@ -122,28 +124,46 @@ def student_encoder(distill: DistillationSettings, teacher: BertConfig) -> BertC
     return dataclasses.replace(teacher, num_layers=count)
 
 
+def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> Teacher:
+    """The teacher of a task's student, looked at as a whole: no record need have been tokenised.
+
+    Args:
+      data: with the encoder of the student; its task has learned its labels.
+      distill: of the run.
+      mesh: where the teacher is put.
+
+    Raises:
+      UserError: one of another vocabulary, without the task's head, or that cannot be compared with the student.
+    """
+    task, directory = data.task, teacher_directory(distill.teacher)
+    check_vocabulary(directory, data.tokenizer)
+    model = task.model(read_config(directory, **as_teacher(data.encoder.dtype)))
+    labels = task.huggingface().get('id2label')
+    imported = load_task_model(directory, model, task.head, id2label=labels, seed=data.settings.seeds.init)
+    teacher = Teacher(directory, model, imported, mesh)
+    teacher.check_length(data.settings.seq_len)
+    if distill.soft:
+        parts = ('pooler', 'head', 'mix', 'bilstm')
+        teacher.check_head(parts, f'a model tuned to {task.name}, with the same labels')
+    distill.lesson(model.config, data.encoder)  # raises
+    return teacher
+
+
 class TaskDistillation(Finetuning):
     """A fine-tuning whose student learns from a model that is tuned to the same task.
 
     With config.distill.intermediate it has two phases, as TinyBERT's: what is computed on the way, then the outputs.
 
     Attributes: see Finetuning; and
-      teacher: of config.distill.
+      teacher: see `task_teacher`.
     """
 
-    def __init__(self, data: TaskData, distill: DistillationSettings, folder: pathlib.Path, mesh: Mesh):
-        settings, task, directory = data.settings, data.task, teacher_directory(distill.teacher)
-        check_vocabulary(directory, data.tokenizer)
-        self.distill = distill
-        model = task.model(read_config(directory, **as_teacher(data.encoder.dtype)))
-        labels = task.huggingface().get('id2label')
-        imported = load_task_model(directory, model, task.head, id2label=labels, seed=settings.seeds.init)
-        self.teacher = Teacher(directory, model, imported, mesh)
-        if distill.soft:
-            parts = ('pooler', 'head', 'mix', 'bilstm')
-            self.teacher.check_head(parts, f'a model tuned to {task.name}, with the same labels')
-        self._copied = distill.student_layers(model.config, data.encoder.num_layers)
-        self.lesson = distill.lesson(model.config, data.encoder)
+    def __init__(
+        self, data: TaskData, distill: DistillationSettings, teacher: Teacher, folder: pathlib.Path, mesh: Mesh
+    ):
+        self.distill, self.teacher = distill, teacher
+        self._copied = distill.student_layers(teacher.config, data.encoder.num_layers)
+        self.lesson = distill.lesson(teacher.config, data.encoder)
         super().__init__(data, folder, mesh)
         self._setups = [self._build_setup(parts, mesh) for parts in self._stretches()]
         self.setup = self._setups[0]

@@ -32,23 +32,27 @@ from bertjax.train.teaching import LABELLED
 _MODEL = 'distill.augment_model'
 
 
-def distillation_data(
-    settings: FinetuningSettings, distill: DistillationSettings, folder: pathlib.Path, mesh: Mesh
-) -> TaskData:
-    """The task's data, with the encoder of the student; its training rows augmented where config.distill.augment says.
+def distillation_data(settings: FinetuningSettings, distill: DistillationSettings, folder: pathlib.Path) -> TaskData:
+    """The task's data, with the encoder of the student.
 
     Raises:
-      UserError: no such teacher, more blocks than it has, malformed records, no masked language model to augment with.
+      UserError: no such teacher, more blocks than it has, malformed records.
     """
     if distill.student_init == 'init':
-        data = data_from_source(settings, folder)
-    else:
-        directory = teacher_directory(distill.teacher)
-        tokenizer = load_tokenizer(settings.tokenizer or directory)
-        encoder = student_encoder(distill, encoder_of(settings, directory))
-        data = learned_data(TaskData(settings, folder, tokenizer, encoder, directory))
-    if not distill.augment:
-        return data
+        return data_from_source(settings, folder)
+    directory = teacher_directory(distill.teacher)
+    tokenizer = load_tokenizer(settings.tokenizer or directory)
+    encoder = student_encoder(distill, encoder_of(settings, directory))
+    return learned_data(TaskData(settings, folder, tokenizer, encoder, directory))
+
+
+def add_augmented(data: TaskData, distill: DistillationSettings, folder: pathlib.Path, mesh: Mesh) -> None:
+    """Gives the training split of `data` rows that are made up, as config.distill.augment says.
+
+    Raises:
+      UserError: no masked language model to make them up with.
+    """
+    settings = data.settings
     model = _masked_language_model(distill, data.tokenizer, mesh)
     plain = data.split('train', training=True).features
     options = {'times': distill.augment + 1, 'seed': settings.seeds.data}
@@ -57,7 +61,6 @@ def distillation_data(
     rows = settings.eval_batch_size
     make = lambda: augmented(plain, data.tokenizer, model, batch_size=rows, **options)  # noqa: E731
     data.replace_features('train', cached(folder / 'features', key, make))
-    return data
 
 
 def _masked_language_model(distill: DistillationSettings, tokenizer: Tokenizer, mesh: Mesh) -> Teacher:

@@ -129,6 +129,18 @@ class Teacher:
         """Its parameters on the mesh."""
         return place(self.imported.params, self.abstract)
 
+    def check_length(self, seq_len: int) -> None:
+        """Refuses a teacher that knows fewer positions than sequences of `seq_len` tokens have.
+
+        Raises:
+          UserError: it does.
+        """
+        longest = self.config.max_positions
+        if seq_len > longest:
+            found = f'{self.directory}, which knows {longest} positions'
+            mend = f'set --config.seq_len={longest}, or name another model'
+            raise UserError(f'config.{self.key}', found, f'{seq_len}, as many as sequences have', mend)
+
     def describe(self) -> str:
         """A line for a person."""
         c = self.config

@@ -6,8 +6,8 @@ from ml_collections import ConfigDict
 
 from bertjax.errors import UserError
 from bertjax.experiment.beginning import with_architecture
-from bertjax.experiment.distillation import GeneralDistillation, TaskDistillation
-from bertjax.experiment.distillation_data import distillation_data
+from bertjax.experiment.distillation import GeneralDistillation, TaskDistillation, task_teacher
+from bertjax.experiment.distillation_data import add_augmented, distillation_data
 from bertjax.experiment.distillation_settings import DistillationSettings
 from bertjax.experiment.exports import check_push_to
 from bertjax.experiment.finetuning_settings import finetuning_settings
@@ -85,8 +85,11 @@ def _distil_task(config: ConfigDict, distill: DistillationSettings, folder: path
     mesh = make_mesh(settings.mesh, claim_devices())
     check_row_count(settings.batch_size, settings.accumulate, row_shards(mesh))
     with working_in(folder):
-        data = distillation_data(settings, distill, folder, mesh)
+        data = distillation_data(settings, distill, folder)
+        teacher = task_teacher(data, distill, mesh)  # before rows are made up, which may take hours
         settings.check_memory(data.encoder, mesh, training=True)
-        training = TaskDistillation(data, distill, folder, mesh)
+        if distill.augment:
+            add_augmented(data, distill, folder, mesh)
+        training = TaskDistillation(data, distill, teacher, folder, mesh)
         state, last = train_in(folder, training, select=settings.select)
         finish_task(folder, training.resolved, training.model, without_own(state.params), last, recipe)

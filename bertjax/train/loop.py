@@ -38,7 +38,7 @@ def train(
         `checkpoint_every`: between checkpoints (0: only at the end). One that falls on a step that was not finite is
         left out.
       interrupt: whether somebody asked to stop.
-      patience: ends the run where it no longer gets better; what is the best so far is saved.
+      patience: ends the last phase where it no longer gets better; what is the best of it so far is saved.
 
     Returns:
       The final state.
@@ -100,7 +100,8 @@ def train(
                 recorder.drain()  # waits for the devices: that time belongs to training
                 paused = time.perf_counter()
                 cost = evaluate(phase) if must_evaluate else None
-                if must_evaluate and patience.limit:
+                # Of several phases the last one counts: what an earlier one teaches need not show.
+                if must_evaluate and patience.limit and phase is phases[-1]:
                     may_save |= patience.note(cost)
                     last |= patience.over
                 # After a step that was not finite the parameters are suspect, and what they would displace is not.

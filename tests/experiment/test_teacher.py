@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from bertjax.errors import UserError
 from bertjax.experiment.teacher import Teacher
 from bertjax.model.config import BertConfig
 from bertjax.model.stacking import unstack_layers
@@ -33,6 +34,12 @@ def test_these_blocks_and_all_else(teacher, scan):
         jax.tree.map(np.testing.assert_array_equal, tree['encoder'][f'layers_{i}'], whole['encoder'][f'layers_{block}'])
     np.testing.assert_array_equal(tree['encoder']['embeddings'], whole['encoder']['embeddings'])
     np.testing.assert_array_equal(tree['mlm'], whole['mlm'])
+
+
+def test_a_teacher_knows_the_positions(teacher):
+    teacher.check_length(8)
+    with pytest.raises(UserError, match=r'config\.distill\.teacher: found DIR, which knows 8 positions, expected 9'):
+        teacher.check_length(9)
 
 
 def test_another_number_is_another_teacher(teacher):

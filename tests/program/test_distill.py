@@ -115,6 +115,7 @@ MISTAKES_ON_TEXT = [
         ('config.distill.attention', '4 heads', '2'),
     ),
     (f'{OF_TEXT} --config.distill.layers=0,1 --config.distill.hidden=1', ('distill.layers', '2 blocks')),
+    (f'{OF_TEXT} --config.init=/nowhere --config.distill.student_init=init', ('config.init: ', '/nowhere')),
     (f'{OF_TEXT} --config.init={{trained}}', ('distill.student_init', "'init'")),
     (f'{OF_TEXT} --config.vocab.add=words.txt', ('config.vocab.add', 'words.txt', 'pieces of its teacher')),
     (f'{OF_TEXT} --config.vocab.add=words.txt --config.tokenizer={{trained}}', ('config.vocab.add', 'words.txt')),
@@ -128,6 +129,7 @@ MISTAKES_ON_TEXT = [
 ]
 MISTAKES_ON_A_TASK = [
     (OF_TEXT, ('config.distill.teacher', 'head/bias', 'a model tuned to RTE')),
+    (f'{OF_TEXT} --config.distill.augment=1 --config.distill.augment_model={{trained}}', ('teacher', 'head/bias')),
     (f'{OF_TASK} --config.distill.num_layers=3', ('distill.student_init', '3 blocks', 'blocks 0 to 1')),
     (f'{OF_TASK} --config.sweep.seeds=(0,1)', ('config.sweep', 'a single run')),
     (f'{OF_TASK} --config.distill.augment=1', ('distill.augment_model', 'mlm/bias', 'masked language model')),
@@ -144,7 +146,7 @@ def test_mistake(program, trained, tuned, rte, tmp_path, recipe, arguments, name
     given = arguments.format(trained=trained, tuned=tuned, vocab=vocab).split()
     error = program.error(f'--workdir={workdir}', *data, *given, **recipe)
     assert all(part in error for part in named), error
-    assert not (workdir / 'checkpoints').exists() and not (workdir / 'store').exists()
+    assert not any((workdir / name).exists() for name in ('checkpoints', 'store', 'features'))
 
 
 def test_a_teacher_with_more_rows_than_pieces(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
