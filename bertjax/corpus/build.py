@@ -226,11 +226,11 @@ def iter_texts(
     Raises:
       UserError: nothing matches, or there is no text at all; broken input, when strict.
     """
-    empty = True
+    empty, first = True, ''
     for source in sources.resolve(_unweighted(spec), options.text_key):
         format, digest = source.format(options.format), identity.new_digest()
         part = Part(source.kind, source.path, source.name, 0, source.size, format=format)
-        for event in read_events(part, text_key=options.text_key, digest=digest):
+        for event in read_events(part, text_key=options.text_key, digest=digest, segments=options.segments > 0):
             if type(event) is str:
                 empty = False
                 yield event
@@ -239,7 +239,10 @@ def iter_texts(
                 yield ' '.join(map(str, event.items))
             elif type(event) is Broken and options.strict:
                 raise quality.broken_error(source.path, event)
+            elif type(event) is Broken and not first:
+                where = f'{source.name}:{event.line}' if event.line else source.name
+                first = f' ({where}: {event.kind}: {event.detail})'
         note(*identity.known_as([source], {(source.path, (0, source.size)): digest.hexdigest()}))
     if empty:
         mend = 'check the files, config.corpus_options.format and config.corpus_options.text_key'
-        raise UserError('config.corpus', f'no text at all in {spec!r}', 'at least one document', mend)
+        raise UserError('config.corpus', f'no text at all in {spec!r}{first}', 'at least one document', mend)

@@ -52,7 +52,11 @@ def encode_shard(
         digest = new_digest()
         documents = 0
         events = read_events(
-            part, text_key=settings['text_key'], progress=lambda count: progress(0, count), digest=digest
+            part,
+            text_key=settings['text_key'],
+            progress=lambda count: progress(0, count),
+            digest=digest,
+            segments=segments > 0,
         )
         for event in events:
             if type(event) is str:

@@ -188,17 +188,20 @@ def wiki_events(lines: streams.Lines, pick: Picker, *, first: bool) -> Iterator[
         yield Document.END
 
 
-def _layout_events(format: str, lines: streams.Lines, pick: Picker, part: Part, key: str) -> Iterator[Event]:
+def _layout_events(
+    format: str, lines: streams.Lines, pick: Picker, part: Part, key: str, segments: bool
+) -> Iterator[Event]:
     if format == 'jsonl':
         return json_events(lines, pick, key)
     if format in sequences.FORMATS:
-        return json_events(lines, pick, key, functools.partial(sequences.given_sentences, format=format))
+        read = functools.partial(sequences.given_sentences, format=format, segments=segments)
+        return json_events(lines, pick, key, read)
     if format == 'wikiextractor':
         return wiki_events(lines, pick, first=part.stride == 0)
     return text_events(lines, pick, single=format == 'files')
 
 
-def _file_events(part: Part, key: str, progress: Progress, digest) -> Iterator[Event]:
+def _file_events(part: Part, key: str, progress: Progress, digest, segments: bool) -> Iterator[Event]:
     if part.end == 0:
         kind = unusual_kind(part.path)
         yield Broken('unreadable file', 0, kind) if kind else Broken('empty file', 0, 'a file of 0 bytes')
@@ -211,7 +214,7 @@ def _file_events(part: Part, key: str, progress: Progress, digest) -> Iterator[E
             head = next((chunk for chunk in source if chunk), b'')
             format = sniff(part.path, head, part.format)
             lines = streams.Lines(itertools.chain([head], source), cut=format not in ('jsonl', *sequences.FORMATS))
-            for event in _layout_events(format, lines, pick, part, key):
+            for event in _layout_events(format, lines, pick, part, key, segments):
                 if part.begin and type(event) in (Broken, Given):
                     event = dataclasses.replace(event, line=event.line + lines_before())
                 yield event
@@ -248,7 +251,9 @@ def _tfds_events(part: Part, key: str, progress: Progress) -> Iterator[Event]:
             progress(1)
 
 
-def read_events(part: Part, *, text_key: str = 'text', progress: Progress = None, digest=None) -> Iterator[Event]:
+def read_events(
+    part: Part, *, text_key: str = 'text', progress: Progress = None, digest=None, segments: bool = False
+) -> Iterator[Event]:
     """The events of a part of a source; see the module's docstring.
 
     Args:
@@ -256,9 +261,10 @@ def read_events(part: Part, *, text_key: str = 'text', progress: Progress = None
       text_key: the JSON field or tfds feature with the text.
       progress: called with the number of bytes (of a file, before decompression) or records since the last call.
       digest: a hash object that is updated with the bytes of a file, before decompression.
+      segments: whether sequences have segment types that are wanted, see sequences.py.
     """
     if part.kind == 'pydoc':
         return _pydoc_events(part, progress)
     if part.kind == 'tfds':
         return _tfds_events(part, text_key, progress)
-    return _file_events(part, text_key, progress, digest)
+    return _file_events(part, text_key, progress, digest, segments)

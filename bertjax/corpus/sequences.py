@@ -31,13 +31,14 @@ class Given:
     line: int
 
 
-def given_sentences(text: str, number: int, key: str, *, format: str) -> Iterator[Given | Broken]:
+def given_sentences(text: str, number: int, key: str, *, format: str, segments: bool) -> Iterator[Given | Broken]:
     """The sentences of a line of JSON.
 
     Args:
       text, number: the line, and which it is.
       key: the field with the sentences.
       format: one of FORMATS.
+      segments: whether the field with segment types is read.
     """
     try:
         record = json.loads(text)
@@ -58,13 +59,13 @@ def given_sentences(text: str, number: int, key: str, *, format: str) -> Iterato
     if odd is not None:
         yield Broken('wrong sequence', number, f'{printable(repr(odd)[:60])} in a list of {kind}')
         return
-    segments = record.get(SEGMENTS)
-    if segments is None:
-        segments = [None] * len(sentences)
-    elif not isinstance(segments, list) or len(segments) != len(sentences) or not all(map(_is_id, segments)):
-        yield Broken('wrong segments', number, f'{printable(repr(segments)[:60])} for {len(sentences)} sentences')
+    types = record.get(SEGMENTS) if segments else None
+    if types is None:
+        types = [None] * len(sentences)
+    elif not isinstance(types, list) or len(types) != len(sentences) or not all(map(_is_id, types)):
+        yield Broken('wrong segments', number, f'{printable(repr(types)[:60])} for {len(sentences)} sentences')
         return
-    for sentence, segment in zip(sentences, segments, strict=True):
+    for sentence, segment in zip(sentences, types, strict=True):
         if sentence:
             yield Given(tuple(sentence), segment, number)
 

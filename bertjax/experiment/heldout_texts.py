@@ -46,28 +46,45 @@ def parse_texts(spec: str) -> list[tuple[str, str]]:
     return found
 
 
+def check_texts(settings: PretrainingSettings, folder: pathlib.Path) -> None:
+    """Refuses what can be wrong with config.heldout_texts while nothing has been read.
+
+    Args:
+      settings: of the run.
+      folder: its workdir.
+
+    Raises:
+      UserError: a text that is not there, that is trained on, or around the workdir; 'each' of a corpus that is no
+        mixture.
+    """
+    for name, path in parse_texts(settings.heldout_texts):
+        if name != EACH:
+            _check_not_trained_on(settings, name, path)
+            check_outside(path, folder, WORKDIR_FILES)
+        elif settings.data or len(parse_mixture(settings.corpus)) < 2:
+            mend = 'write A=auto,B=auto for shares by size, or leave it out: the row heldout is of this corpus'
+            raise UserError(_KEY, f'{EACH!r} with one corpus', 'a mixture in config.corpus', mend)
+
+
 def prepare_texts(
     settings: PretrainingSettings, folder: pathlib.Path, tokenizer: Tokenizer, stores: Sequence[WeightedStore]
 ) -> dict[str, Split]:
     """The texts by name, each as a split of a token store: all of its documents.
 
     Args:
-      settings: of the run.
+      settings: of the run, see `check_texts`.
       folder: its workdir, in which stores of these texts are built or found.
       tokenizer: the run's.
       stores: of its corpus.
 
     Raises:
-      UserError: a text that is not there, or that is trained on; 'each' of a corpus that is no mixture, or where one
-        holds nothing out.
+      UserError: a text that cannot be read; 'each' where a corpus holds nothing out.
     """
     texts: dict[str, Split] = {}
     for name, path in parse_texts(settings.heldout_texts):
         if name == EACH:
             texts |= _of_each(settings, stores)
             continue
-        _check_not_trained_on(settings, name, path)
-        check_outside(path, folder, WORKDIR_FILES)
         options = dataclasses.replace(settings.corpus_options, heldout=0.0, drop_duplicates=False)
         directory = folder / FOLDER / name
         build_store(path, directory, tokenizer, options, replace=not has_checkpoints(folder), say=_say)
@@ -83,9 +100,6 @@ def corpus_names(spec: str) -> list[str]:
 
 
 def _of_each(settings: PretrainingSettings, stores: Sequence[WeightedStore]) -> dict[str, Split]:
-    if len(stores) < 2:
-        mend = 'write A=auto,B=auto for shares by size, or leave it out: the row heldout is of this corpus'
-        raise UserError(_KEY, f'{EACH!r} with one corpus', 'a mixture in config.corpus', mend)
     texts = {}
     for name, weighted in zip(corpus_names(settings.corpus), stores, strict=True):
         texts[name] = weighted.store.split('heldout')
@@ -96,11 +110,12 @@ def _of_each(settings: PretrainingSettings, stores: Sequence[WeightedStore]) -> 
 
 
 def _check_not_trained_on(settings: PretrainingSettings, name: str, path: str) -> None:
+    key = settings.corpus_options.text_key
+    found = resolve(path, key)
     if settings.data:
         return  # of which only the ids are there
-    key = settings.corpus_options.text_key
     trained = {one.path for spec, _ in parse_mixture(settings.corpus) for one in resolve(spec, key)}
-    both = next((one.path for one in resolve(path, key) if one.path in trained), None)
+    both = next((one.path for one in found if one.path in trained), None)
     if both:
         mend = 'name other files: what is trained on says nothing of other text'
         raise UserError(_KEY, f'{both} in {name} and in config.corpus', 'text that is not trained on', mend)

@@ -16,7 +16,7 @@ from bertjax.experiment.beginning import initial_params
 from bertjax.experiment.examples import Examples, StoreExamples
 from bertjax.experiment.exports import check_formats
 from bertjax.experiment.given_embeddings import GivenEmbeddings, read_embeddings
-from bertjax.experiment.heldout_texts import prepare_texts, split_name
+from bertjax.experiment.heldout_texts import check_texts, prepare_texts, split_name
 from bertjax.experiment.pretraining_settings import PretrainingPhase, PretrainingSettings
 from bertjax.experiment.settings import check_mesh, check_row_count, resolve_durations
 from bertjax.experiment.text import prepare_stores, prepare_tokenizer
@@ -74,6 +74,7 @@ class Pretraining:
     def __init__(self, settings: PretrainingSettings, folder: pathlib.Path, mesh: Mesh):
         self.settings, self.folders = settings, [folder]
         self.values = functools.partial(pretraining_values, pair=pair_of(settings.pairs.mode))
+        check_texts(settings, folder)
         self.tokenizer = prepare_tokenizer(settings, folder)
         self.model = settings.model(self.tokenizer.vocab_size)
         check_formats(settings.formats, self.model, vocabulary=self.tokenizer.family)

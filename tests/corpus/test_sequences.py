@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from bertjax.corpus.build import build_store
+from bertjax.corpus.build import build_store, iter_texts
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.corpus.store import open_store
 from bertjax.data.masking import MaskOptions
@@ -106,7 +106,7 @@ def test_rows_have_the_given_segments(mode: str, tmp_path: pathlib.Path):
         ({'codes': [['c1', 'new']]}, {'strict': True}, r"data\.jsonl:4: found the symbol 'new'"),
         ({'codes': [['c1']], 'segments': [3]}, {'segments': 3}, r'data\.jsonl:4: found the segment type 3'),
         ({'codes': [['c1']]}, {'segments': 3}, r"data\.jsonl:4: found no field 'segments'"),
-        ({'codes': [['c1'], ['c2']], 'segments': [1]}, {'strict': True}, r'data\.jsonl:4: found wrong segments'),
+        ({'codes': [['c1'], ['c2']], 'segments': [1]}, {'segments': 3, 'strict': True}, r'l:4: found wrong segments'),
         ({'codes': [['c1', 5]]}, {'strict': True}, r'data\.jsonl:4: found wrong sequence \(5 in a list of symbols'),
         ({'codes': [['c 1']]}, {'strict': True}, r'data\.jsonl:4: found wrong sequence'),
         ({'code': [['c1']]}, {'strict': True}, r'data\.jsonl:4: found missing sequence .* there are: code'),
@@ -128,6 +128,14 @@ def test_unknown_symbols_are_counted_and_broken_lines_dropped(tmp_path: pathlib.
     rows = [*documents(), {'codes': [['c1', 'new', 'c2']]}, {'codes': 5}]
     report = build_store(written(tmp_path, rows), tmp_path / 'store', SYMBOLS, options())
     assert report['unknown_tokens'] == 1 and report['dropped'] == {'missing sequence': 1}
+
+
+def test_without_segments_their_field_may_say_anything(tmp_path: pathlib.Path):
+    path = written(tmp_path, [{'codes': [['c1', 'c2'], ['c3']], 'segments': 'x'}])
+    assert list(iter_texts(path, options(heldout=0))) == ['c1 c2', 'c3']
+    assert build_store(path, tmp_path / 'store', SYMBOLS, options(heldout=0, segments=0))['documents'] == 1
+    with pytest.raises(UserError, match=r"no text at all in .* \(.*data\.jsonl:1: wrong segments: 'x' for 2 sentences"):
+        list(iter_texts(path, options(heldout=0, segments=3)))
 
 
 def test_segments_are_of_sequences():

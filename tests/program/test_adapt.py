@@ -103,6 +103,9 @@ def test_mistakes_of_an_adaptation(program: Program, folder: pathlib.Path, tmp_p
     assert 'new.txt in x and in config.corpus' in line
     line = program.error(*given, '--config.heldout_texts=each', **ADAPT)
     assert "'each' with one corpus" in line
+    for wrong, said in (('oops', 'NAME=PATH'), (f'x={folder}/none.txt', 'none.txt')):
+        assert said in program.error(*given, f'--config.heldout_texts={wrong}', **ADAPT)
+    assert not any((tmp_path / 'run' / name).exists() for name in ('store', 'tokenizer'))
     line = program.error(f'--workdir={tmp_path}/run', '--config.vocab.add=x', '--config.steps=1')
     assert 'config.vocab.add: found words for a vocabulary that is trained' in line
     assert not (tmp_path / 'run' / 'config.json').exists()
