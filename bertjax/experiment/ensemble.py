@@ -1,8 +1,10 @@
 """Several tuned models that answer together: the mean of their logits."""
 
+import copy
 import dataclasses
 import functools
 import glob
+import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -35,7 +37,8 @@ def member_folders(ensemble: str, workdir: pathlib.Path) -> list[pathlib.Path]:
     """
     found: list[pathlib.Path] = []
     for item in filter(None, (item.strip() for item in ensemble.split(','))):
-        here = sorted(map(pathlib.Path, glob.glob(item))) if glob.has_magic(item) else [pathlib.Path(item)]
+        path = os.path.expanduser(item)
+        here = sorted(map(pathlib.Path, glob.glob(path))) if glob.has_magic(path) else [pathlib.Path(path)]
         folders = [folder for folder in here if folder.is_dir()]
         if not folders:
             raise UserError(KEY, f'{item!r}, where there is no folder', 'workdirs of fine-tunings', 'check the path')
@@ -58,7 +61,7 @@ class Ensemble:
     """Models of one task, which may differ in encoder and tokenizer; to its users what a SavedTask is.
 
     Attributes:
-      members: by workdir; the first one's task reads the records, and judges.
+      members: by workdir; the first one's task reads the records.
       splits: what they are to be tried on.
     """
 
@@ -67,10 +70,14 @@ class Ensemble:
 
     step = None
 
-    @property
+    @functools.cached_property
     def data(self) -> TaskData:
-        """Of the first."""
-        return next(iter(self.members.values())).data
+        """Of the first, with a task of its own, which is tuned for them all."""
+        tasks = [member.data.task for member in self.members.values()]
+        data = copy.copy(next(iter(self.members.values())).data)
+        data.task = copy.copy(tasks[0])
+        _share_tuned(data.task, tasks)
+        return data
 
     @property
     def finished(self) -> bool:
@@ -152,7 +159,6 @@ def load_models(asked: Asked, splits_of: Callable[[TaskData], dict[str, Split]])
             }
 
         members[other] = load_task(settings, other, same_records)
-    _share_tuned([member.data.task for member in members.values()])
     return Ensemble(members, first.splits)
 
 
@@ -168,9 +174,9 @@ def _check_alike(ours: Task, folder: pathlib.Path, theirs: Task, path: pathlib.P
         raise UserError(KEY, found, expected, 'leave it out, or train it with the same labels in the same order')
 
 
-def _share_tuned(tasks: Sequence[Task]) -> None:
-    """What each was tuned to on dev, the null threshold of SQuAD 2.0, is averaged as the logits are."""
+def _share_tuned(shared: Task, tasks: Sequence[Task]) -> None:
+    """Gives `shared` what each was tuned to on dev, the null threshold of SQuAD 2.0, averaged as the logits are."""
     learned = [task.learned() for task in tasks]
     tuned = [key for key, value in learned[0].items() if isinstance(value, float)]
     if tuned:
-        tasks[0].restore({**learned[0], **{key: sum(one[key] for one in learned) / len(learned) for key in tuned}})
+        shared.restore({**learned[0], **{key: sum(one[key] for one in learned) / len(learned) for key in tuned}})

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import pathlib
+import zipfile
 
 import numpy as np
 import safetensors
@@ -62,7 +63,7 @@ def _read(file: pathlib.Path) -> np.ndarray:
         else:
             read_whole(file, _WHAT, _MEND)  # raises what a disk refuses
             matrix = np.load(file, allow_pickle=False)
-    except (ValueError, EOFError, safetensors.SafetensorError) as error:
+    except (ValueError, EOFError, zipfile.BadZipFile, safetensors.SafetensorError) as error:
         raise UserError(str(file), f'no matrix ({error})', _WHAT, _MEND) from None
     if not isinstance(matrix, np.ndarray) or not np.issubdtype(matrix.dtype, np.floating):
         raise UserError(str(file), f'numbers of the type {getattr(matrix, "dtype", type(matrix))}', _WHAT, _MEND)

@@ -1,6 +1,7 @@
 """The vocabulary of a pre-training: trained on its corpus, or given and grown by words of one's own."""
 
 import itertools
+import os
 import pathlib
 
 from bertjax.corpus.build import iter_texts
@@ -61,7 +62,7 @@ def load_given(settings: PretrainingSettings, given: str) -> Tokenizer:
     Raises:
       UserError: what cannot be read.
     """
-    of_lines = pathlib.PurePath(given).suffix not in ('', '.json', '.model')
+    of_lines = pathlib.PurePath(given).suffix not in ('', '.json', '.model') and not os.path.isdir(given)
     return read_symbols(given) if settings.vocab['family'] == 'symbols' and of_lines else load_tokenizer(given)
 
 

@@ -30,8 +30,11 @@ def errors(run: Run, task: Task, folder: pathlib.Path, about: str = '', split: s
       about: whose predictions they are, where it is not the run's.
       split: which.
     """
-    title, rows = f'Errors on {split}', read_lines(folder / 'predictions' / f'{split}.jsonl')
+    path = folder / 'predictions' / f'{split}.jsonl'
+    title, rows = f'Errors on {split}', read_lines(path)
     without = lambda note: Section('errors', title, [parts.note(note)])  # noqa: E731
+    if rows is None and path.exists():
+        return without(f'{path} is damaged; run=evaluate writes it again.')
     if rows is None:
         return without(f'There are no predictions for {split} yet: a finished run writes them.')
     try:
@@ -46,7 +49,7 @@ def errors(run: Run, task: Task, folder: pathlib.Path, about: str = '', split: s
         return without(f'{len(rows):,} predictions, {len(records):,} records of {split}: the data is not what it was.')
     try:
         judged = list(task.reviewed(records, rows))
-    except LookupError:
+    except (LookupError, TypeError, ValueError):
         return without(f'The predictions for {split} are not as this version writes them; run=evaluate does.')
     counts = collections.Counter(pair for one in judged for pair in one.classes)
     return Section('errors', title, [*_classes(counts, task), *_worst(judged)], about)

@@ -131,6 +131,7 @@ def quiet() -> Iterator[None]:
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]] | None:
     """The objects of a file of JSON lines that we wrote; None where it is gone or damaged."""
     try:
-        return [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()]
+        text = path.read_text(encoding='utf-8')
+        return [json.loads(line) for line in text.split('\n') if line]  # a word may hold what splitlines splits at
     except (OSError, ValueError):
         return None

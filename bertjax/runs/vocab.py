@@ -49,4 +49,7 @@ def _list_candidates(settings: PretrainingSettings, folder: pathlib.Path) -> Non
     for word, count, pieces in found[:_SHOWN]:
         console.print(f'{word}  {count:,} times  {" ".join(pieces)}', markup=False)
     path = folder / CANDIDATES
+    if not found:
+        console.print(f'no words in {path}: the vocabulary splits none that comes twice in the text', markup=False)
+        return
     console.print(f'{len(found):,} words in {path}: remove what is none, then --config.vocab.add={path}', markup=False)

@@ -63,27 +63,33 @@ class TensorBoard:
 
 
 def read_times(directory: pathlib.Path) -> list[list[tuple[int, str, float]]]:
-    """(step, split, seconds since 1970) of each row, in order, a list a process; a damaged end is left out."""
+    """(step, split, seconds since 1970) of each row, in order, a list a process; what is damaged ends one."""
+    from google.protobuf.message import DecodeError
     from tensorboardX.proto.event_pb2 import Event
 
     processes = []
     for path in directory.glob('events*'):
         times: dict[tuple[int, str], float] = {}
-        for record in _records(path.read_bytes()):
-            event = Event.FromString(record)
-            if event.HasField('summary'):
+        for record in _records(path):
+            try:
+                event = Event.FromString(record)
+            except DecodeError:
+                break
+            if event.HasField('summary') and event.summary.value:
                 split = event.summary.value[0].tag.partition('/')[0]
                 times.setdefault((event.step, split), event.wall_time)
         processes += [[(*row, seconds) for row, seconds in times.items()]] if times else []
     return sorted(processes, key=lambda times: times[0][2])
 
 
-def _records(data: bytes) -> Iterator[bytes]:
+def _records(path: pathlib.Path) -> Iterator[bytes]:
     """The records of a TFRecord file: the length in 8 bytes, its checksum in 4, the record, its checksum in 4."""
-    at = 0
-    while at + 12 <= len(data):
-        (length,) = struct.unpack_from('<Q', data, at)
-        if at + 16 + length > len(data):
-            return
-        yield data[at + 12 : at + 12 + length]
-        at += 16 + length
+    left = path.stat().st_size
+    with path.open('rb') as file:
+        while left >= 16:
+            (length,) = struct.unpack_from('<Q', file.read(12))
+            left -= 16 + length
+            if left < 0:
+                return
+            yield file.read(length)
+            file.read(4)

@@ -118,6 +118,10 @@ def test_candidates_are_listed(program: Program, folder: pathlib.Path, tmp_path:
     word, count, pieces = lines[0].split('\t')
     assert word == 'oldstone' and int(count) > 10 and len(pieces.split()) > 1 and len(lines) <= 3
     assert '--config.vocab.add=' in out
+    (tmp_path / 'known.txt').write_text('the the the\n', encoding='utf-8')
+    none = (*listing, f'--config.corpus={tmp_path}/known.txt')
+    out = program.run(*arguments(folder, tmp_path / 'none'), *none, **ADAPT).stdout
+    assert 'no words in' in out and '--config.vocab.add=' not in out
 
 
 @pytest.mark.slow

@@ -8,6 +8,8 @@ import shutil
 import pytest
 from running import GLUE, Program, copied, results, rows
 
+from bertjax.experiment.ensemble import member_folders
+
 
 @pytest.fixture
 def two(tuned: pathlib.Path, tmp_path: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
@@ -47,6 +49,11 @@ def test_it_says_the_mean_of_the_logits(program: Program, two, tmp_path: pathlib
     program.run(*ask, '--config.run=predict', f'--config.input={pairs}', **GLUE)
     input_rows = rows(tmp_path / 'both' / 'predictions' / 'input' / 'pairs.jsonl')
     assert [row['probabilities']['entailment'] for row in input_rows] == pytest.approx(shares(tmp_path / 'both'))
+
+
+def test_members_may_be_at_home(two, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv('HOME', str(tmp_path))
+    assert member_folders('~/runs/*', tmp_path) == member_folders('~/runs/a,~/runs/b', tmp_path) == list(two)
 
 
 def test_who_cannot_be_a_member(program: Program, two, tmp_path: pathlib.Path):

@@ -2,11 +2,14 @@
 
 import json
 import pathlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import safetensors.numpy
 from running import SMALL, Program, rows
+
+from bertjax.experiment.vocabulary import load_given
 
 QUICK = tuple(flag for flag in SMALL if 'vocab' not in flag and 'model' not in flag)
 RECIPE = {'recipe': 'configs/sequences.py', 'small': False}
@@ -57,6 +60,13 @@ def test_a_run_goes_on_without_its_matrix(program: Program, data: pathlib.Path, 
     assert 'continuing at step 2 of 3' in program.run(*arguments(data, tmp_path / 'run'), *more, **RECIPE).stdout
 
 
+def test_a_saved_vocabulary_may_be_called_anything(data: pathlib.Path, tmp_path: pathlib.Path):
+    settings = SimpleNamespace(vocab={'family': 'symbols'})
+    tokenizer = load_given(settings, str(data / 'codes.txt'))
+    tokenizer.save(tmp_path / 'codes.v1')
+    assert load_given(settings, str(tmp_path / 'codes.v1')).fingerprint == tokenizer.fingerprint
+
+
 def test_mistakes_of_sequences(program: Program, data: pathlib.Path, tmp_path: pathlib.Path):
     given = arguments(data, tmp_path / 'run')
     line = program.error(*given, '--config.corpus_options.segments=4', **RECIPE)
@@ -70,5 +80,7 @@ def test_mistakes_of_sequences(program: Program, data: pathlib.Path, tmp_path: p
     assert 'nan or inf in row 0' in program.error(*given, f'--config.embeddings={tmp_path}/nan.npy', **RECIPE)
     (tmp_path / 'text.npy').write_text('no matrix')
     assert 'no matrix (' in program.error(*given, f'--config.embeddings={tmp_path}/text.npy', **RECIPE)
+    (tmp_path / 'zip.npy').write_bytes(b'PK\3\4zzzz')
+    assert 'no matrix (' in program.error(*given, f'--config.embeddings={tmp_path}/zip.npy', **RECIPE)
     ids = ('--config.corpus_options.format=ids', '--config.tokenizer=', '--config.embeddings=')
     assert 'the vocabulary whose ids the corpus holds' in program.error(*given, *ids, **RECIPE)

@@ -5,6 +5,9 @@ import pathlib
 import numpy as np
 import pytest
 
+from bertjax.experiment.results import json_lines
+from bertjax.report.errors import errors
+from bertjax.report.run import Run
 from bertjax.tasks.choice.files import Question as Choice
 from bertjax.tasks.registry import build_task
 from bertjax.tasks.relation.files import Entity, Relation
@@ -25,6 +28,24 @@ def test_labels(tmp_path: pathlib.Path):
     assert found[1].texts == {'first': 'b', 'second': 'c'} and found[0].texts == {'text': 'a'}
     assert found[1].true == 'yes' and found[1].predicted == 'no (0.95)'
     assert [one.classes for one in found] == [[('yes', 'yes')], [('yes', 'no')], [('yes', 'no')], [('no', 'no')]]
+
+
+def test_the_page_reads_what_a_run_wrote(tmp_path: pathlib.Path):
+    """With any character in a line; what is no prediction is said."""
+    task, records = build_task('classification', data=str(tmp_path), seq_len=16), [Example('a', None, 'yes\u2028')]
+    task.labels, task.records = ['no', 'yes\u2028'], lambda split: records
+    path = tmp_path / 'predictions' / 'dev.jsonl'
+    path.parent.mkdir()
+
+    def shown(text: str) -> str:
+        path.write_text(text, encoding='utf-8')
+        section = errors(Run(tmp_path, 'recipe', {'max_eval_records': 0}, True, []), task, tmp_path)
+        return ''.join(map(str, section.body))
+
+    (row,) = task.rows(records, [Scores(np.array([0.0, 2.0]))])
+    assert 'By class' in shown(json_lines([row]))
+    assert 'not as this version writes them' in shown(json_lines([row | {'probabilities': None}]))
+    assert 'dev.jsonl is damaged' in shown('{')
 
 
 def test_scores(tmp_path: pathlib.Path):

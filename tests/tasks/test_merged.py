@@ -86,6 +86,16 @@ def test_spans_need_the_same_pieces(tokenizer: Tokenizer):
         task.merged(records, [(features, outputs[0]), (other, outputs[1])])
 
 
+def test_each_keeps_what_it_was_tuned_to():
+    """Beside the mean, by which what they say together is judged."""
+    tasks = [SquadTask('', 16, max_query=4, stride=2, version='2.0') for _ in range(2)]
+    tasks[0].null_threshold, tasks[1].null_threshold = 1.0, 4.0
+    one, other = (SavedTask(SimpleNamespace(data=SimpleNamespace(task=task)), None, {}, None, True) for task in tasks)
+    ensemble = Ensemble({pathlib.Path('one'): one, pathlib.Path('other'): other}, {})
+    assert ensemble.data.task.null_threshold == 2.5
+    assert [task.null_threshold for task in tasks] == [1, 4]
+
+
 def test_a_batch_of_a_stream_is_tokenised_by_each(tokenizer: Tokenizer, tmp_path):
     """What came first was when the models were loaded, each with its own features."""
     task = ClassificationTask(str(tmp_path), 16, labels=('x', 'y'))

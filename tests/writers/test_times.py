@@ -1,6 +1,7 @@
 """When rows were written, as TensorBoard's files tell: what the goodput of a run is computed from."""
 
 import pathlib
+import struct
 
 import pytest
 
@@ -42,5 +43,11 @@ def test_goodput(tmp_path: pathlib.Path, clock: dict[str, float]):
     path.write_bytes(path.read_bytes()[:-3])  # of a process that was killed
     # Its last record is gone, which is one of three of the last row.
     assert read_times(tmp_path / 'tensorboard')[1] == second
-    path.write_bytes(path.read_bytes()[:40])
+    whole = path.read_bytes()
+    (length,) = struct.unpack_from('<Q', whole)  # of the first record, behind which all is overwritten
+    path.write_bytes(whole[: 16 + length] + whole[16 + length : 28 + length] + b'\xff' * (len(whole) - 28 - length))
+    assert read_times(tmp_path / 'tensorboard') == [first]
+    path.write_bytes(whole[:-24] + b'\xff' * 20 + whole[-4:])
+    assert read_times(tmp_path / 'tensorboard')[1] == second
+    path.write_bytes(whole[:40])
     assert read_times(tmp_path / 'tensorboard')[1:] == []
