@@ -33,6 +33,7 @@ from bertjax.inference.runner import INPUTS, Runner
 from bertjax.inference.score import score_texts
 from bertjax.inference.tasks import answer_records, choice_records, question_records, sentence_records, text_records
 from bertjax.model.config import BertConfig
+from bertjax.tasks.exported import with_length
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import Tokenizer
 
@@ -56,7 +57,8 @@ def load(
       dtype: of computation: 'float32', or 'bfloat16', which TPUs and GPUs compute several times faster.
       dropout: what `apply` drops when it has `rngs`; None for what the model was trained with.
       batch_size: texts at a time.
-      max_length: longer texts are cut to so many tokens; 0 for as many as the model has positions.
+      max_length: longer texts are cut to so many tokens; 0 for as many as the model has positions, and where a tuned model
+        answers for as many as it was tuned with.
 
     Raises:
       UserError: nothing there, or nothing that is a model of this kind: one line that says what to do.
@@ -89,6 +91,8 @@ class Bert:
         if not (max_length == 0 or 4 <= max_length <= longest):
             mend = 'leave it out for the longest'
             raise UserError('max_length', str(max_length), f'4 to {longest}, the positions of the model', mend)
+        if max_length and model.task is not None:
+            model = dataclasses.replace(model, task=with_length(model.task, max_length))
         self._model, self._max_length = model, max_length or longest
         self._runner = Runner(model, batch_size=batch_size)
         self.tokenizer: Tokenizer = model.tokenizer

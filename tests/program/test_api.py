@@ -1,6 +1,8 @@
 """`bertjax.load`: a trained model in a program of one's own, whatever left it."""
 
+import json
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -8,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from running import GLUE, Program, rows
 
 import bertjax
 from bertjax.errors import UserError
@@ -128,3 +131,31 @@ def test_a_tuned_model_classifies(tuned: pathlib.Path):
         bert.classify('river stone bird')
     with pytest.raises(UserError, match='use its method classify'):
         bert.tag('river')
+
+
+def test_a_long_text_is_cut_as_by_predict(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
+    """To the length of the training, from the export and from the checkpoint, unless one asks for another."""
+    long = ('river stone old ' * 3 + 'sings falls house wind ' * 10).strip()
+    assert len(bertjax.load(tuned).pieces(long, 'the light')) > 24
+    own = shutil.copytree(tuned, tmp_path / 'own')
+    (tmp_path / 'in.txt').write_text(f'{long}\tthe light\n')
+    program.run(f'--workdir={own}', '--config.run=predict', f'--config.input={tmp_path / "in.txt"}', **GLUE)
+    (said,) = rows(own / 'predictions' / 'input' / 'in.jsonl')
+
+    def entailed(**asked) -> float:
+        bert = bertjax.load(own, **asked)
+        answer = bert.classify(long, 'the light')
+        assert list(answer['probabilities']) == ['entailment', 'not_entailment']
+        return answer['probabilities']['entailment']
+
+    wanted = pytest.approx(said['probabilities']['entailment'], abs=1e-5)
+    assert entailed() == entailed(step=72) == entailed(max_length=24) == wanted
+    assert entailed(max_length=8) != wanted
+    task = own / 'export' / 'hf' / 'task.json'
+    facts = json.loads(task.read_text())
+    assert facts.pop('seq_len') == 24
+    task.write_text(json.dumps(facts))  # of an early version
+    assert bertjax.load(own).task.seq_len == bertjax.load(own).config.max_positions and entailed() != wanted
+    task.write_text(json.dumps({**facts, 'seq_len': 'long'}))
+    with pytest.raises(UserError, match='task.json: seq_len'):
+        bertjax.load(own)
