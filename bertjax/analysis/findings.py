@@ -80,7 +80,8 @@ def check_replaceable(folder: pathlib.Path, path: str) -> None:
         others = [pathlib.Path(path).name]
     if others:
         found = f'{others[0]}, which would be lost when the folder is replaced'
-        raise UserError(str(folder), found, 'nothing but what run=attention wrote', 'move it, or give another --workdir')
+        expected = 'nothing but what run=attention wrote'
+        raise UserError(str(folder), found, expected, 'move it, or give another --workdir')
 
 
 def write_findings(folder: pathlib.Path, found: Findings, shown: Sequence[Shown], title: str) -> None:

@@ -10,6 +10,7 @@ from running import Program, rows
 
 import bertjax
 from bertjax.errors import UserError
+from bertjax.inference.score import corpus_score
 
 RECIPE = {'recipe': 'configs/fill.py', 'small': False}
 TEXTS = ['the river [MASK] under the house.', 'a [MASK] sings [MASK] the old [MASK] and runs', 'stone [MASK]']
@@ -70,9 +71,17 @@ def test_scores_are_those_of_transformers(bert, peer):
             assert len(there) == len(ids)
             total += scores[place][ids[place]]
         assert score['log_likelihood'] == pytest.approx(total, abs=1e-5 * len(ids))
-        assert score['tokens'] == len(ids) - 2 and score['words'] <= score['tokens']
+        assert score['tokens'] == len(ids) - 2 and score['words'] == len(text.split())
         wanted = None if not text else pytest.approx(math.exp(-total / score['tokens']), rel=1e-5)
         assert score['perplexity'] == wanted
+
+
+def test_words_are_counted_in_what_was_read(trained):
+    """And a figure that no float holds is none."""
+    bert = bertjax.load(trained, max_length=6)
+    assert bert.score('a bird, sings over the house') | {'tokens': 4, 'words': 3} == bert.score('a bird, sings')
+    total = corpus_score([{'log_likelihood': -887.0, 'tokens': 100, 'words': 1}])
+    assert total['perplexity'] == pytest.approx(math.exp(8.87)) and total['word_perplexity'] is None
 
 
 def test_pairs_are_those_of_transformers(bert, peer):
