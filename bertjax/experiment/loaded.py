@@ -114,8 +114,6 @@ def load_model(path: str | os.PathLike, *, step: int = 0, dtype: str = 'float32'
         return _from_checkpoints(folder, step, dtype)
     if step:
         raise UserError('step', f'{step}, where {name} has no checkpoints', '0', 'leave it out, or name a workdir')
-    if folder.is_dir() and (folder / 'checkpoints').is_dir() and not (folder / CONFIG).exists():
-        raise UserError(name, 'no finished checkpoint', 'at least one', 'train first')
     return _from_directory(huggingface_directory(name, 'bertjax.load'), name, mesh, dtype)
 
 

@@ -172,10 +172,13 @@ def test_what_cannot_be_answered_is_told(tuned, trained, tmp_path):
             ask()
 
 
-def test_nothing_there_is_told(tmp_path):
+def test_nothing_there_is_told(trained, tmp_path):
     with pytest.raises(UserError, match='nowhere'):
         bertjax.load(tmp_path / 'nowhere')
     with pytest.raises(UserError):
+        bertjax.load(tmp_path)
+    shutil.copy(trained / 'config.json', tmp_path)
+    with pytest.raises(UserError, match='a workdir without a model yet'):
         bertjax.load(tmp_path)
 
 
