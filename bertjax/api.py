@@ -59,7 +59,8 @@ def load(
     """Loads a trained model.
 
     Args:
-      path: a workdir of bertjax, finished or not; or a Hugging Face directory.
+      path: a workdir of bertjax, finished or not; a directory of Hugging Face, of google-research/bert or of our Orbax
+        export; or org/name on the hub.
       step: of a workdir: which checkpoint; 0 for what was exported, else the newest.
       dtype: of computation: 'float32', or 'bfloat16', which TPUs and GPUs compute several times faster.
       dropout: what `apply` drops when it has `rngs`; None for what the model was trained with.

@@ -100,7 +100,8 @@ def load_model(path: str | os.PathLike, *, step: int = 0, dtype: str = 'float32'
 
     Args:
       path: a workdir of ours: with `step` 0 what it exported, else its newest checkpoint (its best, where
-        config.select='best'), else the checkpoint of that step; or a Hugging Face directory.
+        config.select='best'), else the checkpoint of that step; or what config.init takes, see
+        `experiment.text.huggingface_directory`.
       step: see `path`.
       dtype: of computation, 'float32' or 'bfloat16'.
 

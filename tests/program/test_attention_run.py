@@ -220,7 +220,7 @@ def test_what_a_fine_tuning_changed(program: Program, trained, tuned, tmp_path, 
 def test_mistakes_are_told_before_anything_is_written(program: Program, trained, treebank, tmp_path):
     def error(*changes: str) -> str:
         line = program.error(f'--workdir={tmp_path / "work"}', f'--config.init={trained}', *changes, **RUN)
-        assert not (tmp_path / 'work' / 'attention').exists()
+        assert not (tmp_path / 'work').exists()
         return line
 
     assert 'config.input' in error()

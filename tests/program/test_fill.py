@@ -116,6 +116,8 @@ def test_joint_filling_takes_the_surest_first(bert, peer):
 
 
 def test_masks_are_written_in_several_ways_and_texts_stay_as_they_are(bert, trained):
+    for mask, others in zip(bert.fill('a <mask>, [MASK]', top_k=1), ('[MASK]', 'a <mask>'), strict=True):
+        assert others in mask[0]['text']
     one, other = bert.fill('The  River <mask>, House.', top_k=1), bert.fill('The  River [MASK], House.', top_k=1)
     assert one == other
     token, text = one[0]['token'], one[0]['text']
@@ -204,7 +206,7 @@ def test_mistakes_are_told_before_anything_is_computed(program: Program, trained
     bad.write_text('a [MASK]\nnone here\n')
     init = (f'--workdir={tmp_path / "w"}', f'--config.init={trained}')
     assert f'{bad}:2' in program.error(*init, f'--config.input={bad}', **RECIPE)
-    assert not (tmp_path / 'w' / 'fill').exists()
+    assert not (tmp_path / 'w').exists()
     assert 'config.input: found nothing' in program.error(*init, **RECIPE)
     assert 'config.fill.second' in program.error(
         *init, '--config.fill.text=a', **(RECIPE | {'recipe': 'configs/fill.py:pairs'})
