@@ -31,8 +31,16 @@ from bertjax.inference.fill import MaskedText, extend, fill_each, fill_jointly
 from bertjax.inference.masked import follow_probabilities
 from bertjax.inference.runner import INPUTS, Runner
 from bertjax.inference.score import score_texts
-from bertjax.inference.tasks import answer_records, choice_records, question_records, sentence_records, text_records
+from bertjax.inference.tasks import (
+    answer_records,
+    choice_records,
+    question_records,
+    sentence_records,
+    tag_records,
+    text_records,
+)
 from bertjax.model.config import BertConfig
+from bertjax.tasks.exported import with_length
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import Tokenizer
 
@@ -51,12 +59,14 @@ def load(
     """Loads a trained model.
 
     Args:
-      path: a workdir of bertjax, finished or not; or a Hugging Face directory.
+      path: a workdir of bertjax, finished or not; a directory of Hugging Face, of google-research/bert or of our Orbax
+        export; or org/name on the hub.
       step: of a workdir: which checkpoint; 0 for what was exported, else the newest.
       dtype: of computation: 'float32', or 'bfloat16', which TPUs and GPUs compute several times faster.
       dropout: what `apply` drops when it has `rngs`; None for what the model was trained with.
       batch_size: texts at a time.
-      max_length: longer texts are cut to so many tokens; 0 for as many as the model has positions.
+      max_length: longer texts are cut to so many tokens; 0 for as many as the model has positions, and for the answers
+        of a tuned model as many as it was tuned with.
 
     Raises:
       UserError: nothing there, or nothing that is a model of this kind: one line that says what to do.
@@ -89,6 +99,8 @@ class Bert:
         if not (max_length == 0 or 4 <= max_length <= longest):
             mend = 'leave it out for the longest'
             raise UserError('max_length', str(max_length), f'4 to {longest}, the positions of the model', mend)
+        if max_length and model.task is not None:
+            model = dataclasses.replace(model, task=with_length(model.task, max_length))
         self._model, self._max_length = model, max_length or longest
         self._runner = Runner(model, batch_size=batch_size)
         self.tokenizer: Tokenizer = model.tokenizer
@@ -107,7 +119,8 @@ class Bert:
         return self._model.params
 
     def with_params(self, params: Any) -> 'Bert':
-        """The same model with other parameters, such as a training loop of one's own leaves; nothing is compiled anew.
+        """The same model with other parameters, such as a training loop of one's own leaves: none is `missing`, and
+        nothing is compiled anew.
 
         Raises:
           ValueError: parameters of another model.
@@ -116,7 +129,7 @@ class Bert:
         if shapes[0] != shapes[1]:
             raise ValueError('parameters of other names or shapes than those of this model')
         other = copy.copy(self)
-        other._model = dataclasses.replace(self._model, params=params)
+        other._model, other.missing = dataclasses.replace(self._model, params=params, missing=()), ()
         other._runner = self._runner.with_model(other._model)
         return other
 
@@ -130,7 +143,12 @@ class Bert:
         Returns:
           input_ids, segment_ids and attention_mask, int32 [B, S]: `[CLS] A [SEP]`, or `[CLS] A [SEP] B [SEP]`; S is the
           shortest of a few padded lengths that holds all of them, so that a jitted function is compiled a few times.
+
+        Raises:
+          UserError: no text.
         """
+        if not len(_several(texts)):
+            raise UserError('texts', 'none', 'at least one', 'give a batch some rows')
         features = self._features(texts, pairs)
         longest = int(features.lengths.max())
         length = self._runner.lengths[int(pad_to(np.array([longest]), self._runner.lengths)[0])]
@@ -168,7 +186,7 @@ class Bert:
         """
         chosen = (layers,) if isinstance(layers, int) else tuple(layers)
         encoding = Encoding(chosen, combine, tuple(weights), pool or 'none', normalize)
-        rows = encode(self._runner, self._features(texts, pairs), encoding) if len(texts) else []
+        rows = encode(self._runner, self._features(texts, pairs), encoding) if len(_several(texts)) else []
         if isinstance(texts, str):
             return rows[0]
         if pool is None:
@@ -177,7 +195,7 @@ class Bert:
 
     def pieces(self, texts: Texts, pairs: Texts | None = None) -> list[Any]:
         """The pieces that the model reads, special tokens among them: a list a text."""
-        if not len(texts):
+        if not len(_several(texts)):
             return []
         features = self._features(texts, pairs)
         ids = np.split(features.tokens, features.offsets[1:-1])
@@ -186,7 +204,7 @@ class Bert:
     def spans(self, texts: Texts, pairs: Texts | None = None) -> Any:
         """Where each of the `pieces` stands in its text: for each text int32 [S, 2], the first character and the one
         behind the last; -1 of [CLS] and [SEP]. Those of a second text count in that."""
-        if not len(texts):
+        if not len(_several(texts)):
             return []
         features = self._features(texts, pairs)
         places = spans(self.tokenizer, features, _several(texts), None if pairs is None else _several(pairs))
@@ -240,8 +258,8 @@ class Bert:
           UserError: a model without a head for sentence pairs.
         """
         self._model.require('nsp', 'next_sentence')
-        self._check_pairs(first, second)
-        if not len(first):
+        _check_count('second', _several(second), _several(first))
+        if not len(_several(first)):
             return np.zeros(0)
         found = follow_probabilities(self._runner, _several(first), _several(second), self._max_length)
         return float(found[0]) if isinstance(first, str) else found
@@ -278,7 +296,8 @@ class Bert:
           position (the first S) has of each other, which add up to 1. With dtype='bfloat16' they are computed from
           rounded queries and keys.
         """
-        return _like(texts, attention(self._runner, self._features(texts, pairs)) if len(texts) else [])
+        found = attention(self._runner, self._features(texts, pairs)) if len(_several(texts)) else []
+        return _like(texts, found)
 
     def classify(self, texts: Texts, pairs: Texts | None = None) -> Any:
         """Labels (or scores) of texts, or of pairs.
@@ -290,6 +309,7 @@ class Bert:
           UserError: a model that was not tuned to such a task.
         """
         seconds = None if pairs is None else _several(pairs)
+        _check_count('pairs', seconds, _several(texts))
         return self._answers(texts, text_records(self.task, self._model.where, _several(texts), seconds))
 
     def answer(self, question: Texts, context: Texts) -> Any:
@@ -301,6 +321,7 @@ class Bert:
         Raises:
           UserError: a model that was not tuned to SQuAD or the like.
         """
+        _check_count('context', _several(context), _several(question))
         records = question_records(self.task, self._model.where, _several(question), _several(context))
         return self._answers(question, records)
 
@@ -313,33 +334,34 @@ class Bert:
         Raises:
           UserError: a model that was not tuned to tag.
         """
-        return self._answers(sentences, sentence_records(self.task, self._model.where, _several(sentences)))
+        records = sentence_records(self.task, self._model.where, _several(sentences))
+        return _like(sentences, tag_records(self._runner, records))
 
     def choose(self, context: Texts, endings: Sequence[str] | Sequence[Sequence[str]]) -> Any:
         """The best ending of each context.
 
         Raises:
-          UserError: a model that was not tuned to choose.
+          UserError: a model that was not tuned to choose, or fewer than two endings.
         """
         several = [endings] if isinstance(context, str) else endings
+        _check_count('endings', several, _several(context))
         return self._answers(context, choice_records(self.task, self._model.where, _several(context), several))
 
     def _answers(self, asked: Any, records: Sequence[Any]) -> Any:
         return _like(asked, answer_records(self._runner, records))
 
     def _features(self, texts: Texts, pairs: Texts | None) -> Any:
-        if pairs is not None:
-            self._check_pairs(texts, pairs)
         seconds = None if pairs is None else _several(pairs)
+        _check_count('pairs', seconds, _several(texts))
         return sequences(self.tokenizer, _several(texts), seconds, self._max_length)
-
-    def _check_pairs(self, texts: Texts, pairs: Texts) -> None:
-        if len(_several(pairs)) != len(_several(texts)):
-            found = f'{len(_several(pairs))} second texts for {len(_several(texts))}'
-            raise UserError('pairs', found, 'as many as there are texts', 'give one for each')
 
     def __repr__(self) -> str:
         return description(self._model)
+
+
+def _check_count(name: str, beside: Sequence[Any] | None, texts: Sequence[Any]) -> None:
+    if beside is not None and len(beside) != len(texts):
+        raise UserError(name, f'{len(beside)} for {len(texts)}', 'as many as there are texts', 'give one for each')
 
 
 def _several(texts: Any) -> Any:

@@ -2,9 +2,9 @@
 
     python -m bertjax.main --config=configs/attention.py --workdir=out/heads --config.init=INIT --config.input=FILE
 
-INIT is a workdir of bertjax or a Hugging Face directory, pre-trained or tuned; without config.init the workdir's
-own model is taken. FILE has a text a line (or a pair, with a tab between), or is CoNLL-U, by its name; '-' is
-standard input. A few texts go with --config.attention.texts="('a text', 'another')".
+INIT is what bertjax.load takes, a workdir, a directory of weights or org/name on the hub, pre-trained or tuned;
+without config.init the workdir's own model is taken. FILE has a text a line (or a pair, with a tab between), or is
+CoNLL-U, by its name; '-' is standard input. A few texts go with --config.attention.texts="('a text', 'another')".
 
 Written to WORKDIR/attention: attention.html, heads.json, weights.safetensors; of CoNLL-U relations.json; with
 config.attention.compare changes.json. See docs/attention.md.

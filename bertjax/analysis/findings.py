@@ -14,11 +14,13 @@ from bertjax.analysis.measuring import Totals
 from bertjax.analysis.page import attention_page
 from bertjax.analysis.relations import relation_table, together
 from bertjax.analysis.shown import Shown, as_file
+from bertjax.errors import UserError
 from bertjax.experiment.loaded import LoadedModel
 from bertjax.files.atomic import atomic_directory
 
 PAGE, HEADS, RELATIONS, CHANGES = 'attention.html', 'heads.json', 'relations.json', 'changes.json'
 WEIGHTS = 'weights.safetensors'
+_OURS = (PAGE, HEADS, RELATIONS, CHANGES, WEIGHTS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +63,25 @@ def findings(
         relations=relation_table(sums['relations'], relations, totals.offsets) if relations else [],
         changes=changes,
     )
+
+
+def check_replaceable(folder: pathlib.Path, path: str) -> None:
+    """Refuses a folder whose replacement would lose what we have not written.
+
+    Args:
+      folder: WORKDIR/attention.
+      path: of the input.
+
+    Raises:
+      UserError: it has other files, or the input.
+    """
+    others = sorted(file.name for file in folder.iterdir() if file.name not in _OURS) if folder.is_dir() else []
+    if folder.is_dir() and path and pathlib.Path(path).expanduser().resolve().parent == folder.resolve():
+        others = [pathlib.Path(path).name]
+    if others:
+        found = f'{others[0]}, which would be lost when the folder is replaced'
+        expected = 'nothing but what run=attention wrote'
+        raise UserError(str(folder), found, expected, 'move it, or give another --workdir')
 
 
 def write_findings(folder: pathlib.Path, found: Findings, shown: Sequence[Shown], title: str) -> None:

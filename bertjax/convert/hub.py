@@ -36,7 +36,12 @@ def pull(name: str, where: str) -> str:
       UserError: no such model, none that we may see, or no network; says which.
     """
     from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
 
     repository, revision = hub_name(name)
     expected = 'a path that is there, or the name of a model on the hub'
@@ -48,6 +53,8 @@ def pull(name: str, where: str) -> str:
         facts = HfApi().model_info(repository, revision=revision)
         files = [file.rfilename for file in facts.siblings or ()]
         folder = snapshot_download(repository, revision=revision, allow_patterns=_wanted(files))
+    except HFValidationError:
+        raise refuse('nothing, for no name there is written so', 'check the path') from None
     except GatedRepoError:
         mend = f'accept its terms at {_endpoint()}/{repository}, and {_LOG_IN}'
         raise refuse('a gated model that you have no access to', mend) from None

@@ -100,7 +100,8 @@ def load_model(path: str | os.PathLike, *, step: int = 0, dtype: str = 'float32'
 
     Args:
       path: a workdir of ours: with `step` 0 what it exported, else its newest checkpoint (its best, where
-        config.select='best'), else the checkpoint of that step; or a Hugging Face directory.
+        config.select='best'), else the checkpoint of that step; or what config.init takes, see
+        `experiment.text.huggingface_directory`.
       step: see `path`.
       dtype: of computation, 'float32' or 'bfloat16'.
 
@@ -114,8 +115,6 @@ def load_model(path: str | os.PathLike, *, step: int = 0, dtype: str = 'float32'
         return _from_checkpoints(folder, step, dtype)
     if step:
         raise UserError('step', f'{step}, where {name} has no checkpoints', '0', 'leave it out, or name a workdir')
-    if folder.is_dir() and (folder / 'checkpoints').is_dir() and not (folder / CONFIG).exists():
-        raise UserError(name, 'no finished checkpoint', 'at least one', 'train first')
     return _from_directory(huggingface_directory(name, 'bertjax.load'), name, mesh, dtype)
 
 
@@ -141,12 +140,16 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
     return LoadedModel(where, module, params, tokenizer, task, mesh, tuple(found.missing), tuple(found.unused))
 
 
-def _task_of(directory: pathlib.Path, seq_len: int) -> Task | None:
+def _task_of(directory: pathlib.Path, longest: int) -> Task | None:
     path = directory / LEARNED
     if not path.is_file():
         source = read_source(directory)
-        return task_of_class(source.values, seq_len, source.described_in)
-    task = recorded_options(_kind_of(read_json_object(path, _RESTORE), path), seq_len)
+        return task_of_class(source.values, longest, source.described_in)
+    facts = read_json_object(path, _RESTORE)
+    seq_len = facts.get('seq_len', longest)  # of the training; exports of the first versions do not say it
+    if type(seq_len) is not int or seq_len > longest:
+        raise UserError(f'{path}: seq_len', repr(seq_len), f'at most {longest}, the positions of the model', _RESTORE)
+    task = recorded_options(_kind_of(facts, path), seq_len)
     task.restore(recorded_task(path, task)['learned'])
     return task
 

@@ -86,7 +86,8 @@ def check_kind(task: Mapping[str, Any], kind: str, path: pathlib.Path) -> None:
 
 
 def recorded_task(path: pathlib.Path, task: Task) -> dict[str, Any]:
-    """task.json: the 'task' in plain form, what it 'learned', and the 'encoder' of its model.
+    """task.json: the 'task' in plain form, what it 'learned', the 'encoder' of its model, and, unless it is of an early
+    version, the 'seq_len' that it was tuned with.
 
     Args:
       path: of the file.
@@ -98,6 +99,7 @@ def recorded_task(path: pathlib.Path, task: Task) -> dict[str, Any]:
     facts = read_json_object(path, _RESTORE)
     for key in ('task', 'learned', 'encoder'):
         _check(facts.get(key), {}, f'{path}: {key}')
+    _check(facts.get('seq_len', 0), 0, f'{path}: seq_len')
     learned = facts['learned']
     _check(learned, {'labels': [], 'null_threshold': 0.0}, f'{path}: learned')
     try:

@@ -167,7 +167,7 @@ class TaskData:
     def learned(self, *, finished: bool = True) -> str:
         """The text of task.json; without `finished`, nothing has been tuned on dev yet."""
         facts = {'task': plain(self.settings.task), 'learned': self.task.learned()}
-        facts['encoder'] = dataclasses.asdict(self.encoder)
+        facts |= {'encoder': dataclasses.asdict(self.encoder), 'seq_len': self.settings.seq_len}
         if not finished:
             facts['finished'] = False
         return json.dumps(facts, indent=2, ensure_ascii=False) + '\n'

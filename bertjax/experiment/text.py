@@ -32,6 +32,7 @@ from bertjax.experiment.pretraining_settings import PretrainingSettings
 from bertjax.experiment.vocabulary import load_given, train_vocabulary, words_added
 from bertjax.experiment.workdir import has_checkpoints, has_run
 from bertjax.files.paths import user_path
+from bertjax.files.whole import read_json_or_none
 from bertjax.text.smoothing import smoothed_shares
 from bertjax.text.tokenizer import Tokenizer
 
@@ -161,6 +162,9 @@ def huggingface_directory(init: str, where: str = 'config.init') -> str:
     if has_checkpoints(path):
         mend = 'export it first: the command of its training with --config.run=export'
         raise UserError(where, f'{init}, a workdir without an export', 'a saved model', mend)
+    if read_json_or_none(path / 'config.json', lambda facts: {'run', 'model'} <= facts.keys()):
+        mend = 'start the training again: a model is there from its first checkpoint on'
+        raise UserError(where, f'{init}, a workdir without a model yet', 'a checkpoint or an export', mend)
     if is_model(init):
         return init
     if hub_name(init) and not path.exists():

@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Iterator
 
 from bertjax.checkpoint.unfinished import any_checkpoint
+from bertjax.errors import UserError
 from bertjax.files.atomic import exclusive
 
 TRIALS = 'cells'  # the folder of a sweep's trials; named so in workdirs since the first version
@@ -15,14 +16,23 @@ EXPORTED = 'export/cell.txt'  # of a sweep: the trial whose model is in export/
 def working_in(*workdirs: pathlib.Path) -> Iterator[None]:
     """Makes the workdirs and locks them while something is computed there: what writes, and what reads what is written.
 
+    A mistake leaves no workdir behind that it found nothing to write into.
+
     Raises:
       UserError: another process is at work in one of them.
     """
+    new = [workdir for workdir in workdirs if not workdir.exists()]
     with contextlib.ExitStack() as held:
         for workdir in dict.fromkeys(workdirs):
             workdir.mkdir(parents=True, exist_ok=True)
             held.enter_context(exclusive(workdir, 'works in this workdir'))
-        yield
+        try:
+            yield
+        except UserError:
+            for workdir in new:
+                with contextlib.suppress(OSError):  # it is not empty
+                    workdir.rmdir()
+            raise
 
 
 def has_run(workdir: pathlib.Path) -> bool:

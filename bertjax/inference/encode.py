@@ -125,8 +125,8 @@ def spans(
     places = np.full((2, len(features.tokens)), -1, np.int32)
     for row, (begin, end) in enumerate(itertools.pairwise(features.offsets.tolist())):
         second = begin + int(features.second[row])
-        first = slice(begin + 1, second - 1)  # between [CLS] and [SEP]
-        places[:, first] = np.stack(located[row][1:])[:, : second - begin - 2]
+        last = second - (1 if pairs is None else tokenizer.separators)
+        places[:, begin + 1 : last] = np.stack(located[row][1:])[:, : last - begin - 1]  # between [CLS] and [SEP]
         if pairs is not None:
             places[:, second : end - 1] = np.stack(located[len(texts) + row][1:])[:, : end - 1 - second]
     return places[0], places[1]

@@ -33,7 +33,8 @@ class MaskedText:
 
     def __init__(self, text: str, where: str, tokenizer: Tokenizer, max_length: int):
         own = tokenizer.pieces[tokenizer.mask_id]
-        self._parts = re.split('|'.join(map(re.escape, dict.fromkeys((MASK, '<mask>', own)))), text)
+        written = '|'.join(map(re.escape, dict.fromkeys((MASK, '<mask>', own))))
+        self._parts, self._written = re.split(written, text), re.findall(written, text)
         if len(self._parts) == 1:
             found = repr(text if len(text) < 60 else text[:59] + '…')
             raise UserError(
@@ -55,11 +56,11 @@ class MaskedText:
             raise UserError(where, found, f'all masks among the first {max_length - 1}, which the model reads', mend)
 
     def filled(self, pieces: Sequence[int | None]) -> str:
-        """The text with a piece for each mask; None leaves it."""
+        """The text with a piece for each mask; None leaves it as it is written."""
         text = self._parts[0]
-        for piece, after in zip(pieces, self._parts[1:], strict=True):
+        for piece, written, after in zip(pieces, self._written, self._parts[1:], strict=True):
             if piece is None:
-                text += MASK + after
+                text += written + after
                 continue
             word = word_of(self._tokenizer, piece)
             if self._tokenizer.continues_word[piece]:

@@ -48,8 +48,10 @@ def expected(
       For each sequence, of its positions.
     """
     tokenizer = runner.model.tokenizer
-    banned = tokenizer.special_ids if words else np.zeros(0, np.int32)
-    top_k = min(top_k, tokenizer.vocab_size - len(banned))
+    # Rows that fill the embedding up to a round number are no pieces.
+    banned = np.arange(tokenizer.vocab_size, runner.model.config.vocab_size)
+    banned = np.concatenate([banned, tokenizer.special_ids]) if words else banned
+    top_k = min(top_k, runner.model.config.vocab_size - len(banned))
     forward = _make_expected(runner.model.module, top_k, banned)
     # Sequences of many masks are not computed together with those of few, which would have as many.
     size = np.array([1 << (len(own) - 1).bit_length() for own in positions])

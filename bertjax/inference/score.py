@@ -11,6 +11,7 @@ from bertjax.inference.input import chunks
 from bertjax.inference.masked import pseudo_log_likelihoods
 from bertjax.inference.runner import Runner
 
+_LARGEST = 709  # exp of more is no float64
 _TOGETHER = 64  # texts that are masked at once: some thousand sequences
 
 
@@ -26,18 +27,19 @@ def score_texts(
       advance: is told how many more texts are done; None for progress bars.
 
     Returns:
-      Of each text `log_likelihood`, in nats, over its `tokens`, the pieces without [CLS] and [SEP], of so many `words`;
-      and `perplexity`, exp(-log_likelihood / tokens); None of a text without pieces.
+      Of each text `log_likelihood`, in nats, over its `tokens`, the pieces without [CLS] and [SEP], of so many `words`
+      between blanks; and `perplexity`, exp(-log_likelihood / tokens); None of a text without pieces.
     """
     tokenizer, results = runner.model.tokenizer, []
     for together in chunks(texts, _TOGETHER):
         features = sequences(tokenizer, together, None, max_length)
         rows = np.split(features.tokens, features.offsets[1:-1])
         found = pseudo_log_likelihoods(runner, rows, quiet=advance is not None)
-        for ids, scores in zip(rows, found, strict=True):
+        for text, ids, scores in zip(together, rows, found, strict=True):
             total, tokens = float(scores.sum(dtype=np.float64)), len(scores)
-            words = tokens - int(tokenizer.continues_word[ids[2:-1]].sum())  # the first piece begins a word
-            facts = {'log_likelihood': total, 'tokens': tokens, 'words': words}
+            if len(ids) == max_length:  # it may have lost its end
+                text = text[: tokenizer.encode_with_offsets([text])[0][2][tokens - 1]]
+            facts = {'log_likelihood': total, 'tokens': tokens, 'words': len(text.split())}
             results.append({**facts, 'perplexity': _perplexity(total, tokens)})
         if advance:
             advance(len(rows))
@@ -49,7 +51,7 @@ def corpus_score(scores: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
     Returns:
       `texts`, `tokens`, `words`, `log_likelihood`, `perplexity`, and `word_perplexity`, exp(-log_likelihood / words),
-      which models of different vocabularies can be compared by.
+      which models of different vocabularies can be compared by. What is more than a float holds is None.
     """
     total = {'texts': 0, 'tokens': 0, 'words': 0, 'log_likelihood': 0.0}
     for score in scores:
@@ -61,4 +63,4 @@ def corpus_score(scores: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _perplexity(log_likelihood: float, count: int) -> float | None:
-    return math.exp(-log_likelihood / count) if count else None
+    return math.exp(-log_likelihood / count) if -log_likelihood < _LARGEST * count else None

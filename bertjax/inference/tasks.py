@@ -11,7 +11,7 @@ from bertjax.tasks.sentence.task import TextTask
 from bertjax.tasks.squad.questions import Question
 from bertjax.tasks.squad.task import SquadTask
 from bertjax.tasks.tagging.columns import Sentence
-from bertjax.tasks.tagging.task import TaggingTask
+from bertjax.tasks.tagging.task import TaggingTask, Tags
 from bertjax.tasks.task import Task
 from bertjax.train.step import make_forward
 
@@ -32,6 +32,16 @@ def answer_records(runner: Runner, records: Sequence[Any]) -> list[dict[str, Any
         title=task.name,
     )
     return list(task.rows(records, task.predictions(records, features, outputs)))
+
+
+def tag_records(runner: Runner, records: Sequence[Sentence]) -> list[dict[str, Any]]:
+    """As `answer_records`; a sentence without words, which the model does not see, has empty lists."""
+    found = iter(answer_records(runner, [record for record in records if record.words]))
+    results = []
+    for record in records:
+        alone = found if record.words else runner.model.task.rows([record], [Tags((), ())])
+        results.append(next(alone))
+    return results
 
 
 def text_records(task: Task | None, where: str, texts: Sequence[str], pairs: Sequence[str] | None) -> list[Any]:
@@ -74,9 +84,12 @@ def choice_records(
     """Records of a context with endings.
 
     Raises:
-      UserError: a model of another kind.
+      UserError: a model of another kind, or fewer than two endings.
     """
     _of_kind(task, MultipleChoiceTask, where)
+    for i, several in enumerate(endings):
+        if isinstance(several, str) or len(several) < 2:
+            raise UserError(f'endings[{i}]', repr(several), 'a list of at least two', 'give what is to be chosen from')
     pairs = enumerate(zip(contexts, endings, strict=True))
     return [Choices(f'contexts[{i}]', context, '', tuple(several), None) for i, (context, several) in pairs]
 

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from rich.table import Table
 
 from bertjax.analysis.changes import check_comparable
-from bertjax.analysis.findings import PAGE, Findings, described, findings, write_findings
+from bertjax.analysis.findings import PAGE, Findings, check_replaceable, described, findings, write_findings
 from bertjax.analysis.heads import MEASURES
 from bertjax.analysis.measuring import measure
 from bertjax.analysis.reading import as_texts, has_trees, read_chunks, split_texts, tree_relations
@@ -39,6 +39,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     if not path and not texts:
         mend = 'give --config.input=FILE, or --config.attention.texts="(\'a text\',)"'
         raise UserError('config.input', 'nothing', 'texts to look at', mend)
+    check_replaceable(folder / 'attention', path)
     if asked['compare']:
         check_plotly()
     relations = tree_relations(path) if has_trees(path) else []

@@ -1,5 +1,7 @@
 """The task of a fine-tuned model, from what lies beside its weights: ours has a task.json, others a config.json."""
 
+import copy
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +22,22 @@ def recorded_options(task: Mapping[str, Any], seq_len: int) -> Task:
     """The task of a task.json, whose options are `task`, with their `kind`; it has not learned its labels yet."""
     options = {name: tuple(x) if isinstance(x, list) else x for name, x in task.items() if name != 'kind'}
     return build_task(task['kind'], data='', seq_len=seq_len, **options)
+
+
+def with_length(task: Task, seq_len: int) -> Task:
+    """The same task, with all that it has learned, for sequences of another length.
+
+    Raises:
+      UserError: its options do not go with that length.
+    """
+    changes = {'seq_len': seq_len}
+    if hasattr(task, 'max_query'):
+        changes['max_query'] = min(task.max_query, seq_len - 4)
+    dataclasses.replace(task, **changes)  # raises
+    other = copy.copy(task)
+    for name, value in changes.items():
+        setattr(other, name, value)
+    return other
 
 
 def task_of_class(values: Mapping[str, Any], seq_len: int, where: str) -> Task | None:

@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import bertjax
 from bertjax.convert.formats import read_source
 from bertjax.convert.google import table
 from bertjax.convert.google.bundle import Bundle, write_bundle
@@ -159,6 +160,14 @@ def test_a_task_s_model_is_read_back(tokenizer, small_config, make_params, asser
     imported = load_task_model(tmp_path / 'model', model, head)
     assert imported.missing == imported.unused == []
     assert_same_params(imported.params, params)
+
+
+def test_a_classifier_has_as_many_labels_as_outputs(tokenizer, small_config, make_params, tmp_path):
+    model = SEQUENCE_CLASSIFICATION.module(small_config(), 3)
+    params = make_params(model)
+    export_google(params, small_config(), tokenizer, tmp_path, head=SEQUENCE_CLASSIFICATION)
+    bert = bertjax.load(tmp_path)
+    assert list(bert.classify('a')['probabilities']) == ['LABEL_0', 'LABEL_1', 'LABEL_2'] and not bert.missing
 
 
 def test_names_are_those_of_the_hugging_face_export(tokenizer, small_config, make_params, exported, tmp_path):

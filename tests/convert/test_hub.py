@@ -87,7 +87,7 @@ def test_only_what_is_needed_is_pulled(hub, tmp_path):
 
 
 def test_what_cannot_be_pulled(hub, tmp_path):
-    names = ('org/none', 'org/gated', 'org/model@v7')
+    names = ('org/none', 'org/gated', 'org/model@v7', 'out/my--run')
     said, _ = ask(hub, tmp_path, *(['pull', [name, 'config.init']] for name in names))
     assert (
         'config.init: found org/none, which is no path here, and on the hub no such model, or a private one' in said[0]
@@ -96,6 +96,7 @@ def test_what_cannot_be_pulled(hub, tmp_path):
         'and on the hub a gated model that you have no access to' in said[1] and 'accept its terms at http' in said[1]
     )
     assert "and on the hub no revision 'v7'" in said[2]
+    assert 'found out/my--run, which is no path here, and on the hub nothing' in said[3] and 'check the path' in said[3]
     offline, _ = ask(hub, tmp_path, ['pull', ['org/model', 'config.init']], HF_HUB_OFFLINE='1')
     assert 'which is no path here, and on the hub cannot be looked for: HF_HUB_OFFLINE is set' in offline[0]
     gone, _ = ask(hub, tmp_path, ['pull', ['org/model', 'config.init']], HF_ENDPOINT='http://127.0.0.1:9')

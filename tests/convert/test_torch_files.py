@@ -49,7 +49,8 @@ def test_whole_and_in_shards(saved, dtype):
     table = {}
     for number, names in enumerate((sorted(state)[::2], sorted(state)[1::2])):
         file = f'pytorch_model-{number + 1:05}-of-00002.bin'
-        torch.save({name: state[name] for name in names}, directory / file)
+        trained = {n: torch.nn.Parameter(state[n], requires_grad=state[n].is_floating_point()) for n in names}
+        torch.save(trained, directory / file)  # as of a model's named_parameters
         table |= dict.fromkeys(names, file)
     (directory / f'{BIN}.index.json').write_text(json.dumps({'weight_map': table}))
     loads(directory, jax.numpy.dtype(dtype))
@@ -70,8 +71,9 @@ class Harmful:
         ({'epoch': 3}, "found 'epoch', expected a state dict"),
         ([1], 'found list, expected a state dict'),
         ({'pooler.dense.bias': 'int8'}, 'bin: pooler.dense.bias: found type int8'),
+        ({'pooler.dense.bias': 'sparse'}, "found 'pooler.dense.bias', expected a state dict"),
     ],
-    ids=['damaged', 'pickle', 'numbers', 'list', 'quantised'],
+    ids=['damaged', 'pickle', 'numbers', 'list', 'quantised', 'sparse'],
 )
 def test_what_is_no_state_dict(saved, content, said, capfd):
     torch = pytest.importorskip('torch')
@@ -80,7 +82,9 @@ def test_what_is_no_state_dict(saved, content, said, capfd):
         (directory / BIN).write_bytes(content)
     else:
         named = isinstance(content, dict) and 'pooler.dense.bias' in content
-        torch.save({name: torch.ones(16, dtype=torch.int8) for name in content} if named else content, directory / BIN)
+        x = torch.ones(16, dtype=torch.int8)
+        x = x.to_sparse() if named and 'sparse' in content.values() else x
+        torch.save(dict.fromkeys(content, x) if named else content, directory / BIN)
     with pytest.raises(UserError, match=said):
         load_pretraining_model(directory)
     assert 'run' not in capfd.readouterr().out

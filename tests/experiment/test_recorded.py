@@ -147,7 +147,7 @@ def test_a_run_older_than_a_key(recipe: ConfigDict, tmp_path: pathlib.Path):
 def test_a_damaged_task(recipe: ConfigDict, tmp_path: pathlib.Path):
     task, rng, refused = finetuning_settings(recipe).build_task(), random.Random(1), 0
     facts = {'task': plain(recipe.task), 'learned': {'labels': ['no', 'yes']}}
-    facts['encoder'] = dataclasses.asdict(BertConfig())
+    facts |= {'encoder': dataclasses.asdict(BertConfig()), 'seq_len': 32}
     (tmp_path / 'task.json').write_text(json.dumps(facts))
     assert recorded_task(tmp_path / 'task.json', task) == facts
     for _ in range(120):

@@ -1,6 +1,8 @@
 """`bertjax.load`: a trained model in a program of one's own, whatever left it."""
 
+import json
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -8,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from running import GLUE, Program, rows
+from safetensors.numpy import load_file, save_file
 
 import bertjax
 from bertjax.errors import UserError
@@ -108,10 +112,73 @@ def test_a_checkpoint_of_a_run_is_its_export(trained):
         bertjax.load(trained, step=7)
 
 
-def test_nothing_there_is_told(tmp_path):
+def test_an_empty_text_is_a_text(bert):
+    assert bert.pieces('') == ['[CLS]', '[SEP]'] and bert.spans('').tolist() == [[-1, -1]] * 2
+    np.testing.assert_allclose(bert.encode(''), bert.encode(['', 'a'])[0], atol=1e-5)
+    assert bert.attention('').weights.shape == (2, 2, 2, 2)
+    assert bert.next_sentence('', 'a') == pytest.approx(bert.next_sentence(['', 'a'], ['a', ''])[0], abs=1e-5)
+    assert bert.pieces([]) == bert.spans([]) == []
+    with pytest.raises(UserError, match='at least one'):
+        bert.batch([])
+
+
+def variant(trained: pathlib.Path, folder: pathlib.Path, names: str, changes: dict, **config) -> pathlib.Path:
+    """An export of somebody else's: without the tensors of these names, with others, and another config.json."""
+    shutil.copytree(trained / 'export' / 'hf', folder)
+    tensors = {name: x for name, x in load_file(folder / 'model.safetensors').items() if not name.startswith(names)}
+    save_file(tensors | changes, folder / 'model.safetensors')
+    facts = json.loads((folder / 'config.json').read_text()) | config
+    (folder / 'config.json').write_text(json.dumps(facts))
+    return folder
+
+
+def test_a_head_that_was_trained_in_ones_own_loop_is_not_missing(bert, trained, tmp_path):
+    without = bertjax.load(variant(trained, tmp_path / 'x', 'cls.', {}, architectures=['BertModel']))
+    with pytest.raises(UserError, match='no head for masked words'):
+        without.fill('a [MASK]')
+    trained_on = without.with_params(bert.params)
+    assert trained_on.fill('a [MASK]') == bert.fill('a [MASK]') and not trained_on.missing and without.missing
+
+
+def test_rows_of_the_embedding_beyond_the_pieces_are_never_given(bert, trained, tmp_path):
+    """As of checkpoints whose vocabulary is filled up to a multiple of 64."""
+    name, size = 'bert.embeddings.word_embeddings.weight', bert.tokenizer.vocab_size
+    rows, bias = (load_file(trained / 'export' / 'hf' / 'model.safetensors')[n] for n in (name, 'cls.predictions.bias'))
+    more = {name: np.concatenate([rows, rows[:32]]), 'cls.predictions.bias': np.concatenate([bias, 9 + bias[:32]])}
+    padded = bertjax.load(variant(trained, tmp_path / 'x', 'cls.predictions.decoder', more, vocab_size=size + 32))
+    fillings = padded.fill('a [MASK]', top_k=1000)
+    assert len(fillings) == size and {filling['token'] for filling in fillings} == {*bert.tokenizer.pieces}
+    assert padded.extend('a', tokens=3, temperature=0).startswith('a')
+
+
+def test_what_cannot_be_answered_is_told(tuned, trained, tmp_path):
+    weights = {f'classifier.{name}': np.zeros(shape, np.float32) for name, shape in (('weight', (3, 32)), ('bias', 3))}
+    facts = {'architectures': ['BertForTokenClassification'], 'id2label': {'0': 'O', '1': 'B-X', '2': 'I-X'}}
+    tagger = bertjax.load(variant(trained, tmp_path / 'ner', 'cls.', weights, **facts))
+    assert tagger.tag('')['tags'] == () and tagger.tag([[]])[0]['entities'] == []
+    assert [len(row['tags']) for row in tagger.tag(['', 'a bird', ''])] == [0, 2, 0]
+    weights = {'classifier.weight': np.ones((1, 32), np.float32), 'classifier.bias': np.zeros(1, np.float32)}
+    facts = {'architectures': ['BertForMultipleChoice']}
+    chooser = bertjax.load(variant(trained, tmp_path / 'choice', 'cls.', weights, **facts))
+    assert chooser.choose('a', ['bird', 'stone'])['ending'] in ('bird', 'stone') and chooser.choose([], []) == []
+    for endings in (['bird'], [], 'ab'):
+        with pytest.raises(UserError, match='at least two'):
+            chooser.choose('a', endings)
+    for ask in (
+        lambda: chooser.choose(['a', 'the'], [['bird', 'stone']]),
+        lambda: bertjax.load(tuned).classify(['a', 'b'], ['c']),
+    ):
+        with pytest.raises(UserError, match='as many as there are texts'):
+            ask()
+
+
+def test_nothing_there_is_told(trained, tmp_path):
     with pytest.raises(UserError, match='nowhere'):
         bertjax.load(tmp_path / 'nowhere')
     with pytest.raises(UserError):
+        bertjax.load(tmp_path)
+    shutil.copy(trained / 'config.json', tmp_path)
+    with pytest.raises(UserError, match='a workdir without a model yet'):
         bertjax.load(tmp_path)
 
 
@@ -128,3 +195,31 @@ def test_a_tuned_model_classifies(tuned: pathlib.Path):
         bert.classify('river stone bird')
     with pytest.raises(UserError, match='use its method classify'):
         bert.tag('river')
+
+
+def test_a_long_text_is_cut_as_by_predict(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
+    """To the length of the training, from the export and from the checkpoint, unless one asks for another."""
+    long = ('river stone old ' * 3 + 'sings falls house wind ' * 10).strip()
+    assert len(bertjax.load(tuned).pieces(long, 'the light')) > 24
+    own = shutil.copytree(tuned, tmp_path / 'own')
+    (tmp_path / 'in.txt').write_text(f'{long}\tthe light\n')
+    program.run(f'--workdir={own}', '--config.run=predict', f'--config.input={tmp_path / "in.txt"}', **GLUE)
+    (said,) = rows(own / 'predictions' / 'input' / 'in.jsonl')
+
+    def entailed(**asked) -> float:
+        bert = bertjax.load(own, **asked)
+        answer = bert.classify(long, 'the light')
+        assert list(answer['probabilities']) == ['entailment', 'not_entailment']
+        return answer['probabilities']['entailment']
+
+    wanted = pytest.approx(said['probabilities']['entailment'], abs=1e-5)
+    assert entailed() == entailed(step=72) == entailed(max_length=24) == wanted
+    assert entailed(max_length=8) != wanted
+    task = own / 'export' / 'hf' / 'task.json'
+    facts = json.loads(task.read_text())
+    assert facts.pop('seq_len') == 24
+    task.write_text(json.dumps(facts))  # of an early version
+    assert bertjax.load(own).task.seq_len == bertjax.load(own).config.max_positions and entailed() != wanted
+    task.write_text(json.dumps({**facts, 'seq_len': 'long'}))
+    with pytest.raises(UserError, match=r'task\.json: seq_len'):
+        bertjax.load(own)

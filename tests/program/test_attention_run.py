@@ -220,7 +220,7 @@ def test_what_a_fine_tuning_changed(program: Program, trained, tuned, tmp_path, 
 def test_mistakes_are_told_before_anything_is_written(program: Program, trained, treebank, tmp_path):
     def error(*changes: str) -> str:
         line = program.error(f'--workdir={tmp_path / "work"}', f'--config.init={trained}', *changes, **RUN)
-        assert not (tmp_path / 'work' / 'attention').exists()
+        assert not (tmp_path / 'work').exists()
         return line
 
     assert 'config.input' in error()
@@ -234,6 +234,17 @@ def test_mistakes_are_told_before_anything_is_written(program: Program, trained,
     assert f'{mixed}:2: found 2 texts' in error(f'--config.input={mixed}')
     assert 'no text' in error('--config.input=' + str(_file(tmp_path, 'empty.txt', '\n\n')))
     assert 'no word' in error('--config.input=' + str(_file(tmp_path, 'empty.conllu', '# nothing\n')))
+
+
+@pytest.mark.parametrize('name', ['mine.txt', 'heads.json'])
+def test_what_lies_in_the_folder_is_not_lost(program: Program, trained, tmp_path, name):
+    (tmp_path / 'attention').mkdir()
+    mine = _file(tmp_path / 'attention', name, 'the old bird\n')
+    line = program.error(f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={mine}', **RUN)
+    assert name in line and mine.read_text() == 'the old bird\n'
+    if name == 'mine.txt':
+        other = ('--config.attention.texts=("the old bird",)',)
+        assert name in program.error(f'--workdir={tmp_path}', f'--config.init={trained}', *other, **RUN)
 
 
 def _file(folder: pathlib.Path, name: str, text: str) -> pathlib.Path:

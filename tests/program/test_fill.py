@@ -10,6 +10,7 @@ from running import Program, rows
 
 import bertjax
 from bertjax.errors import UserError
+from bertjax.inference.score import corpus_score
 
 RECIPE = {'recipe': 'configs/fill.py', 'small': False}
 TEXTS = ['the river [MASK] under the house.', 'a [MASK] sings [MASK] the old [MASK] and runs', 'stone [MASK]']
@@ -70,9 +71,17 @@ def test_scores_are_those_of_transformers(bert, peer):
             assert len(there) == len(ids)
             total += scores[place][ids[place]]
         assert score['log_likelihood'] == pytest.approx(total, abs=1e-5 * len(ids))
-        assert score['tokens'] == len(ids) - 2 and score['words'] <= score['tokens']
+        assert score['tokens'] == len(ids) - 2 and score['words'] == len(text.split())
         wanted = None if not text else pytest.approx(math.exp(-total / score['tokens']), rel=1e-5)
         assert score['perplexity'] == wanted
+
+
+def test_words_are_counted_in_what_was_read(trained):
+    """And a figure that no float holds is none."""
+    bert = bertjax.load(trained, max_length=6)
+    assert bert.score('a bird, sings over the house') | {'tokens': 4, 'words': 3} == bert.score('a bird, sings')
+    total = corpus_score([{'log_likelihood': -887.0, 'tokens': 100, 'words': 1}])
+    assert total['perplexity'] == pytest.approx(math.exp(8.87)) and total['word_perplexity'] is None
 
 
 def test_pairs_are_those_of_transformers(bert, peer):
@@ -107,6 +116,8 @@ def test_joint_filling_takes_the_surest_first(bert, peer):
 
 
 def test_masks_are_written_in_several_ways_and_texts_stay_as_they_are(bert, trained):
+    for mask, others in zip(bert.fill('a <mask>, [MASK]', top_k=1), ('[MASK]', 'a <mask>'), strict=True):
+        assert others in mask[0]['text']
     one, other = bert.fill('The  River <mask>, House.', top_k=1), bert.fill('The  River [MASK], House.', top_k=1)
     assert one == other
     token, text = one[0]['token'], one[0]['text']
@@ -195,7 +206,7 @@ def test_mistakes_are_told_before_anything_is_computed(program: Program, trained
     bad.write_text('a [MASK]\nnone here\n')
     init = (f'--workdir={tmp_path / "w"}', f'--config.init={trained}')
     assert f'{bad}:2' in program.error(*init, f'--config.input={bad}', **RECIPE)
-    assert not (tmp_path / 'w' / 'fill').exists()
+    assert not (tmp_path / 'w').exists()
     assert 'config.input: found nothing' in program.error(*init, **RECIPE)
     assert 'config.fill.second' in program.error(
         *init, '--config.fill.text=a', **(RECIPE | {'recipe': 'configs/fill.py:pairs'})

@@ -35,9 +35,11 @@ def read(path: epath.Path) -> Source:
         mend = 'copy it from where the checkpoint is from: it has the sizes of the model'
         raise UserError(str(described), 'nothing', 'the config of google-research/bert', mend)
     bundle = Bundle(path if _is_prefix(path) else newest(folder))
-    values, head = _values(described), [name for prefix, (name, _) in HEADS.items() if _has_head(bundle, prefix)]
-    if head:
-        values['architectures'] = head
+    values = _values(described)
+    heads = {name: bundle.shapes.get(f'{prefix}output_weights') for prefix, (name, _) in HEADS.items()}
+    found = {name: shape for name, shape in heads.items() if shape}
+    if found:
+        values |= {'architectures': [*found], 'num_labels': next(iter(found.values()))[0]}
     names = [name for name in bundle.shapes if not is_slot(name)]
     slots = len(bundle.shapes) - len(names)
     return Source(
@@ -82,10 +84,6 @@ def newest(folder: epath.Path) -> epath.Path:
 
 def _is_prefix(path: epath.Path) -> bool:
     return bool(path.name) and (path.parent / (path.name + INDEX)).exists()
-
-
-def _has_head(bundle: Bundle, prefix: str) -> bool:
-    return f'{prefix}output_weights' in bundle.shapes
 
 
 def _values(described: epath.Path) -> dict[str, Any]:

@@ -128,7 +128,7 @@ def _read_torch(file: epath.Path) -> Iterator[Tensor]:
         mend = 'pip install torch, or where it is, load the model in transformers and save it again (as safetensors)'
         raise UserError(str(file), 'a file that only PyTorch reads safely', 'PyTorch to be installed', mend) from None
     kinds = {torch.float64: 'F64', torch.float32: 'F32', torch.float16: 'F16', torch.bfloat16: 'BF16'}
-    expected = 'a state dict as torch.save writes it, of tensors alone'
+    expected = 'a state dict as torch.save writes it, of dense tensors alone'
     mend = 'copy it again, or load the model in its own program and save it as safetensors'
     data = io.BytesIO(read_whole(file, expected, _AGAIN))
     try:
@@ -138,12 +138,13 @@ def _read_torch(file: epath.Path) -> Iterator[Tensor]:
         found = 'what PyTorch does not load with weights_only=True: damaged, or a pickle of more than tensors'
         raise UserError(str(file), found, expected, mend) from None
     odd = None if isinstance(found, dict) else type(found).__name__
-    odd = odd or next((f'{name!r}' for name, x in found.items() if not isinstance(x, torch.Tensor)), None)
+    dense = lambda x: isinstance(x, torch.Tensor) and not (x.layout != torch.strided or x.is_quantized or x.is_meta)  # noqa: E731
+    odd = odd or next((f'{name!r}' for name, x in found.items() if not dense(x)), None)
     if odd:
         raise UserError(str(file), odd, expected, mend)
     for name, x in found.items():
         kind = kinds.get(x.dtype, str(x.dtype).removeprefix('torch.'))
-        yield str(name), kind, x.float().numpy()
+        yield str(name), kind, x.detach().float().numpy()
 
 
 def _modern(name: str) -> str:
