@@ -63,7 +63,9 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
         results |= {'parts': parts} if parts else {}
         if alone:
             results['alone'] = {**results.get('alone', {}), **alone}
-            console.print(ensemble_table(task.score, alone, measured))
+            table = ensemble_table(task.score, alone, measured)
+            # As wide as its folders are: one that is folded cannot be copied.
+            console.print(table, width=max(console.width, console.measure(table).maximum), crop=False)
         write_atomic(path, json.dumps(results, indent=2) + '\n')
         console.print(results_table({**results, 'splits': measured}))
         console.print(f'{path}, {folder / "predictions"}', markup=False)

@@ -65,7 +65,7 @@ def check_export(folder: pathlib.Path, *, least: int) -> None:
         with ocp.StandardCheckpointer() as checkpointer:
             assert checkpointer.restore(folder / 'export' / 'params')['kernel'][0, 0] in (1, 2)
     export(folder, 2)
-    assert sorted(path.name for path in (folder / 'export').iterdir()) == ['model.json', 'params']
+    assert sorted(path.name for path in (folder / 'export').iterdir()) == ['checksum.json', 'model.json', 'params']
     with ocp.StandardCheckpointer() as checkpointer:
         assert checkpointer.restore(folder / 'export' / 'params')['kernel'][0, 0] == 2
 
