@@ -13,15 +13,17 @@ EXPORTED = 'export/cell.txt'  # of a sweep: the trial whose model is in export/
 
 
 @contextlib.contextmanager
-def working_in(*workdirs: pathlib.Path) -> Iterator[None]:
+def working_in(*workdirs: pathlib.Path, results_only: bool = False) -> Iterator[None]:
     """Makes the workdirs and locks them while something is computed there: what writes, and what reads what is written.
 
-    A mistake leaves no workdir behind that it found nothing to write into.
+    Args:
+      workdirs: each once or several times.
+      results_only: they need hold no run: one that a mistake leaves new and empty is removed again.
 
     Raises:
       UserError: another process is at work in one of them.
     """
-    new = [workdir for workdir in workdirs if not workdir.exists()]
+    new = [workdir for workdir in workdirs if results_only and not workdir.exists()]
     with contextlib.ExitStack() as held:
         for workdir in dict.fromkeys(workdirs):
             workdir.mkdir(parents=True, exist_ok=True)

@@ -43,7 +43,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     if asked['compare']:
         check_plotly()
     relations = tree_relations(path) if has_trees(path) else []
-    with working_in(folder):
+    with working_in(folder, results_only=True):
         model = asked_model(settings, folder)
         longest, before = _longest(settings, model), _before(settings, model)
         runner = Runner(model, batch_size=settings.batch_size)

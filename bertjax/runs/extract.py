@@ -41,7 +41,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     source.check()
     if options['format'] == 'parquet':
         need_arrow()
-    with working_in(folder):
+    with working_in(folder, results_only=True):
         if settings.input != '-':
             _extract_file(settings, folder, source)
             return

@@ -52,7 +52,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         raise UserError('config.fill.second', repr(options['second']), expected, 'give it there, and only there')
     if not options['text']:
         source.check()
-    with working_in(folder):
+    with working_in(folder, results_only=True):
         if options['text']:
             values = (options['text'], options['second']) if paired else (options['text'],)
             item = Row('config.fill.text', values)

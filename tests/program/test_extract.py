@@ -189,9 +189,9 @@ def test_mistakes_are_told_before_anything_is_computed(program: Program, trained
     assert "config.extract.pool: found 'last'" in line('--config.extract.pool=last')
     assert 'config.max_length: found 4096' in line('--config.max_length=4096')
     assert 'config.extract.id' in line('--config.extract.id=name')
-    assert not (tmp_path / 'w' / 'features').exists()
+    assert not (tmp_path / 'w').exists()
     own = tmp_path / 'w' / 'features' / 'x.jsonl'
-    own.parent.mkdir()
+    own.parent.mkdir(parents=True)
     own.write_text('{"text": "a"}\n')
     assert 'which would be replaced' in line('--config.extract.format=jsonl', given=own)
     wrong = program.error(f'--workdir={tmp_path / "v"}', f'--config.input={good}', **RECIPE)
