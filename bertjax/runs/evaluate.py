@@ -18,6 +18,8 @@ from bertjax.experiment.workdir import exported_trial, working_in
 from bertjax.files.atomic import write_atomic
 from bertjax.terminal import Console
 
+_WIDEST = 4096  # columns of a table; the longest path has no more
+
 
 def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     """Evaluates the workdir's model, or that of config.init, on config.split ('dev', or several: 'dev,test'); with
@@ -65,7 +67,8 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
             results['alone'] = {**results.get('alone', {}), **alone}
             table = ensemble_table(task.score, alone, measured)
             # As wide as its folders are: one that is folded cannot be copied.
-            console.print(table, width=max(console.width, console.measure(table).maximum), crop=False)
+            whole = console.measure(table, options=console.options.update(max_width=_WIDEST)).maximum
+            Console(width=max(whole, console.width)).print(table)
         write_atomic(path, json.dumps(results, indent=2) + '\n')
         console.print(results_table({**results, 'splits': measured}))
         console.print(f'{path}, {folder / "predictions"}', markup=False)
