@@ -228,7 +228,11 @@ RECOVERED = {
 }
 
 
-@pytest.mark.parametrize('name', RECOVERED)
+# The two shifted sets, by far the largest, in the slow run.
+@pytest.mark.parametrize(
+    'name',
+    [pytest.param(name, marks=pytest.mark.slow) if 'shifts' in name else name for name in RECOVERED],
+)
 def test_gold_answers_come_back_from_their_pieces(shared, name):
     tokenizer = load_tokenizer(shared / 'vocab' / 'bert-base-uncased-vocab.txt')
     version = '2.0' if 'v2' in name else '1.1'

@@ -259,7 +259,11 @@ def test_plain_tags(tmp_path: pathlib.Path, tokenizer: Tokenizer):
     assert made.report(records, predictions).startswith('tag')
 
 
-@pytest.mark.parametrize(('layers', 'units'), [('last', 0), ('concat_last_four', 3), ('sum_all', 0)])
+# Those of the paper's table 7 that differ most by default.
+@pytest.mark.parametrize(
+    ('layers', 'units'),
+    [pytest.param('last', 0, marks=pytest.mark.slow), ('concat_last_four', 3), ('sum_all', 0)],
+)
 def test_model_and_features_of_the_paper(task, tokenizer: Tokenizer, layers: str, units: int):
     made = task(layers=layers, bilstm_units=units, frozen=True)
     config = BertConfig(
