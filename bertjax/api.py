@@ -277,6 +277,9 @@ class Bert:
           top_k: drawn among so many.
           seed: the same seed continues the same text in the same way.
 
+        Returns:
+          For each the text with its continuation.
+
         Raises:
           UserError: more tokens than the model has positions, or one without a head for masked words.
         """
@@ -339,6 +342,9 @@ class Bert:
 
     def choose(self, context: Texts, endings: Sequence[str] | Sequence[Sequence[str]]) -> Any:
         """The best ending of each context.
+
+        Returns:
+          For each `{'prediction': its number, 'ending': …, 'probabilities': of all endings, …}`.
 
         Raises:
           UserError: a model that was not tuned to choose, or fewer than two endings.

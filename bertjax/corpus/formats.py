@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from etils import epath
 
 from bertjax.corpus import datasets, sequences
+from bertjax.corpus.json_line import json_object, names_in
 from bertjax.corpus.sequences import Given
 from bertjax.corpus.sources import Part
-from bertjax.errors import printable
 from bertjax.files import disk, streams
 from bertjax.files.paths import unusual_kind
 from bertjax.files.streams import Broken, decode
@@ -137,18 +137,13 @@ def json_events(
 
 
 def _json_paragraphs(text: str, number: int, key: str) -> Iterator[Event]:
-    try:
-        record = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        yield Broken('wrong JSON', number, str(error))
-        return
-    if not isinstance(record, dict):
-        yield Broken('wrong JSON', number, f'a {type(record).__name__} instead of an object')
+    record = json_object(text, number)
+    if isinstance(record, Broken):
+        yield record
         return
     value = record.get(key)
     if not isinstance(value, str):
-        found = ', '.join(printable(key[:40]) for key in list(record)[:8]) or 'no field'
-        yield Broken('missing text field', number, f'no string in the field {key!r}; there are: {found}')
+        yield Broken('missing text field', number, f'no string in the field {key!r}; there are: {names_in(record)}')
     elif '\0' in value:
         yield Broken('NUL byte', number, 'a zero character in the JSON string')
     elif any('\ud800' <= char <= '\udfff' for char in value):

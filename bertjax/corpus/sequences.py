@@ -7,11 +7,11 @@ A sentence is what goes together: a visit of a patient, a shot of a film. A flat
 """
 
 import dataclasses
-import json
 from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from bertjax.corpus.json_line import json_object, names_in
 from bertjax.errors import UserError, printable
 from bertjax.files.streams import Broken
 
@@ -40,19 +40,16 @@ def given_sentences(text: str, number: int, key: str, *, format: str, segments: 
       format: one of FORMATS.
       segments: whether the field with segment types is read.
     """
-    try:
-        record = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        yield Broken('wrong JSON', number, str(error))
-        return
-    if not isinstance(record, dict):
-        yield Broken('wrong JSON', number, f'a {type(record).__name__} instead of an object')
+    record = json_object(text, number)
+    if isinstance(record, Broken):
+        yield record
         return
     kind, fits = ('token ids', _is_id) if format == 'ids' else ('symbols', _is_symbol)
     value = record.get(key)
     if not isinstance(value, list):
-        found = ', '.join(printable(key[:40]) for key in list(record)[:8]) or 'no field'
-        yield Broken('missing sequence', number, f'no list of {kind} in the field {key!r}; there are: {found}')
+        yield Broken(
+            'missing sequence', number, f'no list of {kind} in the field {key!r}; there are: {names_in(record)}'
+        )
         return
     sentences = value if value and all(isinstance(one, list) for one in value) else [value]
     odd = next((item for sentence in sentences for item in sentence if not fits(item)), None)
