@@ -12,7 +12,7 @@ from bertjax.convert.trees import flat_paths
 from bertjax.experiment.loaded import LoadedModel
 from bertjax.inference.tasks import describe
 
-_LABELS = 12  # that are shown
+_LABELS, _UNUSED = 12, 3  # that are shown
 
 
 def description(model: LoadedModel) -> str:
@@ -38,6 +38,9 @@ def _table(model: LoadedModel) -> Table:
         table.add_row('labels', labels + (' …' if len(model.task.labels) > _LABELS else ''))
     if model.missing:
         table.add_row('drawn', ', '.join(sorted({path.split('/')[0] for path in model.missing})) + ' (not trained)')
+    if model.unused:
+        more = f' and {len(model.unused) - _UNUSED:,} more' if len(model.unused) > _UNUSED else ''
+        table.add_row('not used', escape(', '.join(model.unused[:_UNUSED])) + more)
     table.add_row('computes in', f'{config.dtype} on {len(devices)} x {devices[0].device_kind}')
     return table
 

@@ -49,6 +49,7 @@ def _distil_general(config: ConfigDict, distill: DistillationSettings, folder: p
     settings.check()
     check_push_to(settings.push_to, settings.formats)
     mesh = make_mesh(settings.mesh, claim_devices())
+    settings.check_memory(mesh)
     with working_in(folder):
         training = GeneralDistillation(settings, distill, folder, mesh)
         state, _ = train_in(folder, training)

@@ -4,6 +4,7 @@ import pathlib
 
 import numpy as np
 import pytest
+import safetensors.numpy
 import transformers
 
 import bertjax
@@ -42,6 +43,7 @@ def test_labels_of_texts(torch, saved):
     model, tokenizer, bert = saved(
         'BertForSequenceClassification', id2label=names, label2id={x: i for i, x in names.items()}
     )
+    assert 'labels of texts' in repr(bert) and 'not used' not in repr(bert)
     theirs = probabilities(torch, model, tokenizer(SENTENCES, padding=True, return_tensors='pt'))
     for answer, row in zip(bert.classify(SENTENCES), theirs, strict=True):
         assert list(answer['probabilities']) == list(names.values()) and answer['label'] == names[row.argmax()]
@@ -98,3 +100,11 @@ def test_the_best_of_several_endings(torch, saved):
     theirs = probabilities(torch, model, {name: x[None] for name, x in inputs.items()})[0]
     answer = bert.choose(TEXT, SENTENCES)
     np.testing.assert_allclose(answer['probabilities'], theirs, atol=1e-5)
+
+
+def test_what_is_left_over_is_shown(saved, tmp_path: pathlib.Path):
+    saved('BertForPreTraining')
+    path = tmp_path / 'model.safetensors'
+    tensors = safetensors.numpy.load_file(path) | {f'other.{i}': np.zeros(3, np.float32) for i in range(5)}
+    safetensors.numpy.save_file(tensors, path, metadata={'format': 'pt'})
+    assert 'other.0, other.1, other.2 and 2 more' in repr(bertjax.load(tmp_path))
