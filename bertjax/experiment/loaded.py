@@ -92,10 +92,13 @@ def asked_model(settings: UsingSettings, workdir: pathlib.Path) -> LoadedModel:
     if not settings.init and not (has_checkpoints(workdir) or (workdir / 'export').is_dir()):
         mend = 'name a model with --config.init, or give the --workdir of a training'
         raise UserError('config.init', f'nothing, and no model in {workdir}', 'one of the two', mend)
-    return load_model(settings.init or workdir, step=settings.step, dtype=settings.dtype)
+    asked = 'config.init' if settings.init else '--workdir'
+    return load_model(settings.init or workdir, step=settings.step, dtype=settings.dtype, asked=asked)
 
 
-def load_model(path: str | os.PathLike, *, step: int = 0, dtype: str = 'float32') -> LoadedModel:
+def load_model(
+    path: str | os.PathLike, *, step: int = 0, dtype: str = 'float32', asked: str = 'bertjax.load'
+) -> LoadedModel:
     """The model of a path.
 
     Args:
@@ -104,6 +107,7 @@ def load_model(path: str | os.PathLike, *, step: int = 0, dtype: str = 'float32'
         `experiment.text.huggingface_directory`.
       step: see `path`.
       dtype: of computation, 'float32' or 'bfloat16'.
+      asked: by which key or function, for messages.
 
     Raises:
       UserError: nothing there, or nothing that is a model.
@@ -115,7 +119,7 @@ def load_model(path: str | os.PathLike, *, step: int = 0, dtype: str = 'float32'
         return _from_checkpoints(folder, step, dtype)
     if step:
         raise UserError('step', f'{step}, where {name} has no checkpoints', '0', 'leave it out, or name a workdir')
-    return _from_directory(huggingface_directory(name, 'bertjax.load'), name, mesh, dtype)
+    return _from_directory(huggingface_directory(name, asked), name, mesh, dtype)
 
 
 def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> LoadedModel:

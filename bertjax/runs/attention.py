@@ -83,7 +83,7 @@ def _before(settings: UsingSettings, model: LoadedModel) -> LoadedModel | None:
     path = settings.options['compare']
     if not path:
         return None
-    before = load_model(path, dtype=settings.dtype)
+    before = load_model(path, dtype=settings.dtype, asked='config.attention.compare')
     check_comparable(before, model)
     return before
 
