@@ -101,7 +101,6 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
 
     config.seed = 0
     config.seeds = ConfigDict({'init': -1, 'data': -1, 'dropout': -1})  # -1: config.seed
-    config.rng_impl = 'threefry2x32'  # of dropout; rbg is faster on TPU and depends on the mesh
 
     config.model = model_fields(size)
     config.pairs = ConfigDict({'mode': 'nsp', 'short_probability': 0.1, 'balanced': False})
@@ -170,7 +169,6 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
 
     config.seed = 0
     config.seeds = ConfigDict({'init': -1, 'data': -1, 'dropout': -1})  # -1: config.seed
-    config.rng_impl = 'threefry2x32'  # of dropout; rbg is faster on TPU and depends on the mesh
 
     # Sizes are those of config.init; this is what a run may choose.
     chosen = fields_of(FieldKind.LAYOUT, FieldKind.TRAINING, FieldKind.EXECUTION)

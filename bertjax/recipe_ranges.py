@@ -51,7 +51,6 @@ _SHARED = {
     'seeds.init': _OWN_SEED,
     'seeds.data': _OWN_SEED,
     'seeds.dropout': _OWN_SEED,
-    'rng_impl': one_of(('threefry2x32', 'rbg', 'unsafe_rbg')),
     'batch_size': _ROWS,
     'accumulate': _ROWS,
     'learning_rate': _RATE,

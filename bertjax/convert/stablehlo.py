@@ -99,16 +99,16 @@ def _functions(model: BertForPreTraining | TaskModel) -> dict[str, Callable[...,
 
     if isinstance(model, BertForPreTraining):
         return {'encoder': function(_encoder), 'mlm': function(_mlm)}
-    return {'task': function(None, deterministic=True)}
+    return {'task': function(None)}
 
 
 def _encoder(bert: BertForPreTraining, *inputs: jax.Array) -> dict[str, jax.Array]:
-    hidden, _ = bert.encoder(*inputs, deterministic=True)  # [B, S, D]
+    hidden, _ = bert.encoder(*inputs)  # [B, S, D]
     return {'hidden': hidden, **({'pooled': bert.pooler(hidden[:, 0])} if bert.config.nsp else {})}
 
 
 def _mlm(bert: BertForPreTraining, *inputs: jax.Array) -> dict[str, jax.Array]:
-    hidden, _ = bert.encoder(*inputs, deterministic=True)
+    hidden, _ = bert.encoder(*inputs)
     logits = bert.mlm(hidden, bert.encoder.token_embedding())[..., : bert.config.vocab_size]  # [B, S, V]
     return {'mlm_logits': logits, **({'nsp_logits': bert.nsp(bert.pooler(hidden[:, 0]))} if bert.config.nsp else {})}
 

@@ -183,7 +183,6 @@ class TaskDistillation(Finetuning):
             make_optimizer(**settings.optimizer),
             mesh,
             self._train.features.spec(1, self.model.shapes[0]),
-            rng_impl=settings.rng_impl,
             trained=plain.trained,
             layer_decay=settings.layer_decay,
             teacher=(self.teacher.abstract,),

@@ -51,8 +51,7 @@ def build_pretraining_setup(
     """
     check_mesh(model, mesh)
     batch, optimizer = pretraining_batch_spec(1, *settings.first_shape), make_optimizer(**settings.optimizer)
-    options = {'rng_impl': settings.rng_impl, 'teacher': teacher}
-    return build_setup(BertForPreTraining(model), objective, optimizer, mesh, batch, **options)
+    return build_setup(BertForPreTraining(model), objective, optimizer, mesh, batch, teacher=teacher)
 
 
 class Pretraining:

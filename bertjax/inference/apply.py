@@ -7,6 +7,7 @@ import jax
 from flax import linen as nn
 
 from bertjax.model.bert import BertForPreTraining, gather_positions
+from bertjax.model.dropout import Dropout
 
 Apply = Callable[..., dict[str, jax.Array]]
 
@@ -20,10 +21,11 @@ def make_apply(module: nn.Module) -> Apply:
     ) -> dict[str, jax.Array]:
         inputs = (batch['input_ids'], batch['segment_ids'], batch['attention_mask'])
         variables = {'params': params}
+        dropout = Dropout.from_key(rngs['dropout'], len(inputs[0])) if rngs else None
         if of_task:
-            return module.apply(variables, *inputs, deterministic=rngs is None, rngs=rngs)
+            return module.apply(variables, *inputs, dropout=dropout)
         positions = batch.get('masked_positions')
-        return module.apply(variables, *inputs, positions, rngs is None, rngs=rngs, method=_pretrained)
+        return module.apply(variables, *inputs, positions, dropout, method=_pretrained)
 
     return apply
 
@@ -34,9 +36,9 @@ def _pretrained(
     segment_ids: jax.Array,
     attention_mask: jax.Array,
     masked_positions: jax.Array | None,
-    deterministic: bool,
+    dropout: Dropout | None,
 ) -> dict[str, jax.Array]:
-    hidden, _ = bert.encoder(input_ids, segment_ids, attention_mask, deterministic=deterministic)  # [B, S, D]
+    hidden, _ = bert.encoder(input_ids, segment_ids, attention_mask, dropout=dropout)  # [B, S, D]
     outputs = {'hidden': hidden}
     if bert.config.nsp:
         outputs['pooled'] = bert.pooler(hidden[:, 0])

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.model.config import BertConfig
+from bertjax.model.dropout import Dropout
 from bertjax.model.encoder import BertEncoder
 from bertjax.model.layers import ACTIVATION_FUNCTIONS, NEGATIVE, POOLER_FUNCTIONS, LayerNorm, Projection
 from bertjax.parallel.partition import constrain, with_axes
@@ -86,20 +87,20 @@ class BertForPreTraining(nn.Module):
         attention_mask: jax.Array,
         masked_positions: jax.Array,
         *,
-        deterministic: bool,
+        dropout: Dropout | None = None,
     ) -> dict[str, jax.Array]:
         """Logits of both heads.
 
         Args:
           input_ids, segment_ids, attention_mask: int32 [B, S]; the mask is 1 for tokens and 0 for padding.
           masked_positions: int32 [B, P], where the MLM head predicts; any position where unused.
-          deterministic: no dropout; otherwise the rng `dropout` is needed.
+          dropout: of training; None: nothing is dropped.
 
         Returns:
           mlm_logits: float32 [B, P, padded vocabulary], -1e9 for the padding.
           nsp_logits: float32 [B, 2]; absent without `config.nsp`.
         """
-        hidden, _ = self.encoder(input_ids, segment_ids, attention_mask, deterministic=deterministic)  # [B, S, D]
+        hidden, _ = self.encoder(input_ids, segment_ids, attention_mask, dropout=dropout)  # [B, S, D]
         picked = gather_positions(hidden, masked_positions)  # [B, P, D]
         outputs = {'mlm_logits': self.mlm(picked, self.encoder.token_embedding())}
         if self.config.nsp:
@@ -110,5 +111,5 @@ class BertForPreTraining(nn.Module):
         self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
         """Hidden states [B, S, D], those of every layer [L + 1, B, S, D], pooled [B, D] (None without pair head)."""
-        hidden, layers = self.encoder(input_ids, segment_ids, attention_mask, deterministic=True, all_layers=True)
+        hidden, layers = self.encoder(input_ids, segment_ids, attention_mask, all_layers=True)
         return hidden, layers, self.pooler(hidden[:, 0]) if self.config.nsp else None

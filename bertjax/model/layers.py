@@ -1,4 +1,4 @@
-"""The primitives: projection, LayerNorm, embedding table, dropout, activations."""
+"""The primitives: projection, LayerNorm, embedding table, activations."""
 
 import math
 from collections.abc import Callable
@@ -49,20 +49,6 @@ def weight_init(config: BertConfig) -> nn.initializers.Initializer:
     # truncated_normal divides by the standard deviation that is left after cutting; TensorFlow's does not, and the
     # models of that code start with 0.88 of the nominal spread. The difference is kept as the original has it.
     return lambda key, shape, dtype: config.init_stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
-
-
-def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
-    """`x` with a share `rate` of its values zeroed and the rest scaled up; `x` itself without a key.
-
-    The share is rounded to a multiple of 1/65,536: each 32-bit draw decides about two neighbours of the last dimension.
-    Random bits are a good part of the cost of a step on TPU and CPU, and 16 are precise enough.
-    """
-    if key is None or rate == 0.0:
-        return x
-    dropped = round(rate * 65536)
-    words = jax.random.bits(key, (*x.shape[:-1], -(-x.shape[-1] // 2)))  # uint32 [..., N/2]
-    coins = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*x.shape[:-1], -1)[..., : x.shape[-1]]  # [..., N]
-    return jnp.where(coins >= dropped, x / (1.0 - dropped / 65536), jnp.zeros((), x.dtype))
 
 
 class Projection(nn.Module):

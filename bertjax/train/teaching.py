@@ -88,7 +88,7 @@ def teach(base: Objective, lesson: Lesson, teacher: nn.Module, student: BertConf
 
     def guide(params: Any, batch: Batch) -> dict[str, Any]:
         inputs = [batch[name] for name in base.inputs]
-        outputs, kept = apply_capturing(teacher, params, *inputs, capture=capture, deterministic=True)
+        outputs, kept = apply_capturing(teacher, params, *inputs, capture=capture)
         chosen = {SCORES: lambda x: x[jnp.array(lesson.layers)], HIDDEN: lambda x: x[_states(lesson.layers)]}
         said = {name: chosen[name](x) for name, x in kept.items()}
         return jax.lax.stop_gradient({**outputs, **said} if 'soft' in factors else said)

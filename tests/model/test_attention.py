@@ -27,7 +27,7 @@ def heads():
 def attend(name, heads, mask, queries=S):
     query, key, value = (jnp.asarray(x) for x in heads)
     attention = IMPLEMENTATIONS[name].attend
-    return np.asarray(attention(query[:, :queries], key, value, mask, dropout_rate=0.0, dropout_key=None))
+    return np.asarray(attention(query[:, :queries], key, value, mask, dropout_rate=0.0, dropout=None))
 
 
 def by_hand(query, key, value, visible):
@@ -98,8 +98,8 @@ class Refusing:
         return None if key.shape[1] <= 8 else f'rows of {key.shape[1]} positions'
 
     @staticmethod
-    def attend(query, key, value, mask, *, dropout_rate, dropout_key):
-        return dot_product.attend(query, key, value, mask, dropout_rate=0.0, dropout_key=None) + 1.0
+    def attend(query, key, value, mask, *, dropout_rate, dropout):
+        return dot_product.attend(query, key, value, mask, dropout_rate=0.0, dropout=None) + 1.0
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_the_model_runs_what_was_chosen_and_logs_it_once(with_refusing, small_co
     for name in ('auto', 'dot_product'):
         chosen = BertForPreTraining(small_config(scan_layers=False, attention=name))
         for _ in range(2):
-            outputs[name] = chosen.apply({'params': params}, *inputs, deterministic=True)['mlm_logits']
+            outputs[name] = chosen.apply({'params': params}, *inputs)['mlm_logits']
     assert not np.allclose(outputs['auto'], outputs['dot_product'])  # 'refusing' adds 1
     assert lines == [
         f'attention of 2 x 8 x 4 x 8 over 2 x 8 x 4 x 8 in float32: {name}' for name in ('refusing', 'dot_product')

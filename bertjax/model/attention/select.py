@@ -13,6 +13,7 @@ from bertjax.errors import UserError
 from bertjax.model.attention import dot_product
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.config import BertConfig
+from bertjax.model.dropout import Dropout
 
 
 class Implementation(Protocol):
@@ -34,11 +35,11 @@ class Implementation(Protocol):
         mask: AttentionMask,
         *,
         dropout_rate: float,
-        dropout_key: jax.Array | None,
+        dropout: Dropout | None,
     ) -> jax.Array:
         """[B, Q, H, K]: for each query the mean of the visible values, weighted by the softmax of its scores.
 
-        `dropout_rate` of the weights are dropped, none without `dropout_key`.
+        `dropout_rate` of the weights are dropped as `dropout.drop_attention` does it, none without `dropout`.
         """
         ...
 
@@ -87,17 +88,17 @@ def attend(
     mask: AttentionMask,
     *,
     dropout_rate: float,
-    dropout_key: jax.Array | None,
+    dropout: Dropout | None,
 ) -> jax.Array:
     """`Implementation.attend` by the implementation that `choose` gives; each new choice is logged.
 
     Raises:
       UserError: see `choose`.
     """
-    choice = choose(asked, query, key, mask, 0.0 if dropout_key is None else dropout_rate)
+    choice = choose(asked, query, key, mask, 0.0 if dropout is None else dropout_rate)
     _log_once(f'attention of {_shape(query)} over {_shape(key)} in {query.dtype}: {choice}')
     implementation = IMPLEMENTATIONS[choice.name]
-    return implementation.attend(query, key, value, mask, dropout_rate=dropout_rate, dropout_key=dropout_key)
+    return implementation.attend(query, key, value, mask, dropout_rate=dropout_rate, dropout=dropout)
 
 
 def describe_attention(config: BertConfig, rows: int, seq_len: int) -> str:
