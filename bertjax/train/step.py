@@ -101,7 +101,7 @@ def make_train_step(
         return totals
 
     def train_step(state: TrainState, batch: Batch, first: jax.Array, *teacher: Any) -> tuple[TrainState, Metrics]:
-        numbers = first + jnp.arange(len(batch['input_ids']), dtype=jnp.uint32)  # [B]
+        numbers = first + jnp.arange(len(batch['attention_mask']), dtype=jnp.uint32)  # [B]
         dropout = Dropout(jnp.asarray(dropout_seed, jnp.uint32), numbers).at(phase)
         old, frozen = partition(state.params, trained)
         loss, sums, grads = gradients(old, frozen, batch, dropout, *teacher)

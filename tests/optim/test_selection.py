@@ -143,7 +143,7 @@ def test_frozen_parameters_stay_to_the_bit_and_have_no_moments(train, scan, opti
     chosen = _paths(partition(state.params, trained)[0])
     moments = [s for s in jax.tree.leaves(state.opt_state, is_leaf=_is_adam) if _is_adam(s)]
     assert len(moments) == 1 and _paths(moments[0].mu) == _paths(moments[0].nu) == chosen
-    new, metrics = _step(model, trained, optimizer)(state, _batch())
+    new, metrics = _step(model, trained, optimizer)(state, _batch(), jnp.uint32(0))
     moved = _moved(state.params, new.params)
     # A key's bias adds the same to all scores of a query: it has no gradient but rounding's.
     still = {path for path in chosen if path.endswith('attention/key/bias')}
@@ -185,7 +185,8 @@ def test_layers_learn_at_their_rates_in_both_forms():
         else:
             state = state.replace(params=unstack_layers(start))
         plain, decayed = (
-            _step(model, everything, layer_decay=decay)(state, _batch())[0].params for decay in (1.0, DECAY)
+            _step(model, everything, layer_decay=decay)(state, _batch(), jnp.uint32(0))[0].params
+            for decay in (1.0, DECAY)
         )
         after[scan] = [p if scan else stack_layers(p) for p in (plain, decayed)]
     for scanned, unrolled in zip(after[True], after[False], strict=True):

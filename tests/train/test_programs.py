@@ -62,7 +62,7 @@ def test_each_is_compiled_when_it_is_needed():
 def test_beside_an_accelerator_all_are_begun_at_once():
     events = []
     found = programs(events, side_by_side=True)
-    assert found[64]([], {}, 0.1, 0)[0] == [64] and found[36]([], {}, 0.1, 0)[0] == [36]
+    assert found[64]([], {}, 0, 0.1, 0)[0] == [64] and found[36]([], {}, 0, 0.1, 0)[0] == [36]
     deadline = time.monotonic() + 10
     while len(events) < 6 and time.monotonic() < deadline:
         time.sleep(0.001)

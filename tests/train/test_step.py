@@ -51,7 +51,7 @@ def learned(plain_run, fresh):
 @pytest.fixture(scope='module')
 def grads(plain_run, learned):
     """Of the sum of the two mean losses of batch 3 at `learned`, written without the train step."""
-    batch = plain_run.batch(3)
+    batch = plain_run.batch(3).arrays
 
     def objective(params):
         outputs = make_forward(plain_run.setup.model, PRETRAINING)(params, batch)
@@ -88,7 +88,7 @@ def test_the_norms_that_are_reported(plain_run, learned, grads):
     np.testing.assert_allclose(scalars['param_norm'], norm(new.params), rtol=1e-6)
     moved = jax.tree.map(lambda n, o: np.asarray(n, np.float64) - o, host(new.params), learned.params)
     np.testing.assert_allclose(scalars['update_norm'], norm(moved), rtol=1e-4)
-    assert scalars['tokens'] == batch['attention_mask'].sum()
+    assert scalars['tokens'] == batch.arrays['attention_mask'].sum()
     assert loss_of(metrics) > 0
     assert {name: x.dtype for name, x in scalars.items()} == {
         'grad_norm': np.float32, 'param_norm': np.float32, 'update_norm': np.float32, 'learning_rate': np.float32,
