@@ -75,17 +75,17 @@ def threshold(rate: float) -> int:
     return round(rate * 2**32)
 
 
-def hashed(words: jax.Array, counters: jax.Array) -> jax.Array:
+def hashed(first: jax.Array, second: jax.Array, counters: jax.Array) -> jax.Array:
     """The 32 random bits that a value's fate is read from; pure arithmetic, for kernels too.
 
     Args:
-      words: uint32 [..., 2], of `Dropout.words`, which broadcast against the counters.
+      first, second: uint32, of `Dropout.words`; they broadcast against the counters.
       counters: uint32, of the values of a row or head.
     """
     # The second word enters in the middle, so that no two rows go through the same numbers in another order. By a last
     # shift only low bits would gain, at which a comparison hardly looks.
-    x = counters ^ words[..., 0]
-    x = (x ^ (x >> _SHIFTS[0])) * jnp.uint32(_FACTORS[0]) + words[..., 1]
+    x = counters ^ first
+    x = (x ^ (x >> _SHIFTS[0])) * jnp.uint32(_FACTORS[0]) + second
     return (x ^ (x >> _SHIFTS[1])) * jnp.uint32(_FACTORS[1])
 
 
@@ -120,12 +120,14 @@ def _of_rows(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     place = jnp.uint32(0)
     for axis in range(1, len(shape)):
         place = place * jnp.uint32(shape[axis]) + jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
-    return hashed(words.reshape(-1, *[1] * (len(shape) - 1), 2), place)
+    first, second = jnp.moveaxis(words.reshape(-1, *[1] * (len(shape) - 1), 2), -1, 0)
+    return hashed(first, second, place)
 
 
 def _of_heads(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     query, key = (jax.lax.broadcasted_iota(jnp.uint32, (1, 1, *shape[2:]), axis) for axis in (2, 3))
-    return hashed(words[:, :, None, None], (query << 16) | key)
+    first, second = jnp.moveaxis(words[:, :, None, None], -1, 0)
+    return hashed(first, second, (query << 16) | key)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))

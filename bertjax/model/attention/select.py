@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from absl import logging
 
 from bertjax.errors import UserError
-from bertjax.model.attention import dot_product
+from bertjax.model.attention import dot_product, fused_tpu
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
@@ -46,7 +46,7 @@ class Implementation(Protocol):
 
 # 'auto' takes the first that supports the call: faster ones go before `dot_product`, which supports everything.
 # `model/config.py` has the names.
-IMPLEMENTATIONS: dict[str, Implementation] = {'dot_product': dot_product}
+IMPLEMENTATIONS: dict[str, Implementation] = {'fused_tpu': fused_tpu, 'dot_product': dot_product}
 
 
 @dataclasses.dataclass(frozen=True)
