@@ -3,8 +3,8 @@
 With S tokens and H heads of width K a sequence costs a forward pass 4·S²·H·K operations, and a backward pass 10 (five
 products, one of which computes the scores again), where the plain form has 4 and 8. In bfloat16 the kernels read and
 write 8·S·H·K bytes forward (three arrays in, one out) and 14 backward. The plain form moves the same, and besides each
-[S, S] array as often as it is written or read: 4·S²·H bytes in float32, 2 in bfloat16. At S = 512 and K = 64 one pass over
-the scores in bfloat16 is already twice what the whole forward kernel moves.
+[S, S] array as often as it is written or read: 4·S²·H bytes in float32, 2 in bfloat16. At S = 512 and K = 64 one pass
+over the scores in bfloat16 is already twice what the whole forward kernel moves.
 
 Of hardware no figure has been measured yet: that the kernel is the first choice on a TPU rests on this arithmetic.
 """
@@ -50,7 +50,7 @@ def attend(
     """See `select.Implementation`. With `interpret` the kernels are run by JAX itself, on any device."""
     from bertjax.model.attention.tpu_kernel import Options, attention  # Pallas takes a while to import
 
-    B, S, H, K = query.shape
+    B, _, H, K = query.shape
     rate = dropout_rate if dropout is not None else 0.0
     words = attention_words(dropout, H) if rate else jnp.zeros((B, H, 2), jnp.uint32)
     sequences = mask.key_mask if mask.sequence_ids is None else 2 * mask.sequence_ids + mask.key_mask

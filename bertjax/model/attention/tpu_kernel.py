@@ -99,7 +99,7 @@ def _call(
     )(*arrays, sequences[:, None], words.reshape(B, heads // group, group, 2))
 
 
-def _forward_kernel(options: Options, width: int, query, key, value, sequences, words, output) -> None:  # noqa: ANN001
+def _forward_kernel(options: Options, width: int, query, key, value, sequences, words, output) -> None:
     bias = _bias(options, sequences)
     for h, columns in _heads(query, width):
         weights = _softmax(query[:, columns], key[:, columns], bias)
@@ -107,7 +107,7 @@ def _forward_kernel(options: Options, width: int, query, key, value, sequences, 
         output[:, columns] = _product(weights.astype(value.dtype), value[:, columns], 1, 0).astype(output.dtype)
 
 
-def _backward_kernel(  # noqa: ANN001
+def _backward_kernel(
     options: Options, width: int, query, key, value, cotangent, sequences, words, d_query, d_key, d_value
 ) -> None:
     bias, dtype = _bias(options, sequences), query.dtype
