@@ -8,7 +8,10 @@ from bertjax.cost.shapes import Array, arrays
 # What gives the memory of its operands another name.
 _RENAMES = {'bitcast', 'while', 'opt-barrier', 'optimization-barrier', 'copy-done', 'add-dependency'}
 # What passes its operand on as it is, or as another type.
-_PASSES_ON = {'bitcast', 'convert', 'copy', 'copy-done', 'copy-start'}
+_PASSES_ON = {
+    'bitcast', 'convert', 'copy', 'copy-done', 'copy-start', 'slice-done', 'slice-start', 'get-tuple-element',
+    'custom-call',
+}  # fmt: skip
 _REPLACES = 'dynamic-update-slice'
 
 
@@ -35,8 +38,9 @@ class Buffer:
 
 
 def fullest(module: Module, computation: Computation | None = None) -> list[Buffer]:
-    """The arrays of the moment at which most memory is in use, beside what the program is given and what it gives, which
-    takes the place of what was donated; the largest first.
+    """The arrays of the moment at which most memory is in use, the largest first.
+
+    Without what the program is given, and what it gives, which takes the place of what was donated.
 
     By the order of the text, with an array alive from the instruction that makes it to the last that uses it, and loops
     and slices replaced in place. The compiler, which can do better and worse, has the last word on the sum.
@@ -130,7 +134,7 @@ def _stacked(module: Module, loop: Instruction, index: int) -> str:
 
 
 def _behind(computation: Computation, one: Instruction, passes_on: set[str] = _PASSES_ON) -> Instruction:
-    while one.opcode in passes_on:
+    while one.opcode in passes_on and one.operands[0] in computation.instructions:
         one = computation.instructions[one.operands[0]]
     return one
 

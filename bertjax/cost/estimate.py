@@ -1,8 +1,7 @@
 """How long a compiled step takes, by the compiler's own estimates and a model of what they leave out. An estimate."""
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from bertjax.cost.collectives import COLLECTIVES, Collective, collectives
 from bertjax.cost.groups import group_of
@@ -70,8 +69,14 @@ class Item:
 
 @dataclasses.dataclass(frozen=True)
 class Sent:
-    """A collective of the step: `seconds` that it takes alone and `exposed` seconds that nothing else hides, both of one
-    execution, and `times` that it is executed."""
+    """A collective of the step.
+
+    Attributes:
+      collective: which.
+      seconds: that it takes alone, one execution.
+      exposed: seconds of them that nothing else hides.
+      times: executions a step.
+    """
 
     collective: Collective
     seconds: float
@@ -114,7 +119,7 @@ class Estimate:
 
     @property
     def flops(self) -> float:
-        """Of all matrix products that the compiled step computes, recomputed ones and padding too; kernels as stated."""
+        """Of all matrix products that the compiled step computes, recomputed and padded ones too; kernels as stated."""
         return sum(item.times * item.flops for item in self.items)
 
     @property
@@ -199,14 +204,10 @@ class _Step:
             times = 1
         items, sent = [], []
         for name in (one.called['condition'][0], one.called['body'][0]):
-            of_one, sent_by_one = self._once(name)
+            of_one, sent_by_one = self.run(self.module.computations[name])
             items += [dataclasses.replace(item, times=item.times * times) for item in of_one]
             sent += [dataclasses.replace(each, times=each.times * times) for each in sent_by_one]
         return items, sent
-
-    @functools.lru_cache  # noqa: B019  lives as long as the step
-    def _once(self, name: str) -> tuple[list[Item], list[Sent]]:
-        return self.run(self.module.computations[name])
 
     def _item(self, computation: Computation, one: Instruction) -> Item | None:
         if is_kernel(one):
@@ -232,8 +233,3 @@ class _Step:
             return False
         inner = self.module.computations[one.called['calls'][0]].instructions.values()
         return any(each.opcode.removesuffix('-start') in COLLECTIVES for each in inner)
-
-
-def total_sent(sent: Iterable[Sent]) -> float:
-    """Bytes that a chip sends a step."""
-    return sum(each.times * each.collective.sent for each in sent)

@@ -3,7 +3,7 @@
 import math
 import re
 
-from bertjax.cost.groups import PRODUCTS, within
+from bertjax.cost.groups import PRODUCTS
 from bertjax.cost.hlo import Computation, Instruction, Module
 from bertjax.cost.shapes import arrays, total_bytes
 
@@ -11,7 +11,7 @@ _COST = re.compile(r'"cost_estimate":\{([^}]*)\}')
 _DILATED = re.compile(r'lhs_dilate=([\dx]+)')
 _SLICES = {'dynamic-slice', 'slice', 'gather'}
 _REPLACES = 'dynamic-update-slice'
-_KERNEL = 'tpu_custom_call'  # the target of a kernel that was written by hand; other targets are the compiler's own notes
+_KERNEL = 'tpu_custom_call'  # the target of kernels that were written by hand; others are the compiler's own notes
 
 
 def is_kernel(one: Instruction) -> bool:
@@ -20,7 +20,7 @@ def is_kernel(one: Instruction) -> bool:
 
 
 def kernel_work(computation: Computation, one: Instruction) -> tuple[float, float]:
-    """FLOPs and bytes of a kernel: as its author states them (`pl.CostEstimate`), or none, and operands and results once."""
+    """FLOPs and bytes of a kernel: as its author states them (`pl.CostEstimate`), or 0, and operands and results once."""
     stated = _COST.search(one.attributes)
     if stated is None:
         return 0.0, float(moved_bytes(computation, one))
@@ -34,8 +34,10 @@ def moved_bytes(computation: Computation, one: Instruction) -> int:
 
 
 def hbm_bytes(module: Module, computation: Computation, one: Instruction) -> int:
-    """What an instruction reads and writes in the chip's large memory; of an array of which it takes or replaces a slice,
-    as those are that a loop over blocks stacks, the slice."""
+    """What an instruction reads and writes in the chip's large memory.
+
+    Of an array of which it takes or replaces a slice, as those are that a loop over blocks stacks, the slice.
+    """
     if one.opcode != 'fusion':
         return _sliced(one, [operand.shape for operand in computation.operands(one)])
     inner = module.computations[one.called['calls'][0]]

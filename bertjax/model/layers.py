@@ -51,6 +51,7 @@ def weight_init(config: BertConfig) -> nn.initializers.Initializer:
     return lambda key, shape, dtype: config.init_stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
 
 
+@jax.named_scope('dropout')  # for those who read the compiled step: bertjax/cost/groups.py
 def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     """`x` with a share `rate` of its values zeroed and the rest scaled up; `x` itself without a key.
 
