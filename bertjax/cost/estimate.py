@@ -123,6 +123,11 @@ class Estimate:
         return sum(item.times * item.flops for item in self.items)
 
     @property
+    def silent_kernels(self) -> tuple[str, ...]:
+        """Kernels whose author states no FLOPs: they count by their bytes alone, which may be far too little."""
+        return tuple(dict.fromkeys(item.name for item in self.items if item.source == 'kernel' and not item.flops))
+
+    @property
     def bytes(self) -> int:
         """That the step reads and writes in the chip's memory, but for copies that go on beside it."""
         return sum(item.times * item.bytes for item in self.items)

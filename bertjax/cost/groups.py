@@ -1,7 +1,7 @@
 """Which part of a BERT's training step an instruction belongs to.
 
-By the name that JAX gives each operation, 'jit(step)/transpose(jvp(BertForPreTraining))/encoder/…/mlp/up/dot_general': the
-modules of `model/` and its scope `dropout`. What has no jvp( in its name is not part of the model and its losses.
+By the name that JAX gives each operation, 'jit(step)/transpose(jvp(BertForPreTraining))/encoder/…/mlp/up/dot_general':
+the modules of `model/` and its scope `dropout`. What has no jvp( in its name is not part of the model and its losses.
 """
 
 import re

@@ -20,7 +20,7 @@ def is_kernel(one: Instruction) -> bool:
 
 
 def kernel_work(computation: Computation, one: Instruction) -> tuple[float, float]:
-    """FLOPs and bytes of a kernel: as its author states them (`pl.CostEstimate`), or 0, and operands and results once."""
+    """FLOPs and bytes of a kernel: as its author states them (`pl.CostEstimate`), else 0, and operands and results."""
     stated = _COST.search(one.attributes)
     if stated is None:
         return 0.0, float(moved_bytes(computation, one))

@@ -53,6 +53,7 @@ def step_cost(text: str, topology: str, flops: float, peak_flops: float) -> dict
             'product_flops': found.flops,
             'hbm_traffic_bytes': found.bytes,
             'unknown_loops': list(found.unknown_loops),
+            'silent_kernels': list(found.silent_kernels),
         },
         'groups': [{'group': name, 'seconds': whole, 'mixed_s': mixed} for name, whole, mixed in found.groups()],
         'sent': _sent(found),
@@ -108,6 +109,8 @@ def cost_lines(result: dict[str, Any]) -> list[str]:
     ]
     if loops := parts['unknown_loops']:
         lines.append(f'  at least: nobody knows how often {len(loops)} of its loops run; each is counted once')
+    if kernels := parts['silent_kernels']:
+        lines.append(f'  at least: {len(kernels)} of its kernels state no FLOPs (cost_estimate); only bytes count')
     return lines
 
 

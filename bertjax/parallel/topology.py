@@ -30,9 +30,9 @@ class Generation:
 
 # Memory, its bandwidth and the bandwidth of all links ("bidirectional ICI": both directions of four or six links):
 # Google Cloud's pages on each generation (docs.cloud.google.com/tpu/docs/v5e, v5p, v6e, v4). Links of v3 and v4: Jouppi
-# et al., arXiv 2304.01433, table 4. Clocks: peak by the FLOPs of a cycle, two for each multiplier of 4 (v3, v5e) or 8 (v4, v5p)
-# units of 128 x 128, and of 4 x 256 x 256 (v6e: its page has two units, but with twice the clock the compiler's own
-# estimate of a large product would be 1.4 times the peak).
+# et al., arXiv 2304.01433, table 4. Clocks: peak by the FLOPs of a cycle, two for each multiplier of 4 (v3, v5e) or 8
+# (v4, v5p) units of 128 x 128, and of 4 x 256 x 256 (v6e: its page has two units, but with twice the clock the
+# compiler's own estimate of a large product would be 1.4 times the peak).
 GENERATIONS = {
     'v3': Generation(16 * 2**30, 450e9, 35e9, 32, 0.94e9),
     'v4': Generation(32 * 2**30, 1200e9, 50e9, 4, 1.05e9),
