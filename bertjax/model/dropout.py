@@ -131,6 +131,7 @@ def _of_heads(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+@jax.named_scope('dropout')  # for those who read the compiled step: bertjax/cost/groups.py
 def _drop(x: jax.Array, rate: float, bits, words: jax.Array) -> jax.Array:
     least = threshold(rate)
     return jnp.where(bits(words, x.shape) >= jnp.uint32(least), x / (1.0 - least / 2**32), jnp.zeros((), x.dtype))
@@ -140,6 +141,7 @@ def _drop_forward(x: jax.Array, rate: float, bits, words: jax.Array) -> tuple[ja
     return _drop(x, rate, bits, words), words
 
 
+@jax.named_scope('dropout')
 def _drop_backward(rate: float, bits, words: jax.Array, cotangent: jax.Array) -> tuple[jax.Array, None]:
     return _drop(cotangent, rate, bits, words), None
 

@@ -10,11 +10,11 @@ import pytest
 # By a process: a crash of the TPU compiler must not take pytest along.
 SLICES = """
 import json, sys
-from bertjax.parallel.topology import HBM_BYTES, topology_devices
+from bertjax.parallel.topology import generation_of, topology_devices
 from bertjax.train.throughput import peak_flops
 
 for name in sys.argv[1:]:
-    devices, memory = topology_devices(name), HBM_BYTES[name.partition(':')[0]]
+    devices, memory = topology_devices(name), generation_of(name).hbm_bytes
     print(json.dumps([len(devices) * memory / 2**30, sum(peak_flops(one.device_kind) for one in devices) / 1e12]))
 """
 # Four chips of each generation: GiB and TFLOP/s of Google Cloud's pages, which are of chips. Of a v3 JAX has 8 devices.
