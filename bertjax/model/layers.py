@@ -51,24 +51,6 @@ def weight_init(config: BertConfig) -> nn.initializers.Initializer:
     return lambda key, shape, dtype: config.init_stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
 
 
-<<<<<<< HEAD
-=======
-@jax.named_scope('dropout')  # for those who read the compiled step: bertjax/cost/groups.py
-def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
-    """`x` with a share `rate` of its values zeroed and the rest scaled up; `x` itself without a key.
-
-    The share is rounded to a multiple of 1/65,536: each 32-bit draw decides about two neighbours of the last dimension.
-    Random bits are a good part of the cost of a step on TPU and CPU, and 16 are precise enough.
-    """
-    if key is None or rate == 0.0:
-        return x
-    dropped = round(rate * 65536)
-    words = jax.random.bits(key, (*x.shape[:-1], -(-x.shape[-1] // 2)))  # uint32 [..., N/2]
-    coins = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*x.shape[:-1], -1)[..., : x.shape[-1]]  # [..., N]
-    return jnp.where(coins >= dropped, x / (1.0 - dropped / 65536), jnp.zeros((), x.dtype))
-
-
->>>>>>> estimate
 class Projection(nn.Module):
     """Linear map from the last `len(in_axes)` dimensions to `features`, bias included.
 
