@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -57,6 +58,12 @@ def platform() -> str:
     """What is traced for: 'tpu', 'gpu' or 'cpu', of the devices of the mesh, which need not be there."""
     mesh = _MESH.get()
     return jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
+
+
+def parts_of(name: str) -> int:
+    """Over how many devices of the mesh a dimension of this logical axis is split."""
+    mesh, axes = _MESH.get(), dict(AXIS_RULES)[name] or ()
+    return 1 if mesh is None else math.prod(mesh.shape[axis] for axis in ((axes,) if isinstance(axes, str) else axes))
 
 
 def over_mesh(

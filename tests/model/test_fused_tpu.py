@@ -151,10 +151,10 @@ def slice_of_tpus():
 
 def test_on_a_tpu_it_is_taken_where_it_can_be(slice_of_tpus):
     with mesh_context(slice_of_tpus('v5e:2x2')):
-        assert choose('auto', *shapes(), 0.1).name == 'fused_tpu'
+        assert choose('auto', *shapes(heads=4), 0.1).name == 'fused_tpu'
         for wrong, reason in (
             ({'tokens': 96}, '96 tokens'), ({'tokens': 1024}, '1024 tokens'), ({'queries': 1}, 'not the first 1'),
-            ({'heads': 3}, '3 heads of width 64'),
+            ({'heads': 3}, '3 heads of width 64'), ({'heads': 2}, '2 heads of width 64'),
         ):  # fmt: skip
             assert reason in fused_tpu.supports(*shapes(**wrong), 0.1)
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.dropout import Dropout, attention_words
-from bertjax.parallel.partition import over_mesh, platform
+from bertjax.parallel.partition import over_mesh, parts_of, platform
 
 LONGEST = 512  # tokens: the backward kernel has about nine [S, S] arrays of float32, 9 MiB of the 16 that it may use
 LANES = 128  # width of a vector register
@@ -32,8 +32,12 @@ def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate
         return f'it computes all {S} positions, not the first {query.shape[1]}'
     if S % LANES or S > LONGEST:
         return f'sequences of {S} tokens, it takes multiples of {LANES} up to {LONGEST}'
-    if not heads_together(heads, width):
-        return f'{heads} heads of width {width} do not come in groups of {LANES} columns'
+    rows, chips = key.shape[0], parts_of('act_batch')
+    if rows % chips:
+        return f'{rows} rows do not divide over {chips} devices'
+    own, rest = divmod(heads, parts_of('act_heads'))
+    if rest or not heads_together(own, width):
+        return f'{heads} heads of width {width} do not come in groups of {LANES} columns on each device'
     return None
 
 
@@ -55,7 +59,9 @@ def attend(
     words = attention_words(dropout, H) if rate else jnp.zeros((B, H, 2), jnp.uint32)
     sequences = mask.key_mask if mask.sequence_ids is None else 2 * mask.sequence_ids + mask.key_mask
 
-    options = Options(rate, heads_together(H, K), mask.sequence_ids is not None, mask.causal, interpret)
+    options = Options(
+        rate, heads_together(H // parts_of('act_heads'), K), mask.sequence_ids is not None, mask.causal, interpret
+    )
 
     def local(query: jax.Array, key: jax.Array, value: jax.Array, sequences: jax.Array, words: jax.Array) -> jax.Array:
         flat = (x.reshape(*x.shape[:2], -1) for x in (query, key, value))  # [B, S, H·K]
