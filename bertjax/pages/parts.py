@@ -1,6 +1,7 @@
 """What pages are made of: tables, figures, rows of coloured tokens. Every text that comes in is escaped, but Markup."""
 
 import dataclasses
+import urllib.parse
 from collections.abc import Iterable, Mapping, Sequence
 
 from markupsafe import Markup
@@ -26,6 +27,11 @@ def warning(text: Text) -> Markup:
 def code(text: str) -> Markup:
     """A command or a name, in the line."""
     return Markup('<code>{}</code>').format(text)
+
+
+def link(text: Text, target: str) -> Markup:
+    """Text that leads to another file, by its path from the page."""
+    return Markup('<a href="{}">{}</a>').format(urllib.parse.quote(target), text)
 
 
 def columns(*parts: Markup, narrow: bool = False) -> Markup:

@@ -12,7 +12,7 @@ from bertjax.experiment.task_data import sample
 from bertjax.metrics.classification import scores_of_counts
 from bertjax.pages import parts
 from bertjax.pages.page import Section
-from bertjax.report.run import Run, quiet, read_lines
+from bertjax.report.run_record import Run, quiet, read_lines
 from bertjax.tasks.task import Judged, Task
 
 _WORST = 12
