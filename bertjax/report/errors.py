@@ -74,7 +74,11 @@ def _classes(counts: collections.Counter, task: Task) -> list[Markup]:
     if len(axis) > _MATRIX:
         return [of_each]
     heads = [name or _NOTHING for name in axis]
-    counted = dict(zip(heads, table.tolist(), strict=True))
+    shares = table / np.maximum(table.sum(1, keepdims=True), 1)
+    counted = {
+        name: [parts.shade(share, f'{n:,}') for share, n in zip(*cells, strict=True)]
+        for name, cells in zip(heads, zip(shares, table.tolist(), strict=True), strict=True)
+    }
     matrix = parts.shaded(heads, counted, corner='true \\ predicted')
     return [parts.columns(of_each, parts.titled('Confusion', matrix))]
 

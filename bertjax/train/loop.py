@@ -110,7 +110,9 @@ def train(
                     recorder.sync()  # before the checkpoint that counts on it
                     if stop or last:
                         interrupt.doing = f'checkpoint {position.step} is being written'
-                    checkpoints.save(state, position, {**resolved, **failed, **patience.state}, cost)
+                    checkpoints.save(
+                        state, position, {**resolved, **failed, **patience.state}, cost if phase.chosen else None
+                    )
                 if stop and not last:
                     raise _stopped(position)
                 recorder.pause(time.perf_counter() - paused)
