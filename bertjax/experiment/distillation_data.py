@@ -79,11 +79,8 @@ def _masked_language_model(distill: DistillationSettings, data: TaskData, mesh: 
     check_vocabulary(directory, data.tokenizer, _MODEL)
     words = int(_is_word(data.tokenizer).sum())
     if words <= distill.augment_candidates:
-        expected = f'fewer than {words:,}, the words of one piece that the vocabulary has'
-        found = str(distill.augment_candidates)
-        raise UserError(
-            'config.distill.augment_candidates', found, expected, 'lower it, or set config.distill.augment=0'
-        )
+        found, expected = str(distill.augment_candidates), f'fewer than the {words:,} words that are one piece'
+        raise UserError('config.distill.augment_candidates', found, expected, 'lower it, or take another vocabulary')
     imported = load_pretraining_model(directory, nsp=False, **as_teacher('float32'))
     model = Teacher(directory, BertForPreTraining(imported.config), imported, mesh, _MODEL)
     model.check_head(('mlm',), 'a masked language model, to say which words may stand for others')
