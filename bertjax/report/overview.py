@@ -41,7 +41,7 @@ def _of_pretraining(run: Run, levels: Levels) -> dict[str, tuple[str, str]]:
         remark = _at_first(heldout, figure)
         if figure == 'mlm_loss' and levels.unigram is not None:
             remark += f'; without context {levels.unigram:.3f}'
-        tiles[f'held-out {called}'] = (shown(heldout[-1][figure]), remark)
+        tiles[f'held-out {called}'] = (shown(heldout[-1].get(figure)), remark)
         last = heldout[-1]
         if last.get('mlm_accuracy') is not None:
             tiles['held-out MLM accuracy'] = (shown(last['mlm_accuracy']), _at_first(heldout, 'mlm_accuracy'))
@@ -52,7 +52,7 @@ def _of_pretraining(run: Run, levels: Levels) -> dict[str, tuple[str, str]]:
             tiles[f'held-out {levels.pair.upper()} accuracy'] = (shown(last[pair]), remark)
     for name, mine in rows_of_texts(rows).items():
         figure, called = _loss(mine)
-        tiles[f'{called} on {name}'] = (shown(mine[-1][figure]), _at_first(mine, figure))
+        tiles[f'{called} on {name}'] = (shown(mine[-1].get(figure)), _at_first(mine, figure))
     return tiles
 
 
