@@ -37,7 +37,7 @@ function draw(place) {
   const legend = { orientation: 'h', x: 0, y: 1.02, yanchor: 'bottom' };
   const layout = {
     paper_bgcolor: 'rgba(0,0,0,0)', plot_bgcolor: 'rgba(0,0,0,0)', font: { color: ink, size: 13, family: getComputedStyle(document.body).fontFamily },
-    margin: { l: 8, r: 12, t: 8, b: 8 }, xaxis: { ...axis(given.x), ...ticks, type: given.log ? 'log' : 'linear' }, yaxis: axis(given.y),
+    margin: { l: 8, r: 12, t: 8, b: 8 }, xaxis: { ...axis(given.x), ...ticks, type: given.log ? 'log' : 'linear' }, yaxis: { ...axis(given.y), exponentformat: 'e' },
     showlegend: data.length > 1, legend, hovermode: data.some((trace) => trace.text) ? 'closest' : 'x unified',
     hoverlabel: { bgcolor: color('card'), bordercolor: line, font: { color: color('ink') } },
   };

@@ -22,8 +22,8 @@ def benchmark_page(folder: pathlib.Path, linked: Collection[str]) -> str:
     lacking = read_json_or_none(folder / RESULTS, lambda summary: dict(summary['lacking'])) or {}
     summary, rows = summarise(folder, lacking)
     count = summary['averaged_tasks']
-    tiles = {name: (value, 'of 100') for name, value in averages(summary)}
-    tiles['tasks'] = (f'{count}', f'finished, of {len(OFFICIAL)}')
+    tiles = {'tasks': (f'{count}', f'finished, of {len(OFFICIAL)}')}
+    tiles |= {name: (value, 'of 100') for name, value in averages(summary) if count}
     cells = [
         (parts.link(title, f'{task}/report.html') if task in linked else title, *rest)
         for task, (title, *rest) in zip(OFFICIAL, rows, strict=True)

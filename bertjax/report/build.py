@@ -59,8 +59,10 @@ def _about(run: Run) -> str:
         which = f'{len(run.models)} models together' if len(run.models) > 1 else f'from {origin}'
         return f'{task}, {which}, on {chosen["data"] or "tensorflow-datasets"}'
     model = chosen['model']
-    sizes = f'{model["num_layers"]} layers, width {model["width"]}, {model["num_heads"]} heads'
-    return f'{sizes}, on {chosen["data"] or chosen["corpus"]}'
+    layers = model['num_layers']
+    sizes = f'{layers} layer{"s"[: layers != 1]}, width {model["width"]}, {model["num_heads"]} heads'
+    taught_by = f', taught by {chosen["distill"]["teacher"]}' if run.recorded and run.is_distillation else ''
+    return f'{sizes}{taught_by}, on {chosen["data"] or chosen["corpus"]}'
 
 
 def _pretraining_sections(run: Run) -> list[Section | None]:
