@@ -35,6 +35,8 @@ from bertjax.train.teaching import LABELLED
 _MODEL = 'distill.augment_model'
 _WORDS = 'token_words'  # beside the arrays of a task, while its rows are repeated
 
+Asking = Callable[[Any, Mapping[str, jax.Array]], jax.Array]
+
 
 def distillation_data(settings: FinetuningSettings, distill: DistillationSettings, folder: pathlib.Path) -> TaskData:
     """The task's data, with the encoder of the student.
@@ -128,7 +130,8 @@ def augmented(
     tokens = rows.tokens.copy()
     sequence, place = places(rows)
     with progress('words become others', int(chosen.sum()), lines=True) as advance:
-        for at, candidates in _candidates(rows, chosen, tokenizer, model, count, batch_size):
+        ask = _asking(model, tokenizer, np.unique(features.tokens[stays]), count)  # nor do other words become marks
+        for at, candidates in _candidates(rows, chosen, tokenizer, model, ask, batch_size):
             tokens[at] = pick(candidates, rows.tokens[at], sequence[at], place[at], seed=seed)
             advance(len(at))
     made = (times - 1) * len(features)
@@ -137,9 +140,9 @@ def augmented(
 
 
 def _candidates(
-    rows: Features, chosen: np.ndarray, tokenizer: Tokenizer, model: Teacher, count: int, batch_size: int
+    rows: Features, chosen: np.ndarray, tokenizer: Tokenizer, model: Teacher, ask: Asking, batch_size: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """For the chosen tokens, batch by batch: where they are in `tokens` [M], and the count + 1 likeliest words
+    """For the chosen tokens, batch by batch: where they are in `tokens` [M], and the words that `ask` gives for them
     [M, count + 1], with all chosen ones of their sequence masked."""
     number, _ = places(rows)
     counts = np.bincount(number[chosen], minlength=len(rows.second))
@@ -149,7 +152,6 @@ def _candidates(
     if not len(some):
         return
     shards, sharding = row_shards(model.mesh), batch_sharding(model.mesh)
-    ask = _asking(model, tokenizer, count)
     lengths = choose_lengths(some.lengths, count=4, longest=model.config.max_positions)
     for found, length in sorted_batches(some, batch_size=-(-batch_size // shards) * shards, shapes=lengths):
         sequences = some.record[found[found >= 0]]
@@ -164,10 +166,12 @@ def _candidates(
         yield np.concatenate(at), np.concatenate([words[row, : len(x)] for row, x in enumerate(where)])
 
 
-def _asking(model: Teacher, tokenizer: Tokenizer, count: int) -> Callable[[Any, Mapping[str, jax.Array]], jax.Array]:
-    """(parameters, batch) -> int32 [B, P, count + 1]: the likeliest words of one piece at masked positions."""
+def _asking(model: Teacher, tokenizer: Tokenizer, never: np.ndarray, count: int) -> Asking:
+    """(parameters, batch) -> int32 [B, P, count + 1]: the likeliest words of one piece at masked positions, but for
+    the ids `never`."""
     words = np.zeros(model.config.padded_vocab_size, bool)
     words[: tokenizer.vocab_size] = _is_word(tokenizer)
+    words[never] = False
     forward = make_forward(model.model, PRETRAINING)
 
     @jax.jit

@@ -26,12 +26,16 @@ def test_what_marks_something_stays_in_every_copy(tokenizer, monkeypatch):
     features = builder.build()
     asked = []
 
-    def any_words(rows, chosen, tokenizer, model, count, batch_size):
+    def any_words(rows, chosen, tokenizer, model, ask, batch_size):
         at = np.flatnonzero(chosen)
         asked.append(at)
         yield at, np.tile(np.array([14, 15, 16], np.int32), (len(at), 1))
 
+    never = []
     monkeypatch.setattr(distillation_data, '_candidates', any_words)
+    monkeypatch.setattr(
+        distillation_data, '_asking', lambda model, tokenizer, marks, count: never.append(marks.tolist())
+    )
     options = {'times': 3, 'probability': 1.0, 'count': 2, 'seed': 0, 'batch_size': 8}
     rows = augmented(features, features.tokens == MARK, tokenizer, None, **options)
     found = rows.tokens.reshape(6, 8)
@@ -42,3 +46,4 @@ def test_what_marks_something_stays_in_every_copy(tokenizer, monkeypatch):
     assert rows.token.keys() == features.token.keys() and rows.row.keys() == {*features.row, 'labelled'}
     augmented(features, np.zeros(len(features.tokens), bool), tokenizer, None, **options)
     assert len(asked[0]) == 4 * 2 and len(asked[1]) == 4 * 4  # without, the marks are words
+    assert never == [[MARK], []]  # what no word becomes
