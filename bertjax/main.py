@@ -45,7 +45,7 @@ WITHOUT_TEACHER = ('pretrain', 'finetune', 'vocab', 'corpus', 'compile')
 # Verbs about an existing run, whose config they take, except for keys that the command line sets.
 ABOUT_A_RUN = ('evaluate', 'predict', 'baseline', 'export')
 # Verbs that are told the keys that the command line sets one by one: what it asks for in vain is refused.
-ABOUT_WHAT_IS_SET = ('pretrain', 'distill')
+ABOUT_WHAT_IS_SET = ('pretrain', 'distill', 'compile')
 # Verbs that are told the recipe as the command line names it: they say what to run next, or what differs from it.
 ABOUT_THE_RECIPE = ('pretrain', 'finetune', 'benchmark', 'distill', 'show', 'report')
 
