@@ -116,7 +116,7 @@ def _texts(axis: Any, rows: list[dict[str, Any]], figure: str) -> None:
         _series(axis, mine, figure, name)
     _series(axis, own, figure, 'held out of the corpus', color=TRAIN)
     axis.set(title='held-out texts', ylabel='loss')
-    axis.legend(frameon=False, loc='upper right')
+    _legend_beside(axis)
 
 
 def _lesson(axis: Any, rows: list[dict[str, Any]]) -> None:
@@ -125,7 +125,7 @@ def _lesson(axis: Any, rows: list[dict[str, Any]]) -> None:
     for name in [*taught(rows), 'loss']:
         _series(axis, trained, name, name.removesuffix('_loss'), style='-')
     axis.set(title='what the teacher teaches', ylabel='loss', yscale='log')
-    axis.legend(frameon=False, loc='upper right')
+    _legend_beside(axis)
 
 
 def _evaluated(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -138,6 +138,11 @@ def _figures(axis: Any, rows: list[dict[str, Any]]) -> None:
     for name in [name for name in rows[-1] if name not in ('step', 'split', 'phase', 'examples')]:
         _series(axis, rows, name, name.replace('_', ' '))
     axis.set(title=rows[-1]['split'])
+    _legend_beside(axis)
+
+
+def _legend_beside(axis: Any) -> None:
+    """For curves that may be anywhere."""
     axis.legend(frameon=False, loc='upper left', bbox_to_anchor=(1.0, 1.0))
 
 
