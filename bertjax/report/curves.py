@@ -94,8 +94,12 @@ def _of_texts(rows: Sequence[dict[str, Any]], figure: str) -> list[Markup]:
 
 def _of_a_lesson(rows: Sequence[dict[str, Any]]) -> list[Markup]:
     """Each part of what a teacher teaches, before it is weighted; they differ by orders of magnitude."""
-    titles = {name: _LESSONS.get(name, name) for name in taught(rows)}
-    charts = [chart(title, both(rows, name), x='step', y=name, height=_SMALL) for name, title in titles.items()]
+    drawn = {name: both(rows, name) for name in taught(rows)}
+    charts = [
+        chart(_LESSONS.get(name, name), series, x='step', y=name, height=_SMALL)
+        for name, series in drawn.items()
+        if series
+    ]
     return [parts.titled('What the teacher teaches', parts.columns(*charts, narrow=True))] if charts else []
 
 
