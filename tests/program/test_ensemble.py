@@ -72,9 +72,11 @@ def test_its_page(program: Program, browser: Browser, two, tmp_path: pathlib.Pat
         assert page.locator('#errors .shaded').count() == 1
 
     browser.visit(both / 'report.html', look, width=NARROW)
-    (both / 'results.json').write_text(
-        json.dumps({key: x for key, x in told.items() if key not in ('ensemble', 'alone')})
-    )
+    for key in ('alone', 'ensemble'):
+        (both / 'results.json').write_text(json.dumps(told | {key: [1]}))
+        assert f'results.json: {key}: found something else' in program.error(f'--workdir={both}', '--config.run=report')
+        del told[key]
+    (both / 'results.json').write_text(json.dumps(told))
     line = program.error(f'--workdir={both}', '--config.run=report')
     assert 'a recipe without a task' in line and 'RTE' in line
     data = json.loads((two[0] / 'config.json').read_text())['data']
