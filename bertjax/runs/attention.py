@@ -19,8 +19,9 @@ from bertjax.errors import UserError
 from bertjax.experiment.loaded import LoadedModel, asked_model, load_model
 from bertjax.experiment.using_settings import UsingSettings, using_settings
 from bertjax.experiment.workdir import working_in
-from bertjax.inference.runner import Runner, progress
+from bertjax.inference.runner import Runner
 from bertjax.pages.charts import check_plotly
+from bertjax.progress import progress
 from bertjax.terminal import Console
 
 _CHUNK = 1024  # texts in memory

@@ -16,7 +16,8 @@ from bertjax.inference.extract import PART, PART_OF_TOKENS, Extractor, labels
 from bertjax.inference.extraction import Extraction
 from bertjax.inference.feature_files import json_rows, need_arrow
 from bertjax.inference.input import Source, columns
-from bertjax.inference.runner import Runner, progress
+from bertjax.inference.runner import Runner
+from bertjax.progress import progress
 from bertjax.tasks.reading.stream import as_they_come
 from bertjax.terminal import data_output
 

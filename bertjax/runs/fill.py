@@ -17,8 +17,9 @@ from bertjax.experiment.workdir import working_in
 from bertjax.files.atomic import AtomicFile, write_atomic
 from bertjax.inference.asked import Question, table
 from bertjax.inference.input import Item, Source, chunks, columns
-from bertjax.inference.runner import Runner, progress
+from bertjax.inference.runner import Runner
 from bertjax.inference.score import corpus_score
+from bertjax.progress import progress
 from bertjax.tasks.reading.records import Row
 from bertjax.tasks.reading.stream import as_they_come
 from bertjax.terminal import Console, data_output

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from killing import killed_at_each
 
+from bertjax import progress
 from bertjax.errors import UserError
-from bertjax.inference import runner
 from bertjax.inference.extraction import Extraction
 from bertjax.inference.input import Source, columns
 from bertjax.tasks.reading.records import Row
@@ -103,10 +103,10 @@ def test_an_input_that_changes_on_the_way_is_told(tmp_path):
 
 
 def test_a_log_has_a_line_now_and_then(monkeypatch, capsys):
-    monkeypatch.setattr(runner, '_LINES', 0.0)
-    with runner.progress('texts', 3000, lines=True) as advance:
+    monkeypatch.setattr(progress, '_LINES', 0.0)
+    with progress.progress('texts', 3000, lines=True) as advance:
         advance(1000)
     assert capsys.readouterr().out.startswith('texts: 1,000 of 3,000, ')
-    with runner.progress('texts', 3000) as advance:  # in a program of one's own
+    with progress.progress('texts', 3000) as advance:  # in a program of one's own
         advance(1000)
     assert not capsys.readouterr().out
