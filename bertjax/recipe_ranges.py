@@ -10,6 +10,7 @@ from bertjax.corpus.sources import CorpusOptions
 from bertjax.data.masking import MaskOptions
 from bertjax.data.pairs import PairOptions
 from bertjax.model.config import DTYPES, BertConfig
+from bertjax.model.pooling import COMBINE, POOL
 from bertjax.optim.optimizers import OPTIMIZERS
 from bertjax.optim.schedules import SCHEDULES
 from bertjax.ranges import (
@@ -184,8 +185,6 @@ USING = {
     'batch_size': _ROWS,
     'max_length': either(whole(4, MANY), only(0, 'the positions of the model')),
 }
-COMBINE = ('mean', 'sum', 'concat', 'weighted')  # layers
-POOL = ('mean', 'cls', 'pooler', 'none')  # tokens
 FORMATS = ('npy', 'safetensors', 'parquet', 'jsonl')  # of features
 ASKED = ('masks', 'score', 'pairs', 'continue')  # of a masked language model
 # Of each such verb: the keys of config.VERB, each with an example for messages.

@@ -1,7 +1,7 @@
 """What run=fill is asked of each text, and its answer as an object of JSON."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.markup import escape
@@ -10,11 +10,10 @@ from rich.table import Table
 from bertjax.inference.fill import MaskedText, extend, fill_each, fill_jointly
 from bertjax.inference.input import Item, texts_of
 from bertjax.inference.masked import follow_probabilities
-from bertjax.inference.runner import Runner
+from bertjax.inference.runner import Advance, Runner
 from bertjax.inference.score import score_texts
 from bertjax.tasks.reading.records import Row
 
-Advance = Callable[[int], object]
 NEEDS = {'pairs': 'nsp'}  # else 'mlm'
 
 
@@ -62,7 +61,7 @@ class Question:
 
         Args:
           items: rows, and blank ones among them.
-          advance: is told how many more are done; None for progress bars.
+          advance: is told how many more are done; None for a progress bar.
         """
         _, texts, seconds = texts_of(items)
         if not texts:
@@ -71,21 +70,17 @@ class Question:
             found = score_texts(self.runner, texts, self.max_length, advance)
             return [{'text': text, **score} for text, score in zip(texts, found, strict=True)]
         if self.ask == 'pairs':
-            found = follow_probabilities(self.runner, texts, seconds, self.max_length).tolist()
-            rows = [{'text': a, 'pair': b, 'probability': p} for a, b, p in zip(texts, seconds, found, strict=True)]
-        elif self.ask == 'continue':
+            found = follow_probabilities(self.runner, texts, seconds, self.max_length, advance).tolist()
+            return [{'text': a, 'pair': b, 'probability': p} for a, b, p in zip(texts, seconds, found, strict=True)]
+        if self.ask == 'continue':
             chosen = {'tokens': self.tokens, 'temperature': self.temperature, 'top_k': self.sample, 'seed': self.seed}
-            found = extend(self.runner, texts, **chosen, max_length=self.max_length)
-            rows = [{'text': text, 'continued': longer} for text, longer in zip(texts, found, strict=True)]
-        elif self.jointly:
-            found = fill_jointly(self.runner, self._masked(items))
-            rows = [{'text': text, 'filled': own.pop('text'), **own} for text, own in zip(texts, found, strict=True)]
-        else:
-            found = fill_each(self.runner, self._masked(items), self.top_k)
-            rows = [{'text': text, 'masks': masks} for text, masks in zip(texts, found, strict=True)]
-        if advance:
-            advance(len(rows))
-        return rows
+            found = extend(self.runner, texts, **chosen, max_length=self.max_length, advance=advance)
+            return [{'text': text, 'continued': longer} for text, longer in zip(texts, found, strict=True)]
+        if self.jointly:
+            found = fill_jointly(self.runner, self._masked(items), advance)
+            return [{'text': text, 'filled': own.pop('text'), **own} for text, own in zip(texts, found, strict=True)]
+        found = fill_each(self.runner, self._masked(items), self.top_k, advance)
+        return [{'text': text, 'masks': masks} for text, masks in zip(texts, found, strict=True)]
 
     def _masked(self, items: Sequence[Item]) -> list[MaskedText]:
         tokenizer, longest = self.runner.model.tokenizer, self.max_length

@@ -14,16 +14,15 @@ import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bertjax.data.buckets import pad_to
-from bertjax.data.features import Features
+from bertjax.data.features import INPUTS, Features
 from bertjax.data.loader import global_arrays, local_rows
 from bertjax.experiment.loaded import LoadedModel
 from bertjax.parallel.mesh import row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.terminal import Console
-from bertjax.train.predict import Predictor
+from bertjax.train.predict import Predictor, nobody
 from bertjax.train.step import Batch
 
-INPUTS = ('input_ids', 'segment_ids', 'attention_mask')
 # The padded lengths, as far as the model knows as many positions. A length is compiled when the first sequence of it
 # comes; with steps of a third to a half, 10 to 20 % of the positions of evenly spread lengths are padding.
 LENGTHS = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
@@ -32,6 +31,7 @@ _PATIENCE = 2.0  # seconds without a progress bar
 _LINES = 10.0  # seconds between lines that stand for one
 
 Forward = Callable[[Any, Batch], Mapping[str, jax.Array]]
+Advance = Callable[[int], object]  # is told how many more are done
 
 
 class Runner:
@@ -66,7 +66,7 @@ class Runner:
         per_token: Collection[str] = (),
         most: int = 0,
         title: str = '',
-        advance: Callable[[int], object] | None = None,
+        advance: Advance | None = None,
     ) -> dict[str, list[np.ndarray]]:
         """The outputs of `forward` for each row.
 
@@ -95,8 +95,7 @@ class Runner:
                 shapes=self.lengths,
                 pad_id=self.model.tokenizer.pad_id,
             )
-        shown = contextlib.nullcontext(advance) if advance else progress(title, len(features))
-        with shown as tell:
+        with telling(advance, title, len(features)) as tell:
             shapes = self._shapes(features.lengths)
             return self._predictors[key].outputs(self.model.params, features, advance=tell, shapes=shapes)
 
@@ -109,7 +108,7 @@ class Runner:
         inputs: Collection[str] = INPUTS,
         most: Callable[[int], int] | None = None,
         params: Any = None,
-        advance: Callable[[int], object] = lambda rows: None,
+        advance: Advance = nobody,
     ) -> dict[str, np.ndarray]:
         """The sum over all batches of what `forward` gives for each, added up on the devices.
 
@@ -173,8 +172,26 @@ class Runner:
         return self.lengths[: int(pad_to(lengths, self.lengths).max(initial=0)) + 1]
 
 
+def telling(advance: Advance | None, title: str, total: int) -> contextlib.AbstractContextManager[Advance]:
+    """Whom to tell of progress: `advance`, or where there is none a bar, see `progress`."""
+    return contextlib.nullcontext(advance) if advance else progress(title, total)
+
+
+def in_proportion(advance: Advance, total: int, steps: int) -> Advance:
+    """What is told of `steps`, such as the masks of texts, and tells `advance` as many of `total`, the texts."""
+    done = 0
+
+    def step(count: int) -> None:
+        nonlocal done
+        before, done = done, done + count
+        if more := total * done // steps - total * before // steps:
+            advance(more)
+
+    return step
+
+
 @contextlib.contextmanager
-def progress(title: str, total: int | None, *, lines: bool = False) -> Iterator[Callable[[int], object]]:
+def progress(title: str, total: int | None, *, lines: bool = False) -> Iterator[Advance]:
     """What tells a person how far it is: a bar, in a terminal or a notebook, once it has taken two seconds.
 
     Args:
@@ -201,7 +218,8 @@ def progress(title: str, total: int | None, *, lines: bool = False) -> Iterator[
         bar.advance(task, rows)
         if lines and not shown and now - last > _LINES:
             done, last = int(bar.tasks[0].completed), now
-            print(f'{title}: {done:,} of {total:,}, {done / (now - began):,.0f} a second', flush=True)
+            of = f' of {total:,} ({done / max(total, 1):.0%})' if total is not None else ''
+            print(f'{title}: {done:,}{of}, {done / (now - began):,.0f} a second', flush=True)
 
     try:
         yield advance

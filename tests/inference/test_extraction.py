@@ -106,7 +106,10 @@ def test_a_log_has_a_line_now_and_then(monkeypatch, capsys):
     monkeypatch.setattr(runner, '_LINES', 0.0)
     with runner.progress('texts', 3000, lines=True) as advance:
         advance(1000)
-    assert capsys.readouterr().out.startswith('texts: 1,000 of 3,000, ')
+    assert capsys.readouterr().out.startswith('texts: 1,000 of 3,000 (33%), ')
+    with runner.progress('texts', None, lines=True) as advance:  # nobody knows of how many
+        advance(1000)
+    assert capsys.readouterr().out.startswith('texts: 1,000, ')
     with runner.progress('texts', 3000) as advance:  # in a program of one's own
         advance(1000)
     assert not capsys.readouterr().out
