@@ -198,7 +198,7 @@ OF_VERB: dict[str, dict[str, tuple[Range, Any]]] = {
         'weights': (each(number(-1e6, 1e6)), ()),
         'pool': (one_of(POOL), 'mean'),
         'normalize': (flag(), False),
-        'format': (one_of(FORMATS), 'npy'),
+        'format': (one_of(('', *FORMATS)), 'npy'),
         'part': (whole(0, MANY), 0),
     },
     'fill': {
@@ -215,6 +215,8 @@ OF_VERB: dict[str, dict[str, tuple[Range, Any]]] = {
         'seed': (_SEED, 0),
     },
     'attention': {
+        'field': (text(empty=False), 'text'),
+        'pair_field': (text(), ''),
         'texts': (each(text(empty=False)), ()),
         'show': (whole(0, 1000), 12),
         'unit': (one_of(('piece', 'word')), 'piece'),

@@ -1,12 +1,13 @@
 """What run=fill is asked of each text, and its answer as an object of JSON."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
+from bertjax.errors import UserError
 from bertjax.inference.fill import MaskedText, extend, fill_each, fill_jointly
 from bertjax.inference.input import Item, texts_of
 from bertjax.inference.masked import follow_probabilities
@@ -15,6 +16,42 @@ from bertjax.inference.score import score_texts
 from bertjax.tasks.reading.records import Row
 
 NEEDS = {'pairs': 'nsp'}  # else 'mlm'
+# The options that not every question takes, as they stand in the recipe.
+USUAL = {
+    'top_k': 5,
+    'jointly': False,
+    'tokens': 20,
+    'temperature': 1.0,
+    'sample': 50,
+    'seed': 0,
+    'field': 'text',
+    'pair_field': 'pair',
+}
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Refuses options of config.fill that would change nothing.
+
+    Raises:
+      UserError: one of USUAL is another than usual, where what is asked does not take it.
+    """
+    ask, of_file = options['ask'], not options['text']
+    continued, drawn = ask == 'continue', options['temperature'] > 0
+    takes = {
+        'top_k': (ask == 'masks' and not options['jointly'], "ask='masks', and jointly=False"),
+        'jointly': (ask == 'masks', "ask='masks'"),
+        'tokens': (continued, "ask='continue'"),
+        'temperature': (continued, "ask='continue'"),
+        'sample': (continued and drawn, "ask='continue', and a temperature above 0"),
+        'seed': (continued and drawn, "ask='continue', and a temperature above 0"),
+        'field': (of_file, 'the records of config.input'),
+        'pair_field': (of_file and ask == 'pairs', "ask='pairs' of the records of config.input"),
+    }
+    for name, usual in USUAL.items():
+        taken, by = takes[name]
+        if not taken and options[name] != usual:
+            found = f'{options[name]!r}, which changes nothing here'
+            raise UserError(f'config.fill.{name}', found, f'it only with {by}', 'leave it out')
 
 
 @dataclasses.dataclass(frozen=True)

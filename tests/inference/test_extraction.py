@@ -20,7 +20,7 @@ TEXTS = ['a river', 'stone', '', 'the old light', 'a', 'wind and field', 'house'
 class Lengths:
     """In place of an Extractor: the features of a text are the lengths of its words, a token a word."""
 
-    width, max_length = 1, 8
+    width, max_length, of_tokens = 1, 8, True
     runner = types.SimpleNamespace(model=types.SimpleNamespace(tokenizer=types.SimpleNamespace(pieces=['w'])))
 
     def __init__(self, name: str = ''):
@@ -48,6 +48,7 @@ def extract(tmp_path: pathlib.Path):
         own = Extraction(extractor, source, tmp_path / folder / f'in.{suffix}', '', 3)
         assert own.read() == len(TEXTS)
         if not own.is_done():
+            own.check()
             own.compute(lambda rows: None)
             assert list(own.write({}))
         return extractor.computed
