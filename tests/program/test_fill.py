@@ -13,6 +13,7 @@ import bertjax
 from bertjax.errors import UserError
 from bertjax.inference import asked, runner
 from bertjax.inference.score import corpus_score
+from bertjax.recipe_files import load_recipe
 
 RECIPE = {'recipe': 'configs/fill.py', 'small': False}
 TEXTS = ['the river [MASK] under the house.', 'a [MASK] sings [MASK] the old [MASK] and runs', 'stone [MASK]']
@@ -219,7 +220,8 @@ def test_answers_to_another_input_of_that_name_are_not_replaced(program: Program
 
 IGNORED = [
     ('masks', 'tokens=3'), ('score', 'top_k=9'), ('score', 'jointly'), ('pairs', 'temperature=0.5'),
-    ('masks', 'jointly --config.fill.top_k=9'), ('masks', 'pair_field=b'), ('masks', 'text=[MASK] --config.fill.field=b'),
+    ('masks', 'jointly --config.fill.top_k=9'), ('masks', 'pair_field=b'),
+    ('masks', 'text=[MASK] --config.fill.field=b'),
     ('continue', 'temperature=0.0 --config.fill.seed=3'), ('continue', 'top_k=9'),
 ]  # fmt: skip
 
@@ -232,8 +234,9 @@ def test_an_option_that_would_change_nothing_is_refused(program: Program, traine
     assert changes[-1].removeprefix('--').partition('=')[0] in line and 'which changes nothing here' in line
 
 
-def test_what_is_usual_is_what_the_recipe_has():
-    assert {name: fill.get_config().fill[name] for name in asked.USUAL} == asked.USUAL
+def test_what_is_usual_is_what_the_recipe_has(repository):
+    recipe = load_recipe(str(repository / 'configs' / 'fill.py')).fill
+    assert {name: recipe[name] for name in asked.USUAL} == asked.USUAL
 
 
 def test_one_bar_for_all_of_a_call(bert, monkeypatch):
