@@ -69,13 +69,14 @@ class Extraction:
         """
         digest, texts = hashlib.sha256(f'{self.target.name} {self.id!r}'.encode()), hashlib.sha256()
         for number, items in enumerate(self._chunks(quiet=False)):
-            beside = json.dumps([labels(item, self.source, self.id) for item in items]).encode()
-            texts.update(beside)
+            for item in items:
+                beside = labels(item, self.source, self.id)
+                texts.update(json.dumps(item.values if isinstance(item, Row) else None).encode())
+                if self.id:
+                    digest.update(json.dumps(beside['id']).encode())
             key = self.extractor.key(items)
             self._parts.append(self._folder / f'{number:06d}-{key}')
             digest.update(key.encode())
-            if self.id:
-                digest.update(beside)
             self._rows += len(items)
             self._blank += sum(not isinstance(item, Row) for item in items)
         self._identity = digest.hexdigest()

@@ -1,0 +1,105 @@
+"""run=extract: whose features lie in a workdir, of files and of standard input."""
+
+import json
+import sys
+from unittest import mock
+
+import numpy as np
+import pytest
+from running import Program, rows
+from safetensors.numpy import load_file
+
+import bertjax
+from bertjax.inference import extraction
+
+RECIPE = {'recipe': 'configs/extract.py', 'small': False}
+TEXTS = ['the river runs', 'stone', 'a bird sings over the house', 'old', 'the wind and the light', 'slow red field']
+
+
+@pytest.fixture
+def extract(program: Program, trained, tmp_path):
+    """extract(input, *changes) -> what is printed; it writes into tmp_path/features."""
+
+    def run(given, *changes: str) -> str:
+        ask = (f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={given}')
+        return program.run(*ask, *changes, **RECIPE).stdout
+
+    return run
+
+
+@pytest.mark.parametrize('format', ['npy', 'safetensors', 'parquet', 'jsonl'])
+def test_standard_input_becomes_the_format_that_is_asked_for(program: Program, trained, tmp_path, format):
+    """In parts, as a file does; the second time it is there already, and other texts do not replace it."""
+    given, folder = tmp_path / 'given', tmp_path / 'w' / 'features'
+    ask = (f'--workdir={tmp_path / "w"}', f'--config.init={trained}', '--config.input=-', '--config.extract.part=2')
+    more = (f'--config.extract.format={format}', '--config.extract.id=n')
+
+    def piped(*texts: str, status: int = 0) -> str:
+        given.write_text(''.join(json.dumps({'n': n, 'text': text}) + '\n' for n, text in enumerate(texts)))
+        with given.open() as file, mock.patch.object(sys, 'stdin', file):
+            done = program.run(*ask, *more, status=status, **RECIPE)
+        return done.stdout + done.stderr
+
+    parts = []
+    with pytest.MonkeyPatch.context() as patch:
+        save = extraction.save_part
+        patch.setattr(extraction, 'save_part', lambda path, part: (parts.append(path.name), save(path, part)))
+        out = piped(*TEXTS[:5])
+    assert len(parts) == 3 and 'standard input: read as JSON lines' in out and f'using {trained}; ' in out
+    assert str(folder / f'stdin.{format}') in out
+    if format == 'npy':
+        found = np.load(folder / 'stdin.npy')
+    elif format == 'safetensors':
+        found = load_file(folder / 'stdin.safetensors')['features']
+    elif format == 'parquet':
+        table = pytest.importorskip('pyarrow.parquet').read_table(folder / 'stdin.parquet').to_pylist()
+        assert [row['id'] for row in table] == ['0', '1', '2', '3', '4']
+        found = [row['features'] for row in table]
+    else:
+        assert [row['id'] for row in rows(folder / 'stdin.jsonl')] == [0, 1, 2, 3, 4]
+        found = [row['features'] for row in rows(folder / 'stdin.jsonl')]
+    np.testing.assert_allclose(found, bertjax.load(trained).encode(TEXTS[:5]), atol=1e-5)
+    ids = {'stdin.ids.jsonl'} if format in ('npy', 'safetensors') else set()
+    assert {path.name for path in folder.iterdir()} == {f'stdin.{format}', f'stdin.{format}.json', *ids}
+    assert 'is there already' in piped(*TEXTS[:5])
+    before = (folder / f'stdin.{format}').read_bytes()
+    assert 'found results of standard input' in piped(*TEXTS[1:], status=2)
+    assert (folder / f'stdin.{format}').read_bytes() == before and not (folder / 'stdin.input').exists()
+
+
+def test_features_of_another_input_of_that_name_are_not_replaced(extract, program: Program, trained, tmp_path):
+    """Nor are parts of them, nor what nobody knows; other options of the same input are, and leave nothing behind."""
+    features = tmp_path / 'features'
+    for folder in ('a', 'b'):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / 't.txt').write_text(f'the {folder}\n')
+    extract(tmp_path / 'a' / 't.txt', '--config.extract.pool=none')
+    whole = (features / 't.npy').read_bytes()
+    other = (f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={tmp_path / "b" / "t.txt"}')
+    for format in ('npy', 'jsonl'):
+        line = program.error(*other, f'--config.extract.format={format}', **RECIPE)
+        assert 't.npy.json' in line and f'results of {tmp_path / "a" / "t.txt"}' in line
+    assert (features / 't.npy').read_bytes() == whole and not (features / 't.parts').exists()
+    extract(tmp_path / 'a' / 't.txt', '--config.extract.format=jsonl')
+    facts = [json.loads((features / f't.{format}.json').read_text()) for format in ('npy', 'jsonl')]
+    assert [fact['pool'] for fact in facts] == ['none', 'mean']
+    assert 'is there already' in extract(tmp_path / 'a' / 't.txt', '--config.extract.pool=none')
+    extract(tmp_path / 'a' / 't.txt')
+    assert {path.name for path in features.iterdir()} == {'t.npy', 't.npy.json', 't.jsonl', 't.jsonl.json'}
+    for path in features.glob('*.json'):
+        path.unlink()
+    assert 't.npy: found a file that is of another input, or unknown' in program.error(*other, **RECIPE)
+
+
+def test_features_of_the_first_versions_are_known(extract, tmp_path):
+    """Their facts had one name for all formats."""
+    given, features = tmp_path / 't.txt', tmp_path / 'features'
+    given.write_text('the river\n')
+    extract(given)
+    facts = json.loads((features / 't.npy.json').read_text())
+    del facts['input']
+    (features / 't.npy.json').unlink()
+    (features / 't.json').write_text(json.dumps(facts))
+    assert 'is there already' in extract(given)
+    extract(given, '--config.extract.pool=cls')
+    assert {path.name for path in features.iterdir()} == {'t.npy', 't.npy.json'}
