@@ -27,9 +27,12 @@ def extract(program: Program, trained, tmp_path):
     return run
 
 
-@pytest.mark.parametrize('format', ['npy', 'safetensors', 'parquet', 'jsonl'])
+SLOW = [pytest.param(format, marks=pytest.mark.slow) for format in ('safetensors', 'jsonl')]
+
+
+@pytest.mark.parametrize('format', ['npy', 'parquet', *SLOW])
 def test_standard_input_becomes_the_format_that_is_asked_for(program: Program, trained, tmp_path, format):
-    """In parts, as a file does; the second time it is there already, and other texts do not replace it."""
+    """In parts, as a file does: interrupted, the same texts go on behind the last; other texts do not replace them."""
     given, folder = tmp_path / 'given', tmp_path / 'w' / 'features'
     ask = (f'--workdir={tmp_path / "w"}', f'--config.init={trained}', '--config.input=-', '--config.extract.part=2')
     more = (f'--config.extract.format={format}', '--config.extract.id=n')
@@ -40,12 +43,19 @@ def test_standard_input_becomes_the_format_that_is_asked_for(program: Program, t
             done = program.run(*ask, *more, status=status, **RECIPE)
         return done.stdout + done.stderr
 
-    parts = []
-    with pytest.MonkeyPatch.context() as patch:
-        save = extraction.save_part
-        patch.setattr(extraction, 'save_part', lambda path, part: (parts.append(path.name), save(path, part)))
-        out = piped(*TEXTS[:5])
-    assert len(parts) == 3 and 'standard input: read as JSON lines' in out and f'using {trained}; ' in out
+    save = extraction.save_part
+
+    def interrupted(path, part):
+        if path.name.startswith('000002'):
+            raise RuntimeError('pulled the plug')
+        save(path, part)
+
+    with mock.patch.object(extraction, 'save_part', interrupted), pytest.raises(RuntimeError, match='plug'):
+        piped(*TEXTS[:5])
+    assert not (folder / 'stdin.input').exists()
+    out = piped(*TEXTS[:5])
+    assert '2 of 3 parts are there already' in out
+    assert 'standard input: read as JSON lines' in out and f'using {trained}; ' in out
     assert str(folder / f'stdin.{format}') in out
     if format == 'npy':
         found = np.load(folder / 'stdin.npy')
