@@ -224,4 +224,5 @@ def progress(title: str, total: int | None, *, lines: bool = False) -> Iterator[
     try:
         yield advance
     finally:
-        bar.stop()
+        if bar.live.is_started:  # else it would print an empty line
+            bar.stop()

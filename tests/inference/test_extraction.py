@@ -113,4 +113,4 @@ def test_a_log_has_a_line_now_and_then(monkeypatch, capsys):
     assert capsys.readouterr().out.startswith('texts: 1,000, ')
     with runner.progress('texts', 3000) as advance:  # in a program of one's own
         advance(1000)
-    assert not capsys.readouterr().out
+    assert capsys.readouterr() == ('', '')
