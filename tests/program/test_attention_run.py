@@ -13,6 +13,7 @@ from running import Program
 from safetensors import safe_open
 
 import bertjax
+from bertjax.inference import attention as of_heads
 from bertjax.runs import attention as verb
 
 RUN = {'recipe': 'configs/attention.py', 'small': False}
@@ -77,6 +78,15 @@ def test_weights_of_a_text_are_the_same_among_others(bert):
     pair = bert.attention('the bird', 'a house')
     assert pair.pieces == bert.pieces('the bird', 'a house') and pair.weights.shape[-1] == len(pair.pieces)
     assert bert.attention([]) == []
+
+
+def test_texts_of_one_padded_length_are_computed_in_one_shape(trained, monkeypatch):
+    """However many rows of their own lengths the memory would hold: as many as of the padded one, a power of two."""
+    bert = bertjax.load(trained)
+    monkeypatch.setattr(of_heads, '_BYTES', 3 * 4 * bert.config.num_layers * bert.config.num_heads * 16**2)
+    for words in range(8, 13):
+        bert.attention([' '.join(['the'] * words)] * 8)
+    assert [size for name, size in bert._runner._predictors if name == 'attention'] == [2]
 
 
 def test_figures_of_heads_beside_a_straightforward_computation(bert, measured):

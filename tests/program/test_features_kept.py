@@ -1,16 +1,22 @@
 """run=extract: whose features lie in a workdir, of files and of standard input."""
 
+import copy
+import dataclasses
 import json
+import shutil
 import sys
 from unittest import mock
 
 import numpy as np
 import pytest
 from running import Program, rows
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 import bertjax
 from bertjax.inference import extraction
+from bertjax.inference.encode import Encoding
+from bertjax.inference.extract import Extractor
+from bertjax.inference.runner import Runner
 
 RECIPE = {'recipe': 'configs/extract.py', 'small': False}
 TEXTS = ['the river runs', 'stone', 'a bird sings over the house', 'old', 'the wind and the light', 'slow red field']
@@ -99,6 +105,25 @@ def test_features_of_another_input_of_that_name_are_not_replaced(extract, progra
     for path in features.glob('*.json'):
         path.unlink()
     assert 't.npy: found a file that is of another input, or unknown' in program.error(*other, **RECIPE)
+
+
+def test_how_pairs_are_separated_is_part_of_what_features_are_of(trained):
+    model = bertjax.load(trained)._model
+    other = copy.copy(model.tokenizer)
+    other.separators = 2
+    models = (model, dataclasses.replace(model, tokenizer=other))
+    first, second = (Extractor(Runner(one), Encoding(), 16).identity for one in models)
+    assert first != second
+
+
+def test_what_is_loaded_drawn_and_left_over_is_printed(extract, trained, tmp_path):
+    folder = shutil.copytree(trained / 'export' / 'hf', tmp_path / 'hf')
+    tensors = {name: x for name, x in load_file(folder / 'model.safetensors').items() if not name.startswith('cls.')}
+    save_file({**tensors, 'extra.weight': np.zeros(2, np.float32)}, folder / 'model.safetensors')
+    (tmp_path / 't.txt').write_text('the river\n')
+    first, second, *_ = extract(tmp_path / 't.txt', f'--config.init={folder}').splitlines()
+    assert first.startswith(f'using {folder}; {len(tensors)} tensors of its BertForPreTraining loaded')
+    assert '; freshly drawn: mlm/' in first and second == 'not used: extra.weight'
 
 
 def test_features_of_the_first_versions_are_known(extract, tmp_path):

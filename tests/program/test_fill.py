@@ -204,7 +204,7 @@ def test_files_are_answered_line_by_line(program: Program, trained, tmp_path, be
     )
 
 
-def test_answers_to_another_input_of_that_name_are_not_replaced(program: Program, trained, tmp_path):
+def test_answers_to_another_input_of_that_name_are_not_replaced(program: Program, trained, tmp_path, monkeypatch):
     for folder in ('a', 'b'):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / 't.txt').write_text(f'{folder} [MASK]\n')
@@ -214,6 +214,7 @@ def test_answers_to_another_input_of_that_name_are_not_replaced(program: Program
     other = (f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={tmp_path / "b" / "t.txt"}')
     assert f'results of {tmp_path / "a" / "t.txt"}' in program.error(*other, **RECIPE)
     assert (tmp_path / 'fill' / 't.masks.jsonl').read_bytes() == before
+    monkeypatch.setattr(runner, 'progress', None)  # no other bar than that of the file
     ask(program, trained, tmp_path, f'--config.input={tmp_path / "a" / "t.txt"}', '--config.fill.top_k=2')
     assert (tmp_path / 'fill' / 't.masks.jsonl').read_bytes() != before
 
