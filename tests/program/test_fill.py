@@ -11,7 +11,7 @@ from running import Program, rows
 
 import bertjax
 from bertjax.errors import UserError
-from bertjax.inference import asked, runner, score
+from bertjax.inference import asked, runner
 from bertjax.inference.score import corpus_score
 from bertjax.recipe_files import load_recipe
 
@@ -254,7 +254,7 @@ def test_one_bar_for_all_of_a_call(bert, monkeypatch):
         yield advance
 
     monkeypatch.setattr(runner, 'progress', noted)
-    monkeypatch.setattr(score, '_TOGETHER', 2)
+    monkeypatch.setattr('bertjax.inference.score._TOGETHER', 2)
     for ask in (
         lambda: bert.fill(TEXTS),
         lambda: bert.fill(TEXTS, jointly=True),
