@@ -16,6 +16,8 @@ from bertjax.terminal import Console
 _PATIENCE = 2.0  # seconds without a bar
 _LINES = 10.0  # seconds between lines that stand for one
 
+Advance = Callable[[int], object]  # is told how many more are done
+
 
 def make_bar(*columns: ProgressColumn, console: Console, **options: Any) -> Progress:
     """A bar as all of ours are: what is done, the bar, `columns`, the time that is left.
@@ -30,7 +32,7 @@ def make_bar(*columns: ProgressColumn, console: Console, **options: Any) -> Prog
 
 
 @contextlib.contextmanager
-def progress(title: str, total: int | None, *, lines: bool = False) -> Iterator[Callable[[int], object]]:
+def progress(title: str, total: int | None, *, lines: bool = False) -> Iterator[Advance]:
     """What tells a person how far it is: a bar, in a terminal or a notebook, once it has taken two seconds.
 
     Args:
@@ -56,13 +58,32 @@ def progress(title: str, total: int | None, *, lines: bool = False) -> Iterator[
         bar.advance(task, count)
         if lines and not shown and now - last > _LINES:
             done, last = int(bar.tasks[0].completed), now
-            of = '' if total is None else f' of {total:,}'
+            of = f' of {total:,} ({done / max(total, 1):.0%})' if total is not None else ''
             print(f'{title}: {done:,}{of}, {done / (now - began):,.0f} a second', flush=True)
 
     try:
         yield advance
     finally:
-        bar.stop()
+        if bar.live.is_started:  # else it would print an empty line
+            bar.stop()
+
+
+def telling(advance: Advance | None, title: str, total: int) -> contextlib.AbstractContextManager[Advance]:
+    """Whom to tell of progress: `advance`, or where there is none a bar, see `progress`."""
+    return contextlib.nullcontext(advance) if advance else progress(title, total)
+
+
+def in_proportion(advance: Advance, total: int, steps: int) -> Advance:
+    """What is told of `steps`, such as the masks of texts, and tells `advance` as many of `total`, the texts."""
+    done = 0
+
+    def step(count: int) -> None:
+        nonlocal done
+        before, done = done, done + count
+        if more := total * done // steps - total * before // steps:
+            advance(more)
+
+    return step
 
 
 def clock(seconds: float) -> str:

@@ -1,7 +1,6 @@
 """Runs functions of a model's parameters over any number of sequences: batched by length, compiled once a shape."""
 
 import bisect
-import contextlib
 import copy
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from typing import Any
@@ -11,16 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.data.buckets import pad_to
-from bertjax.data.features import Features
+from bertjax.data.features import INPUTS, Features
 from bertjax.data.loader import global_arrays, local_rows
 from bertjax.experiment.loaded import LoadedModel
 from bertjax.parallel.mesh import row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
-from bertjax.progress import progress
-from bertjax.train.predict import Predictor
+from bertjax.progress import Advance, telling
+from bertjax.train.predict import Predictor, nobody
 from bertjax.train.step import Batch
 
-INPUTS = ('input_ids', 'segment_ids', 'attention_mask')
 # The padded lengths, as far as the model knows as many positions. A length is compiled when the first sequence of it
 # comes; with steps of a third to a half, 10 to 20 % of the positions of evenly spread lengths are padding.
 LENGTHS = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
@@ -61,7 +59,7 @@ class Runner:
         per_token: Collection[str] = (),
         most: int = 0,
         title: str = '',
-        advance: Callable[[int], object] | None = None,
+        advance: Advance | None = None,
     ) -> dict[str, list[np.ndarray]]:
         """The outputs of `forward` for each row.
 
@@ -90,8 +88,7 @@ class Runner:
                 shapes=self.lengths,
                 pad_id=self.model.tokenizer.pad_id,
             )
-        shown = contextlib.nullcontext(advance) if advance else progress(title, len(features))
-        with shown as tell:
+        with telling(advance, title, len(features)) as tell:
             shapes = self._shapes(features.lengths)
             return self._predictors[key].outputs(self.model.params, features, advance=tell, shapes=shapes)
 
@@ -104,7 +101,7 @@ class Runner:
         inputs: Collection[str] = INPUTS,
         most: Callable[[int], int] | None = None,
         params: Any = None,
-        advance: Callable[[int], object] = lambda rows: None,
+        advance: Advance = nobody,
     ) -> dict[str, np.ndarray]:
         """The sum over all batches of what `forward` gives for each, added up on the devices.
 
