@@ -1,7 +1,7 @@
 """Whether the train step of a phase fits the memory of a TPU slice, and what would make it fit: found by compiling it.
 
-What is tried leaves what is learned as it is, but for the order of sums and which numbers dropout draws: the parts that
-a batch is processed in, what the backward pass recomputes, and how the mesh splits the weights.
+What is tried leaves what is learned as it is, but for the order of sums: the parts that a batch is processed in, what
+the backward pass recomputes, and how the mesh splits the weights.
 """
 
 import dataclasses

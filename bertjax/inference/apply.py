@@ -6,6 +6,7 @@ from typing import Any
 import jax
 from flax import linen as nn
 
+from bertjax.data.features import INPUTS
 from bertjax.model.bert import BertForPreTraining, gather_positions
 from bertjax.model.dropout import Dropout
 
@@ -19,7 +20,7 @@ def make_apply(module: nn.Module) -> Apply:
     def apply(
         params: Any, batch: Mapping[str, jax.Array], rngs: Mapping[str, jax.Array] | None = None
     ) -> dict[str, jax.Array]:
-        inputs = (batch['input_ids'], batch['segment_ids'], batch['attention_mask'])
+        inputs = [batch[name] for name in INPUTS]
         variables = {'params': params}
         dropout = Dropout.from_key(rngs['dropout'], len(inputs[0])) if rngs else None
         if of_task:
