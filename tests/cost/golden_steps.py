@@ -26,7 +26,7 @@ SMALL = {
     'phases': (),
     'seq_len': 64,
     'max_predictions': 10,
-    'batch_size': 32,
+    'batch_size': 256,
 }
 STEPS = {
     'data': {},
@@ -58,7 +58,7 @@ def measured(changes: dict[str, Any]) -> dict[str, Any]:
     result = Fitting(settings, TOPOLOGY).compile(phase)
     estimate = result['estimate']
     return {
-        'product_flops': estimate['product_flops'],
+        'product_flops': round(estimate['product_flops']),
         'hbm_traffic_bytes': estimate['hbm_traffic_bytes'],
         'cycles': round(estimate['compiler_s'] * estimate['clock_hz']),
         'temporary_bytes': result['temporary_bytes'],
