@@ -110,7 +110,7 @@ class Estimate:
     @property
     def step_s(self) -> float | None:
         """Seconds of a step; None where the compiler has no estimates (only that for TPUs has)."""
-        return self.seconds() if self.seconds('compiler') else None
+        return self.seconds() if self.seconds('compiler', 'kernel') else None
 
     @property
     def modelled_share(self) -> float | None:

@@ -18,7 +18,7 @@ from bertjax.cost.estimate import Estimate, Rates, estimate
 from bertjax.cost.hlo import parse
 from bertjax.parallel.topology import generation_of, topology_devices
 
-ROWS, WIDTH, OUT, BLOCK = 8192, 1024, 4096, 512
+ROWS, WIDTH, OUT, BLOCK = 8192, 1024, 4096, 256
 
 
 def product(x: jax.Array, w: jax.Array) -> jax.Array:
@@ -46,10 +46,10 @@ def total(x: jax.Array, y: jax.Array) -> jax.Array:
     def kernel(x_block, y_block, z_block):
         z_block[...] = x_block[...] + y_block[...]
 
-    block = pl.BlockSpec((BLOCK, x.shape[1]), lambda i: (i, 0))
+    block = pl.BlockSpec((64, x.shape[1]), lambda i: (i, 0))
     return pl.pallas_call(
         kernel,
-        grid=(x.shape[0] // BLOCK,),
+        grid=(x.shape[0] // 64,),
         in_specs=[block, block],
         out_specs=block,
         out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),

@@ -1,7 +1,7 @@
 """The time of a step: the compiler's cycles by loops, and the model of what has none."""
 
 import pytest
-from hlo_texts import CYCLES, NO_ESTIMATE, PATH, loop, named, straight
+from hlo_texts import CYCLES, NO_ESTIMATE, loop, named, straight
 
 from bertjax.cost.estimate import Estimate, Rates, estimate
 from bertjax.cost.hlo import parse

@@ -34,7 +34,11 @@ def test_flops_bytes_cycles_memory_and_collectives_are_the_recorded_ones():
 
 
 def test_the_model_of_kernels_is_near_the_compilers_estimate_of_the_same():
-    """Of a product and of a sum, as kernels and by XLA alone: within a factor of 1.7, and the whole step, too."""
-    for name, found in _run('kernel_steps.py').items():
-        assert found['kernel'] == pytest.approx(found['xla'], rel=0.7), (name, found)
-        assert found['modelled_share'] > 0.5, name  # the kernel is where the time goes
+    """A kernel is taken to reach 60 % of what the chip can. The compiler takes its own products to reach nine tenths of
+    the peak, and sums of two arrays 57 % of the bandwidth. A step of kernels transposes what XLA reads as it lies."""
+    bounds = {'product': (1.3, 1.7), 'sum': (0.8, 1.1), 'step': (1.3, 2.3)}
+    found = _run('kernel_steps.py')
+    assert found.keys() == bounds.keys()
+    for name, (least, most) in bounds.items():
+        assert least < found[name]['kernel'] / found[name]['xla'] < most, (name, found[name])
+        assert found[name]['modelled_share'] > 0.5, name  # the kernel is where the time goes
