@@ -56,10 +56,9 @@ class BertConfig:
       scan_layers: one compiled block run `num_layers` times, with stacked parameters, instead of as many copies.
       attention: what computes attention: an implementation by name, or 'auto', the first that supports the call
         (model/attention/select.py).
-      remat: what the forward pass keeps for the backward pass: with 'none' everything, with 'elementwise' what matrix
-        products have made (LayerNorm, activation, dropout, attention scores are computed again), with 'full' only block
-        inputs,
-        with 'dots' also the outputs of the projections (attention scores and element-wise operations are recomputed).
+      remat: what the forward pass keeps for the backward pass: with 'none' everything; with 'elementwise' and 'dots'
+        what the projections have made (attention scores and element-wise operations are computed again), with
+        'elementwise' attention's result and sums in place of what goes into them; with 'full' only block inputs.
       dtype: of computation; LayerNorm statistics, softmax and logits are float32 always.
       param_dtype: of storage.
 

@@ -56,8 +56,7 @@ DEAR = 'dear'
 
 
 def dear(x: jax.Array) -> jax.Array:
-    """`x`, of which the backward pass has the value and need not compute it again: with `remat='elementwise'` the inputs
-    of matrix products that no product precedes, and the sums that a LayerNorm begins with."""
+    """`x`, which took a matrix product to compute, and which a backward pass that computes all else again has kept."""
     return checkpoint_name(x, DEAR)
 
 
