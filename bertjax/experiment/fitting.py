@@ -24,7 +24,8 @@ from bertjax.train.throughput import peak_flops
 
 TRIES = 3  # compiles, at most, for each way to need less memory
 
-REMAT_BY_MEMORY = ('none', 'dots', 'full')  # values of config.model.remat: each keeps less than the one before
+# Values of config.model.remat: each keeps less than the one before.
+REMAT_BY_MEMORY = ('none', 'elementwise', 'dots', 'full')
 
 Way = dict[str, Any]  # how to compute a phase: keys of the config, with values
 Result = dict[str, Any]  # the figures of a compiled phase, see docs/pretraining.md

@@ -10,10 +10,11 @@ from bertjax.model.attention.self_attention import SelfAttention
 from bertjax.model.capture import CAPTURES, HIDDEN, keep, wanted
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout, Site, drop, within
-from bertjax.model.layers import ACTIVATION_FUNCTIONS, Embedding, LayerNorm, Projection
+from bertjax.model.layers import ACTIVATION_FUNCTIONS, DEAR, Embedding, LayerNorm, Projection, dear
 from bertjax.parallel.partition import constrain
 
 REMAT_POLICIES = {
+    'elementwise': jax.checkpoint_policies.save_only_these_names(DEAR),
     'full': jax.checkpoint_policies.nothing_saveable,
     'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
 }
@@ -72,7 +73,7 @@ class Mlp(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         c = self.config
         x = Projection(c, (c.mlp_dim,), ('embed',), ('mlp',), ('mlp',), name='up')(x)  # [B, S, F]
-        x = ACTIVATION_FUNCTIONS[c.activation](constrain(x, 'act_batch', 'act_length', 'act_mlp'))
+        x = ACTIVATION_FUNCTIONS[c.activation](dear(constrain(x, 'act_batch', 'act_length', 'act_mlp')))
         return Projection(c, (c.width,), ('mlp',), ('embed',), ('norm',), name='down')(x)  # [B, S, D]
 
 
@@ -103,12 +104,13 @@ class Block(nn.Module):
         if c.pre_norm:
             y = attention_norm(x)
             x = x[:, :count] + drop(attention(y, y[:, :count], mask, own), c.dropout, own, Site.ATTENTION_OUTPUT)
+            x = dear(x)
             x = x + drop(mlp(mlp_norm(x)), c.dropout, own, Site.MLP_OUTPUT)
         else:
             queries = x[:, :count]
             y = drop(attention(x, queries, mask, own), c.dropout, own, Site.ATTENTION_OUTPUT)
-            x = attention_norm(queries + y)
-            x = mlp_norm(x + drop(mlp(x), c.dropout, own, Site.MLP_OUTPUT))
+            x = attention_norm(dear(queries + y))
+            x = mlp_norm(dear(x + drop(mlp(x), c.dropout, own, Site.MLP_OUTPUT)))
         x = _hidden(x)
         return x, x if self.keep_output else None
 

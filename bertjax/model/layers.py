@@ -6,6 +6,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.ad_checkpoint import checkpoint_name
 
 from bertjax.model.config import BertConfig
 from bertjax.parallel.partition import with_axes
@@ -49,6 +50,14 @@ def weight_init(config: BertConfig) -> nn.initializers.Initializer:
     # truncated_normal divides by the standard deviation that is left after cutting; TensorFlow's does not, and the
     # models of that code start with 0.88 of the nominal spread. The difference is kept as the original has it.
     return lambda key, shape, dtype: config.init_stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
+
+
+DEAR = 'dear'
+
+
+def dear(x: jax.Array) -> jax.Array:
+    """`x`, which took a matrix product to compute, and which a backward pass that computes all else again has kept."""
+    return checkpoint_name(x, DEAR)
 
 
 class Projection(nn.Module):

@@ -194,15 +194,16 @@ def test_pre_norm_normalises_inputs_and_once_at_the_end(make_model, inputs, scan
 @pytest.mark.parametrize('scan', [True, pytest.param(False, marks=pytest.mark.slow)], ids=['scanned', 'unrolled'])
 def test_recomputation_changes_memory_and_no_number(make_model, inputs, scan):
     grads, products = {}, {}
-    for remat in ('none', 'dots', 'full'):
+    for remat in ('none', 'elementwise', 'dots', 'full'):
         model, params = make_model(remat=remat, scan_layers=scan, num_layers=1, dropout=0.1)
         function = jax.grad(lambda p, m=model: _total(m, p, inputs, 5))
         grads[remat] = jax.jit(function, compiler_options=QUICK)(params)
         products[remat] = len(list(_equations(jax.make_jaxpr(function)(params).jaxpr, 'dot_general')))
-    # 'dots' repeats the two products of attention, 'full' the six projections besides.
+    # 'elementwise' repeats the product that gives the scores, 'dots' both of attention, 'full' the six projections too.
+    assert products['elementwise'] - products['none'] == 1
     assert products['dots'] - products['none'] == 2
     assert products['full'] - products['dots'] == 6
-    for remat in ('dots', 'full'):
+    for remat in ('elementwise', 'dots', 'full'):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), grads[remat], grads['none'])
 
 

@@ -118,7 +118,7 @@ class Compiler:
     def __call__(self, setup: Setup, phase: PretrainingPhase) -> dict:
         self.count += 1
         rows = phase.batch_size // phase.accumulate // row_shards(setup.mesh)
-        kept = {'none': 1, 'dots': 2, 'full': 8}[setup.model.config.remat]
+        kept = {'none': 1, 'elementwise': 1, 'dots': 2, 'full': 8}[setup.model.config.remat]
         needed = self.fixed // setup.mesh.shape['fsdp'] + rows * self.row // kept
         return {
             'fits': needed <= 16 << 30, 'hbm_bytes_per_chip': needed, 'temporary_bytes': None,
@@ -170,9 +170,10 @@ def test_the_parts_and_the_recomputing_that_fit(program: Program, tmp_path: path
     assert line.endswith('fits: --config.accumulate=4 (14.00 GiB); or --config.model.remat=full (8.00 GiB)')
     assert [(tried['flags'], tried['fits']) for tried in report['tried']] == [
         ('--config.accumulate=4', True), ('--config.accumulate=2', False),
-        ('--config.model.remat=dots', False), ('--config.model.remat=full', True),
+        ('--config.model.remat=elementwise', False), ('--config.model.remat=dots', False),
+        ('--config.model.remat=full', True),
     ]  # fmt: skip
-    assert made.count == 5 and not report['fits']
+    assert made.count == 6 and not report['fits']
     assert 'with --config.accumulate=2: DOES NOT FIT, 26.00 GiB a chip' in result.stdout
 
 

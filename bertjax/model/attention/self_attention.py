@@ -9,7 +9,7 @@ from bertjax.model.attention.select import attend
 from bertjax.model.capture import PROBABILITIES, SCORES, keep, wanted
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
-from bertjax.model.layers import Projection
+from bertjax.model.layers import Projection, dear
 from bertjax.parallel.partition import constrain
 
 
@@ -37,7 +37,7 @@ class SelfAttention(nn.Module):
 
         def project(name: str, x: jax.Array) -> jax.Array:
             y = Projection(c, heads, ('embed',), names, names, name=name)(x)  # [B, S, H, K]
-            return constrain(y, 'act_batch', 'act_length', 'act_heads', 'act_head_dim')
+            return dear(constrain(y, 'act_batch', 'act_length', 'act_heads', 'act_head_dim'))
 
         query, key, value = project('query', queries), project('key', x), project('value', x)
         # Beside what computes attention, which may never have them; of `dot_product` XLA computes them once.
@@ -48,5 +48,5 @@ class SelfAttention(nn.Module):
         mixed = attend(
             c.attention, query, key, value, mask, dropout_rate=c.attention_dropout, dropout=dropout
         )  # [B, Q, H, K]
-        mixed = constrain(mixed, 'act_batch', 'act_length', 'act_heads', 'act_head_dim')
+        mixed = dear(constrain(mixed, 'act_batch', 'act_length', 'act_heads', 'act_head_dim'))
         return Projection(c, (c.width,), names, ('embed',), ('norm',), name='output')(mixed)  # [B, Q, D]
