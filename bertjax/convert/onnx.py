@@ -116,18 +116,29 @@ def _converted(
     def bound(*inputs: jax.Array) -> dict[str, jax.Array]:
         return function({path: jnp.asarray(x) for path, x in weights.items()}, *inputs)
 
-    jax.clear_caches()  # with functions traced before, it numbers its values otherwise
     shape = export.symbolic_shape(dimensions(model), constraints=[f's <= {model.config.max_positions}'])
     inputs = [jax.ShapeDtypeStruct(shape, np.int32)] * len(INPUTS)
     outputs = dict(sorted(jax.eval_shape(bound, *inputs).items()))  # in the order of a tree's leaves
     graph = jax2onnx.to_onnx(
         bound, inputs, model_name=name, opset=OPSET, input_names=INPUTS, output_names=list(outputs)
     )
+    _number_constants(graph.graph)
     for value, x in zip(graph.graph.output, outputs.values(), strict=True):
         for dimension, size in zip(value.type.tensor_type.shape.dim, x.shape, strict=True):
             if not isinstance(size, int):
                 dimension.dim_param = str(size)  # where it came from the middle of the graph, it has a made-up name
     return graph, {output: f'{x.dtype}[{", ".join(map(str, x.shape))}]' for output, x in outputs.items()}
+
+
+def _number_constants(graph: Any) -> None:
+    """Names constants by their first use: jax2onnx numbers them by what else was converted in this process."""
+    constants = {tensor.name for tensor in graph.initializer}
+    used = dict.fromkeys(name for node in graph.node for name in node.input if name in constants)
+    names = {name: f'constant_{number}' for number, name in enumerate(used)}
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+    for named in (*graph.initializer, *graph.value_info):
+        named.name = names.get(named.name, named.name)
 
 
 @contextlib.contextmanager
