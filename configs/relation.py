@@ -24,7 +24,7 @@ Hardware: one accelerator; TACRED's 68,124 sentences, 3 epochs of a base model, 
 4,169 sentences of ChemProt with a model of 6 layers and width 384 take minutes on 2 CPU cores.
 
 To expect (not run here): on TACRED's test set F1 of 70.1 with BERT-large and entity starts (arXiv 1906.03158; 71.5 with
-its own pre-training), 71.5 with BERT-base and typed punctuation marks (arXiv 2102.01373); on ChemProt micro F1 of 83.6
+its own pre-training), 70.9 with BERT-base and typed punctuation marks (arXiv 2102.01373); on ChemProt micro F1 of 83.6
 with SciBERT (arXiv 1903.10676).
 """
 
