@@ -165,7 +165,7 @@ def test_what_cannot_be_answered_is_told(tuned, trained, tmp_path):
     chooser = bertjax.load(variant(trained, tmp_path / 'choice', 'cls.', weights, **facts))
     assert chooser.choose('a', ['bird', 'stone'])['ending'] in ('bird', 'stone') and chooser.choose([], []) == []
     batch = chooser.batch(['a', 'the'], [['bird', 'stone'], ['wind', 'house', 'old field']])
-    assert batch['input_ids'].shape == (2, 3, 16) and chooser.apply(chooser.params, batch)['logits'].shape == (2, 3)
+    assert batch['input_ids'].shape == (2, 3, 8) and chooser.apply(chooser.params, batch)['logits'].shape == (2, 3)
     with pytest.raises(UserError, match='the endings of each text'):
         chooser.batch('a')
     assert chooser.choose('a', ['bird', 'stone']).keys() == Chosen.__annotations__.keys()
