@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.data.buckets import pad_to
-from bertjax.data.features import Features
+from bertjax.data.features import INPUTS, Features
 from bertjax.errors import UserError
 from bertjax.experiment.loaded import LoadedModel, load_model
 from bertjax.inference.apply import make_apply
@@ -30,7 +30,7 @@ from bertjax.inference.attention import Attention, attention
 from bertjax.inference.description import description
 from bertjax.inference.encode import Encoding, encode, sequences, spans
 from bertjax.inference.masked_methods import MaskedMethods
-from bertjax.inference.runner import INPUTS, Runner
+from bertjax.inference.runner import Runner
 from bertjax.inference.task_methods import TaskMethods
 from bertjax.inference.tasks import choice_records
 from bertjax.model.config import BertConfig

@@ -10,7 +10,6 @@ from flax.traverse_util import unflatten_dict
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.heads import TaskModel
 
-INPUTS = ('input_ids', 'segment_ids', 'attention_mask')
 Function = Callable[..., dict[str, jax.Array]]
 
 

@@ -16,8 +16,9 @@ from etils import epath
 from flax.traverse_util import unflatten_dict
 from jax import export
 
-from bertjax.convert.functions import INPUTS, Function, dimensions, example, functions_of, sizes
+from bertjax.convert.functions import Function, dimensions, example, functions_of, sizes
 from bertjax.convert.trees import flat_paths, flat_stacked, shapes_of
+from bertjax.data.features import INPUTS
 from bertjax.errors import UserError
 from bertjax.files.atomic import atomic_directory
 from bertjax.files.disk import writing

@@ -16,8 +16,9 @@ from etils import epath
 from flax import linen as nn
 from jax import export
 
-from bertjax.convert.functions import INPUTS, dimensions, example, functions_of, sizes
+from bertjax.convert.functions import dimensions, example, functions_of, sizes
 from bertjax.convert.trees import flat_paths
+from bertjax.data.features import INPUTS
 from bertjax.files.atomic import atomic_directory
 from bertjax.files.disk import writing
 from bertjax.model.bert import BertForPreTraining
