@@ -1,5 +1,6 @@
 """What lies in a chip's memory at the fullest moment of a step, from the text."""
 
+import collections
 import dataclasses
 
 from bertjax.cost.hlo import Computation, Instruction, Module
@@ -47,17 +48,22 @@ def fullest(module: Module, computation: Computation | None = None) -> list[Buff
     """
     computation = computation or module.entry
     made = _buffers(module, computation)
-    events = sorted({buffer.first for buffer in made})
     inner = {
         place: fullest(module, module.computations[one.called['body'][0]])
         for place, one in enumerate(computation.instructions.values())
         if one.opcode == 'while'
     }
-    best: list[Buffer] = []
-    for place in sorted({*events, *inner}):
-        alive = [buffer for buffer in made if buffer.first <= place <= buffer.last] + inner.get(place, [])
-        best = max(best, alive, key=stored)
-    return sorted(best, key=lambda buffer: -buffer.array.stored_bytes)
+    changes: dict[int, int] = collections.Counter()  # by place: how much more is in use from there on
+    for buffer in made:
+        changes[buffer.first] += buffer.array.stored_bytes
+        changes[buffer.last + 1] -= buffer.array.stored_bytes
+    most, at, in_use = -1, 0, 0
+    for place in sorted({*changes, *inner}):
+        in_use += changes[place]
+        if in_use + stored(inner.get(place, [])) > most:
+            most, at = in_use + stored(inner.get(place, [])), place
+    alive = [buffer for buffer in made if buffer.first <= at <= buffer.last] + inner.get(at, [])
+    return sorted(alive, key=lambda buffer: -buffer.array.stored_bytes)
 
 
 def stored(buffers: list[Buffer]) -> int:

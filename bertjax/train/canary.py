@@ -88,7 +88,7 @@ def arguments(dtype: type) -> dict[str, np.ndarray]:
 
 
 def numbers(shape: tuple[int, ...], seed: int) -> np.ndarray:
-    """float64, between -1 and 1, around the variance that a projection of its first dimension should have."""
+    """Sines, float64, divided by the root of the first dimension: as large as the weights of a projection should be."""
     count = math.prod(shape)
     return np.sin(np.arange(1, count + 1, dtype=np.float64) * (1.0 + 0.1 * seed)).reshape(shape) * shape[0] ** -0.5
 

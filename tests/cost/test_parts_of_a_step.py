@@ -1,10 +1,13 @@
 """Which part of a step an instruction counts in, and what fills the memory."""
 
+import pathlib
+import re
+
 import pytest
 from hlo_texts import CYCLES, PATH, named, straight
 
 from bertjax.cost.buffers import fullest, stored
-from bertjax.cost.groups import group_of
+from bertjax.cost.groups import GROUPS, group_of
 from bertjax.cost.hlo import parse
 
 BACK = PATH.replace('jvp(Bert)', 'transpose(jvp(Bert))')
@@ -33,6 +36,13 @@ def _group(line: str, computations: str = '') -> tuple[str, frozenset[str]]:
 )
 def test_by_the_name_of_the_operation(path: str, group: str):
     assert _group(f'ROOT %r = f32[8] negate(%a), {named(path)}')[0] == group
+
+
+def test_the_docs_name_every_part(repository: pathlib.Path):
+    page = (repository / 'docs' / 'performance.md').read_text(encoding='utf-8')
+    table = page.partition('### The parts of a step')[2].partition('**Fusions mix')[0]
+    named_there = [name for row in re.findall(r'^\| ([a-z, ]+) \|', table, re.MULTILINE) for name in row.split(', ')]
+    assert sorted(name for name in named_there if name != 'part') == sorted(GROUPS)
 
 
 def _fusion(*lines: str) -> str:
