@@ -34,6 +34,8 @@ from bertjax.inference.runner import Runner
 from bertjax.inference.task_methods import TaskMethods
 from bertjax.inference.tasks import choice_records
 from bertjax.model.config import BertConfig
+from bertjax.ranges import shown
+from bertjax.recipe_ranges import USING
 from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.exported import with_length
 from bertjax.tasks.task import Task
@@ -87,8 +89,9 @@ class Bert(MaskedMethods, TaskMethods):
 
     def __init__(self, model: LoadedModel, *, batch_size: int = 64, max_length: int = 0):
         longest = model.config.max_positions
-        if batch_size < 1:
-            raise UserError('batch_size', str(batch_size), 'at least 1', 'for example 64')
+        for name, value in (('batch_size', batch_size), ('max_length', max_length)):
+            if not USING[name].holds(plain(value)):
+                raise UserError(name, shown(value), USING[name].words, 'leave it out for the usual')
         if not (max_length == 0 or 4 <= max_length <= longest):
             mend = 'leave it out for the longest'
             raise UserError('max_length', str(max_length), f'4 to {longest}, the positions of the model', mend)
@@ -220,7 +223,7 @@ class Bert(MaskedMethods, TaskMethods):
         Raises:
           UserError: a layer or a pooler that the model does not have.
         """
-        chosen = plain(layers if isinstance(layers, Sequence | np.ndarray) else [layers])
+        chosen = plain(list(layers) if isinstance(layers, Sequence | np.ndarray) else [layers])
         check_values('extract', layers=('layers', chosen), weights=('weights', weights))
         encoding = Encoding(chosen, combine, plain(tuple(weights)), pool or 'none', normalize)
         rows = encode(self._runner, self._features(texts, pairs), encoding) if several(texts) else []

@@ -17,8 +17,11 @@ _WEIGHTS = (
     r'.*\.ckpt.*|checkpoint',
 )
 # What a push takes away where it writes no file of that name: transformers and we would read parts of an earlier model.
-_STALE = ['model*.safetensors*', 'pytorch_model*', 'tf_model*', 'flax_model*', 'task.json', 'generation_config.json']
-_STALE += ['tokenizer*', 'vocab.*', 'merges.txt', 'spiece.model', 'special_tokens_map.json', 'added_tokens.json']
+_STALE = ['model.safetensors', 'model.safetensors.index.json', 'model-?????-of-?????.safetensors']
+_STALE += ['pytorch_model.bin', 'pytorch_model.bin.index.json', 'pytorch_model-?????-of-?????.bin']
+_STALE += ['tf_model.h5', 'flax_model.msgpack', 'task.json', 'generation_config.json', 'tokenizer.json']
+_STALE += ['tokenizer_config.json', 'tokenizer.model', 'vocab.txt', 'vocab.json', 'merges.txt', 'spiece.model']
+_STALE += ['special_tokens_map.json', 'added_tokens.json']
 _LOG_IN = "log in with 'hf auth login', or set HF_TOKEN"
 _LATER = 'try again when the network is there'
 

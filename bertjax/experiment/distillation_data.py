@@ -63,6 +63,12 @@ def add_augmented(data: TaskData, distill: DistillationSettings, folder: pathlib
     model = _masked_language_model(distill, data, mesh)
     split = data.split('train', training=True)
     plain, stays = split.features, data.task.fixed_tokens(split.records, split.features, data.tokenizer)
+    may_stand = _is_word(data.tokenizer)
+    may_stand[plain.tokens[stays]] = False
+    words = int(may_stand.sum())
+    if words <= distill.augment_candidates:
+        found, expected = str(distill.augment_candidates), f'fewer than the {words:,} words that are one piece'
+        raise UserError('config.distill.augment_candidates', found, expected, 'lower it, or take another vocabulary')
     options = {'times': distill.augment + 1, 'seed': settings.seeds.data}
     options |= {'probability': distill.augment_probability, 'count': distill.augment_candidates}
     key = ('augmented', plain.fingerprint, model.fingerprint, tuple(options.items()))
@@ -79,10 +85,6 @@ def add_augmented(data: TaskData, distill: DistillationSettings, folder: pathlib
 def _masked_language_model(distill: DistillationSettings, data: TaskData, mesh: Mesh) -> Teacher:
     directory = huggingface_directory(distill.augment_model or distill.teacher, f'config.{_MODEL}')
     check_vocabulary(directory, data.tokenizer, _MODEL)
-    words = int(_is_word(data.tokenizer).sum())
-    if words <= distill.augment_candidates:
-        found, expected = str(distill.augment_candidates), f'fewer than the {words:,} words that are one piece'
-        raise UserError('config.distill.augment_candidates', found, expected, 'lower it, or take another vocabulary')
     imported = load_pretraining_model(directory, nsp=False, **as_teacher('float32'))
     model = Teacher(directory, BertForPreTraining(imported.config), imported, mesh, _MODEL)
     model.check_head(('mlm',), 'a masked language model, to say which words may stand for others')

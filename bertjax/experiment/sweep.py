@@ -89,7 +89,7 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
     exported = exported_trial(folder)
     if settings.export and exported:
         whose = 'its model' if exported == summary['best'] else f'the model of {exported}, the best of all runs here'
-        console.print(f'{whose}: {exported_model(folder)}', markup=False)
+        console.print(f'{whose}: {exported_model(folder) or folder / "export"}', markup=False)
         push_export(folder, settings.push_to, private=settings.push_private)
 
 

@@ -1,6 +1,6 @@
 """What a program of one's own gives to a model's methods: one text or several, and values with ranges."""
 
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,19 @@ def several(texts: Texts, name: str = 'texts') -> list[str]:
     """
     if isinstance(texts, str):
         texts = [texts]
-    elif not isinstance(texts, Sized) or not hasattr(texts, '__getitem__'):
+    elif not _is_list(texts):
         raise UserError(name, shown(texts), 'a text or a list of texts', 'make a list of it')
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise UserError(f'{name}[{number}]', shown(text), 'a text', "give '' for none")
     return [well_formed(text) for text in texts]
+
+
+def _is_list(values: Any) -> bool:
+    """A list, a tuple, an array of one dimension, a column of a table; no set, mapping or generator."""
+    if isinstance(values, np.ndarray):
+        return values.ndim == 1
+    return isinstance(values, Sized) and hasattr(values, '__getitem__') and not isinstance(values, Mapping)
 
 
 def like(asked: Any, results: list[Any]) -> Any:

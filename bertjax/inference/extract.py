@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -134,4 +135,6 @@ def labels(item: Item, source: Source, id: str) -> dict[str, Any]:
         raise UserError(where, found, 'a string or a number', mend)
     if isinstance(value, str):
         checked_text(value, where)
+    if isinstance(value, float) and not math.isfinite(value):  # JSON has none
+        raise UserError(where, str(value), 'a string or a number', 'leave the field empty')
     return {'id': value, **texts}

@@ -99,13 +99,19 @@ class Extraction:
         Raises:
           UserError: some are there, see `kept.check_own`.
         """
-        of_formats = [self.target.with_name(f'{self.target.stem}.{format}.json') for format in FORMATS]
-        check_own([*of_formats, self._claim], self._origin, self._files, self._replaced())
+        facts = [self._facts, *self._others()]
+        # Of this input or refused: a file that two formats share, that of the ids, may be written again.
+        check_own([*facts, self._claim], self._origin, self._files, self._replaced() | listed(facts))
 
     def _replaced(self) -> set[str]:
-        """Names of files that are there, or may be, of this input."""
+        """Names of files that are there, or may be, of this input, and in this format."""
         former = listed([self._former])
         return listed([self._facts, self._claim]) | (former if self.target.name in former else set())
+
+    def _others(self) -> list[pathlib.Path]:
+        """Where the facts of the features in other formats are."""
+        names = (f'{self.target.stem}.{format}.json' for format in FORMATS)
+        return [self.target.with_name(name) for name in names if name != self._facts.name]
 
     def compute(self, advance: Callable[[int], object]) -> None:
         """Computes the parts that are not there; `advance` is told how many more texts are done.
@@ -140,7 +146,7 @@ class Extraction:
         Yields:
           Lines for the user.
         """
-        stale = self._replaced() - {path.name for path in self._files}
+        stale = self._replaced() - {path.name for path in self._files} - listed(self._others())
         if self.target.name in listed([self._former]):
             self._former.unlink()
         self._facts.unlink(missing_ok=True)  # what it says is of an earlier file

@@ -141,8 +141,10 @@ def _evaluation(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) ->
     if path is None and 'task' not in config:
         expected = f'that of the task {results.get("task", "")}, which was evaluated in {folder}'
         raise UserError('--config', f'{recipe}, a recipe without a task', expected, 'give it, with --config.data')
-    found = recorded_config(path, _usual(path)) if path else config
-    return Run(folder, recipe, found, False, [], members or [pathlib.Path(found['init'])])
+    if path:
+        return Run(folder, recipe, recorded_config(path, _usual(path)), False, [], members)
+    init = results.get('init') or config['init']
+    return Run(folder, recipe, {**config, 'init': init}, False, [], [pathlib.Path(init)] if init else [])
 
 
 def _usual(path: pathlib.Path) -> dict[str, Any]:

@@ -42,6 +42,9 @@ def run(config: ConfigDict, workdir: str) -> None:
     if not path and not texts:
         mend = 'give --config.input=FILE, or --config.attention.texts="(\'a text\',)"'
         raise UserError('config.input', 'nothing', 'texts to look at', mend)
+    if texts and (asked['field'] != 'text' or asked['pair_field']):
+        mend = 'leave them out, or give the records in a file, as config.input'
+        raise UserError('config.attention.field, pair_field', 'fields of config.attention.texts', 'none', mend)
     check_replaceable(folder / 'attention', path)
     if asked['compare']:
         check_plotly()

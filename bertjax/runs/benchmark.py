@@ -35,6 +35,9 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
     if config.task.kind != 'glue':
         expected = "'glue', the one kind that has a benchmark of several tasks"
         raise UserError('config.task.kind', repr(config.task.kind), expected, 'give --config=glue:all')
+    if config.push_to:
+        mend = 'leave it out, and push with --config.run=export what you choose'
+        raise UserError('config.push_to', repr(config.push_to), 'nothing: each task has a model', mend)
     folder, console = pathlib.Path(workdir), Console(highlight=False, soft_wrap=True)
     tasks = chosen_tasks(config.task.task)
     own = own_settings(config.benchmark, tasks)
@@ -61,6 +64,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
             console.print(f'\n{of}' + (': finished already' if task in finished else ''), style='bold')
             alone = f'{recipe.partition(":")[0]}:{task}'
             if task not in finished:
+                _forget(folder / task)
                 finetune.run(configs[task], str(folder / task), alone)
             _predict(configs[task], folder / task, there.judged[task], again=task not in finished)
             note_finished(folder, task, plain(configs[task]))
@@ -79,6 +83,14 @@ def _config_of(config: ConfigDict, task: str, own: Mapping[str, Any], folder: pa
     if own.get('init') in TASKS:
         own['init'] = str(folder / own['init'])
     return from_plain({**values, **own, 'task': {**values['task'], 'task': task}, 'run': 'finetune', 'benchmark': ''})
+
+
+def _forget(folder: pathlib.Path) -> None:
+    """Removes the server's files of a task that is run again: no zip shall have those of an earlier model."""
+    for row in TASKS.values():
+        for name, place in row.splits.items():
+            if place.server:
+                (folder / 'predictions' / name / place.server).unlink(missing_ok=True)
 
 
 def _predict(config: ConfigDict, folder: pathlib.Path, splits: list[str], *, again: bool) -> None:

@@ -92,7 +92,8 @@ def _which_model(settings: FinetuningSettings, folder: pathlib.Path, tuned: Save
 def _earlier(path: pathlib.Path, model: dict[str, Any]) -> dict[str, Any]:
     """What results.json says of the same model, else nothing but `model`."""
     found = recorded_results(path) if path.exists() else {}
-    same = all(found.get(key, value) == value for key, value in model.items()) and found.get(STEP) == model.get(STEP)
+    same = all(found.get(key, value) == value for key, value in model.items())
+    same &= all(found.get(key) == model.get(key) for key in (STEP, 'ensemble'))
     return {**found, **model} if same else model
 
 

@@ -43,8 +43,9 @@ def _pages_of_tasks(config: Mapping[str, Any], folder: pathlib.Path, recipe: str
     for task in TASKS:
         if not (folder / task / 'config.json').exists():
             continue
+        name = f'{recipe.partition(":")[0]}:{task}' if config.get('task', {}).get('kind') == 'glue' else recipe
         try:
-            _write(folder / task, build_page(read_run(config, folder / task, f'{recipe.partition(":")[0]}:{task}')))
+            _write(folder / task, build_page(read_run(config, folder / task, name)))
         except UserError as error:
             print(f'no page of {TASKS[task].title}: {error}')
             continue

@@ -138,3 +138,19 @@ def test_features_of_the_first_versions_are_known(extract, tmp_path):
     assert 'is there already' in extract(given)
     extract(given, '--config.extract.pool=cls')
     assert {path.name for path in features.iterdir()} == {'t.npy', 't.npy.json'}
+
+
+def test_formats_do_not_take_each_others_files(extract, tmp_path):
+    """Neither what they share, the ids, nor what an interrupted run of one of them had begun to replace."""
+    given, folder = tmp_path / 'b.jsonl', tmp_path / 'features'
+    given.write_text(''.join(json.dumps({'n': f'no. {n}', 'text': text}) + '\n' for n, text in enumerate(TEXTS[:3])))
+    ids = '--config.extract.id=n'
+    extract(given, ids)
+    extract(given, ids, '--config.extract.format=safetensors')
+    with mock.patch.object(extraction, 'save_part', side_effect=RuntimeError('plug')), pytest.raises(RuntimeError):
+        extract(given, '--config.extract.pool=cls', '--config.extract.part=1')
+    extract(given, '--config.extract.format=jsonl')
+    extract(given, '--config.extract.pool=cls')  # without ids, which the other format has still
+    names = {'b.npy', 'b.safetensors', 'b.ids.jsonl', 'b.jsonl'}
+    assert {path.name for path in folder.iterdir()} - {f'b.{f}.json' for f in ('npy', 'safetensors', 'jsonl')} == names
+    assert rows(folder / 'b.ids.jsonl') == ['no. 0', 'no. 1', 'no. 2']

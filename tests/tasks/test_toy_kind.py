@@ -15,10 +15,10 @@ from ml_collections import ConfigDict
 
 from bertjax.convert.heads import Head
 from bertjax.convert.huggingface.save import export_huggingface
-from bertjax.data.features import FeatureBuilder, Features
+from bertjax.data.features import INPUTS, FeatureBuilder, Features
 from bertjax.errors import UserError
 from bertjax.experiment.task_data import sample
-from bertjax.losses import TASK_INPUTS, Objective
+from bertjax.losses import Objective
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
@@ -66,7 +66,7 @@ class VowelTask(Task[str, str]):
     name = 'vowels'
     score = 'accuracy'
     head = Head(BertForMarks, per_token=('mark_logits',))
-    objective = Objective(TASK_INPUTS, mark_losses, lambda batch: {'loss': batch['token_weights'].sum()})
+    objective = Objective(INPUTS, mark_losses, lambda batch: {'loss': batch['token_weights'].sum()})
 
     def check_training(self, train: str) -> None:
         if train == 'last_1':
