@@ -66,6 +66,12 @@ def replacement_ids(vocab_size: int, special_ids: np.ndarray) -> np.ndarray:
     return allowed
 
 
+def budgets(maskable: np.ndarray, options: MaskOptions, max_predictions: int) -> np.ndarray:
+    """Int64 [B]: how many of so many `maskable` positions of a row are predicted."""
+    budget = np.rint(maskable * options.rate).astype(np.int64)
+    return np.minimum(np.clip(budget, 1, max_predictions), maskable)
+
+
 def mask_batch(
     input_ids: np.ndarray,
     maskable: np.ndarray,
@@ -77,6 +83,7 @@ def mask_batch(
     continues_word: np.ndarray,
     seed: int,
     n: np.ndarray,
+    within_budget: bool = False,
 ) -> dict[str, np.ndarray]:
     """Masks `input_ids` in place and returns what was there.
 
@@ -89,14 +96,13 @@ def mask_batch(
       allowed_ids: what random replacements are drawn from, see `replacement_ids`.
       continues_word: bool [V], the pieces that continue the word before them.
       seed, n: what the draws are keyed by; n int64 [B].
+      within_budget: hold the budget also where every word of a row exceeds it, by masking a part of the shortest.
 
     Returns:
       masked_positions int32 [B, P], masked_ids int32 [B, P], masked_weights float32 [B, P], as in `batch.py`.
     """
     seq_len = input_ids.shape[1]
-    count = maskable.sum(1)
-    budget = np.rint(count * options.rate).astype(np.int64)
-    budget = np.minimum(np.clip(budget, 1, max_predictions), count)
+    budget = budgets(maskable.sum(1), options, max_predictions)
     scores = hash_bits(seed, Stream.MASK_CHOICE, n[:, None], np.arange(seq_len))  # [B, S]
     if options.unit == 'token':
         positions = _choose_tokens(scores, maskable, budget, max_predictions)
@@ -104,7 +110,8 @@ def mask_batch(
         word_starts = maskable.copy()
         word_starts[:, 1:] &= ~(continues_word[input_ids[:, 1:]] & maskable[:, :-1])
         longest = options.max_span if options.unit == 'span' else 1
-        chosen = _choose_spans(scores, maskable, word_starts, budget, max_predictions, longest, seed, n)
+        most = budget if within_budget else np.full_like(budget, max_predictions)
+        chosen = _choose_spans(scores, maskable, word_starts, budget, most, longest, seed, n)
         positions = _positions_of(chosen, max_predictions)
     used = positions < seq_len  # [B, P]
     positions = np.where(used, positions, 0)
@@ -155,7 +162,7 @@ def _choose_spans(
     maskable: np.ndarray,
     word_starts: np.ndarray,
     budget: np.ndarray,
-    most: int,
+    most: np.ndarray,
     longest: int,
     seed: int,
     n: np.ndarray,
@@ -163,8 +170,8 @@ def _choose_spans(
     """Bool [B, S]: spans of 1..`longest` whole words, taken in order of their first word's score until the budget is
     full.
 
-    Where every word of a row exceeds its budget, the shortest is masked all the same, cut to P positions: a row always
-    has something to predict.
+    Where every word of a row exceeds its budget, the shortest is masked all the same, cut to `most` positions (int64
+    [B]): a row always has something to predict.
     """
     rows, seq_len = scores.shape
     everyone = np.arange(rows)
@@ -232,7 +239,7 @@ def _choose_spans(
     if empty.size:
         shortest = np.argmin(np.where(sizes[empty, :width] > 0, sizes[empty, :width], seq_len + 1), 1)
         begin = starts[empty, shortest]
-        reach = np.minimum(sizes[empty, shortest], most)
+        reach = np.minimum(sizes[empty, shortest], most[empty])
         column = np.arange(seq_len)
         chosen[empty] = (column >= begin[:, None]) & (column < (begin + reach)[:, None])
     return chosen
