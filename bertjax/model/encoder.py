@@ -35,7 +35,13 @@ class Embeddings(nn.Module):
             self.segment = Embedding(c, c.num_segments, c.num_segments, 'type')
         self.norm = LayerNorm(c)
 
-    def __call__(self, input_ids: jax.Array, segment_ids: jax.Array, key: jax.Array | None) -> jax.Array:
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        segment_ids: jax.Array,
+        key: jax.Array | None,
+        position_ids: jax.Array | None = None,
+    ) -> jax.Array:
         length = input_ids.shape[1]
         if length > self.config.max_positions:
             raise UserError(
@@ -46,7 +52,9 @@ class Embeddings(nn.Module):
             )
         # An id beyond the table gives NaN, which is noticed, rather than the last row, which is not.
         x = jnp.take(self.token(), input_ids, axis=0, mode='fill')  # [B, S, D]
-        x = _hidden(x) + self.position()[:length]
+        positions = self.position()  # [M, D]
+        positions = positions[:length] if position_ids is None else jnp.take(positions, position_ids, 0, mode='fill')
+        x = _hidden(x) + positions  # [S, D], packed [B, S, D]
         if self.config.num_segments == 1:
             x = x + self.segment()[0]
         elif (
@@ -130,6 +138,8 @@ class BertEncoder(nn.Module):
         attention_mask: jax.Array,
         *,
         deterministic: bool,
+        sequence_ids: jax.Array | None = None,
+        position_ids: jax.Array | None = None,
         all_layers: bool = False,
         first_only: bool = False,
     ) -> tuple[jax.Array, jax.Array | None]:
@@ -138,6 +148,8 @@ class BertEncoder(nn.Module):
         Args:
           input_ids, segment_ids, attention_mask: int32 [B, S]; the mask is 1 for tokens and 0 for padding.
           deterministic: no dropout; otherwise the rng `dropout` is needed.
+          sequence_ids, position_ids: int32 [B, S], of packed rows: which of its sequences a token belongs to, whose
+            tokens alone it attends to, and its place there. None: a row is one sequence.
           all_layers: keep all of them; the first is the embeddings, the last the result itself.
           first_only: only the first position's result is wanted. An unrolled encoder then skips most of its last block
             (7 % of the work of 12 blocks); a scanned one cannot. Not with `all_layers`.
@@ -154,8 +166,8 @@ class BertEncoder(nn.Module):
         keys = [None] * (c.num_layers + 1)
         if not deterministic and (c.dropout or c.attention_dropout):
             keys = jax.random.split(self.make_rng('dropout'), c.num_layers + 1)  # [L + 1]
-        mask = AttentionMask(attention_mask, causal=c.causal)
-        x = self.embeddings(input_ids, segment_ids, keys[0])  # [B, S, D]
+        mask = AttentionMask(attention_mask, sequence_ids, causal=c.causal)
+        x = self.embeddings(input_ids, segment_ids, keys[0], position_ids)  # [B, S, D]
         first = x
         block = Block
         if c.remat != 'none':
