@@ -10,7 +10,16 @@ from bertjax.errors import UserError
 from bertjax.model.config import FieldKind, fields_of
 
 # Prefixes of keys that decide the shape or the meaning of the saved state: a change is refused.
-FIXED = ('model.', 'optimizer.name', 'pairs.mode', 'packing', 'fingerprints.', 'train', 'task.kind', 'distill.projection')
+FIXED = (
+    'model.',
+    'optimizer.name',
+    'pairs.mode',
+    'packing',
+    'fingerprints.',
+    'train',
+    'task.kind',
+    'distill.projection',
+)
 # ... except these fields of the model, which do not affect its parameters.
 FREE = tuple(f'model.{name}' for name in fields_of(FieldKind.TRAINING, FieldKind.EXECUTION))
 # Keys that a finished run was trained with: with other values its config would no longer describe the model.

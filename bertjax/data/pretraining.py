@@ -230,4 +230,6 @@ class PretrainingExamples:
 
     def _draw(self, slots: _Slots) -> rows.Segments:
         target = target_lengths(slots.document, self.pairs, self.seq_len, self._walk_seed, slots.plan)
-        return rows.draw_pairs(self.split, slots.chunks, target, slots.document, self.pairs.mode, self.phase_seed, slots.key)
+        return rows.draw_pairs(
+            self.split, slots.chunks, target, slots.document, self.pairs.mode, self.phase_seed, slots.key
+        )

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from bertjax.convert.load import load_pretraining_model, load_task_model, read_config
 from bertjax.experiment.distillation_settings import DistillationSettings
 from bertjax.experiment.finetuning import Finetuning
-from bertjax.experiment.pretraining import Pretraining, build_pretraining_setup
+from bertjax.experiment.pretraining import Pretraining, batch_objective, build_pretraining_setup
 from bertjax.experiment.pretraining_settings import PretrainingPhase, PretrainingSettings
 from bertjax.experiment.task_data import TaskData
 from bertjax.experiment.teacher import Teacher, as_teacher, check_rows, check_vocabulary, teacher_directory
@@ -82,7 +82,8 @@ class GeneralDistillation(Pretraining):
         self.values = functools.partial(distillation_values, factors=self.setup.objective.factors)
 
     def _build_setup(self, mesh: Mesh) -> Setup:
-        return build_pretraining_setup(self.settings, self.model, mesh, self._objective, (self.teacher.abstract,))
+        objective = self._objective(batch_objective(self.settings))
+        return build_pretraining_setup(self.settings, self.model, mesh, objective, (self.teacher.abstract,))
 
     def _objective(self, plain: Objective) -> Objective:
         return teach(plain, self.lesson, self.teacher.model, self.model)

@@ -37,27 +37,29 @@ from bertjax.train.state import TrainState, replace_params
 from bertjax.train.step import make_eval_step
 
 
+def batch_objective(settings: PretrainingSettings) -> Objective:
+    """What is trained for on the batches of a pre-training, without a teacher."""
+    return PACKED_PRETRAINING if settings.packing else PRETRAINING
+
+
 def build_pretraining_setup(
     settings: PretrainingSettings,
     model: BertConfig,
     mesh: Mesh,
-    make_objective: Callable[[Objective], Objective] = lambda plain: plain,
+    objective: Objective | None = None,
     teacher: tuple[Any, ...] = (),
 ) -> Setup:
-    """The setup of a pre-training; it needs no text. `teacher` is that of `train.setup.Setup`.
-
-    `make_objective` is of a distillation: from the objective without a teacher.
+    """The setup of a pre-training; it needs no text. `teacher` is that of `train.setup.Setup`; without an objective it is
+    that of its batches.
 
     Raises:
       UserError: a mesh that does not divide the model.
     """
     check_mesh(model, mesh)
+    objective = objective or batch_objective(settings)
     batch = pretraining_batch_spec(1, *settings.first_shape, packed=settings.packing)
-    objective = make_objective(PACKED_PRETRAINING if settings.packing else PRETRAINING)
-    options = {'rng_impl': settings.rng_impl, 'teacher': teacher}
-    return build_setup(
-        BertForPreTraining(model), objective, make_optimizer(**settings.optimizer), mesh, batch, **options
-    )
+    optimizer, options = make_optimizer(**settings.optimizer), {'rng_impl': settings.rng_impl, 'teacher': teacher}
+    return build_setup(BertForPreTraining(model), objective, optimizer, mesh, batch, **options)
 
 
 class Pretraining:

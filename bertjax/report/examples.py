@@ -25,7 +25,9 @@ def pretraining_rows(examples: Examples, tokenizer: Tokenizer, mode: str) -> Sec
     ]
     legend = {'masked': '[MASK]', 'random': 'a random piece instead', 'kept': 'left as it was'}
     legend |= {'b': 'segment B'} if mode in _PAIRS else {}
-    what = f'The first {_ROWS} ' + ('rows of training, of several examples each' if 'sequence_ids' in batch else 'examples of training')
+    what = f'The first {_ROWS} ' + (
+        'rows of training, of several examples each' if 'sequence_ids' in batch else 'examples of training'
+    )
     about = f'{what}, as they go in. Below a position to predict stands what was there.'
     return Section('examples', 'Pairs and masks' if mode in _PAIRS else 'Masks', [parts.legend(legend), *rows], about)
 
