@@ -2,8 +2,9 @@
 
     python benchmarks/packing.py --corpus='texts/*.txt' --tokenizer=vocab.txt --size=mini --batch_size=4
 
-Both train the same model on the same text with dropout, batch after batch, as a run would. Prints the medians, the share
-of positions that are real, and the ratio of the real tokens a second; and how many rows a second are made of the store.
+Both train the same model on the same text with dropout, batch after batch, as a run would. Prints the medians, the
+share of positions that are real, and the ratio of the real tokens a second; and how many rows a second are made of the
+store.
 """
 
 import os

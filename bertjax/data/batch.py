@@ -12,7 +12,8 @@
 | nsp_weights      | [B]    | float32 | 1, or 0 where the row has no pair to judge                                  |
 
 Packed, a row holds several examples one after the other (data/packed.py). Segments begin anew in each of them,
-`masked_positions` are those of the row, P is for all of them together, and there is more to say; E as in `most_examples`:
+`masked_positions` are those of the row, and P is for all of them together. There is more to say, with E as in
+`most_examples`:
 
 | name             | shape  | dtype   | what                                                                        |
 |------------------|--------|---------|-----------------------------------------------------------------------------|

@@ -13,9 +13,9 @@ from bertjax.data.pretraining import PretrainingExamples
 class PackedExamples:
     """The examples of one phase in packed rows, by number: row m is a pure function of (seed, phase, m).
 
-    The numbers run through the plans as those of examples do; within a plan the rows come in an order permuted by (seed,
-    phase, cycle, plan). In the first cycle they hold the very examples that are there without packing. In later ones the
-    same pairs are together again, with masks of their own: where B is from elsewhere it is so from the same place, for
+    The numbers run through the plans as those of examples do; within a plan the rows come in an order permuted by
+    (seed, phase, cycle, plan). In the first cycle they hold the very examples that are there without packing. In later
+    ones the same pairs are together again with masks of their own, and a B from elsewhere is from the same place again:
     what fits together is decided once.
 
     Args:
@@ -52,8 +52,8 @@ class PackedExamples:
           indices: int64 [B], none negative.
 
         Returns:
-          int64 [X] each, in order of the rows, and in each row in that of its examples: the place in `indices` of the row
-          that an example is in, its number in the first cycle, and the cycle of its masks.
+          int64 [X] each, in order of the rows, and in each row in that of its examples: the place in `indices` of the
+          row that an example is in, its number in the first cycle, and the cycle of its masks.
         """
         indices = np.asarray(indices, np.int64)
         if (indices < 0).any():
@@ -86,8 +86,8 @@ class PackedExamples:
         tokens, predictions = real.sum(1), used.sum(1)
         ordinal = _ordinals(np.bincount(which, minlength=len(indices)))
         begin = _within(tokens, ordinal)
-        # Tokens and predictions of a row are together at its beginning, in the order of its examples: what is chosen from
-        # all of them one after the other lands where it belongs.
+        # Tokens and predictions of a row are together at its beginning, in the order of its examples: what is chosen
+        # from all of them one after the other lands where it belongs.
         at = _filled(which, tokens, rows['input_ids'].shape)
         rows['attention_mask'][at] = 1
         rows['sequence_ids'][at] = np.repeat(ordinal + 1, tokens)

@@ -88,7 +88,8 @@ def write_array(stem: pathlib.Path, array: np.ndarray, facts: dict[str, Any]) ->
 
 
 def read_array(stem: pathlib.Path, load: Callable[[np.ndarray, dict[str, Any]], T | None]) -> T | None:
-    """What `load` makes of an array of `write_array`, memory-mapped, and its facts; None for absent or damaged files."""
+    """What `load` makes of an array of `write_array`, memory-mapped, and its facts; None where they are absent or
+    damaged."""
     path = stem.with_suffix('.npy')
 
     def checked(facts: dict[str, Any]) -> T | None:

@@ -6,7 +6,6 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-import jax
 from jax.sharding import Mesh
 
 from bertjax.convert.load import load_pretraining_model, load_task_model, read_config

@@ -49,8 +49,8 @@ def build_pretraining_setup(
     objective: Objective | None = None,
     teacher: tuple[Any, ...] = (),
 ) -> Setup:
-    """The setup of a pre-training; it needs no text. `teacher` is that of `train.setup.Setup`; without an objective it is
-    that of its batches.
+    """The setup of a pre-training; it needs no text. `teacher` is that of `train.setup.Setup`; the objective is that of
+    its batches where none is given.
 
     Raises:
       UserError: a mesh that does not divide the model.
@@ -183,7 +183,7 @@ class Pretraining:
         )
 
     def _eval_step(self) -> Callable[[Any, Any], Any]:
-        """(parameters, batch) -> sums. What is held out is never packed: its figures stay those of the same examples."""
+        """(parameters, batch) -> sums. What is held out is never packed: its figures stay those of the same rows."""
         return jax.jit(make_eval_step(self.setup.model, self._objective(PRETRAINING)))
 
     def describe(self) -> str:

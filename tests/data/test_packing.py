@@ -152,14 +152,14 @@ def test_packings_are_kept_and_made_again_when_they_are_damaged(small, vocabular
     made, pack_plan = [], packing.pack_plan
     monkeypatch.setattr(packing, 'pack_plan', lambda *arguments: made.append(1) or pack_plan(*arguments))
     examples, _ = packed_of(small, vocabulary, cache_dir=tmp_path)
-    first = load_packings(examples)
+    first = [(np.array(packing.members), np.array(packing.starts), packing.real) for packing in load_packings(examples)]
     again = load_packings(examples)
     assert len(made) == 2 and not again[0].members.flags.writeable and not again[0].members.flags.owndata
-    for one, other in zip(first, again, strict=True):
-        assert (one.members == other.members).all() and (one.starts == other.starts).all() and one.real == other.real
+    for (members, starts, real), other in zip(first, again, strict=True):
+        assert (members == other.members).all() and (starts == other.starts).all() and real == other.real
     damaged = sorted(tmp_path.glob('packing-*.npy'))[1]
     damaged.write_bytes(damaged.read_bytes()[:-8] + b'\xff' * 8)
-    assert (load_packings(examples)[1].members == first[1].members).all() and len(made) == 3
+    assert (load_packings(examples)[1].members == first[1][0]).all() and len(made) == 3
     for changed in ({'seed': 1}, {'most': P + 1}, {'masking': MaskOptions(rate=0.2)}, {'short_probability': 0.2}):
         load_packings(packed_of(small, vocabulary, cache_dir=tmp_path, **changed)[0])
     assert len(made) == 11

@@ -1,5 +1,7 @@
 """A packed row is trained on as its examples would be, each in a row of its own."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
@@ -26,7 +28,7 @@ def batches():
     """The packed rows 0 to B - 1, and the examples in them, a row each."""
     split = synthetic_split(documents=60, sentences=3, mean=6)
     bounds = [split.sentence_offsets[split.document_offsets[i] : split.document_offsets[i + 1] + 1] for i in range(60)]
-    text = [[split.tokens(a, b - a) % 180 + 10 for a, b in zip(x, x[1:], strict=False)] for x in bounds]
+    text = [[split.tokens(a, b - a) % 180 + 10 for a, b in itertools.pairwise(x)] for x in bounds]
     examples = PretrainingExamples(
         MemorySplit(text), FakeVocabulary(VOCABULARY), **SHAPE, pairs=PairOptions(plans=1), masking=MaskOptions(),
         seed=0, phase=0, cache_dir=None,

@@ -101,8 +101,8 @@ def attend(
 
 
 def describe_attention(config: BertConfig, rows: int, seq_len: int, packed: bool = False) -> str:
-    """What computes attention in a training step on `rows` of `seq_len` tokens, each a sequence or `packed` with several,
-    for a run's description.
+    """What computes attention in a training step on `rows` sequences of `seq_len` tokens, or on as many rows `packed`
+    with several, for a run's description.
 
     Raises:
       UserError: see `choose`.
