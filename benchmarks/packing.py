@@ -46,7 +46,7 @@ class Side:
 
     def __init__(self, packing: bool, store: WeightedStore, tokenizer: Tokenizer):
         config = pretraining_config(_SIZE.value, seq_len=_LENGTH.value, batch_size=_BATCH.value, packing=packing)
-        config.max_predictions, config.pair_plans = round(0.156 * _LENGTH.value), 1
+        config.max_predictions = round(0.156 * _LENGTH.value)
         config.model.update(dtype=_DTYPE.value, max_positions=max(512, _LENGTH.value))
         settings, self._mesh = pretraining_settings(config), make_mesh(config.mesh, claim_devices())
         self.examples = StoreExamples(settings, [store], tokenizer, None).get(settings.first_shape, 'train', 0)
