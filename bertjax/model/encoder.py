@@ -22,6 +22,28 @@ def _hidden(x: jax.Array) -> jax.Array:
     return constrain(x, 'act_batch', 'act_length', 'act_embed')
 
 
+@jax.custom_vjp
+def chosen_rows(table: jax.Array, ids: jax.Array) -> jax.Array:
+    """The rows of a small table [N, D] by their numbers, int32 [B, S] -> [B, S, D].
+
+    Its gradient is a product with one-hot rows, summed in float32: autodiff has a scatter of B·S rows into N, which is
+    slow on TPU, of no fixed order on GPU, and rounds each addition where the computation is in bfloat16.
+    """
+    return jnp.take(table, ids, axis=0, mode='fill')
+
+
+def _chosen_rows_gradient(saved: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, None]:
+    ids, table = saved
+    chosen = jax.nn.one_hot(ids, len(table), dtype=cotangent.dtype)  # [B, S, N]
+    product = jnp.einsum(
+        'BSN,BSD->ND', chosen, cotangent, precision='highest', preferred_element_type=jnp.float32
+    )  # [N, D]
+    return product.astype(cotangent.dtype), None
+
+
+chosen_rows.defvjp(lambda table, ids: (chosen_rows(table, ids), (ids, table)), _chosen_rows_gradient)
+
+
 class Embeddings(nn.Module):
     """Sum of token, position and segment embeddings, normalised."""
 
@@ -52,9 +74,8 @@ class Embeddings(nn.Module):
             )
         # An id beyond the table gives NaN, which is noticed, rather than the last row, which is not.
         x = jnp.take(self.token(), input_ids, axis=0, mode='fill')  # [B, S, D]
-        positions = self.position()  # [M, D]
-        positions = positions[:length] if position_ids is None else jnp.take(positions, position_ids, 0, mode='fill')
-        x = _hidden(x) + positions  # [S, D], packed [B, S, D]
+        positions = self.position()[:length]  # [S, D], packed [B, S, D]
+        x = _hidden(x) + (positions if position_ids is None else chosen_rows(positions, position_ids))
         if self.config.num_segments == 1:
             x = x + self.segment()[0]
         elif (
