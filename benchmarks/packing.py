@@ -108,11 +108,12 @@ def main(argv: list[str]) -> None:
             f'{speeds[name]:8,.0f} real tokens/s; {made[name]:8,.0f} rows/s made of the store'
         )
     ratios = [one / other for one, other in zip(times['unpacked'], times['packed'], strict=True)]
+    quartiles = np.quantile(ratios, (0.25, 0.75))
     faster = statistics.median(ratios) * shares['packed'] / shares['unpacked']
     print(
         f'packed: {faster:.2f} times the real tokens a second, of which {shares["packed"] / shares["unpacked"]:.2f} is '
         f'padding that is not there, and {statistics.median(ratios):.3f} the time of a step '
-        f'(median of {len(ratios)} pairs, quartiles {np.quantile(ratios, 0.25):.3f} and {np.quantile(ratios, 0.75):.3f})'
+        f'(median of {len(ratios)} pairs, quartiles {quartiles[0]:.3f} and {quartiles[1]:.3f})'
     )
 
 
