@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.data.buckets import pad_to
+from bertjax.data.features import INPUTS
 from bertjax.errors import UserError
 from bertjax.experiment.loaded import LoadedModel, load_model
 from bertjax.inference.apply import make_apply
@@ -29,7 +30,7 @@ from bertjax.inference.description import description
 from bertjax.inference.encode import Encoding, encode, sequences, spans
 from bertjax.inference.fill import MaskedText, extend, fill_each, fill_jointly
 from bertjax.inference.masked import follow_probabilities
-from bertjax.inference.runner import INPUTS, Runner
+from bertjax.inference.runner import Runner
 from bertjax.inference.score import score_texts
 from bertjax.inference.tasks import (
     answer_records,

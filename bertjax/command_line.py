@@ -146,10 +146,15 @@ def named_recipe() -> str:
     return recipe
 
 
+def overridden_keys() -> set[str]:
+    """The keys that the command line sets one by one."""
+    return set(config_flags.get_override_values(flags.FLAGS['config']))
+
+
 def given_keys(config: ConfigDict) -> set[str]:
     """The keys that the command line sets: one by one, and those that the recipe's argument changes or names."""
     flag = flags.FLAGS['config']
-    keys = set(config_flags.get_override_values(flag))
+    keys = overridden_keys()
     recipe, _, argument = flag.config_filename.partition(':')
     if argument:
         values = flatten(load_recipe(flag.config_filename))

@@ -8,6 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from bertjax.data.features import INPUTS
+
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """Negative log probability of each label.
@@ -115,7 +117,7 @@ def divergence(logits: jax.Array, teacher: jax.Array, temperature: float) -> jax
 
 
 PRETRAINING = Objective(
-    ('input_ids', 'segment_ids', 'attention_mask', 'masked_positions'),
+    (*INPUTS, 'masked_positions'),
     pretraining_losses,
     pretraining_weights,
     Soft(lambda own, teacher, batch, t: divergence(own['mlm_logits'], teacher['mlm_logits'], t), 'masked_weights'),
@@ -125,8 +127,6 @@ PRETRAINING = Objective(
 PACKED_PRETRAINING = dataclasses.replace(
     PRETRAINING, inputs=(*PRETRAINING.inputs, 'sequence_ids', 'position_ids', 'cls_positions')
 )
-
-TASK_INPUTS = ('input_ids', 'segment_ids', 'attention_mask')
 
 
 def classification_losses(
@@ -260,11 +260,11 @@ def _soft_tokens(own: Any, teacher: Any, batch: Mapping[str, jax.Array], tempera
     return divergence(own['token_logits'], teacher['token_logits'], temperature)  # [B, S]
 
 
-CLASSIFICATION = Objective(TASK_INPUTS, classification_losses, _row_weights, Soft(_soft_classes))
-CHOICES = Objective(TASK_INPUTS, choice_losses, _row_weights, Soft(_soft_choices))
-MULTI_LABEL = Objective(TASK_INPUTS, multi_label_losses, _row_weights, Soft(_soft_labels))
-REGRESSION = Objective(TASK_INPUTS, regression_losses, _row_weights, Soft(_soft_scores))
-SPANS = Objective(TASK_INPUTS, span_losses, _row_weights, Soft(_soft_spans))
+CLASSIFICATION = Objective(INPUTS, classification_losses, _row_weights, Soft(_soft_classes))
+CHOICES = Objective(INPUTS, choice_losses, _row_weights, Soft(_soft_choices))
+MULTI_LABEL = Objective(INPUTS, multi_label_losses, _row_weights, Soft(_soft_labels))
+REGRESSION = Objective(INPUTS, regression_losses, _row_weights, Soft(_soft_scores))
+SPANS = Objective(INPUTS, span_losses, _row_weights, Soft(_soft_spans))
 TOKENS = Objective(
-    TASK_INPUTS, token_losses, lambda batch: {'loss': batch['token_weights'].sum()}, Soft(_soft_tokens, 'token_weights')
+    INPUTS, token_losses, lambda batch: {'loss': batch['token_weights'].sum()}, Soft(_soft_tokens, 'token_weights')
 )

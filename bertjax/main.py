@@ -19,7 +19,16 @@ from typing import Any
 
 from absl import app, flags, logging
 
-from bertjax.command_line import CONFIG, WORKDIR, given_keys, named_recipe, no_recipe, parse_flags, verbs
+from bertjax.command_line import (
+    CONFIG,
+    WORKDIR,
+    given_keys,
+    named_recipe,
+    no_recipe,
+    overridden_keys,
+    parse_flags,
+    verbs,
+)
 from bertjax.errors import StoppedError, UserError
 from bertjax.experiment.check import check_ranges
 from bertjax.files import disk
@@ -35,6 +44,8 @@ NEEDS = {
 WITHOUT_TEACHER = ('pretrain', 'finetune', 'vocab', 'corpus', 'compile')
 # Verbs about an existing run, whose config they take, except for keys that the command line sets.
 ABOUT_A_RUN = ('evaluate', 'predict', 'baseline', 'export')
+# Verbs that are told the keys that the command line sets one by one: what it asks for in vain is refused.
+ABOUT_WHAT_IS_SET = ('pretrain', 'distill', 'compile')
 # Verbs that are told the recipe as the command line names it: they say what to run next, or what differs from it.
 ABOUT_THE_RECIPE = ('pretrain', 'finetune', 'benchmark', 'distill', 'show', 'report')
 
@@ -68,12 +79,14 @@ def main(argv: Sequence[str]) -> None:
         mend = 'leave config.run as it is, or give a recipe without a teacher'
         raise UserError(f'--config.run={config.run}', 'a recipe with config.distill', 'run=distill', mend)
     run = importlib.import_module(f'bertjax.runs.{config.run}').run
+    told: dict[str, Any] = {}
     if config.run in ABOUT_A_RUN:
-        run(config, workdir, given_keys(config))
-    elif config.run in ABOUT_THE_RECIPE:
-        run(config, workdir, named_recipe())
-    else:
-        run(config, workdir)
+        told['given'] = given_keys(config)
+    if config.run in ABOUT_WHAT_IS_SET:
+        told['given'] = overridden_keys()
+    if config.run in ABOUT_THE_RECIPE:
+        told['recipe'] = named_recipe()
+    run(config, workdir, **told)
 
 
 def _guarded(function):

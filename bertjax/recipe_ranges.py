@@ -10,6 +10,7 @@ from bertjax.corpus.sources import CorpusOptions
 from bertjax.data.masking import MaskOptions
 from bertjax.data.pairs import PairOptions
 from bertjax.model.config import DTYPES, BertConfig
+from bertjax.model.pooling import COMBINE, POOL
 from bertjax.optim.optimizers import OPTIMIZERS
 from bertjax.optim.schedules import SCHEDULES
 from bertjax.ranges import (
@@ -185,8 +186,6 @@ USING = {
     'batch_size': _ROWS,
     'max_length': either(whole(4, MANY), only(0, 'the positions of the model')),
 }
-COMBINE = ('mean', 'sum', 'concat', 'weighted')  # layers
-POOL = ('mean', 'cls', 'pooler', 'none')  # tokens
 FORMATS = ('npy', 'safetensors', 'parquet', 'jsonl')  # of features
 ASKED = ('masks', 'score', 'pairs', 'continue')  # of a masked language model
 # Of each such verb: the keys of config.VERB, each with an example for messages.
@@ -200,7 +199,7 @@ OF_VERB: dict[str, dict[str, tuple[Range, Any]]] = {
         'weights': (each(number(-1e6, 1e6)), ()),
         'pool': (one_of(POOL), 'mean'),
         'normalize': (flag(), False),
-        'format': (one_of(FORMATS), 'npy'),
+        'format': (one_of(('', *FORMATS)), 'npy'),
         'part': (whole(0, MANY), 0),
     },
     'fill': {
@@ -217,6 +216,8 @@ OF_VERB: dict[str, dict[str, tuple[Range, Any]]] = {
         'seed': (_SEED, 0),
     },
     'attention': {
+        'field': (text(empty=False), 'text'),
+        'pair_field': (text(), ''),
         'texts': (each(text(empty=False)), ()),
         'show': (whole(0, 1000), 12),
         'unit': (one_of(('piece', 'word')), 'piece'),

@@ -3,8 +3,9 @@
     python -m bertjax.main --config=configs/attention.py --workdir=out/heads --config.init=INIT --config.input=FILE
 
 INIT is what bertjax.load takes, a workdir, a directory of weights or org/name on the hub, pre-trained or tuned;
-without config.init the workdir's own model is taken. FILE has a text a line (or a pair, with a tab between), or is
-CoNLL-U, by its name; '-' is standard input. A few texts go with --config.attention.texts="('a text', 'another')".
+without config.init the workdir's own model is taken. FILE has a text a line (or a pair, with a tab between), is
+JSON lines, a table or Parquet with a column `text`, or CoNLL-U, by its name; '-' is standard input. A few texts go with
+--config.attention.texts="('a text', 'another')".
 
 Written to WORKDIR/attention: attention.html, heads.json, weights.safetensors; of CoNLL-U relations.json; with
 config.attention.compare changes.json. See docs/attention.md.
@@ -21,6 +22,8 @@ def get_config() -> ConfigDict:
     """The defaults; config.attention.compare names the model before a fine-tuning."""
     return using_config(
         'attention',
+        field='text',  # of records: the one with the text
+        pair_field='',  # of records: the one with a second text, read together with it; '': single texts
         texts=(),  # shown on the page, and measured where there is no config.input
         show=12,  # without `texts`: so many of the first of config.input are shown
         unit='piece',  # or 'word': what statistics and page are about

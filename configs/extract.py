@@ -8,8 +8,9 @@ WORKDIR/features/FILE.npy is the i-th text:
 
     features = numpy.load('out/tiny/features/FILE.npy', mmap_mode='r')
 
-Killed, the same command goes on where it was. --config.input=- reads standard input, and writes JSON lines to standard
-output. Formats: npy, safetensors, parquet (with the extra `arrow`), jsonl. docs/features.md has a section for each key.
+Killed, the same command goes on where it was. Formats: npy, safetensors, parquet (with the extra `arrow`), jsonl.
+--config.input=- reads standard input, and writes the format that is named to WORKDIR/features/stdin.FORMAT; where none
+is, JSON lines to standard output. docs/features.md has a section for each key.
 
 Arguments, as in --config=configs/extract.py:sentences
 
@@ -40,7 +41,7 @@ def get_config(argument: str = '') -> ConfigDict:
         weights=(),  # of `weighted`: one a layer
         pool='mean',  # of a text's tokens: mean, cls, pooler, or none: a vector for each
         normalize=False,  # to length 1
-        format='npy',  # or safetensors, parquet, jsonl
+        format='',  # npy, safetensors, parquet, jsonl; '': npy, of standard input JSON lines on standard output
         part=0,  # texts computed and kept at once; 0: 4096, with pool='none' 256
     )
     if chosen.sentences:

@@ -18,7 +18,15 @@ class Browser:
     def __init__(self, thread: concurrent.futures.Executor, chromium: Any):
         self._thread, self._chromium = thread, chromium
 
-    def visit(self, path: pathlib.Path, look: Callable[[Any], Any], *, width: int = WIDE, dark: bool = False) -> Any:
+    def visit(
+        self,
+        path: pathlib.Path,
+        look: Callable[[Any], Any],
+        *,
+        width: int = WIDE,
+        dark: bool = False,
+        leaves: bool = False,
+    ) -> Any:
         """Opens a file and gives what `look` returns of its page, a Playwright Page, when everything is drawn.
 
         Whatever the page is, it must have fetched nothing, logged no error, and fit its window.
@@ -28,10 +36,11 @@ class Browser:
           look: looks at the page, clicks, asserts.
           width: of the window, in pixels.
           dark: what the reader's system prefers.
+          leaves: `look` follows a link to another of our pages.
         """
-        return self._thread.submit(self._visit, path.absolute().as_uri(), look, width, dark).result()
+        return self._thread.submit(self._visit, path.absolute().as_uri(), look, width, dark, leaves).result()
 
-    def _visit(self, url: str, look: Callable[[Any], Any], width: int, dark: bool) -> Any:
+    def _visit(self, url: str, look: Callable[[Any], Any], width: int, dark: bool, leaves: bool) -> Any:
         context = self._chromium.new_context(
             viewport={'width': width, 'height': 900}, color_scheme='dark' if dark else 'light', reduced_motion='reduce'
         )
@@ -47,7 +56,8 @@ class Browser:
         finally:
             context.close()
         assert not wrong, wrong
-        assert [other for other in fetched if other != url and not other.startswith(('data:', 'blob:'))] == []
+        own = (url, page.url if leaves else url)
+        assert [other for other in fetched if other not in own and not other.startswith(('data:', 'blob:'))] == []
         return found
 
 

@@ -1,7 +1,7 @@
 """One pass over a corpus: everything that is measured of it, added up on the devices, in constant memory."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,12 +13,14 @@ from bertjax.analysis.changes import change_sums
 from bertjax.analysis.heads import head_sums
 from bertjax.analysis.reading import Chunk, Texts
 from bertjax.analysis.words import HEAD, RELATION, UNIT, merge_units, text_rows, tree_rows
-from bertjax.data.features import Features
+from bertjax.data.features import INPUTS, Features
 from bertjax.experiment.loaded import LoadedModel
 from bertjax.inference.attention import apply_encoder, rows_at_once
-from bertjax.inference.runner import INPUTS, Forward, Runner
+from bertjax.inference.runner import Forward, Runner
 from bertjax.model.capture import PROBABILITIES
+from bertjax.progress import Advance
 from bertjax.text.tokenizer import Tokenizer
+from bertjax.train.predict import nobody
 
 BEFORE, AFTER = 'before', 'after'
 
@@ -48,7 +50,7 @@ def measure(
     max_length: int,
     relations: Sequence[str] = (),
     before: LoadedModel | None = None,
-    advance: Callable[[int], object] = lambda rows: None,
+    advance: Advance = nobody,
 ) -> Totals:
     """Measures every chunk.
 

@@ -1,6 +1,5 @@
 """The page: every head in a few texts, what heads do, which know syntax, what a fine-tuning changed."""
 
-import importlib.resources
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from bertjax.analysis.shown import LONGEST, Shown, packed
 from bertjax.pages import parts
 from bertjax.pages.charts import Series, chart
 from bertjax.pages.data import inline
-from bertjax.pages.page import Section, page
+from bertjax.pages.page import Section, own, page
 
 _FREQUENT = 100  # words of a relation that a best head is told of without a caveat, as in Clark et al.'s table
 _ARROW = dict(zip(DIRECTIONS, ('dependent → head', 'head → dependent'), strict=True))
@@ -41,8 +40,7 @@ def attention_page(
     sections += [_heads(means)]
     sections += [_relations(relations)] if relations else []
     sections += [_changes(changes)] if changes else []
-    own = {name: (importlib.resources.files('bertjax.analysis') / name).read_text('utf-8') for name in _OWN}
-    style, script = (own[name] for name in _OWN)
+    style, script = (own('bertjax.analysis', name) for name in _OWN)
     return page(title, about, sections, charts=bool(changes), style=style, script=script)
 
 
@@ -103,22 +101,17 @@ def _map(name: str, values: np.ndarray) -> Markup:
 
 def heat_map(title: str, about: str, values: np.ndarray, largest: float, cell: Any) -> Markup:
     """A figure of layers by heads; `cell` writes a value."""
-    layers, heads = values.shape
-    head = Markup('').join(Markup('<th>{}</th>').format(j + 1) for j in range(heads))
-    one = Markup('<td style="--share:{:.3f}" data-head="{}-{}" title="head {}-{}: {}">{}</td>')
-    rows = [
-        Markup('<tr><th>{}</th>{}</tr>').format(
-            i + 1,
-            Markup('').join(
-                one.format(x / largest, i + 1, j + 1, i + 1, j + 1, cell(x), cell(x)) for j, x in enumerate(values[i])
-            ),
-        )
-        for i in range(layers)
-    ]
-    return Markup(
-        '<figure class="map"><figcaption>{}</figcaption><p class="about">{}</p><div class="scroll">'
-        '<table class="shaded"><thead><tr><th></th>{}</tr></thead><tbody>{}</tbody></table></div></figure>'
-    ).format(title, about, head, Markup('').join(rows))
+    rows = {
+        str(i): [
+            parts.shade(x / largest, cell(x), title=f'head {i}-{j}: {cell(x)}', head=f'{i}-{j}')
+            for j, x in enumerate(of_layer, 1)
+        ]
+        for i, of_layer in enumerate(values, 1)
+    }
+    table = parts.shaded([str(j) for j in range(1, values.shape[1] + 1)], rows)
+    return Markup('<figure class="map"><figcaption>{}</figcaption><p class="about">{}</p>{}</figure>').format(
+        title, about, table
+    )
 
 
 def _relations(rows: Sequence[Mapping[str, Any]]) -> Section:

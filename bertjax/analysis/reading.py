@@ -1,16 +1,14 @@
 """What attention is looked at in: lines of text, pairs of texts, or dependency trees."""
 
-import itertools
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from bertjax.analysis.conllu import Tree, read_trees
 from bertjax.errors import UserError
 from bertjax.files.streams import bare_suffix
-from bertjax.tasks.reading.texts import Line, read_lines, stream_lines
-
-STANDARD_INPUT = '-'
+from bertjax.inference.input import Source, chunks
+from bertjax.tasks.reading.records import Row
+from bertjax.tasks.reading.texts import Line
 
 
 class Texts(NamedTuple):
@@ -28,46 +26,65 @@ def has_trees(path: str) -> bool:
     return bare_suffix(path) in ('.conllu', '.conll-u')
 
 
-def tree_relations(path: str) -> list[str]:
-    """The relations of a treebank, sorted. All of it is read and checked.
+def tree_relations(path: str) -> tuple[list[str], int]:
+    """The relations of a treebank, sorted, and the number of its sentences. All of it is read and checked.
 
     Raises:
       UserError: no such file, a malformed line, or no word.
     """
-    names = {relation for tree in read_trees(path) for relation in tree.relations}
+    names: set[str] = set()
+    count = 0
+    for tree in read_trees(path):
+        names.update(tree.relations)
+        count += 1
     if not names:
         raise UserError(path, 'no word', 'sentences in CoNLL-U', 'check the file')
-    return sorted(names)
+    print(f'{path}: read as CoNLL-U')
+    return sorted(names), count
 
 
-def read_chunks(path: str, size: int) -> Iterator[Chunk]:
-    """The input in chunks of at most `size` sentences or lines, in its order; blank lines are passed over.
+def count_texts(source: Source) -> tuple[int, int]:
+    """Reads a file to its end: how many texts it has, and how many blank ones are passed over.
+
+    Raises:
+      UserError: whatever is wrong in it, with file and line, or no text.
+    """
+    texts = blank = 0
+    for item in source.items():
+        here = isinstance(item, Row)
+        texts, blank = texts + here, blank + (not here)
+    if not texts:
+        raise _no_text(source)
+    return texts, blank
+
+
+def read_chunks(source: Source, size: int, *, quiet: bool) -> Iterator[Chunk]:
+    """The input in chunks of at most `size` sentences or texts, in its order; blank texts are passed over.
 
     Args:
-      path: a file; CoNLL-U by its name, else a text a line, or a pair with a tab between; '-' for standard input.
+      source: texts, or by the name of the file CoNLL-U.
       size: of a chunk.
+      quiet: do not print how it was read.
 
     Raises:
       UserError: no such file, no text in it, bytes that are not UTF-8, a malformed line.
     """
-    if has_trees(path):
-        yield from _grouped(read_trees(path), size)
+    if has_trees(source.path):
+        yield from chunks(read_trees(source.path), size)
         return
-    if path == STANDARD_INPUT:
-        # Not sys.stdin's own buffer: see runs/predict.py.
-        raw = open(sys.stdin.fileno(), 'rb', closefd=False)  # noqa: SIM115
-        where, lines = 'standard input', stream_lines(raw, 'standard input')
-    else:
-        where, lines = path, read_lines(path)
     empty = True
-    for rows in _grouped(_rows(lines, where), size):
+    for rows in chunks((item for item in source.items(quiet=quiet) if isinstance(item, Row)), size):
         empty = False
-        yield as_texts(rows)
+        yield as_texts([row.values for row in rows])
     if empty:
-        raise UserError(where, 'no text', 'a text a line', 'check the file')
+        raise _no_text(source)
 
 
-def as_texts(rows: Sequence[tuple[str, ...]]) -> Texts:
+def _no_text(source: Source) -> UserError:
+    return UserError(source.path, 'no text', 'at least one', 'check the input')
+
+
+def as_texts(rows: Sequence[Sequence[str]]) -> Texts:
     """Rows of one or two texts, all of one kind."""
     pairs = len(rows[0]) == 2
     return Texts([row[0] for row in rows], [row[1] for row in rows] if pairs else None)
@@ -98,8 +115,3 @@ def _rows(lines: Iterable[Line], where: str) -> Iterator[tuple[str, ...]]:
             )
             raise UserError(f'{where}:{number}', f'{len(row)} texts', expected, 'correct the line')
         yield row
-
-
-def _grouped(items: Iterator, size: int) -> Iterator[list]:
-    while chunk := list(itertools.islice(items, size)):
-        yield chunk

@@ -46,10 +46,15 @@ class Imported:
     used: int
     kind: str
 
-    def describe(self, where: str) -> str:
-        """What was loaded from `where`, what is newly drawn, and in a second line what was left over."""
+    def describe(self, where: str, done: str = 'starting from') -> str:
+        """What was loaded from `where`, what is newly drawn, and in a second line what was left over.
+
+        Args:
+          where: as it was asked for.
+          done: what is done with it, for the beginning of the line.
+        """
         of = f' of its {self.kind}' if self.kind else ''
-        lines = [f'starting from {where}; {self.used} tensors{of} loaded; freshly drawn: {_listed(self.missing)}']
+        lines = [f'{done} {where}; {self.used} tensors{of} loaded; freshly drawn: {_listed(self.missing)}']
         return '\n'.join([*lines, *([f'not used: {_listed(self.unused)}'] if self.unused else [])])
 
 

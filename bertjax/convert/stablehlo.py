@@ -18,6 +18,7 @@ from flax.traverse_util import unflatten_dict
 from jax import export
 
 from bertjax.convert.trees import flat_paths
+from bertjax.data.features import INPUTS
 from bertjax.files.atomic import atomic_directory
 from bertjax.files.disk import writing
 from bertjax.model.bert import BertForPreTraining
@@ -27,7 +28,6 @@ from bertjax.text.tokenizer import Tokenizer
 
 PLATFORMS = ('cpu', 'cuda', 'tpu')
 FUNCTIONS, WEIGHTS = 'functions.json', 'weights.safetensors'
-INPUTS = ('input_ids', 'segment_ids', 'attention_mask')
 _CARD = """# A BERT as StableHLO
 
 {functions}

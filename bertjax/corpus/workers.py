@@ -17,6 +17,7 @@ from rich.table import Column
 from bertjax.corpus.encode import encode_shard
 from bertjax.corpus.sources import CorpusOptions, Part
 from bertjax.errors import UserError
+from bertjax.progress import make_bar
 from bertjax.terminal import Console
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -88,16 +89,8 @@ class Progress:
             ]
             if not in_bytes:
                 counted = [rich_progress.MofNCompleteColumn(), rich_progress.TextColumn('documents')]
-            self._bar = rich_progress.Progress(
-                rich_progress.TextColumn('reading the corpus'),
-                rich_progress.BarColumn(bar_width=20),
-                *counted,
-                rich_progress.TextColumn('left'),
-                rich_progress.TimeRemainingColumn(),
-                console=Console(stderr=True),
-                transient=True,
-            )
-            self._task = self._bar.add_task('', total=self._total, documents=0)
+            self._bar = make_bar(*counted, console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task('reading the corpus', total=self._total, documents=0)
 
     def __enter__(self) -> 'Progress':
         if self._bar:

@@ -13,6 +13,7 @@ from bertjax.data.batch import BatchSpec
 from bertjax.files.atomic import write_atomic
 
 _TOKEN = 'token_'  # prefix of a batch's arrays with one value a token
+INPUTS = ('input_ids', 'segment_ids', 'attention_mask')  # of every model, int32 [B, S] each
 FEATURES_VERSION = 2  # of the cache: raise it with any change after which the same records give other rows
 
 
@@ -75,7 +76,7 @@ class Features:
     def spec(self, rows: int, length: int) -> BatchSpec:
         """Shape and dtype of each array of a batch of so many rows, padded to S = `length`."""
         shape = (rows, self.choices, length) if self.choices > 1 else (rows, length)
-        ids = {name: (shape, np.dtype(np.int32)) for name in ('input_ids', 'segment_ids', 'attention_mask')}
+        ids = {name: (shape, np.dtype(np.int32)) for name in INPUTS}
         tokens = {name: (shape, x.dtype) for name, x in self.token.items()}
         return {**ids, **tokens, **{name: ((rows, *x.shape[1:]), x.dtype) for name, x in self.row.items()}}
 

@@ -3,6 +3,7 @@ with rows for the words of config.vocab.add."""
 
 import dataclasses
 import pathlib
+from collections.abc import Collection
 from typing import Any
 
 from bertjax.convert.load import load_pretraining_model, read_config
@@ -20,7 +21,9 @@ from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 _OWN = ('vocab_size', 'nsp', 'param_dtype')
 
 
-def with_architecture(settings: PretrainingSettings, folder: pathlib.Path) -> PretrainingSettings:
+def with_architecture(
+    settings: PretrainingSettings, folder: pathlib.Path, given: Collection[str] = ()
+) -> PretrainingSettings:
     """The settings with the architecture of config.init, where config.architecture says so.
 
     A run that has begun has it in its config.json, and needs config.init no more.
@@ -28,6 +31,7 @@ def with_architecture(settings: PretrainingSettings, folder: pathlib.Path) -> Pr
     Args:
       settings: of a pre-training.
       folder: its workdir.
+      given: keys that the command line sets: these must be the checkpoint's, the usual values of others need not.
 
     Raises:
       UserError: no checkpoint in config.init, or a value of config.model that is not its.
@@ -44,9 +48,10 @@ def with_architecture(settings: PretrainingSettings, folder: pathlib.Path) -> Pr
         config = read_config(source)
         theirs = {name: getattr(config, name) for name in usual}
     for name, value in theirs.items():
-        if settings.model_fields[name] not in (value, usual[name]):
-            found, mend = str(settings.model_fields[name]), 'leave it out'
-            raise UserError(f'config.model.{name}', found, f'{value}, as in {source}', mend)
+        ours = settings.model_fields[name]
+        if ours != value and (ours != usual[name] or f'model.{name}' in given):
+            mend = 'leave it out'
+            raise UserError(f'config.model.{name}', str(ours), f'{value}, as in {source}', mend)
     fields = {**settings.model_fields, **theirs}
     recorded = {**settings.recorded, 'model': {**settings.recorded['model'], **theirs}}
     return dataclasses.replace(settings, model_fields=fields, recorded=recorded)

@@ -145,6 +145,8 @@ def available(tasks: Sequence[str], build: Mapping[str, GlueTask], data: str) ->
 def note_asked(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]]) -> set[str]:
     """The tasks that are finished with their configs of today; what each is begun with is written down.
 
+    Of a finished task that is to be run again it is not, until `note_finished`: a kill in between changes nothing.
+
     Args:
       folder: the workdir of all.
       configs: plain, by task.
@@ -154,7 +156,7 @@ def note_asked(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]]) -
     """
     path = folder / _ASKED
     before = read_json_object(path, 'restore the file, or give another --workdir') if path.exists() else {}
-    finished = set()
+    finished, again = set(), set()
     for task, config in configs.items():
         if not is_finished(folder / task):
             continue
@@ -165,10 +167,19 @@ def note_asked(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]]) -
             found = f'{now[other]!r} for {task}'
             mend = f'restore the former value, or move {folder / task} away to run it again'
             raise UserError(f'config.{other}', found, f'{then[other]!r}, with which it was finished', mend)
-        if not changed:
-            finished.add(task)
-    write_atomic(path, json.dumps({**before, **configs}, indent=2, sort_keys=True, ensure_ascii=False) + '\n')
+        (again if changed else finished).add(task)
+    _write_asked(path, before | {task: config for task, config in configs.items() if task not in again})
     return finished
+
+
+def note_finished(folder: pathlib.Path, task: str, config: Mapping[str, Any]) -> None:
+    """Writes down what a task was finished with, its predictions among it."""
+    path = folder / _ASKED
+    _write_asked(path, {**read_json_object(path, 'restore the file, or give another --workdir'), task: config})
+
+
+def _write_asked(path: pathlib.Path, configs: Mapping[str, Any]) -> None:
+    write_atomic(path, json.dumps(configs, indent=2, sort_keys=True, ensure_ascii=False) + '\n')
 
 
 def _among(key: str, names: Sequence[str]) -> bool:
@@ -191,14 +202,20 @@ def results_of(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def write_submission(folder: pathlib.Path, judged: Mapping[str, Sequence[str]]) -> list[str]:
-    """WORKDIR/submission.zip of the predictions of all tasks; returns which of the server's files it lacks."""
+    """WORKDIR/submission.zip of the predictions of all finished tasks; returns which of the server's files it lacks.
+
+    Args:
+      folder: the workdir of all.
+      judged: of the tasks of this call, the splits that the server judges; of others what is there is taken.
+    """
     wanted, files = {}, {}
     for task, row in TASKS.items():
         of = 'mnli' if task == 'ax' else task
         wanted |= {place.server: (of, split) for split, place in row.splits.items() if place.server}
     for name, (task, split) in sorted(wanted.items()):
         path = folder / task / 'predictions' / split / name
-        if split in judged.get(task, ()) and path.exists():
+        wanted_here = split in judged[task] if task in judged else is_finished(folder / task)
+        if wanted_here and path.exists():
             files[name] = path.read_text(encoding='utf-8')
     if files:
         write_zip(folder / SUBMISSION, files)
@@ -206,7 +223,20 @@ def write_submission(folder: pathlib.Path, judged: Mapping[str, Sequence[str]]) 
 
 
 def write_summary(folder: pathlib.Path, lacking: Mapping[str, str]) -> tuple[dict[str, Any], list[list[str]]]:
-    """WORKDIR/results.json and table.md of all finished tasks.
+    """WORKDIR/results.json and table.md of all finished tasks; returns what `summarise` does."""
+    summary, rows = summarise(folder, lacking)
+    write_atomic(folder / RESULTS, json.dumps(summary, indent=2) + '\n')
+    write_atomic(folder / _TABLE, _markdown(rows, summary))
+    return summary, rows
+
+
+def is_benchmark(folder: pathlib.Path) -> bool:
+    """Whether a workdir is that of a benchmark, finished or not."""
+    return (folder / _ASKED).exists()
+
+
+def summarise(folder: pathlib.Path, lacking: Mapping[str, str]) -> tuple[dict[str, Any], list[list[str]]]:
+    """The figures of all finished tasks.
 
     Returns:
       What results.json says, and the rows of the table, of all nine: task, figures, their names, score.
@@ -229,8 +259,6 @@ def write_summary(folder: pathlib.Path, lacking: Mapping[str, str]) -> tuple[dic
         else [TASKS[task].title, '-', 'no data' if task in lacking else 'not run', '-']
         for task in OFFICIAL
     ]
-    write_atomic(folder / RESULTS, json.dumps(summary, indent=2) + '\n')
-    write_atomic(folder / _TABLE, _markdown(rows, summary))
     return summary, rows
 
 

@@ -71,6 +71,7 @@ class GeneralDistillation(Pretraining):
         self.distill = distill
         self.teacher = _load_teacher(settings, distill, student, mesh)
         self.teacher.check_length(max(phase.values['seq_len'] for phase in settings.given_phases))
+        self.teacher.check_segments(settings.corpus_options.segments)
         if distill.soft:
             self.teacher.check_head(('mlm',), 'a masked language model')
         self._copied = distill.student_layers(self.teacher.config, student.num_layers)
@@ -233,6 +234,7 @@ class TaskDistillation(Finetuning):
                 setup=setup,
                 members=[dataclasses.replace(member, learning_rate=self._rates[number])],
                 flops_per_sequence=flops,
+                chosen=number == len(self._setups) - 1,  # before it, the head has learned nothing
                 teacher=(self.teacher.params,),
             )
             for number, setup in enumerate(self._setups)

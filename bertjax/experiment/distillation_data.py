@@ -1,6 +1,7 @@
 """The data of a task that is distilled: read as for a fine-tuning, with rows that are made up beside them."""
 
 import dataclasses
+import hashlib
 import pathlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from bertjax.convert.load import load_pretraining_model
 from bertjax.data.augment import chosen_words, pick, places, repeated, taken, words_of_one_piece
 from bertjax.data.buckets import choose_lengths, sorted_batches
 from bertjax.data.features import Features, cached
+from bertjax.errors import UserError
 from bertjax.experiment.distillation import student_encoder
 from bertjax.experiment.distillation_settings import DistillationSettings
 from bertjax.experiment.finetuning_settings import FinetuningSettings
@@ -25,11 +27,15 @@ from bertjax.model.bert import BertForPreTraining
 from bertjax.model.layers import NEGATIVE
 from bertjax.parallel.mesh import row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context
+from bertjax.progress import progress
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.train.step import make_forward
 from bertjax.train.teaching import LABELLED
 
 _MODEL = 'distill.augment_model'
+_WORDS = 'token_words'  # beside the arrays of a task, while its rows are repeated
+
+Asking = Callable[[Any, Mapping[str, jax.Array]], jax.Array]
 
 
 def distillation_data(settings: FinetuningSettings, distill: DistillationSettings, folder: pathlib.Path) -> TaskData:
@@ -50,30 +56,50 @@ def add_augmented(data: TaskData, distill: DistillationSettings, folder: pathlib
     """Gives the training split of `data` rows that are made up, as config.distill.augment says.
 
     Raises:
-      UserError: no masked language model to make them up with.
+      UserError: no masked language model to make them up with, one that knows fewer positions than a row may have, or a
+        vocabulary without as many words.
     """
     settings = data.settings
-    model = _masked_language_model(distill, data.tokenizer, mesh)
-    plain = data.split('train', training=True).features
+    model = _masked_language_model(distill, data, mesh)
+    split = data.split('train', training=True)
+    plain, stays = split.features, data.task.fixed_tokens(split.records, split.features, data.tokenizer)
     options = {'times': distill.augment + 1, 'seed': settings.seeds.data}
     options |= {'probability': distill.augment_probability, 'count': distill.augment_candidates}
     key = ('augmented', plain.fingerprint, model.fingerprint, tuple(options.items()))
-    rows = settings.eval_batch_size
-    make = lambda: augmented(plain, data.tokenizer, model, batch_size=rows, **options)  # noqa: E731
+    if stays.any():
+        key += (hashlib.sha256(stays.tobytes()).hexdigest(),)
+
+    def make() -> Features:
+        print(f'train: making up {distill.augment} rows of each of {len(plain):,} with {model.directory}', flush=True)
+        return augmented(plain, stays, data.tokenizer, model, batch_size=settings.eval_batch_size, **options)
+
     data.replace_features('train', cached(folder / 'features', key, make))
 
 
-def _masked_language_model(distill: DistillationSettings, tokenizer: Tokenizer, mesh: Mesh) -> Teacher:
+def _masked_language_model(distill: DistillationSettings, data: TaskData, mesh: Mesh) -> Teacher:
     directory = huggingface_directory(distill.augment_model or distill.teacher, f'config.{_MODEL}')
-    check_vocabulary(directory, tokenizer, _MODEL)
+    check_vocabulary(directory, data.tokenizer, _MODEL)
+    words = int(_is_word(data.tokenizer).sum())
+    if words <= distill.augment_candidates:
+        found, expected = str(distill.augment_candidates), f'fewer than the {words:,} words that are one piece'
+        raise UserError('config.distill.augment_candidates', found, expected, 'lower it, or take another vocabulary')
     imported = load_pretraining_model(directory, nsp=False, **as_teacher('float32'))
     model = Teacher(directory, BertForPreTraining(imported.config), imported, mesh, _MODEL)
     model.check_head(('mlm',), 'a masked language model, to say which words may stand for others')
+    model.check_length(data.settings.seq_len)
     return model
+
+
+def _is_word(tokenizer: Tokenizer) -> np.ndarray:
+    """bool [V]: the piece begins a word, which may be all of it."""
+    words = ~np.asarray(tokenizer.continues_word)
+    words[tokenizer.special_ids] = False
+    return words
 
 
 def augmented(
     features: Features,
+    stays: np.ndarray,
     tokenizer: Tokenizer,
     model: Teacher,
     *,
@@ -87,6 +113,7 @@ def augmented(
 
     Args:
       features: of the training records.
+      stays: bool [T], the tokens that are never others, see Task.fixed_tokens.
       tokenizer: of the task.
       model: a masked language model with its vocabulary.
       times: rows in place of one.
@@ -95,22 +122,27 @@ def augmented(
       seed: what each copy is a function of, with its number.
       batch_size: sequences at a time.
     """
-    rows = repeated(features, times, LABELLED)
-    words = words_of_one_piece(rows, tokenizer.special_ids, tokenizer.continues_word)
+    words = words_of_one_piece(features, tokenizer.special_ids, tokenizer.continues_word) & ~stays
+    rows = repeated(dataclasses.replace(features, token={**features.token, _WORDS: words}), times, LABELLED)
+    words = rows.token[_WORDS]
+    rows = dataclasses.replace(rows, token={name: x for name, x in rows.token.items() if name != _WORDS})
     chosen = chosen_words(rows, words, seed=seed, probability=probability, mark=LABELLED)
     tokens = rows.tokens.copy()
     sequence, place = places(rows)
-    for at, candidates in _candidates(rows, chosen, tokenizer, model, count, batch_size):
-        tokens[at] = pick(candidates, rows.tokens[at], sequence[at], place[at], seed=seed)
+    with progress('words become others', int(chosen.sum()), lines=True) as advance:
+        ask = _asking(model, tokenizer, np.unique(features.tokens[stays]), count)  # nor do other words become marks
+        for at, candidates in _candidates(rows, chosen, tokenizer, model, ask, batch_size):
+            tokens[at] = pick(candidates, rows.tokens[at], sequence[at], place[at], seed=seed)
+            advance(len(at))
     made = (times - 1) * len(features)
     note = f'{made:,} rows are made up beside {len(features):,}: {chosen.sum():,} words of them are others'
     return dataclasses.replace(rows, tokens=tokens, notes=(*rows.notes, note))
 
 
 def _candidates(
-    rows: Features, chosen: np.ndarray, tokenizer: Tokenizer, model: Teacher, count: int, batch_size: int
+    rows: Features, chosen: np.ndarray, tokenizer: Tokenizer, model: Teacher, ask: Asking, batch_size: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """For the chosen tokens, batch by batch: where they are in `tokens` [M], and the count + 1 likeliest words
+    """For the chosen tokens, batch by batch: where they are in `tokens` [M], and the words that `ask` gives for them
     [M, count + 1], with all chosen ones of their sequence masked."""
     number, _ = places(rows)
     counts = np.bincount(number[chosen], minlength=len(rows.second))
@@ -120,7 +152,6 @@ def _candidates(
     if not len(some):
         return
     shards, sharding = row_shards(model.mesh), batch_sharding(model.mesh)
-    ask = _asking(model, tokenizer, count)
     lengths = choose_lengths(some.lengths, count=4, longest=model.config.max_positions)
     for found, length in sorted_batches(some, batch_size=-(-batch_size // shards) * shards, shapes=lengths):
         sequences = some.record[found[found >= 0]]
@@ -135,12 +166,12 @@ def _candidates(
         yield np.concatenate(at), np.concatenate([words[row, : len(x)] for row, x in enumerate(where)])
 
 
-def _asking(model: Teacher, tokenizer: Tokenizer, count: int) -> Callable[[Any, Mapping[str, jax.Array]], jax.Array]:
-    """(parameters, batch) -> int32 [B, P, count + 1]: the likeliest words of one piece at masked positions."""
-    words = np.ones(model.config.padded_vocab_size, bool)
-    words[: tokenizer.vocab_size] = ~np.asarray(tokenizer.continues_word)
-    words[tokenizer.special_ids] = False
-    words[tokenizer.vocab_size :] = False
+def _asking(model: Teacher, tokenizer: Tokenizer, never: np.ndarray, count: int) -> Asking:
+    """(parameters, batch) -> int32 [B, P, count + 1]: the likeliest words of one piece at masked positions, but for
+    the ids `never`."""
+    words = np.zeros(model.config.padded_vocab_size, bool)
+    words[: tokenizer.vocab_size] = _is_word(tokenizer)
+    words[never] = False
     forward = make_forward(model.model, PRETRAINING)
 
     @jax.jit

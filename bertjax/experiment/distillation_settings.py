@@ -1,6 +1,7 @@
 """config.distill -> DistillationSettings: who teaches, how the student begins, what counts, and what cannot be."""
 
 import dataclasses
+from collections.abc import Collection
 from typing import Any
 
 from bertjax.config import in_steps
@@ -8,6 +9,8 @@ from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
 from bertjax.ranges import parse_duration
 from bertjax.train.teaching import INNER, OUTER, Lesson, spread_layers, uniform_layers
+
+_AUGMENTING = ('augment_probability', 'augment_candidates', 'augment_model')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,8 +36,12 @@ class DistillationSettings:
     augment_candidates: int = 15
     augment_model: str = ''
 
-    def check(self, init: str) -> None:
-        """Refuses what can be wrong without a look at the teacher; `init` is config.init.
+    def check(self, init: str, given: Collection[str] = ()) -> None:
+        """Refuses what can be wrong without a look at the teacher.
+
+        Args:
+          init: config.init.
+          given: keys that the command line sets, such as 'distill.layers'.
 
         Raises:
           UserError: with the key.
@@ -61,6 +68,23 @@ class DistillationSettings:
         if self.augment and not (self.soft or self._some(INNER)):
             expected = 'config.distill.soft above 0: a row that is made up has no label but the teacher'
             raise UserError('config.distill.augment', str(self.augment), f'0, or {expected}', 'leave it 0')
+
+        for key, without in self._unread.items():
+            if f'distill.{key}' in given and getattr(self, key):
+                found = f'{getattr(self, key)!r} {without}'
+                raise UserError(f'config.distill.{key}', found, 'nothing, as it is not read then', 'leave it out')
+
+    @property
+    def _unread(self) -> dict[str, str]:
+        """The keys that nothing reads, and for want of what."""
+        read = {
+            'temperature': (self.soft, 'with config.distill.soft=0'),
+            'layers': (self.hidden or self.attention, 'with neither hidden states nor attention compared'),
+            'projection': (self._some(('cosine', 'hidden', 'embeddings')), 'with no hidden states compared'),
+            'intermediate_learning_rate': (self.in_two, 'with config.distill.intermediate=0'),
+            **dict.fromkeys(_AUGMENTING, (self.augment, 'with config.distill.augment=0')),
+        }
+        return {key: without for key, (by, without) in read.items() if not by}
 
     def _some(self, parts: tuple[str, ...]) -> bool:
         return any(getattr(self, part) for part in parts)

@@ -3,7 +3,8 @@
 import dataclasses
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from bertjax.corpus.apart import WORKDIR_FILES, check_outside
 from bertjax.corpus.build import build_store
@@ -26,6 +27,15 @@ def split_name(name: str) -> str:
     return f'{PREFIX}{name}'
 
 
+def rows_of_texts(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """{name of a text: its rows} of those of a metrics.jsonl."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row['split'].startswith(PREFIX):
+            found.setdefault(row['split'].removeprefix(PREFIX), []).append(row)
+    return found
+
+
 def parse_texts(spec: str) -> list[tuple[str, str]]:
     """'bio=a.txt,wiki=b.txt,each' -> [('bio', 'a.txt'), ('wiki', 'b.txt'), ('each', '')].
 
@@ -39,10 +49,7 @@ def parse_texts(spec: str) -> list[tuple[str, str]]:
             mend = f'for example --{_KEY}=bio=texts/bio.txt,wiki=texts/wiki.txt'
             raise UserError(_KEY, repr(part), f"NAME=PATH, or '{EACH}' for each corpus of a mixture", mend)
         found.append((name, path))
-    names = [name for name, _ in found]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice:
-        raise UserError(_KEY, f'{twice!r} twice', 'a name for each text', 'rename one of them')
+    _check_names([name for name, _ in found])
     return found
 
 
@@ -55,15 +62,18 @@ def check_texts(settings: PretrainingSettings, folder: pathlib.Path) -> None:
 
     Raises:
       UserError: a text that is not there, that is trained on, or around the workdir; 'each' of a corpus that is no
-        mixture.
+        mixture; a text that is called as a corpus is.
     """
-    for name, path in parse_texts(settings.heldout_texts):
+    texts = parse_texts(settings.heldout_texts)
+    for name, path in texts:
         if name != EACH:
             _check_not_trained_on(settings, name, path)
             check_outside(path, folder, WORKDIR_FILES)
-        elif settings.data or len(parse_mixture(settings.corpus)) < 2:
+            continue
+        if settings.data or len(parse_mixture(settings.corpus)) < 2:
             mend = 'write A=auto,B=auto for shares by size, or leave it out: the row heldout is of this corpus'
             raise UserError(_KEY, f'{EACH!r} with one corpus', 'a mixture in config.corpus', mend)
+        _check_names([given for given, _ in texts] + corpus_names(settings.corpus))
 
 
 def prepare_texts(
@@ -97,6 +107,12 @@ def corpus_names(spec: str) -> list[str]:
     parts = [part for part, _ in parse_mixture(spec)]
     names = [re.sub(r'[^\w-]', '', pathlib.PurePath(part).name.partition('.')[0]) for part in parts]
     return [name if name and names.count(name) == 1 else str(i) for i, name in enumerate(names)]
+
+
+def _check_names(names: Sequence[str]) -> None:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise UserError(_KEY, f'{twice!r} twice', 'a name for each text', 'rename one of them')
 
 
 def _of_each(settings: PretrainingSettings, stores: Sequence[WeightedStore]) -> dict[str, Split]:

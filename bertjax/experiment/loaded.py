@@ -13,8 +13,9 @@ from bertjax.config import from_plain, plain
 from bertjax.convert.formats import read_source
 from bertjax.convert.huggingface.read import CONFIG
 from bertjax.convert.load import load_pretraining_model, load_task_model, read_config
+from bertjax.convert.trees import flat_paths
 from bertjax.errors import UserError
-from bertjax.experiment.exports import exported_model
+from bertjax.experiment.places import Kind, kind_of
 from bertjax.experiment.recorded import recorded_config, recorded_task
 from bertjax.experiment.task_data import LEARNED
 from bertjax.experiment.text import huggingface_directory
@@ -49,6 +50,7 @@ class LoadedModel:
       mesh: its devices.
       missing: paths of parameters that the files lack, and that were drawn: what needs them has learned nothing.
       unused: names of what the files have and the module does not.
+      said: in a line or two, what was loaded, what was drawn and what was left over.
     """
 
     where: str
@@ -59,6 +61,7 @@ class LoadedModel:
     mesh: Mesh
     missing: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
+    said: str = ''
 
     @property
     def config(self) -> BertConfig:
@@ -89,11 +92,21 @@ def asked_model(settings: UsingSettings, workdir: pathlib.Path) -> LoadedModel:
     Raises:
       UserError: see `load_model`.
     """
-    if not settings.init and not (has_checkpoints(workdir) or (workdir / 'export').is_dir()):
+    if not settings.init and kind_of(str(workdir)) not in (Kind.EXPORTED, Kind.CHECKPOINTS, Kind.BEGUN):
         mend = 'name a model with --config.init, or give the --workdir of a training'
         raise UserError('config.init', f'nothing, and no model in {workdir}', 'one of the two', mend)
     asked = 'config.init' if settings.init else '--workdir'
-    return load_model(settings.init or workdir, step=settings.step, dtype=settings.dtype, asked=asked)
+    return _told(load_model(settings.init or workdir, step=settings.step, dtype=settings.dtype, asked=asked))
+
+
+def compared_model(path: str, dtype: str, asked: str) -> LoadedModel:
+    """Another model beside it, that of the key `asked`; see `load_model`."""
+    return _told(load_model(path, dtype=dtype, asked=asked))
+
+
+def _told(model: LoadedModel) -> LoadedModel:
+    print(model.said)
+    return model
 
 
 def load_model(
@@ -115,7 +128,7 @@ def load_model(
     name = os.path.expanduser(os.fspath(path))
     folder = pathlib.Path(name)
     mesh = make_mesh(_WHOLE_MESH, claim_devices())
-    if has_checkpoints(folder) and (step or exported_model(folder) is None):
+    if has_checkpoints(folder) if step else kind_of(name) is Kind.CHECKPOINTS:
         return _from_checkpoints(folder, step, dtype)
     if step:
         raise UserError('step', f'{step}, where {name} has no checkpoints', '0', 'leave it out, or name a workdir')
@@ -141,7 +154,8 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
             mend = 'give the directory of a model that was fine-tuned'
             raise UserError(where, f'no weights of the head for {task.name}', 'those of its config.json', mend)
     params = jax.device_put(found.params, replicated(mesh))
-    return LoadedModel(where, module, params, tokenizer, task, mesh, tuple(found.missing), tuple(found.unused))
+    drawn, left, said = tuple(found.missing), tuple(found.unused), found.describe(where, 'using')
+    return LoadedModel(where, module, params, tokenizer, task, mesh, drawn, left, said)
 
 
 def _task_of(directory: pathlib.Path, longest: int) -> Task | None:
@@ -187,15 +201,12 @@ def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedMode
     config.mesh, config.step, config.model.dtype = from_plain(_WHOLE_MESH), step, dtype
     if tuned:
         found = load_tuned(finetuning_settings(config), folder)
-        return LoadedModel(
-            f'{folder}, step {found.step}',
-            found.setup.model,
-            found.params,
-            found.data.tokenizer,
-            found.data.task,
-            found.setup.mesh,
-        )
-    del config.model['vocab_size']  # the tokenizer's
-    model = load_pretraining(pretraining_settings(config), folder)
-    where, module = f'{folder}, step {model.saved.position.step}', BertForPreTraining(model.config)
-    return LoadedModel(where, module, model.params, model.tokenizer, None, model.mesh)
+        where, module, task = f'{folder}, step {found.step}', found.setup.model, found.data.task
+        tokenizer, params, mesh = found.data.tokenizer, found.params, found.setup.mesh
+    else:
+        del config.model['vocab_size']  # the tokenizer's
+        found = load_pretraining(pretraining_settings(config), folder)
+        where, module, task = f'{folder}, step {found.saved.position.step}', BertForPreTraining(found.config), None
+        tokenizer, params, mesh = found.tokenizer, found.params, found.mesh
+    said = f'using {where}; its {len(flat_paths(params))} parameters loaded; freshly drawn: nothing'
+    return LoadedModel(where, module, params, tokenizer, task, mesh, said=said)

@@ -123,9 +123,14 @@ def recorded_results(path: pathlib.Path) -> dict[str, Any]:
     """
     mend = 'remove the file; --config.run=evaluate writes it again'
     results = read_json_object(path, mend)
-    splits = results.setdefault('splits', {})
-    if not isinstance(splits, dict) or not all(isinstance(values, dict) for values in splits.values()):
-        raise UserError(f'{path}: splits', 'something else', 'figures by split', mend)
+    results.setdefault('splits', {})
+    for key in ('splits', 'alone'):  # the latter of an ensemble
+        by_split = results.get(key, {})
+        if not isinstance(by_split, dict) or not all(isinstance(values, dict) for values in by_split.values()):
+            raise UserError(f'{path}: {key}', 'something else', 'figures by split', mend)
+    members = results.get('ensemble', [])
+    if not isinstance(members, list) or not all(isinstance(member, str) for member in members):
+        raise UserError(f'{path}: ensemble', 'something else', 'a list of workdirs', mend)
     return results
 
 

@@ -244,6 +244,7 @@ def _params(data: TaskData, setup: Setup, folder: pathlib.Path) -> tuple[Any, in
     if fresh:
         mend = 'fine-tune it first, or name a model that was tuned to this task'
         raise UserError(source, f'no {", ".join(fresh)}', f'a model tuned to {task.name}', mend)
+    print(imported.describe(source, 'using'))
     return place_params(imported.params, setup.state), None
 
 

@@ -141,6 +141,18 @@ class Teacher:
             mend = f'set --config.seq_len={longest}, or name another model'
             raise UserError(f'config.{self.key}', found, f'{seq_len}, as many as sequences have', mend)
 
+    def check_segments(self, segments: int) -> None:
+        """Refuses a teacher that knows fewer segment types than sentences have been given, of which the rest would be
+        nothing to it.
+
+        Raises:
+          UserError: it does.
+        """
+        known = self.config.num_segments
+        if segments > known:
+            found, expected = f'{self.directory}, which knows {known} segment types', f'{segments}, as the corpus has'
+            raise UserError(f'config.{self.key}', found, expected, 'name another model')
+
     def describe(self) -> str:
         """A line for a person."""
         c = self.config

@@ -4,8 +4,7 @@ import dataclasses
 import os
 import pathlib
 
-from bertjax.convert.formats import is_model
-from bertjax.convert.hub import hub_name, pull
+from bertjax.convert.hub import pull
 from bertjax.corpus.apart import WORKDIR_FILES, check_outside
 from bertjax.corpus.build import build_store
 from bertjax.corpus.identity import as_found, difference, readings_of, stale
@@ -28,11 +27,11 @@ from bertjax.experiment.own_tokenizer import (
     save_tokenizer,
     text_of_vocabulary,
 )
+from bertjax.experiment.places import Kind, kind_of
 from bertjax.experiment.pretraining_settings import PretrainingSettings
 from bertjax.experiment.vocabulary import load_given, train_vocabulary, words_added
 from bertjax.experiment.workdir import has_checkpoints, has_run
 from bertjax.files.paths import user_path
-from bertjax.files.whole import read_json_or_none
 from bertjax.text.smoothing import smoothed_shares
 from bertjax.text.tokenizer import Tokenizer
 
@@ -122,7 +121,13 @@ def keep_tokenizer(tokenizer: Tokenizer, workdir: pathlib.Path, given: str = '')
       UserError: see `load_own` and `check_replaceable`.
     """
     own = _load_if_any(workdir)
-    if own is not None and own.fingerprint == tokenizer.fingerprint:
+    if (
+        own is not None
+        and own.fingerprint == tokenizer.fingerprint
+        and (
+            own.separators == tokenizer.separators or has_run(workdir)  # which began with the one, and goes on with it
+        )
+    ):
         if not is_whole(workdir):
             complete_tokenizer(tokenizer, workdir)
         return
@@ -152,23 +157,21 @@ def huggingface_directory(init: str, where: str = 'config.init') -> str:
       UserError: none of them.
     """
     init = str(user_path(init, where))
-    path = pathlib.Path(init)
-    if (path / 'config.json').exists() and (path / 'model.safetensors').exists():
+    kind = kind_of(init)
+    if kind is Kind.MODEL:
         return init
-    exported = exported_model(path)
-    if exported is not None:
-        check_export(path, exported)
+    if kind is Kind.EXPORTED:
+        exported = exported_model(pathlib.Path(init))
+        check_export(pathlib.Path(init), exported)
         return str(exported)
-    if has_checkpoints(path):
+    if kind is Kind.HUB:
+        return pull(init, where)
+    if kind is Kind.CHECKPOINTS:
         mend = 'export it first: the command of its training with --config.run=export'
         raise UserError(where, f'{init}, a workdir without an export', 'a saved model', mend)
-    if read_json_or_none(path / 'config.json', lambda facts: {'run', 'model'} <= facts.keys()):
+    if kind is Kind.BEGUN:
         mend = 'start the training again: a model is there from its first checkpoint on'
         raise UserError(where, f'{init}, a workdir without a model yet', 'a checkpoint or an export', mend)
-    if is_model(init):
-        return init
-    if hub_name(init) and not path.exists():
-        return pull(init, where)
     raise UserError(
         where,
         init,

@@ -1,8 +1,9 @@
 """The vocabulary of a pre-training: trained on its corpus, or given and grown by words of one's own."""
 
 import itertools
-import os
 import pathlib
+
+from etils import epath
 
 from bertjax.corpus.build import iter_texts
 from bertjax.corpus.sources import AUTO, parse_mixture
@@ -10,6 +11,7 @@ from bertjax.errors import UserError, printable
 from bertjax.experiment.own_tokenizer import save_tokenizer
 from bertjax.experiment.pretraining_settings import PretrainingSettings
 from bertjax.files.atomic import write_atomic
+from bertjax.files.paths import user_path
 from bertjax.text.added_words import candidates, read_words, with_words
 from bertjax.text.byte_bpe_training import train_byte_bpe
 from bertjax.text.symbols import read_symbols, train_symbols
@@ -62,8 +64,14 @@ def load_given(settings: PretrainingSettings, given: str) -> Tokenizer:
     Raises:
       UserError: what cannot be read.
     """
-    of_lines = pathlib.PurePath(given).suffix not in ('', '.json', '.model') and not os.path.isdir(given)
-    return read_symbols(given) if settings.vocab['family'] == 'symbols' and of_lines else load_tokenizer(given)
+    if settings.vocab['family'] == 'symbols' and _of_lines(user_path(given, 'config.tokenizer')):
+        return read_symbols(given)
+    return load_tokenizer(given)
+
+
+def _of_lines(path: epath.Path) -> bool:
+    """Whether it is, or by its name was meant to be, a file with a symbol a line: no folder, no file of a tokenizer."""
+    return path.suffix not in ('.json', '.model') and (path.is_file() or path.suffix == '.txt')
 
 
 def words_added(tokenizer: Tokenizer, path: str) -> Tokenizer:

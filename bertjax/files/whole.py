@@ -51,6 +51,27 @@ def read_json_or_none(path: pathlib.Path, parse: Callable[[Any], Parsed]) -> Par
         return None
 
 
+def read_lines(path: epath.PathLike, what: str, key: str, mend: str) -> list[str]:
+    """The lines of a text file in UTF-8, with or without byte order mark, as `\\n` divides them.
+
+    Args:
+      path: of the file.
+      what: is in it, such as 'words'.
+      key: of the config, that names it.
+      mend: what to do where it cannot be read.
+
+    Raises:
+      UserError: no such file, one that cannot be read, or no text.
+    """
+    if not epath.Path(path).exists():
+        raise UserError(key, f'no such file {str(path)!r}', f'a file of {what}', mend)
+    try:
+        text = read_whole(path, f'a file of {what}', mend, most=SETTINGS).decode('utf-8-sig')
+    except UnicodeDecodeError as error:
+        raise UserError(str(path), f'no UTF-8 text (byte {error.start:,})', what, mend) from None
+    return text.removesuffix('\n').split('\n')
+
+
 def read_whole(path: epath.PathLike, expected: str, mend: str, *, most: int | None = None) -> bytes:
     """The bytes of a file.
 

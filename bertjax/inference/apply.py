@@ -6,6 +6,7 @@ from typing import Any
 import jax
 from flax import linen as nn
 
+from bertjax.data.features import INPUTS
 from bertjax.model.bert import BertForPreTraining, gather_positions
 
 Apply = Callable[..., dict[str, jax.Array]]
@@ -18,7 +19,7 @@ def make_apply(module: nn.Module) -> Apply:
     def apply(
         params: Any, batch: Mapping[str, jax.Array], rngs: Mapping[str, jax.Array] | None = None
     ) -> dict[str, jax.Array]:
-        inputs = (batch['input_ids'], batch['segment_ids'], batch['attention_mask'])
+        inputs = [batch[name] for name in INPUTS]
         variables = {'params': params}
         if of_task:
             return module.apply(variables, *inputs, deterministic=rngs is None, rngs=rngs)

@@ -1,21 +1,58 @@
 """What run=fill is asked of each text, and its answer as an object of JSON."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
+from bertjax.errors import UserError
 from bertjax.inference.fill import MaskedText, extend, fill_each, fill_jointly
 from bertjax.inference.input import Item, texts_of
 from bertjax.inference.masked import follow_probabilities
 from bertjax.inference.runner import Runner
 from bertjax.inference.score import score_texts
+from bertjax.progress import Advance
 from bertjax.tasks.reading.records import Row
 
-Advance = Callable[[int], object]
 NEEDS = {'pairs': 'nsp'}  # else 'mlm'
+# The options that not every question takes, as they stand in the recipe.
+USUAL = {
+    'top_k': 5,
+    'jointly': False,
+    'tokens': 20,
+    'temperature': 1.0,
+    'sample': 50,
+    'seed': 0,
+    'field': 'text',
+    'pair_field': 'pair',
+}
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Refuses options of config.fill that would change nothing.
+
+    Raises:
+      UserError: one of USUAL is another than usual, where what is asked does not take it.
+    """
+    ask, of_file = options['ask'], not options['text']
+    continued, drawn = ask == 'continue', options['temperature'] > 0
+    takes = {
+        'top_k': (ask == 'masks' and not options['jointly'], "ask='masks', and jointly=False"),
+        'jointly': (ask == 'masks', "ask='masks'"),
+        'tokens': (continued, "ask='continue'"),
+        'temperature': (continued, "ask='continue'"),
+        'sample': (continued and drawn, "ask='continue', and a temperature above 0"),
+        'seed': (continued and drawn, "ask='continue', and a temperature above 0"),
+        'field': (of_file, 'the records of config.input'),
+        'pair_field': (of_file and ask == 'pairs', "ask='pairs' of the records of config.input"),
+    }
+    for name, usual in USUAL.items():
+        taken, by = takes[name]
+        if not taken and options[name] != usual:
+            found = f'{options[name]!r}, which changes nothing here'
+            raise UserError(f'config.fill.{name}', found, f'it only with {by}', 'leave it out')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +99,7 @@ class Question:
 
         Args:
           items: rows, and blank ones among them.
-          advance: is told how many more are done; None for progress bars.
+          advance: is told how many more are done; None for a progress bar.
         """
         _, texts, seconds = texts_of(items)
         if not texts:
@@ -71,21 +108,17 @@ class Question:
             found = score_texts(self.runner, texts, self.max_length, advance)
             return [{'text': text, **score} for text, score in zip(texts, found, strict=True)]
         if self.ask == 'pairs':
-            found = follow_probabilities(self.runner, texts, seconds, self.max_length).tolist()
-            rows = [{'text': a, 'pair': b, 'probability': p} for a, b, p in zip(texts, seconds, found, strict=True)]
-        elif self.ask == 'continue':
+            found = follow_probabilities(self.runner, texts, seconds, self.max_length, advance).tolist()
+            return [{'text': a, 'pair': b, 'probability': p} for a, b, p in zip(texts, seconds, found, strict=True)]
+        if self.ask == 'continue':
             chosen = {'tokens': self.tokens, 'temperature': self.temperature, 'top_k': self.sample, 'seed': self.seed}
-            found = extend(self.runner, texts, **chosen, max_length=self.max_length)
-            rows = [{'text': text, 'continued': longer} for text, longer in zip(texts, found, strict=True)]
-        elif self.jointly:
-            found = fill_jointly(self.runner, self._masked(items))
-            rows = [{'text': text, 'filled': own.pop('text'), **own} for text, own in zip(texts, found, strict=True)]
-        else:
-            found = fill_each(self.runner, self._masked(items), self.top_k)
-            rows = [{'text': text, 'masks': masks} for text, masks in zip(texts, found, strict=True)]
-        if advance:
-            advance(len(rows))
-        return rows
+            found = extend(self.runner, texts, **chosen, max_length=self.max_length, advance=advance)
+            return [{'text': text, 'continued': longer} for text, longer in zip(texts, found, strict=True)]
+        if self.jointly:
+            found = fill_jointly(self.runner, self._masked(items), advance)
+            return [{'text': text, 'filled': own.pop('text'), **own} for text, own in zip(texts, found, strict=True)]
+        found = fill_each(self.runner, self._masked(items), self.top_k, advance)
+        return [{'text': text, 'masks': masks} for text, masks in zip(texts, found, strict=True)]
 
     def _masked(self, items: Sequence[Item]) -> list[MaskedText]:
         tokenizer, longest = self.runner.model.tokenizer, self.max_length

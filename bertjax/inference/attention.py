@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from bertjax.data.features import Features
+from bertjax.data.buckets import pad_to
+from bertjax.data.features import INPUTS, Features
 from bertjax.inference.runner import Forward, Runner
 from bertjax.model.capture import HIDDEN, PROBABILITIES, apply_capturing
 from bertjax.model.config import BertConfig
@@ -34,7 +35,7 @@ def apply_encoder(
 ) -> dict[str, jax.Array]:
     """What the encoder of any model computes on its way: `probabilities` [L, B, H, S, S] and, where they are asked
     for, `hidden` [L + 1, B, S, D]; see model/capture.py."""
-    inputs = (batch['input_ids'], batch['segment_ids'], batch['attention_mask'])
+    inputs = [batch[name] for name in INPUTS]
     capture = (PROBABILITIES, HIDDEN) if hidden else (PROBABILITIES,)
     return apply_capturing(module, params, *inputs, capture=capture, method=_encoder)[1]
 
@@ -51,7 +52,9 @@ def rows_at_once(config: BertConfig, length: int) -> int:
 def attention(runner: Runner, features: Features) -> list[Attention]:
     """The attention in each row; [CLS] and [SEP] among its pieces."""
     model = runner.model
-    most = rows_at_once(model.config, int(features.lengths.max()))
+    # By the padded length, as a power of two: each other number of rows would be compiled anew.
+    longest = runner.lengths[int(pad_to(features.lengths, runner.lengths).max())]
+    most = 1 << (rows_at_once(model.config, longest).bit_length() - 1)
     outputs = runner.run('attention', _make_forward(model.module), features, most=most, title='attention')
     rows = np.split(features.tokens, features.offsets[1:-1])
     return [

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from bertjax.data.features import Features
+from bertjax.data.features import INPUTS, Features
 from bertjax.errors import UserError
 from bertjax.experiment.loaded import LoadedModel
 from bertjax.inference.runner import Forward, Runner
 from bertjax.model.config import BertConfig
-from bertjax.recipe_ranges import COMBINE, POOL
+from bertjax.model.pooling import COMBINE, POOL, combine_layers, pool_tokens
 from bertjax.tasks.sentence.features import text_features
 from bertjax.text.tokenizer import Tokenizer
 
@@ -82,33 +82,16 @@ def make_encode(module: nn.Module, encoding: Encoding) -> Forward:
 
     def forward(params, batch):
         mask = batch['attention_mask']
-        x = module.apply({'params': params}, batch['input_ids'], batch['segment_ids'], mask, method=states)
+        x = module.apply({'params': params}, *(batch[name] for name in INPUTS), method=states)
         x = x.astype(jnp.float32)
         if encoding.pool != 'pooler':
-            x = _pool(_combine(x, encoding), mask, encoding.pool)
+            x = combine_layers(x, encoding.combine, encoding.weights)
+            x = pool_tokens(x, mask, encoding.pool)
         if encoding.normalize:
             x = x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
         return {'features': x}
 
     return forward
-
-
-def _combine(x: jax.Array, encoding: Encoding) -> jax.Array:
-    """[N, B, S, D] -> [B, S, D']."""
-    if encoding.combine == 'concat':
-        return jnp.concatenate(list(x), axis=-1)
-    if encoding.combine == 'weighted':
-        return jnp.einsum('N,NBSD->BSD', jnp.asarray(encoding.weights, jnp.float32), x, precision='highest')
-    return x.sum(0) if encoding.combine == 'sum' else x.mean(0)
-
-
-def _pool(x: jax.Array, mask: jax.Array, pool: str) -> jax.Array:
-    """[B, S, D] -> [B, D], but for 'none'."""
-    if pool == 'mean':
-        weights = mask.astype(x.dtype)
-        total = jnp.einsum('BS,BSD->BD', weights, x, precision='highest')
-        return total / jnp.maximum(weights.sum(-1, keepdims=True), 1.0)
-    return x[:, 0] if pool == 'cls' else x
 
 
 def sequences(tokenizer: Tokenizer, texts: Sequence[str], pairs: Sequence[str] | None, max_length: int) -> Features:

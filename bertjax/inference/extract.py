@@ -16,7 +16,7 @@ from bertjax.inference.encode import Encoding, check_encoding, encode, sequences
 from bertjax.inference.input import Item, Source, texts_of
 from bertjax.inference.runner import Runner
 from bertjax.tasks.reading.records import Row
-from bertjax.tasks.reading.texts import quoted
+from bertjax.tasks.reading.texts import checked_text, quoted
 
 Part = dict[str, np.ndarray]
 # Of texts. A thousand vectors of width 768 are 3 MB; of every token, a hundred times as much.
@@ -62,6 +62,8 @@ class Extractor:
         model = self.runner.model
         digest = hashlib.sha256(repr((_VERSION, model.config, self.encoding, self.max_length)).encode())
         digest.update(model.tokenizer.fingerprint.encode())
+        if model.tokenizer.separators != 1:  # the fingerprint is of single texts
+            digest.update(b'%d separators' % model.tokenizer.separators)
         for path, x in sorted(flat_paths(model.params).items()):
             digest.update(path.encode())
             digest.update(np.ascontiguousarray(jax.device_get(x)).view(np.uint8))
@@ -116,7 +118,7 @@ def labels(item: Item, source: Source, id: str) -> dict[str, Any]:
     `id` of its record has.
 
     Raises:
-      UserError: there is no such field.
+      UserError: there is no such field, or in it what cannot be written.
     """
     names = ('text', 'pair')[: len(source.columns)]
     texts = dict(zip(names, item.values if isinstance(item, Row) else (None, None), strict=False))
@@ -126,4 +128,10 @@ def labels(item: Item, source: Source, id: str) -> dict[str, Any]:
         found = 'a plain line' if item.fields is None else f'the fields {quoted(item.fields)}'
         mend = 'leave config.extract.id out: the rows are in the order of the texts'
         raise UserError(item.where, found, f'the field {id!r} of config.extract.id', mend)
-    return {'id': item.fields[id], **texts}
+    value, where = item.fields[id], f'{item.where}, field {quoted([id])}'
+    if not isinstance(value, str | int | float | None):
+        found, mend = f'a {type(value).__name__}', 'name another field in config.extract.id'
+        raise UserError(where, found, 'a string or a number', mend)
+    if isinstance(value, str):
+        checked_text(value, where)
+    return {'id': value, **texts}

@@ -14,6 +14,7 @@ from bertjax.files.atomic import AtomicFile, write_atomic
 from bertjax.files.whole import read_json_or_none
 from bertjax.inference.extract import Extractor, labels
 from bertjax.inference.feature_files import (
+    files_of,
     save_part,
     token_counts,
     write_jsonl,
@@ -21,7 +22,9 @@ from bertjax.inference.feature_files import (
     write_parquet,
     write_safetensors,
 )
-from bertjax.inference.input import Item, Source, chunks
+from bertjax.inference.input import STANDARD_INPUT, Item, Source, chunks
+from bertjax.inference.kept import FILES, INPUT, check_own, listed
+from bertjax.recipe_ranges import FORMATS
 from bertjax.tasks.reading.records import Row
 
 
@@ -31,11 +34,12 @@ class Extraction:
 
     The input is read three times: to see that it is whole, to compute, and for what stands beside the features. The
     parts lie in a folder beside the target until that is written; the name of each follows from its texts, the model
-    and what is asked of it, so that only those are taken over that are the same.
+    and what is asked of it, so that only those are taken over that are the same. The facts, NAME.FORMAT.json, and until
+    they are there a file among the parts, say which input it is: features of another one are not replaced.
 
     Attributes:
       extractor: computes a part.
-      source: the texts, in a file.
+      source: the texts, in a file, or standard input in one.
       target: what to write, by its suffix: .npy, .safetensors, .parquet or .jsonl.
       id: field of the records that names them, or ''.
       size: texts of a part.
@@ -48,10 +52,14 @@ class Extraction:
     size: int
 
     def __post_init__(self):
-        self._facts = self.target.with_suffix('.json')
+        self._facts = self.target.with_name(f'{self.target.name}.json')
+        self._former = self.target.with_suffix('.json')  # the facts of the first versions, one file for all formats
         self._folder = self.target.parent / f'{self.source.name}.parts'
+        self._claim = self._folder / 'input.json'
         self._parts: list[pathlib.Path] = []
-        self._identity, self._rows, self._blank = '', 0, 0
+        self._identity, self._origin, self._rows, self._blank = '', self.source.origin, 0, 0
+        of_tokens = self.extractor.of_tokens
+        self._files = files_of(self.target, of_tokens=of_tokens, id=bool(self.id))
 
     def read(self) -> int:
         """Reads the input to its end, and counts the texts.
@@ -59,25 +67,45 @@ class Extraction:
         Raises:
           UserError: whatever is wrong in it, with file and line.
         """
-        digest = hashlib.sha256(f'{self.target.name} {self.id!r}'.encode())
+        digest, texts = hashlib.sha256(f'{self.target.name} {self.id!r}'.encode()), hashlib.sha256()
         for number, items in enumerate(self._chunks(quiet=False)):
             for item in items:
-                labels(item, self.source, self.id)
+                beside = labels(item, self.source, self.id)
+                texts.update(json.dumps(item.values if isinstance(item, Row) else None).encode())
+                if self.id:
+                    digest.update(json.dumps(beside['id']).encode())
             key = self.extractor.key(items)
             self._parts.append(self._folder / f'{number:06d}-{key}')
             digest.update(key.encode())
             self._rows += len(items)
             self._blank += sum(not isinstance(item, Row) for item in items)
         self._identity = digest.hexdigest()
+        if self.source.path == STANDARD_INPUT:  # known by its texts alone
+            self._origin = f'standard input {texts.hexdigest()[:32]}'
         return self._rows
 
     def is_done(self) -> bool:
         """Whether the target is there, and is what would be written."""
-        known = read_json_or_none(self._facts, lambda found: (found['identity'], found['files']))
-        done = known and known[0] == self._identity and all((self.target.parent / name).is_file() for name in known[1])
-        if done:
-            shutil.rmtree(self._folder, ignore_errors=True)
-        return bool(done)
+        for facts in (self._facts, self._former):
+            known = read_json_or_none(facts, lambda found: (found['identity'], found[FILES]))
+            if known and known[0] == self._identity and all(self.target.with_name(name).is_file() for name in known[1]):
+                shutil.rmtree(self._folder, ignore_errors=True)
+                return True
+        return False
+
+    def check(self) -> None:
+        """Refuses to replace features of another input, whole ones or parts of them.
+
+        Raises:
+          UserError: some are there, see `kept.check_own`.
+        """
+        of_formats = [self.target.with_name(f'{self.target.stem}.{format}.json') for format in FORMATS]
+        check_own([*of_formats, self._claim], self._origin, self._files, self._replaced())
+
+    def _replaced(self) -> set[str]:
+        """Names of files that are there, or may be, of this input."""
+        former = listed([self._former])
+        return listed([self._facts, self._claim]) | (former if self.target.name in former else set())
 
     def compute(self, advance: Callable[[int], object]) -> None:
         """Computes the parts that are not there; `advance` is told how many more texts are done.
@@ -85,8 +113,10 @@ class Extraction:
         Raises:
           UserError: the input has changed.
         """
+        ours = sorted(self._replaced() | {path.name for path in self._files})
+        write_atomic(self._claim, json.dumps({INPUT: self._origin, FILES: ours}) + '\n')
         wanted = {path.name for path in self._parts}
-        kept = {path.name for path in self._folder.iterdir()} if self._folder.is_dir() else set()
+        kept = {path.name for path in self._folder.iterdir()} - {self._claim.name}
         for name in kept - wanted:  # of other texts, or of another model
             (self._folder / name).unlink()
         if kept & wanted:
@@ -105,18 +135,24 @@ class Extraction:
         """Writes the target and what stands beside it, and removes the parts.
 
         Args:
-          options: what NAME.json says of how the features were made.
+          options: what the facts say of how the features were made.
 
         Yields:
           Lines for the user.
         """
+        stale = self._replaced() - {path.name for path in self._files}
+        if self.target.name in listed([self._former]):
+            self._former.unlink()
         self._facts.unlink(missing_ok=True)  # what it says is of an earlier file
         for path in self.target.parent.glob('.*.tmp-*'):  # of a run that was killed; the workdir is ours alone
             path.unlink()
-        files, longest = self._files(), self.extractor.max_length
+        self._write_files()
+        for name in stale:  # of other options
+            self.target.with_name(name).unlink(missing_ok=True)
+        longest = self.extractor.max_length
         tokens, full = token_counts(self._parts, longest)
-        facts = {'rows': self._rows, 'blank': self._blank, 'tokens': tokens, 'longest': longest, 'full': full}
-        facts |= {'width': self.extractor.width, **options, 'files': [path.name for path in files]}
+        facts = {INPUT: self._origin, 'rows': self._rows, 'blank': self._blank, 'tokens': tokens, 'longest': longest}
+        facts |= {'full': full, 'width': self.extractor.width, **options, FILES: [path.name for path in self._files]}
         write_atomic(self._facts, json.dumps({**facts, 'identity': self._identity}, indent=2) + '\n')
         shutil.rmtree(self._folder)
         if self._blank:
@@ -124,21 +160,19 @@ class Extraction:
         if full:
             yield f'{full:,} have {longest} tokens, the most: what is longer was cut'
         yield f'features of {self._rows:,} texts, width {self.extractor.width}, {tokens:,} tokens read'
-        yield ', '.join(map(str, [*files, self._facts]))
+        yield ', '.join(map(str, [*self._files, self._facts]))
 
-    def _files(self) -> list[pathlib.Path]:
+    def _write_files(self) -> None:
         beside = ([labels(item, self.source, self.id) for item in items] for items in self._chunks())
         if self.target.suffix in ('.parquet', '.jsonl'):
             write = write_parquet if self.target.suffix == '.parquet' else write_jsonl
-            return write(self.target, self._parts, beside, self.extractor.runner.model.tokenizer.pieces)
-        files = (write_npy if self.target.suffix == '.npy' else write_safetensors)(self.target, self._parts)
-        if not self.id:
-            return files
-        path = self.target.with_suffix('.ids.jsonl')
-        with AtomicFile(path) as file:
-            for rows in beside:
-                file.write(''.join(json.dumps(row['id']) + '\n' for row in rows).encode())
-        return [*files, path]
+            write(self.target, self._parts, beside, self.extractor.runner.model.tokenizer.pieces)
+            return
+        (write_npy if self.target.suffix == '.npy' else write_safetensors)(self.target, self._parts)
+        if self.id:
+            with AtomicFile(self._files[-1]) as file:
+                for rows in beside:
+                    file.write(''.join(json.dumps(row['id']) + '\n' for row in rows).encode())
 
     def _chunks(self, quiet: bool = True) -> Iterator[list[Item]]:
         return chunks(self.source.items(quiet=quiet), self.size)

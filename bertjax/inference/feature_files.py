@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save
 from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile, write_atomic
 from bertjax.inference.extract import Part
+from bertjax.tasks.reading.json_rows import as_text
 
 Labels = Mapping[str, Any]  # of a row: id, text, pair
 TOKEN = ('ids', 'segments', 'starts', 'ends')
@@ -25,19 +26,23 @@ def save_part(path: pathlib.Path, part: Part) -> None:
     write_atomic(path, save(part))
 
 
-def write_npy(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> list[pathlib.Path]:
+def files_of(path: pathlib.Path, *, of_tokens: bool, id: bool) -> list[pathlib.Path]:
+    """All files of features in `path`: what `write_npy` has beside it of every token, and a line for each id."""
+    arrays = path.suffix in ('.npy', '.safetensors')
+    tokens = ('.offsets.npy', '.tokens.npy') if of_tokens and path.suffix == '.npy' else ()
+    return [path, *(path.with_suffix(suffix) for suffix in (*tokens, *(('.ids.jsonl',) if id and arrays else ())))]
+
+
+def write_npy(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None:
     """Writes NAME.npy, float32 [N, D] or [T, D]; of tokens also NAME.offsets.npy and NAME.tokens.npy.
 
     Row i has the tokens from offsets[i] to offsets[i + 1]; the latter is a table with a row a token.
-
-    Returns:
-      The files.
     """
     shapes = _shapes(parts)
     _npy(path, np.float32, shapes['features'], (part['features'] for part in map(load_file, parts)))
     if 'ids' not in shapes:
-        return [path]
-    offsets, tokens = path.with_suffix('.offsets.npy'), path.with_suffix('.tokens.npy')
+        return
+    _, offsets, tokens = files_of(path, of_tokens=True, id=False)
     _npy(offsets, np.int64, (shapes['lengths'][0] + 1,), _offsets(parts))
     kind = np.dtype([(name.removesuffix('s'), np.int32) for name in TOKEN])
 
@@ -48,17 +53,13 @@ def write_npy(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> list[pathlib
         return rows
 
     _npy(tokens, kind, shapes['ids'], map(table, map(load_file, parts)))
-    return [path, offsets, tokens]
 
 
-def write_safetensors(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> list[pathlib.Path]:
+def write_safetensors(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None:
     """Writes NAME.safetensors: `features`, float32 [N, D] or [T, D]; of tokens also `offsets`, and TOKEN as arrays.
 
     The format is that of safetensors' README: the length of the header as a little-endian uint64, the header as JSON,
     the bytes of the tensors. The library itself wants all of them in memory.
-
-    Returns:
-      The file.
     """
     shapes = _shapes(parts)
     tensors: dict[str, tuple[str, tuple[int, ...], Callable[[], Iterable[np.ndarray]]]] = {}
@@ -79,12 +80,11 @@ def write_safetensors(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> list
         for _, _, arrays in tensors.values():
             for array in arrays():
                 file.write(np.ascontiguousarray(array))
-    return [path]
 
 
 def write_jsonl(
     path: pathlib.Path, parts: Sequence[pathlib.Path], labels: Iterable[Sequence[Labels]], pieces: Sequence[str]
-) -> list[pathlib.Path]:
+) -> None:
     """Writes NAME.jsonl, an object a row: its labels, `features` (null of a blank one), and of tokens `pieces`,
     `segments`, `starts` and `ends`, a list each.
 
@@ -93,14 +93,10 @@ def write_jsonl(
       parts: of the extraction.
       labels: of the rows of each part.
       pieces: of the tokenizer.
-
-    Returns:
-      The file.
     """
     with AtomicFile(path) as file:
         for part, rows in zip(parts, labels, strict=True):
             file.write(''.join(json_rows(load_file(part), rows, pieces)).encode())
-    return [path]
 
 
 def json_rows(part: Part, labels: Sequence[Labels], pieces: Sequence[str]) -> Iterator[str]:
@@ -113,8 +109,8 @@ def json_rows(part: Part, labels: Sequence[Labels], pieces: Sequence[str]) -> It
 
 def write_parquet(
     path: pathlib.Path, parts: Sequence[pathlib.Path], labels: Iterable[Sequence[Labels]], pieces: Sequence[str]
-) -> list[pathlib.Path]:
-    """Writes NAME.parquet, with the columns of `write_jsonl`; vectors are lists of fixed size.
+) -> None:
+    """Writes NAME.parquet, with the columns of `write_jsonl`, ids as text; vectors are lists of fixed size.
 
     Raises:
       UserError: pyarrow is not installed.
@@ -129,12 +125,12 @@ def write_parquet(
             part = load_file(name)
             kinds = {label: pa.string() for label in rows[0]}
             kinds |= {**of_tokens, 'features': pa.list_(vector)} if 'ids' in part else {'features': vector}
-            whole = [{**label, **row} for label, row in zip(rows, _rows(part, pieces), strict=True)]
+            named = [{**label, 'id': as_text(label['id'], '')} if 'id' in label else label for label in rows]
+            whole = [{**label, **row} for label, row in zip(named, _rows(part, pieces), strict=True)]
             columns = {column: pa.array([row[column] for row in whole], kind) for column, kind in kinds.items()}
             writer = writer or pq.ParquetWriter(file.file, pa.schema(kinds))
             writer.write_table(pa.table(columns, schema=pa.schema(kinds)))
         writer.close()
-    return [path]
 
 
 def need_arrow() -> tuple[Any, Any]:

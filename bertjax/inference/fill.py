@@ -10,6 +10,7 @@ import numpy as np
 from bertjax.errors import UserError
 from bertjax.inference.masked import expected
 from bertjax.inference.runner import Runner
+from bertjax.progress import Advance, in_proportion, telling
 from bertjax.text.special import MASK
 from bertjax.text.tokenizer import Tokenizer
 
@@ -77,13 +78,18 @@ def word_of(tokenizer: Tokenizer, piece: int) -> str:
     return text.removeprefix('##') if tokenizer.continues_word[piece] else text
 
 
-def fill_each(runner: Runner, texts: Sequence[MaskedText], top_k: int) -> list[list[list[dict[str, Any]]]]:
+def fill_each(
+    runner: Runner, texts: Sequence[MaskedText], top_k: int, advance: Advance | None = None
+) -> list[list[list[dict[str, Any]]]]:
     """The most probable pieces for each mask of each text, with all other masks as they are.
+
+    `advance` see `Runner.run`.
 
     Returns:
       Of each text, of each mask: `{'token': piece, 'probability': …, 'text': …}`, the most probable first.
     """
-    found = expected(runner, [text.ids for text in texts], [text.positions for text in texts], top_k, title='filling')
+    ids, positions = [text.ids for text in texts], [text.positions for text in texts]
+    found = expected(runner, ids, positions, top_k, title='filling', advance=advance)
     pieces = runner.model.tokenizer.pieces
     results = []
     for text, (ids, scores) in zip(texts, found, strict=True):
@@ -104,10 +110,10 @@ def fill_each(runner: Runner, texts: Sequence[MaskedText], top_k: int) -> list[l
     return results
 
 
-def fill_jointly(runner: Runner, texts: Sequence[MaskedText]) -> list[dict[str, Any]]:
+def fill_jointly(runner: Runner, texts: Sequence[MaskedText], advance: Advance | None = None) -> list[dict[str, Any]]:
     """Fills all masks of each text: again and again the one of whose piece the model is most sure, given those before.
 
-    Special tokens are never filled in.
+    Special tokens are never filled in. `advance` see `Runner.run`.
 
     Returns:
       Of each text `text`, `tokens`, a piece a mask, `order`, the numbers of the masks as they were filled, and
@@ -117,14 +123,16 @@ def fill_jointly(runner: Runner, texts: Sequence[MaskedText]) -> list[dict[str, 
     ids = [text.ids.copy() for text in texts]
     chosen: list[dict[int, int]] = [{} for _ in texts]  # of each text {number of the mask: piece}, as they were filled
     total = [0.0] * len(texts)
-    while open := [row for row, text in enumerate(texts) if len(chosen[row]) < len(text.positions)]:
-        left = [[n for n in range(len(texts[row].positions)) if n not in chosen[row]] for row in open]
-        places = [[texts[row].positions[n] for n in own] for row, own in zip(open, left, strict=True)]
-        found = expected(runner, [ids[row] for row in open], places, 1, words=True, title='filling')
-        for row, own, where, (best, scores) in zip(open, left, places, found, strict=True):
-            surest = int(scores[:, 0].argmax())
-            chosen[row][own[surest]] = ids[row][where[surest]] = int(best[surest, 0])
-            total[row] += float(scores[surest, 0])
+    with telling(advance, 'filling', len(texts)) as tell:
+        step = in_proportion(tell, len(texts), sum(len(text.positions) for text in texts))
+        while open := [row for row, text in enumerate(texts) if len(chosen[row]) < len(text.positions)]:
+            left = [[n for n in range(len(texts[row].positions)) if n not in chosen[row]] for row in open]
+            places = [[texts[row].positions[n] for n in own] for row, own in zip(open, left, strict=True)]
+            found = expected(runner, [ids[row] for row in open], places, 1, words=True, advance=step)
+            for row, own, where, (best, scores) in zip(open, left, places, found, strict=True):
+                surest = int(scores[:, 0].argmax())
+                chosen[row][own[surest]] = ids[row][where[surest]] = int(best[surest, 0])
+                total[row] += float(scores[surest, 0])
     pieces = runner.model.tokenizer.pieces
     results = []
     for text, own, score in zip(texts, chosen, total, strict=True):
@@ -143,6 +151,7 @@ def extend(
     top_k: int,
     seed: int,
     max_length: int,
+    advance: Advance | None = None,
 ) -> list[str]:
     """Appends so many masks to each text and fills them from left to right, one for each run of the model.
 
@@ -157,6 +166,7 @@ def extend(
       top_k: it is cut to so many pieces.
       seed: the same seed continues the same text in the same way, whatever texts stand beside it.
       max_length: tokens of the longest sequence.
+      advance: see `Runner.run`.
 
     Returns:
       The texts with their continuations.
@@ -174,12 +184,14 @@ def extend(
     random = [np.random.default_rng((seed, zlib.crc32(text.encode()))) for text in texts]
     count = 1 if temperature == 0 else top_k
     added: list[list[int]] = [[] for _ in texts]
-    for step in range(tokens):
-        places = [[1 + len(ids) + step] for ids in begin]
-        for row, (ids, scores) in enumerate(expected(runner, rows, places, count, words=True)):
-            piece = int(ids[0, _drawn(scores[0], temperature, random[row])])
-            rows[row][places[row][0]] = piece
-            added[row].append(piece)
+    with telling(advance, 'continuing', len(texts)) as tell:
+        step = in_proportion(tell, len(texts), len(texts) * tokens)
+        for number in range(tokens):
+            places = [[1 + len(ids) + number] for ids in begin]
+            for row, (ids, scores) in enumerate(expected(runner, rows, places, count, words=True, advance=step)):
+                piece = int(ids[0, _drawn(scores[0], temperature, random[row])])
+                rows[row][places[row][0]] = piece
+                added[row].append(piece)
     return [_appended(tokenizer, text, pieces) for text, pieces in zip(texts, added, strict=True)]
 
 

@@ -1,5 +1,6 @@
 """The texts that config.input names: a file of lines or of records, read as often as need be, or standard input."""
 
+import contextlib
 import dataclasses
 import itertools
 import pathlib
@@ -9,16 +10,19 @@ from typing import TypeVar
 from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.files.paths import unusual_kind, user_path
-from bertjax.files.streams import bare_suffix, named_compressed
+from bertjax.files.atomic import AtomicFile
+from bertjax.files.paths import is_remote, unusual_kind, user_path
+from bertjax.files.streams import CHUNK, bare_suffix, named_compressed
 from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.layout import Column
 from bertjax.tasks.reading.records import Row, is_binary, read_records, rows_of
-from bertjax.tasks.reading.stream import standard_input
-from bertjax.tasks.reading.texts import Blank, number_lines, read_lines, read_text
+from bertjax.tasks.reading.stream import open_standard_input, standard_input
+from bertjax.tasks.reading.texts import Blank, Line, number_lines, read_lines, read_text, stream_lines
 from bertjax.tasks.sentence.input import read_input
 
 Item = Row | Blank
+STANDARD_INPUT = '-'
+_CALLED = 'standard input'  # in messages
 Each = TypeVar('Each')
 
 
@@ -30,16 +34,29 @@ class Source:
       path: of a file: plain lines (of pairs with a tab between), JSON lines, a JSON list, a table with tabs or commas,
         Parquet or Arrow, each by its suffix or its first line; text files may be compressed. '-' is standard input.
       columns: the names of the fields of records that hold the texts, one or two.
+      tabs: of plain lines, a tab in the first one makes all of them pairs, whatever `columns` are.
+      spool: a file that holds all of standard input, see `spooled`; '' to read it as it comes.
     """
 
     path: str
     columns: tuple[Column, ...]
+    tabs: bool = False
+    spool: str = ''
 
     @property
     def name(self) -> str:
-        """Of the file, without its suffixes."""
+        """Of the file, without its suffixes; of standard input 'stdin'."""
+        if self.path == STANDARD_INPUT:
+            return 'stdin'
         path = pathlib.PurePath(self.path)
         return pathlib.PurePath(path.stem).stem if named_compressed(path.name) else path.stem
+
+    @property
+    def origin(self) -> str:
+        """Which input it is, for the facts beside results: the path of a file from the root on."""
+        if self.path == STANDARD_INPUT or is_remote(self.path):
+            return self.path
+        return str(pathlib.Path(self.path).expanduser().resolve())
 
     def check(self) -> None:
         """Refuses what cannot be read twice.
@@ -49,7 +66,7 @@ class Source:
         """
         if not self.path:
             raise UserError('config.input', 'nothing', "a file, or '-' for standard input", 'give --config.input=FILE')
-        kind = self.path != '-' and unusual_kind(user_path(self.path, 'config.input'))
+        kind = self.path != STANDARD_INPUT and unusual_kind(user_path(self.path, 'config.input'))
         if kind:
             mend = 'give a file, or --config.input=- and the texts on standard input'
             raise UserError('config.input', f'{self.path}, {kind}', 'a file, which is read more than once', mend)
@@ -63,16 +80,42 @@ class Source:
         Raises:
           UserError: no such file, no record, or a malformed one, with file and line.
         """
-        if self.path == '-':
-            rows = read_input(standard_input('standard input'), 'standard input', self.columns, quiet=quiet)
+        asked = {'quiet': quiet, 'tabs': self.tabs}
+        if self.path == STANDARD_INPUT:
+            lines = _spooled_lines(self.spool) if self.spool else standard_input(_CALLED)
+            rows = read_input(lines, _CALLED, self.columns, **asked)
         elif is_binary(self.path) or is_saved_dataset(epath.Path(self.path)):
+            if not quiet:
+                print(f'{self.path}: read as {"Parquet" if bare_suffix(self.path) == ".parquet" else "Arrow"}')
             rows = rows_of(read_records([user_path(self.path, 'config.input')]), self.columns)
         else:
             # A list of records is one value, often on one line, which may be as long as it likes.
             whole = bare_suffix(self.path) == '.json'
             lines = number_lines(read_text(self.path)) if whole else read_lines(self.path)
-            rows = read_input(lines, self.path, self.columns, quiet=quiet)
+            rows = read_input(lines, self.path, self.columns, **asked)
         return map(_blank_or_row, rows)
+
+
+@contextlib.contextmanager
+def spooled(source: Source, folder: pathlib.Path) -> Iterator[Source]:
+    """Standard input to its end as a file in `folder`, so that it can be read more than once within the block."""
+    path = folder / f'{source.name}.input'
+    for left in folder.glob(f'.{path.name}.tmp-*'):  # of a run that was killed
+        left.unlink()
+    try:
+        with open_standard_input() as given, AtomicFile(path) as file:
+            while data := given.read(CHUNK):
+                file.write(data)
+        yield dataclasses.replace(source, spool=str(path))
+    finally:
+        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # there is more in it
+            folder.rmdir()
+
+
+def _spooled_lines(path: str) -> Iterator[Line]:
+    with open(path, 'rb') as file:
+        yield from stream_lines(file, _CALLED)
 
 
 def _blank_or_row(item: Item) -> Item:

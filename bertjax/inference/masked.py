@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from bertjax.data.features import FeatureBuilder
+from bertjax.data.features import INPUTS, FeatureBuilder
 from bertjax.inference.encode import sequences as sequences_of
-from bertjax.inference.runner import INPUTS, Forward, Runner
+from bertjax.inference.runner import Forward, Runner
+from bertjax.progress import Advance, in_proportion, telling
+from bertjax.train.predict import nobody
 
 
 class Expected(NamedTuple):
@@ -33,6 +35,7 @@ def expected(
     *,
     words: bool = False,
     title: str = '',
+    advance: Advance | None = None,
 ) -> list[Expected]:
     """What the model expects.
 
@@ -42,7 +45,7 @@ def expected(
       positions: of each sequence, at least one.
       top_k: K; at most the size of the vocabulary.
       words: leave out special tokens, which are no part of a text; the probabilities of the others stay as they are.
-      title: of the progress bar.
+      title, advance: of the progress bar, and what is told in its place, see `Runner.run`.
 
     Returns:
       For each sequence, of its positions.
@@ -56,23 +59,19 @@ def expected(
     # Sequences of many masks are not computed together with those of few, which would have as many.
     size = np.array([1 << (len(own) - 1).bit_length() for own in positions])
     results: list[Expected | None] = [None] * len(sequences)
-    for most in np.unique(size).tolist():
-        builder, rows = FeatureBuilder(), np.flatnonzero(size == most).tolist()
-        for number, row in enumerate(rows):
-            builder.sequence(sequences[row])
-            padded = np.zeros(most, np.int32)
-            padded[: len(positions[row])] = positions[row]
-            builder.row(number, masked_positions=padded)
-        found = runner.run(
-            ('expected', top_k, words),
-            forward,
-            builder.build(),
-            inputs=(*INPUTS, 'masked_positions'),
-            title=title,
-        )
-        for row, ids, scores in zip(rows, found['ids'], found['log_probabilities'], strict=True):
-            count = len(positions[row])
-            results[row] = Expected(ids[:count], scores[:count])
+    inputs = (*INPUTS, 'masked_positions')
+    with telling(advance, title, len(sequences)) as tell:
+        for most in np.unique(size).tolist():
+            builder, rows = FeatureBuilder(), np.flatnonzero(size == most).tolist()
+            for number, row in enumerate(rows):
+                builder.sequence(sequences[row])
+                padded = np.zeros(most, np.int32)
+                padded[: len(positions[row])] = positions[row]
+                builder.row(number, masked_positions=padded)
+            found = runner.run(('expected', top_k, words), forward, builder.build(), inputs=inputs, advance=tell)
+            for row, ids, scores in zip(rows, found['ids'], found['log_probabilities'], strict=True):
+                count = len(positions[row])
+                results[row] = Expected(ids[:count], scores[:count])
     return results
 
 
@@ -92,7 +91,9 @@ def _log_probabilities(module: nn.Module, params, batch) -> jax.Array:
     return jax.nn.log_softmax(logits[..., : module.config.vocab_size], axis=-1)
 
 
-def pseudo_log_likelihoods(runner: Runner, sequences: Sequence[np.ndarray], quiet: bool = False) -> list[np.ndarray]:
+def pseudo_log_likelihoods(
+    runner: Runner, sequences: Sequence[np.ndarray], advance: Advance | None = None
+) -> list[np.ndarray]:
     """The log-probability of each piece, where it alone is masked: float32 [S - 2] of each sequence.
 
     Their sum is the pseudo-log-likelihood of Salazar et al. 2020 ("Masked Language Model Scoring", arXiv 1910.14659,
@@ -101,7 +102,7 @@ def pseudo_log_likelihoods(runner: Runner, sequences: Sequence[np.ndarray], quie
     Args:
       runner: of a model with an MLM head.
       sequences: ids, int32 [S] each, with [CLS] and [SEP].
-      quiet: without a progress bar.
+      advance: is told how many more are done, about; None for a progress bar.
     """
     mask = runner.model.tokenizer.mask_id
     builder, rows = FeatureBuilder(), 0
@@ -113,9 +114,12 @@ def pseudo_log_likelihoods(runner: Runner, sequences: Sequence[np.ndarray], quie
             builder.row(rows, masked_positions=np.int32([position]), masked_ids=np.int32([ids[position]]))
             rows += 1
     if not rows:
+        (advance or nobody)(len(sequences))
         return [np.zeros(0, np.float32)] * len(sequences)
-    inputs, title = (*INPUTS, 'masked_positions', 'masked_ids'), '' if quiet else 'scoring'
-    found = runner.run('score', _make_score(runner.model.module), builder.build(), inputs=inputs, title=title)
+    inputs, forward = (*INPUTS, 'masked_positions', 'masked_ids'), _make_score(runner.model.module)
+    with telling(advance, 'scoring', len(sequences)) as tell:
+        step = in_proportion(tell, len(sequences), rows)
+        found = runner.run('score', forward, builder.build(), inputs=inputs, advance=step)
     ends = np.cumsum([len(ids) - 2 for ids in sequences])
     return np.split(np.concatenate(found['log_probabilities']), ends[:-1])
 
@@ -128,13 +132,16 @@ def _make_score(module: nn.Module) -> Forward:
     return forward
 
 
-def follow_probabilities(runner: Runner, first: Sequence[str], second: Sequence[str], max_length: int) -> np.ndarray:
+def follow_probabilities(
+    runner: Runner, first: Sequence[str], second: Sequence[str], max_length: int, advance: Advance | None = None
+) -> np.ndarray:
     """The probability that the second text of each pair follows the first, as the pair head has it: float64 [N].
 
     Of a model that was trained on the order of two segments (ALBERT's objective), that they are in order.
+    `advance` see `Runner.run`.
     """
     features = sequences_of(runner.model.tokenizer, first, second, max_length)
-    found = runner.run('pairs', _make_pairs(runner.model.module), features, title='pairs')
+    found = runner.run('pairs', _make_pairs(runner.model.module), features, title='pairs', advance=advance)
     return np.array(found['probabilities'], np.float64)
 
 

@@ -1,35 +1,28 @@
 """Runs functions of a model's parameters over any number of sequences: batched by length, compiled once a shape."""
 
 import bisect
-import contextlib
 import copy
-import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
-from importlib.util import find_spec
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bertjax.data.buckets import pad_to
-from bertjax.data.features import Features
+from bertjax.data.features import INPUTS, Features
 from bertjax.data.loader import global_arrays, local_rows
 from bertjax.experiment.loaded import LoadedModel
 from bertjax.parallel.mesh import row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
-from bertjax.terminal import Console
-from bertjax.train.predict import Predictor
+from bertjax.progress import Advance, telling
+from bertjax.train.predict import Predictor, nobody
 from bertjax.train.step import Batch
 
-INPUTS = ('input_ids', 'segment_ids', 'attention_mask')
 # The padded lengths, as far as the model knows as many positions. A length is compiled when the first sequence of it
 # comes; with steps of a third to a half, 10 to 20 % of the positions of evenly spread lengths are padding.
 LENGTHS = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 _FEW = (1, 8)  # rows of the batches that a few sequences are computed in
-_PATIENCE = 2.0  # seconds without a progress bar
-_LINES = 10.0  # seconds between lines that stand for one
 
 Forward = Callable[[Any, Batch], Mapping[str, jax.Array]]
 
@@ -66,7 +59,7 @@ class Runner:
         per_token: Collection[str] = (),
         most: int = 0,
         title: str = '',
-        advance: Callable[[int], object] | None = None,
+        advance: Advance | None = None,
     ) -> dict[str, list[np.ndarray]]:
         """The outputs of `forward` for each row.
 
@@ -95,8 +88,7 @@ class Runner:
                 shapes=self.lengths,
                 pad_id=self.model.tokenizer.pad_id,
             )
-        shown = contextlib.nullcontext(advance) if advance else progress(title, len(features))
-        with shown as tell:
+        with telling(advance, title, len(features)) as tell:
             shapes = self._shapes(features.lengths)
             return self._predictors[key].outputs(self.model.params, features, advance=tell, shapes=shapes)
 
@@ -109,7 +101,7 @@ class Runner:
         inputs: Collection[str] = INPUTS,
         most: Callable[[int], int] | None = None,
         params: Any = None,
-        advance: Callable[[int], object] = lambda rows: None,
+        advance: Advance = nobody,
     ) -> dict[str, np.ndarray]:
         """The sum over all batches of what `forward` gives for each, added up on the devices.
 
@@ -171,39 +163,3 @@ class Runner:
     def _shapes(self, lengths: np.ndarray) -> tuple[int, ...]:
         """The padded lengths as far as these need them: the last batch has the longest of all, whatever is in it."""
         return self.lengths[: int(pad_to(lengths, self.lengths).max(initial=0)) + 1]
-
-
-@contextlib.contextmanager
-def progress(title: str, total: int | None, *, lines: bool = False) -> Iterator[Callable[[int], object]]:
-    """What tells a person how far it is: a bar, in a terminal or a notebook, once it has taken two seconds.
-
-    Args:
-      title: of the bar; '' for none.
-      total: what there is to be done.
-      lines: elsewhere, as in a log, print a line every ten seconds.
-
-    Yields:
-      A function that is told how many more of `total` (None: nobody knows) are done.
-    """
-    columns = (TextColumn('{task.description}'), BarColumn(bar_width=30), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    # A notebook draws rich's bar with ipywidgets alone.
-    shown = bool(title) and (console.is_terminal or (console.is_jupyter and find_spec('ipywidgets') is not None))
-    bar = Progress(*columns, console=console, transient=True)
-    task, began = bar.add_task(title, total=total), time.monotonic()
-    last = began
-
-    def advance(rows: int) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if shown and not bar.live.is_started and now - began > _PATIENCE:
-            bar.start()
-        bar.advance(task, rows)
-        if lines and not shown and now - last > _LINES:
-            done, last = int(bar.tasks[0].completed), now
-            print(f'{title}: {done:,} of {total:,}, {done / (now - began):,.0f} a second', flush=True)
-
-    try:
-        yield advance
-    finally:
-        bar.stop()

@@ -1,7 +1,7 @@
 """How well texts fit a masked language model: pseudo-log-likelihood and pseudo-perplexity."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,13 +10,14 @@ from bertjax.inference.encode import sequences
 from bertjax.inference.input import chunks
 from bertjax.inference.masked import pseudo_log_likelihoods
 from bertjax.inference.runner import Runner
+from bertjax.progress import Advance, telling
 
 _LARGEST = 709  # exp of more is no float64
 _TOGETHER = 64  # texts that are masked at once: some thousand sequences
 
 
 def score_texts(
-    runner: Runner, texts: Sequence[str], max_length: int, advance: Callable[[int], object] | None = None
+    runner: Runner, texts: Sequence[str], max_length: int, advance: Advance | None = None
 ) -> list[dict[str, Any]]:
     """Pseudo-log-likelihoods (Salazar et al. 2020, arXiv 1910.14659), each piece masked in turn.
 
@@ -24,25 +25,24 @@ def score_texts(
       runner: of a model with an MLM head.
       texts: cut to `max_length` tokens.
       max_length: with [CLS] and [SEP].
-      advance: is told how many more texts are done; None for progress bars.
+      advance: is told how many more texts are done; None for a progress bar.
 
     Returns:
       Of each text `log_likelihood`, in nats, over its `tokens`, the pieces without [CLS] and [SEP], of so many `words`
       between blanks; and `perplexity`, exp(-log_likelihood / tokens); None of a text without pieces.
     """
     tokenizer, results = runner.model.tokenizer, []
-    for together in chunks(texts, _TOGETHER):
-        features = sequences(tokenizer, together, None, max_length)
-        rows = np.split(features.tokens, features.offsets[1:-1])
-        found = pseudo_log_likelihoods(runner, rows, quiet=advance is not None)
-        for text, ids, scores in zip(together, rows, found, strict=True):
-            total, tokens = float(scores.sum(dtype=np.float64)), len(scores)
-            if len(ids) == max_length:  # it may have lost its end
-                text = text[: tokenizer.encode_with_offsets([text])[0][2][tokens - 1]]
-            facts = {'log_likelihood': total, 'tokens': tokens, 'words': len(text.split())}
-            results.append({**facts, 'perplexity': _perplexity(total, tokens)})
-        if advance:
-            advance(len(rows))
+    with telling(advance, 'scoring', len(texts)) as tell:
+        for together in chunks(texts, _TOGETHER):
+            features = sequences(tokenizer, together, None, max_length)
+            rows = np.split(features.tokens, features.offsets[1:-1])
+            found = pseudo_log_likelihoods(runner, rows, tell)
+            for text, ids, scores in zip(together, rows, found, strict=True):
+                total, tokens = float(scores.sum(dtype=np.float64)), len(scores)
+                if len(ids) == max_length:  # it may have lost its end
+                    text = text[: tokenizer.encode_with_offsets([text])[0][2][tokens - 1]]
+                facts = {'log_likelihood': total, 'tokens': tokens, 'words': len(text.split())}
+                results.append({**facts, 'perplexity': _perplexity(total, tokens)})
     return results
 
 

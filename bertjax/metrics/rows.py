@@ -6,6 +6,7 @@ from typing import Any
 
 Sums = Mapping[str, tuple[float, float]]
 PAIRS = ('nsp', 'sop')  # what an objective on pairs of sentences is called in a row
+_OF_PRETRAINING = ('mlm_loss', *(f'{pair}_loss' for pair in PAIRS))
 
 
 def add_sums(parts: Iterable[Sums]) -> dict[str, tuple[float, float]]:
@@ -60,6 +61,13 @@ def distillation_values(sums: Sums, factors: Mapping[str, float]) -> dict[str, f
     values = task_values(sums)
     counted = [factor * values[name] for name, factor in factors.items() if values.get(name) is not None]
     return {**values, 'loss': sum(counted) if counted else None}
+
+
+def taught(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What a teacher teaches in a run with these rows, as they call its parts: 'soft_loss' and the like; of another run
+    []."""
+    names = dict.fromkeys(name for row in rows for name in row if name.endswith('_loss'))
+    return [name for name in names if name not in _OF_PRETRAINING]
 
 
 def finite_or_none(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,10 +34,12 @@ function draw(place) {
   const ink = color('quiet'), line = color('line');
   const axis = (title) => ({ title: { text: title, standoff: 12 }, gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true });
   const ticks = given.ticks.length ? { tickvals: given.ticks, ticktext: given.ticks.map((x) => x.toPrecision(2).replace(/\.?0*(e|$)/, '$1')) } : {};
+  // 0.00015 as 1.5e-4, where Plotly writes 150µ; 12,000 as 12k.
+  const small = given.series.every((one) => one.y.every((y) => Math.abs(y) < 0.01));
   const legend = { orientation: 'h', x: 0, y: 1.02, yanchor: 'bottom' };
   const layout = {
     paper_bgcolor: 'rgba(0,0,0,0)', plot_bgcolor: 'rgba(0,0,0,0)', font: { color: ink, size: 13, family: getComputedStyle(document.body).fontFamily },
-    margin: { l: 8, r: 12, t: 8, b: 8 }, xaxis: { ...axis(given.x), ...ticks, type: given.log ? 'log' : 'linear' }, yaxis: axis(given.y),
+    margin: { l: 8, r: 12, t: 8, b: 8 }, xaxis: { ...axis(given.x), ...ticks, type: given.log ? 'log' : 'linear' }, yaxis: { ...axis(given.y), exponentformat: small ? 'e' : 'SI' },
     showlegend: data.length > 1, legend, hovermode: data.some((trace) => trace.text) ? 'closest' : 'x unified',
     hoverlabel: { bgcolor: color('card'), bordercolor: line, font: { color: color('ink') } },
   };

@@ -80,11 +80,11 @@ def page(
             policy=_POLICY,
             title=title,
             about=about,
-            style=Markup(_own('style.css') + style),
+            style=Markup(own(__package__, 'style.css') + style),
             contents=links,
             sections=Markup('\n').join(map(_section, sections)),
             drawing=drawing() if charts else '',
-            script=Markup(_own('page.js') + script),
+            script=Markup(own(__package__, 'page.js') + script),
         )
     )
 
@@ -95,5 +95,6 @@ def _section(part: Section) -> Markup:
     return Markup('<section id="{}">\n<h2>{}</h2>\n{}{}\n</section>').format(part.name, part.title, about, body)
 
 
-def _own(name: str) -> str:
-    return (importlib.resources.files('bertjax.pages') / name).read_text(encoding='utf-8')
+def own(package: str, name: str) -> str:
+    """The text of a file that lies beside the modules of a package of ours."""
+    return (importlib.resources.files(package) / name).read_text(encoding='utf-8')

@@ -1,6 +1,7 @@
 """What pages are made of: tables, figures, rows of coloured tokens. Every text that comes in is escaped, but Markup."""
 
 import dataclasses
+import urllib.parse
 from collections.abc import Iterable, Mapping, Sequence
 
 from markupsafe import Markup
@@ -26,6 +27,11 @@ def warning(text: Text) -> Markup:
 def code(text: str) -> Markup:
     """A command or a name, in the line."""
     return Markup('<code>{}</code>').format(text)
+
+
+def link(text: Text, target: str) -> Markup:
+    """Text that leads to another file, by its path from the page."""
+    return Markup('<a href="{}">{}</a>').format(urllib.parse.quote(target), text)
 
 
 def columns(*parts: Markup, narrow: bool = False) -> Markup:
@@ -94,14 +100,27 @@ def bars(values: Mapping[str, float], shown: Mapping[str, Text]) -> Markup:
     return Markup('<table class="bars"><tbody>{}</tbody></table>').format(rows)
 
 
-def shaded(heads: Sequence[Text], rows: Mapping[str, Sequence[float]], *, corner: Text = '') -> Markup:
-    """A table of counts whose cells are the darker the larger their share of the row is."""
+def shade(share: float, text: Text, *, title: str = '', head: str = '') -> Markup:
+    """A cell of `shaded`, the darker the larger `share`, 0 to 1, is.
+
+    Args:
+      share: of the colour.
+      text: in the cell.
+      title: what a pointer over it shows.
+      head: of a model, which a script of the page knows it by.
+    """
+    shown = Markup(' title="{}"').format(title) if title else ''
+    known = Markup(' data-head="{}"').format(head) if head else ''
+    return Markup('<td style="--share:{:.3f}"{}{}>{}</td>').format(share, known, shown, text)
+
+
+def shaded(heads: Sequence[Text], rows: Mapping[str, Sequence[Markup]], *, corner: Text = '') -> Markup:
+    """A table of coloured cells, see `shade`, with a name before each row."""
     head = Markup('').join(Markup('<th>{}</th>').format(h) for h in heads)
-    body = []
-    for name, counts in rows.items():
-        total = sum(counts) or 1
-        cells = (Markup('<td style="--share:{:.3f}">{:,}</td>').format(n / total, n) for n in counts)
-        body.append(Markup('<tr><th class="text">{}</th>{}</tr>').format(name, Markup('').join(cells)))
+    body = (
+        Markup('<tr><th class="text">{}</th>{}</tr>').format(name, Markup('').join(cells))
+        for name, cells in rows.items()
+    )
     return Markup(
         '<div class="scroll"><table class="shaded"><thead><tr><th class="text">{}</th>{}</tr></thead>'
         '<tbody>{}</tbody></table></div>'

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from bertjax.config import in_steps
 from bertjax.corpus.sources import parse_mixture
 from bertjax.errors import UserError
+from bertjax.experiment.examples import StoreExamples
 from bertjax.experiment.levels import Levels, levels
-from bertjax.experiment.pretraining import StoreExamples
 from bertjax.experiment.task_data import LEARNED
 from bertjax.experiment.text import find_stores
 from bertjax.experiment.trials import score_of
@@ -19,11 +19,11 @@ from bertjax.report.config import config
 from bertjax.report.corpus import corpus
 from bertjax.report.curves import curves
 from bertjax.report.errors import errors
-from bertjax.report.examples import pretraining_rows, task_rows
-from bertjax.report.figures import figures, sweep, trials
+from bertjax.report.figures import figures, members, sweep, trials
 from bertjax.report.fillings import fillings
 from bertjax.report.overview import overview
-from bertjax.report.run import Run, quiet
+from bertjax.report.run_record import Run, quiet
+from bertjax.report.shown_rows import pretraining_rows, task_rows
 from bertjax.report.speed import speed
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import load_tokenizer
@@ -34,19 +34,35 @@ _FEW = 16  # records that are tokenised to show some rows
 def build_page(run: Run) -> str:
     """The page of a run, as HTML."""
     parts_of = _task_sections(run) if run.is_task else _pretraining_sections(run)
-    sections = [part for part in [*parts_of, speed(run), config(run)] if part is not None]
-    what = 'Sweep' if run.is_sweep else 'Fine-tuning' if run.is_task else 'Pre-training' if run.recorded else 'Corpus'
-    return page(f'{what}: {run.folder.resolve().name}', _about(run), sections, charts=True)
+    parts_of += [speed(run), config(run)] if len(run.models) < 2 else []  # else each has a config of its own
+    sections = [part for part in parts_of if part is not None]
+    return page(f'{_kind(run)}: {run.folder.resolve().name}', _about(run), sections, charts=True)
+
+
+def _kind(run: Run) -> str:
+    kinds = {
+        'Sweep': run.is_sweep,
+        'Ensemble': len(run.models) > 1,
+        'Evaluation': run.is_evaluation,
+        'Corpus': not run.recorded,
+        'Distillation': run.is_distillation,
+        'Fine-tuning': run.is_task,
+    }
+    return next((kind for kind, holds in kinds.items() if holds), 'Pre-training')
 
 
 def _about(run: Run) -> str:
     chosen = run.config
     if run.is_task:
         task = ', '.join(str(x) for key, x in chosen['task'].items() if key in ('kind', 'task') and x)
-        return f'{task}, from {chosen["init"] or "nothing"}, on {chosen["data"] or "tensorflow-datasets"}'
+        origin = chosen['init'] or (chosen['distill']['teacher'] if run.is_distillation else 'nothing')
+        which = f'{len(run.models)} models together' if len(run.models) > 1 else f'from {origin}'
+        return f'{task}, {which}, on {chosen["data"] or "tensorflow-datasets"}'
     model = chosen['model']
-    sizes = f'{model["num_layers"]} layers, width {model["width"]}, {model["num_heads"]} heads'
-    return f'{sizes}, on {chosen["data"] or chosen["corpus"]}'
+    layers = model['num_layers']
+    sizes = f'{layers} layer{"s"[: layers != 1]}, width {model["width"]}, {model["num_heads"]} heads'
+    taught_by = f', taught by {chosen["distill"]["teacher"]}' if run.recorded and run.is_distillation else ''
+    return f'{sizes}{taught_by}, on {chosen["data"] or chosen["corpus"]}'
 
 
 def _pretraining_sections(run: Run) -> list[Section | None]:
@@ -63,7 +79,10 @@ def _pretraining_sections(run: Run) -> list[Section | None]:
         return [overview(run, level), curves(run, level), Section('corpus', 'Corpus', [note])]
     names = [spec for spec, _ in parse_mixture(settings.corpus)] if not settings.data else [settings.data]
     filled = None
-    if run.recorded and examples.has_heldout:
+    if run.recorded and not run.predicts:
+        note = 'The teacher teaches what is computed on the way: the head for masks stays as it was drawn.'
+        filled = Section('fillings', 'Held-out masks', [parts.note(note)])
+    elif run.recorded and examples.has_heldout:
         heldout = examples.get(settings.first_shape, 'heldout', 0)
         filled = _or_note('fillings', 'Held-out masks', lambda: fillings(run, heldout, tokenizer))
     elif run.recorded:
@@ -81,20 +100,22 @@ def _task_sections(run: Run) -> list[Section | None]:
         folder, whose = run.folder / TRIALS / best, f'Of the best run, {best}.' if best else ''
         head = [sweep(run, found)]
     else:
-        head = [overview(run, Levels()), figures(run), curves(run, Levels())]
+        head = [overview(run, Levels()), figures(run), members(run), curves(run, Levels())]
     try:
         with quiet():
             task = _task(run)
     except UserError as error:
         return [*head, Section('errors', 'Errors', [parts.note(f'The task cannot be read any more: {error}')])]
     wrong = errors(run, task, folder, whose)
+    if run.is_evaluation:
+        return [*head, wrong]
     return [*head, wrong, _or_note('examples', 'Rows', lambda: _rows(run, task))]
 
 
 def _task(run: Run) -> Task:
     """The task of the run, with the labels that it has learned."""
     task = run.finetuning_settings().build_task()
-    for folder in (run.folder, run.folder / 'export' / 'hf'):
+    for folder in (place for one in run.models or [run.folder] for place in (one, one / 'export' / 'hf')):
         facts = read_json_or_none(folder / LEARNED, lambda facts: dict(facts['learned']))
         if facts is not None:
             task.restore(facts)

@@ -6,7 +6,7 @@ from bertjax.errors import UserError
 from bertjax.experiment.differences import as_of_run, differences, flat, written
 from bertjax.pages import parts
 from bertjax.pages.page import Section
-from bertjax.report.run import Run
+from bertjax.report.run_record import Run
 
 
 def config(run: Run) -> Section:

@@ -6,16 +6,26 @@ from typing import Any
 
 from markupsafe import Markup
 
+from bertjax.experiment.heldout_texts import rows_of_texts
 from bertjax.experiment.levels import Levels
-from bertjax.metrics.rows import with_pair_names
+from bertjax.metrics.rows import taught, with_pair_names
 from bertjax.pages import parts
 from bertjax.pages.charts import Series, chart
 from bertjax.pages.page import Section
-from bertjax.report.run import Run
+from bertjax.report.run_record import Run
 
 COLORS = ('blue', 'orange', 'green', 'purple', 'teal', 'pink', 'red')
 _SMALL = 260  # pixels of height
 _PLACE = ('step', 'split', 'phase', 'examples')
+# What a teacher teaches, as its parts are called in rows: see train/teaching.py.
+_LESSONS = {
+    'soft_loss': "The teacher's outputs",
+    'label_loss': 'Labels',
+    'cosine_loss': 'Direction of the last hidden states',
+    'hidden_loss': 'Hidden states',
+    'attention_loss': 'Attention scores',
+    'embeddings_loss': 'Embeddings',
+}
 _TITLES = {'nsp': 'Next sentence or not', 'sop': 'Order of two segments'}
 
 
@@ -24,7 +34,8 @@ def curves(run: Run, levels: Levels) -> Section | None:
     if not run.rows:
         return None
     large, small = _of_task(run.rows) if run.is_task else _of_pretraining(run.rows, levels)
-    body = [parts.columns(*large), parts.columns(*small, *_of_training(run.rows), narrow=True)]
+    body = [parts.columns(*large), *_of_a_lesson(run.rows)]
+    body.append(parts.columns(*small, *_of_training(run.rows), narrow=True))
     return Section('curves', 'Curves', body, 'Drag a box to zoom, double-click to see all again.')
 
 
@@ -50,8 +61,12 @@ def _of_pretraining(rows: Sequence[dict[str, Any]], levels: Levels) -> tuple[lis
         loss.append(Series(name, [0, last], [levels.unigram] * 2, 'red', 'dashes'))
     if loss:
         charts.append(chart('Masked language model', loss, x='step', y='loss (nats)'))
+    minimised = both(rows, 'loss')
+    if minimised and (taught(rows) or not loss):
+        charts.append(chart('What is minimised', minimised, x='step', y='loss'))
     if accuracy:
         charts.append(chart(_TITLES[levels.pair], accuracy + _majority(rows, levels), x='step', y='accuracy'))
+    charts += _of_texts(rows, 'mlm_loss' if loss else 'loss')
     filled = both(rows, 'mlm_accuracy')
     small = [chart('Masks filled rightly', filled, x='step', y='accuracy', height=_SMALL)] if filled else []
     return charts, small
@@ -66,6 +81,26 @@ def _majority(rows: Sequence[dict[str, Any]], levels: Levels) -> list[Series]:
             drawn.append(Series(f'always the same answer, {share:.2f}', [begin, end], [share] * 2, 'red', 'dashes'))
         begin = end
     return drawn
+
+
+def _of_texts(rows: Sequence[dict[str, Any]], figure: str) -> list[Markup]:
+    """The loss on each further held-out text, beside that on what the corpus itself holds out."""
+    texts, colors = rows_of_texts(rows), itertools.cycle(COLORS)
+    own = [row for row in rows if row['split'] == 'heldout']
+    drawn = [curve(name, mine, figure, next(colors), 'dots') for name, mine in texts.items()]
+    drawn.append(curve('held out of the corpus', own, figure, 'quiet', 'dots'))
+    return [chart('Held-out texts', [one for one in drawn if one], x='step', y='loss')] if texts else []
+
+
+def _of_a_lesson(rows: Sequence[dict[str, Any]]) -> list[Markup]:
+    """Each part of what a teacher teaches, before it is weighted; they differ by orders of magnitude."""
+    drawn = {name: both(rows, name) for name in taught(rows)}
+    charts = [
+        chart(_LESSONS.get(name, name), series, x='step', y=name, height=_SMALL)
+        for name, series in drawn.items()
+        if series
+    ]
+    return [parts.titled('What the teacher teaches', parts.columns(*charts, narrow=True))] if charts else []
 
 
 def _of_task(rows: Sequence[dict[str, Any]]) -> tuple[list[Markup], list[Markup]]:

@@ -12,7 +12,7 @@ from bertjax.experiment.task_data import sample
 from bertjax.metrics.classification import scores_of_counts
 from bertjax.pages import parts
 from bertjax.pages.page import Section
-from bertjax.report.run import Run, quiet, read_lines
+from bertjax.report.run_record import Run, quiet, read_lines
 from bertjax.tasks.task import Judged, Task
 
 _WORST = 12
@@ -74,7 +74,11 @@ def _classes(counts: collections.Counter, task: Task) -> list[Markup]:
     if len(axis) > _MATRIX:
         return [of_each]
     heads = [name or _NOTHING for name in axis]
-    counted = dict(zip(heads, table.tolist(), strict=True))
+    shares = table / np.maximum(table.sum(1, keepdims=True), 1)
+    counted = {
+        name: [parts.shade(share, f'{n:,}') for share, n in zip(*cells, strict=True)]
+        for name, cells in zip(heads, zip(shares, table.tolist(), strict=True), strict=True)
+    }
     matrix = parts.shaded(heads, counted, corner='true \\ predicted')
     return [parts.columns(of_each, parts.titled('Confusion', matrix))]
 

@@ -3,6 +3,8 @@
 import contextlib
 import itertools
 import math
+import os
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +19,7 @@ from bertjax.pages import parts
 from bertjax.pages.charts import Series, chart
 from bertjax.pages.page import Section
 from bertjax.report.curves import COLORS, curve
-from bertjax.report.run import Run
+from bertjax.report.run_record import Run
 from bertjax.writers.console import shown
 from bertjax.writers.jsonl import read_rows
 
@@ -38,6 +40,28 @@ def figures(run: Run) -> Section:
     return Section(
         'figures', 'Figures', [parts.table(heads, rows, marked=marked)], 'Marked: what the run is judged by.'
     )
+
+
+def members(run: Run) -> Section | None:
+    """Of an ensemble, what each of its models reaches alone beside what they reach together; None of anything else."""
+    results = run.results() or {}
+    if len(run.models) < 2 or 'splits' not in results:
+        return None
+    score, alone = results.get('score', ''), results.get('alone', {})
+    splits = [name for name in results['splits'] if name in alone]
+    rows = [
+        (_linked(member, run.folder), *(shown(alone[split].get(str(member))) for split in splits))
+        for member in run.models
+    ]
+    rows.append(('together', *(shown(results['splits'][split].get(score)) for split in splits)))
+    heads = ['', *(f'{score} on {split}' for split in splits)]
+    return Section('members', 'Members', [parts.table(heads, rows, marked=[len(run.models)])])
+
+
+def _linked(member: pathlib.Path, folder: pathlib.Path) -> Markup | str:
+    """The name of a workdir, which leads to its page where there is one."""
+    path = member / 'report.html'
+    return parts.link(str(member), os.path.relpath(path, folder)) if path.exists() else str(member)
 
 
 def trials(run: Run) -> list[tuple[Trial, dict[str, Any]]]:

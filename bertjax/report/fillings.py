@@ -27,8 +27,8 @@ from bertjax.pages.parts import Token
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import mesh_context
-from bertjax.report.examples import masked_row
-from bertjax.report.run import Run, quiet
+from bertjax.report.run_record import Run, quiet
+from bertjax.report.shown_rows import masked_row
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.train.step import make_forward
 

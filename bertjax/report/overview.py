@@ -1,10 +1,14 @@
 """The few figures that matter most, and where the run stands."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bertjax.experiment.heldout_texts import rows_of_texts
 from bertjax.experiment.levels import Levels
 from bertjax.metrics.rows import with_pair_names
 from bertjax.pages import parts
 from bertjax.pages.page import Section
-from bertjax.report.run import Run
+from bertjax.report.run_record import Run
 from bertjax.writers.console import shown
 
 
@@ -16,7 +20,7 @@ def overview(run: Run, levels: Levels) -> Section:
         finished = run.steps == total
         ended = '' if finished or not isinstance(total, int) else f'of {total:,}'
         tiles['steps'] = (f'{run.steps:,}', ended or 'all of them')
-    elif not run.is_sweep:
+    elif not (run.is_sweep or run.is_evaluation):
         notes.append(parts.note('No step has been trained here, or its rows are gone.'))
     tiles |= _of_task(run) if run.is_task else _of_pretraining(run, levels)
     speeds = [row['sequences_per_s'] for row in run.rows if row['split'] == 'train' and row.get('sequences_per_s')]
@@ -29,20 +33,36 @@ def overview(run: Run, levels: Levels) -> Section:
 
 
 def _of_pretraining(run: Run, levels: Levels) -> dict[str, tuple[str, str]]:
-    heldout = [with_pair_names(row, levels.pair) for row in run.rows if row['split'] == 'heldout']
+    rows = [with_pair_names(row, levels.pair) for row in run.rows]
+    heldout = [row for row in rows if row['split'] == 'heldout']
     tiles = {}
     if heldout:
-        first, last = heldout[0], heldout[-1]
-        remark = f'{shown(first.get("mlm_loss"))} at step {first["step"]:,}'
-        remark += f'; without context {levels.unigram:.3f}' if levels.unigram is not None else ''
-        tiles['held-out MLM loss'] = (shown(last.get('mlm_loss')), remark)
-        tiles['held-out MLM accuracy'] = (shown(last.get('mlm_accuracy')), f'{shown(first.get("mlm_accuracy"))} before')
+        figure, called = _loss(heldout)
+        remark = _at_first(heldout, figure)
+        if figure == 'mlm_loss' and levels.unigram is not None:
+            remark += f'; without context {levels.unigram:.3f}'
+        tiles[f'held-out {called}'] = (shown(heldout[-1].get(figure)), remark)
+        last = heldout[-1]
+        if last.get('mlm_accuracy') is not None:
+            tiles['held-out MLM accuracy'] = (shown(last['mlm_accuracy']), _at_first(heldout, 'mlm_accuracy'))
         pair = f'{levels.pair}_accuracy'
         if last.get(pair) is not None:
             always = levels.majority.get(last['phase'])
             remark = f'always the same answer: {always:.3f}' if always is not None else ''
             tiles[f'held-out {levels.pair.upper()} accuracy'] = (shown(last[pair]), remark)
+    for name, mine in rows_of_texts(rows).items():
+        figure, called = _loss(mine)
+        tiles[f'{called} on {name}'] = (shown(mine[-1].get(figure)), _at_first(mine, figure))
     return tiles
+
+
+def _loss(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """The loss that says most of these rows, and what it is called: a student may predict nothing."""
+    return ('mlm_loss', 'MLM loss') if rows[-1].get('mlm_loss') is not None else ('loss', 'loss')
+
+
+def _at_first(rows: Sequence[Mapping[str, Any]], figure: str) -> str:
+    return f'{shown(rows[0].get(figure))} at step {rows[0]["step"]:,}'
 
 
 def _of_task(run: Run) -> dict[str, tuple[str, str]]:

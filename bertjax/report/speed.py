@@ -10,7 +10,7 @@ from bertjax.pages import parts
 from bertjax.pages.charts import chart
 from bertjax.pages.page import Section
 from bertjax.report.curves import curve
-from bertjax.report.run import Run
+from bertjax.report.run_record import Run
 from bertjax.writers.tensorboard import read_times
 
 

@@ -12,15 +12,18 @@ from bertjax.analysis.changes import check_comparable
 from bertjax.analysis.findings import PAGE, Findings, check_replaceable, described, findings, write_findings
 from bertjax.analysis.heads import MEASURES
 from bertjax.analysis.measuring import measure
-from bertjax.analysis.reading import as_texts, has_trees, read_chunks, split_texts, tree_relations
+from bertjax.analysis.reading import as_texts, count_texts, has_trees, read_chunks, split_texts, tree_relations
 from bertjax.analysis.relations import WORDS, together
 from bertjax.analysis.shown import attend
 from bertjax.errors import UserError
-from bertjax.experiment.loaded import LoadedModel, asked_model, load_model
+from bertjax.experiment.loaded import LoadedModel, asked_model, compared_model
 from bertjax.experiment.using_settings import UsingSettings, using_settings
 from bertjax.experiment.workdir import working_in
-from bertjax.inference.runner import Runner, progress
+from bertjax.files.paths import unusual_kind, user_path
+from bertjax.inference.input import STANDARD_INPUT, Source, columns
+from bertjax.inference.runner import Runner
 from bertjax.pages.charts import check_plotly
+from bertjax.progress import progress
 from bertjax.terminal import Console
 
 _CHUNK = 1024  # texts in memory
@@ -42,17 +45,18 @@ def run(config: ConfigDict, workdir: str) -> None:
     check_replaceable(folder / 'attention', path)
     if asked['compare']:
         check_plotly()
-    relations = tree_relations(path) if has_trees(path) else []
+    source = Source(path, columns(asked['field'], asked['pair_field'], 'config.attention'), tabs=True)
+    relations, count = _looked_at(source, len(texts[0].first) if texts else 0)
     with working_in(folder, results_only=True):
         model = asked_model(settings, folder)
-        longest, before = _longest(settings, model), _before(settings, model)
+        longest, before = settings.longest(model.config), _before(settings, model)
         runner = Runner(model, batch_size=settings.batch_size)
-        chunks = read_chunks(path, _CHUNK) if path else iter(texts)
-        first = next(chunks)
-        with progress('attention', None) as advance:
+        parts = read_chunks(source, _CHUNK, quiet=count is not None) if path else iter(texts)
+        first = next(parts)
+        with progress('texts', count, lines=True) as advance:
             totals = measure(
                 runner,
-                itertools.chain([first], chunks),
+                itertools.chain([first], parts),
                 unit=asked['unit'],
                 max_length=longest,
                 relations=relations,
@@ -71,19 +75,26 @@ def run(config: ConfigDict, workdir: str) -> None:
     print(folder / 'attention' / PAGE)
 
 
-def _longest(settings: UsingSettings, model: LoadedModel) -> int:
-    most = model.config.max_positions
-    if settings.max_length > most:
-        expected = f'at most {most}, the positions of the model'
-        raise UserError('config.max_length', str(settings.max_length), expected, 'leave it out for the longest')
-    return settings.max_length or most
+def _looked_at(source: Source, given: int) -> tuple[list[str], int | None]:
+    """The relations of the input, and how many texts it has, which nobody knows of a pipe; a file is read to
+    its end for it, so that what is wrong in it is told first. Without input, the texts that are `given`."""
+    if not source.path:
+        return [], given
+    if has_trees(source.path):
+        return tree_relations(source.path)
+    if source.path == STANDARD_INPUT or unusual_kind(user_path(source.path, 'config.input')):
+        return [], None
+    count, blank = count_texts(source)
+    if blank:
+        print(f'{blank:,} of {count + blank:,} are blank, and passed over')
+    return [], count
 
 
 def _before(settings: UsingSettings, model: LoadedModel) -> LoadedModel | None:
     path = settings.options['compare']
     if not path:
         return None
-    before = load_model(path, dtype=settings.dtype, asked='config.attention.compare')
+    before = compared_model(path, settings.dtype, 'config.attention.compare')
     check_comparable(before, model)
     return before
 

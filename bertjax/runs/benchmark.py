@@ -1,6 +1,7 @@
 """run=benchmark: all tasks of GLUE, each a fine-tuning of its own; their table, the average, and the upload."""
 
 import pathlib
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from bertjax.experiment.benchmark import (
     benchmark_table,
     chosen_tasks,
     note_asked,
+    note_finished,
     ordered,
     own_settings,
     write_submission,
@@ -25,7 +27,7 @@ from bertjax.experiment.workdir import working_in
 from bertjax.runs import finetune, predict
 from bertjax.tasks.sentence.glue_table import TASKS
 from bertjax.terminal import Console
-from bertjax.writers.console import print_places
+from bertjax.writers.console import print_next, print_places
 
 
 def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
@@ -71,7 +73,10 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
             if task not in finished:
                 finetune.run(configs[task], str(folder / task), alone)
             _predict(configs[task], folder / task, there.judged[task], again=task not in finished)
+            note_finished(folder, task, plain(configs[task]))
         _finish(folder, there.lacking, there.judged, console)
+    again = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(str(folder))}'
+    print_next(console, [('a page of all tasks, and one of each', f'{again} --config.run=report')])
 
 
 def _config_of(config: ConfigDict, task: str, own: Mapping[str, Any], folder: pathlib.Path) -> ConfigDict:

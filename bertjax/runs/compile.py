@@ -3,6 +3,7 @@
 import json
 import math
 import pathlib
+from collections.abc import Collection
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -15,17 +16,22 @@ from bertjax.files.atomic import write_atomic
 from bertjax.terminal import Console
 
 
-def run(config: ConfigDict, workdir: str) -> None:
+def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     """Compiles every phase that has steps; the file has the figures of the hungriest phase, and of each.
 
     With config.find_batch the largest batch of each phase is looked for. For a phase that does not fit, other ways to
     compute the same are compiled too.
 
+    Args:
+      config: of a pre-training.
+      workdir: where the file goes.
+      given: keys that the command line sets one by one.
+
     Raises:
       UserError: an unknown topology, no libtpu, a mesh or a batch that does not fit the number of chips; a phase that
         does not fit the memory of a chip, after the file is written.
     """
-    settings = with_architecture(pretraining_settings(config), pathlib.Path(workdir))
+    settings = with_architecture(pretraining_settings(config), pathlib.Path(workdir), given)
     if not settings.topology:
         raise UserError('config.topology', 'nothing', 'a TPU slice', 'for example --config.topology=v5e:4x4')
     fitting = Fitting(settings, settings.topology)

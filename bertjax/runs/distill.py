@@ -1,6 +1,7 @@
 """run=distill: a trained model and text, or a task's files -> a smaller one that has learned from it."""
 
 import pathlib
+from collections.abc import Collection
 
 from ml_collections import ConfigDict
 
@@ -24,13 +25,14 @@ from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.train.state import without_own
 
 
-def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
+def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', given: Collection[str] = ()) -> None:
     """Distils; the same call in the same workdir continues.
 
     Args:
       config: of the run: of a pre-training (general distillation) or of a task.
       workdir: of it.
       recipe: that the config is of, as the command line names it; for what is said to run next.
+      given: keys that the command line sets one by one.
 
     Raises:
       UserError: see docs/distillation.md.
@@ -38,14 +40,20 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
       NonFiniteError: three steps in a row were not finite.
     """
     distill = DistillationSettings(**config.distill)
-    distill.check(config.init)
-    (_distil_task if 'task' in config else _distil_general)(config, distill, pathlib.Path(workdir), recipe)
+    distill.check(config.init, given)
+    folder = pathlib.Path(workdir)
+    if 'task' in config:
+        _distil_task(config, distill, folder, recipe)
+    else:
+        _distil_general(config, distill, folder, recipe, given)
 
 
-def _distil_general(config: ConfigDict, distill: DistillationSettings, folder: pathlib.Path, recipe: str) -> None:
+def _distil_general(
+    config: ConfigDict, distill: DistillationSettings, folder: pathlib.Path, recipe: str, given: Collection[str]
+) -> None:
     settings = pretraining_settings(config)
     _check_beginning(settings, distill)
-    settings = with_architecture(settings, folder)
+    settings = with_architecture(settings, folder, given)
     settings.check()
     check_push_to(settings.push_to, settings.formats)
     mesh = make_mesh(settings.mesh, claim_devices())

@@ -15,39 +15,52 @@ from bertjax.inference.encode import Encoding
 from bertjax.inference.extract import PART, PART_OF_TOKENS, Extractor, labels
 from bertjax.inference.extraction import Extraction
 from bertjax.inference.feature_files import json_rows, need_arrow
-from bertjax.inference.input import Source, columns
-from bertjax.inference.runner import Runner, progress
+from bertjax.inference.input import STANDARD_INPUT, Source, columns, spooled
+from bertjax.inference.runner import Runner
+from bertjax.progress import progress
 from bertjax.tasks.reading.stream import as_they_come
 from bertjax.terminal import data_output
 
+_USUAL = 'npy'  # the format of a file's features
+
 
 def run(config: ConfigDict, workdir: str) -> None:
-    """Writes features of the texts of config.input to WORKDIR/features/NAME.FORMAT; NAME.json says what they are.
+    """Writes features of the texts of config.input to WORKDIR/features/NAME.FORMAT, and beside it what they are.
 
     The input is read whole before anything is computed, and whatever is wrong in it is told then. What is computed is
-    kept part by part: after a kill the same command goes on behind the last one, and ends in the same bytes. With '-'
-    the texts come from standard input, and JSON lines go to standard output, as they come.
+    kept part by part: after a kill the same command goes on behind the last one, and ends in the same bytes. The texts
+    of standard input, '-', are kept in the workdir meanwhile, and are called stdin; where no format is asked for, JSON
+    lines go to standard output instead, as the texts come.
 
     Args:
       config: of the recipe `extract`.
       workdir: of the model, or a new one.
 
     Raises:
-      UserError: no model, layers that it does not have, no such file, or a malformed record.
+      UserError: no model, layers that it does not have, no such file, a malformed record, or features of another
+        input that would be replaced.
     """
     settings = using_settings(config, 'extract')
     options, folder = settings.options, pathlib.Path(workdir)
     source = Source(settings.input, columns(options['field'], options['pair_field'], 'config.extract'))
     source.check()
+    as_it_comes = settings.input == STANDARD_INPUT and not options['format']
+    if as_it_comes and options['part']:
+        found = f'{options["part"]}, where each text is answered as it comes'
+        raise UserError('config.extract.part', found, '0', "name a file's format with config.extract.format")
     if options['format'] == 'parquet':
         need_arrow()
     with working_in(folder, results_only=True):
-        if settings.input != '-':
-            _extract_file(settings, folder, source)
+        if as_it_comes:
+            out = data_output()
+            with contextlib.redirect_stdout(sys.stderr):
+                _extract_stream(settings, folder, source, out)
             return
-        out = data_output()
-        with contextlib.redirect_stdout(sys.stderr):
-            _extract_stream(settings, folder, source, out)
+        target = _target(settings, folder, source)
+        extractor, results = _extractor(settings, folder), target.parent
+        kept = spooled(source, results) if settings.input == STANDARD_INPUT else contextlib.nullcontext(source)
+        with kept as source:
+            _extract_file(settings, extractor, source, target)
 
 
 def _extractor(settings: UsingSettings, folder: pathlib.Path) -> Extractor:
@@ -69,18 +82,23 @@ def _extract_stream(settings: UsingSettings, folder: pathlib.Path, source: Sourc
         out.flush()
 
 
-def _extract_file(settings: UsingSettings, folder: pathlib.Path, source: Source) -> None:
-    options = settings.options
-    target = folder / 'features' / f'{source.name}.{options["format"]}'
-    if pathlib.Path(settings.input).resolve() in (target.resolve(), target.with_suffix('.json').resolve()):
+def _target(settings: UsingSettings, folder: pathlib.Path, source: Source) -> pathlib.Path:
+    target = folder / 'features' / f'{source.name}.{settings.options["format"] or _USUAL}'
+    if pathlib.Path(source.origin) in (target.resolve(), target.with_name(f'{target.name}.json').resolve()):
         found = f'{settings.input}, which would be replaced'
         raise UserError('config.input', found, 'a file elsewhere', 'move it, or give another --workdir')
+    return target
+
+
+def _extract_file(settings: UsingSettings, extractor: Extractor, source: Source, target: pathlib.Path) -> None:
+    options = settings.options
     size = options['part'] or (PART_OF_TOKENS if options['pool'] == 'none' else PART)
-    extraction = Extraction(_extractor(settings, folder), source, target, options['id'], size)
+    extraction = Extraction(extractor, source, target, options['id'], size)
     texts = extraction.read()
     if extraction.is_done():
         print(f'{target} is there already, of these texts and this model')
         return
+    extraction.check()
     with progress('texts', texts, lines=True) as advance:
         extraction.compute(advance)
     facts = {name: options[name] for name in ('layers', 'combine', 'weights', 'pool', 'normalize')}

@@ -15,13 +15,16 @@ from bertjax.experiment.results import beside, json_lines
 from bertjax.experiment.using_settings import UsingSettings, using_settings
 from bertjax.experiment.workdir import working_in
 from bertjax.files.atomic import AtomicFile, write_atomic
-from bertjax.inference.asked import Question, table
-from bertjax.inference.input import Item, Source, chunks, columns
-from bertjax.inference.runner import Runner, progress
+from bertjax.inference.asked import Question, check_options, table
+from bertjax.inference.input import STANDARD_INPUT, Item, Source, chunks, columns
+from bertjax.inference.kept import FILES, INPUT, check_own, listed
+from bertjax.inference.runner import Runner
 from bertjax.inference.score import corpus_score
+from bertjax.progress import progress
 from bertjax.tasks.reading.records import Row
 from bertjax.tasks.reading.stream import as_they_come
 from bertjax.terminal import Console, data_output
+from bertjax.train.predict import nobody
 
 _TOGETHER = 256  # texts of a file that are answered at once
 
@@ -31,18 +34,20 @@ def run(config: ConfigDict, workdir: str) -> None:
 
     Of the text config.fill.text the answer is a table; of the file config.input JSON lines in
     WORKDIR/fill/NAME.ASK.jsonl, where masks that are filled jointly are NAME.jointly.jsonl; of standard input, '-', as
-    it comes, JSON lines on standard output, or tables where that is a terminal. Scores of a file are summed up in
-    NAME.score.json.
+    it comes, JSON lines on standard output, or tables where that is a terminal. NAME.ASK.json says of which input the
+    answers are, and has the sum of scores.
 
     Args:
       config: of the recipe `fill`.
       workdir: of the model, or a new one.
 
     Raises:
-      UserError: no model, one without the head that is needed, no such file, or a text without mask.
+      UserError: no model, one without the head that is needed, no such file, a text without mask, an option
+        that would change nothing, or answers to another input that would be replaced.
     """
     settings = using_settings(config, 'fill')
     options, folder = settings.options, pathlib.Path(workdir)
+    check_options(options)
     paired = options['ask'] == 'pairs'
     source = Source(settings.input, columns(options['field'], options['pair_field'] if paired else '', 'config.fill'))
     if options['text'] and settings.input:
@@ -57,7 +62,7 @@ def run(config: ConfigDict, workdir: str) -> None:
             values = (options['text'], options['second']) if paired else (options['text'],)
             item = Row('config.fill.text', values)
             _print(_question(settings, folder, [item]).answers([item]))
-        elif settings.input == '-':
+        elif settings.input == STANDARD_INPUT:
             out = data_output()
             with contextlib.redirect_stdout(sys.stderr):
                 _answer_stream(settings, folder, source, out)
@@ -86,7 +91,7 @@ def _print(answers: Sequence[dict[str, Any]]) -> None:
 def _answer_stream(settings: UsingSettings, folder: pathlib.Path, source: Source, out: TextIO) -> None:
     question = _question(settings, folder)
     for items in as_they_come(source.items(), settings.batch_size):
-        answers = question.answers(items, _nobody)
+        answers = question.answers(items, nobody)
         if out.isatty():
             with contextlib.redirect_stdout(out):
                 _print(answers)
@@ -99,9 +104,13 @@ def _answer_file(settings: UsingSettings, folder: pathlib.Path, source: Source) 
     question, ask = _question(settings, folder), settings.options['ask']
     kind, total, blank = 'jointly' if ask == 'masks' and settings.options['jointly'] else ask, 0, 0
     target = folder / 'fill' / f'{source.name}.{kind}.jsonl'
+    facts = target.with_suffix('.json')
+    check_own([facts], source.origin, [target], listed([facts]))
     for items in chunks(source.items(), _TOGETHER):
         question.check_texts(items)
         total, blank = total + len(items), blank + sum(not isinstance(item, Row) for item in items)
+    of = {INPUT: source.origin, FILES: [target.name]}
+    write_atomic(facts, json.dumps(of, indent=2) + '\n')
     for left in target.parent.glob('.*.tmp-*'):  # of a run that was killed
         left.unlink()
     scores: list[dict[str, Any]] = []
@@ -116,10 +125,9 @@ def _answer_file(settings: UsingSettings, folder: pathlib.Path, source: Source) 
     print(target)
     if ask == 'score':
         whole = corpus_score(scores)
-        path = target.with_suffix('.json')
-        write_atomic(path, json.dumps(whole, indent=2) + '\n')
+        write_atomic(facts, json.dumps({**of, **whole}, indent=2) + '\n')
         _print([{'text': source.path, **whole}])
-        print(path)
+        print(facts)
 
 
 def _rows(items: Sequence[Item], answers: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -128,7 +136,3 @@ def _rows(items: Sequence[Item], answers: Sequence[dict[str, Any]]) -> Iterator[
     for item in items:
         row = next(given) if isinstance(item, Row) else {'skipped': item.what, 'where': item.where}
         yield beside(item.fields or {}, row)
-
-
-def _nobody(rows: int) -> None:
-    """Wants to know of no progress."""

@@ -1,15 +1,17 @@
 """run=plot: draws WORKDIR/metrics.jsonl as a picture, WORKDIR/learning_curve.png."""
 
 import io
+import itertools
 import pathlib
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from bertjax.errors import UserError
+from bertjax.experiment.heldout_texts import PREFIX, rows_of_texts
 from bertjax.experiment.levels import Levels, levels_of
 from bertjax.files.atomic import write_atomic
-from bertjax.metrics.rows import with_pair_names
+from bertjax.metrics.rows import taught, with_pair_names
 from bertjax.writers.jsonl import read_rows
 
 TRAIN, HELDOUT, REFERENCE = '#b8c4d6', '#1f4e9c', '#b2452b'
@@ -17,7 +19,7 @@ TRAIN, HELDOUT, REFERENCE = '#b8c4d6', '#1f4e9c', '#b2452b'
 
 def run(config: ConfigDict, workdir: str) -> None:
     """Draws what was measured against the step: MLM loss and pair accuracy, with the levels of a model that has learned
-    nothing; of a fine-tuning the loss and the figures on dev.
+    nothing; further held-out texts; what a teacher teaches; of a fine-tuning the loss and the figures on dev.
 
     Raises:
       UserError: no metrics.jsonl or no row in it, or matplotlib is not installed.
@@ -32,7 +34,8 @@ def run(config: ConfigDict, workdir: str) -> None:
     rows = _rows(folder / 'metrics.jsonl')
     path = folder / 'learning_curve.png'
     # What the workdir is, whatever the recipe.
-    figure = _draw(rows, levels_of(folder)) if any('mlm_loss' in row for row in rows) else _draw_task(rows)
+    levels = levels_of(folder) if any('mlm_loss' in row for row in rows) else Levels()
+    figure = _draw(rows, levels)
     picture = io.BytesIO()
     figure.savefig(picture, dpi=144)
     write_atomic(path, picture.getvalue())
@@ -49,58 +52,104 @@ def _rows(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def _draw(rows: list[dict[str, Any]], levels: Levels) -> Any:
-    """A matplotlib figure with one panel, or two where there is a pair objective."""
+    """A matplotlib figure, with a panel for each kind of figure that the rows have."""
     from matplotlib import pyplot as plt
 
     objective = 'sop' if any('sop_accuracy' in row for row in rows) else levels.pair
-    rows, pair = [with_pair_names(row, objective) for row in rows], f'{objective}_accuracy'
-    paired = any(row.get(pair) is not None for row in rows)
-    figure, axes = plt.subplots(1, 2 if paired else 1, figsize=(11 if paired else 6.5, 4.2), squeeze=False)
-    left = axes[0][0]
-    _curves(left, rows, 'mlm_loss')
+    rows = [with_pair_names(row, objective) for row in rows]
+    has = lambda name: any(row.get(name) is not None for row in rows)  # noqa: E731
+    panels = [lambda axis: _masked(axis, rows, levels) if has('mlm_loss') else _loss(axis, rows)]
+    if has(f'{objective}_accuracy'):
+        panels.append(lambda axis: _pairs(axis, rows, objective, levels))
+    if rows_of_texts(rows):
+        panels.append(lambda axis: _texts(axis, rows, 'mlm_loss' if has('mlm_loss') else 'loss'))
+    if taught(rows):
+        panels.append(lambda axis: _lesson(axis, rows))
+    if _evaluated(rows):
+        panels.append(lambda axis: _figures(axis, _evaluated(rows)))
+    columns, lines = min(len(panels), 2), -(-len(panels) // 2)
+    figure, axes = plt.subplots(lines, columns, figsize=(11 if columns > 1 else 6.5, 4.2 * lines), squeeze=False)
+    for axis, draw in itertools.zip_longest(axes.flat, panels):
+        if draw is None:
+            axis.remove()
+            continue
+        draw(axis)
+        axis.set(xlabel='step')
+    _tidy(figure)
+    return figure
+
+
+def _masked(axis: Any, rows: list[dict[str, Any]], levels: Levels) -> None:
+    _curves(axis, rows, 'mlm_loss')
     if levels.unigram is not None:
-        _level(left, levels.unigram, f'unigram entropy of the held-out text, {levels.unigram:.2f}')
-    left.set(title='masked language model', ylabel='loss (nats)', xlabel='step')
-    left.legend(frameon=False, loc='upper right')
-    if paired:
-        right = axes[0][1]
-        _curves(right, rows, pair)
-        begin = 0
-        for phase in sorted({row['phase'] for row in rows}):
-            end = max(row['step'] for row in rows if row['phase'] == phase)
-            if phase in levels.majority:
-                share = levels.majority[phase]
-                _level(right, share, f'always the same answer, {share:.2f}', begin, end)
-            begin = end
-        title = {'nsp': 'next sentence or not', 'sop': 'order of two segments'}[objective]
-        right.set(title=title, ylabel='accuracy', xlabel='step')
-        lowest = min([0.4, *(row[pair] for row in rows if row[pair] is not None)])
-        right.set_ylim(lowest - 0.02, 1.0)
-        right.legend(frameon=False, loc='upper left')
-    _tidy(figure)
-    return figure
+        _level(axis, levels.unigram, f'unigram entropy of the held-out text, {levels.unigram:.2f}')
+    axis.set(title='masked language model', ylabel='loss (nats)')
+    axis.legend(frameon=False, loc='upper right')
 
 
-def _draw_task(rows: list[dict[str, Any]]) -> Any:
-    """A matplotlib figure: the loss of training, and each figure on dev."""
-    from matplotlib import pyplot as plt
+def _loss(axis: Any, rows: list[dict[str, Any]]) -> None:
+    _curves(axis, rows, 'loss')
+    axis.set(title='training', ylabel='loss')
+    if any(row['split'] == 'heldout' for row in rows):
+        axis.legend(frameon=False, loc='upper right')
 
-    evaluated = [row for row in rows if row['split'] != 'train']
-    figure, axes = plt.subplots(1, 2 if evaluated else 1, figsize=(11 if evaluated else 6.5, 4.2), squeeze=False)
-    left = axes[0][0]
-    _curves(left, rows, 'loss')
-    left.set(title='training', ylabel='loss', xlabel='step')
-    if evaluated:
-        right = axes[0][1]
-        for name in [name for name in evaluated[-1] if name not in ('step', 'split', 'phase', 'examples')]:
-            points = [(row['step'], row[name]) for row in evaluated if row[name] is not None]
-            if points:
-                label = name.replace('_', ' ')
-                right.plot(*zip(*points, strict=True), 'o-', markersize=3.5, linewidth=1.4, label=label)
-        right.set(title=evaluated[-1]['split'], xlabel='step')
-        right.legend(frameon=False, loc='upper left', bbox_to_anchor=(1.0, 1.0))
-    _tidy(figure)
-    return figure
+
+def _pairs(axis: Any, rows: list[dict[str, Any]], objective: str, levels: Levels) -> None:
+    pair, begin = f'{objective}_accuracy', 0
+    _curves(axis, rows, pair)
+    for phase in sorted({row['phase'] for row in rows}):
+        end = max(row['step'] for row in rows if row['phase'] == phase)
+        if phase in levels.majority:
+            share = levels.majority[phase]
+            _level(axis, share, f'always the same answer, {share:.2f}', begin, end)
+        begin = end
+    axis.set(title={'nsp': 'next sentence or not', 'sop': 'order of two segments'}[objective], ylabel='accuracy')
+    lowest = min([0.4, *(row[pair] for row in rows if row.get(pair) is not None)])
+    axis.set_ylim(lowest - 0.02, 1.0)
+    axis.legend(frameon=False, loc='upper left')
+
+
+def _texts(axis: Any, rows: list[dict[str, Any]], figure: str) -> None:
+    """Further held-out texts, beside what the corpus itself holds out."""
+    own = [row for row in rows if row['split'] == 'heldout']
+    for name, mine in rows_of_texts(rows).items():
+        _series(axis, mine, figure, name)
+    _series(axis, own, figure, 'held out of the corpus', color=TRAIN)
+    axis.set(title='held-out texts', ylabel='loss')
+    _legend_beside(axis)
+
+
+def _lesson(axis: Any, rows: list[dict[str, Any]]) -> None:
+    """What a teacher teaches, in training, and what is minimised: they differ by orders of magnitude."""
+    trained = [row for row in rows if row['split'] == 'train']
+    for name in [*taught(rows), 'loss']:
+        _series(axis, trained, name, name.removesuffix('_loss'), style='-')
+    axis.set(title='what the teacher teaches', ylabel='loss', yscale='log')
+    _legend_beside(axis)
+
+
+def _evaluated(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of a task that are not of training."""
+    return [row for row in rows if row['split'] not in ('train', 'heldout') and not row['split'].startswith(PREFIX)]
+
+
+def _figures(axis: Any, rows: list[dict[str, Any]]) -> None:
+    """Each figure of a task."""
+    for name in [name for name in rows[-1] if name not in ('step', 'split', 'phase', 'examples')]:
+        _series(axis, rows, name, name.replace('_', ' '))
+    axis.set(title=rows[-1]['split'])
+    _legend_beside(axis)
+
+
+def _legend_beside(axis: Any) -> None:
+    """For curves that may be anywhere."""
+    axis.legend(frameon=False, loc='upper left', bbox_to_anchor=(1.0, 1.0))
+
+
+def _series(axis: Any, rows: list[dict[str, Any]], name: str, label: str, style: str = 'o-', **look: Any) -> None:
+    points = [(row['step'], row[name]) for row in rows if row.get(name) is not None]
+    if points:
+        axis.plot(*zip(*points, strict=True), style, markersize=3.5, linewidth=1.4, label=label, **look)
 
 
 def _tidy(figure: Any) -> None:
@@ -113,11 +162,8 @@ def _tidy(figure: Any) -> None:
 def _curves(axis: Any, rows: list[dict[str, Any]], name: str) -> None:
     for split, color, style in (('train', TRAIN, '-'), ('heldout', HELDOUT, 'o-')):
         # Rows of a skipped step, as early versions wrote them, have no loss.
-        points = [(row['step'], row[name]) for row in rows if row['split'] == split and row.get(name) is not None]
-        if points:
-            steps, values = zip(*points, strict=True)
-            label = {'train': 'training', 'heldout': 'held out'}[split]
-            axis.plot(steps, values, style, color=color, markersize=3.5, linewidth=1.4, label=label)
+        label = {'train': 'training', 'heldout': 'held out'}[split]
+        _series(axis, [row for row in rows if row['split'] == split], name, label, style, color=color)
 
 
 def _level(axis: Any, value: float, text: str, begin: float = 0, end: float | None = None) -> None:

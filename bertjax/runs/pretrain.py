@@ -1,6 +1,7 @@
 """run=pretrain: text files -> vocabulary -> token store -> trained, evaluated, exported BERT."""
 
 import pathlib
+from collections.abc import Collection
 
 from ml_collections import ConfigDict
 
@@ -17,13 +18,14 @@ from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 
 
-def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
+def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', given: Collection[str] = ()) -> None:
     """Pre-trains; the same call in the same workdir continues.
 
     Args:
       config: of the run.
       workdir: of it.
       recipe: that the config is of, as the command line names it; for what is said to run next.
+      given: keys that the command line sets one by one.
 
     Raises:
       UserError: see docs/pretraining.md.
@@ -31,7 +33,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
       NonFiniteError: three steps in a row were not finite.
     """
     folder = pathlib.Path(workdir)
-    settings = with_architecture(pretraining_settings(config), folder)
+    settings = with_architecture(pretraining_settings(config), folder, given)
     settings.check()
     check_push_to(settings.push_to, settings.formats)
     if settings.init and not has_checkpoints(folder):

@@ -3,14 +3,16 @@
 import json
 import pathlib
 
+from etils import epath
 from ml_collections import ConfigDict
 
 from bertjax.errors import UserError
 from bertjax.experiment.finetuning_settings import finetuning_settings
 from bertjax.experiment.workdir import working_in
-from bertjax.files.atomic import write_atomic
+from bertjax.files.atomic import AtomicFile
 from bertjax.files.paths import data_directory
-from bertjax.tasks.squad.trivia import WORDS, Counts, squad_of_trivia
+from bertjax.progress import progress
+from bertjax.tasks.squad.trivia import WORDS, Counts, read_questions, squad_of_trivia
 
 _SPLITS = {'train': 'qa/wikipedia-train.json', 'dev': 'qa/wikipedia-dev.json'}
 
@@ -43,15 +45,27 @@ def run(config: ConfigDict, workdir: str) -> None:
         for split, path in files.items():
             counts = Counts()
             print(f'{split}: {path} …', flush=True)
-            entries = list(squad_of_trivia(data, path, counts))
-            if not entries:
-                found = f'no answer in the first {WORDS} words of {counts.documents:,} documents'
-                raise UserError(str(path), found, 'one at least', 'check that evidence/ belongs to it')
-            text = json.dumps({'version': '1.1', 'data': entries}, ensure_ascii=False)
             target = folder / f'{split}-v1.1.json'
-            write_atomic(target, text + '\n')
+            with AtomicFile(target) as file:
+                _write(file, data, path, counts)
             print(
                 f'{target}: {counts.kept:,} of {counts.documents:,} documents have an answer in their first {WORDS} '
                 f'words; {counts.answered:,} of {counts.questions:,} questions have such a document'
             )
     print(f'train on it with --config.data={folder}, then on SQuAD with --config.init=WORKDIR of that run')
+
+
+def _write(file: AtomicFile, data: epath.Path, path: epath.Path, counts: Counts) -> None:
+    """Writes the questions of a file in SQuAD's form, one after the other."""
+    questions = read_questions(path)
+    between = '{"version": "1.1", "data": ['
+    with progress('questions', len(questions), lines=True) as advance:
+        # As each is asked for, the one before it is done.
+        counted = (advance(1) or question for question in questions)
+        for entry in squad_of_trivia(data, path, counted, counts):
+            file.write((between + json.dumps(entry, ensure_ascii=False)).encode())
+            between = ', '
+    if not counts.kept:
+        found = f'no answer in the first {WORDS} words of {counts.documents:,} documents'
+        raise UserError(str(path), found, 'one at least', 'check that evidence/ belongs to it')
+    file.write(b']}\n')

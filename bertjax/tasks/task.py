@@ -80,6 +80,11 @@ class TrainableTask(abc.ABC, Generic[Record]):
     def features(self, records: Sequence[Record], tokenizer: Tokenizer, *, training: bool) -> Features:
         """Tokenises. Without `training`, records need no labels, and every record has at least one row."""
 
+    def fixed_tokens(self, records: Sequence[Record], features: Features, tokenizer: Tokenizer) -> np.ndarray:
+        """bool [T]: the tokens of the `features` of these records that mark something, and that a row which is made up
+        of another keeps as they are."""
+        return np.zeros(len(features.tokens), bool)
+
     @abc.abstractmethod
     def model(self, config: BertConfig) -> TaskModel:
         """The encoder with the task's head: a `head.module`."""

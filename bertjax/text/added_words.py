@@ -12,7 +12,7 @@ from etils import epath
 from tokenizers import pre_tokenizers
 
 from bertjax.errors import UserError
-from bertjax.files.whole import SETTINGS, read_whole
+from bertjax.files.whole import read_lines
 from bertjax.text.bert_settings import MAX_CHARACTERS
 from bertjax.text.special import is_unused
 from bertjax.text.tokenizer import Tokenizer
@@ -28,14 +28,7 @@ def read_words(path: epath.PathLike) -> list[tuple[int, str]]:
     Raises:
       UserError: no such file, one that is no text, or without a word.
     """
-    file = epath.Path(path)
-    if not file.exists():
-        raise UserError(KEY, f'no such file {str(path)!r}', 'a file of words', _MEND)
-    try:
-        text = read_whole(file, 'a file of words', _MEND, most=SETTINGS).decode('utf-8-sig')
-    except UnicodeDecodeError as error:
-        raise UserError(str(path), f'no UTF-8 text (byte {error.start:,})', 'words', _MEND) from None
-    lines = [line.partition('\t')[0].strip() for line in text.split('\n')]
+    lines = [line.partition('\t')[0].strip() for line in read_lines(path, 'words', KEY, _MEND)]
     words = [(number, line) for number, line in enumerate(lines, 1) if line]
     if not words:
         raise UserError(str(path), 'no word', 'a word a line', 'leave config.vocab.add empty, or fill the file')

@@ -12,7 +12,7 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
-from bertjax.files.whole import SETTINGS, read_whole
+from bertjax.files.whole import read_lines
 from bertjax.text.offsets import Located, locate
 from bertjax.text.special import (
     SPECIAL_TOKENS,
@@ -115,14 +115,7 @@ def read_symbols(path: epath.PathLike) -> SymbolTokenizer:
     Raises:
       UserError: no such file, no text, a line that is no single symbol, or a symbol that comes twice.
     """
-    file = epath.Path(path)
-    if not file.exists():
-        raise UserError('config.tokenizer', f'no such file {str(path)!r}', 'a file of symbols', _MEND)
-    try:
-        text = read_whole(file, 'a file of symbols', _MEND, most=SETTINGS).decode('utf-8-sig')
-    except UnicodeDecodeError as error:
-        raise UserError(str(path), f'no UTF-8 text (byte {error.start:,})', 'symbols', _MEND) from None
-    symbols = [line.rstrip('\r') for line in text.removesuffix('\n').split('\n')]
+    symbols = [line.rstrip('\r') for line in read_lines(path, 'symbols', 'config.tokenizer', _MEND)]
     for number, symbol in enumerate(symbols, 1):
         if symbol.split() != [symbol]:
             raise UserError(f'{path}:{number}', repr(symbol), 'one symbol without white space', 'correct the line')

@@ -104,6 +104,7 @@ def train(
                 if must_evaluate and patience.limit and phase is phases[-1]:
                     may_save |= patience.note(cost)
                     last |= patience.over
+                cost = cost if phase.chosen else None
                 # After a step that was not finite the parameters are suspect, and what they would displace is not.
                 if last or stop or (may_save and not recorder.suspect):
                     failed = {'failed': recorder.failed} if any(recorder.failed) else {}  # of runs trained together

@@ -17,7 +17,7 @@ from bertjax.train.announce import Announce, silent
 from bertjax.train.step import Batch
 
 
-def _nobody(rows: int) -> None:
+def nobody(rows: int) -> None:
     """Wants to know of no progress."""
 
 
@@ -62,7 +62,7 @@ class Predictor:
         params: Any,
         features: Features,
         announce: Announce = silent,
-        advance: Callable[[int], object] = _nobody,
+        advance: Callable[[int], object] = nobody,
         shapes: tuple[int, ...] = (),
     ) -> dict[str, list[np.ndarray]]:
         """{name: an array for each row}; with members, their axis comes first in each array.

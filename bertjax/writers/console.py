@@ -1,15 +1,13 @@
 """What a person sees while training: a progress bar on a terminal, a line now and then elsewhere."""
 
 import contextlib
-import datetime
 import math
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
-from rich.table import Column
-from rich.text import Text
+from rich.progress import MofNCompleteColumn, TextColumn
 
+from bertjax.progress import clock, make_bar
 from bertjax.terminal import Console
 from bertjax.writers.writer import Row
 
@@ -22,16 +20,13 @@ class TrainingConsole:
 
     def __init__(self, total_steps: int, first_step: int, silent: bool = False):
         self.console = Console(soft_wrap=True, highlight=False, quiet=silent)
-        self._progress = Progress(
-            TextColumn('[bold]step'),
+        self._progress = make_bar(
             MofNCompleteColumn(),
-            BarColumn(bar_width=30),
             TextColumn('{task.fields[status]}'),
-            _Time(table_column=Column(no_wrap=True)),
             console=self.console,
             disable=not self.console.is_terminal or silent,
         )
-        self._task = self._progress.add_task('train', total=total_steps, completed=first_step, status='')
+        self._task = self._progress.add_task('[bold]step', total=total_steps, completed=first_step, status='')
         self._total = total_steps
 
     def __str__(self) -> str:
@@ -82,29 +77,13 @@ class TrainingConsole:
             self._progress.update(self._task, status=f'loss {loss}  {speed}')
             if not self.console.is_terminal:
                 left = (self._total - row['step']) * row['seconds_per_step']
-                until = f'  left {_clock(left)}' if row['step'] < self._total else ''
+                until = f'  left {clock(left)}' if row['step'] < self._total else ''
                 self.log(f'step {row["step"]}/{self._total}  loss {loss}  {speed}{until}')
             return
         hidden = ('loss', 'perplexity') if 'mlm_loss' in row else ()  # they follow from the rest
         values = {name: x for name, x in row.items() if name not in (*_PLACE, *hidden) and x is not None}
         parts = [f'{_SHORT.get(name, name).replace("_", " ")} {shown(x)}' for name, x in values.items()]
         self.log(f'{row["split"]} at step {row["step"]}: ' + '  '.join(parts))
-
-
-class _Time(ProgressColumn):
-    """The time that is left; when nothing is, the time that it took."""
-
-    max_refresh = 0.5
-
-    def render(self, task: Task) -> Text:
-        if task.finished:
-            return Text(f'took {_clock(task.finished_time)}')
-        return Text('left -:--:--' if task.time_remaining is None else f'left {_clock(task.time_remaining)}')
-
-
-def _clock(seconds: float) -> str:
-    """'0:01:02'; '1 day, 0:01:02'."""
-    return str(datetime.timedelta(seconds=round(seconds)))
 
 
 def shown(value: float | None) -> str:

@@ -42,6 +42,12 @@ def test_a_teacher_knows_the_positions(teacher):
         teacher.check_length(9)
 
 
+def test_a_teacher_knows_the_segments(teacher):
+    teacher.check_segments(2)
+    with pytest.raises(UserError, match=r'found DIR, which knows 2 segment types, expected 3, as the corpus has'):
+        teacher.check_segments(3)
+
+
 def test_another_number_is_another_teacher(teacher):
     before = teacher.fingerprint
     changed = jax.tree.map(np.copy, teacher.imported.params)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from killing import killed_at_each
 
+from bertjax import progress
 from bertjax.errors import UserError
-from bertjax.inference import runner
 from bertjax.inference.extraction import Extraction
 from bertjax.inference.input import Source, columns
 from bertjax.tasks.reading.records import Row
@@ -20,7 +20,7 @@ TEXTS = ['a river', 'stone', '', 'the old light', 'a', 'wind and field', 'house'
 class Lengths:
     """In place of an Extractor: the features of a text are the lengths of its words, a token a word."""
 
-    width, max_length = 1, 8
+    width, max_length, of_tokens = 1, 8, True
     runner = types.SimpleNamespace(model=types.SimpleNamespace(tokenizer=types.SimpleNamespace(pieces=['w'])))
 
     def __init__(self, name: str = ''):
@@ -48,6 +48,7 @@ def extract(tmp_path: pathlib.Path):
         own = Extraction(extractor, source, tmp_path / folder / f'in.{suffix}', '', 3)
         assert own.read() == len(TEXTS)
         if not own.is_done():
+            own.check()
             own.compute(lambda rows: None)
             assert list(own.write({}))
         return extractor.computed
@@ -103,10 +104,13 @@ def test_an_input_that_changes_on_the_way_is_told(tmp_path):
 
 
 def test_a_log_has_a_line_now_and_then(monkeypatch, capsys):
-    monkeypatch.setattr(runner, '_LINES', 0.0)
-    with runner.progress('texts', 3000, lines=True) as advance:
+    monkeypatch.setattr(progress, '_LINES', 0.0)
+    with progress.progress('texts', 3000, lines=True) as advance:
         advance(1000)
-    assert capsys.readouterr().out.startswith('texts: 1,000 of 3,000, ')
-    with runner.progress('texts', 3000) as advance:  # in a program of one's own
+    assert capsys.readouterr().out.startswith('texts: 1,000 of 3,000 (33%), ')
+    with progress.progress('texts', None, lines=True) as advance:  # nobody knows of how many
         advance(1000)
-    assert not capsys.readouterr().out
+    assert capsys.readouterr().out.startswith('texts: 1,000, ')
+    with progress.progress('texts', 3000) as advance:  # in a program of one's own
+        advance(1000)
+    assert capsys.readouterr() == ('', '')

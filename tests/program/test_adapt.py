@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import safetensors.numpy
+from browsing import Browser
 from running import SMALL, Program, copied, rows
 
 ADAPT = {'recipe': 'configs/adapt.py', 'small': False}
@@ -65,12 +66,24 @@ def test_a_checkpoint_is_adapted(adapted: pathlib.Path, folder: pathlib.Path):
     assert np.abs(table[-NEW]).max() > 1e-3
 
 
-def test_its_report_shows_what_it_began_with(program: Program, adapted: pathlib.Path, tmp_path: pathlib.Path):
+def test_its_report_shows_what_it_began_with_and_the_other_text(
+    program: Program, browser: Browser, adapted: pathlib.Path, tmp_path: pathlib.Path
+):
     pytest.importorskip('plotly', reason="needs the extra 'report'")
     workdir = copied(adapted, tmp_path / 'run')
     program.run(f'--workdir={workdir}', '--config.run=report', **ADAPT)
-    text = (workdir / 'report.html').read_text(encoding='utf-8')
-    assert 'filled rightly' in text and 'in config.init' in text
+    first, last = rows(workdir / 'metrics.jsonl', 'heldout:other')
+
+    def look(page):
+        text = page.locator('#fillings').inner_text().lower()
+        assert 'filled rightly' in text and 'in config.init' in text
+        tiles = page.locator('.tile').all_inner_texts()
+        (mine,) = [tile for tile in tiles if 'on other' in tile.lower()]
+        assert f'{last["mlm_loss"]:.3f}' in mine and f'{first["mlm_loss"]:.3f} at step 0' in mine
+        chart = page.locator('figure.chart', has_text='Held-out texts')
+        assert chart.locator('.legendtext').all_text_contents() == ['other', 'held out of the corpus']
+
+    browser.visit(workdir / 'report.html', look)
 
 
 @pytest.mark.slow
@@ -94,6 +107,8 @@ def test_mistakes_of_an_adaptation(program: Program, folder: pathlib.Path, tmp_p
     given = arguments(folder, tmp_path / 'run')
     line = program.error(*given, '--config.model.num_layers=3', **ADAPT)
     assert 'config.model.num_layers: found 3, expected 2, as in' in line
+    line = program.error(*given, '--config.model.num_layers=12', **ADAPT)  # the usual number
+    assert 'config.model.num_layers: found 12, expected 2, as in' in line
     line = program.error(*given, '--config.init=', **ADAPT)
     assert 'config.init: found nothing' in line
     (tmp_path / 'words.txt').write_text('old-stone\n', encoding='utf-8')
@@ -103,6 +118,9 @@ def test_mistakes_of_an_adaptation(program: Program, folder: pathlib.Path, tmp_p
     assert 'new.txt in x and in config.corpus' in line
     line = program.error(*given, '--config.heldout_texts=each', **ADAPT)
     assert "'each' with one corpus" in line
+    mixture = (f'--config.corpus={folder}/new.txt=auto,{folder}/words.txt=auto', '--config.vocab.add=')
+    line = program.error(*given, *mixture, f'--config.heldout_texts=each,new={folder}/other.txt', **ADAPT)
+    assert "config.heldout_texts: found 'new' twice" in line
     for wrong, said in (('oops', 'NAME=PATH'), (f'x={folder}/none.txt', 'none.txt')):
         assert said in program.error(*given, f'--config.heldout_texts={wrong}', **ADAPT)
     assert not any((tmp_path / 'run' / name).exists() for name in ('store', 'tokenizer'))

@@ -3,6 +3,8 @@
 import json
 import math
 import pathlib
+import sys
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from running import Program
 from safetensors import safe_open
 
 import bertjax
+from bertjax.inference import attention as of_heads
 from bertjax.runs import attention as verb
 
 RUN = {'recipe': 'configs/attention.py', 'small': False}
@@ -75,6 +78,15 @@ def test_weights_of_a_text_are_the_same_among_others(bert):
     pair = bert.attention('the bird', 'a house')
     assert pair.pieces == bert.pieces('the bird', 'a house') and pair.weights.shape[-1] == len(pair.pieces)
     assert bert.attention([]) == []
+
+
+def test_texts_of_one_padded_length_are_computed_in_one_shape(trained, monkeypatch):
+    """However many rows of their own lengths the memory would hold: as many as of the padded one, a power of two."""
+    bert = bertjax.load(trained)
+    monkeypatch.setattr(of_heads, '_BYTES', 3 * 4 * bert.config.num_layers * bert.config.num_heads * 16**2)
+    for words in range(8, 13):
+        bert.attention([' '.join(['the'] * words)] * 8)
+    assert [size for name, size in bert._runner._predictors if name == 'attention'] == [2]
 
 
 def test_figures_of_heads_beside_a_straightforward_computation(bert, measured):
@@ -231,9 +243,52 @@ def test_mistakes_are_told_before_anything_is_written(program: Program, trained,
     bad = _file(tmp_path, 'bad.conllu', treebank.read_text().replace('\t3\t', '\t33\t', 1))
     assert f'{bad}:2: ' in error(f'--config.input={bad}')
     mixed = _file(tmp_path, 'mixed.txt', 'a text\na pair\tof two\n')
-    assert f'{mixed}:2: found 2 texts' in error(f'--config.input={mixed}')
+    assert f'{mixed}:2: found 1 tabs' in error(f'--config.input={mixed}')
     assert 'no text' in error('--config.input=' + str(_file(tmp_path, 'empty.txt', '\n\n')))
     assert 'no word' in error('--config.input=' + str(_file(tmp_path, 'empty.conllu', '# nothing\n')))
+
+
+@pytest.mark.parametrize('suffix', ['txt', 'jsonl', 'csv', 'parquet', '-'])
+def test_any_input_is_read_for_its_texts(program: Program, trained, bert, tmp_path, suffix):
+    """As by run=extract and run=fill, and that is said; blank ones are passed over."""
+    texts, body = ['the old bird', 'a river, runs'], ('--config.attention.field=body',)
+    path = tmp_path / f'in.{suffix}'
+    if suffix in ('txt', '-'):
+        path.write_text('\n\n'.join(texts))
+        body, kind = (), 'a text a line'
+    elif suffix == 'jsonl':
+        path.write_text(''.join(json.dumps({'n': 1, 'body': text}) + '\n' for text in [*texts, ' ']))
+        kind = 'JSON lines'
+    elif suffix == 'csv':
+        path.write_text('n,body\n' + ''.join(f'1,"{text}"\n' for text in texts))
+        kind = 'a table with commas'
+    else:
+        pa = pytest.importorskip('pyarrow', reason='the extra arrow is not installed')
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.table({'body': texts}), path)
+        kind = 'Parquet'
+    ask = (f'--workdir={tmp_path}', f'--config.init={trained}', *body)
+    if suffix == '-':
+        with path.open() as given, mock.patch.object(sys, 'stdin', given):
+            out = program.run(*ask, '--config.input=-', **RUN).stdout
+    else:
+        out = program.run(*ask, f'--config.input={path}', **RUN).stdout
+    assert f'{"standard input" if suffix == "-" else path}: read as {kind}\n' in out and 'measured on 2 texts' in out
+    assert ('1 of 3 are blank, and passed over' in out) == (suffix in ('txt', 'jsonl'))
+    assert f'using {trained}; ' in out and out.count('freshly drawn: nothing') == 1
+    with safe_open(tmp_path / 'attention' / 'weights.safetensors', 'np') as file:
+        assert json.loads(file.metadata()['units']) == bert.pieces(texts)
+
+
+def test_pairs_are_two_fields_or_two_texts_with_a_tab(program: Program, trained, bert, tmp_path):
+    first, second = ['the old bird', 'stone'], ['a river', 'the wind']
+    lines = _file(tmp_path, 'lines.tsv', ''.join(map('{}\t{}\n'.format, first, second)))
+    named = _file(tmp_path, 'named.tsv', 'text\tnext\n' + lines.read_text())
+    for more in ([f'--config.input={lines}'], [f'--config.input={named}', '--config.attention.pair_field=next']):
+        program.run(f'--workdir={tmp_path}', f'--config.init={trained}', *more, **RUN)
+        with safe_open(tmp_path / 'attention' / 'weights.safetensors', 'np') as file:
+            assert json.loads(file.metadata()['units']) == bert.pieces(first, second)
 
 
 @pytest.mark.parametrize('name', ['mine.txt', 'heads.json'])

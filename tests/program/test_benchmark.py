@@ -5,12 +5,14 @@ import pathlib
 import zipfile
 
 import pytest
-from running import Program, results
+from browsing import Browser
+from running import Program, copied, results
 
 from bertjax.errors import UserError
 from bertjax.experiment.benchmark import (
     chosen_tasks,
     note_asked,
+    note_finished,
     ordered,
     own_settings,
     write_submission,
@@ -84,7 +86,10 @@ def test_what_is_finished_and_what_it_gave(tmp_path: pathlib.Path):
     configs = dict.fromkeys(('cola', 'rte', 'wnli'), config)
     assert note_asked(tmp_path, configs) == {'cola', 'rte'}
     more = {**configs, 'rte': {'seed': 0, 'sweep': {'seeds': [1]}, 'log_every': 2}}
-    assert note_asked(tmp_path, more) == {'cola'}  # the sweep goes on
+    for _ in range(2):  # a kill in between changes nothing
+        assert note_asked(tmp_path, more) == {'cola'}  # the sweep goes on
+    note_finished(tmp_path, 'rte', more['rte'])
+    assert note_asked(tmp_path, more) == {'cola', 'rte'}
     with pytest.raises(UserError, match=r'config\.seed: found 1 for cola, expected 0, with which it was finished'):
         note_asked(tmp_path, {'cola': {'seed': 1}})
     with pytest.raises(UserError, match=r'config\.steps: found 9 for cola, expected 5'):  # config.step may differ
@@ -97,6 +102,34 @@ def test_what_is_finished_and_what_it_gave(tmp_path: pathlib.Path):
     assert len(absent) == 10 and 'RTE.tsv' not in absent
     with zipfile.ZipFile(tmp_path / 'submission.zip') as archive:
         assert archive.namelist() == ['RTE.tsv']
+    write('cola/predictions/test/CoLA.tsv')
+    write('wnli/predictions/test/WNLI.tsv')
+    write_submission(tmp_path, {'rte': ['test']})  # a call for RTE alone; WNLI is not finished
+    with zipfile.ZipFile(tmp_path / 'submission.zip') as archive:
+        assert archive.namelist() == ['CoLA.tsv', 'RTE.tsv']
+
+
+def test_its_page_leads_to_those_of_the_tasks(program: Program, browser: Browser, tuned: pathlib.Path, tmp_path):
+    """Of RTE, which is finished, and CoLA, which is not."""
+    pytest.importorskip('plotly', reason="needs the extra 'report'")
+    copied(tuned, tmp_path / 'rte')
+    (tmp_path / 'cola').mkdir()
+    (tmp_path / 'cola' / 'config.json').write_text('{')
+    note_asked(tmp_path, {'rte': json.loads((tuned / 'config.json').read_text())})
+    told = program.run(f'--workdir={tmp_path}', '--config.run=report', **ALL).stdout
+    assert 'no page of CoLA' in told and str(tmp_path / 'rte' / 'report.html') in told
+    score = f'{100 * results(tuned)["splits"]["dev"]["accuracy"]:.1f}'
+
+    def look(page):
+        assert page.title() == f'Benchmark: {tmp_path.name}'
+        assert page.locator('#tasks tbody tr').count() == 9 and page.locator('#tasks a').count() == 1
+        assert page.locator('#tasks tr', has_text='RTE').inner_text().split() == ['RTE', score, 'accuracy', score]
+        assert '1' in page.locator('.tile').first.inner_text()
+        page.click('#tasks a')
+        page.wait_for_selector('html[data-ready]')
+        return page.title()
+
+    assert browser.visit(tmp_path / 'report.html', look, leaves=True) == 'Fine-tuning: rte'
 
 
 def test_what_is_wrong_is_told_before_the_first_task(program: Program, glue: pathlib.Path, tmp_path: pathlib.Path):

@@ -2,11 +2,13 @@
 
 import json
 import pathlib
+import re
 import shutil
 import signal
 
 import numpy as np
 import pytest
+from browsing import NARROW, Browser
 from golden_runs import COLORS, PLACES
 from running import GLUE, SMALL, TUNE, Program, copied, results, rows, wait_for_step
 from safetensors.numpy import load_file, save_file
@@ -84,6 +86,41 @@ def test_the_student_alone_is_exported_and_the_teacher_not_saved(
     assert 'step 4 exported' in out
 
 
+def test_its_page_shows_what_was_taught(
+    program: Program, browser: Browser, general: pathlib.Path, tmp_path: pathlib.Path
+):
+    """Of a student that predicts nothing, as TinyBERT's: no figure is a dash, and its head for masks is not shown."""
+    pytest.importorskip('plotly', reason="needs the extra 'report'")
+    workdir = copied(general, tmp_path / 'run')
+    config = json.loads((workdir / 'config.json').read_text())
+    config['distill'] |= {'soft': 0.0, 'hard': 0.0}
+    (workdir / 'config.json').write_text(json.dumps(config))
+    lines = [{k: x for k, x in row.items() if 'mlm' not in k} for row in rows(workdir / 'metrics.jsonl')]
+    (workdir / 'metrics.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
+    program.run(f'--workdir={workdir}', *GENERAL, '--config.run=report', **TEXT)
+
+    def look(page):
+        assert page.title() == 'Distillation: run'
+        charts = page.locator('#curves figcaption').all_inner_texts()
+        assert {"The teacher's outputs", 'Hidden states', 'Attention scores', 'What is minimised'} <= set(charts)
+        assert page.locator('#curves .plot .main-svg').count() >= len(charts)
+        tiles = page.locator('.tile').all_inner_texts()
+        loss = next(row['loss'] for row in reversed(lines) if row['split'] == 'heldout')
+        assert any('held-out loss' in tile.lower() and f'{loss:.3f}' in tile for tile in tiles), tiles
+        assert not any(line.strip() == '-' for tile in tiles for line in tile.splitlines())
+        assert 'the head for masks stays as it was drawn' in page.locator('#fillings').inner_text()
+
+    browser.visit(workdir / 'report.html', look, width=NARROW, dark=True)
+
+
+@pytest.mark.slow
+def test_its_page_shows_what_it_began_with(program: Program, general: pathlib.Path, tmp_path: pathlib.Path):
+    pytest.importorskip('plotly', reason="needs the extra 'report'")
+    workdir = copied(general, tmp_path / 'run')
+    program.run(f'--workdir={workdir}', *GENERAL, '--config.run=report', **TEXT)
+    assert 'as blocks of its teacher' in (workdir / 'report.html').read_text(encoding='utf-8')
+
+
 def test_on_a_task_the_student_learns_its_teachers_answers(
     program: Program, rte: pathlib.Path, tuned: pathlib.Path, tmp_path: pathlib.Path
 ):
@@ -122,6 +159,7 @@ MISTAKES_ON_TEXT = [
     (f'{OF_TEXT} --config.embeddings=e.npy', ('config.embeddings', 'e.npy', 'student_init=random')),
     (f'{OF_TEXT} --config.architecture=init', ('config.init', 'nothing')),
     (f'{OF_TEXT} --config.tokenizer={{vocab}}', ('config.distill.teacher', '96 pieces', '30 pieces')),
+    (f'{OF_TEXT} --config.distill.layers=0', ('distill.layers', 'neither hidden states nor attention')),
     (
         f'{OF_TEXT} --config.distill.soft=0 --config.distill.hard=0 --config.distill.cosine=0',
         ('config.distill', 'something to learn'),
@@ -133,6 +171,12 @@ MISTAKES_ON_A_TASK = [
     (f'{OF_TASK} --config.distill.num_layers=3', ('distill.student_init', '3 blocks', 'blocks 0 to 1')),
     (f'{OF_TASK} --config.sweep.seeds=(0,1)', ('config.sweep', 'a single run')),
     (f'{OF_TASK} --config.distill.augment=1', ('distill.augment_model', 'mlm/bias', 'masked language model')),
+    (f'{OF_TASK} --config.distill.intermediate_learning_rate=1e-4', ('intermediate_learning_rate', 'intermediate=0')),
+    (
+        f'{OF_TASK} --config.distill.augment=1 --config.distill.augment_model={{trained}} '
+        '--config.distill.augment_candidates=400',
+        ('distill.augment_candidates', '400', 'words that are one piece'),
+    ),
     (f'{OF_TASK} --config.distill.intermediate=5', ('distill.intermediate', 'both stretches')),
 ]
 MISTAKES = [(TEXT, *mistake) for mistake in MISTAKES_ON_TEXT] + [(TASK, *mistake) for mistake in MISTAKES_ON_A_TASK]
@@ -171,6 +215,7 @@ def test_killed_it_ends_in_the_same_bits_with_rows_that_are_made_up(
     recipe = {'recipe': 'configs/tinybert.py:glue:rte', 'small': False}
     more = ('--config.epochs=2', '--config.checkpoint_every=2', '--config.distill.intermediate=50%')
     more += ('--config.distill.augment=2', f'--config.distill.augment_model={trained}', f'--config.init={trained}')
+    more += ('--config.select=best', '--config.eval_every=2')
     for name in ('whole', 'killed'):
         given = (f'--workdir={tmp_path / name}', f'--config.data={rte}', *TUNE, teacher(tuned), *more)
         if name == 'killed':
@@ -181,6 +226,10 @@ def test_killed_it_ends_in_the_same_bits_with_rows_that_are_made_up(
             assert len(rows(tmp_path / name / 'ledger.jsonl')) < 36
         out = program.spawn(*given, **recipe).stdout
         assert '192 rows are made up beside 96' in out
+        assert name == 'killed' or 'train: making up 2 rows of each of 96 with' in out
+        # Before step 18 the head has learned nothing, and answers as well as it will at first.
+        best = re.search(r'the best on dev of what was saved is step (\d+)', out)
+        assert best is None or int(best[1]) > 18
         assert '18 steps at 5e-05 of what is computed on the way, then 18 at 0.003' in out
     first, last = (rows(tmp_path / 'killed' / 'metrics.jsonl', 'train')[i] for i in (0, -1))
     assert first['phase'] == 0 and first['hidden_loss'] > 0 and 'soft_loss' not in first

@@ -6,6 +6,7 @@ import pathlib
 import shutil
 
 import pytest
+from browsing import NARROW, Browser
 from running import GLUE, Program, copied, results, rows
 
 from bertjax.experiment.ensemble import member_folders
@@ -49,6 +50,39 @@ def test_it_says_the_mean_of_the_logits(program: Program, two, tmp_path: pathlib
     program.run(*ask, '--config.run=predict', f'--config.input={pairs}', **GLUE)
     input_rows = rows(tmp_path / 'both' / 'predictions' / 'input' / 'pairs.jsonl')
     assert [row['probabilities']['entailment'] for row in input_rows] == pytest.approx(shares(tmp_path / 'both'))
+
+
+def test_its_page(program: Program, browser: Browser, two, tmp_path: pathlib.Path):
+    """Of what run=evaluate leaves, whatever the recipe."""
+    pytest.importorskip('plotly', reason="needs the extra 'report'")
+    both, figures = tmp_path / 'both', results(two[0])
+    shutil.copytree(two[0] / 'predictions', both / 'predictions')
+    (two[0] / 'report.html').touch()
+    told = {'task': 'RTE', 'score': 'accuracy', 'splits': {'dev': figures['splits']['dev']}}
+    told |= {'ensemble': list(map(str, two)), 'alone': {'dev': {str(two[0]): 0.75, str(two[1]): 0.5}}}
+    (both / 'results.json').write_text(json.dumps(told))
+    program.run(f'--workdir={both}', '--config.run=report')
+
+    def look(page):
+        assert page.title() == 'Ensemble: both' and '2 models together' in page.locator('.about').first.inner_text()
+        assert page.locator('h2').all_inner_texts() == ['Overview', 'Figures', 'Members', 'Errors on dev']
+        lines = [line.split() for line in page.locator('#members tbody tr').all_inner_texts()]
+        assert lines[0] == [str(two[0]), '0.750'] and lines[2][0] == 'together'
+        assert page.locator('#members a').get_attribute('href') == '../runs/a/report.html'
+        assert page.locator('#errors .shaded').count() == 1
+
+    browser.visit(both / 'report.html', look, width=NARROW)
+    for key in ('alone', 'ensemble'):
+        (both / 'results.json').write_text(json.dumps(told | {key: [1]}))
+        assert f'results.json: {key}: found something else' in program.error(f'--workdir={both}', '--config.run=report')
+        del told[key]
+    (both / 'results.json').write_text(json.dumps(told))
+    line = program.error(f'--workdir={both}', '--config.run=report')
+    assert 'a recipe without a task' in line and 'RTE' in line
+    data = json.loads((two[0] / 'config.json').read_text())['data']
+    program.run(f'--workdir={both}', '--config.run=report', f'--config.init={two[0]}', f'--config.data={data}', **GLUE)
+    text = (both / 'report.html').read_text(encoding='utf-8')
+    assert '<title>Evaluation: both' in text and 'Confusion' in text
 
 
 def test_members_may_be_at_home(two, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):

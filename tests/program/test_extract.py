@@ -63,9 +63,9 @@ def test_lines_become_rows_in_their_order(extract, bert, tmp_path):
     found = np.load(tmp_path / 'features' / 'texts.npy', mmap_mode='r')
     assert found.dtype == np.float32 and np.isnan(found[5]).all()
     np.testing.assert_allclose(np.delete(found, 5, axis=0), bert.encode(TEXTS), atol=1e-5)
-    facts = json.loads((tmp_path / 'features' / 'texts.json').read_text())
+    facts = json.loads((tmp_path / 'features' / 'texts.npy.json').read_text())
     assert (facts['rows'], facts['blank'], facts['width'], facts['files']) == (24, 1, 32, ['texts.npy'])
-    assert sorted(path.name for path in (tmp_path / 'features').iterdir()) == ['texts.json', 'texts.npy']
+    assert sorted(path.name for path in (tmp_path / 'features').iterdir()) == ['texts.npy', 'texts.npy.json']
     assert 'is there already' in extract(tmp_path / 'texts.txt', '--config.extract.part=7')
     (tmp_path / 'texts.txt').write_text('\n'.join(TEXTS[:3]))
     assert 'features of 3 texts' in extract(tmp_path / 'texts.txt', '--config.extract.part=7')
@@ -189,6 +189,13 @@ def test_mistakes_are_told_before_anything_is_computed(program: Program, trained
     assert "config.extract.pool: found 'last'" in line('--config.extract.pool=last')
     assert 'config.max_length: found 4096' in line('--config.max_length=4096')
     assert 'config.extract.id' in line('--config.extract.id=name')
+    bad.write_text('{"text": "a", "n": 1}\n{"text": "b", "n": "\\ud83d"}\n{"text": "c", "n": {}}\n')
+    assert f"{bad}:2, field 'n': found half a surrogate pair" in line('--config.extract.id=n', given=bad)
+    bad.write_text('{"text": "a", "n": 1}\n{"text": "c", "n": {}}\n')
+    assert f"{bad}:2, field 'n': found a dict, expected a string or a number" in line(
+        '--config.extract.id=n', given=bad
+    )
+    assert 'config.extract.part: found 7' in line('--config.extract.part=7', given='-')
     assert not (tmp_path / 'w').exists()
     own = tmp_path / 'w' / 'features' / 'x.jsonl'
     own.parent.mkdir(parents=True)
@@ -237,7 +244,7 @@ def test_a_killed_run_goes_on(program: Program, trained, tmp_path):
     process.communicate()
     assert parts.is_dir()
     assert 'parts are there already' in program.spawn(f'--workdir={tmp_path / "killed"}', *ask, **RECIPE).stdout
-    for name in ('in.npy', 'in.json'):
+    for name in ('in.npy', 'in.npy.json'):
         assert (tmp_path / 'killed/features' / name).read_bytes() == (tmp_path / 'whole/features' / name).read_bytes()
 
 

@@ -1,5 +1,6 @@
 """A masked language model asked: words for masks, scores, pairs, continuations; by run=fill and `bertjax.load`."""
 
+import contextlib
 import json
 import math
 import pathlib
@@ -10,7 +11,9 @@ from running import Program, rows
 
 import bertjax
 from bertjax.errors import UserError
+from bertjax.inference import asked, runner
 from bertjax.inference.score import corpus_score
+from bertjax.recipe_files import load_recipe
 
 RECIPE = {'recipe': 'configs/fill.py', 'small': False}
 TEXTS = ['the river [MASK] under the house.', 'a [MASK] sings [MASK] the old [MASK] and runs', 'stone [MASK]']
@@ -199,6 +202,71 @@ def test_files_are_answered_line_by_line(program: Program, trained, tmp_path, be
         row['continued'].startswith(row['text'].strip()[:5])
         for row in rows(tmp_path / 'fill' / 'records.continue.jsonl')
     )
+
+
+def test_answers_to_another_input_of_that_name_are_not_replaced(program: Program, trained, tmp_path, monkeypatch):
+    for folder in ('a', 'b'):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / 't.txt').write_text(f'{folder} [MASK]\n')
+    out = ask(program, trained, tmp_path, f'--config.input={tmp_path / "a" / "t.txt"}')
+    assert out.count(f'using {trained}; ') == 1 and 'tensors of its BertForPreTraining loaded' in out
+    before = (tmp_path / 'fill' / 't.masks.jsonl').read_bytes()
+    other = (f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={tmp_path / "b" / "t.txt"}')
+    assert f'results of {tmp_path / "a" / "t.txt"}' in program.error(*other, **RECIPE)
+    assert (tmp_path / 'fill' / 't.masks.jsonl').read_bytes() == before
+    monkeypatch.setattr(runner, 'progress', None)  # no other bar than that of the file
+    ask(program, trained, tmp_path, f'--config.input={tmp_path / "a" / "t.txt"}', '--config.fill.top_k=2')
+    assert (tmp_path / 'fill' / 't.masks.jsonl').read_bytes() != before
+
+
+IGNORED = [
+    ('masks', 'tokens=3'), ('score', 'top_k=9'), ('score', 'jointly'), ('pairs', 'temperature=0.5'),
+    ('masks', 'jointly --config.fill.top_k=9'), ('masks', 'pair_field=b'),
+    ('masks', 'text=[MASK] --config.fill.field=b'),
+    ('continue', 'temperature=0.0 --config.fill.seed=3'), ('continue', 'top_k=9'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(('asked', 'options'), IGNORED)
+def test_an_option_that_would_change_nothing_is_refused(program: Program, trained, tmp_path, asked, options):
+    recipe = {'recipe': f'configs/fill.py:{asked}', 'small': False}
+    changes = ('--config.fill.' + options).split()
+    line = program.error(f'--workdir={tmp_path}', f'--config.init={trained}', *changes, **recipe)
+    assert changes[-1].removeprefix('--').partition('=')[0] in line and 'which changes nothing here' in line
+
+
+def test_what_is_usual_is_what_the_recipe_has(repository):
+    recipe = load_recipe(str(repository / 'configs' / 'fill.py')).fill
+    assert {name: recipe[name] for name in asked.USUAL} == asked.USUAL
+
+
+def test_one_bar_for_all_of_a_call(bert, monkeypatch):
+    """None inside another, and it ends at the number of texts."""
+    bars = []
+
+    @contextlib.contextmanager
+    def noted(title, total, **_):
+        bars.append([title, total, 0])
+
+        def advance(count):
+            bars[-1][2] += count
+
+        yield advance
+
+    monkeypatch.setattr(runner, 'progress', noted)
+    monkeypatch.setattr('bertjax.inference.score._TOGETHER', 2)
+    for ask in (
+        lambda: bert.fill(TEXTS),
+        lambda: bert.fill(TEXTS, jointly=True),
+        lambda: bert.score(['the river', 'stone', '']),
+        lambda: bert.next_sentence(TEXTS, TEXTS),
+        lambda: bert.extend(TEXTS, tokens=2),
+    ):
+        ask()
+    assert [(title, done) for title, _, done in bars] == [
+        ('filling', 3), ('filling', 3), ('scoring', 3), ('pairs', 3), ('continuing', 3),
+    ]  # fmt: skip
+    assert all(done == total for _, total, done in bars)
 
 
 def test_mistakes_are_told_before_anything_is_computed(program: Program, trained, tmp_path):

@@ -15,7 +15,7 @@ from bertjax.experiment.pretraining_settings import pretraining_settings
 from bertjax.experiment.text import keep_tokenizer
 from bertjax.files.atomic import exclusive
 from bertjax.recipe import pretraining_config
-from bertjax.text.tokenizer import load_tokenizer
+from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
 WORDS = ('light', 'old', 'green', 'under', 'near', 'house', 'wind', 'slow')
 CORPUS = (*RUN, '--config.run=corpus')  # makes tokenizer and stores ready as a training does
@@ -221,6 +221,27 @@ def test_a_killed_replacement_of_the_tokenizer_is_continued(trained: pathlib.Pat
         shutil.rmtree(workdir)
         keep_tokenizer(former, workdir)
     assert kills > 10
+
+
+def two_separators(trained: pathlib.Path, folder: pathlib.Path) -> Tokenizer:
+    """The same pieces; between the texts of a pair another [SEP]."""
+    path = shutil.copytree(trained / 'tokenizer', folder) / 'tokenizer.json'
+    settings = json.loads(path.read_text())
+    pair = settings['post_processor']['pair']
+    pair.insert(2, pair[2])
+    path.write_text(json.dumps(settings))
+    return load_tokenizer(folder)
+
+
+def test_a_tokenizer_of_other_separators_is_another(trained: pathlib.Path, run: pathlib.Path, tmp_path: pathlib.Path):
+    """Though its fingerprint, of single texts, is the same; a run that began with the one goes on with it."""
+    former, other = load_tokenizer(trained / 'tokenizer'), two_separators(trained, tmp_path / 'two')
+    assert (former.separators, other.separators) == (1, 2) and former.fingerprint == other.fingerprint
+    keep_tokenizer(former, tmp_path / 'new')
+    keep_tokenizer(other, tmp_path / 'new')
+    assert load_tokenizer(tmp_path / 'new' / 'tokenizer').separators == 2
+    keep_tokenizer(other, run)
+    assert load_tokenizer(run / 'tokenizer').separators == 1
 
 
 def test_a_workdir_inside_the_corpus_is_refused(program: Program, corpus: pathlib.Path, tmp_path: pathlib.Path):

@@ -159,6 +159,20 @@ def test_plot_draws_a_fine_tuning(drawn, tuned: pathlib.Path, tmp_path: pathlib.
     assert [axis.get_title() for axis in drawn(tmp_path, **GLUE)] == ['training']
 
 
+def test_plot_draws_other_texts_and_what_a_teacher_teaches(drawn, tmp_path: pathlib.Path):
+    place = {'phase': 0, 'examples': 8}
+    lines = [{'step': step, 'split': 'train', 'loss': 5.0, 'hidden_loss': 4.0, 'cosine_loss': 0.1} for step in (1, 2)]
+    for step in (0, 2):
+        texts = ('heldout', 'heldout:bio', 'heldout:wiki')
+        lines += [{'step': step, 'split': split, 'loss': 6.0 - step, 'hidden_loss': 4.0} for split in texts]
+    (tmp_path / 'metrics.jsonl').write_text(''.join(json.dumps(line | place) + '\n' for line in lines))
+    axes = {axis.get_title(): axis for axis in drawn(tmp_path)}
+    assert list(axes) == ['training', 'held-out texts', 'what the teacher teaches']
+    assert _levels(axes['held-out texts']) == ['bio', 'wiki', 'held out of the corpus']
+    assert list(axes['held-out texts'].lines[1].get_ydata()) == [6.0, 4.0]
+    assert _levels(axes['what the teacher teaches']) == ['hidden', 'cosine', 'loss']
+
+
 def test_plot_draws_what_the_workdir_is(drawn, trained: pathlib.Path, tuned: pathlib.Path, tmp_path: pathlib.Path):
     """Whatever the recipe."""
     for workdir, recipe, title in ((trained, GLUE, 'masked language model'), (tuned, {}, 'training')):

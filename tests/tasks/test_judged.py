@@ -7,7 +7,7 @@ import pytest
 
 from bertjax.experiment.results import json_lines
 from bertjax.report.errors import errors
-from bertjax.report.run import Run
+from bertjax.report.run_record import Run
 from bertjax.tasks.choice.files import Question as Choice
 from bertjax.tasks.registry import build_task
 from bertjax.tasks.relation.files import Entity, Relation

@@ -66,6 +66,7 @@ class CountingPhase:
     world: 'World'
     settings: PhaseSettings
     evaluator: Heldout | None
+    chosen: bool = True
     others = ()
     flops_per_sequence = 1.0
 

@@ -250,6 +250,16 @@ def test_patience_saves_the_best_and_ends_the_run(world):
     assert w.events == before  # nothing is left to do
 
 
+def test_the_best_is_none_of_a_phase_that_is_not_chosen_from(world, monkeypatch):
+    """As what is taught before the outputs are."""
+    w = world(eval_every=2, checkpoint_every=2)
+    make = w.phase
+    monkeypatch.setattr(w, 'phase', lambda *a: dataclasses.replace(make(*a), chosen=a[0] == 1))
+    w.run()
+    costs = {step: cost for step, (_, _, cost) in w.saved.items()}
+    assert list(costs) == [2, 4, 6, 8, 10] and [cost is None for cost in costs.values()] == [True] * 3 + [False] * 2
+
+
 def test_patience_goes_by_strictly_better_evaluations():
     patience = Patience(2)
     assert [patience.note(cost) for cost in (-0.5, -0.5, -0.6, None)] == [True, False, True, False]

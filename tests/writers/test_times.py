@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from bertjax.report.run import Run
+from bertjax.report.run_record import Run
 from bertjax.report.speed import speed
 from bertjax.writers import tensorboard
 from bertjax.writers.tensorboard import TensorBoard, read_times

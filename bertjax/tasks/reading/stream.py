@@ -1,6 +1,7 @@
 """Standard input as it comes: lines, and batches of what they hold, each as soon as no more is waiting."""
 
 import contextlib
+import io
 import queue
 import sys
 import threading
@@ -15,9 +16,13 @@ _GATHER = 0.02  # seconds in which what comes together goes into one batch
 
 def standard_input(where: str) -> Iterator[Line]:
     """Its lines, see `stream_lines`; `where` is its name in messages."""
-    # Not sys.stdin's own buffer, whose lock Python wants at its end: the thread may hold it then, and for ever.
-    raw = open(sys.stdin.fileno(), 'rb', closefd=False)  # noqa: SIM115
-    return stream_lines(raw, where)
+    return stream_lines(open_standard_input(), where)
+
+
+def open_standard_input() -> io.BufferedReader:
+    """The bytes of standard input."""
+    # Not sys.stdin's own buffer, whose lock Python wants at its end: a thread may hold it then, and for ever.
+    return open(sys.stdin.fileno(), 'rb', closefd=False)
 
 
 def as_they_come(items: Iterator[Any], size: int) -> Iterator[list[Any]]:

@@ -1,6 +1,6 @@
 """A sentence with two entities as a sequence of at most S tokens in which the entities are marked."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -61,18 +61,9 @@ def relation_features(
     Raises:
       UserError: marks that S has no room for.
     """
-    marks = role_marks(tokenizer, markers)
-    shown = [_parts(record, markers) for record in records]
-    encoded = iter(tokenizer.encode([part.text for parts in shown for part in parts if part.kind != _MARK]))
-    builder, cut, room = FeatureBuilder(), 0, seq_len - 2
-    for row, parts in enumerate(shown):
-        pieces = [marks[part.mark] if part.kind == _MARK else next(encoded) for part in parts]
-        tokens = np.concatenate(pieces)
-        begins = np.cumsum([0, *map(len, pieces)])
-        starts = [begins[[part.mark for part in parts].index(2 * role)] for role in (0, 1)]
-        if len(tokens) > room:
-            kept = _most_needed(parts, [len(piece) for piece in pieces], room, records[row].where)
-            tokens, starts, cut = tokens[kept], np.searchsorted(kept, starts), cut + 1
+    builder, cut = FeatureBuilder(), 0
+    for row, (tokens, starts, _, whole) in enumerate(_sequences(records, tokenizer, seq_len, markers)):
+        cut += not whole
         builder.sequence(np.concatenate([[tokenizer.cls_id], tokens, [tokenizer.sep_id]]))
         values = {} if labels is None else {'labels': labels[row]}
         builder.row(row, **{STARTS: np.asarray(starts, np.int32) + 1}, **values)
@@ -80,11 +71,38 @@ def relation_features(
     return builder.build(notes=[note] if cut else [])
 
 
-_MARK, _ENTITY, _CONTEXT = 'mark', 'entity', 'context'
+def shown_tokens(records: Sequence[Relation], tokenizer: Tokenizer, *, seq_len: int, markers: str) -> np.ndarray:
+    """bool [T]: of the tokens of `relation_features`, the marks and the types of the entities, which are no text."""
+    each = (shown for _, _, shown, _ in _sequences(records, tokenizer, seq_len, markers))
+    return np.concatenate([np.concatenate([[False], shown, [False]]) for shown in each])
+
+
+_MARK, _TYPE, _ENTITY, _CONTEXT = 'mark', 'type', 'entity', 'context'
+
+
+def _sequences(
+    records: Sequence[Relation], tokenizer: Tokenizer, seq_len: int, markers: str
+) -> Iterator[tuple[np.ndarray, Sequence[int], np.ndarray, bool]]:
+    """Of each record the tokens between [CLS] and [SEP], where the two opening marks stand, which of the tokens are
+    marks or types, and whether none was lost."""
+    marks, room = role_marks(tokenizer, markers), seq_len - 2
+    shown = [_parts(record, markers) for record in records]
+    encoded = iter(tokenizer.encode([part.text for parts in shown for part in parts if part.kind != _MARK]))
+    for record, parts in zip(records, shown, strict=True):
+        pieces = [marks[part.mark] if part.kind == _MARK else next(encoded) for part in parts]
+        tokens, lengths = np.concatenate(pieces), [len(piece) for piece in pieces]
+        begins = np.cumsum([0, *lengths])
+        starts = [begins[[part.mark for part in parts].index(2 * role)] for role in (0, 1)]
+        fixed = np.repeat([part.kind in (_MARK, _TYPE) for part in parts], lengths)
+        if len(tokens) > room:
+            kept = _most_needed(parts, lengths, room, record.where)
+            yield tokens[kept], np.searchsorted(kept, starts), fixed[kept], False
+        else:
+            yield tokens, starts, fixed, True
 
 
 class _Part(NamedTuple):
-    """A stretch of a sequence: a mark, by its number among the four, or a text."""
+    """A stretch of a sequence: a mark, by its number among the four, or the text of a type, an entity, or between."""
 
     kind: str
     text: str = ''
@@ -106,7 +124,7 @@ def _parts(record: Relation, markers: str) -> list[_Part]:
         kind = record.entities[boundary.role].type.lower().replace('_', ' ')
         if not boundary.closes and kind and markers in ('typed', 'mask'):
             around = _TYPES[boundary.role] if markers == 'typed' else ''
-            parts.append(_Part(_ENTITY, f'{around} {kind} {around}'))
+            parts.append(_Part(_TYPE, f'{around} {kind} {around}'))
     return [*parts, _Part(_CONTEXT, record.text[at:])]
 
 
@@ -118,7 +136,7 @@ def _most_needed(parts: Sequence[_Part], lengths: Sequence[int], room: int, wher
         place = np.arange(length, dtype=np.float64)
         if part.kind == _MARK:
             costs.append(np.full(length, -1.0))
-        elif part.kind == _ENTITY:
+        elif part.kind in (_TYPE, _ENTITY):
             costs.append(place / (length + 1))
         elif i < marked[0]:
             costs.append(_OUTSIDE + place[::-1])

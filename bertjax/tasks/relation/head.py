@@ -5,7 +5,8 @@ import dataclasses
 import jax
 
 from bertjax.convert.heads import Head
-from bertjax.losses import CLASSIFICATION, TASK_INPUTS
+from bertjax.data.features import INPUTS
+from bertjax.losses import CLASSIFICATION
 from bertjax.model.bert import gather_positions
 from bertjax.model.heads import TaskModel
 from bertjax.tasks.relation.features import STARTS
@@ -32,4 +33,4 @@ class BertForRelation(TaskModel):
 
 
 ENTITY_STARTS = Head(BertForRelation)
-RELATIONS = dataclasses.replace(CLASSIFICATION, inputs=(*TASK_INPUTS, STARTS))
+RELATIONS = dataclasses.replace(CLASSIFICATION, inputs=(*INPUTS, STARTS))

@@ -5,6 +5,8 @@ import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from bertjax.convert.heads import SEQUENCE_CLASSIFICATION, Head
 from bertjax.data.features import Features
 from bertjax.errors import UserError
@@ -19,7 +21,7 @@ from bertjax.tasks.reading.layout import Column, Record
 from bertjax.tasks.reading.records import Files, read_records
 from bertjax.tasks.reading.splits import STEMS, describe_splits, split_files
 from bertjax.tasks.reading.texts import Blank, Line
-from bertjax.tasks.relation.features import MARKERS, describe_marks, relation_features
+from bertjax.tasks.relation.features import MARKERS, describe_marks, relation_features, shown_tokens
 from bertjax.tasks.relation.files import Relation, marked_text, read_relations, relations_of
 from bertjax.tasks.relation.head import ENTITY_STARTS, RELATIONS
 from bertjax.tasks.sentence.task import Scores, TextTask
@@ -141,6 +143,10 @@ class RelationTask(TextTask):
         features = relation_features(records, targets, tokenizer, seq_len=self.seq_len, markers=self.markers)
         notes = (describe_marks(tokenizer, self.markers), *features.notes) if training else features.notes
         return dataclasses.replace(features, notes=notes)
+
+    def fixed_tokens(self, records: Sequence[Relation], features: Features, tokenizer: Tokenizer) -> np.ndarray:
+        """See Task: how the entities are shown."""
+        return shown_tokens(records, tokenizer, seq_len=self.seq_len, markers=self.markers)
 
     def model(self, config: BertConfig) -> TaskModel:
         """See Task."""

@@ -12,7 +12,7 @@ from bertjax.tasks.reading.texts import Blank, Line, peeked
 
 
 def read_input(
-    lines: Iterable[Line], where: str, columns: Sequence[Column], *, quiet: bool = False
+    lines: Iterable[Line], where: str, columns: Sequence[Column], *, quiet: bool = False, tabs: bool = False
 ) -> Iterator[Row | Blank]:
     """The texts of each record, as soon as its lines are there.
 
@@ -25,6 +25,7 @@ def read_input(
       where: its name.
       columns: of the texts, one or two.
       quiet: do not print the format that was detected.
+      tabs: of plain lines, a tab in the first one makes all of them pairs, whatever `columns` are.
 
     Raises:
       UserError: no rows, or a malformed one.
@@ -34,10 +35,11 @@ def read_input(
     if format in ('lines', 'tsv'):
         format = _recognised(begin[-1] if begin else '', columns)
     names = {'tsv': 'a table with tabs', 'csv': 'a table with commas', 'jsonl': 'JSON lines', 'json': 'JSON'}
+    texts = 2 if tabs and begin and '\t' in begin[-1] else len(columns)
     if not quiet:
-        print(f'{where}: read as {names.get(format, "a text a line" if len(columns) == 1 else "a pair a line")}')
+        print(f'{where}: read as {names.get(format, "a text a line" if texts == 1 else "a pair a line")}')
     if format == 'lines':
-        return _plain(lines, where, len(columns))
+        return _plain(lines, where, texts)
     return rows_of(parse_records(lines, where, format, Layout(tuple(columns)), blank='skipped'), columns)
 
 

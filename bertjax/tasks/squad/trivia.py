@@ -8,7 +8,7 @@ it answers the question there.
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from etils import epath
@@ -40,7 +40,22 @@ class Counts:
     answered: int = 0
 
 
-def squad_of_trivia(folder: epath.Path, path: epath.Path, counts: Counts) -> Iterator[dict[str, Any]]:
+def read_questions(path: epath.Path) -> list[Any]:
+    """The questions of a file, not looked at yet.
+
+    Raises:
+      UserError: another form.
+    """
+    root = load_json(read_text(path), str(path))
+    data = root.get('Data') if isinstance(root, dict) else None
+    if not isinstance(data, list) or not data:
+        raise UserError(str(path), 'no list Data', _FORM, _MEND)
+    return data
+
+
+def squad_of_trivia(
+    folder: epath.Path, path: epath.Path, questions: Iterable[Any], counts: Counts
+) -> Iterator[dict[str, Any]]:
     """The entries of SQuAD's `data`, one for each question with a paragraph.
 
     The id of a question is QuestionId--Filename, as TriviaQA's own converter has it (mandarjoshi90/triviaqa,
@@ -48,17 +63,14 @@ def squad_of_trivia(folder: epath.Path, path: epath.Path, counts: Counts) -> Ite
 
     Args:
       folder: of `evidence`.
-      path: of a file of questions.
+      path: of a file of questions, for messages.
+      questions: of it.
       counts: is added to.
 
     Raises:
       UserError: another form, or no such document, with its place in the file.
     """
-    root = load_json(read_text(path), str(path))
-    data = root.get('Data') if isinstance(root, dict) else None
-    if not isinstance(data, list) or not data:
-        raise UserError(str(path), 'no list Data', _FORM, _MEND)
-    for i, entry in enumerate(data):
+    for i, entry in enumerate(questions):
         at = f'{path}: Data[{i}]'
         paragraphs = list(_paragraphs(folder, _checked(entry, at, dict), at, counts))
         counts.questions += 1

@@ -1,5 +1,6 @@
 """Relations: both layouts, what is refused in them, and how entities are shown to the model."""
 
+import dataclasses
 import json
 import pathlib
 
@@ -12,7 +13,7 @@ from bertjax.convert.huggingface.config import check_head_exportable
 from bertjax.errors import UserError
 from bertjax.inference.tasks import text_records
 from bertjax.model.config import BertConfig
-from bertjax.tasks.relation.features import describe_marks, relation_features
+from bertjax.tasks.relation.features import describe_marks, relation_features, shown_tokens
 from bertjax.tasks.relation.files import Entity, Relation, marked_text
 from bertjax.tasks.relation.task import RelationTask
 from bertjax.tasks.sentence.task import Scores
@@ -128,6 +129,27 @@ def test_how_entities_are_shown(slots: Tokenizer, markers: str, shown: str):
     opening = {'entity': '[unused0]', 'typed': '@', 'mask': '[unused0]', 'words': '<'}[markers]
     assert slots.pieces[features.tokens[subject]] == opening and object == 2
     assert opening in describe_marks(slots, markers)
+
+
+@pytest.mark.parametrize(
+    ('markers', 'shown'),
+    [
+        ('entity', '[unused2][unused3][unused0][unused1]'),
+        ('typed', '#^ab^#@*p##e##r##s##o##n*@'),
+        ('mask', '[unused2]ab[unused0]p##e##r##s##o##n'),
+        ('words', '[[]]<<>>'),
+    ],
+)
+def test_what_shows_them_is_no_text_that_may_be_another(slots: Tokenizer, markers: str, shown: str):
+    """Alike in a sequence that is cut."""
+    long = dataclasses.replace(RECORD, text=RECORD.text + ' q' * 60)
+    for record in (RECORD, long):
+        features = relation_features([record, record], None, slots, seq_len=48, markers=markers)
+        fixed = shown_tokens([record, record], slots, seq_len=48, markers=markers)
+        assert fixed.shape == features.tokens.shape
+        if markers != 'typed' or record is RECORD:
+            found = ''.join(slots.pieces[i] for i in features.tokens[fixed])
+            assert found.replace('##b', 'b') == 2 * shown.replace('##b', 'b')
 
 
 def test_without_slots_there_is_punctuation(tokenizer: Tokenizer, slots: Tokenizer):

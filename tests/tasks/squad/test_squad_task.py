@@ -1,6 +1,8 @@
 """The task as a whole: from a file to figures and the benchmark's files."""
 
 import json
+import pathlib
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -8,11 +10,13 @@ import pytest
 from squad_world import ask, letters_tokenizer, oracle, qa, squad_json, write
 
 from bertjax.errors import UserError
+from bertjax.experiment.ensemble import Ensemble
 from bertjax.losses import span_losses
 from bertjax.metrics.squad import Evaluation, evaluate_v1
 from bertjax.model.config import BertConfig
 from bertjax.tasks.reading.texts import number_lines
 from bertjax.tasks.registry import build_task
+from bertjax.tasks.squad.answers import Answers, Span
 from bertjax.tasks.squad.report import asking_word
 from bertjax.tasks.squad.task import SquadTask
 
@@ -60,6 +64,27 @@ def test_right_outputs_have_full_marks(letters):
     assert CONTEXTS[1][rows[1]['start'] : rows[1]['end']] == 'cafe\u0301s' and 0.9 < rows[1]['probability'] <= 1
     assert list(task.official_files('dev', questions, predictions)) == ['predictions.json', 'nbest_predictions.json']
     assert not task.collapsed(questions, predictions)
+
+
+def test_alone_each_of_an_ensemble_has_its_own_threshold():
+    """What one model tuned on dev is not what they answer with together."""
+    records = [ask(CONTEXTS[0], 'red fox', id='a'), ask(CONTEXTS[0], None, id='b')]
+    null, best = Span('', None, None, 0.0, 0.0), Span('red fox', 4, 11, 0.0, 0.0)
+    answered = [Answers((best, null), best, null, odds) for odds in (2.0, 4.0)]
+    tasks = [make() for _ in range(2)]
+    for task, threshold in zip(tasks, (3.0, 9.0), strict=True):
+        task.restore({'null_threshold': threshold})
+        task.score = 'f1'  # the usual one is before any threshold
+    split = SimpleNamespace(records=records)
+    member = lambda task: SimpleNamespace(  # noqa: E731
+        data=SimpleNamespace(task=task), splits={'dev': split}, predictions=lambda own: answered
+    )
+    members = {pathlib.Path(name): member(task) for name, task in zip('ab', tasks, strict=True)}
+    together = Ensemble(members, {'dev': split})
+    assert together.data.task.null_threshold == 6.0
+    together.data.task.restore({'null_threshold': 1.0})
+    assert together.scores_of_members(split) == {'a': 1.0, 'b': 0.5}
+    assert [task.null_threshold for task in tasks] == [3.0, 9.0]
 
 
 def test_the_null_threshold_is_found_on_dev_and_kept(letters, tmp_path):

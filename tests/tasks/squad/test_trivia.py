@@ -11,7 +11,14 @@ from bertjax.errors import UserError
 from bertjax.recipe_files import load_recipe
 from bertjax.runs.triviaqa import run as run_triviaqa
 from bertjax.tasks.squad.files import SquadFiles
-from bertjax.tasks.squad.trivia import Counts, alias_pattern, first_words, found_answers, squad_of_trivia
+from bertjax.tasks.squad.trivia import (
+    Counts,
+    alias_pattern,
+    first_words,
+    found_answers,
+    read_questions,
+    squad_of_trivia,
+)
 
 LONG = ' '.join(['word'] * 399)
 QUESTION = {
@@ -59,7 +66,8 @@ def convert() -> Callable[..., None]:
 
 
 def converted(folder: pathlib.Path, counts: Counts) -> list[dict]:
-    return list(squad_of_trivia(epath.Path(folder), epath.Path(folder / 'qa' / 'wikipedia-train.json'), counts))
+    path = epath.Path(folder / 'qa' / 'wikipedia-train.json')
+    return list(squad_of_trivia(epath.Path(folder), path, read_questions(path), counts))
 
 
 def test_documents_with_an_answer_become_paragraphs(triviaqa: pathlib.Path, tmp_path: pathlib.Path):
@@ -139,7 +147,9 @@ def test_the_verb(convert, triviaqa: pathlib.Path, tmp_path: pathlib.Path, capsy
     convert(triviaqa, workdir)
     told = capsys.readouterr().out
     assert '1 of 3 documents have an answer in their first 400 words; 1 of 2 questions' in told
-    assert (workdir / 'train-v1.1.json').exists() and not (workdir / 'dev-v1.1.json').exists()
+    text = (workdir / 'train-v1.1.json').read_text(encoding='utf-8')
+    assert text == json.dumps(json.loads(text), ensure_ascii=False) + '\n' and len(json.loads(text)['data']) == 1
+    assert not (workdir / 'dev-v1.1.json').exists()
     with pytest.raises(UserError, match='without qa/wikipedia-train'):
         convert(triviaqa / 'qa', workdir)
     with pytest.raises(UserError, match=r'no file .*web-dev'):

@@ -5,19 +5,21 @@ import dataclasses
 import io
 import json
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bertjax.config import from_plain, plain
 from bertjax.errors import UserError
 from bertjax.experiment.finetuning_settings import FinetuningSettings, finetuning_settings
 from bertjax.experiment.pretraining_settings import PretrainingSettings, pretraining_settings
-from bertjax.experiment.recorded import recorded_config
+from bertjax.experiment.recorded import recorded_config, recorded_results
+from bertjax.experiment.results import RESULTS
 from bertjax.experiment.workdir import TRIALS, has_checkpoints
 from bertjax.files.whole import read_json_object, read_json_or_none
 from bertjax.recipe import finetuning_config, pretraining_config
 from bertjax.recipe_files import find_recipe, load_recipe
 from bertjax.tasks.registry import defaults
+from bertjax.train.teaching import OUTER
 from bertjax.writers.jsonl import read_rows
 
 _ONE = {'data': -1, 'fsdp': 1, 'tensor': 1}  # a mesh that any machine has
@@ -33,6 +35,7 @@ class Run:
       config: that of the run, in plain form; of a folder in which nothing was trained, the command line's.
       recorded: whether it is that of a run.
       rows: of metrics.jsonl.
+      models: the folders whose models answered, where they are not the workdir's own: of an evaluation.
     """
 
     folder: pathlib.Path
@@ -40,6 +43,7 @@ class Run:
     config: Mapping[str, Any]
     recorded: bool
     rows: list[dict[str, Any]]
+    models: Sequence[pathlib.Path] = ()
 
     @property
     def is_task(self) -> bool:
@@ -50,6 +54,21 @@ class Run:
     def is_sweep(self) -> bool:
         """Whether it is a sweep."""
         return (self.folder / TRIALS).is_dir()
+
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether it holds no more than what run=evaluate writes."""
+        return self.is_task and not self.recorded
+
+    @property
+    def is_distillation(self) -> bool:
+        """Whether it has a teacher."""
+        return 'distill' in self.config
+
+    @property
+    def predicts(self) -> bool:
+        """Whether its outputs are taught, by labels or by a teacher."""
+        return not self.is_distillation or any(self.config['distill'].get(part) for part in OUTER)
 
     @property
     def steps(self) -> int:
@@ -85,7 +104,7 @@ class Run:
 
     def results(self) -> dict[str, Any] | None:
         """results.json of a finished fine-tuning; None where there is none, or a damaged one."""
-        return read_json_or_none(self.folder / 'results.json', _with_splits)
+        return read_json_or_none(self.folder / RESULTS, _with_splits)
 
 
 def _with_splits(results: dict[str, Any]) -> dict[str, Any]:
@@ -104,12 +123,26 @@ def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Ru
       UserError: nothing of a run is there, or its config.json is damaged.
     """
     path = folder / 'config.json'
-    recorded = path.exists()
-    if not recorded and not (folder / 'store').is_dir():
-        mend = 'train first, in this --workdir'
-        raise UserError('--workdir', f'no run and no corpus in {folder}', 'the workdir of a run', mend)
-    found = recorded_config(path, _usual(path)) if recorded else config
-    return Run(folder, recipe, found, recorded, read_rows(folder / 'metrics.jsonl'))
+    if path.exists():
+        return Run(folder, recipe, recorded_config(path, _usual(path)), True, read_rows(folder / 'metrics.jsonl'))
+    if (folder / 'store').is_dir():
+        return Run(folder, recipe, config, False, [])
+    if (folder / RESULTS).exists():
+        return _evaluation(config, folder, recipe)
+    mend = 'train first, in this --workdir'
+    raise UserError('--workdir', f'no run and no corpus in {folder}', 'the workdir of a run', mend)
+
+
+def _evaluation(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Run:
+    """What run=evaluate left of config.init, or of the workdirs of config.ensemble, whose first one says what it is."""
+    results = recorded_results(folder / RESULTS)
+    members = [pathlib.Path(member) for member in results.get('ensemble', ())]
+    path = next((member / 'config.json' for member in members if (member / 'config.json').exists()), None)
+    if path is None and 'task' not in config:
+        expected = f'that of the task {results.get("task", "")}, which was evaluated in {folder}'
+        raise UserError('--config', f'{recipe}, a recipe without a task', expected, 'give it, with --config.data')
+    found = recorded_config(path, _usual(path)) if path else config
+    return Run(folder, recipe, found, False, [], members or [pathlib.Path(found['init'])])
 
 
 def _usual(path: pathlib.Path) -> dict[str, Any]:

@@ -1,0 +1,140 @@
+"""run=extract: whose features lie in a workdir, of files and of standard input."""
+
+import copy
+import dataclasses
+import json
+import shutil
+import sys
+from unittest import mock
+
+import numpy as np
+import pytest
+from running import Program, rows
+from safetensors.numpy import load_file, save_file
+
+import bertjax
+from bertjax.inference import extraction
+from bertjax.inference.encode import Encoding
+from bertjax.inference.extract import Extractor
+from bertjax.inference.runner import Runner
+
+RECIPE = {'recipe': 'configs/extract.py', 'small': False}
+TEXTS = ['the river runs', 'stone', 'a bird sings over the house', 'old', 'the wind and the light', 'slow red field']
+
+
+@pytest.fixture
+def extract(program: Program, trained, tmp_path):
+    """extract(input, *changes) -> what is printed; it writes into tmp_path/features."""
+
+    def run(given, *changes: str) -> str:
+        ask = (f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={given}')
+        return program.run(*ask, *changes, **RECIPE).stdout
+
+    return run
+
+
+SLOW = [pytest.param(format, marks=pytest.mark.slow) for format in ('safetensors', 'jsonl')]
+
+
+@pytest.mark.parametrize('format', ['npy', 'parquet', *SLOW])
+def test_standard_input_becomes_the_format_that_is_asked_for(program: Program, trained, tmp_path, format):
+    """In parts, as a file does: interrupted, the same texts go on behind the last; other texts do not replace them."""
+    given, folder = tmp_path / 'given', tmp_path / 'w' / 'features'
+    ask = (f'--workdir={tmp_path / "w"}', f'--config.init={trained}', '--config.input=-', '--config.extract.part=2')
+    more = (f'--config.extract.format={format}', '--config.extract.id=n')
+
+    def piped(*texts: str, status: int = 0) -> str:
+        given.write_text(''.join(json.dumps({'n': n, 'text': text}) + '\n' for n, text in enumerate(texts)))
+        with given.open() as file, mock.patch.object(sys, 'stdin', file):
+            done = program.run(*ask, *more, status=status, **RECIPE)
+        return done.stdout + done.stderr
+
+    save = extraction.save_part
+
+    def interrupted(path, part):
+        if path.name.startswith('000002'):
+            raise RuntimeError('pulled the plug')
+        save(path, part)
+
+    with mock.patch.object(extraction, 'save_part', interrupted), pytest.raises(RuntimeError, match='plug'):
+        piped(*TEXTS[:5])
+    assert not (folder / 'stdin.input').exists()
+    out = piped(*TEXTS[:5])
+    assert '2 of 3 parts are there already' in out
+    assert 'standard input: read as JSON lines' in out and f'using {trained}; ' in out
+    assert str(folder / f'stdin.{format}') in out
+    if format == 'npy':
+        found = np.load(folder / 'stdin.npy')
+    elif format == 'safetensors':
+        found = load_file(folder / 'stdin.safetensors')['features']
+    elif format == 'parquet':
+        table = pytest.importorskip('pyarrow.parquet').read_table(folder / 'stdin.parquet').to_pylist()
+        assert [row['id'] for row in table] == ['0', '1', '2', '3', '4']
+        found = [row['features'] for row in table]
+    else:
+        assert [row['id'] for row in rows(folder / 'stdin.jsonl')] == [0, 1, 2, 3, 4]
+        found = [row['features'] for row in rows(folder / 'stdin.jsonl')]
+    np.testing.assert_allclose(found, bertjax.load(trained).encode(TEXTS[:5]), atol=1e-5)
+    ids = {'stdin.ids.jsonl'} if format in ('npy', 'safetensors') else set()
+    assert {path.name for path in folder.iterdir()} == {f'stdin.{format}', f'stdin.{format}.json', *ids}
+    assert 'is there already' in piped(*TEXTS[:5])
+    before = (folder / f'stdin.{format}').read_bytes()
+    assert 'found results of standard input' in piped(*TEXTS[1:], status=2)
+    assert (folder / f'stdin.{format}').read_bytes() == before and not (folder / 'stdin.input').exists()
+
+
+def test_features_of_another_input_of_that_name_are_not_replaced(extract, program: Program, trained, tmp_path):
+    """Nor are parts of them, nor what nobody knows; other options of the same input are, and leave nothing behind."""
+    features = tmp_path / 'features'
+    for folder in ('a', 'b'):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / 't.txt').write_text(f'the {folder}\n')
+    extract(tmp_path / 'a' / 't.txt', '--config.extract.pool=none')
+    whole = (features / 't.npy').read_bytes()
+    other = (f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={tmp_path / "b" / "t.txt"}')
+    for format in ('npy', 'jsonl'):
+        line = program.error(*other, f'--config.extract.format={format}', **RECIPE)
+        assert 't.npy.json' in line and f'results of {tmp_path / "a" / "t.txt"}' in line
+    assert (features / 't.npy').read_bytes() == whole and not (features / 't.parts').exists()
+    extract(tmp_path / 'a' / 't.txt', '--config.extract.format=jsonl')
+    facts = [json.loads((features / f't.{format}.json').read_text()) for format in ('npy', 'jsonl')]
+    assert [fact['pool'] for fact in facts] == ['none', 'mean']
+    assert 'is there already' in extract(tmp_path / 'a' / 't.txt', '--config.extract.pool=none')
+    extract(tmp_path / 'a' / 't.txt')
+    assert {path.name for path in features.iterdir()} == {'t.npy', 't.npy.json', 't.jsonl', 't.jsonl.json'}
+    for path in features.glob('*.json'):
+        path.unlink()
+    assert 't.npy: found a file that is of another input, or unknown' in program.error(*other, **RECIPE)
+
+
+def test_how_pairs_are_separated_is_part_of_what_features_are_of(trained):
+    model = bertjax.load(trained)._model
+    other = copy.copy(model.tokenizer)
+    other.separators = 2
+    models = (model, dataclasses.replace(model, tokenizer=other))
+    first, second = (Extractor(Runner(one), Encoding(), 16).identity for one in models)
+    assert first != second
+
+
+def test_what_is_loaded_drawn_and_left_over_is_printed(extract, trained, tmp_path):
+    folder = shutil.copytree(trained / 'export' / 'hf', tmp_path / 'hf')
+    tensors = {name: x for name, x in load_file(folder / 'model.safetensors').items() if not name.startswith('cls.')}
+    save_file({**tensors, 'extra.weight': np.zeros(2, np.float32)}, folder / 'model.safetensors')
+    (tmp_path / 't.txt').write_text('the river\n')
+    first, second, *_ = extract(tmp_path / 't.txt', f'--config.init={folder}').splitlines()
+    assert first.startswith(f'using {folder}; {len(tensors)} tensors of its BertForPreTraining loaded')
+    assert '; freshly drawn: mlm/' in first and second == 'not used: extra.weight'
+
+
+def test_features_of_the_first_versions_are_known(extract, tmp_path):
+    """Their facts had one name for all formats."""
+    given, features = tmp_path / 't.txt', tmp_path / 'features'
+    given.write_text('the river\n')
+    extract(given)
+    facts = json.loads((features / 't.npy.json').read_text())
+    del facts['input']
+    (features / 't.npy.json').unlink()
+    (features / 't.json').write_text(json.dumps(facts))
+    assert 'is there already' in extract(given)
+    extract(given, '--config.extract.pool=cls')
+    assert {path.name for path in features.iterdir()} == {'t.npy', 't.npy.json'}
