@@ -14,38 +14,30 @@ import copy
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bertjax.data.buckets import pad_to
-from bertjax.data.features import INPUTS
+from bertjax.data.features import INPUTS, Features
 from bertjax.errors import UserError
 from bertjax.experiment.loaded import LoadedModel, load_model
 from bertjax.inference.apply import make_apply
+from bertjax.inference.arguments import Texts, check_count, check_values, like, plain, several
 from bertjax.inference.attention import Attention, attention
 from bertjax.inference.description import description
 from bertjax.inference.encode import Encoding, encode, sequences, spans
-from bertjax.inference.fill import MaskedText, extend, fill_each, fill_jointly
-from bertjax.inference.masked import follow_probabilities
+from bertjax.inference.masked_methods import MaskedMethods
 from bertjax.inference.runner import Runner
-from bertjax.inference.score import score_texts
-from bertjax.inference.tasks import (
-    answer_records,
-    choice_records,
-    question_records,
-    sentence_records,
-    tag_records,
-    text_records,
-)
+from bertjax.inference.task_methods import TaskMethods
+from bertjax.inference.tasks import choice_records
 from bertjax.model.config import BertConfig
+from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.exported import with_length
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import Tokenizer
-
-Texts = str | Sequence[str]
 
 
 def load(
@@ -79,7 +71,7 @@ def load(
     return Bert(model, batch_size=batch_size, max_length=max_length)
 
 
-class Bert:
+class Bert(MaskedMethods, TaskMethods):
     """A trained model; `load` makes it.
 
     Attributes:
@@ -134,27 +126,70 @@ class Bert:
         other._runner = self._runner.with_model(other._model)
         return other
 
-    def batch(self, texts: Texts, pairs: Texts | None = None) -> dict[str, np.ndarray]:
+    def batch(self, texts: Texts, pairs: Texts | Sequence[Sequence[str]] | None = None) -> dict[str, np.ndarray]:
         """Texts, or pairs of them, as arrays for `apply`.
 
         Args:
           texts: one or several.
-          pairs: their second texts.
+          pairs: their second texts; of a model that chooses, the endings of each.
 
         Returns:
-          input_ids, segment_ids and attention_mask, int32 [B, S]: `[CLS] A [SEP]`, or `[CLS] A [SEP] B [SEP]`; S is the
-          shortest of a few padded lengths that holds all of them, so that a jitted function is compiled a few times.
+          input_ids, segment_ids and attention_mask, int32 [B, S]: `[CLS] A [SEP]`, or `[CLS] A [SEP] B [SEP]`; of a
+          model that chooses [B, C, S], C the most endings of any text. S is the shortest of a few padded lengths that
+          holds all of them, so that a jitted function is compiled a few times.
 
         Raises:
-          UserError: no text.
+          UserError: no text, or a model that chooses and no endings.
         """
-        if not len(_several(texts)):
+        if not several(texts):
             raise UserError('texts', 'none', 'at least one', 'give a batch some rows')
-        features = self._features(texts, pairs)
+        if isinstance(self.task, MultipleChoiceTask):
+            features = self._choices(self.task, texts, pairs)
+        else:
+            features = self._features(texts, pairs)
         longest = int(features.lengths.max())
         length = self._runner.lengths[int(pad_to(np.array([longest]), self._runner.lengths)[0])]
         batch = features.batch(np.arange(len(features)), length, self.tokenizer.pad_id)
         return {name: batch[name] for name in INPUTS}
+
+    @overload
+    def encode(
+        self,
+        texts: str,
+        pairs: str | None = ...,
+        *,
+        layers: int | Sequence[int] = ...,
+        pool: str | None = ...,
+        combine: str = ...,
+        weights: Sequence[float] = ...,
+        normalize: bool = ...,
+    ) -> np.ndarray: ...
+
+    @overload
+    def encode(
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = ...,
+        *,
+        layers: int | Sequence[int] = ...,
+        pool: str = ...,
+        combine: str = ...,
+        weights: Sequence[float] = ...,
+        normalize: bool = ...,
+    ) -> np.ndarray: ...
+
+    @overload
+    def encode(
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = ...,
+        *,
+        layers: int | Sequence[int] = ...,
+        pool: None,
+        combine: str = ...,
+        weights: Sequence[float] = ...,
+        normalize: bool = ...,
+    ) -> list[np.ndarray]: ...
 
     def encode(
         self,
@@ -185,110 +220,52 @@ class Bert:
         Raises:
           UserError: a layer or a pooler that the model does not have.
         """
-        chosen = (layers,) if isinstance(layers, int) else tuple(layers)
-        encoding = Encoding(chosen, combine, tuple(weights), pool or 'none', normalize)
-        rows = encode(self._runner, self._features(texts, pairs), encoding) if len(_several(texts)) else []
+        chosen = plain(layers if isinstance(layers, Sequence | np.ndarray) else [layers])
+        check_values('extract', layers=('layers', chosen), weights=('weights', weights))
+        encoding = Encoding(chosen, combine, plain(tuple(weights)), pool or 'none', normalize)
+        rows = encode(self._runner, self._features(texts, pairs), encoding) if several(texts) else []
         if isinstance(texts, str):
             return rows[0]
         if pool is None:
             return rows
         return np.stack(rows) if rows else np.zeros((0, encoding.width(self.config)), np.float32)
 
-    def pieces(self, texts: Texts, pairs: Texts | None = None) -> list[Any]:
+    @overload
+    def pieces(self, texts: str, pairs: str | None = ...) -> list[str]: ...
+
+    @overload
+    def pieces(self, texts: Sequence[str], pairs: Sequence[str] | None = ...) -> list[list[str]]: ...
+
+    def pieces(self, texts: Texts, pairs: Texts | None = None) -> Any:
         """The pieces that the model reads, special tokens among them: a list a text."""
-        if not len(_several(texts)):
+        if not several(texts):
             return []
         features = self._features(texts, pairs)
         ids = np.split(features.tokens, features.offsets[1:-1])
-        return _like(texts, [[self.tokenizer.pieces[i] for i in row] for row in ids])
+        return like(texts, [[self.tokenizer.pieces[i] for i in row] for row in ids])
+
+    @overload
+    def spans(self, texts: str, pairs: str | None = ...) -> np.ndarray: ...
+
+    @overload
+    def spans(self, texts: Sequence[str], pairs: Sequence[str] | None = ...) -> list[np.ndarray]: ...
 
     def spans(self, texts: Texts, pairs: Texts | None = None) -> Any:
         """Where each of the `pieces` stands in its text: for each text int32 [S, 2], the first character and the one
         behind the last; -1 of [CLS] and [SEP]. Those of a second text count in that."""
-        if not len(_several(texts)):
+        if not several(texts):
             return []
         features = self._features(texts, pairs)
-        places = spans(self.tokenizer, features, _several(texts), None if pairs is None else _several(pairs))
-        return _like(texts, np.split(np.stack(places, axis=1), features.offsets[1:-1]))
+        places = spans(self.tokenizer, features, several(texts), None if pairs is None else several(pairs, 'pairs'))
+        return like(texts, np.split(np.stack(places, axis=1), features.offsets[1:-1]))
 
-    def fill(self, texts: Texts, *, top_k: int = 5, jointly: bool = False) -> Any:
-        """What the model would write for masks, [MASK] or <mask>, in texts.
+    @overload
+    def attention(self, texts: str, pairs: str | None = ...) -> Attention: ...
 
-        Args:
-          texts: one or several, each with at least one mask.
-          top_k: fillings a mask.
-          jointly: fill all masks of a text together, the one that the model is most sure of first, then look again.
+    @overload
+    def attention(self, texts: Sequence[str], pairs: Sequence[str] | None = ...) -> list[Attention]: ...
 
-        Returns:
-          For each text a list of `{'token': …, 'probability': …, 'text': …}`, the most probable first; where it has
-          several masks a list of such lists. Jointly `{'text': …, 'tokens': …, 'order': …, 'log_probability': …}`, see
-          `inference.fill.fill_jointly`.
-
-        Raises:
-          UserError: a text without mask, or a model without a head for them.
-        """
-        self._model.require('mlm', 'filling')
-        where = [f'texts[{i}]' for i in range(len(_several(texts)))]
-        places = zip(_several(texts), where, strict=True)
-        masked = [MaskedText(text, place, self.tokenizer, self._max_length) for text, place in places]
-        if jointly:
-            return _like(texts, fill_jointly(self._runner, masked))
-        found = fill_each(self._runner, masked, top_k)
-        return _like(texts, [masks[0] if len(masks) == 1 else masks for masks in found])
-
-    def score(self, texts: Texts) -> Any:
-        """Pseudo-log-likelihoods of texts: each piece masked in turn (Salazar et al. 2020, arXiv 1910.14659).
-
-        Returns:
-          For each `{'log_likelihood': …, 'tokens': …, 'words': …, 'perplexity': …}`, in nats, over the pieces without
-          [CLS] and [SEP]; the perplexity is exp(-log_likelihood / tokens), None of a text without pieces.
-
-        Raises:
-          UserError: a model without a head for masked words.
-        """
-        self._model.require('mlm', 'scoring')
-        return _like(texts, score_texts(self._runner, _several(texts), self._max_length))
-
-    def next_sentence(self, first: Texts, second: Texts) -> Any:
-        """The probability that a text follows another; of a model trained on their order, that they are in order.
-
-        Returns:
-          A number, of several pairs float64 [N].
-
-        Raises:
-          UserError: a model without a head for sentence pairs.
-        """
-        self._model.require('nsp', 'next_sentence')
-        _check_count('second', _several(second), _several(first))
-        if not len(_several(first)):
-            return np.zeros(0)
-        found = follow_probabilities(self._runner, _several(first), _several(second), self._max_length)
-        return float(found[0]) if isinstance(first, str) else found
-
-    def extend(
-        self, texts: Texts, *, tokens: int = 20, temperature: float = 1.0, top_k: int = 50, seed: int = 0
-    ) -> str | list[str]:
-        """Texts continued by masks that are appended and filled from left to right: slow, and as weak as can be
-        expected of a model that was never trained for it.
-
-        Args:
-          texts: one or several.
-          tokens: pieces to append.
-          temperature: of what is drawn from; 0 for always the most probable piece.
-          top_k: drawn among so many.
-          seed: the same seed continues the same text in the same way.
-
-        Returns:
-          For each the text with its continuation.
-
-        Raises:
-          UserError: more tokens than the model has positions, or one without a head for masked words.
-        """
-        self._model.require('mlm', 'continuing')
-        chosen = {'tokens': tokens, 'temperature': temperature, 'top_k': top_k, 'seed': seed}
-        return _like(texts, extend(self._runner, _several(texts), **chosen, max_length=self._max_length))
-
-    def attention(self, texts: Texts, pairs: Texts | None = None) -> Attention | list[Attention]:
+    def attention(self, texts: Texts, pairs: Texts | None = None) -> Any:
         """What each head of each layer attends to.
 
         Args:
@@ -300,80 +277,22 @@ class Bert:
           position (the first S) has of each other, which add up to 1. With dtype='bfloat16' they are computed from
           rounded queries and keys.
         """
-        found = attention(self._runner, self._features(texts, pairs)) if len(_several(texts)) else []
-        return _like(texts, found)
+        found = attention(self._runner, self._features(texts, pairs)) if several(texts) else []
+        return like(texts, found)
 
-    def classify(self, texts: Texts, pairs: Texts | None = None) -> Any:
-        """Labels (or scores) of texts, or of pairs.
+    def _features(self, texts: Texts, pairs: Texts | None) -> Features:
+        firsts, seconds = several(texts), None if pairs is None else several(pairs, 'pairs')
+        check_count('pairs', seconds, firsts)
+        return sequences(self.tokenizer, firsts, seconds, self._max_length)
 
-        Returns:
-          For each `{'label': …, 'probabilities': {label: …}}`, or `{'score': …}` of a regression.
-
-        Raises:
-          UserError: a model that was not tuned to such a task.
-        """
-        seconds = None if pairs is None else _several(pairs)
-        _check_count('pairs', seconds, _several(texts))
-        return self._answers(texts, text_records(self.task, self._model.where, _several(texts), seconds))
-
-    def answer(self, question: Texts, context: Texts) -> Any:
-        """Answers to questions, each in the context beside it.
-
-        Returns:
-          For each `{'answer': …, 'start': …, 'end': …, 'probability': …}`, characters of the context.
-
-        Raises:
-          UserError: a model that was not tuned to SQuAD or the like.
-        """
-        _check_count('context', _several(context), _several(question))
-        records = question_records(self.task, self._model.where, _several(question), _several(context))
-        return self._answers(question, records)
-
-    def tag(self, sentences: str | Sequence[str | Sequence[str]]) -> Any:
-        """Tags of words; a sentence is a text to be split at blanks, or a list of words.
-
-        Returns:
-          For each `{'words': …, 'tags': …, 'entities': …}`.
-
-        Raises:
-          UserError: a model that was not tuned to tag.
-        """
-        records = sentence_records(self.task, self._model.where, _several(sentences))
-        return _like(sentences, tag_records(self._runner, records))
-
-    def choose(self, context: Texts, endings: Sequence[str] | Sequence[Sequence[str]]) -> Any:
-        """The best ending of each context.
-
-        Returns:
-          For each `{'prediction': its number, 'ending': …, 'probabilities': of all endings, …}`.
-
-        Raises:
-          UserError: a model that was not tuned to choose, or fewer than two endings.
-        """
-        several = [endings] if isinstance(context, str) else endings
-        _check_count('endings', several, _several(context))
-        return self._answers(context, choice_records(self.task, self._model.where, _several(context), several))
-
-    def _answers(self, asked: Any, records: Sequence[Any]) -> Any:
-        return _like(asked, answer_records(self._runner, records))
-
-    def _features(self, texts: Texts, pairs: Texts | None) -> Any:
-        seconds = None if pairs is None else _several(pairs)
-        _check_count('pairs', seconds, _several(texts))
-        return sequences(self.tokenizer, _several(texts), seconds, self._max_length)
+    def _choices(self, task: MultipleChoiceTask, texts: Texts, endings: Any) -> Features:
+        if endings is None:
+            found = f'none for a model of {task.name}'
+            raise UserError('pairs', found, 'the endings of each text', 'bert.batch(text, [ending, …])')
+        each = [endings] if isinstance(texts, str) else endings
+        check_count('pairs', each, several(texts))
+        records = choice_records(task, self._model.where, several(texts), each)
+        return task.features(records, self.tokenizer, training=False)
 
     def __repr__(self) -> str:
         return description(self._model)
-
-
-def _check_count(name: str, beside: Sequence[Any] | None, texts: Sequence[Any]) -> None:
-    if beside is not None and len(beside) != len(texts):
-        raise UserError(name, f'{len(beside)} for {len(texts)}', 'as many as there are texts', 'give one for each')
-
-
-def _several(texts: Any) -> Any:
-    return [texts] if isinstance(texts, str) else texts
-
-
-def _like(asked: Any, results: list[Any]) -> Any:
-    return results[0] if isinstance(asked, str) else results

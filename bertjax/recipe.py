@@ -136,7 +136,7 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     config.topology = ''  # run=compile: the machine to compile for, such as v5e:4x4
     config.find_batch = False  # run=compile: look for the largest batch that fits
     config.export = True  # write the model to WORKDIR/export at the end
-    config.export_formats = 'hf,orbax'  # folders there, with commas between: hf, orbax, google, stablehlo
+    config.export_formats = 'hf,orbax'  # folders there, with commas between: hf, orbax, google, stablehlo, onnx
     config.push_to = ''  # org/name on the Hugging Face hub, to which export/hf is pushed
     config.push_private = False  # whether a repository that is made there is private
     config.card = ConfigDict(CARD)
@@ -214,7 +214,7 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
 
     config.mesh = ConfigDict({'data': -1, 'fsdp': 1, 'tensor': 1})  # -1: the devices that the others leave
     config.export = True  # write the model to WORKDIR/export at the end
-    config.export_formats = 'hf,orbax'  # folders there, with commas between: hf, orbax, google, stablehlo
+    config.export_formats = 'hf,orbax'  # folders there, with commas between: hf, orbax, google, stablehlo, onnx
     config.push_to = ''  # org/name on the Hugging Face hub, to which export/hf is pushed
     config.push_private = False  # whether a repository that is made there is private
     config.card = ConfigDict(CARD)

@@ -39,7 +39,7 @@ _ROWS = whole(1, MANY)
 _RATE = number(0, 10, above=True)
 _EPOCHS = number(0, 1e6)
 _NAME = r'[\w.-]+(/[\w.-]+)?'  # on the hub
-_FORMAT = 'hf|orbax|google|stablehlo'
+_FORMAT = 'hf|orbax|google|stablehlo|onnx'
 _TRAINED = word('all|head|last_[1-9][0-9]{0,3}', "'all', 'head', or 'last_K' with K from 1 to the model's layers")
 
 # A key of either base config that is no field of a class.
@@ -73,7 +73,9 @@ _SHARED = {
     'mesh.tensor': _DEVICES,
     'step': whole(0, COUNT),
     'export': flag(),
-    'export_formats': word(f'({_FORMAT})(,({_FORMAT}))*', 'some of hf, orbax, google, stablehlo, with commas between'),
+    'export_formats': word(
+        f'({_FORMAT})(,({_FORMAT}))*', 'some of hf, orbax, google, stablehlo, onnx, with commas between'
+    ),
     'push_to': word(r'|[\w.-]+/[\w.-]+', "a name on the hub, such as org/name, or ''"),
     'push_private': flag(),
     'tracker': one_of(('', *SERVICES)),

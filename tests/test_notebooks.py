@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import tomllib
 
 import nbformat
 import pytest
@@ -17,6 +18,19 @@ SMALL = {
     'distil': 'STEPS, EPOCHS = 20, 1',
     'own_loop': 'STEPS, UPDATES = 20, 3',
 }
+
+
+def test_they_lead_to_the_repository():
+    """That of pyproject.toml, wherever a page or a notebook names it."""
+    top = COLAB.parent.parent
+    repository = tomllib.loads((top / 'pyproject.toml').read_text(encoding='utf-8'))['project']['urls']['Repository']
+    for path in COLAB.glob('*.ipynb'):
+        badge = repository.replace('https://github.com/', 'https://colab.research.google.com/github/')
+        text = path.read_text(encoding='utf-8')
+        assert f'{badge}/blob/main/docs/colab/{path.name}' in text and f'git+{repository}' in text, path
+    for path in (top / 'README.md', *top.glob('docs/**/*.md'), *COLAB.glob('*.ipynb')):
+        named = re.findall(r'github(?:\.com)?/([\w.-]+/bertjax)\b', path.read_text(encoding='utf-8'))
+        assert {*named} <= {repository.removeprefix('https://github.com/')}, path
 
 
 def test_each_has_small_settings_and_a_badge():

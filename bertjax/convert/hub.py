@@ -10,7 +10,15 @@ from bertjax.errors import UserError
 _NAME = re.compile(r'([\w.-]+/[\w.-]+)(?:@([\w./-]+))?')
 _DESCRIBED = ('.json', '.txt', '.model')  # how files end that describe a model, and its tokenizer
 # The forms of weights, the first of which a repository has is pulled.
-_WEIGHTS = (r'model\.safetensors', r'.*\.safetensors', r'pytorch_model.*\.bin', r'.*\.ckpt.*|checkpoint')
+_WEIGHTS = (
+    r'model\.safetensors',
+    r'model-\d+-of-\d+\.safetensors',
+    r'pytorch_model(-\d+-of-\d+)?\.bin',
+    r'.*\.ckpt.*|checkpoint',
+)
+# What a push takes away where it writes no file of that name: transformers and we would read parts of an earlier model.
+_STALE = ['model*.safetensors*', 'pytorch_model*', 'tf_model*', 'flax_model*', 'task.json', 'generation_config.json']
+_STALE += ['tokenizer*', 'vocab.*', 'merges.txt', 'spiece.model', 'special_tokens_map.json', 'added_tokens.json']
 _LOG_IN = "log in with 'hf auth login', or set HF_TOKEN"
 _LATER = 'try again when the network is there'
 
@@ -102,7 +110,7 @@ def check_push(name: str) -> None:
 
 
 def push(folder: str | os.PathLike, name: str, *, private: bool) -> str:
-    """Uploads a Hugging Face directory, and returns its address.
+    """Uploads a Hugging Face directory, and returns its address. Weights and tokenizer that were there before go.
 
     Args:
       folder: whole, with its model card.
@@ -117,7 +125,8 @@ def push(folder: str | os.PathLike, name: str, *, private: bool) -> str:
     try:
         api = HfApi()
         api.create_repo(name, private=private, exist_ok=True)
-        api.upload_folder(repo_id=name, folder_path=os.fspath(folder), commit_message='Trained with bertjax')
+        what = {'commit_message': 'Trained with bertjax', 'delete_patterns': _STALE}
+        api.upload_folder(repo_id=name, folder_path=os.fspath(folder), **what)
     except Exception as error:  # see `pull`
         mend = f'the export is whole in {folder}: run the same command with --config.run=export when the hub is there'
         raise _no_push(name, f'a hub that does not take it ({_line(error)})', 'an upload', mend) from None

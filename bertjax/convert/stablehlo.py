@@ -14,9 +14,9 @@ import numpy as np
 import safetensors.numpy
 from etils import epath
 from flax import linen as nn
-from flax.traverse_util import unflatten_dict
 from jax import export
 
+from bertjax.convert.functions import dimensions, example, functions_of, sizes
 from bertjax.convert.trees import flat_paths
 from bertjax.data.features import INPUTS
 from bertjax.files.atomic import atomic_directory
@@ -69,7 +69,7 @@ def export_stablehlo(
       beside: {name: text} of further files.
     """
     weights = {path: np.asarray(x) for path, x in flat_paths(nn.unbox(jax.device_get(dict(params)))).items()}
-    functions = _functions(model)
+    functions = functions_of(model)
     lowered = {name: _lower(function, weights, model) for name, function in functions.items()}
     described = {name: _described(function, model.config) for name, function in lowered.items()}
     with atomic_directory(directory, FUNCTIONS) as staging:
@@ -86,38 +86,11 @@ def export_stablehlo(
         (path / FUNCTIONS).write_text(json.dumps(described, indent=2) + '\n')
 
 
-def _functions(model: BertForPreTraining | TaskModel) -> dict[str, Callable[..., dict[str, jax.Array]]]:
-    """{name: (weights by path, three arrays) -> outputs by name}."""
-
-    def function(method: Callable[..., dict[str, jax.Array]] | None, **options: Any) -> Callable:
-        def call(weights: Mapping[str, jax.Array], *inputs: jax.Array) -> dict[str, jax.Array]:
-            tree = unflatten_dict({tuple(path.split('/')): x for path, x in weights.items()})
-            with nn.logical_axis_rules(()):  # nothing is split
-                return model.apply({'params': tree}, *inputs, method=method, **options)
-
-        return call
-
-    if isinstance(model, BertForPreTraining):
-        return {'encoder': function(_encoder), 'mlm': function(_mlm)}
-    return {'task': function(None, deterministic=True)}
-
-
-def _encoder(bert: BertForPreTraining, *inputs: jax.Array) -> dict[str, jax.Array]:
-    hidden, _ = bert.encoder(*inputs, deterministic=True)  # [B, S, D]
-    return {'hidden': hidden, **({'pooled': bert.pooler(hidden[:, 0])} if bert.config.nsp else {})}
-
-
-def _mlm(bert: BertForPreTraining, *inputs: jax.Array) -> dict[str, jax.Array]:
-    hidden, _ = bert.encoder(*inputs, deterministic=True)
-    logits = bert.mlm(hidden, bert.encoder.token_embedding())[..., : bert.config.vocab_size]  # [B, S, V]
-    return {'mlm_logits': logits, **({'nsp_logits': bert.nsp(bert.pooler(hidden[:, 0]))} if bert.config.nsp else {})}
-
-
 def _lower(
     function: Callable, weights: Mapping[str, np.ndarray], model: BertForPreTraining | TaskModel
 ) -> export.Exported:
-    sizes = export.symbolic_shape(_dimensions(model), constraints=[f's <= {model.config.max_positions}'])
-    inputs = [jax.ShapeDtypeStruct(sizes, np.int32)] * len(INPUTS)
+    shape = export.symbolic_shape(dimensions(model), constraints=[f's <= {model.config.max_positions}'])
+    inputs = [jax.ShapeDtypeStruct(shape, np.int32)] * len(INPUTS)
     shapes = {path: jax.ShapeDtypeStruct(x.shape, x.dtype) for path, x in weights.items()}
     with _without_places():
         return export.export(jax.jit(function), platforms=PLATFORMS)(shapes, *inputs)
@@ -135,10 +108,6 @@ def _without_places() -> Iterator[None]:
         jax.config.update(key, before)
 
 
-def _dimensions(model: BertForPreTraining | TaskModel) -> str:
-    return {2: 'b, s', 3: 'b, c, s'}[len(model.smallest_inputs[0])]
-
-
 def _described(function: export.Exported, config: BertConfig) -> dict[str, Any]:
     outputs = jax.tree.unflatten(function.out_tree, function.out_avals)
     return {
@@ -154,14 +123,12 @@ def _card(described: Mapping[str, Any], model: BertForPreTraining | TaskModel) -
         f'* `{name}.jax_export`: {", ".join(f"`{output}` {shape}" for output, shape in facts["outputs"].items())}'
         for name, facts in described.items()
     ]
-    sizes = f'any number b of sequences, of any length s up to {model.config.max_positions:,}'
-    dimensions = _dimensions(model)
     return _CARD.format(
         functions='\n'.join(lines),
-        dimensions=dimensions,
-        sizes=sizes + (', c choices of each' if 'c' in dimensions else ''),
+        dimensions=dimensions(model),
+        sizes=sizes(model),
         platforms=', '.join(PLATFORMS),
         version=jax.__version__,
         first=next(iter(described)),
-        example='[[[2, 5, 3], [2, 6, 3]]]' if 'c' in dimensions else '[[2, 5, 3]]',
+        example=example(model),
     )

@@ -10,6 +10,7 @@ from bertjax.convert.heads import Head
 from bertjax.convert.hub import check_push, push
 from bertjax.convert.huggingface.config import check_exportable, check_head_exportable
 from bertjax.convert.huggingface.save import export_huggingface
+from bertjax.convert.onnx import check_onnx, export_onnx
 from bertjax.convert.orbax import export_orbax, head_facts, saved_head
 from bertjax.convert.stablehlo import export_stablehlo
 from bertjax.errors import UserError
@@ -88,17 +89,23 @@ def _write_stablehlo(finished: Finished, directory: pathlib.Path) -> None:
     export_stablehlo(finished.params, finished.model, finished.tokenizer, directory, beside=finished.beside)
 
 
+def _write_onnx(finished: Finished, directory: pathlib.Path) -> None:
+    export_onnx(finished.params, finished.model, finished.tokenizer, directory, beside=finished.beside)
+
+
 _WRITERS: dict[str, Callable[[Finished, pathlib.Path], None]] = {
     'hf': _write_hf,
     'orbax': _write_orbax,
     'google': _write_google,
     'stablehlo': _write_stablehlo,
+    'onnx': _write_onnx,
 }
 # Of a workdir, for what is printed.
 PLACES = {
     'export/hf': 'for transformers: from_pretrained(...)',
     'export/orbax': 'the parameters for other JAX programs',
     'export/stablehlo': 'functions that run with JAX alone: see the README.md there',
+    'export/onnx': 'for onnxruntime: see the README.md there',
     'export/google': 'for google-research/bert: --init_checkpoint=…/bert_model.ckpt',
 }
 
@@ -136,6 +143,8 @@ def check_formats(
         check_google(config, head)
         if vocabulary:
             check_google_vocabulary(vocabulary)
+    if 'onnx' in formats:
+        check_onnx(config, model)
 
 
 def write_exports(finished: Finished, folder: pathlib.Path, formats: Collection[str]) -> list[pathlib.Path]:

@@ -58,7 +58,6 @@ def finish_task(
     write_atomic(folder / RESULTS, json.dumps(results, indent=2) + '\n')
     if model.settings.export:
         export_task(folder, config, model, params, results, model.settings.formats)
-        push_export(folder, model.settings.push_to, private=model.settings.push_private)
     if results['splits']:
         console.print(results_table(results))
     if results['collapsed']:
@@ -82,6 +81,8 @@ def finish_task(
     if task.has_baselines:
         commands.insert(1, ('what the most frequent answer and a linear model reach', f'{again} --config.run=baseline'))
     print_next(console, commands)
+    if model.settings.export:  # at the end: where it fails, all else is there
+        push_export(folder, model.settings.push_to, private=model.settings.push_private)
 
 
 def judge(

@@ -68,7 +68,6 @@ def finish_pretraining(
         logging.warning('%s ends at step %d of %d.', folder / 'metrics.jsonl', rows[-1]['step'], config['steps'])
     if config['export']:
         export_pretraining(folder, config, model, tokenizer, params, rows, formats_of(config['export_formats']))
-        push_export(folder, config['push_to'], private=config['push_private'])
     filled = list(_filled_masks(params, model, tokenizer, heldout)) if heldout is not None else []
     texts = text_rows(folder / 'metrics.jsonl', config['pairs']['mode'])
     summary = {
@@ -92,6 +91,8 @@ def finish_pretraining(
         console.print(f'{text}   (p {item["probability"]:.2f}, was: {item["was"]})', markup=False)
     print_places(console, folder, PLACES, exported=config['export'])
     print_next(console, _next(folder, config, recipe))
+    if config['export']:  # at the end: where it fails, all else is there
+        push_export(folder, config['push_to'], private=config['push_private'])
 
 
 def heldout_rows(metrics: pathlib.Path, mode: str) -> list[dict[str, Any]]:

@@ -11,8 +11,11 @@ from bertjax.errors import UserError
 from bertjax.inference.masked import expected
 from bertjax.inference.runner import Runner
 from bertjax.progress import Advance, in_proportion, telling
+from bertjax.text.sentencepiece_proto import SPACE
 from bertjax.text.special import MASK
 from bertjax.text.tokenizer import Tokenizer
+
+_SPACES = {'sentencepiece': SPACE, 'bpe': 'Ġ'}  # how pieces show the space before them
 
 
 class MaskedText:
@@ -47,9 +50,9 @@ class MaskedText:
         encoded = tokenizer.encode([*(part.rstrip() for part in before), last])
         ids = [tokenizer.cls_id, *encoded[0].tolist()]
         self.positions: list[int] = []
-        for part in encoded[1:]:
+        for part, behind in zip(encoded[1:], self._parts[1:], strict=True):
             self.positions.append(len(ids))
-            ids += [tokenizer.mask_id, *part.tolist()]
+            ids += [tokenizer.mask_id, *_going_on(tokenizer, behind, part.tolist())]
         self.ids = np.array([*ids[: max_length - 1], tokenizer.sep_id], np.int32)
         if self.positions[-1] >= max_length - 1:
             found = f'a mask behind {self.positions[-1]} tokens'
@@ -70,6 +73,18 @@ class MaskedText:
                 text += ' '
             text += word + (' ' if word[-1:].isalnum() and after[:1].isalnum() else '') + after
         return text
+
+
+def _going_on(tokenizer: Tokenizer, part: str, ids: list[int]) -> list[int]:
+    """The pieces of what stands behind a mask, without the space that SentencePiece and some byte-level BPE put before
+    whatever they encode, where the text has none: `, it` of `the [MASK], it`."""
+    first = tokenizer.pieces[ids[0]] if ids else ''
+    if part[:1].isspace() or tokenizer.family not in _SPACES or not first.startswith(_SPACES[tokenizer.family]):
+        return ids
+    bare = first.removeprefix(_SPACES[tokenizer.family])
+    if not bare:
+        return ids[1:]
+    return [tokenizer.pieces.index(bare), *ids[1:]] if bare in tokenizer.pieces else ids
 
 
 def word_of(tokenizer: Tokenizer, piece: int) -> str:

@@ -3,7 +3,7 @@
 import pathlib
 from collections.abc import Collection
 
-from bertjax.experiment.benchmark import SUBMISSION, averages, summarise
+from bertjax.experiment.benchmark_table import SUBMISSION, averages, summarise
 from bertjax.experiment.results import RESULTS
 from bertjax.files.whole import read_json_or_none
 from bertjax.metrics.glue import OFFICIAL

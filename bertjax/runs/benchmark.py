@@ -9,18 +9,8 @@ from ml_collections import ConfigDict
 
 from bertjax.config import from_plain, plain
 from bertjax.errors import UserError
-from bertjax.experiment.benchmark import (
-    SUBMISSION,
-    available,
-    benchmark_table,
-    chosen_tasks,
-    note_asked,
-    note_finished,
-    ordered,
-    own_settings,
-    write_submission,
-    write_summary,
-)
+from bertjax.experiment.benchmark import available, chosen_tasks, note_asked, note_finished, ordered, own_settings
+from bertjax.experiment.benchmark_table import SUBMISSION, benchmark_table, write_submission, write_summary
 from bertjax.experiment.finetuning_settings import finetuning_settings
 from bertjax.experiment.trials import trials_of
 from bertjax.experiment.workdir import working_in

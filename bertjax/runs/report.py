@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from bertjax.config import plain
 from bertjax.errors import UserError
-from bertjax.experiment.benchmark import is_benchmark
+from bertjax.experiment.benchmark_table import is_benchmark
 from bertjax.files.atomic import write_atomic
 from bertjax.pages.charts import check_plotly
 from bertjax.report.benchmark import benchmark_page

@@ -37,8 +37,17 @@ def hub():
             'model.fp16.safetensors': b'h',
         }
         hub.files['org/model'] = {**files, **weights}
-        hub.files['org/old'] = {**files, 'pytorch_model.bin': b'pickle'}
-        hub.files['org/shards'] = {**files, 'model-1.safetensors': b'1', 'model.safetensors.index.json': b'{}'}
+        hub.files['org/old'] = {
+            **files,
+            'pytorch_model.bin': b'pickle',
+            'model.fp16.safetensors': b'h',
+            'adapter_model.safetensors': b'a',
+        }
+        hub.files['org/shards'] = {
+            **files,
+            'model-00001-of-00001.safetensors': b'1',
+            'model.safetensors.index.json': b'{}',
+        }
         hub.files['org/google'] = {'bert_config.json': b'{}', 'vocab.txt': b'x', 'bert_model.ckpt.index': b'x'}
         hub.gated.add('org/gated')
         yield hub
@@ -72,7 +81,7 @@ def test_only_what_is_needed_is_pulled(hub, tmp_path):
     wanted = [
         described | {'model.safetensors'},
         described | {'pytorch_model.bin'},
-        described | {'model-1.safetensors', 'model.safetensors.index.json'},
+        described | {'model-00001-of-00001.safetensors', 'model.safetensors.index.json'},
         {'bert_config.json', 'vocab.txt', 'bert_model.ckpt.index'},
         described | {'model.safetensors'},
     ]
@@ -108,10 +117,17 @@ def test_pushing(hub, tmp_path):
     for name, text in (('config.json', '{}'), ('README.md', '---\nlicense: mit\n---\n# It\n')):
         (tmp_path / 'hf' / name).write_text(text)
     (tmp_path / 'hf' / 'model.safetensors').write_bytes(bytes(1000))
+    old = {
+        'pytorch_model.bin': b'old',
+        'model-00001-of-00002.safetensors': b'old',
+        'task.json': b'{}',
+        'logo.png': b'p',
+    }
+    hub.files['us/new'] = dict(old)
     calls = [['check_push', ['us/new']], ['push', [str(tmp_path / 'hf'), 'us/new', True]], ['check_push', ['them/new']]]
     said, _ = ask(hub, tmp_path, *calls, token=TOKEN)
     assert said[:2] == [None, f'{hub.address}/us/new']
-    assert hub.files['us/new'] == there(str(tmp_path / 'hf')) and hub.private['us/new']
+    assert hub.files['us/new'] == {**there(str(tmp_path / 'hf')), 'logo.png': b'p'} and hub.private['us/new']
     assert 'config.push_to: found them/new, and the token of me, expected one of the names me, us' in said[2]
     none, _ = ask(hub, tmp_path, ['check_push', ['us/new']])
     assert 'config.push_to: found us/new, and no token of the hub' in none[0] and 'hf auth login' in none[0]

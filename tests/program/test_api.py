@@ -1,10 +1,12 @@
 """`bertjax.load`: a trained model in a program of one's own, whatever left it."""
 
+import inspect
 import json
 import pathlib
 import shutil
 import subprocess
 import sys
+import typing
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 import bertjax
 from bertjax.errors import UserError
+from bertjax.inference.answers import Chosen, Filling, JointFilling, Score, Tagged
 
 TEXTS = ['the river runs', 'a bird sings over the old house', 'stone']
 
@@ -161,6 +164,12 @@ def test_what_cannot_be_answered_is_told(tuned, trained, tmp_path):
     facts = {'architectures': ['BertForMultipleChoice']}
     chooser = bertjax.load(variant(trained, tmp_path / 'choice', 'cls.', weights, **facts))
     assert chooser.choose('a', ['bird', 'stone'])['ending'] in ('bird', 'stone') and chooser.choose([], []) == []
+    batch = chooser.batch(['a', 'the'], [['bird', 'stone'], ['wind', 'house', 'old field']])
+    assert batch['input_ids'].shape == (2, 3, 8) and chooser.apply(chooser.params, batch)['logits'].shape == (2, 3)
+    with pytest.raises(UserError, match='the endings of each text'):
+        chooser.batch('a')
+    assert chooser.choose('a', ['bird', 'stone']).keys() == Chosen.__annotations__.keys()
+    assert tagger.tag('a bird').keys() == Tagged.__annotations__.keys()
     for endings in (['bird'], [], 'ab'):
         with pytest.raises(UserError, match='at least two'):
             chooser.choose('a', endings)
@@ -170,6 +179,38 @@ def test_what_cannot_be_answered_is_told(tuned, trained, tmp_path):
     ):
         with pytest.raises(UserError, match='as many as there are texts'):
             ask()
+
+
+def test_values_are_checked_as_on_the_command_line(bert):
+    for name, ask in {
+        'top_k': lambda: bert.fill('a [MASK]', top_k=-1),
+        'jointly': lambda: bert.fill('a [MASK]', jointly='yes'),
+        'tokens': lambda: bert.extend('a', tokens=0),
+        'temperature': lambda: bert.extend('a', temperature=-1.0),
+        'seed': lambda: bert.extend('a', seed=-1),
+        'layers': lambda: bert.encode('a', layers=1.5),
+        r'texts\[1\]': lambda: bert.encode(['a', None]),
+        r'pairs\[0\]': lambda: bert.encode(['a'], [3]),
+        'texts': lambda: bert.score(text for text in TEXTS),
+    }.items():
+        with pytest.raises(UserError, match=f'^{name}: found .*, expected '):
+            ask()
+    with pytest.raises(UserError, match=r'^top_k: found 0, expected a whole number from 1 to 1,000'):
+        bert.extend('a', top_k=0)
+    np.testing.assert_array_equal(bert.encode('a', layers=np.int64(1)), bert.encode('a', layers=[1]))
+    np.testing.assert_array_equal(bert.encode(np.array(TEXTS)), bert.encode(TEXTS))
+    assert len(bert.fill('a [MASK]', top_k=np.int32(3))) == 3
+    assert bert.extend('a \ud800 bird', tokens=2).startswith('a \ufffd bird')
+
+
+def test_answers_have_the_forms_that_are_said(bert):
+    assert bert.fill('a [MASK]')[0].keys() == Filling.__annotations__.keys()
+    assert bert.fill('a [MASK]', jointly=True).keys() == JointFilling.__annotations__.keys()
+    assert bert.score('a').keys() == Score.__annotations__.keys()
+    named = [name for name, x in vars(bertjax.Bert).items() if not name.startswith('_') and inspect.isfunction(x)]
+    named += ['fill', 'score', 'next_sentence', 'extend', 'classify', 'answer', 'tag', 'choose']
+    for name in {*named} - {'with_params', 'batch'}:
+        assert len(typing.get_overloads(getattr(bertjax.Bert, name))) >= 2, name  # one text, and several
 
 
 def test_nothing_there_is_told(trained, tmp_path):

@@ -9,15 +9,8 @@ from browsing import Browser
 from running import Program, copied, results
 
 from bertjax.errors import UserError
-from bertjax.experiment.benchmark import (
-    chosen_tasks,
-    note_asked,
-    note_finished,
-    ordered,
-    own_settings,
-    write_submission,
-    write_summary,
-)
+from bertjax.experiment.benchmark import chosen_tasks, note_asked, note_finished, ordered, own_settings
+from bertjax.experiment.benchmark_table import write_submission, write_summary
 
 ALL = {'recipe': 'configs/glue.py:all', 'small': False}
 SHORT = ('--config.steps=1', '--config.seq_len=24', '--config.shapes=1', '--config.eval_every=0')

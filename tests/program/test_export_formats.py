@@ -1,10 +1,14 @@
 """A finished run in every format, and runs that start from each."""
 
+import importlib.util
 import pathlib
 
+import numpy as np
 import pytest
 import safetensors.numpy
 from running import GLUE, Program, copied, results
+
+import bertjax
 
 FORMATS = 'hf,orbax,google'
 
@@ -41,6 +45,18 @@ def test_a_pre_training_goes_on_from_any_format(program: Program, trained: pathl
 
 
 @pytest.mark.slow
+def test_a_task_as_onnx_answers_the_same(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
+    onnxruntime = pytest.importorskip('onnxruntime', reason='the extra onnx is not installed')
+    own = copied(tuned, tmp_path / 'own')
+    result = program.run(f'--workdir={own}', '--config.run=export', '--config.export_formats=onnx', **GLUE)
+    assert f'exported to {own / "export" / "onnx"}' in result.stdout
+    bert = bertjax.load(own, step=72)  # its checkpoint
+    batch = bert.batch(['river stone bird', 'a bird'], ['the light', 'the old house falls'])
+    (logits,) = onnxruntime.InferenceSession(str(own / 'export' / 'onnx' / 'task.onnx')).run(['logits'], batch)
+    np.testing.assert_allclose(logits, bert.apply(bert.params, batch)['logits'], atol=1e-5)
+
+
+@pytest.mark.slow
 def test_a_pre_ln_model_has_a_format(program: Program, tmp_path: pathlib.Path):
     short = ('--config.model.pre_norm=True', '--config.steps=1', '--config.eval_every=0')
     line = program.error(f'--workdir={tmp_path / "one"}', *short)
@@ -52,14 +68,17 @@ def test_a_pre_ln_model_has_a_format(program: Program, tmp_path: pathlib.Path):
     assert f'starting from {tmp_path / "one" / "export" / "orbax"}; ' in result.stdout
 
 
-def test_a_format_that_does_not_fit_is_refused_at_once(program: Program, tmp_path: pathlib.Path):
+def test_a_format_that_does_not_fit_is_refused_at_once(program: Program, tmp_path: pathlib.Path, monkeypatch):
     google = '--config.export_formats=hf,google'
     line = program.error(f'--workdir={tmp_path}', google, '--config.vocab.family=sentencepiece')
     assert 'config.export_formats: found google, with a sentencepiece vocabulary' in line
     line = program.error(f'--workdir={tmp_path}', google, '--config.model.causal=True')
     assert 'config.model.causal: found True with google in config.export_formats' in line
-    line = program.error(f'--workdir={tmp_path}', '--config.export_formats=onnx')
-    assert "config.export_formats: found 'onnx', expected some of hf, orbax, google" in line
+    line = program.error(f'--workdir={tmp_path}', '--config.export_formats=tflite')
+    assert "config.export_formats: found 'tflite', expected some of hf, orbax, google, stablehlo, onnx" in line
+    monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
+    line = program.error(f'--workdir={tmp_path}', '--config.export_formats=hf,onnx')
+    assert 'config.export_formats: found onnx, and jax2onnx is not installed' in line and 'bertjax[onnx]' in line
     assert not list(tmp_path.iterdir())
 
 

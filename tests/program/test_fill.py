@@ -10,8 +10,9 @@ import pytest
 from running import Program, rows
 
 import bertjax
+from bertjax import progress
 from bertjax.errors import UserError
-from bertjax.inference import asked, runner
+from bertjax.inference import asked
 from bertjax.inference.score import corpus_score
 from bertjax.recipe_files import load_recipe
 
@@ -214,7 +215,7 @@ def test_answers_to_another_input_of_that_name_are_not_replaced(program: Program
     other = (f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={tmp_path / "b" / "t.txt"}')
     assert f'results of {tmp_path / "a" / "t.txt"}' in program.error(*other, **RECIPE)
     assert (tmp_path / 'fill' / 't.masks.jsonl').read_bytes() == before
-    monkeypatch.setattr(runner, 'progress', None)  # no other bar than that of the file
+    monkeypatch.setattr(progress, 'progress', None)  # no other bar than that of the file
     ask(program, trained, tmp_path, f'--config.input={tmp_path / "a" / "t.txt"}', '--config.fill.top_k=2')
     assert (tmp_path / 'fill' / 't.masks.jsonl').read_bytes() != before
 
@@ -253,7 +254,7 @@ def test_one_bar_for_all_of_a_call(bert, monkeypatch):
 
         yield advance
 
-    monkeypatch.setattr(runner, 'progress', noted)
+    monkeypatch.setattr(progress, 'progress', noted)
     monkeypatch.setattr('bertjax.inference.score._TOGETHER', 2)
     for ask in (
         lambda: bert.fill(TEXTS),

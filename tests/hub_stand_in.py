@@ -14,13 +14,17 @@ TOKEN = 'hf_token'
 
 
 class Hub:
-    """Its repositories: {name: {file: bytes}}; `private` is what was said of each that was made; `asked` the paths."""
+    """Its repositories: {name: {file: bytes}}; `private` is what was said of each that was made; `asked` the paths.
+
+    While `full`, nothing can be uploaded.
+    """
 
     def __init__(self):
         self.files: dict[str, dict[str, bytes]] = {}
         self.private: dict[str, bool] = {}
         self.asked: list[str] = []
         self.gated: set[str] = set()
+        self.full = False
         self.address = ''
 
 
@@ -63,7 +67,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _model(self, name: str, rest: str, body: bytes) -> None:
         hub = self.hub
-        if name in hub.gated:
+        if hub.full and rest.startswith('/preupload/'):
+            self._json({'error': 'the quota is used up'}, 403)
+        elif name in hub.gated:
             self._json({}, 403, {'X-Error-Code': 'GatedRepo'})
         elif name not in hub.files:
             self._json({}, 404, {'X-Error-Code': 'RepoNotFound'})
@@ -77,6 +83,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._json({'files': files})
         elif rest.startswith('/commit/'):
             for line in map(json.loads, body.splitlines()):
+                if line['key'] == 'deletedFile':
+                    del hub.files[name][line['value']['path']]
                 if line['key'] == 'file':
                     hub.files[name][line['value']['path']] = base64.b64decode(line['value']['content'])
             self._json({'success': True, 'commitOid': SHA, 'commitUrl': f'{hub.address}/{name}/commit/{SHA}'})

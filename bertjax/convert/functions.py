@@ -1,0 +1,56 @@
+"""A model as pure functions of three arrays, in the form in which other programs get it: StableHLO and ONNX."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+from flax import linen as nn
+from flax.traverse_util import unflatten_dict
+
+from bertjax.model.bert import BertForPreTraining
+from bertjax.model.heads import TaskModel
+
+Function = Callable[..., dict[str, jax.Array]]
+
+
+def functions_of(model: BertForPreTraining | TaskModel) -> dict[str, Function]:
+    """{name: (weights by path, three int32 arrays) -> outputs by name}: `encoder` and `mlm`, or `task`."""
+
+    def function(method: Function | None, **options: Any) -> Function:
+        def call(weights: Mapping[str, jax.Array], *inputs: jax.Array) -> dict[str, jax.Array]:
+            tree = unflatten_dict({tuple(path.split('/')): x for path, x in weights.items()})
+            with nn.logical_axis_rules(()):  # nothing is split
+                return model.apply({'params': tree}, *inputs, method=method, **options)
+
+        return call
+
+    if isinstance(model, BertForPreTraining):
+        return {'encoder': function(_encoder), 'mlm': function(_mlm)}
+    return {'task': function(None, deterministic=True)}
+
+
+def dimensions(model: BertForPreTraining | TaskModel) -> str:
+    """Names of the sizes of its inputs: 'b, s', of a model that chooses 'b, c, s'."""
+    return {2: 'b, s', 3: 'b, c, s'}[len(model.smallest_inputs[0])]
+
+
+def sizes(model: BertForPreTraining | TaskModel) -> str:
+    """The same in words, for those who call it."""
+    words = f'any number b of sequences, of any length s up to {model.config.max_positions:,}'
+    return words + (', c choices of each' if 'c' in dimensions(model) else '')
+
+
+def example(model: BertForPreTraining | TaskModel) -> str:
+    """Ids that it takes, as Python writes them."""
+    return '[[[2, 5, 3], [2, 6, 3]]]' if 'c' in dimensions(model) else '[[2, 5, 3]]'
+
+
+def _encoder(bert: BertForPreTraining, *inputs: jax.Array) -> dict[str, jax.Array]:
+    hidden, _ = bert.encoder(*inputs, deterministic=True)  # [B, S, D]
+    return {'hidden': hidden, **({'pooled': bert.pooler(hidden[:, 0])} if bert.config.nsp else {})}
+
+
+def _mlm(bert: BertForPreTraining, *inputs: jax.Array) -> dict[str, jax.Array]:
+    hidden, _ = bert.encoder(*inputs, deterministic=True)
+    logits = bert.mlm(hidden, bert.encoder.token_embedding())[..., : bert.config.vocab_size]  # [B, S, V]
+    return {'mlm_logits': logits, **({'nsp_logits': bert.nsp(bert.pooler(hidden[:, 0]))} if bert.config.nsp else {})}

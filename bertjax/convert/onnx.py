@@ -1,0 +1,173 @@
+"""A model as ONNX, which onnxruntime and others run without JAX: jax2onnx converts it, with symbolic sizes."""
+
+import contextlib
+import dataclasses
+import importlib.util
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from etils import epath
+from flax.traverse_util import unflatten_dict
+from jax import export
+
+from bertjax.convert.functions import Function, dimensions, example, functions_of, sizes
+from bertjax.convert.trees import flat_paths, flat_stacked, shapes_of
+from bertjax.data.features import INPUTS
+from bertjax.errors import UserError
+from bertjax.files.atomic import atomic_directory
+from bertjax.files.disk import writing
+from bertjax.model.bert import BertForPreTraining
+from bertjax.model.config import BertConfig
+from bertjax.model.heads import TaskModel
+from bertjax.model.stacking import unstack_layers
+from bertjax.text.tokenizer import Tokenizer
+
+OPSET = 21  # onnxruntime has it since 1.18
+_LARGEST = 2**31 - 2**24  # bytes of weights: a protocol buffer has less than 2 GiB, and the graph needs some of them
+_KEY, _MEND = 'config.export_formats', 'leave onnx out of config.export_formats'
+_README = 'README.md'
+_CARD = """# A BERT as ONNX
+
+{functions}
+
+Inputs are int32 arrays [{dimensions}], {sizes}; `attention_mask` is 1 for tokens and 0
+for padding. Opset {opset}, in float32, the weights inside. It takes `pip install onnxruntime`:
+
+```python
+import numpy as np, onnxruntime
+
+session = onnxruntime.InferenceSession('{first}.onnx')
+input_ids = np.array({example}, np.int32)
+inputs = [input_ids, np.zeros_like(input_ids), np.ones_like(input_ids)]
+names = [output.name for output in session.get_outputs()]
+outputs = dict(zip(names, session.run(names, dict(zip({inputs}, inputs)))))
+```
+"""
+
+
+def check_onnx(config: BertConfig, model: TaskModel | None = None) -> None:
+    """Refuses what cannot be written as ONNX here; cheap, to be called before training starts.
+
+    Args:
+      config: of the encoder.
+      model: of a task.
+
+    Raises:
+      UserError: no jax2onnx, a BiLSTM (it converts no loop from right to left), or weights that one file cannot hold.
+    """
+    if importlib.util.find_spec('jax2onnx') is None:
+        raise UserError(_KEY, 'onnx, and jax2onnx is not installed', 'jax2onnx', "pip install 'bertjax[onnx]'")
+    if model is not None and model.bilstm_units:
+        expected = '0: jax2onnx converts no BiLSTM'
+        raise UserError('config.task.bilstm_units', f'{model.bilstm_units} with onnx in {_KEY}', expected, _MEND)
+    size = 4 * sum(map(math.prod, shapes_of(model or BertForPreTraining(config)).values()))
+    if size > _LARGEST:
+        raise UserError(_KEY, f'onnx, for {size / 2**30:.2f} GiB of weights', 'less than 2 GiB in a file', _MEND)
+
+
+def export_onnx(
+    params: Mapping,
+    model: BertForPreTraining | TaskModel,
+    tokenizer: Tokenizer,
+    directory: epath.PathLike,
+    *,
+    beside: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Writes `encoder.onnx` and `mlm.onnx`, or a task's `task.onnx`, in float32 whatever the model computes in.
+
+    The directory appears whole or not at all. Equal parameters give equal bytes.
+
+    Args:
+      params: of the model, in the form that its config says; may be boxed.
+      model: with its config, that `check_onnx` has not refused.
+      tokenizer: whose files are written along.
+      directory: local or remote.
+      beside: {name: text} of further files.
+    """
+    stacked = unflatten_dict(flat_stacked(params, model.config), sep='/')
+    weights = flat_paths(unstack_layers(stacked))
+    plain = {'scan_layers': False, 'remat': 'none', 'dtype': 'float32', 'param_dtype': 'float32'}
+    model = model.clone(config=dataclasses.replace(model.config, **plain))  # a scan is not converted
+    with atomic_directory(directory, _README) as staging, _quiet():
+        tokenizer.save(staging)
+        path = epath.Path(staging)
+        outputs = {}
+        for name, function in functions_of(model).items():
+            graph, outputs[name] = _converted(name, function, weights, model)
+            data = graph.SerializeToString(deterministic=True)
+            with writing(path / f'{name}.onnx', len(data)):
+                (path / f'{name}.onnx').write_bytes(data)
+        for name, text in beside.items():
+            (path / name).write_text(text)
+        (path / _README).write_text(_card(outputs, model))
+
+
+def _converted(
+    name: str, function: Function, weights: Mapping[str, np.ndarray], model: BertForPreTraining | TaskModel
+) -> tuple[Any, dict[str, str]]:
+    """An onnx.ModelProto, and its outputs: {name: dtype and shape}."""
+    import jax2onnx  # an extra, of two seconds
+
+    def bound(*inputs: jax.Array) -> dict[str, jax.Array]:
+        return function({path: jnp.asarray(x) for path, x in weights.items()}, *inputs)
+
+    shape = export.symbolic_shape(dimensions(model), constraints=[f's <= {model.config.max_positions}'])
+    inputs = [jax.ShapeDtypeStruct(shape, np.int32)] * len(INPUTS)
+    outputs = dict(sorted(jax.eval_shape(bound, *inputs).items()))  # in the order of a tree's leaves
+    graph = jax2onnx.to_onnx(
+        bound, inputs, model_name=name, opset=OPSET, input_names=INPUTS, output_names=list(outputs)
+    )
+    _number_constants(graph.graph)
+    for value, x in zip(graph.graph.output, outputs.values(), strict=True):
+        for dimension, size in zip(value.type.tensor_type.shape.dim, x.shape, strict=True):
+            if not isinstance(size, int):
+                dimension.dim_param = str(size)  # where it came from the middle of the graph, it has a made-up name
+    return graph, {output: f'{x.dtype}[{", ".join(map(str, x.shape))}]' for output, x in outputs.items()}
+
+
+def _number_constants(graph: Any) -> None:
+    """Names constants by their first use: jax2onnx numbers them by what else was converted in this process."""
+    constants = {tensor.name for tensor in graph.initializer}
+    used = dict.fromkeys(name for node in graph.node for name in node.input if name in constants)
+    names = {name: f'constant_{number}' for number, name in enumerate(used)}
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+    for named in (*graph.initializer, *graph.value_info):
+        named.name = names.get(named.name, named.name)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warnings of what is no business of ours: parts of jax2onnx for libraries that we do not use, and a
+    line for each value whose type is left to the reader's inference."""
+    loggers = [logging.getLogger(name) for name in ('jax2onnx', 'onnx_ir')]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _card(outputs: Mapping[str, Mapping[str, str]], model: BertForPreTraining | TaskModel) -> str:
+    lines = [
+        f'* `{name}.onnx`: {", ".join(f"`{output}` {shape}" for output, shape in shapes.items())}'
+        for name, shapes in outputs.items()
+    ]
+    return _CARD.format(
+        functions='\n'.join(lines),
+        dimensions=dimensions(model),
+        sizes=sizes(model),
+        opset=OPSET,
+        first=next(iter(outputs)),
+        example=example(model),
+        inputs=list(INPUTS),
+    )

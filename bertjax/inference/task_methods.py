@@ -1,0 +1,106 @@
+"""The methods of `api.Bert` that ask a model of a task."""
+
+from collections.abc import Sequence
+from typing import Any, overload
+
+from bertjax.experiment.loaded import LoadedModel
+from bertjax.inference.answers import Answer, Chosen, Label, Tagged
+from bertjax.inference.arguments import Texts, check_count, like, several
+from bertjax.inference.runner import Runner
+from bertjax.inference.tasks import (
+    answer_records,
+    choice_records,
+    question_records,
+    sentence_records,
+    tag_records,
+    text_records,
+)
+from bertjax.tasks.task import Task
+
+
+class TaskMethods:
+    """Labels, answers, tags and choices."""
+
+    task: Task | None
+    _model: LoadedModel
+    _runner: Runner
+
+    @overload
+    def classify(self, texts: str, pairs: str | None = ...) -> Label: ...
+
+    @overload
+    def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = ...) -> list[Label]: ...
+
+    def classify(self, texts: Texts, pairs: Texts | None = None) -> Any:
+        """Labels (or scores) of texts, or of pairs.
+
+        Returns:
+          For each `{'label': …, 'probabilities': {label: …}}`, or `{'score': …}` of a regression.
+
+        Raises:
+          UserError: a model that was not tuned to such a task.
+        """
+        seconds = None if pairs is None else several(pairs, 'pairs')
+        check_count('pairs', seconds, several(texts))
+        return self._answers(texts, text_records(self.task, self._model.where, several(texts), seconds))
+
+    @overload
+    def answer(self, question: str, context: str) -> Answer: ...
+
+    @overload
+    def answer(self, question: Sequence[str], context: Sequence[str]) -> list[Answer]: ...
+
+    def answer(self, question: Texts, context: Texts) -> Any:
+        """Answers to questions, each in the context beside it.
+
+        Returns:
+          For each `{'answer': …, 'start': …, 'end': …, 'probability': …}`, characters of the context.
+
+        Raises:
+          UserError: a model that was not tuned to SQuAD or the like.
+        """
+        questions, contexts = several(question, 'question'), several(context, 'context')
+        check_count('context', contexts, questions)
+        records = question_records(self.task, self._model.where, questions, contexts)
+        return self._answers(question, records)
+
+    @overload
+    def tag(self, sentences: str) -> Tagged: ...
+
+    @overload
+    def tag(self, sentences: Sequence[str | Sequence[str]]) -> list[Tagged]: ...
+
+    def tag(self, sentences: str | Sequence[str | Sequence[str]]) -> Any:
+        """Tags of words; a sentence is a text to be split at blanks, or a list of words.
+
+        Returns:
+          For each `{'words': …, 'tags': …, 'entities': …}`.
+
+        Raises:
+          UserError: a model that was not tuned to tag.
+        """
+        each = [sentences] if isinstance(sentences, str) else sentences
+        records = sentence_records(self.task, self._model.where, each)
+        return like(sentences, tag_records(self._runner, records))
+
+    @overload
+    def choose(self, context: str, endings: Sequence[str]) -> Chosen: ...
+
+    @overload
+    def choose(self, context: Sequence[str], endings: Sequence[Sequence[str]]) -> list[Chosen]: ...
+
+    def choose(self, context: Texts, endings: Sequence[str] | Sequence[Sequence[str]]) -> Any:
+        """The best ending of each context.
+
+        Returns:
+          For each `{'prediction': its number, 'ending': …, 'probabilities': of all endings, …}`.
+
+        Raises:
+          UserError: a model that was not tuned to choose, or fewer than two endings.
+        """
+        each = [endings] if isinstance(context, str) else endings
+        check_count('endings', each, several(context, 'context'))
+        return self._answers(context, choice_records(self.task, self._model.where, several(context, 'context'), each))
+
+    def _answers(self, asked: Any, records: Sequence[Any]) -> Any:
+        return like(asked, answer_records(self._runner, records))
