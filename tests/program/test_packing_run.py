@@ -21,7 +21,7 @@ def packed(program: Program, tmp_path_factory: pytest.TempPathFactory) -> pathli
 def test_rows_and_sequences_are_told_apart(packed: pathlib.Path):
     assert [row['first'] for row in rows(packed / 'ledger.jsonl')] == list(range(0, 64, 8))
     for row in rows(packed / 'metrics.jsonl', 'train'):
-        assert row['sequences_per_s'] * row['seconds_per_step'] > 1.1 * 8
+        assert row['sequences_per_s'] * row['seconds_per_step'] > 8.01  # of 8 rows
     assert 'several examples in a row' in (packed / 'export' / 'hf' / 'README.md').read_text(encoding='utf-8')
 
 
