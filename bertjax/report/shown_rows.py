@@ -34,7 +34,7 @@ def pretraining_rows(examples: Examples, tokenizer: Tokenizer, mode: str) -> Sec
 
 def _label(batch: Mapping[str, np.ndarray], row: int, mode: str, tokenizer: Tokenizer) -> str:
     packed = 'sequence_ids' in batch
-    text = f'row {row} of {batch["sequence_ids"][row].max()}' if packed else f'example {row}'
+    text = f'row {row} · examples in it: {batch["sequence_ids"][row].max()}' if packed else f'example {row}'
     judged = np.atleast_1d(batch['nsp_weights'][row]) > 0  # of each of its examples
     if mode in _PAIRS and judged.any():
         text += f' · {", ".join(_PAIRS[mode][label] for label in np.atleast_1d(batch["nsp_labels"][row])[judged])}'
