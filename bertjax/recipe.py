@@ -111,7 +111,8 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
 
     config.seq_len = 128
     config.max_predictions = 20
-    config.batch_size = 256  # sequences an update, over all devices
+    config.packing = False  # several examples in a row, where they fit: less padding, and other batches
+    config.batch_size = 256  # sequences an update, over all devices; rows, with `packing`
     config.accumulate = 1  # parts that a batch is processed in
     config.steps = steps(1_000_000)
     config.epochs = 0.0  # above 0: passes over the corpus, instead of `steps`

@@ -107,6 +107,7 @@ PRETRAINING = {
     **{f'masking.{name}': allowed for name, allowed in ranges_of(MaskOptions).items()},
     'seq_len': whole(8, MANY),
     'max_predictions': whole(1, MANY),
+    'packing': flag(),
     'steps': duration('epochs'),
     'epochs': _EPOCHS,
     'phases': Range('phases as bertjax.recipe.phase makes them', lambda value: value == []),  # of any, each key

@@ -24,6 +24,28 @@ def _hidden(x: jax.Array) -> jax.Array:
     return constrain(x, 'act_batch', 'act_length', 'act_embed')
 
 
+@jax.custom_vjp
+def chosen_rows(table: jax.Array, ids: jax.Array) -> jax.Array:
+    """The rows of a small table [N, D] by their numbers, int32 [B, S] -> [B, S, D].
+
+    Its gradient is a product with one-hot rows, summed in float32: autodiff has a scatter of B·S rows into N, which is
+    slow on TPU, of no fixed order on GPU, and rounds each addition where the computation is in bfloat16.
+    """
+    return jnp.take(table, ids, axis=0, mode='fill')
+
+
+def _chosen_rows_gradient(saved: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, None]:
+    ids, table = saved
+    chosen = jax.nn.one_hot(ids, len(table), dtype=cotangent.dtype)  # [B, S, N]
+    product = jnp.einsum(
+        'BSN,BSD->ND', chosen, cotangent, precision='highest', preferred_element_type=jnp.float32
+    )  # [N, D]
+    return product.astype(cotangent.dtype), None
+
+
+chosen_rows.defvjp(lambda table, ids: (chosen_rows(table, ids), (ids, table)), _chosen_rows_gradient)
+
+
 class Embeddings(nn.Module):
     """Sum of token, position and segment embeddings, normalised."""
 
@@ -37,7 +59,13 @@ class Embeddings(nn.Module):
             self.segment = Embedding(c, c.num_segments, c.num_segments, 'type')
         self.norm = LayerNorm(c)
 
-    def __call__(self, input_ids: jax.Array, segment_ids: jax.Array, dropout: Dropout | None) -> jax.Array:
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        segment_ids: jax.Array,
+        dropout: Dropout | None,
+        position_ids: jax.Array | None = None,
+    ) -> jax.Array:
         length = input_ids.shape[1]
         if length > self.config.max_positions:
             raise UserError(
@@ -48,7 +76,8 @@ class Embeddings(nn.Module):
             )
         # An id beyond the table gives NaN, which is noticed, rather than the last row, which is not.
         x = jnp.take(self.token(), input_ids, axis=0, mode='fill')  # [B, S, D]
-        x = _hidden(x) + self.position()[:length]
+        positions = self.position()[:length]  # [S, D], packed [B, S, D]
+        x = _hidden(x) + (positions if position_ids is None else chosen_rows(positions, position_ids))
         if self.config.num_segments == 1:
             x = x + self.segment()[0]
         elif (
@@ -133,6 +162,8 @@ class BertEncoder(nn.Module):
         attention_mask: jax.Array,
         *,
         dropout: Dropout | None = None,
+        sequence_ids: jax.Array | None = None,
+        position_ids: jax.Array | None = None,
         all_layers: bool = False,
         first_only: bool = False,
     ) -> tuple[jax.Array, jax.Array | None]:
@@ -141,6 +172,8 @@ class BertEncoder(nn.Module):
         Args:
           input_ids, segment_ids, attention_mask: int32 [B, S]; the mask is 1 for tokens and 0 for padding.
           dropout: of training; None: nothing is dropped.
+          sequence_ids, position_ids: int32 [B, S], of packed rows: which of its sequences a token belongs to, whose
+            tokens alone it attends to, and its place there. None: a row is one sequence.
           all_layers: keep all of them; the first is the embeddings, the last the result itself.
           first_only: only the first position's result is wanted. An unrolled encoder then skips most of its last block
             (7 % of the work of 12 blocks); a scanned one cannot. Not with `all_layers`.
@@ -154,8 +187,8 @@ class BertEncoder(nn.Module):
         c = self.config
         keep_layers = all_layers or wanted(self, HIDDEN)
         shorten = first_only and not wanted(self, *CAPTURES)  # who asks for them wants those of all positions
-        mask = AttentionMask(attention_mask, causal=c.causal)
-        x = self.embeddings(input_ids, segment_ids, dropout)  # [B, S, D]
+        mask = AttentionMask(attention_mask, sequence_ids, causal=c.causal)
+        x = self.embeddings(input_ids, segment_ids, dropout, position_ids)  # [B, S, D]
         first = x
         block = Block
         if c.remat != 'none':

@@ -76,7 +76,7 @@ class Phase:
       stacked: whether state and batches have an axis of members.
       evaluator: None where nothing is held out.
       others: what is measured besides; the best checkpoint does not go by it.
-      flops_per_sequence: of a training step of all members; 0 where it is not known.
+      flops_per_sequence: of a training step of all members, a row; 0 where it is not known.
       chosen: whether the best checkpoint may be one of it: not where outputs are still to be taught.
       teacher: (its parameters,) on the mesh, where the objective of the setup has a guide.
     """

@@ -131,6 +131,8 @@ def make_train_step(
             'skipped_in_row': new_state.skipped_in_row,
             'tokens': batch['attention_mask'].sum(),
         }
+        if 'sequence_ids' in batch:  # packed: they are not as many as the rows
+            scalars['sequences'] = batch['sequence_ids'].max(-1).sum()
         return new_state, {'sums': sums, 'scalars': scalars}
 
     return train_step

@@ -101,14 +101,16 @@ def attend(
     return implementation.attend(query, key, value, mask, dropout_rate=dropout_rate, dropout=dropout)
 
 
-def describe_attention(config: BertConfig, rows: int, seq_len: int) -> str:
-    """What computes attention in a training step on `rows` sequences of `seq_len` tokens, for a run's description.
+def describe_attention(config: BertConfig, rows: int, seq_len: int, packed: bool = False) -> str:
+    """What computes attention in a training step on `rows` sequences of `seq_len` tokens, or on as many rows `packed`
+    with several, for a run's description.
 
     Raises:
       UserError: see `choose`.
     """
     x = jax.ShapeDtypeStruct((rows, seq_len, config.num_heads, config.head_dim), jnp.dtype(config.dtype))
-    mask = AttentionMask(jax.ShapeDtypeStruct((rows, seq_len), jnp.int32), causal=config.causal)
+    ids = jax.ShapeDtypeStruct((rows, seq_len), jnp.int32)
+    mask = AttentionMask(ids, ids if packed else None, causal=config.causal)
     return str(choose(config.attention, x, x, mask, config.attention_dropout))
 
 
