@@ -54,7 +54,9 @@ class Side:
         phase = settings.phases(1000)[0]
         with mesh_context(self._mesh):
             self._state = setup.create(seed=0)
-        self._numbers = jax.device_put((np.float32(phase.learning_rate), np.uint32(0)), replicated(self._mesh))
+        self._numbers = jax.device_put(
+            (np.uint32(0), np.float32(phase.learning_rate), np.uint32(0)), replicated(self._mesh)
+        )
         self._program = setup.compile(phase, phase.batches)[phase.seq_len]
 
     def step(self, number: int) -> tuple[float, int]:
