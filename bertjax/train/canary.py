@@ -105,7 +105,7 @@ def loss(of: dict[str, jax.Array]) -> jax.Array:
     query, key, value = (jnp.einsum('BSD,DHK->BSHK', x, of[name]) for name in ('query', 'key', 'value'))
     lengths = jnp.asarray([LENGTH, LENGTH - 5, 2])
     mask = AttentionMask((jnp.arange(LENGTH) < lengths[:, None]).astype(jnp.int32))
-    mixed = dot_product.attend(query, key, value, mask, dropout_rate=0.0, dropout_key=None)  # [B, S, H, K]
+    mixed = dot_product.attend(query, key, value, mask, dropout_rate=0.0, dropout=None)  # [B, S, H, K]
     x = x + jnp.einsum('BSHK,HKD->BSD', mixed, of['output'])
     centred = x - x.mean(-1, keepdims=True)
     x = centred * jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + 1e-6) * (1 + of['scale'])

@@ -7,6 +7,8 @@ from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.dropout import Dropout, drop_attention
 from bertjax.model.layers import NEGATIVE
 
+PLATFORM = ''
+
 
 def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
     """None: it computes everything."""

@@ -18,6 +18,7 @@ from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.dropout import Dropout, attention_words
 from bertjax.parallel.partition import over_mesh, parts_of, platform
 
+PLATFORM = 'tpu'
 LONGEST = 512  # tokens: the backward kernel has about nine [S, S] arrays of float32, 9 MiB of the 16 that it may use
 LANES = 128  # width of a vector register
 
@@ -26,7 +27,7 @@ def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate
     """A TPU, all positions as queries, lengths of whole registers."""
     del mask, dropout_rate
     S, heads, width = key.shape[1:]
-    if platform() != 'tpu':
+    if platform() != PLATFORM:
         return 'it is a kernel for TPUs'
     if query.shape[1] != S:
         return f'it computes all {S} positions, not the first {query.shape[1]}'

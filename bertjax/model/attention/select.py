@@ -14,14 +14,20 @@ from bertjax.model.attention import dot_product, fused_tpu
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
+from bertjax.parallel.partition import platform
 
 
 class Implementation(Protocol):
     """What a file of this folder provides.
 
+    Attributes:
+      PLATFORM: the only one that it is for, 'tpu' or 'gpu'; '' for any.
+
     query is [B, Q, H, K], the first Q positions of a row; key and value are [B, S, H, K]; all in the dtype of
     computation.
     """
+
+    PLATFORM: str
 
     def supports(self, query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
         """Why it cannot compute this, None where it can. Reads shapes and dtypes only; `dropout_rate` 0: no dropout."""
@@ -44,8 +50,8 @@ class Implementation(Protocol):
         ...
 
 
-# 'auto' takes the first that supports the call: faster ones go before `dot_product`, which supports everything.
-# `model/config.py` has the names.
+# 'auto' takes the first for this platform that supports the call: faster ones go before `dot_product`, which supports
+# everything. `model/config.py` has the names.
 IMPLEMENTATIONS: dict[str, Implementation] = {'fused_tpu': fused_tpu, 'dot_product': dot_product}
 
 
@@ -70,7 +76,8 @@ def choose(asked: str, query: jax.Array, key: jax.Array, mask: AttentionMask, dr
       UserError: the implementation asked for by name does not support this.
     """
     refused: dict[str, str] = {}
-    for name in IMPLEMENTATIONS if asked == 'auto' else (asked,):
+    here = [name for name, one in IMPLEMENTATIONS.items() if one.PLATFORM in ('', platform())]
+    for name in here if asked == 'auto' else (asked,):
         reason = IMPLEMENTATIONS[name].supports(query, key, mask, dropout_rate)
         if reason is None:
             return Choice(name, refused)
