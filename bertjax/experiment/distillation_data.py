@@ -65,10 +65,7 @@ def add_augmented(data: TaskData, distill: DistillationSettings, folder: pathlib
     plain, stays = split.features, data.task.fixed_tokens(split.records, split.features, data.tokenizer)
     may_stand = _is_word(data.tokenizer)
     may_stand[plain.tokens[stays]] = False
-    words = int(may_stand.sum())
-    if words <= distill.augment_candidates:
-        found, expected = str(distill.augment_candidates), f'fewer than the {words:,} words that are one piece'
-        raise UserError('config.distill.augment_candidates', found, expected, 'lower it, or take another vocabulary')
+    _check_count(distill.augment_candidates, int(may_stand.sum()))
     options = {'times': distill.augment + 1, 'seed': settings.seeds.data}
     options |= {'probability': distill.augment_probability, 'count': distill.augment_candidates}
     key = ('augmented', plain.fingerprint, model.fingerprint, tuple(options.items()))
@@ -85,11 +82,18 @@ def add_augmented(data: TaskData, distill: DistillationSettings, folder: pathlib
 def _masked_language_model(distill: DistillationSettings, data: TaskData, mesh: Mesh) -> Teacher:
     directory = huggingface_directory(distill.augment_model or distill.teacher, f'config.{_MODEL}')
     check_vocabulary(directory, data.tokenizer, _MODEL)
+    _check_count(distill.augment_candidates, int(_is_word(data.tokenizer).sum()))
     imported = load_pretraining_model(directory, nsp=False, **as_teacher('float32'))
     model = Teacher(directory, BertForPreTraining(imported.config), imported, mesh, _MODEL)
     model.check_head(('mlm',), 'a masked language model, to say which words may stand for others')
     model.check_length(data.settings.seq_len)
     return model
+
+
+def _check_count(candidates: int, words: int) -> None:
+    if words <= candidates:
+        found, expected = str(candidates), f'fewer than the {words:,} words that are one piece'
+        raise UserError('config.distill.augment_candidates', found, expected, 'lower it, or take another vocabulary')
 
 
 def _is_word(tokenizer: Tokenizer) -> np.ndarray:
