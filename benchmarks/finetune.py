@@ -85,7 +85,7 @@ def ours(config: ConfigDict, folder: str, turns: Turns) -> None:
             turns.recv()
             start = time.perf_counter()
             for _ in range(tuning.resolved['steps'] // epochs):
-                state, metrics = step(state, next(batches).arrays)
+                state, metrics = step(state, next(batches))
             jax.block_until_ready((state, metrics))
             turns.send(time.perf_counter() - start)
     turns.recv()

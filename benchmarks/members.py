@@ -50,7 +50,7 @@ class Run:
         """Of the next steps."""
         start = time.perf_counter()
         for _ in range(steps):
-            self._state, metrics = self._step(self._state, next(self._loader).arrays)
+            self._state, metrics = self._step(self._state, next(self._loader))
         jax.block_until_ready((self._state, metrics))
         return time.perf_counter() - start
 

@@ -59,7 +59,7 @@ def ours(size: str, batch_size: int) -> Callable[[], None]:
         state = setup.create(seed=0)
     rows = random_batch(batch_size, phase.seq_len, phase.max_predictions, config.vocab.size)
     batch = jax.device_put(rows, batch_sharding(mesh))
-    numbers = jax.device_put((np.float32(phase.learning_rate), np.uint32(0)), replicated(mesh))
+    numbers = jax.device_put((np.uint32(0), np.float32(phase.learning_rate), np.uint32(0)), replicated(mesh))
     program = setup.compile(phase, phase.batches)[phase.seq_len]
 
     def step() -> None:

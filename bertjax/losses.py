@@ -123,6 +123,11 @@ PRETRAINING = Objective(
     Soft(lambda own, teacher, batch, t: divergence(own['mlm_logits'], teacher['mlm_logits'], t), 'masked_weights'),
 )
 
+# The same on packed rows: the arrays of the pairs have an axis of examples, and nothing else is different.
+PACKED_PRETRAINING = dataclasses.replace(
+    PRETRAINING, inputs=(*PRETRAINING.inputs, 'sequence_ids', 'position_ids', 'cls_positions')
+)
+
 
 def classification_losses(
     outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]

@@ -101,7 +101,6 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
 
     config.seed = 0
     config.seeds = ConfigDict({'init': -1, 'data': -1, 'dropout': -1})  # -1: config.seed
-    config.rng_impl = 'threefry2x32'  # of dropout; rbg is faster on TPU and depends on the mesh
 
     config.model = model_fields(size)
     config.pairs = ConfigDict({'mode': 'nsp', 'short_probability': 0.1, 'balanced': False})
@@ -112,7 +111,8 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
 
     config.seq_len = 128
     config.max_predictions = 20
-    config.batch_size = 256  # sequences an update, over all devices
+    config.packing = False  # several examples in a row, where they fit: less padding, and other batches
+    config.batch_size = 256  # sequences an update, over all devices; rows, with `packing`
     config.accumulate = 1  # parts that a batch is processed in
     config.steps = steps(1_000_000)
     config.epochs = 0.0  # above 0: passes over the corpus, instead of `steps`
@@ -170,7 +170,6 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
 
     config.seed = 0
     config.seeds = ConfigDict({'init': -1, 'data': -1, 'dropout': -1})  # -1: config.seed
-    config.rng_impl = 'threefry2x32'  # of dropout; rbg is faster on TPU and depends on the mesh
 
     # Sizes are those of config.init; this is what a run may choose.
     chosen = fields_of(FieldKind.LAYOUT, FieldKind.TRAINING, FieldKind.EXECUTION)

@@ -52,7 +52,6 @@ _SHARED = {
     'seeds.init': _OWN_SEED,
     'seeds.data': _OWN_SEED,
     'seeds.dropout': _OWN_SEED,
-    'rng_impl': one_of(('threefry2x32', 'rbg', 'unsafe_rbg')),
     'batch_size': _ROWS,
     'accumulate': _ROWS,
     'learning_rate': _RATE,
@@ -108,6 +107,7 @@ PRETRAINING = {
     **{f'masking.{name}': allowed for name, allowed in ranges_of(MaskOptions).items()},
     'seq_len': whole(8, MANY),
     'max_predictions': whole(1, MANY),
+    'packing': flag(),
     'steps': duration('epochs'),
     'epochs': _EPOCHS,
     'phases': Range('phases as bertjax.recipe.phase makes them', lambda value: value == []),  # of any, each key

@@ -22,7 +22,7 @@ LEVELS = [
     {'losses', 'checkpoint', 'convert', 'recipe', 'recipe_files', 'recipe_ranges'},
     {'data'},
     {'corpus', 'model'},
-    {'text', 'parallel', 'optim', 'metrics', 'writers', 'pages'},
+    {'text', 'parallel', 'optim', 'metrics', 'writers', 'pages', 'cost'},
     {'config', 'errors', 'files', 'progress', 'ranges', 'terminal', '__version__'},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}

@@ -10,20 +10,32 @@ from bertjax.errors import UserError
 from bertjax.model.config import FieldKind, fields_of
 
 # Prefixes of keys that decide the shape or the meaning of the saved state: a change is refused.
-FIXED = ('model.', 'optimizer.name', 'pairs.mode', 'fingerprints.', 'train', 'task.kind', 'distill.projection')
+FIXED = (
+    'model.',
+    'optimizer.name',
+    'pairs.mode',
+    'packing',
+    'fingerprints.',
+    'train',
+    'task.kind',
+    'distill.projection',
+)
 # ... except these fields of the model, which do not affect its parameters.
 FREE = tuple(f'model.{name}' for name in fields_of(FieldKind.TRAINING, FieldKind.EXECUTION))
 # Keys that a finished run was trained with: with other values its config would no longer describe the model.
-TRAINING = ('seed', 'rng_impl', 'learning_rate', 'warmup_fraction', 'schedule.', 'optimizer.', 'layer_decay', 'phases')
+TRAINING = ('seed', 'learning_rate', 'warmup_fraction', 'schedule.', 'optimizer.', 'layer_decay', 'phases')
 TRAINING += ('seq_len', 'max_predictions', 'batch_size', 'accumulate', 'pairs.', 'pair_plans', 'masking.', 'distill.')
 TRAINING += tuple(f'model.{name}' for name in fields_of(FieldKind.TRAINING))
-# Keys that do not affect training, and `head.`, which early versions wrote and never read.
+# Keys that do not affect training, and those that earlier versions had: `head.`, which they never read, and `rng_impl`,
+# the generator of dropout.
 SILENT = ('run', 'export', 'push_', 'fingerprints.', 'corpus_options.workers', 'topology', 'card.', 'tracker', 'head.')
+SILENT += ('rng_impl',)
 # Keys that some workdirs are older than, and the value that their runs had.
 LATER = {'step': 0, 'patience': 0, 'benchmark': '', 'ensemble': '', 'corpus_options.sentences': 'rules'}
 LATER |= {'export_formats': 'hf,orbax', 'push_to': '', 'push_private': False}
 LATER |= {'tracker': '', 'tracker_project': 'bertjax', 'tracker_run': ''}
 LATER |= {'corpus_options.smoothing': 0.7, 'corpus_options.segments': 0, 'vocab.add': '', 'vocab.candidates': 0}
+LATER |= {'packing': False}
 LATER |= {'embeddings': '', 'architecture': 'model', 'heldout_texts': ''}
 
 

@@ -1,7 +1,7 @@
 """A model as pure functions of three arrays, in the form in which other programs get it: StableHLO and ONNX."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 from flax import linen as nn
@@ -16,17 +16,20 @@ Function = Callable[..., dict[str, jax.Array]]
 def functions_of(model: BertForPreTraining | TaskModel) -> dict[str, Function]:
     """{name: (weights by path, three int32 arrays) -> outputs by name}: `encoder` and `mlm`, or `task`."""
 
-    def function(method: Function | None, **options: Any) -> Function:
+    # What is exported runs on any platform, with sizes that are not known yet.
+    model = model.clone(config=dataclasses.replace(model.config, attention='dot_product'))
+
+    def function(method: Function | None) -> Function:
         def call(weights: Mapping[str, jax.Array], *inputs: jax.Array) -> dict[str, jax.Array]:
             tree = unflatten_dict({tuple(path.split('/')): x for path, x in weights.items()})
             with nn.logical_axis_rules(()):  # nothing is split
-                return model.apply({'params': tree}, *inputs, method=method, **options)
+                return model.apply({'params': tree}, *inputs, method=method)
 
         return call
 
     if isinstance(model, BertForPreTraining):
         return {'encoder': function(_encoder), 'mlm': function(_mlm)}
-    return {'task': function(None, deterministic=True)}
+    return {'task': function(None)}
 
 
 def dimensions(model: BertForPreTraining | TaskModel) -> str:
@@ -46,11 +49,11 @@ def example(model: BertForPreTraining | TaskModel) -> str:
 
 
 def _encoder(bert: BertForPreTraining, *inputs: jax.Array) -> dict[str, jax.Array]:
-    hidden, _ = bert.encoder(*inputs, deterministic=True)  # [B, S, D]
+    hidden, _ = bert.encoder(*inputs)  # [B, S, D]
     return {'hidden': hidden, **({'pooled': bert.pooler(hidden[:, 0])} if bert.config.nsp else {})}
 
 
 def _mlm(bert: BertForPreTraining, *inputs: jax.Array) -> dict[str, jax.Array]:
-    hidden, _ = bert.encoder(*inputs, deterministic=True)
+    hidden, _ = bert.encoder(*inputs)
     logits = bert.mlm(hidden, bert.encoder.token_embedding())[..., : bert.config.vocab_size]  # [B, S, V]
     return {'mlm_logits': logits, **({'nsp_logits': bert.nsp(bert.pooler(hidden[:, 0]))} if bert.config.nsp else {})}

@@ -10,6 +10,18 @@
 | masked_weights   | [B, P] | float32 | 1 where used, 0 where not                                                   |
 | nsp_labels       | [B]    | int32   | 0 B follows A (or A, B in order), 1 B is from elsewhere (or swapped)        |
 | nsp_weights      | [B]    | float32 | 1, or 0 where the row has no pair to judge                                  |
+
+Packed, a row holds several examples one after the other (data/packed.py). Segments begin anew in each of them,
+`masked_positions` are those of the row, and P is for all of them together. There is more to say, with E as in
+`most_examples`:
+
+| name             | shape  | dtype   | what                                                                        |
+|------------------|--------|---------|-----------------------------------------------------------------------------|
+| sequence_ids     | [B, S] | int32   | which example of the row a token belongs to, from 1; 0 for padding          |
+| position_ids     | [B, S] | int32   | a token's place in its example, from 0; 0 for padding                       |
+| cls_positions    | [B, E] | int32   | where each example begins, 0 where unused                                   |
+| nsp_labels       | [B, E] | int32   | as above, of each example                                                   |
+| nsp_weights      | [B, E] | float32 | as above, 0 where unused                                                    |
 """
 
 import numpy as np
@@ -17,9 +29,20 @@ import numpy as np
 BatchSpec = dict[str, tuple[tuple[int, ...], np.dtype]]
 
 
-def pretraining_batch_spec(rows: int, seq_len: int, max_predictions: int) -> BatchSpec:
+def most_examples(seq_len: int) -> int:
+    """E, the most examples that a row of S = `seq_len` is packed with: of short texts 16 positions each fill it."""
+    return max(2, seq_len // 16)
+
+
+def pretraining_batch_spec(rows: int, seq_len: int, max_predictions: int, packed: bool = False) -> BatchSpec:
     """Shape and dtype of each array of a batch of `rows` rows (B), S = `seq_len`, P = `max_predictions`."""
     tokens, predictions = (rows, seq_len), (rows, max_predictions)
+    examples = (rows, most_examples(seq_len)) if packed else (rows,)
+    more = {
+        'sequence_ids': (tokens, np.dtype(np.int32)),
+        'position_ids': (tokens, np.dtype(np.int32)),
+        'cls_positions': (examples, np.dtype(np.int32)),
+    }
     return {
         'input_ids': (tokens, np.dtype(np.int32)),
         'segment_ids': (tokens, np.dtype(np.int32)),
@@ -27,8 +50,9 @@ def pretraining_batch_spec(rows: int, seq_len: int, max_predictions: int) -> Bat
         'masked_positions': (predictions, np.dtype(np.int32)),
         'masked_ids': (predictions, np.dtype(np.int32)),
         'masked_weights': (predictions, np.dtype(np.float32)),
-        'nsp_labels': ((rows,), np.dtype(np.int32)),
-        'nsp_weights': ((rows,), np.dtype(np.float32)),
+        'nsp_labels': (examples, np.dtype(np.int32)),
+        'nsp_weights': (examples, np.dtype(np.float32)),
+        **(more if packed else {}),
     }
 
 

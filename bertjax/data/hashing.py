@@ -41,6 +41,7 @@ class Stream(enum.IntEnum):
     TASK_ORDER = 18
     BATCH_ORDER = 19
     SAMPLE = 20
+    ROW_ORDER = 21
     AUGMENT = 31
     AUGMENT_WORD = 32
 

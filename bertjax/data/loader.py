@@ -8,7 +8,7 @@ from typing import Protocol
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, PartitionSpec
 
 
 class Examples(Protocol):
@@ -21,11 +21,24 @@ class Examples(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class NumberedBatch:
-    """A batch on the devices and the example numbers that are in it: first, first + 1, ... first + count - 1."""
+    """A batch on the devices and the example numbers that are in it: first, first + 1, ... first + count - 1.
+
+    Attributes:
+      first, count: these.
+      number: the low 32 bits of `first` on every device, uint32 [].
+      arrays: by name, of `count` rows.
+    """
 
     first: int
     count: int
+    number: jax.Array
     arrays: Mapping[str, jax.Array]
+
+
+def numbered(first: int, arrays: Mapping[str, jax.Array], sharding: NamedSharding, count: int) -> NumberedBatch:
+    """A batch of `count` rows, which `sharding` splits, from example `first` on."""
+    whole = NamedSharding(sharding.mesh, PartitionSpec())
+    return NumberedBatch(first, count, jax.device_put(np.uint32(first % 2**32), whole), arrays)
 
 
 def local_rows(sharding: NamedSharding, rows: int) -> np.ndarray:
@@ -60,7 +73,8 @@ class Loader:
 
     def _make(self, first: int) -> NumberedBatch:
         rows = self._examples.batch(first + self._rows.astype(np.int64))
-        return NumberedBatch(first, self._batch_size, global_arrays(rows, self._sharding, self._batch_size))
+        arrays = global_arrays(rows, self._sharding, self._batch_size)
+        return numbered(first, arrays, self._sharding, self._batch_size)
 
     def _produce(self, first: int) -> None:
         while not self._stop.is_set():

@@ -17,6 +17,7 @@ import dataclasses
 import numpy as np
 
 from bertjax.data.hashing import Stream, hash_bits, uniform
+from bertjax.data.spans import choose_spans
 from bertjax.errors import UserError
 from bertjax.ranges import check_fields, number, one_of, ranged, whole
 
@@ -66,6 +67,12 @@ def replacement_ids(vocab_size: int, special_ids: np.ndarray) -> np.ndarray:
     return allowed
 
 
+def budgets(maskable: np.ndarray, options: MaskOptions, max_predictions: int) -> np.ndarray:
+    """Int64 [B]: how many of so many `maskable` positions of a row are predicted."""
+    budget = np.rint(maskable * options.rate).astype(np.int64)
+    return np.minimum(np.clip(budget, 1, max_predictions), maskable)
+
+
 def mask_batch(
     input_ids: np.ndarray,
     maskable: np.ndarray,
@@ -77,6 +84,7 @@ def mask_batch(
     continues_word: np.ndarray,
     seed: int,
     n: np.ndarray,
+    within_budget: bool = False,
 ) -> dict[str, np.ndarray]:
     """Masks `input_ids` in place and returns what was there.
 
@@ -89,14 +97,13 @@ def mask_batch(
       allowed_ids: what random replacements are drawn from, see `replacement_ids`.
       continues_word: bool [V], the pieces that continue the word before them.
       seed, n: what the draws are keyed by; n int64 [B].
+      within_budget: hold the budget also where every word of a row exceeds it, by masking a part of the shortest.
 
     Returns:
       masked_positions int32 [B, P], masked_ids int32 [B, P], masked_weights float32 [B, P], as in `batch.py`.
     """
     seq_len = input_ids.shape[1]
-    count = maskable.sum(1)
-    budget = np.rint(count * options.rate).astype(np.int64)
-    budget = np.minimum(np.clip(budget, 1, max_predictions), count)
+    budget = budgets(maskable.sum(1), options, max_predictions)
     scores = hash_bits(seed, Stream.MASK_CHOICE, n[:, None], np.arange(seq_len))  # [B, S]
     if options.unit == 'token':
         positions = _choose_tokens(scores, maskable, budget, max_predictions)
@@ -104,7 +111,8 @@ def mask_batch(
         word_starts = maskable.copy()
         word_starts[:, 1:] &= ~(continues_word[input_ids[:, 1:]] & maskable[:, :-1])
         longest = options.max_span if options.unit == 'span' else 1
-        chosen = _choose_spans(scores, maskable, word_starts, budget, max_predictions, longest, seed, n)
+        most = budget if within_budget else np.full_like(budget, max_predictions)
+        chosen = choose_spans(scores, maskable, word_starts, budget, most, longest, seed, n)
         positions = _positions_of(chosen, max_predictions)
     used = positions < seq_len  # [B, P]
     positions = np.where(used, positions, 0)
@@ -148,91 +156,3 @@ def _positions_of(chosen: np.ndarray, most: int) -> np.ndarray:
     positions = np.full((rows, most), seq_len, np.int64)
     positions[row, slot] = position
     return positions
-
-
-def _choose_spans(
-    scores: np.ndarray,
-    maskable: np.ndarray,
-    word_starts: np.ndarray,
-    budget: np.ndarray,
-    most: int,
-    longest: int,
-    seed: int,
-    n: np.ndarray,
-) -> np.ndarray:
-    """Bool [B, S]: spans of 1..`longest` whole words, taken in order of their first word's score until the budget is
-    full.
-
-    Where every word of a row exceeds its budget, the shortest is masked all the same, cut to P positions: a row always
-    has something to predict.
-    """
-    rows, seq_len = scores.shape
-    everyone = np.arange(rows)
-    words = word_starts.sum(1)
-    width = int(words.max(initial=0))
-    if width == 0:
-        return np.zeros_like(maskable)
-    # Words by ordinal: where each starts, how many positions it has, [B, W] with room for a span beyond the last.
-    ordinal = np.cumsum(word_starts, 1) - 1  # [B, S]
-    row, position = np.nonzero(word_starts)
-    starts = np.zeros((rows, width), np.int64)
-    starts[row, ordinal[row, position]] = position
-    at = everyone[:, None] * (width + longest) + ordinal
-    sizes = np.bincount(at[maskable], minlength=rows * (width + longest)).reshape(rows, width + longest)
-    # A word whose predecessor ends elsewhere than just before it begins a segment; a span stays in its segment.
-    adjacent = np.zeros((rows, width + longest), bool)
-    adjacent[:, 1:width] = (starts[:, :-1] + sizes[:, : width - 1] == starts[:, 1:]) & (sizes[:, 1:width] > 0)
-
-    order = np.where(word_starts, scores, ~np.uint64(0))
-    low = np.uint64((1 << seq_len.bit_length()) - 1)
-    order = (order & ~low) | np.arange(seq_len, dtype=np.uint64)
-    order.sort(axis=1)
-    by_score = np.take_along_axis(ordinal, (order[:, :width] & low).astype(np.int64), 1)  # [B, W]
-
-    lengths = np.arange(1, longest + 1)
-    chances = np.cumsum(1 / lengths)
-    draws = uniform(seed, Stream.MASK_SPAN, n[:, None], np.arange(width)) if longest > 1 else None
-
-    taken = np.zeros((rows, width + longest), bool)
-    used = np.zeros(rows, np.int64)
-    active = np.nonzero(used < budget)[0]
-    for rank in range(width):
-        active = active[(used[active] < budget[active]) & (rank < words[active])]
-        if not active.size:
-            break
-        first = by_score[active, rank]
-        # How many words are there to take from here, and how many are wanted: p(length) proportional to 1/length.
-        available = np.ones(len(active), np.int64)
-        for k in range(1, longest):
-            available += (available == k) & adjacent[active, first + k]
-        if draws is None:
-            wanted = available
-        else:
-            wanted = np.searchsorted(chances, draws[active, rank] * chances[available - 1], 'right') + 1
-        total, cover, fits = (
-            np.zeros(len(active), np.int64),
-            np.zeros(len(active), np.int64),
-            np.zeros(len(active), np.int64),
-        )
-        clear = np.ones(len(active), bool)
-        for k in range(longest):
-            within = wanted > k
-            total += np.where(within, sizes[active, first + k], 0)
-            fitting = within & (used[active] + total <= budget[active])
-            clear &= ~(fitting & taken[active, first + k])
-            cover += fitting
-            fits = np.where(fitting, total, fits)
-        fits, cover = np.where(clear, fits, 0), np.where(clear, cover, 0)
-        used[active] += fits
-        for k in range(longest):
-            taken[active, first + k] |= cover > k
-
-    chosen = taken[everyone[:, None], ordinal] & maskable  # [B, S]
-    empty = np.nonzero((used == 0) & (words > 0))[0]
-    if empty.size:
-        shortest = np.argmin(np.where(sizes[empty, :width] > 0, sizes[empty, :width], seq_len + 1), 1)
-        begin = starts[empty, shortest]
-        reach = np.minimum(sizes[empty, shortest], most)
-        column = np.arange(seq_len)
-        chosen[empty] = (column >= begin[:, None]) & (column < (begin + reach)[:, None])
-    return chosen

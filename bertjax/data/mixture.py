@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bertjax.data.hashing import hash_int, permute
+from bertjax.data.packed import PackedExamples
 from bertjax.data.pretraining import PretrainingExamples
 
 # Over so many examples the proportions hold exactly (to one part in BLOCK).
@@ -32,12 +33,19 @@ class MixedExamples:
     out and none comes twice.
 
     Args:
-      components: examples of each corpus, of equal shapes.
+      components: examples of each corpus, of equal shapes; or packed rows, of which the shares then are.
       weights: their shares of the stream; they need not add up to 1.
       seed, phase: of the order within blocks.
     """
 
-    def __init__(self, components: Sequence[PretrainingExamples], weights: Sequence[float], *, seed: int, phase: int):
+    def __init__(
+        self,
+        components: Sequence[PretrainingExamples] | Sequence[PackedExamples],
+        weights: Sequence[float],
+        *,
+        seed: int,
+        phase: int,
+    ):
         self._components = list(components)
         self._counts = block_counts(weights)
         self._ends = np.cumsum(self._counts)

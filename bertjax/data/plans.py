@@ -4,6 +4,8 @@ import hashlib
 import io
 import json
 import pathlib
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,6 +16,8 @@ from bertjax.files.whole import read_json_or_none
 
 # Part of every plan's name: raise it with any change to what a walk gives.
 WALK_VERSION = 1
+
+T = TypeVar('T')
 
 
 def load_plans(
@@ -49,34 +53,48 @@ def load_plans(
 
 def remove_leftovers(cache_dir: pathlib.Path) -> None:
     """Removes what processes that were killed left of plans; no other process may be writing there."""
-    for path in cache_dir.glob('.plan-*.tmp-*'):
+    for path in (*cache_dir.glob('.plan-*.tmp-*'), *cache_dir.glob('.packing-*.tmp-*')):
         path.unlink()
 
 
 def _write(stem: pathlib.Path, plan: Plan) -> None:
-    file = io.BytesIO()
-    np.save(file, plan.chunks)
-    data = file.getbuffer()
     facts = {
         'chunks': len(plan.chunks),
         'next_probability': plan.next_probability,
         'one_sentence': plan.one_sentence,
-        'sha256': hashlib.sha256(data).hexdigest(),
     }
-    write_atomic(stem.with_suffix('.npy'), data)
-    write_atomic(stem.with_suffix('.json'), json.dumps(facts, indent=2, sort_keys=True) + '\n')
+    write_array(stem, plan.chunks, facts)
 
 
 def _read(stem: pathlib.Path) -> Plan | None:
     """The plan, or None when it is absent or damaged."""
-    path = stem.with_suffix('.npy')
 
-    def load(facts: dict) -> Plan | None:
-        if checksum(path) != facts['sha256']:
-            return None
-        chunks = np.load(path, mmap_mode='r', allow_pickle=False)
+    def load(chunks: np.ndarray, facts: dict) -> Plan | None:
         if chunks.dtype != CHUNK or chunks.shape != (facts['chunks'],):
             return None
-        return Plan(chunks.view(np.ndarray), int(facts['one_sentence']), float(facts['next_probability']))
+        return Plan(chunks, int(facts['one_sentence']), float(facts['next_probability']))
 
-    return read_json_or_none(stem.with_suffix('.json'), load)
+    return read_array(stem, load)
+
+
+def write_array(stem: pathlib.Path, array: np.ndarray, facts: dict[str, Any]) -> None:
+    """Writes STEM.npy, then STEM.json: its facts and its checksum."""
+    file = io.BytesIO()
+    np.save(file, array)
+    data = file.getbuffer()
+    facts = {**facts, 'sha256': hashlib.sha256(data).hexdigest()}
+    write_atomic(stem.with_suffix('.npy'), data)
+    write_atomic(stem.with_suffix('.json'), json.dumps(facts, indent=2, sort_keys=True) + '\n')
+
+
+def read_array(stem: pathlib.Path, load: Callable[[np.ndarray, dict[str, Any]], T | None]) -> T | None:
+    """What `load` makes of an array of `write_array`, memory-mapped, and its facts; None where they are absent or
+    damaged."""
+    path = stem.with_suffix('.npy')
+
+    def checked(facts: dict[str, Any]) -> T | None:
+        if checksum(path) != facts['sha256']:
+            return None
+        return load(np.load(path, mmap_mode='r', allow_pickle=False).view(np.ndarray), facts)
+
+    return read_json_or_none(stem.with_suffix('.json'), checked)

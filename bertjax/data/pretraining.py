@@ -11,7 +11,7 @@ from bertjax.data import rows
 from bertjax.data.hashing import Stream, hash_bits, hash_int, permute
 from bertjax.data.masking import MaskOptions, mask_batch, replacement_ids
 from bertjax.data.pairs import CHUNK, PairOptions, Plan, Split, check_split, target_lengths
-from bertjax.data.plans import load_plans
+from bertjax.data.plans import WALK_VERSION, load_plans
 from bertjax.errors import UserError
 
 # How many examples, evenly over a cycle, the sampled figures of `report` are taken from.
@@ -87,30 +87,55 @@ class PretrainingExamples:
         self.pairs, self.masking = pairs, masking
         self._allowed_ids = replacement_ids(vocabulary.vocab_size, vocabulary.special_ids)
         check_split(split, pairs, seq_len)
-        self._cache_dir = cache_dir
-        self._walk_seed, self._seed = seed, hash_int(seed, Stream.PHASE, phase)
+        self.cache_dir = cache_dir
+        self._walk_seed, self.phase_seed = seed, hash_int(seed, Stream.PHASE, phase)
 
     @functools.cached_property
     def _plans(self) -> list[Plan]:
         """Walked when they are first asked for: a long run's later phases cost nothing at its start."""
-        return load_plans(self.split, self.pairs, self.seq_len, self._walk_seed, self._cache_dir)
+        return load_plans(self.split, self.pairs, self.seq_len, self._walk_seed, self.cache_dir)
 
     @functools.cached_property
     def _ends(self) -> np.ndarray:
-        return np.cumsum([len(plan.chunks) for plan in self._plans])
+        return np.cumsum(self.plan_lengths)
 
     @property
     def cycle_length(self) -> int:
         """How many examples all plans hold together."""
         return int(self._ends[-1])
 
+    @property
+    def plan_lengths(self) -> list[int]:
+        """How many examples each plan holds."""
+        return [len(plan.chunks) for plan in self._plans]
+
+    @property
+    def identity(self) -> list[object]:
+        """JSON-ready: all that the examples of a cycle depend on, but for their masks."""
+        text = [self.split.sha, self.vocabulary.separators, self.seq_len, self._walk_seed, self.phase_seed]
+        rules = [WALK_VERSION, dataclasses.asdict(self.pairs), self.masking.static]
+        return [*text, *rules, self.plan_lengths]
+
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """The examples of these numbers (int64 [B], none negative), a row each, as `batch.py` describes."""
         slots = self._find(indices)
+        return self._make(slots, slots.key)
+
+    def masked_anew(self, indices: np.ndarray, cycle: np.ndarray) -> dict[str, np.ndarray]:
+        """The examples of these numbers, with the masks that are drawn in another cycle (int64 [B]); 0 is the first.
+
+        None has more positions to predict than its budget, see `masking.mask_batch`.
+        """
+        slots = self._find(indices)
+        anew = slots.key if self.masking.static else slots.key + cycle * self.cycle_length
+        return self._make(slots, anew, within_budget=True)
+
+    def _make(self, slots: _Slots, n: np.ndarray, within_budget: bool = False) -> dict[str, np.ndarray]:
+        """Rows whose masks are drawn by n."""
         ids = (self.vocabulary.cls_id, self.vocabulary.sep_id, self.vocabulary.pad_id)
         if self.pairs.paired:
             between = self.vocabulary.separators
-            segments = rows.truncate(self._draw(slots), self.seq_len, self._seed, slots.key, between)
+            segments = rows.truncate(self._draw(slots), self.seq_len, self.phase_seed, slots.key, between)
             laid_out = rows.lay_out_pairs(self.split, segments, self.seq_len, *ids, between)
             labels, paired = segments.labels, segments.paired
         else:
@@ -124,8 +149,9 @@ class PretrainingExamples:
             mask_id=self.vocabulary.mask_id,
             allowed_ids=self._allowed_ids,
             continues_word=self.vocabulary.continues_word,
-            seed=self._seed,
-            n=slots.key,
+            seed=self.phase_seed,
+            n=n,
+            within_budget=within_budget,
         )
         return {
             'input_ids': laid_out.input_ids,
@@ -163,21 +189,28 @@ class PretrainingExamples:
             report['is_next_of_two'] = following / (total - single) if total > single else None
             report['next_probability'] = self._plans[0].next_probability
         slots = self._find(np.linspace(0, total - 1, min(total, _SAMPLE)).astype(np.int64))
-        if paired:
-            drawn = self._draw(slots)
-            between = self.vocabulary.separators
-            left = rows.truncate(drawn, self.seq_len, self._seed, slots.key, between)
-            a, b = left.a_length, left.b_length
-            real, before = a + b + np.where(b > 0, 2 + between, 2), drawn.a_length + drawn.b_length
-        else:
-            a, b = slots.chunks['a'].astype(np.int64), np.zeros(len(slots.key), np.int64)
-            real, before = a + slots.chunks['b'] + 1, a
+        a, b, real, before = self._lengths(slots)
         report['sampled'] = len(real)
         report['real_positions'] = float(real.mean() / self.seq_len)
         report['mean_a'] = float(a.mean())
         report['mean_b'] = float(b[b > 0].mean()) if b.any() else None
         report['truncated'] = float((before > a + b).mean())
         return report
+
+    def lengths(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of the examples of these numbers: positions that are not padding, and those that may be masked, int64 [B]."""
+        a, b, real, _ = self._lengths(self._find(indices))
+        return real, a + b
+
+    def _lengths(self, slots: _Slots) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Tokens of A and of B, positions that are not padding, and tokens before truncation, int64 [B]."""
+        if not self.pairs.paired:
+            a = slots.chunks['a'].astype(np.int64)
+            return a, np.zeros_like(a), a + slots.chunks['b'] + 1, a
+        drawn, between = self._draw(slots), self.vocabulary.separators
+        left = rows.truncate(drawn, self.seq_len, self.phase_seed, slots.key, between)
+        a, b = left.a_length, left.b_length
+        return a, b, a + b + np.where(b > 0, 2 + between, 2), drawn.a_length + drawn.b_length
 
     def _find(self, indices: np.ndarray) -> _Slots:
         indices = np.asarray(indices, np.int64)
@@ -187,7 +220,7 @@ class PretrainingExamples:
         plan = np.searchsorted(self._ends, rest, 'right')
         counts = np.diff(self._ends, prepend=0)
         begin = (self._ends - counts)[plan]
-        slot = permute(rest - begin, counts[plan], hash_bits(self._seed, Stream.ORDER, cycle, plan))
+        slot = permute(rest - begin, counts[plan], hash_bits(self.phase_seed, Stream.ORDER, cycle, plan))
         chunks = np.empty(len(indices), CHUNK)
         for number in np.unique(plan).tolist():
             here = plan == number
@@ -197,4 +230,6 @@ class PretrainingExamples:
 
     def _draw(self, slots: _Slots) -> rows.Segments:
         target = target_lengths(slots.document, self.pairs, self.seq_len, self._walk_seed, slots.plan)
-        return rows.draw_pairs(self.split, slots.chunks, target, slots.document, self.pairs.mode, self._seed, slots.key)
+        return rows.draw_pairs(
+            self.split, slots.chunks, target, slots.document, self.pairs.mode, self.phase_seed, slots.key
+        )

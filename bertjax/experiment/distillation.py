@@ -6,18 +6,17 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-import jax
 from jax.sharding import Mesh
 
 from bertjax.convert.load import load_pretraining_model, load_task_model, read_config
 from bertjax.experiment.distillation_settings import DistillationSettings
 from bertjax.experiment.finetuning import Finetuning
-from bertjax.experiment.pretraining import Pretraining, build_pretraining_setup
+from bertjax.experiment.pretraining import Pretraining, batch_objective, build_pretraining_setup
 from bertjax.experiment.pretraining_settings import PretrainingPhase, PretrainingSettings
 from bertjax.experiment.task_data import TaskData
 from bertjax.experiment.teacher import Teacher, as_teacher, check_rows, check_vocabulary, teacher_directory
 from bertjax.experiment.text import huggingface_directory
-from bertjax.losses import PRETRAINING
+from bertjax.losses import Objective
 from bertjax.metrics.rows import distillation_values
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig, train_flops_per_sequence
@@ -26,7 +25,6 @@ from bertjax.text.tokenizer import load_tokenizer
 from bertjax.train.phase import Phase
 from bertjax.train.setup import Setup, build_setup
 from bertjax.train.state import TrainState, replace_params
-from bertjax.train.step import make_eval_step
 from bertjax.train.teaching import INNER, OUTER, teach
 
 
@@ -84,8 +82,11 @@ class GeneralDistillation(Pretraining):
         self.values = functools.partial(distillation_values, factors=self.setup.objective.factors)
 
     def _build_setup(self, mesh: Mesh) -> Setup:
-        objective = teach(PRETRAINING, self.lesson, self.teacher.model, self.model)
+        objective = self._objective(batch_objective(self.settings))
         return build_pretraining_setup(self.settings, self.model, mesh, objective, (self.teacher.abstract,))
+
+    def _objective(self, plain: Objective) -> Objective:
+        return teach(plain, self.lesson, self.teacher.model, self.model)
 
     def _resolve(self, total: int) -> dict[str, Any]:
         resolved = super()._resolve(total)
@@ -100,7 +101,7 @@ class GeneralDistillation(Pretraining):
         return replace_params(state, self.teacher.as_student(self._copied, self.model), self.setup.state)
 
     def _eval_step(self) -> Callable[[Any, Any], Any]:
-        step = jax.jit(make_eval_step(self.setup.model, self.setup.objective))
+        step = super()._eval_step()
         return lambda params, batch: step(params, batch, self.teacher.params)
 
     def _phase(self, phase: PretrainingPhase) -> Phase:
@@ -184,7 +185,6 @@ class TaskDistillation(Finetuning):
             make_optimizer(**settings.optimizer),
             mesh,
             self._train.features.spec(1, self.model.shapes[0]),
-            rng_impl=settings.rng_impl,
             trained=plain.trained,
             layer_decay=settings.layer_decay,
             teacher=(self.teacher.abstract,),

@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from bertjax.corpus.store import Split
 from bertjax.data.mixture import MixedExamples
+from bertjax.data.packed import PackedExamples
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.experiment.heldout_texts import split_name
 from bertjax.experiment.pretraining_settings import PretrainingSettings
@@ -15,7 +16,7 @@ from bertjax.text.tokenizer import Tokenizer
 # The seed of the held-out examples and their masks: the same in every run, whatever config.seed is.
 HELDOUT_SEED = 20181011
 
-Examples = PretrainingExamples | MixedExamples
+Examples = PretrainingExamples | PackedExamples | MixedExamples
 
 
 class StoreExamples:
@@ -52,7 +53,7 @@ class StoreExamples:
         return all(weighted.store.split('heldout').num_documents for weighted in self._stores)
 
     def get(self, shape: tuple[int, int], split: str, phase: int) -> Examples:
-        """The examples of a phase.
+        """The examples of a phase; with config.packing those of training in packed rows.
 
         Args:
           shape: S and P.
@@ -66,6 +67,8 @@ class StoreExamples:
         if key not in self._made:
             seed = self._settings.seeds.data if split == 'train' else HELDOUT_SEED
             parts = [self._of(weighted.store.split(split), shape, seed, phase) for weighted in self._stores]
+            if self._settings.packing and split == 'train':
+                parts = [PackedExamples(examples) for examples in parts]
             weights = [weighted.weight for weighted in self._stores]
             self._made[key] = parts[0] if len(parts) == 1 else MixedExamples(parts, weights, seed=seed, phase=phase)
         return self._made[key]

@@ -1,10 +1,9 @@
 """Whether the train step of a phase fits the memory of a TPU slice, and what would make it fit: found by compiling it.
 
-What is tried leaves what is learned as it is, but for the order of sums and which numbers dropout draws: the parts that
-a batch is processed in, what the backward pass recomputes, and how the mesh splits the weights.
+What is tried leaves what is learned as it is, but for the order of sums: the parts that a batch is processed in, what
+the backward pass recomputes, and how the mesh splits the weights.
 """
 
-import collections
 import dataclasses
 import re
 from collections.abc import Iterator, Sequence
@@ -16,16 +15,17 @@ import numpy as np
 from bertjax.experiment.pretraining import build_pretraining_setup
 from bertjax.experiment.pretraining_settings import PretrainingPhase, PretrainingSettings
 from bertjax.experiment.settings import check_row_count
+from bertjax.experiment.step_cost import step_cost
 from bertjax.model.config import train_flops_per_sequence
 from bertjax.parallel.mesh import make_mesh, row_shards
-from bertjax.parallel.topology import HBM_BYTES, topology_devices
+from bertjax.parallel.topology import generation_of, topology_devices
 from bertjax.train.setup import Setup
 from bertjax.train.throughput import peak_flops
 
-COLLECTIVES = ('all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all', 'collective-permute')
 TRIES = 3  # compiles, at most, for each way to need less memory
 
-REMAT_BY_MEMORY = ('none', 'dots', 'full')  # values of config.model.remat: each keeps less than the one before
+# Values of config.model.remat: each keeps less than the one before.
+REMAT_BY_MEMORY = ('none', 'elementwise', 'dots', 'full')
 
 Way = dict[str, Any]  # how to compute a phase: keys of the config, with values
 Result = dict[str, Any]  # the figures of a compiled phase, see docs/pretraining.md
@@ -51,7 +51,7 @@ class Fitting:
     @property
     def available(self) -> int:
         """Bytes of a device."""
-        return HBM_BYTES[self.topology.partition(':')[0]]
+        return generation_of(self.topology).hbm_bytes
 
     def setup(self, way: Way) -> Setup:
         """The setup under the keys of `way`."""
@@ -79,7 +79,10 @@ class Fitting:
         phase = dataclasses.replace(phase, accumulate=way.get('accumulate', phase.accumulate))
         key = self.settings.given_phases[phase.number].keys['batch_size']
         check_row_count(phase.batch_size, phase.accumulate, row_shards(setup.mesh), key)
-        return {**self._known(setup, phase), **compile_step(setup, phase)}
+        known, compiled = self._known(setup, phase), compile_step(setup, phase)
+        text = compiled.pop('text', None)
+        cost = step_cost(text, self.topology, known['flops'], known['peak_flops']) if text else {}
+        return {**known, **compiled, **cost}
 
     def _known(self, setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
         """What is known before compiling."""
@@ -92,10 +95,11 @@ class Fitting:
             'hbm_bytes_available': self.available,
             'parameters_bytes': _shard_bytes(setup.state.params),
             'optimizer_bytes': _shard_bytes(setup.state.opt_state),
-            # By formula: the compiler's own count takes the body of the scan over layers once.
+            # By formula: without what is recomputed, and what is padding.
             'flops': flops * phase.batch_size / len(self.devices),
             'peak_flops': peak_flops(self.devices[0].device_kind),
-            # The compiler's cycle counts leave out kernels and collectives: nothing is claimed about time yet.
+            'collectives': {},
+            # Of what does not fit nothing is claimed.
             'estimated_step_s': None,
             'mfu_estimate': None,
             'modelled_share': None,
@@ -187,22 +191,21 @@ class Fitting:
 
 
 def compile_step(setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
-    """What the compiler says of a phase's step: whether it fits, bytes a chip, collectives."""
+    """What the compiler says of a phase's step: whether it fits, bytes a chip, and the compiled text."""
     try:
         (lowered,) = setup.lower(phase, phase.batches).values()
         compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         if 'RESOURCE_EXHAUSTED' not in str(error):
             raise
-        return {'fits': False, **_said(str(error)), 'temporary_bytes': None, 'collectives': {}}
+        return {'fits': False, **_said(str(error)), 'temporary_bytes': None}
     memory = compiled.memory_analysis()
     used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-    counts = collections.Counter(re.findall(rf'\b({"|".join(COLLECTIVES)})(?:-start)?\(', compiled.as_text()))
     return {
         'fits': True,
         'hbm_bytes_per_chip': used + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes,
         'temporary_bytes': memory.temp_size_in_bytes,
-        'collectives': dict(sorted(counts.items())),
+        'text': compiled.as_text(),
     }
 
 

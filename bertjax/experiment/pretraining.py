@@ -21,7 +21,7 @@ from bertjax.experiment.pretraining_settings import PretrainingPhase, Pretrainin
 from bertjax.experiment.settings import check_mesh, check_row_count, resolve_durations
 from bertjax.experiment.text import prepare_stores, prepare_tokenizer
 from bertjax.experiment.workdir import has_checkpoints
-from bertjax.losses import PRETRAINING, Objective
+from bertjax.losses import PACKED_PRETRAINING, PRETRAINING, Objective
 from bertjax.metrics.rows import pair_of, pretraining_values
 from bertjax.model.attention.select import describe_attention
 from bertjax.model.bert import BertForPreTraining
@@ -37,22 +37,29 @@ from bertjax.train.state import TrainState, replace_params
 from bertjax.train.step import make_eval_step
 
 
+def batch_objective(settings: PretrainingSettings) -> Objective:
+    """What is trained for on the batches of a pre-training, without a teacher."""
+    return PACKED_PRETRAINING if settings.packing else PRETRAINING
+
+
 def build_pretraining_setup(
     settings: PretrainingSettings,
     model: BertConfig,
     mesh: Mesh,
-    objective: Objective = PRETRAINING,
+    objective: Objective | None = None,
     teacher: tuple[Any, ...] = (),
 ) -> Setup:
-    """The setup of a pre-training; it needs no text. `teacher` is that of `train.setup.Setup`.
+    """The setup of a pre-training; it needs no text. `teacher` is that of `train.setup.Setup`; the objective is that of
+    its batches where none is given.
 
     Raises:
       UserError: a mesh that does not divide the model.
     """
     check_mesh(model, mesh)
-    batch, optimizer = pretraining_batch_spec(1, *settings.first_shape), make_optimizer(**settings.optimizer)
-    options = {'rng_impl': settings.rng_impl, 'teacher': teacher}
-    return build_setup(BertForPreTraining(model), objective, optimizer, mesh, batch, **options)
+    objective = objective or batch_objective(settings)
+    batch = pretraining_batch_spec(1, *settings.first_shape, packed=settings.packing)
+    optimizer = make_optimizer(**settings.optimizer)
+    return build_setup(BertForPreTraining(model), objective, optimizer, mesh, batch, teacher=teacher)
 
 
 class Pretraining:
@@ -94,11 +101,15 @@ class Pretraining:
             key = settings.given_phases[phase.number].keys['batch_size']
             check_row_count(phase.batch_size, phase.accumulate, row_shards(mesh), key)
         last = self._phases[-1]
-        self._attention = describe_attention(self.model, last.batch_size // last.accumulate, last.seq_len)
+        self._attention = describe_attention(self.model, last.batch_size // last.accumulate, last.seq_len, last.packed)
         self.resolved = self._resolve(total)
 
     def _build_setup(self, mesh: Mesh) -> Setup:
         return build_pretraining_setup(self.settings, self.model, mesh)
+
+    def _objective(self, plain: Objective) -> Objective:
+        """What is trained for, on batches for which the objective without a teacher is `plain`."""
+        return plain
 
     def _resolve(self, total: int) -> dict[str, Any]:
         recorded = self.settings.recorded
@@ -172,8 +183,8 @@ class Pretraining:
         )
 
     def _eval_step(self) -> Callable[[Any, Any], Any]:
-        """(parameters, batch) -> sums."""
-        return jax.jit(make_eval_step(self.setup.model, self.setup.objective))
+        """(parameters, batch) -> sums. What is held out is never packed: its figures stay those of the same rows."""
+        return jax.jit(make_eval_step(self.setup.model, self._objective(PRETRAINING)))
 
     def describe(self) -> str:
         """A description that is printed before training starts."""
@@ -194,7 +205,7 @@ class Pretraining:
         for phase in self._phases:
             lines.append(
                 f'phase {phase.number}: {phase.last_step - phase.first_step:,} steps '
-                f'of {phase.batch_size} x {phase.seq_len}, '
+                f'of {phase.batch_size} x {phase.seq_len}{" packed" if phase.packed else ""}, '
                 f'learning rate {phase.learning_rate:g} {phase.schedule}, warm-up {phase.warmup_fraction:.1%}'
             )
         lines.append(describe_decay(self.setup.state.params))
@@ -208,5 +219,10 @@ def _describe_pairs(part: dict[str, Any]) -> str:
         text += f'{part["is_next"]:.1%} IsNext, '
         text += f'{part["is_next_of_two"]:.1%} where a chunk has two sentences or more '
         text += f'({part["one_sentence"]:.1%} have one); '
-    text += f'{part["real_positions"]:.1%} of positions real, {part["mean_a"]:.1f} tokens of A'
+    if 'examples_per_row' in part:
+        text += f'{part["examples_per_row"]:.2f} packed in a row, {part["rows_per_plan"]:,.0f} rows a pass; '
+    text += f'{part["real_positions"]:.1%} of positions real'
+    if 'examples_per_row' in part:
+        text += f' ({part["unpacked_real_positions"]:.1%} unpacked)'
+    text += f', {part["mean_a"]:.1f} tokens of A'
     return text + (f' and {part["mean_b"]:.1f} of B' if part['mean_b'] is not None else '')

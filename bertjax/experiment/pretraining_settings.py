@@ -34,12 +34,14 @@ class PretrainingPhase(PhaseSettings):
 
     seq_len: int
     max_predictions: int
+    packed: bool
     learning_rate: float
 
     @property
     def batches(self) -> dict[int, BatchSpec]:
         """{S: shapes and dtypes of its batches}."""
-        return {self.seq_len: pretraining_batch_spec(self.batch_size, self.seq_len, self.max_predictions)}
+        shape = (self.batch_size, self.seq_len, self.max_predictions)
+        return {self.seq_len: pretraining_batch_spec(*shape, packed=self.packed)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +74,7 @@ class PretrainingSettings(RunSettings):
     model_fields: Mapping[str, Any]
     pairs: PairOptions
     masking: MaskOptions
+    packing: bool
     steps: int | str
     epochs: float
     given_phases: Sequence[_GivenPhase]
@@ -161,6 +164,7 @@ class PretrainingSettings(RunSettings):
                     last_step=first + length,
                     power=self.power,
                     reset_optimizer=phase.reset_optimizer,
+                    packed=self.packing,
                     **phase.values,
                 )
             )
@@ -173,6 +177,14 @@ class PretrainingSettings(RunSettings):
             check_accumulate(values['batch_size'], values['accumulate'], phase.keys['accumulate'])
             if values['max_predictions'] > values['seq_len']:
                 expected, mend = f'at most seq_len = {values["seq_len"]}', 'use about 0.15 x seq_len'
+                raise UserError(
+                    f'config.{phase.keys["max_predictions"]}', str(values['max_predictions']), expected, mend
+                )
+            # With fewer, what a row may predict would be used up before the row is full.
+            least = int(self.masking.rate * values['seq_len'])
+            if self.packing and values['max_predictions'] < least:
+                expected = f'at least {least} with config.packing: {self.masking.rate:.0%} of seq_len'
+                mend = f'set --config.{phase.keys["max_predictions"]}={least}'
                 raise UserError(
                     f'config.{phase.keys["max_predictions"]}', str(values['max_predictions']), expected, mend
                 )
@@ -231,6 +243,7 @@ def pretraining_settings(config: ConfigDict) -> PretrainingSettings:
         'architecture',
         'embeddings',
         'heldout_texts',
+        'packing',
         'steps',
         'epochs',
         'eval_examples',

@@ -173,7 +173,6 @@ def load_tuned(settings: FinetuningSettings, folder: pathlib.Path) -> TunedModel
         make_optimizer(**settings.optimizer),
         make_mesh(settings.mesh, claim_devices()),
         {name: (shape, np.dtype(np.int32)) for name, shape in shapes},
-        rng_impl=settings.rng_impl,
         trained=make_selection(settings.train, data.encoder.num_layers),
     )
     return TunedModel(data, setup, *_params(data, setup, folder))

@@ -45,7 +45,6 @@ class RunSettings:
     init: str
     tokenizer: str
     seeds: Seeds
-    rng_impl: str
     optimizer: Mapping[str, Any]
     learning_rate: float
     warmup_fraction: float
@@ -72,7 +71,7 @@ class RunSettings:
 
 def shared_settings(config: ConfigDict) -> dict[str, Any]:
     """The arguments of RunSettings."""
-    names = ('run', 'data', 'init', 'tokenizer', 'rng_impl', 'learning_rate', 'warmup_fraction', 'log_every')
+    names = ('run', 'data', 'init', 'tokenizer', 'learning_rate', 'warmup_fraction', 'log_every')
     names += (
         'eval_every',
         'checkpoint_every',

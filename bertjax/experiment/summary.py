@@ -137,6 +137,7 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
         'steps': config['steps'],
         'batch size': config['batch_size'],
         'sequence length': config['seq_len'],
+        **({'packing': 'several examples in a row'} if config.get('packing') else {}),
         'learning rate': config['learning_rate'],
         'optimiser': f'{optimizer["name"]}, weight decay {optimizer["weight_decay"]}',
         'pairs': config['pairs']['mode'],

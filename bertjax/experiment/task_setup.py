@@ -50,7 +50,6 @@ class TaskSetup:
             make_optimizer(**settings.optimizer),
             mesh,
             splits[0].features.spec(1, self.shapes[0]),
-            rng_impl=settings.rng_impl,
             trained=make_selection(settings.train, data.encoder.num_layers),
             layer_decay=settings.layer_decay,
         )

@@ -8,6 +8,7 @@ from flax import linen as nn
 
 from bertjax.data.features import INPUTS
 from bertjax.model.bert import BertForPreTraining, gather_positions
+from bertjax.model.dropout import Dropout
 
 Apply = Callable[..., dict[str, jax.Array]]
 
@@ -21,10 +22,11 @@ def make_apply(module: nn.Module) -> Apply:
     ) -> dict[str, jax.Array]:
         inputs = [batch[name] for name in INPUTS]
         variables = {'params': params}
+        dropout = Dropout.from_key(rngs['dropout'], len(inputs[0])) if rngs else None
         if of_task:
-            return module.apply(variables, *inputs, deterministic=rngs is None, rngs=rngs)
+            return module.apply(variables, *inputs, dropout=dropout)
         positions = batch.get('masked_positions')
-        return module.apply(variables, *inputs, positions, rngs is None, rngs=rngs, method=_pretrained)
+        return module.apply(variables, *inputs, positions, dropout, method=_pretrained)
 
     return apply
 
@@ -35,9 +37,9 @@ def _pretrained(
     segment_ids: jax.Array,
     attention_mask: jax.Array,
     masked_positions: jax.Array | None,
-    deterministic: bool,
+    dropout: Dropout | None,
 ) -> dict[str, jax.Array]:
-    hidden, _ = bert.encoder(input_ids, segment_ids, attention_mask, deterministic=deterministic)  # [B, S, D]
+    hidden, _ = bert.encoder(input_ids, segment_ids, attention_mask, dropout=dropout)  # [B, S, D]
     outputs = {'hidden': hidden}
     if bert.config.nsp:
         outputs['pooled'] = bert.pooler(hidden[:, 0])

@@ -41,7 +41,7 @@ def apply_encoder(
 
 
 def _encoder(model: nn.Module, input_ids: jax.Array, segment_ids: jax.Array, mask: jax.Array) -> jax.Array:
-    return model.encoder(input_ids, segment_ids, mask, deterministic=True)[0]
+    return model.encoder(input_ids, segment_ids, mask)[0]
 
 
 def rows_at_once(config: BertConfig, length: int) -> int:

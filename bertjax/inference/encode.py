@@ -75,7 +75,7 @@ def make_encode(module: nn.Module, encoding: Encoding) -> Forward:
     only_last = encoding.layers == (-1,)
 
     def states(bound: nn.Module, ids: jax.Array, segments: jax.Array, mask: jax.Array) -> jax.Array:
-        last, layers = bound.encoder(ids, segments, mask, deterministic=True, all_layers=not only_last)
+        last, layers = bound.encoder(ids, segments, mask, all_layers=not only_last)
         if encoding.pool == 'pooler':
             return bound.pooler(last[:, 0])
         return last[None] if only_last else layers[jnp.asarray(encoding.layers)]  # [N, B, S, D]

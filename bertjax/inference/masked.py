@@ -87,7 +87,7 @@ def _make_expected(module: nn.Module, top_k: int, banned: np.ndarray) -> Forward
 def _log_probabilities(module: nn.Module, params, batch) -> jax.Array:
     """float32 [B, P, V]."""
     inputs = [batch[name] for name in (*INPUTS, 'masked_positions')]
-    logits = module.apply({'params': params}, *inputs, deterministic=True)['mlm_logits']
+    logits = module.apply({'params': params}, *inputs)['mlm_logits']
     return jax.nn.log_softmax(logits[..., : module.config.vocab_size], axis=-1)
 
 
@@ -147,7 +147,7 @@ def follow_probabilities(
 
 def _make_pairs(module: nn.Module) -> Forward:
     def states(bound: nn.Module, *inputs: jax.Array) -> jax.Array:
-        hidden, _ = bound.encoder(*inputs, deterministic=True)
+        hidden, _ = bound.encoder(*inputs)
         return bound.nsp(bound.pooler(hidden[:, 0]))
 
     def forward(params, batch):

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.model.config import BertConfig
+from bertjax.model.dropout import Dropout
 from bertjax.model.encoder import BertEncoder
 from bertjax.model.layers import ACTIVATION_FUNCTIONS, NEGATIVE, POOLER_FUNCTIONS, LayerNorm, Projection
 from bertjax.parallel.partition import constrain, with_axes
@@ -15,7 +16,7 @@ class Pooler(Projection):
 
     @nn.compact
     def __call__(self, state: jax.Array) -> jax.Array:
-        """[B, D] -> [B, D]."""
+        """[..., D] -> [..., D]."""
         return POOLER_FUNCTIONS[self.config.pooler_activation](super().__call__(state))
 
 
@@ -50,8 +51,8 @@ class PairHead(Projection):
 
     @nn.compact
     def __call__(self, pooled: jax.Array) -> jax.Array:
-        """[B, D] -> float32 [B, 2]."""
-        return super().__call__(pooled).astype(jnp.float32)  # [B, 2]
+        """[..., D] -> float32 [..., 2]."""
+        return super().__call__(pooled).astype(jnp.float32)  # [..., 2]
 
 
 def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:
@@ -85,30 +86,43 @@ class BertForPreTraining(nn.Module):
         segment_ids: jax.Array,
         attention_mask: jax.Array,
         masked_positions: jax.Array,
+        sequence_ids: jax.Array | None = None,
+        position_ids: jax.Array | None = None,
+        cls_positions: jax.Array | None = None,
         *,
-        deterministic: bool,
+        dropout: Dropout | None = None,
     ) -> dict[str, jax.Array]:
         """Logits of both heads.
 
         Args:
           input_ids, segment_ids, attention_mask: int32 [B, S]; the mask is 1 for tokens and 0 for padding.
           masked_positions: int32 [B, P], where the MLM head predicts; any position where unused.
-          deterministic: no dropout; otherwise the rng `dropout` is needed.
+          sequence_ids, position_ids: int32 [B, S], of packed rows, see `BertEncoder`.
+          cls_positions: int32 [B, E], of packed rows: where each of E sequences begins; any position where unused.
+          dropout: of training; None: nothing is dropped.
 
         Returns:
           mlm_logits: float32 [B, P, padded vocabulary], -1e9 for the padding.
-          nsp_logits: float32 [B, 2]; absent without `config.nsp`.
+          nsp_logits: float32 [B, 2], of packed rows [B, E, 2]; absent without `config.nsp`.
         """
-        hidden, _ = self.encoder(input_ids, segment_ids, attention_mask, deterministic=deterministic)  # [B, S, D]
+        hidden, _ = self.encoder(
+            input_ids,
+            segment_ids,
+            attention_mask,
+            dropout=dropout,
+            sequence_ids=sequence_ids,
+            position_ids=position_ids,
+        )  # [B, S, D]
         picked = gather_positions(hidden, masked_positions)  # [B, P, D]
         outputs = {'mlm_logits': self.mlm(picked, self.encoder.token_embedding())}
         if self.config.nsp:
-            outputs['nsp_logits'] = self.nsp(self.pooler(hidden[:, 0]))
+            first = hidden[:, 0] if cls_positions is None else gather_positions(hidden, cls_positions)
+            outputs['nsp_logits'] = self.nsp(self.pooler(first))  # [B, D] or [B, E, D] -> [B, 2] or [B, E, 2]
         return outputs
 
     def encode(
         self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
         """Hidden states [B, S, D], those of every layer [L + 1, B, S, D], pooled [B, D] (None without pair head)."""
-        hidden, layers = self.encoder(input_ids, segment_ids, attention_mask, deterministic=True, all_layers=True)
+        hidden, layers = self.encoder(input_ids, segment_ids, attention_mask, all_layers=True)
         return hidden, layers, self.pooler(hidden[:, 0]) if self.config.nsp else None

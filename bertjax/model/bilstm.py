@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.model.config import BertConfig
-from bertjax.model.layers import dropout
+from bertjax.model.dropout import Dropout, Site, drop, within
 from bertjax.parallel.partition import with_axes
 
 
@@ -64,11 +64,11 @@ class BiLstm(nn.Module):
     num_layers: int = 2
 
     @nn.compact
-    def __call__(self, x: jax.Array, attention_mask: jax.Array, key: jax.Array | None) -> jax.Array:
-        """x [B, S, D], mask [B, S], key for dropout or None -> [B, S, 2U]; the second half is read right to left."""
+    def __call__(self, x: jax.Array, attention_mask: jax.Array, dropout: Dropout | None) -> jax.Array:
+        """x [B, S, D], mask [B, S], dropout or None -> [B, S, 2U]; the second half is read right to left."""
         for i in range(self.num_layers):
             if i:
-                x = dropout(x, self.config.dropout, None if key is None else jax.random.fold_in(key, i))
+                x = drop(x, self.config.dropout, within(dropout, i), Site.BILSTM)
             forward = Lstm(self.config, self.units, name=f'forward_{i}')(x, attention_mask)
             backward = Lstm(self.config, self.units, reverse=True, name=f'backward_{i}')(x, attention_mask)
             x = jnp.concatenate([forward, backward], axis=-1)  # [B, S, 2U]

@@ -38,7 +38,7 @@ def apply_capturing(
       params: of it.
       *inputs: its arguments.
       capture: some of CAPTURES; nothing else is computed.
-      **options: of `model.apply` and of the model (`deterministic`, `rngs`).
+      **options: of `model.apply` and of the model (`dropout`).
 
     Returns:
       The outputs, which are those without a capture; and by name

@@ -9,8 +9,8 @@ from bertjax.ranges import MANY, Range, check_fields, number, one_of, ranged, wh
 
 ACTIVATIONS = ('gelu', 'gelu_tanh', 'relu')
 POOLER_ACTIVATIONS = ('tanh', 'relu')
-ATTENTION = ('auto', 'dot_product')  # the implementations of model/attention/select.py
-REMAT = ('none', 'full', 'dots')
+ATTENTION = ('auto', 'fused_tpu', 'dot_product')  # the implementations of model/attention/select.py
+REMAT = ('none', 'elementwise', 'full', 'dots')
 DTYPES = ('float32', 'bfloat16')
 VOCABULARY_MULTIPLE = 128
 
@@ -56,8 +56,9 @@ class BertConfig:
       scan_layers: one compiled block run `num_layers` times, with stacked parameters, instead of as many copies.
       attention: what computes attention: an implementation by name, or 'auto', the first that supports the call
         (model/attention/select.py).
-      remat: what the forward pass keeps for the backward pass: with 'none' everything, with 'full' only block inputs,
-        with 'dots' also the outputs of the projections (attention scores and element-wise operations are recomputed).
+      remat: what the forward pass keeps for the backward pass: with 'none' everything; with 'elementwise' and 'dots'
+        what the projections have made (attention scores and element-wise operations are computed again), with
+        'elementwise' attention's result and sums in place of what goes into them; with 'full' only block inputs.
       dtype: of computation; LayerNorm statistics, softmax and logits are float32 always.
       param_dtype: of storage.
 

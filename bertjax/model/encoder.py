@@ -9,10 +9,12 @@ from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.attention.self_attention import SelfAttention
 from bertjax.model.capture import CAPTURES, HIDDEN, keep, wanted
 from bertjax.model.config import BertConfig
-from bertjax.model.layers import ACTIVATION_FUNCTIONS, Embedding, LayerNorm, Projection, dropout
+from bertjax.model.dropout import Dropout, Site, drop, within
+from bertjax.model.layers import ACTIVATION_FUNCTIONS, DEAR, Embedding, LayerNorm, Projection, dear
 from bertjax.parallel.partition import constrain
 
 REMAT_POLICIES = {
+    'elementwise': jax.checkpoint_policies.save_only_these_names(DEAR),
     'full': jax.checkpoint_policies.nothing_saveable,
     'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
 }
@@ -20,6 +22,28 @@ REMAT_POLICIES = {
 
 def _hidden(x: jax.Array) -> jax.Array:
     return constrain(x, 'act_batch', 'act_length', 'act_embed')
+
+
+@jax.custom_vjp
+def chosen_rows(table: jax.Array, ids: jax.Array) -> jax.Array:
+    """The rows of a small table [N, D] by their numbers, int32 [B, S] -> [B, S, D].
+
+    Its gradient is a product with one-hot rows, summed in float32: autodiff has a scatter of B·S rows into N, which is
+    slow on TPU, of no fixed order on GPU, and rounds each addition where the computation is in bfloat16.
+    """
+    return jnp.take(table, ids, axis=0, mode='fill')
+
+
+def _chosen_rows_gradient(saved: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, None]:
+    ids, table = saved
+    chosen = jax.nn.one_hot(ids, len(table), dtype=cotangent.dtype)  # [B, S, N]
+    product = jnp.einsum(
+        'BSN,BSD->ND', chosen, cotangent, precision='highest', preferred_element_type=jnp.float32
+    )  # [N, D]
+    return product.astype(cotangent.dtype), None
+
+
+chosen_rows.defvjp(lambda table, ids: (chosen_rows(table, ids), (ids, table)), _chosen_rows_gradient)
 
 
 class Embeddings(nn.Module):
@@ -35,7 +59,13 @@ class Embeddings(nn.Module):
             self.segment = Embedding(c, c.num_segments, c.num_segments, 'type')
         self.norm = LayerNorm(c)
 
-    def __call__(self, input_ids: jax.Array, segment_ids: jax.Array, key: jax.Array | None) -> jax.Array:
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        segment_ids: jax.Array,
+        dropout: Dropout | None,
+        position_ids: jax.Array | None = None,
+    ) -> jax.Array:
         length = input_ids.shape[1]
         if length > self.config.max_positions:
             raise UserError(
@@ -46,7 +76,8 @@ class Embeddings(nn.Module):
             )
         # An id beyond the table gives NaN, which is noticed, rather than the last row, which is not.
         x = jnp.take(self.token(), input_ids, axis=0, mode='fill')  # [B, S, D]
-        x = _hidden(x) + self.position()[:length]
+        positions = self.position()[:length]  # [S, D], packed [B, S, D]
+        x = _hidden(x) + (positions if position_ids is None else chosen_rows(positions, position_ids))
         if self.config.num_segments == 1:
             x = x + self.segment()[0]
         elif (
@@ -55,7 +86,7 @@ class Embeddings(nn.Module):
             segment = self.segment()  # [N, D]
             chosen = jax.nn.one_hot(segment_ids, self.config.num_segments, dtype=segment.dtype)  # [B, S, N]
             x = x + jnp.einsum('BSN,ND->BSD', chosen, segment, precision='highest')
-        return _hidden(dropout(self.norm(x), self.config.dropout, key))
+        return _hidden(drop(self.norm(x), self.config.dropout, dropout, Site.EMBEDDINGS))
 
     def table(self) -> jax.Array:
         """The token embedding [V, D], to which the MLM head is tied."""
@@ -71,7 +102,7 @@ class Mlp(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         c = self.config
         x = Projection(c, (c.mlp_dim,), ('embed',), ('mlp',), ('mlp',), name='up')(x)  # [B, S, F]
-        x = ACTIVATION_FUNCTIONS[c.activation](constrain(x, 'act_batch', 'act_length', 'act_mlp'))
+        x = ACTIVATION_FUNCTIONS[c.activation](dear(constrain(x, 'act_batch', 'act_length', 'act_mlp')))
         return Projection(c, (c.width,), ('mlp',), ('embed',), ('norm',), name='down')(x)  # [B, S, D]
 
 
@@ -89,31 +120,32 @@ class Block(nn.Module):
     first_only: bool = False
 
     @nn.compact
-    def __call__(self, x: jax.Array, key: jax.Array | None, mask: AttentionMask) -> tuple[jax.Array, jax.Array | None]:
-        """x [B, S, D], dropout key or None -> [B, S, D], or [B, 1, D] with `first_only`; and the same again or None."""
+    def __call__(
+        self, x: jax.Array, number: int | jax.Array | None, mask: AttentionMask, dropout: Dropout | None
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """x [B, S, D], number of the block -> [B, S, D], or [B, 1, D] with `first_only`; and the same again or None."""
         c = self.config
-        keys = (None, None, None) if key is None else jax.random.split(key, 3)
+        own = within(dropout, number)
         attention, mlp = SelfAttention(c, name='attention'), Mlp(c, name='mlp')
         attention_norm, mlp_norm = LayerNorm(c, name='attention_norm'), LayerNorm(c, name='mlp_norm')
         x = _hidden(x)
         count = 1 if self.first_only else x.shape[1]  # positions whose result is wanted
         if c.pre_norm:
             y = attention_norm(x)
-            x = x[:, :count] + dropout(attention(y, y[:, :count], mask, keys[0]), c.dropout, keys[1])
-            x = x + dropout(mlp(mlp_norm(x)), c.dropout, keys[2])
+            x = x[:, :count] + drop(attention(y, y[:, :count], mask, own), c.dropout, own, Site.ATTENTION_OUTPUT)
+            x = dear(x)
+            x = x + drop(mlp(mlp_norm(x)), c.dropout, own, Site.MLP_OUTPUT)
         else:
             queries = x[:, :count]
-            x = attention_norm(queries + dropout(attention(x, queries, mask, keys[0]), c.dropout, keys[1]))
-            x = mlp_norm(x + dropout(mlp(x), c.dropout, keys[2]))
+            y = drop(attention(x, queries, mask, own), c.dropout, own, Site.ATTENTION_OUTPUT)
+            x = attention_norm(dear(queries + y))
+            x = mlp_norm(dear(x + drop(mlp(x), c.dropout, own, Site.MLP_OUTPUT)))
         x = _hidden(x)
         return x, x if self.keep_output else None
 
 
 class BertEncoder(nn.Module):
-    """Embeddings, then `num_layers` blocks, scanned or unrolled.
-
-    Dropout keys are made here, one for each block, so that both forms drop the same values.
-    """
+    """Embeddings, then `num_layers` blocks, scanned or unrolled: both forms drop the same values."""
 
     config: BertConfig
 
@@ -129,7 +161,9 @@ class BertEncoder(nn.Module):
         segment_ids: jax.Array,
         attention_mask: jax.Array,
         *,
-        deterministic: bool,
+        dropout: Dropout | None = None,
+        sequence_ids: jax.Array | None = None,
+        position_ids: jax.Array | None = None,
         all_layers: bool = False,
         first_only: bool = False,
     ) -> tuple[jax.Array, jax.Array | None]:
@@ -137,7 +171,9 @@ class BertEncoder(nn.Module):
 
         Args:
           input_ids, segment_ids, attention_mask: int32 [B, S]; the mask is 1 for tokens and 0 for padding.
-          deterministic: no dropout; otherwise the rng `dropout` is needed.
+          dropout: of training; None: nothing is dropped.
+          sequence_ids, position_ids: int32 [B, S], of packed rows: which of its sequences a token belongs to, whose
+            tokens alone it attends to, and its place there. None: a row is one sequence.
           all_layers: keep all of them; the first is the embeddings, the last the result itself.
           first_only: only the first position's result is wanted. An unrolled encoder then skips most of its last block
             (7 % of the work of 12 blocks); a scanned one cannot. Not with `all_layers`.
@@ -151,11 +187,8 @@ class BertEncoder(nn.Module):
         c = self.config
         keep_layers = all_layers or wanted(self, HIDDEN)
         shorten = first_only and not wanted(self, *CAPTURES)  # who asks for them wants those of all positions
-        keys = [None] * (c.num_layers + 1)
-        if not deterministic and (c.dropout or c.attention_dropout):
-            keys = jax.random.split(self.make_rng('dropout'), c.num_layers + 1)  # [L + 1]
-        mask = AttentionMask(attention_mask, causal=c.causal)
-        x = self.embeddings(input_ids, segment_ids, keys[0])  # [B, S, D]
+        mask = AttentionMask(attention_mask, sequence_ids, causal=c.causal)
+        x = self.embeddings(input_ids, segment_ids, dropout, position_ids)  # [B, S, D]
         first = x
         block = Block
         if c.remat != 'none':
@@ -166,18 +199,18 @@ class BertEncoder(nn.Module):
                 block,
                 variable_axes={'params': 0} | dict.fromkeys(CAPTURES, 0),
                 split_rngs={'params': True},
-                in_axes=(0, nn.broadcast),
+                in_axes=(0, nn.broadcast, nn.broadcast),
                 length=c.num_layers,
                 metadata_params={nn.PARTITION_NAME: 'layers'},
             )
-            layer_keys = None if keys[0] is None else keys[1:]
-            x, layers = scanned(c, keep_layers, name='layers')(x, layer_keys, mask)  # layers [L, B, S, D]
+            numbers = None if dropout is None else jnp.arange(c.num_layers)
+            x, layers = scanned(c, keep_layers, name='layers')(x, numbers, mask, dropout)  # layers [L, B, S, D]
             x = x[:, :1] if shorten else x
         else:
             layers = []
             for i in range(c.num_layers):
                 shortened = shorten and i == c.num_layers - 1
-                x, _ = block(c, first_only=shortened, name=f'layers_{i}')(x, keys[i + 1], mask)
+                x, _ = block(c, first_only=shortened, name=f'layers_{i}')(x, i, mask, dropout)
                 layers.append(x)
             layers = jnp.stack(layers) if keep_layers else None  # [L, B, S, D]
         if c.pre_norm:

@@ -11,8 +11,9 @@ from bertjax.errors import UserError
 from bertjax.model.bert import build_pooler, gather_positions
 from bertjax.model.bilstm import BiLstm
 from bertjax.model.config import BertConfig
+from bertjax.model.dropout import Dropout, Site, drop
 from bertjax.model.encoder import BertEncoder
-from bertjax.model.layers import Projection, dropout
+from bertjax.model.layers import Projection
 from bertjax.parallel.partition import with_axes
 
 # The feature-based rows of the paper's Table 7 -> the blocks that each needs.
@@ -84,7 +85,7 @@ class TaskModel(nn.Module):
         input_ids: jax.Array,
         segment_ids: jax.Array,
         attention_mask: jax.Array,
-        deterministic: bool,
+        dropout: Dropout | None,
         first_only: bool = False,
     ) -> jax.Array:
         """[B, S, D], [B, S, 4D] of four layers concatenated, or [B, S, 2U] from a BiLSTM; [B, 1, D], of [CLS] alone,
@@ -94,7 +95,7 @@ class TaskModel(nn.Module):
             input_ids,
             segment_ids,
             attention_mask,
-            deterministic=deterministic or self.frozen,
+            dropout=None if self.frozen else dropout,
             all_layers=not of_last,
             first_only=first_only and of_last and not self.bilstm_units,
         )
@@ -102,7 +103,7 @@ class TaskModel(nn.Module):
             last, states = jax.lax.stop_gradient((last, states))
         x = last if states is None else self._choose(states)
         if self.bilstm_units:
-            x = self.bilstm(x, attention_mask, self._key(deterministic))
+            x = self.bilstm(x, attention_mask, dropout)
         return x
 
     def _choose(self, states: jax.Array) -> jax.Array:
@@ -115,12 +116,9 @@ class TaskModel(nn.Module):
             return jnp.concatenate(list(states[-4:]), axis=-1)  # [B, S, 4D]
         return self.mix(states[-4:] if self.layers == 'sum_last_four' else states[1:])
 
-    def _key(self, deterministic: bool) -> jax.Array | None:
-        return None if deterministic or not self.config.dropout else self.make_rng('dropout')
-
-    def _project(self, x: jax.Array, deterministic: bool) -> jax.Array:
+    def _project(self, x: jax.Array, dropout: Dropout | None) -> jax.Array:
         """[..., D] -> float32 [..., outputs], with dropout before."""
-        return self.head(dropout(x, self.config.dropout, self._key(deterministic))).astype(jnp.float32)
+        return self.head(drop(x, self.config.dropout, dropout, Site.HEAD)).astype(jnp.float32)
 
 
 class BertForClassification(TaskModel):
@@ -131,35 +129,35 @@ class BertForClassification(TaskModel):
         self.pooler = build_pooler(self.config)
 
     def __call__(
-        self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, *, deterministic: bool
+        self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, *, dropout: Dropout | None = None
     ) -> dict[str, jax.Array]:
         """int32 [B, S] each -> `logits`, float32 [B, outputs]: logits or scores.
 
         Pools [CLS]; with a left-to-right encoder and no BiLSTM the last token, since [CLS] sees only itself there.
         """
-        return {'logits': self._logits(input_ids, segment_ids, attention_mask, deterministic)}
+        return {'logits': self._logits(input_ids, segment_ids, attention_mask, dropout)}
 
     def _logits(
-        self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, deterministic: bool
+        self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, dropout: Dropout | None
     ) -> jax.Array:
         of_last_token = self.config.causal and not self.bilstm_units
-        hidden = self._hidden(input_ids, segment_ids, attention_mask, deterministic, first_only=not of_last_token)
+        hidden = self._hidden(input_ids, segment_ids, attention_mask, dropout, first_only=not of_last_token)
         state = hidden[:, 0]  # [B, D]
         if of_last_token:
             last = jnp.maximum(attention_mask.sum(-1, keepdims=True) - 1, 0)  # [B, 1]
             state = gather_positions(hidden, last)[:, 0]  # [B, D]
-        return self._project(self.pooler(state), deterministic)  # [B, outputs]
+        return self._project(self.pooler(state), dropout)  # [B, outputs]
 
 
 class BertForTokens(TaskModel):
     """Classes of every token (named entities)."""
 
     def __call__(
-        self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, *, deterministic: bool
+        self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, *, dropout: Dropout | None = None
     ) -> dict[str, jax.Array]:
         """int32 [B, S] each -> `token_logits`, float32 [B, S, outputs]."""
-        hidden = self._hidden(input_ids, segment_ids, attention_mask, deterministic)
-        return {'token_logits': self._project(hidden, deterministic)}
+        hidden = self._hidden(input_ids, segment_ids, attention_mask, dropout)
+        return {'token_logits': self._project(hidden, dropout)}
 
 
 class BertForSpans(TaskModel):
@@ -168,13 +166,13 @@ class BertForSpans(TaskModel):
     outputs: int = 2
 
     def __call__(
-        self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, *, deterministic: bool
+        self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, *, dropout: Dropout | None = None
     ) -> dict[str, jax.Array]:
         """int32 [B, S] each -> `start_logits` and `end_logits`, float32 [B, S] each, padding included.
 
         No dropout before the projection, as in google-research/bert (run_squad.py).
         """
-        logits = self.head(self._hidden(input_ids, segment_ids, attention_mask, deterministic))  # [B, S, 2]
+        logits = self.head(self._hidden(input_ids, segment_ids, attention_mask, dropout))  # [B, S, 2]
         start, end = jnp.moveaxis(logits.astype(jnp.float32), -1, 0)  # [B, S] each
         return {'start_logits': start, 'end_logits': end}
 
@@ -187,9 +185,10 @@ class BertForMultipleChoice(BertForClassification):
     smallest_inputs = ((1, 1, 1),) * 3
 
     def __call__(
-        self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, *, deterministic: bool
+        self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, *, dropout: Dropout | None = None
     ) -> dict[str, jax.Array]:
         """int32 [B, C, S] each -> `logits`, float32 [B, C]."""
         B, C, S = input_ids.shape
         flat = (x.reshape(B * C, S) for x in (input_ids, segment_ids, attention_mask))  # [B·C, S]
-        return {'logits': self._logits(*flat, deterministic).reshape(B, C)}  # [B, C]
+        own = None if dropout is None else dropout.repeated(C)
+        return {'logits': self._logits(*flat, own).reshape(B, C)}  # [B, C]

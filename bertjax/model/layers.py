@@ -1,4 +1,4 @@
-"""The primitives: projection, LayerNorm, embedding table, dropout, activations."""
+"""The primitives: projection, LayerNorm, embedding table, activations."""
 
 import math
 from collections.abc import Callable
@@ -6,6 +6,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.ad_checkpoint import checkpoint_name
 
 from bertjax.model.config import BertConfig
 from bertjax.parallel.partition import with_axes
@@ -51,18 +52,12 @@ def weight_init(config: BertConfig) -> nn.initializers.Initializer:
     return lambda key, shape, dtype: config.init_stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
 
 
-def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
-    """`x` with a share `rate` of its values zeroed and the rest scaled up; `x` itself without a key.
+DEAR = 'dear'
 
-    The share is rounded to a multiple of 1/65,536: each 32-bit draw decides about two neighbours of the last dimension.
-    Random bits are a good part of the cost of a step on TPU and CPU, and 16 are precise enough.
-    """
-    if key is None or rate == 0.0:
-        return x
-    dropped = round(rate * 65536)
-    words = jax.random.bits(key, (*x.shape[:-1], -(-x.shape[-1] // 2)))  # uint32 [..., N/2]
-    coins = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*x.shape[:-1], -1)[..., : x.shape[-1]]  # [..., N]
-    return jnp.where(coins >= dropped, x / (1.0 - dropped / 65536), jnp.zeros((), x.dtype))
+
+def dear(x: jax.Array) -> jax.Array:
+    """`x`, which took a matrix product to compute, and which a backward pass that computes all else again has kept."""
+    return checkpoint_name(x, DEAR)
 
 
 class Projection(nn.Module):

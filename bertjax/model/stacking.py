@@ -47,8 +47,8 @@ def init_params(model: nn.Module, key: jax.Array, *inputs: jax.Array) -> dict:
     Args:
       model: BertForPreTraining or one of heads.py.
       key: of the draw.
-      *inputs: what the model takes, without `deterministic`; zeros of a small shape will do.
+      *inputs: what the model takes, without `dropout`; zeros of a small shape will do.
     """
     scanned = model.clone(config=dataclasses.replace(model.config, scan_layers=True))
-    params = scanned.init(key, *inputs, deterministic=True)['params']
+    params = scanned.init(key, *inputs)['params']
     return params if model.config.scan_layers else unstack_layers(params)

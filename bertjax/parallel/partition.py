@@ -1,7 +1,9 @@
 """From the model's axis names to shardings: constraints inside the model, NamedShardings for its state."""
 
 import contextlib
-from collections.abc import Iterator
+import contextvars
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -12,6 +14,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from bertjax.parallel.rules import AXIS_RULES, BATCH_AXES
 
 KNOWN_AXES = frozenset(name for name, _ in AXIS_RULES)
+# jax.set_mesh alone does not tell what kind of devices a trace is for.
+_MESH: contextvars.ContextVar[Mesh | None] = contextvars.ContextVar('mesh', default=None)
 
 
 def _check_names(names: tuple[str | None, ...]) -> None:
@@ -42,8 +46,42 @@ def with_axes(init: nn.initializers.Initializer, *names: str) -> nn.initializers
 @contextlib.contextmanager
 def mesh_context(mesh: Mesh) -> Iterator[None]:
     """Whatever is traced inside sees the mesh and the axis rules."""
-    with jax.set_mesh(mesh), nn.logical_axis_rules(AXIS_RULES):
-        yield
+    token = _MESH.set(mesh)
+    try:
+        with jax.set_mesh(mesh), nn.logical_axis_rules(AXIS_RULES):
+            yield
+    finally:
+        _MESH.reset(token)
+
+
+def platform() -> str:
+    """What is traced for: 'tpu', 'gpu' or 'cpu', of the devices of the mesh, which need not be there."""
+    mesh = _MESH.get()
+    return jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
+
+
+def parts_of(name: str) -> int:
+    """Over how many devices of the mesh a dimension of this logical axis is split."""
+    mesh, axes = _MESH.get(), dict(AXIS_RULES)[name] or ()
+    return 1 if mesh is None else math.prod(mesh.shape[axis] for axis in ((axes,) if isinstance(axes, str) else axes))
+
+
+def over_mesh(
+    function: Callable[..., Any], inputs: Sequence[tuple[str | None, ...]], output: tuple[str | None, ...]
+) -> Any:
+    """`function` on each device's own part of its arguments, for what XLA cannot split by itself: kernels.
+
+    Args:
+      function: of arrays, to an array.
+      inputs: the logical axis of each dimension of each argument; None: never split.
+      output: ... and of the result.
+    """
+    mesh = _MESH.get()
+    if mesh is None or mesh.size == 1:
+        return function
+    rules = dict(AXIS_RULES)
+    specs = [PartitionSpec(*(None if name is None else rules[name] for name in names)) for names in (*inputs, output)]
+    return jax.shard_map(function, mesh=mesh, in_specs=tuple(specs[:-1]), out_specs=specs[-1], check_vma=False)
 
 
 def state_shardings(abstract_state: Any, mesh: Mesh) -> Any:

@@ -7,8 +7,7 @@ import numpy as np
 from markupsafe import Markup
 
 from bertjax.data.features import Features
-from bertjax.data.mixture import MixedExamples
-from bertjax.data.pretraining import PretrainingExamples
+from bertjax.experiment.examples import Examples
 from bertjax.pages import parts
 from bertjax.pages.page import Section
 from bertjax.pages.parts import Token
@@ -18,22 +17,27 @@ _ROWS = 4
 _PAIRS = {'nsp': ('B follows A', 'B is from elsewhere'), 'sop': ('in their order', 'swapped')}
 
 
-def pretraining_rows(examples: PretrainingExamples | MixedExamples, tokenizer: Tokenizer, mode: str) -> Section:
-    """The first examples of training, masked as they are."""
+def pretraining_rows(examples: Examples, tokenizer: Tokenizer, mode: str) -> Section:
+    """The first examples of training, or the first packed rows of them, masked as they are."""
     batch = examples.batch(np.arange(_ROWS))
     rows = [
         parts.tokens(masked_row(batch, row, tokenizer), _label(batch, row, mode, tokenizer)) for row in range(_ROWS)
     ]
     legend = {'masked': '[MASK]', 'random': 'a random piece instead', 'kept': 'left as it was'}
     legend |= {'b': 'segment B'} if mode in _PAIRS else {}
-    about = f'The first {_ROWS} examples of training, as they go in. Below a position to predict stands what was there.'
+    what = f'The first {_ROWS} ' + (
+        'rows of training, of several examples each' if 'sequence_ids' in batch else 'examples of training'
+    )
+    about = f'{what}, as they go in. Below a position to predict stands what was there.'
     return Section('examples', 'Pairs and masks' if mode in _PAIRS else 'Masks', [parts.legend(legend), *rows], about)
 
 
 def _label(batch: Mapping[str, np.ndarray], row: int, mode: str, tokenizer: Tokenizer) -> str:
-    text = f'example {row}'
-    if mode in _PAIRS and batch['nsp_weights'][row]:
-        text += f' · {_PAIRS[mode][int(batch["nsp_labels"][row])]}'
+    packed = 'sequence_ids' in batch
+    text = f'row {row} · examples in it: {batch["sequence_ids"][row].max()}' if packed else f'example {row}'
+    judged = np.atleast_1d(batch['nsp_weights'][row]) > 0  # of each of its examples
+    if mode in _PAIRS and judged.any():
+        text += f' · {", ".join(_PAIRS[mode][label] for label in np.atleast_1d(batch["nsp_labels"][row])[judged])}'
     predicted = int(batch['masked_weights'][row].sum())
     padding = int((batch['attention_mask'][row] == 0).sum())
     return f'{text} · {predicted} to predict' + (f' · and {padding} × [PAD]' if padding else '')

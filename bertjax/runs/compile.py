@@ -12,6 +12,7 @@ from bertjax.errors import UserError
 from bertjax.experiment.beginning import with_architecture
 from bertjax.experiment.fitting import Fitting, flags_of
 from bertjax.experiment.pretraining_settings import PretrainingPhase, pretraining_settings
+from bertjax.experiment.step_cost import cost_lines, cost_tables
 from bertjax.files.atomic import write_atomic
 from bertjax.terminal import Console
 
@@ -45,6 +46,7 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
         for result in fitting.batches(phase) if settings.find_batch else [fitting.compile(phase)]:
             compiled.append(result)
             console.print(_line(result), markup=False)
+            _print_cost(result, console)
         # Of the batches that fit the largest; the phase's own where none does.
         result = max((one for one in compiled if one['fits']), key=_batch_size, default=compiled[0])
         if settings.find_batch and result['fits']:
@@ -67,6 +69,15 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     console.print(f'written to {path}', markup=False)
     if errors:
         raise errors[0]
+
+
+def _print_cost(result: dict[str, Any], console: Console) -> None:
+    """Time and traffic of a step that fits."""
+    if result['fits']:
+        for line in cost_lines(result):
+            console.print(line, markup=False)
+        for table in cost_tables(result):
+            console.print(table)
 
 
 def _try_others(
@@ -108,11 +119,16 @@ def _gib(value: int | None) -> str:
     return '? GiB' if value is None else f'{value / 2**30:.2f} GiB'
 
 
+def _activations(result: dict[str, Any]) -> str:
+    return f'activations {_gib(result["activations_bytes"])} of ' if 'activations_bytes' in result else ''
+
+
 def _line(result: dict[str, Any]) -> str:
     parts = f' in {result["accumulate"]} parts' if result['accumulate'] > 1 else ''
+    collectives = result['collectives'] or 'none'
     return (
         f'phase {result["phase"]}, batch {result["batch_size"]} x {result["seq_len"]}{parts}: {_fits(result)}, '
         f'{_gib(result["hbm_bytes_per_chip"])} a chip of {_gib(result["hbm_bytes_available"])} '
         f'(parameters {_gib(result["parameters_bytes"])}, optimiser {_gib(result["optimizer_bytes"])}, '
-        f'temporary {_gib(result["temporary_bytes"])}), collectives {result["collectives"] or "none"}'
+        f'{_activations(result)}temporary {_gib(result["temporary_bytes"])}), collectives {collectives}'
     )

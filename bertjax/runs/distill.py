@@ -20,8 +20,8 @@ from bertjax.experiment.settings import check_row_count
 from bertjax.experiment.summary import finish_pretraining
 from bertjax.experiment.trials import trials_of
 from bertjax.experiment.workdir import TRIALS, working_in
-from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh, row_shards
+from bertjax.train.canary import training_devices
 from bertjax.train.state import without_own
 
 
@@ -56,7 +56,7 @@ def _distil_general(
     settings = with_architecture(settings, folder, given)
     settings.check()
     check_push_to(settings.push_to, settings.formats)
-    mesh = make_mesh(settings.mesh, claim_devices())
+    mesh = make_mesh(settings.mesh, training_devices())
     settings.check_memory(mesh)
     with working_in(folder):
         training = GeneralDistillation(settings, distill, folder, mesh)
@@ -91,7 +91,7 @@ def _distil_task(config: ConfigDict, distill: DistillationSettings, folder: path
     check_push_to(settings.push_to, settings.formats)
     if trials_of(settings) or (folder / TRIALS).exists():
         raise UserError('config.sweep', 'a sweep', 'a single run, where there is a teacher', 'start one run a setting')
-    mesh = make_mesh(settings.mesh, claim_devices())
+    mesh = make_mesh(settings.mesh, training_devices())
     check_row_count(settings.batch_size, settings.accumulate, row_shards(mesh))
     with working_in(folder):
         data = distillation_data(settings, distill, folder)

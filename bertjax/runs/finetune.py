@@ -15,8 +15,8 @@ from bertjax.experiment.sweep import run_sweep
 from bertjax.experiment.task_data import data_from_source
 from bertjax.experiment.trials import trials_of
 from bertjax.experiment.workdir import TRIALS, has_checkpoints, working_in
-from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh, row_shards
+from bertjax.train.canary import training_devices
 
 
 def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
@@ -39,7 +39,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
         one.check()
     check_push_to(settings.push_to, settings.formats)
     _check_folder(folder, sweeps=bool(trials))
-    mesh = make_mesh(settings.mesh, claim_devices())
+    mesh = make_mesh(settings.mesh, training_devices())
     for one in each_run:
         check_row_count(one.batch_size, one.accumulate, row_shards(mesh))
     with working_in(folder):

@@ -14,8 +14,8 @@ from bertjax.experiment.session import train_in
 from bertjax.experiment.summary import finish_pretraining
 from bertjax.experiment.text import huggingface_directory
 from bertjax.experiment.workdir import has_checkpoints, working_in
-from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
+from bertjax.train.canary import training_devices
 
 
 def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', given: Collection[str] = ()) -> None:
@@ -38,7 +38,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', given: Collectio
     check_push_to(settings.push_to, settings.formats)
     if settings.init and not has_checkpoints(folder):
         huggingface_directory(settings.init)  # raises
-    mesh = make_mesh(settings.mesh, claim_devices())
+    mesh = make_mesh(settings.mesh, training_devices())
     settings.check_memory(mesh)
     with working_in(folder):
         training = Pretraining(settings, folder, mesh)

@@ -88,7 +88,7 @@ def train(
                 batch = next(batches)
                 got = time.perf_counter()
 
-                state, metrics = step(state, batch.arrays)
+                state, metrics = step(state, batch)
                 position = Position(position.step + 1, number, batch.first + batch.count)
                 recorder.step(position, batch, metrics, got - asked)
 

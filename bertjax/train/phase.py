@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from bertjax.data.batch import BatchSpec
-from bertjax.data.loader import Loader
+from bertjax.data.loader import Loader, NumberedBatch
 from bertjax.parallel.partition import batch_sharding, replicated
 from bertjax.train.announce import Announce, silent
 from bertjax.train.members import Member, StackedExamples
@@ -35,7 +35,7 @@ class Evaluates(Protocol):
 
 
 class CompiledStep:
-    """(state, arrays of a batch) -> (state, metrics). The state is donated. What is compiled is announced."""
+    """(state, batch) -> (state, metrics). The state is donated. What is compiled is announced."""
 
     def __init__(
         self,
@@ -47,8 +47,9 @@ class CompiledStep:
     ):
         self._programs, self._announce, self._constant = programs, announce, (rate, seed, *teacher)
 
-    def __call__(self, state: TrainState, arrays: Mapping[str, jax.Array]) -> tuple[TrainState, Any]:
-        return self._program(arrays['input_ids'].shape[-1])(state, arrays, *self._constant)
+    def __call__(self, state: TrainState, batch: NumberedBatch) -> tuple[TrainState, Any]:
+        program = self._program(batch.arrays['input_ids'].shape[-1])
+        return program(state, batch.arrays, batch.number, *self._constant)
 
     def prepare(self) -> None:
         """Compiles for all lengths now."""
@@ -75,7 +76,7 @@ class Phase:
       stacked: whether state and batches have an axis of members.
       evaluator: None where nothing is held out.
       others: what is measured besides; the best checkpoint does not go by it.
-      flops_per_sequence: of a training step of all members; 0 where it is not known.
+      flops_per_sequence: of a training step of all members, a row; 0 where it is not known.
       chosen: whether the best checkpoint may be one of it: not where outputs are still to be taught.
       teacher: (its parameters,) on the mesh, where the objective of the setup has a guide.
     """

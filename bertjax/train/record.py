@@ -73,7 +73,7 @@ class Recorder:
         self._values, self._log_every, self._total, self._stacked = values, log_every, total, stacked
         self._unread: collections.deque = collections.deque()
         self._sums: list[dict[str, tuple[float, float]]] = [{} for _ in folders]
-        self._tokens = [0.0 for _ in folders]
+        self._tokens, self._sequences = [0.0 for _ in folders], [0.0 for _ in folders]
         # The scalars of each run's last step, where no row has them yet, and its position.
         self._pending: tuple[Position, list[dict[str, float]]] | None = None
         self._skipped_in_row = [0 for _ in folders]  # at the last step that was read
@@ -157,15 +157,16 @@ class Recorder:
         metrics = jax.device_get(metrics)
         self._stopwatch.count(count, waited)
         each = [member_of(metrics, m) for m in range(len(self._sums))] if self._stacked else [metrics]
-        scalars = [self._note(m, position, metrics) for m, metrics in enumerate(each)]
+        scalars = [self._note(m, position, count, metrics) for m, metrics in enumerate(each)]
         self._pending = (position, scalars)
         if position.step % self._log_every == 0 or position.step == self._total:
             self._write_train_rows(position, scalars)
 
-    def _note(self, m: int, position: Position, metrics: Mapping[str, Any]) -> dict[str, float]:
+    def _note(self, m: int, position: Position, rows: int, metrics: Mapping[str, Any]) -> dict[str, float]:
         """Adds a step of run `m` to its sums; the scalars that its row would have."""
         scalars = {name: value.item() for name, value in metrics['scalars'].items()}
         self._tokens[m] += scalars.pop('tokens')
+        self._sequences[m] += scalars.pop('sequences', rows)
         skipped = self._skipped_in_row[m] = scalars.pop('skipped_in_row')
         # A skipped step weighs nothing: where there is no other, the figures of a row are None.
         sums = dict.fromkeys(metrics['sums'], (0.0, 0.0)) if skipped else metrics['sums']
@@ -180,7 +181,7 @@ class Recorder:
         return scalars
 
     def _write_train_rows(self, position: Position, scalars: Sequence[Mapping[str, float]]) -> None:
-        rates = self._stopwatch.lap(self._tokens)
+        rates = self._stopwatch.lap(self._tokens, self._sequences)
         used = memory()
         rows = self._write(
             'train',
@@ -193,7 +194,7 @@ class Recorder:
         losses = [row['loss'] for row in rows if row['loss'] is not None]
         self._overview.write({**rows[0], 'loss': statistics.fmean(losses) if losses else None})
         self._sums = [{} for _ in self._sums]
-        self._tokens = [0.0 for _ in self._tokens]
+        self._tokens, self._sequences = [0.0 for _ in self._tokens], [0.0 for _ in self._sequences]
         self._pending = None
 
     def evaluation(self, position: Position, split: str, values: Mapping[str, float | None]) -> None:

@@ -21,8 +21,8 @@ from bertjax.train.members import members_template
 from bertjax.train.state import TrainState, abstract_state, make_init
 from bertjax.train.step import make_train_step
 
-# (state, arrays of a batch, learning rate, dropout seed) -> (state, metrics), compiled. The state is donated. Where the
-# objective has a guide, the parameters of the teacher are a fifth argument.
+# (state, arrays of a batch, number of its first example, learning rate, dropout seed) -> (state, metrics), compiled.
+# The state is donated. Where the objective has a guide, the parameters of the teacher are a sixth argument.
 Program = Callable[..., tuple[TrainState, Any]]
 
 
@@ -62,7 +62,6 @@ class Setup:
       objective: what it is trained for.
       optimizer: from optim.make_optimizer.
       mesh: the devices of all arrays.
-      rng_impl: of dropout, see `train.step.make_train_step`.
       trained: the parameters that move.
       layer_decay: see `optim.selection.layer_rates`.
       init: key -> fresh state, boxed.
@@ -74,7 +73,6 @@ class Setup:
     objective: Objective
     optimizer: optax.GradientTransformation
     mesh: Mesh
-    rng_impl: str
     trained: Selection
     layer_decay: float
     init: Callable[[jax.Array], TrainState]
@@ -131,7 +129,12 @@ class Setup:
         """
 
         def step(
-            state: TrainState, batch: Mapping[str, jax.Array], rate: jax.Array, seed: jax.Array, *teacher: Any
+            state: TrainState,
+            batch: Mapping[str, jax.Array],
+            first: jax.Array,
+            rate: jax.Array,
+            seed: jax.Array,
+            *teacher: Any,
         ) -> Any:
             schedule = make_schedule(
                 phase.schedule,
@@ -148,12 +151,12 @@ class Setup:
                 first_step=phase.first_step,
                 accumulate=phase.accumulate,
                 dropout_seed=seed,
-                rng_impl=self.rng_impl,
+                phase=phase.number,
                 trained=self.trained,
                 layer_decay=self.layer_decay,
-            )(state, batch, *teacher)
+            )(state, batch, first, *teacher)
 
-        def scalar(dtype: Any) -> jax.ShapeDtypeStruct:
+        def scalar(dtype: Any, members: int = members) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct((members,) if members else (), dtype, sharding=replicated(self.mesh))
 
         def array(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
@@ -162,7 +165,7 @@ class Setup:
 
         state = members_template(self.state, members) if members else self.state
         jitted = jax.jit(
-            jax.vmap(step, in_axes=(0, 1, 0, 0)) if members else step,
+            jax.vmap(step, in_axes=(0, 1, None, 0, 0)) if members else step,
             donate_argnums=0,
             out_shardings=(shardings_of(state), replicated(self.mesh)),
         )
@@ -171,6 +174,7 @@ class Setup:
                 length: jitted.lower(
                     state,
                     {name: array(*of) for name, of in batch.items()},
+                    scalar(jnp.uint32, 0),
                     scalar(jnp.float32),
                     scalar(jnp.uint32),
                     *self.teacher,
@@ -221,7 +225,6 @@ def build_setup(
     mesh: Mesh,
     batch: BatchSpec,
     *,
-    rng_impl: str,
     trained: Selection = everything,
     layer_decay: float = 1.0,
     teacher: tuple[Any, ...] = (),
@@ -231,7 +234,7 @@ def build_setup(
     init = make_init(model, optimizer, inputs, trained, objective.init_own)
     with mesh_context(mesh):
         state = abstract_state(init, mesh)
-    return Setup(model, objective, optimizer, mesh, rng_impl, trained, layer_decay, init, state, teacher)
+    return Setup(model, objective, optimizer, mesh, trained, layer_decay, init, state, teacher)
 
 
 def shardings_of(state: TrainState) -> Any:

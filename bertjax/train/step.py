@@ -10,6 +10,7 @@ from flax import linen as nn
 
 from bertjax.losses import OWN, Objective
 from bertjax.model.capture import apply_capturing
+from bertjax.model.dropout import Dropout
 from bertjax.optim.schedules import Schedule
 from bertjax.optim.selection import Selection, combine, everything, layer_rates, partition
 from bertjax.train.state import TrainState
@@ -28,15 +29,17 @@ def make_train_step(
     first_step: int,
     accumulate: int,
     dropout_seed: int | jax.Array,
-    rng_impl: str,
+    phase: int = 0,
     trained: Selection = everything,
     layer_decay: float = 1.0,
 ) -> Callable[..., tuple[TrainState, Metrics]]:
-    """(state, batch) -> (new state, metrics); (state, batch, teacher's parameters) where the objective has a guide.
+    """(state, batch, first) -> (new state, metrics); with a teacher's parameters too where the objective has a guide.
+
+    `first` is the number of the example in the first row, uint32 []; the others follow in order.
 
     What is minimised is the sum of the losses, each as its weighted mean over the whole batch times its factor. The
     weights depend on the batch alone, so that with `accumulate` = A the batch is processed in A parts whose gradients
-    simply add: the same numbers (apart from dropout) in a fraction of the memory.
+    simply add: the same numbers in a fraction of the memory.
 
     A step whose loss, gradient norm or update norm is not finite changes only `step` and the counters of skipped steps.
 
@@ -47,8 +50,8 @@ def make_train_step(
       schedule: learning rate by step within the phase.
       first_step: the value of `state.step` when the phase began.
       accumulate: parts of a batch; divides its rows.
-      dropout_seed: of all dropout; folded with the step.
-      rng_impl: 'threefry2x32' gives the same dropout on every mesh; 'rbg' is cheaper on TPU and does not.
+      dropout_seed: of all dropout.
+      phase: its number: examples of different phases drop different values.
       trained: the parameters that move; the state must be made with the same selection.
       layer_decay: see `optim.selection.layer_rates`.
 
@@ -57,9 +60,9 @@ def make_train_step(
     """
 
     def minimised(
-        moving: Any, frozen: Any, rows: Batch, key: jax.Array, weights: Mapping[str, jax.Array]
+        moving: Any, frozen: Any, rows: Batch, dropout: Dropout, weights: Mapping[str, jax.Array]
     ) -> tuple[jax.Array, Sums]:
-        outputs = _apply(model, objective, combine(moving, frozen), rows, deterministic=False, rngs={'dropout': key})
+        outputs = _apply(model, objective, combine(moving, frozen), rows, dropout=dropout)
         sums = objective.losses(outputs, rows)
         # A batch of padding alone weighs nothing.
         divisors = {name: jnp.where(weight > 0, weight, 1.0) for name, weight in weights.items()}
@@ -70,34 +73,38 @@ def make_train_step(
 
         return sum(counted(name) for name in weights if name in sums), sums
 
-    def gradients(moving: Any, frozen: Any, batch: Batch, key: jax.Array, *teacher: Any) -> tuple[jax.Array, Sums, Any]:
+    def gradients(
+        moving: Any, frozen: Any, batch: Batch, dropout: Dropout, *teacher: Any
+    ) -> tuple[jax.Array, Sums, Any]:
         weights = objective.weights(batch)
 
-        def value_and_grad(rows: Batch, key: jax.Array, weights: Mapping[str, jax.Array]) -> Any:
+        def value_and_grad(rows: Batch, numbers: jax.Array, weights: Mapping[str, jax.Array]) -> Any:
             told = guided(objective, rows, *teacher)
-            return jax.value_and_grad(minimised, has_aux=True)(moving, frozen, told, key, weights)
+            return jax.value_and_grad(minimised, has_aux=True)(
+                moving, frozen, told, dropout.replace(numbers=numbers), weights
+            )
 
         if accumulate == 1:
-            (loss, sums), grads = value_and_grad(batch, key, weights)
+            (loss, sums), grads = value_and_grad(batch, dropout.numbers, weights)
             return loss, sums, grads
 
-        def part(totals: Any, i_rows: tuple[jax.Array, Batch]) -> tuple[Any, None]:
-            i, rows = i_rows
-            (loss, sums), grads = value_and_grad(rows, jax.random.fold_in(key, i), weights)
+        def part(totals: Any, numbered: tuple[Batch, jax.Array]) -> tuple[Any, None]:
+            (loss, sums), grads = value_and_grad(*numbered, weights)
             return jax.tree.map(jnp.add, totals, (loss, sums, grads)), None
 
         # Row r goes to part r % A: each device keeps its own rows; r // (B/A) would move them between devices.
-        parts = jax.tree.map(lambda x: x.reshape(-1, accumulate, *x.shape[1:]).swapaxes(0, 1), dict(batch))
-        shapes = jax.eval_shape(value_and_grad, jax.tree.map(lambda x: x[0], parts), key, weights)
+        whole = (dict(batch), dropout.numbers)
+        parts = jax.tree.map(lambda x: x.reshape(-1, accumulate, *x.shape[1:]).swapaxes(0, 1), whole)
+        shapes = jax.eval_shape(value_and_grad, *jax.tree.map(lambda x: x[0], parts), weights)
         (loss, sums), grads = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        totals, _ = jax.lax.scan(part, (loss, sums, grads), (jnp.arange(accumulate), parts))
+        totals, _ = jax.lax.scan(part, (loss, sums, grads), parts)
         return totals
 
-    def train_step(state: TrainState, batch: Batch, *teacher: Any) -> tuple[TrainState, Metrics]:
-        # The key is made here, not captured: a captured array would tie the step to the devices of this process.
-        key = jax.random.fold_in(jax.random.key(dropout_seed, impl=rng_impl), state.step)
+    def train_step(state: TrainState, batch: Batch, first: jax.Array, *teacher: Any) -> tuple[TrainState, Metrics]:
+        numbers = first + jnp.arange(len(batch['attention_mask']), dtype=jnp.uint32)  # [B]
+        dropout = Dropout(jnp.asarray(dropout_seed, jnp.uint32), numbers).at(phase)
         old, frozen = partition(state.params, trained)
-        loss, sums, grads = gradients(old, frozen, batch, key, *teacher)
+        loss, sums, grads = gradients(old, frozen, batch, dropout, *teacher)
         grad_norm = optax.tree.norm(grads)
         direction, opt_state = optimizer.update(grads, state.opt_state, old)
         if layer_decay != 1:
@@ -124,6 +131,8 @@ def make_train_step(
             'skipped_in_row': new_state.skipped_in_row,
             'tokens': batch['attention_mask'].sum(),
         }
+        if 'sequence_ids' in batch:  # packed: they are not as many as the rows
+            scalars['sequences'] = batch['sequence_ids'].max(-1).sum()
         return new_state, {'sums': sums, 'scalars': scalars}
 
     return train_step
@@ -131,7 +140,7 @@ def make_train_step(
 
 def make_forward(model: nn.Module, objective: Objective) -> Callable[[Any, Batch], Any]:
     """(params, batch) -> the model's outputs without dropout."""
-    return lambda params, batch: _apply(model, objective, params, batch, deterministic=True)
+    return lambda params, batch: _apply(model, objective, params, batch)
 
 
 def make_eval_step(model: nn.Module, objective: Objective) -> Callable[..., Sums]:

@@ -88,7 +88,7 @@ def teach(base: Objective, lesson: Lesson, teacher: nn.Module, student: BertConf
 
     def guide(params: Any, batch: Batch) -> dict[str, Any]:
         inputs = [batch[name] for name in base.inputs]
-        outputs, kept = apply_capturing(teacher, params, *inputs, capture=capture, deterministic=True)
+        outputs, kept = apply_capturing(teacher, params, *inputs, capture=capture)
         chosen = {SCORES: lambda x: x[jnp.array(lesson.layers)], HIDDEN: lambda x: x[_states(lesson.layers)]}
         said = {name: chosen[name](x) for name, x in kept.items()}
         return jax.lax.stop_gradient({**outputs, **said} if 'soft' in factors else said)
@@ -102,16 +102,16 @@ def teach(base: Objective, lesson: Lesson, teacher: nn.Module, student: BertConf
         if 'hard' in factors:
             found |= {_called(name): pair for name, pair in base.losses(outputs, _own_labels(batch)).items()}
         if capture:
-            found |= _inner_losses(inner, outputs, told, batch['attention_mask'], projection, student.causal)
+            found |= _inner_losses(inner, outputs, told, batch, projection, student.causal)
         return found
 
     def weights(batch: Batch) -> dict[str, jax.Array]:
         found = {'soft_loss': batch[base.soft.weights].sum()} if 'soft' in factors else {}
         if 'hard' in factors:
             found |= {_called(name): weight for name, weight in base.weights(_own_labels(batch)).items()}
-        mask = batch['attention_mask']
-        pairs = _pairs(mask, student.causal).sum() if 'attention' in factors else None
-        return found | {f'{part}_loss': pairs if part == 'attention' else mask.sum() for part in inner}
+        pairs = _pairs(batch, student.causal).sum() if 'attention' in factors else None
+        real = batch['attention_mask'].sum()
+        return found | {f'{part}_loss': pairs if part == 'attention' else real for part in inner}
 
     counted = {f'{part}_loss': factor for part, factor in factors.items() if part != 'hard'}
     if 'hard' in factors:
@@ -159,10 +159,11 @@ def _init_own(projection: Projection, student: BertConfig) -> Callable[[jax.Arra
     return lambda key: {PROJECTION: projection.init(key, jnp.zeros((1, student.width)))['params']}
 
 
-def _pairs(mask: jax.Array, causal: bool) -> jax.Array:
-    """Which tokens see which, float32 [B, Q, S] of an attention mask int32 [B, S] or [B, C, S]."""
+def _pairs(batch: Batch, causal: bool) -> jax.Array:
+    """Which tokens of a batch see which, float32 [B, Q, S]; its rows are [B, S], packed or not, or [B, C, S]."""
+    mask = batch['attention_mask']
     mask = mask.reshape(-1, mask.shape[-1])
-    visible = AttentionMask(mask, causal=causal).visible(mask.shape[1])[:, 0]  # [B, Q or 1, S]
+    visible = AttentionMask(mask, batch.get('sequence_ids'), causal).visible(mask.shape[1])[:, 0]  # [B, Q or 1, S]
     return (visible & (mask[:, :, None] > 0)).astype(jnp.float32)
 
 
@@ -170,15 +171,16 @@ def _inner_losses(
     parts: Sequence[str],
     outputs: Mapping[str, Any],
     told: Mapping[str, jax.Array],
-    mask: jax.Array,
+    batch: Batch,
     projection: Projection | None,
     causal: bool,
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
     """See `teach`; hidden states are [L + 1, B, S, D] of the student, [L + 2, B, S, D'] of the teacher."""
+    mask = batch['attention_mask']
     real = mask.reshape(-1, mask.shape[-1]).astype(jnp.float32)  # [B, S]
     found = {}
     if 'attention' in parts:
-        pairs = _pairs(mask, causal)
+        pairs = _pairs(batch, causal)
         distance = jnp.square(outputs[SCORES] - told[SCORES]).mean(2).sum(0)  # [B, Q, S]
         found['attention_loss'] = (distance * pairs).sum(), pairs.sum()
     if HIDDEN not in told:

@@ -34,46 +34,46 @@ class Stopwatch:
         device = jax.devices()[0]
         peak = peak_flops(device.device_kind)
         self._peak = peak * jax.device_count() if peak else None
-        self.flops_per_sequence = 0.0  # that of the phase, 0 where it is not known
+        self.flops_per_sequence = 0.0  # of a row; that of the phase, 0 where it is not known
         self.restart()
 
     def restart(self) -> None:
         """Begins an interval now."""
         self._start = time.perf_counter()
         self._waited = 0.0
-        self._sequences = self._steps = 0
+        self._rows = self._steps = 0
 
-    def count(self, sequences: int, waited: float) -> None:
+    def count(self, rows: int, waited: float) -> None:
         """Adds one batch; `waited`: seconds that the loop waited for its data."""
         self._steps += 1
-        self._sequences += sequences
+        self._rows += rows
         self._waited += waited
 
     def pause(self, seconds: float) -> None:
         """Leaves out time that was not spent on training."""
         self._start += seconds
 
-    def lap(self, tokens: Sequence[float]) -> list[dict[str, float | None]]:
-        """Rates since the last lap of each run, for the `tokens` real tokens that each had in it.
+    def lap(self, tokens: Sequence[float], sequences: Sequence[float]) -> list[dict[str, float | None]]:
+        """Rates since the last lap of each run, for the real tokens and the sequences that each had in it.
 
         Returns:
           sequences_per_s, tokens_per_s, seconds_per_step, mfu (of all runs; None where the peak is not known), and
           data_wait, the share of the time spent waiting for data.
         """
         seconds = max(time.perf_counter() - self._start, 1e-9)
-        rate, per_step = self._sequences / seconds, seconds / max(self._steps, 1)
+        rate, per_step = self._rows / seconds, seconds / max(self._steps, 1)
         mfu = rate * self.flops_per_sequence / self._peak if self._peak and self.flops_per_sequence else None
         waited = min(self._waited / seconds, 1.0)
         self.restart()
         return [
             {
-                'sequences_per_s': rate,
+                'sequences_per_s': several / seconds,
                 'tokens_per_s': count / seconds,
                 'seconds_per_step': per_step,
                 'mfu': mfu,
                 'data_wait': waited,
             }
-            for count in tokens
+            for count, several in zip(tokens, sequences, strict=True)
         ]
 
 

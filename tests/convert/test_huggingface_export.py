@@ -68,7 +68,7 @@ def test_transformers_loads_it_whole_with_equal_losses(
         names = [*names, 'BertLMHeadModel']
     batch = _batch(config)
     inputs = [batch[name] for name in ('input_ids', 'segment_ids', 'attention_mask', 'masked_positions')]
-    outputs = BertForPreTraining(config).apply({'params': params}, *inputs, deterministic=True)
+    outputs = BertForPreTraining(config).apply({'params': params}, *inputs)
     losses = pretraining_losses(outputs, batch)
     rows, columns = np.nonzero(batch['masked_weights'])
     positions = batch['masked_positions'][rows, columns]

@@ -71,7 +71,7 @@ def test_a_pre_trained_one_runs_without_bertjax(small_config, make_params, token
         encode = jax.jit(lambda *inputs: model.apply({'params': params}, *inputs, method=model.encode))
         hidden, _, pooled = encode(*arrays.values())
         positions = np.broadcast_to(np.arange(shape[1]), shape)
-        predict = jax.jit(lambda *inputs: model.apply({'params': params}, *inputs, deterministic=True))
+        predict = jax.jit(lambda *inputs: model.apply({'params': params}, *inputs))
         logits = predict(*arrays.values(), positions)
         np.savez(folder / f'encoder{number}.npz', hidden=hidden, pooled=pooled, **arrays)
         mlm = logits['mlm_logits'][..., : config.vocab_size]
@@ -96,9 +96,7 @@ def test_a_tuned_one_does(small_config, make_params, tokenizer, tmp_path, make):
     export_stablehlo(params, model, tokenizer, tmp_path / 'model', beside={'task.json': '{}'})
     for number, shape in enumerate([(2, 4, 9), (1, 2, 32)]):
         arrays = batch(shape if len(model.smallest_inputs[0]) == 3 else shape[1:], number)
-        outputs = jax.jit(lambda *inputs: model.apply({'params': params}, *inputs, deterministic=True))(
-            *arrays.values()
-        )
+        outputs = jax.jit(lambda *inputs: model.apply({'params': params}, *inputs))(*arrays.values())
         np.savez(tmp_path / 'model' / f'task{number}.npz', **outputs, **arrays)
     assert max(read_elsewhere(tmp_path / 'model', ['task'])) < 1e-6
     assert (tmp_path / 'model' / 'task.json').read_text() == '{}'

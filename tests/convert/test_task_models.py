@@ -70,7 +70,7 @@ def _assert_equal_logits(transformers, directory, model, params, name):
     theirs_names = {'input_ids': 'input_ids', 'segment_ids': 'token_type_ids', 'attention_mask': 'attention_mask'}
     with torch.no_grad():
         theirs = peer.eval()(**{b: torch.tensor(inputs[a], dtype=torch.long) for a, b in theirs_names.items()})
-    ours = model.apply({'params': params}, *inputs.values(), deterministic=True)
+    ours = model.apply({'params': params}, *inputs.values())
     real = inputs['attention_mask'] > 0
     for name, mine in ours.items():
         other = theirs[name.removeprefix('token_')].numpy()
@@ -123,8 +123,8 @@ def test_back_to_the_same_bits(tokenizer, small_config, make_params, tmp_path, c
     imported = load_task_model(tmp_path, model, head, id2label=task.get('id2label'))
     assert imported.config == model.config and imported.missing == imported.unused == []
     inputs = _inputs(kind, config.vocab_size).values()
-    expected = kind(config, *options).apply({'params': params}, *inputs, deterministic=True)
-    found = model.apply({'params': imported.params}, *inputs, deterministic=True)
+    expected = kind(config, *options).apply({'params': params}, *inputs)
+    found = model.apply({'params': imported.params}, *inputs)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6), expected, found)
     for name in set(params) - {'encoder'}:
         jax.tree.map(np.testing.assert_array_equal, imported.params[name], params[name])

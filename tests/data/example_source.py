@@ -44,7 +44,7 @@ def source_of(examples: PretrainingExamples, n: int) -> Source:
         return Source(**place, label=0, paired=False, a_document=first, b_document=first + documents - 1,
                       a_drawn=row, b_drawn=none, a=row, b=none)  # fmt: skip
     drawn = examples._draw(slots)
-    left = rows.truncate(drawn, examples.seq_len, examples._seed, slots.key)
+    left = rows.truncate(drawn, examples.seq_len, examples.phase_seed, slots.key)
     facts = {name: getattr(drawn, name)[0].item() for name in ('paired', 'a_document', 'b_document')}
     return Source(
         **place,

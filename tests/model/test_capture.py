@@ -12,7 +12,7 @@ QUICK = {'xla_backend_optimization_level': 0, 'xla_llvm_disable_expensive_passes
 
 
 def captured(model, params, inputs):
-    forward = lambda p, i: apply_capturing(model, p, *i, capture=CAPTURES, deterministic=True)  # noqa: E731
+    forward = lambda p, i: apply_capturing(model, p, *i, capture=CAPTURES)  # noqa: E731
     return jax.jit(forward, compiler_options=QUICK)(params, tuple(inputs))
 
 
@@ -23,7 +23,7 @@ def test_they_are_those_of_the_layers(make_model, inputs, changes):
     outputs, kept = captured(model, params, inputs)
     plain = jax.jit(
         lambda p, i: (
-            model.apply({'params': p}, *i, deterministic=True),
+            model.apply({'params': p}, *i),
             model.apply({'params': p}, *i[:3], method='encode')[1],
         ),
         compiler_options=QUICK,
@@ -51,7 +51,7 @@ def test_a_head_of_the_first_position_gives_those_of_all(small_config, make_para
     params = make_params(model, *inputs[:3])
     outputs, kept = captured(model, params, inputs[:3])
     assert kept['hidden'].shape == (4, 8, 16, 32) and kept['scores'].shape == (3, 8, 4, 16, 16)
-    plain = jax.jit(lambda p, i: model.apply({'params': p}, *i, deterministic=True), compiler_options=QUICK)
+    plain = jax.jit(lambda p, i: model.apply({'params': p}, *i), compiler_options=QUICK)
     expected = plain(params, tuple(inputs[:3]))
     np.testing.assert_allclose(outputs['logits'], expected['logits'], rtol=1e-5, atol=1e-6)
 
@@ -59,9 +59,9 @@ def test_a_head_of_the_first_position_gives_those_of_all(small_config, make_para
 def test_who_asks_for_nothing_gets_the_program_that_there_was(make_model, inputs):
     """Neither parameters nor a forward pass know of it."""
     model, params = make_model()
-    assert set(model.init(jax.random.key(0), *inputs, deterministic=True)) == {'params'}
-    text = jax.jit(lambda p: model.apply({'params': p}, *inputs, deterministic=True)).lower(params).as_text()
+    assert set(model.init(jax.random.key(0), *inputs)) == {'params'}
+    text = jax.jit(lambda p: model.apply({'params': p}, *inputs)).lower(params).as_text()
     B, H, S, L = 8, 4, 16, 3
     assert f'{L}x{B}x{H}x{S}x{S}' not in text
-    asked = jax.jit(lambda p: apply_capturing(model, p, *inputs, capture=['scores'], deterministic=True)[1])
+    asked = jax.jit(lambda p: apply_capturing(model, p, *inputs, capture=['scores'])[1])
     assert f'{L}x{B}x{H}x{S}x{S}' in asked.lower(params).as_text()

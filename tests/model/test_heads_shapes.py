@@ -8,6 +8,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from bertjax.errors import UserError
+from bertjax.model.dropout import Dropout
 from bertjax.model.encoder import BertEncoder
 from bertjax.model.heads import (
     LAYERS,
@@ -51,7 +52,7 @@ def test_padding_does_not_matter_and_a_pretrained_tree_fits(case, units, small_c
     assert ('bilstm' in params) == bool(units)
     if 'pooler' in params and not units:
         assert shapes(params['pooler']) == shapes(pretrained['pooler'])
-    apply = jax.jit(lambda p, i: model.apply({'params': p}, i, segments, mask, deterministic=True))
+    apply = jax.jit(lambda p, i: model.apply({'params': p}, i, segments, mask))
     one, two = (apply(params, np.where(mask > 0, ids, other).astype(np.int32)) for other in (0, 99))
     expected = {
         'classification': {'logits': (8, 3)},
@@ -74,7 +75,7 @@ def test_classification_sees_the_last_word(small_config, inputs, draw_head, caus
     ids, segments, mask = (x[1:2] for x in inputs[:3])  # 12 tokens
     other = ids.copy()
     other[0, 11] = (ids[0, 11] + 1) % 150
-    apply = jax.jit(lambda x: model.apply({'params': params}, x, segments, mask, deterministic=True))
+    apply = jax.jit(lambda x: model.apply({'params': params}, x, segments, mask))
     one, two = apply(ids), apply(other)
     assert not np.array_equal(one['logits'], two['logits'])
 
@@ -88,13 +89,13 @@ def test_head_dropout_needs_its_key_and_changes_the_logits(small_config, inputs,
 
 @functools.partial(jax.jit, static_argnames='model')
 def _token_logits(model, params, inputs, key=None):
-    rngs = None if key is None else {'dropout': key}
-    return model.apply({'params': params}, *inputs[:3], deterministic=key is None, rngs=rngs)['token_logits']
+    dropout = None if key is None else Dropout.from_key(key, len(inputs[0]))
+    return model.apply({'params': params}, *inputs[:3], dropout=dropout)['token_logits']
 
 
 @functools.partial(jax.jit, static_argnames='encoder')
 def _all_layers(encoder, params, inputs):
-    return encoder.apply({'params': params}, *inputs, deterministic=True, all_layers=True)[1]
+    return encoder.apply({'params': params}, *inputs, all_layers=True)[1]
 
 
 def _states(config, params, inputs):
@@ -150,8 +151,8 @@ def test_nothing_goes_into_a_frozen_encoder(small_config, inputs, draw_head, lay
         params = draw_head(model, *inputs[:3])
 
         def loss(params):
-            rngs = {'dropout': jax.random.key(3)}
-            logits = model.apply({'params': params}, *inputs[:3], deterministic=False, rngs=rngs)['token_logits']
+            dropout = Dropout.from_key(jax.random.key(3), len(inputs[0]))
+            logits = model.apply({'params': params}, *inputs[:3], dropout=dropout)['token_logits']
             return (logits**2).sum()
 
         return jax.tree.map(lambda g: float(np.abs(g).max()), jax.jit(jax.grad(loss))(params))

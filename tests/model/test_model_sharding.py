@@ -85,7 +85,7 @@ def test_collectives_and_numbers(make_model, inputs, name):
     }
 
     def loss(params, inputs, batch):
-        losses = pretraining_losses(model.apply({'params': params}, *inputs, deterministic=True), batch)
+        losses = pretraining_losses(model.apply({'params': params}, *inputs), batch)
         return sum(losses[key][0] / losses[key][1] for key in ('mlm_loss', 'nsp_loss'))
 
     alone = float(jax.jit(loss)(params, inputs, batch))

@@ -60,7 +60,7 @@ def _batch():
 
 
 def _step(model, trained, optimizer='adamw', **options):
-    settings = dict(first_step=0, accumulate=1, dropout_seed=0, rng_impl='threefry2x32') | options
+    settings = dict(first_step=0, accumulate=1, dropout_seed=0) | options
     schedule = lambda step: jnp.float32(RATE)  # noqa: E731
     return jax.jit(make_train_step(model, CLASSIFICATION, _optimizer(optimizer), schedule, trained=trained, **settings))
 
@@ -143,7 +143,7 @@ def test_frozen_parameters_stay_to_the_bit_and_have_no_moments(train, scan, opti
     chosen = _paths(partition(state.params, trained)[0])
     moments = [s for s in jax.tree.leaves(state.opt_state, is_leaf=_is_adam) if _is_adam(s)]
     assert len(moments) == 1 and _paths(moments[0].mu) == _paths(moments[0].nu) == chosen
-    new, metrics = _step(model, trained, optimizer)(state, _batch())
+    new, metrics = _step(model, trained, optimizer)(state, _batch(), jnp.uint32(0))
     moved = _moved(state.params, new.params)
     # A key's bias adds the same to all scores of a query: it has no gradient but rounding's.
     still = {path for path in chosen if path.endswith('attention/key/bias')}
@@ -166,9 +166,9 @@ def test_the_gradient_of_a_part_is_that_part_of_the_gradient():
         state = _state(model, trained)
         step = make_train_step(
             model, CLASSIFICATION, optimizer, lambda step: jnp.float32(RATE), first_step=0, accumulate=2,
-            dropout_seed=0, rng_impl='threefry2x32', trained=trained,
+            dropout_seed=0, trained=trained,
         )  # fmt: skip
-        new, _ = jax.jit(step)(state, _batch())
+        new, _ = jax.jit(step)(state, _batch(), jnp.uint32(0))
         changes[word], _ = partition(jax.tree.map(jnp.subtract, new.params, state.params), make_selection('last_1', L))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-8), *changes.values())
 
@@ -185,7 +185,8 @@ def test_layers_learn_at_their_rates_in_both_forms():
         else:
             state = state.replace(params=unstack_layers(start))
         plain, decayed = (
-            _step(model, everything, layer_decay=decay)(state, _batch())[0].params for decay in (1.0, DECAY)
+            _step(model, everything, layer_decay=decay)(state, _batch(), jnp.uint32(0))[0].params
+            for decay in (1.0, DECAY)
         )
         after[scan] = [p if scan else stack_layers(p) for p in (plain, decayed)]
     for scanned, unrolled in zip(after[True], after[False], strict=True):

@@ -7,14 +7,16 @@ import sys
 
 import pytest
 
+from bertjax.parallel.topology import generation_of, ici_bandwidth, slice_chips
+
 # By a process: a crash of the TPU compiler must not take pytest along.
 SLICES = """
 import json, sys
-from bertjax.parallel.topology import HBM_BYTES, topology_devices
+from bertjax.parallel.topology import generation_of, topology_devices
 from bertjax.train.throughput import peak_flops
 
 for name in sys.argv[1:]:
-    devices, memory = topology_devices(name), HBM_BYTES[name.partition(':')[0]]
+    devices, memory = topology_devices(name), generation_of(name).hbm_bytes
     print(json.dumps([len(devices) * memory / 2**30, sum(peak_flops(one.device_kind) for one in devices) / 1e12]))
 """
 # Four chips of each generation: GiB and TFLOP/s of Google Cloud's pages, which are of chips. Of a v3 JAX has 8 devices.
@@ -34,3 +36,29 @@ def test_memory_and_peak_of_all_devices_are_those_of_the_chips():
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert found == [[4 * memory, 4 * peak] for memory, peak in CHIPS.values()]
+
+
+@pytest.mark.parametrize(
+    ('name', 'chips', 'links'),
+    [
+        ('v5e:4x4', 16, 2),  # a mesh: one neighbour along each side counts
+        ('v5e:4x4', 4, 1),
+        ('v5e:4x16', 64, 3),  # a side of 16 is a ring
+        ('v5e:16x16', 256, 4),
+        ('v5e:1x1', 1, 1),
+        ('v5p:2x2x4', 16, 3),  # rings only where all sides are multiples of 4
+        ('v5p:4x4x8', 128, 6),
+        ('v5p:4x4x8', 8, 2),
+        ('v6e:8x8', 64, 2),
+    ],
+)
+def test_links_that_a_group_of_chips_can_use(name: str, chips: int, links: int):
+    assert ici_bandwidth(name, chips) == links * generation_of(name).link_bandwidth
+    assert slice_chips(name) >= chips
+
+
+def test_all_links_are_those_of_the_data_sheets():
+    """Both directions of all links of a chip, in GB/s: "bidirectional ICI" of Google Cloud's pages."""
+    whole = {'v5e:16x16': 400, 'v6e:16x16': 800, 'v5p:4x4x4': 1200}
+    for name, bandwidth in whole.items():
+        assert 2 * ici_bandwidth(name, slice_chips(name)) == bandwidth * 1e9

@@ -10,6 +10,7 @@ from bertjax.convert.names import to_huggingface
 from bertjax.losses import pretraining_losses
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.capture import apply_capturing
+from bertjax.model.dropout import Dropout
 from bertjax.model.stacking import stack_layers
 
 INPUTS = ('input_ids', 'segment_ids', 'attention_mask')
@@ -76,8 +77,10 @@ def test_hidden_states_logits_loss_and_gradients_equal(torch, make_peer, batch, 
     for ours, hidden in zip(layers, theirs.hidden_states, strict=True):
         _close(np.asarray(ours)[real], hidden.detach().numpy()[real])
 
+    dropout = Dropout.from_key(jax.random.key(0), len(batch['input_ids']))  # of a rate of 0
+
     def loss(params):
-        outputs = model.apply({'params': params}, *[batch[name] for name in MODEL_INPUTS], deterministic=False)
+        outputs = model.apply({'params': params}, *[batch[name] for name in MODEL_INPUTS], dropout=dropout)
         return _total(outputs, batch), outputs
 
     (value, outputs), grads = jax.jit(jax.value_and_grad(loss, has_aux=True))(imported.params)
@@ -116,7 +119,7 @@ def test_one_segment_and_no_pair_head(torch, make_peer, batch, tmp_path):
     peer = make_peer('BertForMaskedLM', type_vocab_size=1)
     imported, model = _load(peer, tmp_path)
     assert not imported.config.nsp and imported.config.num_segments == 1
-    outputs = model.apply({'params': imported.params}, *[batch[name] for name in MODEL_INPUTS], deterministic=True)
+    outputs = model.apply({'params': imported.params}, *[batch[name] for name in MODEL_INPUTS])
     assert 'nsp_logits' not in outputs  # and the segment ids of the batch, of which half are 1, were not looked at
     inputs = _peer_inputs(torch, batch)
     inputs['token_type_ids'] *= 0
@@ -165,9 +168,7 @@ def test_a_real_checkpoint_with_old_names(torch, batch):
     inputs = {name: batch[name][:4] for name in MODEL_INPUTS}
     with torch.no_grad():
         theirs = peer.float().eval()(**_peer_inputs(torch, inputs)).logits.numpy()
-    outputs = BertForPreTraining(imported.config).apply(
-        {'params': imported.params}, *inputs.values(), deterministic=True
-    )
+    outputs = BertForPreTraining(imported.config).apply({'params': imported.params}, *inputs.values())
     expected = np.take_along_axis(theirs, inputs['masked_positions'][..., None], axis=1)
     _close(np.asarray(outputs['mlm_logits'])[..., : imported.config.vocab_size], expected)
     assert imported.missing == [] and sorted(imported.unused) == sorted(info['unexpected_keys'])
@@ -179,7 +180,7 @@ def test_attention_of_every_layer_and_head(torch, make_peer, batch, tmp_path, sc
     theirs = peer(**_peer_inputs(torch, batch), output_attentions=True).attentions
     imported, model = _load(peer, tmp_path, scan_layers=scan)
     inputs = [batch[name] for name in MODEL_INPUTS]
-    attention = jax.jit(lambda p: apply_capturing(model, p, *inputs, capture=['probabilities'], deterministic=True)[1])
+    attention = jax.jit(lambda p: apply_capturing(model, p, *inputs, capture=['probabilities'])[1])
     ours = attention(imported.params)['probabilities']
     real = batch['attention_mask'].sum(1) > 0
     for layer, expected in zip(ours, theirs, strict=True):

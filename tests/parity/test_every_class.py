@@ -141,7 +141,7 @@ def test_a_class_of_transformers(torch, make_relative, inputs, tmp_path, name):
         assert imported.missing == []
     assert imported.unused == []
     if head is not None:
-        outputs = model.apply({'params': imported.params}, *ours, deterministic=True)
+        outputs = model.apply({'params': imported.params}, *ours)
         for output, values in outputs.items():
             mine, other = np.asarray(values), expected[output.removeprefix('token_')].numpy()
             assert mine.shape == other.shape
@@ -149,7 +149,7 @@ def test_a_class_of_transformers(torch, make_relative, inputs, tmp_path, name):
             _close(mine[keep], other[keep])
     else:
         positions = np.tile(np.arange(S, dtype=np.int32), (len(real), 1))
-        outputs = model.apply({'params': imported.params}, *ours, positions, deterministic=True)
+        outputs = model.apply({'params': imported.params}, *ours, positions)
         hidden, _, pooled = model.apply({'params': imported.params}, *ours, method='encode')
         fresh = {path.split('/')[0] for path in imported.missing}
         if kind == 'Model':

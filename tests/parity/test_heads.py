@@ -37,7 +37,7 @@ def test_a_directory_of_transformers_gives_its_logits(torch, make_peer, batch, t
     inputs = {key: batch[key][:4] for key in THEIRS}
     if case == 'multiple_choice':
         inputs = {key: x.reshape(2, 2, -1) for key, x in inputs.items()}
-    ours = model.apply({'params': imported.params}, *inputs.values(), deterministic=True)
+    ours = model.apply({'params': imported.params}, *inputs.values())
     with torch.no_grad():
         theirs = peer(**_peer_inputs(torch, inputs))
     real = inputs['attention_mask'] > 0
@@ -69,7 +69,7 @@ def test_a_real_sentence_encoder_starts_a_task(torch, batch):
         inputs = {name: batch[name][:4] for name in THEIRS}
         inputs['input_ids'] = inputs['input_ids'] * 149  # over the whole vocabulary
         theirs = peer(**_peer_inputs(torch, inputs)).logits.numpy()
-    ours = model.apply({'params': imported.params}, *inputs.values(), deterministic=True)['logits']
+    ours = model.apply({'params': imported.params}, *inputs.values())['logits']
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
     tokens = load_task_model(directory, BertForTokens(model.config, 5), TOKEN_CLASSIFICATION)
     assert tokens.unused == ['bert.pooler.dense.bias', 'bert.pooler.dense.weight']

@@ -15,7 +15,8 @@ from bertjax.parallel.mesh import row_shards
 from bertjax.train.setup import Setup
 
 KEYS = {'fits', 'hbm_bytes_per_chip', 'parameters_bytes', 'optimizer_bytes', 'temporary_bytes', 'flops', 'collectives'}
-KEYS |= {'accumulate', 'estimated_step_s', 'mfu_estimate', 'modelled_share'}
+KEYS |= {'accumulate', 'estimated_step_s', 'mfu_estimate', 'modelled_share', 'activations_bytes', 'largest_buffers'}
+KEYS |= {'estimate', 'groups', 'sent'}
 NARROW = ('--config.model.width=128', '--config.model.mlp_dim=512', '--config.model.num_heads=2')
 # The TPU compiler takes its time with large shapes: two phases of few short rows.
 SHORT = (
@@ -53,6 +54,8 @@ def test_narrow_step_for_16_chips(program: Program, tmp_path: pathlib.Path):
     assert 0 < report['parameters_bytes'] < report['hbm_bytes_per_chip'] < report['hbm_bytes_available']
     assert report['optimizer_bytes'] == pytest.approx(2 * report['parameters_bytes'], rel=0.01)
     assert report['collectives'].get('all-gather', 0) > 0  # the weights, which fsdp splits
+    assert 0 < report['estimated_step_s'] < 0.1 and 0 < report['modelled_share'] < 1
+    assert report['groups'] and not report['estimate']['unknown_loops']
 
 
 @pytest.mark.slow
@@ -115,10 +118,10 @@ class Compiler:
     def __call__(self, setup: Setup, phase: PretrainingPhase) -> dict:
         self.count += 1
         rows = phase.batch_size // phase.accumulate // row_shards(setup.mesh)
-        kept = {'none': 1, 'dots': 2, 'full': 8}[setup.model.config.remat]
+        kept = {'none': 1, 'elementwise': 1, 'dots': 2, 'full': 8}[setup.model.config.remat]
         needed = self.fixed // setup.mesh.shape['fsdp'] + rows * self.row // kept
         return {
-            'fits': needed <= 16 << 30, 'hbm_bytes_per_chip': needed, 'temporary_bytes': None, 'collectives': {},
+            'fits': needed <= 16 << 30, 'hbm_bytes_per_chip': needed, 'temporary_bytes': None,
         }  # fmt: skip
 
 
@@ -167,10 +170,60 @@ def test_the_parts_and_the_recomputing_that_fit(program: Program, tmp_path: path
     assert line.endswith('fits: --config.accumulate=4 (14.00 GiB); or --config.model.remat=full (8.00 GiB)')
     assert [(tried['flags'], tried['fits']) for tried in report['tried']] == [
         ('--config.accumulate=4', True), ('--config.accumulate=2', False),
-        ('--config.model.remat=dots', False), ('--config.model.remat=full', True),
+        ('--config.model.remat=elementwise', False), ('--config.model.remat=dots', False),
+        ('--config.model.remat=full', True),
     ]  # fmt: skip
-    assert made.count == 5 and not report['fits']
+    assert made.count == 6 and not report['fits']
     assert 'with --config.accumulate=2: DOES NOT FIT, 26.00 GiB a chip' in result.stdout
+
+
+TEXT = """HloModule jit_step, is_scheduled=true
+
+ENTRY %main (a: f32[200000]) -> f32[200000] {
+  %a = f32[200000]{0} parameter(0)
+  %s = f32[200000]{0} all-reduce(%a), channel_id=1, replica_groups={{0,1,2,3}}, to_apply=%add
+  %x = f32[200000]{0} negate(%s), metadata={op_name="jit(step)/jvp(Bert)/encoder/layers/mlp/neg"}, CYCLES
+  ROOT %y = f32[200000]{0} negate(%x), metadata={op_name="jit(step)/neg"}, CYCLES
+}
+""".replace('CYCLES', 'backend_config={"window_config":{"estimated_cycles":"15000000"}}')
+
+
+def test_time_is_estimated_and_said_to_be(
+    program: Program, tmp_path: pathlib.Path, compiler, monkeypatch: pytest.MonkeyPatch
+):
+    """Of a program of two passes of 10 ms each, at 1.5 GHz, and a collective of 1.2 MB sent at 100 GB/s."""
+    made = compiler(fixed=1, row=0.01)
+    monkeypatch.setattr(fitting, 'compile_step', lambda setup, phase: {**made(setup, phase), 'text': TEXT})
+    monkeypatch.setattr(fitting, 'peak_flops', lambda kind: 197e12)
+    result, report = _asked(program, tmp_path, status=0)
+    assert report['estimated_step_s'] == pytest.approx(0.02 + 1.2e-5)
+    assert report['modelled_share'] == pytest.approx(6e-4, rel=1e-2)
+    assert report['mfu_estimate'] == pytest.approx(report['flops'] / 197e12 / report['estimated_step_s'])
+    assert {row['group']: round(row['seconds'], 4) for row in report['groups']} == {
+        'mlp': 0.01, 'optimiser': 0.01, 'collectives': 0,
+    }  # fmt: skip
+    assert report['activations_bytes'] == 800_000 and report['collectives'] == {'all-reduce': 1}
+    assert 'estimated, not measured: 20.0 ms a step' in result.stdout
+    for words in ('where the time goes', 'between the chips', 'the largest arrays', 'layers/mlp/neg'):
+        assert words in result.stdout
+    assert 'text' not in report and 'text' not in report['phases'][0]
+
+
+@pytest.mark.parametrize(
+    ('text', 'words'),
+    [
+        ('; ModuleID', 'could not be read'),
+        (TEXT.replace('estimated_cycles', 'cycles'), 'the compiler gives no cycles'),
+    ],
+)
+def test_without_an_estimate_the_rest_is_said(
+    program: Program, tmp_path: pathlib.Path, compiler, monkeypatch: pytest.MonkeyPatch, text: str, words: str
+):
+    made = compiler(fixed=1, row=0.01)
+    monkeypatch.setattr(fitting, 'compile_step', lambda setup, phase: {**made(setup, phase), 'text': text})
+    monkeypatch.setattr(fitting, 'peak_flops', lambda kind: 197e12)
+    result, report = _asked(program, tmp_path, status=0)
+    assert words in result.stdout and report['fits'] and report['estimated_step_s'] is None
 
 
 def test_split_weights_where_they_are_what_is_large(program: Program, tmp_path: pathlib.Path, compiler):

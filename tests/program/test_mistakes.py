@@ -27,7 +27,6 @@ MISTAKES = [
     (('--config.schedule.name=square',), ('config.schedule.name', 'cosine')),
     (('--config.optimizer.name=sgd',), ('config.optimizer.name', 'lamb')),
     (('--config.seed=-1',), ('config.seed', '-1')),
-    (('--config.rng_impl=dice',), ('config.rng_impl', 'threefry2x32')),
     (('--config.corpus=/nowhere/*.txt',), ('config.corpus', '/nowhere/*.txt')),
     (('--config.tokenizer=/nowhere/vocab.txt',), ('/nowhere/vocab.txt',)),
     (('--config.data=/nowhere/store',), ('/nowhere/store',)),

@@ -21,6 +21,7 @@ from bertjax.experiment.task_data import sample
 from bertjax.losses import Objective
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
+from bertjax.model.dropout import Dropout
 from bertjax.model.heads import TaskModel
 from bertjax.model.stacking import init_params
 from bertjax.recipe import finetuning_config
@@ -40,11 +41,11 @@ class BertForMarks(TaskModel):
     outputs: int = 1
 
     def __call__(
-        self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, *, deterministic: bool
+        self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, *, dropout: Dropout | None = None
     ) -> dict[str, jax.Array]:
         """int32 [B, S] each -> `mark_logits`, float32 [B, S]."""
-        hidden = self._hidden(input_ids, segment_ids, attention_mask, deterministic)
-        return {'mark_logits': self._project(hidden, deterministic)[..., 0]}
+        hidden = self._hidden(input_ids, segment_ids, attention_mask, dropout)
+        return {'mark_logits': self._project(hidden, dropout)[..., 0]}
 
 
 def mark_losses(outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]) -> dict[str, tuple]:

@@ -39,7 +39,7 @@ class Batches:
 
     def __next__(self):
         first, self.first = self.first, self.first + ROWS
-        return NumberedBatch(first, ROWS, {'numbers': np.arange(first, first + ROWS)})
+        return NumberedBatch(first, ROWS, np.uint32(first), {'numbers': np.arange(first, first + ROWS)})
 
 
 class Heldout:
@@ -98,15 +98,15 @@ class World(Interrupt):
         numbers = PhaseSettings(number, first_step, last_step, ROWS, 1, 'constant', 0.0, 1.0)
         return CountingPhase(self, numbers, Heldout(self))
 
-    def step(self, state, arrays):
+    def step(self, state, batch):
         """A loss of 2 x the number of the step; the parameter adds up the examples' numbers."""
         self.clock.now += STEP_SECONDS
         self.done = int(state.step) + 1
-        self.events.append(f'step {self.done}: {arrays["numbers"][0]}')
+        self.events.append(f'step {self.done}: {batch.arrays["numbers"][0]}')
         bad = self.done in self.bad_steps
         new = state.replace(
             step=state.step + 1,
-            params={'kernel': state.params['kernel'] + (0 if bad else jnp.float32(arrays['numbers'].sum()))},
+            params={'kernel': state.params['kernel'] + (0 if bad else jnp.float32(batch.arrays['numbers'].sum()))},
             skipped=state.skipped + bad,
             skipped_in_row=state.skipped_in_row + 1 if bad else jnp.int32(0),
         )

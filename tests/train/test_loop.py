@@ -144,11 +144,11 @@ def test_a_second_signal_is_told_what_is_waited_for(world, monkeypatch):
         made = make(*a)
 
         def compile(announce):
-            def step(state, arrays):
+            def step(state, batch):
                 with announce('length 8'):
                     told.append(f'compile: {w.doing}')
                 told.append(f'step: {w.doing}')
-                return w.step(state, arrays)
+                return w.step(state, batch)
 
             return step
 

@@ -38,7 +38,7 @@ def note(recorder: Recorder, step: int, skipped_in_row: tuple[int, int]) -> None
         'tokens': np.int32([8, 16]),
     }
     metrics = {'sums': {'loss': (np.float32([4, 12]), np.float32([4, 4]))}, 'scalars': scalars}
-    batch = NumberedBatch(4 * step - 4, 4, {})
+    batch = NumberedBatch(4 * step - 4, 4, np.uint32(4 * step - 4), {})
     recorder.step(Position(step, 0, 4 * step), batch, jax.tree.map(jnp.asarray, metrics), 0.0)
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import time
 
+from bertjax.data.loader import NumberedBatch
 from bertjax.metrics.rows import task_values
 from bertjax.train import record
 from bertjax.train.phase import CompiledStep
@@ -19,14 +20,12 @@ class Lowered:
 
     def compile(self):
         self.events.append(f'compile {self.length}')
-        return lambda state, arrays, rate, seed: ([*state, self.length], {})
+        return lambda state, arrays, first, rate, seed: ([*state, self.length], {})
 
 
-class Arrays(dict):
-    """Of a batch of this length."""
-
-    def __init__(self, length: int):
-        super().__init__(input_ids=memoryview(bytes(length)).cast('B', [1, length]))
+def batch(length: int) -> NumberedBatch:
+    """One row of this length."""
+    return NumberedBatch(0, 1, 0, {'input_ids': memoryview(bytes(length)).cast('B', [1, length])})
 
 
 def programs(events: list, *, side_by_side: bool) -> Programs:
@@ -48,7 +47,7 @@ def test_each_is_compiled_when_it_is_needed():
     shared = programs(events, side_by_side=False)
     step, state = CompiledStep(shared, 0.1, 0, announce), []
     for length in (64, 64, 36, 64):
-        state, _ = step(state, Arrays(length))
+        state, _ = step(state, batch(length))
     assert state == [64, 64, 36, 64]
     assert events == [
         'length 64 (1 of 3)', 'lower 64', 'compile 64', 'length 36 (2 of 3)', 'lower 36', 'compile 36',
@@ -57,13 +56,13 @@ def test_each_is_compiled_when_it_is_needed():
     assert events[6:] == ['length 128 (3 of 3)', 'lower 128', 'compile 128']
     another = CompiledStep(shared, 0.2, 1, announce)  # of the next runs of a sweep
     another.prepare()
-    assert another([], Arrays(36))[0] == [36] and len(events) == 9
+    assert another([], batch(36))[0] == [36] and len(events) == 9
 
 
 def test_beside_an_accelerator_all_are_begun_at_once():
     events = []
     found = programs(events, side_by_side=True)
-    assert found[64]([], {}, 0.1, 0)[0] == [64] and found[36]([], {}, 0.1, 0)[0] == [36]
+    assert found[64]([], {}, 0, 0.1, 0)[0] == [64] and found[36]([], {}, 0, 0.1, 0)[0] == [36]
     deadline = time.monotonic() + 10
     while len(events) < 6 and time.monotonic() < deadline:
         time.sleep(0.001)

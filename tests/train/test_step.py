@@ -51,7 +51,7 @@ def learned(plain_run, fresh):
 @pytest.fixture(scope='module')
 def grads(plain_run, learned):
     """Of the sum of the two mean losses of batch 3 at `learned`, written without the train step."""
-    batch = plain_run.batch(3)
+    batch = plain_run.batch(3).arrays
 
     def objective(params):
         outputs = make_forward(plain_run.setup.model, PRETRAINING)(params, batch)
@@ -88,7 +88,7 @@ def test_the_norms_that_are_reported(plain_run, learned, grads):
     np.testing.assert_allclose(scalars['param_norm'], norm(new.params), rtol=1e-6)
     moved = jax.tree.map(lambda n, o: np.asarray(n, np.float64) - o, host(new.params), learned.params)
     np.testing.assert_allclose(scalars['update_norm'], norm(moved), rtol=1e-4)
-    assert scalars['tokens'] == batch['attention_mask'].sum()
+    assert scalars['tokens'] == batch.arrays['attention_mask'].sum()
     assert loss_of(metrics) > 0
     assert {name: x.dtype for name, x in scalars.items()} == {
         'grad_norm': np.float32, 'param_norm': np.float32, 'update_norm': np.float32, 'learning_rate': np.float32,
@@ -133,7 +133,7 @@ class Toy(nn.Module):
     config: BertConfig = BertConfig()
 
     @nn.compact
-    def __call__(self, input_ids, segment_ids, attention_mask, masked_positions, *, deterministic):
+    def __call__(self, input_ids, segment_ids, attention_mask, masked_positions, *, dropout=None):
         kernel = self.param('kernel', nn.initializers.normal(), (8,))
         return {'mlm_logits': jnp.broadcast_to(kernel, (*masked_positions.shape, 8))}
 
@@ -152,10 +152,9 @@ def toy_step(steps, rate, first_step=0):
         first_step=first_step,
         accumulate=1,
         dropout_seed=0,
-        rng_impl='threefry2x32',
     )
     before = init(jax.random.key(0)).replace(step=jnp.int32(steps))
-    after, metrics = jax.jit(step)(before, rows)
+    after, metrics = jax.jit(step)(before, rows, jnp.uint32(0))
     return before, after, host(metrics['scalars'])
 
 
@@ -238,7 +237,7 @@ def test_rows_that_weigh_little_together_are_their_mean_all_the_same(accumulate)
         config: BertConfig = BertConfig()
 
         @nn.compact
-        def __call__(self, labels, *, deterministic):
+        def __call__(self, labels, *, dropout=None):
             return self.param('kernel', nn.initializers.ones, ()) - labels
 
     def losses(outputs, batch):
@@ -254,27 +253,39 @@ def test_rows_that_weigh_little_together_are_their_mean_all_the_same(accumulate)
         first_step=0,
         accumulate=accumulate,
         dropout_seed=0,
-        rng_impl='threefry2x32',
     )
 
     def grad_norm(weights):
         batch = {'labels': jnp.arange(4.0), 'weights': jnp.float32(weights), 'attention_mask': jnp.ones((4, 1))}
-        return float(jax.jit(step)(init(jax.random.key(0)), batch)[1]['scalars']['grad_norm'])
+        return float(jax.jit(step)(init(jax.random.key(0)), batch, jnp.uint32(0))[1]['scalars']['grad_norm'])
 
     assert grad_norm([1, 1, 0, 0]) == grad_norm([0.125, 0.125, 0, 0]) == 1.0  # 2 of the label 0, and 0 of 1
     assert grad_norm([0, 0, 0, 0]) == 0
 
 
-def test_dropout_depends_on_the_step_and_on_nothing_else(dropout_run, fresh):
-    batch = dropout_run.batch(0)
+def test_dropout_depends_on_the_number_of_the_example_and_on_nothing_else(dropout_run, fresh):
+    rows = RandomExamples().batch(np.arange(B))
 
-    def loss_at(step):
-        _, metrics = dropout_run.compiled(dropout_run.place(fresh.replace(step=np.int32(step))), batch)
-        return loss_of(metrics)
+    def loss_of_numbers(first, step=0):
+        before = dropout_run.place(fresh.replace(step=np.int32(step)))
+        return loss_of(dropout_run.compiled(before, dropout_run.put(rows, first))[1])
 
-    losses = [loss_at(step) for step in (0, 1, 2, 0)]
-    assert losses[0] == losses[3]
-    assert len(set(losses[:3])) == 3
+    losses = [loss_of_numbers(first) for first in (0, B, 2 * B, 2**32 - 4)]
+    assert len(set(losses)) == 4
+    assert losses[0] == loss_of_numbers(0, step=7) == loss_of_numbers(2**32)
+
+
+def test_a_row_drops_the_same_values_in_any_batch_and_in_parts_of_one(dropout_run, fresh):
+    whole = dropout_run.steps(dropout_run.place(fresh), 0, 2)[1]
+    for changes in ({'batch_size': B // 2, 'accumulate': 1}, {'accumulate': 4}):
+        run = Run(tiny_config(**changes))
+        rows = run.config.batch_size
+        assert run.phase.batch_size == rows
+        sums = []
+        for first in range(0, B, rows):
+            part = run.put(RandomExamples().batch(np.arange(rows) + first), first)
+            sums.append(host(run.compiled(run.place(fresh), part)[1])['sums']['mlm_loss'])
+        np.testing.assert_allclose(np.sum(sums, 0), whole[0]['sums']['mlm_loss'], rtol=1e-6)
 
 
 def test_the_same_seed_gives_the_same_bits(dropout_run, fresh):
@@ -292,7 +303,7 @@ def test_bfloat16_computes_and_float32_is_kept(dropout_run, fresh):
     assert rows[0]['scalars']['grad_norm'].dtype == np.float32
     assert 'bf16' in run.program.as_text()
     assert 'bf16' not in dropout_run.program.as_text()
-    # Weights are counts, and exact. The loss differs from float32's by rounding, and by other dropout in the parts.
+    # Weights are counts, and exact. The loss differs from float32's by rounding.
     full = dropout_run.steps(dropout_run.place(fresh), 0, 1)[1][0]
     assert rows[0]['sums']['mlm_loss'][1] == full['sums']['mlm_loss'][1]
     np.testing.assert_allclose(loss_of(rows[0]), loss_of(full), rtol=2e-2)

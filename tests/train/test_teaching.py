@@ -9,7 +9,7 @@ import pytest
 from flax import linen as nn
 from train_fakes import MESH_RECIPE, NO_DROPOUT, VOCABULARY, B, RandomExamples, host, tiny_config
 
-from bertjax.data.loader import global_arrays
+from bertjax.data.loader import global_arrays, numbered
 from bertjax.experiment.pretraining import build_pretraining_setup
 from bertjax.experiment.pretraining_settings import pretraining_settings
 from bertjax.losses import OWN, PRETRAINING
@@ -60,10 +60,10 @@ class Taught:
         numbers = (np.float32(self.phase.learning_rate), np.uint32(0))
         step = CompiledStep(programs, *jax.device_put(numbers, replicated(self.mesh)), teacher=(self.teacher,))
         state = jax.tree.map(lambda x, a: jax.device_put(x, a.sharding), state, self.setup.state)
-        values = []
+        values, sharding = [], batch_sharding(self.mesh)
         for i in range(count):
             rows = RandomExamples().batch(np.arange(B) + B * i)
-            state, metrics = step(state, global_arrays(rows, batch_sharding(self.mesh), B))
+            state, metrics = step(state, numbered(B * i, global_arrays(rows, sharding, B), sharding, B))
             values.append(distillation_values(jax.device_get(metrics['sums']), self.setup.objective.factors))
         return host(state), values
 
@@ -98,7 +98,7 @@ def test_the_teacher_has_no_part_in_the_state_and_is_no_constant_of_the_program(
         before = functools.reduce(lambda tree, name: tree[name], path_names(path), first.params)
         assert (x != before).any(), path_names(path)
     lowered = run.setup.lower(run.phase, run.batches)[16]
-    given = (first, run.teacher, RandomExamples().batch(np.arange(2)), 'rate', 'seed')
+    given = (first, run.teacher, RandomExamples().batch(np.arange(2)), 'first', 'rate', 'seed')
     assert len(jax.tree.leaves(lowered.args_info)) == len(jax.tree.leaves(given))
     widest = max(len(line) for line in lowered.as_text().splitlines() if 'stablehlo.constant' in line)
     assert widest < 1000

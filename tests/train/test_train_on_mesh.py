@@ -109,7 +109,7 @@ def test_parameters_and_moments_lie_as_the_table_says(spread):
 def test_each_device_holds_its_rows_of_the_batch(spread):
     _, run, _, _, _ = spread
     rows = B // (run.mesh.shape['data'] * run.mesh.shape['fsdp'])
-    for x in run.batch(0).values():
+    for x in run.batch(0).arrays.values():
         assert x.sharding.shard_shape(x.shape) == (rows, *x.shape[1:])
 
 

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 from bertjax.data.batch import pretraining_batch_spec
-from bertjax.data.loader import global_arrays
+from bertjax.data.loader import global_arrays, numbered
 from bertjax.experiment.pretraining import build_pretraining_setup
 from bertjax.experiment.pretraining_settings import pretraining_settings
 from bertjax.model.config import BertConfig
@@ -87,12 +87,14 @@ class Run:
         """A state of the same shapes, on this mesh."""
         return jax.tree.map(lambda x, a: jax.device_put(x, a.sharding), state, self.setup.state)
 
-    def put(self, rows):
-        return global_arrays(rows, self.sharding, len(rows['nsp_labels']))
+    def put(self, rows, first=0):
+        """Rows, the examples from `first` on, as a batch on this mesh."""
+        count = len(rows['nsp_labels'])
+        return numbered(first, global_arrays(rows, self.sharding, count), self.sharding, count)
 
     def batch(self, step, examples=None):
         rows = (examples or RandomExamples()).batch(np.arange(B) + B * step)
-        return self.put(rows)
+        return self.put(rows, B * step)
 
     def steps(self, state, first, count):
         """Trains; returns the state and each step's metrics on the host."""

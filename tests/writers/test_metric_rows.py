@@ -105,15 +105,15 @@ def test_rates_of_an_interval(clock):
     watch = throughput.Stopwatch()
     for _ in range(4):
         clock.now += 2.0
-        watch.count(sequences=32, waited=0.5)
+        watch.count(rows=32, waited=0.5)
     clock.now += 5.0  # an evaluation
     watch.pause(5.0)
-    assert watch.lap(tokens=[1600.0, 80.0])[0] == {
-        'sequences_per_s': 16.0, 'tokens_per_s': 200.0, 'seconds_per_step': 2.0, 'data_wait': 0.25, 'mfu': None,
+    assert watch.lap(tokens=[1600.0, 80.0], sequences=[192.0, 128.0])[0] == {
+        'sequences_per_s': 24.0, 'tokens_per_s': 200.0, 'seconds_per_step': 2.0, 'data_wait': 0.25, 'mfu': None,
     }  # fmt: skip
     clock.now += 1.0
-    watch.count(sequences=8, waited=3.0)
-    (second,) = watch.lap(tokens=[0.0])
+    watch.count(rows=8, waited=3.0)
+    (second,) = watch.lap(tokens=[0.0], sequences=[8.0])
     assert second['sequences_per_s'] == 8.0  # nothing is left of the first interval
     assert second['data_wait'] == 1.0
 
@@ -123,8 +123,8 @@ def test_mfu_where_the_peak_is_known(clock, monkeypatch):
     watch = throughput.Stopwatch()
     watch.flops_per_sequence = 2e9
     clock.now += 1.0
-    watch.count(sequences=1000, waited=0.0)
-    assert watch.lap(tokens=[0.0])[0]['mfu'] == pytest.approx(2e12 / 8e12)  # on 8 devices
+    watch.count(rows=1000, waited=0.0)
+    assert watch.lap(tokens=[0.0], sequences=[0.0])[0]['mfu'] == pytest.approx(2e12 / 8e12)  # on 8 devices
 
 
 def test_memory_of_this_process():

@@ -4,7 +4,10 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.model.attention.mask import AttentionMask
-from bertjax.model.layers import NEGATIVE, dropout
+from bertjax.model.dropout import Dropout, drop_attention
+from bertjax.model.layers import NEGATIVE
+
+PLATFORM = ''
 
 
 def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
@@ -20,10 +23,11 @@ def attend(
     mask: AttentionMask,
     *,
     dropout_rate: float,
-    dropout_key: jax.Array | None,
+    dropout: Dropout | None,
 ) -> jax.Array:
     """softmax(Q Kᵀ / √K + bias) V, the softmax in float32; see `select.Implementation`."""
-    weights = dropout(probabilities(query, key, mask).astype(query.dtype), dropout_rate, dropout_key)  # [B, H, Q, S]
+    weights = probabilities(query, key, mask).astype(query.dtype)  # [B, H, Q, S]
+    weights = drop_attention(weights, dropout_rate, dropout)
     return jnp.einsum('BHQS,BSHK->BQHK', weights, value)  # [B, Q, H, K]
 
 

@@ -10,17 +10,24 @@ import jax.numpy as jnp
 from absl import logging
 
 from bertjax.errors import UserError
-from bertjax.model.attention import dot_product
+from bertjax.model.attention import dot_product, fused_tpu
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.config import BertConfig
+from bertjax.model.dropout import Dropout
+from bertjax.parallel.partition import platform
 
 
 class Implementation(Protocol):
     """What a file of this folder provides.
 
+    Attributes:
+      PLATFORM: the only one that it is for, 'tpu' or 'gpu'; '' for any.
+
     query is [B, Q, H, K], the first Q positions of a row; key and value are [B, S, H, K]; all in the dtype of
     computation.
     """
+
+    PLATFORM: str
 
     def supports(self, query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
         """Why it cannot compute this, None where it can. Reads shapes and dtypes only; `dropout_rate` 0: no dropout."""
@@ -34,18 +41,18 @@ class Implementation(Protocol):
         mask: AttentionMask,
         *,
         dropout_rate: float,
-        dropout_key: jax.Array | None,
+        dropout: Dropout | None,
     ) -> jax.Array:
         """[B, Q, H, K]: for each query the mean of the visible values, weighted by the softmax of its scores.
 
-        `dropout_rate` of the weights are dropped, none without `dropout_key`.
+        `dropout_rate` of the weights are dropped as `dropout.drop_attention` does it, none without `dropout`.
         """
         ...
 
 
-# 'auto' takes the first that supports the call: faster ones go before `dot_product`, which supports everything.
-# `model/config.py` has the names.
-IMPLEMENTATIONS: dict[str, Implementation] = {'dot_product': dot_product}
+# 'auto' takes the first for this platform that supports the call: faster ones go before `dot_product`, which supports
+# everything. `model/config.py` has the names.
+IMPLEMENTATIONS: dict[str, Implementation] = {'fused_tpu': fused_tpu, 'dot_product': dot_product}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +76,8 @@ def choose(asked: str, query: jax.Array, key: jax.Array, mask: AttentionMask, dr
       UserError: the implementation asked for by name does not support this.
     """
     refused: dict[str, str] = {}
-    for name in IMPLEMENTATIONS if asked == 'auto' else (asked,):
+    here = [name for name, one in IMPLEMENTATIONS.items() if one.PLATFORM in ('', platform())]
+    for name in here if asked == 'auto' else (asked,):
         reason = IMPLEMENTATIONS[name].supports(query, key, mask, dropout_rate)
         if reason is None:
             return Choice(name, refused)
@@ -87,27 +95,29 @@ def attend(
     mask: AttentionMask,
     *,
     dropout_rate: float,
-    dropout_key: jax.Array | None,
+    dropout: Dropout | None,
 ) -> jax.Array:
     """`Implementation.attend` by the implementation that `choose` gives; each new choice is logged.
 
     Raises:
       UserError: see `choose`.
     """
-    choice = choose(asked, query, key, mask, 0.0 if dropout_key is None else dropout_rate)
+    choice = choose(asked, query, key, mask, 0.0 if dropout is None else dropout_rate)
     _log_once(f'attention of {_shape(query)} over {_shape(key)} in {query.dtype}: {choice}')
     implementation = IMPLEMENTATIONS[choice.name]
-    return implementation.attend(query, key, value, mask, dropout_rate=dropout_rate, dropout_key=dropout_key)
+    return implementation.attend(query, key, value, mask, dropout_rate=dropout_rate, dropout=dropout)
 
 
-def describe_attention(config: BertConfig, rows: int, seq_len: int) -> str:
-    """What computes attention in a training step on `rows` sequences of `seq_len` tokens, for a run's description.
+def describe_attention(config: BertConfig, rows: int, seq_len: int, packed: bool = False) -> str:
+    """What computes attention in a training step on `rows` sequences of `seq_len` tokens, or on as many rows `packed`
+    with several, for a run's description.
 
     Raises:
       UserError: see `choose`.
     """
     x = jax.ShapeDtypeStruct((rows, seq_len, config.num_heads, config.head_dim), jnp.dtype(config.dtype))
-    mask = AttentionMask(jax.ShapeDtypeStruct((rows, seq_len), jnp.int32), causal=config.causal)
+    ids = jax.ShapeDtypeStruct((rows, seq_len), jnp.int32)
+    mask = AttentionMask(ids, ids if packed else None, causal=config.causal)
     return str(choose(config.attention, x, x, mask, config.attention_dropout))
 
 

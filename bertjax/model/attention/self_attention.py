@@ -8,7 +8,8 @@ from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.attention.select import attend
 from bertjax.model.capture import PROBABILITIES, SCORES, keep, wanted
 from bertjax.model.config import BertConfig
-from bertjax.model.layers import Projection
+from bertjax.model.dropout import Dropout
+from bertjax.model.layers import Projection, dear
 from bertjax.parallel.partition import constrain
 
 
@@ -18,16 +19,14 @@ class SelfAttention(nn.Module):
     config: BertConfig
 
     @nn.compact
-    def __call__(
-        self, x: jax.Array, queries: jax.Array, mask: AttentionMask, dropout_key: jax.Array | None
-    ) -> jax.Array:
+    def __call__(self, x: jax.Array, queries: jax.Array, mask: AttentionMask, dropout: Dropout | None) -> jax.Array:
         """Attends from the queries to x.
 
         Args:
           x: [B, S, D].
           queries: [B, Q, D], the first Q positions of x.
           mask: which keys they may see.
-          dropout_key: of the attention probabilities' dropout, or None.
+          dropout: of the layer, or None.
 
         Returns:
           [B, Q, D].
@@ -38,7 +37,7 @@ class SelfAttention(nn.Module):
 
         def project(name: str, x: jax.Array) -> jax.Array:
             y = Projection(c, heads, ('embed',), names, names, name=name)(x)  # [B, S, H, K]
-            return constrain(y, 'act_batch', 'act_length', 'act_heads', 'act_head_dim')
+            return dear(constrain(y, 'act_batch', 'act_length', 'act_heads', 'act_head_dim'))
 
         query, key, value = project('query', queries), project('key', x), project('value', x)
         # Beside what computes attention, which may never have them; of `dot_product` XLA computes them once.
@@ -47,7 +46,7 @@ class SelfAttention(nn.Module):
         if wanted(self, PROBABILITIES):
             keep(self, PROBABILITIES, dot_product.probabilities(query, key, mask))  # [B, H, Q, S]
         mixed = attend(
-            c.attention, query, key, value, mask, dropout_rate=c.attention_dropout, dropout_key=dropout_key
+            c.attention, query, key, value, mask, dropout_rate=c.attention_dropout, dropout=dropout
         )  # [B, Q, H, K]
-        mixed = constrain(mixed, 'act_batch', 'act_length', 'act_heads', 'act_head_dim')
+        mixed = dear(constrain(mixed, 'act_batch', 'act_length', 'act_heads', 'act_head_dim'))
         return Projection(c, (c.width,), names, ('embed',), ('norm',), name='output')(mixed)  # [B, Q, D]

@@ -8,6 +8,7 @@ from bertjax.convert.heads import Head
 from bertjax.data.features import INPUTS
 from bertjax.losses import CLASSIFICATION
 from bertjax.model.bert import gather_positions
+from bertjax.model.dropout import Dropout
 from bertjax.model.heads import TaskModel
 from bertjax.tasks.relation.features import STARTS
 
@@ -24,12 +25,12 @@ class BertForRelation(TaskModel):
         attention_mask: jax.Array,
         starts: jax.Array,
         *,
-        deterministic: bool,
+        dropout: Dropout | None = None,
     ) -> dict[str, jax.Array]:
         """int32 [B, S] three times, and int32 [B, 2] positions -> `logits`, float32 [B, outputs]."""
-        hidden = self._hidden(input_ids, segment_ids, attention_mask, deterministic)
+        hidden = self._hidden(input_ids, segment_ids, attention_mask, dropout)
         states = gather_positions(hidden, starts)  # [B, 2, D]
-        return {'logits': self._project(states.reshape(len(states), -1), deterministic)}  # [B, outputs]
+        return {'logits': self._project(states.reshape(len(states), -1), dropout)}  # [B, outputs]
 
 
 ENTITY_STARTS = Head(BertForRelation)

@@ -241,7 +241,7 @@ def test_predictions_and_files(swag: MultipleChoiceTask, tokenizer: Tokenizer):
     inputs = [batch[name] for name in CLASSIFICATION.inputs]
     model = swag.model(config)
     params = init_params(model, jax.random.key(0), *inputs)
-    outputs = model.apply({'params': params}, *inputs, deterministic=True)
+    outputs = model.apply({'params': params}, *inputs)
     assert outputs['logits'].shape == (3, 4) and CLASSIFICATION.losses(outputs, batch)['loss'][1] == 2
 
     predictions = swag.predictions(records, features, {'logits': np.array([[0, 2, 0, 0], [1, 0, 0, 0]], np.float32)})

@@ -195,8 +195,8 @@ def test_the_head_of_the_marks(slots: Tokenizer):
 
     @jax.jit
     def both(*inputs):
-        outputs, params = model.init_with_output(jax.random.key(0), *inputs, deterministic=True)
-        return outputs['logits'], model.apply(params, *inputs[:-1], inputs[-1] + 1, deterministic=True)['logits']
+        outputs, params = model.init_with_output(jax.random.key(0), *inputs)
+        return outputs['logits'], model.apply(params, *inputs[:-1], inputs[-1] + 1)['logits']
 
     logits, moved = both(*inputs)
     assert logits.shape == (1, 3) and not np.allclose(logits, moved)

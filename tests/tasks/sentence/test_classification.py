@@ -58,7 +58,7 @@ def test_from_text_to_prediction(mails, tokenizer, bilstm_units):
     params = init_params(model, jax.random.key(0), *inputs)
     params = jax.tree.map(lambda x: getattr(x, 'value', x), params, is_leaf=lambda x: hasattr(x, 'value'))
     assert ('bilstm' in params) == (bilstm_units > 0)
-    outputs = model.apply({'params': params}, *inputs, deterministic=True)
+    outputs = model.apply({'params': params}, *inputs)
     losses = task.objective.losses(outputs, batch)
     assert np.isfinite(float(losses['loss'][0])) and float(losses['loss'][1]) == len(records)
     predictions = task.predictions(records, features, {'logits': list(np.asarray(outputs['logits']))})

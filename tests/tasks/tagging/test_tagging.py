@@ -275,7 +275,7 @@ def test_model_and_features_of_the_paper(task, tokenizer: Tokenizer, layers: str
     model = made.model(config)
     inputs = [batch[name] for name in TOKENS.inputs]
     params = init_params(model, jax.random.key(0), *inputs)
-    outputs = model.apply({'params': params}, *inputs, deterministic=True)
+    outputs = model.apply({'params': params}, *inputs)
     assert outputs['token_logits'].shape == (3, 12, 5)
     loss, weight = TOKENS.losses(outputs, batch)['loss']
     assert np.isfinite(loss) and weight == 5

@@ -1,0 +1,123 @@
+"""One pre-training step on real text, packed and unpacked, in turn, in one process: real tokens a second of each.
+
+    python benchmarks/packing.py --corpus='texts/*.txt' --tokenizer=vocab.txt --size=mini --batch_size=4
+
+Both train the same model on the same text with dropout, batch after batch, as a run would. Prints the medians, the
+share of positions that are real, and the ratio of the real tokens a second; and how many rows a second are made of the
+store.
+"""
+
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from absl import app, flags
+
+from bertjax.corpus.build import build_store
+from bertjax.corpus.store import open_store
+from bertjax.experiment.examples import StoreExamples
+from bertjax.experiment.pretraining import build_pretraining_setup
+from bertjax.experiment.pretraining_settings import pretraining_settings
+from bertjax.experiment.text import WeightedStore
+from bertjax.model.config import SIZES
+from bertjax.parallel.devices import claim_devices
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
+from bertjax.recipe import pretraining_config
+from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+
+_CORPUS = flags.DEFINE_string('corpus', 'pydoc:', 'As config.corpus.')
+_TOKENIZER = flags.DEFINE_string('tokenizer', None, 'As config.tokenizer.', required=True)
+_SIZE = flags.DEFINE_enum('size', 'mini', [name for name in SIZES if '_' not in name], 'A named size.')
+_DTYPE = flags.DEFINE_enum('dtype', 'float32', ['float32', 'bfloat16'], 'Of computation.')
+_LENGTH = flags.DEFINE_integer('seq_len', 512, 'S; 15 % of it and a little more are predicted.')
+_BATCH = flags.DEFINE_integer('batch_size', 4, 'Rows of a step.')
+_STEPS = flags.DEFINE_integer('steps', 8, 'Timed steps of each.')
+_ROWS = 256  # made at once where making them is timed
+
+
+class Side:
+    """A training, packed or not."""
+
+    def __init__(self, packing: bool, store: WeightedStore, tokenizer: Tokenizer):
+        config = pretraining_config(_SIZE.value, seq_len=_LENGTH.value, batch_size=_BATCH.value, packing=packing)
+        config.max_predictions = round(0.156 * _LENGTH.value)
+        config.model.update(dtype=_DTYPE.value, max_positions=max(512, _LENGTH.value))
+        settings, self._mesh = pretraining_settings(config), make_mesh(config.mesh, claim_devices())
+        self.examples = StoreExamples(settings, [store], tokenizer, None).get(settings.first_shape, 'train', 0)
+        setup = build_pretraining_setup(settings, settings.model(tokenizer.vocab_size), self._mesh)
+        phase = settings.phases(1000)[0]
+        with mesh_context(self._mesh):
+            self._state = setup.create(seed=0)
+        self._numbers = jax.device_put(
+            (np.uint32(0), np.float32(phase.learning_rate), np.uint32(0)), replicated(self._mesh)
+        )
+        self._program = setup.compile(phase, phase.batches)[phase.seq_len]
+
+    def step(self, number: int) -> tuple[float, int]:
+        """Takes a step; its seconds, and its real tokens."""
+        rows = self.examples.batch(number * _BATCH.value + np.arange(_BATCH.value))
+        batch = jax.device_put(rows, batch_sharding(self._mesh))
+        began = time.perf_counter()
+        self._state, metrics = self._program(self._state, batch, *self._numbers)
+        jax.block_until_ready(metrics)
+        return time.perf_counter() - began, int(rows['attention_mask'].sum())
+
+
+def rate(make: Callable[[int], object], seconds: float = 3.0) -> float:
+    """Batches a second of `make(i)`, called for about `seconds`."""
+    make(0)
+    began, i = time.perf_counter(), 1
+    while time.perf_counter() - began < seconds:
+        make(i)
+        i += 1
+    return (i - 1) / (time.perf_counter() - began)
+
+
+def main(argv: list[str]) -> None:
+    """Times both in turn and prints medians and their ratio."""
+    del argv
+    tokenizer, times, tokens = load_tokenizer(_TOKENIZER.value), {}, {}
+    with tempfile.TemporaryDirectory() as folder:
+        build_store(_CORPUS.value, folder, tokenizer, progress=False)
+        store = WeightedStore(open_store(folder, tokenizer_fingerprint=tokenizer.fingerprint), 1.0)
+        sides = {name: Side(name == 'packed', store, tokenizer) for name in ('unpacked', 'packed')}
+        for i in range(_STEPS.value + 2):
+            for name, side in sides.items():
+                seconds, real = side.step(i)
+                if i >= 2:
+                    times.setdefault(name, []).append(seconds)
+                    tokens.setdefault(name, []).append(real)
+        made = {
+            name: _ROWS * rate(lambda i, e=side.examples: e.batch(np.arange(i * _ROWS, (i + 1) * _ROWS)))
+            for name, side in sides.items()
+        }
+    device = jax.devices()[0].device_kind
+    machine = f'{platform.machine()}, {os.cpu_count()} cores' if device == 'cpu' else device
+    print(f'{machine}, jax {jax.__version__}; {_SIZE.value}, {_BATCH.value} x {_LENGTH.value}, {_DTYPE.value}')
+    seconds = {name: statistics.median(all_of) for name, all_of in times.items()}
+    shares = {name: side.examples.report['real_positions'] for name, side in sides.items()}
+    speeds = {name: _BATCH.value * _LENGTH.value * shares[name] / seconds[name] for name in sides}
+    for name in sides:
+        print(
+            f'{name:>9}: {seconds[name] * 1000:7.0f} ms a step, {shares[name]:.1%} of positions real '
+            f'({np.mean(tokens[name]) / _BATCH.value / _LENGTH.value:.1%} of those timed), '
+            f'{speeds[name]:8,.0f} real tokens/s; {made[name]:8,.0f} rows/s made of the store'
+        )
+    ratios = [one / other for one, other in zip(times['unpacked'], times['packed'], strict=True)]
+    quartiles = np.quantile(ratios, (0.25, 0.75))
+    faster = statistics.median(ratios) * shares['packed'] / shares['unpacked']
+    print(
+        f'packed: {faster:.2f} times the real tokens a second, of which {shares["packed"] / shares["unpacked"]:.2f} is '
+        f'padding that is not there, and {statistics.median(ratios):.3f} the time of a step '
+        f'(median of {len(ratios)} pairs, quartiles {quartiles[0]:.3f} and {quartiles[1]:.3f})'
+    )
+
+
+if __name__ == '__main__':
+    app.run(main)

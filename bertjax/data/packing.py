@@ -1,0 +1,123 @@
+"""Which examples share a row: decided for a whole plan at once, and kept on disk beside it.
+
+Examples are packed block by block, best fit decreasing: the longest first, each into the row with the least room that
+still holds it (Johnson 1974, "Fast algorithms for bin packing"). Only lengths are read, which a plan and the coins of
+its examples decide, so that a row number leads to its examples without a look at any other row.
+"""
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+
+import numpy as np
+
+from bertjax.data.batch import most_examples
+from bertjax.data.masking import budgets
+from bertjax.data.plans import read_array, write_array
+from bertjax.data.pretraining import PretrainingExamples
+
+# Part of every packing's name: raise it with any change to what is packed with what.
+PACKING_VERSION = 1
+# Examples that are packed together. With blocks of 1,024, 4,096 and 16,384 examples 99.6, 99.8 and 99.9 % of the
+# positions of English Wikipedia are real at S=512.
+BLOCK = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Packing:
+    """The rows of one plan.
+
+    Attributes:
+      members: int64 [N], the plan's examples, row after row, by their place in its order in the first cycle.
+      starts: int64 [R + 1], where each row begins among the members.
+      real: positions of all rows that are not padding.
+    """
+
+    members: np.ndarray
+    starts: np.ndarray
+    real: int
+
+    @property
+    def rows(self) -> int:
+        """R."""
+        return len(self.starts) - 1
+
+
+def load_packings(examples: PretrainingExamples) -> list[Packing]:
+    """The packing of each plan, from where plans are kept if it is there and whole, else made and put there."""
+    rules = [PACKING_VERSION, BLOCK, examples.identity, examples.max_predictions, examples.masking.rate]
+    name = hashlib.sha256(json.dumps(rules).encode()).hexdigest()[:32]
+    packings, begin = [], 0
+    for number, length in enumerate(examples.plan_lengths):
+        stem = None
+        if examples.cache_dir is not None:
+            stem = pathlib.Path(examples.cache_dir) / f'packing-{name}-{number:03d}'
+        packing = None if stem is None else read_array(stem, _packing)
+        if packing is None:
+            packing = pack_plan(examples, begin, length)
+            if stem is not None:
+                facts = {'rows': packing.rows, 'real': packing.real}
+                write_array(stem, np.concatenate([packing.starts, packing.members]), facts)
+                packing = read_array(stem, _packing) or packing
+        packings.append(packing)
+        begin += length
+    return packings
+
+
+def _packing(array: np.ndarray, facts: dict) -> Packing:
+    bounds = facts['rows'] + 1
+    return Packing(array[bounds:], array[:bounds], facts['real'])
+
+
+def pack_plan(examples: PretrainingExamples, begin: int, length: int) -> Packing:
+    """Packs the examples `begin` to `begin + length` - 1."""
+    members, starts, packed, real = [], [np.zeros(1, np.int64)], 0, 0
+    for first in range(0, length, BLOCK):
+        places = np.arange(first, min(first + BLOCK, length))
+        tokens, maskable = examples.lengths(begin + places)
+        order, ends = best_fit(_sizes(examples, tokens, maskable), examples.seq_len)
+        members.append(places[order])
+        starts.append(packed + ends)
+        packed, real = packed + len(places), real + int(tokens.sum())
+    return Packing(np.concatenate(members), np.concatenate(starts), real)
+
+
+def _sizes(examples: PretrainingExamples, tokens: np.ndarray, maskable: np.ndarray) -> np.ndarray:
+    """Int64 [N], at most S: what fits a row by its size fits also the P predictions and E examples of a row.
+
+    An example counts as many positions as it has tokens, and at least S/P for each of its predictions, and S/E.
+    """
+    S, P = examples.seq_len, examples.max_predictions
+    for_predictions = -(-budgets(maskable, examples.masking, P) * S // P)
+    return np.maximum(np.maximum(tokens, for_predictions), -(-S // most_examples(S)))
+
+
+def best_fit(sizes: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
+    """Best fit decreasing.
+
+    Args:
+      sizes: int64 [N], each from 1 to `capacity`.
+      capacity: of a row.
+
+    Returns:
+      order: int64 [N], the numbers of the sizes, row after row.
+      ends: int64 [R], where each row ends in the order.
+    """
+    order = np.argsort(-sizes, kind='stable')
+    row_of, rows = [], 0
+    with_room: list[list[int]] = [[] for _ in range(capacity + 1)]  # rows by what is left of them
+    some = 0  # bit r: there is a row with room for exactly r
+    for size in sizes[order].tolist():
+        fitting = some >> size
+        if fitting:
+            room = size + (fitting & -fitting).bit_length() - 1  # the lowest bit
+            row = with_room[room].pop()
+            some ^= (not with_room[room]) << room
+        else:
+            row, room, rows = rows, capacity, rows + 1
+        row_of.append(row)
+        with_room[room - size].append(row)
+        some |= 1 << (room - size)
+    row_of = np.array(row_of, np.int64)
+    return order[np.argsort(row_of, kind='stable')], np.cumsum(np.bincount(row_of))

@@ -1,0 +1,169 @@
+"""The kernels of fused_tpu.py: attention of one sequence and a few heads, forward and backward.
+
+Scores, softmax and dropout stay in the memory beside the cores. The backward kernel computes them again from query and
+key, so that nothing of the size [S, S] is kept between the two.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from bertjax.model.dropout import hashed, threshold
+from bertjax.model.layers import NEGATIVE
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What a kernel is compiled for.
+
+    Attributes:
+      rate: of dropout.
+      group: heads that a program works on.
+      packed: a row holds several sequences.
+      causal: no query sees a key to its right.
+      interpret: run by JAX itself, on any device.
+    """
+
+    rate: float
+    group: int
+    packed: bool
+    causal: bool
+    interpret: bool
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def attention(options: Options, query: Any, key: Any, value: Any, sequences: Any, words: Any) -> jax.Array:
+    """Self-attention of all positions.
+
+    Args:
+      options: see there.
+      query, key, value: [B, S, H·K].
+      sequences: int32 [B, S], of each position twice the number of its sequence, and 1 more where it is no padding.
+      words: uint32 [B, H, 2], of `dropout.attention_words`.
+
+    Returns:
+      [B, S, H·K].
+    """
+    return _call(_forward_kernel, 1, options, (query, key, value), sequences, words)[0]
+
+
+def _attention_forward(options: Options, *inputs: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    return attention(options, *inputs), inputs
+
+
+def _attention_backward(options: Options, inputs: tuple[jax.Array, ...], cotangent: jax.Array) -> tuple[Any, ...]:
+    query, key, value, sequences, words = inputs
+    arrays = (query, key, value, cotangent.astype(query.dtype))
+    return (*_call(_backward_kernel, 3, options, arrays, sequences, words), None, None)
+
+
+attention.defvjp(_attention_forward, _attention_backward)
+
+
+def _call(
+    kernel: Callable[..., None],
+    outputs: int,
+    options: Options,
+    arrays: tuple[jax.Array, ...],
+    sequences: jax.Array,
+    words: jax.Array,
+) -> list[jax.Array]:
+    """Runs `kernel` for each sequence and group of heads, on blocks [S, group·K] of the arrays."""
+    B, S, columns = arrays[0].shape
+    heads = words.shape[1]
+    group, width = options.group, columns // heads
+    block = pl.BlockSpec((None, S, group * width), lambda b, g: (b, 0, g))
+    of_row = pl.BlockSpec((None, 1, S), lambda b, g: (b, 0, 0))
+    of_heads = pl.BlockSpec((None, None, group, 2), lambda b, g: (b, g, 0, 0), memory_space=pltpu.SMEM)
+    shape = jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)
+    return pl.pallas_call(
+        functools.partial(kernel, options, width),
+        grid=(B, heads // group),
+        in_specs=[*[block] * len(arrays), of_row, of_heads],
+        out_specs=[block] * outputs,
+        out_shape=[shape] * outputs,
+        compiler_params=pltpu.CompilerParams(dimension_semantics=('parallel', 'parallel')),
+        cost_estimate=pl.CostEstimate(
+            flops=(2 if outputs == 1 else 5) * 2 * B * S * S * columns,
+            bytes_accessed=(len(arrays) + outputs) * arrays[0].size * arrays[0].dtype.itemsize,
+            transcendentals=B * heads * S * S,
+        ),
+        interpret=options.interpret,
+        name='attention' if outputs == 1 else 'attention_gradient',
+    )(*arrays, sequences[:, None], words.reshape(B, heads // group, group, 2))
+
+
+def _forward_kernel(options: Options, width: int, query, key, value, sequences, words, output) -> None:
+    bias = _bias(options, sequences)
+    for h, columns in _heads(query, width):
+        weights = _softmax(query[:, columns], key[:, columns], bias)
+        weights = jnp.where(_kept(options, weights, words, h), weights * _scale(options), 0.0)
+        output[:, columns] = _product(weights.astype(value.dtype), value[:, columns], 1, 0).astype(output.dtype)
+
+
+def _backward_kernel(
+    options: Options, width: int, query, key, value, cotangent, sequences, words, d_query, d_key, d_value
+) -> None:
+    bias, dtype = _bias(options, sequences), query.dtype
+    for h, columns in _heads(query, width):
+        q, k, v, d_output = (x[:, columns] for x in (query, key, value, cotangent))
+        weights = _softmax(q, k, bias)
+        kept = _kept(options, weights, words, h)
+        dropped = jnp.where(kept, weights * _scale(options), 0.0).astype(dtype)
+        d_value[:, columns] = _product(dropped, d_output, 0, 0).astype(dtype)
+        d_weights = jnp.where(kept, _product(d_output, v, 1, 1) * _scale(options), 0.0)
+        d_scores = weights * (d_weights - jnp.sum(weights * d_weights, axis=-1, keepdims=True))
+        d_scores = (d_scores * width**-0.5).astype(dtype)
+        d_query[:, columns] = _product(d_scores, k, 1, 0).astype(dtype)
+        d_key[:, columns] = _product(d_scores, q, 0, 0).astype(dtype)
+
+
+def _heads(block: Any, width: int) -> Iterator[tuple[int, slice]]:
+    """(number within the group, its columns) of each head."""
+    return ((h, slice(h * width, (h + 1) * width)) for h in range(block.shape[1] // width))
+
+
+def _product(a: jax.Array, b: jax.Array, of_a: int, of_b: int) -> jax.Array:
+    """Matrix product over dimension `of_a` of a and `of_b` of b, float32."""
+    # In float32 the multiplication itself is asked to be exact: the default on TPU rounds to bfloat16.
+    precision = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
+    contract = (((of_a,), (of_b,)), ((), ()))
+    return jax.lax.dot_general(a, b, contract, precision=precision, preferred_element_type=jnp.float32)
+
+
+def _bias(options: Options, sequences: Any) -> jax.Array:
+    """float32 [1, S] or [S, S]: 0 where a query sees a key, NEGATIVE elsewhere."""
+    own = sequences[...]  # [1, S]
+    seen = own % 2 > 0
+    if options.packed:
+        seen = seen & (own // 2 == own.reshape(-1, 1) // 2)
+    if options.causal:
+        shape = (own.shape[1],) * 2
+        seen = seen & (jax.lax.broadcasted_iota(jnp.int32, shape, 0) >= jax.lax.broadcasted_iota(jnp.int32, shape, 1))
+    return jnp.where(seen, 0.0, NEGATIVE).astype(jnp.float32)
+
+
+def _softmax(query: jax.Array, key: jax.Array, bias: jax.Array) -> jax.Array:
+    """float32 [S, S]."""
+    scores = _product(query, key, 1, 1) * query.shape[-1] ** -0.5 + bias
+    weights = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
+    return weights / jnp.sum(weights, axis=-1, keepdims=True)
+
+
+def _scale(options: Options) -> float:
+    return 1.0 / (1.0 - threshold(options.rate) / 2**32)
+
+
+def _kept(options: Options, weights: jax.Array, words: Any, head: int) -> jax.Array | bool:
+    """bool [S, S], as `dropout.drop_attention` keeps them."""
+    if not options.rate:
+        return True
+    query, key = (jax.lax.broadcasted_iota(jnp.uint32, weights.shape, axis) for axis in (0, 1))
+    bits = hashed(words[head, 0], words[head, 1], (query << 16) | key)
+    return bits >= jnp.uint32(threshold(options.rate))

@@ -1,0 +1,76 @@
+"""The cost of small steps, compiled for a TPU slice that need not be there.
+
+    python tests/cost/golden_steps.py          # prints what tests/cost/golden_steps.json should have
+    python tests/cost/golden_steps.py --renew  # writes it, with the versions of jax and libtpu that it holds for
+
+Figures that a change was meant to make better, or that nobody meant to change, show in the difference of that file.
+"""
+
+import importlib.metadata
+import json
+import os
+import pathlib
+import sys
+from typing import Any
+
+FILE = pathlib.Path(__file__).with_suffix('.json')
+TOPOLOGY = 'v5e:2x2'
+# The TPU compiler takes its time: two blocks, short rows, few pieces.
+SMALL = {
+    'model.width': 128,
+    'model.mlp_dim': 512,
+    'model.num_heads': 2,
+    'model.num_layers': 2,
+    'model.dtype': 'bfloat16',
+    'vocab.size': 1000,
+    'phases': (),
+    'seq_len': 64,
+    'max_predictions': 10,
+    'batch_size': 128,
+}
+STEPS = {
+    # So many rows that they do not all fit the chip's fast memory.
+    'data': {'model.width': 256, 'model.mlp_dim': 1024, 'model.num_heads': 4, 'batch_size': 256},
+    'fsdp, no dropout': {'mesh.fsdp': 4, 'model.dropout': 0.0, 'model.attention_dropout': 0.0},
+}
+
+
+def versions() -> dict[str, str]:
+    """Of what the figures depend on, '' where it is not installed."""
+    found = {}
+    for package in ('jax', 'libtpu'):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = ''
+    return found
+
+
+def measured(changes: dict[str, Any]) -> dict[str, Any]:
+    """FLOPs, bytes, cycles and collectives of a step and the memory that it needs, on a chip."""
+    from bertjax.experiment.fitting import Fitting
+    from bertjax.experiment.pretraining_settings import pretraining_settings
+    from bertjax.recipe_files import find_recipe, load_recipe
+
+    config = load_recipe(find_recipe('pretrain_base'))
+    config.update_from_flattened_dict({**SMALL, **changes})
+    settings = pretraining_settings(config)
+    (phase,) = settings.phases(settings.total_steps(None))
+    result = Fitting(settings, TOPOLOGY).compile(phase)
+    estimate = result['estimate']
+    return {
+        'product_flops': round(estimate['product_flops']),
+        'hbm_traffic_bytes': estimate['hbm_traffic_bytes'],
+        'cycles': round(estimate['compiler_s'] * estimate['clock_hz']),
+        'temporary_bytes': result['temporary_bytes'],
+        'collectives': result['collectives'],
+    }
+
+
+if __name__ == '__main__':
+    os.environ['JAX_PLATFORMS'] = 'cpu'
+    golden = {'versions': versions(), 'steps': {name: measured(changes) for name, changes in STEPS.items()}}
+    text = json.dumps(golden, indent=2) + '\n'
+    if '--renew' in sys.argv:
+        FILE.write_text(text, encoding='utf-8')
+    print(text, end='')

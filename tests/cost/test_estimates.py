@@ -1,0 +1,193 @@
+"""The time of a step: the compiler's cycles by loops, and the model of what has none."""
+
+import pytest
+from hlo_texts import CYCLES, NO_ESTIMATE, loop, named, straight
+
+from bertjax.cost.estimate import Estimate, Rates, estimate
+from bertjax.cost.hlo import parse
+
+# A chip of 1,000 cycles a second; what has no estimate takes 8 MB / (80 MB/s · 0.6), or its FLOPs / (6 MFLOP/s).
+RATES = Rates(clock_hz=1e3, peak_flops=10e6, hbm_bandwidth=80e6, ici_bandwidth=lambda chips: 1e6 * chips)
+WORK = f'%work = f32[8]{{0:S(1)}} negate(%a), {named("jit(step)/jvp(Bert)/mlm/neg")}, {CYCLES % 1000}'
+SUM = 'replica_groups={{0,1,2,3}}, to_apply=%add'
+
+
+def _estimate(text: str, chips: int = 4) -> Estimate:
+    return estimate(parse(text), RATES, chips)
+
+
+def test_a_loop_takes_as_long_as_all_its_turns():
+    found = _estimate(loop())
+    assert found.seconds('compiler') == pytest.approx(1.2) and not found.unknown_loops
+    assert next(row[:2] for row in found.groups()) == ('mlp', pytest.approx(1.2))
+
+
+def test_a_loop_of_unknown_length_counts_once_and_is_named():
+    found = _estimate(loop(bound='get-tuple-element(%c), index=0'))
+    assert found.seconds('compiler') == pytest.approx(0.1) and found.unknown_loops == ('while.1',)
+
+
+def _counted(name: str, times: int, line: str) -> str:
+    """Condition and body of a loop that executes `line`, which makes %y.NAME of %x.NAME, so many times."""
+    return f"""%condition.{name} (c.{name}: (s32[], f32[8])) -> pred[] {{
+  %c.{name} = (s32[], f32[8]{{0}}) parameter(0)
+  %i.{name} = s32[] get-tuple-element(%c.{name}), index=0
+  %bound.{name} = s32[] constant({times})
+  ROOT %on.{name} = pred[] compare(%i.{name}, %bound.{name}), direction=LT
+}}
+
+%body.{name} (b.{name}: (s32[], f32[8])) -> (s32[], f32[8]) {{
+  %b.{name} = (s32[], f32[8]{{0}}) parameter(0)
+  %j.{name} = s32[] get-tuple-element(%b.{name}), index=0
+  %x.{name} = f32[8]{{0}} get-tuple-element(%b.{name}), index=1
+  %one.{name} = s32[] constant(1)
+  %next.{name} = s32[] add(%j.{name}, %one.{name})
+  {line}
+  ROOT %both.{name} = (s32[], f32[8]{{0}}) tuple(%next.{name}, %y.{name})
+}}
+"""
+
+
+def test_loops_in_loops():
+    inner = _counted('in', 3, f'%y.in = f32[8]{{0}} negate(%x.in), {CYCLES % 100}')
+    lines = (
+        '%zero.out = s32[] constant(0)',
+        '%begin.out = (s32[], f32[8]{0}) tuple(%zero.out, %x.out)',
+        '%w.out = (s32[], f32[8]{0}) while(%begin.out), condition=%condition.in, body=%body.in',
+        '%y.out = f32[8]{0} get-tuple-element(%w.out), index=1',
+    )
+    computations = inner + _counted('out', 5, '\n  '.join(lines))
+    entry = (
+        '%zero = s32[] constant(0)',
+        '%begin = (s32[], f32[8]{0}) tuple(%zero, %a)',
+        'ROOT %w = (s32[], f32[8]{0}) while(%begin), condition=%condition.out, body=%body.out',
+    )
+    assert _estimate(straight(*entry, computations=computations)).seconds('compiler') == pytest.approx(5 * 3 * 0.1)
+
+
+def test_of_branches_the_longest():
+    branches = '\n\n'.join(
+        f'%{name} (p.{name}: f32[8]) -> f32[8] {{\n  %p.{name} = f32[8]{{0}} parameter(0)\n'
+        f'  ROOT %n.{name} = f32[8]{{0}} negate(%p.{name}), {CYCLES % cycles}\n}}'
+        for name, cycles in (('short', 10), ('long', 500))
+    )
+    line = 'ROOT %r = f32[8]{0} conditional(%a, %a, %a), branch_computations={%short, %long}'
+    assert _estimate(straight(line, computations=branches)).seconds() == pytest.approx(0.5)
+
+
+def test_without_any_cycles_nothing_is_claimed():
+    found = _estimate(straight('ROOT %r = f32[2000000]{0} negate(%a)'))
+    assert found.step_s is None and found.modelled_share is None
+
+
+def test_an_instruction_without_an_estimate_is_modelled_by_its_bytes():
+    found = _estimate(straight(WORK, f'ROOT %r = f32[2000000]{{0}} negate(%a), {NO_ESTIMATE}'))
+    assert found.seconds('other') == pytest.approx(16e6 / 80e6 / 0.6)
+    assert found.modelled_share == pytest.approx(found.seconds('other') / (1 + found.seconds('other')))
+
+
+@pytest.mark.parametrize(
+    ('stated', 'seconds', 'silent'),
+    [
+        ('"cost_estimate":{"flops":"60000000","bytes_accessed":"8"}', 10.0, False),
+        ('"cost_estimate":{"flops":"6","bytes_accessed":"48000000"}', 1.0, False),
+        ('"other":{}', 16e6 / 80e6 / 0.6, True),  # operand and result
+    ],
+)
+def test_a_kernel_takes_what_it_states(stated: str, seconds: float, silent: bool):
+    target = f'custom_call_target="tpu_custom_call", backend_config={{{stated}}}'
+    found = _estimate(straight(WORK, f'ROOT %k = f32[2000000]{{0}} custom-call(%a), {target}'))
+    assert found.seconds('kernel') == pytest.approx(seconds)
+    assert found.silent_kernels == (('k',) if silent else ())
+
+
+def test_notes_of_the_compiler_take_no_time():
+    found = _estimate(straight(WORK, 'ROOT %k = f32[2000000]{0} custom-call(%a), custom_call_target="ConcatBitcast"'))
+    assert found.seconds() == pytest.approx(1.0)
+
+
+def test_a_collective_that_others_wait_for():
+    """All-reduce of 8 MB over 4 chips: each sends 2 · 3/4 of it at 4 MB/s."""
+    found = _estimate(straight(WORK, f'ROOT %r = f32[2000000]{{0}} all-reduce(%a), channel_id=1, {SUM}'))
+    (sent,) = found.sent
+    assert (sent.seconds, sent.exposed, sent.is_async) == (3.0, 3.0, False)
+    assert found.step_s == pytest.approx(4.0) and found.modelled_share == pytest.approx(0.75)
+    assert sent.collective.kind == 'all-reduce' and sent.collective.bytes == 8_000_000
+
+
+def test_work_between_start_and_end_hides_a_collective():
+    start = f'%s = f32[2000000]{{0}} all-reduce-start(%a), channel_id=1, {SUM}'
+    done = 'ROOT %d = f32[2000000]{0} all-reduce-done(%s)'
+    assert _estimate(straight(start, WORK, done)).seconds('exposed') == pytest.approx(2.0)
+    long = WORK.replace('"1000"', '"9000"')
+    found = _estimate(straight(start, long, done))
+    assert found.seconds('exposed') == 0 and found.step_s == pytest.approx(9.0) and found.sent[0].is_async
+
+
+def test_two_collectives_share_the_links():
+    starts = [f'%s{i} = f32[2000000]{{0}} all-reduce-start(%a), channel_id={i}, {SUM}' for i in (1, 2)]
+    ends = ['%d1 = f32[2000000]{0} all-reduce-done(%s1)', 'ROOT %d2 = f32[2000000]{0} all-reduce-done(%s2)']
+    assert _estimate(straight(*starts, WORK, *ends)).seconds('exposed') == pytest.approx(3.0 + 3.0 - 1.0)
+
+
+def test_a_gather_that_fusions_carry_on_is_one():
+    """As libtpu has it: a fusion that begins it, one with work of its own, and one that ends it, on one channel."""
+    parts = '\n\n'.join(
+        f'%part{i} (q{i}: f32[2000000]) -> f32[8000000] {{\n  %q{i} = f32[2000000]{{0}} parameter(0)\n'
+        f'  ROOT %g{i} = f32[8000000]{{0}} all-gather(%q{i}), channel_id=9, dimensions={{0}}, '
+        "replica_groups=mesh['x'=4,'y'=4] {'y'}\n}"
+        for i in range(3)
+    )
+    calls = [f'%f{i} = f32[8000000]{{0}} fusion(%a), kind=kCustom, calls=%part{i}' for i in range(3)]
+    calls[1] += f', {CYCLES % 2000}'
+    found = _estimate(straight(calls[0], calls[1], 'ROOT ' + calls[2], computations=parts), chips=16)
+    (sent,) = found.sent
+    assert (sent.collective.chips, sent.collective.sent, sent.seconds) == (4, 24e6, 6.0)
+    assert found.step_s == pytest.approx(6.0) and found.seconds('compiler') == pytest.approx(2.0)
+
+
+def test_a_reduction_of_which_a_slice_is_taken_is_scattered():
+    part = """%scatter (q: f32[2000000]) -> f32[500000] {
+  %q = f32[2000000]{0} parameter(0)
+  %r = f32[2000000]{0} all-reduce(%q), channel_id=4, replica_groups=[2,4]<=[8], to_apply=%add
+  %zero = s32[] constant(0)
+  ROOT %slice = f32[500000]{0} dynamic-slice(%r, %zero), dynamic_slice_sizes={500000}
+}"""
+    line = 'ROOT %f = f32[500000]{0} fusion(%a), kind=kCustom, calls=%scatter'
+    (sent,) = _estimate(straight(WORK, line, computations=part), chips=8).sent
+    assert (sent.collective.kind, sent.collective.chips, sent.collective.sent) == ('reduce-scatter', 4, 6e6)
+
+
+@pytest.mark.parametrize(
+    ('operands', 'result', 'window', 'flops'),
+    [
+        (('bf16[8,32]', 'bf16[32,16]'), 'bf16[8,16]', '', 2 * 8 * 32 * 16),
+        # Batched: a window over a dilated left side of as many positions.
+        (
+            ('bf16[4,8,32]', 'bf16[4,32,16]'),
+            'f32[4,8,16]',
+            'window={size=4 stride=3 lhs_dilate=4}, ',
+            2 * 4 * 8 * 32 * 16,
+        ),
+        # Summed over heads, whose window is not dilated.
+        (('bf16[8,4,32]', 'bf16[4,32,16]'), 'bf16[8,16]', 'window={size=1x4}, ', 2 * 8 * 4 * 32 * 16),
+    ],
+)
+def test_flops_of_a_product(operands: tuple[str, str], result: str, window: str, flops: int):
+    lines = [f'%o{i} = {shape}{{0}} copy(%a)' for i, shape in enumerate(operands)]
+    product = f'ROOT %p = {result}{{0}} convolution(%o0, %o1), {window}dim_labels=bf_io->bf, {CYCLES % 5}'
+    assert _estimate(straight(*lines, product)).flops == pytest.approx(flops)
+
+
+def test_of_an_array_that_is_stacked_only_the_slice_is_moved():
+    part = """%stack (s: f32[10,1000], v: f32[1,1000], i: s32[]) -> f32[10,1000] {
+  %s = f32[10,1000]{1,0} parameter(0)
+  %v = f32[1,1000]{1,0} parameter(1)
+  %i = s32[] parameter(2)
+  %twice = f32[1,1000]{1,0} add(%v, %v)
+  %none = s32[] constant(0)
+  ROOT %u = f32[10,1000]{1,0} dynamic-update-slice(%s, %twice, %i, %none)
+}"""
+    lines = ['%s0 = f32[10,1000]{1,0} parameter(1)', '%v0 = f32[1,1000]{1,0} parameter(2)', '%i0 = s32[] parameter(3)']
+    call = f'ROOT %f = f32[10,1000]{{1,0}} fusion(%s0, %v0, %i0), kind=kLoop, calls=%stack, {CYCLES % 5}'
+    assert _estimate(straight(*lines, call, computations=part)).bytes == pytest.approx(4000 + 4000, abs=8)

@@ -1,0 +1,107 @@
+"""Dropout is what it says: as random as a generator's, and a function of (seed, site, number, position) alone."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.model.dropout import Dropout, Site, drop, drop_attention, hashed
+
+RATE = 0.1
+
+
+def dropout_of(seed, numbers):
+    return Dropout(jnp.uint32(seed), jnp.asarray(numbers, jnp.uint32))
+
+
+def dropped(shape, seed=0, first=0, site=Site.MLP_OUTPUT, rate=RATE):
+    """bool, which values of the rows from `first` on are dropped."""
+    rows = dropout_of(seed, np.arange(shape[0]) + first)
+    return np.asarray(drop(jnp.ones(shape), rate, rows, site) == 0)
+
+
+def correlation(a, b):
+    """Of two masks of a share RATE, in standard deviations of what two independent ones have."""
+    covariance = ((a - RATE) * (b - RATE)).mean()
+    return covariance / (RATE * (1 - RATE)) * np.sqrt(np.broadcast(a, b).size)
+
+
+@pytest.mark.parametrize('rate', [0.1, 0.5])
+def test_a_share_is_dropped_and_the_mean_is_kept(rate):
+    x = np.asarray(drop(jnp.ones((64, 128, 64)), rate, dropout_of(3, np.arange(64)), Site.HEAD))
+    np.testing.assert_allclose(np.unique(x), [0.0, 1 / (1 - rate)], rtol=1e-6)
+    assert abs((x == 0).mean() - rate) < 4 * np.sqrt(rate * (1 - rate) / x.size)
+    of_rows = (x == 0).mean((1, 2))  # neither rows nor positions have a share of their own
+    assert abs(of_rows - rate).max() < 5 * np.sqrt(rate * (1 - rate) / (128 * 64))
+    of_positions = (x == 0).mean(0)
+    assert of_positions.std() == pytest.approx(np.sqrt(rate * (1 - rate) / 64), rel=0.03)
+
+
+def test_what_is_near_has_nothing_in_common():
+    mask = dropped((128, 64, 64))
+    for axis in range(3):  # the next example, position, dimension
+        for distance in (1, 2, 32):
+            near = np.moveaxis(mask, axis, 0)
+            assert abs(correlation(near[distance:], near[:-distance])) < 5, (axis, distance)
+    for other in (
+        dropped((128, 64, 64), seed=1),
+        dropped((128, 64, 64), site=Site.ATTENTION_OUTPUT),
+        dropped((128, 64, 64), first=2**31),
+    ):
+        assert abs(correlation(mask, other)) < 5
+
+
+def test_no_row_has_the_values_of_another_in_another_place():
+    """Counters of neighbouring rows would overlap, were a row's word only added to them."""
+    rows = dropped((512, 4, 64)).reshape(512, -1)
+    spectrum = np.fft.rfft(rows - RATE, axis=1)
+    for i in range(0, 512, 64):
+        shifted = np.fft.irfft(spectrum[i] * spectrum.conj(), axis=1)  # [512, shifts]
+        shifted[i] = 0
+        assert abs(shifted).max() < 7 * RATE * (1 - RATE) * np.sqrt(rows.shape[1])
+
+
+def test_all_bits_are_even():
+    words = dropout_of(5, np.arange(256)).words()
+    bits = np.asarray(hashed(words[:, :1], words[:, 1:], jnp.arange(4096, dtype=jnp.uint32)))
+    shares = [((bits >> i) & 1).mean() for i in range(8, 32)]
+    assert max(abs(share - 0.5) for share in shares) < 5 * 0.5 / 1024
+
+
+def test_heads_and_queries_are_apart():
+    weights = jnp.ones((8, 12, 64, 64))
+    mask = np.asarray(drop_attention(weights, RATE, dropout_of(0, np.arange(8))) == 0)
+    assert abs(mask.mean() - RATE) < 4 * np.sqrt(RATE * (1 - RATE) / mask.size)
+    for axis in range(4):
+        moved = np.moveaxis(mask, axis, 0)
+        assert abs(correlation(moved[1:], moved[:-1])) < 5, axis
+
+
+def test_a_value_does_not_know_how_long_or_large_its_batch_is():
+    short, long = dropped((4, 32, 16), first=7), dropped((16, 48, 16), first=3)
+    np.testing.assert_array_equal(short, long[4:8, :32])
+    own = dropout_of(1, np.arange(16) + 3)
+    long = drop_attention(jnp.ones((16, 4, 48, 48)), RATE, own)
+    short = drop_attention(jnp.ones((4, 4, 32, 32)), RATE, dropout_of(1, np.arange(4) + 7))
+    np.testing.assert_array_equal(short, long[4:8, :, :32, :32])
+
+
+def test_the_gradient_goes_where_the_value_went():
+    own = dropout_of(2, np.arange(8))
+    for options, shape in ((Site.HEAD,), (8, 16, 32)), ((), (8, 4, 16, 16)):
+        function = drop if options else drop_attention
+        x = jnp.full(shape, 3.0)
+        y, pull = jax.vjp(lambda x, f=function, options=options: f(x, RATE, own, *options), x)
+        np.testing.assert_array_equal(pull(jnp.ones_like(y))[0], y / 3.0)
+
+
+def test_nothing_is_kept_for_the_backward_pass():
+    own = dropout_of(2, np.arange(8))
+    _, pull = jax.vjp(lambda x: drop(x, RATE, own, Site.HEAD), jnp.ones((8, 64, 128)))
+    assert sum(x.size for x in jax.tree.leaves(pull)) < 100
+
+
+def test_sequences_of_one_row_are_apart():
+    own = dropout_of(2, [5, 6]).repeated(3)
+    assert own.numbers.shape == (6,) and len(set(np.asarray(own.numbers))) == 6
+    np.testing.assert_array_equal(own.numbers[:3], dropout_of(2, [5]).repeated(3).numbers)

@@ -1,0 +1,72 @@
+"""config.packing, as a user turns it on: what is trained, what is measured, what may not change."""
+
+import pathlib
+import shutil
+
+import pytest
+from running import RUN, Program, copied, rows
+
+PACKED = ('--config.packing=True', '--config.seq_len=48', '--config.max_predictions=8', *RUN, '--config.steps=8')
+ALL_OF_IT = '--config.corpus_options.heldout=0'  # trained on: nothing more is compiled than the step
+
+
+@pytest.fixture(scope='module')
+def packed(program: Program, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp('packed') / 'run'
+    out = program.run(f'--workdir={folder}', *PACKED, ALL_OF_IT).stdout
+    assert 'phase 0: 8 steps of 8 x 48 packed' in out and ' packed in a row, ' in out and '% unpacked)' in out
+    return folder
+
+
+def test_rows_and_sequences_are_told_apart(packed: pathlib.Path):
+    assert [row['first'] for row in rows(packed / 'ledger.jsonl')] == list(range(0, 64, 8))
+    for row in rows(packed / 'metrics.jsonl', 'train'):
+        assert row['sequences_per_s'] * row['seconds_per_step'] > 8.01  # of 8 rows
+    assert 'several examples in a row' in (packed / 'export' / 'hf' / 'README.md').read_text(encoding='utf-8')
+
+
+def test_a_run_continues_within_a_block_to_the_same_bits(
+    program: Program, packed: pathlib.Path, tmp_path: pathlib.Path
+):
+    workdir = copied(packed, tmp_path / 'run')
+    shutil.rmtree(workdir / 'checkpoints' / '8')
+    for path in (workdir / 'store' / 'plans').glob('packing-*'):
+        path.unlink()
+    out = program.run(f'--workdir={workdir}', *PACKED, ALL_OF_IT).stdout
+    assert 'continuing at step 4 of 8' in out
+    for name in ('ledger.jsonl', 'config.json', 'export/hf/model.safetensors'):
+        assert (workdir / name).read_bytes() == (packed / name).read_bytes(), name
+    losses = ([row['loss'] for row in rows(folder / 'metrics.jsonl', 'train')] for folder in (workdir, packed))
+    assert next(losses) == next(losses)
+
+
+@pytest.mark.slow
+def test_what_is_held_out_is_not_packed(program: Program, tmp_path: pathlib.Path):
+    for name in ('True', 'False'):
+        changes = (f'--config.packing={name}', '--config.steps=1', '--config.export=False')
+        program.run(f'--workdir={tmp_path / name}', *PACKED, *changes)
+    one, other = (rows(tmp_path / name / 'metrics.jsonl', 'heldout')[0] for name in ('True', 'False'))
+    assert one['step'] == other['step'] == 0 and one['mlm_loss'] == pytest.approx(other['mlm_loss'], rel=1e-5)
+    assert one['nsp_loss'] == pytest.approx(other['nsp_loss'], rel=1e-5)
+
+
+def test_a_run_is_packed_from_its_first_step_or_never(program: Program, packed: pathlib.Path):
+    before = (packed / 'ledger.jsonl').read_bytes()
+    line = program.error(f'--workdir={packed}', *PACKED, ALL_OF_IT, '--config.packing=False', '--config.steps=12')
+    assert line.startswith('error: config.packing: found False, expected True as in the checkpoint in ')
+    assert (packed / 'ledger.jsonl').read_bytes() == before
+
+
+def test_too_few_predictions_for_a_full_row_are_refused(program: Program, tmp_path: pathlib.Path):
+    line = program.error(f'--workdir={tmp_path}', *PACKED, '--config.max_predictions=6')
+    assert line.startswith('error: config.max_predictions: found 6, expected at least 7 with config.packing: 15% of ')
+
+
+@pytest.mark.slow
+def test_the_page_shows_what_goes_in(program: Program, packed: pathlib.Path, tmp_path: pathlib.Path):
+    pytest.importorskip('plotly', reason="needs the extra 'report'")
+    workdir = copied(packed, tmp_path / 'run')
+    program.run(f'--workdir={workdir}', *PACKED, ALL_OF_IT, '--config.run=report')
+    page = (workdir / 'report.html').read_text(encoding='utf-8')
+    assert 'rows of training, of several examples each' in page and 'row 0 · examples in it: ' in page
+    assert 'B follows A' in page

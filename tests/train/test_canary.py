@@ -1,0 +1,51 @@
+"""The gradient that every training begins with: its digits are right, and a wrong one stops the run."""
+
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import jaxlib
+import numpy as np
+import pytest
+import torch
+
+from bertjax.errors import UserError
+from bertjax.train import canary
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """As in a new process, before and afterwards."""
+    canary.check_gradients.cache_clear()
+    yield
+    canary.check_gradients.cache_clear()
+
+
+def test_the_stored_digits_are_those_of_pytorch():
+    of = {name: torch.tensor(x, requires_grad=True) for name, x in canary.arguments(np.float64).items()}
+    x = 4 * of['x']
+    query, key, value = (torch.einsum('bsd,dhk->bhsk', x, of[name]) for name in ('query', 'key', 'value'))
+    seen = torch.arange(canary.LENGTH) < torch.tensor([canary.LENGTH, canary.LENGTH - 5, 2])[:, None]
+    mixed = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=seen[:, None, None])
+    x = x + torch.einsum('bhsk,hkd->bsd', mixed, of['output'])
+    x = torch.nn.functional.layer_norm(x, (canary.WIDTH,), eps=1e-6) * (1 + of['scale'])
+    y = x + torch.nn.functional.gelu(x @ of['up']) @ of['down']
+    (torch.logsumexp(y, -1) - y[..., 0]).sum().backward()
+    found = canary.digits({name: x.grad.numpy() for name, x in of.items()})
+    assert found.keys() == canary.DIGITS.keys() == canary.SHAPES.keys()
+    for name, (norm, product) in canary.DIGITS.items():
+        assert found[name] == pytest.approx((norm, product), abs=1e-6 * norm), name
+
+
+def test_this_compiler_is_right(unchecked):
+    canary.check_gradients()
+
+
+@pytest.mark.parametrize('wrong', [lambda g: g * 1.01, lambda g: g * jnp.nan, lambda g: g[::-1]])
+def test_a_wrong_gradient_is_refused_by_name(unchecked, monkeypatch: pytest.MonkeyPatch, wrong):
+    """Of one weight, by so little that a loss would not show it."""
+    grad = jax.grad(canary.loss)
+    monkeypatch.setattr(canary.jax, 'grad', lambda f: lambda of: {**grad(of), 'up': wrong(grad(of)['up'])})
+    with pytest.raises(UserError, match='by up ') as refused:
+        canary.check_gradients()
+    assert refused.value.where == f'jaxlib {jaxlib.__version__} on cpu'

@@ -1,0 +1,126 @@
+"""A packed row is trained on as its examples would be, each in a row of its own."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from data_fakes import FakeVocabulary, MemorySplit, synthetic_split
+from train_fakes import MESH_RECIPE, NO_DROPOUT, VOCABULARY, B, Run, host, loss_of, tiny_config
+
+from bertjax.data.masking import MaskOptions
+from bertjax.data.packed import PackedExamples
+from bertjax.data.pairs import PairOptions
+from bertjax.data.pretraining import PretrainingExamples
+from bertjax.losses import PACKED_PRETRAINING, PRETRAINING
+from bertjax.model.bert import BertForPreTraining
+from bertjax.model.config import BertConfig
+from bertjax.train.step import make_eval_step, make_forward
+from bertjax.train.teaching import INNER, OUTER, Lesson, teach
+
+S, P = 48, 8
+SHAPE = {'seq_len': S, 'max_predictions': P}
+MODEL = {**NO_DROPOUT, 'max_positions': S}
+
+
+@pytest.fixture(scope='module')
+def batches():
+    """The packed rows 0 to B - 1, and the examples in them, a row each."""
+    split = synthetic_split(documents=60, sentences=3, mean=6)
+    bounds = [split.sentence_offsets[split.document_offsets[i] : split.document_offsets[i + 1] + 1] for i in range(60)]
+    text = [[split.tokens(a, b - a) % 180 + 10 for a, b in itertools.pairwise(x)] for x in bounds]
+    examples = PretrainingExamples(
+        MemorySplit(text), FakeVocabulary(VOCABULARY), **SHAPE, pairs=PairOptions(plans=1), masking=MaskOptions(),
+        seed=0, phase=0, cache_dir=None,
+    )  # fmt: skip
+    packed = PackedExamples(examples)
+    which, numbers, _ = packed.locate(np.arange(B))
+    assert len(numbers) > 1.4 * B
+    return packed.batch(np.arange(B)), examples.batch(numbers), which
+
+
+def model_of(**changes):
+    fields = dict(vocab_size=VOCABULARY, num_layers=2, width=32, num_heads=4, mlp_dim=64)
+    return BertForPreTraining(BertConfig(**{**fields, **MODEL, **changes}))
+
+
+def params_of(model, draw_params, seed=0):
+    inputs = [np.zeros((1, 1), np.int32)] * 4
+    return draw_params(lambda key: model.init(key, *inputs)['params'], 0.2, seed)
+
+
+OTHERS = {'scan_layers': False, 'causal': True, 'pre_norm': True, 'remat': 'full'}
+
+
+@pytest.mark.parametrize('changes', [{}, pytest.param(OTHERS, marks=pytest.mark.slow)], ids=str)
+def test_losses_and_gradients_are_those_of_the_examples_alone(batches, draw_params, changes):
+    packed, alone, which = batches
+    model = model_of(**changes)
+    params = params_of(model, draw_params)
+
+    def loss(params, objective, batch):
+        outputs = make_forward(model, objective)(params, batch)
+        sums, weights = objective.losses(outputs, batch), objective.weights(batch)
+        return sum(sums[name][0] / weight for name, weight in weights.items()), (sums, outputs)
+
+    found = []
+    for objective, batch in ((PACKED_PRETRAINING, packed), (PRETRAINING, alone)):
+        step = jax.jit(jax.value_and_grad(lambda p, x, o=objective: loss(p, o, x), has_aux=True))
+        found.append(host(step(params, batch)))
+    ((total, (sums, outputs)), grads), ((wanted_total, (wanted, wanted_outputs)), wanted_grads) = found
+    np.testing.assert_allclose(total, wanted_total, rtol=1e-6)
+    for name, (value, weight) in wanted.items():
+        assert sums[name][1] == weight > 0
+        np.testing.assert_allclose(sums[name][0], value, rtol=2e-6, err_msg=name)
+    assert sums['mlm_accuracy'][0] == wanted['mlm_accuracy'][0] and sums['nsp_loss'][1] == len(which)
+    for x, y in zip(jax.tree.leaves(grads), jax.tree.leaves(wanted_grads), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5 * max(np.abs(y).max(), 1e-3))
+    for name, weights, own in (
+        ('mlm_logits', 'masked_weights', wanted_outputs['mlm_logits'][alone['masked_weights'] > 0]),
+        ('nsp_logits', 'nsp_weights', wanted_outputs['nsp_logits']),
+    ):
+        np.testing.assert_allclose(outputs[name][packed[weights] > 0], own, rtol=1e-5, atol=1e-5)
+
+
+def test_one_example_does_not_see_another(batches, draw_params):
+    packed, _, _ = batches
+    model = model_of()
+    forward, params = jax.jit(make_forward(model, PACKED_PRETRAINING)), params_of(model, draw_params)
+    other = {**packed, 'input_ids': np.where(packed['sequence_ids'] == 2, 17, packed['input_ids'])}
+    before, after = (host(forward(params, batch)['nsp_logits']) for batch in (packed, other))
+    changed = (before != after).any(-1)  # [B, E]
+    assert changed[packed['nsp_weights'][:, 1] > 0, 1].all() and not changed[:, 0].any() and not changed[:, 2:].any()
+
+
+@pytest.mark.slow
+def test_a_teacher_teaches_the_same(batches, draw_params):
+    packed, alone, _ = batches
+    lesson = Lesson(dict.fromkeys((*INNER, *OUTER), 1.0), 2.0, (0, 1), False)
+    model, sums = model_of(), []
+    own, taught = params_of(model, draw_params), params_of(model, draw_params, seed=1)
+    for plain, batch in ((PACKED_PRETRAINING, packed), (PRETRAINING, alone)):
+        objective = teach(plain, lesson, model, model.config)
+        sums.append(host(jax.jit(make_eval_step(model, objective))(own, batch, taught)))
+    assert sums[1].keys() >= {f'{part}_loss' for part in (*INNER, 'soft')}
+    for name, (value, weight) in sums[1].items():
+        np.testing.assert_allclose(sums[0][name][1], weight, rtol=1e-6, err_msg=name)
+        np.testing.assert_allclose(sums[0][name][0], value, rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('changes', [{'mesh': {'data': 1, 'fsdp': 4, 'tensor': 2}}, {'accumulate': 4}], ids=str)
+def test_the_same_on_eight_devices_and_in_parts(batches, changes):
+    packed, _, which = batches
+    found = []
+    for own in ({}, changes):
+        run = Run(tiny_config(model=MODEL, packing=True, **SHAPE, **MESH_RECIPE, **own))
+        state, rows = run.init(), []
+        for _ in range(3):
+            state, metrics = run.compiled(state, run.put(packed))
+            rows.append(host(metrics))
+        found.append(rows)
+    for row, wanted in zip(*found, strict=True):
+        np.testing.assert_allclose(loss_of(row), loss_of(wanted), rtol=1e-5)
+        np.testing.assert_allclose(row['scalars']['grad_norm'], wanted['scalars']['grad_norm'], rtol=1e-4)
+        assert row['scalars']['sequences'] == len(which)
+    assert loss_of(found[0][2]) < loss_of(found[0][0])
