@@ -34,6 +34,7 @@ _RATE = flags.DEFINE_float('rate', 2e-4, 'Learning rate of these.')
 _WORDS = flags.DEFINE_integer('words', 500, 'Words that are added.')
 _SEEDS = flags.DEFINE_integer('seeds', 3, 'Of ChemProt.')
 _EPOCHS = flags.DEFINE_float('epochs', 5.0, 'Of ChemProt.')
+_TASK_RATE = flags.DEFINE_float('task_rate', 1e-4, 'Learning rate of ChemProt.')
 _MODEL = flags.DEFINE_multi_string('set', [], 'A key of the first run, such as model.width=64.')
 
 HELD_OUT = 100  # abstracts
@@ -97,7 +98,7 @@ def main(argv: list[str]) -> None:
         figures = []
         for seed in range(_SEEDS.value):
             workdir = out / f'chemprot-{name}-{seed}'
-            tuning = (f'epochs={_EPOCHS.value}', 'learning_rate=1e-4', f'seed={seed}')
+            tuning = (f'epochs={_EPOCHS.value}', f'learning_rate={_TASK_RATE.value}', f'seed={seed}')
             init = start if name == 'start' else out / name
             run('configs/classify.py', workdir, f'init={init}', f'data={data}/domain/chemprot', *tuning)
             figures.append(json.loads((workdir / 'results.json').read_text(encoding='utf-8'))['splits']['test'])
