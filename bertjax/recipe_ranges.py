@@ -70,6 +70,7 @@ _SHARED = {
     'mesh.data': _DEVICES,
     'mesh.fsdp': _DEVICES,
     'mesh.tensor': _DEVICES,
+    'zero1': flag(),
     'step': whole(0, COUNT),
     'export': flag(),
     'export_formats': word(

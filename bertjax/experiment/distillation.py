@@ -187,6 +187,7 @@ class TaskDistillation(Finetuning):
             self._train.features.spec(1, self.model.shapes[0]),
             trained=plain.trained,
             layer_decay=settings.layer_decay,
+            zero1=settings.zero1,
             teacher=(self.teacher.abstract,),
         )
 

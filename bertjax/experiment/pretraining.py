@@ -59,7 +59,8 @@ def build_pretraining_setup(
     objective = objective or batch_objective(settings)
     batch = pretraining_batch_spec(1, *settings.first_shape, packed=settings.packing)
     optimizer = make_optimizer(**settings.optimizer)
-    return build_setup(BertForPreTraining(model), objective, optimizer, mesh, batch, teacher=teacher)
+    options = {'teacher': teacher, 'zero1': settings.zero1}
+    return build_setup(BertForPreTraining(model), objective, optimizer, mesh, batch, **options)
 
 
 class Pretraining:

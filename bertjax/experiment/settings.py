@@ -56,6 +56,7 @@ class RunSettings:
     checkpoint_keep: int
     step: int
     mesh: Mapping[str, int]
+    zero1: bool
     export: bool
     export_formats: str
     push_to: str
@@ -89,6 +90,7 @@ def shared_settings(config: ConfigDict) -> dict[str, Any]:
         'schedule': config.schedule.name,
         'power': config.schedule.power,
         'mesh': dict(config.mesh),
+        'zero1': config.zero1,
         'tracking': Tracking(config.tracker, config.tracker_project, config.tracker_run),
         'recorded': plain(config),
     }

@@ -52,6 +52,7 @@ class TaskSetup:
             splits[0].features.spec(1, self.shapes[0]),
             trained=make_selection(settings.train, data.encoder.num_layers),
             layer_decay=settings.layer_decay,
+            zero1=settings.zero1,
         )
         self.attention = describe_attention(data.encoder, settings.batch_size, max(self.shapes))
         self._predictors: dict[int, Predictor] = {}

@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bertjax.parallel.rules import AXIS_RULES, BATCH_AXES
 
+SMALL = 2**14  # numbers of an array that is not worth an exchange of its own
 KNOWN_AXES = frozenset(name for name, _ in AXIS_RULES)
 # jax.set_mesh alone does not tell what kind of devices a trace is for.
 _MESH: contextvars.ContextVar[Mesh | None] = contextvars.ContextVar('mesh', default=None)
@@ -88,6 +89,23 @@ def state_shardings(abstract_state: Any, mesh: Mesh) -> Any:
     """NamedSharding of each leaf of an abstract state (the result of `jax.eval_shape`, with its boxes)."""
     specs = nn.get_partition_spec(abstract_state)
     return nn.unbox(nn.logical_to_mesh_sharding(specs, mesh, AXIS_RULES))
+
+
+def spread(x: jax.ShapeDtypeStruct) -> NamedSharding:
+    """The sharding of `x`, split over the data axis as well, which otherwise holds copies of it.
+
+    That is the largest dimension which divides; what has none, or is small, stays as it is.
+    """
+    sharding, copies = x.sharding, x.sharding.mesh.shape['data']
+    spec = [*sharding.spec, *[None] * (len(x.shape) - len(sharding.spec))]
+    axes = [(one,) if isinstance(one, str) else one or () for one in spec]
+    parts = [copies * math.prod(sharding.mesh.shape[axis] for axis in names) for names in axes]
+    fitting = [d for d, size in enumerate(x.shape) if size % parts[d] == 0]
+    if math.prod(x.shape) < SMALL or not fitting:
+        return sharding
+    widest = max(fitting, key=lambda d: x.shape[d] // parts[d])
+    spec[widest] = (*axes[widest], 'data')
+    return NamedSharding(sharding.mesh, PartitionSpec(*spec))
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

@@ -18,7 +18,7 @@ from bertjax.optim.schedules import make_schedule
 from bertjax.optim.selection import Selection, everything, partition
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.train.members import members_template
-from bertjax.train.state import TrainState, abstract_state, make_init
+from bertjax.train.state import TrainState, abstract_state, make_init, spread_state
 from bertjax.train.step import make_train_step
 
 # (state, arrays of a batch, number of its first example, learning rate, dropout seed) -> (state, metrics), compiled.
@@ -67,6 +67,8 @@ class Setup:
       init: key -> fresh state, boxed.
       state: abstract: shapes, dtypes and shardings.
       teacher: (its parameters, abstract,) where the objective has a guide: no part of the state, and never changed.
+      whole: shardings of the parameters as the model computes with them, where the state is spread over the data axis
+        (ZeRO-1, arXiv 1910.02054, section 5.1); None where it is not.
     """
 
     model: nn.Module
@@ -78,6 +80,7 @@ class Setup:
     init: Callable[[jax.Array], TrainState]
     state: TrainState
     teacher: tuple[Any, ...] = ()
+    whole: Any = None
 
     def create(self, seed: int) -> TrainState:
         """The state of step 0; each device draws its own part of it."""
@@ -154,6 +157,7 @@ class Setup:
                 phase=phase.number,
                 trained=self.trained,
                 layer_decay=self.layer_decay,
+                spread=None if self.whole is None else (self.whole, shardings_of(self.state.params)),
             )(state, batch, first, *teacher)
 
         def scalar(dtype: Any, members: int = members) -> jax.ShapeDtypeStruct:
@@ -228,13 +232,16 @@ def build_setup(
     trained: Selection = everything,
     layer_decay: float = 1.0,
     teacher: tuple[Any, ...] = (),
+    zero1: bool = False,
 ) -> Setup:
     """Shapes, then shardings; no arrays yet. `batch` is any batch of the run: its rows and length do not matter."""
     inputs = [jax.ShapeDtypeStruct(*batch[name]) for name in objective.inputs]
     init = make_init(model, optimizer, inputs, trained, objective.init_own)
     with mesh_context(mesh):
         state = abstract_state(init, mesh)
-    return Setup(model, objective, optimizer, mesh, trained, layer_decay, init, state, teacher)
+    whole = jax.tree.map(lambda x: x.sharding, state.params) if zero1 else None
+    state = spread_state(state) if zero1 else state
+    return Setup(model, objective, optimizer, mesh, trained, layer_decay, init, state, teacher, whole)
 
 
 def shardings_of(state: TrainState) -> Any:

@@ -16,6 +16,7 @@ from bertjax.optim.selection import Selection, combine, everything, layer_rates,
 from bertjax.train.state import TrainState
 
 Batch = Mapping[str, jax.Array]
+constrained = jax.lax.with_sharding_constraint
 Sums = dict[str, tuple[jax.Array, jax.Array]]
 Metrics = dict[str, Any]
 
@@ -32,6 +33,7 @@ def make_train_step(
     phase: int = 0,
     trained: Selection = everything,
     layer_decay: float = 1.0,
+    spread: tuple[Any, Any] | None = None,
 ) -> Callable[..., tuple[TrainState, Metrics]]:
     """(state, batch, first) -> (new state, metrics); with a teacher's parameters too where the objective has a guide.
 
@@ -54,6 +56,8 @@ def make_train_step(
       phase: its number: examples of different phases drop different values.
       trained: the parameters that move; the state must be made with the same selection.
       layer_decay: see `optim.selection.layer_rates`.
+      spread: with ZeRO-1 the shardings of the parameters where the model computes with them, and where they are kept
+        and updated, each device its part: gathered once a step, kernels in the dtype of computation.
 
     Returns:
       A function to be jitted. metrics: `sums`, {name: (sum, weight)}, and `scalars`, float32 and int32.
@@ -74,15 +78,15 @@ def make_train_step(
         return sum(counted(name) for name in weights if name in sums), sums
 
     def gradients(
-        moving: Any, frozen: Any, batch: Batch, dropout: Dropout, *teacher: Any
+        moving: Any, frozen: Any, kept: Any, batch: Batch, dropout: Dropout, *teacher: Any
     ) -> tuple[jax.Array, Sums, Any]:
         weights = objective.weights(batch)
 
         def value_and_grad(rows: Batch, numbers: jax.Array, weights: Mapping[str, jax.Array]) -> Any:
-            told = guided(objective, rows, *teacher)
-            return jax.value_and_grad(minimised, has_aux=True)(
-                moving, frozen, told, dropout.replace(numbers=numbers), weights
-            )
+            told, own = guided(objective, rows, *teacher), dropout.replace(numbers=numbers)
+            values, grads = jax.value_and_grad(minimised, has_aux=True)(moving, frozen, told, own, weights)
+            # Of kernels that were gathered in bfloat16 the parts of a batch add up in float32.
+            return values, jax.tree.map(lambda g, x: g.astype(x.dtype), grads, kept)
 
         if accumulate == 1:
             (loss, sums), grads = value_and_grad(batch, dropout.numbers, weights)
@@ -104,7 +108,10 @@ def make_train_step(
         numbers = first + jnp.arange(len(batch['attention_mask']), dtype=jnp.uint32)  # [B]
         dropout = Dropout(jnp.asarray(dropout_seed, jnp.uint32), numbers).at(phase)
         old, frozen = partition(state.params, trained)
-        loss, sums, grads = gradients(old, frozen, batch, dropout, *teacher)
+        gathered = state.params if spread is None else _gathered(state.params, spread[0], model.config.dtype)
+        loss, sums, grads = gradients(*partition(gathered, trained), old, batch, dropout, *teacher)
+        if spread is not None:
+            grads = jax.tree.map(constrained, grads, partition(spread[1], trained)[0])
         grad_norm = optax.tree.norm(grads)
         direction, opt_state = optimizer.update(grads, state.opt_state, old)
         if layer_decay != 1:
@@ -136,6 +143,15 @@ def make_train_step(
         return new_state, {'sums': sums, 'scalars': scalars}
 
     return train_step
+
+
+def _gathered(params: Any, shardings: Any, dtype: str) -> Any:
+    """The parameters as the model computes with them; the matrices of projections are exchanged in `dtype`."""
+
+    def gather(path: tuple[Any, ...], x: jax.Array, sharding: Any) -> jax.Array:
+        return constrained(x.astype(dtype) if path[-1].key == 'kernel' else x, sharding)
+
+    return jax.tree_util.tree_map_with_path(gather, params, shardings)
 
 
 def make_forward(model: nn.Module, objective: Objective) -> Callable[[Any, Batch], Any]:
