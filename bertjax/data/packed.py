@@ -5,8 +5,9 @@ import functools
 import numpy as np
 
 from bertjax.data.batch import most_examples, padding_rows, pretraining_batch_spec
-from bertjax.data.hashing import Stream, hash_bits, permute
+from bertjax.data.hashing import Stream
 from bertjax.data.packing import Packing, load_packings
+from bertjax.data.plans import place_in_plans
 from bertjax.data.pretraining import PretrainingExamples
 
 
@@ -55,14 +56,7 @@ class PackedExamples:
           int64 [X] each, in order of the rows, and in each row in that of its examples: the place in `indices` of the
           row that an example is in, its number in the first cycle, and the cycle of its masks.
         """
-        indices = np.asarray(indices, np.int64)
-        if (indices < 0).any():
-            raise ValueError('a row number is negative')
-        cycle, rest = np.divmod(indices, self.cycle_length)
-        plan = np.searchsorted(self._ends, rest, 'right')
-        counts = np.diff(self._ends, prepend=0)
-        keys = hash_bits(self._examples.phase_seed, Stream.ROW_ORDER, cycle, plan)
-        row = permute(rest - (self._ends - counts)[plan], counts[plan], keys)
+        cycle, plan, row, _ = place_in_plans(indices, self._ends, self._examples.phase_seed, Stream.ROW_ORDER)
         first, count = np.empty_like(row), np.empty_like(row)
         for number in np.unique(plan).tolist():
             here, starts = plan == number, self._packings[number].starts

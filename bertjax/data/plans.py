@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bertjax.data import walking
+from bertjax.data.hashing import hash_bits, permute
 from bertjax.data.pairs import CHUNK, PairOptions, Plan, Split, check_split
 from bertjax.files.atomic import checksum, write_atomic
 from bertjax.files.whole import read_json_or_none
@@ -18,6 +19,33 @@ from bertjax.files.whole import read_json_or_none
 WALK_VERSION = 1
 
 T = TypeVar('T')
+
+
+def place_in_plans(
+    indices: np.ndarray, ends: np.ndarray, seed: int, stream: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Where numbers lead that go through all plans, one after the other, each in an order of the cycle's own.
+
+    Args:
+      indices: int64 [B], none negative.
+      ends: int64 [plans], where each plan ends within a cycle.
+      seed: of the phase.
+      stream: what the order is hashed with, a `Stream`.
+
+    Returns:
+      int64 [B] each: the cycle, the plan, the place within the plan, and where the plan begins within a cycle.
+
+    Raises:
+      ValueError: a negative number.
+    """
+    indices = np.asarray(indices, np.int64)
+    if (indices < 0).any():
+        raise ValueError('a number of an example or a row is negative')
+    cycle, rest = np.divmod(indices, ends[-1])
+    plan = np.searchsorted(ends, rest, 'right')
+    counts = np.diff(ends, prepend=0)
+    begin = (ends - counts)[plan]
+    return cycle, plan, permute(rest - begin, counts[plan], hash_bits(seed, stream, cycle, plan)), begin
 
 
 def load_plans(

@@ -8,10 +8,10 @@ from typing import Protocol
 import numpy as np
 
 from bertjax.data import rows
-from bertjax.data.hashing import Stream, hash_bits, hash_int, permute
+from bertjax.data.hashing import Stream, hash_int
 from bertjax.data.masking import MaskOptions, mask_batch, replacement_ids
 from bertjax.data.pairs import CHUNK, PairOptions, Plan, Split, check_split, target_lengths
-from bertjax.data.plans import WALK_VERSION, load_plans
+from bertjax.data.plans import WALK_VERSION, load_plans, place_in_plans
 from bertjax.errors import UserError
 
 # How many examples, evenly over a cycle, the sampled figures of `report` are taken from.
@@ -214,13 +214,7 @@ class PretrainingExamples:
 
     def _find(self, indices: np.ndarray) -> _Slots:
         indices = np.asarray(indices, np.int64)
-        if (indices < 0).any():
-            raise ValueError('an example number is negative')
-        cycle, rest = np.divmod(indices, self.cycle_length)
-        plan = np.searchsorted(self._ends, rest, 'right')
-        counts = np.diff(self._ends, prepend=0)
-        begin = (self._ends - counts)[plan]
-        slot = permute(rest - begin, counts[plan], hash_bits(self.phase_seed, Stream.ORDER, cycle, plan))
+        cycle, plan, slot, begin = place_in_plans(indices, self._ends, self.phase_seed, Stream.ORDER)
         chunks = np.empty(len(indices), CHUNK)
         for number in np.unique(plan).tolist():
             here = plan == number
