@@ -22,6 +22,7 @@ _SENT = {
 }
 COLLECTIVES = tuple(_SENT)
 _CHANNEL = re.compile(r'channel_id=(\d+)')
+_CHAIN = re.compile(r'chain_id="(\d+)"')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,8 +66,9 @@ def collectives(module: Module, computation: Computation, chips: int) -> list[Co
             found[ends] = dataclasses.replace(found[ends], last=one.name)
         for inner_of, inner in _inside(module, computation, one):
             kind = 'reduce-scatter' if _scattered(module, one) else inner.opcode.removesuffix('-start')
-            channel = _CHANNEL.search(inner.attributes)
-            key = channel.group(1) if channel else inner.name
+            key = _key(one, inner)
+            if key not in found and _carries_on(module, one, inner):
+                continue  # what another computation has begun, while a loop runs
             if key in found:
                 found[key] = dataclasses.replace(found[key], last=one.name)
                 continue
@@ -77,6 +79,21 @@ def collectives(module: Module, computation: Computation, chips: int) -> list[Co
             found[key] = Collective(one.name, kind, size, sent, group, op_name, one.name, one.name)
             begun[one.name] = key
     return list(found.values())
+
+
+def _key(one: Instruction, inner: Instruction) -> str:
+    """What the parts of a collective have in common. Several that stand in `shard_map` may share a channel."""
+    channel = _CHANNEL.search(inner.attributes)
+    if one.opcode != 'fusion' or channel is None:
+        return inner.name
+    chain = _CHAIN.search(inner.attributes)
+    return f'{channel.group(1)} {chain.group(1) if chain else ""}'
+
+
+def _carries_on(module: Module, one: Instruction, inner: Instruction) -> bool:
+    """Whether a fusion is a part of a chain, and not the one with which that begins."""
+    begins = any('"AsyncCollectiveStart"' in each.attributes for each in within(module, one))
+    return one.opcode == 'fusion' and bool(_CHAIN.search(inner.attributes)) and not begins
 
 
 def _inside(module: Module, computation: Computation, one: Instruction) -> Iterator[tuple[Computation, Instruction]]:

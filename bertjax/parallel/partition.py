@@ -13,7 +13,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bertjax.parallel.rules import AXIS_RULES, BATCH_AXES
 
-SMALL = 2**14  # numbers of an array that is not worth an exchange of its own
 KNOWN_AXES = frozenset(name for name, _ in AXIS_RULES)
 # jax.set_mesh alone does not tell what kind of devices a trace is for.
 _MESH: contextvars.ContextVar[Mesh | None] = contextvars.ContextVar('mesh', default=None)
@@ -35,7 +34,7 @@ def constrain(x: jax.Array, *names: str | None) -> jax.Array:
       ValueError: a name that parallel/rules.py does not know.
     """
     _check_names(names)
-    return nn.with_logical_constraint(x, names, fallback=spmd.RulesFallback.RAISE_ERROR)
+    return nn.with_logical_constraint(x, names, _rules_here() or None, fallback=spmd.RulesFallback.RAISE_ERROR)
 
 
 def with_axes(init: nn.initializers.Initializer, *names: str) -> nn.initializers.Initializer:
@@ -63,8 +62,8 @@ def platform() -> str:
 
 def parts_of(name: str) -> int:
     """Over how many devices of the mesh a dimension of this logical axis is split."""
-    mesh, axes = _MESH.get(), dict(AXIS_RULES)[name] or ()
-    return 1 if mesh is None else math.prod(mesh.shape[axis] for axis in ((axes,) if isinstance(axes, str) else axes))
+    mesh = _MESH.get()
+    return 1 if mesh is None else math.prod(mesh.shape[axis] for axis in dict(_rules_here())[name])
 
 
 def over_mesh(
@@ -80,32 +79,35 @@ def over_mesh(
     mesh = _MESH.get()
     if mesh is None or mesh.size == 1:
         return function
-    rules = dict(AXIS_RULES)
+    rules = dict(_rules_here())
     specs = [PartitionSpec(*(None if name is None else rules[name] for name in names)) for names in (*inputs, output)]
-    return jax.shard_map(function, mesh=mesh, in_specs=tuple(specs[:-1]), out_specs=specs[-1], check_vma=False)
+    return jax.shard_map(
+        function, in_specs=tuple(specs[:-1]), out_specs=specs[-1], axis_names=_free_axes(), check_vma=False
+    )
+
+
+def on_own_rows(function: Callable[..., Any], in_specs: Any, out_specs: Any) -> Any:
+    """`function` on each part of the data axis, the other axes being XLA's to split, as outside."""
+    return jax.shard_map(function, in_specs=in_specs, out_specs=out_specs, axis_names={'data'}, check_vma=False)
+
+
+def _free_axes() -> frozenset[str]:
+    """Axes of the mesh over which a dimension can be split here: not those of which this is one part already."""
+    here = jax.sharding.get_abstract_mesh()
+    return frozenset(here.axis_names) - frozenset(here.manual_axes)
+
+
+def _rules_here() -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """AXIS_RULES without the axes of the mesh over which nothing can be split any more."""
+    free = _free_axes()
+    each = ((name, (axes,) if isinstance(axes, str) else axes or ()) for name, axes in AXIS_RULES)
+    return tuple((name, tuple(axis for axis in axes if axis in free)) for name, axes in each)
 
 
 def state_shardings(abstract_state: Any, mesh: Mesh) -> Any:
     """NamedSharding of each leaf of an abstract state (the result of `jax.eval_shape`, with its boxes)."""
     specs = nn.get_partition_spec(abstract_state)
     return nn.unbox(nn.logical_to_mesh_sharding(specs, mesh, AXIS_RULES))
-
-
-def spread(x: jax.ShapeDtypeStruct) -> NamedSharding:
-    """The sharding of `x`, split over the data axis as well, which otherwise holds copies of it.
-
-    That is the largest dimension which divides; what has none, or is small, stays as it is.
-    """
-    sharding, copies = x.sharding, x.sharding.mesh.shape['data']
-    spec = [*sharding.spec, *[None] * (len(x.shape) - len(sharding.spec))]
-    axes = [(one,) if isinstance(one, str) else one or () for one in spec]
-    parts = [copies * math.prod(sharding.mesh.shape[axis] for axis in names) for names in axes]
-    fitting = [d for d, size in enumerate(x.shape) if size % parts[d] == 0]
-    if math.prod(x.shape) < SMALL or not fitting:
-        return sharding
-    widest = max(fitting, key=lambda d: x.shape[d] // parts[d])
-    spec[widest] = (*axes[widest], 'data')
-    return NamedSharding(sharding.mesh, PartitionSpec(*spec))
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

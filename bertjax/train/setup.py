@@ -17,6 +17,7 @@ from bertjax.losses import Objective
 from bertjax.optim.schedules import make_schedule
 from bertjax.optim.selection import Selection, everything, partition
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
+from bertjax.parallel.spread import own_spec
 from bertjax.train.members import members_template
 from bertjax.train.state import TrainState, abstract_state, make_init, spread_state
 from bertjax.train.step import make_train_step
@@ -157,7 +158,7 @@ class Setup:
                 phase=phase.number,
                 trained=self.trained,
                 layer_decay=self.layer_decay,
-                spread=None if self.whole is None else (self.whole, shardings_of(self.state.params)),
+                spread=None if self.whole is None else jax.tree.map(lambda x: own_spec(x.sharding), self.state.params),
             )(state, batch, first, *teacher)
 
         def scalar(dtype: Any, members: int = members) -> jax.ShapeDtypeStruct:

@@ -13,7 +13,8 @@ from jax.sharding import Mesh
 from bertjax.losses import OWN
 from bertjax.model.stacking import init_params
 from bertjax.optim.selection import Selection, everything, partition
-from bertjax.parallel.partition import spread, state_shardings
+from bertjax.parallel.partition import state_shardings
+from bertjax.parallel.spread import spread
 
 _Box = nn.Partitioned
 

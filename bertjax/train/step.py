@@ -13,10 +13,11 @@ from bertjax.model.capture import apply_capturing
 from bertjax.model.dropout import Dropout
 from bertjax.optim.schedules import Schedule
 from bertjax.optim.selection import Selection, combine, everything, layer_rates, partition
+from bertjax.parallel.partition import on_own_rows
+from bertjax.parallel.spread import gathered, scattered
 from bertjax.train.state import TrainState
 
 Batch = Mapping[str, jax.Array]
-constrained = jax.lax.with_sharding_constraint
 Sums = dict[str, tuple[jax.Array, jax.Array]]
 Metrics = dict[str, Any]
 
@@ -33,7 +34,7 @@ def make_train_step(
     phase: int = 0,
     trained: Selection = everything,
     layer_decay: float = 1.0,
-    spread: tuple[Any, Any] | None = None,
+    spread: Any | None = None,
 ) -> Callable[..., tuple[TrainState, Metrics]]:
     """(state, batch, first) -> (new state, metrics); with a teacher's parameters too where the objective has a guide.
 
@@ -78,10 +79,8 @@ def make_train_step(
         return sum(counted(name) for name in weights if name in sums), sums
 
     def gradients(
-        moving: Any, frozen: Any, kept: Any, batch: Batch, dropout: Dropout, *teacher: Any
+        moving: Any, frozen: Any, kept: Any, batch: Batch, dropout: Dropout, weights: Any, *teacher: Any
     ) -> tuple[jax.Array, Sums, Any]:
-        weights = objective.weights(batch)
-
         def value_and_grad(rows: Batch, numbers: jax.Array, weights: Mapping[str, jax.Array]) -> Any:
             told, own = guided(objective, rows, *teacher), dropout.replace(numbers=numbers)
             values, grads = jax.value_and_grad(minimised, has_aux=True)(moving, frozen, told, own, weights)
@@ -108,10 +107,23 @@ def make_train_step(
         numbers = first + jnp.arange(len(batch['attention_mask']), dtype=jnp.uint32)  # [B]
         dropout = Dropout(jnp.asarray(dropout_seed, jnp.uint32), numbers).at(phase)
         old, frozen = partition(state.params, trained)
-        gathered = state.params if spread is None else _gathered(state.params, spread[0], model.config.dtype)
-        loss, sums, grads = gradients(*partition(gathered, trained), old, batch, dropout, *teacher)
-        if spread is not None:
-            grads = jax.tree.map(constrained, grads, partition(spread[1], trained)[0])
+        weights = objective.weights(batch)
+        if spread is None:
+            loss, sums, grads = gradients(old, frozen, old, batch, dropout, weights, *teacher)
+        else:
+            own, dtype = partition(spread, trained)[0], model.config.dtype
+
+            def on_rows(params, batch, dropout, weights, *teacher):
+                whole = partition(gathered(params, spread, dtype), trained)
+                kept = partition(params, trained)[0]
+                loss, sums, grads = gradients(*whole, kept, batch, dropout, weights, *teacher)
+                return *jax.lax.psum((loss, sums), 'data'), scattered(grads, own, kept, dtype)
+
+            P = jax.sharding.PartitionSpec
+            specs = (spread, P('data'), Dropout(P(), P('data')), P(), *(P() for _ in teacher))
+            loss, sums, grads = on_own_rows(on_rows, specs, (P(), P(), own))(
+                state.params, dict(batch), dropout, weights, *teacher
+            )
         grad_norm = optax.tree.norm(grads)
         direction, opt_state = optimizer.update(grads, state.opt_state, old)
         if layer_decay != 1:
@@ -143,15 +155,6 @@ def make_train_step(
         return new_state, {'sums': sums, 'scalars': scalars}
 
     return train_step
-
-
-def _gathered(params: Any, shardings: Any, dtype: str) -> Any:
-    """The parameters as the model computes with them; the matrices of projections are exchanged in `dtype`."""
-
-    def gather(path: tuple[Any, ...], x: jax.Array, sharding: Any) -> jax.Array:
-        return constrained(x.astype(dtype) if path[-1].key == 'kernel' else x, sharding)
-
-    return jax.tree_util.tree_map_with_path(gather, params, shardings)
 
 
 def make_forward(model: nn.Module, objective: Objective) -> Callable[[Any, Batch], Any]:
