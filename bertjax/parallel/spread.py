@@ -55,7 +55,12 @@ def gathered(params: Any, specs: Any, dtype: str) -> Any:
     def gather(path: tuple[Any, ...], x: jax.Array, spec: PartitionSpec) -> jax.Array:
         name, split = path[-1].key, dimension(spec)
         sent = x.astype(dtype) if name in ('kernel', 'embedding') else x
-        whole = sent if split is None else jax.lax.all_gather(sent, AXIS, axis=split, tiled=True)
+        if split is None:
+            whole = sent
+        else:
+            flat = sent.reshape(*sent.shape[: split + 1], -1)
+            whole = jax.lax.all_gather(flat, AXIS, axis=split, tiled=True)
+            whole = whole.reshape(*whole.shape[: split + 1], *sent.shape[split + 1 :])
         return whole if name == 'kernel' else whole.astype(x.dtype)
 
     return jax.tree_util.tree_map_with_path(gather, params, specs)
@@ -66,9 +71,10 @@ def scattered(grads: Any, specs: Any, like: Any, dtype: str) -> Any:
 
     def scatter(path: tuple[Any, ...], x: jax.Array, spec: PartitionSpec, part: jax.Array) -> jax.Array:
         split = dimension(spec)
-        sent = x.astype(dtype) if path[-1].key == 'kernel' else x
+        sent = x.astype(dtype) if path[-1].key in ('kernel', 'embedding') else x
         if split is None:
             return jax.lax.psum(sent, AXIS).astype(part.dtype)
-        return jax.lax.psum_scatter(sent, AXIS, scatter_dimension=split, tiled=True).astype(part.dtype)
+        flat = sent.reshape(*sent.shape[: split + 1], -1)
+        return jax.lax.psum_scatter(flat, AXIS, scatter_dimension=split, tiled=True).reshape(part.shape).astype(part.dtype)
 
     return jax.tree_util.tree_map_with_path(scatter, grads, specs, like)

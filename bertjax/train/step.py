@@ -110,6 +110,20 @@ def make_train_step(
         weights = objective.weights(batch)
         if spread is None:
             loss, sums, grads = gradients(old, frozen, old, batch, dropout, weights, *teacher)
+        elif __import__('os').environ.get('ZB'):
+            from jax.sharding import NamedSharding, PartitionSpec
+            cons = jax.lax.with_sharding_constraint
+            mesh = __import__('bertjax.parallel.partition').parallel.partition._MESH.get()
+            whole = NamedSharding(mesh, PartitionSpec())
+            def gather(path, x):
+                n = path[-1].key
+                y = cons(x.astype(model.config.dtype) if n in ('kernel', 'embedding') else x, whole)
+                return y if n == 'kernel' else y.astype(x.dtype)
+            g = jax.tree_util.tree_map_with_path(gather, state.params)
+            loss, sums, grads = gradients(*partition(g, trained), old, batch, dropout, weights, *teacher)
+            grads = jax.tree.map(lambda x: cons(x, whole), grads)
+            own = partition(spread, trained)[0]
+            grads = jax.tree.map(lambda x, s: cons(x, NamedSharding(mesh, s)), grads, own)
         else:
             own, dtype = partition(spread, trained)[0], model.config.dtype
 
