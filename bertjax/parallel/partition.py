@@ -34,7 +34,9 @@ def constrain(x: jax.Array, *names: str | None) -> jax.Array:
       ValueError: a name that parallel/rules.py does not know.
     """
     _check_names(names)
-    return nn.with_logical_constraint(x, names, _rules_here() or None, fallback=spmd.RulesFallback.RAISE_ERROR)
+    if _MESH.get() is None:
+        return x
+    return nn.with_logical_constraint(x, names, _rules_here(), fallback=spmd.RulesFallback.RAISE_ERROR)
 
 
 def with_axes(init: nn.initializers.Initializer, *names: str) -> nn.initializers.Initializer:
@@ -86,19 +88,14 @@ def over_mesh(
     )
 
 
-def on_own_rows(function: Callable[..., Any], in_specs: Any, out_specs: Any) -> Any:
-    """`function` on each part of the data axis, the other axes being XLA's to split, as outside."""
-    return jax.shard_map(function, in_specs=in_specs, out_specs=out_specs, axis_names={'data'}, check_vma=False)
-
-
 def _free_axes() -> frozenset[str]:
-    """Axes of the mesh over which a dimension can be split here: not those of which this is one part already."""
+    """Axes of the mesh that a dimension can be split over here: not those of which this is one part (shard_map)."""
     here = jax.sharding.get_abstract_mesh()
     return frozenset(here.axis_names) - frozenset(here.manual_axes)
 
 
 def _rules_here() -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """AXIS_RULES without the axes of the mesh over which nothing can be split any more."""
+    """AXIS_RULES, with all axes of a name as a tuple, of those that are free."""
     free = _free_axes()
     each = ((name, (axes,) if isinstance(axes, str) else axes or ()) for name, axes in AXIS_RULES)
     return tuple((name, tuple(axis for axis in axes if axis in free)) for name, axes in each)

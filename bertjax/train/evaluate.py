@@ -12,6 +12,7 @@ from bertjax.data.batch import padding_rows
 from bertjax.data.loader import Examples, global_arrays, local_rows
 from bertjax.metrics.rows import Sums, add_sums, pretraining_values
 from bertjax.parallel.partition import batch_sharding, mesh_context
+from bertjax.parallel.spread import whole
 from bertjax.train.announce import Announce, silent
 
 
@@ -65,7 +66,7 @@ class Evaluator:
 
     def sums(self, params: Any, announce: Announce = silent) -> dict[str, tuple[float, float]]:
         """{name: (sum, weight)} over all examples; read from the devices once, at the end."""
-        parts = []
+        parts, params = [], whole(params)
         with mesh_context(self._mesh):
             for batch in self.batches():
                 with announce('the evaluation') if self._new else contextlib.nullcontext():

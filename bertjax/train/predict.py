@@ -13,6 +13,7 @@ from bertjax.data.features import Features
 from bertjax.data.loader import global_arrays, local_rows
 from bertjax.parallel.mesh import row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
+from bertjax.parallel.spread import whole
 from bertjax.train.announce import Announce, silent
 from bertjax.train.step import Batch
 
@@ -72,7 +73,7 @@ class Predictor:
         """
         found: list[Mapping[str, np.ndarray] | None] = [None] * len(features)
         sharding, lead = batch_sharding(self._mesh), 1 if self._members else 0
-        mine = local_rows(sharding, self._batch_size)
+        mine, params = local_rows(sharding, self._batch_size), whole(params)
         for rows, length in sorted_batches(features, batch_size=self._batch_size, shapes=shapes or self._shapes):
             batch = features.batch(rows[mine], length, self._pad_id)
             arrays = global_arrays({name: batch[name] for name in self._inputs}, sharding, self._batch_size)

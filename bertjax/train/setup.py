@@ -17,9 +17,9 @@ from bertjax.losses import Objective
 from bertjax.optim.schedules import make_schedule
 from bertjax.optim.selection import Selection, everything, partition
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
-from bertjax.parallel.spread import own_spec
+from bertjax.parallel.spread import Exchange, spread
 from bertjax.train.members import members_template
-from bertjax.train.state import TrainState, abstract_state, make_init, spread_state
+from bertjax.train.state import TrainState, abstract_state, make_init
 from bertjax.train.step import make_train_step
 
 # (state, arrays of a batch, number of its first example, learning rate, dropout seed) -> (state, metrics), compiled.
@@ -68,8 +68,7 @@ class Setup:
       init: key -> fresh state, boxed.
       state: abstract: shapes, dtypes and shardings.
       teacher: (its parameters, abstract,) where the objective has a guide: no part of the state, and never changed.
-      whole: shardings of the parameters as the model computes with them, where the state is spread over the data axis
-        (ZeRO-1, arXiv 1910.02054, section 5.1); None where it is not.
+      exchange: where the state is spread over the data axis (ZeRO-1, see parallel/spread.py).
     """
 
     model: nn.Module
@@ -81,7 +80,7 @@ class Setup:
     init: Callable[[jax.Array], TrainState]
     state: TrainState
     teacher: tuple[Any, ...] = ()
-    whole: Any = None
+    exchange: Exchange | None = None
 
     def create(self, seed: int) -> TrainState:
         """The state of step 0; each device draws its own part of it."""
@@ -158,7 +157,7 @@ class Setup:
                 phase=phase.number,
                 trained=self.trained,
                 layer_decay=self.layer_decay,
-                spread=None if self.whole is None else jax.tree.map(lambda x: own_spec(x.sharding), self.state.params),
+                exchange=self.exchange,
             )(state, batch, first, *teacher)
 
         def scalar(dtype: Any, members: int = members) -> jax.ShapeDtypeStruct:
@@ -240,9 +239,11 @@ def build_setup(
     init = make_init(model, optimizer, inputs, trained, objective.init_own)
     with mesh_context(mesh):
         state = abstract_state(init, mesh)
-    whole = jax.tree.map(lambda x: x.sharding, state.params) if zero1 else None
-    state = spread_state(state) if zero1 else state
-    return Setup(model, objective, optimizer, mesh, trained, layer_decay, init, state, teacher, whole)
+    exchange = None
+    if zero1 and mesh.shape['data'] > 1:
+        state = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=spread(x)), state)
+        exchange = Exchange.of(state.params, model.config.dtype)
+    return Setup(model, objective, optimizer, mesh, trained, layer_decay, init, state, teacher, exchange)
 
 
 def shardings_of(state: TrainState) -> Any:

@@ -14,7 +14,6 @@ from bertjax.losses import OWN
 from bertjax.model.stacking import init_params
 from bertjax.optim.selection import Selection, everything, partition
 from bertjax.parallel.partition import state_shardings
-from bertjax.parallel.spread import spread
 
 _Box = nn.Partitioned
 
@@ -63,11 +62,6 @@ def make_init(
         return TrainState(zero, params, optimizer.init(moving), zero, zero)
 
     return init
-
-
-def spread_state(state: TrainState) -> TrainState:
-    """An abstract state whose parameters and moments no two devices hold alike, see `parallel.partition.spread`."""
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=spread(x)), state)
 
 
 def abstract_state(init: Callable[[jax.Array], TrainState], mesh: Mesh) -> TrainState:

@@ -13,8 +13,7 @@ from bertjax.model.capture import apply_capturing
 from bertjax.model.dropout import Dropout
 from bertjax.optim.schedules import Schedule
 from bertjax.optim.selection import Selection, combine, everything, layer_rates, partition
-from bertjax.parallel.partition import on_own_rows
-from bertjax.parallel.spread import gathered, scattered
+from bertjax.parallel.spread import Exchange
 from bertjax.train.state import TrainState
 
 Batch = Mapping[str, jax.Array]
@@ -34,7 +33,7 @@ def make_train_step(
     phase: int = 0,
     trained: Selection = everything,
     layer_decay: float = 1.0,
-    spread: Any | None = None,
+    exchange: Exchange | None = None,
 ) -> Callable[..., tuple[TrainState, Metrics]]:
     """(state, batch, first) -> (new state, metrics); with a teacher's parameters too where the objective has a guide.
 
@@ -57,8 +56,8 @@ def make_train_step(
       phase: its number: examples of different phases drop different values.
       trained: the parameters that move; the state must be made with the same selection.
       layer_decay: see `optim.selection.layer_rates`.
-      spread: with ZeRO-1 the shardings of the parameters where the model computes with them, and where they are kept
-        and updated, each device its part: gathered once a step, kernels in the dtype of computation.
+      exchange: of a state that is spread over the data axis (ZeRO-1): each device computes the gradients of its own
+        rows, parts and all, and updates its part of the parameters.
 
     Returns:
       A function to be jitted. metrics: `sums`, {name: (sum, weight)}, and `scalars`, float32 and int32.
@@ -79,65 +78,48 @@ def make_train_step(
         return sum(counted(name) for name in weights if name in sums), sums
 
     def gradients(
-        moving: Any, frozen: Any, kept: Any, batch: Batch, dropout: Dropout, weights: Any, *teacher: Any
-    ) -> tuple[jax.Array, Sums, Any]:
-        def value_and_grad(rows: Batch, numbers: jax.Array, weights: Mapping[str, jax.Array]) -> Any:
+        params: Any, batch: Batch, dropout: Dropout, weights: Mapping[str, jax.Array], *teacher: Any
+    ) -> tuple[tuple[jax.Array, Sums], Any]:
+        kept, _ = partition(params, trained)
+        moving, frozen = partition(exchange.gathered(params) if exchange else params, trained)
+
+        def value_and_grad(rows: Batch, numbers: jax.Array) -> tuple[tuple[jax.Array, Sums], Any]:
             told, own = guided(objective, rows, *teacher), dropout.replace(numbers=numbers)
-            values, grads = jax.value_and_grad(minimised, has_aux=True)(moving, frozen, told, own, weights)
+            sums, grads = jax.value_and_grad(minimised, has_aux=True)(moving, frozen, told, own, weights)
             # Of kernels that were gathered in bfloat16 the parts of a batch add up in float32.
-            return values, jax.tree.map(lambda g, x: g.astype(x.dtype), grads, kept)
+            return sums, jax.tree.map(lambda g, x: g.astype(x.dtype), grads, kept)
 
         if accumulate == 1:
-            (loss, sums), grads = value_and_grad(batch, dropout.numbers, weights)
-            return loss, sums, grads
+            return value_and_grad(batch, dropout.numbers)
 
         def part(totals: Any, numbered: tuple[Batch, jax.Array]) -> tuple[Any, None]:
-            (loss, sums), grads = value_and_grad(*numbered, weights)
-            return jax.tree.map(jnp.add, totals, (loss, sums, grads)), None
+            return jax.tree.map(jnp.add, totals, value_and_grad(*numbered)), None
 
         # Row r goes to part r % A: each device keeps its own rows; r // (B/A) would move them between devices.
         whole = (dict(batch), dropout.numbers)
         parts = jax.tree.map(lambda x: x.reshape(-1, accumulate, *x.shape[1:]).swapaxes(0, 1), whole)
-        shapes = jax.eval_shape(value_and_grad, *jax.tree.map(lambda x: x[0], parts), weights)
-        (loss, sums), grads = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        totals, _ = jax.lax.scan(part, (loss, sums, grads), parts)
+        shapes = jax.eval_shape(value_and_grad, *jax.tree.map(lambda x: x[0], parts))
+        totals, _ = jax.lax.scan(part, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), parts)
         return totals
+
+    def exchanged(
+        params: Any, rows: tuple[Batch, jax.Array], seed: jax.Array, weights: Mapping[str, jax.Array], *teacher: Any
+    ) -> tuple[tuple[jax.Array, Sums], Any]:
+        batch, numbers = rows
+        sums, grads = gradients(params, batch, Dropout(seed, numbers), weights, *teacher)
+        return exchange.summed(sums), exchange.scattered(grads, partition(exchange.specs, trained)[0])
 
     def train_step(state: TrainState, batch: Batch, first: jax.Array, *teacher: Any) -> tuple[TrainState, Metrics]:
         numbers = first + jnp.arange(len(batch['attention_mask']), dtype=jnp.uint32)  # [B]
         dropout = Dropout(jnp.asarray(dropout_seed, jnp.uint32), numbers).at(phase)
         old, frozen = partition(state.params, trained)
         weights = objective.weights(batch)
-        if spread is None:
-            loss, sums, grads = gradients(old, frozen, old, batch, dropout, weights, *teacher)
-        elif __import__('os').environ.get('ZB'):
-            from jax.sharding import NamedSharding, PartitionSpec
-            cons = jax.lax.with_sharding_constraint
-            mesh = __import__('bertjax.parallel.partition').parallel.partition._MESH.get()
-            whole = NamedSharding(mesh, PartitionSpec())
-            def gather(path, x):
-                n = path[-1].key
-                y = cons(x.astype(model.config.dtype) if n in ('kernel', 'embedding') else x, whole)
-                return y if n == 'kernel' else y.astype(x.dtype)
-            g = jax.tree_util.tree_map_with_path(gather, state.params)
-            loss, sums, grads = gradients(*partition(g, trained), old, batch, dropout, weights, *teacher)
-            grads = jax.tree.map(lambda x: cons(x, whole), grads)
-            own = partition(spread, trained)[0]
-            grads = jax.tree.map(lambda x, s: cons(x, NamedSharding(mesh, s)), grads, own)
+        if exchange is None:
+            (loss, sums), grads = gradients(state.params, batch, dropout, weights, *teacher)
         else:
-            own, dtype = partition(spread, trained)[0], model.config.dtype
-
-            def on_rows(params, batch, dropout, weights, *teacher):
-                whole = partition(gathered(params, spread, dtype), trained)
-                kept = partition(params, trained)[0]
-                loss, sums, grads = gradients(*whole, kept, batch, dropout, weights, *teacher)
-                return *jax.lax.psum((loss, sums), 'data'), scattered(grads, own, kept, dtype)
-
-            P = jax.sharding.PartitionSpec
-            specs = (spread, P('data'), Dropout(P(), P('data')), P(), *(P() for _ in teacher))
-            loss, sums, grads = on_own_rows(on_rows, specs, (P(), P(), own))(
-                state.params, dict(batch), dropout, weights, *teacher
-            )
+            compute = exchange.on_own_rows(exchanged, partition(exchange.specs, trained)[0], 2 + len(teacher))
+            rows = (dict(batch), dropout.numbers)
+            (loss, sums), grads = compute(state.params, rows, dropout.seed, weights, *teacher)
         grad_norm = optax.tree.norm(grads)
         direction, opt_state = optimizer.update(grads, state.opt_state, old)
         if layer_decay != 1:

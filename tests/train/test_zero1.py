@@ -8,7 +8,7 @@ import pytest
 from train_fakes import MESH_RECIPE, NO_DROPOUT, Run, loss_of, tiny_config
 
 from bertjax.optim.masks import path_names
-from bertjax.parallel import partition
+from bertjax.parallel import spread as zero1
 
 MESHES = {'data=8': {'data': 8}, 'fsdp=2 x tensor=2': {'data': 2, 'fsdp': 2, 'tensor': 2}}
 STEPS = 10
@@ -26,7 +26,7 @@ def alone(dropout_run, fresh):
 def spread(request):
     """(run, its state at the end, metrics), with all arrays worth an exchange."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partition, 'SMALL', 0)
+        patch.setattr(zero1, 'SMALL', 0)
         run = Run(tiny_config(mesh=MESHES[request.param], zero1=True, **MESH_RECIPE))
         state, rows = run.steps(run.init(), 0, STEPS)
     return run, state, rows
@@ -52,7 +52,7 @@ def test_no_two_devices_hold_the_same_part(spread):
 
 def test_kernels_are_exchanged_as_they_are_computed_with_and_kept_in_float32():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partition, 'SMALL', 0)
+        patch.setattr(zero1, 'SMALL', 0)
         run = Run(tiny_config(model={'dtype': 'bfloat16', **NO_DROPOUT}, mesh={'data': 8}, zero1=True, accumulate=2))
     state, rows = run.steps(run.init(), 0, 2)
     assert {x.dtype for x in jax.tree.leaves(state.params)} == {np.dtype(np.float32)}
@@ -66,7 +66,7 @@ def test_kernels_are_exchanged_as_they_are_computed_with_and_kept_in_float32():
 def test_what_is_small_or_divides_by_nothing_stays_as_it_is():
     mesh = Run(tiny_config(mesh={'data': 8})).mesh
     whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, 'tensor'))
-    spec = lambda *shape: partition.spread(jax.ShapeDtypeStruct(shape, np.float32, sharding=whole)).spec  # noqa: E731
+    spec = lambda *shape: zero1.spread(jax.ShapeDtypeStruct(shape, np.float32, sharding=whole)).spec  # noqa: E731
     P = jax.sharding.PartitionSpec
     assert spec(12, 768, 12, 64) == P(None, ('tensor', 'data'), None, None)
     assert spec(8, 8) == spec(1001, 1003) == P(None, 'tensor')
