@@ -132,7 +132,7 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     config.step = 0  # run=export: which checkpoint; 0: the newest
 
     config.mesh = ConfigDict({'data': -1, 'fsdp': 1, 'tensor': 1})  # -1: the devices that the others leave
-    config.zero1 = False  # parameters and moments split over the data axis too, and gathered once a step
+    config.zero1 = 'auto'  # on, off: parameters and optimiser split over data; auto: where nothing else splits them
     config.topology = ''  # run=compile: the machine to compile for, such as v5e:4x4
     config.find_batch = False  # run=compile: look for the largest batch that fits
     config.export = True  # write the model to WORKDIR/export at the end
@@ -212,7 +212,7 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
     )
 
     config.mesh = ConfigDict({'data': -1, 'fsdp': 1, 'tensor': 1})  # -1: the devices that the others leave
-    config.zero1 = False  # parameters and moments split over the data axis too, and gathered once a step
+    config.zero1 = 'auto'  # on, off: parameters and optimiser split over data; auto: where nothing else splits them
     config.export = True  # write the model to WORKDIR/export at the end
     config.export_formats = 'hf,orbax'  # folders there, with commas between: hf, orbax, google, stablehlo, onnx
     config.push_to = ''  # org/name on the Hugging Face hub, to which export/hf is pushed

@@ -13,6 +13,7 @@ from bertjax.model.config import DTYPES, BertConfig
 from bertjax.model.pooling import COMBINE, POOL
 from bertjax.optim.optimizers import OPTIMIZERS
 from bertjax.optim.schedules import SCHEDULES
+from bertjax.parallel.spread import ZERO1
 from bertjax.ranges import (
     COUNT,
     MANY,
@@ -70,7 +71,7 @@ _SHARED = {
     'mesh.data': _DEVICES,
     'mesh.fsdp': _DEVICES,
     'mesh.tensor': _DEVICES,
-    'zero1': flag(),
+    'zero1': one_of(ZERO1),
     'step': whole(0, COUNT),
     'export': flag(),
     'export_formats': word(

@@ -17,7 +17,6 @@ from bertjax.files.whole import read_json_object
 from bertjax.metrics.rows import task_values
 from bertjax.optim.masks import describe_decay
 from bertjax.optim.selection import partition
-from bertjax.parallel.mesh import describe_mesh
 from bertjax.train.members import Member
 from bertjax.train.phase import Phase
 from bertjax.train.state import TrainState, without_own
@@ -97,7 +96,7 @@ class Finetuning:
             f'{self.resolved["steps"]:,} steps of {settings.batch_size}, learning rate {settings.learning_rate:g} '
             f'{settings.schedule}, warm-up {settings.warmup_fraction:.1%}{decay}',
             f'{len(shapes)} padded length{"s"[: len(shapes) > 1]}: {", ".join(map(str, shapes))}',
-            describe_mesh(setup.mesh),
+            setup.describe(),
             f'attention: {self.model.attention}',
         ]
         return '\n'.join([*lines, describe_decay(trained)])

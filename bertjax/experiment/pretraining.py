@@ -28,7 +28,7 @@ from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig, parameter_count, train_flops_per_sequence
 from bertjax.optim.masks import describe_decay
 from bertjax.optim.optimizers import make_optimizer
-from bertjax.parallel.mesh import describe_mesh, row_shards
+from bertjax.parallel.mesh import row_shards
 from bertjax.train.evaluate import Evaluator
 from bertjax.train.members import Member
 from bertjax.train.phase import Phase
@@ -201,7 +201,7 @@ class Pretraining:
                 f'evaluated on {name}, too: {split.num_documents:,} documents, {split.num_tokens:,} tokens'
                 for name, split in self.examples.texts.items()
             ),
-            f'{describe_mesh(self.setup.mesh)}, attention: {self._attention}',
+            f'{self.setup.describe()}, attention: {self._attention}',
         ]
         for phase in self._phases:
             lines.append(

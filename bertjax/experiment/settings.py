@@ -56,7 +56,7 @@ class RunSettings:
     checkpoint_keep: int
     step: int
     mesh: Mapping[str, int]
-    zero1: bool
+    zero1: str
     export: bool
     export_formats: str
     push_to: str

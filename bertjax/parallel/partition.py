@@ -34,9 +34,9 @@ def constrain(x: jax.Array, *names: str | None) -> jax.Array:
       ValueError: a name that parallel/rules.py does not know.
     """
     _check_names(names)
-    if _MESH.get() is None:
+    if _on_one_device():
         return x
-    return nn.with_logical_constraint(x, names, _rules_here(), fallback=spmd.RulesFallback.RAISE_ERROR)
+    return nn.with_logical_constraint(x, names, fallback=spmd.RulesFallback.RAISE_ERROR)
 
 
 def with_axes(init: nn.initializers.Initializer, *names: str) -> nn.initializers.Initializer:
@@ -64,8 +64,10 @@ def platform() -> str:
 
 def parts_of(name: str) -> int:
     """Over how many devices of the mesh a dimension of this logical axis is split."""
-    mesh = _MESH.get()
-    return 1 if mesh is None else math.prod(mesh.shape[axis] for axis in dict(_rules_here())[name])
+    mesh, axes = _MESH.get(), dict(AXIS_RULES)[name] or ()
+    if mesh is None or _on_one_device():
+        return 1
+    return math.prod(mesh.shape[axis] for axis in ((axes,) if isinstance(axes, str) else axes))
 
 
 def over_mesh(
@@ -79,26 +81,16 @@ def over_mesh(
       output: ... and of the result.
     """
     mesh = _MESH.get()
-    if mesh is None or mesh.size == 1:
+    if mesh is None or mesh.size == 1 or _on_one_device():
         return function
-    rules = dict(_rules_here())
+    rules = dict(AXIS_RULES)
     specs = [PartitionSpec(*(None if name is None else rules[name] for name in names)) for names in (*inputs, output)]
-    return jax.shard_map(
-        function, in_specs=tuple(specs[:-1]), out_specs=specs[-1], axis_names=_free_axes(), check_vma=False
-    )
+    return jax.shard_map(function, mesh=mesh, in_specs=tuple(specs[:-1]), out_specs=specs[-1], check_vma=False)
 
 
-def _free_axes() -> frozenset[str]:
-    """Axes of the mesh that a dimension can be split over here: not those of which this is one part (shard_map)."""
-    here = jax.sharding.get_abstract_mesh()
-    return frozenset(here.axis_names) - frozenset(here.manual_axes)
-
-
-def _rules_here() -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """AXIS_RULES, with all axes of a name as a tuple, of those that are free."""
-    free = _free_axes()
-    each = ((name, (axes,) if isinstance(axes, str) else axes or ()) for name, axes in AXIS_RULES)
-    return tuple((name, tuple(axis for axis in axes if axis in free)) for name, axes in each)
+def _on_one_device() -> bool:
+    """Whether what is traced is one device's own part already, inside `jax.shard_map`: nothing is left to split."""
+    return bool(jax.sharding.get_abstract_mesh().manual_axes)
 
 
 def state_shardings(abstract_state: Any, mesh: Mesh) -> Any:

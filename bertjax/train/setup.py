@@ -16,8 +16,9 @@ from bertjax.data.batch import BatchSpec
 from bertjax.losses import Objective
 from bertjax.optim.schedules import make_schedule
 from bertjax.optim.selection import Selection, everything, partition
+from bertjax.parallel.mesh import describe_mesh
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
-from bertjax.parallel.spread import Exchange, spread
+from bertjax.parallel.spread import Exchange, spread, spreads
 from bertjax.train.members import members_template
 from bertjax.train.state import TrainState, abstract_state, make_init
 from bertjax.train.step import make_train_step
@@ -81,6 +82,11 @@ class Setup:
     state: TrainState
     teacher: tuple[Any, ...] = ()
     exchange: Exchange | None = None
+
+    def describe(self) -> str:
+        """The devices in words, and who keeps the state."""
+        kept = ', each keeps its part of parameters and optimiser' if self.exchange else ''
+        return describe_mesh(self.mesh) + kept
 
     def create(self, seed: int) -> TrainState:
         """The state of step 0; each device draws its own part of it."""
@@ -232,17 +238,20 @@ def build_setup(
     trained: Selection = everything,
     layer_decay: float = 1.0,
     teacher: tuple[Any, ...] = (),
-    zero1: bool = False,
+    zero1: str = 'off',
 ) -> Setup:
-    """Shapes, then shardings; no arrays yet. `batch` is any batch of the run: its rows and length do not matter."""
+    """Shapes, then shardings; no arrays yet. `batch` is any batch of the run: its rows and length do not matter.
+
+    `zero1`, one of `parallel.spread.ZERO1`: whether the state is spread over the data axis.
+    """
     inputs = [jax.ShapeDtypeStruct(*batch[name]) for name in objective.inputs]
     init = make_init(model, optimizer, inputs, trained, objective.init_own)
     with mesh_context(mesh):
         state = abstract_state(init, mesh)
     exchange = None
-    if zero1 and mesh.shape['data'] > 1:
-        state = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=spread(x)), state)
-        exchange = Exchange.of(state.params, model.config.dtype)
+    if spreads(zero1, mesh):
+        state = jax.tree.map(spread, state)
+        exchange = Exchange(state.params, model.config.dtype)
     return Setup(model, objective, optimizer, mesh, trained, layer_decay, init, state, teacher, exchange)
 
 
