@@ -183,7 +183,10 @@ class Fitting:
         return self.setup({}).mesh.shape[name]
 
     def _meshes(self) -> list[Way]:
-        """More chips on the fsdp axis, by powers of two, at the cost of the data axis: rows are split as before."""
+        """More chips on the fsdp axis, by powers of two, at the cost of the data axis: rows are split as before. None where
+        the state is to be split over data by `zero1`, which does without them."""
+        if self.settings.zero1 == 'on':
+            return []
         own, data, width = self._axis('fsdp'), self._axis('data'), self.settings.model_fields['width']
         factors = [2**i for i in range(1, 11) if data % 2**i == 0 and width % (own * 2**i) == 0]
         rest = self.settings.mesh['data'] == -1  # it is what the others leave

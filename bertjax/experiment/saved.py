@@ -139,6 +139,7 @@ def load_task(
     Raises:
       UserError: neither has a model for this task, or no checkpoint of config.step.
     """
+    settings = dataclasses.replace(settings, zero1='off')  # nothing is trained
     settings.check()
     mesh = make_mesh(settings.mesh, claim_devices())
     data = _task_data(settings, folder)
@@ -280,6 +281,7 @@ def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> Sav
         if PairOptions(mode=mode).paired != settings.pairs.paired:  # one of the two has no head for pairs
             mend = 'give the recipe of this workdir'
             raise UserError('config.pairs.mode', settings.pairs.mode, f'{mode}, as in the checkpoint', mend)
+        settings = dataclasses.replace(settings, zero1='off')  # nothing is trained
         setup = build_pretraining_setup(settings, model, make_mesh(settings.mesh))
         with mesh_context(setup.mesh):
             params = checkpoints.restore_params(saved.position.step, setup.state.params)
