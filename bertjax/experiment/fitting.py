@@ -183,8 +183,10 @@ class Fitting:
         return self.setup({}).mesh.shape[name]
 
     def _meshes(self) -> list[Way]:
-        """More chips on the fsdp axis, by powers of two, at the cost of the data axis: rows are split as before. None where
-        the state is to be split over data by `zero1`, which does without them."""
+        """More chips on the fsdp axis, by powers of two, at the cost of the data axis: rows are split as before.
+
+        None where the state is asked to be split over data (zero1), which goes with no other axis.
+        """
         if self.settings.zero1 == 'on':
             return []
         own, data, width = self._axis('fsdp'), self._axis('data'), self.settings.model_fields['width']

@@ -51,7 +51,7 @@ def spread(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
 
 def whole(params: Any) -> Any:
     """`params` with the arrays gathered that are spread; the same tree where none is."""
-    split = any(AXIS in _spec(x.sharding) for x in jax.tree.leaves(params))
+    split = any(AXIS in _spec(x) for x in jax.tree.leaves(params))
     return jax.device_put(params, jax.tree.map(_unspread, params)) if split else params
 
 
@@ -71,7 +71,7 @@ class Exchange:
     @property
     def specs(self) -> Any:
         """PartitionSpec of each parameter."""
-        return jax.tree.map(lambda x: _spec(x.sharding), self.params)
+        return jax.tree.map(_spec, self.params)
 
     def on_own_rows(self, function: Callable[..., Any], specs: Any, more: int) -> Callable[..., Any]:
         """`function` of each device's own part of the parameters, of its own rows, and of values that all have.
@@ -125,10 +125,13 @@ def _as_matrix(send: Callable[[jax.Array], jax.Array], x: jax.Array, split: int)
     return sent.reshape(*sent.shape[: split + 1], *x.shape[split + 1 :])
 
 
-def _spec(sharding: Sharding) -> PartitionSpec:
+def _spec(x: Any) -> PartitionSpec:
+    """Of an array, also an abstract one, or one that lies on the host."""
+    sharding = getattr(x, 'sharding', None)
     return sharding.spec if isinstance(sharding, NamedSharding) else PartitionSpec()
 
 
-def _unspread(x: jax.Array) -> Sharding:
-    spec = PartitionSpec(*(None if axis == AXIS else axis for axis in _spec(x.sharding)))
-    return x.sharding.update(spec=spec) if AXIS in _spec(x.sharding) else x.sharding
+def _unspread(x: Any) -> Sharding | None:
+    if AXIS not in _spec(x):
+        return getattr(x, 'sharding', None)
+    return x.sharding.update(spec=PartitionSpec(*(None if axis == AXIS else axis for axis in x.sharding.spec)))
