@@ -27,6 +27,7 @@ def template_on(mesh):
             'kernel': leaf((16, 8), jnp.float32, 'fsdp', 'tensor'),
             'half': leaf((8, 8), jnp.bfloat16, 'fsdp'),
             'bias': leaf((8,), jnp.float32),
+            'spread': leaf((8, 16), jnp.float32, 'data'),
         },
         'opt_state': [{'count': leaf((), jnp.int32), 'mu': leaf((16, 8), jnp.float32, 'fsdp')}, None],
     }

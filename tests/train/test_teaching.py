@@ -116,6 +116,7 @@ def test_each_part_of_the_lesson_is_learned(alone):
     'changes',
     [
         {'mesh': {'data': 1, 'fsdp': 4, 'tensor': 2}},
+        {'mesh': {'data': 4}, 'accumulate': 2},  # ZeRO-1
         {'accumulate': 4},
     ],
     ids=str,

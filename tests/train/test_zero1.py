@@ -72,6 +72,7 @@ def test_evaluation_gathers_them_once(spread):
     assert zero1.whole(gathered) is gathered
 
 
+@pytest.mark.slow
 def test_kernels_are_exchanged_as_they_are_computed_with_and_kept_in_float32(every_array):
     recipe = {'model': {'dtype': 'bfloat16', **NO_DROPOUT}, 'mesh': {'data': 8}, 'accumulate': 2}
     run, plain = (Run(tiny_config(zero1=choice, **recipe)) for choice in ('on', 'off'))
