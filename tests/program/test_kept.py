@@ -74,6 +74,7 @@ def test_a_full_disk_is_one_line(program: Program, tmp_path: pathlib.Path, name:
     assert 'found a full disk with ' in error and f'room for {workdir}' in error and 'make room' in error
 
 
+@pytest.mark.slow
 def test_a_workdir_with_wildcards_on_a_full_disk(program: Program, tmp_path: pathlib.Path):
     """The checkpoint finds no room; then there is some, and it is read again (Orbax takes paths for patterns)."""
     workdir = tmp_path / 'exp[1]*'
