@@ -103,33 +103,24 @@ def _read(paths: Sequence[str]) -> list[dict[str, Any]]:
 
 def main(argv: Sequence[str]) -> None:
     model = Model(_read(argv[1:]))
-    console = Console(soft_wrap=True)
-    counts = [16 * 2**i for i in range(7)]
+    console = Console(soft_wrap=True, width=100)
     console.print(
         f'a chip computes {1e3 * model.fixed:.1f} ms + {1e3 * model.per_row:.3f} ms a row; '
         f'{100 * model.exposed:.0f} % of the exchange is waited for (estimated)'
     )
-    table = Table(title=f'{model.rows:g} rows a chip (estimated)', title_justify='left', box=box.SIMPLE_HEAD)
-    for name in ('chips', 'slices', 'batch', 'exchange, ms', 'step, ms', 'MFU', 'sequences/s'):
-        table.add_column(name, justify='right', no_wrap=True)
+    counts = [16 * 2**i for i in range(7)]
+    names = ('chips', 'slices', 'batch', 'exchange, ms', 'step, ms', 'MFU', 'sequences/s')
+    table = _table(f'{model.rows:g} rows a chip (estimated)', *names)
     for chips in counts:
-        name, slices = model.slices(chips)
-        step = model.step(chips, model.rows)
-        batch = chips * model.rows
-        figures = (
-            f'{1e3 * model.exchange(chips):.1f}',
-            f'{1e3 * step:.1f}',
-            f'{100 * model.mfu(chips, model.rows):.0f} %',
+        (name, slices), rows = model.slices(chips), model.rows
+        rate = f'{chips * rows / model.step(chips, rows):,.0f}'
+        exchange = f'{1e3 * model.exchange(chips):.1f}'
+        table.add_row(
+            str(chips), f'{slices} x {name}', f'{chips * rows:,g}', exchange, *_figures(model, chips, rows), rate
         )
-        table.add_row(str(chips), f'{slices} x {name}', f'{batch:,.0f}', *figures, f'{batch / step:,.0f}')
     console.print(table)
-    table = Table(
-        title=f'where {_WORTH.value:g} times as fast is what a doubling has to bring',
-        title_justify='left',
-        box=box.SIMPLE_HEAD,
-    )
-    for name in ('batch', 'chips that pay', 'rows a chip', 'step, ms', 'MFU'):
-        table.add_column(name, justify='right', no_wrap=True)
+    title = f'the last doubling of the chips makes it {_WORTH.value:g} times as fast (estimated)'
+    table = _table(title, 'batch', 'chips', 'rows a chip', 'step, ms', 'MFU')
     for batch in map(int, _BATCHES.value):
         chips = counts[0]
         while chips * 2 <= min(batch, MOST_CHIPS) and (
@@ -137,9 +128,19 @@ def main(argv: Sequence[str]) -> None:
         ):
             chips *= 2
         rows = batch / chips
-        step = f'{1e3 * model.step(chips, rows):.1f}'
-        table.add_row(f'{batch:,}', str(chips), f'{rows:g}', step, f'{100 * model.mfu(chips, rows):.0f} %')
+        table.add_row(f'{batch:,}', str(chips), f'{rows:g}', *_figures(model, chips, rows))
     console.print(table)
+
+
+def _figures(model: Model, chips: int, rows: float) -> tuple[str, str]:
+    return f'{1e3 * model.step(chips, rows):.1f}', f'{100 * model.mfu(chips, rows):.0f} %'
+
+
+def _table(title: str, *names: str) -> Table:
+    table = Table(title=title, title_justify='left', box=box.SIMPLE_HEAD)
+    for name in names:
+        table.add_column(name, justify='right')
+    return table
 
 
 if __name__ == '__main__':
