@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Callable
 
 import pytest
-from running import GLUE, RUN, SWEEP, TUNE, Program
+from running import EXTRACT, GLUE, RUN, SWEEP, TUNE, Program
 
 Once = Callable[[str, Callable[[pathlib.Path], object]], pathlib.Path]
 
@@ -85,6 +85,17 @@ def tuned(once: Once, program: Program, tune: tuple[str, ...]) -> pathlib.Path:
 def swept(once: Once, program: Program, tune: tuple[str, ...]) -> pathlib.Path:
     """The workdir of a sweep of four runs; do not write into it."""
     return _workdir(once, 'swept', lambda workdir: program.run(f'--workdir={workdir}', *tune, *SWEEP, **GLUE).stdout)
+
+
+@pytest.fixture
+def extract(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path) -> Callable[..., str]:
+    """extract(input, *changes) -> what is printed; it writes into tmp_path/features."""
+
+    def run(given: str | pathlib.Path, *changes: str) -> str:
+        ask = (f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={given}')
+        return program.run(*ask, *changes, **EXTRACT).stdout
+
+    return run
 
 
 def _workdir(once: Once, name: str, run: Callable[[pathlib.Path], str]) -> pathlib.Path:
