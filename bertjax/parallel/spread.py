@@ -73,6 +73,11 @@ class Exchange:
         """PartitionSpec of each parameter."""
         return jax.tree.map(_spec, self.params)
 
+    @property
+    def spreads(self) -> bool:
+        """Whether any parameter is large enough."""
+        return any(AXIS in spec for spec in jax.tree.leaves(self.specs))
+
     def on_own_rows(self, function: Callable[..., Any], specs: Any, more: int) -> Callable[..., Any]:
         """`function` of each device's own part of the parameters, of its own rows, and of values that all have.
 

@@ -85,8 +85,8 @@ class Setup:
 
     def describe(self) -> str:
         """The devices in words, and who keeps the state."""
-        kept = ', each keeps its part of parameters and optimiser' if self.exchange else ''
-        return describe_mesh(self.mesh) + kept
+        spread = self.exchange is not None and self.exchange.spreads
+        return describe_mesh(self.mesh) + (', each keeps its part of parameters and optimiser' if spread else '')
 
     def create(self, seed: int) -> TrainState:
         """The state of step 0; each device draws its own part of it."""

@@ -146,6 +146,29 @@ def test_a_gather_that_fusions_carry_on_is_one():
     assert found.step_s == pytest.approx(6.0) and found.seconds('compiler') == pytest.approx(2.0)
 
 
+def test_gathers_on_one_channel_are_told_apart():
+    """Those that a program writes out in `shard_map` all have the same."""
+    gather = 'all-gather(%a), channel_id=1, dimensions={0}, replica_groups=[2,4]<=[8]'
+    found = _estimate(straight(f'%x = f32[8000000]{{0}} {gather}', f'ROOT %y = f32[8000000]{{0}} {gather}'), chips=8)
+    assert [each.seconds for each in found.sent] == [6.0, 6.0]
+
+
+def test_a_gather_that_a_loop_carries_on_is_one():
+    """Begun before it and ended behind it: of the fusions of a chain the one that begins it counts."""
+    note = 'custom_call_target="AsyncCollectiveStart"'
+    roots = (f'ROOT %c = f32[8000000]{{0}} custom-call(%g0), {note}', 'ROOT %n = f32[8000000]{0} negate(%g1)')
+    parts = '\n\n'.join(
+        f'%part{i} (q{i}: f32[2000000]) -> f32[8000000] {{\n  %q{i} = f32[2000000]{{0}} parameter(0)\n'
+        f'  %g{i} = f32[8000000]{{0}} all-gather(%q{i}), channel_id=1, dimensions={{0}}, replica_groups=[2,4]<=[8], '
+        f'frontend_attributes={{chain_id="3"}}\n  {root}\n}}'
+        for i, root in enumerate(roots)
+    )
+    begins, carries = (f'%f{i} = f32[8000000]{{0}} fusion(%a), kind=kCustom, calls=%part{i}' for i in range(2))
+    (sent,) = _estimate(straight(begins, 'ROOT ' + carries, computations=parts), chips=8).sent
+    assert sent.seconds == 6.0 and sent.is_async
+    assert not _estimate(straight('ROOT ' + carries, computations=parts), chips=8).sent
+
+
 def test_a_reduction_of_which_a_slice_is_taken_is_scattered():
     part = """%scatter (q: f32[2000000]) -> f32[500000] {
   %q = f32[2000000]{0} parameter(0)
