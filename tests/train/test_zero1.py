@@ -3,9 +3,10 @@
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from train_fakes import MESH_RECIPE, NO_DROPOUT, Run, host, loss_of, tiny_config
 
 from bertjax.errors import UserError
@@ -48,10 +49,39 @@ def same(rows, expected, rtol=1e-5):
             np.testing.assert_allclose(row['scalars'][name], wanted['scalars'][name], rtol=10 * rtol, err_msg=name)
 
 
+def test_what_is_exchanged_gives_the_gradients_of_all_rows():
+    mesh = jax.make_mesh((8,), ('data',), axis_types=(AxisType.Auto,))
+    shapes = {'kernel': (3, 16, 2, 2), 'bias': (2, 2)}
+    specs = {'kernel': PartitionSpec(None, 'data'), 'bias': PartitionSpec()}
+    draw = np.random.default_rng(0).standard_normal
+    params = {name: draw(shape).astype(np.float32) for name, shape in shapes.items()}
+    rows = draw((16, 16)).astype(np.float32)
+
+    def loss(params, rows):
+        return (jnp.einsum('BD,LDHK->BLHK', rows, params['kernel']) + params['bias']).max(1).sum()
+
+    def own(params, rows):
+        value, grads = jax.value_and_grad(loss)(exchange.gathered(params), rows)
+        return exchange.summed(value), exchange.scattered(grads, specs)
+
+    placed = jax.device_put(params, {name: NamedSharding(mesh, spec) for name, spec in specs.items()})
+    exchange = zero1.Exchange(placed, 'float32')
+    assert exchange.specs == specs and exchange.spreads
+    with jax.set_mesh(mesh):
+        value, grads = jax.jit(exchange.on_own_rows(own, specs, 0))(placed, rows)
+    wanted, gradients = jax.value_and_grad(loss)(params, rows)
+    np.testing.assert_allclose(value, wanted, rtol=1e-5)
+    assert grads['kernel'].sharding.is_equivalent_to(placed['kernel'].sharding, 4)
+    for name in shapes:
+        np.testing.assert_allclose(grads[name], gradients[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
 def test_the_losses_and_norms_of_one_device_with_dropout(alone, spread):
     same(spread[2], alone)
 
 
+@pytest.mark.slow
 def test_no_two_devices_hold_the_same_part(spread):
     run, state, _ = spread
     for tree in (state.params, state.opt_state[1].mu, state.opt_state[1].nu):
@@ -64,6 +94,7 @@ def test_no_two_devices_hold_the_same_part(spread):
     assert not re.search(r'while/body[^"]*(all_gather|psum|reduce_scatter)', text)
 
 
+@pytest.mark.slow
 def test_evaluation_gathers_them_once(spread):
     params = spread[1].params
     gathered = zero1.whole(params)
