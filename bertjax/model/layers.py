@@ -60,8 +60,25 @@ def dear(x: jax.Array) -> jax.Array:
     return checkpoint_name(x, DEAR)
 
 
+@jax.custom_vjp
+def add_bias(x: jax.Array, bias: jax.Array) -> jax.Array:
+    """x + bias, of x [..., D] and bias [D] of any dtype, in that of x; the bias' gradient is summed in float32."""
+    return x + bias.astype(x.dtype)
+
+
+def _add_bias_gradient(bias: jax.Array, cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
+    columns = cotangent.astype(jnp.float32).reshape(-1, cotangent.shape[-1]).sum(0)
+    return cotangent, columns.astype(bias.dtype)
+
+
+add_bias.defvjp(lambda x, bias: (add_bias(x, bias), bias), _add_bias_gradient)
+
+
 class Projection(nn.Module):
-    """Linear map from the last `len(in_axes)` dimensions to `features`, bias included.
+    """Linear map from the last `len(in_axes)` dimensions to `features`, which the result has as one; bias included.
+
+    As one, for the compiler may give a dimension that fills no register, such as a head's width, the place of another,
+    and then copies the array to where it is needed otherwise.
 
     `nn.DenseGeneral` draws its kernel as a matrix and reshapes it, so that axis names land on the wrong dimensions
     (google/flax#3676, #3892); here the kernel is created in its final shape, with one name a dimension.
@@ -80,9 +97,9 @@ class Projection(nn.Module):
         shape = x.shape[-n:] + self.features
         kernel = self.param('kernel', with_axes(weight_init(self.config), *self.in_axes, *self.out_axes), shape, stored)
         bias = self.param('bias', with_axes(nn.initializers.zeros_init(), *self.bias_axes), self.features, stored)
-        contract = (tuple(range(x.ndim - n, x.ndim)), tuple(range(n)))
-        y = jax.lax.dot_general(x.astype(dtype), kernel.astype(dtype), (contract, ((), ())))
-        return y + bias.astype(dtype)
+        x = x.astype(dtype).reshape(*x.shape[:-n], -1)
+        y = x @ kernel.astype(dtype).reshape(x.shape[-1], -1)
+        return add_bias(y, bias.reshape(-1))  # [..., product of features]
 
 
 class LayerNorm(nn.Module):
