@@ -1,5 +1,6 @@
 """The primitives: projection, LayerNorm, embedding table, activations."""
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -74,6 +75,24 @@ def _add_bias_gradient(bias: jax.Array, cotangent: jax.Array) -> tuple[jax.Array
 add_bias.defvjp(lambda x, bias: (add_bias(x, bias), bias), _add_bias_gradient)
 
 
+@jax.custom_vjp
+def product_of_dear(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """x [..., M] @ kernel [M, N] of an x that is `dear`.
+
+    Of what it keeps `jax.checkpoint` makes a rounded copy for those who go on with it. The compiler fuses that into the
+    operation that makes x, but into no kernel; here only the backward pass reads what is kept.
+    """
+    return x @ kernel
+
+
+def _product_gradient(saved: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, kernel = saved
+    return cotangent @ kernel.T, x.reshape(-1, x.shape[-1]).T @ cotangent.reshape(-1, cotangent.shape[-1])
+
+
+product_of_dear.defvjp(lambda x, kernel: (x @ kernel, (dear(x), kernel)), _product_gradient)
+
+
 class Projection(nn.Module):
     """Linear map from the last `len(in_axes)` dimensions to `features`, which the result has as one; bias included.
 
@@ -89,6 +108,7 @@ class Projection(nn.Module):
     in_axes: tuple[str, ...]
     out_axes: tuple[str, ...]
     bias_axes: tuple[str, ...]
+    dear_input: bool = False
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -98,12 +118,59 @@ class Projection(nn.Module):
         kernel = self.param('kernel', with_axes(weight_init(self.config), *self.in_axes, *self.out_axes), shape, stored)
         bias = self.param('bias', with_axes(nn.initializers.zeros_init(), *self.bias_axes), self.features, stored)
         x = x.astype(dtype).reshape(*x.shape[:-n], -1)
-        y = x @ kernel.astype(dtype).reshape(x.shape[-1], -1)
+        product = product_of_dear if self.dear_input else jnp.matmul
+        y = product(x, kernel.astype(dtype).reshape(x.shape[-1], -1))
         return add_bias(y, bias.reshape(-1))  # [..., product of features]
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float) -> jax.Array:
+    """(x - mean) / sqrt(variance + epsilon) · scale + bias over the last dimension, computed in float32, in x's dtype.
+
+    The gradient needs x, mean and standard deviation alone, where autodiff keeps arrays of the size of x in float32.
+
+    Args:
+      x: [..., D].
+      scale, bias: [D].
+      epsilon: added to the variance.
+    """
+    return _layer_norm(x, scale, bias, epsilon)[0]
+
+
+def _layer_norm(
+    x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    wide = x.astype(jnp.float32)
+    mean = wide.mean(-1, keepdims=True)
+    if x.dtype == jnp.float32:
+        variance = jnp.square(wide - mean).mean(-1, keepdims=True)
+    else:
+        # One pass costs digits where the mean is far from 0: no more of them than x lost when it was rounded.
+        variance = jnp.maximum(jnp.square(wide).mean(-1, keepdims=True) - jnp.square(mean), 0.0)
+    mean, inverse = dear(mean), dear(jax.lax.rsqrt(variance + epsilon))
+    y = (wide - mean) * inverse * scale.astype(jnp.float32) + bias.astype(jnp.float32)
+    return y.astype(x.dtype), (x, mean, inverse, scale, bias)
+
+
+def _layer_norm_gradient(
+    epsilon: float, saved: tuple[jax.Array, ...], cotangent: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    del epsilon
+    x, mean, inverse, scale, bias = saved
+    cotangent = cotangent.astype(jnp.float32)
+    normal = (x.astype(jnp.float32) - mean) * inverse
+    scaled = cotangent * scale.astype(jnp.float32)
+    along = (scaled * normal).mean(-1, keepdims=True)
+    gradient = inverse * (scaled - scaled.mean(-1, keepdims=True) - normal * along)
+    d_scale, d_bias = (y.reshape(-1, y.shape[-1]).sum(0) for y in (cotangent * normal, cotangent))
+    return gradient.astype(x.dtype), d_scale.astype(scale.dtype), d_bias.astype(bias.dtype)
+
+
+layer_norm.defvjp(_layer_norm, _layer_norm_gradient)
+
+
 class LayerNorm(nn.Module):
-    """Normalises the last dimension; statistics in float32, by two passes (the one-pass form loses digits)."""
+    """Normalises the last dimension, see `layer_norm`."""
 
     config: BertConfig
 
@@ -112,12 +179,7 @@ class LayerNorm(nn.Module):
         stored = jnp.dtype(self.config.param_dtype)
         scale = self.param('scale', with_axes(nn.initializers.ones_init(), 'norm'), (x.shape[-1],), stored)
         bias = self.param('bias', with_axes(nn.initializers.zeros_init(), 'norm'), (x.shape[-1],), stored)
-        x = x.astype(jnp.float32)
-        centred = x - x.mean(-1, keepdims=True)
-        variance = jnp.square(centred).mean(-1, keepdims=True)
-        y = centred * jax.lax.rsqrt(variance + self.config.layer_norm_eps)
-        y = y * scale.astype(jnp.float32) + bias.astype(jnp.float32)
-        return y.astype(jnp.dtype(self.config.dtype))
+        return layer_norm(x, scale, bias, self.config.layer_norm_eps).astype(jnp.dtype(self.config.dtype))
 
 
 class Embedding(nn.Module):

@@ -49,5 +49,5 @@ class SelfAttention(nn.Module):
             c.attention, query, key, value, mask, dropout_rate=c.attention_dropout, dropout=dropout
         )  # [B, Q, H, K]
         flat = constrain(mixed.reshape(*mixed.shape[:2], -1), 'act_batch', 'act_length', 'act_heads')
-        mixed = dear(flat).reshape(mixed.shape)
-        return Projection(c, (c.width,), names, ('embed',), ('norm',), name='output')(mixed)  # [B, Q, D]
+        output = Projection(c, (c.width,), names, ('embed',), ('norm',), dear_input=True, name='output')
+        return output(flat.reshape(mixed.shape))  # [B, Q, D]
