@@ -10,7 +10,7 @@ from flax import linen as nn
 from jax.ad_checkpoint import checkpoint_name
 
 from bertjax.model.config import BertConfig
-from bertjax.parallel.partition import with_axes
+from bertjax.parallel.partition import platform, with_axes
 
 # Added to, or in place of, a logit that must not count: small enough that the softmax of any other wins, finite so that
 # a row in which no logit counts gives no NaN.
@@ -61,18 +61,27 @@ def dear(x: jax.Array) -> jax.Array:
     return checkpoint_name(x, DEAR)
 
 
-@jax.custom_vjp
-def add_bias(x: jax.Array, bias: jax.Array) -> jax.Array:
-    """x + bias, of x [..., D] and bias [D] of any dtype, in that of x; the bias' gradient is summed in float32."""
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def add_bias(x: jax.Array, bias: jax.Array, by_product: bool) -> jax.Array:
+    """x + bias, of x [..., D] and bias [D] of any dtype, in that of x; the bias' gradient is summed in float32.
+
+    `by_product`: as a product with ones, where the gradient of x comes from a kernel on TPU. Any other operation that
+    makes it has its sum with it; after a kernel the sum is a pass over memory, and the product a small part of it.
+    """
     return x + bias.astype(x.dtype)
 
 
-def _add_bias_gradient(bias: jax.Array, cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
-    columns = cotangent.astype(jnp.float32).reshape(-1, cotangent.shape[-1]).sum(0)
+def _add_bias_gradient(by_product: bool, bias: jax.Array, cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
+    rows = cotangent.reshape(-1, cotangent.shape[-1])
+    if by_product:
+        ones = jnp.ones((8, len(rows)), rows.dtype)  # of a single row the compiler makes a sum again
+        columns = jnp.matmul(ones, rows, precision='highest', preferred_element_type=jnp.float32)[0]
+    else:
+        columns = rows.astype(jnp.float32).sum(0)
     return cotangent, columns.astype(bias.dtype)
 
 
-add_bias.defvjp(lambda x, bias: (add_bias(x, bias), bias), _add_bias_gradient)
+add_bias.defvjp(lambda x, bias, by_product: (add_bias(x, bias, by_product), bias), _add_bias_gradient)
 
 
 @jax.custom_vjp
@@ -101,6 +110,13 @@ class Projection(nn.Module):
 
     `nn.DenseGeneral` draws its kernel as a matrix and reshapes it, so that axis names land on the wrong dimensions
     (google/flax#3676, #3892); here the kernel is created in its final shape, with one name a dimension.
+
+    Attributes:
+      config: of the model.
+      features: dimensions of the result.
+      in_axes, out_axes, bias_axes: names of the dimensions of kernel and bias.
+      into_kernel: a kernel that was written by hand may take the result: see `add_bias`.
+      from_kernel: ... may have made the input, which is `dear`: see `product_of_dear`.
     """
 
     config: BertConfig
@@ -108,7 +124,8 @@ class Projection(nn.Module):
     in_axes: tuple[str, ...]
     out_axes: tuple[str, ...]
     bias_axes: tuple[str, ...]
-    dear_input: bool = False
+    into_kernel: bool = False
+    from_kernel: bool = False
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -118,9 +135,9 @@ class Projection(nn.Module):
         kernel = self.param('kernel', with_axes(weight_init(self.config), *self.in_axes, *self.out_axes), shape, stored)
         bias = self.param('bias', with_axes(nn.initializers.zeros_init(), *self.bias_axes), self.features, stored)
         x = x.astype(dtype).reshape(*x.shape[:-n], -1)
-        product = product_of_dear if self.dear_input else jnp.matmul
+        product = product_of_dear if self.from_kernel else jnp.matmul
         y = product(x, kernel.astype(dtype).reshape(x.shape[-1], -1))
-        return add_bias(y, bias.reshape(-1))  # [..., product of features]
+        return add_bias(y, bias.reshape(-1), self.into_kernel and platform() == 'tpu')  # [..., product of features]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))

@@ -36,7 +36,7 @@ class SelfAttention(nn.Module):
         names = ('heads', 'head_dim')
 
         def project(name: str, x: jax.Array) -> jax.Array:
-            y = dear(Projection(c, heads, ('embed',), names, names, name=name)(x))  # [B, S, H·K]
+            y = dear(Projection(c, heads, ('embed',), names, names, into_kernel=True, name=name)(x))  # [B, S, H·K]
             return constrain(y, 'act_batch', 'act_length', 'act_heads').reshape(*y.shape[:2], *heads)
 
         query, key, value = project('query', queries), project('key', x), project('value', x)
@@ -49,5 +49,5 @@ class SelfAttention(nn.Module):
             c.attention, query, key, value, mask, dropout_rate=c.attention_dropout, dropout=dropout
         )  # [B, Q, H, K]
         flat = constrain(mixed.reshape(*mixed.shape[:2], -1), 'act_batch', 'act_length', 'act_heads')
-        output = Projection(c, (c.width,), names, ('embed',), ('norm',), dear_input=True, name='output')
+        output = Projection(c, (c.width,), names, ('embed',), ('norm',), from_kernel=True, name='output')
         return output(flat.reshape(mixed.shape))  # [B, Q, D]
