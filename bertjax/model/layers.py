@@ -96,7 +96,9 @@ def product_of_dear(x: jax.Array, kernel: jax.Array) -> jax.Array:
 
 def _product_gradient(saved: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, kernel = saved
-    return cotangent @ kernel.T, x.reshape(-1, x.shape[-1]).T @ cotangent.reshape(-1, cotangent.shape[-1])
+    rows = tuple(range(x.ndim - 1))
+    d_x = jax.lax.dot_general(cotangent, kernel, (((x.ndim - 1,), (1,)), ((), ())))
+    return d_x, jax.lax.dot_general(x, cotangent, ((rows, rows), ((), ())))
 
 
 product_of_dear.defvjp(lambda x, kernel: (x @ kernel, (dear(x), kernel)), _product_gradient)
