@@ -40,6 +40,7 @@ def get_config(argument: str = '') -> ConfigDict:
     parts = {'l12_d1024_h16': 2, 'large': 4}.get(chosen.size, 1)  # so that the long phase fits 16 chips
     config = pretraining_config(chosen.size, phases=two_phases(accumulate=parts))
     config.model.dtype = 'bfloat16'
+    config.model.scan_layers = False  # by the compiler's estimate faster on TPU: docs/performance.md
     config.model.causal = chosen.ltr
     config.vocab.lowercase = not chosen.cased
     if chosen.no_nsp or chosen.ltr:

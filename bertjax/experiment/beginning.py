@@ -26,7 +26,8 @@ def with_architecture(
 ) -> PretrainingSettings:
     """The settings with the architecture of config.init, where config.architecture says so.
 
-    A run that has begun has it in its config.json, and needs config.init no more.
+    A run that has begun has it in its config.json, and needs config.init no more. Its tree of parameters stays as it
+    is, too, whatever that of the recipe has become.
 
     Args:
       settings: of a pre-training.
@@ -36,6 +37,8 @@ def with_architecture(
     Raises:
       UserError: no checkpoint in config.init, or a value of config.model that is not its.
     """
+    layout = {name: value for name, value in fields_of(FieldKind.LAYOUT).items() if f'model.{name}' not in given}
+    settings = _with_fields(settings, _recorded(folder, layout) or {})
     if settings.architecture != 'init':
         return settings
     usual = {name: value for name, value in fields_of(FieldKind.ARCHITECTURE).items() if name not in _OWN}
@@ -52,6 +55,10 @@ def with_architecture(
         if ours != value and (ours != usual[name] or f'model.{name}' in given):
             mend = 'leave it out'
             raise UserError(f'config.model.{name}', str(ours), f'{value}, as in {source}', mend)
+    return _with_fields(settings, theirs)
+
+
+def _with_fields(settings: PretrainingSettings, theirs: dict[str, Any]) -> PretrainingSettings:
     fields = {**settings.model_fields, **theirs}
     recorded = {**settings.recorded, 'model': {**settings.recorded['model'], **theirs}}
     return dataclasses.replace(settings, model_fields=fields, recorded=recorded)

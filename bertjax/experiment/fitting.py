@@ -17,6 +17,7 @@ from bertjax.experiment.pretraining_settings import PretrainingPhase, Pretrainin
 from bertjax.experiment.settings import check_row_count
 from bertjax.experiment.step_cost import step_cost
 from bertjax.model.config import train_flops_per_sequence
+from bertjax.model.encoder import remat_of
 from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.parallel.topology import generation_of, topology_devices
 from bertjax.train.setup import Setup
@@ -151,7 +152,8 @@ class Fitting:
 
     def _recomputed(self, phase: PretrainingPhase, result: Result) -> Iterator[tuple[Way, Result]]:
         """More recomputing, the mildest first."""
-        own = REMAT_BY_MEMORY.index(self.settings.model_fields['remat'])
+        config = self.setup({}).model.config
+        own = REMAT_BY_MEMORY.index(remat_of(config, self.devices[0].platform))
         return self._until_one_fits(phase, [{'model.remat': remat} for remat in REMAT_BY_MEMORY[own + 1 :]])
 
     def _split(self, phase: PretrainingPhase, result: Result) -> Iterator[tuple[Way, Result]]:

@@ -10,7 +10,7 @@ from bertjax.ranges import MANY, Range, check_fields, number, one_of, ranged, wh
 ACTIVATIONS = ('gelu', 'gelu_tanh', 'relu')
 POOLER_ACTIVATIONS = ('tanh', 'relu')
 ATTENTION = ('auto', 'fused_tpu', 'dot_product')  # the implementations of model/attention/select.py
-REMAT = ('none', 'elementwise', 'full', 'dots')
+REMAT = ('auto', 'none', 'elementwise', 'full', 'dots')
 DTYPES = ('float32', 'bfloat16')
 VOCABULARY_MULTIPLE = 128
 
@@ -59,6 +59,7 @@ class BertConfig:
       remat: what the forward pass keeps for the backward pass: with 'none' everything; with 'elementwise' and 'dots'
         what the projections have made (attention scores and element-wise operations are computed again), with
         'elementwise' attention's result and sums in place of what goes into them; with 'full' only block inputs.
+        'auto' is 'elementwise' on TPU and 'none' elsewhere.
       dtype: of computation; LayerNorm statistics, softmax and logits are float32 always.
       param_dtype: of storage.
 
@@ -84,7 +85,7 @@ class BertConfig:
     nsp: bool = _field(FieldKind.ARCHITECTURE, True)
     scan_layers: bool = _field(FieldKind.LAYOUT, True)
     attention: str = _field(FieldKind.EXECUTION, 'auto', one_of(ATTENTION))
-    remat: str = _field(FieldKind.EXECUTION, 'none', one_of(REMAT))
+    remat: str = _field(FieldKind.EXECUTION, 'auto', one_of(REMAT))
     dtype: str = _field(FieldKind.EXECUTION, 'float32', one_of(DTYPES))
     param_dtype: str = _field(FieldKind.ARCHITECTURE, 'float32', one_of(DTYPES))
 

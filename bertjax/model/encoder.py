@@ -11,13 +11,20 @@ from bertjax.model.capture import CAPTURES, HIDDEN, keep, wanted
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout, Site, drop, within
 from bertjax.model.layers import ACTIVATION_FUNCTIONS, DEAR, Embedding, LayerNorm, Projection, dear
-from bertjax.parallel.partition import constrain
+from bertjax.parallel.partition import constrain, platform
 
 REMAT_POLICIES = {
     'elementwise': jax.checkpoint_policies.save_only_these_names(DEAR),
     'full': jax.checkpoint_policies.nothing_saveable,
     'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
 }
+
+
+def remat_of(config: BertConfig, platform: str) -> str:
+    """The policy that `config.remat` stands for on 'tpu', 'gpu' or 'cpu': a name of REMAT_POLICIES, or 'none'."""
+    # By the compiler's estimates for TPUs (docs/performance.md) memory is dearer there than computing again.
+    automatic = 'elementwise' if platform == 'tpu' else 'none'
+    return automatic if config.remat == 'auto' else config.remat
 
 
 def _hidden(x: jax.Array) -> jax.Array:
@@ -191,9 +198,10 @@ class BertEncoder(nn.Module):
         x = self.embeddings(input_ids, segment_ids, dropout, position_ids)  # [B, S, D]
         first = x
         block = Block
-        if c.remat != 'none':
+        remat = remat_of(c, platform())
+        if remat != 'none':
             # Inside a scan the loop itself prevents CSE between the two passes, and the barrier would only cost.
-            block = nn.remat(Block, policy=REMAT_POLICIES[c.remat], prevent_cse=not c.scan_layers)
+            block = nn.remat(Block, policy=REMAT_POLICIES[remat], prevent_cse=not c.scan_layers)
         if c.scan_layers:
             scanned = nn.scan(
                 block,

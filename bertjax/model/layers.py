@@ -1,5 +1,6 @@
 """The primitives: projection, LayerNorm, embedding table, activations."""
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -9,7 +10,7 @@ from flax import linen as nn
 from jax.ad_checkpoint import checkpoint_name
 
 from bertjax.model.config import BertConfig
-from bertjax.parallel.partition import with_axes
+from bertjax.parallel.partition import platform, with_axes
 
 # Added to, or in place of, a logit that must not count: small enough that the softmax of any other wins, finite so that
 # a row in which no logit counts gives no NaN.
@@ -60,11 +61,64 @@ def dear(x: jax.Array) -> jax.Array:
     return checkpoint_name(x, DEAR)
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def add_bias(x: jax.Array, bias: jax.Array, by_product: bool) -> jax.Array:
+    """x + bias, of x [..., D] and bias [D] of any dtype, in that of x; the bias' gradient is summed in float32.
+
+    `by_product`: as a product with ones, where the gradient of x comes from a kernel on TPU. Any other operation that
+    makes it has its sum with it; after a kernel the sum is a pass over memory, and the product a small part of it.
+    """
+    return x + bias.astype(x.dtype)
+
+
+def _add_bias_gradient(by_product: bool, bias: jax.Array, cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
+    rows = cotangent.reshape(-1, cotangent.shape[-1])
+    if by_product:
+        ones = jnp.ones((8, len(rows)), rows.dtype)  # of a single row the compiler makes a sum again
+        columns = jnp.matmul(ones, rows, precision='highest', preferred_element_type=jnp.float32)[0]
+    else:
+        columns = rows.astype(jnp.float32).sum(0)
+    return cotangent, columns.astype(bias.dtype)
+
+
+add_bias.defvjp(lambda x, bias, by_product: (add_bias(x, bias, by_product), bias), _add_bias_gradient)
+
+
+@jax.custom_vjp
+def product_of_dear(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """x [..., M] @ kernel [M, N] of an x that is `dear`.
+
+    Of what it keeps `jax.checkpoint` makes a rounded copy for those who go on with it. The compiler fuses that into the
+    operation that makes x, but into no kernel; here only the backward pass reads what is kept.
+    """
+    return x @ kernel
+
+
+def _product_gradient(saved: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, kernel = saved
+    rows = tuple(range(x.ndim - 1))
+    d_x = jax.lax.dot_general(cotangent, kernel, (((x.ndim - 1,), (1,)), ((), ())))
+    return d_x, jax.lax.dot_general(x, cotangent, ((rows, rows), ((), ())))
+
+
+product_of_dear.defvjp(lambda x, kernel: (x @ kernel, (dear(x), kernel)), _product_gradient)
+
+
 class Projection(nn.Module):
-    """Linear map from the last `len(in_axes)` dimensions to `features`, bias included.
+    """Linear map from the last `len(in_axes)` dimensions to `features`, which the result has as one; bias included.
+
+    As one, for the compiler may give a dimension that fills no register, such as a head's width, the place of another,
+    and then copies the array to where it is needed otherwise.
 
     `nn.DenseGeneral` draws its kernel as a matrix and reshapes it, so that axis names land on the wrong dimensions
     (google/flax#3676, #3892); here the kernel is created in its final shape, with one name a dimension.
+
+    Attributes:
+      config: of the model.
+      features: dimensions of the result.
+      in_axes, out_axes, bias_axes: names of the dimensions of kernel and bias.
+      into_kernel: a kernel that was written by hand may take the result: see `add_bias`.
+      from_kernel: ... may have made the input, which is `dear`: see `product_of_dear`.
     """
 
     config: BertConfig
@@ -72,6 +126,8 @@ class Projection(nn.Module):
     in_axes: tuple[str, ...]
     out_axes: tuple[str, ...]
     bias_axes: tuple[str, ...]
+    into_kernel: bool = False
+    from_kernel: bool = False
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -80,13 +136,60 @@ class Projection(nn.Module):
         shape = x.shape[-n:] + self.features
         kernel = self.param('kernel', with_axes(weight_init(self.config), *self.in_axes, *self.out_axes), shape, stored)
         bias = self.param('bias', with_axes(nn.initializers.zeros_init(), *self.bias_axes), self.features, stored)
-        contract = (tuple(range(x.ndim - n, x.ndim)), tuple(range(n)))
-        y = jax.lax.dot_general(x.astype(dtype), kernel.astype(dtype), (contract, ((), ())))
-        return y + bias.astype(dtype)
+        x = x.astype(dtype).reshape(*x.shape[:-n], -1)
+        product = product_of_dear if self.from_kernel else jnp.matmul
+        y = product(x, kernel.astype(dtype).reshape(x.shape[-1], -1))
+        return add_bias(y, bias.reshape(-1), self.into_kernel and platform() == 'tpu')  # [..., product of features]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float) -> jax.Array:
+    """(x - mean) / sqrt(variance + epsilon) · scale + bias over the last dimension, computed in float32, in x's dtype.
+
+    The gradient needs x, mean and standard deviation alone, where autodiff keeps arrays of the size of x in float32.
+
+    Args:
+      x: [..., D].
+      scale, bias: [D].
+      epsilon: added to the variance.
+    """
+    return _layer_norm(x, scale, bias, epsilon)[0]
+
+
+def _layer_norm(
+    x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    wide = x.astype(jnp.float32)
+    mean = wide.mean(-1, keepdims=True)
+    if x.dtype == jnp.float32:
+        variance = jnp.square(wide - mean).mean(-1, keepdims=True)
+    else:
+        # One pass costs digits where the mean is far from 0: no more of them than x lost when it was rounded.
+        variance = jnp.maximum(jnp.square(wide).mean(-1, keepdims=True) - jnp.square(mean), 0.0)
+    mean, inverse = dear(mean), dear(jax.lax.rsqrt(variance + epsilon))
+    y = (wide - mean) * inverse * scale.astype(jnp.float32) + bias.astype(jnp.float32)
+    return y.astype(x.dtype), (x, mean, inverse, scale, bias)
+
+
+def _layer_norm_gradient(
+    epsilon: float, saved: tuple[jax.Array, ...], cotangent: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    del epsilon
+    x, mean, inverse, scale, bias = saved
+    cotangent = cotangent.astype(jnp.float32)
+    normal = (x.astype(jnp.float32) - mean) * inverse
+    scaled = cotangent * scale.astype(jnp.float32)
+    along = (scaled * normal).mean(-1, keepdims=True)
+    gradient = inverse * (scaled - scaled.mean(-1, keepdims=True) - normal * along)
+    d_scale, d_bias = (y.reshape(-1, y.shape[-1]).sum(0) for y in (cotangent * normal, cotangent))
+    return gradient.astype(x.dtype), d_scale.astype(scale.dtype), d_bias.astype(bias.dtype)
+
+
+layer_norm.defvjp(_layer_norm, _layer_norm_gradient)
 
 
 class LayerNorm(nn.Module):
-    """Normalises the last dimension; statistics in float32, by two passes (the one-pass form loses digits)."""
+    """Normalises the last dimension, see `layer_norm`."""
 
     config: BertConfig
 
@@ -95,12 +198,7 @@ class LayerNorm(nn.Module):
         stored = jnp.dtype(self.config.param_dtype)
         scale = self.param('scale', with_axes(nn.initializers.ones_init(), 'norm'), (x.shape[-1],), stored)
         bias = self.param('bias', with_axes(nn.initializers.zeros_init(), 'norm'), (x.shape[-1],), stored)
-        x = x.astype(jnp.float32)
-        centred = x - x.mean(-1, keepdims=True)
-        variance = jnp.square(centred).mean(-1, keepdims=True)
-        y = centred * jax.lax.rsqrt(variance + self.config.layer_norm_eps)
-        y = y * scale.astype(jnp.float32) + bias.astype(jnp.float32)
-        return y.astype(jnp.dtype(self.config.dtype))
+        return layer_norm(x, scale, bias, self.config.layer_norm_eps).astype(jnp.dtype(self.config.dtype))
 
 
 class Embedding(nn.Module):

@@ -1,9 +1,12 @@
 """What depends on several keys, or on how much there is to train on."""
 
+import json
+
 import jax
 import pytest
 
 from bertjax.errors import UserError
+from bertjax.experiment.beginning import with_architecture
 from bertjax.experiment.finetuning_settings import FinetuningSettings, finetuning_settings
 from bertjax.experiment.pretraining_settings import pretraining_settings
 from bertjax.parallel.mesh import make_mesh
@@ -61,3 +64,16 @@ def test_the_key_that_is_at_fault(key: str, value: int, own: bool):
 def test_a_pre_training_too_short_for_a_step(keys: dict, at_fault: str):
     with pytest.raises(UserError, match=rf'config\.{at_fault}: found 0\.01 ?epochs, expected at least 1 step'):
         pretraining_settings(pretraining_config('tiny', **keys)).total_steps(1000.0)
+
+
+def test_a_run_that_has_begun_keeps_its_tree_of_parameters(tmp_path):
+    """Recipes may unroll their layers by now; on the command line it is refused where the checkpoint is compared."""
+    (tmp_path / 'checkpoints' / '3').mkdir(parents=True)
+    config = pretraining_config('tiny')
+    (tmp_path / 'config.json').write_text(json.dumps({'model': config.model.to_dict()}))
+    config.model.scan_layers = False
+    settings = pretraining_settings(config)
+    begun = with_architecture(settings, tmp_path)
+    assert begun.model_fields['scan_layers'] and begun.recorded['model']['scan_layers']
+    assert with_architecture(settings, tmp_path / 'new') == settings
+    assert with_architecture(settings, tmp_path, given=['model.scan_layers']) == settings

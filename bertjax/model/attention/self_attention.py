@@ -36,8 +36,8 @@ class SelfAttention(nn.Module):
         names = ('heads', 'head_dim')
 
         def project(name: str, x: jax.Array) -> jax.Array:
-            y = Projection(c, heads, ('embed',), names, names, name=name)(x)  # [B, S, H, K]
-            return dear(constrain(y, 'act_batch', 'act_length', 'act_heads', 'act_head_dim'))
+            y = dear(Projection(c, heads, ('embed',), names, names, into_kernel=True, name=name)(x))  # [B, S, H·K]
+            return constrain(y, 'act_batch', 'act_length', 'act_heads').reshape(*y.shape[:2], *heads)
 
         query, key, value = project('query', queries), project('key', x), project('value', x)
         # Beside what computes attention, which may never have them; of `dot_product` XLA computes them once.
@@ -48,5 +48,6 @@ class SelfAttention(nn.Module):
         mixed = attend(
             c.attention, query, key, value, mask, dropout_rate=c.attention_dropout, dropout=dropout
         )  # [B, Q, H, K]
-        mixed = dear(constrain(mixed, 'act_batch', 'act_length', 'act_heads', 'act_head_dim'))
-        return Projection(c, (c.width,), names, ('embed',), ('norm',), name='output')(mixed)  # [B, Q, D]
+        flat = constrain(mixed.reshape(*mixed.shape[:2], -1), 'act_batch', 'act_length', 'act_heads')
+        output = Projection(c, (c.width,), names, ('embed',), ('norm',), from_kernel=True, name='output')
+        return output(flat.reshape(mixed.shape))  # [B, Q, D]
