@@ -90,6 +90,13 @@ class BucketedExamples:
         used = np.unique(self._order(0)[1])  # the same in every epoch
         return {self.shapes[k]: self._features.spec(self.batch_size, self.shapes[k]) for k in used}
 
+    def coming(self, first: int, batches: int) -> list[int]:
+        """The padded lengths of so many batches from example `first` on, each once, in the order in which they come."""
+        begin = first // self.batch_size
+        soon = range(begin, begin + min(batches, 2 * self.batches))  # two epochs hold a whole one, and so each length
+        places = [self._order(n // self.batches)[1][n % self.batches] for n in soon]
+        return [self.shapes[place] for place in dict.fromkeys(places)]
+
     @property
     def mean_length(self) -> float:
         """Padded length of a row, on average over an epoch."""

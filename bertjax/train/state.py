@@ -93,3 +93,8 @@ def place(tree: Any, abstract: Any) -> Any:
 def without_own(params: Mapping[str, Any]) -> dict[str, Any]:
     """The model's parameters alone, without those of its objective."""
     return {name: value for name, value in params.items() if name != OWN}
+
+
+def shardings_of(state: TrainState) -> Any:
+    """The sharding of each leaf."""
+    return jax.tree.map(lambda x: x.sharding, state)

@@ -90,6 +90,15 @@ def test_another_epoch_and_another_seed_are_other_orders_of_the_same_shapes():
     assert shapes[0] == shapes[2] != shapes[1]
 
 
+def test_which_lengths_come_is_told_in_the_order_in_which_they_are_met():
+    made = examples()
+    for first, count in ((0, 3), (5, 40), (made.batches - 2, 10**6)):
+        batches = [made.batch((first + i) * 16 + np.arange(16)) for i in range(min(count, 2 * made.batches))]
+        met = dict.fromkeys(batch['input_ids'].shape[1] for batch in batches)
+        assert made.coming(first * 16, count) == list(met)
+    assert set(made.coming(0, 10**6)) == set(made.abstract_batches())
+
+
 def test_any_example_can_be_made_alone_by_any_part_of_the_hosts():
     made = examples()
     whole = epoch(made, 5)[7]
