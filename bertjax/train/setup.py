@@ -11,11 +11,19 @@ from flax import linen as nn
 from jax.sharding import Mesh
 
 from bertjax.data.batch import BatchSpec
-from bertjax.losses import Objective
+from bertjax.losses import OWN, Objective
 from bertjax.optim.selection import Selection, everything, partition
 from bertjax.parallel.partition import mesh_context
 from bertjax.train.programs import Apart, Lowering, Programs
-from bertjax.train.state import TrainState, abstract_state, make_init, shardings_of
+from bertjax.train.state import (
+    TrainState,
+    abstract_state,
+    draw_own,
+    fresh_state,
+    make_init,
+    place_params,
+    shardings_of,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +86,24 @@ class Setup:
     @functools.cached_property
     def _create(self) -> Callable[[jax.Array], TrainState]:
         return jax.jit(lambda key: nn.unbox(self.init(key)), out_shardings=shardings_of(self.state))
+
+    def create_from(self, params: Mapping[str, Any], seed: int) -> TrainState:
+        """The state of step 0 with these parameters of the model, host arrays in its tree; only those of the objective
+        are drawn, as `create` draws them."""
+        placed = place_params(params, self.state)
+        state = self._create_around(placed, jax.random.key(seed))
+        return state.replace(params={**placed, **state.params})
+
+    @functools.cached_property
+    def _create_around(self) -> Callable[[Any, jax.Array], TrainState]:
+        """What a fresh state has beside the given parameters of the model, with those of the objective alone."""
+        init_own, own = self.objective.init_own, {OWN: self.state.params[OWN]} if OWN in self.state.params else {}
+
+        def create(params: Any, key: jax.Array) -> TrainState:
+            drawn = nn.unbox(draw_own(init_own, key)) if own else {}
+            return fresh_state(self.optimizer, {**params, **drawn}, self.trained).replace(params=drawn)
+
+        return jax.jit(create, out_shardings=shardings_of(self.state.replace(params=own)))
 
     def reset_optimizer(self, state: TrainState) -> TrainState:
         """`state` (donated) with a fresh optimiser, on the same devices."""
