@@ -69,8 +69,9 @@ def command(name: str, workdir: str) -> list[str]:
     padding = {GROUPED: 'group_by_length', PADDED: 'max_length'}
     return [
         sys.executable,
-        *(['-m', 'bertjax.main', *SPARE] if ours else ['benchmarks/trainer.py', f'--padding={padding[name]}']),
+        *(['-m', 'bertjax.main'] if ours else ['benchmarks/trainer.py', f'--padding={padding[name]}']),
         f'--config={_RECIPE.value}',
+        *(SPARE if ours else []),
         f'--workdir={workdir}',
         f'--config.init={checkpoint(_INIT.value)}',
         f'--config.data={pathlib.Path(_DATA.value).resolve()}',
