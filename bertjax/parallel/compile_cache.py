@@ -20,8 +20,9 @@ def keep_programs() -> None:
 
     JAX's own environment variable JAX_COMPILATION_CACHE_DIR wins: it names another folder, or empty none. JAX tells
     programs apart by its version, the compiler's flags and the devices, and does without the cache, with a warning,
-    where it cannot be read. What compiles in less than LEAST_SECONDS is not kept, unless JAX's variable for it says
-    otherwise. Where there is no folder to write to, nothing is kept. When more than MOST_BYTES have gathered, what was not used for longest is removed.
+    where it cannot be read. What compiles in less than LEAST_SECONDS is not kept, unless JAX's own variable for that
+    says otherwise. Where there is no folder to write to, nothing is kept. When more than MOST_BYTES have gathered, what
+    was not used for longest is removed.
     """
     if _LEAST not in os.environ:
         least = min(LEAST_SECONDS, jax.config.jax_persistent_cache_min_compile_time_secs)
