@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 
+import psutil
 from absl import app, flags
 from minilm import checkpoint
 
@@ -55,12 +56,14 @@ class Waited:
     Attributes:
       passed: from its start to its end.
       processor: user and system, of all its threads.
-      first: from its start until its first step was done; 0 where it does not say.
+      first: passed until its first step was done; 0 where it does not say.
+      first_processor: of the processor until then.
     """
 
     passed: float
     processor: float
-    first: float
+    first: float = 0.0
+    first_processor: float = 0.0
 
 
 def command(name: str, workdir: str) -> list[str]:
@@ -90,7 +93,7 @@ def wait_for(name: str, folder: pathlib.Path) -> Waited:
     """
     workdir, log = tempfile.mkdtemp(dir=folder), folder / f'{name}.log'
     environment = os.environ | {'JAX_PLATFORMS': 'cpu', VARIABLE: str(folder / 'compiled')}
-    ledger, first = pathlib.Path(workdir) / 'ledger.jsonl', 0.0
+    ledger, first = pathlib.Path(workdir) / 'ledger.jsonl', ()
     with log.open('w') as output:
         began = time.perf_counter()
         child = subprocess.Popen(
@@ -99,14 +102,15 @@ def wait_for(name: str, folder: pathlib.Path) -> Waited:
         done = 0
         while not done:
             done, status, usage = os.wait4(child.pid, os.WNOHANG)
-            if not first and ledger.exists() and ledger.stat().st_size:
-                first = time.perf_counter() - began
+            if not done and not first and ledger.exists() and ledger.stat().st_size:
+                times = psutil.Process(child.pid).cpu_times()
+                first = time.perf_counter() - began, times.user + times.system
             time.sleep(0.01)
         passed = time.perf_counter() - began
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
         raise RuntimeError(f'{name} ended with {child.returncode}:\n{log.read_text()[-2000:]}')
-    return Waited(passed, usage.ru_utime + usage.ru_stime, first)
+    return Waited(passed, usage.ru_utime + usage.ru_stime, *first)
 
 
 def show(rounds: Sequence[dict[str, Waited]]) -> None:
@@ -118,7 +122,7 @@ def show(rounds: Sequence[dict[str, Waited]]) -> None:
     print(f'\n{_RECIPE.value}, {_RECORDS.value or "all"} records, {_EPOCHS.value:g} epochs; medians of {len(rounds)}')
     for name in rounds[0]:
         passed, processor, first = (median(name, field) for field in ('passed', 'processor', 'first'))
-        after = f', first step after {first:.1f}' if first else ''
+        after = f', first step after {first:.1f}, {median(name, "first_processor"):.1f}' if first else ''
         print(f'{name:>30}: {passed:6.1f} s passed, {processor:6.1f} of the processor{after}')
     for ours in rounds[0].keys() & {FIRST, SECOND}:
         for peer in rounds[0].keys() & {GROUPED, PADDED}:
