@@ -179,7 +179,7 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
     config.layer_decay = 1.0  # learning rate of a block as a share of that of the block above it
 
     config.seq_len = 128
-    config.shapes = 0  # at most so many padded lengths, each compiled; 0: by the length of the run, at most 8
+    config.shapes = 0  # at most so many padded lengths, each compiled; 0: what costs least in all, at most 8
     config.batch_size = 32  # rows an update, over all devices
     config.eval_batch_size = 64
     config.accumulate = 1  # parts that a batch is processed in

@@ -1,6 +1,6 @@
 """Batches of sequences of about one length, in a handful of static shapes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -9,15 +9,26 @@ from bertjax.data.features import Features
 from bertjax.data.hashing import Stream, hash_bits
 
 MOST_LENGTHS = 8
-# Batches for each length. Compiling one takes as long as five to seven batches of RTE (2 CPU cores, a MiniLM). With
-# 1, 2, 3, 4 and 8 lengths 52, 76, 83, 87 and 93 % of the positions of its training batches are real: the second length
-# pays soon, the last ones in long runs, or where their programs are kept (parallel/compile_cache.py).
-_BATCHES = 16
 
 
-def lengths_worth(batches: int) -> int:
-    """How many padded lengths are worth compiling for so many batches."""
-    return min(MOST_LENGTHS, max(1, batches // _BATCHES))
+def lengths_worth(lengths: np.ndarray, cost: Callable[[int], float], *, compiling: float, longest: int) -> int:
+    """How many padded lengths cost least in all, computed and compiled, at most MOST_LENGTHS.
+
+    Nothing but the rows and the config decides, so that a run that is begun again has as many.
+
+    Args:
+      lengths: int [N], of the rows.
+      cost: of one row of so many tokens, however often it is computed.
+      compiling: cost of one more length, in the same unit.
+      longest: see `choose_lengths`.
+    """
+
+    def total(count: int) -> float:
+        shapes = choose_lengths(lengths, count=count, longest=longest)
+        rows = np.bincount(pad_to(lengths, shapes), minlength=len(shapes))
+        return sum(n * cost(shape) for n, shape in zip(rows, shapes, strict=True)) + len(shapes) * compiling
+
+    return min(range(1, MOST_LENGTHS + 1), key=total)
 
 
 def choose_lengths(lengths: np.ndarray, *, count: int, longest: int, multiple: int = 4) -> tuple[int, ...]:
@@ -89,6 +100,13 @@ class BucketedExamples:
         """{padded length: shapes and dtypes of its batches} of all that an epoch has."""
         used = np.unique(self._order(0)[1])  # the same in every epoch
         return {self.shapes[k]: self._features.spec(self.batch_size, self.shapes[k]) for k in used}
+
+    def coming(self, first: int, batches: int) -> list[int]:
+        """The padded lengths of so many batches from example `first` on, each once, in the order in which they come."""
+        begin = first // self.batch_size
+        soon = range(begin, begin + min(batches, 2 * self.batches))  # two epochs hold a whole one, and so each length
+        places = [self._order(n // self.batches)[1][n % self.batches] for n in soon]
+        return [self.shapes[place] for place in dict.fromkeys(places)]
 
     @property
     def mean_length(self) -> float:

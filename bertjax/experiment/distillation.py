@@ -24,7 +24,7 @@ from bertjax.optim.optimizers import make_optimizer
 from bertjax.text.tokenizer import load_tokenizer
 from bertjax.train.phase import Phase
 from bertjax.train.setup import Setup, build_setup
-from bertjax.train.state import TrainState, replace_params
+from bertjax.train.state import TrainState
 from bertjax.train.teaching import INNER, OUTER, teach
 
 
@@ -97,8 +97,7 @@ class GeneralDistillation(Pretraining):
         if self._copied is None:
             return super().fresh()
         print(f'starting from blocks {", ".join(map(str, self._copied))} of {self.teacher.directory}')
-        state = self.setup.create(self.settings.seeds.init)
-        return replace_params(state, self.teacher.as_student(self._copied, self.model), self.setup.state)
+        return self.setup.create_from(self.teacher.as_student(self._copied, self.model), self.settings.seeds.init)
 
     def _eval_step(self) -> Callable[[Any, Any], Any]:
         step = super()._eval_step()
@@ -198,15 +197,14 @@ class TaskDistillation(Finetuning):
 
     def fresh(self) -> TrainState:
         """The state of step 0: that of config.init, blocks of the teacher with its head, or drawn."""
+        seed = self.settings.seeds.init
         if self.distill.student_init == 'init':
-            plain = super().fresh().params
-            return replace_params(self.setup.create(self.settings.seeds.init), plain, self.setup.state)
-        state = self.setup.create(self.settings.seeds.init)
+            return self.setup.create_from(super().fresh().params, seed)
         if self._copied is None:
             print('starting from random weights')
-            return state
+            return self.setup.create(seed)
         print(f'starting from blocks {", ".join(map(str, self._copied))} of {self.teacher.directory}, and its head')
-        return replace_params(state, self.teacher.as_student(self._copied, self.data.encoder), self.setup.state)
+        return self.setup.create_from(self.teacher.as_student(self._copied, self.data.encoder), seed)
 
     @property
     def _rates(self) -> list[float]:

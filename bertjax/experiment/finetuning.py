@@ -8,7 +8,6 @@ import jax
 from jax.sharding import Mesh
 
 from bertjax.checkpoint import Checkpoints
-from bertjax.data.buckets import lengths_worth
 from bertjax.errors import UserError
 from bertjax.experiment.settings import resolve_durations
 from bertjax.experiment.task_data import LEARNED, TaskData
@@ -39,9 +38,10 @@ class Finetuning:
         settings = data.settings
         self.settings, self.folders, self.data = settings, [folder], data
         chosen_by = 'config.select' if settings.select == 'best' else 'config.patience' if settings.patience else ''
-        rows = len(data.split('train', training=True).features)
-        total = settings.total_steps(-(-rows // settings.batch_size))
-        lengths = settings.shapes or _lengths_before(folder) or lengths_worth(total)
+        train = data.split('train', training=True)
+        total = settings.total_steps(-(-len(train.features) // settings.batch_size))
+        passes = total * settings.batch_size / len(train.features)
+        lengths = settings.shapes or _lengths_before(folder) or data.lengths_worth([train], passes, training=True)
         self._train, self.model = prepare(data, mesh, lengths, chosen_by=chosen_by)
         self.setup = self.model.setup
         self._examples = self.model.examples(self._train.features, settings.seeds.data)

@@ -32,7 +32,7 @@ from bertjax.train.evaluate import Evaluator
 from bertjax.train.members import Member
 from bertjax.train.phase import Phase
 from bertjax.train.setup import Setup, build_setup
-from bertjax.train.state import TrainState, replace_params
+from bertjax.train.state import TrainState
 from bertjax.train.step import make_eval_step
 
 
@@ -136,18 +136,17 @@ class Pretraining:
         Raises:
           UserError: a checkpoint of another size.
         """
-        state, given = self.setup.create(self.settings.seeds.init), self._embeddings
-        if self.settings.init:
-            state = self._imported(state)
+        seed, given = self.settings.seeds.init, self._embeddings
+        state = self.setup.create_from(self._imported(), seed) if self.settings.init else self.setup.create(seed)
         if given is not None:
             print(f'{len(given.rows):,} token embeddings begin as in {self.settings.embeddings}')
             state = state.replace(params=with_embeddings(state.params, given.rows, given.matrix))
         return state
 
-    def _imported(self, state: TrainState) -> TrainState:
+    def _imported(self) -> dict[str, Any]:
         params, said = initial_params(self.settings, self.model, self.tokenizer)
         print(said)
-        return replace_params(state, params, self.setup.state)
+        return params
 
     def phases(self) -> list[Phase]:
         """What the loop works through."""

@@ -14,7 +14,6 @@ from ml_collections.config_flags import config_path
 from bertjax.checkpoint import Checkpoints, Saved
 from bertjax.config import flatten, from_plain, plain
 from bertjax.convert.load import load_task_model
-from bertjax.data.buckets import lengths_worth
 from bertjax.data.pairs import PairOptions
 from bertjax.errors import UserError
 from bertjax.experiment.exports import exported_model
@@ -145,9 +144,8 @@ def load_task(
     data = _task_data(settings, folder)
     settings.check_memory(data.encoder, mesh, training=False)
     splits = splits_of(data)
-    rows = sum(len(split.features) for split in splits.values())
-    lengths = settings.shapes or lengths_worth(-(-rows // settings.eval_batch_size))
-    model = TaskSetup(data, mesh, list(splits.values()), lengths)
+    seen = list(splits.values())
+    model = TaskSetup(data, mesh, seen, settings.shapes or data.lengths_worth(seen, 1, training=False))
     params, step = _params(data, model.setup, folder)
     return SavedTask(model, params, splits, step, data.finished and not settings.step)
 

@@ -37,8 +37,7 @@ from bertjax.terminal import Console
 from bertjax.train.interrupt import Interrupt
 from bertjax.train.members import Member, member_of, members_template, stack_states
 from bertjax.train.phase import Phase
-from bertjax.train.setup import shardings_of
-from bertjax.train.state import TrainState
+from bertjax.train.state import TrainState, shardings_of
 from bertjax.writers.console import shown
 
 SWEEP = 'sweep.json'

@@ -12,19 +12,25 @@ import numpy as np
 
 from bertjax.config import plain
 from bertjax.convert.load import read_config
-from bertjax.data.buckets import choose_lengths
+from bertjax.data.buckets import choose_lengths, lengths_worth
 from bertjax.data.features import Features, cached
 from bertjax.data.hashing import Stream, hash_bits
 from bertjax.errors import UserError
 from bertjax.experiment.finetuning_settings import FinetuningSettings
 from bertjax.experiment.text import huggingface_directory, keep_tokenizer
-from bertjax.model.config import BertConfig
+from bertjax.model.config import BertConfig, train_flops_per_sequence
 from bertjax.optim.selection import make_selection, needs_unrolled
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
 # Options that older features do not know, and whose empty default changes none of them.
 _LATER = ('words', 'tags', 'tag_names', 'class_weights')
+# What one more padded length costs to compile, in processor seconds: a part that is the same for every encoder, and one
+# for each of its blocks; of training, and of evaluation. And the FLOPs that a step does in such a second. Measured with
+# encoders of 2 to 12 blocks (x86-64 with AVX-512, jax 0.10.2, docs/performance.md). An accelerator compiles all lengths
+# side by side and computes faster, but a run must not be another one there.
+_COMPILING = {True: (3.0, 0.35), False: (0.5, 0.08)}
+_FLOPS = 1e11
 LEARNED = 'task.json'  # in the workdir and in its export: what the task learned, and its options
 
 
@@ -155,6 +161,18 @@ class TaskData:
         if any(split.open for split in splits):  # as if each length had as many rows as all shorter ones
             lengths = np.geomspace(4, self.settings.seq_len, 64).astype(np.int64)
         return choose_lengths(lengths, count=count, longest=self.encoder.max_positions)
+
+    def lengths_worth(self, splits: Sequence[Split], passes: float, *, training: bool) -> int:
+        """How many padded lengths are worth compiling for so many passes over these splits."""
+        encoder, choices = self.encoder, splits[0].features.choices
+        once, block = _COMPILING[training]
+        share = passes * choices * (1 if training else 1 / 3)  # the backward pass is two thirds
+        return lengths_worth(
+            np.concatenate([split.features.lengths for split in splits]),
+            lambda length: share * train_flops_per_sequence(encoder, length, 0),
+            compiling=_FLOPS * (once + block * encoder.num_layers),
+            longest=encoder.max_positions,
+        )
 
     def fingerprints(self) -> dict[str, str]:
         """What a run can be continued with: the encoder's sizes, the tokenizer, the labels, the training rows."""

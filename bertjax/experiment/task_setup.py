@@ -23,7 +23,7 @@ from bertjax.train.members import Member
 from bertjax.train.phase import Phase
 from bertjax.train.predict import Predictor
 from bertjax.train.setup import PhaseSettings, Setup, build_setup
-from bertjax.train.state import TrainState, replace_params
+from bertjax.train.state import TrainState
 from bertjax.train.step import make_forward
 
 
@@ -143,8 +143,7 @@ class TaskSetup:
         """The state of step 0, with `seed` for what the source lacks, and what came of the source."""
         task, labels = self.data.task, self.data.task.huggingface().get('id2label')
         imported = load_task_model(self.data.source, self.setup.model, task.head, id2label=labels, seed=seed)
-        state = replace_params(self.setup.create(seed), imported.params, self.setup.state)
-        return state, imported
+        return self.setup.create_from(imported.params, seed), imported
 
 
 class TaskEvaluator:

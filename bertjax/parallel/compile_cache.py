@@ -10,6 +10,8 @@ import jax
 
 VARIABLE = 'JAX_COMPILATION_CACHE_DIR'
 MOST_BYTES = 4 * 2**30
+_LEAST = 'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'
+LEAST_SECONDS = 0.2  # JAX's own is 1: a small model's evaluation takes less, at every start, for every length
 
 
 def keep_programs() -> None:
@@ -18,9 +20,13 @@ def keep_programs() -> None:
 
     JAX's own environment variable JAX_COMPILATION_CACHE_DIR wins: it names another folder, or empty none. JAX tells
     programs apart by its version, the compiler's flags and the devices, and does without the cache, with a warning,
-    where it cannot be read. What compiles in less than a second is not kept. Where there is no folder to write to,
-    nothing is kept. When more than MOST_BYTES have gathered, what was not used for longest is removed.
+    where it cannot be read. What compiles in less than LEAST_SECONDS is not kept, unless JAX's own variable for that
+    says otherwise. Where there is no folder to write to, nothing is kept. When more than MOST_BYTES have gathered, what
+    was not used for longest is removed.
     """
+    if _LEAST not in os.environ:
+        least = min(LEAST_SECONDS, jax.config.jax_persistent_cache_min_compile_time_secs)
+        jax.config.update('jax_persistent_cache_min_compile_time_secs', least)
     if VARIABLE in os.environ or jax.config.jax_compilation_cache_dir:
         return
     try:

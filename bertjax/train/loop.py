@@ -74,50 +74,51 @@ def train(
         if position.phase != number:
             position = Position(position.step, number, 0)
         interrupt.doing = 'the run is being prepared'
-        if position.step == first_step:
-            state = phase.begin(state)
-        if position.step == 0:
-            evaluate(phase)
-        step = phase.compile(compiling)
-        batches = phase.load(position.next)
-        recorder.begin_phase(phase.flops_per_sequence)
-        interrupt.doing = 'the step under way goes to its end'
-        try:
-            while position.step < last_step and not patience.over:
-                asked = time.perf_counter()
-                batch = next(batches)
-                got = time.perf_counter()
+        with phase.compiling(position.next, last_step - position.step):
+            if position.step == first_step:
+                state = phase.begin(state)
+            if position.step == 0:
+                evaluate(phase)
+            step = phase.compile(compiling)
+            batches = phase.load(position.next)
+            recorder.begin_phase(phase.flops_per_sequence)
+            interrupt.doing = 'the step under way goes to its end'
+            try:
+                while position.step < last_step and not patience.over:
+                    asked = time.perf_counter()
+                    batch = next(batches)
+                    got = time.perf_counter()
 
-                state, metrics = step(state, batch)
-                position = Position(position.step + 1, number, batch.first + batch.count)
-                recorder.step(position, batch, metrics, got - asked)
+                    state, metrics = step(state, batch)
+                    position = Position(position.step + 1, number, batch.first + batch.count)
+                    recorder.step(position, batch, metrics, got - asked)
 
-                last, stop = position.step == total, interrupt.requested()
-                must_evaluate = last or _due(position.step, resolved['eval_every'])
-                may_save = _due(position.step, resolved['checkpoint_every'])
-                if not (last or stop or must_evaluate or may_save):
-                    continue
-                recorder.drain()  # waits for the devices: that time belongs to training
-                paused = time.perf_counter()
-                cost = evaluate(phase) if must_evaluate else None
-                # Of several phases the last one counts: what an earlier one teaches need not show.
-                if must_evaluate and patience.limit and phase is phases[-1]:
-                    may_save |= patience.note(cost)
-                    last |= patience.over
-                cost = cost if phase.chosen else None
-                # After a step that was not finite the parameters are suspect, and what they would displace is not.
-                if last or stop or (may_save and not recorder.suspect):
-                    failed = {'failed': recorder.failed} if any(recorder.failed) else {}  # of runs trained together
-                    recorder.sync()  # before the checkpoint that counts on it
-                    if stop or last:
-                        interrupt.doing = f'checkpoint {position.step} is being written'
-                    checkpoints.save(state, position, {**resolved, **failed, **patience.state}, cost)
-                if stop and not last:
-                    raise _stopped(position)
-                recorder.pause(time.perf_counter() - paused)
-        finally:
-            batches.close()
-        recorder.end_phase()
+                    last, stop = position.step == total, interrupt.requested()
+                    must_evaluate = last or _due(position.step, resolved['eval_every'])
+                    may_save = _due(position.step, resolved['checkpoint_every'])
+                    if not (last or stop or must_evaluate or may_save):
+                        continue
+                    recorder.drain()  # waits for the devices: that time belongs to training
+                    paused = time.perf_counter()
+                    cost = evaluate(phase) if must_evaluate else None
+                    # Of several phases the last one counts: what an earlier one teaches need not show.
+                    if must_evaluate and patience.limit and phase is phases[-1]:
+                        may_save |= patience.note(cost)
+                        last |= patience.over
+                    cost = cost if phase.chosen else None
+                    # After a step that was not finite the parameters are suspect, and what they would displace is not.
+                    if last or stop or (may_save and not recorder.suspect):
+                        failed = {'failed': recorder.failed} if any(recorder.failed) else {}  # of runs trained together
+                        recorder.sync()  # before the checkpoint that counts on it
+                        if stop or last:
+                            interrupt.doing = f'checkpoint {position.step} is being written'
+                        checkpoints.save(state, position, {**resolved, **failed, **patience.state}, cost)
+                    if stop and not last:
+                        raise _stopped(position)
+                    recorder.pause(time.perf_counter() - paused)
+            finally:
+                batches.close()
+            recorder.end_phase()
     return state
 
 

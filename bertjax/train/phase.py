@@ -1,18 +1,21 @@
 """A phase as the loop works through it: how it begins, its compiled step, its batches."""
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
 import numpy as np
 
 from bertjax.data.batch import BatchSpec
+from bertjax.data.buckets import BucketedExamples
 from bertjax.data.loader import Loader, NumberedBatch
 from bertjax.parallel.partition import batch_sharding, replicated
 from bertjax.train.announce import Announce, silent
 from bertjax.train.members import Member, StackedExamples
-from bertjax.train.setup import PhaseSettings, Program, Programs, Setup
+from bertjax.train.programs import Program, Programs
+from bertjax.train.setup import PhaseSettings, Setup
 from bertjax.train.state import TrainState
 
 
@@ -57,11 +60,11 @@ class CompiledStep:
             self._program(length)
 
     def _program(self, length: int) -> Program:
-        ready = self._programs.ready
-        if length in ready:
-            return ready[length]
-        with self._announce(f'length {length} ({len(ready) + 1} of {len(self._programs)})'):
-            return self._programs[length]
+        programs = self._programs
+        if programs.there(length):
+            return programs[length]
+        with self._announce(f'length {length} ({len(programs.ready) + 1} of {len(programs)})'):
+            return programs[length]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,14 +101,31 @@ class Phase:
 
     def compile(self, announce: Announce = silent) -> CompiledStep:
         """The step, compiled for each shape of its batches when one comes for the first time."""
-        count = len(self.members) if self.stacked else 0
-        programs = self.setup.compile(self.settings, self.batches, members=count)
         rates = np.asarray([member.learning_rate for member in self.members], np.float32)
         seeds = np.asarray([member.dropout_seed for member in self.members], np.uint32)
         if not self.stacked:
             (rates,), (seeds,) = rates, seeds
         numbers = jax.device_put((rates, seeds), replicated(self.setup.mesh))
-        return CompiledStep(programs, *numbers, announce, self.teacher)
+        return CompiledStep(self._programs(), *numbers, announce, self.teacher)
+
+    @contextlib.contextmanager
+    def compiling(self, first: int, steps: int) -> Iterator[None]:
+        """Compiles on a CPU the step for so many batches from example `first` on, beside whatever is done meanwhile."""
+        programs = self._programs()
+        programs.begin(self._coming(first, steps))
+        try:
+            yield
+        finally:
+            programs.stop()
+
+    def _programs(self) -> Programs:
+        count = len(self.members) if self.stacked else 0
+        return self.setup.compile(self.settings, self.batches, members=count)
+
+    def _coming(self, first: int, steps: int) -> Sequence[int]:
+        """The lengths of these batches, in the order in which they are met."""
+        examples = self.members[0].examples
+        return examples.coming(first, steps) if isinstance(examples, BucketedExamples) else tuple(self.batches)
 
     def load(self, first: int) -> Loader:
         """The batches from example `first` on."""

@@ -1,31 +1,31 @@
 """What is trained, before there is any array: model, objective and optimiser on a mesh, and the step they make."""
 
-import concurrent.futures
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import optax
 from flax import linen as nn
 from jax.sharding import Mesh
 
 from bertjax.data.batch import BatchSpec
-from bertjax.losses import Objective
-from bertjax.optim.schedules import make_schedule
+from bertjax.losses import OWN, Objective
 from bertjax.optim.selection import Selection, everything, partition
 from bertjax.parallel.mesh import describe_mesh
-from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
+from bertjax.parallel.partition import mesh_context
 from bertjax.parallel.spread import Exchange, spread, spreads
-from bertjax.train.members import members_template
-from bertjax.train.state import TrainState, abstract_state, make_init
-from bertjax.train.step import make_train_step
-
-# (state, arrays of a batch, number of its first example, learning rate, dropout seed) -> (state, metrics), compiled.
-# The state is donated. Where the objective has a guide, the parameters of the teacher are a sixth argument.
-Program = Callable[..., tuple[TrainState, Any]]
+from bertjax.train.programs import Apart, Lowering, Programs
+from bertjax.train.state import (
+    TrainState,
+    abstract_state,
+    draw_own,
+    fresh_state,
+    make_init,
+    place_params,
+    shardings_of,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +96,24 @@ class Setup:
     def _create(self) -> Callable[[jax.Array], TrainState]:
         return jax.jit(lambda key: nn.unbox(self.init(key)), out_shardings=shardings_of(self.state))
 
+    def create_from(self, params: Mapping[str, Any], seed: int) -> TrainState:
+        """The state of step 0 with these parameters of the model, host arrays in its tree; only those of the objective
+        are drawn, as `create` draws them."""
+        placed = place_params(params, self.state)
+        state = self._create_around(placed, jax.random.key(seed))
+        return state.replace(params={**placed, **state.params})
+
+    @functools.cached_property
+    def _create_around(self) -> Callable[[Any, jax.Array], TrainState]:
+        """What a fresh state has beside the given parameters of the model, with those of the objective alone."""
+        init_own, own = self.objective.init_own, {OWN: self.state.params[OWN]} if OWN in self.state.params else {}
+
+        def create(params: Any, key: jax.Array) -> TrainState:
+            drawn = nn.unbox(draw_own(init_own, key)) if own else {}
+            return fresh_state(self.optimizer, {**params, **drawn}, self.trained).replace(params=drawn)
+
+        return jax.jit(create, out_shardings=shardings_of(self.state.replace(params=own)))
+
     def reset_optimizer(self, state: TrainState) -> TrainState:
         """`state` (donated) with a fresh optimiser, on the same devices."""
         return self._reset_optimizer(state)
@@ -108,124 +126,37 @@ class Setup:
             out_shardings=shardings_of(self.state),
         )
 
-    def compile(self, phase: PhaseSettings, batches: Mapping[int, BatchSpec], *, members: int = 0) -> 'Programs':
-        """The programs of `lower`, compiled when they are asked for; asked for again, the same ones.
+    def compile(self, phase: PhaseSettings, batches: Mapping[int, BatchSpec], *, members: int = 0) -> Programs:
+        """The programs of a phase, compiled when they are asked for; asked for again, the same ones.
 
-        `batches` are told apart by their lengths.
+        `batches` are told apart by their lengths. On a single CPU several lengths share the program of the update.
         """
         key = (phase, tuple(batches), members)
         if key not in self._programs:
             self._programs.clear()  # those of an earlier phase would stay in the devices' memory
-            lower = lambda length: self.lower(phase, {length: batches[length]}, members=members)[length]  # noqa: E731
-            side_by_side = self.mesh.devices.flat[0].platform != 'cpu'
-            self._programs[key] = Programs(lower, batches, side_by_side=side_by_side)
+            lowering = Lowering(self, phase, members)
+            on_cpu = self.mesh.devices.flat[0].platform == 'cpu'
+            shared = on_cpu and self.mesh.size == 1 and len(batches) > 1
+            lower = Apart(lowering, batches) if shared else lambda length: lowering.whole(batches[length])
+            self._programs[key] = Programs(lower, batches, side_by_side=not on_cpu)
         return self._programs[key]
 
     @functools.cached_property
-    def _programs(self) -> dict[tuple, 'Programs']:
+    def _programs(self) -> dict[tuple, Programs]:
         return {}
 
-    def lower(self, phase: PhaseSettings, batches: Mapping[int, BatchSpec], *, members: int = 0) -> dict[int, Any]:
-        """The train step of a phase, lowered for every shape of batch.
-
-        Learning rate and dropout seed are arguments of the step: one program serves every run that differs in them.
+    def lower(
+        self, phase: PhaseSettings, batches: Mapping[int, BatchSpec], *, members: int = 0
+    ) -> dict[int, jax.stages.Lowered]:
+        """The whole train step of a phase, lowered for every shape of batch.
 
         Args:
           phase: whose step it is.
           batches: {padded length S: shapes and dtypes of a batch of one run}.
-          members: above 0, the step of so many runs at once: states, rates and seeds have the members as a first axis,
-            the arrays of a batch as a second.
+          members: see `Lowering`.
         """
-
-        def step(
-            state: TrainState,
-            batch: Mapping[str, jax.Array],
-            first: jax.Array,
-            rate: jax.Array,
-            seed: jax.Array,
-            *teacher: Any,
-        ) -> Any:
-            schedule = make_schedule(
-                phase.schedule,
-                peak=rate,
-                steps=phase.last_step - phase.first_step,
-                warmup_fraction=phase.warmup_fraction,
-                power=phase.power,
-            )
-            return make_train_step(
-                self.model,
-                self.objective,
-                self.optimizer,
-                schedule,
-                first_step=phase.first_step,
-                accumulate=phase.accumulate,
-                dropout_seed=seed,
-                phase=phase.number,
-                trained=self.trained,
-                layer_decay=self.layer_decay,
-                exchange=self.exchange,
-            )(state, batch, first, *teacher)
-
-        def scalar(dtype: Any, members: int = members) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct((members,) if members else (), dtype, sharding=replicated(self.mesh))
-
-        def array(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
-            shape = (shape[0], members, *shape[1:]) if members else shape
-            return jax.ShapeDtypeStruct(shape, dtype, sharding=batch_sharding(self.mesh))
-
-        state = members_template(self.state, members) if members else self.state
-        jitted = jax.jit(
-            jax.vmap(step, in_axes=(0, 1, None, 0, 0)) if members else step,
-            donate_argnums=0,
-            out_shardings=(shardings_of(state), replicated(self.mesh)),
-        )
-        with mesh_context(self.mesh):
-            return {
-                length: jitted.lower(
-                    state,
-                    {name: array(*of) for name, of in batch.items()},
-                    scalar(jnp.uint32, 0),
-                    scalar(jnp.float32),
-                    scalar(jnp.uint32),
-                    *self.teacher,
-                )
-                for length, batch in batches.items()
-            }
-
-
-class Programs(Mapping[int, Program]):
-    """The train step by padded length, each compiled when it is first asked for.
-
-    Args:
-      lower: length -> what is to be compiled (jax.stages.Lowered).
-      lengths: all of them.
-      side_by_side: begin all with the first: for an accelerator, beside which the host has nothing else to do. On a CPU
-        that would cost the training time and memory, for lengths that a short run may never meet.
-
-    Attributes:
-      ready: those that were asked for, by length.
-    """
-
-    def __init__(self, lower: Callable[[int], Any], lengths: Iterable[int], *, side_by_side: bool):
-        self._lower, self._lengths, self._side_by_side = lower, tuple(lengths), side_by_side
-        self._begun: dict[int, concurrent.futures.Future[Program]] = {}
-        self.ready: dict[int, Program] = {}
-
-    def __getitem__(self, length: int) -> Program:
-        if length not in self.ready:
-            if self._side_by_side and not self._begun:
-                pool = concurrent.futures.ThreadPoolExecutor()  # XLA releases the interpreter's lock
-                self._begun = {each: pool.submit(self._lower(each).compile) for each in self._lengths}
-                pool.shutdown(wait=False)
-            begun = self._begun.get(length)
-            self.ready[length] = begun.result() if begun else self._lower(length).compile()
-        return self.ready[length]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._lengths)
-
-    def __len__(self) -> int:
-        return len(self._lengths)
+        lowering = Lowering(self, phase, members)
+        return {length: lowering.whole(batch) for length, batch in batches.items()}
 
 
 def build_setup(
@@ -253,8 +184,3 @@ def build_setup(
         state = jax.tree.map(spread, state)
         exchange = Exchange(state.params, model.config.dtype)
     return Setup(model, objective, optimizer, mesh, trained, layer_decay, init, state, teacher, exchange)
-
-
-def shardings_of(state: TrainState) -> Any:
-    """The sharding of each leaf."""
-    return jax.tree.map(lambda x: x.sharding, state)

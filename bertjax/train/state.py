@@ -56,12 +56,22 @@ def make_init(
     def init(key: jax.Array) -> TrainState:
         params = init_params(model, key, *(jnp.zeros((1, *x.shape[1:]), x.dtype) for x in inputs))
         if init_own is not None:
-            params = {**params, OWN: init_own(jax.random.fold_in(key, 1))}
-        moving, _ = partition(params, trained)
-        zero = jnp.zeros([], jnp.int32)
-        return TrainState(zero, params, optimizer.init(moving), zero, zero)
+            params = {**params, **draw_own(init_own, key)}
+        return fresh_state(optimizer, params, trained)
 
     return init
+
+
+def draw_own(init_own: Callable[[jax.Array], Any], key: jax.Array) -> dict[str, Any]:
+    """The parameters of the objective in the state that is drawn with `key`, by their place among the parameters."""
+    return {OWN: init_own(jax.random.fold_in(key, 1))}
+
+
+def fresh_state(optimizer: optax.GradientTransformation, params: Any, trained: Selection) -> TrainState:
+    """Step 0 with these parameters; the optimiser keeps moments of those that `trained` chooses."""
+    moving, _ = partition(params, trained)
+    zero = jnp.zeros([], jnp.int32)
+    return TrainState(zero, params, optimizer.init(moving), zero, zero)
 
 
 def abstract_state(init: Callable[[jax.Array], TrainState], mesh: Mesh) -> TrainState:
@@ -71,13 +81,6 @@ def abstract_state(init: Callable[[jax.Array], TrainState], mesh: Mesh) -> Train
     # nn.unbox would constrain what it unboxes, and there is no array to constrain yet.
     bare = jax.tree.map(lambda x: x.value if isinstance(x, _Box) else x, boxed, is_leaf=lambda x: isinstance(x, _Box))
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), bare, shardings)
-
-
-def replace_params(state: TrainState, params: Mapping[str, Any], abstract: TrainState) -> TrainState:
-    """`state` with the given parameters of the model: host arrays in the same tree, which are put on its devices. Those
-    of the objective stay."""
-    own = {OWN: state.params[OWN]} if OWN in state.params else {}
-    return state.replace(params={**place_params(params, abstract), **own})
 
 
 def place_params(params: Mapping[str, Any], abstract: TrainState) -> Any:
@@ -93,3 +96,8 @@ def place(tree: Any, abstract: Any) -> Any:
 def without_own(params: Mapping[str, Any]) -> dict[str, Any]:
     """The model's parameters alone, without those of its objective."""
     return {name: value for name, value in params.items() if name != OWN}
+
+
+def shardings_of(state: TrainState) -> Any:
+    """The sharding of each leaf."""
+    return jax.tree.map(lambda x: x.sharding, state)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import linen as nn
+from flax import struct
 
 from bertjax.losses import OWN, Objective
 from bertjax.model.capture import apply_capturing
@@ -19,6 +20,22 @@ from bertjax.train.state import TrainState
 Batch = Mapping[str, jax.Array]
 Sums = dict[str, tuple[jax.Array, jax.Array]]
 Metrics = dict[str, Any]
+
+
+class Gradients(struct.PyTreeNode):
+    """What a batch says of the parameters.
+
+    Attributes:
+      grads: of those that move, in their tree.
+      loss: float32, what was minimised.
+      sums: {name: (sum, weight)} of the losses.
+      counts: int32, by the name of the metric: `tokens`, and of packed rows `sequences`.
+    """
+
+    grads: Any
+    loss: jax.Array
+    sums: Sums
+    counts: dict[str, jax.Array]
 
 
 def make_train_step(
@@ -37,30 +54,61 @@ def make_train_step(
 ) -> Callable[..., tuple[TrainState, Metrics]]:
     """(state, batch, first) -> (new state, metrics); with a teacher's parameters too where the objective has a guide.
 
-    `first` is the number of the example in the first row, uint32 []; the others follow in order.
+    `first` is the number of the example in the first row, uint32 []; the others follow in order. The arguments are
+    those of `make_gradients` and `make_update`, one after the other.
+
+    Returns:
+      A function to be jitted. metrics: `sums`, {name: (sum, weight)}, and `scalars`, float32 and int32.
+    """
+    gradients = make_gradients(
+        model,
+        objective,
+        accumulate=accumulate,
+        dropout_seed=dropout_seed,
+        phase=phase,
+        trained=trained,
+        exchange=exchange,
+    )
+    update = make_update(
+        optimizer,
+        schedule,
+        first_step=first_step,
+        trained=trained,
+        layer_decay=layer_decay,
+        num_layers=model.config.num_layers,
+    )
+
+    def train_step(state: TrainState, batch: Batch, first: jax.Array, *teacher: Any) -> tuple[TrainState, Metrics]:
+        return update(state, gradients(state.params, batch, first, *teacher))
+
+    return train_step
+
+
+def make_gradients(
+    model: nn.Module,
+    objective: Objective,
+    *,
+    accumulate: int,
+    dropout_seed: int | jax.Array,
+    phase: int = 0,
+    trained: Selection = everything,
+    exchange: Exchange | None = None,
+) -> Callable[..., Gradients]:
+    """(params, batch, first) -> gradients; with a teacher's parameters too where the objective has a guide.
 
     What is minimised is the sum of the losses, each as its weighted mean over the whole batch times its factor. The
     weights depend on the batch alone, so that with `accumulate` = A the batch is processed in A parts whose gradients
     simply add: the same numbers in a fraction of the memory.
 
-    A step whose loss, gradient norm or update norm is not finite changes only `step` and the counters of skipped steps.
-
     Args:
       model: takes `objective.inputs`.
       objective: what it is trained for.
-      optimizer: from optim.make_optimizer; gives a direction, which is scaled by the schedule here.
-      schedule: learning rate by step within the phase.
-      first_step: the value of `state.step` when the phase began.
       accumulate: parts of a batch; divides its rows.
       dropout_seed: of all dropout.
       phase: its number: examples of different phases drop different values.
-      trained: the parameters that move; the state must be made with the same selection.
-      layer_decay: see `optim.selection.layer_rates`.
+      trained: the parameters that move.
       exchange: of a state that is spread over the data axis (ZeRO-1): each device computes the gradients of its own
-        rows, parts and all, and updates its part of the parameters.
-
-    Returns:
-      A function to be jitted. metrics: `sums`, {name: (sum, weight)}, and `scalars`, float32 and int32.
+        rows, parts and all, and is given those of its part of the parameters.
     """
 
     def minimised(
@@ -109,25 +157,56 @@ def make_train_step(
         sums, grads = gradients(params, batch, Dropout(seed, numbers), weights, *teacher)
         return exchange.summed(sums), exchange.scattered(grads, partition(exchange.specs, trained)[0])
 
-    def train_step(state: TrainState, batch: Batch, first: jax.Array, *teacher: Any) -> tuple[TrainState, Metrics]:
+    def step_gradients(params: Any, batch: Batch, first: jax.Array, *teacher: Any) -> Gradients:
         numbers = first + jnp.arange(len(batch['attention_mask']), dtype=jnp.uint32)  # [B]
         dropout = Dropout(jnp.asarray(dropout_seed, jnp.uint32), numbers).at(phase)
-        old, frozen = partition(state.params, trained)
         weights = objective.weights(batch)
         if exchange is None:
-            (loss, sums), grads = gradients(state.params, batch, dropout, weights, *teacher)
+            (loss, sums), grads = gradients(params, batch, dropout, weights, *teacher)
         else:
             compute = exchange.on_own_rows(exchanged, partition(exchange.specs, trained)[0], 2 + len(teacher))
             rows = (dict(batch), dropout.numbers)
-            (loss, sums), grads = compute(state.params, rows, dropout.seed, weights, *teacher)
-        grad_norm = optax.tree.norm(grads)
-        direction, opt_state = optimizer.update(grads, state.opt_state, old)
+            (loss, sums), grads = compute(params, rows, dropout.seed, weights, *teacher)
+        counts = {'tokens': batch['attention_mask'].sum()}
+        if 'sequence_ids' in batch:  # packed: they are not as many as the rows
+            counts['sequences'] = batch['sequence_ids'].max(-1).sum()
+        return Gradients(grads, loss, sums, counts)
+
+    return step_gradients
+
+
+def make_update(
+    optimizer: optax.GradientTransformation,
+    schedule: Schedule,
+    *,
+    first_step: int,
+    num_layers: int,
+    trained: Selection = everything,
+    layer_decay: float = 1.0,
+) -> Callable[[TrainState, Gradients], tuple[TrainState, Metrics]]:
+    """(state, its gradients) -> (new state, metrics), whatever the shape of the batch was.
+
+    A step whose loss, gradient norm or update norm is not finite changes only `step` and the counters of skipped steps.
+
+    Args:
+      optimizer: from optim.make_optimizer; gives a direction, which is scaled by the schedule here.
+      schedule: learning rate by step within the phase.
+      first_step: the value of `state.step` when the phase began.
+      num_layers: of the model.
+      trained: the parameters that move; the state must be made with the same selection.
+      layer_decay: see `optim.selection.layer_rates`.
+    """
+
+    def update(state: TrainState, found: Gradients) -> tuple[TrainState, Metrics]:
+        old, frozen = partition(state.params, trained)
+        grad_norm = optax.tree.norm(found.grads)
+        direction, opt_state = optimizer.update(found.grads, state.opt_state, old)
         if layer_decay != 1:
-            direction = jax.tree.map(jnp.multiply, direction, layer_rates(old, layer_decay, model.config.num_layers))
+            direction = jax.tree.map(jnp.multiply, direction, layer_rates(old, layer_decay, num_layers))
         rate = schedule(state.step - first_step)
         update_norm = rate * optax.tree.norm(direction)
         # Squared, as the gradient is in its norm: an update that would overflow when squared is useless, though finite.
-        finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm) & jnp.isfinite(jnp.square(update_norm))
+        finite = jnp.isfinite(found.loss) & jnp.isfinite(grad_norm) & jnp.isfinite(jnp.square(update_norm))
         keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)  # noqa: E731
         new = keep(jax.tree.map(lambda p, d: (p - rate * d).astype(p.dtype), old, direction), old)
         new_state = TrainState(
@@ -144,13 +223,11 @@ def make_train_step(
             'learning_rate': rate,
             'skipped': new_state.skipped,
             'skipped_in_row': new_state.skipped_in_row,
-            'tokens': batch['attention_mask'].sum(),
+            **found.counts,
         }
-        if 'sequence_ids' in batch:  # packed: they are not as many as the rows
-            scalars['sequences'] = batch['sequence_ids'].max(-1).sum()
-        return new_state, {'sums': sums, 'scalars': scalars}
+        return new_state, {'sums': found.sums, 'scalars': scalars}
 
-    return train_step
+    return update
 
 
 def make_forward(model: nn.Module, objective: Objective) -> Callable[[Any, Batch], Any]:

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from bertjax.data.buckets import BucketedExamples, choose_lengths, sorted_batches
+from bertjax.data.buckets import MOST_LENGTHS, BucketedExamples, choose_lengths, lengths_worth, sorted_batches
 from bertjax.data.features import FeatureBuilder
 
 LENGTHS = np.random.default_rng(0).gamma(3.0, 12.0, 403).astype(int) + 3
@@ -58,6 +58,18 @@ def epoch(made, number):
     return [made.batch(first + i + np.arange(made.batch_size)) for i in range(0, made.cycle_length, made.batch_size)]
 
 
+def test_as_many_lengths_as_cost_least_with_what_compiling_costs():
+    lengths = np.array([8] * 50 + [16] * 30 + [64] * 20)
+
+    def worth(compiling):
+        return lengths_worth(lengths, lambda length: length, compiling=compiling, longest=512)
+
+    # Padded to 64 they have 6,400 positions, to 16 and 64 2,560, and without padding 2,160.
+    assert [worth(cost) for cost in (0, 399, 401, 3839, 3841)] == [3, 3, 2, 2, 1]
+    spread = np.arange(4, 512)
+    assert lengths_worth(spread, lambda length: length, compiling=0, longest=512) == MOST_LENGTHS
+
+
 def test_an_epoch_sees_every_row_once_and_at_most_so_many_shapes():
     made = examples()
     assert made.batches == -(-len(LENGTHS) // 16)
@@ -88,6 +100,15 @@ def test_another_epoch_and_another_seed_are_other_orders_of_the_same_shapes():
     assert (labels[0] != labels[1]).mean() > 0.9 and (labels[0] != labels[2]).mean() > 0.9
     shapes = [[batch['input_ids'].shape for batch in batches] for batches in (first, second, foreign)]
     assert shapes[0] == shapes[2] != shapes[1]
+
+
+def test_which_lengths_come_is_told_in_the_order_in_which_they_are_met():
+    made = examples()
+    for first, count in ((0, 3), (5, 40), (made.batches - 2, 10**6)):
+        batches = [made.batch((first + i) * 16 + np.arange(16)) for i in range(min(count, 2 * made.batches))]
+        met = dict.fromkeys(batch['input_ids'].shape[1] for batch in batches)
+        assert made.coming(first * 16, count) == list(met)
+    assert set(made.coming(0, 10**6)) == set(made.abstract_batches())
 
 
 def test_any_example_can_be_made_alone_by_any_part_of_the_hosts():

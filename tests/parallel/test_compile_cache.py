@@ -39,6 +39,23 @@ def test_jax_own_variable_wins(kept, monkeypatch: pytest.MonkeyPatch, chosen: st
     assert kept() is None  # JAX reads it by itself
 
 
+def test_short_compilations_are_kept_too(kept, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+    name = 'jax_persistent_cache_min_compile_time_secs'
+    before = getattr(jax.config, name)
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+    try:
+        for given, then in ((1.0, compile_cache.LEAST_SECONDS), (0.0, 0.0)):
+            jax.config.update(name, given)
+            kept()
+            assert getattr(jax.config, name) == then
+        monkeypatch.setenv(name.upper(), '5')
+        jax.config.update(name, 5.0)
+        kept()
+        assert getattr(jax.config, name) == 5.0
+    finally:
+        jax.config.update(name, before)
+
+
 def test_what_is_set_already_stays(tmp_path: pathlib.Path, kept):
     jax.config.update('jax_compilation_cache_dir', str(tmp_path))
     keep_programs()

@@ -6,7 +6,6 @@ import pathlib
 import pytest
 from running import GLUE, Program, copied
 
-from bertjax.data.buckets import lengths_worth
 from bertjax.experiment.finetuning import _lengths_before
 
 FREE = ('--config.shapes=0', '--config.eval_every=0', '--config.checkpoint_every=0', '--config.export=False')
@@ -25,10 +24,6 @@ def test_what_the_checkpoints_have_goes_on(tuned: pathlib.Path, tmp_path: pathli
     (tmp_path / 'new').mkdir()
     (tmp_path / 'new' / 'config.json').write_text('{"shapes": 8}')
     assert _lengths_before(tmp_path / 'new') == 0  # nothing is saved: the run begins anew
-
-
-def test_a_length_for_each_16_steps():
-    assert [lengths_worth(steps) for steps in (0, 3, 36, 100, 128, 10**6)] == [1, 1, 2, 6, 8, 8]
 
 
 def config(workdir: pathlib.Path) -> dict:

@@ -1,14 +1,20 @@
 """When the step is compiled for which length, and what a person hears of it."""
 
 import contextlib
+import threading
 import time
+
+import jax
+import numpy as np
+import pytest
+from train_fakes import host
 
 from bertjax.data.loader import NumberedBatch
 from bertjax.metrics.rows import task_values
 from bertjax.train import record
 from bertjax.train.phase import CompiledStep
+from bertjax.train.programs import Apart, Lowering, Programs
 from bertjax.train.record import Recorder
-from bertjax.train.setup import Programs
 from bertjax.writers.console import TrainingConsole
 
 
@@ -68,6 +74,67 @@ def test_beside_an_accelerator_all_are_begun_at_once():
         time.sleep(0.001)
     lengths = (36, 64, 128)
     assert sorted(events) == sorted(f'{what} {length}' for what in ('lower', 'compile') for length in lengths)
+
+
+def test_beside_the_caller_they_are_compiled_in_the_order_in_which_they_come():
+    events, said = [], []
+    found = programs(events, side_by_side=False)
+    found.begin([64, 128])
+    while not found.there(128):
+        time.sleep(0.001)
+    assert events == ['lower 64', 'compile 64', 'lower 128', 'compile 128'] and not found.ready
+
+    @contextlib.contextmanager
+    def announce(what: str):
+        said.append(what)
+        yield
+
+    step = CompiledStep(found, 0.1, 0, announce)
+    assert [step([], batch(length))[0] for length in (128, 64, 36)] == [[128], [64], [36]]
+    assert said == ['length 36 (3 of 3)']  # the others need no waiting
+    found.stop()
+
+
+def test_what_is_not_begun_when_a_run_stops_is_given_up(monkeypatch):
+    events, held = [], threading.Event()
+    found = programs(events, side_by_side=False)
+    monkeypatch.setattr(Lowered, 'compile', lambda self: held.wait() and self.length)
+    found.begin([64, 128])
+    found.stop()
+    held.set()
+    assert found[64] == 64  # was under way
+    assert not found.there(128) and events == ['lower 64']
+    assert found[128] == 128 and events == ['lower 64', 'lower 128']
+
+
+def test_what_fails_beside_the_caller_fails_where_it_is_asked_for():
+    def lower(length: int):
+        raise ValueError(f'cannot do {length}')
+
+    found = Programs(lower, (36, 64), side_by_side=False)
+    found.begin([64])
+    with pytest.raises(ValueError, match='cannot do 64'):
+        found[64]
+    found.stop()
+
+
+def test_gradients_and_update_apart_learn_what_the_whole_step_learns(dropout_run, fresh):
+    lowering = Lowering(dropout_run.setup, dropout_run.phase)
+    program = Apart(lowering, dropout_run.phase.batches)(dropout_run.phase.seq_len).compile()
+    found = []
+    for step in (dropout_run.program, program):
+        state, metrics = dropout_run.place(fresh), []
+        for number in range(3):
+            batch = dropout_run.batch(number)
+            state, said = step(state, batch.arrays, batch.number, *dropout_run.numbers)
+            metrics.append(host(said))
+        found.append((host(state), metrics))
+    (whole, one), (apart, two) = found
+    for x, y in zip(jax.tree.leaves(whole), jax.tree.leaves(apart), strict=True):
+        np.testing.assert_array_equal(x, y)
+    assert jax.tree.structure(one) == jax.tree.structure(two)
+    for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-6)  # norms: in another order of sums
 
 
 def test_the_bar_says_it_and_a_line_how_long_it_took(tmp_path, capsys, monkeypatch):

@@ -75,8 +75,8 @@ class Run:
         programs = self.setup.compile(self.phase, self.phase.batches)
         self.program = programs[self.phase.seq_len]
         numbers = (np.float32(self.phase.learning_rate), np.uint32(settings.seeds.dropout))
-        rate, seed = jax.device_put(numbers, replicated(self.mesh))
-        self.compiled = CompiledStep(programs, rate, seed)
+        self.numbers = jax.device_put(numbers, replicated(self.mesh))  # rate and seed
+        self.compiled = CompiledStep(programs, *self.numbers)
 
     def init(self, seed=0):
         """A fresh state, drawn on this mesh."""
