@@ -17,7 +17,7 @@ import dataclasses
 import numpy as np
 
 from bertjax.data.hashing import Stream, hash_bits, uniform
-from bertjax.data.spans import choose_spans
+from bertjax.data.spans import choose_spans, find_words
 from bertjax.errors import UserError
 from bertjax.ranges import check_fields, number, one_of, ranged, whole
 
@@ -108,12 +108,11 @@ def mask_batch(
     if options.unit == 'token':
         positions = _choose_tokens(scores, maskable, budget, max_predictions)
     else:
-        word_starts = maskable.copy()
-        word_starts[:, 1:] &= ~(continues_word[input_ids[:, 1:]] & maskable[:, :-1])
         longest = options.max_span if options.unit == 'span' else 1
         most = budget if within_budget else np.full_like(budget, max_predictions)
-        chosen = choose_spans(scores, maskable, word_starts, budget, most, longest, seed, n)
-        positions = _positions_of(chosen, max_predictions)
+        words = find_words(input_ids, maskable, continues_word)
+        chosen = choose_spans(scores, words, budget, most, longest, seed, n)
+        positions = _positions_of(chosen, input_ids.shape, max_predictions)
     used = positions < seq_len  # [B, P]
     positions = np.where(used, positions, 0)
     labels = np.take_along_axis(input_ids, positions, 1)
@@ -147,12 +146,12 @@ def _choose_tokens(scores: np.ndarray, maskable: np.ndarray, budget: np.ndarray,
     return positions
 
 
-def _positions_of(chosen: np.ndarray, most: int) -> np.ndarray:
-    """Int64 [B, P]: the positions where `chosen` (bool [B, S]) holds, ascending, then S; no row has more than P."""
-    rows, seq_len = chosen.shape
-    row, position = np.nonzero(chosen)
-    counts = chosen.sum(1)
-    slot = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+def _positions_of(chosen: np.ndarray, shape: tuple[int, int], most: int) -> np.ndarray:
+    """Int64 [B, P]: the position in its row of each that is chosen of all B·S (ascending), then S; no row has more
+    than P."""
+    rows, seq_len = shape
+    ends = np.searchsorted(chosen, np.arange(rows + 1) * seq_len)
+    counts = np.diff(ends)
     positions = np.full((rows, most), seq_len, np.int64)
-    positions[row, slot] = position
+    positions[np.arange(most) < counts[:, None]] = chosen - np.repeat(np.arange(rows) * seq_len, counts)
     return positions
