@@ -10,7 +10,7 @@ import dataclasses
 
 import numpy as np
 
-from bertjax.data.hashing import Stream, uniform
+from bertjax.data.hashing import Stream, hash_bits_of, uniform
 
 _RANKS = 8  # spans of a row that are drawn together where they are looked at one by one
 
@@ -23,11 +23,13 @@ class Words:
       places: int64 [M], the maskable positions among all B·S, ascending.
       bounds: int64 [N + 1], where each word begins in `places`; the last is M.
       rows: int64 [B + 1], where each row's words begin; the last is N.
+      seq_len: S.
     """
 
     places: np.ndarray
     bounds: np.ndarray
     rows: np.ndarray
+    seq_len: int
 
 
 def find_words(input_ids: np.ndarray, maskable: np.ndarray, continues_word: np.ndarray) -> Words:
@@ -45,17 +47,11 @@ def find_words(input_ids: np.ndarray, maskable: np.ndarray, continues_word: np.n
     begins[1:] |= np.diff(places) != 1
     begins[edges[edges < len(places)]] = True
     bounds = np.flatnonzero(begins)
-    return Words(places, np.append(bounds, len(places)), np.searchsorted(bounds, edges))
+    return Words(places, np.append(bounds, len(places)), np.searchsorted(bounds, edges), seq_len)
 
 
 def choose_spans(
-    scores: np.ndarray,
-    words: Words,
-    budget: np.ndarray,
-    most: np.ndarray,
-    longest: int,
-    seed: int,
-    n: np.ndarray,
+    words: Words, budget: np.ndarray, most: np.ndarray, longest: int, seed: int, n: np.ndarray
 ) -> np.ndarray:
     """Spans of 1 to `longest` whole words, taken in order of their first word's score until the budget is full.
 
@@ -63,11 +59,10 @@ def choose_spans(
     always has something to predict.
 
     Args:
-      scores: uint64 [B, S].
       words: of the rows.
       budget, most: int64 [B].
       longest: words of a span, at most.
-      seed, n: what the lengths of spans are keyed by; n int64 [B].
+      seed, n: what scores and the lengths of spans are keyed by; n int64 [B].
 
     Returns:
       int64, the chosen positions among all B·S, ascending.
@@ -75,49 +70,85 @@ def choose_spans(
     counts, sizes = np.diff(words.rows), np.diff(words.bounds)
     if not len(sizes):
         return words.places
-    spans = _Spans(scores, words, longest, seed, n)
-    taken = np.zeros(len(sizes) + longest, bool)  # the words; with room for a span beyond the last
-    rank, left = _take_whole(spans, budget, taken)
-    active = np.flatnonzero((left > 0) & (rank < counts))
-    while active.size:
-        _fill(spans, active, rank, left, taken)
-        rank[active] += _RANKS
-        active = active[(left[active] > 0) & (rank[active] < counts[active])]
-    chosen = np.where(taken[: len(sizes)], sizes, 0)  # how many positions of each word
+    places = words.places[words.bounds[:-1]] - np.repeat(np.arange(len(counts)) * words.seq_len, counts)
+    scores = hash_bits_of(counts, seed, Stream.MASK_CHOICE, n, places)
+    # Few words begin a span. Those of the lowest scores are enough in nearly all rows, and the others need no order.
+    in_row = np.maximum(np.diff(words.bounds[words.rows]), 1)
+    per_span = longest / np.sum(1 / np.arange(1, longest + 1)) * in_row / np.maximum(counts, 1)  # positions, on average
+    wanted = budget / np.maximum(per_span, 1) * (1 if longest == 1 else 1.25)
+    looked = np.minimum((wanted + 3 * np.sqrt(wanted) + 4) / np.maximum(counts, 1), 1)
+    taken, left = _choose(words, scores, looked, budget, longest, seed, n)
+    again = (left > 0) & (looked < 1)
+    if again.any():
+        more, still = _choose(words, scores, again.astype(float), np.where(again, budget, 0), longest, seed, n)
+        taken, left = np.where(np.repeat(again, counts), more, taken), np.where(again, still, left)
     for row in np.flatnonzero((left == budget) & (counts > 0)).tolist():
         first, end = words.rows[row : row + 2]
         shortest = first + sizes[first:end].argmin()
-        chosen[shortest] = min(sizes[shortest], most[row])
-    ordinal = np.arange(chosen.sum()) - np.repeat(np.cumsum(chosen) - chosen, chosen)
-    return words.places[np.repeat(words.bounds[:-1], chosen) + ordinal]
+        taken[shortest], sizes[shortest] = True, min(sizes[shortest], most[row])
+    chosen = np.flatnonzero(taken)
+    begins, sizes = words.bounds[chosen], sizes[chosen]
+    return words.places[np.repeat(begins - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())]
+
+
+def _choose(
+    words: Words, scores: np.ndarray, looked: np.ndarray, budget: np.ndarray, longest: int, seed: int, n: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The words that are taken, bool [N], and the room that is left of each row's budget, int64 [B].
+
+    Args: see `choose_spans`, and
+      scores: uint64 [N].
+      looked: float64 [B], the share of each row's words, of the lowest scores, from which spans are tried.
+    """
+    spans = _Spans(words, scores, looked, longest, seed, n)
+    taken = np.zeros(len(scores) + longest, bool)  # with room for a span beyond the last
+    if not spans.width:
+        return taken[: len(scores)], budget
+    rank, left = _take_whole(spans, budget, taken)
+    active = np.flatnonzero((left > 0) & (rank < spans.counts))
+    while active.size:
+        _fill(spans, active, rank, left, taken)
+        rank[active] += _RANKS
+        active = active[(left[active] > 0) & (rank[active] < spans.counts[active])]
+    return taken[: len(scores)], left
 
 
 class _Spans:
-    """The span of each rank of each row: spans are ranked by the score of their first word."""
+    """The span of each rank of each row: spans are ranked by the score of their first word.
 
-    def __init__(self, scores: np.ndarray, words: Words, longest: int, seed: int, n: np.ndarray):
-        start, counts = words.places[words.bounds[:-1]], np.diff(words.rows)
-        self.width = int(counts.max())
-        keys = np.full((len(counts), self.width), ~np.uint64(0))
-        keys[np.arange(self.width) < counts[:, None]] = scores.reshape(-1)[start]
-        # A word's number in its row is packed into the low bits of its score, as in `masking.py`.
-        self._low = np.uint64((1 << scores.shape[1].bit_length()) - 1)
+    Attributes:
+      longest: words of a span, at most.
+      bounds: as of the words, with room for a span beyond the last.
+      counts: int64 [B], spans of each row.
+      width: the most spans of a row.
+    """
+
+    def __init__(
+        self, words: Words, scores: np.ndarray, looked: np.ndarray, longest: int, seed: int, n: np.ndarray
+    ):
+        # A span's number in its row is packed into the low bits of its score, as in `masking.py`.
+        self._low = np.uint64((1 << words.seq_len.bit_length()) - 1)
+        limit = np.minimum(looked * 2.0**32, 2.0**32 - 1).astype(np.uint64) << np.uint64(32) | np.uint64(2**32 - 1)
+        self._words = np.flatnonzero(scores <= np.repeat(limit, np.diff(words.rows)))
+        self._begins = np.searchsorted(self._words, words.rows)
+        self.counts = np.diff(self._begins)
+        self.width = int(self.counts.max())
+        keys = np.full((len(self.counts), self.width), ~np.uint64(0))
+        keys[np.arange(self.width) < self.counts[:, None]] = scores[self._words]
         keys &= ~self._low
         keys |= np.arange(self.width, dtype=np.uint64)
         keys.sort(axis=1)
-        self._keys, self._counts, self._rows, self._seed, self._n = keys, counts, words.rows, seed, n
+        self._keys, self._seed, self._n = keys, seed, n
         self.longest = longest
-        # Where each word begins, with room for a span beyond the last.
         self.bounds = np.append(words.bounds, np.full(longest, words.bounds[-1]))
         self._chances = np.cumsum(1 / np.arange(1, longest + 1))
         if longest > 1:
             # A word that ends elsewhere than just before the next ends a segment; a span stays in its segment.
-            begins = np.ones(len(start), bool)
-            begins[1:] = words.places[words.bounds[1:-1] - 1] + 1 != start[1:]
-            begins[words.rows[:-1][counts > 0]] = True
-            segments = np.append(np.flatnonzero(begins), len(start))
-            ahead = np.repeat(segments[1:], np.diff(segments)) - np.arange(len(start))
-            self._available = np.minimum(ahead, longest)
+            begins = np.ones(len(scores), bool)
+            begins[1:] = words.places[words.bounds[1:-1] - 1] + 1 != words.places[words.bounds[1:-1]]
+            begins[words.rows[:-1][words.rows[:-1] < words.rows[1:]]] = True
+            segments = np.append(np.flatnonzero(begins), len(begins))
+            self._segment_ends = np.repeat(segments[1:], np.diff(segments))
 
     def at(self, rows: np.ndarray, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The first word of each span, and how many it is to have, which is 0 where a row has no more spans.
@@ -126,14 +157,15 @@ class _Spans:
           rows: int64 [A, 1].
           ranks: int64 [A, R] or [1, R].
         """
-        there = ranks < self._counts[rows]
+        there = ranks < self.counts[rows]
         key = self._keys[rows, np.minimum(ranks, self.width - 1)]
-        first = np.where(there, (key & self._low).astype(np.int64) + self._rows[rows], 0)
+        first = self._words[np.where(there, (key & self._low).astype(np.int64) + self._begins[rows], 0)]
         if self.longest == 1:
             return first, there.astype(np.int64)
         # Their chances are in proportion to 1 / length, of the lengths for which there are words.
         draws = uniform(self._seed, Stream.MASK_SPAN, self._n[rows], ranks)
-        wanted = np.searchsorted(self._chances, draws * self._chances[self._available[first] - 1], 'right') + 1
+        available = np.minimum(self._segment_ends[first] - first, self.longest)
+        wanted = np.searchsorted(self._chances, draws * self._chances[available - 1], 'right') + 1
         return first, np.where(there, wanted, 0)
 
 
