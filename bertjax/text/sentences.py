@@ -70,7 +70,8 @@ _STARTERS = _words(
     'Under Among Upon Once Until Unlike According To Of Following Its Other Others All Only Even Such Until Later Today'
 )
 
-_LONG = 7  # Letters; a word that has as many before a stop is in none of these.
+_ABBREVIATIONS = _TITLES | _NEVER | _BEFORE_NUMBERS | _EITHER
+_LONG = 7  # Letters; more than any of them has.
 
 
 def split_sentences(paragraph: str) -> list[str]:
@@ -91,10 +92,9 @@ def split_sentences(paragraph: str) -> list[str]:
             continue
         else:
             at = match.start()
-            # Most often a capital follows a long word, as no abbreviation is.
-            plain = following.isupper() and at - start >= _LONG and paragraph[at - _LONG : at].isalpha()
-            if not plain and not _ends(paragraph, start, at, stop + more, end):
-                continue
+            if not (following.isupper() and _plain(paragraph, start, at)):
+                if not _ends(paragraph, start, at, stop + more, end):
+                    continue
         sentence = paragraph[start:end].strip()
         if sentence:
             sentences.append(sentence)
@@ -103,6 +103,17 @@ def split_sentences(paragraph: str) -> list[str]:
     if last:
         sentences.append(last)
     return sentences
+
+
+def _plain(text: str, start: int, at: int) -> bool:
+    """Whether the sentence from `start` ends with a stop at `at` that a capital follows, as can be told most often: an
+    ordinary word is before it. What cannot be told so, `_ends` decides."""
+    if at - start > _LONG and text[at - _LONG : at].isalpha():
+        return True
+    if at - start <= _LOOKED_AT:
+        return False
+    word = text[text.rfind(' ', start, at) + 1 : at]
+    return len(word) > 1 and word.isalpha() and word not in _ABBREVIATIONS and word.lower() not in _ABBREVIATIONS
 
 
 def _ends(text: str, start: int, stop_at: int, stop: str, next_at: int) -> bool:
