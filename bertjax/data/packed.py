@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from bertjax.data.batch import most_examples, padding_rows, pretraining_batch_spec
+from bertjax.data.batch import in_pieces, most_examples, padding_rows, pretraining_batch_spec
 from bertjax.data.hashing import Stream
 from bertjax.data.packing import Packing, load_packings
 from bertjax.data.plans import place_in_plans
@@ -73,6 +73,9 @@ class PackedExamples:
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """The rows of these numbers (int64 [B]), as `batch.py` describes them."""
+        return in_pieces(self._batch, np.asarray(indices, np.int64), self._examples.seq_len)
+
+    def _batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         which, numbers, cycle = self.locate(indices)
         single = self._examples.masked_anew(numbers, cycle)  # rows of one example, [X, S]
         rows = padding_rows(self._spec(len(indices)), self._examples.vocabulary.pad_id)
