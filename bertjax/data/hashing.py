@@ -87,10 +87,8 @@ def hash_bits(seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike 
     return _numbers(_keys(seed, stream, n), position).reshape(shape)
 
 
-def hash_bits_of(
-    counts: np.ndarray, seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike
-) -> np.ndarray:
-    """`hash_bits` of the first of n (int64 [B]) at counts[0] positions, then of the second at counts[1] more, and so on.
+def hash_bits_of(counts: np.ndarray, seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike) -> np.ndarray:
+    """`hash_bits` of the first of n (int64 [B]) at counts[0] positions, of the second at counts[1] more, and so on.
 
     Args:
       counts: int64 [B].

@@ -80,19 +80,19 @@ class PackedExamples:
         single = self._examples.masked_anew(numbers, cycle)  # rows of one example, [X, S]
         rows = padding_rows(self._spec(len(indices)), self._examples.vocabulary.pad_id)
         real, used = single['attention_mask'] > 0, single['masked_weights'] > 0
-        tokens, predictions = real.sum(1), used.sum(1)
+        tokens, predictions = np.count_nonzero(real, axis=1), np.count_nonzero(used, axis=1)
         ordinal = _ordinals(np.bincount(which, minlength=len(indices)))
         begin = _within(tokens, ordinal)
         # Tokens and predictions of a row are together at its beginning, in the order of its examples: what is chosen
         # from all of them one after the other lands where it belongs.
         at = _filled(which, tokens, rows['input_ids'].shape)
-        rows['attention_mask'][at] = 1
-        rows['sequence_ids'][at] = np.repeat(ordinal + 1, tokens)
+        rows['attention_mask'] = at.astype(np.int32)
+        rows['sequence_ids'][at] = np.repeat((ordinal + 1).astype(np.int32), tokens)
         rows['position_ids'][at] = _ordinals(tokens)
         for name in ('input_ids', 'segment_ids'):
             rows[name][at] = single[name][real]
         at = _filled(which, predictions, rows['masked_ids'].shape)
-        rows['masked_weights'][at] = 1
+        rows['masked_weights'] = at.astype(np.float32)
         rows['masked_ids'][at] = single['masked_ids'][used]
         rows['masked_positions'][at] = (single['masked_positions'] + begin[:, None])[used]
         rows['cls_positions'][which, ordinal] = begin
@@ -119,7 +119,7 @@ class PackedExamples:
 
 def _ordinals(counts: np.ndarray) -> np.ndarray:
     """0, 1, ... counts[0] - 1, then 0, 1, ... counts[1] - 1, and so on."""
-    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.arange(counts.sum(), dtype=np.int32) - np.repeat((np.cumsum(counts) - counts).astype(np.int32), counts)
 
 
 def _within(sizes: np.ndarray, ordinal: np.ndarray) -> np.ndarray:

@@ -123,9 +123,7 @@ class _Spans:
       width: the most spans of a row.
     """
 
-    def __init__(
-        self, words: Words, scores: np.ndarray, looked: np.ndarray, longest: int, seed: int, n: np.ndarray
-    ):
+    def __init__(self, words: Words, scores: np.ndarray, looked: np.ndarray, longest: int, seed: int, n: np.ndarray):
         # A span's number in its row is packed into the low bits of its score, as in `masking.py`.
         self._low = np.uint64((1 << words.seq_len.bit_length()) - 1)
         limit = np.minimum(looked * 2.0**32, 2.0**32 - 1).astype(np.uint64) << np.uint64(32) | np.uint64(2**32 - 1)

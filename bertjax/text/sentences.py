@@ -17,8 +17,8 @@ _CLOSERS = '"\'”’»›)\\]}'
 _CJK_CLOSERS = '"\'”’」』】〕）》〉］'
 _STOPS, _CJK_STOPS = '.!?…‼⁇⁈⁉؟۔।॥', '。！？｡'
 # A run of stops, then closing quotes, brackets and footnote marks, then white space. It begins with one set of
-# characters, for which `re` looks ten times faster than for what has choices at its beginning. The look-behinds, by which a
-# run is entered at its first stop, and the possessive quantifiers keep it linear on text such as a million dots.
+# characters, for which `re` looks ten times faster than for what has choices at its beginning. The look-behinds, by
+# which a run is entered at its first stop, and the possessive quantifiers keep it linear on a million dots.
 _CANDIDATE = re.compile(
     rf'([{_STOPS}{_CJK_STOPS}])(?:'
     rf'(?<=[{_STOPS}])(?<![.!?…][{_STOPS}])([{_STOPS}]*+)(?:[{_CLOSERS}]|\[[^\]\s]{{1,12}}\])*+\s++'
@@ -92,9 +92,9 @@ def split_sentences(paragraph: str) -> list[str]:
             continue
         else:
             at = match.start()
-            if not (following.isupper() and _plain(paragraph, start, at)):
-                if not _ends(paragraph, start, at, stop + more, end):
-                    continue
+            plain = following.isupper() and _plain(paragraph, start, at)
+            if not plain and not _ends(paragraph, start, at, stop + more, end):
+                continue
         sentence = paragraph[start:end].strip()
         if sentence:
             sentences.append(sentence)
