@@ -1,4 +1,4 @@
-"""The bits of examples, as the first version made them: however they are made, a run that goes on gets the same ones."""
+"""The bits of examples as the first version made them: a run that goes on gets the same ones, however they are made."""
 
 import hashlib
 
