@@ -17,12 +17,14 @@ from rich import progress as rich_progress
 from rich.table import Column
 
 from bertjax.corpus.encode import encode_shard
+from bertjax.corpus.shards import EXPANSION
 from bertjax.corpus.sources import CorpusOptions, Part
+from bertjax.files.streams import named_compressed
 from bertjax.progress import make_bar
 from bertjax.terminal import Console
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
-SMALL = 4 << 20  # Bytes that one process encodes before another one has started.
+SMALL = 32 << 20  # Bytes of text that one process encodes while others would still be starting.
 LOG_EVERY = 20.0  # Seconds.
 
 _RECORD = 1000  # Estimated bytes of a record of a tfds dataset.
@@ -123,9 +125,15 @@ class Progress:
 def _processes(shards: dict[int, list[Part]], wanted: int) -> int:
     """Number of processes for the shards: one for little text, which is encoded before a second one has started."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
-    parts = [part for some in shards.values() for part in some]
-    size = sum((part.end - part.begin) * (_RECORD if part.kind == 'tfds' else 1) for part in parts)
+    size = sum(_text_size(part) for parts in shards.values() for part in parts)
     return min(wanted or (1 if size < SMALL else cores), len(shards))
+
+
+def _text_size(part: Part) -> float:
+    """Bytes of text that a part has, estimated."""
+    if part.kind == 'tfds':
+        return (part.end - part.begin) * _RECORD
+    return (part.end - part.begin) / part.of * (EXPANSION if named_compressed(part.path) else 1)
 
 
 @contextlib.contextmanager
