@@ -85,6 +85,18 @@ def compile_cache(session_folder: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.fixture(scope='session')
+def one_device(compile_cache: pathlib.Path) -> dict[str, str]:
+    """The environment of processes with one device, which load what another has compiled."""
+    quick = [flag for flag in os.environ['XLA_FLAGS'].split() if 'device_count' not in flag]
+    return os.environ | {
+        'XLA_FLAGS': ' '.join(quick),
+        'JAX_COMPILATION_CACHE_DIR': str(compile_cache),
+        'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
+        'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
+    }
+
+
+@pytest.fixture(scope='session')
 def draw_params() -> Callable:
     """draw_params(init, stddev=0.02, seed=0) -> normal numbers in place of init(key), scales around 1.
 

@@ -48,9 +48,10 @@ def test_each_has_small_settings_and_a_badge():
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', SMALL)
-def test_it_runs(name: str, tmp_path: pathlib.Path, compile_cache: pathlib.Path, monkeypatch):
-    monkeypatch.setenv('PYTHONPATH', os.pathsep.join([str(COLAB.parent.parent), os.environ.get('PYTHONPATH', '')]))
-    monkeypatch.setenv('JAX_COMPILATION_CACHE_DIR', str(compile_cache))
+def test_it_runs(name: str, tmp_path: pathlib.Path, one_device: dict[str, str], monkeypatch):
+    path = os.pathsep.join([str(COLAB.parent.parent), os.environ.get('PYTHONPATH', '')])
+    for variable, value in (one_device | {'PYTHONPATH': path}).items():
+        monkeypatch.setenv(variable, value)
     notebook = nbformat.read(COLAB / f'{name}.ipynb', as_version=4)
     for number, cell in enumerate(notebook.cells):
         if 'parameters' in cell.metadata.get('tags', ()):

@@ -7,9 +7,12 @@ import sys
 import tomllib
 from typing import Any
 
+import pytest
+
 DOCS = pathlib.Path(__file__).parent.parent / 'docs'
 
 
+@pytest.mark.slow
 def test_it_builds_strictly(tmp_path: pathlib.Path):
     repository = DOCS.parent
     for name in ('docs', 'bertjax'):

@@ -11,7 +11,7 @@ from bertjax.cost.shapes import total_bytes
 
 # What each of n chips sends, as a share of the whole: over rings, which send the least that is possible (Patarasuk and
 # Yuan, Bandwidth optimal all-reduce algorithms, J. Parallel Distrib. Comput. 69, 2009).
-_SENT = {
+SENT = {
     'all-reduce': lambda n: 2 * (n - 1) / n,
     'all-gather': lambda n: (n - 1) / n,
     'reduce-scatter': lambda n: (n - 1) / n,
@@ -20,7 +20,7 @@ _SENT = {
     'collective-broadcast': lambda n: (n - 1) / n,
     'collective-permute': lambda n: 1.0,
 }
-COLLECTIVES = tuple(_SENT)
+COLLECTIVES = tuple(SENT)
 _CHANNEL = re.compile(r'channel_id=(\d+)')
 
 
@@ -72,7 +72,7 @@ def collectives(module: Module, computation: Computation, chips: int) -> list[Co
                 continue
             group = _group_size(inner, chips)
             size = _bytes(inner_of, inner, group)
-            sent = size * _SENT[kind](max(group, 1))
+            sent = size * SENT[kind](max(group, 1))
             op_name = inner.op_name or one.op_name
             found[key] = Collective(one.name, kind, size, sent, group, op_name, one.name, one.name)
             begun[one.name] = key
@@ -81,7 +81,7 @@ def collectives(module: Module, computation: Computation, chips: int) -> list[Co
 
 def _inside(module: Module, computation: Computation, one: Instruction) -> Iterator[tuple[Computation, Instruction]]:
     """Instructions that are collectives, of an instruction or of what it wraps, with the computation they are in."""
-    if one.opcode.removesuffix('-start') in _SENT:
+    if one.opcode.removesuffix('-start') in SENT:
         yield computation, one
     elif one.opcode in ('fusion', 'async-start'):
         inner = module.computations[one.called['calls'][0]]

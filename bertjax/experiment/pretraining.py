@@ -23,7 +23,6 @@ from bertjax.experiment.text import prepare_stores, prepare_tokenizer
 from bertjax.experiment.workdir import has_checkpoints
 from bertjax.losses import PACKED_PRETRAINING, PRETRAINING, Objective
 from bertjax.metrics.rows import pair_of, pretraining_values
-from bertjax.model.attention.select import describe_attention
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig, parameter_count, train_flops_per_sequence
 from bertjax.optim.masks import describe_decay
@@ -82,6 +81,7 @@ class Pretraining:
         self.settings, self.folders = settings, [folder]
         self.values = functools.partial(pretraining_values, pair=pair_of(settings.pairs.mode))
         check_texts(settings, folder)
+        self._attention = settings.describe_attention()
         self.tokenizer = prepare_tokenizer(settings, folder)
         self.model = settings.model(self.tokenizer.vocab_size)
         check_formats(settings.formats, self.model, vocabulary=self.tokenizer.family)
@@ -100,8 +100,6 @@ class Pretraining:
         for phase in self._phases:
             key = settings.given_phases[phase.number].keys['batch_size']
             check_row_count(phase.batch_size, phase.accumulate, row_shards(mesh), key)
-        last = self._phases[-1]
-        self._attention = describe_attention(self.model, last.batch_size // last.accumulate, last.seq_len, last.packed)
         self.resolved = self._resolve(total)
 
     def _build_setup(self, mesh: Mesh) -> Setup:

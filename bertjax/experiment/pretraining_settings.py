@@ -21,6 +21,7 @@ from bertjax.experiment.settings import (
     resolve_durations,
     shared_settings,
 )
+from bertjax.model.attention.select import describe_attention
 from bertjax.model.config import BertConfig
 from bertjax.recipe import INHERITED
 from bertjax.recipe import phase as phase_entry
@@ -188,6 +189,18 @@ class PretrainingSettings(RunSettings):
                 raise UserError(
                     f'config.{phase.keys["max_predictions"]}', str(values['max_predictions']), expected, mend
                 )
+
+    def describe_attention(self) -> str:
+        """What computes attention in the last phase.
+
+        Raises:
+          UserError: the implementation asked for by name cannot, in one of the phases or on these devices.
+        """
+        model = self.model(self.vocab['size'])
+        for phase in self.given_phases:
+            rows = phase.values['batch_size'] // phase.values['accumulate']
+            described = describe_attention(model, rows, phase.values['seq_len'], self.packing)
+        return described
 
     def check_memory(self, mesh: Mesh) -> None:
         """Refuses what the devices cannot hold, whatever the text is."""

@@ -11,7 +11,7 @@ from bertjax.corpus.identity import as_found, difference, readings_of, stale
 from bertjax.corpus.quality import long_documents
 from bertjax.corpus.report import print_report
 from bertjax.corpus.sources import AUTO, parse_mixture, resolve
-from bertjax.corpus.store import TokenStore, open_store
+from bertjax.corpus.store import TokenStore, open_store, read_manifest
 from bertjax.errors import UserError, printable
 from bertjax.experiment.exports import exported_model
 from bertjax.experiment.own_tokenizer import (
@@ -48,9 +48,12 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
     """The run's tokenizer: given, else that of config.init, else one that is trained into WORKDIR/tokenizer.
 
     Raises:
-      UserError: a workdir inside the corpus, a tokenizer that is not the one saved or trained with.
+      UserError: a workdir inside the corpus, no store at config.data, a tokenizer that is not the one saved or trained
+        with.
     """
-    if not settings.data:
+    if settings.data:
+        read_manifest(pathlib.Path(os.path.expanduser(settings.data)))  # raises before a vocabulary is trained
+    else:
         check_outside(settings.corpus, workdir, WORKDIR_FILES)
     if has_run(workdir) and not _beginning_is_there(settings):
         return load_own(workdir)

@@ -53,6 +53,7 @@ def batch(shape: tuple[int, ...], seed: int) -> dict[str, np.ndarray]:
     return {'input_ids': ids.astype(np.int32), 'segment_ids': segments.astype(np.int32), 'attention_mask': mask}
 
 
+@pytest.mark.slow
 def test_a_pre_trained_one_runs_without_bertjax(small_config, make_params, tokenizer, tmp_path):
     """And equal parameters give equal bytes, without paths."""
     config = small_config()

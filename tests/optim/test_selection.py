@@ -156,6 +156,7 @@ def _is_adam(x):
     return isinstance(x, optax.ScaleByAdamState)
 
 
+@pytest.mark.slow
 def test_the_gradient_of_a_part_is_that_part_of_the_gradient():
     """Without clipping by a norm that would know of the rest, a trained parameter moves as if all were trained."""
     model = _model(False)

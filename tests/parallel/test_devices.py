@@ -93,6 +93,7 @@ def faults(claim: str) -> int:
     return int(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != 'glibc', reason='only the allocator of glibc is told to keep memory')
 def test_temporary_arrays_do_not_come_from_the_kernel_each_time():
     assert faults('claim_devices') < faults('jax.devices') / 10

@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Callable
 
 import pytest
-from running import GLUE, RUN, SWEEP, TUNE, Program
+from running import EXTRACT, GLUE, RUN, SWEEP, TUNE, Program
 
 Once = Callable[[str, Callable[[pathlib.Path], object]], pathlib.Path]
 
@@ -30,19 +30,12 @@ def corpus(once: Once) -> pathlib.Path:
 
 
 @pytest.fixture(scope='session')
-def program(repository: pathlib.Path, corpus: pathlib.Path, compile_cache: pathlib.Path, once: Once) -> Program:
+def program(repository: pathlib.Path, corpus: pathlib.Path, one_device: dict[str, str], once: Once) -> Program:
     """The program; its processes have one device, and load what another has compiled."""
     # tensorboardX imports torch wherever it can, which takes longer than all the rest.
     hidden = once('no_torch', lambda folder: (folder / 'torch.py').write_text('raise ModuleNotFoundError(__name__)\n'))
-    quick = [flag for flag in os.environ['XLA_FLAGS'].split() if 'device_count' not in flag]
-    environment = os.environ | {
-        'PYTHONPATH': os.pathsep.join([str(hidden), os.environ.get('PYTHONPATH', '')]).rstrip(os.pathsep),
-        'XLA_FLAGS': ' '.join(quick),
-        'JAX_COMPILATION_CACHE_DIR': str(compile_cache),
-        'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
-        'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
-    }
-    return Program(repository, corpus, environment)
+    path = os.pathsep.join([str(hidden), os.environ.get('PYTHONPATH', '')]).rstrip(os.pathsep)
+    return Program(repository, corpus, one_device | {'PYTHONPATH': path})
 
 
 @pytest.fixture(scope='session')
@@ -85,6 +78,17 @@ def tuned(once: Once, program: Program, tune: tuple[str, ...]) -> pathlib.Path:
 def swept(once: Once, program: Program, tune: tuple[str, ...]) -> pathlib.Path:
     """The workdir of a sweep of four runs; do not write into it."""
     return _workdir(once, 'swept', lambda workdir: program.run(f'--workdir={workdir}', *tune, *SWEEP, **GLUE).stdout)
+
+
+@pytest.fixture
+def extract(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path) -> Callable[..., str]:
+    """extract(input, *changes) -> what is printed; it writes into tmp_path/features."""
+
+    def run(given: str | pathlib.Path, *changes: str) -> str:
+        ask = (f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={given}')
+        return program.run(*ask, *changes, **EXTRACT).stdout
+
+    return run
 
 
 def _workdir(once: Once, name: str, run: Callable[[pathlib.Path], str]) -> pathlib.Path:

@@ -50,6 +50,7 @@ TUNE = (
 )
 SWEEP = ('--config.sweep.learning_rate=(3e-3,1e-5)', '--config.sweep.seeds=(0,1)', '--config.sweep.together=2')
 GLUE = {'recipe': 'configs/glue.py:rte', 'small': False}
+EXTRACT = {'recipe': 'configs/extract.py', 'small': False}
 
 
 @dataclasses.dataclass(frozen=True)

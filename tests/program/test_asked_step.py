@@ -32,6 +32,7 @@ def stopped(program: Program, tune, tmp_path_factory: pytest.TempPathFactory) ->
     return workdir
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_is_evaluated(program: Program, stopped: pathlib.Path, tmp_path: pathlib.Path):
     own = shutil.copytree(stopped, tmp_path / 'own')
     program.run(f'--workdir={own}', '--config.run=evaluate', **GLUE)

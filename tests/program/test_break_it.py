@@ -5,15 +5,17 @@ import subprocess
 import sys
 
 import pytest
+from running import Program
 
-SMALL = {'kills': 1, 'operations': 1, 'task_operations': 1, 'flips': 16, 'files': 1, 'corpora': 12, 'configs': 3}
+SMALL = {'kills': 1, 'operations': 1, 'flips': 16, 'files': 1, 'corpora': 8, 'configs': 3}
 
 
 @pytest.mark.slow
-def test_a_few_attempts_of_each_kind_hold(repository: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_few_attempts_of_each_kind_hold(program: Program, tmp_path: pathlib.Path):
     counts = [f'--{kind}={count}' for kind, count in SMALL.items()]
     command = [sys.executable, 'benchmarks/break_it.py', f'--out={tmp_path}', *counts]
-    result = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=900)
+    own = {'cwd': program.repository, 'env': program.environment}
+    result = subprocess.run(command, capture_output=True, text=True, timeout=900, **own)
     assert result.returncode == 0, f'{result.stdout}\n{result.stderr}'
     for kind, count in SMALL.items():
         assert f'{kind:<16}{count:>6} tried {count:>6} held' in result.stdout

@@ -86,6 +86,7 @@ def test_the_student_alone_is_exported_and_the_teacher_not_saved(
     assert 'step 4 exported' in out
 
 
+@pytest.mark.slow
 def test_its_page_shows_what_was_taught(
     program: Program, browser: Browser, general: pathlib.Path, tmp_path: pathlib.Path
 ):
@@ -121,6 +122,7 @@ def test_its_page_shows_what_it_began_with(program: Program, general: pathlib.Pa
     assert 'as blocks of its teacher' in (workdir / 'report.html').read_text(encoding='utf-8')
 
 
+@pytest.mark.slow
 def test_on_a_task_the_student_learns_its_teachers_answers(
     program: Program, rte: pathlib.Path, tuned: pathlib.Path, tmp_path: pathlib.Path
 ):

@@ -8,12 +8,11 @@ import sys
 
 import numpy as np
 import pytest
-from running import Program, rows
+from running import EXTRACT, Program, rows
 from safetensors.numpy import load_file
 
 import bertjax
 
-RECIPE = {'recipe': 'configs/extract.py', 'small': False}
 WORDS = (
     'the',
     'a',
@@ -42,17 +41,6 @@ TEXTS = [text_of(number) for number in range(23)]
 @pytest.fixture(scope='module')
 def bert(trained: pathlib.Path) -> bertjax.Bert:
     return bertjax.load(trained)
-
-
-@pytest.fixture
-def extract(program: Program, trained, tmp_path):
-    """extract(input, *changes) -> what is printed; it writes into tmp_path/features."""
-
-    def run(given, *changes: str) -> str:
-        ask = (f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={given}')
-        return program.run(*ask, *changes, **RECIPE).stdout
-
-    return run
 
 
 def test_lines_become_rows_in_their_order(extract, bert, tmp_path):
@@ -152,7 +140,7 @@ def test_every_token_has_its_piece_and_its_characters(extract, bert, tmp_path):
 def test_standard_input_goes_to_standard_output(program: Program, trained, tmp_path, bert):
     """As it comes, with blank lines in their place."""
     process = program.start(
-        f'--workdir={tmp_path}', f'--config.init={trained}', '--config.input=-', stdin=subprocess.PIPE, **RECIPE
+        f'--workdir={tmp_path}', f'--config.init={trained}', '--config.input=-', stdin=subprocess.PIPE, **EXTRACT
     )
     process.stdin.write(f'{TEXTS[3]}\n')
     process.stdin.flush()
@@ -167,7 +155,7 @@ def test_standard_input_goes_to_standard_output(program: Program, trained, tmp_p
 
 def test_features_of_a_tuned_model_are_those_of_its_encoder(program: Program, tuned, tmp_path):
     (tmp_path / 'in.txt').write_text('\n'.join(TEXTS))
-    program.run(f'--workdir={tmp_path}', f'--config.init={tuned}', f'--config.input={tmp_path / "in.txt"}', **RECIPE)
+    program.run(f'--workdir={tmp_path}', f'--config.init={tuned}', f'--config.input={tmp_path / "in.txt"}', **EXTRACT)
     found = np.load(tmp_path / 'features' / 'in.npy')
     np.testing.assert_allclose(found, bertjax.load(tuned).encode(TEXTS), atol=1e-5)
 
@@ -179,7 +167,7 @@ def test_mistakes_are_told_before_anything_is_computed(program: Program, trained
 
     def line(*changes: str, given=good) -> str:
         ask = (f'--workdir={tmp_path / "w"}', f'--config.init={trained}', f'--config.input={given}')
-        return program.error(*ask, *changes, **RECIPE)
+        return program.error(*ask, *changes, **EXTRACT)
 
     assert f"{bad}:2: found the fields 'txt', expected text" in line(given=bad)
     assert 'config.extract.field' in line(given=bad)
@@ -201,7 +189,7 @@ def test_mistakes_are_told_before_anything_is_computed(program: Program, trained
     own.parent.mkdir(parents=True)
     own.write_text('{"text": "a"}\n')
     assert 'which would be replaced' in line('--config.extract.format=jsonl', given=own)
-    wrong = program.error(f'--workdir={tmp_path / "v"}', f'--config.input={good}', **RECIPE)
+    wrong = program.error(f'--workdir={tmp_path / "v"}', f'--config.input={good}', **EXTRACT)
     assert 'config.init: found nothing' in wrong
 
 
@@ -233,9 +221,9 @@ def test_features_are_those_of_sentence_transformers():
 def test_a_killed_run_goes_on(program: Program, trained, tmp_path):
     (tmp_path / 'in.txt').write_text('\n'.join(text_of(number) for number in range(6_000)))
     ask = (f'--config.init={trained}', f'--config.input={tmp_path / "in.txt"}', '--config.extract.part=250')
-    program.spawn(f'--workdir={tmp_path / "whole"}', *ask, **RECIPE)
+    program.spawn(f'--workdir={tmp_path / "whole"}', *ask, **EXTRACT)
     process, parts = (
-        program.start(f'--workdir={tmp_path / "killed"}', *ask, **RECIPE),
+        program.start(f'--workdir={tmp_path / "killed"}', *ask, **EXTRACT),
         tmp_path / 'killed/features/in.parts',
     )
     while process.poll() is None and not (parts.is_dir() and len([*parts.iterdir()]) > 5):
@@ -243,7 +231,7 @@ def test_a_killed_run_goes_on(program: Program, trained, tmp_path):
     process.kill()
     process.communicate()
     assert parts.is_dir()
-    assert 'parts are there already' in program.spawn(f'--workdir={tmp_path / "killed"}', *ask, **RECIPE).stdout
+    assert 'parts are there already' in program.spawn(f'--workdir={tmp_path / "killed"}', *ask, **EXTRACT).stdout
     for name in ('in.npy', 'in.npy.json'):
         assert (tmp_path / 'killed/features' / name).read_bytes() == (tmp_path / 'whole/features' / name).read_bytes()
 
@@ -258,7 +246,7 @@ def test_memory_does_not_grow_with_the_input(program: Program, trained, tmp_path
         (tmp_path / f'{count}.txt').write_text('\n'.join(text_of(number) for number in range(count)))
         layers = ('--config.extract.layers=(0,1,2,0)', '--config.extract.combine=concat')
         ask = (f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={tmp_path / f"{count}.txt"}')
-        arguments = program.arguments(*ask, *layers, **RECIPE)
+        arguments = program.arguments(*ask, *layers, **EXTRACT)
         command = [sys.executable, '-c', measured, *arguments]
         where = {'cwd': program.repository, 'env': program.environment}
         out = subprocess.run(command, **where, capture_output=True, text=True, check=True).stdout

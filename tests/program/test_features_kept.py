@@ -9,7 +9,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from running import Program, rows
+from running import EXTRACT, Program, rows
 from safetensors.numpy import load_file, save_file
 
 import bertjax
@@ -18,19 +18,7 @@ from bertjax.inference.encode import Encoding
 from bertjax.inference.extract import Extractor
 from bertjax.inference.runner import Runner
 
-RECIPE = {'recipe': 'configs/extract.py', 'small': False}
 TEXTS = ['the river runs', 'stone', 'a bird sings over the house', 'old', 'the wind and the light', 'slow red field']
-
-
-@pytest.fixture
-def extract(program: Program, trained, tmp_path):
-    """extract(input, *changes) -> what is printed; it writes into tmp_path/features."""
-
-    def run(given, *changes: str) -> str:
-        ask = (f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={given}')
-        return program.run(*ask, *changes, **RECIPE).stdout
-
-    return run
 
 
 SLOW = [pytest.param(format, marks=pytest.mark.slow) for format in ('safetensors', 'jsonl')]
@@ -46,7 +34,7 @@ def test_standard_input_becomes_the_format_that_is_asked_for(program: Program, t
     def piped(*texts: str, status: int = 0) -> str:
         given.write_text(''.join(json.dumps({'n': n, 'text': text}) + '\n' for n, text in enumerate(texts)))
         with given.open() as file, mock.patch.object(sys, 'stdin', file):
-            done = program.run(*ask, *more, status=status, **RECIPE)
+            done = program.run(*ask, *more, status=status, **EXTRACT)
         return done.stdout + done.stderr
 
     save = extraction.save_part
@@ -94,7 +82,7 @@ def test_features_of_another_input_of_that_name_are_not_replaced(extract, progra
     whole = (features / 't.npy').read_bytes()
     other = (f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={tmp_path / "b" / "t.txt"}')
     for format in ('npy', 'jsonl'):
-        line = program.error(*other, f'--config.extract.format={format}', **RECIPE)
+        line = program.error(*other, f'--config.extract.format={format}', **EXTRACT)
         assert 't.npy.json' in line and f'results of {tmp_path / "a" / "t.txt"}' in line
     assert (features / 't.npy').read_bytes() == whole and not (features / 't.parts').exists()
     extract(tmp_path / 'a' / 't.txt', '--config.extract.format=jsonl')
@@ -105,7 +93,7 @@ def test_features_of_another_input_of_that_name_are_not_replaced(extract, progra
     assert {path.name for path in features.iterdir()} == {'t.npy', 't.npy.json', 't.jsonl', 't.jsonl.json'}
     for path in features.glob('*.json'):
         path.unlink()
-    assert 't.npy: found a file that is of another input, or unknown' in program.error(*other, **RECIPE)
+    assert 't.npy: found a file that is of another input, or unknown' in program.error(*other, **EXTRACT)
 
 
 def test_how_pairs_are_separated_is_part_of_what_features_are_of(trained):

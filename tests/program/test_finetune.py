@@ -137,6 +137,7 @@ def test_steps_that_are_not_finite_stop_it(program: Program, tune, tmp_path: pat
     assert 'learning rate' in result.stderr and 'Traceback' not in result.stderr
 
 
+@pytest.mark.slow
 def test_only_the_head_is_trained(program: Program, tune, trained: pathlib.Path, tmp_path: pathlib.Path):
     program.run(f'--workdir={tmp_path}', *tune, '--config.train=head', '--config.steps=6', **GLUE)
     before = load_file(trained / 'export/hf/model.safetensors')

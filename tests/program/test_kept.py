@@ -74,6 +74,7 @@ def test_a_full_disk_is_one_line(program: Program, tmp_path: pathlib.Path, name:
     assert 'found a full disk with ' in error and f'room for {workdir}' in error and 'make room' in error
 
 
+@pytest.mark.slow
 def test_a_workdir_with_wildcards_on_a_full_disk(program: Program, tmp_path: pathlib.Path):
     """The checkpoint finds no room; then there is some, and it is read again (Orbax takes paths for patterns)."""
     workdir = tmp_path / 'exp[1]*'
@@ -137,7 +138,7 @@ def test_disks_of_every_size(program: Program, trained: pathlib.Path, tmp_path: 
     """A run on a disk that grows each time that it was full: one line each time, and the bits of an undisturbed run."""
     lines = []
     with small_disk(tmp_path / 'disk', 'size=100k'):
-        for size in range(100, 20_000, 250):
+        for size in range(100, 20_000, 450):
             subprocess.run(['mount', '-o', f'remount,size={size}k', tmp_path / 'disk'], check=True)
             process = program.start(f'--workdir={tmp_path / "disk" / "run"}', *RUN)
             out, err = process.communicate(timeout=300)

@@ -62,6 +62,7 @@ def several(program: Program, trained: pathlib.Path, tmp_path_factory: pytest.Te
     return data / 'run'
 
 
+@pytest.mark.slow
 def test_several_labels(several: pathlib.Path):
     torch = pytest.importorskip('torch', reason='compares with PyTorch')
     found = results(several)

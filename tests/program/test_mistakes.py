@@ -17,6 +17,7 @@ MISTAKES = [
     (('--config.run=dance',), ('config.run', 'pretrain')),
     (('--config.model.num_heads=3',), ('config.model.num_heads', 'divisor of width 32')),
     (('--config.model.pre_norm=True',), ('config.model.pre_norm', 'config.export_formats=orbax')),
+    (('--config.model.attention=fused_tpu',), ('config.model.attention', 'a kernel for TPUs', 'attention=auto')),
     (('--config.seq_len=1024',), ('config.seq_len', 'max_positions')),
     (('--config.mesh.data=3',), ('config.mesh', '1 device')),
     (('--config.batch_size=9', '--config.accumulate=2'), ('config.accumulate', 'divisor')),
@@ -49,7 +50,8 @@ def test_mistake(program: Program, tmp_path: pathlib.Path, arguments: tuple[str,
     error = program.error(f'--workdir={workdir}', *arguments)
     for part in named:
         assert part in error, error
-    assert not (workdir / 'checkpoints').exists() and not (workdir / 'metrics.jsonl').exists()
+    for name in ('checkpoints', 'metrics.jsonl', 'store', 'tokenizer'):
+        assert not (workdir / name).exists()
 
 
 def test_a_process_ends_with_the_same_line(program: Program, tmp_path: pathlib.Path):

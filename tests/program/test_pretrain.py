@@ -184,6 +184,7 @@ def test_an_export_is_the_start_of_another_run(program: Program, trained: pathli
     assert all(np.allclose(weights[name], before[name], atol=1e-6) for name in weights)
 
 
+@pytest.mark.slow
 def test_two_phases_and_a_mesh(program: Program, tmp_path: pathlib.Path):
     """The published form: a long phase and a short one with other shapes, here over 4 devices."""
     result = program.run(
@@ -209,6 +210,7 @@ def test_two_phases_and_a_mesh(program: Program, tmp_path: pathlib.Path):
     assert rows(tmp_path / 'metrics.jsonl', 'heldout')[-1]['phase'] == 1
 
 
+@pytest.mark.slow
 def test_mixture_of_corpora_by_weight(program: Program, corpus: pathlib.Path, tmp_path: pathlib.Path):
     other = tmp_path / 'other.txt'
     other.write_text(corpus.read_text(encoding='utf-8').replace('river', 'ocean'), encoding='utf-8')

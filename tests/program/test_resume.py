@@ -20,6 +20,7 @@ def assert_same_run(workdir: pathlib.Path, trained: pathlib.Path) -> None:
     assert rows(workdir / 'metrics.jsonl', 'heldout') == rows(trained / 'metrics.jsonl', 'heldout')
 
 
+@pytest.mark.slow
 def test_kill_9_again_and_again_ends_in_the_same_bits(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     """Kills at two moments, the first before any checkpoint can be finished, the second late in the run."""
     moments = random.Random(2018)
@@ -49,7 +50,8 @@ def slow_to_seal(program: Program, folder: pathlib.Path, workdir: pathlib.Path, 
     return dataclasses.replace(program, environment=program.environment | {'PYTHONPATH': path})
 
 
-@pytest.mark.parametrize('number', [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
 def test_signals_save_at_the_next_step(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, number: int):
     """A second one while the checkpoint is written changes nothing: it is told what is waited for."""
     workdir = tmp_path / 'run'
@@ -97,10 +99,8 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize(
-    'kind',
-    ['flipped bit', *(pytest.param(kind, marks=pytest.mark.slow) for kind in ('truncated', 'missing'))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', DAMAGES)
 def test_damaged_newest_checkpoint(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, kind: str):
     workdir = tmp_path / 'run'
     shutil.copytree(trained, workdir)

@@ -39,6 +39,7 @@ def arguments(data: pathlib.Path, workdir: pathlib.Path) -> tuple[str, ...]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_from_codes_to_transformers(program: Program, data: pathlib.Path, tmp_path: pathlib.Path):
     transformers = pytest.importorskip('transformers')
     out = program.run(*arguments(data, tmp_path / 'run'), **RECIPE).stdout

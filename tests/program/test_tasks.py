@@ -140,6 +140,7 @@ def assert_columns(workdir: pathlib.Path, data: pathlib.Path) -> None:
     assert {line[3] for line in tagged} <= {'O', 'I-PLACE', 'B-PLACE'}
 
 
+@pytest.mark.slow
 def test_tagging(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     data = folder(tmp_path)
     write_columns(data)
@@ -183,6 +184,7 @@ def test_export_of_features_is_refused_before_compute(program: Program, trained:
     assert '--config.export_formats=orbax' in line and not (tmp_path / 'run' / 'checkpoints').exists()
 
 
+@pytest.mark.slow
 def test_multiple_choice(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     data = folder(tmp_path)
     names = ['', 'video-id', 'fold-ind', 'startphrase', 'sent1', 'sent2', 'gold-source']

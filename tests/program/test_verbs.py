@@ -31,6 +31,7 @@ def built(program: Program, tmp_path_factory: pytest.TempPathFactory) -> pathlib
     return workdir
 
 
+@pytest.mark.slow
 def test_a_ready_store_and_vocabulary_are_used(program: Program, built: pathlib.Path, tmp_path: pathlib.Path):
     """A quarter of an epoch in place of steps: that share of a pass, over the batch size."""
     before = {path: path.read_bytes() for path in (built / 'store').rglob('*') if path.is_file()}
@@ -59,7 +60,8 @@ def test_another_tokenizer_than_the_stores_is_refused(program: Program, built: p
     assert 'ids of the tokenizer' in error
 
 
-@pytest.mark.parametrize('model_type', ['unigram', pytest.param('bpe', marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize('model_type', ['unigram', 'bpe'])
 def test_sentencepiece_from_vocabulary_to_export(program: Program, tmp_path: pathlib.Path, model_type: str):
     transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
     program.run(

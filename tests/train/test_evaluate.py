@@ -80,6 +80,7 @@ def test_examples_beyond_the_count_are_not_made():
     assert set(asked) == set(range(COUNT))
 
 
+@pytest.mark.slow
 def test_the_real_model_on_other_batches_and_meshes(plain_run, fresh):
     results = []
     for batch_size, mesh in ((64, {}), (16, {'data': 8})):

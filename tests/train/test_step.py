@@ -275,6 +275,7 @@ def test_dropout_depends_on_the_number_of_the_example_and_on_nothing_else(dropou
     assert losses[0] == loss_of_numbers(0, step=7) == loss_of_numbers(2**32)
 
 
+@pytest.mark.slow
 def test_a_row_drops_the_same_values_in_any_batch_and_in_parts_of_one(dropout_run, fresh):
     whole = dropout_run.steps(dropout_run.place(fresh), 0, 2)[1]
     for changes in ({'batch_size': B // 2, 'accumulate': 1}, {'accumulate': 4}):

@@ -86,6 +86,7 @@ def alone():
     return run, first, *run.steps(first, 4)
 
 
+@pytest.mark.slow
 def test_the_teacher_has_no_part_in_the_state_and_is_no_constant_of_the_program(alone):
     run, first, last, _ = alone
     plain = build_pretraining_setup(pretraining_settings(tiny_config()), run.setup.model.config, run.mesh).state
