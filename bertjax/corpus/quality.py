@@ -4,7 +4,9 @@ Neighbouring sentences of running text share far more of their rarer words than 
 they do not, the sentences were shuffled, and sentence pairs teach nothing: `coherence` measures it.
 """
 
+import collections
 import itertools
+import math
 
 import numpy as np
 
@@ -153,7 +155,7 @@ def long_documents(store: TokenStore) -> list[str]:
 
 
 def _sample(split: Split) -> list[list[np.ndarray]]:
-    """Runs of neighbouring sentences, as sorted sets of ids, from some documents with two sentences or more."""
+    """Runs of neighbouring sentences, as ids, from some documents with two sentences or more."""
     # Looks at more documents than wanted, because those of one sentence are of no use.
     looked = np.unique(np.linspace(0, max(0, split.num_documents - 1), 8 * DOCUMENTS).astype(np.int64))
     begins, ends = split.document_offsets[looked], split.document_offsets[np.minimum(looked + 1, split.num_documents)]
@@ -165,14 +167,13 @@ def _sample(split: Split) -> list[list[np.ndarray]]:
         number = min(count, max(SENTENCES, TOTAL // len(chosen)))
         first += (count - number) // 2
         bounds = split.sentence_offsets[first : first + number + 1].tolist()
-        result.append([np.unique(split.tokens(a, b - a)) for a, b in itertools.pairwise(bounds)])
+        result.append([split.tokens(a, b - a) for a, b in itertools.pairwise(bounds)])
     return result
 
 
-def _overlap(pairs: list[tuple[np.ndarray, np.ndarray]]) -> float:
-    """Mean share of common ids: |A ∩ B| over the root of |A| |B|."""
-    values = [len(np.intersect1d(a, b, assume_unique=True)) / np.sqrt(len(a) * len(b)) for a, b in pairs]
-    return float(np.mean(values))
+def _overlap(a: set[int], b: set[int]) -> float:
+    """The share of common ids: |A ∩ B| over the root of |A| |B|."""
+    return len(a & b) / math.sqrt(len(a) * len(b))
 
 
 def coherence(split: Split) -> tuple[float, float | None] | None:
@@ -185,26 +186,27 @@ def coherence(split: Split) -> tuple[float, float | None] | None:
       shuffled within each document 20 and 1.0.
     """
     documents = _sample(split)
-    sentences = [sentence for document in documents for sentence in document]
-    if not sentences:
+    counts = collections.Counter(token for document in documents for ids in document for token in set(ids.tolist()))
+    if not counts:
         return None
-    ids, counts = np.unique(np.concatenate(sentences), return_counts=True)
-    common = ids[counts > max(2, COMMON * len(sentences))]
-    documents = [
-        [np.setdiff1d(sentence, common, assume_unique=True) for sentence in document] for document in documents
-    ]
+    sentences = sum(map(len, documents))
+    common = {token for token, count in counts.items() if count > max(2, COMMON * sentences)}
     near, apart, other_document = [], [], []
-    for document, other in zip(documents, documents[1:] + documents[:1], strict=True):
+    other = first = [set(ids.tolist()) - common for ids in documents[0]]
+    for following in [*documents[1:], None]:
+        document, other = other, first
+        if following is not None:
+            other = [set(ids.tolist()) - common for ids in following]
         for index in range(len(document) - 1):
             a, b, c = document[index], document[index + 1], other[index % len(other)]
             d = document[(index + len(document) // 2) % len(document)]
-            if all(map(len, (a, b, c))):
-                near.append((a, b))
-                other_document.append((a, c))
-                if len(d) and len(document) >= 8:
-                    apart.append((a, d))
+            if a and b and c:
+                near.append(_overlap(a, b))
+                other_document.append(_overlap(a, c))
+                if d and len(document) >= 8:
+                    apart.append(_overlap(a, d))
     if len(near) < MIN_PAIRS:
         return None
-    likeness = _overlap(near)
-    within = likeness / max(_overlap(apart), 1e-6) if len(apart) >= MIN_APART else None
-    return likeness / max(_overlap(other_document), 1e-6), within
+    likeness = float(np.mean(near))
+    within = likeness / max(float(np.mean(apart)), 1e-6) if len(apart) >= MIN_APART else None
+    return likeness / max(float(np.mean(other_document)), 1e-6), within

@@ -24,12 +24,14 @@ from bertjax.corpus.sequences import Given, Numbering
 from bertjax.corpus.store import CHECKSUM, id_dtype
 from bertjax.files.atomic import AtomicFile, checksum, write_atomic
 from bertjax.files.streams import Broken
+from bertjax.text.flat import flatten
 from bertjax.text.hash_split import hash64, hash_threshold
 from bertjax.text.splitters import Splitter
 from bertjax.text.tokenizer import Tokenizer
 
 BATCH_CHARACTERS = 1 << 20  # Text that is encoded at once.
 RUN = 1 << 20  # Hashes of lines that are held before they are sorted and written.
+_HASH = 8  # Bytes of one.
 DOCUMENT = np.dtype(
     [('hash', '<u8'), ('tokens', '<u8'), ('sentences', '<u4'), ('heldout', '<u4'), ('unknown', '<u8'), ('words', '<u8')]
 )
@@ -40,7 +42,7 @@ class _Draft:
     """A document being written: its hash, and what of it is on disk or in the batch already."""
 
     text: object  # The hash of its normalised text so far.
-    lines: array.array  # uint64 hashes.
+    lines: bytearray  # uint64 hashes, little-endian.
     segments: array.array  # uint8, of its sentences, where they have segment types.
     begin: int = 0  # Where its spilled tokens begin in the train file, in bytes.
     first: int = 0  # Its sentences in the batch are [first, last).
@@ -82,27 +84,31 @@ class ShardWriter:
         self._batch: list = []  # Texts, or ids of given sentences.
         self._finished: list[_Draft] = []
         self._characters = 0
-        self._run = array.array('Q')
+        self._run = bytearray()
         self._runs: list[int] = []
         self._open: _Draft | None = None
         self._spilled_lengths: list[np.ndarray] = []
+        self._lengths: list[np.ndarray] = []  # of the sentences of finished documents, and their DOCUMENT records
+        self._rows: list[tuple] = []
         self._dropped: collections.Counter = collections.Counter()
         self._problems: dict[str, list[str]] = {}
         self._counts: collections.Counter = collections.Counter()
 
     def start(self) -> None:
         """Opens a document."""
-        self._open = _Draft(hashlib.blake2b(digest_size=8), array.array('Q'), array.array('B'), first=len(self._batch))
+        self._open = _Draft(hashlib.blake2b(digest_size=8), bytearray(), array.array('B'), first=len(self._batch))
 
     def paragraph(self, text: str) -> None:
         """Adds text to the open document."""
         document = self._open
-        normal = ' '.join(text.split()).lower()
+        # Of what is not printable is all white space but the plain space: most text has none to be made one.
+        plain = text.isprintable() and '  ' not in text
+        normal = (text.strip() if plain else ' '.join(text.split())).lower()
         if not normal or document.broken:
             return
         data = normal.encode('utf-8')
         document.text.update(b' ' + data)
-        document.lines.append(hash64(hashlib.blake2b(data, digest_size=8).digest(), 'little'))
+        document.lines += hashlib.blake2b(data, digest_size=8).digest()
         sentences = self._split(text)
         if self._tokenizer.family == 'bpe':  # the space in front of a word belongs to it
             sentences = [*sentences[:1], *(f' {sentence}' for sentence in sentences[1:])]
@@ -121,7 +127,7 @@ class ShardWriter:
         kind = '' if self._segments is None else f'{sentence.segment}:'
         data = (kind + ' '.join(map(str, sentence.items))).encode('utf-8')
         document.text.update(b' ' + data)
-        document.lines.append(hash64(hashlib.blake2b(data, digest_size=8).digest(), 'little'))
+        document.lines += hashlib.blake2b(data, digest_size=8).digest()
         if self._segments is not None:
             document.segments.append(sentence.segment)
         document.characters += len(data)
@@ -161,9 +167,8 @@ class ShardWriter:
 
     def _flush(self) -> None:
         """Encodes the batch: finished documents go to their files, the beginning of the open one to the train file."""
-        ids = self._batch if self._numbering else self._tokenizer.encode(self._batch)
-        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-        flat = np.concatenate([*ids, np.empty(0, np.int32)]).astype(self._dtype)
+        ids, lengths = flatten(self._batch) if self._numbering else self._tokenizer.encode_flat(self._batch)
+        flat = ids.astype(self._dtype)
         ends = np.concatenate([[0], np.cumsum(lengths)])
         unknown = np.concatenate([[0], np.cumsum(flat == self._tokenizer.unk_id)])
         words = np.concatenate([[0], np.cumsum(~self._tokenizer.continues_word[flat])])
@@ -185,6 +190,9 @@ class ShardWriter:
             else:
                 self._finish(document, flat[a:b], some)
         self._batch, self._finished, self._characters = [], [], 0
+        self._sentences.write(np.concatenate([*self._lengths, np.empty(0, '<u4')], dtype='<u4', casting='unsafe'))
+        self._documents.write(np.array(self._rows, DOCUMENT))
+        self._lengths, self._rows = [], []
 
     def _finish(self, document: _Draft, ids: np.ndarray, lengths: np.ndarray) -> None:
         spilled, document.tokens = document.tokens, document.tokens + len(ids)
@@ -196,18 +204,19 @@ class ShardWriter:
         if heldout and spilled:
             self._move(document.begin)
         (self._heldout if heldout else self._train).write(ids)
-        for part in [*self._spilled_lengths, lengths] if spilled else [lengths]:
-            self._sentences.write(part.astype('<u4'))
-        self._spilled_lengths = [] if spilled else self._spilled_lengths
+        if spilled:
+            self._lengths += self._spilled_lengths
+            self._spilled_lengths = []
+        self._lengths.append(lengths)
         if self._segments is not None:
             self._segments.write(np.frombuffer(document.segments, np.uint8))
         row = (digest, document.tokens, document.sentences, int(heldout), document.unknown, document.words)
-        self._documents.write(np.array([row], DOCUMENT))
+        self._rows.append(row)
         self._counts['documents'] += 1
         self._counts['characters'] += document.characters
-        self._run.extend(document.lines)
-        self._counts['lines'] += len(document.lines)
-        if len(self._run) >= RUN:
+        self._run += document.lines
+        self._counts['lines'] += len(document.lines) // _HASH
+        if len(self._run) >= RUN * _HASH:
             self._spill_lines()
 
     def _move(self, begin: int) -> None:
@@ -224,9 +233,9 @@ class ShardWriter:
 
     def _spill_lines(self) -> None:
         if self._run:
-            self._lines.write(np.sort(np.frombuffer(self._run, np.uint64)).astype('<u8'))
-            self._runs.append(len(self._run))
-            self._run = array.array('Q')
+            self._lines.write(np.sort(np.frombuffer(self._run, '<u8')))
+            self._runs.append(len(self._run) // _HASH)
+            self._run = bytearray()
 
     def close(self, inputs: list[list]) -> dict:
         """Finishes the files and returns the shard's record, the JSON object whose file marks it as done."""

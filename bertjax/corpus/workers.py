@@ -1,7 +1,7 @@
 """Encodes shards in worker processes, which are spawned, not forked (the parent may have JAX's threads)."""
 
-import ast
 import concurrent.futures
+import contextlib
 import multiprocessing
 import os
 import pathlib
@@ -9,19 +9,22 @@ import signal
 import sys
 import threading
 import time
+import types
+from collections.abc import Iterator
 from multiprocessing import connection
 
 from rich import progress as rich_progress
 from rich.table import Column
 
 from bertjax.corpus.encode import encode_shard
+from bertjax.corpus.shards import EXPANSION
 from bertjax.corpus.sources import CorpusOptions, Part
-from bertjax.errors import UserError
+from bertjax.files.streams import named_compressed
 from bertjax.progress import make_bar
 from bertjax.terminal import Console
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
-SMALL = 4 << 20  # Bytes that one process encodes before another one has started.
+SMALL = 32 << 20  # Bytes of text that one process encodes while others would still be starting.
 LOG_EVERY = 20.0  # Seconds.
 
 _RECORD = 1000  # Estimated bytes of a record of a tfds dataset.
@@ -49,7 +52,6 @@ def _start_worker(directory: str, fingerprint: str, settings: dict, strict: bool
     _worker.update(
         directory=pathlib.Path(directory), tokenizer=tokenizer, settings=settings, strict=strict, counters=counters
     )
-    counters[3] = 1
 
 
 def _count(documents: int, size: int) -> None:
@@ -123,29 +125,29 @@ class Progress:
 def _processes(shards: dict[int, list[Part]], wanted: int) -> int:
     """Number of processes for the shards: one for little text, which is encoded before a second one has started."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
-    parts = [part for some in shards.values() for part in some]
-    size = sum((part.end - part.begin) * (_RECORD if part.kind == 'tfds' else 1) for part in parts)
+    size = sum(_text_size(part) for parts in shards.values() for part in parts)
     return min(wanted or (1 if size < SMALL else cores), len(shards))
 
 
-def _check_importable(number: int) -> None:
-    """Refuses to start workers that would begin with doing again what the script before them does: they import it."""
+def _text_size(part: Part) -> float:
+    """Bytes of text that a part has, estimated."""
+    if part.kind == 'tfds':
+        return (part.end - part.begin) * _RECORD
+    return (part.end - part.begin) / part.of * (EXPANSION if named_compressed(part.path) else 1)
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Processes that are started meanwhile do not import the program that runs.
+
+    They do not need it, and it may import JAX, or be a script that would begin with the very call that started them.
+    """
     main = sys.modules['__main__']
-    path, frame = getattr(main, '__file__', None), sys._getframe()
-    while frame is not None and not (frame.f_globals is vars(main) and frame.f_code.co_name == '<module>'):
-        frame = frame.f_back
-    if path is None or frame is None:  # A prompt or notebook, which no worker imports; or a thread.
-        return
+    sys.modules['__main__'] = types.ModuleType('__main__')
     try:
-        body = ast.parse(pathlib.Path(path).read_bytes()).body
-    except (OSError, SyntaxError, ValueError):
-        return
-    statement = next((one for one in body if one.lineno <= frame.f_lineno <= (one.end_lineno or 0)), None)
-    if statement is not None and not isinstance(statement, ast.If):
-        raise UserError(
-            f'{path}:{frame.f_lineno}', f"{number} worker processes started outside of `if __name__ == '__main__':`",
-            'a script that they can import', 'put the call below that line, or set workers=1 in CorpusOptions',
-        )  # fmt: skip
+        yield
+    finally:
+        sys.modules['__main__'] = main
 
 
 def encode_shards(
@@ -158,7 +160,7 @@ def encode_shards(
     """Encodes shards, by number, in this process or in as many workers as the options say.
 
     Raises:
-      UserError: broken input, when strict; several workers from a script that they could not import.
+      UserError: broken input, when strict.
       RuntimeError: a worker died.
     """
     number = _processes(shards, options.workers)
@@ -166,16 +168,16 @@ def encode_shards(
         for shard, parts in shards.items():
             encode_shard(directory, shard, parts, tokenizer, options.settings(), options.strict, progress.add)
         return
-    _check_importable(number)
     context = multiprocessing.get_context('spawn')
-    counters = context.Array('q', 4)  # Documents, bytes, whether to stop, whether a worker came up.
+    counters = context.Array('q', 3)  # Documents, bytes, whether to stop.
     tokenizer.save(directory / 'partial' / 'tokenizer')
     arguments = (str(directory), tokenizer.fingerprint, options.settings(), options.strict, counters)
     pool = concurrent.futures.ProcessPoolExecutor(
         number, mp_context=context, initializer=_start_worker, initargs=arguments
     )
     try:
-        waiting = {pool.submit(_encode, shard, parts) for shard, parts in shards.items()}
+        with _without_main():
+            waiting = {pool.submit(_encode, shard, parts) for shard, parts in shards.items()}
         while waiting:
             done, waiting = concurrent.futures.wait(waiting, 0.2, concurrent.futures.FIRST_COMPLETED)
             progress.at(*counters[:2])
@@ -183,8 +185,6 @@ def encode_shards(
                 future.result()
     except concurrent.futures.process.BrokenProcessPool as error:
         mend = 'was memory short? The same command continues; config.corpus_options.workers=1 needs least'
-        if not counters[3]:
-            mend = "none could start. Is the call of a script below `if __name__ == '__main__':`? Or was memory short?"
         raise RuntimeError(f'a worker process died; {mend}') from error
     finally:
         counters[2] = 1

@@ -24,9 +24,15 @@ Packed, a row holds several examples one after the other (data/packed.py). Segme
 | nsp_weights      | [B, E] | float32 | as above, 0 where unused                                                    |
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 BatchSpec = dict[str, tuple[tuple[int, ...], np.dtype]]
+
+# Positions that are made at once. With more, intermediate arrays leave a core's cache, and their memory goes back to
+# the system and is asked for again each time: 512 rows of 512 take 1.7 times as long as four times 128.
+_PIECE = 1 << 16
 
 
 def most_examples(seq_len: int) -> int:
@@ -61,3 +67,14 @@ def padding_rows(spec: BatchSpec, pad_id: int = 0) -> dict[str, np.ndarray]:
     rows = {name: np.zeros(shape, dtype) for name, (shape, dtype) in spec.items()}
     rows['input_ids'].fill(pad_id)
     return rows
+
+
+def in_pieces(
+    make: Callable[[np.ndarray], dict[str, np.ndarray]], indices: np.ndarray, seq_len: int
+) -> dict[str, np.ndarray]:
+    """What `make` makes of `indices`, rows of S = `seq_len` that do not depend on one another: some at a time."""
+    size = max(1, _PIECE // seq_len)
+    if len(indices) <= size:
+        return make(indices)
+    pieces = [make(indices[i : i + size]) for i in range(0, len(indices), size)]
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}

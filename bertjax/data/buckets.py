@@ -120,14 +120,15 @@ class BucketedExamples:
 
     def _order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """The epoch's rows [batches·B], -1 for empty places, and the bucket of each batch."""
-        if self._epoch is None or self._epoch[0] != epoch:
+        kept = self._epoch  # one look: another thread may put another epoch there
+        if kept is None or kept[0] != epoch:
             count = len(self._features)
             order = np.argsort(hash_bits(self._seed, Stream.TASK_ORDER, np.arange(count), epoch), kind='stable')
             rows, shapes = _fill(order, self._bucket[order], len(self.shapes), self.batch_size)
             # Not by the run's seed: see the class.
             mixed = np.argsort(hash_bits(0, Stream.BATCH_ORDER, np.arange(self.batches), epoch), kind='stable')
-            self._epoch = epoch, rows.reshape(-1, self.batch_size)[mixed].reshape(-1), shapes[mixed]
-        return self._epoch[1], self._epoch[2]
+            kept = self._epoch = epoch, rows.reshape(-1, self.batch_size)[mixed].reshape(-1), shapes[mixed]
+        return kept[1], kept[2]
 
 
 def sorted_batches(features: Features, *, batch_size: int, shapes: tuple[int, ...]) -> Iterator[tuple[np.ndarray, int]]:

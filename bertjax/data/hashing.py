@@ -82,13 +82,34 @@ def hash_bits(seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike 
     Returns:
       uint64, of the broadcast shape (at least 1-d arrays stay arrays; scalars give a 0-d array).
     """
-    start = _mix_int((_mix_int(int(seed) & _BITS) + (int(stream) + 1) * _GOLDEN) & _BITS)
     n, position = _unsigned(n), _unsigned(position)
     shape = np.broadcast_shapes(n.shape, position.shape)
+    return _numbers(_keys(seed, stream, n), position).reshape(shape)
+
+
+def hash_bits_of(counts: np.ndarray, seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike) -> np.ndarray:
+    """`hash_bits` of the first of n (int64 [B]) at counts[0] positions, of the second at counts[1] more, and so on.
+
+    Args:
+      counts: int64 [B].
+      seed, stream, n: see `hash_bits`.
+      position: int64 [N], as many as all counts together.
+
+    Returns:
+      uint64 [N].
+    """
+    return _numbers(np.repeat(_keys(seed, stream, _unsigned(n)), counts), _unsigned(position))
+
+
+def _keys(seed: int, stream: int, n: np.ndarray) -> np.ndarray:
+    """Where each n's numbers start, uint64."""
+    start = _mix_int((_mix_int(int(seed) & _BITS) + (int(stream) + 1) * _GOLDEN) & _BITS)
     # 1-d at least: numpy warns of overflow on scalars, and wraps silently, as is meant here, on arrays.
-    key = _mix(np.atleast_1d(n) * np.uint64(_GOLDEN) + np.uint64(start))
-    step = (np.atleast_1d(position) + np.uint64(1)) * np.uint64(_GOLDEN)
-    return _mix(key + step).reshape(shape)
+    return _mix(np.atleast_1d(n) * np.uint64(_GOLDEN) + np.uint64(start))
+
+
+def _numbers(keys: np.ndarray, position: np.ndarray) -> np.ndarray:
+    return _mix(keys + (np.atleast_1d(position) + np.uint64(1)) * np.uint64(_GOLDEN))
 
 
 def hash_int(seed: int, stream: int, n: int, position: int = 0) -> int:
@@ -98,7 +119,12 @@ def hash_int(seed: int, stream: int, n: int, position: int = 0) -> int:
 
 def uniform(seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike = 0) -> np.ndarray:
     """Float64 in [0, 1), multiples of 2**-53, for each (seed, stream, n, position)."""
-    return (hash_bits(seed, stream, n, position) >> np.uint64(11)) * 2.0**-53
+    return as_uniform(hash_bits(seed, stream, n, position))
+
+
+def as_uniform(bits: np.ndarray) -> np.ndarray:
+    """Float64 in [0, 1), multiples of 2**-53, of 64 random bits each."""
+    return (bits >> np.uint64(11)) * 2.0**-53
 
 
 def below(bound: npt.ArrayLike, seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike = 0) -> np.ndarray:

@@ -16,8 +16,8 @@ import dataclasses
 
 import numpy as np
 
-from bertjax.data.hashing import Stream, hash_bits, uniform
-from bertjax.data.spans import choose_spans
+from bertjax.data.hashing import Stream, as_uniform, hash_bits, hash_bits_of
+from bertjax.data.spans import choose_spans, find_words
 from bertjax.errors import UserError
 from bertjax.ranges import check_fields, number, one_of, ranged, whole
 
@@ -102,57 +102,42 @@ def mask_batch(
     Returns:
       masked_positions int32 [B, P], masked_ids int32 [B, P], masked_weights float32 [B, P], as in `batch.py`.
     """
-    seq_len = input_ids.shape[1]
-    budget = budgets(maskable.sum(1), options, max_predictions)
-    scores = hash_bits(seed, Stream.MASK_CHOICE, n[:, None], np.arange(seq_len))  # [B, S]
+    rows, seq_len = input_ids.shape
+    budget = budgets(np.count_nonzero(maskable, axis=1), options, max_predictions)
     if options.unit == 'token':
-        positions = _choose_tokens(scores, maskable, budget, max_predictions)
+        scores = hash_bits(seed, Stream.MASK_CHOICE, n[:, None], np.arange(seq_len))  # [B, S]
+        chosen = _choose_tokens(scores, maskable, budget)
     else:
-        word_starts = maskable.copy()
-        word_starts[:, 1:] &= ~(continues_word[input_ids[:, 1:]] & maskable[:, :-1])
         longest = options.max_span if options.unit == 'span' else 1
         most = budget if within_budget else np.full_like(budget, max_predictions)
-        chosen = choose_spans(scores, maskable, word_starts, budget, most, longest, seed, n)
-        positions = _positions_of(chosen, max_predictions)
-    used = positions < seq_len  # [B, P]
-    positions = np.where(used, positions, 0)
-    labels = np.take_along_axis(input_ids, positions, 1)
+        words = find_words(input_ids, maskable, continues_word)
+        chosen = choose_spans(words, budget, most, longest, seed, n)
+    counts = np.diff(np.searchsorted(chosen, np.arange(rows + 1) * seq_len))
+    positions = chosen - np.repeat(np.arange(rows) * seq_len, counts)
 
-    action = uniform(seed, Stream.MASK_ACTION, n[:, None], positions)
-    drawn = uniform(seed, Stream.MASK_TOKEN, n[:, None], positions)
+    flat_ids = input_ids.reshape(-1)
+    labels = flat_ids[chosen]
+    action = as_uniform(hash_bits_of(counts, seed, Stream.MASK_ACTION, n, positions))
+    drawn = as_uniform(hash_bits_of(counts, seed, Stream.MASK_TOKEN, n, positions))
     drawn = allowed_ids[np.minimum((drawn * len(allowed_ids)).astype(np.int64), len(allowed_ids) - 1)]
     masked = np.where(action < options.mask, mask_id, np.where(action < options.mask + options.random, drawn, labels))
-    row, slot = np.nonzero(used)
-    input_ids[row, positions[row, slot]] = masked[row, slot]
-    return {
-        'masked_positions': positions.astype(np.int32),
-        'masked_ids': np.where(used, labels, 0).astype(np.int32),
-        'masked_weights': used.astype(np.float32),
-    }
+    flat_ids[chosen] = masked
+
+    used = np.arange(max_predictions) < counts[:, None]
+    found = {name: np.zeros(used.shape, np.int32) for name in ('masked_positions', 'masked_ids')}
+    found['masked_positions'][used] = positions
+    found['masked_ids'][used] = labels
+    return {**found, 'masked_weights': used.astype(np.float32)}
 
 
-def _choose_tokens(scores: np.ndarray, maskable: np.ndarray, budget: np.ndarray, most: int) -> np.ndarray:
-    """Int64 [B, P]: the `budget` maskable positions of least score, ascending, then S."""
+def _choose_tokens(scores: np.ndarray, maskable: np.ndarray, budget: np.ndarray) -> np.ndarray:
+    """Int64: the `budget` maskable positions of least score of each row, among all B·S, ascending."""
     rows, seq_len = scores.shape
     low = np.uint64((1 << seq_len.bit_length()) - 1)
     # The position is packed into the low bits of its score: sorting numbers is several times faster than sorting their
     # indices.
     keys = np.where(maskable, (scores & ~low) | np.arange(seq_len, dtype=np.uint64), ~np.uint64(0))
     keys.sort(axis=1)
-    positions = np.full((rows, most), seq_len, np.int64)
-    width = min(most, seq_len)
-    least = (keys[:, :width] & low).astype(np.int64)
-    positions[:, :width] = np.where(np.arange(width) < budget[:, None], least, seq_len)
-    positions.sort(axis=1)
-    return positions
-
-
-def _positions_of(chosen: np.ndarray, most: int) -> np.ndarray:
-    """Int64 [B, P]: the positions where `chosen` (bool [B, S]) holds, ascending, then S; no row has more than P."""
-    rows, seq_len = chosen.shape
-    row, position = np.nonzero(chosen)
-    counts = chosen.sum(1)
-    slot = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
-    positions = np.full((rows, most), seq_len, np.int64)
-    positions[row, slot] = position
-    return positions
+    width = int(budget.max(initial=0))
+    least = (keys[:, :width] & low).astype(np.int64) + np.arange(rows)[:, None] * seq_len
+    return np.sort(least[np.arange(width) < budget[:, None]])

@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from bertjax.data.batch import most_examples, padding_rows, pretraining_batch_spec
+from bertjax.data.batch import in_pieces, most_examples, padding_rows, pretraining_batch_spec
 from bertjax.data.hashing import Stream
 from bertjax.data.packing import Packing, load_packings
 from bertjax.data.plans import place_in_plans
@@ -73,23 +73,26 @@ class PackedExamples:
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """The rows of these numbers (int64 [B]), as `batch.py` describes them."""
+        return in_pieces(self._batch, np.asarray(indices, np.int64), self._examples.seq_len)
+
+    def _batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         which, numbers, cycle = self.locate(indices)
         single = self._examples.masked_anew(numbers, cycle)  # rows of one example, [X, S]
         rows = padding_rows(self._spec(len(indices)), self._examples.vocabulary.pad_id)
         real, used = single['attention_mask'] > 0, single['masked_weights'] > 0
-        tokens, predictions = real.sum(1), used.sum(1)
+        tokens, predictions = np.count_nonzero(real, axis=1), np.count_nonzero(used, axis=1)
         ordinal = _ordinals(np.bincount(which, minlength=len(indices)))
         begin = _within(tokens, ordinal)
         # Tokens and predictions of a row are together at its beginning, in the order of its examples: what is chosen
         # from all of them one after the other lands where it belongs.
         at = _filled(which, tokens, rows['input_ids'].shape)
-        rows['attention_mask'][at] = 1
-        rows['sequence_ids'][at] = np.repeat(ordinal + 1, tokens)
+        rows['attention_mask'] = at.astype(np.int32)
+        rows['sequence_ids'][at] = np.repeat((ordinal + 1).astype(np.int32), tokens)
         rows['position_ids'][at] = _ordinals(tokens)
         for name in ('input_ids', 'segment_ids'):
             rows[name][at] = single[name][real]
         at = _filled(which, predictions, rows['masked_ids'].shape)
-        rows['masked_weights'][at] = 1
+        rows['masked_weights'] = at.astype(np.float32)
         rows['masked_ids'][at] = single['masked_ids'][used]
         rows['masked_positions'][at] = (single['masked_positions'] + begin[:, None])[used]
         rows['cls_positions'][which, ordinal] = begin
@@ -116,7 +119,7 @@ class PackedExamples:
 
 def _ordinals(counts: np.ndarray) -> np.ndarray:
     """0, 1, ... counts[0] - 1, then 0, 1, ... counts[1] - 1, and so on."""
-    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.arange(counts.sum(), dtype=np.int32) - np.repeat((np.cumsum(counts) - counts).astype(np.int32), counts)
 
 
 def _within(sizes: np.ndarray, ordinal: np.ndarray) -> np.ndarray:

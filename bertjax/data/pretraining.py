@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from bertjax.data import rows
+from bertjax.data.batch import in_pieces
 from bertjax.data.hashing import Stream, hash_int
 from bertjax.data.masking import MaskOptions, mask_batch, replacement_ids
 from bertjax.data.pairs import CHUNK, PairOptions, Plan, Split, check_split, target_lengths
@@ -118,6 +119,9 @@ class PretrainingExamples:
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """The examples of these numbers (int64 [B], none negative), a row each, as `batch.py` describes."""
+        return in_pieces(self._batch, np.asarray(indices, np.int64), self.seq_len)
+
+    def _batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         slots = self._find(indices)
         return self._make(slots, slots.key)
 

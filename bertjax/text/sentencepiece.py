@@ -10,6 +10,7 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
+from bertjax.text.flat import flatten
 from bertjax.text.offsets import CharacterMap, Located, repair_surrogates, trim_spans
 from bertjax.text.sentencepiece_proto import SPACE, read_settings, unicode_normalizer
 from bertjax.text.special import (
@@ -72,6 +73,10 @@ class SentencePieceTokenizer:
         return self._processor.encode(
             [self._prepare(text) for text in texts], return_type='numpy', num_threads=_threads()
         )
+
+    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The ids of `encode` one after the other, and how many each text has: see the protocol."""
+        return flatten(self.encode(texts))
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[Located]:
         """The ids of `encode`, and where each piece begins and ends: see the protocol."""

@@ -15,11 +15,14 @@ _LOOKED_AT = 32  # Characters before a stop: with a bound, time stays linear.
 
 _CLOSERS = '"\'”’»›)\\]}'
 _CJK_CLOSERS = '"\'”’」』】〕）》〉］'
-# A run of stops, then closing quotes, brackets and footnote marks, then white space. The look-behind and the possessive
-# quantifiers keep it linear on text such as a million dots.
+_STOPS, _CJK_STOPS = '.!?…‼⁇⁈⁉؟۔।॥', '。！？｡'
+# A run of stops, then closing quotes, brackets and footnote marks, then white space. It begins with one set of
+# characters, for which `re` looks ten times faster than for what has choices at its beginning. The look-behinds, by
+# which a run is entered at its first stop, and the possessive quantifiers keep it linear on a million dots.
 _CANDIDATE = re.compile(
-    rf'(?<![.!?…])([.!?…‼⁇⁈⁉؟۔।॥]++)((?:[{_CLOSERS}]|\[[^\]\s]{{1,12}}\])*+)\s++'
-    rf'|(?<![。！？｡])[。！？｡]++([{_CJK_CLOSERS}]*+)\s*+'
+    rf'([{_STOPS}{_CJK_STOPS}])(?:'
+    rf'(?<=[{_STOPS}])(?<![.!?…][{_STOPS}])([{_STOPS}]*+)(?:[{_CLOSERS}]|\[[^\]\s]{{1,12}}\])*+\s++'
+    rf'|(?<=[{_CJK_STOPS}])(?<![{_CJK_STOPS}][{_CJK_STOPS}])[{_CJK_STOPS}]*+([{_CJK_CLOSERS}]*+)\s*+)'
 )
 # The first word after a boundary, behind opening quotes, brackets, dashes and bullets.
 _NEXT_WORD = re.compile(r'[\s"\'“‘„«‹(\[{¿¡*•–—-]*([^\W_]*)(\.?)')
@@ -67,6 +70,9 @@ _STARTERS = _words(
     'Under Among Upon Once Until Unlike According To Of Following Its Other Others All Only Even Such Until Later Today'
 )
 
+_ABBREVIATIONS = _TITLES | _NEVER | _BEFORE_NUMBERS | _EITHER
+_LONG = 7  # Letters; more than any of them has.
+
 
 def split_sentences(paragraph: str) -> list[str]:
     """Splits a paragraph into sentences, stripped of the white space around them; an empty paragraph gives none."""
@@ -76,19 +82,38 @@ def split_sentences(paragraph: str) -> list[str]:
         end = match.end()
         if end == len(paragraph):
             break
-        stop = match[1]
-        if stop is None:
+        stop, more, quotation = match.groups()
+        following = paragraph[end]
+        if more is None:
             # `「行こう。」と言った`: the sentence that quotes goes on after the quotation.
-            if match[3] and paragraph[end] in 'とっ':
+            if quotation and following in 'とっ':
                 continue
-        elif not _ends(paragraph, start, match.start(), stop, end):
+        elif following.isalpha() and following.islower():
             continue
+        else:
+            at = match.start()
+            plain = following.isupper() and _plain(paragraph, start, at)
+            if not plain and not _ends(paragraph, start, at, stop + more, end):
+                continue
         sentence = paragraph[start:end].strip()
         if sentence:
             sentences.append(sentence)
         start = end
     last = paragraph[start:].strip()
-    return [*sentences, last] if last else sentences
+    if last:
+        sentences.append(last)
+    return sentences
+
+
+def _plain(text: str, start: int, at: int) -> bool:
+    """Whether the sentence from `start` ends with a stop at `at` that a capital follows, as can be told most often: an
+    ordinary word is before it. What cannot be told so, `_ends` decides."""
+    if at - start > _LONG and text[at - _LONG : at].isalpha():
+        return True
+    if at - start <= _LOOKED_AT:
+        return False
+    word = text[text.rfind(' ', start, at) + 1 : at]
+    return len(word) > 1 and word.isalpha() and word not in _ABBREVIATIONS and word.lower() not in _ABBREVIATIONS
 
 
 def _ends(text: str, start: int, stop_at: int, stop: str, next_at: int) -> bool:

@@ -13,6 +13,7 @@ from etils import epath
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.files.whole import read_lines
+from bertjax.text.flat import flatten
 from bertjax.text.offsets import Located, locate
 from bertjax.text.special import (
     SPECIAL_TOKENS,
@@ -73,6 +74,10 @@ class SymbolTokenizer:
         texts = [well_formed(text) for text in texts]
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
+
+    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The ids of `encode` one after the other, and how many each text has: see the protocol."""
+        return flatten(self.encode(texts))
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[Located]:
         """The ids of `encode`, and where each symbol begins and ends: see the protocol."""

@@ -52,6 +52,9 @@ class Tokenizer(Protocol):
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The ids of each text (int32, one array a text), without special tokens around them."""
 
+    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The ids of `encode` (int32) one after the other, and how many each text has (int64)."""
+
     def encode_with_offsets(self, texts: Sequence[str]) -> list[Located]:
         """The ids of `encode`, and where each piece begins and ends in the text. Slower than `encode`.
 

@@ -12,6 +12,7 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
+from bertjax.text.flat import flatten
 from bertjax.text.offsets import Located, locate
 from bertjax.text.sentencepiece_proto import BPE, SPACE, UNIGRAM, read_settings, unicode_steps
 from bertjax.text.special import (
@@ -102,6 +103,10 @@ class JsonTokenizer:
             texts = [well_formed(text) for text in texts]
             encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
+
+    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The ids of `encode` one after the other, and how many each text has: see the protocol."""
+        return flatten(self.encode(texts))
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[Located]:
         """The ids of `encode`, and where each piece begins and ends: see the protocol."""

@@ -13,6 +13,7 @@ from etils import epath
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.text.bert_settings import PREFIX, is_bert, lowercases, what_makes_ids
+from bertjax.text.flat import flatten
 from bertjax.text.offsets import Located, locate
 from bertjax.text.special import (
     SPECIAL_TOKENS,
@@ -74,18 +75,22 @@ class WordPieceTokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The ids of each text (int32, one array a text), without [CLS] or [SEP] around them."""
+        ids, lengths = self.encode_flat(texts)
+        return [ids[start:end] for start, end in itertools.pairwise(itertools.accumulate(lengths.tolist(), initial=0))]
+
+    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The ids of `encode` one after the other, and how many each text has: see the protocol."""
         try:
             return self._encode(list(texts))
         except (UnicodeEncodeError, TypeError):  # A lone surrogate, in nanotoken and in tokenizers.
             return self._encode([well_formed(text) for text in texts])
 
-    def _encode(self, texts: list[str]) -> list[np.ndarray]:
+    def _encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         if self._fast is None:
             encodings = self._reference.encode_batch_fast(texts, add_special_tokens=False)
-            return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
+            return flatten([np.array(encoding.ids, dtype=np.int32) for encoding in encodings])
         rows = self._fast.encode_batch(texts, add_special_tokens=False)
-        ids, bounds = rows.ids.astype(np.int32), rows.offsets.tolist()
-        return [ids[start:end] for start, end in itertools.pairwise(bounds)]
+        return rows.ids.astype(np.int32), np.diff(rows.offsets).astype(np.int64)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[Located]:
         """The ids of `encode`, and where each piece begins and ends: see the protocol."""

@@ -120,3 +120,20 @@ def test_options_are_checked():
     for wrong in ({'format': 'txt'}, {'heldout': 1.0}, {'heldout': -0.1}, {'workers': -1}):
         with pytest.raises(UserError):
             CorpusOptions(**wrong)
+
+
+def test_lines_that_differ_in_white_space_and_case_are_one(tmp_path, vocabulary):
+    lines = [
+        'The cat sat.',
+        'the cat  sat.',
+        'The\tcat\u00a0sat.',
+        '  The cat sat. ',
+        'The\x1fcat\u3000\u2028sat.',
+        'A dog sat.',
+    ]
+    path = tmp_path / 'text.txt'
+    path.write_text('\n\n'.join(lines), encoding='utf-8')
+    report = build_store(str(path), tmp_path / 'store', str(vocabulary), progress=False)
+    assert (report['duplicate_lines'], report['duplicate_documents']) == (4, 4)
+    # What lets most lines pass as they are.
+    assert not any(char.isprintable() for char in map(chr, range(1 << 16)) if char.isspace() and char != ' ')

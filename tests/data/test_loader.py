@@ -103,6 +103,39 @@ def test_it_works_ahead_but_not_without_bound(loaders):
     assert len(examples.asked) == 3  # two that wait in the queue, one that waits for a place
 
 
+@pytest.fixture
+def one_device():
+    return batch_sharding(make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1}, jax.devices()[:1]))
+
+
+def test_threads_join_where_batches_come_late_and_change_nothing(one_device, loaders):
+    class Slow(Numbers):
+        def batch(self, indices):
+            time.sleep(0.01 if indices[0] % 8 else 0.02)  # some are overtaken
+            return super().batch(indices)
+
+    loader = loaders(Slow(), first=40, batch_size=4, sharding=one_device, threads=3)
+    for i, batch in zip(range(60), loader, strict=False):
+        assert batch.first == 40 + 4 * i
+        np.testing.assert_array_equal(batch.arrays['y'], np.arange(batch.first, batch.first + 4))
+    assert len(loader._threads) == 3
+    patient = loaders(Numbers(), first=0, batch_size=4, sharding=one_device, threads=3)
+    for _, _ in zip(range(20), patient, strict=False):
+        while not patient._ready:  # the loop is slower than its data
+            time.sleep(0.001)
+    assert len(patient._threads) == 1
+
+
+def test_with_threads_too_an_exception_comes_out_at_its_own_batch(one_device, loaders):
+    loader = loaders(Numbers(broken=40), first=0, batch_size=4, sharding=one_device, threads=4)
+    for _ in range(3):
+        loader._start_thread()
+    assert [next(loader).first for _ in range(10)] == list(range(0, 40, 4))
+    for _ in range(2):
+        with pytest.raises(ValueError, match='example 43 is broken'):
+            next(loader)
+
+
 def test_one_process_holds_all_rows(sharding):
     np.testing.assert_array_equal(local_rows(sharding, 16), np.arange(16))
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from bertjax.data import spans
 from bertjax.data.hashing import Stream, hash_bits, uniform
 from bertjax.data.masking import MaskOptions, mask_batch, replacement_ids
 from bertjax.errors import UserError
@@ -198,6 +199,27 @@ def test_words_and_spans_are_those_of_the_plain_loop(every, longest, rate):
             assert set(np.nonzero(chosen[i])[0].tolist()) == expected
             compared += 1
     assert compared > 50
+
+
+@pytest.mark.parametrize('longest', [1, 3])
+def test_where_most_words_are_too_long_all_are_looked_at(longest, monkeypatch):
+    # Words of 7 pieces and more for a budget of 6, among few short ones, of which the lowest scores have hardly any.
+    ids, maskable = rows_of_words(rows=80, full=True)
+    ids[:] = np.where(maskable, 20, ids)
+    starts = np.arange(128) % 8 == 1
+    starts[[60, 62, 63, 101]] = True
+    ids[:, starts] = np.where(maskable[:, starts], 30, ids[:, starts])
+    table = np.arange(VOCABULARY) == 20
+    looked = []
+    choose = spans._choose
+    monkeypatch.setattr(spans, '_choose', lambda *args: looked.append(args) or choose(*args))
+    _, found = mask(ids, maskable, 20, table, seed=3, rate=0.05, unit='span', max_span=longest)
+    assert len(looked) == 2
+    chosen = chosen_of(found, 128)
+    for i in range(80):
+        expected = plain_spans(ids[i], maskable[i], table, 6, longest, 3, i)
+        assert set(np.nonzero(chosen[i])[0].tolist()) == expected
+        assert expected
 
 
 @pytest.mark.parametrize('unit', ['word', 'span'])

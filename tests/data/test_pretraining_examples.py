@@ -9,7 +9,9 @@ import pytest
 from data_fakes import MemorySplit, synthetic_split
 from example_source import source_of
 
+from bertjax.data import batch as batches
 from bertjax.data.masking import MaskOptions
+from bertjax.data.packed import PackedExamples
 from bertjax.data.pairs import MODES, PairOptions
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.errors import UserError
@@ -61,6 +63,18 @@ def test_an_example_is_the_same_in_any_batch(small, vocabulary, mode, unit, stat
         assert equal(alone, {name: x[some] for name, x in together.items()})
     # And in another object, on another host.
     assert equal(examples_of(small, vocabulary, mode=mode, masking=masking).batch(n), together)
+
+
+@pytest.mark.parametrize('packed', [False, True])
+def test_many_rows_are_made_in_pieces_and_are_the_same(small, vocabulary, packed, monkeypatch):
+    examples = examples_of(small, vocabulary)
+    examples = PackedExamples(examples) if packed else examples
+    whole = examples.batch(np.arange(50))
+    monkeypatch.setattr(batches, '_PIECE', 16 * 64)
+    asked, make = [], examples._batch
+    monkeypatch.setattr(examples, '_batch', lambda indices: asked.append(len(indices)) or make(indices))
+    assert equal(examples.batch(np.arange(50)), whole)
+    assert asked == [16, 16, 16, 2]
 
 
 @pytest.mark.parametrize('changed', [{'seed': 1}, {'phase': 1}])
