@@ -116,7 +116,7 @@ def test_a_text_that_cannot_be_written_costs_the_estimate_alone():
             raise jax.errors.JaxRuntimeError('INTERNAL: async-update should have 1 operand')
 
     (line,) = cost_lines(fitting._text(Silent()))
-    assert line == '  no estimate: the text of this compiler could not be read (INTERNAL: async-update should have 1 operand)'
+    assert line.endswith('the text of this compiler could not be read (INTERNAL: async-update should have 1 operand)')
 
 
 @dataclasses.dataclass
