@@ -212,8 +212,16 @@ def compile_step(setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
         'fits': True,
         'hbm_bytes_per_chip': used + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes,
         'temporary_bytes': memory.temp_size_in_bytes,
-        'text': compiled.as_text(),
+        **_text(compiled),
     }
+
+
+def _text(compiled: jax.stages.Compiled) -> dict[str, str]:
+    """The compiled text; where this jaxlib cannot write what its libtpu has made, why not."""
+    try:
+        return {'text': compiled.as_text()}
+    except jax.errors.JaxRuntimeError as error:
+        return {'estimate_error': str(error)}
 
 
 def flags_of(way: Way, settings: PretrainingSettings, phase: PretrainingPhase) -> str:
