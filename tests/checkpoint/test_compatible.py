@@ -118,7 +118,7 @@ def test_long_values_are_shown_where_they_differ(saved):
         ('steps', 5000, 'steps: 1000000 -> 5000'),
         ('model.dropout', 0.0, 'model.dropout: 0.1 -> 0.0'),
         ('model.dtype', 'bfloat16', 'model.dtype: float32 -> bfloat16'),
-        ('model.remat', 'full', 'model.remat: none -> full'),
+        ('model.remat', 'full', 'model.remat: auto -> full'),
         ('model.attention', 'dot_product', 'model.attention: auto -> dot_product'),
         ('mesh.fsdp', 8, 'mesh.fsdp: 1 -> 8'),
         ('optimizer.clip_norm', 0.0, 'optimizer.clip_norm: 1.0 -> 0.0'),
