@@ -73,7 +73,10 @@ def test_flops(size, seq_len, predictions, gflop):
             "config.model.activation: found 'gelu_new', expected one of gelu, gelu_tanh, relu",
         ),
         ({'remat': 'all'}, 'config.model.remat'),
-        ({'attention': 'flash'}, "config.model.attention: found 'flash', expected one of auto, fused_tpu, dot_product"),
+        (
+            {'attention': 'flash'},
+            "config.model.attention: found 'flash', expected one of auto, fused_tpu, flash_tpu, dot_product",
+        ),
         ({'dtype': 'float16'}, "config.model.dtype: found 'float16', expected one of float32, bfloat16"),
         ({'layer_norm_eps': 0.0}, 'config.model.layer_norm_eps'),
     ],

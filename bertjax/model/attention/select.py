@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from absl import logging
 
 from bertjax.errors import UserError
-from bertjax.model.attention import dot_product, fused_tpu
+from bertjax.model.attention import dot_product, flash_tpu, fused_tpu
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
@@ -52,7 +52,11 @@ class Implementation(Protocol):
 
 # 'auto' takes the first for this platform that supports the call: faster ones go before `dot_product`, which supports
 # everything. `model/config.py` has the names.
-IMPLEMENTATIONS: dict[str, Implementation] = {'fused_tpu': fused_tpu, 'dot_product': dot_product}
+IMPLEMENTATIONS: dict[str, Implementation] = {
+    'fused_tpu': fused_tpu,
+    'flash_tpu': flash_tpu,
+    'dot_product': dot_product,
+}
 
 
 @dataclasses.dataclass(frozen=True)
