@@ -31,7 +31,7 @@ SHORT = (
 )
 # Hardware of the docstrings, and the phase that needs the most memory there; the other recipes, which take as long to
 # compile, have their figures in docs/pretraining.md, which tests/test_recipes.py holds to them.
-PUBLISHED = {'pretrain_large': ('v5e:4x4', 1), 'roberta_large': ('v5e:16x16', 0)}
+PUBLISHED = {'pretrain_base': ('v5e:4x4', 1)}
 
 
 def _compile(
@@ -65,6 +65,7 @@ def test_what_does_not_fit_is_said_with_what_does(program: Program, tmp_path: pa
     wide = ('--config.model.width=8192', '--config.model.mlp_dim=32768', '--config.model.num_heads=64')
     few = ('--config.batch_size=4', '--config.phases=()', '--config.seq_len=16', '--config.max_predictions=3')
     one = (*wide, *few, '--config.model.num_layers=2', '--config.vocab.size=1000', '--config.model.remat=full')
+    one += ('--config.zero1=off',)  # with it the optimiser, split, is small enough
     report, line = _compile(program, tmp_path, *one, '--config.topology=v5e:2x2', status=2)
     assert report['fits'] is False
     # Of the 16 GiB the compiler keeps some for itself.
