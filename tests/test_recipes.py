@@ -114,7 +114,9 @@ def test_docstring_has_the_command(path: pathlib.Path):
 def test_what_was_compiled_is_what_the_recipes_say():
     """The table of docs/pretraining.md: each phase as it is, on the chips of the docstring; each fits."""
     page = (CONFIGS[0].parent.parent / 'docs' / 'pretraining.md').read_text(encoding='utf-8')
-    row = r'^\| (?:`configs/(\w+)\.py`)? ?\| (?:`v5e:(\d+)x(\d+)`)? ?\| (\d) \| (.+) \| ([\d.]+) \| [\d.]+ ms, \d+ % \|$'
+    row = (
+        r'^\| (?:`configs/(\w+)\.py`)? ?\| (?:`v5e:(\d+)x(\d+)`)? ?\| (\d) \| (.+) \| ([\d.]+) \| [\d.]+ ms, \d+ % \|$'
+    )
     compiled, stem, chips = {}, '', 0
     for name, x, y, number, batch, gib in re.findall(row, page, re.MULTILINE):
         stem, chips = (name, int(x) * int(y)) if name else (stem, chips)
