@@ -39,7 +39,7 @@ def load_equal(params):
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'float16'])
 def test_whole_and_in_shards(saved, dtype):
-    torch = pytest.importorskip('torch')
+    torch = pytest.importorskip('torch', reason="needs the extra 'test'")
     directory, tensors, loads = saved
     state = {name: torch.tensor(x).to(getattr(torch, dtype)) for name, x in tensors.items()}
     state['bert.embeddings.position_ids'] = torch.arange(32)[None]
@@ -76,7 +76,7 @@ class Harmful:
     ids=['damaged', 'pickle', 'numbers', 'list', 'quantised', 'sparse'],
 )
 def test_what_is_no_state_dict(saved, content, said, capfd):
-    torch = pytest.importorskip('torch')
+    torch = pytest.importorskip('torch', reason="needs the extra 'test'")
     directory = saved[0]
     if isinstance(content, bytes):
         (directory / BIN).write_bytes(content)

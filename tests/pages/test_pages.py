@@ -18,7 +18,7 @@ HOSTILE = '</script><script>document.title="taken"</script><img src=x onerror="d
 @pytest.fixture(scope='module')
 def path(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A page with one of everything."""
-    pytest.importorskip('plotly')
+    pytest.importorskip('plotly', reason="needs the extra 'report'")
     long = 'pneumonoultramicroscopicsilicovolcanoconiosis' * 8
     steps = list(range(0, 1000, 50))
     curves = [
@@ -89,7 +89,7 @@ def test_a_box_zooms_and_the_other_colours_keep_it(path: pathlib.Path, browser: 
 
 
 def test_equal_content_gives_equal_bytes():
-    pytest.importorskip('plotly')
+    pytest.importorskip('plotly', reason="needs the extra 'report'")
     make = lambda: page('t', Markup('<b>x</b>'), [Section('a', 'A', [chart('c', [], x='', y='')])], charts=True)  # noqa: E731
     assert make() == make()
     assert len(make()) < 2_200_000

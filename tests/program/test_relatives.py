@@ -18,7 +18,7 @@ FEW = (*TUNE, '--config.steps=6', '--config.epochs=1', '--config.eval_every=6', 
 
 
 def _ask_transformers(directory: pathlib.Path, pairs: list[tuple[str, str]]) -> np.ndarray:
-    transformers = pytest.importorskip('transformers')
+    transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
     import torch
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
@@ -45,7 +45,7 @@ def _tune_and_ask(program: Program, rte: pathlib.Path, workdir: pathlib.Path, in
 
 @pytest.mark.slow
 def test_roberta_from_text_to_answers(program: Program, rte: pathlib.Path, tmp_path: pathlib.Path):
-    transformers = pytest.importorskip('transformers')
+    transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
     first, second, tuned = tmp_path / 'first', tmp_path / 'second', tmp_path / 'tuned'
     program.run(f'--workdir={first}', '--config.steps=4', *BPE)
     exported = first / 'export' / 'hf'
@@ -66,7 +66,7 @@ def test_roberta_from_text_to_answers(program: Program, rte: pathlib.Path, tmp_p
 def test_distilbert_from_transformers_to_answers(
     program: Program, rte: pathlib.Path, trained: pathlib.Path, tmp_path: pathlib.Path
 ):
-    transformers = pytest.importorskip('transformers')
+    transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
     tokenizer = transformers.AutoTokenizer.from_pretrained(trained / 'export' / 'hf')
     config = transformers.DistilBertConfig(
         vocab_size=len(tokenizer), dim=32, n_layers=2, n_heads=2, hidden_dim=64, max_position_embeddings=64

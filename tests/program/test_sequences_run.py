@@ -41,7 +41,7 @@ def arguments(data: pathlib.Path, workdir: pathlib.Path) -> tuple[str, ...]:
 
 @pytest.mark.slow
 def test_from_codes_to_transformers(program: Program, data: pathlib.Path, tmp_path: pathlib.Path):
-    transformers = pytest.importorskip('transformers')
+    transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
     out = program.run(*arguments(data, tmp_path / 'run'), **RECIPE).stdout
     assert 'symbols vocabulary of 41' in out and '36 token embeddings begin as in' in out
     exported = tmp_path / 'run' / 'export' / 'hf'

@@ -39,7 +39,7 @@ def test_each_word_comes_from_its_pieces(plain: WordPieceTokenizer):
 
 
 def test_transformers_gives_the_same_ids(plain: WordPieceTokenizer, tmp_path: pathlib.Path):
-    transformers = pytest.importorskip('transformers')
+    transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
     grown, _ = with_words(plain, [(1, 'tumor'), (2, 'gene'), (3, 'patient')], 'words.txt')
     grown.save(tmp_path)
     text = 'The tumor-patients gene, genes.'

@@ -19,7 +19,7 @@ def file(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def test_each_symbol_is_one_id(file: pathlib.Path, tmp_path: pathlib.Path):
-    transformers = pytest.importorskip('transformers')
+    transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
     tokenizer = read_symbols(file)
     assert tokenizer.pieces[:5] == ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]'] and tokenizer.vocab_size == 9
     text = ' I10 C10-AB  e11 [MASK]\tÄ,1'

@@ -8,7 +8,6 @@ been measured yet.
 import functools
 
 import jax
-import jax.numpy as jnp
 
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.dropout import Dropout
@@ -47,11 +46,10 @@ def attend(
 ) -> jax.Array:
     """See `select.Implementation`. A position of padding sees padding alone, where others let it see the tokens."""
     del dropout_rate, dropout
-    sequences = mask.key_mask if mask.sequence_ids is None else 2 * mask.sequence_ids + mask.key_mask
     heads = ('act_batch', 'act_length', 'act_heads', 'act_head_dim')
     kernel = functools.partial(_flash, causal=mask.causal)
     axes = (heads, heads, heads, ('act_batch', 'act_length'))
-    return over_mesh(kernel, axes, heads)(query, key, value, sequences.astype(jnp.int32))
+    return over_mesh(kernel, axes, heads)(query, key, value, mask.groups)
 
 
 def _flash(query: jax.Array, key: jax.Array, value: jax.Array, sequences: jax.Array, *, causal: bool) -> jax.Array:

@@ -59,7 +59,6 @@ def attend(
     B, _, H, K = query.shape
     rate = dropout_rate if dropout is not None else 0.0
     words = attention_words(dropout, H) if rate else jnp.zeros((B, H, 2), jnp.uint32)
-    sequences = mask.key_mask if mask.sequence_ids is None else 2 * mask.sequence_ids + mask.key_mask
 
     options = Options(
         rate, heads_together(H // parts_of('act_heads'), K), mask.sequence_ids is not None, mask.causal, interpret
@@ -69,7 +68,7 @@ def attend(
     columns = ('act_batch', 'act_length', 'act_heads')
     axes = (columns, columns, columns, ('act_batch', 'act_length'), ('act_batch', 'act_heads', None))
     kernel = over_mesh(functools.partial(attention, options), axes, columns)
-    return kernel(*flat, sequences.astype(jnp.int32), words).reshape(query.shape)
+    return kernel(*flat, mask.groups, words).reshape(query.shape)
 
 
 def heads_together(heads: int, width: int) -> int:

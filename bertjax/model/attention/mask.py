@@ -22,6 +22,13 @@ class AttentionMask(struct.PyTreeNode):
     sequence_ids: jax.Array | None = None
     causal: bool = struct.field(pytree_node=False, default=False)
 
+    @property
+    def groups(self) -> jax.Array:
+        """int32 [B, S], equal where two positions are tokens of one sequence; odd at tokens, even at padding: what a
+        kernel needs in place of both arrays."""
+        groups = self.key_mask if self.sequence_ids is None else 2 * self.sequence_ids + self.key_mask
+        return groups.astype(jnp.int32)
+
     def visible(self, num_queries: int) -> jax.Array:
         """Whether each of the queries at positions 0 to Q - 1 may see a key.
 
