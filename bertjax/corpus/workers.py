@@ -16,6 +16,7 @@ from multiprocessing import connection
 from rich import progress as rich_progress
 from rich.table import Column
 
+from bertjax.cores import available_cores
 from bertjax.corpus.encode import encode_shard
 from bertjax.corpus.shards import EXPANSION
 from bertjax.corpus.sources import CorpusOptions, Part
@@ -124,9 +125,8 @@ class Progress:
 
 def _processes(shards: dict[int, list[Part]], wanted: int) -> int:
     """Number of processes for the shards: one for little text, which is encoded before a second one has started."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
     size = sum(_text_size(part) for parts in shards.values() for part in parts)
-    return min(wanted or (1 if size < SMALL else cores), len(shards))
+    return min(wanted or (1 if size < SMALL else available_cores()), len(shards))
 
 
 def _text_size(part: Part) -> float:

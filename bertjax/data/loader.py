@@ -1,7 +1,6 @@
 """From example numbers to global arrays on the mesh, a few batches ahead of the training step."""
 
 import dataclasses
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Protocol
@@ -9,6 +8,8 @@ from typing import Protocol
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
+
+from bertjax.cores import available_cores
 
 _LATE = 8  # Batches that were not ready when they were asked for, for which another thread starts.
 _MOST_THREADS = 8
@@ -147,5 +148,4 @@ class Loader:
 
 
 def _threads() -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
-    return max(1, min(_MOST_THREADS, cores // 2))
+    return max(1, min(_MOST_THREADS, available_cores() // 2))
