@@ -19,7 +19,7 @@ def step_cost(text: str, topology: str, flops: float, peak_flops: float) -> dict
     """Time, memory and traffic of a step, from its compiled text: the figures of docs/performance.md, all estimates.
 
     Args:
-      text: of `compiled.as_text()`.
+      text: the compiled module, as the compiler writes it.
       topology: the slice that it was compiled for.
       flops: of a step, a chip, by formula.
       peak_flops: of a chip, a second.

@@ -11,7 +11,6 @@ from running import Program, assert_one_line
 
 from bertjax.experiment import fitting
 from bertjax.experiment.pretraining_settings import PretrainingPhase
-from bertjax.experiment.step_cost import cost_lines
 from bertjax.parallel.mesh import row_shards
 from bertjax.train.setup import Setup
 
@@ -101,23 +100,15 @@ def test_recipes_fit_the_hardware_that_they_name(program: Program, tmp_path: pat
 def test_what_the_compiler_says_when_memory_is_short(message: str, needed: float | None, given: float | None):
     class Short:
         def lower(self, phase, batches):
+            return {'step': self}
+
+        def compile(self, options):
             raise jax.errors.JaxRuntimeError(f'RESOURCE_EXHAUSTED: {message}')
 
     phase = types.SimpleNamespace(batches={})
     found = fitting.compile_step(Short(), phase)
     assert not found['fits'] and found['hbm_bytes_per_chip'] == (needed and needed * 2**30)
     assert found.get('hbm_bytes_available') == (given and given * 2**30)
-
-
-def test_a_text_that_cannot_be_written_costs_the_estimate_alone():
-    """jaxlib 0.10.2 fails at programs of libtpu 0.0.52 for v6e in which a copy goes on in several parts."""
-
-    class Silent:
-        def as_text(self):
-            raise jax.errors.JaxRuntimeError('INTERNAL: async-update should have 1 operand')
-
-    (line,) = cost_lines(fitting._text(Silent()))
-    assert line.endswith('the text of this compiler could not be read (INTERNAL: async-update should have 1 operand)')
 
 
 @dataclasses.dataclass
