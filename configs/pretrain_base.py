@@ -5,8 +5,9 @@
 arXiv 1810.04805, appendix A.2 and google-research/bert: 1,000,000 steps of 256 sequences, 90 % of them at 128
 positions.
 
-Hardware: 16 chips of TPU v5e, in bfloat16; at 50 % MFU about 2.8 hours for the first 90 % of the steps and 1.4 for the
-rest (computed from the FLOPs, not run here). To expect: held-out perplexity 3.99 (paper, table 6), MNLI 84.6.
+Hardware: 16 chips of TPU v5e, in bfloat16; by the compiler's estimate of a step (docs/pretraining.md) 4.4 hours for the
+first 90 % of the steps and 1.2 for the rest, not run here. To expect: held-out perplexity 3.99 (paper, table 6), MNLI
+84.6.
 
 Arguments, as in --config=configs/pretrain_base.py:ltr or :size=l6_d768_h3,masking=100/0/0
 
@@ -37,8 +38,7 @@ def get_config(argument: str = '') -> ConfigDict:
     chosen = parse_argument(argument, size='base', no_nsp=False, ltr=False, masking='80/10/10', cased=False)
     if chosen.size not in SIZES:
         raise UserError('--config=FILE:size', repr(chosen.size), 'one of ' + ', '.join(SIZES), 'choose one of them')
-    parts = {'l12_d1024_h16': 2, 'large': 4}.get(chosen.size, 1)  # so that the long phase fits 16 chips
-    config = pretraining_config(chosen.size, phases=two_phases(accumulate=parts))
+    config = pretraining_config(chosen.size, phases=two_phases())
     config.model.dtype = 'bfloat16'
     config.model.scan_layers = False  # by the compiler's estimate faster on TPU: docs/performance.md
     config.model.causal = chosen.ltr
