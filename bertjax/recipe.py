@@ -146,11 +146,11 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     return config
 
 
-def two_phases() -> tuple[ConfigDict, ConfigDict]:
+def two_phases(**second: Any) -> tuple[ConfigDict, ConfigDict]:
     """BERT's: 90 % of the steps at 128 positions, then 512 for the position embeddings (paper, appendix A.2)."""
     return (
         phase(steps='90%', seq_len=128, max_predictions=20),
-        phase(steps='10%', seq_len=512, max_predictions=80),
+        phase(steps='10%', seq_len=512, max_predictions=80, **second),
     )
 
 
