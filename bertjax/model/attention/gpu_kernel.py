@@ -20,6 +20,10 @@ from jax.experimental.pallas import triton
 from bertjax.model.dropout import hashed, threshold
 from bertjax.model.layers import NEGATIVE
 
+# Positions of the other side that a program takes at a time: with heads of 64 and 128, and 8 warps for blocks of 128,
+# the most of which the registers of a Hopper GPU hold all that is added up (by `ptxas -v`, nothing is spilled).
+FORWARD, BACKWARD = 64, 32
+
 
 @dataclasses.dataclass(frozen=True)
 class Options:
@@ -29,14 +33,14 @@ class Options:
       rate: of dropout.
       packed: a row holds several sequences.
       causal: no query sees a key to its right.
-      block: positions that a program keeps, and of the other side takes at a time; a divisor of S, a power of 2.
+      block: positions that a program keeps; a divisor of S, a power of 2.
       interpret: run by JAX itself, on any device.
     """
 
     rate: float
     packed: bool
     causal: bool
-    block: tuple[int, int]
+    block: int
     interpret: bool
 
 
@@ -98,7 +102,7 @@ def _call(
         3: pl.BlockSpec((None, None, S), lambda i, h, b: (b, h, 0)),
     }
     of_head = pl.BlockSpec((None, None, 2), lambda i, h, b: (b, h, 0))
-    size = options.block[0]
+    size = options.block
     part = {
         4: pl.BlockSpec((None, size, None, K), lambda i, h, b: (b, i, h, 0)),
         3: pl.BlockSpec((None, None, size), lambda i, h, b: (b, h, i)),
@@ -109,7 +113,7 @@ def _call(
         in_specs=[of_head if x.dtype == jnp.uint32 else whole[x.ndim] for x in inputs],
         out_specs=[part[x.ndim] for x in outputs],
         out_shape=list(outputs),
-        compiler_params=triton.CompilerParams(num_warps=4 if K <= 64 else 8, num_stages=2),
+        compiler_params=triton.CompilerParams(num_warps=max(4, size // 16), num_stages=2),
         cost_estimate=pl.CostEstimate(
             flops=products * 2 * B * S * S * H * K,
             bytes_accessed=sum(x.size * x.dtype.itemsize for x in (*inputs, *outputs)),
@@ -121,13 +125,14 @@ def _call(
 
 
 def _forward_kernel(options: Options, query, key, value, sequences, words, output, top, total) -> None:
-    own, size = _own(options), options.block[0]
+    own, size = _own(options), options.block
+    count = min(FORWARD, size)
     tile = _Tile(options, sequences, words, 0)
     q = query[own, :]
 
     def body(i, carry):
         highest, weight, mixed = carry
-        keys = pl.ds(i * options.block[1], options.block[1])
+        keys = pl.ds(i * count, count)
         scores = tile.scores(q, key[keys, :], own, keys)
         higher = jnp.maximum(highest, jnp.max(scores, axis=1))
         weights, shrunk = jnp.exp(scores - higher[:, None]), jnp.exp(highest - higher)
@@ -136,7 +141,7 @@ def _forward_kernel(options: Options, query, key, value, sequences, words, outpu
         return higher, weight, mixed * shrunk[:, None] + _product(dropped, value[keys, :], 1, 0)
 
     start = jnp.full(size, -jnp.inf), jnp.zeros(size), jnp.zeros((size, query.shape[1]))
-    highest, weight, mixed = jax.lax.fori_loop(0, _blocks(options, query), body, start)
+    highest, weight, mixed = jax.lax.fori_loop(0, key.shape[0] // count, body, start)
     output[...] = (mixed / weight[:, None]).astype(output.dtype)
     top[...], total[...] = highest, weight
 
@@ -144,31 +149,31 @@ def _forward_kernel(options: Options, query, key, value, sequences, words, outpu
 def _query_kernel(
     options: Options, query, key, value, sequences, words, cotangent, top, total, mean, d_query
 ) -> None:
-    own = _own(options)
+    own, count = _own(options), min(BACKWARD, options.block)
     tile = _Tile(options, sequences, words, 0)
     q, d_output, highest, weight, middle = query[own, :], cotangent[own, :], top[own], total[own], mean[own]
 
     def body(i, sums):
-        keys = pl.ds(i * options.block[1], options.block[1])
+        keys = pl.ds(i * count, count)
         k = key[keys, :]
         weights = jnp.exp(tile.scores(q, k, own, keys) - highest[:, None]) / weight[:, None]
         d_weights = tile.drop(_product(d_output, value[keys, :], 1, 1), own, keys)
         d_scores = weights * (d_weights - middle[:, None])
         return sums + _product(d_scores.astype(k.dtype), k, 1, 0)
 
-    sums = jax.lax.fori_loop(0, _blocks(options, query), body, jnp.zeros(d_query.shape))
+    sums = jax.lax.fori_loop(0, key.shape[0] // count, body, jnp.zeros(d_query.shape))
     d_query[...] = (sums * query.shape[1] ** -0.5).astype(d_query.dtype)
 
 
 def _key_kernel(
     options: Options, query, key, value, sequences, words, cotangent, top, total, mean, d_key, d_value
 ) -> None:
-    own = _own(options)
+    own, count = _own(options), min(BACKWARD, options.block)
     tile = _Tile(options, sequences, words, 1)
     k, v = key[own, :], value[own, :]
 
     def body(i, sums):
-        queries = pl.ds(i * options.block[1], options.block[1])
+        queries = pl.ds(i * count, count)
         q, d_output, highest, weight, middle = (x[queries] for x in (query, cotangent, top, total, mean))
         weights = jnp.exp(tile.scores(k, q, queries, own) - highest[None, :]) / weight[None, :]
         kept = tile.drop(jnp.ones_like(weights), queries, own)
@@ -179,19 +184,14 @@ def _key_kernel(
         return of_key, of_value + _product((weights * kept).astype(q.dtype), d_output, 1, 0)
 
     zeros = jnp.zeros(d_key.shape)
-    of_key, of_value = jax.lax.fori_loop(0, _blocks(options, key), body, (zeros, zeros))
+    of_key, of_value = jax.lax.fori_loop(0, query.shape[0] // count, body, (zeros, zeros))
     d_key[...] = (of_key * key.shape[1] ** -0.5).astype(d_key.dtype)
     d_value[...] = of_value.astype(d_value.dtype)
 
 
 def _own(options: Options) -> pl.Slice:
     """The positions that this program keeps."""
-    return pl.ds(pl.program_id(0) * options.block[0], options.block[0])
-
-
-def _blocks(options: Options, other: Any) -> int:
-    """Blocks of the other side."""
-    return other.shape[0] // options.block[1]
+    return pl.ds(pl.program_id(0) * options.block, options.block)
 
 
 class _Tile:
