@@ -160,7 +160,9 @@ def test_cudnn_is_told_the_lengths(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('tokens', 'width', 'packed'), [(128, 64, False), (512, 64, True), (64, 32, False), (256, 128, True)])
+@pytest.mark.parametrize(
+    ('tokens', 'width', 'packed'), [(128, 64, False), (512, 64, True), (64, 32, False), (256, 128, True)]
+)
 def test_the_kernels_compile_for_a_hopper_gpu_with_rows_and_heads_split(hopper, tokens, width, packed):
     mesh = make_mesh({'data': 2, 'fsdp': 1, 'tensor': 2}, hopper(4))
     inputs = inputs_of(tokens, width=width, sharding=batch_sharding(mesh))

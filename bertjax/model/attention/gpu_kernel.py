@@ -146,9 +146,7 @@ def _forward_kernel(options: Options, query, key, value, sequences, words, outpu
     top[...], total[...] = highest, weight
 
 
-def _query_kernel(
-    options: Options, query, key, value, sequences, words, cotangent, top, total, mean, d_query
-) -> None:
+def _query_kernel(options: Options, query, key, value, sequences, words, cotangent, top, total, mean, d_query) -> None:
     own, count = _own(options), min(BACKWARD, options.block)
     tile = _Tile(options, sequences, words, 0)
     q, d_output, highest, weight, middle = query[own, :], cotangent[own, :], top[own], total[own], mean[own]
