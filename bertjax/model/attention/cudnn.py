@@ -2,8 +2,8 @@
 
 It is NVIDIA's own kernel for each of its GPUs, keeps no [S, S] array, and skips padding. JAX gives it no dropout, and
 the dropout that cuDNN itself has would drop other values than ours; nor has it packed rows, but as a bias of [S, S]. A
-training takes it with `model.attention_dropout=0` only; for the same bits in every run XLA then has to be told
-(`experiment/compiler_flags.py`). Not measured here yet.
+training takes it with `model.attention_dropout=0` only; that its gradients are the same bits in every run XLA has to be
+told, as `parallel/compiler_flags.py` does. Not measured here yet.
 """
 
 import functools
