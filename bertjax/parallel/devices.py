@@ -59,9 +59,9 @@ def _has_plugins() -> bool:
 
 
 def claim_devices() -> list[jax.Device]:
-    """All devices. From now on compiled programs are kept on disk, see `compile_cache.keep_programs`, where there may be
-    a GPU XLA is told `compiler_flags.FLAGS`, and on a CPU the process keeps freed memory for the computations that
-    follow.
+    """All devices. From now on compiled programs are kept on disk, see `compile_cache.keep_programs`, and on a CPU the
+    process keeps freed memory for the computations that follow. Where a GPU may be XLA is told
+    `compiler_flags.FLAGS`.
 
     XLA allocates a step's temporary arrays anew in every step. glibc returns blocks above 32 MiB to the kernel as soon
     as they are freed, so that the kernel has to clear all their pages again in every step, which slows small models

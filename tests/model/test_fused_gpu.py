@@ -1,4 +1,4 @@
-"""The GPU kernels of attention, run by JAX itself, beside float64; and lowered, and compiled where there is a compiler."""
+"""The GPU kernels of attention, run by JAX itself, beside float64; and compiled, where a compiler for GPUs is there."""
 
 import contextlib
 import types
@@ -111,7 +111,7 @@ def test_on_a_gpu_each_is_taken_where_it_can_be():
         assert '100 tokens' in fused_gpu.supports(*shapes(100), 0.1)
         assert 'width 48' in fused_gpu.supports(*shapes(width=48), 0.1)
         query, key, mask = shapes()
-        with pytest.raises(UserError, match='config.model.attention: .*computes in bfloat16, not float32'):
+        with pytest.raises(UserError, match=r'config\.model\.attention: .*computes in bfloat16, not float32'):
             choose('cudnn', query.update(dtype=jnp.float32), key, mask, 0.0)
     with gpus('7.5'):
         chosen = choose('auto', *shapes(), 0.0)

@@ -230,6 +230,6 @@ class _Tile:
 def _product(a: jax.Array, b: jax.Array, of_a: int, of_b: int) -> jax.Array:
     """Matrix product over dimension `of_a` of a and `of_b` of b, float32."""
     # Of float32 the product itself is asked to be exact: the default on GPUs rounds to TensorFloat-32.
-    precision = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
+    precision = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else jax.lax.Precision.DEFAULT
     contract = (((of_a,), (of_b,)), ((), ()))
     return jax.lax.dot_general(a, b, contract, precision=precision, preferred_element_type=jnp.float32)
