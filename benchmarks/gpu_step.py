@@ -1,9 +1,10 @@
-"""Pre-training steps on one GPU beside transformers, torch.compile and SDPA, in turn, in one process; bfloat16, dropout.
+"""Pre-training steps on one GPU, in bfloat16 with dropout, beside transformers with torch.compile and SDPA, in turn.
 
     bash benchmarks/gpu.sh
 
 which sets what has to be set before. First it is looked whether the GPU computes what the CPU does: each attention and
-its gradients, and the losses of a small model's first steps. Then the rows, the most important first, each printed and written when it is there:
+its gradients, and the losses of a small model's first steps. Then the rows, the most important first, each printed and
+written when it is there:
 
     BERT-large at S=128 and S=512, full rows, packed rows of 512 (of --corpus, else made up), BERT-base at S=128
 
@@ -39,6 +40,7 @@ from bertjax.experiment.examples import StoreExamples
 from bertjax.experiment.pretraining import build_pretraining_setup
 from bertjax.experiment.pretraining_settings import pretraining_settings
 from bertjax.experiment.text import WeightedStore
+from bertjax.files.atomic import write_atomic
 from bertjax.model.attention import cudnn, dot_product, fused_gpu
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.attention.select import describe_attention
@@ -306,7 +308,7 @@ def main(argv: list[str]) -> None:
         report['rows'].append(found)
         print(line(found), flush=True)
         if out:
-            out.write_text(json.dumps(report, indent=2) + '\n')
+            write_atomic(out, json.dumps(report, indent=2) + '\n')
         gc.collect()  # the arrays of this row, before those of the next
     for reason in {found['no_peer'] for found in report['rows']} - {''}:
         print(f'no peer: {reason}')
