@@ -11,8 +11,8 @@ Left out: latency, and waiting for the slowest. Nothing here is measured.
 
 Prints the step with the rows a chip of the last report, then for each global batch the most chips of which the last
 doubling still makes training WORTH times as fast: by data, and with `--blocks` and `--width` of the model also by
-tensor parallelism over 2 to 8 chips of a side. What a chip computes is then taken to be divided, too, and the activations of
-a block to be summed four times over these chips, in bfloat16.
+tensor parallelism over 2 to 8 chips of a side. What a chip computes is then taken to be divided, too, and the
+activations of a block to be summed four times over these chips, in bfloat16.
 
 With `--published` the reports are of BERT-large at S=512, and stand beside what MLPerf's logs say of such steps.
 """
