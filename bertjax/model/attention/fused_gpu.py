@@ -2,11 +2,10 @@
 
 With S tokens and H heads of width K a sequence costs a forward pass 4·S²·H·K operations and a backward pass 14 (seven
 products, two of which compute the scores again), where the plain form has 4 and 8. In bfloat16 the kernels move
-8·S·H·K bytes forward and 30 backward, blocks that are read by several programs counted once. The plain form moves the
-same but for 16 of these, and besides each [S, S] array as often as it is written or read: 4·S²·H bytes in float32, 2 in
-bfloat16. XLA fuses softmax and dropout into one pass between two products, forward; backward again. That is at least 6
-bytes a score and pass, or 12·S²·H·L a step: at S = 512 in BERT-large 1.2 GB a row, of which an H200 (4.8 TB/s) moves at
-most 3,960 a second, and with the passes that XLA does not fuse a half of that; at S = 128 it is 1/16.
+8·S·H·K bytes forward and 26 backward, what several programs of a head read counted once; the plain form 8 and 14, and
+besides the [S, S] arrays: forward it writes and reads scores in float32, and weights in bfloat16, 12·S²·H bytes, and
+backward about as many. In BERT-large at S = 512 these are 2.4 GB a row and step, for 485 rows a second a quarter of the
+4.8 TB/s of an H200; at S = 128 a sixteenth of that a row.
 
 Nothing has been measured on hardware yet: that the kernels are `auto`'s choice for training with dropout rests on this
 arithmetic, on tests beside float64, and on the compiler's word that they fit the registers of compute capability 9.0.
