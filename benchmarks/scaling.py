@@ -10,13 +10,17 @@ slice, each chip exchanging its share with its like in the others. Exposed is th
 Left out: latency, and waiting for the slowest. Nothing here is measured.
 
 Prints the step with the rows a chip of the last report, then for each global batch the most chips of which the last
-doubling still makes training WORTH times as fast.
+doubling still makes training WORTH times as fast: by data, and with `--blocks` and `--width` of the model also by
+tensor parallelism over 2 to 8 chips of a side. What a chip computes is then taken to be divided, too, and the
+activations of a block to be summed four times over these chips, in bfloat16.
+
+With `--published` the reports are of BERT-large at S=512, and stand beside what MLPerf's logs say of such steps.
 """
 
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import app, flags
@@ -30,6 +34,10 @@ from bertjax.parallel.topology import ici_bandwidth, slice_chips
 _BATCHES = flags.DEFINE_list('batches', ['256', '1024', '4096', '8192', '32768'], 'Global batches.')
 _WORTH = flags.DEFINE_float('worth', 1.5, 'What a doubling of the chips has to bring.')
 
+_BLOCKS = flags.DEFINE_integer('blocks', 0, 'Of the model, for tensor parallelism.')
+_WIDTH = flags.DEFINE_integer('width', 0, 'Of the model, for tensor parallelism.')
+_PUBLISHED = flags.DEFINE_bool('published', False, 'Print what MLPerf measured beside it.')
+
 _FLAT = ('4x4', '4x8', '8x8', '8x16', '16x16')
 _CUBES = ('2x2x4', '2x4x4', '4x4x4', '4x4x8', '4x8x8', '8x8x8', '8x8x16')
 SLICES: Mapping[str, Sequence[str]] = {'v5e': _FLAT, 'v6e': _FLAT, 'v4': _CUBES, 'v5p': _CUBES}
@@ -37,6 +45,32 @@ SLICES: Mapping[str, Sequence[str]] = {'v5e': _FLAT, 'v6e': _FLAT, 'v4': _CUBES,
 # (docs.cloud.google.com/tpu/docs/v5e, v6e). A slice of the others has all the chips that are asked for here.
 DCN = {'v5e': 6.4e12 / 8 / 256, 'v6e': 25.6e12 / 8 / 256}
 MOST_CHIPS = 1024
+
+
+class Published(NamedTuple):
+    """A step of BERT-large at S=512 with 76 predictions that somebody has measured.
+
+    Attributes:
+      system: as the results name it.
+      generation: of its chips.
+      chips: ... and how many, of one slice.
+      batch: sequences of a step.
+      seconds: of one.
+    """
+
+    system: str
+    generation: str
+    chips: int
+    batch: int
+    seconds: float
+
+
+# github.com/mlcommons/training_results_v0.7, Google/results/SYSTEM/bert/result_0.txt: the median of its blocks of 163
+# steps (53.93 and 18.17 s), an evaluation of 10,000 and 12,288 sequences in each; chips: Google/systems/SYSTEM.json.
+PUBLISHED = (
+    Published('tpu-v4-128-TF', 'v4', 64, 3072, 53.93 / 163),
+    Published('tpu-v4-512-TF', 'v4', 256, 3072, 18.17 / 163),
+)
 
 
 class Model:
@@ -47,6 +81,7 @@ class Model:
       fixed: seconds of a chip that do not depend on its rows.
       per_row: seconds of each of its rows.
       exposed: share of the exchange that is waited for.
+      seq_len: S.
     """
 
     def __init__(self, reports: Sequence[Mapping[str, Any]]):
@@ -55,6 +90,7 @@ class Model:
         rows = [report['batch_size'] / report['chips'] for report in reports]
         self.per_row, self.fixed = np.polyfit(rows, [_alone(report) for report in reports], 1)
         self.rows = rows[-1]
+        self.seq_len = last['seq_len']
         self._flops = last['mfu_estimate'] * last['estimated_step_s'] / self.rows  # a row, in seconds at the peak
         # Bytes that are exchanged, whatever the number of chips.
         self._sent = [(SENT[row['kind']], row['bytes'] / SENT[row['kind']](row['chips'])) for row in last['sent']]
@@ -68,7 +104,7 @@ class Model:
         return f'{self.generation}:{shapes[largest]}', chips // largest
 
     def exchange(self, chips: int) -> float:
-        """Seconds that are waited for others."""
+        """Seconds that are waited for others, where each has its own rows."""
         name, slices = self.slices(chips)
         inside = chips // slices
         seconds = sum(sent(inside) * size for sent, size in self._sent) / ici_bandwidth(name, inside)
@@ -76,13 +112,25 @@ class Model:
             seconds += sum(sent(slices) * size / inside for sent, size in self._sent) / DCN[self.generation]
         return self.exposed * seconds
 
-    def step(self, chips: int, rows: float) -> float:
-        """Seconds of a step."""
-        return self.fixed + self.per_row * rows + self.exchange(chips)
+    def step(self, chips: int, rows: float, tensor: int = 1, activation: float = 0.0) -> float:
+        """Seconds of a step.
 
-    def mfu(self, chips: int, rows: float) -> float:
-        """Model FLOPs by peak and time."""
-        return self._flops * rows / self.step(chips, rows)
+        Args:
+          chips: all of them.
+          rows: a chip, of all rows by all chips.
+          tensor: chips that share rows and parameters.
+          activation: bytes of a row's activations that are summed over them in a step.
+        """
+        seconds = self.fixed / tensor + self.per_row * rows + self.exchange(chips) / tensor
+        if tensor > 1:
+            seconds += (
+                SENT['all-reduce'](tensor) * activation * rows * tensor / ici_bandwidth(self.slices(chips)[0], tensor)
+            )
+        return seconds
+
+    def share(self, rows: float, seconds: float) -> float:
+        """Model FLOPs of a chip's rows by peak and time."""
+        return self._flops * rows / seconds
 
 
 def _alone(report: Mapping[str, Any]) -> float:
@@ -120,20 +168,37 @@ def main(argv: Sequence[str]) -> None:
         )
     console.print(table)
     title = f'the last doubling of the chips makes it {_WORTH.value:g} times as fast (estimated)'
-    table = _table(title, 'batch', 'chips', 'rows a chip', 'step, ms', 'MFU')
+    tensors = (1, 2, 4, 8) if _BLOCKS.value and _WIDTH.value else (1,)
+    activation = 4 * _BLOCKS.value * model.seq_len * _WIDTH.value * 2
+    table = _table(title, 'batch', *(['tensor'] if len(tensors) > 1 else []), 'chips', 'rows a chip', 'step, ms', 'MFU')
     for batch in map(int, _BATCHES.value):
-        chips = counts[0]
-        while chips * 2 <= min(batch, MOST_CHIPS) and (
-            model.step(chips, batch / chips) >= _WORTH.value * model.step(2 * chips, batch / chips / 2)
-        ):
-            chips *= 2
-        rows = batch / chips
-        table.add_row(f'{batch:,}', str(chips), f'{rows:g}', *_figures(model, chips, rows))
+        for tensor in tensors:
+            seconds = lambda chips, t=tensor, b=batch: model.step(chips, b / chips, t, activation)  # noqa: E731
+            chips = counts[0]
+            while chips * 2 <= min(batch * tensor, MOST_CHIPS) and (
+                seconds(chips) >= _WORTH.value * seconds(2 * chips)
+            ):
+                chips *= 2
+            figures = (f'{1e3 * seconds(chips):.1f}', f'{100 * model.share(batch / chips, seconds(chips)):.0f} %')
+            named = [str(tensor)] if len(tensors) > 1 else []
+            table.add_row(f'{batch:,}', *named, str(chips), f'{batch / chips:g}', *figures)
     console.print(table)
+    if _PUBLISHED.value:
+        table = _table(
+            'beside MLPerf v0.7', 'system', 'chips', 'batch', 'rows a chip', 'measured, ms', 'estimated', 'off'
+        )
+        for one in PUBLISHED:
+            if one.generation == model.generation:
+                rows, reckoned = one.batch / one.chips, model.step(one.chips, one.batch / one.chips)
+                off = f'{100 * (reckoned / one.seconds - 1):+.0f} %'
+                counted = (str(one.chips), f'{one.batch:,}', f'{rows:g}')
+                table.add_row(one.system, *counted, f'{1e3 * one.seconds:.1f}', f'{1e3 * reckoned:.1f}', off)
+        console.print(table)
 
 
 def _figures(model: Model, chips: int, rows: float) -> tuple[str, str]:
-    return f'{1e3 * model.step(chips, rows):.1f}', f'{100 * model.mfu(chips, rows):.0f} %'
+    seconds = model.step(chips, rows)
+    return f'{1e3 * seconds:.1f}', f'{100 * model.share(rows, seconds):.0f} %'
 
 
 def _table(title: str, *names: str) -> Table:

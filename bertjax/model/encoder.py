@@ -1,5 +1,7 @@
 """Embeddings and the stack of blocks: ids in, hidden states out."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -11,6 +13,7 @@ from bertjax.model.capture import CAPTURES, HIDDEN, keep, wanted
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout, Site, drop, within
 from bertjax.model.layers import ACTIVATION_FUNCTIONS, DEAR, Embedding, LayerNorm, Projection, dear
+from bertjax.model.lookup import chosen_rows, looked_up
 from bertjax.parallel.partition import constrain, platform
 
 REMAT_POLICIES = {
@@ -29,28 +32,6 @@ def remat_of(config: BertConfig, platform: str) -> str:
 
 def _hidden(x: jax.Array) -> jax.Array:
     return constrain(x, 'act_batch', 'act_length', 'act_embed')
-
-
-@jax.custom_vjp
-def chosen_rows(table: jax.Array, ids: jax.Array) -> jax.Array:
-    """The rows of a small table [N, D] by their numbers, int32 [B, S] -> [B, S, D].
-
-    Its gradient is a product with one-hot rows, summed in float32: autodiff has a scatter of B·S rows into N, which is
-    slow on TPU, of no fixed order on GPU, and rounds each addition where the computation is in bfloat16.
-    """
-    return jnp.take(table, ids, axis=0, mode='fill')
-
-
-def _chosen_rows_gradient(saved: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, None]:
-    ids, table = saved
-    chosen = jax.nn.one_hot(ids, len(table), dtype=cotangent.dtype)  # [B, S, N]
-    product = jnp.einsum(
-        'BSN,BSD->ND', chosen, cotangent, precision='highest', preferred_element_type=jnp.float32
-    )  # [N, D]
-    return product.astype(cotangent.dtype), None
-
-
-chosen_rows.defvjp(lambda table, ids: (chosen_rows(table, ids), (ids, table)), _chosen_rows_gradient)
 
 
 class Embeddings(nn.Module):
@@ -82,7 +63,8 @@ class Embeddings(nn.Module):
                 'raise config.model.max_positions or shorten the sequences',
             )
         # An id beyond the table gives NaN, which is noticed, rather than the last row, which is not.
-        x = jnp.take(self.token(), input_ids, axis=0, mode='fill')  # [B, S, D]
+        look_up = looked_up if platform() == 'gpu' else functools.partial(jnp.take, axis=0, mode='fill')
+        x = look_up(self.token(), input_ids)  # [B, S, D]
         positions = self.position()[:length]  # [S, D], packed [B, S, D]
         x = _hidden(x) + (positions if position_ids is None else chosen_rows(positions, position_ids))
         if self.config.num_segments == 1:

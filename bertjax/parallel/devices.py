@@ -13,6 +13,7 @@ import psutil
 from jax.sharding import Mesh
 
 from bertjax.parallel.compile_cache import keep_programs
+from bertjax.parallel.compiler_flags import set_compiler_flags
 
 # Of glibc's malloc.h.
 _M_TRIM_THRESHOLD = -1
@@ -59,7 +60,8 @@ def _has_plugins() -> bool:
 
 def claim_devices() -> list[jax.Device]:
     """All devices. From now on compiled programs are kept on disk, see `compile_cache.keep_programs`, and on a CPU the
-    process keeps freed memory for the computations that follow.
+    process keeps freed memory for the computations that follow. Where a GPU may be XLA is told
+    `compiler_flags.FLAGS`.
 
     XLA allocates a step's temporary arrays anew in every step. glibc returns blocks above 32 MiB to the kernel as soon
     as they are freed, so that the kernel has to clear all their pages again in every step, which slows small models
@@ -69,6 +71,8 @@ def claim_devices() -> list[jax.Device]:
     """
     jax.config.update('jax_cpu_enable_async_dispatch', False)
     leave_out_absent_tpus()
+    if _may_have_nvidia_gpu() and _has_plugins():
+        set_compiler_flags()
     keep_programs()
     devices = jax.devices()
     if devices[0].platform == 'cpu' and platform.libc_ver()[0] == 'glibc':

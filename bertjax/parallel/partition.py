@@ -62,6 +62,12 @@ def platform() -> str:
     return jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
 
 
+def compute_capability() -> float:
+    """Of the GPUs that are traced for, as 9.0 of Hopper: what NVIDIA calls their generation and its variant."""
+    mesh = _MESH.get()
+    return float((jax.devices()[0] if mesh is None else mesh.devices.flat[0]).compute_capability)
+
+
 def parts_of(name: str) -> int:
     """Over how many devices of the mesh a dimension of this logical axis is split."""
     mesh, axes = _MESH.get(), dict(AXIS_RULES)[name] or ()

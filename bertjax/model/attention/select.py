@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from absl import logging
 
 from bertjax.errors import UserError
-from bertjax.model.attention import dot_product, flash_tpu, fused_tpu
+from bertjax.model.attention import cudnn, dot_product, flash_tpu, fused_gpu, fused_tpu
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
@@ -55,6 +55,8 @@ class Implementation(Protocol):
 IMPLEMENTATIONS: dict[str, Implementation] = {
     'fused_tpu': fused_tpu,
     'flash_tpu': flash_tpu,
+    'cudnn': cudnn,
+    'fused_gpu': fused_gpu,
     'dot_product': dot_product,
 }
 

@@ -1,0 +1,104 @@
+"""A pre-training as benchmarks/gpu_step.py times it."""
+
+import dataclasses
+import tempfile
+import time
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from batches import random_batch
+
+from bertjax.corpus.build import build_store
+from bertjax.corpus.store import open_store
+from bertjax.experiment.examples import StoreExamples
+from bertjax.experiment.pretraining import build_pretraining_setup
+from bertjax.experiment.pretraining_settings import pretraining_settings
+from bertjax.experiment.text import WeightedStore
+from bertjax.model.attention.select import describe_attention
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
+from bertjax.recipe import pretraining_config
+from bertjax.text.tokenizer import load_tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What is measured.
+
+    Attributes:
+      size: of `SIZES`.
+      seq_len: S.
+      rows: of a step: some 49,000 positions, of base twice as many, which with the peer's fit an H200's memory.
+      goal: sequences a second.
+      packed: rows hold several sequences.
+    """
+
+    size: str
+    seq_len: int
+    rows: int
+    goal: float
+    packed: bool = False
+
+    @property
+    def predictions(self) -> int:
+        return round(0.156 * self.seq_len) if self.seq_len > 128 else round(0.15 * self.seq_len) + 1
+
+    def __str__(self) -> str:
+        return f'{self.size}, S={self.seq_len}{", packed" if self.packed else ""}'
+
+
+class Ours:
+    """One training of ours, on the first of `devices`; the rows are made up but for packed ones of a `corpus`.
+
+    Attributes:
+      config: of the model.
+      batch: what every step trains on.
+      sequences: how many it has.
+      attention: what computes attention, and why not another.
+      compiling: seconds.
+    """
+
+    def __init__(
+        self,
+        row: Row,
+        devices: Sequence[jax.Device],
+        *,
+        dtype: str = 'bfloat16',
+        attention: str = 'auto',
+        scan_layers: bool = False,
+        corpus: str = '',
+        tokenizer: str = '',
+    ):
+        config = pretraining_config(row.size, seq_len=row.seq_len, batch_size=row.rows, packing=row.packed)
+        config.max_predictions = row.predictions
+        config.model.update(dtype=dtype, attention=attention, scan_layers=scan_layers)
+        pieces = load_tokenizer(tokenizer) if corpus else None
+        vocab_size = pieces.vocab_size if pieces else config.vocab.size
+        settings, mesh = pretraining_settings(config), make_mesh(config.mesh, devices[:1])
+        self.config = settings.model(vocab_size)
+        setup = build_pretraining_setup(settings, self.config, mesh)
+        phase = settings.phases(1000)[0]
+        self.batch = random_batch(row.rows, row.seq_len, row.predictions, vocab_size, 2 if row.packed else 1)
+        if row.packed and pieces:
+            with tempfile.TemporaryDirectory() as folder:
+                build_store(corpus, folder, pieces, progress=False)
+                store = WeightedStore(open_store(folder, tokenizer_fingerprint=pieces.fingerprint), 1.0)
+                examples = StoreExamples(settings, [store], pieces, None).get(settings.first_shape, 'train', 0)
+                self.batch = examples.batch(np.arange(row.rows))
+        self.sequences = int((self.batch['nsp_weights'] > 0).sum())
+        with mesh_context(mesh):
+            self._state = setup.create(seed=0)
+            self.attention = describe_attention(self.config, row.rows, row.seq_len, row.packed)
+        self._batch = jax.device_put(self.batch, batch_sharding(mesh))
+        self._numbers = jax.device_put((np.uint32(0), np.float32(phase.learning_rate), np.uint32(0)), replicated(mesh))
+        began = time.perf_counter()
+        self._program = setup.compile(phase, phase.batches)[phase.seq_len]
+        self.compiling = time.perf_counter() - began
+
+    def step(self) -> float:
+        """Takes one, waits for it, and returns the loss of masked positions."""
+        self._state, metrics = self._program(self._state, self._batch, *self._numbers)
+        jax.block_until_ready((self._state, metrics))
+        total, weight = metrics['sums']['mlm_loss']
+        return float(total) / float(weight)

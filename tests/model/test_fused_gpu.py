@@ -1,0 +1,174 @@
+"""The GPU kernels of attention, run by JAX itself, beside float64; and compiled, where a compiler for GPUs is there."""
+
+import contextlib
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hopper import hopper
+from test_fused_tpu import CASES, RATE, Case, arrays_of, by_float64, dropout_of, mask_of, shapes
+
+from bertjax.errors import UserError
+from bertjax.model.attention import cudnn, dot_product, fused_gpu
+from bertjax.model.attention.mask import AttentionMask
+from bertjax.model.attention.select import choose
+from bertjax.model.dropout import Dropout
+from bertjax.parallel import partition
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.partition import batch_sharding, mesh_context
+
+__all__ = ['hopper']
+
+
+def by_kernel(case, arrays):
+    """[output, gradients of query, key, value] of the sum of the output times the fourth array."""
+    mask, dropout = mask_of(case), dropout_of()
+
+    def attend(query, key, value):
+        options = {'dropout_rate': case.rate, 'dropout': dropout, 'interpret': True}
+        return fused_gpu.attend(query, key, value, mask, **options)
+
+    @jax.jit
+    def all_of(query, key, value, cotangent):
+        output, pull = jax.vjp(attend, query, key, value)
+        return output, *pull(cotangent)
+
+    return [np.asarray(x, np.float64) for x in all_of(*arrays)]
+
+
+@pytest.mark.parametrize('block', [32, pytest.param(128, marks=pytest.mark.slow)])
+@pytest.mark.parametrize('name', [pytest.param(name, marks=[pytest.mark.slow] * (name != 'packed')) for name in CASES])
+def test_output_and_gradients_are_those_of_float64(monkeypatch, name, block):
+    monkeypatch.setattr(fused_gpu, 'BLOCKS', (block,))
+    case = CASES[name]
+    arrays = arrays_of(case)
+    for ours, expected in zip(by_kernel(case, arrays), by_float64(case, arrays), strict=True):
+        np.testing.assert_allclose(ours, expected, atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_in_bfloat16_it_is_as_near_as_the_plain_form():
+    case = CASES['dropout']
+    arrays = [jnp.asarray(x, jnp.bfloat16) for x in arrays_of(case)]
+    expected = by_float64(case, arrays)
+    mask, dropout = mask_of(case), dropout_of()
+
+    @jax.jit
+    def plain(query, key, value, cotangent):
+        attend = lambda *x: dot_product.attend(*x, mask, dropout_rate=RATE, dropout=dropout)  # noqa: E731
+        output, pull = jax.vjp(attend, query, key, value)
+        return output, *pull(cotangent)
+
+    for ours, theirs, exact in zip(by_kernel(case, arrays), plain(*arrays), expected, strict=True):
+        error, usual = (np.sqrt(np.square(np.asarray(x, np.float64) - exact).mean()) for x in (ours, theirs))
+        assert error < 1.1 * usual
+
+
+@pytest.mark.slow
+def test_a_query_that_sees_nothing_has_the_gradient_of_the_mean():
+    """Every key of the first row is padding: its weights are all 1 / S, as in the plain form."""
+    case = Case(rate=RATE)
+    query, key, value, cotangent = arrays_of(case)
+    mask = mask_of(case).replace(key_mask=mask_of(case).key_mask.at[0].set(0))
+
+    def gradients(attend, **options):
+        function = lambda *x: attend(*x, mask, dropout_rate=RATE, dropout=dropout_of(), **options)  # noqa: E731
+        return jax.jit(lambda *x: jax.vjp(function, *x)[1](cotangent))(query, key, value)
+
+    for ours, plain in zip(gradients(fused_gpu.attend, interpret=True), gradients(dot_product.attend), strict=True):
+        np.testing.assert_allclose(np.asarray(ours), np.asarray(plain), atol=2e-6, rtol=1e-5)
+
+
+@contextlib.contextmanager
+def gpus(capability='9.0', data=1, tensor=1):
+    """As if a mesh of GPUs were there, for what only asks about it."""
+    device = types.SimpleNamespace(platform='gpu', compute_capability=capability)
+    mesh = types.SimpleNamespace(
+        devices=np.array([device], object), shape={'data': data, 'fsdp': 1, 'tensor': tensor}, size=data * tensor
+    )
+    token = partition._MESH.set(mesh)
+    try:
+        yield
+    finally:
+        partition._MESH.reset(token)
+
+
+def test_on_a_gpu_each_is_taken_where_it_can_be():
+    with gpus():
+        assert choose('auto', *shapes(512), 0.0).name == 'cudnn'
+        training = choose('auto', *shapes(512), 0.1)
+        assert training.name == 'fused_gpu' and dict(training.refused) == {'cudnn': 'it drops nothing'}
+        query, key, mask = shapes(512)
+        packed = mask.replace(sequence_ids=mask.key_mask)
+        assert choose('auto', query, key, packed, 0.0).refused == {'cudnn': 'it takes no packed rows'}
+        for wrong, name in (
+            ({'tokens': 100}, 'cudnn'), ({'width': 48}, 'cudnn'), ({'width': 20}, 'dot_product'),
+            ({'queries': 1}, 'dot_product'),
+        ):  # fmt: skip
+            assert choose('auto', *shapes(**wrong), 0.0).name == name
+        assert '100 tokens' in fused_gpu.supports(*shapes(100), 0.1)
+        assert 'width 48' in fused_gpu.supports(*shapes(width=48), 0.1)
+        query, key, mask = shapes()
+        with pytest.raises(UserError, match=r'config\.model\.attention: .*computes in bfloat16, not float32'):
+            choose('cudnn', query.update(dtype=jnp.float32), key, mask, 0.0)
+    with gpus('7.5'):
+        chosen = choose('auto', *shapes(), 0.0)
+        assert chosen.name == 'dot_product' and '7.5, it needs 8.0' in chosen.refused['fused_gpu']
+    with gpus(data=3):
+        assert '8 rows do not divide over 3' in cudnn.supports(*shapes(), 0.0)
+    with gpus(tensor=4):
+        assert '2 heads do not divide over 4' in fused_gpu.supports(*shapes(), 0.1)
+    with pytest.raises(UserError, match='it is a kernel for GPUs'):
+        choose('fused_gpu', *shapes(), 0.1)
+
+
+def gradients_of(attend, packed=False):
+    """A function of query, key, value, mask, sequences and numbers."""
+
+    def gradients(query, key, value, mask, sequences, numbers):
+        mask, dropout = AttentionMask(mask, sequences if packed else None), Dropout(jnp.uint32(0), numbers)
+        function = lambda *x: attend(*x, mask, dropout=dropout).astype(jnp.float32).sum()  # noqa: E731
+        return jax.grad(function, (0, 1, 2))(query, key, value)
+
+    return gradients
+
+
+def inputs_of(tokens, heads=16, width=64, sharding=None):
+    query, key, mask = shapes(tokens, heads=heads, width=width, sharding=sharding)
+    numbers = jax.ShapeDtypeStruct((8,), jnp.uint32, sharding=sharding)
+    return query, key, key, mask.key_mask, mask.key_mask, numbers
+
+
+def fused(*inputs, dropout):
+    return fused_gpu.attend(*inputs, dropout_rate=RATE, dropout=dropout)
+
+
+def by_cudnn(*inputs, dropout):
+    return cudnn.attend(*inputs, dropout_rate=0.0, dropout=None)
+
+
+def test_cudnn_is_told_the_lengths(monkeypatch):
+    """Lowered for CUDA, as it is without one; the version is asked of a library that is not here."""
+    stablehlo = pytest.importorskip('jax._src.cudnn.fused_attention_stablehlo')
+    monkeypatch.setattr(stablehlo, 'check_cudnn_version', lambda: 91000)
+    lowered = jax.jit(gradients_of(by_cudnn)).trace(*inputs_of(512)).lower(lowering_platforms=('cuda',))
+    text = lowered.as_text()
+    assert text.count('custom_call @__cudnn$fmhaSoftmax(') == 1 and '@__cudnn$fmhaSoftmaxBackward(' in text
+    assert '"mask_type": "PADDING"' in text.replace('\\22', '"')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('tokens', 'width', 'packed'), [(128, 64, False), (512, 64, True), (64, 32, False), (256, 128, True)]
+)
+def test_the_kernels_compile_for_a_hopper_gpu_with_rows_and_heads_split(hopper, tokens, width, packed):
+    mesh = make_mesh({'data': 2, 'fsdp': 1, 'tensor': 2}, hopper(4))
+    inputs = inputs_of(tokens, width=width, sharding=batch_sharding(mesh))
+    with mesh_context(mesh):
+        assert choose('auto', inputs[0], inputs[1], AttentionMask(inputs[3]), RATE).name == 'fused_gpu'
+        compiled = jax.jit(gradients_of(fused, packed)).lower(*inputs).compile()
+    text = compiled.as_text()
+    assert text.count('__gpu$xla.gpu.triton') == 3 and 'all-gather' not in text
+    assert compiled.memory_analysis().temp_size_in_bytes < 4 * 8 * tokens * tokens * 2  # scores of a chip in bfloat16

@@ -1,0 +1,49 @@
+"""The gradient of a lookup, as a sum in a fixed order: beside float64, and what XLA makes of it for a GPU."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hopper import hopper
+
+from bertjax.model.lookup import GROUP, looked_up, rows_summed
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.partition import replicated
+
+__all__ = ['hopper']
+
+
+@pytest.mark.parametrize('kind', ['text', 'one', 'each', 'few'])
+def test_every_number_has_the_sum_of_its_rows(kind):
+    rng, V, D = np.random.default_rng(0), 300, 8
+    N = 5 * GROUP + 17
+    ids = {
+        'text': np.minimum(rng.zipf(1.3, N) - 1, V + 5),  # some are no numbers of the table: left out
+        'one': np.full(N, 7),
+        'each': np.arange(N) % V,
+        'few': np.arange(5),
+    }[kind].astype(np.int32)
+    rows = rng.standard_normal((len(ids), D))
+    expected = np.zeros((V, D))
+    np.add.at(expected, ids[ids < V], rows[ids < V])
+    summed = jax.jit(rows_summed, static_argnums=2)(rows.astype(np.float32), ids, V)
+    np.testing.assert_allclose(np.asarray(summed), expected, atol=1e-4, rtol=1e-5)
+
+
+def test_in_bfloat16_only_the_sum_is_rounded():
+    """A piece that stands in a thousand places; added up one by one in bfloat16 the sum would stop at 256."""
+    ids, table = jnp.zeros((4, 250), jnp.int32), jnp.zeros((20, 4), jnp.bfloat16)
+    gradient = jax.grad(lambda table: looked_up(table, ids).astype(jnp.float32).sum())(table)
+    assert gradient.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(np.asarray(gradient, np.float32), np.eye(20, 1).repeat(4, 1) * 1000)
+
+
+@pytest.mark.slow
+def test_on_a_gpu_nothing_is_added_by_atomic_operations(hopper):
+    sharding = replicated(make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1}, hopper(1)))
+    shapes = (((4096, 64), jnp.bfloat16), ((4096,), jnp.int32))
+    inputs = [jax.ShapeDtypeStruct(*shape, sharding=sharding) for shape in shapes]
+    options = {'xla_gpu_exclude_nondeterministic_ops': True}
+    text = jax.jit(lambda x, i: rows_summed(x, i, 30592)).lower(*inputs).compile(compiler_options=options).as_text()
+    assert 'scatter(' in text and 'unique_indices=true' in text
+    assert 's32[262144' not in text  # as many numbers as XLA's own way would sort
