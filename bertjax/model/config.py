@@ -9,7 +9,8 @@ from bertjax.ranges import MANY, Range, check_fields, number, one_of, ranged, wh
 
 ACTIVATIONS = ('gelu', 'gelu_tanh', 'relu')
 POOLER_ACTIVATIONS = ('tanh', 'relu')
-ATTENTION = ('auto', 'fused_tpu', 'flash_tpu', 'dot_product')  # the implementations of model/attention/select.py
+# The implementations of model/attention/select.py.
+ATTENTION = ('auto', 'fused_tpu', 'flash_tpu', 'dot_product', 'forward_cpu')
 REMAT = ('auto', 'none', 'elementwise', 'full', 'dots')
 DTYPES = ('float32', 'bfloat16')
 VOCABULARY_MULTIPLE = 128

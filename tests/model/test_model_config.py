@@ -75,7 +75,8 @@ def test_flops(size, seq_len, predictions, gflop):
         ({'remat': 'all'}, 'config.model.remat'),
         (
             {'attention': 'flash'},
-            "config.model.attention: found 'flash', expected one of auto, fused_tpu, flash_tpu, dot_product",
+            "config.model.attention: found 'flash', "
+            'expected one of auto, fused_tpu, flash_tpu, dot_product, forward_cpu',
         ),
         ({'dtype': 'float16'}, "config.model.dtype: found 'float16', expected one of float32, bfloat16"),
         ({'layer_norm_eps': 0.0}, 'config.model.layer_norm_eps'),

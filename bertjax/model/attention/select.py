@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from absl import logging
 
 from bertjax.errors import UserError
-from bertjax.model.attention import dot_product, flash_tpu, fused_tpu
+from bertjax.model.attention import dot_product, flash_tpu, forward_cpu, fused_tpu
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
@@ -56,6 +56,7 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     'fused_tpu': fused_tpu,
     'flash_tpu': flash_tpu,
     'dot_product': dot_product,
+    'forward_cpu': forward_cpu,
 }
 
 
