@@ -51,7 +51,7 @@ class Implementation(Protocol):
 
 
 # 'auto' takes the first for this platform that supports the call: faster ones go before `dot_product`, which supports
-# everything. `model/config.py` has the names.
+# everything; what comes behind it is taken by name only. `model/config.py` has the names.
 IMPLEMENTATIONS: dict[str, Implementation] = {
     'fused_tpu': fused_tpu,
     'flash_tpu': flash_tpu,
