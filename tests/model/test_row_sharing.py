@@ -1,7 +1,6 @@
 """Sequences that share a row of the encoder: each gets what it gets in a row of its own."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
@@ -48,8 +47,8 @@ def test_states_are_those_of_rows_of_their_own(make_model, rows, changes):
 def test_a_head_that_wants_the_first_position_gets_it_of_each(small_config, make_params, rows):
     model = BertForClassification(small_config(scan_layers=False), outputs=3)
     params = make_params(model, *rows)
-    forward = lambda params, rows: model.apply({'params': params}, *map(jnp.asarray, rows))['logits']  # noqa: E731
-    own = forward(params, rows)
+    forward = lambda params, rows: model.apply({'params': params}, *rows)['logits']  # noqa: E731
+    own = jax.jit(forward)(params, rows)
     with sharing(4):
-        shared = forward(params, rows)
+        shared = jax.jit(lambda *x: forward(*x))(params, rows)
     np.testing.assert_allclose(shared[LENGTHS > 0], own[LENGTHS > 0], atol=1e-5)
