@@ -124,7 +124,7 @@ class BucketedExamples:
         if kept is None or kept[0] != epoch:
             count = len(self._features)
             order = np.argsort(hash_bits(self._seed, Stream.TASK_ORDER, np.arange(count), epoch), kind='stable')
-            rows, shapes = _fill(order, self._bucket[order], len(self.shapes), self.batch_size)
+            rows, shapes = filled(order, self._bucket[order], len(self.shapes), self.batch_size)
             # Not by the run's seed: see the class.
             mixed = np.argsort(hash_bits(0, Stream.BATCH_ORDER, np.arange(self.batches), epoch), kind='stable')
             kept = self._epoch = epoch, rows.reshape(-1, self.batch_size)[mixed].reshape(-1), shapes[mixed]
@@ -133,15 +133,16 @@ class BucketedExamples:
 
 def sorted_batches(features: Features, *, batch_size: int, shapes: tuple[int, ...]) -> Iterator[tuple[np.ndarray, int]]:
     """(rows [B], padded length) of batches that see every row once; empty places are -1."""
-    rows, buckets = _fill(np.arange(len(features)), pad_to(features.lengths, shapes), len(shapes), batch_size)
+    rows, buckets = filled(np.arange(len(features)), pad_to(features.lengths, shapes), len(shapes), batch_size)
     for row, bucket in zip(rows.reshape(-1, batch_size), buckets, strict=True):
         yield row, shapes[bucket]
 
 
-def _fill(order: np.ndarray, bucket: np.ndarray, count: int, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows batch after batch, bucket after bucket, and the bucket of each batch.
+def filled(order: np.ndarray, bucket: np.ndarray, count: int, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows batch after batch, bucket after bucket, -1 for empty places, and the bucket of each batch.
 
-    How many batches each bucket has depends on the counts alone, not on the order.
+    What is left of a bucket after its full batches goes to the next one, and the rest to the last. How many batches
+    each has depends on the counts alone, not on the order.
     """
     rows, shapes, carried = [], [], order[:0]
     for k in range(count):

@@ -93,19 +93,20 @@ def _sizes(examples: PretrainingExamples, tokens: np.ndarray, maskable: np.ndarr
     return np.maximum(np.maximum(tokens, for_predictions), -(-S // most_examples(S)))
 
 
-def best_fit(sizes: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
+def best_fit(sizes: np.ndarray, capacity: int, most: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Best fit decreasing.
 
     Args:
       sizes: int64 [N], each from 1 to `capacity`.
       capacity: of a row.
+      most: sizes of a row, at least 2; None for any number.
 
     Returns:
       order: int64 [N], the numbers of the sizes, row after row.
       ends: int64 [R], where each row ends in the order.
     """
     order = np.argsort(-sizes, kind='stable')
-    row_of, rows = [], 0
+    row_of, rows, counts = [], 0, []
     with_room: list[list[int]] = [[] for _ in range(capacity + 1)]  # rows by what is left of them
     some = 0  # bit r: there is a row with room for exactly r
     for size in sizes[order].tolist():
@@ -116,7 +117,11 @@ def best_fit(sizes: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
             some ^= (not with_room[room]) << room
         else:
             row, room, rows = rows, capacity, rows + 1
+            counts.append(0)
         row_of.append(row)
+        counts[row] += 1
+        if counts[row] == most:
+            continue
         with_room[room - size].append(row)
         some |= 1 << (room - size)
     row_of = np.array(row_of, np.int64)

@@ -1,18 +1,22 @@
 """Runs functions of a model's parameters over any number of sequences: batched by length, compiled once a shape."""
 
-import bisect
 import copy
+import dataclasses
+import functools
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 
 from bertjax.data.buckets import pad_to
 from bertjax.data.features import INPUTS, Features
 from bertjax.data.loader import global_arrays, local_rows
+from bertjax.data.sharing import Cost, Plan, alone, cheapest, size_of
 from bertjax.experiment.loaded import LoadedModel
+from bertjax.model.sharing import sharing
 from bertjax.parallel.mesh import row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.progress import Advance, telling
@@ -40,8 +44,16 @@ class Runner:
         self.model = model
         self.lengths = (*(length for length in LENGTHS if length < longest), longest)
         self._sizes = (*(size for size in _FEW if size < batch_size), batch_size)
-        self._predictors: dict[tuple[Hashable, int], Predictor] = {}
+        self._predictors: dict[tuple[Hashable, int, int], Predictor] = {}
         self._adders: dict[Hashable, tuple[Callable, Callable]] = {}
+
+    @functools.cached_property
+    def module(self) -> nn.Module:
+        """The model's, for functions that want no more than its results: with the attention that is fastest so."""
+        module, on = self.model.module, self.model.mesh.devices.flat[0].platform
+        if module.config.attention != 'auto' or on != 'cpu':
+            return module
+        return module.clone(config=dataclasses.replace(module.config, attention='forward_cpu'))
 
     def with_model(self, model: LoadedModel) -> 'Runner':
         """The same for a model that differs in its parameters alone; what is compiled is shared."""
@@ -61,7 +73,9 @@ class Runner:
         title: str = '',
         advance: Advance | None = None,
     ) -> dict[str, list[np.ndarray]]:
-        """The outputs of `forward` for each row.
+        """The outputs of `forward` for each row, whatever else is computed beside it but for rounding.
+
+        Short sequences share rows where that saves padding (data/sharing.py); how they do depends on `features` alone.
 
         Args:
           name: of the function: one of the same name is compiled once for each shape, and must be the same.
@@ -69,28 +83,44 @@ class Runner:
           features: the rows; no sequence longer than the model's positions.
           inputs: the arrays of a batch that `forward` takes.
           per_token: outputs whose next dimension is that of the positions, so that padding is cut off.
-          most: above 0: at most so many rows at a time, for outputs that are large.
+          most: above 0: at most so many rows at a time, for outputs that are large, or of what the encoder computes on
+            its way; then none share one.
           title: of the progress bar that a person sees where it takes long; '' for none.
           advance: told, batch by batch, how many more rows are done, in place of that bar.
 
         Returns:
           {name of the output: an array for each row}, in the order of the rows.
         """
-        size = self._size(len(features), most or self._sizes[-1])
-        key = (name, size)
+        plan = self._plan(features, most)
+        key, rows = (name, plan.size, plan.count), plan.size * plan.count
         if key not in self._predictors:
             self._predictors[key] = Predictor(
-                forward,
+                forward if plan.count == 1 else _shared(forward, plan.count),
                 self.model.mesh,
                 inputs=inputs,
                 per_token=per_token,
-                batch_size=size,
+                batch_size=rows,
                 shapes=self.lengths,
                 pad_id=self.model.tokenizer.pad_id,
             )
         with telling(advance, title, len(features)) as tell:
-            shapes = self._shapes(features.lengths)
-            return self._predictors[key].outputs(self.model.params, features, advance=tell, shapes=shapes)
+            return self._predictors[key].outputs(self.model.params, features, advance=tell, batches=plan.batches())
+
+    def _plan(self, features: Features, most: int) -> Plan:
+        """Which rows are computed together; the rows of a batch are a multiple of the mesh's row shards."""
+        shards = row_shards(self.model.mesh)
+
+        def whole(size: int) -> int:
+            return -(-size // shards) * shards
+
+        size, lengths = whole(self._size(len(features), most or self._sizes[-1])), features.lengths
+        if most or features.choices > 1:
+            return alone(lengths, self.lengths, size)
+        # About as many sequences at a time as without sharing.
+        half = (*(size for size in _FEW if size < self._sizes[-1] // 2), max(1, self._sizes[-1] // 2))
+        config = self.model.config
+        cost = Cost.of(config.width, config.num_layers)
+        return cheapest(lengths, self.lengths, size, tuple(dict.fromkeys(map(whole, half))), cost)
 
     def total(
         self,
@@ -158,8 +188,12 @@ class Runner:
 
     def _size(self, rows: int, most: int) -> int:
         """Rows of a batch: few for few sequences, at most `most`."""
-        return min(self._sizes[min(bisect.bisect_left(self._sizes, rows), len(self._sizes) - 1)], most)
+        return min(size_of(rows, self._sizes), most)
 
-    def _shapes(self, lengths: np.ndarray) -> tuple[int, ...]:
-        """The padded lengths as far as these need them: the last batch has the longest of all, whatever is in it."""
-        return self.lengths[: int(pad_to(lengths, self.lengths).max(initial=0)) + 1]
+
+def _shared(forward: Forward, count: int) -> Forward:
+    def shared(params: Any, batch: Batch) -> Mapping[str, jax.Array]:
+        with sharing(count):
+            return forward(params, batch)
+
+    return shared

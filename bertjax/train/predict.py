@@ -1,6 +1,7 @@
 """A model's outputs for all rows of a task's features, in row order."""
 
-from collections.abc import Callable, Collection, Mapping
+import collections
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -16,6 +17,8 @@ from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.parallel.spread import whole
 from bertjax.train.announce import Announce, silent
 from bertjax.train.step import Batch
+
+_AHEAD = 1  # Batches that the devices may compute while another is fetched and the next one made.
 
 
 def nobody(rows: int) -> None:
@@ -64,28 +67,40 @@ class Predictor:
         features: Features,
         announce: Announce = silent,
         advance: Callable[[int], object] = nobody,
-        shapes: tuple[int, ...] = (),
+        batches: Iterable[tuple[np.ndarray, int]] | None = None,
     ) -> dict[str, list[np.ndarray]]:
         """{name: an array for each row}; with members, their axis comes first in each array.
 
-        `advance` is told, batch by batch, of how many rows more the outputs are there. `shapes`, where they are given,
-        are the padded lengths in place of the usual ones.
+        `advance` is told, batch by batch, of how many rows more the outputs are there. `batches`, where they are given,
+        are the rows, -1 for an empty place, and the padded length of each batch; every row is in one of them.
         """
         found: list[Mapping[str, np.ndarray] | None] = [None] * len(features)
         sharding, lead = batch_sharding(self._mesh), 1 if self._members else 0
         mine, params = local_rows(sharding, self._batch_size), whole(params)
-        for rows, length in sorted_batches(features, batch_size=self._batch_size, shapes=shapes or self._shapes):
+        begun: collections.deque[tuple[np.ndarray, Mapping[str, jax.Array]]] = collections.deque()
+
+        def fetch() -> None:
+            rows, outputs = begun.popleft()
+            outputs = jax.device_get(outputs)
+            for place, row in enumerate(rows.tolist()):
+                if row >= 0:
+                    found[row] = {name: np.take(x, place, axis=lead) for name, x in outputs.items()}
+            advance(int((rows >= 0).sum()))
+
+        if batches is None:
+            batches = sorted_batches(features, batch_size=self._batch_size, shapes=self._shapes)
+        for rows, length in batches:
             batch = features.batch(rows[mine], length, self._pad_id)
             arrays = global_arrays({name: batch[name] for name in self._inputs}, sharding, self._batch_size)
             shape = arrays['input_ids'].shape
             compiling = nullcontext() if shape in self._met else announce(f'the evaluation of length {length}')
             self._met.add(shape)
             with compiling, mesh_context(self._mesh):
-                outputs = jax.device_get(self._forward(params, arrays))
-            for place, row in enumerate(rows.tolist()):
-                if row >= 0:
-                    found[row] = {name: np.take(x, place, axis=lead) for name, x in outputs.items()}
-            advance(int((rows >= 0).sum()))
+                begun.append((rows, self._forward(params, arrays)))
+            if len(begun) > _AHEAD:
+                fetch()
+        while begun:
+            fetch()
         lengths = features.lengths
         return {
             name: [

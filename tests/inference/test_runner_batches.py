@@ -16,7 +16,7 @@ MESH = {'data': -1, 'fsdp': 1, 'tensor': 1}
 
 def runner(devices: int = 1, batch_size: int = 6) -> Runner:
     model = types.SimpleNamespace(
-        config=types.SimpleNamespace(max_positions=96),
+        config=types.SimpleNamespace(max_positions=96, width=16, num_layers=2),
         tokenizer=types.SimpleNamespace(pad_id=0),
         mesh=make_mesh(MESH, jax.devices()[:devices]),
         params=np.float32(2),

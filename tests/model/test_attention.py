@@ -14,7 +14,7 @@ from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import ATTENTION, BertConfig
 
 B, S, H, K = 3, 12, 2, 8
-NAMES = [name for name, one in IMPLEMENTATIONS.items() if not one.PLATFORM]  # the others: files of their own
+NAMES = [name for name, one in IMPLEMENTATIONS.items() if one.PLATFORM in ('', 'cpu')]  # the others: files of their own
 
 
 @pytest.fixture(scope='module')
@@ -85,7 +85,22 @@ def test_the_first_queries_alone_get_what_they_get_among_all(heads, name, causal
 
 def test_the_names_that_a_config_may_have_are_those_of_the_list():
     assert ('auto', *IMPLEMENTATIONS) == ATTENTION
-    assert list(IMPLEMENTATIONS)[-1] == 'dot_product'  # what supports everything is asked last
+    # What supports everything is asked last; behind it is what 'auto' never takes.
+    assert list(IMPLEMENTATIONS)[-2:] == ['dot_product', 'forward_cpu']
+
+
+def test_a_finished_model_on_cpu_has_an_attention_of_its_own(monkeypatch):
+    x, mask = shapes(8)
+    assert choose('auto', x, x, mask, 0.0).name == 'dot_product'
+    assert choose('forward_cpu', x, x, mask, 0.0).name == 'forward_cpu'
+    with pytest.raises(UserError, match='it drops nothing'):
+        choose('forward_cpu', x, x, mask, 0.1)
+    rng = np.random.default_rng(1)
+    heads = [rng.standard_normal((B, S, H, K)).astype(np.float32) for _ in range(3)]
+    mask = AttentionMask((np.arange(S) < np.array([S, 7, 1])[:, None]).astype(np.int32))
+    together = attend('forward_cpu', heads, mask)
+    monkeypatch.setattr(IMPLEMENTATIONS['forward_cpu'], '_LONG', S - 1)  # heads one by one
+    np.testing.assert_allclose(attend('forward_cpu', heads, mask), together, rtol=1e-6, atol=1e-7)
 
 
 class Refusing:

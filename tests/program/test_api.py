@@ -41,6 +41,11 @@ def test_features_of_one_text_are_those_among_many(bert):
     for text, row in zip(TEXTS, many, strict=True):
         np.testing.assert_allclose(bert.encode(text), row, atol=1e-5)
     assert bert.encode([]).shape == (0, 32)
+    # Many short ones share rows, with whatever stands beside them.
+    crowd = [TEXTS[i % 3] + ' and a stone' * (i % 4) for i in range(150)]
+    first = bert.encode(crowd[:3])
+    np.testing.assert_allclose(bert.encode(crowd)[:3], first, atol=1e-5)
+    assert max(count for _, _, count in bert._runner._predictors) > 1
     np.testing.assert_allclose(np.linalg.norm(bert.encode(TEXTS, normalize=True), axis=1), 1, atol=1e-5)
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from absl import logging
 
 from bertjax.errors import UserError
-from bertjax.model.attention import cudnn, dot_product, flash_tpu, fused_gpu, fused_tpu
+from bertjax.model.attention import cudnn, dot_product, flash_tpu, forward_cpu, fused_gpu, fused_tpu
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
@@ -51,13 +51,14 @@ class Implementation(Protocol):
 
 
 # 'auto' takes the first for this platform that supports the call: faster ones go before `dot_product`, which supports
-# everything. `model/config.py` has the names.
+# everything; what comes behind it is taken by name only. `model/config.py` has the names.
 IMPLEMENTATIONS: dict[str, Implementation] = {
     'fused_tpu': fused_tpu,
     'flash_tpu': flash_tpu,
     'cudnn': cudnn,
     'fused_gpu': fused_gpu,
     'dot_product': dot_product,
+    'forward_cpu': forward_cpu,
 }
 
 
