@@ -171,4 +171,4 @@ def test_the_kernels_compile_for_a_hopper_gpu_with_rows_and_heads_split(hopper, 
         compiled = jax.jit(gradients_of(fused, packed)).lower(*inputs).compile()
     text = compiled.as_text()
     assert text.count('__gpu$xla.gpu.triton') == 3 and 'all-gather' not in text
-    assert compiled.memory_analysis().temp_size_in_bytes < 4 * 8 * tokens * tokens * 2  # scores of a chip in bfloat16
+    assert f'{tokens},{tokens}]' not in text  # no scores in memory
