@@ -62,10 +62,12 @@ def product_with_rows(x: jax.Array, table: jax.Array) -> jax.Array:
 
 def _product_with_rows_gradient(saved: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, ...]:
     x, table = saved
-    rows = jax.lax.optimization_barrier(cotangent).reshape(-1, len(table)).astype(x.dtype)  # [B·P, V]
-    d_x = jnp.matmul(rows, table, preferred_element_type=jnp.float32).reshape(x.shape)
-    d_table = jnp.einsum('RV,RD->VD', rows, x.reshape(len(rows), -1), preferred_element_type=jnp.float32)
-    return d_x.astype(x.dtype), d_table.astype(table.dtype)
+    cotangent = jax.lax.optimization_barrier(cotangent.astype(x.dtype))
+    d_x = jnp.einsum('BPV,VD->BPD', cotangent, table, preferred_element_type=jnp.float32).astype(x.dtype)
+    if x.dtype == jnp.float32:  # as in `product`
+        x, cotangent = x.reshape(-1, 1, x.shape[-1]), cotangent.reshape(-1, 1, len(table))
+    d_table = jnp.einsum('BPV,BPD->VD', cotangent, x, preferred_element_type=jnp.float32)
+    return d_x, d_table.astype(table.dtype)
 
 
 product_with_rows.defvjp(lambda x, table: (product_with_rows(x, table), (x, table)), _product_with_rows_gradient)

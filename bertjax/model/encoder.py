@@ -89,7 +89,9 @@ class Embeddings(nn.Module):
             x = x + self.segment()[0]
         elif self.config.num_segments and platform() == 'cpu':
             x = x + chosen_rows(self.segment(), segment_ids)
-        elif self.config.num_segments:  # as a product: its gradient is a product too, not a scatter of B·S rows into two
+        elif (
+            self.config.num_segments
+        ):  # as a product: its gradient is a product too, not a scatter of B·S rows into two
             segment = self.segment()  # [N, D]
             chosen = jax.nn.one_hot(segment_ids, self.config.num_segments, dtype=segment.dtype)  # [B, S, N]
             x = x + jnp.einsum('BSN,ND->BSD', chosen, segment, precision='highest')

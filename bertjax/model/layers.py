@@ -84,32 +84,26 @@ def _add_bias_gradient(by_product: bool, bias: jax.Array, cotangent: jax.Array) 
 add_bias.defvjp(lambda x, bias, by_product: (add_bias(x, bias, by_product), bias), _add_bias_gradient)
 
 
-def _rows_product(x: jax.Array, y: jax.Array, of: tuple[int, int]) -> jax.Array:
-    """The product of two matrices over the dimension `of` each, in their dtype.
-
-    XLA's CPU backend has a fast kernel for bfloat16 where the result is float32, and converts the matrices otherwise.
-    """
-    wide = jnp.float32 if platform() == 'cpu' else None
-    product = jax.lax.dot_general(x, y, (((of[0],), (of[1],)), ((), ())), preferred_element_type=wide)
-    return product.astype(x.dtype)
-
-
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def product(x: jax.Array, kernel: jax.Array, x_is_dear: bool) -> jax.Array:
-    """x [..., M] @ kernel [M, N] -> [..., N], with gradients written as XLA:CPU has them fast.
+def product(x: jax.Array, kernel: jax.Array, x_is_dear: bool = False) -> jax.Array:
+    """x [..., M] @ kernel [M, N] of one dtype -> [..., N], in it, with the kernel's gradient as a product of x.
 
-    Autodiff's gradient of the kernel is the transpose of a product, for which XLA copies the cotangent into another
-    layout and then takes a slow kernel: of x and the cotangent over their rows it is a product like any other.
+    Autodiff's is the transpose of a product, for which XLA:CPU copies the cotangent into another layout and then takes
+    a kernel that is a third as fast.
 
     `x_is_dear`: of what it keeps `jax.checkpoint` makes a rounded copy for those who go on with it. The compiler fuses
     that into the operation that makes x, but into no kernel; here only the backward pass reads what is kept.
     """
-    return _rows_product(x.reshape(-1, x.shape[-1]), kernel, (1, 0)).reshape(*x.shape[:-1], -1)
+    return _dot(x, kernel, (x.ndim - 1,), (0,))
 
 
-def _product_forward(
-    x: jax.Array, kernel: jax.Array, x_is_dear: bool
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+def _dot(x: jax.Array, y: jax.Array, of_x: tuple[int, ...], of_y: tuple[int, ...]) -> jax.Array:
+    # XLA:CPU has a fast kernel for bfloat16 where the result is float32, and makes all of it float32 otherwise.
+    wide = jnp.float32 if platform() == 'cpu' else None
+    return jax.lax.dot_general(x, y, ((of_x, of_y), ((), ())), preferred_element_type=wide).astype(x.dtype)
+
+
+def _product_forward(x: jax.Array, kernel: jax.Array, x_is_dear: bool) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     return product(x, kernel, x_is_dear), (dear(x) if x_is_dear else x, kernel)
 
 
@@ -118,12 +112,12 @@ def _product_gradient(
 ) -> tuple[jax.Array, jax.Array]:
     del x_is_dear
     x, kernel = saved
-    rows, flat = cotangent.reshape(-1, cotangent.shape[-1]), x.reshape(-1, x.shape[-1])
-    d_x = _rows_product(rows, kernel, (1, 1)).reshape(x.shape)
-    if platform() == 'cpu' and kernel.shape[0] > kernel.shape[1]:
-        # XLA:CPU's kernel is up to half as fast again with the wider matrix on the right.
-        return d_x, jax.lax.optimization_barrier(_rows_product(rows, flat, (0, 0))).T
-    return d_x, _rows_product(flat, rows, (0, 0))
+    d_x = _dot(cotangent, kernel, (x.ndim - 1,), (1,))
+    if platform() == 'cpu' and x.dtype == jnp.float32:
+        # Of two dimensions of rows XLA makes one, and x's transpose for it; which pays for bfloat16, but not here.
+        x, cotangent = x.reshape(-1, x.shape[-1]), cotangent.reshape(-1, cotangent.shape[-1])
+    rows = tuple(range(x.ndim - 1))
+    return d_x, _dot(x, cotangent, rows, rows)
 
 
 product.defvjp(_product_forward, _product_gradient)

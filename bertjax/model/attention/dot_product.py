@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from bertjax.model.attention import cpu_products
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.dropout import Dropout, drop_attention
 from bertjax.model.layers import NEGATIVE
@@ -29,15 +30,9 @@ def attend(
     """softmax(Q Kᵀ / √K + bias) V, the softmax in float32; see `select.Implementation`."""
     weights = probabilities(query, key, mask).astype(query.dtype)  # [B, H, Q, S]
     weights = drop_attention(weights, dropout_rate, dropout)
-    if platform() != 'cpu':
-        return jnp.einsum('BHQS,BSHK->BQHK', weights, value)  # [B, Q, H, K]
-    mixed = jnp.einsum('BHQS,BHSK->BHQK', weights, heads_first(value))
-    return jax.lax.optimization_barrier(mixed.swapaxes(1, 2))
-
-
-def heads_first(x: jax.Array) -> jax.Array:
-    """[B, S, H, K] -> [B, H, S, K], in memory too: XLA:CPU's products of matrices with gaps are half as fast."""
-    return jax.lax.optimization_barrier(x.swapaxes(1, 2))
+    if platform() == 'cpu':
+        return cpu_products.mix(weights, value)
+    return jnp.einsum('BHQS,BSHK->BQHK', weights, value)  # [B, Q, H, K]
 
 
 def probabilities(query: jax.Array, key: jax.Array, mask: AttentionMask) -> jax.Array:
@@ -49,8 +44,7 @@ def probabilities(query: jax.Array, key: jax.Array, mask: AttentionMask) -> jax.
 def scores(query: jax.Array, key: jax.Array) -> jax.Array:
     """Q Kᵀ / √K, float32 [B, H, Q, S]."""
     if platform() == 'cpu':
-        query, key, form = heads_first(query), heads_first(key), 'BHQK,BHSK->BHQS'
+        products = cpu_products.scores(query, key)
     else:
-        form = 'BQHK,BSHK->BHQS'
-    products = jnp.einsum(form, query, key, preferred_element_type=jnp.float32)
+        products = jnp.einsum('BQHK,BSHK->BHQS', query, key, preferred_element_type=jnp.float32)
     return products * query.shape[-1] ** -0.5
