@@ -3,10 +3,10 @@
     OMP_WAIT_POLICY=passive python benchmarks/train_step.py --size=mini --batch_size=16
 
 All train the same architecture with dropout on the same random ids, of which 23 % are padding: forward, backward, clip,
-Adam. Prints the median step of each, in seconds that passed and of the processor, how many times as fast the first is, and
-the time that the step's matrix products alone take in float32, by the faster of XLA and PyTorch. Where others use the
-machine, time of the processor on one core is what can be compared: `taskset -c 0` before, and --threads=1.
-Needs the extra `bench`, and torch.compile a C++ compiler.
+Adam. Prints the median step of each, in time that passed and of the processor, how many times as fast the first is, and
+what the step's matrix products alone take in float32, by the faster of XLA and PyTorch. Where others use the machine,
+time of the processor on one core is what can be compared: `taskset -c 0` before, and --threads=1. Needs the extra
+`bench`, and torch.compile a C++ compiler.
 """
 
 import os

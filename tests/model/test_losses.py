@@ -1,5 +1,6 @@
 """Losses are sums and weights over what counts, in float32."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
