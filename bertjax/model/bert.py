@@ -7,7 +7,16 @@ from flax import linen as nn
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
 from bertjax.model.encoder import BertEncoder
-from bertjax.model.layers import ACTIVATION_FUNCTIONS, NEGATIVE, POOLER_FUNCTIONS, LayerNorm, Projection, add_bias
+from bertjax.model.layers import (
+    ACTIVATION_FUNCTIONS,
+    NEGATIVE,
+    POOLER_FUNCTIONS,
+    LayerNorm,
+    Projection,
+    add_bias,
+    dot,
+    dot_over_rows,
+)
 from bertjax.parallel.partition import constrain, platform, with_axes
 
 
@@ -42,20 +51,20 @@ class MlmHead(nn.Module):
         bias_init = with_axes(nn.initializers.zeros_init(), 'vocab')
         bias = self.param('bias', bias_init, (c.padded_vocab_size,), jnp.dtype(c.param_dtype))
         if platform() == 'cpu':
-            logits = product_with_rows(x, table)  # [B, P, V]
+            logits = add_bias(product_with_rows(x, table), bias, True)  # [B, P, V]
         else:
             logits = jnp.einsum('BPD,VD->BPV', x, table, preferred_element_type=jnp.float32)  # [B, P, V]
-        bias = bias.astype(jnp.float32)
-        logits = logits + bias if platform() != 'cpu' else add_bias(logits, bias, True)
+            logits = logits + bias.astype(jnp.float32)
         logits = constrain(logits, 'act_batch', 'act_pred', 'act_vocab')
         return jnp.where(jnp.arange(c.padded_vocab_size) < c.vocab_size, logits, NEGATIVE)
 
 
 @jax.custom_vjp
 def product_with_rows(x: jax.Array, table: jax.Array) -> jax.Array:
-    """x [B, P, D] with each row of table [V, D] -> float32 [B, P, V], with gradients as XLA:CPU has them fast.
+    """x [B, P, D] with each row of table [V, D] -> float32 [B, P, V].
 
-    Each of autodiff's products has its own copy of the cotangent, of B·P·V numbers, one of them transposed.
+    The cotangent, of B·P·V numbers, is computed once: without the barrier XLA:CPU computes it anew for each of its uses,
+    for one of them transposed.
     """
     return jnp.einsum('BPD,VD->BPV', x, table, preferred_element_type=jnp.float32)
 
@@ -63,11 +72,7 @@ def product_with_rows(x: jax.Array, table: jax.Array) -> jax.Array:
 def _product_with_rows_gradient(saved: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, ...]:
     x, table = saved
     cotangent = jax.lax.optimization_barrier(cotangent.astype(x.dtype))
-    d_x = jnp.einsum('BPV,VD->BPD', cotangent, table, preferred_element_type=jnp.float32).astype(x.dtype)
-    if x.dtype == jnp.float32:  # as in `product`
-        x, cotangent = x.reshape(-1, 1, x.shape[-1]), cotangent.reshape(-1, 1, len(table))
-    d_table = jnp.einsum('BPV,BPD->VD', cotangent, x, preferred_element_type=jnp.float32)
-    return d_x, d_table.astype(table.dtype)
+    return dot(cotangent, table, (2,), (0,)), dot_over_rows(cotangent, x)
 
 
 product_with_rows.defvjp(lambda x, table: (product_with_rows(x, table), (x, table)), _product_with_rows_gradient)

@@ -66,7 +66,8 @@ def add_bias(x: jax.Array, bias: jax.Array, by_product: bool) -> jax.Array:
     """x + bias, of x [..., D] and bias [D] of any dtype, in that of x; the bias' gradient is summed in float32.
 
     `by_product`: as a product with ones, where the gradient of x comes from a kernel on TPU. Any other operation that
-    makes it has its sum with it; after a kernel the sum is a pass over memory, and the product a small part of it.
+    makes it has its sum with it; after a kernel the sum is a pass over memory, and the product a small part of it. So it
+    is on a CPU of very long rows.
     """
     return x + bias.astype(x.dtype)
 
@@ -94,13 +95,23 @@ def product(x: jax.Array, kernel: jax.Array, x_is_dear: bool = False) -> jax.Arr
     `x_is_dear`: of what it keeps `jax.checkpoint` makes a rounded copy for those who go on with it. The compiler fuses
     that into the operation that makes x, but into no kernel; here only the backward pass reads what is kept.
     """
-    return _dot(x, kernel, (x.ndim - 1,), (0,))
+    return dot(x, kernel, (x.ndim - 1,), (0,))
 
 
-def _dot(x: jax.Array, y: jax.Array, of_x: tuple[int, ...], of_y: tuple[int, ...]) -> jax.Array:
+def dot(x: jax.Array, y: jax.Array, of_x: tuple[int, ...], of_y: tuple[int, ...]) -> jax.Array:
+    """The product of arrays of one dtype, in it, over these dimensions of each."""
     # XLA:CPU has a fast kernel for bfloat16 where the result is float32, and makes all of it float32 otherwise.
     wide = jnp.float32 if platform() == 'cpu' else None
     return jax.lax.dot_general(x, y, ((of_x, of_y), ((), ())), preferred_element_type=wide).astype(x.dtype)
+
+
+def dot_over_rows(x: jax.Array, y: jax.Array) -> jax.Array:
+    """x [..., M], y [..., N] of one dtype -> the sum over all rows of their outer products, in it, [M, N]."""
+    if platform() == 'cpu' and x.dtype == jnp.float32:
+        # Of two dimensions of rows XLA makes one, and x's transpose for it; which pays for bfloat16, but not here.
+        x, y = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
+    rows = tuple(range(x.ndim - 1))
+    return dot(x, y, rows, rows)
 
 
 def _product_forward(x: jax.Array, kernel: jax.Array, x_is_dear: bool) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
@@ -112,12 +123,7 @@ def _product_gradient(
 ) -> tuple[jax.Array, jax.Array]:
     del x_is_dear
     x, kernel = saved
-    d_x = _dot(cotangent, kernel, (x.ndim - 1,), (1,))
-    if platform() == 'cpu' and x.dtype == jnp.float32:
-        # Of two dimensions of rows XLA makes one, and x's transpose for it; which pays for bfloat16, but not here.
-        x, cotangent = x.reshape(-1, x.shape[-1]), cotangent.reshape(-1, cotangent.shape[-1])
-    rows = tuple(range(x.ndim - 1))
-    return d_x, _dot(x, cotangent, rows, rows)
+    return dot(cotangent, kernel, (x.ndim - 1,), (1,)), dot_over_rows(x, cotangent)
 
 
 product.defvjp(_product_forward, _product_gradient)
