@@ -63,7 +63,7 @@ class MlmHead(nn.Module):
 def product_with_rows(x: jax.Array, table: jax.Array) -> jax.Array:
     """x [B, P, D] with each row of table [V, D] -> float32 [B, P, V].
 
-    The cotangent, of B·P·V numbers, is computed once: without the barrier XLA:CPU computes it anew for each of its uses,
+    The cotangent, of B·P·V numbers, is computed once: without the barrier XLA:CPU computes it anew for each use,
     for one of them transposed.
     """
     return jnp.einsum('BPD,VD->BPV', x, table, preferred_element_type=jnp.float32)

@@ -66,8 +66,8 @@ def add_bias(x: jax.Array, bias: jax.Array, by_product: bool) -> jax.Array:
     """x + bias, of x [..., D] and bias [D] of any dtype, in that of x; the bias' gradient is summed in float32.
 
     `by_product`: as a product with ones, where the gradient of x comes from a kernel on TPU. Any other operation that
-    makes it has its sum with it; after a kernel the sum is a pass over memory, and the product a small part of it. So it
-    is on a CPU of very long rows.
+    makes it has its sum with it; after a kernel the sum is a pass over memory, and the product a small part of it. So
+    it is on a CPU of very long rows.
     """
     return x + bias.astype(x.dtype)
 
