@@ -95,7 +95,7 @@ def product(x: jax.Array, kernel: jax.Array, x_is_dear: bool = False) -> jax.Arr
     `x_is_dear`: of what it keeps `jax.checkpoint` makes a rounded copy for those who go on with it. The compiler fuses
     that into the operation that makes x, but into no kernel; here only the backward pass reads what is kept.
     """
-    return dot(x, kernel, (x.ndim - 1,), (0,))
+    return _product_forward(x, kernel, x_is_dear)[0]
 
 
 def dot(x: jax.Array, y: jax.Array, of_x: tuple[int, ...], of_y: tuple[int, ...]) -> jax.Array:
@@ -115,7 +115,8 @@ def dot_over_rows(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def _product_forward(x: jax.Array, kernel: jax.Array, x_is_dear: bool) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return product(x, kernel, x_is_dear), (dear(x) if x_is_dear else x, kernel)
+    # Not by `product`, inside which a policy of `jax.checkpoint` would not see what it may keep.
+    return dot(x, kernel, (x.ndim - 1,), (0,)), (dear(x) if x_is_dear else x, kernel)
 
 
 def _product_gradient(
