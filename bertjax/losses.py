@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.data.features import INPUTS
+from bertjax.parallel.partition import platform
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
@@ -23,7 +24,29 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """
     # A comparison instead of a gather: with C split over devices no logits need to be collected.
     hit = jnp.arange(logits.shape[-1]) == labels[..., None]
-    return jax.nn.logsumexp(logits, axis=-1) - jnp.where(hit, logits, 0.0).sum(-1)
+    normaliser = _log_sum_exp if platform() == 'cpu' else functools.partial(jax.nn.logsumexp, axis=-1)
+    return normaliser(logits) - jnp.where(hit, logits, 0.0).sum(-1)
+
+
+@jax.custom_vjp
+def _log_sum_exp(logits: jax.Array) -> jax.Array:
+    """`jax.nn.logsumexp` over the last dimension, which keeps no exponentials for the backward pass: on a CPU it takes
+    longer to write and read them than to compute them again."""
+    return _log_sum_exp_forward(logits)[0]
+
+
+def _log_sum_exp_forward(logits: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    largest = logits.max(-1, keepdims=True)
+    total = jnp.exp(logits - largest).sum(-1, keepdims=True)
+    return (largest + jnp.log(total))[..., 0], (logits, largest, total)
+
+
+def _log_sum_exp_gradient(saved: tuple[jax.Array, ...], cotangent: jax.Array) -> tuple[jax.Array]:
+    logits, largest, total = jax.lax.optimization_barrier(saved)  # or XLA keeps those of the forward pass
+    return ((cotangent[..., None] / total) * jnp.exp(logits - largest),)
+
+
+_log_sum_exp.defvjp(_log_sum_exp_forward, _log_sum_exp_gradient)
 
 
 def weighted(logits: jax.Array, labels: jax.Array, weights: jax.Array, name: str) -> dict[str, tuple]:

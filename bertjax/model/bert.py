@@ -7,8 +7,17 @@ from flax import linen as nn
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
 from bertjax.model.encoder import BertEncoder
-from bertjax.model.layers import ACTIVATION_FUNCTIONS, NEGATIVE, POOLER_FUNCTIONS, LayerNorm, Projection
-from bertjax.parallel.partition import constrain, with_axes
+from bertjax.model.layers import (
+    ACTIVATION_FUNCTIONS,
+    NEGATIVE,
+    POOLER_FUNCTIONS,
+    LayerNorm,
+    Projection,
+    add_bias,
+    dot,
+    dot_over_rows,
+)
+from bertjax.parallel.partition import constrain, platform, with_axes
 
 
 class Pooler(Projection):
@@ -41,9 +50,32 @@ class MlmHead(nn.Module):
         x = LayerNorm(c, name='norm')(ACTIVATION_FUNCTIONS[c.activation](x))
         bias_init = with_axes(nn.initializers.zeros_init(), 'vocab')
         bias = self.param('bias', bias_init, (c.padded_vocab_size,), jnp.dtype(c.param_dtype))
-        logits = jnp.einsum('BPD,VD->BPV', x, table, preferred_element_type=jnp.float32)  # [B, P, V]
-        logits = constrain(logits + bias.astype(jnp.float32), 'act_batch', 'act_pred', 'act_vocab')
+        if platform() == 'cpu':
+            logits = add_bias(product_with_rows(x, table), bias, True)  # [B, P, V]
+        else:
+            logits = jnp.einsum('BPD,VD->BPV', x, table, preferred_element_type=jnp.float32)  # [B, P, V]
+            logits = logits + bias.astype(jnp.float32)
+        logits = constrain(logits, 'act_batch', 'act_pred', 'act_vocab')
         return jnp.where(jnp.arange(c.padded_vocab_size) < c.vocab_size, logits, NEGATIVE)
+
+
+@jax.custom_vjp
+def product_with_rows(x: jax.Array, table: jax.Array) -> jax.Array:
+    """x [B, P, D] with each row of table [V, D] -> float32 [B, P, V].
+
+    The cotangent, of B·P·V numbers, is computed once: without the barrier XLA:CPU computes it anew for each use,
+    for one of them transposed.
+    """
+    return jnp.einsum('BPD,VD->BPV', x, table, preferred_element_type=jnp.float32)
+
+
+def _product_with_rows_gradient(saved: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, ...]:
+    x, table = saved
+    cotangent = jax.lax.optimization_barrier(cotangent.astype(x.dtype))
+    return dot(cotangent, table, (2,), (0,)), dot_over_rows(cotangent, x)
+
+
+product_with_rows.defvjp(lambda x, table: (product_with_rows(x, table), (x, table)), _product_with_rows_gradient)
 
 
 class PairHead(Projection):

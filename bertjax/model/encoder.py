@@ -69,6 +69,8 @@ class Embeddings(nn.Module):
         x = _hidden(x) + (positions if position_ids is None else chosen_rows(positions, position_ids))
         if self.config.num_segments == 1:
             x = x + self.segment()[0]
+        elif self.config.num_segments and platform() == 'cpu':
+            x = x + chosen_rows(self.segment(), segment_ids)
         elif (
             self.config.num_segments
         ):  # as a product: its gradient is a product too, not a scatter of B·S rows into two

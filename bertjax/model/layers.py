@@ -66,7 +66,8 @@ def add_bias(x: jax.Array, bias: jax.Array, by_product: bool) -> jax.Array:
     """x + bias, of x [..., D] and bias [D] of any dtype, in that of x; the bias' gradient is summed in float32.
 
     `by_product`: as a product with ones, where the gradient of x comes from a kernel on TPU. Any other operation that
-    makes it has its sum with it; after a kernel the sum is a pass over memory, and the product a small part of it.
+    makes it has its sum with it; after a kernel the sum is a pass over memory, and the product a small part of it. So
+    it is on a CPU of very long rows.
     """
     return x + bias.astype(x.dtype)
 
@@ -84,24 +85,49 @@ def _add_bias_gradient(by_product: bool, bias: jax.Array, cotangent: jax.Array) 
 add_bias.defvjp(lambda x, bias, by_product: (add_bias(x, bias, by_product), bias), _add_bias_gradient)
 
 
-@jax.custom_vjp
-def product_of_dear(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """x [..., M] @ kernel [M, N] of an x that is `dear`.
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def product(x: jax.Array, kernel: jax.Array, x_is_dear: bool = False) -> jax.Array:
+    """x [..., M] @ kernel [M, N] of one dtype -> [..., N], in it, with the kernel's gradient as a product of x.
 
-    Of what it keeps `jax.checkpoint` makes a rounded copy for those who go on with it. The compiler fuses that into the
-    operation that makes x, but into no kernel; here only the backward pass reads what is kept.
+    Autodiff's is the transpose of a product, for which XLA:CPU copies the cotangent into another layout and then takes
+    a kernel that is a third as fast.
+
+    `x_is_dear`: of what it keeps `jax.checkpoint` makes a rounded copy for those who go on with it. The compiler fuses
+    that into the operation that makes x, but into no kernel; here only the backward pass reads what is kept.
     """
-    return x @ kernel
+    return _product_forward(x, kernel, x_is_dear)[0]
 
 
-def _product_gradient(saved: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
-    x, kernel = saved
+def dot(x: jax.Array, y: jax.Array, of_x: tuple[int, ...], of_y: tuple[int, ...]) -> jax.Array:
+    """The product of arrays of one dtype, in it, over these dimensions of each."""
+    # XLA:CPU has a fast kernel for bfloat16 where the result is float32, and makes all of it float32 otherwise.
+    wide = jnp.float32 if platform() == 'cpu' else None
+    return jax.lax.dot_general(x, y, ((of_x, of_y), ((), ())), preferred_element_type=wide).astype(x.dtype)
+
+
+def dot_over_rows(x: jax.Array, y: jax.Array) -> jax.Array:
+    """x [..., M], y [..., N] of one dtype -> the sum over all rows of their outer products, in it, [M, N]."""
+    if platform() == 'cpu' and x.dtype == jnp.float32:
+        # Of two dimensions of rows XLA makes one, and x's transpose for it; which pays for bfloat16, but not here.
+        x, y = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
     rows = tuple(range(x.ndim - 1))
-    d_x = jax.lax.dot_general(cotangent, kernel, (((x.ndim - 1,), (1,)), ((), ())))
-    return d_x, jax.lax.dot_general(x, cotangent, ((rows, rows), ((), ())))
+    return dot(x, y, rows, rows)
 
 
-product_of_dear.defvjp(lambda x, kernel: (x @ kernel, (dear(x), kernel)), _product_gradient)
+def _product_forward(x: jax.Array, kernel: jax.Array, x_is_dear: bool) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    # Not by `product`, inside which a policy of `jax.checkpoint` would not see what it may keep.
+    return dot(x, kernel, (x.ndim - 1,), (0,)), (dear(x) if x_is_dear else x, kernel)
+
+
+def _product_gradient(
+    x_is_dear: bool, saved: tuple[jax.Array, jax.Array], cotangent: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    del x_is_dear
+    x, kernel = saved
+    return dot(cotangent, kernel, (x.ndim - 1,), (1,)), dot_over_rows(x, cotangent)
+
+
+product.defvjp(_product_forward, _product_gradient)
 
 
 class Projection(nn.Module):
@@ -118,7 +144,7 @@ class Projection(nn.Module):
       features: dimensions of the result.
       in_axes, out_axes, bias_axes: names of the dimensions of kernel and bias.
       into_kernel: a kernel that was written by hand may take the result: see `add_bias`.
-      from_kernel: ... may have made the input, which is `dear`: see `product_of_dear`.
+      from_kernel: ... may have made the input, which is `dear`: see `product`.
     """
 
     config: BertConfig
@@ -137,8 +163,9 @@ class Projection(nn.Module):
         kernel = self.param('kernel', with_axes(weight_init(self.config), *self.in_axes, *self.out_axes), shape, stored)
         bias = self.param('bias', with_axes(nn.initializers.zeros_init(), *self.bias_axes), self.features, stored)
         x = x.astype(dtype).reshape(*x.shape[:-n], -1)
-        product = product_of_dear if self.from_kernel else jnp.matmul
-        y = product(x, kernel.astype(dtype).reshape(x.shape[-1], -1))
+        kernel = kernel.astype(dtype).reshape(x.shape[-1], -1)
+        plain = platform() != 'cpu' and not self.from_kernel  # TPU's compiler has its own order of what to transpose
+        y = x @ kernel if plain else product(x, kernel, self.from_kernel)
         return add_bias(y, bias.reshape(-1), self.into_kernel and platform() == 'tpu')  # [..., product of features]
 
 

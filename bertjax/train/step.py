@@ -14,6 +14,7 @@ from bertjax.model.capture import apply_capturing
 from bertjax.model.dropout import Dropout
 from bertjax.optim.schedules import Schedule
 from bertjax.optim.selection import Selection, combine, everything, layer_rates, partition
+from bertjax.parallel.partition import platform
 from bertjax.parallel.spread import Exchange
 from bertjax.train.state import TrainState
 
@@ -201,6 +202,10 @@ def make_update(
         old, frozen = partition(state.params, trained)
         grad_norm = optax.tree.norm(found.grads)
         direction, opt_state = optimizer.update(found.grads, state.opt_state, old)
+        if platform() == 'cpu':
+            # The moments are computed again in the loop that keeps them or not, rather than written, read and selected:
+            # what a CPU's update costs is memory.
+            direction, _ = optimizer.update(*jax.lax.optimization_barrier((found.grads, state.opt_state, old)))
         if layer_decay != 1:
             direction = jax.tree.map(jnp.multiply, direction, layer_rates(old, layer_decay, num_layers))
         rate = schedule(state.step - first_step)

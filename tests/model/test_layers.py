@@ -5,9 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax.model.attention import cpu_products
+from bertjax.model.bert import product_with_rows
 from bertjax.model.config import BertConfig
 from bertjax.model.encoder import REMAT_POLICIES, remat_of
-from bertjax.model.layers import add_bias, dear, layer_norm, product_of_dear
+from bertjax.model.layers import add_bias, dear, layer_norm, product
 
 EPSILON = 1e-12
 
@@ -81,11 +83,35 @@ def test_what_a_kernel_made_is_kept_without_a_rounded_copy():
         return jax.grad(jax.checkpoint(lambda *a: total(product, *a), policy=policy), (0, 1))
 
     named = lambda x, kernel: dear(x) @ kernel  # noqa: E731
-    ours, theirs = (str(jax.make_jaxpr(kept(product))(x, kernel)) for product in (product_of_dear, named))
+    of_dear = lambda x, kernel: product(x, kernel, True)  # noqa: E731
+    ours, theirs = (str(jax.make_jaxpr(kept(one))(x, kernel)) for one in (of_dear, named))
     assert ours.count('sin ') == theirs.count('sin ') == 1  # neither computes it again
     assert 'reduce_precision' in theirs and 'reduce_precision' not in ours
     expected = jax.grad(lambda *a: total(jnp.matmul, *a), (0, 1))(x, kernel)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), kept(product_of_dear)(x, kernel), expected)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), kept(of_dear)(x, kernel), expected)
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+@pytest.mark.parametrize(
+    ('ours', 'plain', 'shapes'),
+    [
+        (product, jnp.matmul, ((2, 3, 4), (4, 5))),
+        (product_with_rows, lambda x, y: jnp.einsum('BPD,VD->BPV', x, y), ((2, 3, 4), (7, 4))),
+        (cpu_products.scores, lambda q, k: jnp.einsum('BQHK,BSHK->BHQS', q, k), ((2, 3, 2, 4), (2, 5, 2, 4))),
+        (cpu_products.mix, lambda w, v: jnp.einsum('BHQS,BSHK->BQHK', w, v), ((2, 2, 3, 5), (2, 5, 2, 4))),
+    ],
+    ids=['product', 'rows', 'scores', 'mix'],
+)
+def test_products_in_a_cpus_forms_are_the_plain_ones(ours, plain, shapes, dtype):
+    x, y = (_drawn(*shape, seed=i).astype(dtype) for i, shape in enumerate(shapes))
+    found, pull = jax.vjp(ours, x, y)
+    expected, reference = jax.vjp(plain, *(a.astype(jnp.float32) for a in (x, y)))
+    cotangent = _drawn(*expected.shape, seed=2).astype(found.dtype)
+    bound = 2.0**-6 if dtype == 'bfloat16' else 1e-5
+    gradients = pull(cotangent), reference(cotangent.astype(jnp.float32))
+    for a, b in zip((found, *gradients[0]), (expected, *gradients[1]), strict=True):
+        np.testing.assert_allclose(a.astype(jnp.float32), b, rtol=bound, atol=bound)
+    assert [a.dtype for a in gradients[0]] == [x.dtype, y.dtype]
 
 
 def test_what_is_computed_again_follows_from_the_device():

@@ -1,5 +1,6 @@
 """Losses are sums and weights over what counts, in float32."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -154,3 +155,16 @@ def test_how_far_a_batch_is_padded_changes_no_loss(task):
     one, two = objective.losses(outputs, batch), objective.losses(wide_outputs, wide_batch)
     for name, (total, weight) in one.items():
         assert float(two[name][0]) == pytest.approx(float(total), rel=1e-6) and float(two[name][1]) == float(weight)
+
+
+def test_cross_entropy_and_its_gradient_are_those_of_the_plain_formula():
+    logits = jnp.asarray(np.random.default_rng(0).normal(0, 20, (3, 4, 7)), jnp.float32).at[..., -1].set(-1e9)
+    labels = jnp.asarray([[0, 1, 2, 3], [4, 5, 0, 1], [2, 3, 4, 5]])
+
+    def plain(logits):
+        return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], -1)[..., 0]
+
+    found, pull = jax.vjp(lambda logits: cross_entropy(logits, labels), logits)
+    expected, reference = jax.vjp(plain, logits)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-5)
+    np.testing.assert_allclose(pull(found)[0], reference(found)[0], rtol=1e-5, atol=1e-5)

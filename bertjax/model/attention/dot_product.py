@@ -3,9 +3,11 @@
 import jax
 import jax.numpy as jnp
 
+from bertjax.model.attention import cpu_products
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.dropout import Dropout, drop_attention
 from bertjax.model.layers import NEGATIVE
+from bertjax.parallel.partition import platform
 
 PLATFORM = ''
 
@@ -28,6 +30,8 @@ def attend(
     """softmax(Q Kᵀ / √K + bias) V, the softmax in float32; see `select.Implementation`."""
     weights = probabilities(query, key, mask).astype(query.dtype)  # [B, H, Q, S]
     weights = drop_attention(weights, dropout_rate, dropout)
+    if platform() == 'cpu':
+        return cpu_products.mix(weights, value)
     return jnp.einsum('BHQS,BSHK->BQHK', weights, value)  # [B, Q, H, K]
 
 
@@ -39,5 +43,8 @@ def probabilities(query: jax.Array, key: jax.Array, mask: AttentionMask) -> jax.
 
 def scores(query: jax.Array, key: jax.Array) -> jax.Array:
     """Q Kᵀ / √K, float32 [B, H, Q, S]."""
-    products = jnp.einsum('BQHK,BSHK->BHQS', query, key, preferred_element_type=jnp.float32)
+    if platform() == 'cpu':
+        products = cpu_products.scores(query, key)
+    else:
+        products = jnp.einsum('BQHK,BSHK->BHQS', query, key, preferred_element_type=jnp.float32)
     return products * query.shape[-1] ** -0.5
