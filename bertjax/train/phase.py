@@ -79,6 +79,7 @@ class Phase:
       stacked: whether state and batches have an axis of members.
       evaluator: None where nothing is held out.
       others: what is measured besides; the best checkpoint does not go by it.
+      measured_first: whether before the first step, too: of a head that was only drawn nothing is learned by that.
       flops_per_sequence: of a training step of all members, a row; 0 where it is not known.
       chosen: whether the best checkpoint may be one of it: not where outputs are still to be taught.
       teacher: (its parameters,) on the mesh, where the objective of the setup has a guide.
@@ -91,6 +92,7 @@ class Phase:
     stacked: bool = False
     evaluator: Evaluates | None = None
     others: Sequence[Evaluates] = ()
+    measured_first: bool = True
     flops_per_sequence: float = 0.0
     chosen: bool = True
     teacher: tuple[Any, ...] = ()
