@@ -82,9 +82,7 @@ class Finetuning:
         evaluator = TaskEvaluator(self.model, self.data.split('dev')) if 'dev' in self.data.evaluated else None
         steps = self.resolved['steps']
         return [
-            self.model.phase(
-                [member], self._examples, steps, evaluator=evaluator, measured_first=not self._drawn_head
-            )
+            self.model.phase([member], self._examples, steps, evaluator=evaluator, measured_first=not self._drawn_head)
         ]
 
     def describe(self) -> str:

@@ -52,7 +52,9 @@ class CompiledStep:
 
     def __call__(self, state: TrainState, batch: NumberedBatch) -> tuple[TrainState, Any]:
         program = self._program(batch.arrays['input_ids'].shape[-1])
-        return program(state, batch.arrays, batch.number, *self._constant)
+        done = program(state, batch.arrays, batch.number, *self._constant)
+        self._programs.go_on()
+        return done
 
     def prepare(self) -> None:
         """Compiles for all lengths now."""
@@ -112,7 +114,8 @@ class Phase:
 
     @contextlib.contextmanager
     def compiling(self, first: int, steps: int) -> Iterator[None]:
-        """Compiles on a CPU the step for so many batches from example `first` on, beside whatever is done meanwhile."""
+        """Compiles on a CPU the step for so many batches from example `first` on, beside whatever is done meanwhile:
+        for the first one now, for the others when that is done."""
         programs = self._programs()
         programs.begin(self._coming(first, steps))
         try:

@@ -66,7 +66,7 @@ class TensorBoard:
 
 @contextlib.contextmanager
 def _without_torch() -> Iterator[None]:
-    """Hides PyTorch: where it is installed tensorboardX imports it, which takes seconds, for tensors that no row has."""
+    """Hides PyTorch, which tensorboardX imports where it is installed, in seconds, for tensors that no row has."""
     hides = 'torch' not in sys.modules
     if hides:
         sys.modules['torch'] = None
