@@ -4,11 +4,12 @@
 
 A round is four commands, each in a process of its own from the interpreter's start to its end: `python -m bertjax.main`
 with no compiled programs kept, the same in another workdir with those of the first kept, and benchmarks/trainer.py with
-rows grouped by length, and padded to the longest a row may be. Ours evaluates before the first step and after the last,
-Trainer after the last; neither keeps a model. Prints for each the time that passed and the processor's, and the ratios,
-medians over the rounds; of ours when the first step was done.
+rows grouped by length, and padded to the longest a row may be. Each evaluates after the last step; none keeps a model.
+Prints for each the time that passed and the processor's, and the ratios, medians over the rounds; of ours when the
+first step was done.
 
-A machine that does other things, too, is seen in the times that passed; the processor's are then the better guide.
+A machine that does other things, too, is seen in the times that passed; the processor's are then the better guide, best
+of all those of one core (`taskset -c 0`): threads that wait for each other count, though PyTorch's are told to sleep.
 Needs the extra `bench`. One round of RTE takes 10 minutes on 2 cores.
 """
 
@@ -42,7 +43,7 @@ _ONLY = flags.DEFINE_list(
 )
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
-# Of bertjax alone: it evaluates at the ends and keeps no model, as the other does.
+# Of bertjax alone: it evaluates at the end and keeps no model, as the other does.
 SPARE = ['--config.eval_every=0', '--config.checkpoint_every=0', '--config.export=false']
 FIRST, SECOND = 'bertjax, first start', 'bertjax, second start'
 GROUPED, PADDED = 'Trainer, group_by_length', 'Trainer, padded to the longest'
@@ -92,7 +93,11 @@ def wait_for(name: str, folder: pathlib.Path) -> Waited:
       RuntimeError: it failed; its output is in FOLDER/NAME.log.
     """
     workdir, log = tempfile.mkdtemp(dir=folder), folder / f'{name}.log'
-    environment = os.environ | {'JAX_PLATFORMS': 'cpu', VARIABLE: str(folder / 'compiled')}
+    environment = os.environ | {
+        'JAX_PLATFORMS': 'cpu',
+        'OMP_WAIT_POLICY': 'passive',
+        VARIABLE: str(folder / 'compiled'),
+    }
     ledger, first = pathlib.Path(workdir) / 'ledger.jsonl', ()
     with log.open('w') as output:
         began = time.perf_counter()

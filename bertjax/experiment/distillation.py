@@ -202,6 +202,7 @@ class TaskDistillation(Finetuning):
             return self.setup.create_from(super().fresh().params, seed)
         if self._copied is None:
             print('starting from random weights')
+            self._drawn_head = True
             return self.setup.create(seed)
         print(f'starting from blocks {", ".join(map(str, self._copied))} of {self.teacher.directory}, and its head')
         return self.setup.create_from(self.teacher.as_student(self._copied, self.data.encoder), seed)

@@ -45,6 +45,7 @@ class Finetuning:
         self._train, self.model = prepare(data, mesh, lengths, chosen_by=chosen_by)
         self.setup = self.model.setup
         self._examples = self.model.examples(self._train.features, settings.seeds.data)
+        self._drawn_head = False
         self.resolved = self._resolve(total, lengths)
         self.files = {LEARNED: data.learned(finished=False)}
 
@@ -72,13 +73,17 @@ class Finetuning:
         """The encoder of config.init with a head that is drawn."""
         state, imported = self.model.fresh_state(self.settings.seeds.init)
         print(imported.describe(self.data.source))
+        self._drawn_head = any(path.startswith('head/') for path in imported.missing)
         return state
 
     def phases(self) -> list[Phase]:
-        """What the loop works through: one phase."""
+        """What the loop works through: one phase; of a `fresh` state, where there was none to continue."""
         member = Member(self._examples, self.settings.learning_rate, self.settings.seeds.dropout)
         evaluator = TaskEvaluator(self.model, self.data.split('dev')) if 'dev' in self.data.evaluated else None
-        return [self.model.phase([member], self._examples, self.resolved['steps'], evaluator=evaluator)]
+        steps = self.resolved['steps']
+        return [
+            self.model.phase([member], self._examples, steps, evaluator=evaluator, measured_first=not self._drawn_head)
+        ]
 
     def describe(self) -> str:
         """A description that is printed before training starts."""

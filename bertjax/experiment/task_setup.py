@@ -108,6 +108,7 @@ class TaskSetup:
         *,
         stacked: bool = False,
         evaluator: 'TaskEvaluator | None' = None,
+        measured_first: bool = True,
     ) -> Phase:
         """The one phase of a fine-tuning, or of several together.
 
@@ -115,7 +116,7 @@ class TaskSetup:
           members: see Phase, as for `stacked` and `evaluator`.
           examples: of any of them: the shapes of the batches do not depend on the seed.
           total: steps.
-          stacked, evaluator: see `members`.
+          stacked, evaluator, measured_first: see `members`.
         """
         settings = self.settings
         # Of a step of the whole model; not known where a part of it is frozen.
@@ -136,6 +137,7 @@ class TaskSetup:
             examples.abstract_batches(),
             stacked=stacked,
             evaluator=evaluator,
+            measured_first=measured_first,
             flops_per_sequence=flops * len(members) if settings.train == 'all' else 0.0,
         )
 

@@ -34,7 +34,7 @@ def train(
       recorder: takes each step's example numbers and metrics, and the evaluations.
       checkpoints: where the state is saved.
       resolved: the resolved config, which every checkpoint holds, with in steps
-        `eval_every`: between evaluations (0: only at the start and the end);
+        `eval_every`: between evaluations (0: only at the end, and at the start where the phase asks for it);
         `checkpoint_every`: between checkpoints (0: only at the end). One that falls on a step that was not finite is
         left out.
       interrupt: whether somebody asked to stop.
@@ -77,7 +77,7 @@ def train(
         with phase.compiling(position.next, last_step - position.step):
             if position.step == first_step:
                 state = phase.begin(state)
-            if position.step == 0:
+            if position.step == 0 and phase.measured_first:
                 evaluate(phase)
             step = phase.compile(compiling)
             batches = phase.load(position.next)

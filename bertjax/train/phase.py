@@ -52,7 +52,9 @@ class CompiledStep:
 
     def __call__(self, state: TrainState, batch: NumberedBatch) -> tuple[TrainState, Any]:
         program = self._program(batch.arrays['input_ids'].shape[-1])
-        return program(state, batch.arrays, batch.number, *self._constant)
+        done = program(state, batch.arrays, batch.number, *self._constant)
+        self._programs.go_on()
+        return done
 
     def prepare(self) -> None:
         """Compiles for all lengths now."""
@@ -79,6 +81,7 @@ class Phase:
       stacked: whether state and batches have an axis of members.
       evaluator: None where nothing is held out.
       others: what is measured besides; the best checkpoint does not go by it.
+      measured_first: whether before the first step, too: of a head that was only drawn nothing is learned by that.
       flops_per_sequence: of a training step of all members, a row; 0 where it is not known.
       chosen: whether the best checkpoint may be one of it: not where outputs are still to be taught.
       teacher: (its parameters,) on the mesh, where the objective of the setup has a guide.
@@ -91,6 +94,7 @@ class Phase:
     stacked: bool = False
     evaluator: Evaluates | None = None
     others: Sequence[Evaluates] = ()
+    measured_first: bool = True
     flops_per_sequence: float = 0.0
     chosen: bool = True
     teacher: tuple[Any, ...] = ()
@@ -110,7 +114,8 @@ class Phase:
 
     @contextlib.contextmanager
     def compiling(self, first: int, steps: int) -> Iterator[None]:
-        """Compiles on a CPU the step for so many batches from example `first` on, beside whatever is done meanwhile."""
+        """Compiles on a CPU the step for so many batches from example `first` on, beside whatever is done meanwhile:
+        for the first one now, for the others when that is done."""
         programs = self._programs()
         programs.begin(self._coming(first, steps))
         try:

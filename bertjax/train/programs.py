@@ -189,23 +189,34 @@ class Programs(Mapping[int, Program]):
     def __init__(self, lower: Callable[[int], Any], lengths: Iterable[int], *, side_by_side: bool):
         self._lower, self._lengths, self._side_by_side = lower, tuple(lengths), side_by_side
         self._begun: dict[int, concurrent.futures.Future[Program]] = {}
+        self._waiting: list[int] = []
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
         self.ready: dict[int, Program] = {}
 
     def begin(self, lengths: Iterable[int]) -> None:
-        """Compiles these from now on in a thread beside the caller, in this order: that in which they will be met.
+        """Compiles these in a thread beside the caller, in this order: that in which they will be met.
 
-        Which program a step runs does not depend on when it was compiled.
+        Which program a step runs does not depend on when it was compiled. The first is begun now, the others by
+        `go_on`: where a core is scarce they would keep the first step waiting.
         """
-        wanted = [length for length in lengths if length not in self.ready and length not in self._begun]
-        if self._side_by_side or not wanted:
-            return
-        self._pool = self._pool or concurrent.futures.ThreadPoolExecutor(1)
-        for length in wanted:
-            self._begun[length] = self._pool.submit(lambda length=length: self._lower(length).compile())
+        if not self._side_by_side:
+            self._waiting = list(lengths)
+            self._begin_next()
+
+    def go_on(self) -> None:
+        """Begins what `begin` has left for later."""
+        while self._waiting:
+            self._begin_next()
+
+    def _begin_next(self) -> None:
+        length = self._waiting.pop(0)
+        if length not in self.ready and length not in self._begun:
+            self._pool = self._pool or concurrent.futures.ThreadPoolExecutor(1)
+            self._begun[length] = self._pool.submit(lambda: self._lower(length).compile())
 
     def stop(self) -> None:
-        """Gives up what `begin` has not come to yet."""
+        """Gives up what was not come to yet."""
+        self._waiting = []
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None

@@ -1,8 +1,10 @@
 """TensorBoard event files, written without TensorFlow."""
 
+import contextlib
 import os
 import pathlib
 import struct
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -32,10 +34,10 @@ class TensorBoard:
 
     def write(self, row: Row) -> None:
         """Writes the numbers of a row at its step."""
-        # Not before a row comes: where PyTorch is installed tensorboardX imports it, which takes seconds.
-        from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto.event_pb2 import Event, SessionLog
-        from tensorboardX.summary import scalar
+        with _without_torch():
+            from tensorboardX.event_file_writer import EventsWriter
+            from tensorboardX.proto.event_pb2 import Event, SessionLog
+            from tensorboardX.summary import scalar
 
         if self._events is None:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -62,10 +64,25 @@ class TensorBoard:
             self._events.close()
 
 
+@contextlib.contextmanager
+def _without_torch() -> Iterator[None]:
+    """Hides PyTorch, which tensorboardX imports where it is installed, in seconds, for tensors that no row has."""
+    hides = 'torch' not in sys.modules
+    if hides:
+        sys.modules['torch'] = None
+    try:
+        yield
+    finally:
+        if hides:
+            del sys.modules['torch']
+
+
 def read_times(directory: pathlib.Path) -> list[list[tuple[int, str, float]]]:
     """(step, split, seconds since 1970) of each row, in order, a list a process; what is damaged ends one."""
     from google.protobuf.message import DecodeError
-    from tensorboardX.proto.event_pb2 import Event
+
+    with _without_torch():
+        from tensorboardX.proto.event_pb2 import Event
 
     processes = []
     for path in directory.glob('events*'):

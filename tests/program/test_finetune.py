@@ -16,12 +16,22 @@ def test_it_learns_and_says_what_it_did(tuned: pathlib.Path):
     out = (tuned / 'stdout.txt').read_text(encoding='utf-8')
     assert '96 training records' in out and '2 padded lengths: ' in out and 'freshly drawn: head/bias' in out
     evaluated = rows(tuned / 'metrics.jsonl', 'dev')
-    assert [row['step'] for row in evaluated] == [0, 24, 48, 72]
+    assert [row['step'] for row in evaluated] == [24, 48, 72]  # the head was drawn: nothing to measure before
     assert evaluated[-1]['accuracy'] == found['splits']['dev']['accuracy']
     trained = rows(tuned / 'metrics.jsonl', 'train')
     assert [row['step'] for row in trained] == list(range(12, 73, 12)) and trained[-1]['loss'] < trained[0]['loss'] / 2
     used = [(line['first'], line['count']) for line in rows(tuned / 'ledger.jsonl')]
     assert used == [(16 * i, 16) for i in range(72)]
+
+
+@pytest.mark.slow
+def test_a_head_that_came_with_the_checkpoint_is_measured_first(
+    program: Program, tune, tuned: pathlib.Path, tmp_path: pathlib.Path
+):
+    program.run(f'--workdir={tmp_path}', *tune, f'--config.init={tuned}/export/hf', '--config.steps=1', **GLUE)
+    first, last = rows(tmp_path / 'metrics.jsonl', 'dev')
+    assert (first['step'], last['step']) == (0, 1)
+    assert first['accuracy'] == results(tuned)['splits']['dev']['accuracy']
 
 
 def test_transformers_gives_the_same_answers(tuned: pathlib.Path, rte: pathlib.Path):

@@ -68,6 +68,7 @@ class CountingPhase:
     settings: PhaseSettings
     evaluator: Heldout | None
     chosen: bool = True
+    measured_first: bool = True
     others = ()
     flops_per_sequence = 1.0
 

@@ -260,6 +260,14 @@ def test_the_best_is_none_of_a_phase_that_is_not_chosen_from(world, monkeypatch)
     assert list(costs) == [2, 4, 6, 8, 10] and [cost is None for cost in costs.values()] == [True] * 3 + [False] * 2
 
 
+def test_before_the_first_step_nothing_is_measured_that_is_not_worth_it(world, monkeypatch):
+    w = world(eval_every=4, checkpoint_every=0)
+    make = w.phase
+    monkeypatch.setattr(w, 'phase', lambda *a: dataclasses.replace(make(*a), measured_first=False))
+    w.run()
+    assert [row['step'] for row in w.rows('heldout')] == [4, 8, 10]
+
+
 def test_patience_goes_by_strictly_better_evaluations():
     patience = Patience(2)
     assert [patience.note(cost) for cost in (-0.5, -0.5, -0.6, None)] == [True, False, True, False]

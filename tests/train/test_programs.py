@@ -79,10 +79,10 @@ def test_beside_an_accelerator_all_are_begun_at_once():
 def test_beside_the_caller_they_are_compiled_in_the_order_in_which_they_come():
     events, said = [], []
     found = programs(events, side_by_side=False)
-    found.begin([64, 128])
-    while not found.there(128):
+    found.begin([64, 128, 36])
+    while not found.there(64):
         time.sleep(0.001)
-    assert events == ['lower 64', 'compile 64', 'lower 128', 'compile 128'] and not found.ready
+    assert events == ['lower 64', 'compile 64'] and not found.ready
 
     @contextlib.contextmanager
     def announce(what: str):
@@ -90,8 +90,11 @@ def test_beside_the_caller_they_are_compiled_in_the_order_in_which_they_come():
         yield
 
     step = CompiledStep(found, 0.1, 0, announce)
-    assert [step([], batch(length))[0] for length in (128, 64, 36)] == [[128], [64], [36]]
-    assert said == ['length 36 (3 of 3)']  # the others need no waiting
+    assert step([], batch(64))[0] == [64]
+    while not found.there(36):  # after the first step the others are begun, and need no waiting
+        time.sleep(0.001)
+    assert events[2:] == ['lower 128', 'compile 128', 'lower 36', 'compile 36']
+    assert [step([], batch(length))[0] for length in (128, 36, 64)] == [[128], [36], [64]] and not said
     found.stop()
 
 
@@ -100,6 +103,7 @@ def test_what_is_not_begun_when_a_run_stops_is_given_up(monkeypatch):
     found = programs(events, side_by_side=False)
     monkeypatch.setattr(Lowered, 'compile', lambda self: held.wait() and self.length)
     found.begin([64, 128])
+    found.go_on()
     found.stop()
     held.set()
     assert found[64] == 64  # was under way

@@ -2,6 +2,8 @@
 
 import pathlib
 import struct
+import subprocess
+import sys
 
 import pytest
 
@@ -16,6 +18,16 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     now = {'time': 1000.0}
     monkeypatch.setattr(tensorboard.time, 'time', lambda: now['time'])
     return now
+
+
+def test_no_row_waits_for_pytorch(tmp_path: pathlib.Path):
+    program = (
+        'import sys; from bertjax.writers.tensorboard import TensorBoard, read_times; from pathlib import Path; '
+        'board = TensorBoard(sys.argv[1]); board.write({"step": 1, "split": "train", "loss": 0.5}); board.close(); '
+        'print(len(read_times(Path(sys.argv[1]))), "torch" in sys.modules)'
+    )
+    done = subprocess.run([sys.executable, '-c', program, tmp_path], check=True, capture_output=True, text=True)
+    assert done.stdout == '1 False\n'
 
 
 def test_goodput(tmp_path: pathlib.Path, clock: dict[str, float]):
