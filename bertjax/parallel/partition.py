@@ -62,10 +62,19 @@ def platform() -> str:
     return jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
 
 
+def device_kind() -> str:
+    """Of the devices that are traced for, as JAX calls it: 'TPU v5 lite'."""
+    return _device().device_kind
+
+
 def compute_capability() -> float:
     """Of the GPUs that are traced for, as 9.0 of Hopper: what NVIDIA calls their generation and its variant."""
+    return float(_device().compute_capability)
+
+
+def _device() -> jax.Device:
     mesh = _MESH.get()
-    return float((jax.devices()[0] if mesh is None else mesh.devices.flat[0]).compute_capability)
+    return jax.devices()[0] if mesh is None else mesh.devices.flat[0]
 
 
 def parts_of(name: str) -> int:

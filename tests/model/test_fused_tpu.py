@@ -146,7 +146,7 @@ def test_what_it_cannot_do_is_said():
 @pytest.fixture(scope='module')
 def slice_of_tpus():
     pytest.importorskip('libtpu', reason='libtpu, which compiles for TPUs, is not installed')
-    return lambda name: make_mesh({'data': 2, 'fsdp': 1, 'tensor': 2}, topology_devices(name))
+    return lambda name: make_mesh({'data': -1, 'fsdp': 1, 'tensor': 2}, topology_devices(name))
 
 
 def test_on_a_tpu_it_is_taken_where_it_can_be(slice_of_tpus):
@@ -157,6 +157,8 @@ def test_on_a_tpu_it_is_taken_where_it_can_be(slice_of_tpus):
             ({'heads': 3}, '3 heads of width 64'), ({'heads': 2}, '2 heads of width 64'),
         ):  # fmt: skip
             assert reason in fused_tpu.supports(*shapes(**wrong), 0.1)
+    with mesh_context(slice_of_tpus('v3:2x2')):
+        assert 'TPU v3' in fused_tpu.supports(*shapes(heads=4), 0.1)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ import functools
 
 import jax
 
+from bertjax.model.attention.fused_tpu import EARLIER
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.dropout import Dropout
-from bertjax.parallel.partition import over_mesh, parts_of, platform
+from bertjax.parallel.partition import device_kind, over_mesh, parts_of, platform
 
 PLATFORM = 'tpu'
 BLOCKS = (512, 256, 128)  # tokens of a block, the first that divides a sequence; a register has 128 columns
@@ -23,6 +24,8 @@ def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate
     S, heads = key.shape[1:3]
     if platform() != PLATFORM:
         return 'it is a kernel for TPUs'
+    if device_kind() in EARLIER:
+        return f'a {device_kind()}, it is a kernel for v4 and later'
     if dropout_rate:
         return 'it drops nothing'
     if query.shape[1] != S:

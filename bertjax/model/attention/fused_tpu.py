@@ -17,9 +17,10 @@ import jax.numpy as jnp
 
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.dropout import Dropout, attention_words
-from bertjax.parallel.partition import over_mesh, parts_of, platform
+from bertjax.parallel.partition import device_kind, over_mesh, parts_of, platform
 
 PLATFORM = 'tpu'
+EARLIER = ('TPU v2', 'TPU v3')  # for which Mosaic compiles nothing
 LONGEST = 512  # tokens: the backward kernel has about nine [S, S] arrays of float32, 9 MiB of the 16 that it may use
 LANES = 128  # width of a vector register
 
@@ -30,6 +31,8 @@ def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate
     S, heads, width = key.shape[1:]
     if platform() != PLATFORM:
         return 'it is a kernel for TPUs'
+    if device_kind() in EARLIER:
+        return f'a {device_kind()}, it is a kernel for v4 and later'
     if query.shape[1] != S:
         return f'it computes all {S} positions, not the first {query.shape[1]}'
     if S % LANES or S > LONGEST:
