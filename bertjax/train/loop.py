@@ -7,6 +7,7 @@ from typing import Any
 
 from bertjax.checkpoint import Checkpoints, Position
 from bertjax.errors import PreemptedError
+from bertjax.parallel.distributed import Votes, from_first
 from bertjax.train.interrupt import Interrupt
 from bertjax.train.patience import Patience
 from bertjax.train.phase import Phase
@@ -48,6 +49,7 @@ def train(
       NonFiniteError: three steps in a row were not finite.
     """
     total = phases[-1].settings.last_step
+    votes = Votes()
 
     def evaluate(phase: Phase) -> float | None:
         own = [phase.evaluator] if phase.evaluator is not None else []
@@ -65,7 +67,7 @@ def train(
             yield
 
     # Asked while everything was prepared: nothing is new to save.
-    if interrupt.requested() and position.step < total and not patience.over:
+    if from_first(interrupt.requested()) and position.step < total and not patience.over:
         raise _stopped(position)
     for phase in phases:
         number, first_step, last_step = phase.settings.number, phase.settings.first_step, phase.settings.last_step
@@ -93,7 +95,7 @@ def train(
                     position = Position(position.step + 1, number, batch.first + batch.count)
                     recorder.step(position, batch, metrics, got - asked)
 
-                    last, stop = position.step == total, interrupt.requested()
+                    last, (stop,) = position.step == total, votes(interrupt.requested())
                     must_evaluate = last or _due(position.step, resolved['eval_every'])
                     may_save = _due(position.step, resolved['checkpoint_every'])
                     if not (last or stop or must_evaluate or may_save):
