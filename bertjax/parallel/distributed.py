@@ -7,6 +7,8 @@ and prints. All read the workdir, which lies where every one of them sees it.
 import collections
 import contextlib
 import os
+import pathlib
+import secrets
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -127,10 +129,28 @@ def wait_for_all(seconds: int) -> None:
     multihost.get_barrier_sync_fn()(key=f'bertjax-{_waits}', timeout_ms=seconds * 1000)
 
 
+def check_seen_by_all(folder: pathlib.Path) -> None:
+    """Raises UserError, in all processes, unless `folder` is one and the same for all of them."""
+    if not are_several():
+        return
+    mark = folder / f'.seen-{from_first(secrets.randbits(30))}'
+    with first_before_others():
+        if is_first():
+            mark.touch()
+    blind = np.flatnonzero(~multihost_utils.process_allgather(np.asarray(mark.exists())))
+    if is_first():
+        mark.unlink()
+    if len(blind):
+        found = f'{folder}, which process {blind[0]} does not see as process 0 does'
+        raise UserError('--workdir', found, 'one folder for all processes', 'give one on a file system that they share')
+
+
 def fetched(tree: Any) -> Any:
     """The arrays of a tree on the host of every process, one at a time; as they are where there is one process."""
 
-    def whole(x: jax.Array) -> np.ndarray:
+    def whole(x: jax.Array | np.ndarray) -> np.ndarray:
+        if isinstance(x, np.ndarray):
+            return x
         everywhere = NamedSharding(x.sharding.mesh, PartitionSpec())
         return np.asarray(x if x.is_fully_replicated else jax.device_put(x, everywhere))
 
