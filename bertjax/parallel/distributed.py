@@ -57,14 +57,17 @@ def join(membership: Membership) -> None:
         sys.stdout = open(os.devnull, 'w', encoding='utf-8')  # noqa: SIM115
 
 
+_alone = False  # within `first_before_others`, where no process may wait for another
+
+
 def are_several() -> bool:
-    """Whether this process has joined others."""
-    return jax.distributed.is_initialized() and jax.process_count() > 1
+    """Whether this process computes together with others."""
+    return not _alone and jax.distributed.is_initialized() and jax.process_count() > 1
 
 
 def is_first() -> bool:
     """Whether this is the process that writes and prints; the only one always is."""
-    return not are_several() or jax.process_index() == 0
+    return not jax.distributed.is_initialized() or jax.process_index() == 0
 
 
 def from_first(value: int) -> int:
@@ -76,6 +79,8 @@ def from_first(value: int) -> int:
 def first_before_others() -> Iterator[None]:
     """The body runs in the first process, then in the others, which find what it has made.
 
+    It computes nothing on the mesh, for which all are needed; what would ask the other processes asks none.
+
     Raises:
       OtherStoppedError: in the others, where the first one has raised.
     """
@@ -85,7 +90,8 @@ def first_before_others() -> Iterator[None]:
     if is_first():
         status = 1
         try:
-            yield
+            with _as_if_alone():
+                yield
             status = 0
         except (UserError, StoppedError) as error:
             status = error.exit_status
@@ -98,7 +104,18 @@ def first_before_others() -> Iterator[None]:
     status = from_first(0)
     if status:
         raise OtherStoppedError(status)
-    yield
+    with _as_if_alone():
+        yield
+
+
+@contextlib.contextmanager
+def _as_if_alone() -> Iterator[None]:
+    global _alone
+    _alone = True
+    try:
+        yield
+    finally:
+        _alone = False
 
 
 def decided_by_first(decide: Callable[[], int]) -> int:
