@@ -193,6 +193,10 @@ class Votes:
             return (False,) * len(wishes)
         return tuple(map(bool, np.asarray(self._unread.popleft())))
 
+    def forget(self) -> None:
+        """What was wished and not said yet is void: for all, who do this at the same step."""
+        self._unread.clear()
+
 
 def _make_any() -> Callable[[np.ndarray], jax.Array]:
     """bool [N] of this process -> bool [N], the same in all of them."""

@@ -37,7 +37,8 @@ def train(
       resolved: the resolved config, which every checkpoint holds, with in steps
         `eval_every`: between evaluations (0: only at the start and the end);
         `checkpoint_every`: between checkpoints (0: only at the end). One that falls on a step that was not finite is
-        left out.
+        left out;
+        `checkpoint_minutes`: the longest time between checkpoints (0: any).
       interrupt: whether somebody asked to stop.
       patience: ends the last phase where it no longer gets better; what is the best of it so far is saved.
 
@@ -50,6 +51,7 @@ def train(
     """
     total = phases[-1].settings.last_step
     votes = Votes()
+    minutes, saved_at = resolved['checkpoint_minutes'], time.perf_counter()
 
     def evaluate(phase: Phase) -> float | None:
         own = [phase.evaluator] if phase.evaluator is not None else []
@@ -95,9 +97,10 @@ def train(
                     position = Position(position.step + 1, number, batch.first + batch.count)
                     recorder.step(position, batch, metrics, got - asked)
 
-                    last, (stop,) = position.step == total, votes(interrupt.requested())
+                    last, late = position.step == total, 0 < 60 * minutes <= got - saved_at
+                    stop, late = votes(interrupt.requested(), late)
                     must_evaluate = last or _due(position.step, resolved['eval_every'])
-                    may_save = _due(position.step, resolved['checkpoint_every'])
+                    may_save = late or _due(position.step, resolved['checkpoint_every'])
                     if not (last or stop or must_evaluate or may_save):
                         continue
                     recorder.drain()  # waits for the devices: that time belongs to training
@@ -115,6 +118,8 @@ def train(
                         if stop or last:
                             interrupt.doing = f'checkpoint {position.step} is being written'
                         checkpoints.save(state, position, {**resolved, **failed, **patience.state}, cost)
+                        saved_at = time.perf_counter()
+                        votes.forget()
                     if stop and not last:
                         raise _stopped(position)
                     recorder.pause(time.perf_counter() - paused)
