@@ -1,6 +1,7 @@
 """Saving, restoring, keeping: through real files."""
 
 import json
+import shutil
 
 import jax
 import pytest
