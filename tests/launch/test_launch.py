@@ -89,23 +89,27 @@ def test_a_slice_that_is_taken_away_is_asked_for_again(cloud: Cloud):
     assert 'bert was taken away: it is asked for again' in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('status', [4, 75])
 def test_a_training_that_can_go_on_is_started_again(cloud: Cloud, status: int):
     cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, ends=[status, status, 0])
     assert cloud.steps == [*WHOLE[:3], *['train', 'follow'] * 3, 'delete']
 
 
+@pytest.mark.slow
 def test_a_lost_connection_is_no_end(cloud: Cloud):
     cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, ends=[255, 255, 0])
     assert cloud.steps == [*WHOLE[:4], *['follow'] * 3, 'delete']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('status', [1, 2, 3])
 def test_a_mistake_ends_it_and_leaves_nothing(cloud: Cloud, status: int):
     cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, ends=[status], status=status)
     assert cloud.steps == WHOLE and not cloud.exists
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('plan', [{'create': [1]}, {'states': [['PROVISIONING', 'FAILED']]}])
 def test_what_cannot_be_had_leaves_nothing(cloud: Cloud, plan: dict):
     done = cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, status=1, **plan)
@@ -113,12 +117,14 @@ def test_what_cannot_be_had_leaves_nothing(cloud: Cloud, plan: dict):
     assert done.stderr.endswith('nothing is left running\n')
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_said(cloud: Cloud):
     done = cloud.launch('tpu_vm.sh', 'up', *SLICE, '--keep', *TRAINING)
     assert cloud.steps == WHOLE[:-1] and cloud.exists
     assert 'is still there and costs money' in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('script', 'arguments', 'words'),
     [
@@ -153,6 +159,7 @@ def test_a_jobset(cloud: Cloud):
     assert pod['volumes'][0]['persistentVolumeClaim']['claimName'] == 'disk'
 
 
+@pytest.mark.slow
 def test_a_slurm_job_is_queued_again_where_it_can_go_on(cloud: Cloud, tmp_path: pathlib.Path):
     cloud.launch('slurm.sh', '--nodes=2', '--gpus=8', '--partition=long', '--activate=/dev/null', *TRAINING)
     (call,) = cloud.calls
@@ -168,6 +175,7 @@ def test_a_slurm_job_is_queued_again_where_it_can_go_on(cloud: Cloud, tmp_path: 
         assert done.returncode == status and done.stdout == ('requeue 17\n' if again else '')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('script', 'arguments', 'words'),
     [
@@ -191,12 +199,14 @@ def test_mistakes_are_said_before_anything_is_called(cloud: Cloud, script: str, 
     assert not cloud.calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('script', ['tpu_vm.sh', 'gke_jobset.sh', 'slurm.sh', 'local_hosts.sh'])
 def test_help_is_the_head_of_the_file(cloud: Cloud, script: str):
     said = cloud.launch(script, '--help').stdout
     assert f'launch/{script}' in said and '#' not in said and len(said.splitlines()) > 4
 
 
+@pytest.mark.slow
 def test_shellcheck_has_nothing_to_say():
     checker = shutil.which('shellcheck') or pytest.skip('no shellcheck: of the extra test, or of the system')
     scripts = sorted((REPOSITORY / 'launch').glob('*.sh'))

@@ -1,37 +1,16 @@
 """Several real processes that compute one run: as one process does, whoever of them is killed or asked to stop."""
 
-import dataclasses
 import pathlib
 import signal
 import time
 
 import numpy as np
 import pytest
-from running import GLUE, RUN, TUNE, Program, assert_one_line, copied, finished, results, rows, wait_for_step
+from running import GLUE, RUN, Program, assert_one_line, copied, finished, results, rows, wait_for_step
 
 import bertjax
 
 NEVER = ('--config.eval_every=0', '--config.checkpoint_every=0')
-
-
-@pytest.fixture(scope='module')
-def one(once, program: Program) -> pathlib.Path:
-    """The workdir of a run of 24 steps in one process with two devices."""
-    two_devices = program.environment['XLA_FLAGS'] + ' --xla_force_host_platform_device_count=2'
-    wide = dataclasses.replace(program, environment=program.environment | {'XLA_FLAGS': two_devices})
-    return once('one_of_two', lambda folder: wide.spawn(f'--workdir={folder}', *RUN))
-
-
-@pytest.fixture(scope='module')
-def two(once, program: Program) -> pathlib.Path:
-    """... and of the same run in two processes; what they print."""
-
-    def fill(folder: pathlib.Path) -> None:
-        ends = [finished(process) for process in program.start_together(2, f'--workdir={folder}', *RUN)]
-        for number, end in enumerate(ends):
-            (folder / f'{number}.out').write_text(end.stdout)
-
-    return once('two_processes', fill)
 
 
 def _losses(workdir: pathlib.Path) -> list[float]:
@@ -39,19 +18,8 @@ def _losses(workdir: pathlib.Path) -> list[float]:
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one_does(one: pathlib.Path, two: pathlib.Path):
-    assert _losses(two) == pytest.approx(_losses(one), rel=1e-5)
-    assert (two / 'ledger.jsonl').read_bytes() == (one / 'ledger.jsonl').read_bytes()
-    assert (two / 'store' / 'manifest.json').read_bytes() == (one / 'store' / 'manifest.json').read_bytes()
-    text = ['the river runs']
-    assert np.array_equal(*(bertjax.load(two / 'export' / name).encode(text) for name in ('hf', 'orbax')))
-    # The first one prints, the other one does not.
-    assert 'heldout at step 24' in (two / '0.out').read_text()
-    assert not [line for line in (two / '1.out').read_text().splitlines() if line and not line.startswith('[Gloo]')]
-
-
-@pytest.mark.slow
-def test_one_is_killed_and_fewer_go_on(program: Program, tmp_path: pathlib.Path, one: pathlib.Path):
+def test_one_is_killed_and_started_again(program: Program, tmp_path: pathlib.Path, trained: pathlib.Path):
+    """In the end all is as one process has it."""
     processes = program.start_together(2, f'--workdir={tmp_path}', *RUN)
     wait_for_step(processes[0], tmp_path, 10)
     processes[1].kill()
@@ -60,10 +28,16 @@ def test_one_is_killed_and_fewer_go_on(program: Program, tmp_path: pathlib.Path,
     assert time.monotonic() - killed < 60
     assert 'another process of this run is lost' in end.stderr.strip().splitlines()[-1]
     finished(processes[1], status=-signal.SIGKILL)
-    # Another number of processes and another mesh: the same examples.
-    program.spawn(f'--workdir={tmp_path}', *RUN)
-    assert (tmp_path / 'ledger.jsonl').read_bytes() == (one / 'ledger.jsonl').read_bytes()
-    assert _losses(tmp_path)[-1] == pytest.approx(_losses(one)[-1], rel=1e-5)
+
+    first, second = (finished(process) for process in program.start_together(2, f'--workdir={tmp_path}', *RUN))
+    assert _losses(tmp_path) == pytest.approx(_losses(trained), rel=1e-5)
+    for name in ('ledger.jsonl', 'store/manifest.json'):
+        assert (tmp_path / name).read_bytes() == (trained / name).read_bytes()
+    text = ['the river runs']
+    assert np.array_equal(*(bertjax.load(tmp_path / 'export' / name).encode(text) for name in ('hf', 'orbax')))
+    # The first one prints, the other one does not.
+    assert 'continuing at step' in first.stdout
+    assert not [line for line in second.stdout.splitlines() if line and not line.startswith('[Gloo]')]
 
 
 @pytest.mark.slow
@@ -83,14 +57,12 @@ def test_all_stop_where_one_is_asked_to(program: Program, tmp_path: pathlib.Path
 
 @pytest.mark.slow
 def test_two_processes_tune_as_one_does(
-    program: Program, tmp_path: pathlib.Path, trained: pathlib.Path, rte: pathlib.Path
+    program: Program, tmp_path: pathlib.Path, tune: tuple[str, ...], tuned: pathlib.Path
 ):
-    given = (f'--config.init={trained}', f'--config.data={rte}', *TUNE, '--config.epochs=2')
-    for process in program.start_together(2, f'--workdir={tmp_path / "two"}', *given, **GLUE):
+    for process in program.start_together(2, f'--workdir={tmp_path}', *tune, **GLUE):
         finished(process)
-    program.spawn(f'--workdir={tmp_path / "one"}', *given, **GLUE)
-    assert _losses(tmp_path / 'two') == pytest.approx(_losses(tmp_path / 'one'), rel=1e-4)
-    assert results(tmp_path / 'two')['splits'] == results(tmp_path / 'one')['splits']
+    assert _losses(tmp_path) == pytest.approx(_losses(tuned), rel=1e-4)
+    assert results(tmp_path)['splits'] == results(tuned)['splits']
 
 
 @pytest.mark.slow
