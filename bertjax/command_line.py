@@ -11,6 +11,7 @@ from ml_collections import ConfigDict, config_flags
 from bertjax import __version__, runs
 from bertjax.config import flatten, unknown_key_error
 from bertjax.errors import UserError
+from bertjax.parallel.membership import Membership
 from bertjax.recipe_files import find_recipe, load_recipe, recipe_names
 from bertjax.tasks.registry import options
 
@@ -37,6 +38,15 @@ The same command in the same workdir continues where it stopped. --helpfull list
 
 CONFIG = config_flags.DEFINE_config_file('config', None, 'A recipe: NAME or FILE.py, and :ARGUMENT.', lock_config=True)
 WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run, made when absent.')
+# Of a run in several processes, where what starts them does not tell them: see docs/scaling.md.
+_COORDINATOR = flags.DEFINE_string('coordinator_address', None, 'HOST:PORT at which the first process is reached.')
+_COUNT = flags.DEFINE_integer('num_processes', None, 'How many processes compute the run.')
+_NUMBER = flags.DEFINE_integer('process_id', None, 'The number of this one, from 0.')
+
+
+def membership() -> Membership:
+    """What the command line says of the processes of the run."""
+    return Membership(_COORDINATOR.value, _COUNT.value, _NUMBER.value)
 
 
 def verbs() -> list[str]:

@@ -60,6 +60,18 @@ class NonFiniteError(StoppedError):
     exit_status = 3
 
 
+class LostError(StoppedError):
+    """Of the processes of a run one is gone: none can go on without it."""
+
+    exit_status = 4
+
+    def __init__(self):
+        super().__init__(
+            'stopped: another process of this run is lost; the same command, in all its processes, continues at the '
+            'newest checkpoint'
+        )
+
+
 class PreemptedError(StoppedError):
     """SIGTERM or Ctrl-C: the state is saved, the same command continues (75 is EX_TEMPFAIL)."""
 

@@ -5,8 +5,8 @@ Also as `python -m bertjax`, and as `python -m bertjax.main`, which needs no ins
 Reads the flags, loads the recipe and hands both to the verb `config.run`, a module of `bertjax/runs/`.
 
 Exit status: 0 done; 1 a fault of ours; 2 a mistake that the user can mend, said in one line; 3 stopped on
-non-finite steps; 75 saved after SIGTERM or Ctrl-C, start again to continue; 130 or 143 ended at once by a third Ctrl-C
-or SIGTERM, or by one that came while nothing was being trained.
+non-finite steps; 4 another process of the run is lost; 75 saved after SIGTERM or Ctrl-C, start again to continue; 130
+or 143 ended at once by a third Ctrl-C or SIGTERM, or by one that came while nothing was being trained.
 """
 
 import gc
@@ -16,7 +16,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from absl import app, flags, logging
 
@@ -24,15 +24,17 @@ from bertjax.command_line import (
     CONFIG,
     WORKDIR,
     given_keys,
+    membership,
     named_recipe,
     no_recipe,
     overridden_keys,
     parse_flags,
     verbs,
 )
-from bertjax.errors import StoppedError, UserError
+from bertjax.errors import LostError, StoppedError, UserError
 from bertjax.experiment.check import check_ranges
 from bertjax.files import disk
+from bertjax.parallel.membership import watch
 from bertjax.terminal import guard_streams
 
 # A key of the recipe -> the verbs that cannot do without, and a recipe that has it.
@@ -41,6 +43,8 @@ NEEDS = {
     'task': (('finetune', 'benchmark', 'baseline', 'triviaqa', 'evaluate', 'predict'), 'glue:rte'),
     'distill': (('distill',), 'distilbert'),
 }
+# Verbs that several processes can compute together.
+TOGETHER = ('pretrain', 'finetune', 'evaluate')
 # Verbs that would not ask the teacher of a recipe that has one.
 WITHOUT_TEACHER = ('pretrain', 'finetune', 'vocab', 'corpus', 'compile')
 # Verbs about an existing run, whose config they take, except for keys that the command line sets.
@@ -79,6 +83,7 @@ def main(argv: Sequence[str]) -> None:
     if 'distill' in config and config.run in WITHOUT_TEACHER:
         mend = 'leave config.run as it is, or give a recipe without a teacher'
         raise UserError(f'--config.run={config.run}', 'a recipe with config.distill', 'run=distill', mend)
+    _join_others(config.run)
     run = importlib.import_module(f'bertjax.runs.{config.run}').run
     told: dict[str, Any] = {}
     if config.run in ABOUT_A_RUN:
@@ -90,6 +95,30 @@ def main(argv: Sequence[str]) -> None:
     run(config, workdir, **told)
 
 
+def _join_others(verb: str) -> None:
+    """Meets the other processes of the run, where this is one of several."""
+    own = membership()
+    own.check()
+    if not own.is_one_of_several():
+        return
+    if verb not in TOGETHER:
+        mend = 'start it once'
+        raise UserError(f'--config.run={verb}', 'several processes', f'one, or one of {", ".join(TOGETHER)}', mend)
+    watch()
+    importlib.import_module('bertjax.parallel.distributed').join(own)
+
+
+def _leave(status: int) -> NoReturn:
+    """Ends this process; of several that have joined (which only then have imported the module) in order."""
+    joined = sys.modules.get('bertjax.parallel.distributed')
+    joined.leave(status) if joined else sys.exit(status)
+
+
+def _is_lost(error: Exception) -> bool:
+    joined = sys.modules.get('bertjax.parallel.distributed')
+    return joined is not None and joined.is_lost(error)
+
+
 def _guarded(function):
     """Turns the exceptions that are no fault of ours into one line and an exit status."""
 
@@ -99,18 +128,21 @@ def _guarded(function):
         except (UserError, StoppedError) as e:
             sys.stdout.flush()
             print(f'error: {e}' if isinstance(e, UserError) else str(e), file=sys.stderr)
-            sys.exit(e.exit_status)
+            _leave(e.exit_status)
         except KeyboardInterrupt:
             print('stopped; the same command continues with what is whole', file=sys.stderr)
             sys.exit(130)
         except Exception as e:
+            if _is_lost(e):
+                print(LostError(), file=sys.stderr, flush=True)
+                _leave(LostError.exit_status)
             workdir = WORKDIR.value if flags.FLAGS.is_parsed() else None
             refused = disk.refused(e, workdir or '.')
             if refused is None:
                 raise
             sys.stdout.flush()
             print(f'error: {refused}', file=sys.stderr)
-            sys.exit(refused.exit_status)
+            _leave(refused.exit_status)
 
     return call
 

@@ -128,6 +128,7 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     config.eval_every = steps('1%')
     config.eval_examples = 4096
     config.checkpoint_every = steps('1%')
+    config.checkpoint_minutes = 0.0  # above 0: also when so long ago the last one was
     config.checkpoint_keep = 3
     config.step = 0  # run=export: which checkpoint; 0: the newest
 
@@ -195,6 +196,7 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
     config.log_every = 20
     config.eval_every = steps('1epochs')  # 0: only at the end
     config.checkpoint_every = steps('1epochs')
+    config.checkpoint_minutes = 0.0  # above 0: also when so long ago the last one was
     config.checkpoint_keep = 1
     config.select = 'last'  # what is evaluated and exported: the last step, or the 'best' on dev that was saved
 

@@ -39,6 +39,7 @@ _DEVICES = either(whole(1, MANY), only(-1, 'what the others leave'))
 _ROWS = whole(1, MANY)
 _RATE = number(0, 10, above=True)
 _EPOCHS = number(0, 1e6)
+_MINUTES = number(0, 1e6)
 _NAME = r'[\w.-]+(/[\w.-]+)?'  # on the hub
 _FORMAT = 'hf|orbax|google|stablehlo|onnx'
 _TRAINED = word('all|head|last_[1-9][0-9]{0,3}', "'all', 'head', or 'last_K' with K from 1 to the model's layers")
@@ -116,6 +117,7 @@ PRETRAINING = {
     'eval_every': duration('%'),
     'eval_examples': whole(1, COUNT),
     'checkpoint_every': duration('%'),
+    'checkpoint_minutes': _MINUTES,
     'topology': text(),
     'find_batch': flag(),
 }
@@ -142,6 +144,7 @@ FINETUNING = {
     'steps': duration('epochs'),
     'eval_every': duration('%', 'epochs'),
     'checkpoint_every': duration('%', 'epochs'),
+    'checkpoint_minutes': _MINUTES,
     'select': one_of(('last', 'best')),
     'split': text(empty=False),
     'input': text(),

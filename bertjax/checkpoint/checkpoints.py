@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import itertools
 import pathlib
+import shutil
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,7 @@ from bertjax.errors import UserError
 from bertjax.files.atomic import make_directory
 from bertjax.files.disk import writing
 from bertjax.files.paths import without_wildcards
+from bertjax.parallel.distributed import decided_by_first, is_first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Checkpoints:
         self._failure: BaseException | None = None
         self._failed = False
         self._stack = contextlib.ExitStack()
-        if not reading and jax.process_index() == 0:
+        if not reading and is_first():
             self._prepare()
 
     def _prepare(self) -> None:
@@ -113,12 +115,17 @@ class Checkpoints:
         Raises:
           UserError: there are checkpoints, or what may be some, and none of them is whole.
         """
+        step = decided_by_first(self._newest)
+        return self._saved(step) if step >= 0 else None
+
+    def _newest(self) -> int:
+        """The newest whole step; -1 where there is none at all."""
         for step in reversed(self.steps()):
             if self._is_whole(step):
-                return self._saved(step)
+                return step
         if self.directory.is_dir():
             self._refuse_leftovers()
-        return None
+        return -1
 
     def _refuse_leftovers(self) -> None:
         """A run that has lost its checkpoints does not begin anew as if it had had none."""
@@ -202,18 +209,15 @@ class Checkpoints:
         """
         self.wait()
         step = position.step
-        if step in self.steps():
+        if decided_by_first(lambda: self._is_there(step)):
             return
-        if (self.directory / str(step)).exists():
-            self._log(f'checkpoint {step} of another time was never finished: it is set aside in {DAMAGED}/')
-            self._set_aside(step)
         items = {'position': dataclasses.asdict(position), 'config': config}
         args = ocp.args.Composite(
             state=ocp.args.StandardSave(state),
             **{name: ocp.args.JsonSave(item) for name, item in items.items()},
         )
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
-        if jax.process_index() == 0:
+        if is_first():
             unfinished.mark(self.directory, step)
         with writing(self.directory, size):
             # Orbax alone skips what is not above every folder with a number, one without a seal among them.
@@ -222,18 +226,28 @@ class Checkpoints:
         self._finisher = threading.Thread(target=self._finish, args=finish, name='checkpoint')
         self._finisher.start()
 
+    def _is_there(self, step: int) -> bool:
+        """Whether a step is finished; what is there of one that is not is set aside."""
+        if step in self.steps():
+            return True
+        if (self.directory / str(step)).exists():
+            self._log(f'checkpoint {step} of another time was never finished: it is set aside in {DAMAGED}/')
+            self._set_aside(step)
+        return False
+
     def _finish(self, step: int, cost: float | None, size: int, written: Structure, items: dict[str, Any]) -> None:
         try:
             with writing(self.directory, size):
                 self._manager.wait_until_finished()
-            if jax.process_index() == 0:
+            if is_first():
                 check_readable(pathlib.Path(self._manager.directory, str(step)), written, items)
                 with writing(self.directory, size):
                     checksums.write_checksums(self.directory / str(step), cost)
                 unfinished.unmark(self.directory, step)
                 for old in self._superseded():
                     unfinished.mark(self.directory, old)
-                    self._manager.delete(old)
+                    # Orbax's own way to delete asks all processes, which are training.
+                    shutil.rmtree(self.directory / str(old))
                     unfinished.unmark(self.directory, old)
         except BaseException as error:  # raised by wait(), in the training loop's thread
             self._failure = error
@@ -244,10 +258,14 @@ class Checkpoints:
 
     def best(self) -> int | None:
         """The whole step with the lowest cost, the later of two equal ones; None where no cost was measured."""
+        step = decided_by_first(self._best)
+        return step if step >= 0 else None
+
+    def _best(self) -> int:
         step = self._lowest_cost()
         while step is not None and not self._is_whole(step):
             step = self._lowest_cost()
-        return step
+        return -1 if step is None else step
 
     def _lowest_cost(self) -> int | None:
         costs = {step: checksums.cost(self.directory / str(step)) for step in self.steps()}

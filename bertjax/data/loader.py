@@ -42,7 +42,9 @@ class NumberedBatch:
 def numbered(first: int, arrays: Mapping[str, jax.Array], sharding: NamedSharding, count: int) -> NumberedBatch:
     """A batch of `count` rows, which `sharding` splits, from example `first` on."""
     whole = NamedSharding(sharding.mesh, PartitionSpec())
-    return NumberedBatch(first, count, jax.device_put(np.uint32(first % 2**32), whole), arrays)
+    # jax.device_put would ask the other processes whether they have the same number, from a thread.
+    number = jax.make_array_from_process_local_data(whole, np.uint32(first % 2**32), ())
+    return NumberedBatch(first, count, number, arrays)
 
 
 def local_rows(sharding: NamedSharding, rows: int) -> np.ndarray:

@@ -17,6 +17,7 @@ from bertjax.errors import UserError
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
+from bertjax.parallel.distributed import fetched, is_first
 from bertjax.text.tokenizer import Tokenizer
 
 
@@ -158,7 +159,7 @@ def write_exports(finished: Finished, folder: pathlib.Path, formats: Collection[
     Returns:
       What was written.
     """
-    written = []
+    written, finished = [], dataclasses.replace(finished, params=fetched(finished.params))
     for name in formats:
         written.append(folder / 'export' / name)
         _WRITERS[name](finished, written[-1])
@@ -182,7 +183,7 @@ def check_push_to(name: str, formats: Collection[str]) -> None:
 
 def push_export(folder: pathlib.Path, name: str, *, private: bool) -> None:
     """Pushes WORKDIR/export/hf, if there is a name to push it to."""
-    if name:
+    if name and is_first():
         print(f'pushed to {push(folder / "export" / "hf", name, private=private)}')
 
 

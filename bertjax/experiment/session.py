@@ -13,6 +13,7 @@ from bertjax.experiment.settings import RunSettings
 from bertjax.experiment.workdir import TRIALS
 from bertjax.files.atomic import write_atomic
 from bertjax.metrics.rows import Sums
+from bertjax.parallel.distributed import is_first
 from bertjax.parallel.partition import mesh_context
 from bertjax.tasks.registry import defaults, keys
 from bertjax.train.interrupt import Interrupt
@@ -179,7 +180,7 @@ def continue_or_begin(
 def _trackers(experiment: Experiment) -> list[Tracker]:
     """One for each run; a trial's is called after the sweep, too."""
     tracking, trackers = experiment.settings.tracking, []
-    for folder in experiment.folders if tracking.service else ():
+    for folder in experiment.folders if tracking.service and is_first() else ():
         own = folder.resolve()
         trial = own.parent.name == TRIALS
         name = tracking.run or (own.parents[1] if trial else own).name

@@ -32,6 +32,7 @@ from bertjax.experiment.pretraining_settings import PretrainingSettings
 from bertjax.experiment.vocabulary import load_given, train_vocabulary, words_added
 from bertjax.experiment.workdir import has_checkpoints, has_run
 from bertjax.files.paths import user_path
+from bertjax.parallel.distributed import is_first
 from bertjax.text.smoothing import smoothed_shares
 from bertjax.text.tokenizer import Tokenizer
 
@@ -51,6 +52,8 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
       UserError: a workdir inside the corpus, no store at config.data, a tokenizer that is not the one saved or trained
         with.
     """
+    if not is_first():
+        return load_own(workdir)
     if settings.data:
         read_manifest(pathlib.Path(os.path.expanduser(settings.data)))  # raises before a vocabulary is trained
     else:
@@ -217,8 +220,8 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
     Raises:
       UserError: no text, broken text where config.corpus_options.strict, a store of another tokenizer.
     """
-    if settings.data:
-        return find_stores(settings, workdir, tokenizer)
+    if settings.data or not is_first():
+        return find_stores(settings, workdir, tokenizer, verify=is_first())
     parts = parse_mixture(settings.corpus)
     for number, ((spec, weight), directory) in enumerate(zip(parts, store_directories(settings, workdir), strict=True)):
         if len(parts) > 1:

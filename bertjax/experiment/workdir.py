@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from bertjax.checkpoint.unfinished import any_checkpoint
 from bertjax.errors import UserError
 from bertjax.files.atomic import exclusive
+from bertjax.parallel.distributed import check_seen_by_all
 
 TRIALS = 'cells'  # the folder of a sweep's trials; named so in workdirs since the first version
 EXPORTED = 'export/cell.txt'  # of a sweep: the trial whose model is in export/
@@ -21,13 +22,14 @@ def working_in(*workdirs: pathlib.Path, results_only: bool = False) -> Iterator[
       results_only: they need hold no run: one that a mistake leaves new and empty is removed again.
 
     Raises:
-      UserError: another process is at work in one of them.
+      UserError: another process is at work in one of them; the processes of a run do not see the same one.
     """
     new = [workdir for workdir in workdirs if results_only and not workdir.exists()]
     with contextlib.ExitStack() as held:
         for workdir in dict.fromkeys(workdirs):
             workdir.mkdir(parents=True, exist_ok=True)
             held.enter_context(exclusive(workdir, 'works in this workdir'))
+            check_seen_by_all(workdir)
         try:
             yield
         except UserError:

@@ -15,6 +15,7 @@ from bertjax.experiment.sweep import run_sweep
 from bertjax.experiment.task_data import data_from_source
 from bertjax.experiment.trials import trials_of
 from bertjax.experiment.workdir import TRIALS, has_checkpoints, working_in
+from bertjax.parallel.distributed import first_before_others
 from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.train.canary import training_devices
 
@@ -43,13 +44,15 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
     for one in each_run:
         check_row_count(one.batch_size, one.accumulate, row_shards(mesh))
     with working_in(folder):
-        data = data_from_source(settings, folder)
+        with first_before_others():
+            data = data_from_source(settings, folder)
         for one in each_run:
             one.check_memory(data.encoder, mesh, training=True)
         if trials:
             run_sweep(folder, data, mesh)
         else:
-            training = Finetuning(data, folder, mesh)
+            with first_before_others():
+                training = Finetuning(data, folder, mesh)
             state, last = train_in(folder, training, select=settings.select)
             finish_task(folder, training.resolved, training.model, state.params, last, recipe)
 

@@ -14,6 +14,7 @@ from bertjax.experiment.session import train_in
 from bertjax.experiment.summary import finish_pretraining
 from bertjax.experiment.text import huggingface_directory
 from bertjax.experiment.workdir import has_checkpoints, working_in
+from bertjax.parallel.distributed import fetched, first_before_others
 from bertjax.parallel.mesh import make_mesh
 from bertjax.train.canary import training_devices
 
@@ -41,14 +42,15 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', given: Collectio
     mesh = make_mesh(settings.mesh, training_devices())
     settings.check_memory(mesh)
     with working_in(folder):
-        training = Pretraining(settings, folder, mesh)
+        with first_before_others():
+            training = Pretraining(settings, folder, mesh)
         state, _ = train_in(folder, training)
         finish_pretraining(
             folder,
             training.resolved,
             training.model,
             training.tokenizer,
-            state.params,
+            fetched(state.params),
             training.heldout,
             recipe,
             levels(settings, training.stores, training.examples, training.resolved['steps']),

@@ -7,6 +7,7 @@ from typing import Any
 
 from bertjax.checkpoint import Checkpoints, Position
 from bertjax.errors import PreemptedError
+from bertjax.parallel.distributed import Votes, from_first
 from bertjax.train.interrupt import Interrupt
 from bertjax.train.patience import Patience
 from bertjax.train.phase import Phase
@@ -36,7 +37,8 @@ def train(
       resolved: the resolved config, which every checkpoint holds, with in steps
         `eval_every`: between evaluations (0: only at the end, and at the start where the phase asks for it);
         `checkpoint_every`: between checkpoints (0: only at the end). One that falls on a step that was not finite is
-        left out.
+        left out;
+        `checkpoint_minutes`: the longest time between checkpoints (0: any).
       interrupt: whether somebody asked to stop.
       patience: ends the last phase where it no longer gets better; what is the best of it so far is saved.
 
@@ -48,6 +50,8 @@ def train(
       NonFiniteError: three steps in a row were not finite.
     """
     total = phases[-1].settings.last_step
+    votes = Votes()
+    minutes, saved_at = resolved['checkpoint_minutes'], time.perf_counter()
 
     def evaluate(phase: Phase) -> float | None:
         own = [phase.evaluator] if phase.evaluator is not None else []
@@ -65,7 +69,7 @@ def train(
             yield
 
     # Asked while everything was prepared: nothing is new to save.
-    if interrupt.requested() and position.step < total and not patience.over:
+    if from_first(interrupt.requested()) and position.step < total and not patience.over:
         raise _stopped(position)
     for phase in phases:
         number, first_step, last_step = phase.settings.number, phase.settings.first_step, phase.settings.last_step
@@ -93,9 +97,10 @@ def train(
                     position = Position(position.step + 1, number, batch.first + batch.count)
                     recorder.step(position, batch, metrics, got - asked)
 
-                    last, stop = position.step == total, interrupt.requested()
+                    last, late = position.step == total, 0 < 60 * minutes <= got - saved_at
+                    stop, late = votes(interrupt.requested(), late)
                     must_evaluate = last or _due(position.step, resolved['eval_every'])
-                    may_save = _due(position.step, resolved['checkpoint_every'])
+                    may_save = late or _due(position.step, resolved['checkpoint_every'])
                     if not (last or stop or must_evaluate or may_save):
                         continue
                     recorder.drain()  # waits for the devices: that time belongs to training
@@ -113,6 +118,8 @@ def train(
                         if stop or last:
                             interrupt.doing = f'checkpoint {position.step} is being written'
                         checkpoints.save(state, position, {**resolved, **failed, **patience.state}, cost)
+                        saved_at = time.perf_counter()
+                        votes.forget()
                     if stop and not last:
                         raise _stopped(position)
                     recorder.pause(time.perf_counter() - paused)

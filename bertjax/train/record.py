@@ -15,6 +15,7 @@ from bertjax.checkpoint import Position
 from bertjax.data.loader import NumberedBatch
 from bertjax.errors import NonFiniteError
 from bertjax.metrics.rows import Sums, add_sums, finite_or_none
+from bertjax.parallel.distributed import is_first
 from bertjax.train.ledger import ledger_damage
 from bertjax.train.members import member_of
 from bertjax.train.throughput import Stopwatch, memory
@@ -61,7 +62,10 @@ class Recorder:
         failed: Sequence[bool] = (),
         trackers: Sequence[Writer] = (),
     ):
-        files = [[JsonLines(folder / 'metrics.jsonl'), TensorBoard(folder / 'tensorboard')] for folder in folders]
+        files: list[list[Writer]] = [
+            [JsonLines(folder / 'metrics.jsonl'), TensorBoard(folder / 'tensorboard')] if is_first() else []
+            for folder in folders
+        ]
         for own, tracker in zip(files, trackers, strict=False):
             own.append(tracker)
         if not stacked:

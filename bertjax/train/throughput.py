@@ -31,7 +31,7 @@ class Stopwatch:
     """Rates since the last `lap`: the time that evaluation and saving take is left out by `pause`."""
 
     def __init__(self):
-        device = jax.devices()[0]
+        device = jax.local_devices()[0]
         peak = peak_flops(device.device_kind)
         self._peak = peak * jax.device_count() if peak else None
         self.flops_per_sequence = 0.0  # of a row; that of the phase, 0 where it is not known

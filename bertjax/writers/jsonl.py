@@ -10,6 +10,7 @@ from absl import logging
 
 from bertjax.files.atomic import make_directory, sync_directory
 from bertjax.files.disk import writing
+from bertjax.files.muted import is_muted
 
 
 class JsonLines:
@@ -24,6 +25,8 @@ class JsonLines:
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Appends one line and hands it to the operating system: it survives a kill of this process."""
+        if is_muted():
+            return
         if self._file is None:
             make_directory(self.path.parent)
             new = not self.path.exists()
@@ -48,7 +51,7 @@ class JsonLines:
         is one truncation, which is whole or not at all.
         """
         self.close()
-        if not self.path.exists():
+        if is_muted() or not self.path.exists():
             return 0
         with self.path.open('rb') as file:
             size = file.seek(0, os.SEEK_END)

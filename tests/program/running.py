@@ -6,6 +6,7 @@ import io
 import json
 import pathlib
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -107,11 +108,24 @@ class Program:
             text=True,
         )
 
+    def start_together(self, count: int, *changes: str, **options) -> list[subprocess.Popen]:
+        """Starts it in several processes that compute one run, each with a device of its own."""
+        with socket.socket() as free:
+            free.bind(('127.0.0.1', 0))
+            port = free.getsockname()[1]
+        common = (f'--coordinator_address=127.0.0.1:{port}', f'--num_processes={count}')
+        return [self.start(*changes, *common, f'--process_id={i}', **options) for i in range(count)]
+
     def spawn(self, *changes: str, status: int = 0, **options) -> subprocess.CompletedProcess:
         """Runs it in a process of its own to its end, which must have the exit status `status`."""
         process = self.start(*changes, **options)
-        out, err = process.communicate(timeout=1800)
-        return _ended(subprocess.CompletedProcess(process.args, process.returncode, out, err), status)
+        return finished(process, status)
+
+
+def finished(process: subprocess.Popen, status: int | None = 0) -> subprocess.CompletedProcess:
+    """The process at its end, which must have the exit status `status` (None: any)."""
+    out, err = process.communicate(timeout=1800)
+    return _ended(subprocess.CompletedProcess(process.args, process.returncode, out, err), status)
 
 
 @contextlib.contextmanager
@@ -120,7 +134,7 @@ def as_in_a_new_process() -> Iterator[None]:
     for name in list(flags.FLAGS):
         if name.startswith('config.'):  # defined when they were met on the command line
             delattr(flags.FLAGS, name)
-    for name in ('config', 'workdir'):
+    for name in ('config', 'workdir', 'coordinator_address', 'num_processes', 'process_id'):
         flags.FLAGS[name].unparse()
     handler, root = logging.get_absl_handler(), logging.logging.getLogger()
     handlers, level = list(root.handlers), root.level

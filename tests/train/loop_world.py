@@ -91,13 +91,15 @@ class CountingPhase:
 class World(Interrupt):
     """A run (steps 0-6 and 6-10) in a folder; notes what happens in what order. Its signals come at a step."""
 
-    def __init__(self, folder, clock, bad_steps=(), stop_at=None, log_every=2, eval_every=3, checkpoint_every=4):
+    def __init__(
+        self, folder, clock, bad_steps=(), stop_at=None, log_every=2, eval_every=3, checkpoint_every=4, minutes=0
+    ):
         super().__init__()
         self.events, self.saved, self.done = [], {}, 0
         self.clock, self.bad_steps, self.stop_at = clock, set(bad_steps), stop_at
         self.folder, self.log_every = folder, log_every
         self.patience = Patience(0)
-        self.options = {'eval_every': eval_every, 'checkpoint_every': checkpoint_every}
+        self.options = {'eval_every': eval_every, 'checkpoint_every': checkpoint_every, 'checkpoint_minutes': minutes}
 
     def phase(self, number, first_step, last_step):
         numbers = PhaseSettings(number, first_step, last_step, ROWS, 1, 'constant', 0.0, 1.0)

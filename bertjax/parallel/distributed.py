@@ -1,0 +1,233 @@
+"""Several processes as one run: what the first does for all, what they agree on, and how they end.
+
+Each process has its own devices and makes its own rows; the state lies on the devices of all. Only the first one writes
+and prints. All read the workdir, which lies where every one of them sees it.
+"""
+
+import collections
+import contextlib
+import os
+import pathlib
+import secrets
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bertjax.errors import LostError, StoppedError, UserError
+from bertjax.files.muted import mute
+from bertjax.parallel.devices import claim_devices, leave_out_absent_tpus
+from bertjax.parallel.membership import Membership
+
+HEARTBEAT = 30  # seconds without a sign of life after which a process counts as lost
+READ_BEHIND = 2  # what is asked for is known so many steps later, so that no step waits for it
+_LEAVING = 60  # seconds that a process which has failed waits for the others to fail as well
+_LONG = 7 * 24 * 3600  # seconds: the others wait while the first builds a corpus, or writes a model
+_LOST = ('Gloo', 'coordination service', 'heartbeat', 'UNAVAILABLE', 'DEADLINE_EXCEEDED')  # in words of JAX
+
+
+class OtherStoppedError(StoppedError):
+    """The first process has stopped, and said why."""
+
+    def __init__(self, exit_status: int):
+        super().__init__(f'stopped with the first process, which says why (status {exit_status})')
+        self.exit_status = exit_status
+
+
+def join(membership: Membership) -> None:
+    """Meets the other processes; returns when all are there. Must come before JAX has computed anything.
+
+    Where the command line says nothing JAX finds the others by itself: on TPU VMs and GKE, and under Slurm.
+    """
+    leave_out_absent_tpus()
+    jax.distributed.initialize(
+        membership.coordinator_address,
+        membership.num_processes,
+        membership.process_id,
+        heartbeat_timeout_seconds=HEARTBEAT,
+        shutdown_timeout_seconds=_LONG,
+    )
+    claim_devices()
+    if not is_first():
+        mute()
+        sys.stdout = open(os.devnull, 'w', encoding='utf-8')  # noqa: SIM115
+
+
+_alone = False  # within `first_before_others`, where no process may wait for another
+
+
+def are_several() -> bool:
+    """Whether this process computes together with others."""
+    return not _alone and jax.distributed.is_initialized() and jax.process_count() > 1
+
+
+def is_first() -> bool:
+    """Whether this is the process that writes and prints; the only one always is."""
+    return not jax.distributed.is_initialized() or jax.process_index() == 0
+
+
+def from_first(value: int) -> int:
+    """The first process's value, in all of them."""
+    return int(multihost_utils.broadcast_one_to_all(np.int32(value))) if are_several() else value
+
+
+@contextlib.contextmanager
+def first_before_others() -> Iterator[None]:
+    """The body runs in the first process, then in the others, which find what it has made.
+
+    It computes nothing on the mesh, for which all are needed; what would ask the other processes asks none.
+
+    Raises:
+      OtherStoppedError: in the others, where the first one has raised.
+    """
+    if not are_several():
+        yield
+        return
+    if is_first():
+        status = 1
+        try:
+            with _as_if_alone():
+                yield
+            status = 0
+        except (UserError, StoppedError) as error:
+            status = error.exit_status
+            raise
+        finally:
+            wait_for_all(_LONG)
+            from_first(status)
+        return
+    wait_for_all(_LONG)
+    status = from_first(0)
+    if status:
+        raise OtherStoppedError(status)
+    with _as_if_alone():
+        yield
+
+
+@contextlib.contextmanager
+def _as_if_alone() -> Iterator[None]:
+    global _alone
+    _alone = True
+    try:
+        yield
+    finally:
+        _alone = False
+
+
+def decided_by_first(decide: Callable[[], int]) -> int:
+    """What `decide` gives in the first process, in all of them; the others do not call it.
+
+    Raises:
+      OtherStoppedError: in the others, where it has raised.
+    """
+    if not are_several():
+        return decide()
+    value = 0
+    with first_before_others():
+        if is_first():
+            value = decide()
+    return from_first(value)
+
+
+_waits = 0
+
+
+def wait_for_all(seconds: int) -> None:
+    """Returns when all processes have come here. Without the devices, which do not like to wait for hours."""
+    # Orbax brings it; importing Orbax takes a second, and a single process needs none of it.
+    from orbax.checkpoint import multihost
+
+    global _waits
+    _waits += 1
+    multihost.get_barrier_sync_fn()(key=f'bertjax-{_waits}', timeout_ms=seconds * 1000)
+
+
+def check_seen_by_all(folder: pathlib.Path) -> None:
+    """Raises UserError, in all processes, unless `folder` is one and the same for all of them."""
+    if not are_several():
+        return
+    mark = folder / f'.seen-{from_first(secrets.randbits(30))}'
+    with first_before_others():
+        if is_first():
+            mark.touch()
+    blind = np.flatnonzero(~multihost_utils.process_allgather(np.asarray(mark.exists())))
+    if is_first():
+        mark.unlink()
+    if len(blind):
+        found = f'{folder}, which process {blind[0]} does not see as process 0 does'
+        raise UserError('--workdir', found, 'one folder for all processes', 'give one on a file system that they share')
+
+
+def fetched(tree: Any) -> Any:
+    """The arrays of a tree on the host of every process, one at a time; as they are where there is one process."""
+
+    def whole(x: jax.Array | np.ndarray) -> np.ndarray:
+        if isinstance(x, np.ndarray):
+            return x
+        everywhere = NamedSharding(x.sharding.mesh, PartitionSpec())
+        return np.asarray(x if x.is_fully_replicated else jax.device_put(x, everywhere))
+
+    return jax.tree.map(whole, tree) if are_several() else tree
+
+
+class Votes:
+    """What any of the processes asks for, as all of them learn it at one and the same step.
+
+    Called once a step with the wishes of this process, it says what was wished by any of them READ_BEHIND steps before;
+    where there is one process, what it wishes now.
+    """
+
+    def __init__(self):
+        self._unread: collections.deque[jax.Array] = collections.deque()
+        self._any = _make_any() if are_several() else None
+
+    def __call__(self, *wishes: bool) -> tuple[bool, ...]:
+        if self._any is None:
+            return wishes
+        self._unread.append(self._any(np.asarray(wishes)))
+        if len(self._unread) <= READ_BEHIND:
+            return (False,) * len(wishes)
+        return tuple(map(bool, np.asarray(self._unread.popleft())))
+
+    def forget(self) -> None:
+        """What was wished and not said yet is void: for all, who do this at the same step."""
+        self._unread.clear()
+
+
+def _make_any() -> Callable[[np.ndarray], jax.Array]:
+    """bool [N] of this process -> bool [N], the same in all of them."""
+    mesh = Mesh(np.asarray(jax.devices()), ('all',))
+    each, everywhere = NamedSharding(mesh, PartitionSpec('all')), NamedSharding(mesh, PartitionSpec())
+    reduce = jax.jit(lambda wishes: wishes.any(0), out_shardings=everywhere)
+
+    def any_of(wishes: np.ndarray) -> jax.Array:
+        own = np.broadcast_to(wishes, (jax.local_device_count(), *wishes.shape))
+        return reduce(jax.make_array_from_process_local_data(each, own, (mesh.size, *wishes.shape)))
+
+    return any_of
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether JAX has raised this because another process is gone."""
+    # XLA's errors come as ValueError and as RuntimeError, of which JaxRuntimeError is one.
+    of_jax = isinstance(error, (ValueError, RuntimeError))
+    return are_several() and of_jax and any(word in str(error) for word in _LOST)
+
+
+def leave(status: int) -> None:
+    """Ends this process, which has failed, with `status`.
+
+    Where all have failed, for one reason, they end together; where the others go on, they find this one lost.
+    """
+    if are_several():
+        try:
+            if status == LostError.exit_status:
+                os._exit(status)
+            wait_for_all(_LEAVING)
+        except Exception:  # of whatever kind: the others are not coming
+            os._exit(status)
+    sys.exit(status)

@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# Trains on TPU slices of a GKE cluster, as a JobSet (jobset.sigs.k8s.io, which the cluster must have).
+#
+#   launch/gke_jobset.sh VERB --name=NAME [options] -- --config=... --workdir=...
+#
+#   apply    begin; what was taken away is started again, up to --restarts=N times (100)
+#   logs     follow the first process
+#   status   of the JobSet and its pods
+#   delete   all of it
+#
+#   --image=IMAGE      of launch/Dockerfile, where the cluster can pull it
+#   --accelerator=tpu-v5-lite-podslice --topology=4x4
+#                      as the node pool has them; --chips-per-host=4, --slices=1
+#   --claim=NAME       a volume claim that every pod mounts at /data, for workdir and text
+#   --price=DOLLARS    of a chip and hour, --hours=N: to see what it will cost
+#   --dry-run          print what would be applied, and every command; run none
+
+set -euo pipefail
+. "$(dirname "$0")/common.sh"
+
+verb=${1:---help}
+shift || true
+[[ $verb == --* ]] && set -- "$verb" "$@"
+name='' image='' accelerator='' topology='' chips_per_host=4 slices=1 claim='' restarts=100 price='' hours=''
+dry_run='' arguments=()
+read_options 'name image accelerator topology chips_per_host slices claim restarts price hours' 'dry_run' "$@"
+need name
+
+# YAML is a superset of JSON, whose strings can hold anything.
+json() { python3 -c 'import json, sys; print(json.dumps(sys.argv[1:]))' "$@"; }
+
+manifest() {
+  local chips=1 side hosts volume='' mount=''
+  for side in ${topology//x/ }; do chips=$((chips * side)); done
+  hosts=$((chips / chips_per_host))
+  ((hosts > 0 && hosts * chips_per_host == chips)) ||
+    stop "--topology=$topology: found $chips chips, expected a multiple of --chips-per-host=$chips_per_host"
+  cost $((chips * slices))
+  if [[ $claim ]]; then
+    mount="volumeMounts: [{name: data, mountPath: /data}]"
+    volume="volumes: [{name: data, persistentVolumeClaim: {claimName: $claim}}]"
+  fi
+  # A pod that ends with 1, 2 or 3 has failed for good; any other end, of a pod or a node, starts all of them again.
+  cat <<YAML
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata:
+  name: $name
+  annotations:
+    alpha.jobset.sigs.k8s.io/exclusive-topology: cloud.google.com/gke-nodepool
+spec:
+  failurePolicy:
+    maxRestarts: $restarts
+    rules:
+    - action: FailJobSet
+      onJobFailureReasons: [PodFailurePolicy]
+  replicatedJobs:
+  - name: slice
+    replicas: $slices
+    template:
+      spec:
+        parallelism: $hosts
+        completions: $hosts
+        backoffLimit: 0
+        podFailurePolicy:
+          rules:
+          - action: FailJob
+            onExitCodes: {containerName: bertjax, operator: In, values: [1, 2, 3]}
+        template:
+          spec:
+            restartPolicy: Never
+            terminationGracePeriodSeconds: 300
+            nodeSelector:
+              cloud.google.com/gke-tpu-accelerator: $accelerator
+              cloud.google.com/gke-tpu-topology: $topology
+            containers:
+            - name: bertjax
+              image: $image
+              args: $(json "${arguments[@]}")
+              ports: [{containerPort: 8471}, {containerPort: 8080}]
+              resources:
+                requests: {google.com/tpu: $chips_per_host}
+                limits: {google.com/tpu: $chips_per_host}
+              $mount
+            $volume
+YAML
+}
+
+apply() {
+  need image accelerator topology
+  ((${#arguments[@]})) || stop "found no arguments of bertjax, expected them after --"
+  local text
+  text=$(manifest)
+  [[ $dry_run ]] && printf '%s\n' "$text"
+  run kubectl apply -f - <<<"$text"
+}
+
+logs() { run kubectl logs --follow "--selector=jobset.sigs.k8s.io/jobset-name=$name,batch.kubernetes.io/job-completion-index=0,jobset.sigs.k8s.io/job-index=0"; }
+status() { run kubectl get "jobset/$name" pods "--selector=jobset.sigs.k8s.io/jobset-name=$name"; }
+delete() { run kubectl delete "jobset/$name"; }
+
+case $verb in
+  apply | logs | status | delete) "$verb" ;;
+  *) stop "$verb: found no such verb, expected apply, logs, status or delete" ;;
+esac

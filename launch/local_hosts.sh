@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Runs bertjax in several processes on this machine, as a slice with several hosts does; for trying it out.
+#
+#   launch/local_hosts.sh N --config=configs/pretrain_tiny.py --workdir=out/hosts [--config.KEY=VALUE ...]
+#
+# The first process prints here, and all of them into WORKDIR/host-I.log. The exit status is the first one's, or that
+# of one that failed otherwise. Ctrl-C and SIGTERM reach all.
+
+set -euo pipefail
+. "$(dirname "$0")/common.sh"
+
+[[ ${1:-} == --help ]] && { sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; exit 0; }
+[[ ${1:-} =~ ^[1-9][0-9]*$ ]] || stop "${1:-nothing}: found no number of processes; launch/local_hosts.sh N --config=... --workdir=..."
+count=$1
+shift
+workdir=''
+for argument in "$@"; do
+  [[ $argument == --workdir=* ]] && workdir=${argument#--workdir=}
+done
+need workdir
+mkdir -p "$workdir"
+port=$(python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+common=(-m bertjax.main "$@" "--coordinator_address=127.0.0.1:$port" "--num_processes=$count")
+
+pids=()
+trap 'kill -TERM "${pids[@]}" 2>/dev/null || true' TERM
+trap : INT # a terminal tells the processes as well
+for ((i = 0; i < count; i++)); do
+  if ((i == 0)); then
+    python "${common[@]}" "--process_id=$i" > >(tee "$workdir/host-$i.log") 2>&1 &
+  else
+    python "${common[@]}" "--process_id=$i" > "$workdir/host-$i.log" 2>&1 &
+  fi
+  pids+=($!)
+done
+
+status=0
+for ((i = count - 1; i >= 0; i--)); do
+  one=0
+  # A signal ends `wait` and not the process.
+  while wait "${pids[i]}" && one=0 || one=$?; kill -0 "${pids[i]}" 2>/dev/null; do :; done
+  ((one == 0)) || { ((i == 0)) || say "process $i: status $one, see $workdir/host-$i.log"; status=$one; }
+done
+exit "$status"

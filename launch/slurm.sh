@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Trains on GPU nodes of a Slurm cluster; preempted or after a lost node it is queued again and goes on.
+#
+#   launch/slurm.sh --nodes=2 --gpus=8 [options] -- --config=configs/pretrain_large.py --workdir=/shared/run
+#
+#   --time=HH:MM:SS    the longest it may take; two minutes before, the state is saved and the job is queued again
+#   --partition=NAME --account=NAME
+#   --activate=FILE    what to source first (.venv/bin/activate)
+#   --price=DOLLARS    of a GPU and hour, --hours=N: to see what it will cost
+#   --dry-run          print the job and the command, run nothing
+#
+# The workdir lies where every node sees it. There is a process a GPU; each finds the others by what Slurm tells it.
+
+set -euo pipefail
+. "$(dirname "$0")/common.sh"
+
+nodes='' gpus='' time=24:00:00 partition='' account='' activate=.venv/bin/activate price='' hours='' dry_run='' arguments=()
+read_options 'nodes gpus time partition account activate price hours' 'dry_run' "$@"
+need nodes gpus
+((${#arguments[@]})) || stop "found no arguments of bertjax, expected them after --"
+cost $((nodes * gpus))
+
+quoted=$(printf '%q ' "${arguments[@]}")
+job=$(
+  cat <<JOB
+#!/usr/bin/env bash
+#SBATCH --job-name=bertjax
+#SBATCH --nodes=$nodes
+#SBATCH --ntasks-per-node=$gpus
+#SBATCH --gpus-per-node=$gpus
+#SBATCH --time=$time
+#SBATCH --requeue
+#SBATCH --signal=TERM@120
+#SBATCH --open-mode=append
+#SBATCH --output=bertjax-%j.log
+
+source $(printf '%q' "$activate")
+status=0
+srun --kill-on-bad-exit=0 python -m bertjax.main $quoted || status=\$?
+# 75: saved after a signal; 4: another process is lost. Both go on where they were.
+case \$status in
+  4 | 75) scontrol requeue "\$SLURM_JOB_ID" ;;
+esac
+exit "\$status"
+JOB
+)
+[[ $dry_run ]] && printf '%s\n' "$job"
+run sbatch ${partition:+"--partition=$partition"} ${account:+"--account=$account"} <<<"$job"

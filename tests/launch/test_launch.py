@@ -1,0 +1,214 @@
+"""The launchers beside programs that stand in for gcloud, kubectl and sbatch: what they call, and what they do then."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+REPOSITORY = pathlib.Path(__file__).parent.parent.parent
+TRAINING = ('--', '--config=configs/pretrain_base.py', '--workdir=gs://bucket/a run', "--config.corpus='*.txt'")
+SLICE = ('--name=bert', '--zone=us-west4-a', '--type=v5litepod-16')
+
+
+class Cloud:
+    """Folder of the stand-ins; see fake.py."""
+
+    def __init__(self, folder: pathlib.Path):
+        self.folder = folder
+        for name in ('gcloud', 'kubectl', 'sbatch'):
+            shutil.copy(pathlib.Path(__file__).with_name('fake.py'), folder / name)
+            (folder / name).chmod(0o755)
+
+    def launch(self, script: str, *arguments: str, status: int = 0, **plan) -> subprocess.CompletedProcess:
+        (self.folder / 'plan').write_text(json.dumps({'states': [['ACTIVE']], 'ends': [0], **plan}))
+        (self.folder / 'calls').unlink(missing_ok=True)
+        path = os.pathsep.join([str(self.folder), str(pathlib.Path(sys.executable).parent), os.environ['PATH']])
+        environment = os.environ | {'PATH': path, 'FAKE': str(self.folder), 'LAUNCH_WAIT_SECONDS': '0'}
+        done = subprocess.run(
+            [REPOSITORY / 'launch' / script, *arguments], env=environment, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == status, done.stdout + done.stderr
+        return done
+
+    @property
+    def calls(self) -> list[list[str]]:
+        path = self.folder / 'calls'
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    @property
+    def steps(self) -> list[str]:
+        """What was asked of gcloud, in a word each, without questions."""
+        words = {
+            'create': 'create',
+            'delete': 'delete',
+            'scp': 'copy',
+            'uv pip': 'install',
+            'nohup': 'train',
+            'tail': 'follow',
+        }
+        told = [' '.join(call) for call in self.calls if 'describe' not in call]
+        return [next(step for word, step in reversed(words.items()) if word in line) for line in told]
+
+    @property
+    def exists(self) -> bool:
+        return json.loads((self.folder / 'plan').read_text())['exists']
+
+
+@pytest.fixture
+def cloud(tmp_path: pathlib.Path) -> Cloud:
+    return Cloud(tmp_path)
+
+
+WHOLE = ['create', 'copy', 'install', 'train', 'follow', 'delete']
+
+
+def test_a_run_from_nothing_to_nothing(cloud: Cloud):
+    states = [['WAITING_FOR_RESOURCES', 'PROVISIONING', 'ACTIVE']]
+    price = ('--price=1.2', '--hours=6')
+    done = cloud.launch('tpu_vm.sh', 'up', *SLICE, '--spot', *price, *TRAINING, states=states)
+    assert cloud.steps == WHOLE and not cloud.exists
+    assert '16 chips x 1.20 = 19.20 an hour; 6 hours: 115.20' in done.stderr
+    assert 'waiting for bert: WAITING_FOR_RESOURCES' in done.stderr and done.stderr.endswith('bert is deleted\n')
+    created = next(call for call in cloud.calls if 'create' in call)
+    assert {'--spot', '--runtime-version=v2-alpha-tpuv5-lite', '--node-id=bert'} < set(created)
+    train = next(call[-2] for call in cloud.calls if 'nohup' in call[-2])
+    # As the arguments came, through two shells.
+    last = train.split('-m bertjax.main ')[1].split(' >> ')[0]
+    assert subprocess.run(
+        ['bash', '-c', f'printf "%s\\n" {last}'], capture_output=True, text=True
+    ).stdout.splitlines() == [*TRAINING[1:]]
+
+
+def test_a_slice_that_is_taken_away_is_asked_for_again(cloud: Cloud):
+    done = cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, states=[['ACTIVE'], ['ACTIVE']], ends=['preempted', 0])
+    assert cloud.steps == [*WHOLE, *WHOLE]
+    assert 'bert was taken away: it is asked for again' in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('status', [4, 75])
+def test_a_training_that_can_go_on_is_started_again(cloud: Cloud, status: int):
+    cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, ends=[status, status, 0])
+    assert cloud.steps == [*WHOLE[:3], *['train', 'follow'] * 3, 'delete']
+
+
+@pytest.mark.slow
+def test_a_lost_connection_is_no_end(cloud: Cloud):
+    cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, ends=[255, 255, 0])
+    assert cloud.steps == [*WHOLE[:4], *['follow'] * 3, 'delete']
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('status', [1, 2, 3])
+def test_a_mistake_ends_it_and_leaves_nothing(cloud: Cloud, status: int):
+    cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, ends=[status], status=status)
+    assert cloud.steps == WHOLE and not cloud.exists
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('plan', [{'create': [1]}, {'states': [['PROVISIONING', 'FAILED']]}])
+def test_what_cannot_be_had_leaves_nothing(cloud: Cloud, plan: dict):
+    done = cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, status=1, **plan)
+    assert cloud.steps == ['create', 'delete'] and not cloud.exists
+    assert done.stderr.endswith('nothing is left running\n')
+
+
+@pytest.mark.slow
+def test_what_is_kept_is_said(cloud: Cloud):
+    done = cloud.launch('tpu_vm.sh', 'up', *SLICE, '--keep', *TRAINING)
+    assert cloud.steps == WHOLE[:-1] and cloud.exists
+    assert 'is still there and costs money' in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('script', 'arguments', 'words'),
+    [
+        ('tpu_vm.sh', ('up', *SLICE), ['create', 'scp', 'uv pip', 'nohup', 'tail', 'delete']),
+        (
+            'gke_jobset.sh',
+            ('apply', '--name=a', '--image=i', '--accelerator=tpu-v5-lite-podslice', '--topology=4x4'),
+            ['kubectl apply', 'kind: JobSet'],
+        ),
+        ('slurm.sh', ('--nodes=2', '--gpus=8'), ['sbatch', '#SBATCH --requeue']),
+    ],
+)
+def test_a_dry_run_calls_nothing(cloud: Cloud, script: str, arguments: tuple[str, ...], words: list[str]):
+    said = cloud.launch(script, *arguments, '--dry-run', *TRAINING).stdout
+    assert not cloud.calls
+    assert all(word in said.replace('\\ ', ' ') for word in words), said
+
+
+def test_a_jobset(cloud: Cloud):
+    yaml = pytest.importorskip('yaml', reason='reads the manifest; needs PyYAML')
+    slices = ('--accelerator=tpu-v6e-slice', '--topology=4x4', '--slices=2', '--claim=disk', '--price=2.7')
+    done = cloud.launch('gke_jobset.sh', 'apply', '--name=bert', '--image=repo/bertjax:tpu', *slices, *TRAINING)
+    assert '32 chips x 2.70 = 86.40 an hour' in done.stderr
+    (call,) = cloud.calls
+    manifest = yaml.safe_load(call[-1])
+    (job,) = manifest['spec']['replicatedJobs']
+    spec = job['template']['spec']
+    assert (job['replicas'], spec['parallelism'], spec['completions']) == (2, 4, 4)
+    pod = spec['template']['spec']
+    assert pod['containers'][0]['args'] == [*TRAINING[1:]]
+    assert pod['containers'][0]['resources']['limits'] == {'google.com/tpu': 4}
+    assert pod['volumes'][0]['persistentVolumeClaim']['claimName'] == 'disk'
+
+
+@pytest.mark.slow
+def test_a_slurm_job_is_queued_again_where_it_can_go_on(cloud: Cloud, tmp_path: pathlib.Path):
+    cloud.launch('slurm.sh', '--nodes=2', '--gpus=8', '--partition=long', '--activate=/dev/null', *TRAINING)
+    (call,) = cloud.calls
+    assert call[:2] == ['sbatch', '--partition=long'] and '#SBATCH --ntasks-per-node=8' in call[-1]
+    job = tmp_path / 'job'
+    job.write_text(call[-1])
+    for status, again in ((0, False), (2, False), (4, True), (75, True)):
+        for name, body in (('srun', f'exit {status}'), ('scontrol', 'echo "$@"')):
+            (cloud.folder / name).write_text(f'#!/bin/bash\n{body}\n')
+            (cloud.folder / name).chmod(0o755)
+        environment = os.environ | {'PATH': f'{cloud.folder}:{os.environ["PATH"]}', 'SLURM_JOB_ID': '17'}
+        done = subprocess.run(['bash', job], env=environment, capture_output=True, text=True)
+        assert done.returncode == status and done.stdout == ('requeue 17\n' if again else '')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('script', 'arguments', 'words'),
+    [
+        ('tpu_vm.sh', ('fly', *SLICE), 'fly: found no such verb'),
+        ('tpu_vm.sh', ('create', '--name=a'), '--zone: found nothing'),
+        ('tpu_vm.sh', ('create', *SLICE[:2], '--type=v5'), '--type=v5: found no number'),
+        ('tpu_vm.sh', ('create', *SLICE, '--prize=1'), '--prize=1: found an unknown option'),
+        ('tpu_vm.sh', ('train', *SLICE), 'found no arguments of bertjax'),
+        (
+            'gke_jobset.sh',
+            ('apply', '--name=a', '--image=b', '--accelerator=c', '--topology=3x3', *TRAINING),
+            '--topology=3x3: found 9',
+        ),
+        ('slurm.sh', ('--nodes=2', *TRAINING), '--gpus: found nothing'),
+        ('local_hosts.sh', ('two',), 'two: found no number of processes'),
+    ],
+)
+def test_mistakes_are_said_before_anything_is_called(cloud: Cloud, script: str, arguments: tuple, words: str):
+    done = cloud.launch(script, *arguments, status=2)
+    assert done.stderr.strip().splitlines()[-1].startswith(f'error: {words}'), done.stderr
+    assert not cloud.calls
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('script', ['tpu_vm.sh', 'gke_jobset.sh', 'slurm.sh', 'local_hosts.sh'])
+def test_help_is_the_head_of_the_file(cloud: Cloud, script: str):
+    said = cloud.launch(script, '--help').stdout
+    assert f'launch/{script}' in said and '#' not in said and len(said.splitlines()) > 4
+
+
+@pytest.mark.slow
+def test_shellcheck_has_nothing_to_say():
+    checker = shutil.which('shellcheck') or pytest.skip('no shellcheck: of the extra test, or of the system')
+    scripts = sorted((REPOSITORY / 'launch').glob('*.sh'))
+    done = subprocess.run([checker, '-x', '-P', REPOSITORY / 'launch', *scripts], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout

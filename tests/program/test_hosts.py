@@ -1,0 +1,96 @@
+"""Several real processes that compute one run: as one process does, whoever of them is killed or asked to stop."""
+
+import pathlib
+import signal
+import time
+
+import numpy as np
+import pytest
+from running import GLUE, RUN, Program, assert_one_line, copied, finished, results, rows, wait_for_step
+
+import bertjax
+
+NEVER = ('--config.eval_every=0', '--config.checkpoint_every=0')
+
+
+def _losses(workdir: pathlib.Path) -> list[float]:
+    return [row['loss'] for row in rows(workdir / 'metrics.jsonl') if row.get('loss') is not None]
+
+
+@pytest.mark.slow
+def test_one_is_killed_and_started_again(program: Program, tmp_path: pathlib.Path, trained: pathlib.Path):
+    """In the end all is as one process has it."""
+    processes = program.start_together(2, f'--workdir={tmp_path}', *RUN)
+    wait_for_step(processes[0], tmp_path, 10)
+    processes[1].kill()
+    killed = time.monotonic()
+    end = finished(processes[0], status=4)
+    assert time.monotonic() - killed < 60
+    assert 'another process of this run is lost' in end.stderr.strip().splitlines()[-1]
+    finished(processes[1], status=-signal.SIGKILL)
+
+    first, second = (finished(process) for process in program.start_together(2, f'--workdir={tmp_path}', *RUN))
+    assert _losses(tmp_path) == pytest.approx(_losses(trained), rel=1e-5)
+    for name in ('ledger.jsonl', 'store/manifest.json'):
+        assert (tmp_path / name).read_bytes() == (trained / name).read_bytes()
+    text = ['the river runs']
+    assert np.array_equal(*(bertjax.load(tmp_path / 'export' / name).encode(text) for name in ('hf', 'orbax')))
+    # The first one prints, the other one does not.
+    assert 'continuing at step' in first.stdout
+    assert not [line for line in second.stdout.splitlines() if line and not line.startswith('[Gloo]')]
+
+
+@pytest.mark.slow
+def test_all_stop_where_one_is_asked_to(program: Program, tmp_path: pathlib.Path, trained: pathlib.Path):
+    """One process has begun the run, two go on with it, and the one that does not write is asked to stop."""
+    work = copied(trained, tmp_path / 'run')
+    more = (*RUN, '--config.steps=400', '--config.batch_size=8', *NEVER)
+    processes = program.start_together(2, f'--workdir={work}', *more)
+    wait_for_step(processes[0], work, 30)
+    processes[1].send_signal(signal.SIGTERM)
+    ends = [finished(process, status=75) for process in processes]
+    last = rows(work / 'ledger.jsonl')[-1]['step']
+    assert 30 <= last < 400 and (work / 'checkpoints' / str(last) / 'seal.json').exists()
+    assert all(f'stopped at step {last} as asked' in end.stderr for end in ends)
+    assert [row['first'] for row in rows(work / 'ledger.jsonl')] == list(range(0, 8 * last, 8))
+
+
+@pytest.mark.slow
+def test_two_processes_tune_as_one_does(
+    program: Program, tmp_path: pathlib.Path, tune: tuple[str, ...], tuned: pathlib.Path
+):
+    for process in program.start_together(2, f'--workdir={tmp_path}', *tune, **GLUE):
+        finished(process)
+    assert _losses(tmp_path) == pytest.approx(_losses(tuned), rel=1e-4)
+    assert results(tmp_path)['splits'] == results(tuned)['splits']
+
+
+@pytest.mark.slow
+def test_a_mistake_ends_all_of_them_alike(program: Program, tmp_path: pathlib.Path):
+    empty = tmp_path / 'empty.txt'
+    empty.write_text('')
+    processes = program.start_together(2, f'--workdir={tmp_path / "run"}', f'--config.corpus={empty}')
+    began = time.monotonic()
+    first, second = (finished(process, status=2) for process in processes)
+    assert time.monotonic() - began < 120
+    assert str(empty) in assert_one_line(first)
+    assert 'stopped with the first process' in second.stderr.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ('flags', 'words'),
+    [
+        (('--num_processes=2',), '--num_processes: found no --coordinator_address and no --process_id'),
+        (('--coordinator_address=a:1', '--num_processes=2', '--process_id=2'), '--process_id: found 2'),
+        (('--coordinator_address=a', '--num_processes=2', '--process_id=1'), '--coordinator_address: found a'),
+        (
+            ('--coordinator_address=a:1', '--num_processes=2', '--process_id=1', '--config.run=corpus'),
+            '--config.run=corpus: found several processes',
+        ),
+    ],
+)
+def test_what_the_command_line_says_of_the_processes(
+    program: Program, tmp_path: pathlib.Path, flags: tuple[str, ...], words: str
+):
+    assert words in program.error(f'--workdir={tmp_path / "run"}', *flags)
+    assert not (tmp_path / 'run').exists()
