@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import gc
 import io
 import json
 import pathlib
@@ -130,20 +131,22 @@ def finished(process: subprocess.Popen, status: int | None = 0) -> subprocess.Co
 
 @contextlib.contextmanager
 def as_in_a_new_process() -> Iterator[None]:
-    """Forgets the flags of the call before, and takes absl's log back to where it was afterwards."""
+    """Forgets the flags of the call before; afterwards absl's log is where it was, and garbage is collected as before."""
     for name in list(flags.FLAGS):
         if name.startswith('config.'):  # defined when they were met on the command line
             delattr(flags.FLAGS, name)
     for name in ('config', 'workdir', 'coordinator_address', 'num_processes', 'process_id'):
         flags.FLAGS[name].unparse()
     handler, root = logging.get_absl_handler(), logging.logging.getLogger()
-    handlers, level = list(root.handlers), root.level
+    handlers, level, often = list(root.handlers), root.level, gc.get_threshold()
     with mock.patch.object(handler.python_handler, 'stream', sys.stderr):
         try:
             yield
         finally:
             root.handlers[:] = handlers
             root.setLevel(level)
+            gc.unfreeze()
+            gc.set_threshold(*often)
 
 
 def _ended(result: subprocess.CompletedProcess, status: int | None) -> subprocess.CompletedProcess:
