@@ -131,7 +131,7 @@ def finished(process: subprocess.Popen, status: int | None = 0) -> subprocess.Co
 
 @contextlib.contextmanager
 def as_in_a_new_process() -> Iterator[None]:
-    """Forgets the flags of the call before; afterwards absl's log is where it was, and garbage is collected as before."""
+    """Forgets the flags of the call before; afterwards absl and the collector of garbage are as they were."""
     for name in list(flags.FLAGS):
         if name.startswith('config.'):  # defined when they were met on the command line
             delattr(flags.FLAGS, name)
