@@ -16,7 +16,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from absl import app, flags, logging
 
@@ -34,6 +34,7 @@ from bertjax.command_line import (
 from bertjax.errors import LostError, StoppedError, UserError
 from bertjax.experiment.check import check_ranges
 from bertjax.files import disk
+from bertjax.parallel import distributed
 from bertjax.parallel.membership import watch
 from bertjax.terminal import guard_streams
 
@@ -105,18 +106,7 @@ def _join_others(verb: str) -> None:
         mend = 'start it once'
         raise UserError(f'--config.run={verb}', 'several processes', f'one, or one of {", ".join(TOGETHER)}', mend)
     watch()
-    importlib.import_module('bertjax.parallel.distributed').join(own)
-
-
-def _leave(status: int) -> NoReturn:
-    """Ends this process; of several that have joined (which only then have imported the module) in order."""
-    joined = sys.modules.get('bertjax.parallel.distributed')
-    joined.leave(status) if joined else sys.exit(status)
-
-
-def _is_lost(error: Exception) -> bool:
-    joined = sys.modules.get('bertjax.parallel.distributed')
-    return joined is not None and joined.is_lost(error)
+    distributed.join(own)
 
 
 def _guarded(function):
@@ -128,21 +118,21 @@ def _guarded(function):
         except (UserError, StoppedError) as e:
             sys.stdout.flush()
             print(f'error: {e}' if isinstance(e, UserError) else str(e), file=sys.stderr)
-            _leave(e.exit_status)
+            distributed.leave(e.exit_status)
         except KeyboardInterrupt:
             print('stopped; the same command continues with what is whole', file=sys.stderr)
             sys.exit(130)
         except Exception as e:
-            if _is_lost(e):
+            if distributed.is_lost(e):
                 print(LostError(), file=sys.stderr, flush=True)
-                _leave(LostError.exit_status)
+                distributed.leave(LostError.exit_status)
             workdir = WORKDIR.value if flags.FLAGS.is_parsed() else None
             refused = disk.refused(e, workdir or '.')
             if refused is None:
                 raise
             sys.stdout.flush()
             print(f'error: {refused}', file=sys.stderr)
-            _leave(refused.exit_status)
+            distributed.leave(refused.exit_status)
 
     return call
 
