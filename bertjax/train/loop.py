@@ -51,7 +51,7 @@ def train(
     """
     total = phases[-1].settings.last_step
     votes = Votes()
-    minutes, saved_at = resolved['checkpoint_minutes'], time.perf_counter()
+    minutes, saved_at = resolved.get('checkpoint_minutes', 0), time.perf_counter()
 
     def evaluate(phase: Phase) -> float | None:
         own = [phase.evaluator] if phase.evaluator is not None else []

@@ -263,7 +263,8 @@ def test_a_long_text_is_cut_as_by_predict(program: Program, tuned: pathlib.Path,
         return math.log(probabilities['entailment'] / probabilities['not_entailment'])
 
     wanted = pytest.approx(score(said['probabilities']), abs=1e-4)
-    assert entailed() == entailed(step=72) == entailed(max_length=24) == wanted
+    assert entailed() == entailed(max_length=24) == wanted
+    assert entailed(step=72) == wanted  # its blocks are unrolled, and round otherwise
     assert entailed(max_length=8) != wanted
     task = own / 'export' / 'hf' / 'task.json'
     facts = json.loads(task.read_text())
