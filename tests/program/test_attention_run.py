@@ -169,6 +169,7 @@ def test_the_page_shows_the_weights_that_were_computed(bert, measured, browser: 
         assert page.locator('.from .word').all_inner_texts() == pieces
 
         def shown(side):
+            page.wait_for_selector(f'.{side} .word[data-weight]')
             words = page.locator(f'.{side} .word').all()
             return [float(word.get_attribute('data-weight')) for word in words]
 
