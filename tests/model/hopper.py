@@ -25,7 +25,8 @@ dnn_version_info { major: 9 minor: 10 } runtime_version { major: 12 minor: 9 }
 @pytest.fixture(scope='session')
 def hopper() -> Callable[[int], list[jax.Device]]:
     """hopper(count) -> abstract devices of H200s in one machine."""
-    if not any(importlib.util.find_spec(f'jax_plugins.xla_cuda{version}') for version in (12, 13)):
+    plugins = importlib.util.find_spec('jax_plugins')  # of which the others are parts, and cannot be asked for without
+    if not plugins or not any(importlib.util.find_spec(f'jax_plugins.xla_cuda{version}') for version in (12, 13)):
         pytest.skip("the compiler for NVIDIA's GPUs is not installed: the extra 'cuda'")
     from jax.experimental import topologies
 
