@@ -215,11 +215,11 @@ def main(argv: list[str]) -> None:
     began = time.perf_counter()
     comparison = Comparison(pathlib.Path(_KEPT.value))
     results = [kept(seed) or comparison.train(seed) for seed in range(_SEEDS.value)]
+    machine = f'{platform.processor() or platform.machine()}, {len(os.sched_getaffinity(0))} cores'
+    versions = ', '.join(f'{name} {version}' for name, version in VERSIONS.items())
     print(
-        f'{platform.processor() or platform.machine()}, {len(os.sched_getaffinity(0))} cores, '
-        + ', '.join(f'{name} {version}' for name, version in VERSIONS.items())
-        + f'; {_SIZE.value}, {_BATCH.value} rows of 128, {_DTYPE.value} beside {_MODE.value}, dropout {_DROPOUT.value:g}, '
-        f'{_SEEDS.value} seeds; {time.perf_counter() - began:.0f} s in all'
+        f'{machine}, {versions}; {_SIZE.value}, {_BATCH.value} rows of 128, {_DTYPE.value} beside {_MODE.value}, '
+        f'dropout {_DROPOUT.value:g}, {_SEEDS.value} seeds; {time.perf_counter() - began:.0f} s in all'
     )
     print('held-out loss, MLM and NSP together, mean ± standard deviation over the seeds')
     print('\n'.join([*loss_table(results), *speed_lines(results)]))

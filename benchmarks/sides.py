@@ -1,7 +1,7 @@
-"""The two sides of benchmarks/quality.py: a pre-training of ours, and transformers' BertForPreTraining, a step at a time.
+"""The two sides of benchmarks/quality.py: a pre-training of ours, and transformers' BertForPreTraining, step by step.
 
-Both take the rows that our examples are made of, the batch size, schedule and optimiser of one phase, and each draws its
-own dropout. A side's parameters go to the other's form by way of a Hugging Face directory.
+Both take the rows that our examples are made of, the batch size, schedule and optimiser of one phase, and each draws
+its own dropout. A side's parameters go to the other's form by way of a Hugging Face directory.
 """
 
 import pathlib
