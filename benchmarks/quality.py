@@ -119,7 +119,8 @@ class Comparison:
         more)."""
         examples, count = self._run.heldout, min(_EVAL.value, self._run.heldout.cycle_length)
         train = self._run.stores[0].store.split('train')
-        counts = 1 + np.bincount(train.tokens(0, train.num_tokens), minlength=self._run.tokenizer.vocab_size)
+        ids = np.concatenate([piece for i in range(train.num_documents) for piece in train.document(i)])
+        counts = 1 + np.bincount(ids, minlength=self._run.tokenizer.vocab_size)
         rows = examples.batch(np.arange(count))
         return float(-np.log(counts / counts.sum())[rows['masked_ids'][rows['masked_weights'] > 0]].mean())
 
