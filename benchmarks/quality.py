@@ -166,6 +166,10 @@ def _shown(values: Mapping[str, Mapping[str, float]]) -> str:
     return ', '.join(f'{name} {each["loss"]:.3f} (MLM {each["mlm_loss"]:.3f})' for name, each in values.items())
 
 
+def _mean(values: Sequence[float]) -> str:
+    return f'{statistics.fmean(values):.3f}' + (f' ± {statistics.stdev(values):.3f}' if len(values) > 1 else '')
+
+
 def spread(ours: Sequence[float], theirs: Sequence[float]) -> float:
     """The standard deviation of a seed, pooled over both; nan of one seed."""
     if len(ours) < 2:
@@ -180,7 +184,7 @@ def loss_table(results: Sequence[Mapping[str, Any]]) -> list[str]:
     for points in zip(*(result['points'] for result in results), strict=True):
         ours, theirs = ([point[name]['loss'] for point in points] for name in SIDES)
         differences = [a - b for a, b in zip(ours, theirs, strict=True)]
-        cells = [f'{statistics.fmean(x):.3f} ± {spread(x, x):.3f}' for x in (ours, theirs, differences)]
+        cells = [_mean(x) for x in (ours, theirs, differences)]
         within = abs(statistics.fmean(differences)) <= spread(ours, theirs)
         verdict = 'equal' if points[0]['examples'] == 0 else 'yes' if within else 'NO' if len(ours) > 1 else 'one seed'
         lines.append(f'{points[0]["examples"]:>9,}  {cells[0]:>15}  {cells[1]:>15}  {cells[2]:>15}  {verdict}')

@@ -44,10 +44,10 @@ class Ours:
         arrays = global_arrays(rows, batch_sharding(mesh), count)
         self._state, self._metrics = self._step(self._state, numbered(first, arrays, batch_sharding(mesh), count))
 
-    def wait(self) -> dict[str, float]:
-        """Waits for the last step; its mean losses."""
+    def wait(self) -> float:
+        """Waits for the last step; its loss, MLM and NSP together."""
         sums = jax.device_get(self._metrics)['sums']
-        return {name: float(value / weight) for name, (value, weight) in sums.items()}
+        return sum(float(sums[name][0] / sums[name][1]) for name in ('mlm_loss', 'nsp_loss'))
 
     def params(self, folder: pathlib.Path) -> Any:
         """On the mesh; `folder` is not needed."""
@@ -92,7 +92,7 @@ class Theirs:
         self._loss: Any = None
 
     def step(self, first: int, rows: Mapping[str, np.ndarray]) -> None:
-        """One update on `rows`; `first` does not matter."""
+        """One update on `rows`, every one of which has a pair label; `first` does not matter."""
         del first
         given = {name: torch.from_numpy(x) for name, x in rows.items()}
         labels = torch.full(given['input_ids'].shape, -100)
@@ -112,9 +112,9 @@ class Theirs:
         self._schedule.step()
         self._optimizer.zero_grad()
 
-    def wait(self) -> dict[str, float]:
+    def wait(self) -> float:
         """The last step's loss, MLM and NSP together."""
-        return {'loss': self._loss.item()}
+        return self._loss.item()
 
     def params(self, folder: pathlib.Path) -> Any:
         """As ours, on the mesh, by way of `folder`."""
