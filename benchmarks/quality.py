@@ -8,7 +8,8 @@ each, in one process; held-out losses are measured at equal numbers of examples,
 rows. Prints what each reaches, the spread of the seeds, and examples a second. Making rows, evaluating and compiling
 are left out of the times; compiling is printed.
 
-Figures are kept in KEPT/SIZE-SEED.json as they come; a finished seed is not run again, a stopped one is begun anew.
+Figures are kept in KEPT/SIZE-SEED.json as they come, and --report prints them, of a run that was stopped, too. A
+finished seed is not run again, a stopped one is begun anew.
 Where others use the machine, time of the processor on one core is what can be compared: `taskset -c 0` before, and
 --threads=1. Needs the extra `bench`.
 """
@@ -32,6 +33,7 @@ import torch
 import transformers
 from absl import app, flags
 from ml_collections import ConfigDict
+from quality_table import SIDES, loss_table, speed_lines
 from sides import MODES, both
 
 from bertjax.experiment.examples import StoreExamples
@@ -58,9 +60,9 @@ _RATE = flags.DEFINE_float('learning_rate', 1e-3, 'The highest.')
 _DROPOUT = flags.DEFINE_float('dropout', 0.1, 'Of both kinds.')
 _EVAL = flags.DEFINE_integer('eval_examples', 256, 'Held-out examples.')
 _KEPT = flags.DEFINE_string('kept', 'out/quality', 'Where figures, tokens and plans are kept.')
+_REPORT = flags.DEFINE_bool('report', False, 'Print what is kept, and run nothing.')
 _THREADS = flags.DEFINE_integer('threads', 0, 'Of PyTorch; 0: its own choice. XLA takes the cores of the process.')
 
-SIDES = ('bertjax', 'transformers')
 VERSIONS = {name: importlib.metadata.version(name) for name in ('jax', 'flax', 'torch', 'transformers')}
 
 
@@ -87,10 +89,15 @@ def path_of(seed: int) -> pathlib.Path:
 
 
 def kept(seed: int) -> dict[str, Any] | None:
-    """A seed's figures, where it is finished."""
+    """A seed's figures, where there are any of these settings."""
     found = json.loads(path_of(seed).read_text(encoding='utf-8')) if path_of(seed).exists() else None
-    finished = _STEPS.value * _BATCH.value
-    return found if found and found['run'] == facts(seed) and found['points'][-1]['examples'] == finished else None
+    return found if found and found['run'] == facts(seed) else None
+
+
+def finished(seed: int) -> dict[str, Any] | None:
+    """A seed's figures, where all of them are there."""
+    found = kept(seed)
+    return found if found and found['points'][-1]['examples'] == _STEPS.value * _BATCH.value else None
 
 
 def timed_block(side: Any, numbered_rows: Sequence[tuple[int, Mapping[str, np.ndarray]]]) -> tuple[float, float]:
@@ -166,72 +173,40 @@ def _shown(values: Mapping[str, Mapping[str, float]]) -> str:
     return ', '.join(f'{name} {each["loss"]:.3f} (MLM {each["mlm_loss"]:.3f})' for name, each in values.items())
 
 
-def _mean(values: Sequence[float]) -> str:
-    return f'{statistics.fmean(values):.3f}' + (f' ± {statistics.stdev(values):.3f}' if len(values) > 1 else '')
-
-
-def spread(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """The standard deviation of a seed, pooled over both; nan of one seed."""
-    if len(ours) < 2:
-        return float('nan')
-    return ((statistics.variance(ours) + statistics.variance(theirs)) / 2) ** 0.5
-
-
-def loss_table(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Lines: the losses of both at equal numbers of examples, mean and standard deviation over the seeds, the mean
-    difference of a seed's two runs, and whether the means differ by less than the spread."""
-    lines = [f'{"examples":>9}  {"bertjax":>15}  {"transformers":>15}  {"difference":>15}  within the spread of seeds']
-    for points in zip(*(result['points'] for result in results), strict=True):
-        ours, theirs = ([point[name]['loss'] for point in points] for name in SIDES)
-        differences = [a - b for a, b in zip(ours, theirs, strict=True)]
-        cells = [_mean(x) for x in (ours, theirs, differences)]
-        within = abs(statistics.fmean(differences)) <= spread(ours, theirs)
-        verdict = 'equal' if points[0]['examples'] == 0 else 'yes' if within else 'NO' if len(ours) > 1 else 'one seed'
-        lines.append(f'{points[0]["examples"]:>9,}  {cells[0]:>15}  {cells[1]:>15}  {cells[2]:>15}  {verdict}')
-    return lines
-
-
-def speed_lines(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Examples a second of each, by the clock and by the processor, and their ratios: median of the blocks."""
-    blocks = {name: [pair for result in results for pair in result['times'][name]] for name in SIDES}
-    examples, lines = _BLOCK.value * _BATCH.value, []
-    for name, pairs in blocks.items():
-        passed, used = (examples * len(pairs) / sum(column) for column in zip(*pairs, strict=True))
-        lines.append(f'{name:>12}: {used:6.1f} examples/s of the processor, {passed:6.1f} by the clock')
-    for i, clock in ((1, 'of the processor'), (0, 'by the clock')):
-        ratios = [theirs[i] / ours[i] for ours, theirs in zip(*blocks.values(), strict=True)]
-        low, high = np.quantile(ratios, (0.25, 0.75))
-        lines.append(
-            f'bertjax {statistics.median(ratios):.2f} times the examples/s {clock} '
-            f'(median of {len(ratios)} blocks of each, quartiles {low:.2f} and {high:.2f})'
-        )
-    return lines
-
-
 def main(argv: list[str]) -> None:
     """Trains what is not kept yet, and prints."""
     del argv
     if _STEPS.value % _EVERY.value or _EVERY.value % _BLOCK.value:
         raise app.UsageError('--eval_every must divide --steps, and --block --eval_every')
+    if _REPORT.value:
+        results = [found for seed in range(_SEEDS.value) if (found := kept(seed))]
+        if not any(result['times'][SIDES[0]] for result in results):
+            raise app.UsageError(f'--kept={_KEPT.value}: nothing of these settings is there')
+        print_tables(results)
+        return
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     if _THREADS.value:
         torch.set_num_threads(_THREADS.value)
     began = time.perf_counter()
     comparison = Comparison(pathlib.Path(_KEPT.value))
-    results = [kept(seed) or comparison.train(seed) for seed in range(_SEEDS.value)]
-    machine = f'{platform.processor() or platform.machine()}, {len(os.sched_getaffinity(0))} cores'
-    versions = ', '.join(f'{name} {version}' for name, version in VERSIONS.items())
-    print(
-        f'{machine}, {versions}; {_SIZE.value}, {_BATCH.value} rows of 128, {_DTYPE.value} beside {_MODE.value}, '
-        f'dropout {_DROPOUT.value:g}, {_SEEDS.value} seeds; {time.perf_counter() - began:.0f} s in all'
-    )
-    print('held-out loss, MLM and NSP together, mean ± standard deviation over the seeds')
-    print('\n'.join([*loss_table(results), *speed_lines(results)]))
+    results = [finished(seed) or comparison.train(seed) for seed in range(_SEEDS.value)]
+    print_tables(results)
     last = [[result['points'][-1][name]['mlm_loss'] for result in results] for name in SIDES]
     means = ' and '.join(f'{statistics.fmean(each):.3f}' for each in last)
     print(f'MLM loss at the end {means}; the frequencies of the pieces alone give {comparison.frequencies_alone():.3f}')
-    print(f'compiling took {comparison.compiling:.1f} s once for all seeds, not in the above')
+    print(f'compiling took {comparison.compiling:.1f} s once for all seeds; {time.perf_counter() - began:.0f} s in all')
+
+
+def print_tables(results: Sequence[Mapping[str, Any]]) -> None:
+    """What ran, losses, speed."""
+    versions = ', '.join(f'{name} {version}' for name, version in results[0]['versions'].items())
+    print(
+        f'{platform.processor() or platform.machine()}, {results[0]["run"]["cores"]} cores, {versions}; {_SIZE.value}, '
+        f'{_BATCH.value} rows of 128, {_DTYPE.value} beside {_MODE.value}, dropout {_DROPOUT.value:g}'
+    )
+    print('held-out loss, MLM and NSP together, mean ± standard deviation over the seeds')
+    print('\n'.join([*loss_table(results), *speed_lines(results, _BLOCK.value * _BATCH.value)]))
 
 
 if __name__ == '__main__':

@@ -1,4 +1,4 @@
-"""The two sides of benchmarks/quality.py differ in nothing but their programs and their dropout."""
+"""The two sides of benchmarks/quality.py differ in nothing but their programs and their dropout; what it prints of them."""
 
 import jax
 import numpy as np
@@ -51,3 +51,21 @@ def test_without_dropout_both_sides_take_the_same_steps(torch, batch, tmp_path, 
         np.testing.assert_allclose(mine[:rows], others[:rows], atol=2e-4, err_msg=jax.tree_util.keystr(path))
 
     jax.tree_util.tree_map_with_path(close, *(side.params(tmp_path / 'model') for side in sides.values()))
+
+
+def _seed(ours, theirs):
+    losses = [{'examples': 16, 'bertjax': {'loss': ours}, 'transformers': {'loss': theirs}}]
+    return {'points': losses, 'times': {'bertjax': [(2.0, 1.0), (2.0, 1.0)], 'transformers': [(3.0, 4.0), (5.0, 2.0)]}}
+
+
+def test_losses_are_within_the_spread_of_the_seeds_or_not(monkeypatch, repository):
+    monkeypatch.syspath_prepend(repository / 'benchmarks')
+    from quality_table import loss_table, speed_lines
+
+    near, far = [_seed(8.0, 8.06), _seed(8.1, 8.16)], [_seed(8.0, 8.08), _seed(8.1, 8.18)]  # the spread is 0.071
+    rows = [loss_table(results)[1].split() for results in (near, far, near[:1])]
+    assert [row[-1] for row in rows] == ['yes', 'NO', 'none'] and [row[1] for row in rows] == ['2', '2', '1']
+    assert rows[1][2:8] == ['8.050', '±', '0.071', '8.130', '±', '0.071'] and rows[1][8] == '-0.080'
+    speed = speed_lines(near[:1], 16)
+    assert '16.0 examples/s of the processor,    8.0 by the clock' in speed[0]
+    assert 'bertjax 3.00 times' in speed[2] and 'bertjax 2.00 times' in speed[3]
