@@ -1,4 +1,4 @@
-"""The two sides of benchmarks/quality.py differ in nothing but their programs and their dropout; what it prints of them."""
+"""The two sides of benchmarks/quality.py differ in their programs and their dropout alone; what it prints of them."""
 
 import jax
 import numpy as np
