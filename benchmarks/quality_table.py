@@ -1,0 +1,59 @@
+"""What benchmarks/quality.py found, in lines: losses at equal numbers of examples, and examples a second."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+SIDES = ('bertjax', 'transformers')
+
+# Of a seed: 'points', [{'examples': n, side: {'loss': …}}], and 'times', {side: [(seconds that passed, of the
+# processor) of each block]}.
+Result = Mapping[str, Any]
+
+
+def loss_table(results: Sequence[Result]) -> list[str]:
+    """The losses of both, mean and standard deviation over the seeds that came so far, the mean difference of a seed's
+    two runs, and whether it is within the spread: at most the standard deviation of a seed, pooled over both."""
+    lines = [f'{"examples":>9} {"seeds":>5}  {"bertjax":>15}  {"transformers":>15}  {"difference":>15}  within spread']
+    for examples in sorted({point['examples'] for result in results for point in result['points']}):
+        points = [point for result in results for point in result['points'] if point['examples'] == examples]
+        ours, theirs = ([point[name]['loss'] for point in points] for name in SIDES)
+        differences = [a - b for a, b in zip(ours, theirs, strict=True)]
+        cells = ''.join(f'  {_mean(x):>15}' for x in (ours, theirs, differences))
+        lines.append(f'{examples:>9,} {len(points):>5}{cells}  {_verdict(ours, theirs)}')
+    return lines
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f'{statistics.fmean(values):.3f}' + (f' ± {statistics.stdev(values):.3f}' if len(values) > 1 else '')
+
+
+def _verdict(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    if len(ours) < 2:
+        return 'one seed has none'
+    spread = ((statistics.variance(ours) + statistics.variance(theirs)) / 2) ** 0.5
+    return 'yes' if abs(statistics.fmean(ours) - statistics.fmean(theirs)) <= spread else 'NO'
+
+
+def speed_lines(results: Sequence[Result], examples: int) -> list[str]:
+    """Examples a second of each, of the processor and by the clock, and the ratios: medians of the blocks.
+
+    Args:
+      results: of all seeds.
+      examples: of a block.
+    """
+    blocks = {name: [pair for result in results for pair in result['times'][name]] for name in SIDES}
+    lines = []
+    for name, pairs in blocks.items():
+        passed, used = (examples * len(pairs) / sum(column) for column in zip(*pairs, strict=True))
+        lines.append(f'{name:>12}: {used:6.1f} examples/s of the processor, {passed:6.1f} by the clock')
+    for i, clock in ((1, 'of the processor'), (0, 'by the clock')):
+        ratios = [theirs[i] / ours[i] for ours, theirs in zip(*blocks.values(), strict=True)]
+        low, high = np.quantile(ratios, (0.25, 0.75))
+        lines.append(
+            f'bertjax {statistics.median(ratios):.2f} times the examples/s {clock} '
+            f'(median of {len(ratios)} blocks of each, quartiles {low:.2f} and {high:.2f})'
+        )
+    return lines

@@ -1,0 +1,71 @@
+"""The two sides of benchmarks/quality.py differ in their programs and their dropout alone; what it prints of them."""
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.experiment.pretraining import build_pretraining_setup
+from bertjax.experiment.pretraining_settings import pretraining_settings
+from bertjax.parallel.mesh import make_mesh
+from bertjax.recipe import pretraining_config
+from bertjax.text.tokenizer import load_tokenizer
+from bertjax.train.members import Member
+from bertjax.train.phase import Phase
+
+VOCABULARY = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *(f'word{i}' for i in range(198))]
+STEPS = 4
+
+
+@pytest.mark.slow
+def test_without_dropout_both_sides_take_the_same_steps(torch, batch, tmp_path, monkeypatch, repository):
+    monkeypatch.syspath_prepend(repository / 'benchmarks')
+    from sides import both
+
+    rows = {name: x[:4] for name, x in batch.items()}  # the fifth is padding alone
+    config = pretraining_config('tiny', batch_size=4, steps=STEPS, seq_len=24, max_predictions=6, learning_rate=1e-2)
+    config.warmup_fraction = 1 / STEPS  # the first rate is 0, the second the highest
+    config.optimizer.update(name='adamw', weight_decay=0.1, clip_norm=0.5)
+    sizes = dict(num_layers=2, width=32, num_heads=4, mlp_dim=80, max_positions=48)
+    config.model.update(dropout=0.0, attention_dropout=0.0, scan_layers=False, **sizes)
+    settings = pretraining_settings(config)
+    mesh = make_mesh(config.mesh, jax.devices()[:1])
+    setup = build_pretraining_setup(settings, settings.model(len(VOCABULARY)), mesh)
+    (given,) = settings.phases(STEPS)
+    phase = Phase(given, setup, [Member(None, given.learning_rate, 0)], given.batches)
+    vocabulary = tmp_path / 'vocab.txt'
+    vocabulary.write_text('\n'.join(VOCABULARY) + '\n')
+
+    sides = both(phase, settings, load_tokenizer(vocabulary), tmp_path / 'model', mode='eager', seed=0)
+    losses = []
+    for i in range(STEPS):
+        for side in sides.values():
+            side.step(4 * i, rows)
+        losses.append([side.wait() for side in sides.values()])
+    ours, theirs = np.transpose(losses)
+    np.testing.assert_allclose(ours, theirs, rtol=2e-5)
+    assert ours[0] == pytest.approx(ours[1], rel=1e-6) and ours[-1] < ours[0] - 0.2
+
+    def close(path, mine, others):
+        by_piece = [key.key for key in path] in (['encoder', 'embeddings', 'token', 'embedding'], ['mlm', 'bias'])
+        rows = len(VOCABULARY) if by_piece else None  # what pads the vocabulary is not theirs
+        np.testing.assert_allclose(mine[:rows], others[:rows], atol=2e-4, err_msg=jax.tree_util.keystr(path))
+
+    jax.tree_util.tree_map_with_path(close, *(side.params(tmp_path / 'model') for side in sides.values()))
+
+
+def _seed(ours, theirs):
+    losses = [{'examples': 16, 'bertjax': {'loss': ours}, 'transformers': {'loss': theirs}}]
+    return {'points': losses, 'times': {'bertjax': [(2.0, 1.0), (2.0, 1.0)], 'transformers': [(3.0, 4.0), (5.0, 2.0)]}}
+
+
+def test_losses_are_within_the_spread_of_the_seeds_or_not(monkeypatch, repository):
+    monkeypatch.syspath_prepend(repository / 'benchmarks')
+    from quality_table import loss_table, speed_lines
+
+    near, far = [_seed(8.0, 8.06), _seed(8.1, 8.16)], [_seed(8.0, 8.08), _seed(8.1, 8.18)]  # the spread is 0.071
+    rows = [loss_table(results)[1].split() for results in (near, far, near[:1])]
+    assert [row[-1] for row in rows] == ['yes', 'NO', 'none'] and [row[1] for row in rows] == ['2', '2', '1']
+    assert rows[1][2:8] == ['8.050', '±', '0.071', '8.130', '±', '0.071'] and rows[1][8] == '-0.080'
+    speed = speed_lines(near[:1], 16)
+    assert '16.0 examples/s of the processor,    8.0 by the clock' in speed[0]
+    assert 'bertjax 3.00 times' in speed[2] and 'bertjax 2.00 times' in speed[3]
