@@ -92,7 +92,7 @@ def train(
                     state, metrics = step(state, batch)
                     position = Position(position.step + 1, number, batch.first + batch.count)
                     recorder.step(position, batch, metrics, got - asked)
-                    # Freed at its place in `next`, it would give the interpreter's lock to the loader for a whole batch.
+                    # Freed when `next` is there, it would hand the interpreter's lock to the loader for a whole batch.
                     del batch
 
                     last, stop = position.step == total, interrupt.requested()
