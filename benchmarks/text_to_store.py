@@ -19,9 +19,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from unittest import mock
 
 from absl import app, flags
 
+from bertjax.corpus import workers as encoding
 from bertjax.corpus.build import build_store, iter_texts
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.text.sentences import split_sentences
@@ -49,11 +51,24 @@ def _measured(size: float, began: float) -> dict[str, float]:
 
 def _ours(workers: int) -> dict[str, float]:
     tokenizer, before = load_tokenizer(_TOKENIZER.value), time.process_time()
-    with tempfile.TemporaryDirectory() as folder:
+    encode_shards, together = encoding.encode_shards, []
+
+    def timed(*arguments: object) -> None:
+        start = time.process_time()
+        encode_shards(*arguments)
+        together.append(time.process_time() - start)
+
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(encoding, 'encode_shards', timed):
         began = time.perf_counter()
         build_store(_CORPUS.value, folder, tokenizer, CorpusOptions(workers=workers), progress=False)
         found = _measured(sum(map(os.path.getsize, glob.glob(_CORPUS.value))), began)
-    return {**found, 'parent': found['parent'] - before}  # without what it imported
+    parent = found['parent'] - before  # without what it imported
+    return {**found, 'parent': parent, 'alone': parent - sum(together)}
+
+
+def _path(run: dict[str, float], workers: int) -> float:
+    """Seconds that would pass with a core for each worker: each takes the next shard, so they end together."""
+    return run['alone'] + (run['parent'] - run['alone'] + run['workers']) / workers
 
 
 def _theirs() -> dict[str, float]:
@@ -100,15 +115,20 @@ def main(argv: list[str]) -> None:
             f'{name:>9}: {runs[0]["MB"]:6.1f} MB; {statistics.median(cpu):6.2f} MB a second of one core '
             f'({min(cpu):.2f} to {max(cpu):.2f}), {wall:6.2f} of wall time; {memory:.0f} MB of memory at most'
         )
-    # What would pass with a core for each worker: the parent's own part, then the workers side by side.
-    ratios = [
-        one['parent'] / (two['parent'] + two['workers'] / 2) for one, two in zip(found['1'], found['2'], strict=True)
-    ]
+    ratios = [_path(one, 1) / _path(two, 2) for one, two in zip(found['1'], found['2'], strict=True)]
     walls = [one['wall'] / two['wall'] for one, two in zip(found['1'], found['2'], strict=True)]
     print(
-        f'two workers: {statistics.median(ratios):.2f} times one by processor time, {statistics.median(walls):.2f} '
-        f'({min(walls):.2f} to {max(walls):.2f}) by the clock of this machine'
+        f'two workers: {statistics.median(ratios):.2f} times one ({min(ratios):.2f} to {max(ratios):.2f}) by processor '
+        f'time, {statistics.median(walls):.2f} ({min(walls):.2f} to {max(walls):.2f}) by the clock of this machine'
     )
+    for side in ('1', '2'):
+        alone, first, others = (
+            statistics.median(values)
+            for values in zip(
+                *((r['alone'], r['parent'] - r['alone'], r['workers']) for r in found[side]), strict=True
+            )
+        )  # fmt: skip
+        print(f'{side}: {alone:.2f} s alone; together {first:.2f} s of the first process, {others:.2f} s of the others')
 
 
 if __name__ == '__main__':

@@ -1,16 +1,21 @@
-"""Encodes shards in worker processes, which are spawned, not forked (the parent may have JAX's threads)."""
+"""Encodes shards in this process and in others beside it, each the next one when it is done with one.
+
+The others are spawned, not forked: this process may have JAX's threads. It encodes while they are still starting.
+"""
 
 import concurrent.futures
 import contextlib
+import functools
 import multiprocessing
 import os
 import pathlib
+import queue
 import signal
 import sys
 import threading
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from multiprocessing import connection
 
 from rich import progress as rich_progress
@@ -25,7 +30,7 @@ from bertjax.progress import make_bar
 from bertjax.terminal import Console
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
-SMALL = 32 << 20  # Bytes of text that one process encodes while others would still be starting.
+SMALL = 16 << 20  # Bytes of text that one process encodes in little more time than others take to start.
 LOG_EVERY = 20.0  # Seconds.
 
 _RECORD = 1000  # Estimated bytes of a record of a tfds dataset.
@@ -37,7 +42,7 @@ class _Stopped(Exception):  # noqa: N818  Not an error: the parent has stopped t
     pass
 
 
-def _start_worker(directory: str, fingerprint: str, settings: dict, strict: bool, counters) -> None:
+def _start_worker(directory: str, fingerprint: str, settings: dict, strict: bool, shards, counters) -> None:
     """Prepares a worker process. It ends when its parent dies; otherwise it would wait for work forever."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which stops the workers.
     parent = multiprocessing.parent_process()
@@ -51,23 +56,25 @@ def _start_worker(directory: str, fingerprint: str, settings: dict, strict: bool
     if tokenizer.fingerprint != fingerprint:
         raise RuntimeError('the tokenizer that was saved for the workers is another one when it is loaded')
     _worker.update(
-        directory=pathlib.Path(directory), tokenizer=tokenizer, settings=settings, strict=strict, counters=counters
-    )
+        directory=pathlib.Path(directory), tokenizer=tokenizer, settings=settings, strict=strict, shards=shards,
+        counters=counters,
+    )  # fmt: skip
 
 
-def _count(documents: int, size: int) -> None:
-    counters = _worker['counters']
+def _work() -> None:
+    """Encodes shards in a worker process until none is left."""
+    w = _worker
+    for shard, parts in iter(w['shards'].get, None):
+        count = functools.partial(_count, w['counters'])
+        encode_shard(w['directory'], shard, parts, w['tokenizer'], w['settings'], w['strict'], count)
+
+
+def _count(counters, documents: int, size: int) -> None:
     with counters.get_lock():
         counters[0] += documents
         counters[1] += size
         if counters[2]:
             raise _Stopped
-
-
-def _encode(shard: int, parts: list[Part]) -> None:
-    encode_shard(
-        _worker['directory'], shard, parts, _worker['tokenizer'], _worker['settings'], _worker['strict'], _count
-    )
 
 
 class Progress:
@@ -157,35 +164,61 @@ def encode_shards(
     options: CorpusOptions,
     progress: Progress,
 ) -> None:
-    """Encodes shards, by number, in this process or in as many workers as the options say.
+    """Encodes shards, by number, in as many processes as the options say, of which this is one.
 
     Raises:
       UserError: broken input, when strict.
       RuntimeError: a worker died.
     """
+
+    def encode(shard: int, parts: list[Part], count: Callable[[int, int], None]) -> None:
+        encode_shard(directory, shard, parts, tokenizer, options.settings(), options.strict, count)
+
     number = _processes(shards, options.workers)
     if number == 1:
         for shard, parts in shards.items():
-            encode_shard(directory, shard, parts, tokenizer, options.settings(), options.strict, progress.add)
+            encode(shard, parts, progress.add)
         return
     context = multiprocessing.get_context('spawn')
-    counters = context.Array('q', 3)  # Documents, bytes, whether to stop.
+    waiting, counters = context.Queue(), context.Array('q', 3)  # Documents, bytes, whether to stop.
+    for item in (*shards.items(), *[None] * number):
+        waiting.put(item)
     tokenizer.save(directory / 'partial' / 'tokenizer')
-    arguments = (str(directory), tokenizer.fingerprint, options.settings(), options.strict, counters)
+    arguments = (str(directory), tokenizer.fingerprint, options.settings(), options.strict, waiting, counters)
     pool = concurrent.futures.ProcessPoolExecutor(
-        number, mp_context=context, initializer=_start_worker, initargs=arguments
+        number - 1, mp_context=context, initializer=_start_worker, initargs=arguments
     )
     try:
         with _without_main():
-            waiting = {pool.submit(_encode, shard, parts) for shard, parts in shards.items()}
-        while waiting:
-            done, waiting = concurrent.futures.wait(waiting, 0.2, concurrent.futures.FIRST_COMPLETED)
+            others = {pool.submit(_work) for _ in range(number - 1)}
+
+        def count(documents: int, size: int) -> None:
+            if any(other.done() and other.exception() for other in others):
+                raise _Stopped  # Not the error itself, which the reader of the text might take for one of its own.
+            _count(counters, documents, size)
             progress.at(*counters[:2])
-            for future in done:
-                future.result()
+
+        with contextlib.suppress(_Stopped):
+            while (item := _next(waiting, others)) is not None:
+                encode(*item, count)
+        while others:
+            done, others = concurrent.futures.wait(others, 0.2, concurrent.futures.FIRST_COMPLETED)
+            progress.at(*counters[:2])
+            for other in done:
+                other.result()
     except concurrent.futures.process.BrokenProcessPool as error:
         mend = 'was memory short? The same command continues; config.corpus_options.workers=1 needs least'
         raise RuntimeError(f'a worker process died; {mend}') from error
     finally:
         counters[2] = 1
         pool.shutdown(wait=True, cancel_futures=True)
+        waiting.cancel_join_thread()  # What nobody took is not waited for.
+        waiting.close()
+
+
+def _next(shards, others: Collection[concurrent.futures.Future]) -> tuple[int, list[Part]] | None:
+    """The next shard of the queue, None where there is no more, or where another process has failed."""
+    while not any(other.done() and other.exception() for other in others):
+        with contextlib.suppress(queue.Empty):  # A worker that was killed may have held the queue's lock.
+            return shards.get(timeout=0.2)
+    return None

@@ -96,6 +96,8 @@ def train(
                     state, metrics = step(state, batch)
                     position = Position(position.step + 1, number, batch.first + batch.count)
                     recorder.step(position, batch, metrics, got - asked)
+                    # Freed when `next` is there, it would hand the interpreter's lock to the loader for a whole batch.
+                    del batch
 
                     last, late = position.step == total, 0 < 60 * minutes <= got - saved_at
                     stop, late = votes(interrupt.requested(), late)

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from corpus_text import COMPRESS, as_text, directory_bytes, documents, ids_of, stored
 
-from bertjax.corpus import shards
+from bertjax.corpus import shards, workers
 from bertjax.corpus.build import build_store
 from bertjax.corpus.sources import CorpusOptions, resolve
 from bertjax.corpus.store import open_store
@@ -42,15 +42,43 @@ def corpus(tmp_path) -> str:
     return f'{place}/*.txt,{place}/*.gz'
 
 
-def test_workers_change_no_byte(corpus, small_shards, tmp_path, vocabulary, tokenizer):
-    for workers in (1, 2):
-        options = CorpusOptions(workers=workers, heldout=0.1)
-        build_store(corpus, tmp_path / f'store{workers}', str(vocabulary), options, progress=False)
+@pytest.fixture
+def patient(monkeypatch):
+    """This process encodes its first shard only when another one has finished one, or has failed."""
+    real, waited = workers.encode_shard, []
+
+    def encode(directory, shard, parts, tokenizer, settings, strict, progress):
+        end = time.monotonic() + 60
+        while not waited and not list((directory / 'partial').glob('[0-9]*.json')):
+            progress(0, 0)
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        waited.append(shard)
+        return real(directory, shard, parts, tokenizer, settings, strict, progress)
+
+    monkeypatch.setattr(workers, 'encode_shard', encode)
+
+
+def test_workers_change_no_byte(corpus, small_shards, tmp_path, vocabulary, tokenizer, request):
+    for number in (1, 2):
+        if number == 2:
+            request.getfixturevalue('patient')
+        options = CorpusOptions(workers=number, heldout=0.1)
+        build_store(corpus, tmp_path / f'store{number}', str(vocabulary), options, progress=False)
     assert directory_bytes(tmp_path / 'store1') == directory_bytes(tmp_path / 'store2')
     cut = shards.cut_shards(resolve(corpus), 'auto')
     kinds = {(part.of > 1, part.begin > 0) for parts in cut for part in parts}
     assert len(cut) > 8 and kinds == {(False, False), (True, False), (False, True)}
     assert stored(open_store(tmp_path / 'store1')) == sorted(ids_of(DOCS, tokenizer))
+
+
+def test_what_another_process_finds_ends_the_build(small_shards, patient, tmp_path, vocabulary):
+    for name, end in (('a', b''), ('b', b'\n\n\xff broken\n')):  # A shard each; this process takes the first.
+        (tmp_path / f'{name}.txt').write_bytes(as_text(DOCS[:200]) + end)
+    assert len(shards.cut_shards(resolve(f'{tmp_path}/?.txt'), 'auto')) == 2
+    options = CorpusOptions(workers=2, strict=True)
+    with pytest.raises(UserError, match='invalid UTF-8'):
+        build_store(f'{tmp_path}/?.txt', tmp_path / 'store', str(vocabulary), options, progress=False)
 
 
 @pytest.mark.parametrize('layout', ['text', 'jsonl', 'wikiextractor'])
@@ -103,7 +131,7 @@ def test_a_huge_document_is_spilled(monkeypatch, tmp_path, vocabulary, tokenizer
 
 _PROGRAM = """
 import sys
-from bertjax.corpus import shards
+from bertjax.corpus import shards, workers
 from bertjax.corpus.build import build_store
 from bertjax.corpus.sources import CorpusOptions
 if __name__ == '__main__':
