@@ -61,10 +61,8 @@ def attend(
         return jax.lax.map(of_row, (heads, mask)).swapaxes(1, 2)
 
     axes = ('act_batch', 'act_length', 'act_heads', 'act_head_dim')
-    of_mesh = over_mesh(
-        of_part, (axes, axes, axes, ('act_batch', 'act_heads', None), ('act_batch', 'act_length')), axes
-    )
-    return of_mesh(query, key, value, words, mask)
+    inputs = (axes, axes, axes, ('act_batch', 'act_heads', None), ('act_batch', 'act_length'))
+    return over_mesh(of_part, inputs, axes)(query, key, value, words, mask)
 
 
 def _product(form: str, x: jax.Array, y: jax.Array) -> jax.Array:
