@@ -4,6 +4,8 @@ The backward pass computes them again, so that no array [S, S] is kept between t
 their sum behind the product with the values: fewer divisions, and the same up to rounding.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -41,7 +43,7 @@ def attend(
     rate = dropout_rate if dropout is not None else 0.0
     words = attention_words(dropout, H) if rate else jnp.zeros((B, H, 2), jnp.uint32)
 
-    @jax.checkpoint
+    @functools.partial(jax.checkpoint, prevent_cse=False)  # in a loop nothing could be merged with the forward pass
     def of_head(query: jax.Array, key: jax.Array, value: jax.Array, words: jax.Array, bias: jax.Array) -> jax.Array:
         """[Q, K], [S, K], [S, K], [2], [Q or 1, S] -> [Q, K]."""
         scores = _product('QK,SK->QS', query, key) * query.shape[-1] ** -0.5 + bias
