@@ -6,14 +6,15 @@ from bertjax.data.batch import pretraining_batch_spec
 
 
 def random_batch(
-    rows: int, seq_len: int, predictions: int, vocab_size: int, sequences: int = 1
+    rows: int, seq_len: int, predictions: int, vocab_size: int, sequences: int = 1, shortest: float = 1.0
 ) -> dict[str, np.ndarray]:
-    """A batch without padding in which every prediction is used.
+    """A batch in which every prediction is used.
 
     Args:
       rows, seq_len, predictions: B, S and P.
       vocab_size: pieces.
       sequences: of each row; with more than one it is packed, cut at random into parts of 16 positions or more.
+      shortest: the share of the first row that is no padding; of the others it grows to the whole of the last.
     """
     rng = np.random.default_rng(0)
     batch = {
@@ -21,9 +22,11 @@ def random_batch(
         for name, one in pretraining_batch_spec(rows, seq_len, predictions, packed=sequences > 1).items()
     }
     batch['input_ids'][:] = rng.integers(min(1000, vocab_size // 2), vocab_size, (rows, seq_len))
-    batch['attention_mask'][:] = 1
+    lengths = np.linspace(shortest * seq_len, seq_len, rows).astype(int)
+    batch['attention_mask'][:] = np.arange(seq_len) < lengths[:, None]
     order = rng.permuted(np.tile(np.arange(seq_len), (rows, 1)), axis=1)
-    batch['masked_positions'][:] = np.sort(order[:, :predictions], axis=1)
+    chosen = [own[own < length][:predictions] for own, length in zip(order, lengths, strict=True)]
+    batch['masked_positions'][:] = np.sort(chosen, axis=1)
     batch['masked_ids'][:] = rng.integers(min(1000, vocab_size // 2), vocab_size, (rows, predictions))
     batch['masked_weights'][:] = 1
     batch['nsp_labels'].reshape(rows, -1)[:, :sequences] = rng.integers(0, 2, (rows, sequences))

@@ -16,6 +16,7 @@ for. Where the peer cannot run its column is empty, and one line says why. After
 runs tiny models on whatever device there is, to see that all of it works.
 """
 
+import functools
 import gc
 import json
 import os
@@ -69,7 +70,8 @@ def peer_of(row: Row, batch: Mapping[str, np.ndarray]) -> tuple[Callable[[], flo
     reason = peer.why_not(device)
     if reason:
         return None, f'{reason}: see the head of benchmarks/gpu.sh'
-    return peer.make_step(row.size, batch, device, compiled=device == 'cuda'), ''
+    step = peer.make_step(row.size, device, compiled=device == 'cuda')
+    return functools.partial(step, peer.given(batch, device)), ''
 
 
 def timed(steps: Mapping[str, Callable[[], Any]], count: int) -> dict[str, list[float]]:

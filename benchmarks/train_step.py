@@ -1,17 +1,21 @@
 """One pre-training step: bertjax beside PyTorch with transformers, in turn, in one process, on the CPU.
 
     OMP_WAIT_POLICY=passive python benchmarks/train_step.py --size=mini --batch_size=16
+    OMP_WAIT_POLICY=passive python benchmarks/train_step.py --packed --corpus='texts/*.txt' --tokenizer=vocab.txt
 
-All train the same architecture with dropout on the same random ids, of which 23 % are padding: forward, backward, clip,
-Adam. Prints the median step of each, in time that passed and of the processor, how many times as fast the first is, and
-what the step's matrix products alone take in float32, by the faster of XLA and PyTorch. Where others use the machine,
-time of the processor on one core is what can be compared: `taskset -c 0` before, and --threads=1. Needs the extra
-`bench`, and torch.compile a C++ compiler.
+All train the same architecture with dropout: forward, backward, clip, Adam. The ids are random and 23 % of the
+positions padding; with --packed they are of a text, in rows of 512, of which ours hold several examples, where
+transformers gets a row for each of the same, padded to 512 or, where a mode ends in `-longest`, to the longest of the
+batch. Prints the median step of each, in time that passed and of the processor, real tokens a second of the processor,
+how many times as fast the first is, and what its matrix products alone take in float32, by the faster of XLA and
+PyTorch. Where others use the machine, time of the processor on one core is what can be compared: `taskset -c 0` before,
+and --threads=1. Needs the extra `bench`, and torch.compile a C++ compiler.
 """
 
 import os
 import platform
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 
@@ -23,106 +27,111 @@ import numpy as np
 import torch
 import transformers
 from absl import app, flags
+from batches import random_batch
+from ml_collections import ConfigDict
+from peers import pretraining as peer
 
+from bertjax.corpus.build import build_store
+from bertjax.corpus.store import open_store
+from bertjax.experiment.examples import StoreExamples
 from bertjax.experiment.pretraining import build_pretraining_setup
 from bertjax.experiment.pretraining_settings import pretraining_settings
+from bertjax.experiment.text import WeightedStore
 from bertjax.model.config import SIZES
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.recipe import pretraining_config
+from bertjax.text.tokenizer import load_tokenizer
 
+OURS = ('float32', 'bfloat16')
+THEIRS = ('eager', 'sdpa', 'eager-bfloat16', 'sdpa-bfloat16', 'compile', 'compile-bfloat16')
 _SIZE = flags.DEFINE_enum('size', 'mini', [name for name in SIZES if '_' not in name], 'A named size.')
-_BATCH = flags.DEFINE_integer('batch_size', 16, 'Sequences a step.')
+_BATCH = flags.DEFINE_integer('batch_size', 0, 'Rows a step of ours; 0: 16, with --packed 4.')
 _STEPS = flags.DEFINE_integer('steps', 8, 'Timed steps of each.')
-_MODES = flags.DEFINE_list(
-    'modes',
-    ['float32', 'bfloat16', 'eager', 'sdpa', 'eager-bfloat16', 'sdpa-bfloat16', 'compile', 'compile-bfloat16'],
-    'What runs: float32 and bfloat16 are ours, the others transformers, bfloat16 by autocast.',
-)
+_MODES = flags.DEFINE_list('modes', [*OURS, *THEIRS], f'What runs: {OURS} are ours, the others transformers.')
+_PACKED = flags.DEFINE_bool('packed', False, 'Rows of 512 of a text, ours packed.')
+_CORPUS = flags.DEFINE_string('corpus', 'pydoc:', 'With --packed, as config.corpus.')
+_TOKENIZER = flags.DEFINE_string('tokenizer', None, 'With --packed, as config.tokenizer.')
 _SCAN = flags.DEFINE_bool('scan_layers', False, 'config.model.scan_layers of ours.')
 _THREADS = flags.DEFINE_integer('threads', 0, 'Of PyTorch; 0: its own choice. XLA takes the cores of the process.')
 VOCABULARY = 30522
-OURS = ('float32', 'bfloat16')
+WARM = 3  # steps of each that are not timed: torch.compile compiles up to three, for two shapes and for any
+
+Batch = dict[str, np.ndarray]
 
 
-def random_batch(rows: int, seq_len: int, predictions: int, vocab_size: int) -> dict[str, np.ndarray]:
-    """Random ids in rows of 54 to 100 % of `seq_len`: 23 % is padding, as of Wikipedia; all predictions used."""
-    rng = np.random.default_rng(0)
-    lengths = np.linspace(0.54 * seq_len, seq_len, rows).astype(int)
-    positions = np.stack([np.sort(rng.permutation(length)[:predictions]) for length in lengths])
-    return {
-        'input_ids': rng.integers(1000, vocab_size, (rows, seq_len), dtype=np.int32),
-        'segment_ids': np.repeat([[0, 1]], rows, 0).repeat(seq_len // 2, 1).astype(np.int32),
-        'attention_mask': (np.arange(seq_len) < lengths[:, None]).astype(np.int32),
-        'masked_positions': positions.astype(np.int32),
-        'masked_ids': rng.integers(1000, vocab_size, (rows, predictions), dtype=np.int32),
-        'masked_weights': np.ones((rows, predictions), np.float32),
-        'nsp_labels': rng.integers(0, 2, rows, dtype=np.int32),
-        'nsp_weights': np.ones(rows, np.float32),
-    }
+def recipe(packing: bool) -> ConfigDict:
+    """Of ours."""
+    length, predictions, rows = (512, 80, 4) if _PACKED.value else (128, 20, 16)
+    config = pretraining_config(
+        _SIZE.value, seq_len=length, batch_size=_BATCH.value or rows, packing=packing, max_predictions=predictions
+    )
+    config.vocab.size, config.model.scan_layers = VOCABULARY, _SCAN.value
+    return config
 
 
-def ours(size: str, batch_size: int, dtype: str) -> Callable[[], None]:
-    """A function that takes one step of ours and waits for it."""
-    config = pretraining_config(size, batch_size=batch_size)
-    config.model.dtype, config.model.scan_layers = dtype, _SCAN.value
+def batches(config: ConfigDict) -> list[tuple[Batch, Batch]]:
+    """What each step of ours and of theirs trains on: the same examples."""
+    if not _PACKED.value:
+        rows = random_batch(config.batch_size, config.seq_len, config.max_predictions, VOCABULARY, shortest=0.54)
+        return [(rows, rows)]
+    tokenizer = load_tokenizer(_TOKENIZER.value)
+    with tempfile.TemporaryDirectory() as folder:
+        build_store(_CORPUS.value, folder, tokenizer, progress=False)
+        store = WeightedStore(open_store(folder, tokenizer_fingerprint=tokenizer.fingerprint), 1.0)
+        packed, alone = (
+            StoreExamples(settings, [store], tokenizer, None).get(settings.first_shape, 'train', 0)
+            for settings in (pretraining_settings(recipe(packing)) for packing in (True, False))
+        )
+        made = []
+        for numbers in np.arange((WARM + _STEPS.value) * config.batch_size).reshape(-1, config.batch_size):
+            _, examples, cycle = packed.locate(numbers)
+            made.append((packed.batch(numbers), alone.masked_anew(examples, cycle)))
+    return made
+
+
+def ours(config: ConfigDict, dtype: str, given: list[Batch]) -> Callable[[int], None]:
+    """A function that takes a step of ours on a batch of this number and waits for it."""
+    config.model.dtype = dtype
     settings, mesh = pretraining_settings(config), make_mesh(config.mesh, claim_devices())
-    setup = build_pretraining_setup(settings, settings.model(config.vocab.size), mesh)
+    setup = build_pretraining_setup(settings, settings.model(VOCABULARY), mesh)
     phase = settings.phases(1000)[0]
     with mesh_context(mesh):
         state = setup.create(seed=0)
-    rows = random_batch(batch_size, phase.seq_len, phase.max_predictions, config.vocab.size)
-    batch = jax.device_put(rows, batch_sharding(mesh))
+    on_mesh = [jax.device_put(batch, batch_sharding(mesh)) for batch in given]
     numbers = jax.device_put((np.uint32(0), np.float32(phase.learning_rate), np.uint32(0)), replicated(mesh))
     program = setup.compile(phase, phase.batches)[phase.seq_len]
 
-    def step() -> None:
+    def step(number: int) -> None:
         nonlocal state
-        state, metrics = program(state, batch, *numbers)
-        jax.block_until_ready(metrics)
+        state, metrics = program(state, on_mesh[number % len(on_mesh)], *numbers)
+        jax.block_until_ready((state, metrics))
 
     return step
 
 
-def theirs(size: str, batch_size: int, mode: str) -> Callable[[], None]:
-    """A function that takes one step of transformers' BertForPreTraining with torch's AdamW."""
-    kind, _, dtype = mode.partition('-')
-    dims = SIZES[size]
-    config = transformers.BertConfig(
-        hidden_size=dims['width'],
-        num_hidden_layers=dims['num_layers'],
-        num_attention_heads=dims['num_heads'],
-        intermediate_size=dims['mlp_dim'],
-        attn_implementation='eager' if kind == 'eager' else 'sdpa',
+def theirs(mode: str, given: list[Batch]) -> Callable[[int], None]:
+    """The same of transformers."""
+    kind, *how = mode.split('-')
+    attention = 'eager' if kind == 'eager' else 'sdpa'
+    step = peer.make_step(
+        _SIZE.value, 'cpu', compiled=kind == 'compile', attention=attention, autocast='bfloat16' in how
     )
-    model = transformers.BertForPreTraining(config).train()
-    called = torch.compile(model) if kind == 'compile' else model
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-4, eps=1e-6)
-    rows = {name: torch.from_numpy(x) for name, x in random_batch(batch_size, 128, 20, config.vocab_size).items()}
-    labels = torch.full((batch_size, 128), -100)
-    labels.scatter_(1, rows['masked_positions'].long(), rows['masked_ids'].long())
-
-    def step() -> None:
-        with torch.autocast('cpu', torch.bfloat16, enabled=dtype == 'bfloat16'):
-            out = called(
-                input_ids=rows['input_ids'],
-                token_type_ids=rows['segment_ids'],
-                attention_mask=rows['attention_mask'],
-                labels=labels,
-                next_sentence_label=rows['nsp_labels'].long(),
-            )
-        out.loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
+    as_given = [peer.given(cut(batch) if 'longest' in how else batch, 'cpu') for batch in given]
+    return lambda number: step(as_given[number % len(as_given)])
 
 
-def products(size: str, batch_size: int) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+def cut(batch: Batch) -> Batch:
+    """Without the columns that are padding in every row."""
+    longest = int(batch['attention_mask'].sum(1).max())
+    tokens = ('input_ids', 'segment_ids', 'attention_mask')
+    return {name: x[:, :longest] if name in tokens else x for name, x in batch.items()}
+
+
+def products(config: ConfigDict) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
     """The forward pass' matrix products: how often, and the shapes of both factors."""
-    dims, seq_len, predictions = SIZES[size], 128, 20
+    dims, batch_size, seq_len = SIZES[_SIZE.value], config.batch_size, config.seq_len
     layers, width, inside, heads = (dims[name] for name in ('num_layers', 'width', 'mlp_dim', 'num_heads'))
     rows, of_heads = batch_size * seq_len, (batch_size * heads, seq_len, width // heads)
     return [
@@ -131,15 +140,15 @@ def products(size: str, batch_size: int) -> list[tuple[int, tuple[int, ...], tup
         (layers, (rows, inside), (inside, width)),
         (layers, of_heads, (of_heads[0], of_heads[2], seq_len)),
         (layers, (of_heads[0], seq_len, seq_len), of_heads),
-        (1, (batch_size * predictions, width), (width, VOCABULARY)),
+        (1, (batch_size * config.max_predictions, width), (width, VOCABULARY)),
     ]
 
 
-def bound(size: str, batch_size: int) -> float:
+def bound(config: ConfigDict) -> float:
     """Seconds of the processor that a step's products take in float32: three times those of its forward pass."""
     rng, total = np.random.default_rng(0), 0.0
     multiply = jax.jit(jnp.matmul)
-    for count, left, right in products(size, batch_size):
+    for count, left, right in products(config):
         arrays = [rng.standard_normal(shape, np.float32) for shape in (left, right)]
         xla, pytorch = [jnp.asarray(x) for x in arrays], [torch.from_numpy(x) for x in arrays]
         ways = (lambda xla=xla: multiply(*xla).block_until_ready(), lambda pytorch=pytorch: torch.matmul(*pytorch))
@@ -157,29 +166,39 @@ def timed(step: Callable[[], object]) -> tuple[float, float]:
 def main(argv: list[str]) -> None:
     """Times all in turn and prints medians and ratios."""
     del argv
+    if _PACKED.value and not _TOKENIZER.value:
+        raise app.UsageError('--packed needs --tokenizer, a vocabulary')
     if _THREADS.value:
         torch.set_num_threads(_THREADS.value)
-    size, batch_size = _SIZE.value, _BATCH.value
-    steps = {mode: (ours if mode in OURS else theirs)(size, batch_size, mode) for mode in _MODES.value}
+    config = recipe(_PACKED.value)
+    all_ours, all_theirs = zip(*batches(config), strict=True)
+    steps = {mode: ours(config, mode, all_ours) if mode in OURS else theirs(mode, all_theirs) for mode in _MODES.value}
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
-    for i in range(_STEPS.value + 2):
+    for i in range(WARM + _STEPS.value):
         for name, step in steps.items():
-            taken = timed(step)
-            if i >= 2:
+            taken = timed(lambda step=step, i=i: step(i))
+            if i >= WARM:
                 times[name].append(taken)
+    tokens = [int(rows['attention_mask'].sum()) for rows in all_ours]
+    tokens = [tokens[i % len(tokens)] for i in range(WARM, WARM + _STEPS.value)]
     print(
         f'{platform.processor() or platform.machine()}, {len(os.sched_getaffinity(0))} cores, jax {jax.__version__}, '
-        f'torch {torch.__version__}, transformers {transformers.__version__}; {size}, {batch_size} rows of 128'
+        f'torch {torch.__version__}, transformers {transformers.__version__}; {_SIZE.value}, {config.batch_size} '
+        f'{"packed " * _PACKED.value}rows of {config.seq_len}, {np.mean(tokens):,.0f} real tokens a step'
     )
+    if _PACKED.value:
+        rows, longest = np.mean([cut(batch)['input_ids'].shape for batch in all_theirs], axis=0)
+        print(f'transformers: {rows:.1f} rows a step, the longest of {longest:.0f} tokens')
     first = next(iter(times))
     for name, taken in times.items():
         passed, used = (statistics.median(each) for each in zip(*taken, strict=True))
+        rate = statistics.median(real / one[1] for real, one in zip(tokens, taken, strict=True))
         by = [statistics.median(b[i] / a[i] for a, b in zip(times[first], taken, strict=True)) for i in (0, 1)]
         print(
-            f'{name:>16}: {passed * 1000:6.0f} ms passed, {used * 1000:6.0f} of the processor; '
+            f'{name:>24}: {passed * 1000:6.0f} ms passed, {used * 1000:6.0f} of the processor, {rate:6,.0f} tokens/s; '
             f'{first} is {by[0]:.2f}, {by[1]:.2f} times as fast'
         )
-    least, used = bound(size, batch_size), statistics.median(used for _, used in times[first])
+    least, used = bound(config), statistics.median(used for _, used in times[first])
     print(f'products alone in float32: {least * 1000:.0f} ms of the processor, {least / used:.0%} of {first}')
 
 

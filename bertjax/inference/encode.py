@@ -136,6 +136,6 @@ def encode(
     """
     check_encoding(runner.model, encoding)
     per_token = ('features',) if encoding.pool == 'none' else ()
-    forward = make_encode(runner.module, encoding)
+    forward = make_encode(runner.model.module, encoding)
     name, title = ('encode', encoding), 'encoding'
     return runner.run(name, forward, features, per_token=per_token, title=title, advance=advance)['features']

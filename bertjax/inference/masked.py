@@ -55,7 +55,7 @@ def expected(
     banned = np.arange(tokenizer.vocab_size, runner.model.config.vocab_size)
     banned = np.concatenate([banned, tokenizer.special_ids]) if words else banned
     top_k = min(top_k, runner.model.config.vocab_size - len(banned))
-    forward = _make_expected(runner.module, top_k, banned)
+    forward = _make_expected(runner.model.module, top_k, banned)
     # Sequences of many masks are not computed together with those of few, which would have as many.
     size = np.array([1 << (len(own) - 1).bit_length() for own in positions])
     results: list[Expected | None] = [None] * len(sequences)
@@ -116,7 +116,7 @@ def pseudo_log_likelihoods(
     if not rows:
         (advance or nobody)(len(sequences))
         return [np.zeros(0, np.float32)] * len(sequences)
-    inputs, forward = (*INPUTS, 'masked_positions', 'masked_ids'), _make_score(runner.module)
+    inputs, forward = (*INPUTS, 'masked_positions', 'masked_ids'), _make_score(runner.model.module)
     with telling(advance, 'scoring', len(sequences)) as tell:
         step = in_proportion(tell, len(sequences), rows)
         found = runner.run('score', forward, builder.build(), inputs=inputs, advance=step)
@@ -141,7 +141,7 @@ def follow_probabilities(
     `advance` see `Runner.run`.
     """
     features = sequences_of(runner.model.tokenizer, first, second, max_length)
-    found = runner.run('pairs', _make_pairs(runner.module), features, title='pairs', advance=advance)
+    found = runner.run('pairs', _make_pairs(runner.model.module), features, title='pairs', advance=advance)
     return np.array(found['probabilities'], np.float64)
 
 

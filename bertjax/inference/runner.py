@@ -1,15 +1,12 @@
 """Runs functions of a model's parameters over any number of sequences: batched by length, compiled once a shape."""
 
 import copy
-import dataclasses
-import functools
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
 
 from bertjax.data.buckets import pad_to
 from bertjax.data.features import INPUTS, Features
@@ -46,14 +43,6 @@ class Runner:
         self._sizes = (*(size for size in _FEW if size < batch_size), batch_size)
         self._predictors: dict[tuple[Hashable, int, int], Predictor] = {}
         self._adders: dict[Hashable, tuple[Callable, Callable]] = {}
-
-    @functools.cached_property
-    def module(self) -> nn.Module:
-        """The model's, for functions that want no more than its results: with the attention that is fastest so."""
-        module, on = self.model.module, self.model.mesh.devices.flat[0].platform
-        if module.config.attention != 'auto' or on != 'cpu':
-            return module
-        return module.clone(config=dataclasses.replace(module.config, attention='forward_cpu'))
 
     def with_model(self, model: LoadedModel) -> 'Runner':
         """The same for a model that differs in its parameters alone; what is compiled is shared."""

@@ -25,7 +25,7 @@ def answer_records(runner: Runner, records: Sequence[Any]) -> list[dict[str, Any
     objective = task.objective
     outputs = runner.run(
         'task',
-        make_forward(runner.module, objective),
+        make_forward(model.module, objective),
         features,
         inputs=objective.inputs,
         per_token=task.head.per_token,

@@ -10,7 +10,7 @@ from bertjax.ranges import MANY, Range, check_fields, number, one_of, ranged, wh
 ACTIVATIONS = ('gelu', 'gelu_tanh', 'relu')
 POOLER_ACTIVATIONS = ('tanh', 'relu')
 # The implementations of model/attention/select.py.
-ATTENTION = ('auto', 'fused_tpu', 'flash_tpu', 'cudnn', 'fused_gpu', 'dot_product', 'forward_cpu')
+ATTENTION = ('auto', 'fused_tpu', 'flash_tpu', 'cudnn', 'fused_gpu', 'by_head_cpu', 'dot_product')
 REMAT = ('auto', 'none', 'elementwise', 'full', 'dots')
 DTYPES = ('float32', 'bfloat16')
 VOCABULARY_MULTIPLE = 128

@@ -108,7 +108,12 @@ def drop_attention(weights: jax.Array, rate: float, dropout: Dropout | None) -> 
     """`drop` of attention weights [B, H, Q, S]. The counter of query q and key k is 65,536 q + k, of each head anew."""
     if dropout is None or rate == 0.0:
         return weights
-    return _drop(weights, rate, _of_heads, attention_words(dropout, weights.shape[1]))
+    return drop_weights(weights, rate, attention_words(dropout, weights.shape[1]))
+
+
+def drop_weights(weights: jax.Array, rate: float, words: jax.Array) -> jax.Array:
+    """`drop_attention` of weights [..., Q, S], by uint32 words [..., 2] of `attention_words`."""
+    return _drop(weights, rate, _of_heads, words) if rate else weights
 
 
 def attention_words(dropout: Dropout, heads: int) -> jax.Array:
@@ -125,8 +130,8 @@ def _of_rows(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 def _of_heads(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    query, key = (jax.lax.broadcasted_iota(jnp.uint32, (1, 1, *shape[2:]), axis) for axis in (2, 3))
-    first, second = jnp.moveaxis(words[:, :, None, None], -1, 0)
+    query, key = (jax.lax.broadcasted_iota(jnp.uint32, shape[-2:], axis) for axis in (0, 1))
+    first, second = jnp.moveaxis(words[..., None, None, :], -1, 0)
     return hashed(first, second, (query << 16) | key)
 
 

@@ -85,6 +85,14 @@ def parts_of(name: str) -> int:
     return math.prod(mesh.shape[axis] for axis in ((axes,) if isinstance(axes, str) else axes))
 
 
+def undivided(rows: int, heads: int) -> str | None:
+    """Why so many rows and heads do not split evenly over the devices of the mesh, as `over_mesh` needs it; or None."""
+    for what, size, parts in (('rows', rows, parts_of('act_batch')), ('heads', heads, parts_of('act_heads'))):
+        if size % parts:
+            return f'{size} {what} do not divide over {parts} devices'
+    return None
+
+
 def over_mesh(
     function: Callable[..., Any], inputs: Sequence[tuple[str | None, ...]], output: tuple[str | None, ...]
 ) -> Any:

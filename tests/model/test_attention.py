@@ -85,22 +85,15 @@ def test_the_first_queries_alone_get_what_they_get_among_all(heads, name, causal
 
 def test_the_names_that_a_config_may_have_are_those_of_the_list():
     assert ('auto', *IMPLEMENTATIONS) == ATTENTION
-    # What supports everything is asked last; behind it is what 'auto' never takes.
-    assert list(IMPLEMENTATIONS)[-2:] == ['dot_product', 'forward_cpu']
+    assert list(IMPLEMENTATIONS)[-1] == 'dot_product'  # it supports everything
 
 
-def test_a_finished_model_on_cpu_has_an_attention_of_its_own(monkeypatch):
-    x, mask = shapes(8)
-    assert choose('auto', x, x, mask, 0.0).name == 'dot_product'
-    assert choose('forward_cpu', x, x, mask, 0.0).name == 'forward_cpu'
-    with pytest.raises(UserError, match='it drops nothing'):
-        choose('forward_cpu', x, x, mask, 0.1)
-    rng = np.random.default_rng(1)
-    heads = [rng.standard_normal((B, S, H, K)).astype(np.float32) for _ in range(3)]
-    mask = AttentionMask((np.arange(S) < np.array([S, 7, 1])[:, None]).astype(np.int32))
-    together = attend('forward_cpu', heads, mask)
-    monkeypatch.setattr(IMPLEMENTATIONS['forward_cpu'], '_LONG', S - 1)  # heads one by one
-    np.testing.assert_allclose(attend('forward_cpu', heads, mask), together, rtol=1e-6, atol=1e-7)
+def test_long_rows_on_a_cpu_go_head_by_head():
+    x, mask = shapes(257)
+    assert choose('auto', x, x, mask, 0.1).name == 'by_head_cpu'
+    x, mask = shapes(256)
+    chosen = choose('auto', x, x, mask, 0.1)
+    assert str(chosen) == 'dot_product; not by_head_cpu: sequences of 256 tokens, it is for more than 256'
 
 
 class Refusing:
@@ -121,7 +114,7 @@ class Refusing:
 
 @pytest.fixture
 def with_refusing(monkeypatch):
-    monkeypatch.setattr(select, 'IMPLEMENTATIONS', {'refusing': Refusing, **IMPLEMENTATIONS})
+    monkeypatch.setattr(select, 'IMPLEMENTATIONS', {'refusing': Refusing, 'dot_product': dot_product})
 
 
 def shapes(length):

@@ -20,7 +20,7 @@ def rows():
     return rng.integers(5, 150, mask.shape).astype(np.int32) * mask, segments, mask
 
 
-@pytest.mark.parametrize('changes', [{}, {'scan_layers': False, 'attention': 'forward_cpu'}, {'causal': True}])
+@pytest.mark.parametrize('changes', [{}, {'scan_layers': False, 'attention': 'dot_product'}, {'causal': True}])
 def test_states_are_those_of_rows_of_their_own(make_model, rows, changes):
     model, params = make_model(**changes)
     shapes = []

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.dropout import Dropout, attention_words
-from bertjax.parallel.partition import compute_capability, over_mesh, parts_of, platform
+from bertjax.parallel.partition import compute_capability, over_mesh, platform, undivided
 
 PLATFORM = 'gpu'
 LEAST = 8.0  # compute capability, Ampere: matrix products of bfloat16
@@ -42,10 +42,7 @@ def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate
         return f'sequences of {S} tokens, it takes multiples of {BLOCKS[-1]}'
     if width not in WIDTHS:
         return f'heads of width {width}, it takes {", ".join(map(str, WIDTHS))}'
-    for what, size, parts in (('rows', key.shape[0], parts_of('act_batch')), ('heads', heads, parts_of('act_heads'))):
-        if size % parts:
-            return f'{size} {what} do not divide over {parts} devices'
-    return None
+    return undivided(key.shape[0], heads)
 
 
 def attend(

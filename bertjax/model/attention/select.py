@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from absl import logging
 
 from bertjax.errors import UserError
-from bertjax.model.attention import cudnn, dot_product, flash_tpu, forward_cpu, fused_gpu, fused_tpu
+from bertjax.model.attention import by_head_cpu, cudnn, dot_product, flash_tpu, fused_gpu, fused_tpu
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
@@ -21,7 +21,7 @@ class Implementation(Protocol):
     """What a file of this folder provides.
 
     Attributes:
-      PLATFORM: the only one that it is for, 'tpu' or 'gpu'; '' for any.
+      PLATFORM: the only one that it is for, 'tpu', 'gpu' or 'cpu'; '' for any.
 
     query is [B, Q, H, K], the first Q positions of a row; key and value are [B, S, H, K]; all in the dtype of
     computation.
@@ -51,14 +51,14 @@ class Implementation(Protocol):
 
 
 # 'auto' takes the first for this platform that supports the call: faster ones go before `dot_product`, which supports
-# everything; what comes behind it is taken by name only. `model/config.py` has the names.
+# everything. `model/config.py` has the names.
 IMPLEMENTATIONS: dict[str, Implementation] = {
     'fused_tpu': fused_tpu,
     'flash_tpu': flash_tpu,
     'cudnn': cudnn,
     'fused_gpu': fused_gpu,
+    'by_head_cpu': by_head_cpu,
     'dot_product': dot_product,
-    'forward_cpu': forward_cpu,
 }
 
 

@@ -1,0 +1,67 @@
+"""Attention head by head on a CPU beside float64 and beside the plain form, alone and over a mesh."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_fused_tpu import CASES, RATE, Case, arrays_of, by_float64, dropout_of, mask_of
+
+from bertjax.model.attention import by_head_cpu, dot_product
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.partition import mesh_context
+
+
+def all_of(implementation, case, arrays, mask=None):
+    """[output, gradients of query, key, value] of the sum of the output times the fourth array."""
+    mask, dropout = mask or mask_of(case), dropout_of()
+
+    @jax.jit
+    def compute(query, key, value, cotangent):
+        attend = lambda *x: implementation.attend(*x, mask, dropout_rate=case.rate, dropout=dropout)  # noqa: E731
+        output, pull = jax.vjp(attend, query, key, value)
+        return output, *pull(cotangent)
+
+    return [np.asarray(x, np.float64) for x in compute(*arrays)]
+
+
+@pytest.mark.parametrize('name', ['plain', 'packed', 'left to right'])
+def test_output_and_gradients_are_those_of_float64(name):
+    case = CASES[name]
+    arrays = arrays_of(case)
+    for ours, expected in zip(all_of(by_head_cpu, case, arrays), by_float64(case, arrays), strict=True):
+        np.testing.assert_allclose(ours, expected, atol=2e-6, rtol=1e-5)
+
+
+def test_in_bfloat16_it_is_as_near_as_the_plain_form():
+    case = CASES['dropout']
+    arrays = [jnp.asarray(x, jnp.bfloat16) for x in arrays_of(case)]
+    found = (all_of(by_head_cpu, case, arrays), all_of(dot_product, case, arrays), by_float64(case, arrays))
+    for ours, theirs, exact in zip(*found, strict=True):
+        error, usual = (np.sqrt(np.square(x - exact).mean()) for x in (ours, theirs))
+        assert error < 1.1 * usual
+
+
+def test_a_query_that_sees_nothing_has_the_gradient_of_the_mean():
+    """Every key of the first row is padding: its weights are all 1 / S, as in the plain form."""
+    case = Case(rate=RATE)
+    mask = mask_of(case).replace(key_mask=mask_of(case).key_mask.at[0].set(0))
+    found = (all_of(one, case, arrays_of(case), mask) for one in (by_head_cpu, dot_product))
+    for ours, plain in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, plain, atol=2e-6, rtol=1e-5)
+
+
+def test_over_a_mesh_each_device_computes_its_rows_and_heads():
+    case = CASES['packed']
+    arrays = arrays_of(case)
+    expected = all_of(by_head_cpu, case, arrays)
+    mesh = make_mesh({'data': 2, 'fsdp': 1, 'tensor': 2}, jax.devices()[:4])
+    with mesh_context(mesh):
+        refusals = [by_head_cpu.supports(x, x, mask_of(case), RATE) for x in (shape(2), shape(3))]
+        assert refusals == [None, '3 rows do not divide over 2 devices']
+        found = all_of(by_head_cpu, case, arrays)
+    for ours, one in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, one, atol=1e-6, rtol=1e-6)
+
+
+def shape(rows):
+    return jax.ShapeDtypeStruct((rows, by_head_cpu.LONG + 1, 2, 8), jnp.float32)
