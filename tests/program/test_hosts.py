@@ -9,6 +9,7 @@ import pytest
 from running import GLUE, RUN, Program, assert_one_line, copied, finished, results, rows, wait_for_step
 
 import bertjax
+from bertjax.runs import finetune
 
 NEVER = ('--config.eval_every=0', '--config.checkpoint_every=0')
 
@@ -93,4 +94,11 @@ def test_what_the_command_line_says_of_the_processes(
     program: Program, tmp_path: pathlib.Path, flags: tuple[str, ...], words: str
 ):
     assert words in program.error(f'--workdir={tmp_path / "run"}', *flags)
+    assert not (tmp_path / 'run').exists()
+
+
+def test_a_sweep_is_for_one_process(program: Program, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(finetune, 'are_several', lambda: True)
+    swept = (f'--workdir={tmp_path / "run"}', '--config.init=x', '--config.data=y', '--config.sweep.seeds=(0,1)')
+    assert 'config.sweep: found several processes' in program.error(*swept, **GLUE)
     assert not (tmp_path / 'run').exists()
