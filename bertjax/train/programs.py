@@ -200,7 +200,7 @@ class Programs(Mapping[int, Program]):
         `go_on`: where a core is scarce they would keep the first step waiting.
         """
         if not self._side_by_side:
-            self._waiting = list(lengths)
+            self._waiting = list(lengths)  # never empty: a phase that is done is not begun
             self._begin_next()
 
     def go_on(self) -> None:

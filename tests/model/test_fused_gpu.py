@@ -151,7 +151,7 @@ def by_cudnn(*inputs, dropout):
 
 def test_cudnn_is_told_the_lengths(monkeypatch):
     """Lowered for CUDA, as it is without one; the version is asked of a library that is not here."""
-    stablehlo = pytest.importorskip('jax._src.cudnn.fused_attention_stablehlo')
+    stablehlo = pytest.importorskip('jax._src.cudnn.fused_attention_stablehlo', reason='private to jax')
     monkeypatch.setattr(stablehlo, 'check_cudnn_version', lambda: 91000)
     lowered = jax.jit(gradients_of(by_cudnn)).trace(*inputs_of(512)).lower(lowering_platforms=('cuda',))
     text = lowered.as_text()

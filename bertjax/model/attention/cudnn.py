@@ -11,31 +11,25 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from bertjax.model.attention.fused_gpu import refused
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.dropout import Dropout
-from bertjax.parallel.partition import compute_capability, over_mesh, platform, undivided
+from bertjax.parallel.partition import over_mesh, undivided
 
 PLATFORM = 'gpu'
-LEAST = 8.0  # compute capability, Ampere
 # jax/_src/cudnn/fused_attention_stablehlo.py, check_is_flash_attention; Hopper would take widths up to 256.
 MULTIPLE, WIDEST = 8, 128
 
 
 def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
     """A GPU of this decade, bfloat16, no dropout, a row for each sequence, all positions as queries."""
-    S, heads, width = key.shape[1:]
-    if platform() != PLATFORM:
-        return 'it is a kernel for GPUs'
-    if compute_capability() < LEAST:
-        return f'a GPU of compute capability {compute_capability()}, it needs {LEAST}'
+    heads, width = key.shape[2:]
+    if refusal := refused(query, key):
+        return refusal
     if dropout_rate:
         return 'it drops nothing'
     if mask.sequence_ids is not None:
         return 'it takes no packed rows'
-    if query.dtype != jnp.bfloat16:
-        return f'it computes in bfloat16, not {query.dtype}'
-    if query.shape[1] != S:
-        return f'it computes all {S} positions, not the first {query.shape[1]}'
     if width % MULTIPLE or width > WIDEST:
         return f'heads of width {width}, it takes multiples of {MULTIPLE} up to {WIDEST}'
     return undivided(key.shape[0], heads)

@@ -30,19 +30,26 @@ def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate
     """A GPU of this decade, bfloat16, all positions as queries, lengths of whole blocks."""
     del mask, dropout_rate
     S, heads, width = key.shape[1:]
+    if refusal := refused(query, key):
+        return refusal
+    if S % BLOCKS[-1]:
+        return f'sequences of {S} tokens, it takes multiples of {BLOCKS[-1]}'
+    if width not in WIDTHS:
+        return f'heads of width {width}, it takes {", ".join(map(str, WIDTHS))}'
+    return undivided(key.shape[0], heads)
+
+
+def refused(query: jax.Array, key: jax.Array) -> str | None:
+    """Why no kernel for GPUs takes query [B, Q, H, K] and key [B, S, H, K], ours or cuDNN's; None: they may."""
     if platform() != PLATFORM:
         return 'it is a kernel for GPUs'
     if compute_capability() < LEAST:
         return f'a GPU of compute capability {compute_capability()}, it needs {LEAST}'
     if query.dtype != jnp.bfloat16:
         return f'it computes in bfloat16, not {query.dtype}'
-    if query.shape[1] != S:
-        return f'it computes all {S} positions, not the first {query.shape[1]}'
-    if S % BLOCKS[-1]:
-        return f'sequences of {S} tokens, it takes multiples of {BLOCKS[-1]}'
-    if width not in WIDTHS:
-        return f'heads of width {width}, it takes {", ".join(map(str, WIDTHS))}'
-    return undivided(key.shape[0], heads)
+    if query.shape[1] != key.shape[1]:
+        return f'it computes all {key.shape[1]} positions, not the first {query.shape[1]}'
+    return None
 
 
 def attend(
