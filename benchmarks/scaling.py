@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bertjax.cost.collectives import SENT
-from bertjax.parallel.topology import ici_bandwidth, slice_chips
+from bertjax.parallel.topology import GENERATIONS, ici_bandwidth, slice_chips
 
 _BATCHES = flags.DEFINE_list('batches', ['256', '1024', '4096', '8192', '32768'], 'Global batches.')
 _WORTH = flags.DEFINE_float('worth', 1.5, 'What a doubling of the chips has to bring.')
@@ -41,9 +41,6 @@ _PUBLISHED = flags.DEFINE_bool('published', False, 'Print what MLPerf measured b
 _FLAT = ('4x4', '4x8', '8x8', '8x16', '16x16')
 _CUBES = ('2x2x4', '2x4x4', '4x4x4', '4x4x8', '4x8x8', '8x8x8', '8x8x16')
 SLICES: Mapping[str, Sequence[str]] = {'v5e': _FLAT, 'v6e': _FLAT, 'v4': _CUBES, 'v5p': _CUBES}
-# Bytes a second and chip between slices: "data center network bandwidth per Pod", 6.4 and 25.6 Tbit/s for 256 chips
-# (docs.cloud.google.com/tpu/docs/v5e, v6e). A slice of the others has all the chips that are asked for here.
-DCN = {'v5e': 6.4e12 / 8 / 256, 'v6e': 25.6e12 / 8 / 256}
 MOST_CHIPS = 1024
 
 
@@ -109,7 +106,8 @@ class Model:
         inside = chips // slices
         seconds = sum(sent(inside) * size for sent, size in self._sent) / ici_bandwidth(name, inside)
         if slices > 1:
-            seconds += sum(sent(slices) * size / inside for sent, size in self._sent) / DCN[self.generation]
+            network = GENERATIONS[self.generation].network_bandwidth
+            seconds += sum(sent(slices) * size / inside for sent, size in self._sent) / network
         return self.exposed * seconds
 
     def step(self, chips: int, rows: float, tensor: int = 1, activation: float = 0.0) -> float:
@@ -142,6 +140,8 @@ def _read(paths: Sequence[str]) -> list[dict[str, Any]]:
     reports = sorted((json.loads(pathlib.Path(path).read_text()) for path in paths), key=lambda one: one['batch_size'])
     if len({one['batch_size'] for one in reports}) < 2 or len({one['topology'] for one in reports}) > 1:
         raise app.UsageError('give two or more compile.json of one slice, with different batches')
+    if any('*' in one['topology'] for one in reports):
+        raise app.UsageError('give compile.json of one slice; several are reckoned here')
     if any(one['accumulate'] > 1 for one in reports):
         raise app.UsageError('give compile.json of steps that are not accumulated: --config.accumulate=1')
     if any(not one.get('estimated_step_s') for one in reports):

@@ -134,7 +134,7 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
 
     config.mesh = ConfigDict({'data': -1, 'fsdp': 1, 'tensor': 1})  # -1: the devices that the others leave
     config.zero1 = 'auto'  # on, off: parameters and optimiser split over data; auto: where nothing else splits them
-    config.topology = ''  # run=compile: the machine to compile for, such as v5e:4x4
+    config.topology = ''  # run=compile: the machine to compile for, such as v5e:4x4 or 2*v5e:16x16
     config.find_batch = False  # run=compile: look for the largest batch that fits
     config.export = True  # write the model to WORKDIR/export at the end
     config.export_formats = 'hf,orbax'  # folders there, with commas between: hf, orbax, google, stablehlo, onnx

@@ -23,6 +23,10 @@ SENT = {
 COLLECTIVES = tuple(SENT)
 _CHANNEL = re.compile(r'channel_id=(\d+)')
 _CHAIN = re.compile(r'chain_id="(\d+)"')
+# Of a transfer between slices, libtpu's "megascale": what its two ends share, what it is, and which slices take part.
+_RENDEZVOUS = re.compile(r'_xla_host_transfer_rendezvous="([^"]+)".*_xla_megascale_target')
+_TRANSFER = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
+_TARGET = re.compile(r'_xla_megascale_target="\{(\d+),(\d+)\}')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,10 +38,11 @@ class Collective:
       kind: one of COLLECTIVES.
       bytes: of the larger side, operands or results, on a chip.
       sent: bytes that each chip sends.
-      chips: that take part in a group.
+      chips: that take part in a group; one of each slice where it goes between slices.
       op_name: where it comes from.
       first: instruction of the computation with which it begins.
       last: ... and with which it ends; the same one where nothing else can go on meanwhile.
+      network: whether it goes over the data centre's network, between slices.
     """
 
     name: str
@@ -48,6 +53,7 @@ class Collective:
     op_name: str
     first: str
     last: str
+    network: bool = False
 
 
 def collectives(module: Module, computation: Computation, chips: int) -> list[Collective]:
@@ -78,7 +84,24 @@ def collectives(module: Module, computation: Computation, chips: int) -> list[Co
             op_name = inner.op_name or one.op_name
             found[key] = Collective(one.name, kind, size, sent, group, op_name, one.name, one.name)
             begun[one.name] = key
-    return list(found.values())
+    return [*found.values(), *_between_slices(computation)]
+
+
+def _between_slices(computation: Computation) -> Iterator[Collective]:
+    """What libtpu makes of a collective over several slices beside its parts within them: each chip hands its share to
+    the host, which exchanges it over the network, and takes the result back."""
+    sent = {one.name: one for one in computation.instructions.values() if _RENDEZVOUS.search(one.attributes)}
+    begun = {_RENDEZVOUS.search(one.attributes).group(1): one for one in sent.values() if one.opcode == 'send'}
+    for done in computation.instructions.values():
+        if done.opcode != 'recv-done' or done.operands[0] not in sent:
+            continue
+        send = begun[_RENDEZVOUS.search(sent[done.operands[0]].attributes).group(1)]
+        kind = _TRANSFER.search(send.attributes).group(1).lower().replace('_', '-')
+        first, last = _TARGET.search(send.attributes).groups()
+        slices = int(last) - int(first) + 1
+        size = total_bytes(computation.operands(send)[0].shape) * (slices if kind == 'all-gather' else 1)
+        share = size * SENT[kind](slices)
+        yield Collective(send.name, kind, size, share, slices, send.op_name, send.name, done.name, network=True)
 
 
 def _key(one: Instruction, inner: Instruction) -> str:

@@ -15,7 +15,7 @@ EFFICIENCY = 0.6
 _FREE = {
     'parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast', 'after-all', 'partition-id', 'replica-id',
     'opt-barrier', 'optimization-barrier', 'add-dependency', 'domain', 'custom-call',
-    *COLLECTIVES,
+    'send', 'recv', *COLLECTIVES,
 }  # fmt: skip
 
 
@@ -28,12 +28,14 @@ class Rates:
       peak_flops: dense bfloat16, a second.
       hbm_bandwidth: bytes a second.
       ici_bandwidth: chips of a group -> bytes a second that each of them can send.
+      network_bandwidth: bytes a second that each can send to other slices.
     """
 
     clock_hz: float
     peak_flops: float
     hbm_bandwidth: float
     ici_bandwidth: Callable[[int], float]
+    network_bandwidth: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,8 +152,8 @@ def estimate(module: Module, rates: Rates, chips: int) -> Estimate:
     estimate:
 
     * kernels, and the few other instructions without: max(FLOPs / peak, bytes / HBM bandwidth) / EFFICIENCY;
-    * collectives: bytes sent / bandwidth of the links, one collective at a time, less what is computed between its
-      start and its end.
+    * collectives: bytes sent / bandwidth of the links, or of the network between slices, one collective at a time on
+      each of the two, less what is computed between its start and its end.
 
     Left out: copies between the chip's memories that go on beside the computation, the latency of a collective, and
     whatever the host does.
@@ -170,13 +172,12 @@ class _Step:
         """One execution of a computation."""
         items: list[Item] = []
         sent: list[Sent] = []
-        now = links_free = 0.0
+        now, free = 0.0, {False: 0.0, True: 0.0}  # when the links, and when the network, have nothing to carry
         all_of_it = collectives(self.module, computation, self.chips)
         running: dict[str, float] = {}
         for one in computation.instructions.values():
             for each in (c for c in all_of_it if c.first == one.name):
-                seconds = each.sent / self.rates.ici_bandwidth(each.chips) if each.sent else 0.0
-                running[each.name] = links_free = max(links_free, now) + seconds
+                running[each.name] = free[each.network] = max(free[each.network], now) + self._sending(each)
             own, own_sent = self._own(computation, one)
             items += own
             sent += own_sent
@@ -184,8 +185,7 @@ class _Step:
             for each in (c for c in all_of_it if c.last == one.name):
                 exposed = max(running[each.name] - now, 0.0)
                 now += exposed
-                seconds = each.sent / self.rates.ici_bandwidth(each.chips) if each.sent else 0.0
-                sent.append(Sent(each, seconds, exposed))
+                sent.append(Sent(each, self._sending(each), exposed))
                 held = frozenset({'collectives'})
                 items.append(Item(each.name, each.op_name, 'collectives', held, 'exposed', exposed))
         return items, sent
@@ -228,6 +228,12 @@ class _Step:
             source, seconds = 'other', self._modelled(flops, moved)
         group, held = group_of(self.module, computation, one)
         return Item(one.name, one.op_name, group, held, source, seconds, flops=flops, bytes=int(moved))
+
+    def _sending(self, one: Collective) -> float:
+        """Seconds that it takes alone."""
+        if not one.sent:
+            return 0.0
+        return one.sent / (self.rates.network_bandwidth if one.network else self.rates.ici_bandwidth(one.chips))
 
     def _modelled(self, flops: float, moved: float) -> float:
         return max(flops / self.rates.peak_flops, moved / self.rates.hbm_bandwidth) / EFFICIENCY

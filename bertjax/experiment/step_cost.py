@@ -29,7 +29,8 @@ def step_cost(text: str, topology: str, flops: float, peak_flops: float) -> dict
       `estimate_error`, why.
     """
     chip = generation_of(topology)
-    rates = Rates(chip.clock_hz, peak_flops, chip.hbm_bandwidth, lambda group: ici_bandwidth(topology, group))
+    links = lambda group: ici_bandwidth(topology, group)  # noqa: E731
+    rates = Rates(chip.clock_hz, peak_flops, chip.hbm_bandwidth, links, chip.network_bandwidth)
     try:
         module = parse(text)
         found = estimate(module, rates, slice_chips(topology))
@@ -80,11 +81,20 @@ def _module_of(op_name: str) -> str:
 
 def _sent(found: Estimate) -> list[dict[str, Any]]:
     """By kind and size of group."""
-    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    rows: dict[tuple[str, int, bool], dict[str, Any]] = {}
     for each in found.sent:
-        kind, chips = each.collective.kind, each.collective.chips
-        empty = {'kind': kind, 'chips': chips, 'count': 0, 'async': 0, 'bytes': 0.0, 'seconds': 0.0, 'exposed_s': 0.0}
-        row = rows.setdefault((kind, chips), empty)
+        kind, chips, network = each.collective.kind, each.collective.chips, each.collective.network
+        empty = {
+            'kind': kind,
+            'chips': chips,
+            'network': network,
+            'count': 0,
+            'async': 0,
+            'bytes': 0.0,
+            'seconds': 0.0,
+            'exposed_s': 0.0,
+        }
+        row = rows.setdefault((kind, chips, network), empty)
         row['count'] += each.times
         row['async'] += each.times * each.is_async
         row['bytes'] += each.times * each.collective.sent
@@ -143,7 +153,8 @@ def _sent_table(result: dict[str, Any]) -> Table:
     for row in result['sent']:
         figures = (row['bytes'] / 1e6, 1e3 * row['seconds'], 1e3 * row['exposed_s'])
         counts = (row['chips'], row['count'], row['async'])
-        table.add_row(row['kind'], *map(str, counts), *(f'{figure:.2f}' for figure in figures))
+        where = f'{row["kind"]}, between slices' if row['network'] else row['kind']
+        table.add_row(where, *map(str, counts), *(f'{figure:.2f}' for figure in figures))
     return table
 
 

@@ -7,7 +7,7 @@ from bertjax.cost.estimate import Estimate, Rates, estimate
 from bertjax.cost.hlo import parse
 
 # A chip of 1,000 cycles a second; what has no estimate takes 8 MB / (80 MB/s · 0.6), or its FLOPs / (6 MFLOP/s).
-RATES = Rates(clock_hz=1e3, peak_flops=10e6, hbm_bandwidth=80e6, ici_bandwidth=lambda chips: 1e6 * chips)
+RATES = Rates(1e3, peak_flops=10e6, hbm_bandwidth=80e6, ici_bandwidth=lambda n: 1e6 * n, network_bandwidth=2e6)
 WORK = f'%work = f32[8]{{0:S(1)}} negate(%a), {named("jit(step)/jvp(Bert)/mlm/neg")}, {CYCLES % 1000}'
 SUM = 'replica_groups={{0,1,2,3}}, to_apply=%add'
 
@@ -128,6 +128,24 @@ def test_two_collectives_share_the_links():
     starts = [f'%s{i} = f32[2000000]{{0}} all-reduce-start(%a), channel_id={i}, {SUM}' for i in (1, 2)]
     ends = ['%d1 = f32[2000000]{0} all-reduce-done(%s1)', 'ROOT %d2 = f32[2000000]{0} all-reduce-done(%s2)']
     assert _estimate(straight(*starts, WORK, *ends)).seconds('exposed') == pytest.approx(3.0 + 3.0 - 1.0)
+
+
+def test_between_slices_goes_the_network():
+    """Which carries what a chip sends to its like in two other slices, while the links carry something else."""
+    note = (
+        'is_host_transfer=true, frontend_attributes={_xla_host_transfer_rendezvous="all-reduce.1_0",'
+        '_xla_megascale_target="{1,3}x{0:3}",_xla_megascale_transfer_type="ALL_REDUCE"}'
+    )
+    reduced = f'%r = f32[2000000]{{0}} all-reduce(%a), channel_id=3, {SUM}'
+    ends = f'%t = token[] after-all()\n  %s = (f32[2000000]{{0}}, u32[], token[]) send(%a, %t), channel_id=2, {note}'
+    taken = f'%v = (f32[2000000]{{0}}, u32[], token[]) recv(%t), channel_id=1, {note}'
+    done = 'ROOT %d = (f32[2000000]{0}, token[]) recv-done(%v), channel_id=1, is_host_transfer=true'
+    found = _estimate(straight(ends, taken, reduced, WORK, done))
+    inside, between = found.sent
+    assert (between.collective.chips, between.collective.sent, between.is_async) == (3, 8e6 * 4 / 3, True)
+    assert (inside.seconds, inside.exposed) == (3.0, 3.0)
+    assert between.seconds == pytest.approx(16 / 3) and between.exposed == pytest.approx(16 / 3 - 3.0 - 1.0)
+    assert found.step_s == pytest.approx(16 / 3) and not found.seconds('other')
 
 
 def test_a_gather_that_fusions_carry_on_is_one():

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from bertjax.parallel.topology import generation_of, ici_bandwidth, slice_chips
+from bertjax.errors import UserError
+from bertjax.parallel.topology import generation_of, ici_bandwidth, slice_chips, topology_devices
 
 # By a process: a crash of the TPU compiler must not take pytest along.
 SLICES = """
@@ -50,6 +51,7 @@ def test_memory_and_peak_of_all_devices_are_those_of_the_chips():
         ('v5p:4x4x8', 128, 6),
         ('v5p:4x4x8', 8, 2),
         ('v6e:8x8', 64, 2),
+        ('2*v5e:16x16', 256, 4),  # of several slices, those within one
     ],
 )
 def test_links_that_a_group_of_chips_can_use(name: str, chips: int, links: int):
@@ -62,3 +64,18 @@ def test_all_links_are_those_of_the_data_sheets():
     whole = {'v5e:16x16': 400, 'v6e:16x16': 800, 'v5p:4x4x4': 1200}
     for name, bandwidth in whole.items():
         assert 2 * ici_bandwidth(name, slice_chips(name)) == bandwidth * 1e9
+
+
+@pytest.mark.parametrize(
+    ('name', 'said'),
+    [
+        ('v5e', 'v5e:4x4'),
+        ('v5e:4xx4', 'v5e:4x4'),
+        ('0*v5e:4x4', '2*v5e:16x16'),
+        ('2*v4:2x2x1', 'slices of v5e, v5p, v6e'),
+    ],
+)
+def test_names_that_mean_nothing(name: str, said: str):
+    with pytest.raises(UserError) as error:
+        topology_devices(name)
+    assert error.value.where == 'config.topology' and said in error.value.expected

@@ -48,7 +48,8 @@ def _compile(
 
 @pytest.mark.slow
 def test_narrow_step_for_16_chips(program: Program, tmp_path: pathlib.Path):
-    report, _ = _compile(program, tmp_path, '--config.topology=v5e:4x4', *NARROW, *SHORT, '--config.mesh.fsdp=4')
+    """In two slices, which the data centre's network joins: weights are gathered within a slice, gradients between."""
+    report, _ = _compile(program, tmp_path, '--config.topology=2*v5e:2x4', *NARROW, *SHORT, '--config.mesh.fsdp=4')
     assert set(report) >= KEYS
     assert report['fits'] and report['chips'] == 16 and len(report['phases']) == 2
     assert 0 < report['parameters_bytes'] < report['hbm_bytes_per_chip'] < report['hbm_bytes_available']
@@ -56,6 +57,8 @@ def test_narrow_step_for_16_chips(program: Program, tmp_path: pathlib.Path):
     assert report['collectives'].get('all-gather', 0) > 0  # the weights, which fsdp splits
     assert 0 < report['estimated_step_s'] < 0.1 and 0 < report['modelled_share'] < 1
     assert report['groups'] and not report['estimate']['unknown_loops']
+    assert {row['kind'] for row in report['sent'] if row['network']} == {'all-reduce'}
+    assert all(row['chips'] == 2 and row['seconds'] > 0 for row in report['sent'] if row['network'])
 
 
 @pytest.mark.slow
