@@ -1,4 +1,4 @@
-"""Whether the train step of a phase fits the memory of a TPU slice, and what would make it fit: found by compiling it.
+"""Whether the train step of a phase fits a TPU slice or GPUs, and what would make it fit: found by compiling it.
 
 What is tried leaves what is learned as it is, but for the order of sums: the parts that a batch is processed in, what
 the backward pass recomputes, and how the mesh splits the weights.
@@ -20,6 +20,8 @@ from bertjax.experiment.settings import check_row_count
 from bertjax.experiment.step_cost import step_cost
 from bertjax.model.config import train_flops_per_sequence
 from bertjax.model.encoder import remat_of
+from bertjax.parallel.compiler_flags import FLAGS
+from bertjax.parallel.gpu_targets import UNTIMED
 from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.parallel.topology import generation_of, topology_devices
 from bertjax.train.setup import Setup
@@ -83,8 +85,10 @@ class Fitting:
         key = self.settings.given_phases[phase.number].keys['batch_size']
         check_row_count(phase.batch_size, phase.accumulate, row_shards(setup.mesh), key)
         known, compiled = self._known(setup, phase), compile_step(setup, phase)
+        # The compiler of GPUs makes a program whatever it needs.
+        compiled['fits'] &= (compiled['hbm_bytes_per_chip'] or 0) <= self.available
         text = compiled.pop('text', None)
-        cost = step_cost(text, self.topology, known['flops'], known['peak_flops']) if text else {}
+        cost = step_cost(text, self.topology, known['flops'], known['peak_flops']) if text and compiled['fits'] else {}
         return {**known, **compiled, **cost}
 
     def _known(self, setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
@@ -206,6 +210,9 @@ def compile_step(setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
     SparseCore beside the rest, jaxlib 0.10.2 with libtpu 0.0.52).
     """
     (lowered,) = setup.lower(phase, phase.batches).values()
+    if setup.mesh.devices.flat[0].platform != 'tpu':
+        compiled = lowered.compile({**FLAGS, **UNTIMED})
+        return {'fits': True, **_memory(compiled), 'text': compiled.as_text()}
     with tempfile.TemporaryDirectory() as folder:
         try:
             compiled = lowered.compile({'xla_dump_to': folder, 'xla_dump_hlo_as_text': True})
@@ -214,14 +221,16 @@ def compile_step(setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
                 raise
             return {'fits': False, **_said(str(error)), 'temporary_bytes': None}
         (text,) = Path(folder).glob('*.after_codegen.txt')
-        memory = compiled.memory_analysis()
-        used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-        return {
-            'fits': True,
-            'hbm_bytes_per_chip': used + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes,
-            'temporary_bytes': memory.temp_size_in_bytes,
-            'text': text.read_text(encoding='utf-8'),
-        }
+        return {'fits': True, **_memory(compiled), 'text': text.read_text(encoding='utf-8')}
+
+
+def _memory(compiled: jax.stages.Compiled) -> dict[str, int]:
+    memory = compiled.memory_analysis()
+    used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return {
+        'hbm_bytes_per_chip': used + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes,
+        'temporary_bytes': memory.temp_size_in_bytes,
+    }
 
 
 def flags_of(way: Way, settings: PretrainingSettings, phase: PretrainingPhase) -> str:

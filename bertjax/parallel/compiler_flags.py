@@ -10,11 +10,11 @@ import os
 FLAGS = {
     # Gradients are exchanged while others are still computed, where several GPUs exchange any. NVIDIA's images of JAX
     # have it set (docs.nvidia.com/jax-toolbox/environment-variables).
-    'xla_gpu_enable_latency_hiding_scheduler': 'true',
+    'xla_gpu_enable_latency_hiding_scheduler': True,
     # A run that was killed ends in the same bits: nothing may add up by atomic operations, in another order each time.
     # cuDNN's attention then has the backward pass that does not (openxla/xla, pull request 14125). What costs under it
     # is a scatter, of which a step has none: see model/lookup.py.
-    'xla_gpu_exclude_nondeterministic_ops': 'true',
+    'xla_gpu_exclude_nondeterministic_ops': True,
 }
 VARIABLE = 'XLA_FLAGS'
 
@@ -23,5 +23,5 @@ def set_compiler_flags() -> None:
     """Adds FLAGS to XLA_FLAGS, each unless it is named there. Later than XLA's start it has no effect."""
     given = os.environ.get(VARIABLE, '').split()
     named = {flag.lstrip('-').partition('=')[0] for flag in given}
-    added = [f'--{name}={value}' for name, value in FLAGS.items() if name not in named]
+    added = [f'--{name}={str(value).lower()}' for name, value in FLAGS.items() if name not in named]
     os.environ[VARIABLE] = ' '.join([*given, *added])

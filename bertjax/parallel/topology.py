@@ -1,4 +1,4 @@
-"""TPU slices by name, for compiling without having one."""
+"""TPU slices, and machines with GPUs, by name: for compiling without having one."""
 
 import dataclasses
 import importlib.util
@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 from bertjax.errors import UserError
+from bertjax.parallel.gpu_targets import gpu_devices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +46,13 @@ GENERATIONS = {
     'v5p': Generation(95 * 2**30, 2765e9, 100e9, 4, 1.75e9, 50e9 / 8),
     'v6e': Generation(32 * 2**30, 1638e9, 100e9, 16, 1.75e9, 100e9 / 8),
 }
+# Three quarters of the memory, which is what JAX takes of a GPU unless it is told otherwise. XLA gives no cycles for
+# GPUs: of the rest nothing is reckoned. Links: NVLink, both directions 600 and 900 GB/s (NVIDIA's data sheets).
+GPUS = {
+    'a100': Generation(85_000_000_000 * 3 // 4, 2039e9, 300e9, 1 << 30, 1.41e9),
+    'h100': Generation(85_000_000_000 * 3 // 4, 3350e9, 450e9, 1 << 30, 1.98e9),
+    'h200': Generation(150_000_000_000 * 3 // 4, 4800e9, 450e9, 1 << 30, 1.98e9),
+}
 _WHOLE_CUBES = ('v4', 'v5p')
 _NAME = re.compile(r'(?:([1-9]\d*)\*)?(\w+):[1-9]\d*(?:x[1-9]\d*)*')
 
@@ -58,7 +66,7 @@ def parts_of(name: str) -> tuple[int, str, str]:
 
 def generation_of(name: str) -> Generation:
     """That of a slice such as 'v5e:4x4', or of several."""
-    return GENERATIONS[parts_of(name)[1]]
+    return {**GENERATIONS, **GPUS}[parts_of(name)[1]]
 
 
 def slice_chips(name: str) -> int:
@@ -77,7 +85,7 @@ def ici_bandwidth(name: str, chips: int) -> float:
       chips: of the group, which are all in one slice.
     """
     _, generation, shape = parts_of(name)
-    has = GENERATIONS[generation]
+    has = generation_of(name)
     sides = [int(side) for side in shape.split('x') if int(side) > 1]
     closes = [side % has.closed == 0 for side in sides]
     if generation in _WHOLE_CUBES and not all(closes):
@@ -88,18 +96,21 @@ def ici_bandwidth(name: str, chips: int) -> float:
 
 def topology_devices(name: str) -> list[Any]:
     """Abstract devices of a TPU slice such as 'v5e:4x4' or 'v5p:2x2x4' (chips along each side), as JAX has them there;
-    of '2*v5e:16x16' those of two slices that the data centre's network joins.
+    of '2*v5e:16x16' those of two slices that the data centre's network joins; of 'h200:8' the GPUs of a machine.
 
-    They come from the compiler, libtpu, without any hardware, and serve `.lower().compile()` only.
+    They come from the compiler, libtpu or JAX's plug-in for CUDA, without any hardware, and serve `.lower().compile()`
+    only.
 
     Raises:
-      UserError: a name that libtpu does not know, or no libtpu.
+      UserError: a name that the compiler does not know, or no compiler.
     """
-    example = 'v5e:4x4, v6e:16x16 or v5p:2x2x4 (generation, then chips along each side), or several: 2*v5e:16x16'
+    example = 'v5e:4x4, v5p:2x2x4 (generation, then chips along each side), several: 2*v5e:16x16, or GPUs: h200:8'
     named = _NAME.fullmatch(name)
-    if not named or named.group(2) not in GENERATIONS:
+    if not named or named.group(2) not in {**GENERATIONS, **GPUS}:
         raise UserError('config.topology', repr(name), example, 'for example --config.topology=v5e:4x4')
     slices, generation, shape = parts_of(name)
+    if generation in GPUS:
+        return _gpus(name, example)
     if slices > 1 and not GENERATIONS[generation].network_bandwidth:
         known = ', '.join(name for name, one in GENERATIONS.items() if one.network_bandwidth)
         raise UserError('config.topology', repr(name), f'several slices of {known}', 'choose one of them, or one slice')
@@ -122,3 +133,15 @@ def topology_devices(name: str) -> list[Any]:
             raise UserError('config.topology', reason, 'libtpu, the TPU compiler', mend) from None
         raise UserError('config.topology', f'{name!r} ({reason})', example, 'correct the name') from None
     return list(topology.devices)
+
+
+def _gpus(name: str, example: str) -> list[Any]:
+    machines, gpu, count = parts_of(name)
+    if 'x' in count:
+        raise UserError('config.topology', repr(name), example, f'say how many GPUs a machine has: {gpu}:8')
+    try:
+        return gpu_devices(gpu, machines, int(count))
+    except Exception as error:  # the plug-in, too, raises what it likes
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        mend = "install the extra 'cuda': pip install -e '.[cuda]'"
+        raise UserError('config.topology', f'{name!r} ({reason})', "JAX's compiler for CUDA", mend) from None

@@ -33,6 +33,6 @@ def test_they_are_set_where_a_gpu_may_be(monkeypatch):
 def test_this_xla_knows_them():
     """It ends a process that names others."""
     code = 'import jax; print(jax.numpy.zeros(()) + 1)'
-    environment = os.environ | {VARIABLE: ' '.join(f'--{name}={value}' for name, value in FLAGS.items())}
+    environment = os.environ | {VARIABLE: ' '.join(f'--{name}={str(value).lower()}' for name, value in FLAGS.items())}
     done = subprocess.run([sys.executable, '-c', code], env=environment, capture_output=True, text=True, timeout=300)
     assert done.stdout.strip() == '1.0', done.stderr

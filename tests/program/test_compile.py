@@ -102,6 +102,8 @@ def test_recipes_fit_the_hardware_that_they_name(program: Program, tmp_path: pat
 )
 def test_what_the_compiler_says_when_memory_is_short(message: str, needed: float | None, given: float | None):
     class Short:
+        mesh = types.SimpleNamespace(devices=types.SimpleNamespace(flat=[types.SimpleNamespace(platform='tpu')]))
+
         def lower(self, phase, batches):
             return {'step': self}
 

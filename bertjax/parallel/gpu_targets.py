@@ -1,0 +1,87 @@
+"""NVIDIA GPUs by name, for compiling without having one: what XLA has to know of a GPU that it cannot ask."""
+
+import dataclasses
+import os
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class _Gpu:
+    """Of NVIDIA's whitepapers on each architecture, and of the tables of compute capabilities in the CUDA C++
+    programming guide (shared memory of a block and of a multiprocessor)."""
+
+    name: str
+    capability: tuple[int, int]
+    features: str
+    multiprocessors: int
+    lanes: int
+    clock_ghz: float
+    shared_block: int
+    shared_processor: int
+    cache: int
+    bandwidth: int
+    memory: int
+
+
+_HOPPER: dict[str, Any] = {
+    'capability': (9, 0),
+    'features': 'feature_extension: ACCELERATED_FEATURES',
+    'multiprocessors': 132,
+    'lanes': 128,
+    'clock_ghz': 1.98,
+    'shared_block': 232448,
+    'shared_processor': 233472,
+    'cache': 62914560,
+}
+_AMPERE: dict[str, Any] = {
+    'capability': (8, 0),
+    'features': '',
+    'multiprocessors': 108,
+    'lanes': 64,
+    'clock_ghz': 1.41,
+    'shared_block': 166912,
+    'shared_processor': 167936,
+    'cache': 41943040,
+}
+_GPUS = {
+    'h200': _Gpu('NVIDIA H200', **_HOPPER, bandwidth=4_800_000_000_000, memory=150_000_000_000),
+    'h100': _Gpu('NVIDIA H100 80GB HBM3', **_HOPPER, bandwidth=3_350_000_000_000, memory=85_000_000_000),
+    'a100': _Gpu('NVIDIA A100-SXM4-80GB', **_AMPERE, bandwidth=2_039_000_000_000, memory=85_000_000_000),
+}
+# Choosing programs by timing them needs a GPU, and so XLA takes its defaults.
+UNTIMED = {'xla_gpu_autotune_level': 0}
+
+
+def gpu_devices(name: str, machines: int, count: int) -> list[Any]:
+    """Abstract devices of machines with `count` GPUs each, as JAX has them there; for `.lower().compile()` only.
+
+    Args:
+      name: 'h200', 'h100' or 'a100'.
+      machines: that the network joins.
+      count: GPUs of each.
+
+    Raises:
+      RuntimeError: JAX's plug-in for CUDA is not installed.
+    """
+    os.environ.setdefault('JAX_SKIP_CUDA_CONSTRAINTS_CHECK', '1')  # of a driver, which compiling does not need
+    import jax
+    from jax.experimental import topologies
+
+    jax.devices('cpu')  # plug-ins are found when JAX starts
+    gpu = _GPUS[name]
+    target = f"""
+gpu_device_info {{
+  cuda_compute_capability {{ major: {gpu.capability[0]} minor: {gpu.capability[1]} {gpu.features} }}
+  core_count: {gpu.multiprocessors} fpus_per_core: {gpu.lanes} clock_rate_ghz: {gpu.clock_ghz}
+  threads_per_warp: 32 threads_per_block_limit: 1024 threads_per_core_limit: 2048
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+  shared_memory_per_block: 49152 shared_memory_per_block_optin: {gpu.shared_block}
+  shared_memory_per_core: {gpu.shared_processor}
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  l2_cache_size: {gpu.cache} memory_bandwidth: {gpu.bandwidth} device_memory_size: {gpu.memory}
+}}
+platform_name: "CUDA" device_description_str: "{gpu.name}"
+dnn_version_info {{ major: 9 minor: 10 }} runtime_version {{ major: 12 minor: 9 }}
+"""
+    shape = f'1x{machines}x{count}'  # partitions, hosts of each, GPUs of each
+    return list(topologies.get_topology_desc(name, 'cuda', topology=shape, target_config=target).devices)
