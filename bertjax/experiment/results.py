@@ -67,7 +67,7 @@ def finish_task(
         console.print(f'the run learned nothing: it gives all {count:,} records of dev the same answer', markup=False)
         console.print(f'  {advice}', markup=False)
     if goodput := read_goodput(folder):
-        console.print(f'\n{goodput}', markup=False)
+        console.print(f'\ngoodput {goodput}', markup=False)
     places = {
         'results.json': 'the figures above',
         'predictions': "a line a record, and the benchmark's own files",

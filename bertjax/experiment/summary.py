@@ -93,7 +93,7 @@ def finish_pretraining(
         text = f'{item["before"]} [{item["filled"]}] {item["after"]}'
         console.print(f'{text}   (p {item["probability"]:.2f}, was: {item["was"]})', markup=False)
     if goodput:
-        console.print(f'\n{goodput}', markup=False)
+        console.print(f'\ngoodput {goodput}', markup=False)
     print_places(console, folder, PLACES, exported=config['export'])
     print_next(console, _next(folder, config, recipe))
     if config['export']:  # at the end: where it fails, all else is there

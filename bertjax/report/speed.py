@@ -45,7 +45,7 @@ def _goodput(run: Run) -> list[Markup]:
     if found is None:
         return [parts.note(f'Goodput is not known: {TIMES}, which has the times, is not there.')]
     rest = {name: share for name, share in found.rest() if share >= 0.0005}
-    body = [parts.note(f'{found}.')]
+    body = [parts.note(f'Goodput {found}.')]
     if rest:
         bars = parts.bars(rest, {name: f'{share:.1%}' for name, share in rest.items()})
         body.append(parts.titled('Of the wall time, what were no steps of this run', bars))

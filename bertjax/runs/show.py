@@ -1,4 +1,4 @@
-"""run=show: prints the config as it would run, what differs from the recipe and from the run in the workdir, its goodput."""
+"""run=show: prints the config as it would run; what differs from the recipe, and from the run in the workdir."""
 
 import pathlib
 from collections.abc import Sequence
@@ -32,9 +32,9 @@ def run(config: ConfigDict, workdir: str | None, recipe: str) -> None:
     _print(aligned((key, written(value)) for key, value in flat(own).items()))
     _print_differences(f'the recipe {recipe}', differences(theirs, own))
     if saved is not None:
-        _print_differences(f'the run in {workdir}', differences(saved, as_of_run(own, saved)))
         if goodput := read_goodput(path.parent):
-            _print(['', f'{goodput}, so far, of the run in {workdir}'])
+            _print(['', f'goodput {goodput}'])
+        _print_differences(f'the run in {workdir}', differences(saved, as_of_run(own, saved)))
 
 
 def _print_differences(other: str, found: Sequence[Difference]) -> None:

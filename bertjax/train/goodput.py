@@ -50,7 +50,7 @@ class Goodput:
     def __str__(self) -> str:
         processes = f' of {self.processes} processes' if self.processes > 1 else ''
         rest = ', '.join(f'{name} {share:.1%}' for name, share in self.rest() if share >= 0.0005)
-        return f'goodput {self.share:.1%} of {clock(self.total)}{processes}' + (f'; the rest: {rest}' if rest else '')
+        return f'{self.share:.1%} of {clock(self.total)}{processes}' + (f'; the rest: {rest}' if rest else '')
 
 
 def read_goodput(folder: pathlib.Path) -> Goodput | None:

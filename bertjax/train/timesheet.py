@@ -38,8 +38,8 @@ class Timesheet:
     """Where a run's wall time goes; its main thread is always at one of KINDS, at first at START.
 
     A row of time.jsonl has the `seconds` of each kind from step `after` on to `step`; the first of a process also
-    `began`, when the process did (seconds since 1970). A row with `slow` is about one step: its seconds by kind, and the
-    `median` of the steps before it. A log that cannot be written is dropped with a warning.
+    `began`, when the process did (seconds since 1970). A row with `slow` is about one step: its seconds by kind, and
+    the `median` of the steps before it. A log that cannot be written is dropped with a warning.
 
     Args:
       folder: where the log goes.
@@ -103,9 +103,9 @@ class Timesheet:
         usual.append(took)
         if not 0 < SLOW * median <= took:
             return None
-        beside = {'beside': 'checkpoint'} if saving else {}
-        spent = {kind: round(each, 4) for kind, each in seconds.items()}
-        self._log.write({'step': self._step, 'slow': round(took, 4), 'median': round(median, 4), 'seconds': spent, **beside})
+        spent = {'seconds': {kind: round(each, 4) for kind, each in seconds.items()}}
+        spent |= {'beside': 'checkpoint'} if saving else {}
+        self._log.write({'step': self._step, 'slow': round(took, 4), 'median': round(median, 4), **spent})
         untold = sum(each for kind, each in seconds.items() if kind not in _TOLD)
         if untold < max(SLOW * median, _NOTICED):
             return None

@@ -1,4 +1,4 @@
-"""What notices that a training hangs: says where each thread stands, and ends the process for a scheduler to restart."""
+"""Notices that a training hangs: says where each thread stands, and ends the process for a scheduler to restart."""
 
 import contextlib
 import faulthandler
@@ -16,7 +16,7 @@ from bertjax.train.timesheet import COMPILE, DATA, EVALUATION, KINDS, RESTORE, S
 
 HANG = 'hang.txt'  # of a workdir
 LONGER = 10  # times as long may take what is no step
-# How many times config.hang_minutes each kind may take; getting ready, which may be the pairs of a large corpus, any time.
+# How many times config.hang_minutes each kind may take; getting ready, perhaps the pairs of a large corpus, any time.
 ALLOWED = {STEP: 1, DATA: 1, COMPILE: LONGER, EVALUATION: LONGER, SAVE: LONGER, RESTORE: LONGER}
 _WRITING = 10.0  # seconds for the file: the disk may be what hangs
 
@@ -37,7 +37,8 @@ def watching(
         yield
         return
     over = threading.Event()
-    thread = threading.Thread(target=_watch, args=(sheet, 60 * minutes, folder, over, leave), name='watchdog', daemon=True)
+    watched = (sheet, 60 * minutes, folder, over, leave)
+    thread = threading.Thread(target=_watch, args=watched, name='watchdog', daemon=True)
     thread.start()
     try:
         yield

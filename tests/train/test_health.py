@@ -52,7 +52,7 @@ def test_goodput_counts_what_a_stop_and_a_kill_cost(tmp_path: pathlib.Path, cloc
         }
     )  # fmt: skip
     assert found.share == pytest.approx(10 / 518)
-    assert str(found).startswith('goodput 1.9% of 0:08:38 of 2 processes; the rest: evaluation 57.9%, save 38.6%,')
+    assert str(found).startswith('1.9% of 0:08:38 of 2 processes; the rest: evaluation 57.9%, save 38.6%,')
     assert found.facts()['share'] == 0.0193
 
 
@@ -61,7 +61,7 @@ def test_goodput_of_a_damaged_or_absent_log(tmp_path: pathlib.Path):
     row = '{"step": 4, "after": 0, "began": 1.0, "seconds": {"step": 3.0, "data": 1.0}}'
     damaged = ['{', '[]', 'null', '{"step": "x", "after": 0, "seconds": {}}', '{"seconds": {"step": "?"}}', '\x00\xff']
     (tmp_path / TIMES).write_text('\n'.join([*damaged, row, *damaged]), encoding='latin-1')
-    assert str(read_goodput(tmp_path)) == 'goodput 75.0% of 0:00:04; the rest: waiting for data 25.0%'
+    assert str(read_goodput(tmp_path)) == '75.0% of 0:00:04; the rest: waiting for data 25.0%'
 
 
 def test_a_run_with_nothing_to_do_costs_nothing(tmp_path: pathlib.Path, clock: Clock):
