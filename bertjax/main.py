@@ -5,7 +5,7 @@ Also as `python -m bertjax`, and as `python -m bertjax.main`, which needs no ins
 Reads the flags, loads the recipe and hands both to the verb `config.run`, a module of `bertjax/runs/`.
 
 Exit status: 0 done; 1 a fault of ours; 2 a mistake that the user can mend, said in one line; 3 stopped on
-non-finite steps; 4 another process of the run is lost; 75 saved after SIGTERM or Ctrl-C, start again to continue; 130
+non-finite steps; 4 another process of the run is lost, or nothing moves any more; 75 saved after SIGTERM or Ctrl-C, start again to continue; 130
 or 143 ended at once by a third Ctrl-C or SIGTERM, or by one that came while nothing was being trained.
 """
 
@@ -51,9 +51,9 @@ WITHOUT_TEACHER = ('pretrain', 'finetune', 'vocab', 'corpus', 'compile')
 # Verbs about an existing run, whose config they take, except for keys that the command line sets.
 ABOUT_A_RUN = ('evaluate', 'predict', 'baseline', 'export')
 # Verbs that are told the keys that the command line sets one by one: what it asks for in vain is refused.
-ABOUT_WHAT_IS_SET = ('pretrain', 'distill', 'compile')
+ABOUT_WHAT_IS_SET = ('pretrain', 'distill', 'compile', 'doctor')
 # Verbs that are told the recipe as the command line names it: they say what to run next, or what differs from it.
-ABOUT_THE_RECIPE = ('pretrain', 'finetune', 'benchmark', 'distill', 'show', 'report')
+ABOUT_THE_RECIPE = ('pretrain', 'finetune', 'benchmark', 'distill', 'show', 'report', 'doctor')
 
 
 def main(argv: Sequence[str]) -> None:
