@@ -33,7 +33,7 @@ def versions() -> Iterator[Check]:
         has = f'{name} {version}' if version else f'no {name}'
         if name.startswith(_OF_DEVICES):
             mend = f"pip install '{name}{asked}', unless run=compile or a short run has shown that it works"
-            yield Check('versions', WARN, f'{has}, and {by} was released with {asked}', mend)
+            yield Check('versions', WARN, f'{has}, and {by} was released with {asked.removeprefix("==")}', mend)
         else:
             yield Check('versions', FAIL, f'{has}, and {by} needs {asked}', f"pip install '{name}{asked}'")
     if not wrong:

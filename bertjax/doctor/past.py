@@ -109,7 +109,7 @@ def stuck(run: Run) -> Iterator[Check]:
     whys, mend = joined(_whys(run))
     seen = held[-1]['step'] * run.config['batch_size']
     if whys:
-        yield Check('MLM loss', FAIL, f'stuck, {found}: {whys}', mend)
+        yield Check('MLM loss', FAIL if seen >= BEGUN else WARN, f'stuck, {found}: {whys}', mend)
     elif last > lowest + ROSE:
         rate = f'--config.learning_rate={run.config["learning_rate"] / 2:g}'
         yield Check('MLM loss', FAIL, f'{found}, and it was {lowest:.3f} before', f'{rate}, or a longer warm-up')

@@ -99,7 +99,7 @@ def here(settings: PretrainingSettings, vocab_size: int, done: int, total: int |
             yield Check('memory', FAIL, f'{rows} x {phase.seq_len} at once do not fit a device', mend)
             return
         hours += _steps(phase, done) * seconds * phase.batch_size / rows / 3600
-        parts.append(f'{rows} x {phase.seq_len} in {seconds:.2f} s')
+        parts.append(f'{rows} x {phase.seq_len} in {seconds:.3g} s')
     yield hours_of(hours, total, f'by steps measured here, {" and ".join(parts)}')
 
 
@@ -151,7 +151,7 @@ def hours_of(hours: float, total: int | None, how: str) -> Check:
     if total is None:
         seconds = 3600 * hours / _UNKNOWN
         return Check('hours', OK, f'{seconds:.3g} s a step {how}; how many there are the corpus tells (run=corpus)')
-    shown = f'{hours:,.1f} hours' if hours >= 0.1 else f'{60 * hours:.1f} minutes'
+    shown = f'{hours:,.1f} hours' if hours >= 1 else f'{60 * hours:.0f} minutes' if hours > 1 / 60 else 'under a minute'
     if hours > _LONG:
         mend = 'take fewer steps, a smaller recipe, or more chips: --config.topology=v5e:4x4 estimates a slice'
         return Check('hours', WARN, f'{shown} {how}', mend)

@@ -49,7 +49,7 @@ def task(settings: FinetuningSettings, folder: pathlib.Path) -> Iterator[Check]:
     with quiet():
         rows, seconds = _measure(data, mesh)
     several = f' for each of {runs} runs' if runs > 1 else ''
-    how = f'by steps measured here, {rows} rows of the longest of {_RECORDS} records in {seconds:.2f} s{several}'
+    how = f'by steps measured here, {rows} rows of the longest of {_RECORDS} records in {seconds:.3g} s{several}'
     yield hours_of(steps * seconds * settings.batch_size / rows / 3600, steps, how)
 
 

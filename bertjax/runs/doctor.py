@@ -52,11 +52,15 @@ def run(config: ConfigDict, workdir: str, recipe: str, given: Collection[str] = 
 def _of_pretraining(
     settings: PretrainingSettings, folder: pathlib.Path, done: int, total: int | None, *, at_work: bool
 ) -> Iterator[Iterable[Check]]:
-    total, size = total or plan.steps_of(settings), text.vocab_size(settings, folder)
     yield plan.config(settings)
     yield text.tokenizer(settings, folder)
     yield text.corpus(settings, folder)
-    yield plan.disk(settings, settings.model(size), folder)
+    size = text.vocab_size(settings, folder)
+    try:
+        total, model = total or plan.steps_of(settings), settings.model(size)
+    except UserError:  # told by the first of these
+        return
+    yield plan.disk(settings, model, folder)
     if settings.topology:
         yield plan.on_slice(settings, done, total)
     elif not at_work:
@@ -68,4 +72,5 @@ def _conclude(findings: Findings) -> None:
     if wrong:
         found = f'{wrong} of {sum(findings.counts.values())} checks that failed'
         raise UserError('--config.run=doctor', found, 'none', f'do what stands behind each {FAIL} above')
-    print(f'\nnothing stands in the way{f", and {doubtful} lines are worth a look" if doubtful else ""}')
+    look = {0: '', 1: '; a line is worth a look'}.get(doubtful, f'; {doubtful} lines are worth a look')
+    print(f'\nnothing stands in the way{look}')
