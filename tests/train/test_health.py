@@ -56,6 +56,31 @@ def test_goodput_counts_what_a_stop_and_a_kill_cost(tmp_path: pathlib.Path, cloc
     assert found.facts()['share'] == 0.0193
 
 
+@pytest.mark.parametrize(('hours', 'least'), [(6, 0.98), (2, 0.95)])
+def test_a_checkpoint_each_ten_minutes_is_enough(tmp_path: pathlib.Path, hours: float, least: float):
+    """A day with steps of a second, killed every so many hours half-way between two checkpoints.
+
+    The parts are those of docs/looking.md, which are measured: a save, and what a start costs.
+    """
+    with (tmp_path / TIMES).open('w') as log:
+
+        def row(after: int, step: int, /, **seconds: float) -> None:
+            began = {'began': 0.0} if 'restore' in seconds else {}
+            log.write(json.dumps({'step': step, 'after': after, **began, 'seconds': seconds}) + '\n')
+
+        saved, now = 0, 0.0
+        while now < 24 * 3600:
+            row(saved, saved, start=4.9, restore=6.0, compile=35.0)
+            for _ in range(int(6 * hours)):
+                row(saved, saved + 600, step=600.0, save=0.22)
+                saved += 600
+            row(saved, saved + 310, step=310.0)
+            now += 3600 * hours + 310 + 46
+    found = read_goodput(tmp_path)
+    assert found.share >= least and found.processes == pytest.approx(24 / hours, abs=1)
+    assert found.seconds['lost'] == 310 * (found.processes - 1)  # the last end is made good by nobody yet
+
+
 def test_goodput_of_a_damaged_or_absent_log(tmp_path: pathlib.Path):
     assert read_goodput(tmp_path) is None
     row = '{"step": 4, "after": 0, "began": 1.0, "seconds": {"step": 3.0, "data": 1.0}}'
