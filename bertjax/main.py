@@ -21,6 +21,15 @@ from typing import Any
 
 from absl import app, flags, logging
 
+from bertjax.errors import LostError, StoppedError, UserError
+
+try:
+    import jax  # noqa: F401
+except (ImportError, RuntimeError) as error:  # jax without its jaxlib, or with another one
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    print('error:', UserError('jax', reason, 'jax and its own jaxlib', "pip install -U 'jax>=0.10.2'"), file=sys.stderr)
+    raise SystemExit(UserError.exit_status) from None
+
 from bertjax.command_line import (
     CONFIG,
     WORKDIR,
@@ -32,7 +41,6 @@ from bertjax.command_line import (
     parse_flags,
     verbs,
 )
-from bertjax.errors import LostError, StoppedError, UserError
 from bertjax.experiment.check import check_ranges
 from bertjax.files import disk
 from bertjax.parallel import distributed

@@ -58,10 +58,12 @@ class Findings:
         self.counts = dict.fromkeys((OK, WARN, FAIL), 0)
 
     def section(self, title: str, *looks: Iterable[Check]) -> None:
-        """A title, and below it what each of `looks` found."""
-        self._console.print(f'\n{title}', style='bold', markup=False)
+        """A title, and below it what each of `looks` found; nothing where that is nothing."""
         for look in looks:
             for check in look:
+                if title:
+                    self._console.print(f'\n{title}', style='bold', markup=False)
+                    title = ''
                 self.counts[check.status] += 1
                 line = Text(f'  {check.status:4}  ', style=_STYLES[check.status])
                 told = f'{check.found}; {check.mend}' if check.mend else check.found

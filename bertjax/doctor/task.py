@@ -11,10 +11,12 @@ import jax
 
 from bertjax.doctor.check import OK, Check, looking_at
 from bertjax.doctor.plan import disk, hours_of
+from bertjax.experiment.distillation_settings import DistillationSettings
 from bertjax.experiment.finetuning_settings import FinetuningSettings
 from bertjax.experiment.settings import check_row_count
 from bertjax.experiment.task_data import TaskData, data_from_source
 from bertjax.experiment.task_setup import prepare
+from bertjax.experiment.text import huggingface_directory
 from bertjax.experiment.trials import trials_of
 from bertjax.model.config import parameter_count
 from bertjax.parallel.mesh import make_mesh, row_shards
@@ -27,9 +29,17 @@ _ROWS = 16  # of such a step on a CPU
 _TIMED = 3  # steps
 
 
+@looking_at('teacher')
+def teacher(distill: DistillationSettings, init: str) -> Iterator[Check]:
+    """Whether there is a model to learn from."""
+    distill.check(init)
+    yield Check('teacher', OK, huggingface_directory(distill.teacher, 'config.distill.teacher'))
+
+
 @looking_at('data')
-def task(settings: FinetuningSettings, folder: pathlib.Path) -> Iterator[Check]:
-    """Whether its records can be read and its encoder loaded, and the hours by some steps that are measured."""
+def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Iterator[Check]:
+    """Whether its records can be read and its encoder loaded, and the hours of the steps behind `done`, by some that
+    are measured."""
     settings.check()
     runs = max(1, len(trials_of(settings)))
     with tempfile.TemporaryDirectory() as scratch, quiet():
@@ -50,7 +60,7 @@ def task(settings: FinetuningSettings, folder: pathlib.Path) -> Iterator[Check]:
         rows, seconds = _measure(data, mesh)
     several = f' for each of {runs} runs' if runs > 1 else ''
     how = f'by steps measured here, {rows} rows of the longest of {_RECORDS} records in {seconds:.3g} s{several}'
-    yield hours_of(steps * seconds * settings.batch_size / rows / 3600, steps, how)
+    yield hours_of(max(steps - done, 0) * seconds * settings.batch_size / rows / 3600, steps, how)
 
 
 def _measure(data: TaskData, mesh: jax.sharding.Mesh) -> tuple[int, float]:

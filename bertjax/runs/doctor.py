@@ -1,5 +1,6 @@
 """run=doctor: looks at the machine, the config and the run in the workdir, and says what is wrong and what to do."""
 
+import dataclasses
 import pathlib
 from collections.abc import Collection, Iterable, Iterator
 
@@ -8,9 +9,10 @@ from ml_collections import ConfigDict
 from bertjax.config import plain
 from bertjax.doctor import machine, past, plan, text
 from bertjax.doctor.check import FAIL, WARN, Check, Findings
-from bertjax.doctor.task import task
+from bertjax.doctor.task import task, teacher
 from bertjax.errors import UserError
 from bertjax.experiment.beginning import with_architecture
+from bertjax.experiment.distillation_settings import DistillationSettings
 from bertjax.experiment.finetuning_settings import finetuning_settings
 from bertjax.experiment.pretraining_settings import PretrainingSettings, pretraining_settings
 from bertjax.report.run_record import read_run
@@ -31,22 +33,32 @@ def run(config: ConfigDict, workdir: str, recipe: str, given: Collection[str] = 
     """
     folder, findings = pathlib.Path(workdir), Findings(Console(highlight=False, soft_wrap=True))
     at_work = machine.is_at_work(folder)
-    before = None
-    if (folder / 'config.json').exists():
-        before = read_run(plain(config), folder, recipe)
-    findings.section(
-        'this machine', machine.versions(), *([] if at_work else [machine.devices(), machine.workdir(folder)])
-    )
+    before = read_run(plain(config), folder, recipe) if (folder / 'config.json').exists() else None
+    alone = [] if at_work else [machine.devices(), machine.workdir(folder)]
+    findings.section('this machine', machine.versions(), *alone)
     done, total = past.begun(before) if before else (0, None)
     if before is None or (done != total and not before.is_sweep):
-        if 'task' in config and not at_work:
-            findings.section('this config', task(finetuning_settings(config), folder))
-        elif 'corpus' in config:
-            settings = with_architecture(pretraining_settings(config), folder, given)
-            findings.section('this config', *_of_pretraining(settings, folder, done, total, at_work=at_work))
+        findings.section('this config', *_of_config(config, folder, given, done, total, at_work=at_work))
     if before is not None:
         findings.section(f'the run in {folder}', *past.became(before, at_work=at_work))
     _conclude(findings)
+
+
+def _of_config(
+    config: ConfigDict, folder: pathlib.Path, given: Collection[str], done: int, total: int | None, *, at_work: bool
+) -> Iterator[Iterable[Check]]:
+    """What is looked at of a config, of whatever kind: of one that uses a finished model nothing but its values."""
+    taught_by = ''
+    if 'distill' in config:
+        taught_by = config.distill.teacher
+        yield teacher(DistillationSettings(**config.distill), config.init)
+    if 'task' in config and not at_work:
+        settings = finetuning_settings(config)
+        # A student begins as a part of its teacher: that is the most which it can cost.
+        yield task(dataclasses.replace(settings, init=settings.init or taught_by), folder, done)
+    elif 'corpus' in config:
+        settings = with_architecture(pretraining_settings(config), folder, given)
+        yield from _of_pretraining(settings, folder, done, total, at_work=at_work)
 
 
 def _of_pretraining(

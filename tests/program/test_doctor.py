@@ -1,10 +1,11 @@
 """run=doctor: it looks and says, writes nothing, and ends with 2 where something stands in the way."""
 
+import dataclasses
 import pathlib
 import time
 
 import pytest
-from running import GLUE, RUN, Program, copied
+from running import GLUE, RUN, Program, assert_one_line, copied
 
 from bertjax.files.atomic import exclusive
 
@@ -50,6 +51,15 @@ def test_what_stands_in_the_way(program: Program, tmp_path: pathlib.Path):
     assert '/nowhere/*.txt' in result.stdout and 'Traceback' not in result.stderr
     last = result.stderr.strip().splitlines()[-1]
     assert last.startswith('error: --config.run=doctor: found 2 of ') and 'behind each FAIL above' in last
+
+
+def test_a_jax_that_cannot_be_imported(program: Program, tmp_path: pathlib.Path):
+    """As where jaxlib is another one's: the doctor could not be asked."""
+    said = 'jaxlib version 0.4.3 is newer than and incompatible with jax version 0.4.2. Please update both.'
+    (tmp_path / 'jax.py').write_text(f'raise RuntimeError({said!r})\n')
+    program = dataclasses.replace(program, environment=program.environment | {'PYTHONPATH': str(tmp_path)})
+    error = assert_one_line(program.spawn(f'--workdir={tmp_path / "run"}', DOCTOR, status=2))
+    assert f'jax: found {said}, expected jax and its own jaxlib; pip install' in error
 
 
 @pytest.mark.slow
