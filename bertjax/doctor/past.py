@@ -53,15 +53,16 @@ def standing(run: Run, *, at_work: bool) -> Iterator[Check]:
     stopped = (run.results() or {}).get(STOPPED) == last
     there = f'step {last:,} of {total:,}' if isinstance(total, int) else f'step {last:,}'
     newest = f'the newest checkpoint is of step {saved[-1]:,}' if saved else 'there is no checkpoint yet'
+    finished = last == total or stopped
     if at_work:
         yield Check('run', OK, f'at work, {there}')
-    elif last == total or stopped:
+    elif finished:
         yield Check('run', OK, f'finished, {there}')
     else:
         yield Check('run', WARN, f'ended at {there}, {newest}', 'the same command continues there')
     for path in sorted((folder / 'checkpoints' / DAMAGED).glob('*')):
         yield Check('checkpoints', WARN, f'{path} is damaged, and was set aside', 'look after the disk')
-    if (folder / HANG).exists():
+    if (folder / HANG).exists() and not finished:
         said = (folder / HANG).read_text(encoding='utf-8', errors='replace').partition('\n')[0]
         mend = f'{folder / HANG} has the stacks; the same command goes on'
         yield Check('hang', WARN, said.removeprefix('stopped: ').partition(' (')[0], mend)

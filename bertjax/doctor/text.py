@@ -3,12 +3,11 @@
 import contextlib
 import dataclasses
 import itertools
+import logging
 import pathlib
 import tempfile
 from collections.abc import Iterator
 from typing import Any
-
-from absl import logging
 
 from bertjax.corpus import reading, sequences
 from bertjax.corpus.build import build_store
@@ -134,12 +133,12 @@ def _sampled(spec: str, options: CorpusOptions, own: Tokenizer | None) -> Iterat
 @contextlib.contextmanager
 def _without_warnings() -> Iterator[None]:
     """Without those about a small vocabulary, which only a part of the text has."""
-    before = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
         yield
     finally:
-        logging.set_verbosity(before)
+        logging.disable(before)
 
 
 def _documents(found: list[Source], options: CorpusOptions) -> Iterator[str]:

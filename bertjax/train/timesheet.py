@@ -54,7 +54,7 @@ class Timesheet:
         self._log = Writers([JsonLines(folder / TIMES)])
         self._log.forget_after(sys.maxsize)  # nothing but a line that a kill has cut off
         now = time.perf_counter()
-        running = time.time() - psutil.Process().create_time()
+        running = max(time.time() - psutil.Process().create_time(), 0.0)
         self._since = self._row_since = now - running if _told_until is None else _told_until
         self._began: float | None = time.time() - (now - self._since)
         self.doing, self.moves = START, 0
