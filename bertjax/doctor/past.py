@@ -109,13 +109,15 @@ def stuck(run: Run) -> Iterator[Check]:
         return
     whys, mend = joined(_whys(run))
     seen = held[-1]['step'] * run.config['batch_size']
-    if whys:
-        yield Check('MLM loss', FAIL if seen >= BEGUN else WARN, f'stuck, {found}: {whys}', mend)
+    if seen < BEGUN:
+        longer = ', and '.join(filter(None, ['train longer (config.steps)', mend]))
+        besides = f', and {whys}' if whys else ''
+        yield Check('MLM loss', WARN, f'{found}, after no more than {seen:,} examples{besides}', longer)
+    elif whys:
+        yield Check('MLM loss', FAIL, f'stuck, {found}: {whys}', mend)
     elif last > lowest + ROSE:
         rate = f'--config.learning_rate={run.config["learning_rate"] / 2:g}'
         yield Check('MLM loss', FAIL, f'{found}, and it was {lowest:.3f} before', f'{rate}, or a longer warm-up')
-    elif seen < BEGUN:
-        yield Check('MLM loss', WARN, f'{found}, after no more than {seen:,} examples', 'train longer (config.steps)')
     else:
         rate = run.config['learning_rate']
         mend = f'--config.learning_rate={2 * rate:g} or {rate / 2:g}, or a smaller model'

@@ -36,6 +36,7 @@ from bertjax.text.vocabulary import train_wordpiece
 _CHARACTERS = 3_000_000  # that are read of a corpus without a store
 _SOURCES = 12  # of which
 _PIECES = 4096  # of a vocabulary for them, where the run has none yet
+_COPIES = 0.1  # of the documents: a tenth of them keeps a model from learning, of which a hundredth is a warning
 _ENOUGH = 10**6  # tokens held out: how many these are of a part says nothing
 
 
@@ -163,7 +164,7 @@ def causes(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     copies = report['duplicate_documents'] / max(1, report['documents_read'])
     lines = report['duplicate_lines'] / max(1, report['lines'])
     likeness, within = report['neighbour_likeness'], report['neighbour_likeness_within']
-    if copies > DUPLICATE_DOCUMENTS:
+    if copies > _COPIES:
         yield f'{copies:.0%} of its documents are copies', '--config.corpus_options.drop_duplicates=True'
     if lines > DUPLICATE_LINES:
         yield f'{lines:.0%} of its lines are copies', 'clean away what repeats'
