@@ -13,7 +13,6 @@ from bertjax.corpus import reading, sequences
 from bertjax.corpus.build import build_store
 from bertjax.corpus.formats import Document, read_events
 from bertjax.corpus.quality import (
-    DUPLICATE_DOCUMENTS,
     DUPLICATE_LINES,
     LIKENESS,
     LIKENESS_WITHIN,
