@@ -79,6 +79,7 @@ def train(
         if position.phase != number:
             position = Position(position.step, number, 0)
         interrupt.doing = 'the run is being prepared'
+        sheet.prepare()
         with phase.compiling(position.next, last_step - position.step):
             if position.step == first_step:
                 state = phase.begin(state)

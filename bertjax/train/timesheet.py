@@ -74,6 +74,10 @@ class Timesheet:
         finally:
             self._turn_to(before)
 
+    def prepare(self) -> None:
+        """What comes now is no step yet: another phase begins."""
+        self._turn_to(START)
+
     def begin(self) -> None:
         """What comes now are steps, where no context says otherwise."""
         self._turn_to(STEP)

@@ -89,6 +89,36 @@ def test_goodput_of_a_damaged_or_absent_log(tmp_path: pathlib.Path):
     assert str(read_goodput(tmp_path)) == '75.0% of 0:00:04; the rest: waiting for data 25.0%'
 
 
+def test_each_phase_may_take_its_time_to_begin(tmp_path: pathlib.Path, clock: Clock, monkeypatch: pytest.MonkeyPatch):
+    """Its pairs may be long to find: no hang, and no step."""
+    world, sheets = World(tmp_path, clock, eval_every=0, checkpoint_every=0), []
+
+    class Kept(Timesheet):
+        def prepare(self):
+            super().prepare()
+            sheets.append(self)
+
+    monkeypatch.setattr('loop_world.Timesheet', Kept)
+    found, make = [], world.phase
+
+    def phase(*a):
+        made = make(*a)
+        given = made.load
+
+        def slow(first):
+            found.append(sheets[-1].doing)
+            clock.now += 3600
+            return given(first)
+
+        made.load = slow
+        return made
+
+    monkeypatch.setattr(world, 'phase', phase)
+    world.run()
+    assert found == [START, START] and read_goodput(tmp_path).seconds[START] == 7200
+    assert read_goodput(tmp_path).seconds[STEP] == 10 and read_goodput(tmp_path).slow == []
+
+
 def test_a_run_with_nothing_to_do_costs_nothing(tmp_path: pathlib.Path, clock: Clock):
     world = World(tmp_path, clock)
     done = world.run()
