@@ -89,9 +89,9 @@ def not_finite(run: Run) -> Iterator[Check]:
 
 
 def _last_are_not_finite(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the last row has nothing but skipped steps, or their number grew by what ends a run."""
+    """Whether that is what ended the run, or is about to."""
     grown = rows[-1]['skipped'] - (rows[-2]['skipped'] if len(rows) > 1 else 0)
-    return rows[-1]['loss'] is None and grown >= min(STOP_AFTER_SKIPPED, rows[-1]['skipped'])
+    return rows[-1]['loss'] is None or grown >= STOP_AFTER_SKIPPED
 
 
 @looking_at('MLM loss')

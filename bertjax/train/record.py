@@ -185,8 +185,11 @@ class Recorder:
         each = [member_of(metrics, m) for m in range(len(self._sums))] if self._stacked else [metrics]
         scalars = [self._note(m, position, count, metrics) for m, metrics in enumerate(each)]
         self._pending = (position, scalars)
-        if position.step % self._log_every == 0 or position.step == self._total:
+        ended = not self._stacked and self._skipped_in_row[0] >= STOP_AFTER_SKIPPED
+        if ended or position.step % self._log_every == 0 or position.step == self._total:
             self._write_train_rows(position, scalars)
+        if ended:
+            raise NonFiniteError(_non_finite_message(position, scalars[0]))
 
     def _note(self, m: int, position: Position, rows: int, metrics: Mapping[str, Any]) -> dict[str, float]:
         """Adds a step of run `m` to its sums; the scalars that its row would have."""
@@ -198,9 +201,7 @@ class Recorder:
         sums = dict.fromkeys(metrics['sums'], (0.0, 0.0)) if skipped else metrics['sums']
         self._sums[m] = add_sums([self._sums[m], sums])
         if skipped and not self.failed[m]:
-            if skipped >= STOP_AFTER_SKIPPED and not self._stacked:
-                raise NonFiniteError(_non_finite_message(position, scalars))
-            self.failed[m] = skipped >= STOP_AFTER_SKIPPED
+            self.failed[m] = self._stacked and skipped >= STOP_AFTER_SKIPPED
             which = f'run {m + 1}, ' if self._stacked else ''
             then = 'it has failed' if self.failed[m] else 'the update is skipped'
             self._console.log(f'{which}step {position.step}: loss or gradient not finite, {then}')

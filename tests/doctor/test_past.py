@@ -86,7 +86,8 @@ def test_several_causes_are_one_line():
     [
         ([train_row(10), train_row(20)], OK, 'every step was finite'),
         ([train_row(10), train_row(20, skipped=2)], WARN, '2 steps were not finite, the first after step 10'),
-        ([train_row(10), train_row(20, skipped=3, loss=None)], FAIL, 'the first after step 10, as were the last ones'),
+        ([train_row(10), train_row(20, skipped=3)], FAIL, 'the first after step 10, as were the last ones'),
+        ([train_row(10), train_row(20, skipped=1, loss=None)], FAIL, 'the first after step 10, as were the last ones'),
     ],
 )
 def test_not_a_number(tmp_path: pathlib.Path, rows: list[dict], status: str, found: str):

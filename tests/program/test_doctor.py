@@ -23,6 +23,7 @@ def statuses(out: str) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 def test_before_a_run(program: Program, tmp_path: pathlib.Path):
     new = tmp_path / 'new'
     out = program.run(f'--workdir={new}', *RUN, DOCTOR).stdout
