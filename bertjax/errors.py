@@ -72,6 +72,18 @@ class LostError(StoppedError):
         )
 
 
+class HungError(StoppedError):
+    """Nothing has moved for too long: what starts it again should."""
+
+    exit_status = 4
+
+    def __init__(self, minutes: float, doing: str, path: str):
+        super().__init__(
+            f'stopped: nothing has moved for {minutes:.3g} minutes {doing} (config.hang_minutes); where each thread '
+            f'stood is in {path}; the same command continues at the newest checkpoint'
+        )
+
+
 class PreemptedError(StoppedError):
     """SIGTERM or Ctrl-C: the state is saved, the same command continues (75 is EX_TEMPFAIL)."""
 

@@ -5,8 +5,9 @@ Also as `python -m bertjax`, and as `python -m bertjax.main`, which needs no ins
 Reads the flags, loads the recipe and hands both to the verb `config.run`, a module of `bertjax/runs/`.
 
 Exit status: 0 done; 1 a fault of ours; 2 a mistake that the user can mend, said in one line; 3 stopped on
-non-finite steps; 4 another process of the run is lost; 75 saved after SIGTERM or Ctrl-C, start again to continue; 130
-or 143 ended at once by a third Ctrl-C or SIGTERM, or by one that came while nothing was being trained.
+non-finite steps; 4 another process of the run is lost, or nothing moved any more; 75 saved after SIGTERM or Ctrl-C,
+start again to continue; 130 or 143 ended at once by a third Ctrl-C or SIGTERM, or by one that came while nothing was
+being trained.
 """
 
 import gc
@@ -20,6 +21,15 @@ from typing import Any
 
 from absl import app, flags, logging
 
+from bertjax.errors import LostError, StoppedError, UserError
+
+try:
+    import jax  # noqa: F401
+except (ImportError, RuntimeError) as error:  # jax without its jaxlib, or with another one
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    print('error:', UserError('jax', reason, 'jax and its own jaxlib', "pip install -U 'jax>=0.10.2'"), file=sys.stderr)
+    raise SystemExit(UserError.exit_status) from None
+
 from bertjax.command_line import (
     CONFIG,
     WORKDIR,
@@ -31,7 +41,6 @@ from bertjax.command_line import (
     parse_flags,
     verbs,
 )
-from bertjax.errors import LostError, StoppedError, UserError
 from bertjax.experiment.check import check_ranges
 from bertjax.files import disk
 from bertjax.parallel import distributed
@@ -51,9 +60,9 @@ WITHOUT_TEACHER = ('pretrain', 'finetune', 'vocab', 'corpus', 'compile')
 # Verbs about an existing run, whose config they take, except for keys that the command line sets.
 ABOUT_A_RUN = ('evaluate', 'predict', 'baseline', 'export')
 # Verbs that are told the keys that the command line sets one by one: what it asks for in vain is refused.
-ABOUT_WHAT_IS_SET = ('pretrain', 'distill', 'compile')
+ABOUT_WHAT_IS_SET = ('pretrain', 'distill', 'compile', 'doctor')
 # Verbs that are told the recipe as the command line names it: they say what to run next, or what differs from it.
-ABOUT_THE_RECIPE = ('pretrain', 'finetune', 'benchmark', 'distill', 'show', 'report')
+ABOUT_THE_RECIPE = ('pretrain', 'finetune', 'benchmark', 'distill', 'show', 'report', 'doctor')
 
 
 def main(argv: Sequence[str]) -> None:

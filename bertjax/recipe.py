@@ -130,6 +130,8 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     config.checkpoint_every = steps('1%')
     config.checkpoint_minutes = 0.0  # above 0: also when so long ago the last one was
     config.checkpoint_keep = 3
+    config.profile = ''  # 'FIRST:END': trace these steps, without END, into WORKDIR/profile
+    config.hang_minutes = 30.0  # a run in which nothing moves for so long ends with status 4; 0: never
     config.step = 0  # run=export: which checkpoint; 0: the newest
 
     config.mesh = ConfigDict({'data': -1, 'fsdp': 1, 'tensor': 1})  # -1: the devices that the others leave
@@ -198,6 +200,8 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
     config.checkpoint_every = steps('1epochs')
     config.checkpoint_minutes = 0.0  # above 0: also when so long ago the last one was
     config.checkpoint_keep = 1
+    config.profile = ''  # 'FIRST:END': trace these steps, without END, into WORKDIR/profile
+    config.hang_minutes = 30.0  # a run in which nothing moves for so long ends with status 4; 0: never
     config.select = 'last'  # what is evaluated and exported: the last step, or the 'best' on dev that was saved
 
     config.patience = 0  # above 0: the run ends when so many evaluations in a row were no better on dev

@@ -69,6 +69,8 @@ _SHARED = {
     'optimizer.clip_norm': number(0, 1e12),
     'log_every': whole(1, COUNT),
     'checkpoint_keep': whole(1, MANY),
+    'profile': word(r'|\d{1,10}:\d{1,10}', "FIRST:END such as 100:105, the steps 100 to 104, or ''"),
+    'hang_minutes': _MINUTES,
     'mesh.data': _DEVICES,
     'mesh.fsdp': _DEVICES,
     'mesh.tensor': _DEVICES,

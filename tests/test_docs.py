@@ -17,6 +17,7 @@ REPOSITORY = pathlib.Path(__file__).parent.parent
 PAGES = sorted([*REPOSITORY.glob('*.md'), *(REPOSITORY / 'docs').glob('*.md')])
 
 LINK = re.compile(r'\[[^\]]*\]\(([^)\s]+)\)')
+COMPLAINTS = 'What users of other systems complain of'
 KEY = re.compile(r'--config\.([A-Za-z_][\w.\[\]]*[\w\]])')
 
 
@@ -81,6 +82,21 @@ def test_named_files_exist(page: pathlib.Path):
     names = re.findall(r'\b((?:configs|bertjax|tests|docs)/[\w/.-]+\.(?:py|md|png))\b', prose(page))
     missing = sorted({name for name in names if not (REPOSITORY / name).exists()})
     assert not missing, f'{page.name}: {missing}'
+
+
+@pytest.mark.parametrize('page', PAGES, ids=lambda page: page.name)
+def test_named_tests_exist(page: pathlib.Path):
+    """That of each complaint, of docs/troubleshooting.md, among them."""
+    named = re.findall(r'`(tests/[\w/]+\.py)::(\w+)`', prose(page))
+    missing = [(path, name) for path, name in named if f'\ndef {name}(' not in prose(REPOSITORY / path)]
+    assert not missing, f'{page.name}: {missing}'
+
+
+def test_each_complaint_has_a_test():
+    """Its thread, what is done about it, and at least one test that holds it."""
+    rows = re.findall(r'^\| (.+?) \| (.+) \| (.+) \|$', section('troubleshooting', COMPLAINTS), re.MULTILINE)[1:]
+    assert len(rows) == 20 and all('`tests/' in test and here for _, here, test in rows)
+    assert all(re.search(r'\w#\d+', complaint) for complaint, *_ in rows)
 
 
 @pytest.mark.parametrize('page', PAGES, ids=lambda page: page.name)

@@ -14,6 +14,7 @@ LEVELS = [
     {'main'},
     {'command_line'},
     {'runs'},
+    {'doctor'},
     {'report', 'analysis'},
     {'api'},
     {'inference'},

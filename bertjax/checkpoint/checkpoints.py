@@ -272,6 +272,11 @@ class Checkpoints:
         measured = [step for step in costs if costs[step] is not None]
         return min(measured, key=lambda step: (costs[step], -step), default=None)
 
+    @property
+    def writing(self) -> bool:
+        """Whether a save is under way."""
+        return self._finisher is not None and self._finisher.is_alive()
+
     def wait(self) -> None:
         """Returns when the save under way is finished; raises what went wrong with it."""
         if self._finisher is not None:

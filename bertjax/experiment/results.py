@@ -18,6 +18,7 @@ from bertjax.files.atomic import write_atomic, write_zip
 from bertjax.tasks.reading.texts import Blank
 from bertjax.tasks.task import Outputs, Task
 from bertjax.terminal import Console
+from bertjax.train.goodput import read_goodput
 from bertjax.writers.console import print_next, print_places, shown
 from bertjax.writers.jsonl import read_rows
 
@@ -65,6 +66,8 @@ def finish_task(
         count = len(data.split('dev').records)
         console.print(f'the run learned nothing: it gives all {count:,} records of dev the same answer', markup=False)
         console.print(f'  {advice}', markup=False)
+    if goodput := read_goodput(folder):
+        console.print(f'\ngoodput {goodput}', markup=False)
     places = {
         'results.json': 'the figures above',
         'predictions': "a line a record, and the benchmark's own files",

@@ -20,9 +20,12 @@ from bertjax.train.interrupt import Interrupt
 from bertjax.train.loop import train
 from bertjax.train.patience import USED, Patience
 from bertjax.train.phase import Phase
+from bertjax.train.profiler import profiled_steps
 from bertjax.train.record import Recorder
 from bertjax.train.setup import Setup
 from bertjax.train.state import TrainState
+from bertjax.train.timesheet import RESTORE, SAVE, Timesheet
+from bertjax.train.watchdog import watching
 from bertjax.writers.console import TrainingConsole
 from bertjax.writers.tracker import Tracker
 
@@ -133,25 +136,37 @@ def continue_or_begin(
       The final state, and of each run whether it has failed (see `Recorder`).
     """
     resolved, total = experiment.resolved, experiment.resolved['steps']
-    position = saved.position if saved else Position()
-    with mesh_context(experiment.setup.mesh):
-        if saved is not None:
-            state = checkpoints.restore(position.step, experiment.template)
-            done = position.step == total
-            print(f'all {total} steps are done' if done else f'continuing at step {position.step} of {total}')
-        else:
-            state = experiment.fresh()
-    description = experiment.describe()
-    if description:
-        print(description)
-    phases, patience = experiment.phases(), patience_of(resolved, saved)
-    with TrainingConsole(total, position.step) as console:
+    position, settings = saved.position if saved else Position(), experiment.settings
+    profiled = profiled_steps(settings.profile)
+    if profiled and profiled[-1] > total:
+        mend = f'for example --config.profile={max(total - 5, 1)}:{total}'
+        raise UserError('config.profile', repr(settings.profile), f'steps of a run that has {total}', mend)
+    folder = experiment.folders[0]
+    with (
+        contextlib.closing(Timesheet(folder, position.step)) as sheet,
+        watching(sheet, settings.hang_minutes, folder),
+        contextlib.ExitStack() as shown,
+    ):
+        with mesh_context(experiment.setup.mesh):
+            if saved is not None:
+                with sheet.during(RESTORE):
+                    state = checkpoints.restore(position.step, experiment.template)
+                done = position.step == total
+                print(f'all {total} steps are done' if done else f'continuing at step {position.step} of {total}')
+            else:
+                state = experiment.fresh()
+        description = experiment.describe()
+        if description:
+            print(description)
+        phases, patience = experiment.phases(), patience_of(resolved, saved)
         recorder = Recorder(
             experiment.folders,
-            console,
+            shown.enter_context(TrainingConsole(total, position.step)),
             values=experiment.values,
-            log_every=experiment.settings.log_every,
+            log_every=settings.log_every,
             total=total,
+            sheet=sheet,
+            profiled=profiled,
             stacked=phases[0].stacked,
             failed=saved.config.get('failed', ()) if saved else (),
             trackers=_trackers(experiment),
@@ -172,6 +187,8 @@ def continue_or_begin(
             )
         finally:
             recorder.close()
+        with sheet.during(SAVE):
+            checkpoints.wait()
     if patience.over:
         print(f'step {int(state.step)} is the last: {patience.limit} evaluations in a row were no better on dev')
     return state, recorder.failed

@@ -55,6 +55,8 @@ class RunSettings:
     checkpoint_every: int | str
     checkpoint_keep: int
     step: int
+    profile: str
+    hang_minutes: float
     mesh: Mapping[str, int]
     zero1: str
     export: bool
@@ -78,6 +80,8 @@ def shared_settings(config: ConfigDict) -> dict[str, Any]:
         'checkpoint_every',
         'checkpoint_keep',
         'step',
+        'profile',
+        'hang_minutes',
         'export',
         'export_formats',
         'push_to',

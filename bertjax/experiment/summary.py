@@ -25,6 +25,7 @@ from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.terminal import Console
 from bertjax.text.tokenizer import Tokenizer
+from bertjax.train.goodput import read_goodput
 from bertjax.train.step import make_forward
 from bertjax.writers.console import print_next, print_places, shown
 from bertjax.writers.jsonl import read_rows
@@ -70,6 +71,7 @@ def finish_pretraining(
         export_pretraining(folder, config, model, tokenizer, params, rows, formats_of(config['export_formats']))
     filled = list(_filled_masks(params, model, tokenizer, heldout)) if heldout is not None else []
     texts = text_rows(folder / 'metrics.jsonl', config['pairs']['mode'])
+    goodput = read_goodput(folder)
     summary = {
         'steps': config['steps'],
         'heldout_first': rows[0] if rows else None,
@@ -77,6 +79,7 @@ def finish_pretraining(
         **({'heldout_texts': {name: [first, last] for name, (first, last) in texts.items()}} if texts else {}),
         'filled_masks': filled,
         'export': f'export/{formats_of(config["export_formats"])[0]}' if config['export'] else None,
+        'goodput': goodput.facts() if goodput else None,  # measured: alone in this file it differs from run to run
     }
     write_atomic(folder / 'summary.json', json.dumps(summary, indent=2, ensure_ascii=False) + '\n')
     console = Console(highlight=False, soft_wrap=True)
@@ -89,6 +92,8 @@ def finish_pretraining(
     for item in filled:
         text = f'{item["before"]} [{item["filled"]}] {item["after"]}'
         console.print(f'{text}   (p {item["probability"]:.2f}, was: {item["was"]})', markup=False)
+    if goodput:
+        console.print(f'\ngoodput {goodput}', markup=False)
     print_places(console, folder, PLACES, exported=config['export'])
     print_next(console, _next(folder, config, recipe))
     if config['export']:  # at the end: where it fails, all else is there

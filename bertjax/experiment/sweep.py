@@ -41,7 +41,7 @@ from bertjax.train.state import TrainState, shardings_of
 from bertjax.writers.console import shown
 
 SWEEP = 'sweep.json'
-_FREE = ('sweep.', 'mesh.', 'card.', 'tracker')  # keys that may change within a sweep
+_FREE = ('sweep.', 'mesh.', 'card.', 'tracker', 'profile', 'hang_minutes')  # keys that may change within a sweep
 _UNFINISHED = '.unfinished'  # in the workdir: checkpoints of the trials in training
 
 

@@ -40,6 +40,13 @@ def _may_have_more_than_cpus() -> bool:
     return may_have_tpu() or _may_have_nvidia_gpu() or _has_plugins()
 
 
+def unused_accelerator(platform: str) -> str:
+    """'TPU' or 'GPU' where this machine speaks of one while JAX computes on `platform`, a CPU; else ''."""
+    if platform != 'cpu':
+        return ''
+    return 'TPU' if may_have_tpu() else 'GPU' if _may_have_nvidia_gpu() else ''
+
+
 def may_have_tpu() -> bool:
     """Whether anything on this machine speaks of a TPU: a device on the bus, a device file, the environment."""
     named = any(name.startswith(('TPU_', 'JAX_FORCE_TPU')) and name not in _OF_LIBRARIES for name in os.environ)

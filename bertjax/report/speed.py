@@ -1,8 +1,6 @@
 """How fast it was, and where its time went."""
 
 import statistics
-from collections.abc import Sequence
-from typing import Any
 
 from markupsafe import Markup
 
@@ -11,7 +9,8 @@ from bertjax.pages.charts import chart
 from bertjax.pages.page import Section
 from bertjax.report.curves import curve
 from bertjax.report.run_record import Run
-from bertjax.writers.tensorboard import read_times
+from bertjax.train.goodput import read_goodput
+from bertjax.train.timesheet import SLOW, TIMES
 
 
 def speed(run: Run) -> Section | None:
@@ -37,30 +36,21 @@ def speed(run: Run) -> Section | None:
     body = [parts.table(['', 'median', 'least', 'most'], facts)]
     drawn = curve('speed', rows, 'sequences_per_s', 'teal')
     body = [parts.columns(chart('Sequences a second', [drawn], x='step', y='', height=280), *body)] if drawn else body
-    return Section('speed', 'Speed', [*body, _goodput(run, rows)])
+    return Section('speed', 'Speed', [*body, *_goodput(run)])
 
 
-def _goodput(run: Run, rows: Sequence[dict[str, Any]]) -> Markup:
-    """The share of the time of all processes, each from its first row to its last, that the steps took which are in
-    the run; what was trained again after a kill, evaluation, saving and compiling is the rest."""
-    processes = [times for times in read_times(run.folder / 'tensorboard') if len(times) > 1]
-    seconds = sum(times[-1][2] - times[0][2] for times in processes)
-    if seconds <= 0:
-        return parts.note("Goodput is not known: TensorBoard's files, which have the times, are not there.")
-    # Where a process begins with a row of training, the steps before that are not between two rows of it.
-    beginnings = {step for (step, split, _), *_ in processes if split == 'train'}
-    useful = sum(
-        row['seconds_per_step'] * (row['step'] - before)
-        for before, row in zip([0, *(row['step'] for row in rows[:-1])], rows, strict=True)
-        if row['step'] not in beginnings
-    )
-    text = f'Goodput {min(useful / seconds, 1):.1%}: of {_clock(seconds)} between the first and the last row'
-    text += f' of {len(processes)} processes' if len(processes) > 1 else ''
-    return parts.note(f'{text}, {_clock(useful)} were steps of this run; the rest was evaluating, saving, compiling.')
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes >= 60:
-        return f'{minutes // 60} h {minutes % 60} min'
-    return f'{minutes} min {rest} s' if minutes else f'{seconds:.1f} s'
+def _goodput(run: Run) -> list[Markup]:
+    """Where the wall time went, of a run with its log."""
+    found = read_goodput(run.folder)
+    if found is None:
+        return [parts.note(f'Goodput is not known: {TIMES}, which has the times, is not there.')]
+    rest = {name: share for name, share in found.rest() if share >= 0.0005}
+    body = [parts.note(f'Goodput {found}.')]
+    if rest:
+        bars = parts.bars(rest, {name: f'{share:.1%}' for name, share in rest.items()})
+        body.append(parts.titled('Of the wall time, what were no steps of this run', bars))
+    if found.slow:
+        worst = max(found.slow, key=lambda row: row['slow'])
+        text = f'{len(found.slow):,} steps took {SLOW} times the median or more, step {worst["step"]:,} the longest'
+        body.append(parts.note(f'{text} ({worst["slow"]:.1f} s); {TIMES} has each, with what it was at.'))
+    return body

@@ -1,4 +1,4 @@
-"""run=show: prints the config as it would run, and what differs from the recipe, and from the run in the workdir."""
+"""run=show: prints the config as it would run; what differs from the recipe, and from the run in the workdir."""
 
 import pathlib
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from bertjax.errors import printable
 from bertjax.experiment.differences import Difference, aligned, as_of_run, differences, flat, written
 from bertjax.experiment.recorded import recorded_config
 from bertjax.recipe_files import find_recipe, load_recipe
+from bertjax.train.goodput import read_goodput
 
 
 def run(config: ConfigDict, workdir: str | None, recipe: str) -> None:
@@ -31,6 +32,8 @@ def run(config: ConfigDict, workdir: str | None, recipe: str) -> None:
     _print(aligned((key, written(value)) for key, value in flat(own).items()))
     _print_differences(f'the recipe {recipe}', differences(theirs, own))
     if saved is not None:
+        if goodput := read_goodput(path.parent):
+            _print(['', f'goodput {goodput}'])
         _print_differences(f'the run in {workdir}', differences(saved, as_of_run(own, saved)))
 
 

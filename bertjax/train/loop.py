@@ -13,6 +13,7 @@ from bertjax.train.patience import Patience
 from bertjax.train.phase import Phase
 from bertjax.train.record import Recorder
 from bertjax.train.state import TrainState
+from bertjax.train.timesheet import DATA, EVALUATION, SAVE
 
 
 def train(
@@ -50,14 +51,14 @@ def train(
       NonFiniteError: three steps in a row were not finite.
     """
     total = phases[-1].settings.last_step
-    votes = Votes()
+    votes, sheet = Votes(), recorder.sheet
     minutes, saved_at = resolved.get('checkpoint_minutes', 0), time.perf_counter()
 
     def evaluate(phase: Phase) -> float | None:
         own = [phase.evaluator] if phase.evaluator is not None else []
         costs = []
         for evaluator in (*own, *phase.others):
-            with interrupt.during(f'{evaluator.split} is being evaluated'):
+            with interrupt.during(f'{evaluator.split} is being evaluated'), sheet.during(EVALUATION):
                 values = evaluator.run(state.params, recorder.announcing)
             recorder.evaluation(position, evaluator.split, values)
             costs.append(evaluator.cost(values))
@@ -78,6 +79,7 @@ def train(
         if position.phase != number:
             position = Position(position.step, number, 0)
         interrupt.doing = 'the run is being prepared'
+        sheet.prepare()
         with phase.compiling(position.next, last_step - position.step):
             if position.step == first_step:
                 state = phase.begin(state)
@@ -90,12 +92,14 @@ def train(
             try:
                 while position.step < last_step and not patience.over:
                     asked = time.perf_counter()
-                    batch = next(batches)
+                    with sheet.during(DATA):
+                        batch = next(batches)
                     got = time.perf_counter()
 
-                    state, metrics = step(state, batch)
+                    with recorder.tracing(position.step + 1):
+                        state, metrics = step(state, batch)
                     position = Position(position.step + 1, number, batch.first + batch.count)
-                    recorder.step(position, batch, metrics, got - asked)
+                    recorder.step(position, batch, metrics, got - asked, saving=checkpoints.writing)
                     # Freed when `next` is there, it would hand the interpreter's lock to the loader for a whole batch.
                     del batch
 
@@ -116,10 +120,11 @@ def train(
                     # After a step that was not finite the parameters are suspect, and what they would displace is not.
                     if last or stop or (may_save and not recorder.suspect):
                         failed = {'failed': recorder.failed} if any(recorder.failed) else {}  # of runs trained together
-                        recorder.sync()  # before the checkpoint that counts on it
                         if stop or last:
                             interrupt.doing = f'checkpoint {position.step} is being written'
-                        checkpoints.save(state, position, {**resolved, **failed, **patience.state}, cost)
+                        with sheet.during(SAVE):
+                            recorder.sync()  # before the checkpoint that counts on it
+                            checkpoints.save(state, position, {**resolved, **failed, **patience.state}, cost)
                         saved_at = time.perf_counter()
                         votes.forget()
                     if stop and not last:

@@ -18,7 +18,9 @@ from bertjax.metrics.rows import Sums, add_sums, finite_or_none
 from bertjax.parallel.distributed import is_first
 from bertjax.train.ledger import ledger_damage
 from bertjax.train.members import member_of
+from bertjax.train.profiler import Profiler
 from bertjax.train.throughput import Stopwatch, memory
+from bertjax.train.timesheet import COMPILE, Timesheet
 from bertjax.writers.console import TrainingConsole
 from bertjax.writers.jsonl import JsonLines, read_rows
 from bertjax.writers.tensorboard import TensorBoard
@@ -45,6 +47,8 @@ class Recorder:
       values: sums of training batches -> values of a row.
       log_every: steps between training rows.
       total: the last step.
+      sheet: where the time goes.
+      profiled: steps to trace.
       stacked: whether the leaves of metrics have the runs along the first axis.
       failed: which runs had failed when they were saved; none by default.
       trackers: one a run, where there are any.
@@ -58,6 +62,8 @@ class Recorder:
         values: Callable[[Sums], dict[str, float | None]],
         log_every: int,
         total: int,
+        sheet: Timesheet,
+        profiled: range = range(0),
         stacked: bool = False,
         failed: Sequence[bool] = (),
         trackers: Sequence[Writer] = (),
@@ -73,7 +79,8 @@ class Recorder:
         self._writers = [Writers(writers) for writers in files]
         self._overview = Writers([console] if stacked else [])
         self._ledgers = [JsonLines(folder / 'ledger.jsonl') for folder in folders]
-        self._console, self._stopwatch = console, Stopwatch()
+        self._console, self._stopwatch, self.sheet = console, Stopwatch(), sheet
+        self._profiler = Profiler(folders[0], profiled, console.log)
         self._values, self._log_every, self._total, self._stacked = values, log_every, total, stacked
         self._unread: collections.deque = collections.deque()
         self._sums: list[dict[str, tuple[float, float]]] = [{} for _ in folders]
@@ -104,11 +111,13 @@ class Recorder:
         """Puts on disk what was written so far, before the checkpoint of the last step does."""
         for lines in (*self._ledgers, *self._writers):
             lines.sync()
+        self.sheet.write()  # what a later process does again is told to the step
 
     def begin_phase(self, flops_per_sequence: float) -> None:
         """Begins to measure time; the argument is that of a training step, 0 where it is not known."""
         self._stopwatch.flops_per_sequence = flops_per_sequence
         self._stopwatch.restart()
+        self.sheet.begin()
 
     def pause(self, seconds: float) -> None:
         """Leaves out time that was not spent on training."""
@@ -127,14 +136,23 @@ class Recorder:
     def announcing(self, what: str) -> Iterator[None]:
         """Shows that something is compiled, and how long that took where a person would notice."""
         began = time.perf_counter()
-        with self._console.busy(f'compiling {what} …'):
+        with self._console.busy(f'compiling {what} …'), self.sheet.during(COMPILE):
             yield
         seconds = time.perf_counter() - began
         if seconds >= _NOTICED:
             self._console.log(f'compiled {what} in {seconds:.0f} s')
 
-    def step(self, position: Position, batch: NumberedBatch, metrics: Any, waited: float) -> None:
-        """Notes one update: its example numbers at once, its metrics when they can be had without waiting."""
+    def tracing(self, step: int) -> contextlib.AbstractContextManager:
+        """The context in which step number `step` is handed to the devices: config.profile may trace it."""
+        return self._profiler.during(step, self.drain)
+
+    def step(
+        self, position: Position, batch: NumberedBatch, metrics: Any, waited: float, *, saving: bool = False
+    ) -> None:
+        """Notes one update: its example numbers at once, its metrics when they can be had without waiting.
+
+        `saving`: whether a checkpoint is being written beside it.
+        """
         used = {'first': batch.first, 'count': batch.count}
         for ledger in self._ledgers:
             ledger.write({'step': position.step, 'phase': position.phase, **used})
@@ -144,6 +162,10 @@ class Recorder:
         self._console.step(position.step)
         while len(self._unread) > READ_BEHIND:
             self._read()
+        self._profiler.after(position.step, self.drain)
+        shape = tuple(x.shape for x in batch.arrays.values())
+        if slow := self.sheet.step(position.step, shape, saving=saving):
+            self._console.log(slow)
 
     def drain(self) -> None:
         """Reads what is left unread (waits for the devices)."""
@@ -163,8 +185,11 @@ class Recorder:
         each = [member_of(metrics, m) for m in range(len(self._sums))] if self._stacked else [metrics]
         scalars = [self._note(m, position, count, metrics) for m, metrics in enumerate(each)]
         self._pending = (position, scalars)
-        if position.step % self._log_every == 0 or position.step == self._total:
+        ended = not self._stacked and self._skipped_in_row[0] >= STOP_AFTER_SKIPPED
+        if ended or position.step % self._log_every == 0 or position.step == self._total:
             self._write_train_rows(position, scalars)
+        if ended:
+            raise NonFiniteError(_non_finite_message(position, scalars[0]))
 
     def _note(self, m: int, position: Position, rows: int, metrics: Mapping[str, Any]) -> dict[str, float]:
         """Adds a step of run `m` to its sums; the scalars that its row would have."""
@@ -176,9 +201,7 @@ class Recorder:
         sums = dict.fromkeys(metrics['sums'], (0.0, 0.0)) if skipped else metrics['sums']
         self._sums[m] = add_sums([self._sums[m], sums])
         if skipped and not self.failed[m]:
-            if skipped >= STOP_AFTER_SKIPPED and not self._stacked:
-                raise NonFiniteError(_non_finite_message(position, scalars))
-            self.failed[m] = skipped >= STOP_AFTER_SKIPPED
+            self.failed[m] = self._stacked and skipped >= STOP_AFTER_SKIPPED
             which = f'run {m + 1}, ' if self._stacked else ''
             then = 'it has failed' if self.failed[m] else 'the update is skipped'
             self._console.log(f'{which}step {position.step}: loss or gradient not finite, {then}')
@@ -214,6 +237,7 @@ class Recorder:
 
     def close(self) -> None:
         """Closes the files."""
+        self._profiler.close()
         for lines in (*self._writers, *self._ledgers):
             lines.close()
 

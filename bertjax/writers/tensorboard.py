@@ -3,7 +3,6 @@
 import contextlib
 import os
 import pathlib
-import struct
 import sys
 import time
 from collections.abc import Iterator
@@ -75,38 +74,3 @@ def _without_torch() -> Iterator[None]:
     finally:
         if hides:
             del sys.modules['torch']
-
-
-def read_times(directory: pathlib.Path) -> list[list[tuple[int, str, float]]]:
-    """(step, split, seconds since 1970) of each row, in order, a list a process; what is damaged ends one."""
-    from google.protobuf.message import DecodeError
-
-    with _without_torch():
-        from tensorboardX.proto.event_pb2 import Event
-
-    processes = []
-    for path in directory.glob('events*'):
-        times: dict[tuple[int, str], float] = {}
-        for record in _records(path):
-            try:
-                event = Event.FromString(record)
-            except DecodeError:
-                break
-            if event.HasField('summary') and event.summary.value:
-                split = event.summary.value[0].tag.partition('/')[0]
-                times.setdefault((event.step, split), event.wall_time)
-        processes += [[(*row, seconds) for row, seconds in times.items()]] if times else []
-    return sorted(processes, key=lambda times: times[0][2])
-
-
-def _records(path: pathlib.Path) -> Iterator[bytes]:
-    """The records of a TFRecord file: the length in 8 bytes, its checksum in 4, the record, its checksum in 4."""
-    left = path.stat().st_size
-    with path.open('rb') as file:
-        while left >= 16:
-            (length,) = struct.unpack_from('<Q', file.read(12))
-            left -= 16 + length
-            if left < 0:
-                return
-            yield file.read(length)
-            file.read(4)

@@ -17,8 +17,8 @@ Record = dict[str, dict[str, dict[str, dict[str, Any] | None]]]
 
 # Measurements of time and memory.
 MEASURED = ('sequences_per_s', 'tokens_per_s', 'seconds_per_step', 'mfu', 'data_wait', 'host_memory', 'device_memory')
-# Files that hold dates and inodes.
-STAMPED = ('inputs.json', 'saved.json')
+# Files that hold dates, times and inodes.
+STAMPED = ('inputs.json', 'saved.json', 'time.jsonl')
 # Files that may gain keys: settings with default values, measurements.
 MAY_GROW = ('config.json', 'task.json', 'export/hf/task.json', 'export/orbax/model.json')
 # Files that are the same on every machine.
@@ -55,6 +55,8 @@ def _facts(path: pathlib.Path, name: str) -> dict[str, Any]:
     if name.endswith('metrics.jsonl'):
         rows = [json.loads(line) for line in data.decode().splitlines()]
         return _flat([{key: value for key, value in row.items() if key not in MEASURED} for row in rows])
+    if name == 'summary.json':
+        data = without_times(data)
     if name.endswith('.npz'):
         with np.load(path) as arrays:
             return _hashed(arrays)
@@ -63,6 +65,13 @@ def _facts(path: pathlib.Path, name: str) -> dict[str, Any]:
         return own | _hashed(safetensors.numpy.load(data))
     parsed = name.endswith('.json') and not name.startswith(('tokenizer/', 'export/hf/token', 'predictions/'))
     return own | _flat(json.loads(data)) if parsed else own
+
+
+def without_times(summary: bytes) -> bytes:
+    """A summary.json without what it measured, as it was before it did."""
+    facts = json.loads(summary)
+    facts.pop('goodput', None)
+    return (json.dumps(facts, indent=2, ensure_ascii=False) + '\n').encode()
 
 
 def _arrays(directory: pathlib.Path) -> dict[str, str]:

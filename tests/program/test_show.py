@@ -49,7 +49,7 @@ def test_beside_a_run(program: Program, trained: pathlib.Path, tuned: pathlib.Pa
     from running import RUN
 
     shown = program.run(*RUN, f'--workdir={trained}', '--config.run=show').stdout
-    assert shown.endswith(f'the same as the run in {trained}\n')
+    assert shown.endswith(f'the same as the run in {trained}\n') and '\ngoodput ' in shown
     shown = program.run(*tune, f'--workdir={tuned}', '--config.run=show', **GLUE).stdout
     assert shown.endswith(f'the same as the run in {tuned}\n')
     shown = program.run(*RUN, f'--workdir={trained}', '--config.eval_every=50%', '--config.run=show').stdout

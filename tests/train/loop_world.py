@@ -17,6 +17,7 @@ from bertjax.train.patience import USED, Patience
 from bertjax.train.record import Recorder
 from bertjax.train.setup import PhaseSettings
 from bertjax.train.state import TrainState
+from bertjax.train.timesheet import Timesheet
 from bertjax.writers.console import TrainingConsole
 
 ROWS = 4
@@ -30,6 +31,8 @@ class Clock:
 
     def perf_counter(self):
         return self.now
+
+    time = perf_counter
 
 
 class Batches:
@@ -98,7 +101,7 @@ class World(Interrupt):
         self.events, self.saved, self.done = [], {}, 0
         self.clock, self.bad_steps, self.stop_at = clock, set(bad_steps), stop_at
         self.folder, self.log_every = folder, log_every
-        self.patience = Patience(0)
+        self.patience, self.writing, self.profiled = Patience(0), False, range(0)
         self.options = {'eval_every': eval_every, 'checkpoint_every': checkpoint_every, 'checkpoint_minutes': minutes}
 
     def phase(self, number, first_step, last_step):
@@ -139,7 +142,10 @@ class World(Interrupt):
         zero = jnp.int32(0)
         state = state or TrainState(zero, {'kernel': jnp.float32(0)}, {}, zero, zero)
         console = TrainingConsole(10, 0, silent=True)
-        recorder = Recorder([self.folder], console, values=pretraining_values, log_every=self.log_every, total=10)
+        recorder = Recorder(
+            [self.folder], console, values=pretraining_values, log_every=self.log_every, total=10,
+            sheet=Timesheet(self.folder, position.step), profiled=self.profiled,
+        )  # fmt: skip
         recorder.forget_after(position.step if position.step else -1)
         try:
             return loop.train(
@@ -154,6 +160,7 @@ class World(Interrupt):
             )
         finally:
             recorder.close()
+            recorder.sheet.close()
 
     def lines(self, name):
         return [json.loads(line) for line in (self.folder / name).read_text().splitlines()]

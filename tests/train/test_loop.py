@@ -200,6 +200,8 @@ def test_three_in_a_row_stop_the_run(world):
     # What was good is the newest: nothing was saved over it.
     assert sorted(w.saved) == [1, 2, 3]
     assert w.events[-1] == 'close 0'
+    last = w.rows('train')[-1]  # which tells that it was these
+    assert (last['step'], last['skipped'], last['mlm_loss']) == (6, 3, None)
 
 
 def test_the_step_that_is_named_is_the_third_though_it_is_read_late(world):

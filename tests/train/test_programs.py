@@ -15,6 +15,7 @@ from bertjax.train import record
 from bertjax.train.phase import CompiledStep
 from bertjax.train.programs import Apart, Lowering, Programs
 from bertjax.train.record import Recorder
+from bertjax.train.timesheet import Timesheet
 from bertjax.writers.console import TrainingConsole
 
 
@@ -145,7 +146,7 @@ def test_the_bar_says_it_and_a_line_how_long_it_took(tmp_path, capsys, monkeypat
     now = [100.0]
     monkeypatch.setattr(record.time, 'perf_counter', lambda: now[0])
     console = TrainingConsole(10, 0)
-    recorder = Recorder([tmp_path], console, values=task_values, log_every=2, total=10)
+    recorder = Recorder([tmp_path], console, values=task_values, log_every=2, total=10, sheet=Timesheet(tmp_path, 0))
     status = lambda: console._progress.tasks[0].fields['status']  # noqa: E731
     assert status() == ''
     console.status('loss 0.7')

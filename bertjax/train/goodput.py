@@ -1,0 +1,111 @@
+"""Goodput: the share of a run's wall time that went into steps which it has, and where the rest went."""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bertjax.progress import clock
+from bertjax.train.timesheet import KINDS, STEP, TIMES
+
+LOST = 'lost'  # steps that were done again, as the checkpoint to go on from was older
+_CALLED = {**{kind: kind for kind in KINDS}, LOST: 'steps done again', 'data': 'waiting for data'}
+
+
+@dataclasses.dataclass(frozen=True)
+class Goodput:
+    """Where the wall time of all processes of a run went, each from its start to the end of its training.
+
+    Attributes:
+      seconds: by kind, those of `timesheet.KINDS` and LOST; 'step' are the steps that the run has.
+      processes: how many there were, one after the other.
+      slow: the rows about slow steps.
+    """
+
+    seconds: Mapping[str, float]
+    processes: int
+    slow: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def total(self) -> float:
+        """Seconds of all kinds."""
+        return sum(self.seconds.values())
+
+    @property
+    def share(self) -> float:
+        """Of the productive steps, from 0 to 1."""
+        return self.seconds.get(STEP, 0.0) / self.total
+
+    def rest(self) -> list[tuple[str, float]]:
+        """What the rest went into, as it is called, and its share; the largest first."""
+        shares = {_CALLED[kind]: each / self.total for kind, each in self.seconds.items() if kind != STEP and each > 0}
+        return sorted(shares.items(), key=lambda item: -item[1])
+
+    def facts(self) -> dict[str, Any]:
+        """For summary.json."""
+        seconds = {kind: round(each, 3) for kind, each in self.seconds.items()}
+        return {'share': round(self.share, 4), 'processes': self.processes, 'seconds': seconds}
+
+    def __str__(self) -> str:
+        processes = f' of {self.processes} processes' if self.processes > 1 else ''
+        rest = ', '.join(f'{name} {share:.1%}' for name, share in self.rest() if share >= 0.0005)
+        return f'{self.share:.1%} of {clock(self.total)}{processes}' + (f'; the rest: {rest}' if rest else '')
+
+
+def read_goodput(folder: pathlib.Path) -> Goodput | None:
+    """The goodput of the run in a workdir, finished or not; None where its log is gone or has nothing.
+
+    Steps that a later process did again are lost: of a row in which it goes on, as large a part as of its steps.
+    """
+    rows = _rows(folder / TIMES)
+    seconds: dict[str, float] = {}
+    spans: list[tuple[int, int, float]] = []  # (after, step, seconds of steps) of what the run has
+    processes = 0
+    for row in rows:
+        if 'slow' in row:
+            continue
+        after, step = row['after'], row['step']
+        if 'began' in row:
+            processes += 1
+            kept = [_until(span, after) for span in spans]
+            lost = sum(span[2] for span in spans) - sum(span[2] for span in kept)
+            seconds[LOST] = seconds.get(LOST, 0.0) + lost
+            spans = kept
+        for kind, each in row['seconds'].items():
+            if kind == STEP:
+                spans.append((after, step, each))
+            else:
+                seconds[kind] = seconds.get(kind, 0.0) + each
+    seconds = {STEP: sum(span[2] for span in spans), **{kind: x for kind, x in seconds.items() if x > 0}}
+    slow = [row for row in rows if 'slow' in row]
+    found = Goodput(seconds, processes, slow)
+    return found if found.total > 0 and processes else None
+
+
+def _until(span: tuple[int, int, float], end: int) -> tuple[int, int, float]:
+    """The part of a span of steps up to step `end`."""
+    after, step, seconds = span
+    if step <= end:
+        return span
+    share = max(end - after, 0) / max(step - after, 1)
+    return min(after, end), end, seconds * share
+
+
+def _rows(path: pathlib.Path) -> list[dict[str, Any]]:
+    """The rows that are whole."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return []
+    rows = []
+    for line in lines:
+        try:
+            row = json.loads(line)
+            row['seconds'] = {kind: float(x) for kind, x in row['seconds'].items() if kind in KINDS}
+            if 'slow' not in row:
+                row['after'], row['step'] = int(row['after']), int(row['step'])
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            continue  # damaged
+        rows.append(row)
+    return rows

@@ -1,0 +1,109 @@
+"""What the doctor says of the machine, in the words of packages and disks that are not as they should be."""
+
+import importlib.metadata
+import io
+import pathlib
+import shutil
+import types
+
+import pytest
+
+from bertjax.doctor import machine
+from bertjax.doctor.check import FAIL, OK, WARN, Check, Findings, looking_at
+from bertjax.errors import UserError
+from bertjax.files.atomic import exclusive
+from bertjax.parallel import devices
+from bertjax.terminal import Console
+
+ASKED = {
+    'bertjax': ['numpy>=2.1', 'jax[tpu]>=0.10.2; extra == "tpu"'],
+    'jax': [
+        'jaxlib<=0.10.2,>=0.10.1', 'jaxlib==0.10.1; extra == "minimum-jaxlib"', 'libtpu==0.0.42.*; extra == "tpu"',
+        'jax-cuda13-plugin[with-cuda]<=0.10.2,>=0.10.2; extra == "cuda13"', 'scipy>=1.14; python_version < "3"',
+    ],
+}  # fmt: skip
+GOOD = {'bertjax': '0.1.0', 'jax': '0.10.2', 'jaxlib': '0.10.2', 'numpy': '2.2', 'libtpu': '0.0.42.1'}
+
+
+@pytest.mark.parametrize(
+    ('installed', 'status', 'said'),
+    [
+        ({}, OK, 'jax 0.10.2, jaxlib 0.10.2, libtpu 0.0.42.1'),
+        ({'jaxlib': '0.9.0'}, FAIL, "jaxlib 0.9.0, and jax 0.10.2 needs <=0.10.2,>=0.10.1; pip install 'jaxlib<="),
+        ({'libtpu': '0.0.52'}, WARN, 'libtpu 0.0.52, and jax 0.10.2 was released with 0.0.42.*; pip install'),
+        ({'jax-cuda13-plugin': '0.10.0'}, WARN, 'jax-cuda13-plugin 0.10.0, and jax 0.10.2 was released with'),
+        ({'numpy': '1.26'}, FAIL, 'numpy 1.26, and bertjax 0.1.0 needs >=2.1'),
+        ({'numpy': None}, FAIL, 'no numpy, and bertjax 0.1.0 needs >=2.1'),
+    ],
+)
+def test_packages_that_do_not_go_together(monkeypatch: pytest.MonkeyPatch, installed: dict, status: str, said: str):
+    there = GOOD | installed
+
+    def version(name: str) -> str:
+        if there.get(name) is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return there[name]
+
+    monkeypatch.setattr(importlib.metadata, 'version', version)
+    monkeypatch.setattr(importlib.metadata, 'requires', ASKED.get)
+    (check,) = machine.versions()
+    assert check.status == status and said in f'{check.found}; {check.mend}'
+
+
+def test_an_accelerator_that_lies_idle(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(devices, 'may_have_tpu', lambda: False)
+    monkeypatch.setattr(devices, '_may_have_nvidia_gpu', lambda: True)
+    (check,) = machine.devices()
+    assert check.status == WARN and 'though this machine has a GPU' in check.found and 'bertjax[cuda]' in check.mend
+    assert devices.unused_accelerator('gpu') == ''
+
+    def held():
+        raise RuntimeError('TPU is already in use by process 7\nand more')
+
+    monkeypatch.setattr(machine, 'training_devices', held)
+    (check,) = machine.devices()
+    assert check.status == FAIL and check.found == 'JAX cannot start: TPU is already in use by process 7'
+
+
+def test_a_disk_without_room(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(shutil, 'disk_usage', lambda path: types.SimpleNamespace(free=5 * 2**30))
+    needed = {'two checkpoints': 2 * 2**30, '3 more': 2**30}
+    (check,) = machine.room(tmp_path / 'a' / 'b', needed)
+    assert check.status == OK and check.found == '5.0 GiB free; two checkpoints 2.0 GiB, 3 more 1.0 GiB'
+    assert [check.status for check in machine.room(tmp_path, {**needed, '3 more': 4 * 2**30})] == [WARN]
+    assert [check.status for check in machine.room(tmp_path, {**needed, 'two checkpoints': 6 * 2**30})] == [FAIL]
+
+
+def test_a_workdir_that_is_in_use_or_closed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    assert not machine.is_at_work(tmp_path) and not machine.is_at_work(tmp_path / 'new')
+    with exclusive(tmp_path, 'trains'):
+        assert machine.is_at_work(tmp_path)
+    assert [check.status for check in machine.workdir(tmp_path)] == [OK] and not list(tmp_path.iterdir())
+
+    def refused(**options):
+        raise PermissionError(13, 'Permission denied', str(tmp_path))
+
+    monkeypatch.setattr(machine.tempfile, 'NamedTemporaryFile', refused)
+    (check,) = machine.workdir(tmp_path)
+    assert check.status == FAIL and 'permission denied' in check.found and 'change its permissions' in check.mend
+    monkeypatch.setattr(machine.os, 'access', lambda path, mode: False)
+    (check,) = machine.workdir(tmp_path / 'new' / 'run')
+    assert check.status == FAIL and check.found == f'no folder can be made in {tmp_path}'
+
+
+def test_what_is_printed(tmp_path: pathlib.Path):
+    """A line a check; a refusal is one, and nothing steers the terminal."""
+
+    @looking_at('corpus')
+    def look():
+        yield Check('corpus', OK, 'fine')
+        raise UserError('config.corpus', 'a\x1b[2J', 'text', 'give text')
+
+    out = io.StringIO()
+    findings = Findings(Console(file=out, soft_wrap=True, highlight=False))
+    findings.section('this config', look())
+    assert out.getvalue().splitlines() == [
+        '', 'this config', '  ok    corpus       fine',
+        '  FAIL  corpus       config.corpus: found a\\x1b[2J, expected text; give text',
+    ]  # fmt: skip
+    assert findings.counts == {OK: 1, WARN: 0, FAIL: 1}

@@ -1,0 +1,153 @@
+"""What the doctor says of a run: each trouble that users of other systems report, by its rows, in one line."""
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+
+from bertjax.config import plain
+from bertjax.doctor import past
+from bertjax.doctor.check import FAIL, OK, WARN, Check
+from bertjax.doctor.text import causes, joined
+from bertjax.experiment.levels import Levels
+from bertjax.recipe import finetuning_config, pretraining_config
+from bertjax.report.run_record import Run
+from bertjax.train.timesheet import TIMES
+
+
+def train_row(step: int, **values: Any) -> dict[str, Any]:
+    row = {'step': step, 'split': 'train', 'loss': 5.0, 'skipped': 0, 'data_wait': 0.01}
+    return {**row, 'param_norm': 40.0, 'update_norm': 1e-3, **values}
+
+
+def heldout_row(step: int, loss: float) -> dict[str, Any]:
+    return {'step': step, 'split': 'heldout', 'phase': 0, 'loss': loss, 'mlm_loss': loss}
+
+
+def pretraining(folder: pathlib.Path, rows: list[dict[str, Any]], **changes: Any) -> Run:
+    config = plain(pretraining_config('tiny', steps=1000, **changes))
+    return Run(folder, 'configs/pretrain_tiny.py', config, True, rows)
+
+
+def the_one(checks) -> Check:
+    (check,) = checks
+    assert '\n' not in check.found + check.mend and (check.mend or check.status == OK)
+    return check
+
+
+CLEAN = {
+    'duplicate_documents': 0, 'documents_read': 100, 'duplicate_lines': 0, 'lines': 900, 'unknown_rate': 0.0,
+    'neighbour_likeness': 20.0, 'neighbour_likeness_within': 1.6, 'pieces_per_word': 1.1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ('facts', 'why', 'mend'),
+    [
+        ({'duplicate_documents': 40}, '40% of its documents are copies', 'drop_duplicates=True'),
+        ({'duplicate_lines': 500}, '56% of its lines are copies', 'clean away'),
+        ({'neighbour_likeness': 0.9}, 'its sentences are shuffled', 'in order'),
+        ({'neighbour_likeness_within': 1.0}, 'its sentences are shuffled', 'in order'),
+        ({'unknown_rate': 0.2}, '20% of its tokens are [UNK]', 'trained on this text'),
+        ({'pieces_per_word': 2.6}, 'cuts its words into 2.6 pieces', "config.tokenizer=''"),
+        ({}, 'the text shows no reason', '--config.learning_rate=0.0002 or 5e-05'),
+    ],
+)
+def test_a_loss_that_is_stuck_near_7(tmp_path: pathlib.Path, monkeypatch, facts: dict, why: str, mend: str):
+    """google-research/bert#746, huggingface/transformers#3983: with what of the text is the cause."""
+    monkeypatch.setattr(past, 'levels_of', lambda folder: Levels(unigram=7.05))
+    monkeypatch.setattr(past, '_whys', lambda run: causes(CLEAN | facts))
+    run = pretraining(tmp_path, [heldout_row(0, 10.4), heldout_row(1000, 7.03)])
+    check = the_one(past.stuck(run))
+    assert check.status == FAIL and why in check.found and mend in check.mend
+    assert '7.030 at step 1,000, 7.050 without any context' in check.found
+
+
+def test_a_loss_that_is_not_stuck_rose_or_is_young(tmp_path: pathlib.Path, monkeypatch):
+    monkeypatch.setattr(past, 'levels_of', lambda folder: Levels(unigram=7.05))
+    monkeypatch.setattr(past, '_whys', lambda run: causes(CLEAN))
+    assert the_one(past.stuck(pretraining(tmp_path, [heldout_row(1000, 6.6)]))).status == OK
+    rose = the_one(past.stuck(pretraining(tmp_path, [heldout_row(500, 6.5), heldout_row(1000, 7.1)])))
+    assert rose.status == FAIL and 'it was 6.500 before' in rose.found and 'learning_rate=5e-05' in rose.mend
+    young = the_one(past.stuck(pretraining(tmp_path, [heldout_row(100, 7.1)])))
+    assert young.status == WARN and '25,600 examples' in young.found and 'train longer' in young.mend
+    assert not list(past.stuck(pretraining(tmp_path, [heldout_row(0, 10.4)])))
+
+
+def test_several_causes_are_one_line():
+    whys, mend = joined(causes(CLEAN | {'duplicate_documents': 40, 'unknown_rate': 0.2}))
+    assert whys == '40% of its documents are copies and 20% of its tokens are [UNK]' and ', take a vocab' in mend
+    assert joined(causes(CLEAN)) == ('', '')
+
+
+@pytest.mark.parametrize(
+    ('rows', 'status', 'found'),
+    [
+        ([train_row(10), train_row(20)], OK, 'every step was finite'),
+        ([train_row(10), train_row(20, skipped=2)], WARN, '2 steps were not finite, the first after step 10'),
+        ([train_row(10), train_row(20, skipped=3)], FAIL, 'the first after step 10, as were the last ones'),
+        ([train_row(10), train_row(20, skipped=1, loss=None)], FAIL, 'the first after step 10, as were the last ones'),
+    ],
+)
+def test_not_a_number(tmp_path: pathlib.Path, rows: list[dict], status: str, found: str):
+    """NVIDIA/DeepLearningExamples#1135: with the rate that would be tried next."""
+    check = the_one(past.not_finite(pretraining(tmp_path, rows)))
+    assert check.status == status and found in check.found
+    assert status == OK or '--config.learning_rate=5e-05' in check.mend
+
+
+def test_not_a_number_without_clipping(tmp_path: pathlib.Path):
+    run = pretraining(tmp_path, [train_row(10, skipped=1)])
+    run.config['optimizer']['clip_norm'] = 0.0
+    assert the_one(past.not_finite(run)).mend == '--config.optimizer.clip_norm=1'
+
+
+def test_input_that_is_slow(tmp_path: pathlib.Path):
+    waits = [0.9, 0.3, 0.35, 0.3]  # the first row has the start in it
+    check = the_one(past.slow_input(pretraining(tmp_path, [train_row(i, data_wait=x) for i, x in enumerate(waits)])))
+    assert check.status == WARN and check.found.startswith('30.0% of the time') and 'local disk' in check.mend
+    assert the_one(past.slow_input(pretraining(tmp_path, [train_row(1), train_row(2)]))).status == OK
+
+
+@pytest.mark.parametrize(
+    ('kind', 'mend'),
+    [('save', 'config.checkpoint_every'), ('evaluation', 'config.eval_every'), ('start', 'run=corpus')],
+)
+def test_wall_time_that_is_no_step(tmp_path: pathlib.Path, kind: str, mend: str):
+    row = {'step': 9, 'after': 0, 'began': 1.0, 'seconds': {'step': 1000.0, kind: 400.0, 'data': 3.0}}
+    (tmp_path / TIMES).write_text(json.dumps(row) + '\n')
+    check = the_one(past.wall_time(pretraining(tmp_path, [])))
+    assert check.status == WARN and check.found.startswith('71.3% of 0:23:23') and mend in check.mend
+
+
+def test_seeds_that_collapsed(tmp_path: pathlib.Path):
+    """google-research/bert#505: of a sweep and of a run by itself."""
+    config = plain(finetuning_config('glue', task='rte'))
+    rows = [train_row(10 * i, loss=0.69) for i in range(1, 11)]
+    run = Run(tmp_path, 'configs/glue.py:rte', config, True, rows)
+    results = {'score': 'accuracy', 'splits': {'dev': {'accuracy': 0.5}}}
+    (tmp_path / 'results.json').write_text(json.dumps({**results, 'collapsed': True}))
+    check = the_one(past.collapsed(run))
+    assert check.status == FAIL and 'the same answer' in check.found and 'a higher rate' in check.mend
+    for seed in range(3):
+        trial = tmp_path / 'cells' / f'seed{seed}'
+        trial.mkdir(parents=True)
+        (trial / 'results.json').write_text(json.dumps({**results, 'collapsed': seed == 1}))
+    check = the_one(past.collapsed(run))
+    assert check.status == WARN and check.found == '1 of 3 runs learned nothing: seed1'
+    (tmp_path / 'cells' / 'seed1' / 'results.json').write_text(json.dumps({**results, 'collapsed': False}))
+    assert the_one(past.collapsed(run)).status == OK
+
+
+def test_where_it_stands(tmp_path: pathlib.Path):
+    run = pretraining(tmp_path, [train_row(400)])
+    found = the_one(past.standing(run, at_work=False))
+    assert found.status == WARN and 'ended at step 400 of 1,000, there is no checkpoint yet' in found.found
+    assert the_one(past.standing(run, at_work=True)).found == 'at work, step 400 of 1,000'
+    assert the_one(past.standing(pretraining(tmp_path, [train_row(1000)]), at_work=False)).status == OK
+    (tmp_path / 'hang.txt').write_text('stopped: nothing has moved for 30 minutes waiting for data (config.hang…\nFile')
+    (tmp_path / 'checkpoints' / 'damaged' / '300').mkdir(parents=True)
+    _, damaged, hang = past.standing(run, at_work=False)
+    assert damaged.found.endswith('damaged/300 is damaged, and was set aside')
+    assert hang.found == 'nothing has moved for 30 minutes waiting for data' and 'hang.txt has the stacks' in hang.mend

@@ -1,0 +1,68 @@
+"""What the doctor says of a text that has no store yet, from a part of it."""
+
+import pathlib
+import random
+
+import pytest
+
+from bertjax.doctor.check import FAIL, OK, WARN
+from bertjax.doctor.text import corpus, tokenizer, vocab_size
+from bertjax.experiment.pretraining_settings import PretrainingSettings, pretraining_settings
+from bertjax.recipe import pretraining_config
+
+WORDS = (
+    'river',
+    'stone',
+    'bird',
+    'light',
+    'green',
+    'runs',
+    'sings',
+    'falls',
+    'under',
+    'over',
+    'near',
+    'house',
+    'field',
+)
+
+
+def settings_of(path: pathlib.Path, **changes) -> PretrainingSettings:
+    return pretraining_settings(pretraining_config('tiny', corpus=str(path), **changes))
+
+
+@pytest.fixture
+def text(tmp_path: pathlib.Path) -> pathlib.Path:
+    """60 documents of 8 sentences, of which each has a name of its own that all its sentences have."""
+    rng, documents = random.Random(7), []
+    for number in range(60):
+        name = ''.join(rng.choices('aeioubdgklmnprst', k=7))
+        documents.append('\n'.join(f'{name} {" ".join(rng.choices(WORDS, k=6))} {number}.' for _ in range(8)))
+    (tmp_path / 'text.txt').write_text('\n\n'.join(documents) + '\n')
+    return tmp_path / 'text.txt'
+
+
+def test_a_part_of_the_text_is_read(text: pathlib.Path, tmp_path: pathlib.Path, capsys, caplog):
+    settings = settings_of(text)
+    (check,) = corpus(settings, tmp_path / 'run')
+    assert check.status == OK and 'text.txt: 1 file' in check.found and '60 documents' in check.found
+    assert [check.status for check in tokenizer(settings, tmp_path)] == [OK] and vocab_size(settings, tmp_path) == 30522
+    text.write_text('\n'.join(2 * [text.read_text()]))
+    (check,) = [check for check in corpus(settings, tmp_path / 'run') if 'documents' in check.found]
+    assert check.status == WARN and check.found.startswith('50.0% of the documents are copies')
+    sentences = text.read_text().replace('\n\n', '\n').splitlines()
+    random.Random(7).shuffle(sentences)
+    text.write_text('\n\n'.join('\n'.join(sentences[i : i + 8]) for i in range(0, len(sentences), 8)) + '\n')
+    found = [check.found for check in corpus(settings, tmp_path / 'run')]
+    assert any('looks shuffled by sentence' in one for one in found), found
+    out, err = capsys.readouterr()
+    assert not out + err + caplog.text and not (tmp_path / 'run').exists()
+
+
+def test_what_cannot_be(text: pathlib.Path, tmp_path: pathlib.Path):
+    (check,) = corpus(settings_of(tmp_path / 'none.txt'), tmp_path)
+    assert check.status == FAIL and 'none.txt' in check.found
+    (check,) = tokenizer(settings_of(text, data=str(tmp_path / 'store')), tmp_path)
+    assert check.status == FAIL and 'with a store in config.data' in check.found
+    (check,) = tokenizer(settings_of(text, tokenizer=str(tmp_path / 'vocab.txt')), tmp_path)
+    assert check.status == FAIL and 'vocab.txt' in check.found

@@ -1,0 +1,27 @@
+"""What users of older systems complain of and no other test holds; docs/troubleshooting.md has all of it."""
+
+import pathlib
+
+import pytest
+from running import GLUE, Program
+
+
+@pytest.fixture
+def other(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A vocabulary of more pieces than the encoder of `trained` has rows."""
+    words = [f'word{i}' for i in range(500)]
+    pieces = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *words]
+    (tmp_path / 'vocab.txt').write_text('\n'.join(pieces) + '\n', encoding='utf-8')
+    return tmp_path / 'vocab.txt'
+
+
+def test_a_vocabulary_that_is_not_the_models(
+    program: Program, tune: tuple[str, ...], trained: pathlib.Path, other: pathlib.Path, tmp_path: pathlib.Path
+):
+    """google-research/bert#82: ids beyond the embedding were NaN. Refused before a step, in either kind of training."""
+    given = (f'--workdir={tmp_path / "run"}', f'--config.tokenizer={other}')
+    line = program.error(*given, *tune, **GLUE)
+    assert 'config.tokenizer: found 505 pieces, expected 96, as the encoder has' in line
+    line = program.error(*given, f'--config.init={trained}', '--config.steps=2')
+    assert 'config.model.vocab_size: found 505, expected 96' in line and 'leave config.tokenizer empty' in line
+    assert not (tmp_path / 'run' / 'checkpoints').exists() or not any((tmp_path / 'run' / 'checkpoints').iterdir())

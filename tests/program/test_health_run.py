@@ -1,0 +1,59 @@
+"""A run that hangs ends so that it can be started again, and the time of both is told; steps are traced."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from running import RUN, Program, finished, rows
+
+from bertjax.train.goodput import read_goodput
+
+# The program, whose 10th batch never comes.
+HANGS = """
+import sys, time
+from bertjax.data import loader
+given, taken = loader.Loader.__next__, []
+
+def hang_at_the_tenth(self):
+    taken.append(0)
+    while len(taken) == 10:
+        time.sleep(1)
+    return given(self)
+
+loader.Loader.__next__ = hang_at_the_tenth
+from bertjax.main import console
+console()
+"""
+
+
+@pytest.mark.slow
+def test_a_hang_ends_with_status_4_and_the_same_command_goes_on(
+    program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
+):
+    arguments = program.arguments(f'--workdir={tmp_path}', *RUN, '--config.hang_minutes=0.05')
+    hung = subprocess.Popen(
+        [sys.executable, '-c', HANGS, *arguments],
+        cwd=program.repository, env=program.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    err = finished(hung, status=4).stderr
+    assert 'hang_at_the_tenth' in err and 'loop.py' in err
+    last = err.strip().splitlines()[-1]
+    assert last.startswith('stopped: nothing has moved for 0.05') and 'minutes waiting for data' in last
+    assert 'hang_at_the_tenth' in (tmp_path / 'hang.txt').read_text()
+    assert rows(tmp_path / 'ledger.jsonl')[-1]['step'] == 9
+
+    end = program.spawn(f'--workdir={tmp_path}', *RUN)
+    assert (tmp_path / 'ledger.jsonl').read_bytes() == (trained / 'ledger.jsonl').read_bytes()
+    found = read_goodput(tmp_path)
+    assert found.processes == 2 and found.seconds['restore'] > 0 and f'goodput {found}' in end.stdout
+
+
+@pytest.mark.slow
+def test_chosen_steps_are_traced(program: Program, tmp_path: pathlib.Path):
+    error = program.error(f'--workdir={tmp_path}', *RUN, '--config.profile=20:26')
+    assert "config.profile: found '20:26', expected steps of a run that has 24" in error
+    out = program.run(f'--workdir={tmp_path}', *RUN, '--config.steps=8', '--config.profile=3:6').stdout
+    assert f'traced steps 3 to 5: xprof --logdir={tmp_path / "profile"}' in out
+    (trace,) = (tmp_path / 'profile').rglob('*.xplane.pb')
+    assert b'step_num' in trace.read_bytes()

@@ -1,0 +1,262 @@
+"""Where the time of a run goes, steps that are slow, runs that hang, traces of steps: with a step that only counts."""
+
+import json
+import pathlib
+import re
+import threading
+import time
+
+import pytest
+from loop_world import EVALUATION_SECONDS, SAVE_SECONDS, STEP_SECONDS, Clock, World
+
+from bertjax.errors import PreemptedError, UserError
+from bertjax.train import loop, profiler, throughput, timesheet, watchdog
+from bertjax.train.goodput import read_goodput
+from bertjax.train.profiler import profiled_steps
+from bertjax.train.timesheet import COMPILE, DATA, EVALUATION, SAVE, START, STEP, TIMES, Timesheet
+from bertjax.train.watchdog import HANG, LONGER, watching
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    for module in (loop, throughput, timesheet):
+        monkeypatch.setattr(module, 'time', clock)
+    monkeypatch.setattr(timesheet, '_told_until', 0.0)
+    return clock
+
+
+def lines(folder: pathlib.Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / TIMES).read_text().splitlines()]
+
+
+def test_goodput_counts_what_a_stop_and_a_kill_cost(tmp_path: pathlib.Path, clock: Clock):
+    """Ten steps of a second. Stopped at 5; goes on from 4, so that step 5 is done twice."""
+    first = World(tmp_path, clock, stop_at=5, eval_every=3)
+    with pytest.raises(PreemptedError):
+        first.run()
+    with (tmp_path / TIMES).open('a') as log:
+        log.write('{"step": 9, "after": 5, "sec')  # what a kill leaves of a row
+    clock.now += 1000  # away
+    timesheet._told_until = clock.now - 7  # since the process began
+    state, position, _ = first.saved[4]
+    World(tmp_path, clock, eval_every=0).run(position, state)
+
+    found = read_goodput(tmp_path)
+    assert found.processes == 2
+    evaluations, saves = 2 + 1, 2 + 2  # at 0 and 3; at 10 | at 4 and 5; at 8 and 10
+    assert found.seconds == pytest.approx(
+        {
+            STEP: 10 * STEP_SECONDS, 'lost': STEP_SECONDS, START: 7.0,
+            EVALUATION: evaluations * EVALUATION_SECONDS, SAVE: saves * SAVE_SECONDS,
+        }
+    )  # fmt: skip
+    assert found.share == pytest.approx(10 / 518)
+    assert str(found).startswith('1.9% of 0:08:38 of 2 processes; the rest: evaluation 57.9%, save 38.6%,')
+    assert found.facts()['share'] == 0.0193
+
+
+@pytest.mark.parametrize(('hours', 'least'), [(6, 0.98), (2, 0.95)])
+def test_a_checkpoint_each_ten_minutes_is_enough(tmp_path: pathlib.Path, hours: float, least: float):
+    """A day with steps of a second, killed every so many hours half-way between two checkpoints.
+
+    The parts are those of docs/looking.md, which are measured: a save, and what a start costs.
+    """
+    with (tmp_path / TIMES).open('w') as log:
+
+        def row(after: int, step: int, /, **seconds: float) -> None:
+            began = {'began': 0.0} if 'restore' in seconds else {}
+            log.write(json.dumps({'step': step, 'after': after, **began, 'seconds': seconds}) + '\n')
+
+        saved, now = 0, 0.0
+        while now < 24 * 3600:
+            row(saved, saved, start=4.9, restore=6.0, compile=35.0)
+            for _ in range(int(6 * hours)):
+                row(saved, saved + 600, step=600.0, save=0.22)
+                saved += 600
+            row(saved, saved + 310, step=310.0)
+            now += 3600 * hours + 310 + 46
+    found = read_goodput(tmp_path)
+    assert found.share >= least and found.processes == pytest.approx(24 / hours, abs=1)
+    assert found.seconds['lost'] == 310 * (found.processes - 1)  # the last end is made good by nobody yet
+
+
+def test_goodput_of_a_damaged_or_absent_log(tmp_path: pathlib.Path):
+    assert read_goodput(tmp_path) is None
+    row = '{"step": 4, "after": 0, "began": 1.0, "seconds": {"step": 3.0, "data": 1.0}}'
+    damaged = ['{', '[]', 'null', '{"step": "x", "after": 0, "seconds": {}}', '{"seconds": {"step": "?"}}', '\x00\xff']
+    (tmp_path / TIMES).write_text('\n'.join([*damaged, row, *damaged]), encoding='latin-1')
+    assert str(read_goodput(tmp_path)) == '75.0% of 0:00:04; the rest: waiting for data 25.0%'
+
+
+def test_each_phase_may_take_its_time_to_begin(tmp_path: pathlib.Path, clock: Clock, monkeypatch: pytest.MonkeyPatch):
+    """Its pairs may be long to find: no hang, and no step."""
+    world, sheets = World(tmp_path, clock, eval_every=0, checkpoint_every=0), []
+
+    class Kept(Timesheet):
+        def prepare(self):
+            super().prepare()
+            sheets.append(self)
+
+    monkeypatch.setattr('loop_world.Timesheet', Kept)
+    found, make = [], world.phase
+
+    def phase(*a):
+        made = make(*a)
+        given = made.load
+
+        def slow(first):
+            found.append(sheets[-1].doing)
+            clock.now += 3600
+            return given(first)
+
+        made.load = slow
+        return made
+
+    monkeypatch.setattr(world, 'phase', phase)
+    world.run()
+    assert found == [START, START] and read_goodput(tmp_path).seconds[START] == 7200
+    assert read_goodput(tmp_path).seconds[STEP] == 10 and read_goodput(tmp_path).slow == []
+
+
+def test_a_run_with_nothing_to_do_costs_nothing(tmp_path: pathlib.Path, clock: Clock):
+    world = World(tmp_path, clock)
+    done = world.run()
+    before = (tmp_path / TIMES).read_bytes()
+    world.run(world.saved[10][1], done)
+    assert (tmp_path / TIMES).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ('kind', 'seconds', 'said'),
+    [
+        (DATA, 3.0, 'step 21 took 3.0 s, 61 times the median: 3.0 s waiting for data, while a checkpoint was'),
+        (SAVE, 1.02, 'step 21 took 1.1 s, 21 times the median: 1.0 s saving'),
+        (STEP, 0.62, 'step 21 took 0.7 s, 13 times the median: 0.7 s in the step itself'),
+        (EVALUATION, 9.0, None),  # has a line of its own
+        (COMPILE, 9.0, None),
+        (DATA, 0.3, None),  # nobody would notice; a row all the same
+    ],
+)
+def test_a_slow_step_says_what_it_was_at(
+    tmp_path: pathlib.Path, clock: Clock, kind: str, seconds: float, said: str | None
+):
+    sheet = Timesheet(tmp_path, 0)
+    sheet.begin()
+    for step in range(1, 23):
+        if step == 21:
+            with sheet.during(kind):
+                clock.now += seconds
+        clock.now += 0.05 if step < 22 else 0.2
+        line = sheet.step(step, 'shape', saving=step == 21)
+        assert line is None if step != 21 or said is None else line.startswith(said)
+    (row,) = [row for row in lines(tmp_path) if 'slow' in row]
+    assert row['step'] == 21 and row['median'] == 0.05 and row['beside'] == 'checkpoint'
+    assert row['seconds'][kind] == pytest.approx(seconds + (0.05 if kind == STEP else 0))
+    assert sheet.step(23, 'another shape') is None
+
+
+def test_the_console_tells_of_a_slow_step(tmp_path: pathlib.Path, clock: Clock, monkeypatch: pytest.MonkeyPatch):
+    """Through the loop: the batch of step 9 of the phase takes 60 s to come, after ten others of a second."""
+    told, world = [], World(tmp_path, clock, eval_every=0, checkpoint_every=0)
+    monkeypatch.setattr(timesheet, '_FEW', 3)
+    monkeypatch.setattr('bertjax.writers.console.TrainingConsole.log', lambda self, text: told.append(text))
+    make = world.phase
+
+    def phase(*a):
+        made = make(*a)
+        load = made.load
+
+        def slow(first):
+            batches = load(first)
+            given = type(batches).__next__
+
+            class Slow(type(batches)):
+                def __next__(self):
+                    clock.now += 60 * (self.first == 8 and a[0] == 1)
+                    return given(self)
+
+            batches.__class__ = Slow
+            return batches
+
+        made.load = slow
+        return made
+
+    monkeypatch.setattr(world, 'phase', phase)
+    world.run()
+    assert [text for text in told if 'median' in text] == [
+        'step 9 took 61.0 s, 61 times the median: 60.0 s waiting for data'
+    ]
+
+
+class Moving:
+    """A sheet that a test moves."""
+
+    doing, moves = STEP, 0
+
+
+@pytest.mark.parametrize('doing', [STEP, EVALUATION, START])
+def test_a_hang_ends_the_process_with_its_stacks(tmp_path: pathlib.Path, capfd, doing: str):
+    """Soon where a step should move, later where it may take longer, and never before the first step."""
+    sheet, left, limit = Moving(), threading.Event(), 0.1
+    statuses = []
+    sheet.doing = doing
+
+    def leave(status: int) -> None:
+        statuses.append(status)
+        left.set()
+
+    with watching(sheet, limit / 60, tmp_path, leave):
+        for _ in range(4):  # while it moves
+            time.sleep(limit / 2)
+            sheet.moves += 1
+        assert not left.is_set()
+        hung = left.wait({STEP: 30, EVALUATION: 3 * limit, START: 3 * limit}[doing])
+    assert hung == (doing == STEP) and LONGER > 3
+    if not hung:
+        assert not (tmp_path / HANG).exists()
+        return
+    text, err = (tmp_path / HANG).read_text(), capfd.readouterr().err
+    assert statuses == [4] and text.startswith('stopped: nothing has moved for 0.00')
+    assert 'in the step itself' in text and err.strip().splitlines()[-1] == text.splitlines()[0]
+    for stacks in (text, err):
+        assert 'test_a_hang_ends_the_process_with_its_stacks' in stacks and 'Thread 0x' in stacks
+
+
+def test_a_hang_is_told_though_the_disk_hangs_too(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd):
+    left = threading.Event()
+    monkeypatch.setattr(watchdog, '_WRITING', 0.05)
+    monkeypatch.setattr(watchdog, 'write_atomic', lambda path, text: time.sleep(60))
+    with watching(Moving(), 0.05 / 60, tmp_path, lambda status: left.set()):
+        assert left.wait(30)
+    assert 'config.hang_minutes' in capfd.readouterr().err
+
+
+def test_no_minutes_no_watchdog(tmp_path: pathlib.Path):
+    with watching(Moving(), 0, tmp_path):
+        assert not [thread for thread in threading.enumerate() if thread.name == 'watchdog']
+
+
+def test_the_steps_that_are_asked_for_are_traced(
+    tmp_path: pathlib.Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys
+):
+    """From before the first to after the last, both done; once, whoever runs it again."""
+    world, traced = World(tmp_path, clock, eval_every=0, checkpoint_every=0), []
+    world.profiled = profiled_steps('4:7')
+
+    def start(folder: pathlib.Path) -> None:
+        folder.mkdir()
+        traced.append((folder.name, world.done))
+
+    monkeypatch.setattr(profiler.jax.profiler, 'start_trace', start)
+    monkeypatch.setattr(profiler.jax.profiler, 'stop_trace', lambda: traced.append(world.done))
+    world.run()
+    assert traced == [('profile', 3), 6]
+    world.run()
+    assert len(traced) == 2
+
+
+@pytest.mark.parametrize('profile', ['0:3', '5:5', '7:3'])
+def test_no_steps_to_trace(profile: str):
+    with pytest.raises(UserError, match=re.escape(f"config.profile: found '{profile}', expected FIRST:END")):
+        profiled_steps(profile)
