@@ -5,8 +5,8 @@ import pathlib
 
 from etils import epath
 
-from bertjax.corpus.build import iter_texts
 from bertjax.corpus.sources import AUTO, parse_mixture
+from bertjax.corpus.texts import iter_texts
 from bertjax.errors import UserError, printable
 from bertjax.experiment.own_tokenizer import save_tokenizer
 from bertjax.experiment.pretraining_settings import PretrainingSettings
