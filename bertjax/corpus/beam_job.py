@@ -90,6 +90,13 @@ class Step(beam.DoFn):
             write_atomic(refused, json.dumps(error.args))
 
 
+def not_here(folder: pathlib.Path, lacking: int, of: int) -> UserError:
+    """The error of a pipeline that has ended, and whose files are not all in the folder of its job."""
+    found = f'{lacking:,} of {of:,} pieces of work that do not lie in {folder}'
+    mend = 'mount one file system for all workers and this process; the same command continues'
+    return UserError(_KEY, found, 'a folder that all workers see', mend)
+
+
 def each(numbers: Iterable[int]) -> beam.PTransform:
     """The numbers, free to go to any worker."""
     return 'numbers' >> beam.Create(list(numbers)) | 'spread' >> beam.Reshuffle()
@@ -173,6 +180,5 @@ def run_pipeline(flags: str, folder: pathlib.Path, fill: Callable[[beam.Pipeline
         raise UserError(*parts)
     if failed:
         runner = options.view_as(StandardOptions).runner or 'DirectRunner'
-        expected = 'one that ends'
-        mend = f'see what it logged, and that all workers see {folder.parent}; the same command continues'
-        raise UserError(_KEY, f'a pipeline of {runner} that failed: {failed}', expected, mend)
+        expected = f'a pipeline that ends, and workers that see {folder}'
+        raise UserError(_KEY, f'a failure of {runner}: {failed}', expected, 'see its log; the same command continues')

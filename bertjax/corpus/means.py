@@ -5,6 +5,7 @@ every byte.
 """
 
 import functools
+import logging
 import pathlib
 from collections.abc import Callable
 from typing import Protocol
@@ -71,6 +72,7 @@ def check_beam(flags: str) -> None:
     Raises:
       UserError: Apache Beam is not installed, or the flags are none of its own.
     """
+    logging.disable(logging.WARNING)  # Beam warns of what it could do for BigQuery.
     try:
         from bertjax.corpus.beam_job import check_flags
     except ModuleNotFoundError as error:
@@ -78,6 +80,8 @@ def check_beam(flags: str) -> None:
             raise
         mend = "pip install 'bertjax[beam]', in an environment of its own (docs/corpora.md)"
         raise UserError('config.beam', f'{flags!r} without Apache Beam', 'the package apache-beam', mend) from None
+    finally:
+        logging.disable(logging.NOTSET)
     check_flags(flags)
 
 
@@ -90,6 +94,6 @@ def means_of(beam: str) -> Means:
     if not beam:
         return Here()
     check_beam(beam)
-    from bertjax.corpus.on_beam import OnBeam
+    from bertjax.corpus.beam_store import OnBeam
 
     return OnBeam(beam)

@@ -21,13 +21,12 @@ import numpy as np
 from apache_beam.metrics import Metrics
 
 from bertjax.corpus import duplicates, merge
-from bertjax.corpus.beam_job import Job, Step, each, run_pipeline
+from bertjax.corpus.beam_job import Job, Step, each, not_here, run_pipeline
 from bertjax.corpus.encode import encode_shard
 from bertjax.corpus.merge import Shard
 from bertjax.corpus.partial import read_record
 from bertjax.corpus.sources import CorpusOptions, Part
 from bertjax.corpus.workers import Progress
-from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -132,9 +131,7 @@ class OnBeam:
             self._run(directory, lambda pipeline: pipeline | each(shards) | _step('encode', _encode, directory))
         lacking = [number for number, parts in shards.items() if read_record(directory, number, parts) is None]
         if lacking:
-            found = f'{len(lacking):,} of {len(shards):,} shards that do not lie in {directory}'
-            mend = 'mount one file system for all workers and this process; the same command continues'
-            raise UserError('config.beam', found, 'a folder that all workers see', mend)
+            raise not_here(directory / 'partial', len(lacking), len(shards))
 
     def compare(self, shards: list[Shard]) -> tuple[np.ndarray, int]:
         """Whether an equal document came before, bool [documents], and the number of different lines."""
