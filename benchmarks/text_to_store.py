@@ -24,8 +24,9 @@ from unittest import mock
 from absl import app, flags
 
 from bertjax.corpus import workers as encoding
-from bertjax.corpus.build import build_store, iter_texts
+from bertjax.corpus.build import build_store
 from bertjax.corpus.sources import CorpusOptions
+from bertjax.corpus.texts import iter_texts
 from bertjax.text.sentences import split_sentences
 from bertjax.text.tokenizer import load_tokenizer
 

@@ -80,6 +80,7 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
             'workers': 0,  # processes that build the store; 0: one a core
         }
     )
+    config.beam = ''  # flags of Apache Beam, such as --runner=DirectRunner, which then reads the text; '': here
     config.data = ''  # a token store that is built already; '': WORKDIR/store, from `corpus`
     config.tokenizer = ''  # vocab.txt, tokenizer.json, *.model or a directory; '': train one into WORKDIR/tokenizer
     config.vocab = ConfigDict(

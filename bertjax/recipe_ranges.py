@@ -95,6 +95,7 @@ PRETRAINING = {
     **_SHARED,
     'corpus': text(),
     **{f'corpus_options.{name}': allowed for name, allowed in ranges_of(CorpusOptions).items()},
+    'beam': text(),
     'vocab.family': one_of(('wordpiece', 'sentencepiece', 'bpe', 'symbols')),
     'vocab.size': whole(8, 10_000_000),
     'vocab.lowercase': flag(),

@@ -29,13 +29,13 @@ TRAINING += tuple(f'model.{name}' for name in fields_of(FieldKind.TRAINING))
 # Keys that do not affect training, and those that earlier versions had: `head.`, which they never read, and `rng_impl`,
 # the generator of dropout.
 SILENT = ('run', 'export', 'push_', 'fingerprints.', 'corpus_options.workers', 'topology', 'card.', 'tracker', 'head.')
-SILENT += ('rng_impl', 'profile', 'hang_minutes')
+SILENT += ('rng_impl', 'profile', 'hang_minutes', 'beam')
 # Keys that some workdirs are older than, and the value that their runs had.
 LATER = {'step': 0, 'patience': 0, 'benchmark': '', 'ensemble': '', 'corpus_options.sentences': 'rules'}
 LATER |= {'export_formats': 'hf,orbax', 'push_to': '', 'push_private': False}
 LATER |= {'tracker': '', 'tracker_project': 'bertjax', 'tracker_run': ''}
 LATER |= {'corpus_options.smoothing': 0.7, 'corpus_options.segments': 0, 'vocab.add': '', 'vocab.candidates': 0}
-LATER |= {'packing': False, 'checkpoint_minutes': 0.0, 'profile': '', 'hang_minutes': 30.0}
+LATER |= {'packing': False, 'checkpoint_minutes': 0.0, 'profile': '', 'hang_minutes': 30.0, 'beam': ''}
 LATER |= {'zero1': 'auto', 'embeddings': '', 'architecture': 'model', 'heldout_texts': ''}
 
 

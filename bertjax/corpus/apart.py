@@ -18,7 +18,7 @@ STORE_FILES = [
 ]
 WORKDIR_FILES = [
     *('config.json', 'metrics.jsonl', 'learning_curve.png', 'tensorboard/events.out.tfevents.1', *_TOKENIZER),
-    *('report.html', 'tracker.json', 'wandb/offline-run-1/run-1.wandb'),
+    *('report.html', 'tracker.json', 'wandb/offline-run-1/run-1.wandb', 'counts/plan.json', 'counts/counts-0-00000'),
     *(f'{store}/{name}' for store in ('store', 'store/0', 'heldout/name') for name in STORE_FILES),
     *(f'checkpoints/1/{name}' for name in ('seal.json', 'commit_success.txt', 'state/d/1', 'state/process_0/d/1')),
     *(f'export/hf/{name}' for name in ('README.md', 'config.json', 'vocab.txt', 'model.safetensors')),

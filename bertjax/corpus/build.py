@@ -7,23 +7,21 @@ settings is thrown away, with a warning.
 import itertools
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
 from absl import logging
 from etils import epath
 
 from bertjax.corpus import build_dir, identity, merge, partial, quality, reading, report, sources, store, workers
 from bertjax.corpus.apart import check_outside
-from bertjax.corpus.formats import read_events
-from bertjax.corpus.identity import Known, Say, Shards
+from bertjax.corpus.identity import Say, Shards
+from bertjax.corpus.means import Means, means_of
 from bertjax.corpus.partial import Plan, read_record
-from bertjax.corpus.sequences import Given
 from bertjax.corpus.shards import cut_shards
-from bertjax.corpus.sources import CorpusOptions, Part, Source
+from bertjax.corpus.sources import CorpusOptions, Source
 from bertjax.errors import UserError
 from bertjax.files.atomic import exclusive, write_atomic
 from bertjax.files.paths import is_remote
-from bertjax.files.streams import Broken
 from bertjax.text.splitters import build_splitter, splitter_version
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -38,6 +36,7 @@ def build_store(
     replace: bool = True,
     instead: str = '',
     say: Say = logging.info,
+    beam: str = '',
 ) -> dict:
     """Builds the token store of a corpus, continues a killed build, or finds the finished store.
 
@@ -51,18 +50,20 @@ def build_store(
       replace: replace a finished store of other text or settings in the directory; False refuses to.
       instead: a mend to print with that refusal.
       say: is told how the files are read, and which are read again to compare them with those of a finished store.
+      beam: flags of Apache Beam, on whose workers it is built to the same bytes; '' builds it here.
 
     Returns:
       The corpus report, which the manifest holds too.
 
     Raises:
       UserError: nothing matches, no document is left, broken input when strict, a directory that holds something else,
-        or that lies where the corpus is.
+        or that lies where the corpus is; flags of Beam that cannot be, or a pipeline that failed.
     """
+    means = means_of(beam)
     if is_remote(directory):
         found, mend = f'the remote path {os.fspath(directory)!r}', 'give a directory on a local disk'
         raise UserError('store', found, 'a local directory: a store is memory-mapped', mend)
-    found = sources.resolve(_unweighted(spec), options.text_key)
+    found = sources.resolve(sources.unweighted(spec), options.text_key)
     check_outside(spec, directory)
     tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
     directory = pathlib.Path(directory)
@@ -80,7 +81,7 @@ def build_store(
         if options.split_sentences:
             build_splitter(options.sentences)  # Whether it is there: before anything is taken away.
         (directory / 'manifest.json').unlink(missing_ok=True)
-        manifest = _build(directory, found, wanted, tokenizer, options, progress, say)
+        manifest = _build(directory, found, wanted, tokenizer, options, progress, say, means)
         build_dir.tidy(directory, manifest)
     return manifest['report']
 
@@ -92,14 +93,6 @@ def _refuse_broken(finished: dict, options: CorpusOptions) -> None:
         mend = 'correct the input, or set config.corpus_options.strict=False'
         found = f'a store from which broken input was dropped ({kind}: {lines[0]})'
         raise UserError('config.corpus', found, 'text without broken input', mend)
-
-
-def _unweighted(spec: str | Sequence[str]) -> list[str]:
-    specs = [spec] if isinstance(spec, str) else list(spec)
-    for one in specs:
-        if any(weight is not None for _, weight in sources.parse_mixture(one)):
-            raise UserError('config.corpus', f'the weights of {one!r}', 'one component a store', 'build each by itself')
-    return specs
 
 
 def _identity(found: list[Source], tokenizer: Tokenizer, options: CorpusOptions) -> dict:
@@ -145,6 +138,7 @@ def _build(
     options: CorpusOptions,
     progress: bool,
     say: Say,
+    means: Means,
 ) -> dict:
     chosen, readings = _choose(found, options)
     plan = Plan(wanted, chosen, cut_shards(chosen, options.format), options.strict)
@@ -156,12 +150,12 @@ def _build(
         total = sum(part.end - part.begin for parts in todo.values() for part in parts)
         in_bytes = any(part.kind == 'file' for parts in todo.values() for part in parts)
         with workers.Progress(total, shown=progress, in_bytes=in_bytes) as shown:
-            workers.encode_shards(directory, todo, tokenizer, options, shown)
+            means.encode(directory, todo, tokenizer, options, shown)
     finished = [
         merge.Shard(number, read_record(directory, number, parts), directory)
         for number, parts in enumerate(plan.shards)
     ]
-    return _merge(directory, finished, plan, readings, tokenizer, options)
+    return _merge(directory, finished, plan, readings, tokenizer, options, means)
 
 
 def _merge(
@@ -171,6 +165,7 @@ def _merge(
     readings: list[str],
     tokenizer: Tokenizer,
     options: CorpusOptions,
+    means: Means,
 ) -> dict:
     records = [shard.record for shard in shards]
     if not sum(record['documents'] for record in records):
@@ -181,11 +176,12 @@ def _merge(
         first = next((lines[0] for lines in problems.values()), None)
         found = f'no document at all ({reasons}{"; first: " + first if first else ""})'
         raise UserError('config.corpus', found, 'at least one document', mend)
-    repeats = merge.find_repeats(shards)
+    repeats, distinct_lines = means.compare(shards)
     threshold = merge.heldout_threshold(shards, options.heldout)
     where = merge.choose_destinations(shards, repeats, threshold, drop=options.drop_duplicates)
     dtype, statistics = store.id_dtype(tokenizer.vocab_size), report.Statistics()
-    splits = merge.merge_shards(shards, directory, dtype.itemsize, where, statistics.add)
+    keep = means.keep(shards, where, dtype.itemsize)
+    splits = merge.merge_shards(shards, directory, dtype.itemsize, where, statistics.add, keep)
     read = [row[-1] for record in records for row in record['inputs']]
     digests = identity.digests_of(zip(itertools.chain(*plan.shards), read, strict=True))
     content = identity.content_of(plan.shards, digests)
@@ -199,7 +195,7 @@ def _merge(
             records=records,
             splits=splits,
             duplicate_documents=int(repeats.sum()),
-            distinct_lines=merge.count_distinct_lines(shards),
+            distinct_lines=distinct_lines,
             likeness=quality.coherence(store.Split(directory, 'train', splits['train'], dtype)),
             options=options,
         ),
@@ -208,41 +204,3 @@ def _merge(
     identity.write_record(directory, content, identity.known_as(plan.sources, digests), readings)
     write_atomic(directory / 'manifest.json', store.manifest_text(manifest))
     return store.read_manifest(directory)
-
-
-def iter_texts(
-    spec: str | Sequence[str],
-    options: CorpusOptions = CorpusOptions(),  # noqa: B008  Frozen.
-    note: Callable[[Known], object] = lambda known: None,
-) -> Iterator[str]:
-    """The paragraphs of a corpus one by one, held-out documents too: text to train a vocabulary on.
-
-    Broken input is left out (`build_store` reports it). Memory does not grow with the corpus.
-
-    Args:
-      spec, options: see `build_store`.
-      note: is called for each file or dataset when it was read, for `identity.difference`.
-
-    Raises:
-      UserError: nothing matches, or there is no text at all; broken input, when strict.
-    """
-    empty, first = True, ''
-    for source in sources.resolve(_unweighted(spec), options.text_key):
-        format, digest = source.format(options.format), identity.new_digest()
-        part = Part(source.kind, source.path, source.name, 0, source.size, format=format)
-        for event in read_events(part, text_key=options.text_key, digest=digest, segments=options.segments > 0):
-            if type(event) is str:
-                empty = False
-                yield event
-            elif type(event) is Given:
-                empty = False
-                yield ' '.join(map(str, event.items))
-            elif type(event) is Broken and options.strict:
-                raise quality.broken_error(source.path, event)
-            elif type(event) is Broken and not first:
-                where = f'{source.name}:{event.line}' if event.line else source.name
-                first = f' ({where}: {event.kind}: {event.detail})'
-        note(*identity.known_as([source], {(source.path, (0, source.size)): digest.hexdigest()}))
-    if empty:
-        mend = 'check the files, config.corpus_options.format and config.corpus_options.text_key'
-        raise UserError('config.corpus', f'no text at all in {spec!r}{first}', 'at least one document', mend)

@@ -19,7 +19,7 @@ from bertjax.errors import UserError
 from bertjax.text.splitters import UNKNOWN
 
 _OWN_FILES = re.compile(rf'(train|heldout)[^/]*\.(tokens|sentences|documents|segments)|{re.escape(identity.RECORD)}')
-_PARTIAL_FILES = re.compile(r'plan\.json|\d{5,}\.\w+|tokenizer|\..*\.tmp-\d+')
+_PARTIAL_FILES = re.compile(r'(plan|refused)\.json|\d{5,}\.\w+|(repeats|distinct)-\d+|tokenizer|\..*\.tmp-\d+')
 
 _FORMERLY = {'sentences': 'rules'}  # of settings that the first versions did not have
 

@@ -1,12 +1,8 @@
-"""Merges finished shards into one store: held-out documents, duplicates, offsets. Memory does not grow with the text.
-
-Duplicates are found in one bucket of the hash space at a time, so that no set of all hashes is ever held.
-"""
+"""Merges finished shards into one store: what goes where, and the offsets. Memory does not grow with the text."""
 
 import dataclasses
-import itertools
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
@@ -15,7 +11,6 @@ from bertjax.corpus.store import CHECKSUM
 from bertjax.files.atomic import AtomicFile, checksum
 from bertjax.text.hash_split import hash_threshold
 
-BUCKET = 1 << 22  # Hashes that are sorted at once.
 TRAIN, HELDOUT, DROPPED = 0, 1, 2
 
 
@@ -53,53 +48,13 @@ class Shard:
         return self.directory / f'train-{self.number:05d}.tokens'
 
     @property
+    def kept(self) -> pathlib.Path:
+        """What `keep_documents` writes."""
+        return self.train.with_name(f'{self.train.stem}-kept.tokens')
+
+    @property
     def heldout(self) -> pathlib.Path:
         return self.directory / 'partial' / f'{self.number:05d}.heldout'
-
-
-def _buckets(count: int) -> Iterator[tuple[int, int]]:
-    """Ranges [low, high) of 64-bit hashes, each with at most about BUCKET of `count` hashes."""
-    number = max(1, -(-count // BUCKET))
-    edges = [(index << 64) // number for index in range(number + 1)]
-    yield from itertools.pairwise(edges)
-
-
-def count_distinct_lines(shards: list[Shard]) -> int:
-    """Number of different hashes in the sorted runs of all shards."""
-    runs = []
-    for shard in shards:
-        lines = shard.lines
-        ends = np.cumsum([0, *shard.record['runs']])
-        runs += [lines[a:b] for a, b in itertools.pairwise(ends)]
-    distinct = 0
-    for low, high in _buckets(sum(map(len, runs))):
-        pieces = [np.empty(0, '<u8')]
-        for run in runs:
-            a = np.searchsorted(run, np.uint64(low))
-            b = len(run) if high >> 64 else np.searchsorted(run, np.uint64(high))
-            pieces.append(run[a:b])
-        hashes = np.sort(np.concatenate(pieces))
-        distinct += int(np.count_nonzero(hashes[1:] != hashes[:-1])) + bool(len(hashes))
-    return distinct
-
-
-def find_repeats(shards: list[Shard]) -> np.ndarray:
-    """bool [documents], in the order of the shards: whether an equal document came before."""
-    total = sum(len(shard.documents) for shard in shards)
-    repeats = np.zeros(total, bool)
-    for low, high in _buckets(total):
-        hashes, places, base = [np.empty(0, '<u8')], [np.empty(0, np.int64)], 0
-        for shard in shards:
-            found = shard.documents['hash']
-            inside = np.flatnonzero((found >= np.uint64(low)) & (found <= np.uint64(high - 1)))
-            hashes.append(found[inside])
-            places.append(inside + base)
-            base += len(found)
-        hashes, places = np.concatenate(hashes), np.concatenate(places)
-        order = np.lexsort((places, hashes))
-        same = hashes[order][1:] == hashes[order][:-1]
-        repeats[places[order][1:][same]] = True
-    return repeats
 
 
 def _extremes(shards: list[Shard], number: int) -> tuple[list[int], list[int]]:
@@ -167,6 +122,19 @@ def _copy_documents(shard: Shard, table: np.ndarray, chosen: np.ndarray, itemsiz
                 left -= len(data)
 
 
+def is_changed(shard: Shard, where: np.ndarray) -> bool:
+    """Whether other documents of a shard stay in training than its train file holds; `where` is its destinations."""
+    return not np.array_equal(where == TRAIN, shard.documents['heldout'] == 0)
+
+
+def keep_documents(shard: Shard, where: np.ndarray, *, itemsize: int) -> str:
+    """Writes those that stay into a file of their own, and returns its checksum."""
+    # The shard's own file stays until the manifest is written, so that a killed merge can be repeated.
+    with AtomicFile(shard.kept) as kept:
+        _copy_documents(shard, np.array(shard.documents), where == TRAIN, itemsize, kept)
+    return checksum(shard.kept, CHECKSUM)
+
+
 @dataclasses.dataclass
 class _Split:
     """The offset files and counts of one split while it is merged."""
@@ -196,10 +164,9 @@ class _Split:
         self.unknown += int(table['unknown'].sum())
         self.words += int(table['words'].sum())
 
-    def add_shard(self, path: pathlib.Path, tokens: int, digest: str | None = None) -> None:
-        """Adds a file of tokens, unless it is empty; `digest` is its checksum where that is known."""
+    def add_shard(self, path: pathlib.Path, tokens: int, digest: str) -> None:
+        """Adds a file of tokens with its checksum, unless it is empty."""
         if tokens:
-            digest = digest or checksum(path, CHECKSUM)
             self.shards.append({'file': path.name, 'tokens': tokens, 'bytes': path.stat().st_size, 'checksum': digest})
 
     def close(self) -> dict:
@@ -228,8 +195,9 @@ def merge_shards(
     itemsize: int,
     destinations: list[np.ndarray],
     watch: Callable[[str, np.ndarray, np.ndarray], None],
+    keep: Callable[[Shard, np.ndarray], str],
 ) -> dict:
-    """Writes the held-out file, the changed train files and the offset files.
+    """Writes the held-out file and the offset files, and has the changed train files written.
 
     Args:
       shards: all shards, in order; the train file of one stays in place where its documents all stay in training.
@@ -237,6 +205,7 @@ def merge_shards(
       itemsize: bytes of a token id.
       destinations: from `choose_destinations`.
       watch: called with (split name, DOCUMENT records, sentence lengths) of each shard's kept documents.
+      keep: called with (shard, destinations) for each that `is_changed`; writes as `keep_documents`.
 
     Returns:
       {'train': …, 'heldout': …}, the manifest's entries.
@@ -253,12 +222,9 @@ def merge_shards(
                 watch(split.name, chosen, kept)
             _copy_documents(shard, table, where == HELDOUT, itemsize, heldout)
             tokens = int(table['tokens'][where == TRAIN].sum())
-            if np.array_equal(where == TRAIN, table['heldout'] == 0):
+            if is_changed(shard, where):
+                splits[TRAIN].add_shard(shard.kept, tokens, keep(shard, where))
+            else:
                 splits[TRAIN].add_shard(shard.train, tokens, shard.record['train_checksum'])
-                continue
-            # The shard's own file stays until the manifest is written, so that a killed merge can be repeated.
-            with AtomicFile(shard.train.with_name(f'{shard.train.stem}-kept.tokens')) as changed:
-                _copy_documents(shard, table, where == TRAIN, itemsize, changed)
-            splits[TRAIN].add_shard(changed.path, tokens)
-    splits[HELDOUT].add_shard(heldout.path, splits[HELDOUT].tokens)
+    splits[HELDOUT].add_shard(heldout.path, splits[HELDOUT].tokens, checksum(heldout.path, CHECKSUM))
     return {split.name: split.close() for split in splits.values()}

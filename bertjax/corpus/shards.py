@@ -91,10 +91,30 @@ def _text_size(source: Source) -> float:
     return source.size * (EXPANSION if streams.named_compressed(source.path) else 1)
 
 
+def _target(sources: list[Source]) -> int:
+    """Bytes of plain text that a shard should read."""
+    return int(min(MAX_SHARD, max(MIN_SHARD, sum(map(_text_size, sources)) / SHARDS_WANTED)))
+
+
+def cut_in_order(sources: list[Source], format: str) -> list[list[Part]]:
+    """The same text in pieces of about the same size, one after the other as it would be read whole."""
+    target = _target(sources)
+    pieces, group, size = [], [], 0.0
+    for source in sources:
+        for part, small in _parts_of(source, format, target):
+            if part.stride:  # Whoever reads the documents in order reads all of them.
+                continue
+            group.append(dataclasses.replace(part, of=1))
+            size += _text_size(source) if small else target
+            if size >= target or len(group) >= FILES_A_SHARD:
+                pieces.append(group)
+                group, size = [], 0.0
+    return [*pieces, group] if group else pieces
+
+
 def cut_shards(sources: list[Source], format: str) -> list[list[Part]]:
     """The shards of a corpus: for each, the parts that it reads, in order."""
-    total = sum(map(_text_size, sources))
-    target = int(min(MAX_SHARD, max(MIN_SHARD, total / SHARDS_WANTED)))
+    target = _target(sources)
     shards, group, size = [], [], 0.0
     for source in sources:
         for part, small in _parts_of(source, format, target):

@@ -156,6 +156,19 @@ def parse_mixture(spec: str) -> list[tuple[str, float | str | None]]:
     return weighted
 
 
+def unweighted(spec: str | Sequence[str]) -> list[str]:
+    """What is given for one store, as a list.
+
+    Raises:
+      UserError: weights, which are of several stores.
+    """
+    specs = [spec] if isinstance(spec, str) else list(spec)
+    for one in specs:
+        if any(weight is not None for _, weight in parse_mixture(one)):
+            raise UserError(_WHERE, f'the weights of {one!r}', 'one component a store', 'build each by itself')
+    return specs
+
+
 def components(spec: str | Sequence[str]) -> list[str]:
     """The paths, globs and datasets of a specification, or of several, without weights."""
     joined = [part for one in ([spec] if isinstance(spec, str) else spec) for part, _ in parse_mixture(one)]

@@ -68,6 +68,7 @@ class PretrainingSettings(RunSettings):
 
     corpus: str
     corpus_options: CorpusOptions
+    beam: str
     vocab: Mapping[str, Any]
     architecture: str
     embeddings: str
@@ -253,6 +254,7 @@ def pretraining_settings(config: ConfigDict) -> PretrainingSettings:
     """
     names = (
         'corpus',
+        'beam',
         'architecture',
         'embeddings',
         'heldout_texts',

@@ -8,6 +8,7 @@ from bertjax.convert.hub import pull
 from bertjax.corpus.apart import WORKDIR_FILES, check_outside
 from bertjax.corpus.build import build_store
 from bertjax.corpus.identity import as_found, difference, readings_of, stale
+from bertjax.corpus.means import check_beam
 from bertjax.corpus.quality import long_documents
 from bertjax.corpus.report import print_report
 from bertjax.corpus.sources import AUTO, parse_mixture, resolve
@@ -58,6 +59,8 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
         read_manifest(pathlib.Path(os.path.expanduser(settings.data)))  # raises before a vocabulary is trained
     else:
         check_outside(settings.corpus, workdir, WORKDIR_FILES)
+        if settings.beam:
+            check_beam(settings.beam)
     if has_run(workdir) and not _beginning_is_there(settings):
         return load_own(workdir)
     given = settings.tokenizer or (settings.init and huggingface_directory(settings.init))
@@ -236,6 +239,7 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
             replace=not has_checkpoints(workdir),
             instead=f', or continue on this store with --config.data={directory}' if len(parts) == 1 else '',
             say=_say,
+            beam=settings.beam,
         )
         built = _manifest(directory) != before
         if built or settings.run == 'corpus':

@@ -1,12 +1,16 @@
 """The vocabulary of a pre-training: trained on its corpus, or given and grown by words of one's own."""
 
+import collections
 import itertools
 import pathlib
+from typing import TYPE_CHECKING, Any
 
 from etils import epath
 
-from bertjax.corpus.build import iter_texts
+from bertjax.corpus.identity import Known
+from bertjax.corpus.means import check_beam
 from bertjax.corpus.sources import AUTO, parse_mixture
+from bertjax.corpus.texts import iter_texts
 from bertjax.errors import UserError, printable
 from bertjax.experiment.own_tokenizer import save_tokenizer
 from bertjax.experiment.pretraining_settings import PretrainingSettings
@@ -14,11 +18,16 @@ from bertjax.files.atomic import write_atomic
 from bertjax.files.paths import user_path
 from bertjax.text.added_words import candidates, read_words, with_words
 from bertjax.text.byte_bpe_training import train_byte_bpe
-from bertjax.text.symbols import read_symbols, train_symbols
+from bertjax.text.special import special_layout
+from bertjax.text.symbols import read_symbols, symbols_of, train_symbols
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
-from bertjax.text.vocabulary import count_words, train_sentencepiece, train_wordpiece
+from bertjax.text.vocabulary import count_words, sentencepiece_of, train_sentencepiece, train_wordpiece, wordpiece_of
+
+if TYPE_CHECKING:
+    from bertjax.corpus.beam_vocabulary import Gathering
 
 CANDIDATES = 'candidates.txt'
+COUNTS = 'counts'  # a folder that is there while config.beam counts
 
 
 def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> Tokenizer:
@@ -28,16 +37,19 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
       UserError: no text, or a vocabulary that cannot be trained.
     """
     vocab, options = settings.vocab, settings.corpus_options
-    print(f'training a {vocab["family"]} vocabulary of {vocab["size"]:,} pieces on {settings.corpus}')
     parts, read = parse_mixture(settings.corpus), []
-    each = [iter_texts(spec, options, read.append) for spec, _ in parts]
+    specs = [spec for spec, _ in parts]
     # By size, or with numbers for weights, all text is one: what is rare in the examples is not rare in the language.
-    texts = each if any(weight == AUTO for _, weight in parts) else [itertools.chain.from_iterable(each)]
+    corpora = [[spec] for spec in specs] if any(weight == AUTO for _, weight in parts) else [specs]
+    texts = [itertools.chain.from_iterable(iter_texts(spec, options, read.append) for spec in some) for some in corpora]
     shared = {'vocab_size': vocab['size'], 'lowercase': vocab['lowercase'], 'unused': vocab['unused']}
     if options.format == 'ids':
         expected = 'the vocabulary whose ids the corpus holds'
         raise UserError('config.tokenizer', 'nothing, with config.corpus_options.format=ids', expected, 'name it')
-    if vocab['family'] == 'symbols':
+    print(f'training a {vocab["family"]} vocabulary of {vocab["size"]:,} pieces on {settings.corpus}')
+    if settings.beam:
+        tokenizer, read = _train_on_beam(settings, corpora, workdir, shared)
+    elif vocab['family'] == 'symbols':
         all_texts = itertools.chain.from_iterable(texts)
         tokenizer = train_symbols(all_texts, vocab_size=vocab['size'], unused=vocab['unused'])
     elif vocab['family'] == 'bpe':
@@ -55,6 +67,35 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
         )
     save_tokenizer(tokenizer, workdir, key=settings.vocabulary_key, text=read)
     return tokenizer
+
+
+def _gathering(settings: PretrainingSettings, corpora: list[list[str]], workdir: pathlib.Path) -> 'Gathering':
+    check_beam(settings.beam)
+    from bertjax.corpus.beam_vocabulary import Gathering
+
+    return Gathering(corpora, settings.corpus_options, settings.beam, workdir / COUNTS)
+
+
+def _train_on_beam(
+    settings: PretrainingSettings, corpora: list[list[str]], workdir: pathlib.Path, shared: dict[str, Any]
+) -> tuple[Tokenizer, list[Known]]:
+    """The tokenizer that `train_vocabulary` would train, from what is gathered by config.beam, and what was read."""
+    vocab, smoothing = settings.vocab, settings.corpus_options.smoothing
+    if vocab['family'] == 'bpe':
+        mend = 'take another family, or leave config.beam empty for run=vocab and a part of the text'
+        raise UserError('config.beam', 'a byte-level BPE to train', 'one that trains from counts or a sample', mend)
+    gathering = _gathering(settings, corpora, workdir)
+    if vocab['family'] == 'symbols':
+        counts, read = gathering.symbols(vocab['size'] + len(special_layout(vocab['unused'])))
+        total = sum(map(collections.Counter, counts), collections.Counter())
+        return symbols_of(total, vocab_size=vocab['size'], unused=vocab['unused']), read
+    if vocab['family'] == 'wordpiece':
+        counts, read = gathering.words(vocab['lowercase'])
+        return wordpiece_of(counts, **shared, smoothing=smoothing), read
+    size = vocab['sample_sentences']
+    drawn, read = gathering.sentences(size, settings.recorded['seed'])
+    model = {'model_type': vocab['model_type'], 'sample_sentences': size}
+    return sentencepiece_of(drawn, **shared, smoothing=smoothing, **model), read
 
 
 def load_given(settings: PretrainingSettings, given: str) -> Tokenizer:
@@ -107,8 +148,12 @@ def write_candidates(
         mend = 'leave config.vocab.candidates 0'
         raise UserError('config.vocab.candidates', f'the {tokenizer.family} vocabulary {given}', 'WordPiece', mend)
     specs = [spec for spec, _ in parse_mixture(settings.corpus)]
-    texts = itertools.chain.from_iterable(iter_texts(spec, settings.corpus_options) for spec in specs)
-    found = candidates(count_words(texts, tokenizer.lowercase), tokenizer, settings.vocab['candidates'])
+    if settings.beam:
+        (counts,), _ = _gathering(settings, [specs], workdir).words(tokenizer.lowercase)
+    else:
+        texts = itertools.chain.from_iterable(iter_texts(spec, settings.corpus_options) for spec in specs)
+        counts = count_words(texts, tokenizer.lowercase)
+    found = candidates(counts, tokenizer, settings.vocab['candidates'])
     lines = (f'{word}\t{count}\t{" ".join(pieces)}\n' for word, count, pieces in found)
     write_atomic(workdir / CANDIDATES, ''.join(lines))
     return found

@@ -7,8 +7,10 @@ import hashlib
 import io
 import os
 import pathlib
+import secrets
 import shutil
 import tempfile
+import threading
 import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Literal
@@ -22,7 +24,23 @@ from bertjax.files.disk import writing
 from bertjax.files.muted import is_muted
 from bertjax.files.paths import is_remote
 
+
+class _Names(threading.local):
+    apart = ''  # what temporary names of this thread begin with
+
+
+_names = _Names()
 _ALGORITHMS = {'sha256': hashlib.sha256, 'blake2b-128': lambda: hashlib.blake2b(digest_size=16)}
+
+
+@contextlib.contextmanager
+def apart_from_other_machines() -> Iterator[None]:
+    """Meanwhile files of this thread are written under temporary names that no other process has on any machine."""
+    _names.apart = str(secrets.randbits(63))
+    try:
+        yield
+    finally:
+        _names.apart = ''
 
 
 def sync_directory(path: str | os.PathLike) -> None:
@@ -76,7 +94,7 @@ class AtomicFile:
             make_directory(self.path.parent)
         else:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._temporary = self.path.parent / f'.{self.path.name}.tmp-{os.getpid()}'
+        self._temporary = self.path.parent / f'.{self.path.name}.tmp-{_names.apart}{os.getpid()}'
         self._size = 0
         self.file = self._temporary.open('w+b' if self._local else 'wb')
 

@@ -140,12 +140,21 @@ def train_symbols(texts: Iterable[str], *, vocab_size: int, unused: int = 0) -> 
     Raises:
       UserError: no symbol.
     """
+    return symbols_of(count_symbols(texts), vocab_size=vocab_size, unused=unused)
+
+
+def count_symbols(texts: Iterable[str]) -> dict[str, int]:
+    """How often each symbol occurs."""
     counts: collections.Counter[str] = collections.Counter()
     for text in texts:
         counts.update(text.split())
+    return dict(counts)
+
+
+def symbols_of(counts: Mapping[str, int], *, vocab_size: int, unused: int = 0) -> SymbolTokenizer:
+    """`train_symbols` of symbols that are counted."""
     special = special_layout(unused)
-    for name in special:
-        counts.pop(name, None)
+    counts = {symbol: count for symbol, count in counts.items() if symbol not in special}
     if not counts:
         raise UserError('corpus', 'no symbol', 'symbols to make a vocabulary of', 'check the corpus and its format')
     kept = heapq.nsmallest(vocab_size - len(special), counts.items(), key=lambda item: (-item[1], item[0]))

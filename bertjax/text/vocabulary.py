@@ -3,11 +3,9 @@
 import collections
 import heapq
 import io
-import itertools
 import logging
-import random
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import sentencepiece
@@ -16,15 +14,15 @@ from tokenizers import normalizers, pre_tokenizers
 from bertjax.errors import UserError
 from bertjax.text.bert_settings import MAX_CHARACTERS, PREFIX, bert_settings
 from bertjax.text.merges import merged_pieces
+from bertjax.text.sampling import MAX_SENTENCE, sample, sentences_of
 from bertjax.text.sentencepiece import SentencePieceTokenizer
 from bertjax.text.sentencepiece_proto import round_scores, unicode_normalizer
-from bertjax.text.sentences import split_sentences
 from bertjax.text.smoothing import smoothed_counts, smoothed_sample
 from bertjax.text.special import CLS, PAD, SEP, UNK, special_layout, well_formed
 from bertjax.text.wordpiece import WordPieceTokenizer
 
 # Distinct words held at once, some 300 MB; beyond that the rarer half is dropped.
-_MAX_WORDS = 2_000_000
+MAX_WORDS = 2_000_000
 # Characters; longer chunks between ASCII white space are not cached (Chinese paragraphs).
 _MAX_CHUNK = 64
 # The characters that get a piece: the 1,000 most frequent (as in `tokenizers`), more where those cover less than
@@ -33,8 +31,6 @@ _ALPHABET = 1_000
 _COVERAGE = 0.9995
 # A vocabulary that covers less of the text's characters is refused.
 _MIN_COVERAGE = 0.98
-# Characters; longer sentences are cut, to bound the memory of the sample.
-_MAX_SENTENCE = 1_000
 _ASCII_SPACE = re.compile('[ \t\n\r]+')
 
 
@@ -65,11 +61,31 @@ def train_wordpiece(
     Raises:
       UserError: when the texts are empty or `vocab_size` is too small for their characters.
     """
-    special = special_layout(unused)
     counts = [count_words(some, lowercase) for some in (texts, *others)]
+    return wordpiece_of(
+        counts,
+        vocab_size=vocab_size,
+        lowercase=lowercase,
+        unused=unused,
+        min_frequency=min_frequency,
+        smoothing=smoothing,
+    )
+
+
+def wordpiece_of(
+    counts: Sequence[Mapping[str, int]],
+    *,
+    vocab_size: int,
+    lowercase: bool,
+    unused: int = 0,
+    min_frequency: int = 2,
+    smoothing: float = 1.0,
+) -> WordPieceTokenizer:
+    """`train_wordpiece` of the words of each corpus, counted as by `count_words`."""
+    special = special_layout(unused)
     if not any(counts):
         raise no_text()
-    words = smoothed_counts(counts, smoothing) if others else counts[0]
+    words = smoothed_counts(counts, smoothing) if len(counts) > 1 else counts[0]
     pieces = special + _alphabet(words, vocab_size - len(special), vocab_size)
     pieces += merged_pieces(words, pieces, room=vocab_size - len(pieces), min_frequency=min_frequency, prefix=PREFIX)
     warn_when_small(len(pieces), vocab_size)
@@ -100,8 +116,8 @@ def count_words(texts: Iterable[str], lowercase: bool) -> dict[str, int]:
         for chunk, count in chunks.items():
             cut(chunk, count)
         chunks.clear()
-        if len(words) > _MAX_WORDS:
-            kept = heapq.nsmallest(_MAX_WORDS // 2, words.items(), key=lambda item: (-item[1], item[0]))
+        if len(words) > MAX_WORDS:
+            kept = heapq.nsmallest(MAX_WORDS // 2, words.items(), key=lambda item: (-item[1], item[0]))
             words.clear()
             words.update(dict(kept))
 
@@ -112,7 +128,7 @@ def count_words(texts: Iterable[str], lowercase: bool) -> dict[str, int]:
                 cut(chunk, 1)
             found = [chunk for chunk in found if len(chunk) <= _MAX_CHUNK]
         chunks.update(found)
-        if len(chunks) + len(words) > 2 * _MAX_WORDS:
+        if len(chunks) + len(words) > 2 * MAX_WORDS:
             flush()
     flush()
     return dict(sorted(words.items()))
@@ -177,19 +193,41 @@ def train_sentencepiece(
     Raises:
       UserError: when the texts are empty or `vocab_size` is too small for their characters.
     """
+    drawn = [sample(sentences_of(some), sample_sentences, seed) for some in (texts, *others)]
+    return sentencepiece_of(
+        drawn,
+        vocab_size=vocab_size,
+        model_type=model_type,
+        lowercase=lowercase,
+        unused=unused,
+        sample_sentences=sample_sentences,
+        smoothing=smoothing,
+    )
+
+
+def sentencepiece_of(
+    drawn: Sequence[tuple[Sequence[str], int]],
+    *,
+    vocab_size: int,
+    model_type: Literal['unigram', 'bpe'] = 'unigram',
+    lowercase: bool,
+    unused: int = 0,
+    sample_sentences: int = 500_000,
+    smoothing: float = 1.0,
+) -> SentencePieceTokenizer:
+    """`train_sentencepiece` of the `sampling.sample` of the sentences of each corpus."""
     rule = 'nmt_nfkc_cf' if lowercase else 'nmt_nfkc'
-    drawn = [_sample(_sentences(some), sample_sentences, seed) for some in (texts, *others)]
-    sample = drawn[0][0]
-    if others and any(size for _, size in drawn):
-        sample = smoothed_sample(*zip(*drawn, strict=True), smoothing, sample_sentences)
-    if not sample:
+    sentences = drawn[0][0]
+    if len(drawn) > 1 and any(size for _, size in drawn):
+        sentences = smoothed_sample(*zip(*drawn, strict=True), smoothing, sample_sentences)
+    if not sentences:
         raise no_text()
     names = special_layout(unused)
     controls = [name for name in names if name not in (PAD, UNK, CLS, SEP)]
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=map(unicode_normalizer(rule).normalize_str, sample),
+            sentence_iterator=map(unicode_normalizer(rule).normalize_str, sentences),
             model_writer=model,
             vocab_size=vocab_size,
             model_type=model_type,
@@ -197,7 +235,7 @@ def train_sentencepiece(
             normalization_rule_name=rule,
             character_coverage=_COVERAGE,
             # In bytes; NFKC can lengthen a character to 18.
-            max_sentence_length=100 * _MAX_SENTENCE,
+            max_sentence_length=100 * MAX_SENTENCE,
             control_symbols=controls,
             **{f'{key}_id': names.index(name) for key, name in _SENTENCEPIECE_NAMES.items()},
             **{f'{key}_piece': name for key, name in _SENTENCEPIECE_NAMES.items()},
@@ -217,28 +255,6 @@ def train_sentencepiece(
 
 
 _SENTENCEPIECE_NAMES = {'pad': PAD, 'unk': UNK, 'bos': CLS, 'eos': SEP}
-
-
-def _sentences(texts: Iterable[str]) -> Iterator[str]:
-    for sentence in itertools.chain.from_iterable(map(split_sentences, texts)):
-        sentence = well_formed(sentence)
-        for start in range(0, len(sentence), _MAX_SENTENCE):
-            yield sentence[start : start + _MAX_SENTENCE]
-
-
-def _sample(sentences: Iterable[str], size: int, seed: int) -> tuple[list[str], int]:
-    """A uniform sample of a stream without knowing its length (Vitter 1985, algorithm R), and that length."""
-    # Of all methods, Python keeps only random() the same between versions.
-    draw = random.Random(seed).random
-    sample: list[str] = []
-    count = 0
-    for index, sentence in enumerate(sentences):
-        count += 1
-        if index < size:
-            sample.append(sentence)
-        elif (slot := int(draw() * (index + 1))) < size:
-            sample[slot] = sentence
-    return sample, count
 
 
 def no_text() -> UserError:

@@ -189,7 +189,7 @@ def test_a_merge_that_is_cut_short_continues(corpus, small_shards, tmp_path, voc
     options = CorpusOptions(heldout=0.001, workers=1)  # So small a share that the merge moves documents between files.
     build_store(corpus, tmp_path / 'whole', str(vocabulary), options, progress=False)
     with monkeypatch.context() as patch:
-        patch.setattr(build.merge, 'count_distinct_lines', lambda shards: 1 / 0)
+        patch.setattr(build.quality, 'coherence', lambda split: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             build_store(corpus, tmp_path / 'cut', str(vocabulary), options, progress=False)
     with pytest.raises(UserError, match='unfinished'):

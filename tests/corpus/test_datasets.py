@@ -4,9 +4,10 @@ import pytest
 from corpus_text import documents, ids_of, stored
 from etils import epath
 
-from bertjax.corpus.build import build_store, iter_texts
+from bertjax.corpus.build import build_store
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.corpus.store import open_store
+from bertjax.corpus.texts import iter_texts
 from bertjax.errors import UserError
 
 DOCS = documents(12)

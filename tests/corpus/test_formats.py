@@ -6,10 +6,11 @@ import random
 import pytest
 from corpus_text import COMPRESS, as_text, documents, ids_of, stored
 
-from bertjax.corpus.build import build_store, iter_texts
+from bertjax.corpus.build import build_store
 from bertjax.corpus.datasets import pydoc_documents, wiki40b_paragraphs
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.corpus.store import open_store
+from bertjax.corpus.texts import iter_texts
 
 DOCS = documents(24)
 

@@ -6,9 +6,10 @@ import pathlib
 import numpy as np
 import pytest
 
-from bertjax.corpus.build import build_store, iter_texts
+from bertjax.corpus.build import build_store
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.corpus.store import open_store
+from bertjax.corpus.texts import iter_texts
 from bertjax.data.masking import MaskOptions
 from bertjax.data.pairs import PairOptions
 from bertjax.data.pretraining import PretrainingExamples

@@ -14,6 +14,7 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 from bertjax.errors import UserError
 from bertjax.text import vocabulary
 from bertjax.text.merges import merged_pieces
+from bertjax.text.sampling import sample
 from bertjax.text.vocabulary import train_sentencepiece, train_wordpiece
 
 _PROGRAM = """
@@ -149,7 +150,7 @@ def test_rare_characters_are_left_out():
 
 
 def test_memory_is_bounded_and_frequent_words_survive(monkeypatch):
-    monkeypatch.setattr(vocabulary, '_MAX_WORDS', 200)
+    monkeypatch.setattr(vocabulary, 'MAX_WORDS', 200)
     texts = (f'frequent number{i:05d} {"x" * 70}{i}' for i in range(3000))
     words = vocabulary.count_words(texts, lowercase=True)
     assert len(words) <= 2 * 200 and words['frequent'] == 3000
@@ -157,10 +158,10 @@ def test_memory_is_bounded_and_frequent_words_survive(monkeypatch):
 
 def test_samples_are_seeded_and_cover_the_stream():
     stream = [f'sentence {i}' for i in range(2000)]
-    a, b, c = (vocabulary._sample(iter(stream), 200, seed)[0] for seed in (1, 1, 2))
+    a, b, c = (sample(iter(stream), 200, seed)[0] for seed in (1, 1, 2))
     assert a == b != c and len(set(a)) == 200
     assert 60 < sum(int(text.split()[1]) < 1000 for text in a) < 140
-    assert vocabulary._sample(iter(stream[:50]), 200, 1) == (stream[:50], 50)
+    assert sample(iter(stream[:50]), 200, 1) == (stream[:50], 50)
 
 
 def test_broken_text_trains(paragraphs):

@@ -1,0 +1,181 @@
+"""Apache Beam builds the bytes that this machine builds, on whichever runner, and what it is told wrong is one line."""
+
+import gzip
+import itertools
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from corpus_text import as_text, directory_bytes, documents
+
+from bertjax.corpus import duplicates, shards
+from bertjax.corpus.build import build_store
+from bertjax.corpus.means import check_beam
+from bertjax.corpus.sources import CorpusOptions, resolve
+from bertjax.corpus.texts import iter_texts, texts_of
+from bertjax.errors import UserError
+from bertjax.text.sampling import sample, sentences_of
+from bertjax.text.symbols import count_symbols
+from bertjax.text.vocabulary import count_words
+
+DIRECT = '--runner=DirectRunner'
+MANY = '--direct_num_workers=2 --direct_running_mode=multi_processing'
+PORTABLE = '--runner=PortableRunner --job_endpoint=embed --environment_type=LOOPBACK'
+DOCS = documents(1500)
+
+
+@pytest.fixture
+def beam():
+    return pytest.importorskip('apache_beam', reason='needs the extra beam')
+
+
+@pytest.fixture
+def corpus(tmp_path, monkeypatch) -> str:
+    """A large plain file between small ones, a large compressed one; copies within and across files."""
+    monkeypatch.setattr(shards, 'MIN_SHARD', 1 << 14)
+    monkeypatch.setattr(shards, 'STRIDE_BYTES', 1 << 12)
+    monkeypatch.setattr(shards, 'SHARDS_WANTED', 10)
+    place = tmp_path / 'corpus'
+    place.mkdir()
+    docs = [*DOCS, *DOCS[300:400], *DOCS[:50]]
+    random.Random(1).shuffle(docs)
+    for name, some in (('a', docs[:3]), ('b', docs[3:900]), ('c', docs[900:903]), ('d', docs[903:905])):
+        (place / f'{name}.txt').write_bytes(as_text(some))
+    (place / 'e.txt.gz').write_bytes(gzip.compress(as_text(docs[905:])))
+    (place / 'f.txt').write_bytes(b'The \xff mill.\n')
+    return f'{place}/*.txt,{place}/*.gz'
+
+
+def test_without_the_package_the_way_to_it_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'apache_beam', None)
+    monkeypatch.delitem(sys.modules, 'bertjax.corpus.beam_job', raising=False)
+    with pytest.raises(UserError, match=r"without Apache Beam.*pip install 'bertjax\[beam\]'"):
+        check_beam(DIRECT)
+
+
+def test_pieces_in_order_are_the_text_as_it_is_read(corpus):
+    pieces = shards.cut_in_order(resolve(corpus), 'auto')
+    options = CorpusOptions()
+    texts = [text for piece in pieces for part in piece for text in texts_of(part, options, [])]
+    assert len(pieces) > 5 and texts == list(iter_texts(corpus))
+    sentences = list(sentences_of(texts))
+    drawn, count = sample(iter(sentences), 50, 3)
+    assert ([sentences[index] for index in sample(range(count), 50, 3)[0]], len(sentences)) == (drawn, count)
+
+
+@pytest.mark.parametrize(
+    'flags', [DIRECT + ' --direct_runner_bundle_repeat=1', pytest.param(PORTABLE, marks=pytest.mark.slow)]
+)
+def test_a_store_has_the_same_bytes(flags, beam, corpus, tmp_path, vocabulary, monkeypatch):
+    monkeypatch.setattr(duplicates, 'BUCKET', 300)
+    options = CorpusOptions(heldout=0.05, drop_duplicates=True, workers=1)
+    reports = [
+        build_store(
+            corpus, tmp_path / name, str(vocabulary), options, progress=False, beam=flags if name == 'beam' else ''
+        )
+        for name in ('here', 'beam')
+    ]
+    assert directory_bytes(tmp_path / 'beam') == directory_bytes(tmp_path / 'here')
+    assert reports[0] == reports[1] and reports[0]['duplicate_documents'] == 150 and reports[0]['dropped']
+    assert len(list((tmp_path / 'beam').glob('train-*-kept.tokens'))) > 5
+
+
+@pytest.mark.slow
+def test_what_a_worker_finds_wrong_is_one_error(beam, corpus, tmp_path, vocabulary, monkeypatch):
+    with pytest.raises(UserError, match=r'f.txt:1: found invalid UTF-8 .*strict=False to drop it'):
+        build_store(corpus, tmp_path / 'a', str(vocabulary), CorpusOptions(strict=True), progress=False, beam=DIRECT)
+    assert not (tmp_path / 'a' / 'manifest.json').exists()
+    monkeypatch.setattr('bertjax.corpus.beam_store.encode_shard', lambda *arguments: None)
+    with pytest.raises(UserError, match=r'pieces of work that do not lie in .* expected a folder that all workers see'):
+        build_store(corpus, tmp_path / 'b', str(vocabulary), CorpusOptions(), progress=False, beam=DIRECT)
+    monkeypatch.setattr('bertjax.corpus.beam_store.encode_shard', lambda *arguments: 1 / 0)
+    with pytest.raises(UserError, match=r'config\.beam: found a failure of DirectRunner: division by zero'):
+        build_store(corpus, tmp_path / 'b', str(vocabulary), CorpusOptions(), progress=False, beam=DIRECT)
+
+
+@pytest.mark.parametrize(
+    ('flags', 'found'),
+    [
+        ('--runer=DirectRunner', "'--runer', which Beam does not know"),
+        ('--direct_num_workers=2 more', "'more', which Beam does not know"),
+        ('--direct_num_workers=two', "invalid int value: 'two'"),
+        ('--runner=Foo', 'Unexpected pipeline runner: Foo'),
+        ('--runner="', 'No closing quotation'),
+    ],
+)
+def test_wrong_flags_are_refused(flags, found, beam):
+    with pytest.raises(UserError) as told:
+        check_beam(flags)
+    assert str(told.value).startswith('config.beam: found ') and found in str(told.value)
+    check_beam('--runner=FlinkRunner --flink_master=localhost:8081 --of_its_job_server=1')
+
+
+@pytest.mark.slow
+def test_counts_and_samples_are_those_of_the_whole_text(beam, corpus, tmp_path):
+    from bertjax.corpus.beam_vocabulary import Gathering
+
+    first, second = corpus.split(',')
+    options, folder = CorpusOptions(), tmp_path / 'counts'
+    gathering = Gathering([[first], [second]], options, DIRECT, folder)
+    known: list = []
+    texts = [list(iter_texts(spec, options, known.append)) for spec in (first, second)]
+    counts, read = gathering.words(True)
+    assert counts == [count_words(some, True) for some in texts]
+    assert [(one.name, one.facts) for one in read] == [(one.name, one.facts) for one in known]
+    assert gathering.symbols(10**6)[0] == [dict(sorted(count_symbols(some).items())) for some in texts]
+    assert gathering.sentences(100, 7)[0] == [sample(sentences_of(some), 100, 7) for some in texts]
+    joined = Gathering([[first, second]], options, DIRECT, folder)
+    assert joined.sentences(100, 7)[0] == [sample(sentences_of(itertools.chain(*texts)), 100, 7)]
+    assert not folder.exists()
+    (tmp_path / 'empty.txt').write_bytes(b'\n')
+    with pytest.raises(UserError, match='no text at all'):
+        Gathering([[first], [str(tmp_path / 'empty.txt')]], options, DIRECT, folder).words(True)
+
+
+_PROGRAM = """
+import sys
+from bertjax.corpus import shards
+from bertjax.corpus.build import build_store
+from bertjax.corpus.sources import CorpusOptions
+if __name__ == '__main__':
+    shards.MIN_SHARD, shards.SHARDS_WANTED = 1 << 18, 10
+    options = CorpusOptions(heldout=0.05, drop_duplicates=True, workers=1)
+    build_store(*sys.argv[1:4], options, progress=False, beam=sys.argv[4])
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_build_goes_on_to_the_same_bytes(beam, shared, tmp_path, vocabulary):
+    """On real text, in processes of their own."""
+    (tmp_path / 'program.py').write_text(_PROGRAM)
+    names = ('enwiki-validation.txt', 'novels', 'enwiki-validation.tx?')  # the first once more, by a glob
+    spec = ','.join(str(shared / 'corpus' / name) for name in names)
+    environment = {**os.environ, 'PYTHONPATH': str(pathlib.Path(shards.__file__).parents[2])}
+
+    def start(store: str, flags: str) -> subprocess.Popen:
+        command = [sys.executable, 'program.py', spec, str(tmp_path / store), str(vocabulary), flags]
+        return subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, start_new_session=True)
+
+    def records() -> list[pathlib.Path]:
+        return list((tmp_path / 'beam' / 'partial').glob('[0-9]*.json'))
+
+    assert start('here', '').wait(120) == 0
+    process = start('beam', MANY)
+    deadline = time.monotonic() + 120
+    while len(records()) < 3:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    done = {path: path.stat().st_mtime_ns for path in records()}
+    assert done and not (tmp_path / 'beam' / 'manifest.json').exists()
+    ended = start('beam', MANY)
+    assert not ended.communicate(timeout=120)[1].count(b'Traceback') and ended.returncode == 0
+    assert directory_bytes(tmp_path / 'beam') == directory_bytes(tmp_path / 'here')
+    assert len(json.loads((tmp_path / 'beam' / 'manifest.json').read_text())['splits']['train']['shards']) > 5

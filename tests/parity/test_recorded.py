@@ -1,0 +1,70 @@
+"""Parity where there is no PyTorch: with what it gave for a BERT whose weights are a formula (`recorded.py`)."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+from recorded import DIMS, FILE, batch, by_pytorch, measured, write_model
+
+from bertjax.convert.load import load_pretraining_model
+from bertjax.convert.names import to_huggingface
+from bertjax.losses import pretraining_losses
+from bertjax.model.bert import BertForPreTraining
+from bertjax.model.dropout import Dropout
+from bertjax.model.stacking import stack_layers
+
+
+def _close(ours, theirs):
+    ours, theirs = np.asarray(ours), np.asarray(theirs)
+    assert ours.shape == theirs.shape
+    assert (np.abs(ours - theirs) <= 1e-5 + 1e-5 * np.abs(theirs)).all(), f'{np.abs(ours - theirs).max():.2e} apart'
+
+
+def _close_gradients(ours: dict, theirs: dict):
+    assert ours.keys() == theirs.keys()
+    whole = np.sqrt(sum(norm**2 for norm, _ in theirs.values()))
+    for name, numbers in theirs.items():
+        np.testing.assert_allclose(ours[name], numbers, rtol=1e-4, atol=1e-6 * whole, err_msg=name)
+
+
+SLOW = pytest.param(False, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize('scan', [True, SLOW], ids=['scanned', 'unrolled'])
+def test_what_pytorch_gave(scan, tmp_path):
+    write_model(tmp_path)
+    expected, rows = json.loads(FILE.read_text()), batch()
+    imported = load_pretraining_model(tmp_path, dropout=0.0, attention_dropout=0.0, scan_layers=scan)
+    assert imported.missing == [] and imported.unused == []
+    model, params = BertForPreTraining(imported.config), imported.params
+    inputs = [rows[name] for name in ('input_ids', 'segment_ids', 'attention_mask')]
+    real = rows['attention_mask'] > 0
+    _, layers, _ = jax.jit(lambda p: model.apply({'params': p}, *inputs, method='encode'))(params)
+    for ours, theirs in zip(layers, expected['hidden'], strict=True):
+        _close(np.asarray(ours)[real], theirs)
+
+    def loss(params):
+        dropout = Dropout.from_key(jax.random.key(0), len(inputs[0]))  # of a rate of 0
+        outputs = model.apply({'params': params}, *inputs, rows['masked_positions'], dropout=dropout)
+        losses = pretraining_losses(outputs, rows)
+        return sum(losses[name][0] / losses[name][1] for name in ('mlm_loss', 'nsp_loss')), outputs
+
+    (value, outputs), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+    assert float(value) == pytest.approx(expected['loss'], rel=1e-5)
+    logits = np.asarray(outputs['mlm_logits'])[np.nonzero(rows['masked_weights'])]
+    _close(logits[:, : DIMS['vocab_size']], expected['mlm_logits'])
+    _close(outputs['nsp_logits'], expected['nsp_logits'])
+    gradients = jax.device_get(gradients if scan else stack_layers(gradients))
+    found = to_huggingface(flatten_dict(gradients, sep='/'), DIMS['num_hidden_layers'], DIMS['vocab_size'])
+    _close_gradients({name: measured(name, x) for name, x in found.items()}, expected['gradients'])
+
+
+@pytest.mark.slow
+def test_pytorch_still_gives_it(torch, tmp_path):
+    write_model(tmp_path)
+    expected, now = json.loads(FILE.read_text()), by_pytorch(tmp_path)
+    for name in ('hidden', 'mlm_logits', 'nsp_logits', 'loss'):
+        _close(now[name], expected[name])
+    _close_gradients(now['gradients'], expected['gradients'])
