@@ -10,7 +10,7 @@ import fsspec
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-Fault = Callable[[str, str], str | None]  # method and path of a request -> 'refuse', 'cut', 'spoil', 'die', or None
+Fault = Callable[[str, str], str | None]  # method and path of a request -> one of the faults below, or None
 
 _BUSY = b'<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>'
 _DENIED = b'<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>'
@@ -24,7 +24,8 @@ class _Quiet(WSGIRequestHandler):
 class ObjectServer:
     """The server; `asked` has its requests, and `fault` decides what becomes of each.
 
-    A fault is 'refuse' (503), 'deny' (403), 'cut' (half of the body comes) or 'spoil' (a byte of it is another).
+    A fault is 'refuse' (503), 'deny' (403), 'cut' (half of the body comes) or 'spoil' (a byte of it is another, and
+    nothing in the answer tells).
     """
 
     def __init__(self):
@@ -42,7 +43,12 @@ class ObjectServer:
             environ['wsgi.input'].read(int(environ.get('CONTENT_LENGTH') or 0))
             start_response('503 Slow Down' if fault == 'refuse' else '403 Forbidden', [('Connection', 'close')])
             return [_BUSY if fault == 'refuse' else _DENIED]
-        body = b''.join(self._app(environ, start_response))
+        answer = []
+        body = b''.join(self._app(environ, lambda *about: answer.append(about)))
+        status, headers = answer[0][:2]
+        if fault == 'spoil':
+            headers = [row for row in headers if not row[0].lower().startswith('x-amz-checksum')]
+        start_response(status, headers)
         if fault == 'cut':
             return [body[: len(body) // 2]]  # of the length that was announced
         return [bytes([body[0] ^ 1]) + body[1:] if fault == 'spoil' else body]
@@ -71,6 +77,17 @@ class ObjectServer:
     def system(self) -> fsspec.AbstractFileSystem:
         """A client of its own, for what a test looks at."""
         return fsspec.filesystem('s3', use_listings_cache=False)
+
+    def clear(self) -> None:
+        """Empties the bucket and the list of requests."""
+        for path in self.system.find('bucket'):
+            self.system.rm_file(path)
+        self.asked.clear()
+
+    def put(self, files: dict[str, bytes]) -> None:
+        """Writes objects, {name: bytes}, into the bucket."""
+        for name, data in files.items():
+            self.system.pipe_file(f'bucket/{name}', data)
 
     def names(self, path: str) -> dict[str, int]:
         """{name: bytes} of the objects below BUCKET/PATH."""

@@ -6,6 +6,7 @@ Before a verb the mirror is brought to what the bucket has; beside it, and at it
 import contextlib
 import hashlib
 import pathlib
+import secrets
 import tempfile
 from collections.abc import Iterator
 
@@ -16,12 +17,13 @@ from bertjax.convert import orbax, stablehlo
 from bertjax.convert.google import read as google
 from bertjax.convert.huggingface import read as huggingface
 from bertjax.errors import PreemptedError, StoppedError
-from bertjax.files.atomic import exclusive, make_directory
+from bertjax.files.atomic import exclusive, make_directory, write_atomic
 from bertjax.files.buckets.cache import cache_folder
 from bertjax.files.buckets.lease import Lease
 from bertjax.files.buckets.mirror import Mirror, Wholes
 from bertjax.files.buckets.objects import Bucket, parts_of
 from bertjax.files.buckets.publisher import Publisher
+from bertjax.files.paths import name_as
 
 # Verbs that look at a workdir, also while a run is at work there, and leave one file: without a lease.
 LOOKING = ('compile', 'plot', 'show')
@@ -64,16 +66,25 @@ def worked_on(url: str, verb: str) -> Iterator[str]:
     folder = home / name
     make_directory(folder)
     with exclusive(home, f'works in {bucket}'):
-        lease = Lease(bucket, str(home))
+        lease = Lease(bucket, _identity(home))
         lease.take(print)
         try:
             mirror = Mirror(folder, bucket, WORKDIR)
             mirror.reconcile()
+            name_as(folder, bucket.url)
             print(f'{bucket}, worked on in {folder}', flush=True)
             with _published(mirror, lease):
                 yield str(folder)
         finally:
             lease.give_back()
+
+
+def _identity(home: pathlib.Path) -> str:
+    """Tells this mirror from those of other machines, whatever these are called."""
+    path = home / 'identity'
+    if not path.exists():
+        write_atomic(path, secrets.token_hex(8))
+    return path.read_text(encoding='utf-8')
 
 
 @contextlib.contextmanager

@@ -53,6 +53,19 @@ def check_address(path: str, where: str) -> None:
         raise UserError(where, f'the address {path!r}', 'a path on this machine, gs://… or s3://…', mend)
 
 
+_names: dict[str, str] = {}
+
+
+def name_as(folder: pathlib.Path, address: str) -> None:
+    """Says by which address the user knows a folder: it mirrors a bucket."""
+    _names[os.fspath(folder)] = address
+
+
+def user_name(folder: pathlib.Path) -> str:
+    """A folder as the user calls it."""
+    return _names.get(os.fspath(folder), os.fspath(folder))
+
+
 def is_pattern(path: str) -> bool:
     """Whether the path has wildcards."""
     return _WILDCARD.search(path) is not None

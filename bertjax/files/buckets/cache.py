@@ -143,31 +143,36 @@ def fetch(bucket: Bucket, found: Object, target: pathlib.Path, *, remember: bool
       UserError: it changes, or is not what its sum says; see `Bucket` too.
       OSError: of the disk, which knows the path and how much was wanted.
     """
-    make_directory(target.parent)
     part = target.with_name(f'.{target.name}.part-{hashlib.sha256(found.tag.encode()).hexdigest()[:12]}')
-    for last in (False, True):
-        with writing(target, found.size), part.open('ab') as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            if not part.exists() or part.stat().st_ino != os.fstat(file.fileno()).st_ino:
-                if remember and is_whole(target, found):  # by another process, while this one waited
-                    return
-                return fetch(bucket, found, target, remember=remember)
-            _append(bucket, found, file)
-            wrong = _difference(bucket, found, part)
-            if wrong is None:
-                os.fsync(file.fileno())
-                if remember:
-                    facts = {'bytes': found.size, 'tag': found.tag, 'checksum': checksum(part, 'blake2b-128')}
-                    write_atomic(_record(target), json.dumps(facts))
-                part.replace(target)
-                sync_directory(target.parent)
-                if remember:
-                    _remember(target)
-                return
+    with writing(target, found.size):
+        make_directory(target.parent)
+        wrong = _filled(bucket, found, target, part, remember) and _filled(bucket, found, target, part, remember)
+    if wrong:  # twice
+        url, mend = f'{bucket}/{found.name}'.rstrip('/'), 'start again when nobody writes to it'
+        raise UserError(url, wrong, f'{found.size:,} bytes of one content', mend)
+
+
+def _filled(bucket: Bucket, found: Object, target: pathlib.Path, part: pathlib.Path, remember: bool) -> str | None:
+    """Fetches what `part` lacks, and makes it `target`; or removes it, and says what is wrong with it."""
+    with part.open('ab') as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if not part.exists() or part.stat().st_ino != os.fstat(file.fileno()).st_ino:
+            # By another process, while this one waited.
+            return None if is_whole(target, found) else _filled(bucket, found, target, part, remember)
+        _append(bucket, found, file)
+        wrong = _difference(bucket, found, part)
+        if wrong is not None:
             part.unlink()
-            if last:
-                url, mend = f'{bucket}/{found.name}'.rstrip('/'), 'start again when nobody writes to it'
-                raise UserError(url, wrong, f'{found.size:,} bytes of one content', mend)
+            return wrong
+        os.fsync(file.fileno())
+        if remember:
+            facts = {'bytes': found.size, 'tag': found.tag, 'checksum': checksum(part, 'blake2b-128')}
+            write_atomic(_record(target), json.dumps(facts))
+        part.replace(target)
+        sync_directory(target.parent)
+        if remember:
+            _remember(target)
+        return None
 
 
 def _append(bucket: Bucket, found: Object, file: BinaryIO) -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from bertjax.errors import StoppedError, UserError
-from bertjax.files.buckets.objects import Bucket, UnreachableError
+from bertjax.files.buckets.objects import Bucket
 
 NAME = '.lease.json'
 EVERY = 15.0  # seconds between renewals
@@ -24,13 +24,17 @@ class Lease:
     """Held from `take` to `give_back`, renewed by a thread. No clocks of two machines are compared: a holder counts as
     gone when its lease has not changed while this process watched it for GONE seconds.
 
+    Args:
+      bucket: the workdir.
+      mirror: which folder of which machine this process has locked for it.
+
     Attributes:
       lost: whether another one has it now; what is published from then on would destroy the other's.
     """
 
-    def __init__(self, bucket: Bucket, home: str):
+    def __init__(self, bucket: Bucket, mirror: str):
         self._bucket, self._token = bucket, secrets.token_hex(8)
-        self._facts = {'token': self._token, 'host': socket.gethostname(), 'pid': os.getpid(), 'home': home}
+        self._facts = {'token': self._token, 'host': socket.gethostname(), 'pid': os.getpid(), 'mirror': mirror}
         self._count, self.lost = 0, False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._renew, name='lease', daemon=True)
@@ -46,16 +50,16 @@ class Lease:
         """
         first, began = self._read(), time.monotonic()
         held = first
-        if held and (held.get('host'), held.get('home')) != (self._facts['host'], self._facts['home']):
+        if held is not None and held.get('mirror') != self._facts['mirror']:
             holder = f'{held.get("host")}, process {held.get("pid")}'
             say(f'{self._bucket} was left by {holder}, or is in use: watching it for {GONE:.0f} s')
-            while time.monotonic() - began < GONE and held:
+            while time.monotonic() - began < GONE and held is not None:
                 time.sleep(min(1.0, EVERY))
                 held = self._read()
-                if held and held != first:
+                if held is not None and held != first:
                     found, mend = f'another process that works in this workdir ({holder})', 'wait for it, or end it'
                     raise UserError(str(self._bucket), found, 'one process at a time', mend)
-        if held:
+        if held is not None:
             self._bucket.remove(NAME)
         try:
             self._write(new=True)
@@ -101,5 +105,5 @@ class Lease:
                     self.lost = True
                     return
                 self._write()
-            except (UnreachableError, UserError):  # the publisher says so, and the next time it may be there
+            except UserError:  # the publisher says so, and the next time it may be there
                 continue

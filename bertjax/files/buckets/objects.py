@@ -19,20 +19,15 @@ from typing import Any, TypeVar
 import google_crc32c
 
 from bertjax.errors import UserError
+from bertjax.files.buckets.failures import UnreachableError, is_denied, one_line
 
 PACKAGES = {'gs': 'gcsfs', 's3': 's3fs'}
 PAUSES = (0.5, 1, 2, 4, 8, 16)  # seconds before a request that failed is made again
 PIECE = 16 << 20  # bytes that are read at once
 _WHOLE = 32 << 20  # bytes up to which an object is written in one request
 _ADDRESS = re.compile(r'(gs|s3)://([^/]+)/?(.*)', re.DOTALL)
-_DENIED = ('Forbidden', 'Access Denied', 'AccessDenied', 'Anonymous caller', 'Invalid Credentials')
-_CREDENTIALS = ('NoCredentialsError', 'PartialCredentialsError', 'DefaultCredentialsError', 'ProfileNotFound')
 _IN_NAME = re.compile(r'(^|/)\.{0,2}(/|$)')  # what a path on a disk cannot have: `a//b`, `../a`
 Value = TypeVar('Value')
-
-
-class UnreachableError(UserError):
-    """A bucket whose server does not answer, or whose connections are cut, however often it is asked."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +81,7 @@ def _file_system(scheme: str, where: str) -> Any:
     if scheme == 's3':
         from s3fs import S3FileSystem
 
-        once = {'retries': {'max_attempts': 1}, 'connect_timeout': 10, 'read_timeout': 60}
+        once = {'retries': {'total_max_attempts': 1}, 'connect_timeout': 10, 'read_timeout': 60}
         system = S3FileSystem(use_listings_cache=False, config_kwargs=once)
         system.retries = 1
         return system
@@ -242,10 +237,12 @@ class Bucket:
             except (FileNotFoundError, FileExistsError, UserError):
                 raise
             except Exception as error:  # of each library its own: of the network, of the protocol, of credentials
-                if _is_denied(error):
+                if is_denied(error):
                     raise self._denied(error) from None
                 if pause is None:
-                    found = self._about(f'no answer, or half of one, {len(PAUSES) + 1} times in a row ({_line(error)})')
+                    found = self._about(
+                        f'no answer, or half of one, {len(PAUSES) + 1} times in a row ({one_line(error)})'
+                    )
                     mend = 'check the network; the same command goes on with what is whole'
                     raise UnreachableError(self._where, found, 'an answer', mend) from None
                 time.sleep(pause)
@@ -262,18 +259,8 @@ class Bucket:
         mend = {'gs': 'gcloud auth application-default login', 's3': 'aws configure'}[self._scheme]
         expected = 'credentials that may list, read and write there'
         return UserError(
-            self._where, self._about(f'access denied ({_line(error)})'), expected, f'give them, as with: {mend}'
+            self._where, self._about(f'access denied ({one_line(error)})'), expected, f'give them, as with: {mend}'
         )
-
-
-def _is_denied(error: Exception) -> bool:
-    said = isinstance(error, OSError) and any(word in str(error) for word in _DENIED)
-    code = getattr(error, 'code', None) in (401, 403, '401', '403')
-    return isinstance(error, PermissionError) or type(error).__name__ in _CREDENTIALS or said or code
-
-
-def _line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), '') or type(error).__name__
 
 
 def sorted_names(names: Iterable[str]) -> list[str]:

@@ -7,9 +7,9 @@ import time
 from absl import logging
 
 from bertjax.errors import StoppedError, UserError
+from bertjax.files.buckets.failures import UnreachableError
 from bertjax.files.buckets.lease import Lease
 from bertjax.files.buckets.mirror import Mirror
-from bertjax.files.buckets.objects import UnreachableError
 
 EVERY = 20.0  # seconds between looks at the folder
 PATIENCE = 1800.0  # seconds without an answer of the bucket after which the run is stopped
