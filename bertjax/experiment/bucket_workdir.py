@@ -59,6 +59,7 @@ def worked_on(url: str, verb: str) -> Iterator[str]:
             mirror = Mirror(pathlib.Path(top, name), bucket, _LOOKED_AT)
             make_directory(mirror.folder)
             mirror.reconcile()
+            name_as(mirror.folder, bucket.url)
             yield str(mirror.folder)
             mirror.publish(all_of_it=True)
         return

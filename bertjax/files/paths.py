@@ -61,9 +61,12 @@ def name_as(folder: pathlib.Path, address: str) -> None:
     _names[os.fspath(folder)] = address
 
 
-def user_name(folder: pathlib.Path) -> str:
-    """A folder as the user calls it."""
-    return _names.get(os.fspath(folder), os.fspath(folder))
+def user_name(path: pathlib.Path) -> str:
+    """A path as the user calls it."""
+    for folder in (path, *path.parents) if _names else ():
+        if name := _names.get(os.fspath(folder)):
+            return '/'.join([name, *path.relative_to(folder).parts])
+    return os.fspath(path)
 
 
 def is_pattern(path: str) -> bool:

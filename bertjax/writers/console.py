@@ -96,7 +96,7 @@ def print_places(console: Console, folder: pathlib.Path, places: Mapping[str, st
     """Prints a workdir's output files, {path within it: what it is}; those of an export only where there was one."""
     console.print('\noutput files', style='bold')
     there = [name for name in places if (folder / name).exists() and (exported or not name.startswith('export/'))]
-    paths = {name: f'{user_name(folder)}/{name}' for name in there}
+    paths = {name: user_name(folder / name) for name in there}
     width = max(map(len, paths.values()), default=0)
     for name, path in paths.items():
         console.print(f'  {path:{width}}  {places[name]}', markup=False)

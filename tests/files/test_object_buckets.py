@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import sys
 import time
 
@@ -11,13 +12,26 @@ from bertjax.corpus.sources import resolve
 from bertjax.errors import UserError
 from bertjax.files.buckets import cache, lease, objects
 from bertjax.files.buckets.mirror import Mirror, Wholes
-from bertjax.files.buckets.objects import Bucket
+from bertjax.files.buckets.objects import Bucket, content_sum
 from bertjax.files.paths import user_path
 
-TEXTS = {
-    f'text/{name}': name.encode() * 50_000 for name in ('b.txt', 'a/c.txt', 'a.txt', '.hidden', 'a/_x/d.txt', 'a/e')
-}
+NAMES = ('b.txt', 'a/c.txt', 'a.txt', '.hidden', 'a/_x/d.txt', 'a/e')
+TEXTS = {f'text/{name}': name.encode() * 50_000 for name in NAMES}
 URL = 's3://bucket/text'
+
+
+@pytest.fixture
+def google(monkeypatch):
+    """gs://bucket, by a stand-in for Google's server."""
+    pytest.importorskip('gcsfs')
+    server = pytest.importorskip('gcp_storage_emulator.server')
+    running = server.create_server('127.0.0.1', 0, in_memory=True, default_bucket='bucket')
+    running.start()
+    monkeypatch.setenv('STORAGE_EMULATOR_HOST', f'http://127.0.0.1:{running._api._httpd.server_address[1]}')
+    objects._file_system.cache_clear()
+    yield running
+    objects._file_system.cache_clear()
+    running.stop()
 
 
 @pytest.mark.parametrize('spec', ['', '/*.txt', '/**', '/a/c.txt', '/**/c*', '/*/[!c]*'])
@@ -193,3 +207,32 @@ def test_two_runs_in_one_workdir_are_noticed(bucket, monkeypatch):
     second.take(said.append)  # the third does not renew it
     second.give_back()
     assert not bucket.names('bucket/run')
+
+
+@pytest.mark.slow
+def test_the_same_of_google(google, tmp_path, monkeypatch):
+    """Text, copies, a mirror and its lease over Google's protocol; the stand-in knows no preconditions."""
+    monkeypatch.setenv('BERTJAX_CACHE', str(tmp_path / 'cache'))
+    bucket = Bucket('gs://bucket/text')
+    for name in NAMES:
+        bucket.write(name, TEXTS[f'text/{name}'])
+    found = resolve('gs://bucket/text/**')
+    assert [source.name for source in found] == ['a/c.txt', 'a/e', 'a.txt', 'b.txt']
+    assert cache.local_file(found[0].path).read_bytes() == TEXTS['text/a/c.txt']
+    assert bucket.about('b.txt').sum == content_sum(TEXTS['text/b.txt'], 'crc32c')
+    assert bucket.about('nothing') is None and not Bucket('gs://bucket/nothing').objects()
+    here, there = (Mirror(tmp_path / name, Bucket('gs://bucket/run'), WHOLES) for name in ('here', 'there'))
+    holder = lease.Lease(here.bucket, 'here')
+    holder.take(print)
+    written(here.folder, {'ledger.jsonl': '4', **step(4), **step(8)})
+    assert here.publish() == (7, 7)
+    shutil.rmtree(here.folder / 'checkpoints/4')
+    (here.folder / 'ledger.jsonl').write_text('4, 8')
+    assert here.publish() == (1, 4)
+    there.folder.mkdir()
+    there.reconcile()
+    assert held(there.folder) == ['checkpoints/8/a', 'checkpoints/8/b', 'checkpoints/8/seal.json', 'ledger.jsonl']
+    holder.give_back()
+    assert '.lease.json' not in here.bucket.objects()
+    with pytest.raises(UserError, match='no bucket gs://none'):
+        resolve('gs://none/text')

@@ -102,12 +102,13 @@ class Mirror:
         }
         self._published = {n: row for n, row in known.items() if n in there and there[n].tag == row[2]}
         lasts = {one: path for one, path in targets.items() if self._is_last(one.name)}
+        before = {one.name: _facts(path) for one, path in targets.items()}
         try:
             for some in ({one: path for one, path in targets.items() if one not in lasts}, lasts):
                 fetch_all(self.bucket, some, remember=False)
         finally:
             for one, path in targets.items():
-                if facts := _facts(path):
+                if (facts := _facts(path)) and facts != before[one.name]:
                     self._published[one.name] = (*facts, one.tag)
             self._keep()
 
