@@ -18,10 +18,11 @@ from bertjax.convert.google import read as google
 from bertjax.convert.huggingface import read as huggingface
 from bertjax.errors import PreemptedError, StoppedError
 from bertjax.files.atomic import exclusive, make_directory, write_atomic
+from bertjax.files.buckets.addresses import parts_of
 from bertjax.files.buckets.cache import cache_folder
 from bertjax.files.buckets.lease import Lease
 from bertjax.files.buckets.mirror import Mirror, Wholes
-from bertjax.files.buckets.objects import Bucket, parts_of
+from bertjax.files.buckets.objects import Bucket
 from bertjax.files.buckets.publisher import Publisher
 from bertjax.files.paths import name_as
 

@@ -12,7 +12,8 @@ from typing import BinaryIO
 
 from bertjax.errors import UserError
 from bertjax.files.atomic import checksum, make_directory, sync_directory, write_atomic
-from bertjax.files.buckets.objects import PIECE, Bucket, Object, content_sum, is_bucket, parts_of
+from bertjax.files.buckets.addresses import is_bucket, parts_of
+from bertjax.files.buckets.objects import PIECE, Bucket, Object, content_sum
 from bertjax.files.disk import writing
 from bertjax.files.whole import read_json_or_none
 
@@ -75,7 +76,7 @@ def local_copy(url: str, where: str, beside: Collection[str] = ()) -> pathlib.Pa
       A path where nothing is, where the bucket has nothing there either.
 
     Raises:
-      UserError: see `Bucket`; a file where the bucket has a folder too.
+      UserError: see `Bucket` and `fetch`.
     """
     path = parts_of(url)[2]
     url = url.rstrip('/')

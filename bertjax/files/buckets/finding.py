@@ -3,7 +3,8 @@
 import dataclasses
 
 from bertjax.errors import UserError
-from bertjax.files.buckets.objects import Bucket, sorted_names
+from bertjax.files.buckets.addresses import sorted_names
+from bertjax.files.buckets.objects import Bucket
 from bertjax.files.paths import is_hidden, is_pattern, name_matches, split_pattern
 
 

@@ -12,6 +12,7 @@ import os
 import pathlib
 import re
 import shutil
+import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
 
@@ -70,7 +71,7 @@ class Mirror:
 
     def __init__(self, folder: pathlib.Path, bucket: Bucket, wholes: Wholes):
         self.folder, self.bucket, self._wholes = folder, bucket, wholes
-        self._path, self._kept = folder / RECORD, 0.0
+        self._path, self._kept, self._keeping = folder / RECORD, 0.0, threading.Lock()
         self._published: dict[str, tuple[int, int, str]] = read_json_or_none(self._path, _rows) or {}
 
     def reconcile(self) -> None:
@@ -132,17 +133,20 @@ class Mirror:
         lasts = [name for name in changed if self._is_last(name)]
         if not all_of_it and not lasts:
             changed = [name for name in changed if here[name][0] <= LARGE or self._wholes.whole_of(name)]
-        for name in self._broken_up(changed):
+        # Of folders of which something else is about to be written: the bucket may have one of another run.
+        broken_up = {whole[1] for name in changed if (whole := self._wholes.whole_of(name)) and name != whole[1]}
+        for name in sorted(broken_up):
             self.bucket.remove(name)
             self._published.pop(name, None)
-            lasts += [name] if name not in lasts else []
+        lasts = broken_up.union(lasts)
         try:
-            inside = [name for name in changed if name not in lasts and self._wholes.whole_of(name)]
+            plain = [name for name in changed if not self._wholes.whole_of(name)]
+            inside = [name for name in changed if self._wholes.whole_of(name) and name not in lasts]
             gone = self._write_all(inside, here)
             # After the steps: a ledger reaches at least as far as the checkpoint that counts on it.
-            self._write_all([name for name in changed if not self._wholes.whole_of(name)], here)
+            self._write_all(plain, here)
             unfinished = {self._group(name) for name in gone}
-            self._write_all([name for name in lasts if self._group(name) not in unfinished], here)
+            self._write_all([name for name in sorted(lasts) if self._group(name) not in unfinished], here)
             self._remove_lost()
         finally:
             if changed or lasts or len(self._published) > len(here):
@@ -156,11 +160,6 @@ class Mirror:
         for name in sorted(lost, key=lambda name: not self._is_last(name)):
             self.bucket.remove(name)
             del self._published[name]
-
-    def _broken_up(self, changed: Iterable[str]) -> list[str]:
-        """The last files, in the bucket, of folders of which something else is about to be replaced."""
-        lasts = {whole[1] for name in changed if (whole := self._wholes.whole_of(name)) and name != whole[1]}
-        return sorted(lasts & self._published.keys())
 
     def _write_all(self, names: list[str], here: Mapping[str, Facts]) -> list[str]:
         """Writes files to the bucket, several at a time; returns those that are gone meanwhile."""
@@ -212,8 +211,9 @@ class Mirror:
                 path.unlink(missing_ok=True)
 
     def _keep(self) -> None:
-        self._kept = time.monotonic()
-        write_atomic(self._path, json.dumps(dict(self._published)) + '\n')
+        with self._keeping:
+            self._kept = time.monotonic()
+            write_atomic(self._path, json.dumps(dict(self._published)) + '\n')
 
 
 def _rows(record: dict) -> dict[str, tuple[int, int, str]]:

@@ -13,19 +13,19 @@ import os
 import pathlib
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import google_crc32c
 
 from bertjax.errors import UserError
+from bertjax.files.buckets.addresses import parts_of
 from bertjax.files.buckets.failures import UnreachableError, is_denied, one_line
 
 PACKAGES = {'gs': 'gcsfs', 's3': 's3fs'}
 PAUSES = (0.5, 1, 2, 4, 8, 16)  # seconds before a request that failed is made again
 PIECE = 16 << 20  # bytes that are read at once
 _WHOLE = 32 << 20  # bytes up to which an object is written in one request
-_ADDRESS = re.compile(r'(gs|s3)://([^/]+)/?(.*)', re.DOTALL)
 _IN_NAME = re.compile(r'(^|/)\.{0,2}(/|$)')  # what a path on a disk cannot have: `a//b`, `../a`
 Value = TypeVar('Value')
 
@@ -45,17 +45,6 @@ class Object:
     size: int
     tag: str
     sum: str
-
-
-def is_bucket(path: str | os.PathLike) -> bool:
-    """Whether the path is an address in a bucket."""
-    return _ADDRESS.match(os.fspath(path)) is not None
-
-
-def parts_of(url: str) -> tuple[str, str, str]:
-    """('gs' or 's3', the bucket, the path in it without a slash at its ends)."""
-    scheme, bucket, path = _ADDRESS.fullmatch(url).groups()
-    return scheme, bucket, path.strip('/')
 
 
 def content_sum(data: bytes | pathlib.Path, kind: str) -> str:
@@ -261,8 +250,3 @@ class Bucket:
         return UserError(
             self._where, self._about(f'access denied ({one_line(error)})'), expected, f'give them, as with: {mend}'
         )
-
-
-def sorted_names(names: Iterable[str]) -> list[str]:
-    """Sorted as a walk through folders comes by them: part by part."""
-    return sorted(names, key=lambda name: name.split('/'))
