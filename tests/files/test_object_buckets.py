@@ -54,6 +54,7 @@ def test_what_fails_on_the_way_is_asked_for_again(fault, bucket, monkeypatch):
     assert len(failed) == 1 and copy.read_bytes() == TEXTS['text/a/c.txt']
 
 
+@pytest.mark.slow
 def test_a_cut_connection_is_told_and_continued(bucket, monkeypatch):
     """In one line; and what has come is not asked for again."""
     bucket.put(TEXTS)
@@ -70,6 +71,7 @@ def test_a_cut_connection_is_told_and_continued(bucket, monkeypatch):
     assert bucket.asked.count(('GET', '/bucket/text/a/c.txt')) == 2  # of 4 pieces
 
 
+@pytest.mark.slow
 def test_a_broken_copy_is_fetched_again_and_a_whole_one_is_not(bucket):
     bucket.put(TEXTS)
     copy = cache.local_copy(URL, 'config.data')
@@ -139,6 +141,7 @@ def held(folder) -> list[str]:
     return sorted(path for path in paths if not path.startswith('.'))
 
 
+@pytest.mark.slow
 def test_half_a_checkpoint_never_counts(bucket, tmp_path):
     """Whatever write fails, the other machine sees whole steps alone; and the one before is removed after them."""
     here = written(tmp_path / 'here', {'ledger.jsonl': '4', **step(4), 'partial/x': ''})
@@ -158,12 +161,18 @@ def test_half_a_checkpoint_never_counts(bucket, tmp_path):
     Mirror(here, Bucket('s3://bucket/run'), WHOLES).publish()
     names = ['checkpoints/8/a', 'checkpoints/8/b', 'checkpoints/8/seal.json', 'ledger.jsonl']
     assert list(bucket.names('bucket/run')) == names
-    there = written(tmp_path / 'there', {})
+    # And what was never finished is removed by whoever comes next.
+    bucket.put({'run/checkpoints/12/a': b'half', 'run/checkpoints/8/other': b'of another save'})
+    there = tmp_path / 'there'
     there.mkdir()
-    Mirror(there, Bucket('s3://bucket/run'), WHOLES).reconcile()
-    assert held(there) == names
+    other = Mirror(there, Bucket('s3://bucket/run'), WHOLES)
+    other.reconcile()
+    assert held(there) == sorted([*names, 'checkpoints/8/other'])
+    other.publish()
+    assert list(bucket.names('bucket/run')) == sorted([*names, 'checkpoints/8/other'])
 
 
+@pytest.mark.slow
 def test_the_side_with_the_later_step_wins(bucket, tmp_path):
     one, two = (Mirror(tmp_path / name, Bucket('s3://bucket/run'), WHOLES) for name in ('one', 'two'))
     written(one.folder, {'ledger.jsonl': '4', **step(4)})
@@ -188,6 +197,7 @@ def test_the_side_with_the_later_step_wins(bucket, tmp_path):
     assert not held(two.folder)
 
 
+@pytest.mark.slow
 def test_two_runs_in_one_workdir_are_noticed(bucket, monkeypatch):
     """One that renews its lease is left alone; one that does not for a while is gone, and learns of it if it is not."""
     monkeypatch.setattr(lease, 'EVERY', 0.05)

@@ -14,7 +14,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from bertjax.files.atomic import write_atomic
 from bertjax.files.buckets.cache import AT_ONCE, fetch_all
@@ -50,14 +50,15 @@ class Wholes:
 
     def counted(self, names: Collection[str]) -> list[str]:
         """Those that count: hidden ones do not, nor what is left out, nor folders that lack their last file."""
-        known = set(names)
-        return [
-            name
-            for name in names
-            if not any(part.startswith('.') for part in name.split('/'))
-            and not re.search(self.left_out, name)
-            and ((whole := self.whole_of(name)) is None or whole[1] in known)
-        ]
+        return [name for name in self._carried(names) if (whole := self.whole_of(name)) is None or whole[1] in names]
+
+    def halves(self, names: Collection[str]) -> list[str]:
+        """Those in folders that lack their last file."""
+        return [name for name in self._carried(names) if (whole := self.whole_of(name)) and whole[1] not in names]
+
+    def _carried(self, names: Iterable[str]) -> Iterator[str]:
+        hidden = re.compile(rf'(^|/)\.|{self.left_out}')
+        return (name for name in names if not hidden.search(name))
 
 
 class Mirror:
@@ -72,6 +73,7 @@ class Mirror:
     def __init__(self, folder: pathlib.Path, bucket: Bucket, wholes: Wholes):
         self.folder, self.bucket, self._wholes = folder, bucket, wholes
         self._path, self._kept, self._keeping = folder / RECORD, 0.0, threading.Lock()
+        self._halves: list[str] = []  # in the bucket, of a process that was killed
         self._published: dict[str, tuple[int, int, str]] = read_json_or_none(self._path, _rows) or {}
 
     def reconcile(self) -> None:
@@ -82,6 +84,7 @@ class Mirror:
           UserError, OSError: see `cache.fetch`.
         """
         there = self.bucket.objects()
+        self._halves = self._wholes.halves(there)
         there = {name: there[name] for name in self._wholes.counted(there)}
         here = self._here()
         known = self._published
@@ -154,12 +157,18 @@ class Mirror:
         return len(changed), sum(here[name][0] for name in changed)
 
     def _remove_lost(self) -> None:
-        """Removes from the bucket what is gone here; a folder of which a part is gone counts no more."""
+        """Removes from the bucket what is gone here, and what never counted there.
+
+        A folder of which a part is gone counts no more.
+        """
         lost = {name for name in self._published if not (self.folder / name).exists()}
         lost |= {whole[1] for name in lost if (whole := self._wholes.whole_of(name))} & self._published.keys()
         for name in sorted(lost, key=lambda name: not self._is_last(name)):
             self.bucket.remove(name)
             del self._published[name]
+        while self._halves:
+            if (name := self._halves.pop()) not in self._published:
+                self.bucket.remove(name)
 
     def _write_all(self, names: list[str], here: Mapping[str, Facts]) -> list[str]:
         """Writes files to the bucket, several at a time; returns those that are gone meanwhile."""
