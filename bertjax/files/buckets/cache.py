@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import BinaryIO
 
 from bertjax.errors import UserError
-from bertjax.files.atomic import checksum, make_directory, sync_directory, write_atomic
+from bertjax.files.atomic import checksum, make_directory, sync_directory
 from bertjax.files.buckets.addresses import is_bucket, parts_of
 from bertjax.files.buckets.objects import PIECE, Bucket, Object, content_sum
 from bertjax.files.disk import writing
@@ -168,7 +168,8 @@ def _filled(bucket: Bucket, found: Object, target: pathlib.Path, part: pathlib.P
         os.fsync(file.fileno())
         if remember:
             facts = {'bytes': found.size, 'tag': found.tag, 'checksum': checksum(part, 'blake2b-128')}
-            write_atomic(_record(target), json.dumps(facts))
+            # By each of several processes, also those that write nothing else; half of it is as good as none.
+            _record(target).write_text(json.dumps(facts), encoding='utf-8')
         part.replace(target)
         sync_directory(target.parent)
         if remember:
