@@ -83,8 +83,9 @@ def test_killed_while_it_publishes(program, bucket, texts, expected, monkeypatch
         if method == 'PUT' and path.endswith('summary.json'):
             os.kill(process.pid, signal.SIGKILL)
 
-    monkeypatch.setattr(bucket, 'fault', kill)
-    assert finished(process, None).returncode == -signal.SIGKILL
+    with monkeypatch.context() as patched:
+        patched.setattr(bucket, 'fault', kill)
+        assert finished(process, None).returncode == -signal.SIGKILL
     names = bucket.names('bucket/runs/one')
     assert '.lease.json' in names and 'checkpoints/24/state/manifest.ocdbt' in names
     assert not [name for name in names if name.endswith(('seal.json', 'export/hf/config.json', 'manifest.json'))]
