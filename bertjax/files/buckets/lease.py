@@ -1,5 +1,6 @@
 """Who works in a workdir of a bucket: an object that its holder renews, for a bucket knows no locks."""
 
+import contextlib
 import json
 import os
 import secrets
@@ -80,8 +81,10 @@ class Lease:
     def give_back(self) -> None:
         """Ends the renewals, and lets others take it."""
         self._ended.set()
-        if self._thread.ident:
-            self._thread.join()
+        if not self._thread.ident:
+            return
+        self._thread.join()
+        with contextlib.suppress(UserError):  # out of reach: for others it ends by itself
             if not self.lost and (self._read() or {}).get('token') == self._token:
                 self._bucket.remove(NAME)
 
