@@ -10,6 +10,7 @@ start again to continue; 130 or 143 ended at once by a third Ctrl-C or SIGTERM, 
 being trained.
 """
 
+import contextlib
 import gc
 import importlib
 import logging as std_logging
@@ -43,6 +44,7 @@ from bertjax.command_line import (
 )
 from bertjax.experiment.check import check_ranges
 from bertjax.files import disk
+from bertjax.files.paths import check_address, is_remote
 from bertjax.parallel import distributed
 from bertjax.parallel.membership import watch
 from bertjax.terminal import guard_streams
@@ -73,15 +75,12 @@ def main(argv: Sequence[str]) -> None:
         raise no_recipe()
     if not workdir and config.run != 'show':
         raise UserError('--workdir', 'nothing', 'a folder for the run', 'for example --workdir=out/tiny')
-    if '://' in (workdir or ''):
-        raise UserError(
-            '--workdir', workdir, 'a local or mounted folder', 'mount the bucket, or copy the run there later'
-        )
-    workdir = workdir and os.path.expanduser(workdir)
-    folder = pathlib.Path(workdir or '.')
-    blocking = next((path for path in (folder, *folder.parents) if path.exists()), None)
-    if blocking and not blocking.is_dir():
-        raise UserError('--workdir', f'{blocking}, which is a file', 'a folder for the run', 'give another path')
+    in_bucket = is_remote(workdir or '')
+    if in_bucket:
+        check_address(workdir, '--workdir')
+    else:
+        workdir = workdir and os.path.expanduser(workdir)
+        _check_folder(pathlib.Path(workdir or '.'))
     disk.check_open_files()
     check_ranges(config)
     if config.run not in verbs():
@@ -93,7 +92,7 @@ def main(argv: Sequence[str]) -> None:
     if 'distill' in config and config.run in WITHOUT_TEACHER:
         mend = 'leave config.run as it is, or give a recipe without a teacher'
         raise UserError(f'--config.run={config.run}', 'a recipe with config.distill', 'run=distill', mend)
-    _join_others(config.run)
+    _join_others(config.run, in_bucket)
     run = importlib.import_module(f'bertjax.runs.{config.run}').run
     told: dict[str, Any] = {}
     if config.run in ABOUT_A_RUN:
@@ -102,10 +101,20 @@ def main(argv: Sequence[str]) -> None:
         told['given'] = overridden_keys()
     if config.run in ABOUT_THE_RECIPE:
         told['recipe'] = named_recipe()
-    run(config, workdir, **told)
+    if in_bucket:
+        from bertjax.experiment.bucket_workdir import worked_on  # it knows all formats of exports, and is seldom needed
+    with worked_on(workdir, config.run) if in_bucket else contextlib.nullcontext(workdir) as folder:
+        run(config, folder, **told)
 
 
-def _join_others(verb: str) -> None:
+def _check_folder(folder: pathlib.Path) -> None:
+    """Raises UserError where a file is in the way of the workdir."""
+    blocking = next((path for path in (folder, *folder.parents) if path.exists()), None)
+    if blocking and not blocking.is_dir():
+        raise UserError('--workdir', f'{blocking}, which is a file', 'a folder for the run', 'give another path')
+
+
+def _join_others(verb: str, in_bucket: bool) -> None:
     """Meets the other processes of the run, where this is one of several."""
     own = membership()
     own.check()
@@ -114,6 +123,10 @@ def _join_others(verb: str) -> None:
     if verb not in TOGETHER:
         mend = 'start it once'
         raise UserError(f'--config.run={verb}', 'several processes', f'one, or one of {", ".join(TOGETHER)}', mend)
+    if in_bucket:
+        # Each would have a mirror of its own, and Orbax writes a checkpoint of several processes into one folder.
+        found, mend = 'a bucket, with several processes', 'mount the bucket on all hosts, or give a shared folder'
+        raise UserError('--workdir', found, 'one folder that all of them see', mend)
     watch()
     distributed.join(own)
 

@@ -6,6 +6,7 @@ import os
 import pathlib
 import shutil
 from collections.abc import Callable, Iterator
+from typing import Any
 
 # Before jax is imported anywhere: the tests need a mesh of several devices, and never another platform than CPU.
 os.environ['JAX_PLATFORMS'] = 'cpu'
@@ -66,6 +67,28 @@ def once(session_folder: pathlib.Path) -> Callable[[str, Callable[[pathlib.Path]
         return folder
 
     return made
+
+
+@pytest.fixture(scope='session')
+def object_server() -> Iterator[Any]:
+    """A server of s3://bucket, see `object_server.ObjectServer`."""
+    for needed in ('moto.server', 's3fs'):
+        pytest.importorskip(needed)
+    import object_server
+
+    with object_server.started() as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(object_server: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Any:
+    """The server, its bucket empty, for a test with a cache of its own that loses no time between attempts."""
+    from bertjax.files.buckets import objects
+
+    monkeypatch.setenv('BERTJAX_CACHE', str(tmp_path / 'cache'))
+    monkeypatch.setattr(objects, 'PAUSES', (0.01,) * 3)
+    object_server.clear()
+    return object_server
 
 
 @pytest.fixture(scope='session')

@@ -14,13 +14,12 @@ import json
 import re
 from collections.abc import Callable, Iterator
 
-from etils import epath
-
 from bertjax.corpus import datasets, sequences
 from bertjax.corpus.json_line import json_object, names_in
 from bertjax.corpus.sequences import Given
 from bertjax.corpus.sources import Part
 from bertjax.files import disk, streams
+from bertjax.files.buckets.cache import open_file
 from bertjax.files.paths import unusual_kind
 from bertjax.files.streams import Broken, decode
 
@@ -46,7 +45,7 @@ def read_head(path: str) -> tuple[str, bytes]:
     if unusual_kind(path):  # A pipe that nobody writes to would be waited for.
         return compression, head
     try:
-        with epath.Path(path).open('rb') as file:
+        with open_file(path) as file:
             compression = streams.compression_of(path, file.read(8))
             file.seek(0)
             for chunk in streams.chunks(file, compression):
@@ -204,7 +203,7 @@ def _file_events(part: Part, key: str, progress: Progress, digest, segments: boo
     pick, lines = Picker(part.of, part.stride), streams.Lines(iter(()))
     lines_before = functools.cache(lambda: streams.count_lines(part.path, part.begin))
     try:
-        with epath.Path(part.path).open('rb') as file:
+        with open_file(part.path) as file:
             source = streams.part_chunks(part.path, file, part.begin, part.end, progress, digest)
             head = next((chunk for chunk in source if chunk), b'')
             format = sniff(part.path, head, part.format)

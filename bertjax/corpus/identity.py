@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from absl import logging
-from etils import epath
 
 from bertjax.corpus.sources import Part, Source
 from bertjax.corpus.store import TokenStore
 from bertjax.errors import UserError
 from bertjax.files import disk, streams
 from bertjax.files.atomic import write_atomic
+from bertjax.files.buckets.cache import open_file
 from bertjax.files.whole import read_json_or_none
 
 RECORD = 'inputs.json'
@@ -177,7 +177,7 @@ def _digest(path: str, facts: tuple[int, str, int], begin: int, end: int) -> str
     if begin == end:  # Empty, or a pipe, which opening would wait for.
         return digest.hexdigest()
     try:
-        with epath.Path(path).open('rb') as file:
+        with open_file(path) as file:
             for _ in streams.part_chunks(path, file, begin, end, digest=digest):
                 pass
     except streams.DAMAGE as error:

@@ -5,11 +5,10 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from etils import epath
-
 from bertjax.corpus import formats, sequences
 from bertjax.corpus.sources import Part, Source
 from bertjax.files import streams
+from bertjax.files.buckets.cache import open_file
 
 MIN_SHARD, MAX_SHARD = 4 << 20, 64 << 20  # Bytes of plain text (estimated) that a shard reads.
 SHARDS_WANTED = 64  # Enough for the cores of a large machine to finish at about the same time.
@@ -48,7 +47,7 @@ def _boundary(file, at: int, size: int, format: str) -> int:
 def _cut(source: Source, format: str, target: int) -> list[Part]:
     """Byte ranges of a large plain file, of about `target` bytes each, that begin and end between documents."""
     cuts = [0]
-    with epath.Path(source.path).open('rb') as file:
+    with open_file(source.path) as file:
         while cuts[-1] + target + target // 2 < source.size:
             cuts.append(_boundary(file, cuts[-1] + target, source.size, format))
     if cuts[-1] != source.size:

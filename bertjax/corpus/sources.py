@@ -10,8 +10,18 @@ from etils import epath
 
 from bertjax.corpus import datasets, sequences
 from bertjax.errors import UserError
+from bertjax.files.buckets.finding import found_in_bucket
 from bertjax.files.disk import raise_passing
-from bertjax.files.paths import is_pattern, is_remote, match_files, unusual_kind, unwritten_bytes, user_path, walk_files
+from bertjax.files.paths import (
+    check_address,
+    is_pattern,
+    is_remote,
+    match_files,
+    unusual_kind,
+    unwritten_bytes,
+    user_path,
+    walk_files,
+)
 from bertjax.ranges import check_fields, number, one_of, ranged, text, whole
 from bertjax.text.splitters import check_splitter
 
@@ -178,9 +188,6 @@ def components(spec: str | Sequence[str]) -> list[str]:
 def _file(path: epath.Path, name: str, **found: Any) -> Source:
     found = {'old_name': name, **found}
     try:
-        if is_remote(path):
-            stat = path.stat()
-            return Source('file', os.fspath(path), name, stat.length, str(stat.mtime), **found)
         stat = os.stat(path)
     except OSError as error:  # For example a dangling link: reading reports it.
         raise_passing(error, path)
@@ -196,6 +203,11 @@ def _resolve_one(spec: str, text_key: str) -> list[Source]:
         size, stamp = datasets.tfds_facts(spec, text_key)
         name = datasets.tfds_name(spec)
         return [Source('tfds', spec, name, size, stamp, old_name=name)]
+    if is_remote(spec):
+        check_address(spec, _WHERE)
+        found, searched = found_in_bucket(spec, _WHERE)
+        facts = {'component': spec} if searched else {}
+        return [Source('file', o.url, o.name, o.size, o.tag, single=o.single, old_name=o.name, **facts) for o in found]
     path = user_path(spec, _WHERE)
     if path.is_dir():
         top = path.name or path.resolve().name

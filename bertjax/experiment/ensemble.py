@@ -16,6 +16,7 @@ from bertjax.errors import UserError
 from bertjax.experiment.finetuning_settings import FinetuningSettings
 from bertjax.experiment.saved import SavedTask, load_task
 from bertjax.experiment.task_data import Split, TaskData
+from bertjax.files.paths import is_remote, user_path
 from bertjax.tasks.options import options_of
 from bertjax.tasks.task import Task
 from bertjax.writers.console import shown
@@ -37,7 +38,7 @@ def member_folders(ensemble: str, workdir: pathlib.Path) -> list[pathlib.Path]:
     """
     found: list[pathlib.Path] = []
     for item in filter(None, (item.strip() for item in ensemble.split(','))):
-        path = os.path.expanduser(item)
+        path = str(user_path(item, KEY)) if is_remote(item) else os.path.expanduser(item)
         here = sorted(map(pathlib.Path, glob.glob(path))) if glob.has_magic(path) else [pathlib.Path(path)]
         folders = [folder for folder in here if folder.is_dir()]
         if not folders:

@@ -21,6 +21,7 @@ from bertjax.experiment.task_data import LEARNED
 from bertjax.experiment.text import huggingface_directory
 from bertjax.experiment.using_settings import UsingSettings
 from bertjax.experiment.workdir import has_checkpoints
+from bertjax.files.paths import is_remote, user_path
 from bertjax.files.whole import read_json_object
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
@@ -125,7 +126,7 @@ def load_model(
     Raises:
       UserError: nothing there, or nothing that is a model.
     """
-    name = os.path.expanduser(os.fspath(path))
+    name = str(user_path(path, asked)) if is_remote(path) else os.path.expanduser(os.fspath(path))
     folder = pathlib.Path(name)
     mesh = make_mesh(_WHOLE_MESH, claim_devices())
     if has_checkpoints(folder) if step else kind_of(name) is Kind.CHECKPOINTS:

@@ -15,6 +15,7 @@ from bertjax.experiment.exports import Finished, push_export, write_exports
 from bertjax.experiment.task_data import LEARNED, Split, TaskData
 from bertjax.experiment.task_setup import TaskSetup
 from bertjax.files.atomic import write_atomic, write_zip
+from bertjax.files.paths import user_name
 from bertjax.tasks.reading.texts import Blank
 from bertjax.tasks.task import Outputs, Task
 from bertjax.terminal import Console
@@ -75,7 +76,7 @@ def finish_task(
         'metrics.jsonl': 'every step; also in tensorboard/',
     }
     print_places(console, folder, places, exported=model.settings.export)
-    again = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(str(folder))}'
+    again = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(user_name(folder))}'
     commands = [
         ('predictions for a file of your own (-: standard input)', f'{again} --config.run=predict --config.input=FILE'),
         ('a page of all that is in this workdir, the worst errors among it', f'{again} --config.run=report'),

@@ -18,6 +18,7 @@ from bertjax.experiment.exports import Finished, formats_of, push_export, write_
 from bertjax.experiment.heldout_texts import PREFIX
 from bertjax.experiment.levels import Levels
 from bertjax.files.atomic import write_atomic
+from bertjax.files.paths import user_name
 from bertjax.losses import PRETRAINING
 from bertjax.metrics.rows import pair_of, with_pair_names
 from bertjax.metrics.softmax import softmax
@@ -228,14 +229,15 @@ def _next(folder: pathlib.Path, config: Mapping[str, Any], recipe: str) -> list[
     classify = path.with_name(f'classify{path.suffix}')
     if path.suffix and not classify.exists():
         classify = pathlib.Path('configs/classify.py')
-    workdir = shlex.quote(str(folder))
+    name = user_name(folder)
+    workdir = shlex.quote(name)
     again = f'{given} --workdir={workdir}'
     commands = [
         ('a page of all that is in this workdir', f'{again} --config.run=report'),
         ('a picture of the learning curve', f'{again} --config.run=plot'),
     ]
     if config['export']:
-        own = f'--workdir={shlex.quote(f"{folder}_labels")} --config.init={workdir} --config.data=TABLE.csv'
+        own = f'--workdir={shlex.quote(f"{name}_labels")} --config.init={workdir} --config.data=TABLE.csv'
         what = 'a classifier, from a table of your own with the columns text and label'
         commands.append((what, f'--config={shlex.quote(str(classify))} {own}'))
     if config['corpus'] == 'pydoc:' and 'distill' not in config:

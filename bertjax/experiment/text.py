@@ -56,7 +56,7 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
     if not is_first():
         return load_own(workdir)
     if settings.data:
-        read_manifest(pathlib.Path(os.path.expanduser(settings.data)))  # raises before a vocabulary is trained
+        read_manifest(user_path(settings.data, 'config.data'))  # raises before a vocabulary is trained
     else:
         check_outside(settings.corpus, workdir, WORKDIR_FILES)
         if settings.beam:
@@ -67,7 +67,7 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
     if given:
         tokenizer = load_given(settings, given)
         if settings.vocab['add']:
-            tokenizer = words_added(tokenizer, os.path.expanduser(settings.vocab['add']))
+            tokenizer = words_added(tokenizer, str(user_path(settings.vocab['add'], 'config.vocab.add')))
         keep_tokenizer(tokenizer, workdir, given)
         return tokenizer
     reason = _other_vocabulary(settings, workdir)
@@ -204,7 +204,7 @@ def find_stores(
       UserError: one is not there, or of another tokenizer.
     """
     if settings.data:
-        directories, weights = [pathlib.Path(os.path.expanduser(settings.data))], [None]
+        directories, weights = [user_path(settings.data, 'config.data')], [None]
     else:
         directories = store_directories(settings, workdir)
         weights = [weight for _, weight in parse_mixture(settings.corpus)]

@@ -17,6 +17,7 @@ from bertjax.errors import UserError
 
 _WILDCARD = re.compile(r'[*?\[]')
 _HOLE = 1 << 30  # Bytes.
+_SCHEMES = ('gs://', 's3://')
 
 
 def is_remote(path: epath.PathLike) -> bool:
@@ -24,33 +25,48 @@ def is_remote(path: epath.PathLike) -> bool:
     return '://' in os.fspath(path)
 
 
-def user_path(given: epath.PathLike, where: str) -> epath.Path:
-    """A path as a user gave it, with ~ expanded.
+def user_path(given: epath.PathLike, where: str, beside: Sequence[str] = ()) -> epath.Path:
+    """A path as a user gave it, with ~ expanded; of what lies in a bucket, that of a copy on this machine.
 
     Args:
-      given: local, or gs://… and the other addresses that epath knows.
+      given: local, or gs://… or s3://…
       where: the config key, or the path itself, for messages.
+      beside: of a single object in a bucket, names of others beside it that are copied too.
 
     Raises:
       UserError: an address that cannot be read, such as http://…, or cannot be reached.
     """
-    found = repr(os.fspath(given))
-    try:
-        path = epath.Path(given).expanduser()
-    except KeyError:  # what epath says of other schemes
+    path = os.fspath(given)
+    check_address(path, where)
+    if not is_remote(path):
+        return epath.Path(path).expanduser()
+    # It finds by our patterns, and is seldom needed.
+    from bertjax.files.buckets.cache import local_copy
+
+    return epath.Path(local_copy(path, where, beside))
+
+
+def check_address(path: str, where: str) -> None:
+    """Raises UserError for an address that is neither gs://… nor s3://…"""
+    if is_remote(path) and not path.startswith(_SCHEMES):
         mend = 'fetch it first, and give the path of the file'
-        raise UserError(where, f'the address {found}', 'a path on this machine, or gs://…', mend) from None
-    if is_remote(path):
-        try:
-            path.exists()
-        except ImportError as error:  # The file system of gs:// and the like is a package of its own.
-            found, mend = f'{found} ({error})', 'pip install gcsfs for gs://'
-            raise UserError(where, found, 'a path that can be read', mend) from None
-        except Exception as error:  # Each file system has its own: names, credentials, the network.
-            line = next(iter(str(error).splitlines()), '') or type(error).__name__
-            mend = 'check the address and your credentials, or copy the files to this machine'
-            raise UserError(where, f'{found} ({line})', 'a path that can be read', mend) from None
-    return path
+        raise UserError(where, f'the address {path!r}', 'a path on this machine, gs://… or s3://…', mend)
+
+
+_names: dict[str, str] = {}
+
+
+def name_as(folder: pathlib.Path, address: str) -> None:
+    """Says by which address the user knows a folder: it mirrors a bucket."""
+    _names[os.fspath(folder)] = address
+
+
+def user_name(path: pathlib.Path) -> str:
+    """A path as the user calls it."""
+    for folder in (path, *path.parents) if _names else ():
+        if name := _names.get(os.fspath(folder)):
+            return '/'.join([name, *path.relative_to(folder).parts])
+    return os.fspath(path)
 
 
 def is_pattern(path: str) -> bool:
@@ -140,14 +156,13 @@ def walk_files(directory: epath.Path) -> Iterator[epath.Path]:
         )  # fmt: skip
 
 
-def _split_pattern(pattern: str) -> tuple[epath.Path, list[str]]:
+def split_pattern(pattern: str) -> tuple[str, list[str]]:
     """The directory in which a pattern's wildcards begin, and the rest of it, name by name."""
     fixed = pattern[: _WILDCARD.search(pattern).start()].rpartition('/')[0]
-    root = epath.Path(fixed or ('/' if pattern.startswith('/') else '.'))
     rest = pattern[len(fixed) :].lstrip('/')
     if '**' not in rest.split('/'):
         rest = re.sub(r'\*+', '*', rest)  # `a**b` is `a*b`; epath refuses it
-    return root, rest.split('/')
+    return fixed or ('/' if pattern.startswith('/') else '.'), rest.split('/')
 
 
 def match_files(pattern: str) -> tuple[epath.Path, list[epath.Path]]:
@@ -155,7 +170,8 @@ def match_files(pattern: str) -> tuple[epath.Path, list[epath.Path]]:
 
     `**` stands for any folders, or none: those of `walk_files`.
     """
-    root, parts = _split_pattern(pattern)
+    top, parts = split_pattern(pattern)
+    root = epath.Path(top)
     if '**' not in parts:
         return root, sorted(path for path in root.glob('/'.join(parts)) if not path.is_dir())
     below = walk_files(root) if root.is_dir() else ()
@@ -164,11 +180,21 @@ def match_files(pattern: str) -> tuple[epath.Path, list[epath.Path]]:
 
 def would_match(pattern: str, path: pathlib.Path) -> bool:
     """Whether `match_files` would find a local file of this path, which has no links, if it were there."""
-    root, parts = _split_pattern(pattern)
+    root, parts = split_pattern(pattern)
     top = os.path.realpath(root)
     names = path.relative_to(top).parts if path.is_relative_to(top) else ()
-    left_out = '**' in parts and any(name.startswith(('.', '_')) for name in names)
-    return not left_out and _matches(names, parts)
+    return name_matches(names, parts)
+
+
+def name_matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Whether a pattern, part by part, finds a path below the place where it begins."""
+    left_out = '**' in pattern and is_hidden(names)
+    return not left_out and _matches(names, pattern)
+
+
+def is_hidden(names: Sequence[str]) -> bool:
+    """Whether a walk through folders leaves a path out."""
+    return any(name.startswith(('.', '_')) for name in names)
 
 
 def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:

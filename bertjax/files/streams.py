@@ -15,6 +15,8 @@ from collections.abc import Iterator
 import zstandard
 from etils import epath
 
+from bertjax.files.buckets.cache import open_file
+
 CHUNK = 1 << 18  # Bytes read at once.
 MAX_LINE = 1 << 20  # A longer line of text is read in pieces, cut at white space.
 MAX_RECORD = 1 << 26  # A longer line of JSON, which cannot be cut, is dropped.
@@ -240,7 +242,7 @@ def decode(raw: bytes, number: int) -> str | Broken:
 def count_lines(path: epath.PathLike, end: int) -> int:
     """Number of line ends in the first `end` bytes of a file."""
     count = 0
-    with epath.Path(path).open('rb') as file:
+    with open_file(path) as file:
         while end:
             data = file.read(min(end, 1 << 20))
             end, count = end - len(data), count + data.count(b'\n')

@@ -7,8 +7,6 @@ import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from etils import epath
-
 from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile
 from bertjax.files.paths import is_remote, unusual_kind, user_path
@@ -84,7 +82,7 @@ class Source:
         if self.path == STANDARD_INPUT:
             lines = _spooled_lines(self.spool) if self.spool else standard_input(_CALLED)
             rows = read_input(lines, _CALLED, self.columns, **asked)
-        elif is_binary(self.path) or is_saved_dataset(epath.Path(self.path)):
+        elif is_binary(self.path) or is_saved_dataset(user_path(self.path, 'config.input')):
             if not quiet:
                 print(f'{self.path}: read as {"Parquet" if bare_suffix(self.path) == ".parquet" else "Arrow"}')
             rows = rows_of(read_records([user_path(self.path, 'config.input')]), self.columns)

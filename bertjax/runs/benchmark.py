@@ -14,6 +14,7 @@ from bertjax.experiment.benchmark_table import SUBMISSION, benchmark_table, writ
 from bertjax.experiment.finetuning_settings import finetuning_settings
 from bertjax.experiment.trials import trials_of
 from bertjax.experiment.workdir import working_in
+from bertjax.files.paths import user_name
 from bertjax.runs import finetune, predict
 from bertjax.tasks.sentence.glue_table import TASKS
 from bertjax.terminal import Console
@@ -69,7 +70,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
             _predict(configs[task], folder / task, there.judged[task], again=task not in finished)
             note_finished(folder, task, plain(configs[task]))
         _finish(folder, there.lacking, there.judged, console)
-    again = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(str(folder))}'
+    again = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(user_name(folder))}'
     print_next(console, [('a page of all tasks, and one of each', f'{again} --config.run=report')])
 
 

@@ -11,6 +11,7 @@ from bertjax.errors import UserError
 from bertjax.experiment.heldout_texts import PREFIX, rows_of_texts
 from bertjax.experiment.levels import Levels, levels_of
 from bertjax.files.atomic import write_atomic
+from bertjax.files.paths import user_name
 from bertjax.metrics.rows import taught, with_pair_names
 from bertjax.writers.jsonl import read_rows
 
@@ -39,7 +40,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     picture = io.BytesIO()
     figure.savefig(picture, dpi=144)
     write_atomic(path, picture.getvalue())
-    print(f'drawn: {path}')
+    print(f'drawn: {user_name(path)}')
 
 
 def _rows(path: pathlib.Path) -> list[dict[str, Any]]:

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, TextIO
 
-from etils import epath
 from ml_collections import ConfigDict
 
 from bertjax.errors import UserError
@@ -17,6 +16,7 @@ from bertjax.experiment.results import json_lines, prediction_rows, write_predic
 from bertjax.experiment.saved import config_of_run
 from bertjax.experiment.task_data import Split, TaskData
 from bertjax.experiment.workdir import working_in
+from bertjax.files.paths import user_path
 from bertjax.files.streams import named_compressed
 from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.records import is_binary, read_records
@@ -88,8 +88,8 @@ def _predict_file(asked: Asked, folder: pathlib.Path) -> None:
 
 
 def _read_file(task: Task, path: str) -> Iterator[Any]:
-    if is_saved_dataset(epath.Path(path)) or is_binary(path):
-        return task.from_rows(read_records([epath.Path(path)]))
+    if is_saved_dataset(user_path(path, 'config.input')) or is_binary(path):
+        return task.from_rows(read_records([user_path(path, 'config.input')]))
     return task.parse(list(number_lines(read_text(path))), path)
 
 

@@ -10,6 +10,7 @@ from bertjax.config import plain
 from bertjax.errors import UserError
 from bertjax.experiment.benchmark_table import is_benchmark
 from bertjax.files.atomic import write_atomic
+from bertjax.files.paths import user_name
 from bertjax.pages.charts import check_plotly
 from bertjax.report.benchmark import benchmark_page
 from bertjax.report.build import build_page
@@ -56,4 +57,4 @@ def _pages_of_tasks(config: Mapping[str, Any], folder: pathlib.Path, recipe: str
 def _write(folder: pathlib.Path, text: str) -> None:
     path = folder / 'report.html'
     write_atomic(path, text)
-    print(f'written: {path}, which any browser opens ({len(text) / 2**20:.1f} MB)')
+    print(f'written: {user_name(path)}, which any browser opens ({len(text) / 2**20:.1f} MB)')

@@ -9,6 +9,7 @@ from bertjax.config import plain
 from bertjax.errors import printable
 from bertjax.experiment.differences import Difference, aligned, as_of_run, differences, flat, written
 from bertjax.experiment.recorded import recorded_config
+from bertjax.files.paths import user_name
 from bertjax.recipe_files import find_recipe, load_recipe
 from bertjax.train.goodput import read_goodput
 
@@ -34,7 +35,7 @@ def run(config: ConfigDict, workdir: str | None, recipe: str) -> None:
     if saved is not None:
         if goodput := read_goodput(path.parent):
             _print(['', f'goodput {goodput}'])
-        _print_differences(f'the run in {workdir}', differences(saved, as_of_run(own, saved)))
+        _print_differences(f'the run in {user_name(path.parent)}', differences(saved, as_of_run(own, saved)))
 
 
 def _print_differences(other: str, found: Sequence[Difference]) -> None:

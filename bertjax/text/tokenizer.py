@@ -86,7 +86,7 @@ def load_tokenizer(path: epath.PathLike, lowercase: bool | None = None) -> Token
     Raises:
       UserError: when nothing is there, or what is there is not a vocabulary for BERT.
     """
-    file = _find(user_path(path, str(path)))
+    file = _find(user_path(path, str(path), _BESIDE))
     config = _read_config(file.parent)
     with odd_settings_refused(str(file)):
         if file.suffix == '.model':
@@ -233,6 +233,7 @@ def _read_bytes(file: epath.Path) -> bytes:
     return data
 
 
+_BESIDE = ('tokenizer_config.json', 'merges.txt', 'config.json')  # of a single file in a bucket, what else is read
 _TRIAL = ['A word, 1. \u4f60 \U0001fae0']  # Of several scripts: something in it is [UNK] to most vocabularies.
 _ORIGINAL = 'take the original file'
 _MEND = 'name a vocab.txt, a tokenizer.json or a SentencePiece *.model, or train one with --config.run=vocab'

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rich.progress import MofNCompleteColumn, TextColumn
 
+from bertjax.files.paths import user_name
 from bertjax.progress import clock, make_bar
 from bertjax.terminal import Console
 from bertjax.writers.writer import Row
@@ -95,9 +96,10 @@ def print_places(console: Console, folder: pathlib.Path, places: Mapping[str, st
     """Prints a workdir's output files, {path within it: what it is}; those of an export only where there was one."""
     console.print('\noutput files', style='bold')
     there = [name for name in places if (folder / name).exists() and (exported or not name.startswith('export/'))]
-    width = max((len(str(folder / name)) for name in there), default=0)
-    for name in there:
-        console.print(f'  {folder / name!s:{width}}  {places[name]}', markup=False)
+    paths = {name: user_name(folder / name) for name in there}
+    width = max(map(len, paths.values()), default=0)
+    for name, path in paths.items():
+        console.print(f'  {path:{width}}  {places[name]}', markup=False)
 
 
 def print_next(console: Console, commands: Sequence[tuple[str, str]]) -> None:

@@ -1,0 +1,118 @@
+"""A real server that speaks S3 (moto's), on this machine, and what goes wrong between it and its clients."""
+
+import contextlib
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+
+import fsspec
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import WSGIRequestHandler, make_server
+
+Fault = Callable[[str, str], str | None]  # method and path of a request -> one of the faults below, or None
+
+_BUSY = b'<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>'
+_DENIED = b'<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>'
+
+
+class _Quiet(WSGIRequestHandler):
+    def log(self, *_):
+        pass
+
+
+class ObjectServer:
+    """The server; `asked` has its requests, and `fault` decides what becomes of each.
+
+    A fault is 'refuse' (503), 'deny' (403), 'cut' (half of the body comes) or 'spoil' (a byte of it is another, and
+    nothing in the answer tells).
+    """
+
+    def __init__(self):
+        self._app = DomainDispatcherApplication(create_backend_app)
+        self.fault: Fault = lambda method, path: None
+        self.asked: list[tuple[str, str]] = []
+        self._lock = threading.Lock()
+
+    def __call__(self, environ, start_response):
+        method, path = environ['REQUEST_METHOD'], environ['PATH_INFO']
+        with self._lock:
+            self.asked.append((method, path))
+            fault = self.fault(method, path)
+        if fault in ('refuse', 'deny'):
+            environ['wsgi.input'].read(int(environ.get('CONTENT_LENGTH') or 0))
+            start_response('503 Slow Down' if fault == 'refuse' else '403 Forbidden', [('Connection', 'close')])
+            return [_BUSY if fault == 'refuse' else _DENIED]
+        answer = []
+        body = b''.join(self._app(environ, lambda *about: answer.append(about)))
+        status, headers = answer[0][:2]
+        if fault == 'spoil':
+            headers = [row for row in headers if not row[0].lower().startswith('x-amz-checksum')]
+        start_response(status, headers)
+        if fault == 'cut':
+            return [body[: len(body) // 2]]  # of the length that was announced
+        return [bytes([body[0] ^ 1]) + body[1:] if fault == 'spoil' else body]
+
+    @contextlib.contextmanager
+    def failing(self, fault: str, method: str, path: str, count: int = 1, after: int = 0) -> Iterator[list[str]]:
+        """The requests of a method whose path matches fail, `count` times after `after`; yields the paths that did."""
+        seen, failed = [], []
+
+        def decide(asked: str, at: str) -> str | None:
+            if asked != method or not re.search(path, at):
+                return None
+            seen.append(at)
+            if not after < len(seen) <= after + count:
+                return None
+            failed.append(at)
+            return fault
+
+        self.fault = decide
+        try:
+            yield failed
+        finally:
+            self.fault = lambda method, path: None
+
+    @property
+    def system(self) -> fsspec.AbstractFileSystem:
+        """A client of its own, for what a test looks at."""
+        return fsspec.filesystem('s3', use_listings_cache=False)
+
+    def clear(self) -> None:
+        """Empties the bucket and the list of requests."""
+        for path in self.system.find('bucket'):
+            self.system.rm_file(path)
+        self.asked.clear()
+
+    def put(self, files: dict[str, bytes]) -> None:
+        """Writes objects, {name: bytes}, into the bucket."""
+        for name, data in files.items():
+            self.system.pipe_file(f'bucket/{name}', data)
+
+    def names(self, path: str) -> dict[str, int]:
+        """{name: bytes} of the objects below BUCKET/PATH."""
+        found = self.system.find(path, detail=True)
+        return {name.removeprefix(path).strip('/'): facts['size'] for name, facts in sorted(found.items())}
+
+
+@contextlib.contextmanager
+def started() -> Iterator[ObjectServer]:
+    """Serves the bucket `bucket`; the environment of this process and of those that it starts points there."""
+    server = ObjectServer()
+    http = make_server('127.0.0.1', 0, server, threaded=True, request_handler=_Quiet)
+    threading.Thread(target=http.serve_forever, daemon=True).start()
+    variables = {
+        'AWS_ENDPOINT_URL': f'http://127.0.0.1:{http.server_port}',
+        'AWS_ACCESS_KEY_ID': 'test',
+        'AWS_SECRET_ACCESS_KEY': 'test',
+        'AWS_DEFAULT_REGION': 'us-east-1',
+    }
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    server.system.mkdir('bucket')
+    try:
+        yield server
+    finally:
+        http.shutdown()
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})

@@ -1,0 +1,96 @@
+"""Whole runs whose text, stores and workdirs are in a bucket of a real server, and what may go wrong."""
+
+import dataclasses
+import os
+import pathlib
+import signal
+
+import pytest
+from running import RUN, Program, finished
+
+from bertjax.files.buckets import lease, publisher
+
+WEIGHTS = 'export/hf/model.safetensors'
+HERE = 's3://bucket/runs/one'
+
+
+@pytest.fixture
+def texts(bucket, corpus: pathlib.Path) -> str:
+    bucket.put({'texts/documents.txt': corpus.read_bytes(), 'texts/_about.md': b'not of the text'})
+    return '--config.corpus=s3://bucket/texts'
+
+
+@pytest.fixture(scope='session')
+def expected(once, program: Program) -> bytes:
+    """The weights of the same run in a local workdir, in this process."""
+    folder = once('bucket_expected', lambda folder: program.run(f'--workdir={folder}/run', *RUN))
+    return (folder / 'run' / WEIGHTS).read_bytes()
+
+
+def another_machine(monkeypatch: pytest.MonkeyPatch, cache: pathlib.Path) -> None:
+    """From now on the program has never seen the bucket."""
+    monkeypatch.setenv('BERTJAX_CACHE', str(cache))
+
+
+def test_mistakes_with_buckets(program, bucket):
+    """One line each, before anything is computed."""
+    assert "the address 'http://a/b'" in program.error('--workdir=http://a/b')
+    assert 'found no bucket s3://none' in program.error('--workdir=s3://none/run')
+    several = ('--num_processes=2', '--process_id=0', '--coordinator_address=127.0.0.1:1')
+    assert 'found a bucket, with several processes' in program.error(f'--workdir={HERE}', *several)
+    with bucket.failing('deny', 'GET', '', count=99):
+        assert 'access denied' in program.error(f'--workdir={HERE}')
+    assert not bucket.names('bucket')
+
+
+@pytest.mark.slow
+def test_a_run_in_a_bucket_that_is_denied_on_the_way(program, bucket, texts, expected, monkeypatch, tmp_path):
+    """It stops and says where all is; what is half there does not count; another machine ends it in the same bits."""
+    monkeypatch.setattr(publisher, 'EVERY', 0.1)
+    with bucket.failing('deny', 'PUT', r'checkpoints/(8|12|16|20|24)/(seal|state/manifest)', count=999):
+        stopped = program.run(f'--workdir={HERE}', texts, *RUN, status=1)
+    assert 'stopped: not all of the run is in s3://bucket/runs/one' in stopped.stderr, stopped.stderr
+    names = bucket.names('bucket/runs/one')
+    assert any(name.startswith('checkpoints/') for name in names) and 'config.json' in names
+    assert not [name for name in names if name.endswith('seal.json') and name != 'checkpoints/4/seal.json']
+    assert '.lease.json' not in names
+    another_machine(monkeypatch, tmp_path / 'other')
+    done = program.run(f'--workdir={HERE}', texts, *RUN)
+    assert 'published to s3://bucket/runs/one' in done.stdout
+    assert '--workdir=s3://bucket/runs/one --config.run=report' in done.stdout
+    assert bucket.system.cat_file(f'bucket/runs/one/{WEIGHTS}') == expected
+    steps = {name.split('/')[1] for name in bucket.names('bucket/runs/one') if name.startswith('checkpoints/')}
+    assert steps == {'20', '24'}  # what is superseded is removed there too
+    # Of a third machine: what is there is enough to go on, to look at it and to begin from it.
+    another_machine(monkeypatch, tmp_path / 'third')
+    assert 'all 24 steps are done' in program.run(f'--workdir={HERE}', texts, *RUN).stdout
+    assert 'differs from the run' in program.run(f'--workdir={HERE}', '--config.run=show').stdout
+    program.run(f'--workdir={HERE}', '--config.run=plot')
+    assert 'learning_curve.png' in bucket.names('bucket/runs/one')
+    begun = (f'--config.data={HERE}/store', f'--config.tokenizer={HERE}/tokenizer', f'--config.init={HERE}')
+    program.run('--workdir=s3://bucket/runs/two', *begun, '--config.steps=2', '--config.eval_every=0')
+    assert WEIGHTS in bucket.names('bucket/runs/two')
+
+
+@pytest.mark.slow
+def test_killed_while_it_publishes(program, bucket, texts, expected, monkeypatch, tmp_path):
+    """`kill -9` between two writes: another machine, which waits for the lease, takes no half of anything for whole."""
+    environment = program.environment | {name: os.environ[name] for name in os.environ if name.startswith('AWS_')}
+    environment['BERTJAX_CACHE'] = os.environ['BERTJAX_CACHE']
+    process = dataclasses.replace(program, environment=environment).start(f'--workdir={HERE}', texts, *RUN)
+
+    def kill(method: str, path: str) -> None:
+        if method == 'PUT' and path.endswith('summary.json'):
+            os.kill(process.pid, signal.SIGKILL)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bucket, 'fault', kill)
+        assert finished(process, None).returncode == -signal.SIGKILL
+    names = bucket.names('bucket/runs/one')
+    assert '.lease.json' in names and 'checkpoints/24/state/manifest.ocdbt' in names
+    assert not [name for name in names if name.endswith(('seal.json', 'export/hf/config.json', 'manifest.json'))]
+    another_machine(monkeypatch, tmp_path / 'other')
+    monkeypatch.setattr(lease, 'GONE', 0.5)
+    done = program.run(f'--workdir={HERE}', texts, *RUN)
+    assert 's3://bucket/runs/one was left by' in done.stdout and 'continuing at step' not in done.stdout
+    assert bucket.system.cat_file(f'bucket/runs/one/{WEIGHTS}') == expected
