@@ -13,6 +13,7 @@ from bertjax.model.config import DTYPES, BertConfig
 from bertjax.model.pooling import COMBINE, POOL
 from bertjax.optim.optimizers import OPTIMIZERS
 from bertjax.optim.schedules import SCHEDULES
+from bertjax.parallel.rules import PRESETS
 from bertjax.parallel.spread import ZERO1
 from bertjax.ranges import (
     COUNT,
@@ -69,6 +70,7 @@ _SHARED = {
     'optimizer.clip_norm': number(0, 1e12),
     'log_every': whole(1, COUNT),
     'checkpoint_keep': whole(1, MANY),
+    'mesh.preset': one_of(PRESETS),
     'mesh.data': _DEVICES,
     'mesh.fsdp': _DEVICES,
     'mesh.tensor': _DEVICES,

@@ -13,6 +13,7 @@ from bertjax.errors import UserError
 from bertjax.experiment.exports import formats_of
 from bertjax.model.config import BertConfig, parameter_count
 from bertjax.parallel.devices import device_memory
+from bertjax.parallel.rules import mesh_axes
 from bertjax.writers.tracker import Tracking
 
 
@@ -89,7 +90,7 @@ def shared_settings(config: ConfigDict) -> dict[str, Any]:
         'optimizer': dict(config.optimizer),
         'schedule': config.schedule.name,
         'power': config.schedule.power,
-        'mesh': dict(config.mesh),
+        'mesh': mesh_axes(config.mesh),
         'zero1': config.zero1,
         'tracking': Tracking(config.tracker, config.tracker_project, config.tracker_run),
         'recorded': plain(config),

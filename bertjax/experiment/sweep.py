@@ -151,6 +151,7 @@ class Group:
             # The sweep may grow; of the others a sweep has none.
             **{key: value for key, value in self._own[0].recorded.items() if key not in ('sweep', *LATER)},
             **({'checkpoint_minutes': minutes} if (minutes := self.settings.recorded['checkpoint_minutes']) else {}),
+            'mesh': self.settings.mesh,
             'steps': self.total,
             'shapes': _lengths(self.settings),
             **resolve_durations(self.settings, self.total, batches),

@@ -32,9 +32,15 @@ def mesh_shape(axes: dict[str, int], num_devices: int) -> tuple[int, int, int]:
 def make_mesh(axes: dict[str, int], devices=None) -> Mesh:
     """A mesh with axes (data, fsdp, tensor) over `devices` (default: all).
 
+    Slices of TPUs that only the data centre's network joins lie along `data`, over which gradients alone are sent; so
+    do hosts, whose devices come one after the other, as far as that axis reaches.
+
     Axis types are given as Auto: `jax.make_mesh` would make Explicit axes, under which Linen's logical constraints
     become assertions and `nn.Embed` raises. Enter it with `jax.set_mesh(mesh)`: under the older `with mesh:` Flax sees
     no mesh at all, and every constraint silently does nothing.
+
+    Raises:
+      UserError: sizes that do not multiply to the number of devices, or a `data` that the slices do not divide.
     """
     if devices is None:
         leave_out_absent_tpus()
@@ -42,6 +48,12 @@ def make_mesh(axes: dict[str, int], devices=None) -> Mesh:
     shape = mesh_shape(axes, len(devices))
     if len(devices) == 1 or devices[0].platform == 'cpu':
         grid = np.asarray(devices).reshape(shape)
+    elif (slices := len({getattr(device, 'slice_index', 0) for device in devices})) > 1:
+        if shape[0] % slices:
+            mend = f'set config.mesh.data to a multiple of {slices}'
+            raise UserError('config.mesh.data', str(shape[0]), f'a multiple of the {slices} slices, joined by it', mend)
+        inside = (shape[0] // slices, *shape[1:])
+        grid = mesh_utils.create_hybrid_device_mesh(inside, (slices, 1, 1), devices, allow_split_physical_axes=True)
     else:
         grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
     return Mesh(grid, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
