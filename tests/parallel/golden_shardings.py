@@ -32,11 +32,8 @@ def table(preset: str) -> str:
         entries = (*x.sharding.spec, *[None] * (x.ndim - len(x.sharding.spec)))
         split = [(entry,) if isinstance(entry, str) else entry or () for entry in entries]
         named = [' x '.join(axis for axis in of if x.sharding.mesh.shape[axis] > 1) or '-' for of in split]
-        return (
-            '['
-            + ', '.join(f'{size} {over}'.removesuffix(' -') for size, over in zip(x.shape, named, strict=True))
-            + ']'
-        )
+        sizes = [f'{size} {over}'.removesuffix(' -') for size, over in zip(x.shape, named, strict=True)]
+        return f'[{", ".join(sizes)}]'
 
     plain, spread = setup('off'), setup('on')
     rows = [('parameter, and its moments', 'zero1=on: parameter', 'zero1=on: moments')]
