@@ -145,10 +145,14 @@ def test_a_tuning_and_a_sweep_are_those_of_one_device(
     program.run(f'--workdir={tmp_path / "tuned"}', *tune, *on_mesh, devices=8, **GLUE)
     assert results(tmp_path / 'tuned')['splits'] == results(tuned)['splits']
     _same_losses(tmp_path / 'tuned', tuned)
-    program.run(f'--workdir={tmp_path / "swept"}', *tune, *SWEEP, devices=8, **GLUE)
-    for trial in (swept / TRIALS).iterdir():
-        assert results(tmp_path / 'swept' / TRIALS / trial.name)['splits'] == results(trial)['splits']
-        _same_losses(tmp_path / 'swept' / TRIALS / trial.name, trial)
+    program.run(
+        f'--workdir={tmp_path / "swept"}', *tune, SWEEP[0], SWEEP[2], '--config.sweep.seeds=(1,)', devices=8, **GLUE
+    )
+    trials = list((tmp_path / 'swept' / TRIALS).iterdir())
+    assert len(trials) == 2
+    for trial in trials:
+        assert results(trial)['splits'] == results(swept / TRIALS / trial.name)['splits']
+        _same_losses(trial, swept / TRIALS / trial.name)
 
 
 def _same_losses(workdir: pathlib.Path, wanted: pathlib.Path) -> None:
