@@ -124,16 +124,17 @@ def check_accumulate(batch_size: int, accumulate: int, key: str = 'accumulate') 
 
 def check_mesh(model: BertConfig, mesh: Mesh) -> None:
     """What the mesh splits must be divisible by it."""
-    for axis, name, size in (
-        ('tensor', 'num_heads', model.num_heads),
-        ('tensor', 'mlp_dim', model.mlp_dim),
-        ('fsdp', 'width', model.width),
+    for axis, what, size in (
+        ('tensor', 'config.model.num_heads', model.num_heads),
+        ('tensor', 'config.model.mlp_dim', model.mlp_dim),
+        ('tensor', 'rows of the vocabulary', model.padded_vocab_size),
+        ('fsdp', 'config.model.width', model.width),
     ):
         if size % mesh.shape[axis]:
             raise UserError(
                 f'config.mesh.{axis}',
                 str(mesh.shape[axis]),
-                f'a divisor of config.model.{name} = {size}, which it splits',
+                f'a divisor of {what} = {size}, which it splits',
                 f'lower config.mesh.{axis}, and leave the other devices to config.mesh.data=-1',
             )
 

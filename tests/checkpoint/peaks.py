@@ -46,6 +46,7 @@ def peak(function: Callable[[], Any]) -> tuple[Any, int]:
 def main(doing: str, folder: pathlib.Path) -> None:
     """Does it."""
     import jax
+    import numpy as np
 
     from bertjax.checkpoint import Checkpoints, Position
     from bertjax.convert.huggingface.save import export_huggingface
@@ -64,20 +65,22 @@ def main(doing: str, folder: pathlib.Path) -> None:
     with mesh_context(setup.mesh):
         if doing == 'write':
             checkpoints = Checkpoints(folder / 'checkpoints', keep=1)
-            checkpoints.save(setup.create(0), Position(1, 0, 1), {}, None)
+            drawn = np.random.default_rng(0).standard_normal
+            state = jax.tree.map(lambda a: jax.device_put(drawn(a.shape).astype(a.dtype), a.sharding), setup.state)
+            checkpoints.save(state, Position(1, 0, 1), {}, None)
             checkpoints.close()
             return
         checkpoints = Checkpoints(folder / 'checkpoints', keep=1, reading=True)
         checkpoints.latest()
         read = lambda restore, template: lambda: jax.block_until_ready(restore(1, template))  # noqa: E731
-        own, grew = peak(read(checkpoints.restore_params, setup.state.params))
-        peaks = {'parameters': grew / params}
+        # What is read stays: memory that was freed would be used again, and nothing grow.
+        state, of_state = peak(read(checkpoints.restore, setup.state))
+        own, of_params = peak(read(checkpoints.restore_params, setup.state.params))
         export = functools.partial(export_huggingface, own, setup.model.config, NoTokenizer(), folder / 'hf', card={})
-        peaks['export'] = peak(export)[1] / params
-        del export, own
-        peaks['state'] = peak(read(checkpoints.restore, setup.state))[1] / whole
+        _, of_export = peak(export)
+        del state
         checkpoints.close()
-    print(json.dumps(peaks))
+    print(json.dumps({'state': of_state / whole, 'parameters': of_params / params, 'export': of_export / params}))
 
 
 if __name__ == '__main__':

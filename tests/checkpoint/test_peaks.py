@@ -21,6 +21,7 @@ def test_it_is_read_and_exported_with_little_beside_it(tmp_path: pathlib.Path):
 
     ran('write')
     peaks = json.loads(ran('read'))
-    assert 0.9 < peaks['parameters'] < 1.5
+    print(peaks)
     assert 0.9 < peaks['state'] < 1.3
+    assert 0.9 < peaks['parameters'] < 1.3
     assert peaks['export'] < 1.3  # what is written; the parameters themselves are there already

@@ -10,7 +10,8 @@ from ml_collections import ConfigDict
 from bertjax.errors import UserError
 from bertjax.experiment.check import check_ranges
 from bertjax.experiment.pretraining_settings import pretraining_settings
-from bertjax.experiment.settings import check_row_count
+from bertjax.experiment.settings import check_mesh, check_row_count
+from bertjax.model.config import BertConfig
 from bertjax.parallel.mesh import make_mesh, mesh_shape
 from bertjax.parallel.partition import batch_sharding, replicated
 from bertjax.parallel.rules import PRESETS, mesh_axes
@@ -127,3 +128,20 @@ def test_a_batch_that_does_not_divide_is_refused_with_one_that_does(batch_size, 
     config.batch_size = try_instead
     (phase,) = pretraining_settings(config).phases(100)
     check_row_count(phase.batch_size, phase.accumulate, shards)
+
+
+@pytest.mark.parametrize(
+    ('sizes', 'changes', 'found', 'what'),
+    [
+        ((1, 1, 8), {}, r'mesh.tensor: found 8', r'a divisor of config.model.num_heads = 12'),
+        ((1, 1, 4), {'mlp_dim': 3074}, r'mesh.tensor: found 4', r'a divisor of config.model.mlp_dim = 3074'),
+        ((1, 1, 3), {}, r'mesh.tensor: found 3', r'a divisor of rows of the vocabulary = 30592'),
+        ((1, 5, 1), {}, r'mesh.fsdp: found 5', r'a divisor of config.model.width = 768'),
+    ],
+)
+def test_a_model_that_does_not_divide_is_refused_with_what_would(sizes, changes, found, what):
+    model = BertConfig(vocab_size=30522, **changes)
+    mesh = jax.sharding.AbstractMesh(sizes, ('data', 'fsdp', 'tensor'))
+    with pytest.raises(UserError, match=rf'config.{found}, expected {what}, which it splits; lower'):
+        check_mesh(model, mesh)
+    check_mesh(BertConfig(vocab_size=30522), jax.sharding.AbstractMesh((1, 2, 2), ('data', 'fsdp', 'tensor')))
