@@ -221,6 +221,7 @@ class Checkpoints:
         if decided_by_first(lambda: self._is_there(step)):
             return
         items = {'position': dataclasses.asdict(position), 'config': config}
+        state = jax.tree.map(_kept, state)
         args = ocp.args.Composite(
             state=ocp.args.StandardSave(state),
             **{name: ocp.args.JsonSave(item) for name, item in items.items()},
@@ -299,6 +300,14 @@ class Checkpoints:
             # What failed has been raised; Orbax would say it again in its own words.
             with contextlib.suppress(Exception) if self._failed else contextlib.nullcontext():
                 self._stack.close()
+
+
+def _kept(x: Any) -> Any:
+    """An array that stays as it is while it is written. On a CPU Orbax would write the one in the state itself, and the
+    next step, to which that is given, would wait until it has."""
+    if not isinstance(x, jax.Array) or jax.default_backend() != 'cpu':
+        return x
+    return jax.device_put(x, x.sharding, may_alias=False)
 
 
 def _at_a_time(template: Any) -> float:
