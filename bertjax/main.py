@@ -56,7 +56,7 @@ NEEDS = {
     'distill': (('distill',), 'distilbert'),
 }
 # Verbs that several processes can compute together.
-TOGETHER = ('pretrain', 'finetune', 'evaluate')
+TOGETHER = ('pretrain', 'finetune', 'distill', 'evaluate')
 # Verbs that would not ask the teacher of a recipe that has one.
 WITHOUT_TEACHER = ('pretrain', 'finetune', 'vocab', 'corpus', 'compile')
 # Verbs about an existing run, whose config they take, except for keys that the command line sets.

@@ -135,7 +135,8 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     config.hang_minutes = 30.0  # a run in which nothing moves for so long ends with status 4; 0: never
     config.step = 0  # run=export: which checkpoint; 0: the newest
 
-    config.mesh = ConfigDict({'data': -1, 'fsdp': 1, 'tensor': 1})  # -1: the devices that the others leave
+    # A preset has sizes for the axes that are left as they are here; -1: the devices that the others leave.
+    config.mesh = ConfigDict({'preset': 'data', 'data': -1, 'fsdp': 1, 'tensor': 1})
     config.zero1 = 'auto'  # on, off: parameters and optimiser split over data; auto: where nothing else splits them
     config.topology = ''  # run=compile: the machine to compile for, such as v5e:4x4 or 2*v5e:16x16
     config.find_batch = False  # run=compile: look for the largest batch that fits
@@ -218,7 +219,8 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
         ''  # run=evaluate, run=predict: workdirs whose models answer together, with commas between, or globs
     )
 
-    config.mesh = ConfigDict({'data': -1, 'fsdp': 1, 'tensor': 1})  # -1: the devices that the others leave
+    # A preset has sizes for the axes that are left as they are here; -1: the devices that the others leave.
+    config.mesh = ConfigDict({'preset': 'data', 'data': -1, 'fsdp': 1, 'tensor': 1})
     config.zero1 = 'auto'  # on, off: parameters and optimiser split over data; auto: where nothing else splits them
     config.export = True  # write the model to WORKDIR/export at the end
     config.export_formats = 'hf,orbax'  # folders there, with commas between: hf, orbax, google, stablehlo, onnx

@@ -13,6 +13,7 @@ from bertjax.model.config import DTYPES, BertConfig
 from bertjax.model.pooling import COMBINE, POOL
 from bertjax.optim.optimizers import OPTIMIZERS
 from bertjax.optim.schedules import SCHEDULES
+from bertjax.parallel.rules import PRESETS
 from bertjax.parallel.spread import ZERO1
 from bertjax.ranges import (
     COUNT,
@@ -71,6 +72,7 @@ _SHARED = {
     'checkpoint_keep': whole(1, MANY),
     'profile': word(r'|\d{1,10}:\d{1,10}', "FIRST:END such as 100:105, the steps 100 to 104, or ''"),
     'hang_minutes': _MINUTES,
+    'mesh.preset': one_of(PRESETS),
     'mesh.data': _DEVICES,
     'mesh.fsdp': _DEVICES,
     'mesh.tensor': _DEVICES,

@@ -190,17 +190,26 @@ class Checkpoints:
         self._manager.reload()
 
     def restore(self, step: int, template: Any) -> Any:
-        """The arrays of the state of a finished step, on the devices and in the shapes of `template` (abstract)."""
-        args = ocp.args.Composite(state=ocp.args.StandardRestore(template))
-        return self._manager.restore(step, args=args)['state']
+        """The arrays of the state of a finished step, on the devices and in the shapes of `template` (abstract).
+
+        A few of them at a time: where devices have their memory in common with the host, all of what is on its way to
+        them would be there twice.
+        """
+        handler = ocp.StandardCheckpointHandler(restore_concurrent_gb=_at_a_time(template))
+        return self._read(step, handler, ocp.args.StandardRestore(template))
 
     def restore_params(self, step: int, template: Any) -> Any:
         """The parameters alone of the state of a finished step: those of the abstract `template`, whatever others and
         whatever optimiser the state has."""
         state = {'params': template}
         reading = ocp.checkpoint_utils.construct_restore_args(state)
+        handler = ocp.PyTreeCheckpointHandler(restore_concurrent_gb=_at_a_time(template))
         args = ocp.args.PyTreeRestore(state, restore_args=reading, partial_restore=True)
-        return self._manager.restore(step, args=ocp.args.Composite(state=args))['state']['params']
+        return self._read(step, handler, args)['params']
+
+    def _read(self, step: int, handler: ocp.CheckpointHandler, args: ocp.args.CheckpointArgs) -> Any:
+        with ocp.Checkpointer(handler) as checkpointer:
+            return checkpointer.restore(pathlib.Path(self._manager.directory, str(step), 'state'), args=args)
 
     def save(self, state: Any, position: Position, config: dict[str, Any], cost: float | None) -> None:
         """Starts to save; returns when the arrays may be overwritten. A step that is there already is left alone.
@@ -212,6 +221,7 @@ class Checkpoints:
         if decided_by_first(lambda: self._is_there(step)):
             return
         items = {'position': dataclasses.asdict(position), 'config': config}
+        state = jax.tree.map(_kept, state)
         args = ocp.args.Composite(
             state=ocp.args.StandardSave(state),
             **{name: ocp.args.JsonSave(item) for name, item in items.items()},
@@ -295,3 +305,17 @@ class Checkpoints:
             # What failed has been raised; Orbax would say it again in its own words.
             with contextlib.suppress(Exception) if self._failed else contextlib.nullcontext():
                 self._stack.close()
+
+
+def _kept(x: Any) -> Any:
+    """An array that stays as it is while it is written. On a CPU Orbax would write the one in the state itself, and the
+    next step, to which that is given, would wait until it has."""
+    if not isinstance(x, jax.Array) or jax.default_backend() != 'cpu':
+        return x
+    return jax.device_put(x, x.sharding, may_alias=False)
+
+
+def _at_a_time(template: Any) -> float:
+    """Gigabytes of arrays that are read at once: as much as the largest has, for Orbax reads none for which there is
+    too little room."""
+    return (1.01 * max(x.size * max(x.dtype.itemsize, 4) for x in jax.tree.leaves(template)) + 2**20) / 1e9

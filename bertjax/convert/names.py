@@ -1,6 +1,7 @@
 """The one table of our parameter names and Hugging Face's; both directions of the conversion come from it."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
@@ -114,12 +115,12 @@ def entries(num_layers: int, ours: Mapping[str, object], head: str = '') -> Iter
 
 
 def to_huggingface(
-    params: Mapping[str, np.ndarray], num_layers: int, vocab_size: int, head: str = '', *, own: bool = False
+    params: dict[str, np.ndarray], num_layers: int, vocab_size: int, head: str = '', *, own: bool = False
 ) -> dict[str, np.ndarray]:
     """Their tensors from ours, contiguous.
 
     Args:
-      params: by flat path, layers stacked.
+      params: by flat path, layers stacked; empty afterwards: of a large model there is no room for both.
       num_layers: blocks.
       vocab_size: pieces; further rows are padding and are dropped.
       head: see `entries`.
@@ -132,10 +133,11 @@ def to_huggingface(
     if unknown and not own:
         raise KeyError(f'convert/names.py has no name for {unknown}')
     tensors = {}
-    for entry in entries(num_layers, params, head):
-        x = params[entry.ours]
-        x = x if entry.layer is None else x[entry.layer]
-        tensors[entry.theirs] = np.ascontiguousarray(entry.kind.give(x, vocab_size))
+    for path, group in itertools.groupby(list(entries(num_layers, params, head)), key=lambda entry: entry.ours):
+        x = params.pop(path)
+        for entry in group:
+            part = x if entry.layer is None else x[entry.layer]
+            tensors[entry.theirs] = np.ascontiguousarray(entry.kind.give(part, vocab_size))
     return tensors
 
 

@@ -186,7 +186,7 @@ def cached(folder: pathlib.Path, key: object, make: Callable[[], Features]) -> F
     except FileNotFoundError:
         pass
     except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
-        path.unlink()  # damaged: made again
+        path.unlink(missing_ok=True)  # damaged: made again
     features = make()
     features.save(path)
     return features

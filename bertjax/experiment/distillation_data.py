@@ -1,6 +1,7 @@
 """The data of a task that is distilled: read as for a fine-tuning, with rows that are made up beside them."""
 
 import dataclasses
+import functools
 import hashlib
 import pathlib
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,7 @@ from bertjax.convert.load import load_pretraining_model
 from bertjax.data.augment import chosen_words, pick, places, repeated, taken, words_of_one_piece
 from bertjax.data.buckets import choose_lengths, sorted_batches
 from bertjax.data.features import Features, cached
+from bertjax.data.loader import global_arrays, local_rows
 from bertjax.errors import UserError
 from bertjax.experiment.distillation import student_encoder
 from bertjax.experiment.distillation_settings import DistillationSettings
@@ -25,8 +27,9 @@ from bertjax.experiment.text import huggingface_directory
 from bertjax.losses import PRETRAINING
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.layers import NEGATIVE
+from bertjax.parallel.distributed import first_before_others
 from bertjax.parallel.mesh import row_shards
-from bertjax.parallel.partition import batch_sharding, mesh_context
+from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.progress import progress
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.train.step import make_forward
@@ -60,8 +63,9 @@ def add_augmented(data: TaskData, distill: DistillationSettings, folder: pathlib
         vocabulary without as many words.
     """
     settings = data.settings
-    model = _masked_language_model(distill, data, mesh)
-    split = data.split('train', training=True)
+    with first_before_others():
+        model = _masked_language_model(distill, data, mesh)
+        split = data.split('train', training=True)
     plain, stays = split.features, data.task.fixed_tokens(split.records, split.features, data.tokenizer)
     may_stand = _is_word(data.tokenizer)
     may_stand[plain.tokens[stays]] = False
@@ -159,7 +163,9 @@ def _candidates(
         return
     shards, sharding = row_shards(model.mesh), batch_sharding(model.mesh)
     lengths = choose_lengths(some.lengths, count=4, longest=model.config.max_positions)
-    for found, length in sorted_batches(some, batch_size=-(-batch_size // shards) * shards, shapes=lengths):
+    size = -(-batch_size // shards) * shards
+    mine = local_rows(sharding, size)
+    for found, length in sorted_batches(some, batch_size=size, shapes=lengths):
         sequences = some.record[found[found >= 0]]
         where = [np.flatnonzero(chosen[slice(*rows.offsets[n : n + 2])]) for n in sequences]
         positions = np.zeros((len(found), counts.max()), np.int32)
@@ -167,7 +173,8 @@ def _candidates(
             positions[row, : len(x)] = x
         batch = {**some.batch(found, length, tokenizer.pad_id), 'masked_positions': positions}
         with mesh_context(model.mesh):
-            words = np.asarray(ask(model.params, jax.device_put(batch, sharding)))  # [B, P, count + 1]
+            arrays = global_arrays({name: x[mine] for name, x in batch.items()}, sharding, size)
+            words = np.asarray(ask(model.params, arrays))  # [B, P, count + 1]
         at = [rows.offsets[n] + x for n, x in zip(sequences, where, strict=True)]
         yield np.concatenate(at), np.concatenate([words[row, : len(x)] for row, x in enumerate(where)])
 
@@ -180,7 +187,7 @@ def _asking(model: Teacher, tokenizer: Tokenizer, never: np.ndarray, count: int)
     words[never] = False
     forward = make_forward(model.model, PRETRAINING)
 
-    @jax.jit
+    @functools.partial(jax.jit, out_shardings=replicated(model.mesh))  # every process needs all of them
     def ask(params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
         logits = forward(params, batch)['mlm_logits']  # [B, P, V]
         return jax.lax.top_k(jnp.where(words, logits, NEGATIVE), count + 1)[1]

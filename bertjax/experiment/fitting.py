@@ -191,12 +191,7 @@ class Fitting:
         return self.setup({}).mesh.shape[name]
 
     def _meshes(self) -> list[Way]:
-        """More chips on the fsdp axis, by powers of two, at the cost of the data axis: rows are split as before.
-
-        None where the state is asked to be split over data (zero1), which goes with no other axis.
-        """
-        if self.settings.zero1 == 'on':
-            return []
+        """More chips on the fsdp axis, by powers of two, at the cost of the data axis: rows are split as before."""
         own, data, width = self._axis('fsdp'), self._axis('data'), self.settings.model_fields['width']
         factors = [2**i for i in range(1, 11) if data % 2**i == 0 and width % (own * 2**i) == 0]
         rest = self.settings.mesh['data'] == -1  # it is what the others leave

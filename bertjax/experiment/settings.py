@@ -13,6 +13,7 @@ from bertjax.errors import UserError
 from bertjax.experiment.exports import formats_of
 from bertjax.model.config import BertConfig, parameter_count
 from bertjax.parallel.devices import device_memory
+from bertjax.parallel.rules import mesh_axes
 from bertjax.writers.tracker import Tracking
 
 
@@ -93,7 +94,7 @@ def shared_settings(config: ConfigDict) -> dict[str, Any]:
         'optimizer': dict(config.optimizer),
         'schedule': config.schedule.name,
         'power': config.schedule.power,
-        'mesh': dict(config.mesh),
+        'mesh': mesh_axes(config.mesh),
         'zero1': config.zero1,
         'tracking': Tracking(config.tracker, config.tracker_project, config.tracker_run),
         'recorded': plain(config),
@@ -127,16 +128,17 @@ def check_accumulate(batch_size: int, accumulate: int, key: str = 'accumulate') 
 
 def check_mesh(model: BertConfig, mesh: Mesh) -> None:
     """What the mesh splits must be divisible by it."""
-    for axis, name, size in (
-        ('tensor', 'num_heads', model.num_heads),
-        ('tensor', 'mlp_dim', model.mlp_dim),
-        ('fsdp', 'width', model.width),
+    for axis, what, size in (
+        ('tensor', 'config.model.num_heads', model.num_heads),
+        ('tensor', 'config.model.mlp_dim', model.mlp_dim),
+        ('tensor', 'rows of the vocabulary', model.padded_vocab_size),
+        ('fsdp', 'config.model.width', model.width),
     ):
         if size % mesh.shape[axis]:
             raise UserError(
                 f'config.mesh.{axis}',
                 str(mesh.shape[axis]),
-                f'a divisor of config.model.{name} = {size}, which it splits',
+                f'a divisor of {what} = {size}, which it splits',
                 f'lower config.mesh.{axis}, and leave the other devices to config.mesh.data=-1',
             )
 

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
@@ -32,6 +33,14 @@ from bertjax.experiment.workdir import EXPORTED, TRIALS, exported_trial
 from bertjax.files.atomic import write_atomic
 from bertjax.files.whole import read_json_object
 from bertjax.metrics.rows import task_values
+from bertjax.parallel.distributed import (
+    OtherStoppedError,
+    decided_by_first,
+    first_before_others,
+    from_first,
+    is_first,
+    remove,
+)
 from bertjax.tasks.registry import defaults
 from bertjax.terminal import Console
 from bertjax.train.interrupt import Interrupt
@@ -54,19 +63,21 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
     """
     settings = data.settings
     trials = trials_of(settings)
-    rows = len(data.split('train', training=True).features)
-    for trial in trials:
-        trial.settings(settings).total_steps(-(-rows // trial.batch_size))  # raises
-    _check_same(data, folder)
+    with first_before_others():
+        rows = len(data.split('train', training=True).features)
+        for trial in trials:
+            trial.settings(settings).total_steps(-(-rows // trial.batch_size))  # raises
+        _check_same(data, folder)
+        waiting = [trial for trial in trials if _result(folder, trial) is None]
     console = Console(highlight=False, soft_wrap=True)
-    waiting = [trial for trial in trials if _result(folder, trial) is None]
     console.print(f'{len(trials)} runs, {len(trials) - len(waiting)} of them finished already')
     alike = collections.Counter(trial.shape for trial in trials)
     with Interrupt() as interrupt:
         for shape, group in itertools.groupby(waiting, key=lambda trial: trial.shape):
             members = list(group)
             own = data.with_settings(members[0].settings(settings))
-            train, model = prepare(own, mesh, _lengths(settings), chosen_by='config.sweep')
+            with first_before_others():
+                train, model = prepare(own, mesh, _lengths(settings), chosen_by='config.sweep')
             one = Group(members[:1], model, train, folder)
             # Of all there are, not of those that wait: what was interrupted is found by who its members are.
             size = min(settings.sweep['together'] or members_that_fit(one, alike[shape]), len(members))
@@ -77,10 +88,10 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
                 markup=False,
             )
             for first in range(0, len(members), size):
-                if interrupt.requested():
+                if from_first(interrupt.requested()):
                     raise PreemptedError('stopped as asked; the same command does the runs that are left')
                 Group(members[first : first + size], model, train, folder).run(interrupt)
-    shutil.rmtree(folder / _UNFINISHED, ignore_errors=True)  # of a process killed when its trials had their results
+    remove(folder / _UNFINISHED)  # of a process killed when its trials had their results
     summary = summarise([(trial, _result(folder, trial)) for trial in trials], data.task.score)
     write_atomic(folder / SWEEP, json.dumps(summary, indent=2) + '\n')
     console.print(sweep_table(summary))
@@ -151,6 +162,7 @@ class Group:
             # The sweep may grow; of the others a sweep has none.
             **{key: value for key, value in self._own[0].recorded.items() if key not in ('sweep', *LATER)},
             **({'checkpoint_minutes': minutes} if (minutes := self.settings.recorded['checkpoint_minutes']) else {}),
+            'mesh': self.settings.mesh,
             'steps': self.total,
             'shapes': _lengths(self.settings),
             **resolve_durations(self.settings, self.total, batches),
@@ -185,18 +197,19 @@ class Group:
         # Checkpoints of other trials, or of these under other settings, are of no use here.
         key = hashlib.sha256(json.dumps(self.resolved, sort_keys=True).encode()).hexdigest()[:16]
         unfinished = self._folder / _UNFINISHED
-        for old in unfinished.glob('*'):
-            if old.name != key:
-                shutil.rmtree(old)
+        with first_before_others():
+            for old in unfinished.glob('*') if is_first() else ():
+                if old.name != key:
+                    shutil.rmtree(old)
         with contextlib.closing(Checkpoints(unfinished / key, keep=1)) as checkpoints:
             try:
                 saved = checkpoints.latest()
-            except UserError:  # all damaged: the trials begin again
+            except (UserError, OtherStoppedError):  # all damaged: the trials begin again
                 saved = None
             state, failed = continue_or_begin(self, checkpoints, saved, interrupt)
             interrupt.doing = 'the runs are being judged'
             self._finish(state.params, failed)
-        shutil.rmtree(unfinished)
+        remove(unfinished)
         interrupt.doing = 'the next runs are being prepared'
 
     def _finish(self, params: Any, failed: Sequence[bool]) -> None:
@@ -214,7 +227,7 @@ class Group:
             found, _ = judge(data, mine, self.folders[m] / 'predictions')
             results |= found
             results['collapsed'] |= failed[m]
-            if self.settings.export and self._is_best(results):
+            if self.settings.export and decided_by_first(functools.partial(self._is_best, results)):
                 config = {**own.recorded, 'steps': self.total, 'epochs': self.epochs}
                 formats = self.settings.formats
                 export_task(self._folder, config, model, member_of(params, m), results, formats)
@@ -242,4 +255,4 @@ def members_that_fit(group: Group, count: int) -> int:
         if memory.argument_size_in_bytes + memory.temp_size_in_bytes < 0.9 * limit:
             break
         count = -(-count // 2)
-    return count
+    return from_first(count)

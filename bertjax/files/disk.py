@@ -28,7 +28,8 @@ _MENDS = {
 }
 # What is wrong with a file to read; other errors tell of the machine.
 _OF_THE_FILE = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
-_NATIVE = re.compile(r"os_error_code='(\d+)'")  # in the text of tensorstore's errors
+# In the text of errors: of tensorstore, of safetensors.
+_NATIVE = re.compile(r"os_error_code='(\d+)'|\(os error (\d+)\)")
 
 
 @contextlib.contextmanager
@@ -36,7 +37,7 @@ def writing(path: str | os.PathLike, size: int) -> Iterator[None]:
     """Makes what the system refuses in the body an OSError that knows the path, and as `wanted` the size in bytes."""
     try:
         yield
-    except (OSError, ValueError) as error:
+    except Exception as error:  # tensorstore and safetensors have their own
         refused = _refusal(error)
         if refused is None:
             raise
@@ -67,7 +68,10 @@ def _refusal(error: BaseException) -> OSError | None:
     if isinstance(error, OSError):
         return error if error.errno is not None else None  # else it is no system's
     native = _NATIVE.search(str(error))
-    return OSError(int(native[1]), os.strerror(int(native[1]))) if native else None
+    if native is None:
+        return None
+    code = int(native[1] or native[2])
+    return OSError(code, os.strerror(code))
 
 
 def refused(error: BaseException, workdir: str) -> UserError | None:

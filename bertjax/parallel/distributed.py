@@ -9,6 +9,7 @@ import contextlib
 import os
 import pathlib
 import secrets
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -144,6 +145,15 @@ def wait_for_all(seconds: int) -> None:
     global _waits
     _waits += 1
     multihost.get_barrier_sync_fn()(key=f'bertjax-{_waits}', timeout_ms=seconds * 1000)
+
+
+def remove(folder: pathlib.Path) -> None:
+    """Removes a folder with which all have done when they have come here; where there is none, nothing."""
+    if are_several():
+        wait_for_all(_LONG)
+    with first_before_others():
+        if is_first():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_seen_by_all(folder: pathlib.Path) -> None:

@@ -1,19 +1,22 @@
 """ZeRO-1 (arXiv 1910.02054, section 5.1): what the devices of the data axis would hold copies of, split over them.
 
-Each keeps and updates its part of parameters and moments. A step begins with gathering the parameters and ends with
-adding up the gradients, of which each device takes the sums of its own part. In between a device computes with its own
-rows and whole parameters, inside `jax.shard_map`: left to itself, XLA takes the split for one by which the products of
-the model are to be computed.
+Where nothing else is split, each keeps and updates its part of parameters and moments. A step begins with gathering the
+parameters and ends with adding up the gradients, of which each device takes the sums of its own part. In between a
+device computes with its own rows and whole parameters, inside `jax.shard_map`: left to itself, XLA takes the split for
+one by which the products of the model are to be computed.
+
+Where `fsdp` or `tensor` split the weights already, XLA would have to split over them what is inside `shard_map`, in
+which it fails (jaxlib 0.10.2). There the optimiser's moments alone are split over data, too, and XLA is told so of the
+gradients: each device updates its part of what it holds of a parameter, and gathers the others'.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
-
-from bertjax.errors import UserError
 
 AXIS = 'data'
 ZERO1 = ('auto', 'on', 'off')
@@ -22,37 +25,64 @@ MATRICES = ('kernel', 'embedding')  # parameters that the model casts to the dty
 
 
 def spreads(choice: str, mesh: Mesh) -> bool:
-    """Whether the state of a training is spread: by `choice`, one of ZERO1, with 'auto' where it can be.
+    """Whether the state of a training is spread: by `choice`, one of ZERO1, with 'auto' where data alone splits
+    anything. Without copies there is nothing to spread."""
+    return mesh.shape[AXIS] > 1 and (choice == 'on' or (choice == 'auto' and only_copies(mesh)))
 
-    Raises:
-      UserError: 'on' for a mesh that splits weights already. XLA would have to split what is inside `shard_map` over
-        the other axes, in which it fails (jaxlib 0.10.2).
-    """
-    others = [axis for axis, size in mesh.shape.items() if axis != AXIS and size > 1]
-    if choice == 'on' and others:
-        mend = "leave config.zero1 'auto'"
-        raise UserError('config.zero1', "'on' and " + ', '.join(f'mesh.{axis}' for axis in others), 'only data', mend)
-    return choice != 'off' and not others and mesh.shape[AXIS] > 1
+
+def only_copies(mesh: Mesh) -> bool:
+    """Whether every device has a copy of the weights."""
+    return all(size == 1 for axis, size in mesh.shape.items() if axis != AXIS)
 
 
 def spread(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     """Abstract `x`, of which the data axis holds copies, split over it.
 
-    That is along the largest dimension which divides, the last one only where no other does: what lies closest together
-    in memory stays together. What has none, or is small, stays as it is.
+    That is along the largest dimension of a device's part which divides, the last one only where no other does: what
+    lies closest together in memory stays together. What has none, or is small, stays as it is.
     """
     mesh = x.sharding.mesh
-    fitting = [d for d, size in enumerate(x.shape) if size % mesh.shape[AXIS] == 0]
-    if x.size < SMALL or not fitting:
+    axes = [_split(entry, mesh) for entry in (*x.sharding.spec, *[None] * (x.ndim - len(x.sharding.spec)))]
+    part = [size // math.prod(mesh.shape[axis] for axis in of) for size, of in zip(x.shape, axes, strict=True)]
+    fitting = [d for d, size in enumerate(part) if size % mesh.shape[AXIS] == 0]
+    if math.prod(part) < SMALL or not fitting:
         return x
-    chosen = max(fitting, key=lambda d: (d < len(x.shape) - 1, x.shape[d]))
-    return x.update(sharding=NamedSharding(mesh, PartitionSpec(*[None] * chosen, AXIS)))
+    chosen = max(fitting, key=lambda d: (d < len(part) - 1, part[d]))
+    axes[chosen] += (AXIS,)
+    while not axes[-1]:
+        axes.pop()
+    spec = PartitionSpec(*(of[0] if len(of) == 1 else of or None for of in axes))
+    return x.update(sharding=NamedSharding(mesh, spec))
+
+
+def _split(entry: str | tuple[str, ...] | None, mesh: Mesh) -> tuple[str, ...]:
+    """The mesh axes of a dimension's entry in a PartitionSpec that have more than one device."""
+    named = () if entry is None else (entry,) if isinstance(entry, str) else entry
+    return tuple(axis for axis in named if mesh.shape[axis] > 1)
 
 
 def whole(params: Any) -> Any:
     """`params` with the arrays gathered that are spread; the same tree where none is."""
     split = any(AXIS in _spec(x) for x in jax.tree.leaves(params))
     return jax.device_put(params, jax.tree.map(_unspread, params)) if split else params
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """How the moments lie that are spread beside parameters which are not.
+
+    Attributes:
+      params: abstract, with their own shardings.
+    """
+
+    params: Any
+
+    def of(self, tree: Any) -> Any:
+        """Gradients or parameters, traced, in the tree of parameters that move: each device's part."""
+        own = jax.tree.map(lambda _, x: x.sharding, tree, self.params)
+        parts = jax.tree.map(lambda _, x: spread(x).sharding, tree, self.params)
+        # Both: or XLA takes the second for the way in which the gradients' products are to be computed.
+        return jax.lax.with_sharding_constraint(jax.lax.with_sharding_constraint(tree, own), parts)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,6 +20,7 @@ from bertjax.experiment.settings import check_row_count
 from bertjax.experiment.summary import finish_pretraining
 from bertjax.experiment.trials import trials_of
 from bertjax.experiment.workdir import TRIALS, working_in
+from bertjax.parallel.distributed import fetched, first_before_others
 from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.train.canary import training_devices
 from bertjax.train.state import without_own
@@ -59,14 +60,15 @@ def _distil_general(
     mesh = make_mesh(settings.mesh, training_devices())
     settings.check_memory(mesh)
     with working_in(folder):
-        training = GeneralDistillation(settings, distill, folder, mesh)
+        with first_before_others():
+            training = GeneralDistillation(settings, distill, folder, mesh)
         state, _ = train_in(folder, training)
         finish_pretraining(
             folder,
             training.resolved,
             training.model,
             training.tokenizer,
-            without_own(state.params),
+            fetched(without_own(state.params)),
             training.heldout if distill.soft or distill.hard else None,  # else its head for masks learns nothing
             recipe,
             levels(settings, training.stores, training.examples, training.resolved['steps']),
@@ -94,11 +96,13 @@ def _distil_task(config: ConfigDict, distill: DistillationSettings, folder: path
     mesh = make_mesh(settings.mesh, training_devices())
     check_row_count(settings.batch_size, settings.accumulate, row_shards(mesh))
     with working_in(folder):
-        data = distillation_data(settings, distill, folder)
-        teacher = task_teacher(data, distill, mesh)  # before rows are made up, which may take hours
+        with first_before_others():
+            data = distillation_data(settings, distill, folder)
+            teacher = task_teacher(data, distill, mesh)  # before rows are made up, which may take hours
         settings.check_memory(data.encoder, mesh, training=True)
         if distill.augment:
             add_augmented(data, distill, folder, mesh)
-        training = TaskDistillation(data, distill, teacher, folder, mesh)
+        with first_before_others():
+            training = TaskDistillation(data, distill, teacher, folder, mesh)
         state, last = train_in(folder, training, select=settings.select)
         finish_task(folder, training.resolved, training.model, without_own(state.params), last, recipe)

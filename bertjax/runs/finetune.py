@@ -15,7 +15,7 @@ from bertjax.experiment.sweep import run_sweep
 from bertjax.experiment.task_data import data_from_source
 from bertjax.experiment.trials import trials_of
 from bertjax.experiment.workdir import TRIALS, has_checkpoints, working_in
-from bertjax.parallel.distributed import are_several, first_before_others
+from bertjax.parallel.distributed import first_before_others
 from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.train.canary import training_devices
 
@@ -35,8 +35,6 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
     """
     settings, folder = finetuning_settings(config), pathlib.Path(workdir)
     trials = trials_of(settings)
-    if trials and are_several():
-        raise UserError('config.sweep', 'several processes', 'one process', 'start it once, or run by run')
     each_run = [trial.settings(settings) for trial in trials] or [settings]
     for one in each_run:
         one.check()

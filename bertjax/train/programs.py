@@ -58,6 +58,7 @@ class Lowering:
                 trained=setup.trained,
                 layer_decay=setup.layer_decay,
                 exchange=setup.exchange,
+                parts=setup.parts,
             )(state, batch, first, *teacher)
 
         each = jax.vmap(step, in_axes=(0, 1, None, 0, 0)) if self._members else step

@@ -15,7 +15,7 @@ from bertjax.losses import OWN, Objective
 from bertjax.optim.selection import Selection, everything, partition
 from bertjax.parallel.mesh import describe_mesh
 from bertjax.parallel.partition import mesh_context
-from bertjax.parallel.spread import Exchange, spread, spreads
+from bertjax.parallel.spread import Exchange, Parts, only_copies, spread, spreads
 from bertjax.train.programs import Apart, Lowering, Programs
 from bertjax.train.state import (
     TrainState,
@@ -70,6 +70,7 @@ class Setup:
       state: abstract: shapes, dtypes and shardings.
       teacher: (its parameters, abstract,) where the objective has a guide: no part of the state, and never changed.
       exchange: where the state is spread over the data axis (ZeRO-1, see parallel/spread.py).
+      parts: where its moments alone are.
     """
 
     model: nn.Module
@@ -82,11 +83,13 @@ class Setup:
     state: TrainState
     teacher: tuple[Any, ...] = ()
     exchange: Exchange | None = None
+    parts: Parts | None = None
 
     def describe(self) -> str:
         """The devices in words, and who keeps the state."""
-        spread = self.exchange is not None and self.exchange.spreads
-        return describe_mesh(self.mesh) + (', each keeps its part of parameters and optimiser' if spread else '')
+        kept = 'parameters and optimiser' if self.exchange is not None and self.exchange.spreads else ''
+        kept = 'the optimiser' if self.parts is not None else kept
+        return describe_mesh(self.mesh) + (f', each keeps its part of {kept}' if kept else '')
 
     def create(self, seed: int) -> TrainState:
         """The state of step 0; each device draws its own part of it."""
@@ -179,8 +182,12 @@ def build_setup(
     init = make_init(model, optimizer, inputs, trained, objective.init_own)
     with mesh_context(mesh):
         state = abstract_state(init, mesh)
-    exchange = None
+    exchange = parts = None
     if spreads(zero1, mesh):
-        state = jax.tree.map(spread, state)
-        exchange = Exchange(state.params, model.config.dtype)
-    return Setup(model, objective, optimizer, mesh, trained, layer_decay, init, state, teacher, exchange)
+        if only_copies(mesh):
+            state = jax.tree.map(spread, state)
+            exchange = Exchange(state.params, model.config.dtype)
+        else:
+            parts = Parts(partition(state.params, trained)[0])
+            state = state.replace(opt_state=jax.tree.map(spread, state.opt_state))
+    return Setup(model, objective, optimizer, mesh, trained, layer_decay, init, state, teacher, exchange, parts)

@@ -15,7 +15,7 @@ from bertjax.model.dropout import Dropout
 from bertjax.optim.schedules import Schedule
 from bertjax.optim.selection import Selection, combine, everything, layer_rates, partition
 from bertjax.parallel.partition import platform
-from bertjax.parallel.spread import Exchange
+from bertjax.parallel.spread import Exchange, Parts
 from bertjax.train.state import TrainState
 
 Batch = Mapping[str, jax.Array]
@@ -52,6 +52,7 @@ def make_train_step(
     trained: Selection = everything,
     layer_decay: float = 1.0,
     exchange: Exchange | None = None,
+    parts: Parts | None = None,
 ) -> Callable[..., tuple[TrainState, Metrics]]:
     """(state, batch, first) -> (new state, metrics); with a teacher's parameters too where the objective has a guide.
 
@@ -77,6 +78,7 @@ def make_train_step(
         trained=trained,
         layer_decay=layer_decay,
         num_layers=model.config.num_layers,
+        parts=parts,
     )
 
     def train_step(state: TrainState, batch: Batch, first: jax.Array, *teacher: Any) -> tuple[TrainState, Metrics]:
@@ -184,6 +186,7 @@ def make_update(
     num_layers: int,
     trained: Selection = everything,
     layer_decay: float = 1.0,
+    parts: Parts | None = None,
 ) -> Callable[[TrainState, Gradients], tuple[TrainState, Metrics]]:
     """(state, its gradients) -> (new state, metrics), whatever the shape of the batch was.
 
@@ -196,16 +199,20 @@ def make_update(
       num_layers: of the model.
       trained: the parameters that move; the state must be made with the same selection.
       layer_decay: see `optim.selection.layer_rates`.
+      parts: of moments that are spread over the data axis where the parameters are not.
     """
 
     def update(state: TrainState, found: Gradients) -> tuple[TrainState, Metrics]:
         old, frozen = partition(state.params, trained)
-        grad_norm = optax.tree.norm(found.grads)
-        direction, opt_state = optimizer.update(found.grads, state.opt_state, old)
+        grads = found.grads
+        grad_norm = optax.tree.norm(grads)
+        if parts is not None:
+            grads, old = parts.of(grads), parts.of(old)
+        direction, opt_state = optimizer.update(grads, state.opt_state, old)
         if platform() == 'cpu':
             # The moments are computed again in the loop that keeps them or not, rather than written, read and selected:
             # what a CPU's update costs is memory.
-            direction, _ = optimizer.update(*jax.lax.optimization_barrier((found.grads, state.opt_state, old)))
+            direction, _ = optimizer.update(*jax.lax.optimization_barrier((grads, state.opt_state, old)))
         if layer_decay != 1:
             direction = jax.tree.map(jnp.multiply, direction, layer_rates(old, layer_decay, num_layers))
         rate = schedule(state.step - first_step)

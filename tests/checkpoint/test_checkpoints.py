@@ -4,6 +4,7 @@ import json
 import shutil
 
 import jax
+import orbax.checkpoint as ocp
 import pytest
 from checkpoint_states import CONFIG, bits, mesh_of, state_at, template_on
 
@@ -48,6 +49,26 @@ def test_the_state_may_be_overwritten_when_save_returns(open_checkpoints):
     jax.block_until_ready(doubled)
     checkpoints.wait()
     assert bits(checkpoints.restore(1, template_on(mesh_of()))) == expected
+
+
+def test_nothing_waits_for_what_is_being_written(open_checkpoints, monkeypatch):
+    """What Orbax is given are no arrays of the state: a step that donates them would wait for the disk."""
+    given, save = [], ocp.CheckpointManager.save
+
+    def spied(self, step, *, args, **options):
+        given.extend(jax.tree.leaves(args['state'].item))
+        return save(self, step, args=args, **options)
+
+    def places(arrays):
+        return {shard.data.unsafe_buffer_pointer() for x in arrays for shard in x.addressable_shards}
+
+    monkeypatch.setattr(ocp.CheckpointManager, 'save', spied)
+    state = state_at(1, mesh_of(fsdp=2, tensor=2))
+    checkpoints, _ = open_checkpoints()
+    checkpoints.save(state, Position(1, 0, 16), CONFIG, None)
+    own = jax.tree.leaves(state)
+    assert not places(own) & places(given)
+    assert [x.sharding for x in given] == [x.sharding for x in own]
 
 
 @pytest.mark.parametrize(

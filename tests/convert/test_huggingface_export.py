@@ -138,6 +138,8 @@ def test_equal_runs_give_equal_bytes(tokenizer, small_config, make_params, tmp_p
             assert (tmp_path / 'one' / file).read_bytes() == (tmp_path / other / file).read_bytes(), file
     with safetensors.safe_open(tmp_path / 'one' / 'model.safetensors', 'np') as file:
         assert file.metadata() == {'format': 'pt'}
+    modes = {path.name: path.stat().st_mode for path in (tmp_path / 'one').iterdir()}
+    assert modes['model.safetensors'] == modes['config.json']
 
 
 class _Failing:

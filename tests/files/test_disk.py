@@ -5,6 +5,7 @@ import os
 import resource
 
 import pytest
+import safetensors
 
 from bertjax.errors import UserError
 from bertjax.files import disk
@@ -22,9 +23,16 @@ def test_a_full_disk_names_folder_and_bytes(tmp_path):
     assert f'12,345 bytes for {tmp_path / "none" / "a"}' in line
 
 
-def test_what_native_code_says_of_a_full_disk(tmp_path):
+@pytest.mark.parametrize(
+    'raised',
+    [
+        ValueError("RESOURCE_EXHAUSTED: Failed to write 16 bytes: No space left on device [os_error_code='28']"),
+        safetensors.SafetensorError('Error while serializing: I/O error: No space left on device (os error 28)'),
+    ],
+)
+def test_what_native_code_says_of_a_full_disk(tmp_path, raised):
     with pytest.raises(OSError, match='No space left') as error, disk.writing(tmp_path, 3_000_000):
-        raise ValueError("RESOURCE_EXHAUSTED: Failed to write 16 bytes: No space left on device [os_error_code='28']")
+        raise raised
     assert '3,000,000 bytes' in refused(error.value, '/')
 
 

@@ -1,15 +1,20 @@
 """The mesh's sizes, and what is said of sizes that do not fit."""
 
+import dataclasses
+
 import jax
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 from ml_collections import ConfigDict
 
 from bertjax.errors import UserError
+from bertjax.experiment.check import check_ranges
 from bertjax.experiment.pretraining_settings import pretraining_settings
-from bertjax.experiment.settings import check_row_count
+from bertjax.experiment.settings import check_mesh, check_row_count
+from bertjax.model.config import BertConfig
 from bertjax.parallel.mesh import make_mesh, mesh_shape
 from bertjax.parallel.partition import batch_sharding, replicated
+from bertjax.parallel.rules import PRESETS, mesh_axes
 from bertjax.recipe import pretraining_config
 
 
@@ -27,6 +32,58 @@ from bertjax.recipe import pretraining_config
 )
 def test_sizes_and_the_axis_that_takes_the_rest(sizes, devices, shape):
     assert mesh_shape(dict(zip(('data', 'fsdp', 'tensor'), sizes, strict=True)), devices) == shape
+
+
+def test_a_preset_gives_the_sizes_that_are_not_set():
+    def shape(**given):
+        return mesh_shape(mesh_axes(config_of(given).mesh), 8)
+
+    def config_of(given):
+        config = pretraining_config('tiny')
+        config.mesh.update(given)
+        return config
+
+    shapes = {'data': (8, 1, 1), 'fsdp': (1, 8, 1), 'tensor2': (4, 1, 2), 'fsdp_tensor2': (1, 4, 2)}
+    assert {name: shape(preset=name) for name in PRESETS} == shapes
+    assert shape(preset='fsdp', data=4) == (4, 2, 1) and shape(preset='tensor2', fsdp=2) == (2, 2, 2)
+    assert pretraining_settings(config_of({'preset': 'fsdp'})).mesh == {'data': 1, 'fsdp': -1, 'tensor': 1}
+    assert mesh_axes({'data': 2, 'fsdp': 4, 'tensor': 1}) == {
+        'data': 2,
+        'fsdp': 4,
+        'tensor': 1,
+    }  # of an earlier version
+    with pytest.raises(UserError, match=r"config.mesh.preset: found 'model', expected one of data, fsdp"):
+        check_ranges(config_of({'preset': 'model'}))
+    with pytest.raises(UserError, match='data=1 x fsdp=-1 x tensor=3, expected a mesh of 8 device'):
+        shape(preset='fsdp_tensor2', tensor=3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """As JAX has one of a slice of 2 x 2."""
+
+    id: int
+    slice_index: int
+    platform: str = 'tpu'
+    device_kind: str = 'TPU v5 lite'
+    core_on_chip: int = 0
+
+    @property
+    def coords(self):
+        return [self.id % 2, self.id // 2 % 2, 0]
+
+    @property
+    def process_index(self):
+        return self.slice_index
+
+
+def test_slices_are_joined_along_data():
+    chips = [Chip(i, i // 4) for i in range(8)]
+    grid = make_mesh({'data': -1, 'fsdp': 2, 'tensor': 1}, chips).devices
+    assert grid.shape == (4, 2, 1)
+    assert [{chip.slice_index for chip in row.flat} for row in grid] == [{0}, {0}, {1}, {1}]
+    with pytest.raises(UserError, match=r'config.mesh.data: found 1, expected a multiple of the 2 slices'):
+        make_mesh({'data': -1, 'fsdp': 8, 'tensor': 1}, chips)
 
 
 @pytest.mark.parametrize(
@@ -71,3 +128,20 @@ def test_a_batch_that_does_not_divide_is_refused_with_one_that_does(batch_size, 
     config.batch_size = try_instead
     (phase,) = pretraining_settings(config).phases(100)
     check_row_count(phase.batch_size, phase.accumulate, shards)
+
+
+@pytest.mark.parametrize(
+    ('sizes', 'changes', 'found', 'what'),
+    [
+        ((1, 1, 8), {}, r'mesh.tensor: found 8', r'a divisor of config.model.num_heads = 12'),
+        ((1, 1, 4), {'mlp_dim': 3074}, r'mesh.tensor: found 4', r'a divisor of config.model.mlp_dim = 3074'),
+        ((1, 1, 3), {}, r'mesh.tensor: found 3', r'a divisor of rows of the vocabulary = 30592'),
+        ((1, 5, 1), {}, r'mesh.fsdp: found 5', r'a divisor of config.model.width = 768'),
+    ],
+)
+def test_a_model_that_does_not_divide_is_refused_with_what_would(sizes, changes, found, what):
+    model = BertConfig(vocab_size=30522, **changes)
+    mesh = jax.sharding.AbstractMesh(sizes, ('data', 'fsdp', 'tensor'))
+    with pytest.raises(UserError, match=rf'config.{found}, expected {what}, which it splits; lower'):
+        check_mesh(model, mesh)
+    check_mesh(BertConfig(vocab_size=30522), jax.sharding.AbstractMesh((1, 2, 2), ('data', 'fsdp', 'tensor')))

@@ -1,5 +1,6 @@
 """Axis names: unknown ones are errors, known ones become shardings."""
 
+import golden_shardings
 import jax
 import jax.numpy as jnp
 import pytest
@@ -8,7 +9,7 @@ from jax.sharding import PartitionSpec
 
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import constrain, mesh_context, state_shardings, with_axes
-from bertjax.parallel.rules import AXIS_RULES, BATCH_AXES, MESH_AXES
+from bertjax.parallel.rules import AXIS_RULES, BATCH_AXES, MESH_AXES, PRESETS
 
 
 @pytest.fixture(scope='module')
@@ -22,6 +23,13 @@ def test_the_table_names_each_axis_once_and_only_real_mesh_axes():
     used = {axis for _, axes in AXIS_RULES for axis in ([axes] if isinstance(axes, str) else axes or [])}
     assert used == set(MESH_AXES)
     assert dict(AXIS_RULES)['act_batch'] == BATCH_AXES
+
+
+@pytest.mark.parametrize('preset', PRESETS)
+def test_parameters_and_moments_lie_as_recorded(preset):
+    """After an intended change: `python tests/parallel/golden_shardings.py --renew`."""
+    recorded = (golden_shardings.FOLDER / f'{preset}.txt').read_text(encoding='utf-8')
+    assert golden_shardings.table(preset) == recorded
 
 
 def test_a_typo_is_an_error_in_a_mesh_and_outside(mesh):

@@ -6,10 +6,10 @@ import time
 
 import numpy as np
 import pytest
-from running import GLUE, RUN, Program, assert_one_line, copied, finished, results, rows, wait_for_step
+from running import GLUE, RUN, SWEEP, TUNE, Program, assert_one_line, copied, finished, results, rows, wait_for_step
 
 import bertjax
-from bertjax.runs import finetune
+from bertjax.experiment.workdir import EXPORTED, TRIALS
 
 NEVER = ('--config.eval_every=0', '--config.checkpoint_every=0')
 
@@ -57,13 +57,48 @@ def test_all_stop_where_one_is_asked_to(program: Program, tmp_path: pathlib.Path
 
 
 @pytest.mark.slow
-def test_two_processes_tune_as_one_does(
-    program: Program, tmp_path: pathlib.Path, tune: tuple[str, ...], tuned: pathlib.Path
+def test_four_processes_begin_a_sweep_and_two_end_it(
+    program: Program, tmp_path: pathlib.Path, tune: tuple[str, ...], swept: pathlib.Path
 ):
-    for process in program.start_together(2, f'--workdir={tmp_path}', *tune, **GLUE):
+    """Two runs at a time; one process is asked to stop. Figures are those of one process, and so is what is left."""
+    asked = (f'--workdir={tmp_path}', *tune, SWEEP[0], SWEEP[2], '--config.sweep.seeds=(1,)')
+    processes = program.start_together(4, *asked, **GLUE)
+    trials = [path for path in (swept / TRIALS).iterdir() if path.name.endswith('seed=1')]
+    wait_for_step(processes[0], tmp_path / TRIALS / trials[0].name, 20)
+    processes[3].send_signal(signal.SIGTERM)
+    assert all('stopped at step' in finished(process, status=75).stderr for process in processes)
+    first, _ = (finished(process) for process in program.start_together(2, *asked, **GLUE))
+    assert 'continuing at step' in first.stdout
+    assert len(trials) == 2
+    for trial in trials:
+        own = tmp_path / TRIALS / trial.name
+        # The second row is of what was left of its twelve steps.
+        assert len(_losses(own)) == 6 and _losses(own)[2:] == pytest.approx(_losses(trial)[2:], rel=1e-4)
+        assert (own / 'ledger.jsonl').read_bytes() == (trial / 'ledger.jsonl').read_bytes()
+        assert results(own)['splits'] == results(trial)['splits']
+        assert sorted(path.name for path in own.iterdir()) == sorted(path.name for path in trial.iterdir())
+    assert not (tmp_path / '.unfinished').exists()
+    exported = (tmp_path / EXPORTED).read_text().strip()
+    assert results(tmp_path / TRIALS / exported)['splits']['dev']['accuracy'] > 0.9
+    assert (tmp_path / 'export' / 'hf' / 'model.safetensors').exists()
+
+
+@pytest.mark.slow
+def test_two_processes_distil_as_one_does(
+    program: Program, tmp_path: pathlib.Path, rte: pathlib.Path, trained: pathlib.Path, tuned: pathlib.Path
+):
+    """With rows that are made up, for which the teacher is asked on the devices of both."""
+    recipe = {'recipe': 'configs/distilbert.py:glue:rte', 'small': False}
+    given = (f'--config.data={rte}', f'--config.distill.teacher={tuned}', *TUNE, '--config.epochs=1', *NEVER)
+    given += ('--config.distill.augment=1', f'--config.distill.augment_model={trained}', '--config.shapes=1')
+    program.run(f'--workdir={tmp_path / "alone"}', *given, **recipe)
+    for process in program.start_together(2, f'--workdir={tmp_path / "together"}', *given, **recipe):
         finished(process)
-    assert _losses(tmp_path) == pytest.approx(_losses(tuned), rel=1e-4)
-    assert results(tmp_path)['splits'] == results(tuned)['splits']
+    assert _losses(tmp_path / 'together') == pytest.approx(_losses(tmp_path / 'alone'), rel=1e-4)
+    assert results(tmp_path / 'together')['splits'] == results(tmp_path / 'alone')['splits']
+    for kind in ('features', 'export/hf'):
+        names = [sorted(path.name for path in (tmp_path / one / kind).iterdir()) for one in ('alone', 'together')]
+        assert names[0] == names[1]
 
 
 @pytest.mark.slow
@@ -94,11 +129,4 @@ def test_what_the_command_line_says_of_the_processes(
     program: Program, tmp_path: pathlib.Path, flags: tuple[str, ...], words: str
 ):
     assert words in program.error(f'--workdir={tmp_path / "run"}', *flags)
-    assert not (tmp_path / 'run').exists()
-
-
-def test_a_sweep_is_for_one_process(program: Program, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(finetune, 'are_several', lambda: True)
-    swept = (f'--workdir={tmp_path / "run"}', '--config.init=x', '--config.data=y', '--config.sweep.seeds=(0,1)')
-    assert 'config.sweep: found several processes' in program.error(*swept, **GLUE)
     assert not (tmp_path / 'run').exists()

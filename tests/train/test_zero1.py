@@ -9,7 +9,6 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from train_fakes import MESH_RECIPE, NO_DROPOUT, Run, host, loss_of, tiny_config
 
-from bertjax.errors import UserError
 from bertjax.optim.masks import path_names
 from bertjax.parallel import spread as zero1
 
@@ -134,9 +133,22 @@ def test_what_is_small_or_divides_by_nothing_stays_as_it_is(monkeypatch):
     assert spec(8, 8) == spec(1001, 1003) == before.spec
 
 
-def test_only_where_nothing_else_is_split():
+def test_what_the_mesh_splits_already_is_split_further(monkeypatch):
+    monkeypatch.setattr(zero1, 'SMALL', 2**16)
+    mesh = mesh_of(data=4, fsdp=2, tensor=2)
+
+    def spec(shape, *axes):
+        before = NamedSharding(mesh, PartitionSpec(*axes))
+        return zero1.spread(jax.ShapeDtypeStruct(shape, np.float32, sharding=before)).sharding.spec
+
+    assert spec((12, 768, 12, 64), None, 'fsdp', 'tensor') == PartitionSpec(None, ('fsdp', 'data'), 'tensor')
+    assert spec((3072, 768), 'tensor', 'fsdp') == PartitionSpec(('tensor', 'data'), 'fsdp')
+    assert spec((1002, 512), 'tensor', 'fsdp') == PartitionSpec('tensor', ('fsdp', 'data'))
+    assert spec((254, 512), 'tensor', 'fsdp') == PartitionSpec('tensor', 'fsdp')  # a device's part is small
+
+
+def test_where_there_are_copies():
     assert zero1.spreads('auto', mesh_of(data=8, fsdp=1)) and zero1.spreads('on', mesh_of(data=8, fsdp=1))
     assert not zero1.spreads('off', mesh_of(data=8, fsdp=1))
     assert not zero1.spreads('auto', mesh_of(data=1, fsdp=1)) and not zero1.spreads('auto', mesh_of(data=2, fsdp=4))
-    with pytest.raises(UserError, match=r'config.zero1: found .*mesh.fsdp'):
-        zero1.spreads('on', mesh_of(data=2, fsdp=4))
+    assert zero1.spreads('on', mesh_of(data=2, fsdp=4)) and not zero1.spreads('on', mesh_of(data=1, fsdp=4))

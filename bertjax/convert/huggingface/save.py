@@ -1,6 +1,7 @@
 """A trained model as a Hugging Face directory, which transformers loads."""
 
 import json
+import pathlib
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -98,9 +99,13 @@ def export_huggingface(
         if family is not BERT:
             _leave_out_segments(epath.Path(staging) / 'tokenizer_config.json')
         path = epath.Path(staging)
-        data = safetensors.numpy.save(tensors, metadata={'format': 'pt'})
-        with writing(path / MODEL, len(data)):
-            (path / MODEL).write_bytes(data)
+        file = pathlib.Path(staging, MODEL)
+        with writing(file, sum(x.nbytes for x in tensors.values())):
+            file.touch()
+            mode = file.stat().st_mode
+            # Not as bytes first: they would be in memory once more. What safetensors writes is for its owner alone.
+            safetensors.numpy.save_file(tensors, file, metadata={'format': 'pt'})
+            file.chmod(mode)
         for name, text in beside.items():
             (path / name).write_text(text)
         architecture = described['architectures'][0]

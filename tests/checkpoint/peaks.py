@@ -1,0 +1,90 @@
+"""What the main memory holds at most while a checkpoint of another mesh is read and exported on one device.
+
+    python tests/checkpoint/peaks.py write FOLDER   # saves a state that lies over eight devices
+    python tests/checkpoint/peaks.py read FOLDER    # prints peaks, as shares of what is read
+
+On a CPU devices have their memory in common with the host: what is there twice, counts twice.
+"""
+
+import functools
+import gc
+import json
+import os
+import pathlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+MODEL = {'num_layers': 24, 'width': 256, 'mlp_dim': 1024, 'num_heads': 4, 'scan_layers': False}
+PIECES = 2000
+
+
+class NoTokenizer:
+    """Of the size of the model."""
+
+    vocab_size, pad_id, separators, family = PIECES, 0, 1, 'wordpiece'
+
+    def save(self, directory: str) -> None:
+        """Nothing."""
+
+
+def _resident(line: str) -> int:
+    """Bytes: VmRSS, now; VmHWM, at most since `/proc/self/clear_refs` was told to forget."""
+    status = pathlib.Path('/proc/self/status').read_text()
+    return int(next(found for found in status.splitlines() if found.startswith(line)).split()[1]) * 1024
+
+
+def peak(function: Callable[[], Any]) -> tuple[Any, int]:
+    """What the function gives, and by how many bytes the memory grew meanwhile."""
+    gc.collect()
+    pathlib.Path('/proc/self/clear_refs').write_text('5')
+    before = _resident('VmRSS')
+    found = function()
+    return found, _resident('VmHWM') - before
+
+
+def main(doing: str, folder: pathlib.Path) -> None:
+    """Does it."""
+    import jax
+    import numpy as np
+
+    from bertjax.checkpoint import Checkpoints, Position
+    from bertjax.convert.huggingface.save import export_huggingface
+    from bertjax.experiment.pretraining import build_pretraining_setup
+    from bertjax.experiment.pretraining_settings import pretraining_settings
+    from bertjax.parallel.mesh import make_mesh
+    from bertjax.parallel.partition import mesh_context
+    from bertjax.recipe import pretraining_config
+
+    config = pretraining_config('tiny')
+    config.model.update(MODEL)
+    config.mesh.preset = 'fsdp' if doing == 'write' else 'data'
+    settings = pretraining_settings(config)
+    setup = build_pretraining_setup(settings, settings.model(PIECES), make_mesh(settings.mesh))
+    whole, params = (sum(x.size * 4 for x in jax.tree.leaves(tree)) for tree in (setup.state, setup.state.params))
+    with mesh_context(setup.mesh):
+        if doing == 'write':
+            checkpoints = Checkpoints(folder / 'checkpoints', keep=1)
+            drawn = np.random.default_rng(0).standard_normal
+            state = jax.tree.map(lambda a: jax.device_put(drawn(a.shape).astype(a.dtype), a.sharding), setup.state)
+            checkpoints.save(state, Position(1, 0, 1), {}, None)
+            checkpoints.close()
+            return
+        checkpoints = Checkpoints(folder / 'checkpoints', keep=1, reading=True)
+        checkpoints.latest()
+        read = lambda restore, template: lambda: jax.block_until_ready(restore(1, template))  # noqa: E731
+        # What is read stays: memory that was freed would be used again, and nothing grow.
+        state, of_state = peak(read(checkpoints.restore, setup.state))
+        own, of_params = peak(read(checkpoints.restore_params, setup.state.params))
+        export = functools.partial(export_huggingface, own, setup.model.config, NoTokenizer(), folder / 'hf', card={})
+        _, of_export = peak(export)
+        del state
+        checkpoints.close()
+    print(json.dumps({'state': of_state / whole, 'parameters': of_params / params, 'export': of_export / params}))
+
+
+if __name__ == '__main__':
+    os.environ['JAX_PLATFORMS'] = 'cpu'
+    if sys.argv[1] == 'write':
+        os.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=8'
+    main(sys.argv[1], pathlib.Path(sys.argv[2]))

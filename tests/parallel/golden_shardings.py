@@ -1,0 +1,63 @@
+"""How BERT-base lies on eight devices: of each parameter and its moments, over which axes of the mesh it is split.
+
+    python tests/parallel/golden_shardings.py --renew   # writes tests/parallel/shardings/PRESET.txt
+
+A change of parallel/rules.py, or of a parameter's axis names, shows in the difference of these files.
+"""
+
+import os
+import pathlib
+import sys
+
+FOLDER = pathlib.Path(__file__).parent / 'shardings'
+
+
+def table(preset: str) -> str:
+    """A line a parameter, of a mesh of config.mesh.preset; the last columns are empty where they say the same."""
+    import jax
+
+    from bertjax.experiment.pretraining import build_pretraining_setup
+    from bertjax.experiment.pretraining_settings import pretraining_settings
+    from bertjax.optim.masks import path_names
+    from bertjax.parallel.mesh import describe_mesh, make_mesh
+    from bertjax.recipe import pretraining_config
+
+    def setup(zero1):
+        config = pretraining_config('base', zero1=zero1)
+        config.mesh.preset = preset
+        settings = pretraining_settings(config)
+        return build_pretraining_setup(settings, settings.model(30522), make_mesh(settings.mesh, jax.devices()[:8]))
+
+    def lies(x):
+        entries = (*x.sharding.spec, *[None] * (x.ndim - len(x.sharding.spec)))
+        split = [(entry,) if isinstance(entry, str) else entry or () for entry in entries]
+        named = [' x '.join(axis for axis in of if x.sharding.mesh.shape[axis] > 1) or '-' for of in split]
+        sizes = [f'{size} {over}'.removesuffix(' -') for size, over in zip(x.shape, named, strict=True)]
+        return f'[{", ".join(sizes)}]'
+
+    plain, spread = setup('off'), setup('on')
+    rows = [('parameter, and its moments', 'zero1=on: parameter', 'zero1=on: moments')]
+    moments = [jax.tree.leaves(tree) for tree in (spread.state.opt_state[1].mu, spread.state.opt_state[1].nu)]
+    of_plain = jax.tree.leaves(plain.state.opt_state[1].mu)
+    named = jax.tree_util.tree_leaves_with_path(plain.state.params)
+    each = zip(named, of_plain, jax.tree.leaves(spread.state.params), *moments, strict=True)
+    for (path, x), moment, own, mu, nu in each:
+        assert lies(x) == lies(moment) and lies(mu) == lies(nu)
+        cells = [lies(own), lies(mu)]
+        rows.append((f'{"/".join(path_names(path))} {lies(x)}', *('' if cell == lies(x) else cell for cell in cells)))
+    width = [max(len(row[i]) for row in rows) + 2 for i in range(2)]
+    lines = [f'{one:{width[0]}}{two:{width[1]}}{three}'.rstrip() for one, two, three in rows]
+    return '\n'.join([describe_mesh(plain.mesh), '', *lines]) + '\n'
+
+
+if __name__ == '__main__':
+    os.environ |= {'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': '--xla_force_host_platform_device_count=8'}
+    sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
+    from bertjax.parallel.rules import PRESETS
+
+    FOLDER.mkdir(exist_ok=True)
+    for preset in PRESETS:
+        text = table(preset)
+        print(text)
+        if '--renew' in sys.argv:
+            (FOLDER / f'{preset}.txt').write_text(text, encoding='utf-8')

@@ -1,0 +1,170 @@
+"""The same training on every mesh of eight devices: as one device has it, and talking as it is meant to."""
+
+import collections
+import pathlib
+from collections.abc import Callable, Iterator
+
+import jax
+import numpy as np
+import pytest
+from running import GLUE, SWEEP, Program, results, rows
+
+from bertjax.cost.collectives import collectives
+from bertjax.cost.hlo import parse
+from bertjax.experiment.pretraining import Pretraining
+from bertjax.experiment.pretraining_settings import pretraining_settings
+from bertjax.experiment.workdir import TRIALS
+from bertjax.parallel import spread
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.partition import mesh_context
+from bertjax.parallel.rules import PRESETS
+from bertjax.recipe import pretraining_config
+from bertjax.train.state import TrainState
+
+pytestmark = pytest.mark.slow
+STEPS = 20
+# Without copies over data ZeRO-1 has nothing to split.
+MESHES = [(preset, zero1) for preset in PRESETS for zero1 in ('off', 'on') if 'fsdp' not in preset or zero1 == 'off']
+FORMS = {'scanned': {}, 'packed, unrolled': {'packing': True, 'model.scan_layers': False}}
+# Collectives in the text of the scanned step, those of a loop's body once, as jaxlib 0.10 compiles it for CPUs: there a
+# scattered sum is a whole sum and a slice of it, unless `shard_map` says so.
+COLLECTIVES = {
+    ('data', 'off'): {'all-reduce': 4},
+    ('data', 'on'): {'all-gather': 29, 'reduce-scatter': 29, 'all-reduce': 6},  # of 29 arrays that divide by 8
+    ('fsdp', 'off'): {'all-gather': 24, 'all-reduce': 11, 'all-to-all': 6},
+    ('tensor2', 'off'): {'all-gather': 2, 'all-reduce': 17},
+    ('tensor2', 'on'): {'all-gather': 31, 'all-reduce': 35},  # 29 more: of the parameters that were updated
+    ('fsdp_tensor2', 'off'): {'all-gather': 29, 'all-reduce': 27, 'all-to-all': 6, 'collective-permute': 2},
+}
+TINY = {
+    'model.num_layers': 2,
+    'model.width': 32,
+    'model.num_heads': 4,
+    'model.mlp_dim': 64,
+    'model.max_positions': 32,
+    'vocab.size': 400,
+    'seq_len': 32,
+    'max_predictions': 5,
+    'batch_size': 16,
+    'steps': 100,
+    'learning_rate': 2e-3,
+    'pair_plans': 2,
+    'corpus_options.workers': 1,
+}
+
+
+class Trained:
+    """What twenty steps say.
+
+    Attributes:
+      fresh: the state before them, on the host.
+      numbers: of the first examples of the batches.
+      rows: the first and the last batch, on the host.
+      losses: of each step.
+      text: of the compiled step.
+    """
+
+    def __init__(self, training: Pretraining, fresh: TrainState | None = None):
+        (phase,) = training.phases()
+        with mesh_context(training.setup.mesh):
+            state = training.fresh() if fresh is None else fresh
+        self.fresh = jax.tree.map(np.asarray, state)
+        state = jax.tree.map(lambda x, a: jax.device_put(x, a.sharding), self.fresh, training.setup.state)
+        batches, step = phase.load(0), phase.compile()
+        self.numbers, self.rows, found = [], [], []
+        for _ in range(STEPS):
+            batch = next(batches)
+            self.numbers.append((batch.first, batch.count))
+            self.rows = [*self.rows[:1], jax.device_get(batch.arrays)]
+            state, metrics = step(state, batch)
+            found.append(metrics['sums'])
+        batches.close()
+        self.losses = [training.values(sums)['loss'] for sums in jax.device_get(found)]
+        self.text = next(iter(training.setup.compile(phase.settings, phase.batches).values())).as_text()
+
+
+@pytest.fixture(scope='module', autouse=True)
+def every_array() -> Iterator[None]:
+    """All arrays of a tiny model are worth an exchange."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spread, 'SMALL', 0)
+        yield
+
+
+@pytest.fixture(scope='module')
+def training(corpus: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pretraining]:
+    """training(mesh, devices, **changes): in one workdir, whose vocabulary and store all share."""
+    folder = tmp_path_factory.mktemp('meshes')
+
+    def make(given: dict[str, object], devices: int, **changes: object) -> Pretraining:
+        config = pretraining_config('tiny', corpus=str(corpus))
+        config.update_from_flattened_dict({**TINY, **changes, **{f'mesh.{key}': value for key, value in given.items()}})
+        settings = pretraining_settings(config)
+        return Pretraining(settings, folder, make_mesh(settings.mesh, jax.devices()[:devices]))
+
+    return make
+
+
+@pytest.fixture(scope='module')
+def alone(training: Callable[..., Pretraining]) -> Callable[[str], Trained]:
+    """alone(form): on one device."""
+    known: dict[str, Trained] = {}
+
+    def trained(form: str) -> Trained:
+        if form not in known:
+            known[form] = Trained(training({}, 1, **FORMS[form]))
+        return known[form]
+
+    return trained
+
+
+@pytest.mark.parametrize('form', FORMS)
+@pytest.mark.parametrize(('preset', 'zero1'), MESHES)
+def test_twenty_steps_with_dropout_are_those_of_one_device(training, alone, preset, zero1, form):
+    wanted = alone(form)
+    found = Trained(training({'preset': preset}, 8, zero1=zero1, **FORMS[form]), wanted.fresh)
+    assert found.numbers == wanted.numbers == [(16 * step, 16) for step in range(STEPS)]
+    jax.tree.map(np.testing.assert_array_equal, found.rows, wanted.rows)
+    np.testing.assert_allclose(found.losses, wanted.losses, rtol=1e-5)
+    if form == 'scanned' and jax.lib.__version__.startswith('0.10.'):
+        assert collectives_of(found.text) == COLLECTIVES[preset, zero1]
+
+
+def test_other_dropout_would_be_seen(training, alone):
+    """And so would a run that stands still."""
+    wanted = alone('scanned')
+    other = Trained(training({}, 1, **{'seeds.dropout': 1}), wanted.fresh)
+    assert wanted.losses[-1] < wanted.losses[0] - 1
+    assert max(abs(x / y - 1) for x, y in zip(other.losses, wanted.losses, strict=True)) > 1e-3
+
+
+def test_a_tuning_and_a_sweep_are_those_of_one_device(
+    program: Program, tune: tuple[str, ...], tuned: pathlib.Path, swept: pathlib.Path, tmp_path: pathlib.Path
+):
+    on_mesh = ('--config.mesh.preset=tensor2', '--config.zero1=on')
+    program.run(f'--workdir={tmp_path / "tuned"}', *tune, *on_mesh, devices=8, **GLUE)
+    assert results(tmp_path / 'tuned')['splits'] == results(tuned)['splits']
+    _same_losses(tmp_path / 'tuned', tuned)
+    program.run(
+        f'--workdir={tmp_path / "swept"}', *tune, SWEEP[0], SWEEP[2], '--config.sweep.seeds=(1,)', devices=8, **GLUE
+    )
+    trials = list((tmp_path / 'swept' / TRIALS).iterdir())
+    assert len(trials) == 2
+    for trial in trials:
+        assert results(trial)['splits'] == results(swept / TRIALS / trial.name)['splits']
+        _same_losses(trial, swept / TRIALS / trial.name)
+
+
+def _same_losses(workdir: pathlib.Path, wanted: pathlib.Path) -> None:
+    found, alone = (
+        [row['loss'] for row in rows(path / 'metrics.jsonl') if row.get('loss') is not None]
+        for path in (workdir, wanted)
+    )
+    assert found == pytest.approx(alone, rel=1e-4)
+
+
+def collectives_of(text: str) -> dict[str, int]:
+    """By kind, of the text of a compiled step."""
+    module = parse(text)
+    each = [one.kind for computation in module.computations.values() for one in collectives(module, computation, 8)]
+    return dict(collections.Counter(each))
