@@ -41,11 +41,14 @@ class Dropout(struct.PyTreeNode):
 
     Attributes:
       seed: uint32 scalar, of the run, then of a phase, a layer, a site: see `at`.
-      numbers: uint32 [B], of the example in each row: the low 32 bits of its number in the phase.
+      numbers: uint32 [B], of the example in each row: the low 32 bits of its number in the phase; or [B, S], of that at
+        each position of a row that has several.
+      places: uint32 [B, S], of such rows: each position's place in its own sequence.
     """
 
     seed: jax.Array
     numbers: jax.Array
+    places: jax.Array | None = None
 
     @classmethod
     def from_key(cls, key: jax.Array, rows: int) -> 'Dropout':
@@ -63,11 +66,13 @@ class Dropout(struct.PyTreeNode):
         return self.replace(numbers=numbers.reshape(-1))
 
     def words(self, heads: int | None = None) -> jax.Array:
-        """uint32 [B, 2], or [B, heads, 2]: all that the values of a row, or of one of its heads, depend on."""
+        """uint32 [B, 2], or [B, heads, 2]: all that the values of a row, or of one of its heads, depend on. Of rows that
+        have several examples [B, S, 3], of each position, the last being its place."""
         rows = _mix(self.seed ^ _mix(self.numbers))
         if heads is not None:
             rows = _mix(rows[:, None] + jnp.arange(heads, dtype=jnp.uint32) * jnp.uint32(_GOLDEN))
-        return jnp.stack([rows, _mix(rows + jnp.uint32(_GOLDEN))], -1)
+        words = [rows, _mix(rows + jnp.uint32(_GOLDEN))]
+        return jnp.stack(words if self.places is None else [*words, self.places], -1)
 
 
 def threshold(rate: float) -> int:
@@ -97,11 +102,12 @@ def within(dropout: Dropout | None, place: int | jax.Array | None) -> Dropout | 
 def drop(x: jax.Array, rate: float, dropout: Dropout | None, site: Site) -> jax.Array:
     """`x` [B, ...] with a share `rate` of its values zeroed and the rest scaled up; `x` itself without `dropout`.
 
-    A value's counter is its place in the row, so that it does not depend on how many positions follow it.
+    A value's counter is its place in the row, so that it does not depend on how many positions follow it; of a row that
+    has several examples, its place in its own.
     """
     if dropout is None or rate == 0.0:
         return x
-    return _drop(x, rate, _of_rows, dropout.at(site).words())
+    return _drop(x, rate, _of_rows if dropout.places is None else _of_positions, dropout.at(site).words())
 
 
 def drop_attention(weights: jax.Array, rate: float, dropout: Dropout | None) -> jax.Array:
@@ -127,6 +133,11 @@ def _of_rows(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
         place = place * jnp.uint32(shape[axis]) + jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
     first, second = jnp.moveaxis(words.reshape(-1, *[1] * (len(shape) - 1), 2), -1, 0)
     return hashed(first, second, place)
+
+
+def _of_positions(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    first, second, place = jnp.moveaxis(words[..., None, :], -1, 0)  # [B, S, 1] each
+    return hashed(first, second, place * jnp.uint32(shape[-1]) + jax.lax.broadcasted_iota(jnp.uint32, shape, 2))
 
 
 def _of_heads(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:

@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from bertjax.model.groups import Groups
+
 
 class AttentionMask(struct.PyTreeNode):
     """Which keys each query may see.
@@ -16,11 +18,14 @@ class AttentionMask(struct.PyTreeNode):
       sequence_ids: int32 [B, S], which sequence of a packed row a position belongs to: only keys of the query's own
         sequence are seen. None: a row is one sequence. (Kernels say "segment ids", BERT's word for A and B.)
       causal: hide also the keys to the right of a query.
+      packed: a row is these groups of sequences, each of which sees its own keys alone; what computes attention gets
+        one group after the other, as rows of one sequence.
     """
 
     key_mask: jax.Array
     sequence_ids: jax.Array | None = None
     causal: bool = struct.field(pytree_node=False, default=False)
+    packed: Groups | None = struct.field(pytree_node=False, default=None)
 
     @property
     def groups(self) -> jax.Array:

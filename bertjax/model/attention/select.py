@@ -109,10 +109,36 @@ def attend(
     Raises:
       UserError: see `choose`.
     """
+    if mask.packed is not None:
+        return _attend_in_groups(asked, query, key, value, mask, dropout_rate, dropout)
     choice = choose(asked, query, key, mask, 0.0 if dropout is None else dropout_rate)
     _log_once(f'attention of {_shape(query)} over {_shape(key)} in {query.dtype}: {choice}')
     implementation = IMPLEMENTATIONS[choice.name]
     return implementation.attend(query, key, value, mask, dropout_rate=dropout_rate, dropout=dropout)
+
+
+def _attend_in_groups(
+    asked: str,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: AttentionMask,
+    rate: float,
+    dropout: Dropout | None,
+) -> jax.Array:
+    """`attend` of each group; the queries are all positions, or the first of each sequence."""
+    groups = mask.packed
+    queries = groups.each(query) if query.shape[1] == key.shape[1] else groups.each_sequence(query)
+    parts = zip(
+        queries, *map(groups.each, (key, value, mask.key_mask)), groups.each_dropout(dropout), strict=True
+    )
+    return groups.join(
+        [
+            attend(asked, q, k, v, AttentionMask(seen, causal=mask.causal), dropout_rate=rate, dropout=own)
+            for q, k, v, seen, own in parts
+        ],
+        len(query),
+    )
 
 
 def describe_attention(config: BertConfig, rows: int, seq_len: int, packed: bool = False) -> str:
