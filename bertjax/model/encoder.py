@@ -61,7 +61,9 @@ class Embeddings(nn.Module):
         position_ids: jax.Array | None = None,
         groups: Groups | None = None,
     ) -> jax.Array:
-        length = input_ids.shape[1] if groups is None else max(length for _, length in groups.sizes)
+        length = input_ids.shape[1]
+        if groups is not None:
+            length, position_ids = groups.longest, jnp.broadcast_to(groups.place, input_ids.shape)
         if length > self.config.max_positions:
             raise UserError(
                 'config.model.max_positions',
@@ -72,12 +74,8 @@ class Embeddings(nn.Module):
         # An id beyond the table gives NaN, which is noticed, rather than the last row, which is not.
         look_up = looked_up if platform() == 'gpu' else functools.partial(jnp.take, axis=0, mode='fill')
         x = look_up(self.token(), input_ids)  # [B, S, D]
-        positions = self.position()[:length]  # [S, D]
-        if groups is not None:
-            each = groups.each(_hidden(x))  # [R·sequences, length, D]
-            x = groups.join([part + positions[: part.shape[1]] for part in each], len(x))
-        else:
-            x = _hidden(x) + (positions if position_ids is None else chosen_rows(positions, position_ids))
+        positions = self.position()[:length]  # [S, D], packed [B, S, D]
+        x = _hidden(x) + (positions if position_ids is None else chosen_rows(positions, position_ids))
         if self.config.num_segments == 1:
             x = x + self.segment()[0]
         elif self.config.num_segments and platform() == 'cpu':
@@ -129,7 +127,9 @@ class Block(nn.Module):
         c = self.config
         own = within(dropout, number)
         # Of the positions whose result is wanted.
-        first = mask.packed.first_dropout(own) if self.first_only and mask.packed else own
+        first = own
+        if self.first_only and mask.packed and own is not None:
+            first = own.replace(numbers=mask.packed.firsts(own.numbers), places=mask.packed.firsts(own.places))
         attention, mlp = SelfAttention(c, name='attention'), Mlp(c, name='mlp')
         attention_norm, mlp_norm = LayerNorm(c, name='attention_norm'), LayerNorm(c, name='mlp_norm')
         x = _hidden(x)
