@@ -34,6 +34,11 @@ class Groups:
         """T."""
         return sum(rows * length for rows, length in self.sizes)
 
+    @property
+    def mean_length(self) -> float:
+        """Positions a sequence."""
+        return self.positions / len(self.slots)
+
     @functools.cached_property
     def longest(self) -> int:
         """The most room of a sequence."""

@@ -58,6 +58,7 @@ class Lowering:
                 trained=setup.trained,
                 layer_decay=setup.layer_decay,
                 exchange=setup.exchange,
+                groups=phase.groups,
             )(state, batch, first, *teacher)
 
         each = jax.vmap(step, in_axes=(0, 1, None, 0, 0)) if self._members else step
@@ -103,6 +104,7 @@ class Lowering:
             dropout_seed=seed,
             phase=phase.number,
             trained=setup.trained,
+            groups=phase.groups,
         )(params, batch, first, *teacher)
 
     def _update(self, state: TrainState, found: Gradients, rate: jax.Array) -> tuple[TrainState, Any]:
