@@ -45,7 +45,7 @@ class Packing:
 
 
 def packing_before(folder: pathlib.Path) -> str:
-    """config.packing of the workdir's run, which decides the order of its rows; 'off' where it is older than the key."""
+    """config.packing of the workdir's run, which decides the order of its rows; 'off' of an older one."""
     with contextlib.suppress(UserError, OSError):  # of a damaged one the checkpoint tells what does not fit
         return read_json_object(folder / 'config.json', '').get('packing', 'off')
     return 'off'

@@ -67,8 +67,10 @@ class Dropout(struct.PyTreeNode):
         return self.replace(numbers=numbers.reshape(-1))
 
     def words(self, heads: int | None = None) -> jax.Array:
-        """uint32 [B, 2], or [B, heads, 2]: all that the values of a row, or of one of its heads, depend on. Of rows that
-        have several examples [B, S, 3], or [B, S, heads, 3], of each position, the last being its place."""
+        """uint32 [B, 2], or [B, heads, 2]: all that the values of a row, or of one of its heads, depend on.
+
+        Of rows that have several examples [B, S, 3], or [B, S, heads, 3], of each position, the last being its place.
+        """
         rows, places = _mix(self.seed ^ _mix(self.numbers)), self.places
         if heads is not None:
             rows = _mix(rows[..., None] + jnp.arange(heads, dtype=jnp.uint32) * jnp.uint32(_GOLDEN))

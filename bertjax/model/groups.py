@@ -23,7 +23,7 @@ class Groups:
 
     Attributes:
       sizes: (rows, length) of each group, one after the other: T positions in all.
-      slots: (first of the T positions, room) of each of the N sequences, in the order of the batch. None is in two rows.
+      slots: (first of the T positions, room) of each of the N sequences, in the order of the batch; none in two rows.
     """
 
     sizes: tuple[tuple[int, int], ...]

@@ -58,10 +58,11 @@ def _share(
 
 
 def grouped(groups: Groups | None) -> contextlib.AbstractContextManager[None]:
-    """Within it, an encoder of [B, S] computes the sequences in rows of `groups`, with dropout or without; None: as ever.
+    """Within it, an encoder of [B, S] computes the sequences in the rows of `groups`, with dropout or without.
 
-    None may be longer than its group. What comes back is [B, S, D] in the order that was given, zeros behind a group's
-    length, and for who wants the first position alone [B, 1, D]. Not for who captures what is computed on the way.
+    None has more tokens than room. What comes back is [B, S, D] in the order that was given, zeros where there is no
+    room, and for who wants the first position alone [B, 1, D]. Not for who captures what is computed on the way.
+    Without groups each is in a row of its own.
     """
     return contextlib.nullcontext() if groups is None else nn.intercept_methods(functools.partial(_group, groups))
 
