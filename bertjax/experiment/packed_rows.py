@@ -60,18 +60,26 @@ def decide(data: TaskData, train: Split, mesh: Mesh, passes: float, before: str 
       mesh: of the run.
       passes: how often every row of it is computed.
       before: see `packing_before`; '' for a new run.
+
+    Raises:
+      UserError: asked for what the workdir's run has not.
     """
-    asked, settings = data.settings.packing, data.settings
+    settings = data.settings
+    asked = settings.packing
+    if before and asked not in ('auto', before):
+        mend = 'leave it out to continue, or start anew in another --workdir'
+        raise UserError('config.packing', repr(asked), f'{before!r}, as the run began', mend)
+    why = 'as the run began' if asked == 'auto' else f'config.packing={asked}'
+    if 'off' in (asked, before):
+        return Packing(None, why)
     if asked == 'auto' and not before:
         if settings.shapes:
             return Packing(None, f'config.shapes={settings.shapes} asks for padded lengths')
         if mesh.devices.flat[0].platform != 'cpu':
             return Packing(None, 'it was measured on CPUs alone')
-    elif (before if asked == 'auto' else asked) == 'off':
-        return Packing(None, 'as it began' if asked == 'auto' else 'config.packing=off')
     groups, packed = _packed(data, train, mesh, passes)
     if asked == 'on' or before:
-        return Packing(groups, 'as it began' if asked == 'auto' else 'config.packing=on')
+        return Packing(groups, why)
     padded = _padded(data.encoder, train, passes)
     why = f'about {packed / FLOPS:,.0f} s of a core packed, {padded / FLOPS:,.0f} with a few padded lengths'
     return Packing(groups if packed < padded else None, why)

@@ -102,5 +102,5 @@ def test_a_run_keeps_what_it_began_with(program: Program, tuned: pathlib.Path, t
     ask = (f'--workdir={own}', f'--config.init={given["init"]}', f'--config.data={given["data"]}')
     changes = ('--config.epochs=13', '--config.seq_len=24', '--config.shapes=2', '--config.batch_size=16')
     message = program.error(*ask, *changes, '--config.packing=on', **GLUE)
-    assert 'config.packing' in message and 'off' in message
+    assert "config.packing: found 'on', expected 'off', as the run began" in message
     shutil.rmtree(own)
