@@ -185,6 +185,7 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
 
     config.seq_len = 128
     config.shapes = 0  # at most so many padded lengths, each compiled; 0: what costs least in all, at most 8
+    config.packing = 'auto'  # on, off: several rows of a batch computed as one, in one shape; auto: where it pays
     config.batch_size = 32  # rows an update, over all devices
     config.eval_batch_size = 64
     config.accumulate = 1  # parts that a batch is processed in

@@ -141,6 +141,7 @@ FINETUNING = {
     'layer_decay': number(0, 1, above=True),
     'seq_len': whole(4, MANY),
     'shapes': whole(0, 1000),
+    'packing': one_of(('auto', 'on', 'off')),
     'patience': whole(0, COUNT),
     'max_train_records': whole(0, COUNT),
     'max_eval_records': whole(0, COUNT),

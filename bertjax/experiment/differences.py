@@ -59,6 +59,8 @@ def as_of_run(config: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, An
             own[key] = in_steps(own[key], key, total=total, steps_per_epoch=per_epoch)
     if is_task and run.get('shapes') and not own['shapes']:
         own['shapes'] = run['shapes']  # 0: by the length of the run
+    if is_task and own.get('packing') == 'auto':
+        own['packing'] = run.get('packing', 'off')
     return own
 
 

@@ -9,11 +9,13 @@ from typing import Any
 from jax.sharding import Mesh
 
 from bertjax.convert.load import load_pretraining_model, load_task_model, read_config
+from bertjax.errors import UserError
 from bertjax.experiment.distillation_settings import DistillationSettings
 from bertjax.experiment.finetuning import Finetuning
+from bertjax.experiment.packed_rows import Packing
 from bertjax.experiment.pretraining import Pretraining, batch_objective, build_pretraining_setup
 from bertjax.experiment.pretraining_settings import PretrainingPhase, PretrainingSettings
-from bertjax.experiment.task_data import TaskData
+from bertjax.experiment.task_data import Split, TaskData
 from bertjax.experiment.teacher import Teacher, as_teacher, check_rows, check_vocabulary, teacher_directory
 from bertjax.experiment.text import huggingface_directory
 from bertjax.losses import Objective
@@ -170,6 +172,12 @@ class TaskDistillation(Finetuning):
         self.setup = self._setups[0]
         factors = {name: factor for setup in self._setups for name, factor in setup.objective.factors.items()}
         self.values = functools.partial(distillation_values, factors=factors)
+
+    def _decide(self, train: Split, mesh: Mesh, passes: float, before: str) -> Packing:
+        """Never: what is computed on the way is compared row by row."""
+        if self.data.settings.packing == 'on':
+            raise UserError('config.packing', "'on' in a distillation", "'auto' or 'off'", 'leave it out')
+        return Packing(None, 'a student learns from rows as they are')
 
     def _stretches(self) -> list[tuple[str, ...]]:
         """The parts that are taught in each phase."""

@@ -8,9 +8,11 @@ import jax
 from jax.sharding import Mesh
 
 from bertjax.checkpoint import Checkpoints
+from bertjax.data.buckets import BucketedExamples
 from bertjax.errors import UserError
+from bertjax.experiment.packed_rows import Packing, decide, packing_before
 from bertjax.experiment.settings import resolve_durations
-from bertjax.experiment.task_data import LEARNED, TaskData
+from bertjax.experiment.task_data import LEARNED, Split, TaskData
 from bertjax.experiment.task_setup import TaskEvaluator, prepare
 from bertjax.files.whole import read_json_object
 from bertjax.metrics.rows import task_values
@@ -41,24 +43,36 @@ class Finetuning:
         train = data.split('train', training=True)
         total = settings.total_steps(-(-len(train.features) // settings.batch_size))
         passes = total * settings.batch_size / len(train.features)
-        lengths = settings.shapes or _lengths_before(folder) or data.lengths_worth([train], passes, training=True)
-        self._train, self.model = prepare(data, mesh, lengths, chosen_by=chosen_by)
+        lengths = _lengths_before(folder)
+        self.packing = self._decide(train, mesh, passes, packing_before(folder) if lengths else '')
+        if self.packing.groups is None:
+            lengths = settings.shapes or lengths or data.lengths_worth([train], passes, training=True)
+        else:
+            seen = [data.split(name) for name in data.evaluated] or [train]
+            lengths = settings.shapes or lengths or data.lengths_worth(seen, 1, training=False)
+        self._train, self.model = prepare(data, mesh, lengths, groups=self.packing.groups, chosen_by=chosen_by)
         self.setup = self.model.setup
         self._examples = self.model.examples(self._train.features, settings.seeds.data)
         self._drawn_head = False
         self.resolved = self._resolve(total, lengths)
         self.files = {LEARNED: data.learned(finished=False)}
 
+    def _decide(self, train: Split, mesh: Mesh, passes: float, before: str) -> Packing:
+        return decide(self.data, train, mesh, passes, before)
+
     def _resolve(self, total: int, lengths: int) -> dict[str, Any]:
         settings, examples = self.settings, self._examples
         durations = resolve_durations(settings, total, examples.batches)
         settings.check_patience(durations['eval_every'])
         # What the order of the rows depends on besides them.
-        batches = f'{settings.batch_size} rows of {", ".join(map(str, examples.shapes))} pieces'
+        batches = f'{settings.batch_size} rows of all lengths'
+        if isinstance(examples, BucketedExamples):
+            batches = f'{settings.batch_size} rows of {", ".join(map(str, examples.shapes))} pieces'
         return {
             **settings.recorded,
             'steps': total,
             'shapes': lengths,
+            'packing': self.packing.recorded,
             'epochs': total / examples.batches,
             **durations,
             'fingerprints': self.data.fingerprints() | {'batches': batches},
@@ -88,7 +102,7 @@ class Finetuning:
     def describe(self) -> str:
         """A description that is printed before training starts."""
         settings, data, setup = self.settings, self.data, self.setup
-        encoder, params, shapes = data.encoder, without_own(setup.state.params), self.model.shapes
+        encoder, params = data.encoder, without_own(setup.state.params)
         splits = ', '.join(f'{len(data.split(name).records):,} {name}' for name in data.evaluated)
         trained, _ = partition(params, setup.trained)
         count, moving = (sum(x.size for x in jax.tree.leaves(tree)) for tree in (params, trained))
@@ -100,11 +114,20 @@ class Finetuning:
             f'{count:,} parameters, {moving:,} of them trained (train={settings.train})',
             f'{self.resolved["steps"]:,} steps of {settings.batch_size}, learning rate {settings.learning_rate:g} '
             f'{settings.schedule}, warm-up {settings.warmup_fraction:.1%}{decay}',
-            f'{len(shapes)} padded length{"s"[: len(shapes) > 1]}: {", ".join(map(str, shapes))}',
+            self._describe_rows(),
             setup.describe(),
             f'attention: {self.model.attention}',
         ]
         return '\n'.join([*lines, describe_decay(trained)])
+
+    def _describe_rows(self) -> str:
+        groups, why, shapes = self.packing.groups, self.packing.why, self.model.shapes
+        if groups is None:
+            return (
+                f'{len(shapes)} padded length{"s"[: len(shapes) > 1]}: {", ".join(map(str, shapes))}; not packed: {why}'
+            )
+        rows = ' and '.join(f'{rows} rows of {length}' for rows, length in groups.sizes)
+        return f'packed: {len(groups.slots)} sequences in {rows}, {groups.mean_length:.1f} positions each; {why}'
 
 
 def _lengths_before(folder: pathlib.Path) -> int:

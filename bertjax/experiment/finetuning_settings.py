@@ -34,6 +34,7 @@ class FinetuningSettings(RunSettings):
     max_eval_records: int
     seq_len: int
     shapes: int
+    packing: str
     batch_size: int
     eval_batch_size: int
     accumulate: int
@@ -119,8 +120,8 @@ def finetuning_settings(config: ConfigDict) -> FinetuningSettings:
     if 'task' not in config:
         mend = 'give a recipe of a task, such as glue:rte'
         raise UserError('--config', 'a recipe without config.task', 'one for a task', mend)
-    names = ('train', 'layer_decay', 'seq_len', 'shapes', 'batch_size', 'eval_batch_size', 'accumulate', 'epochs')
-    names += ('steps', 'select', 'patience', 'split', 'input', 'max_train_records', 'max_eval_records')
+    names = ('train', 'layer_decay', 'seq_len', 'shapes', 'packing', 'batch_size', 'eval_batch_size', 'accumulate')
+    names += ('epochs', 'steps', 'select', 'patience', 'split', 'input', 'max_train_records', 'max_eval_records')
     names += ('benchmark', 'ensemble')
     return FinetuningSettings(
         **shared_settings(config),

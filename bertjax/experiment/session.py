@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from bertjax.checkpoint import Checkpoints, Position, Saved
-from bertjax.checkpoint.compatible import check_resume
+from bertjax.checkpoint.compatible import LATER_OF_TASKS, check_resume
 from bertjax.config import dump
 from bertjax.errors import UserError
 from bertjax.experiment.settings import RunSettings
@@ -111,7 +111,7 @@ def _check_same_run(saved: Saved, resolved: Mapping[str, Any], folder: pathlib.P
     finished = step == total or patience_of(resolved, saved).over
     decisions = ('model', 'training') if finished else ('model',)
     fixed = [key for decided in decisions for key in keys(kind, decided)] if kind else []
-    usual = defaults(kind) if kind else {}
+    usual = {**LATER_OF_TASKS, **defaults(kind)} if kind else {}
     for line in check_resume(then, resolved, str(folder), fixed=fixed, defaults=usual, finished=finished):
         print(f'changed since the checkpoint: {line}')
 

@@ -16,12 +16,13 @@ import jax
 from jax.sharding import Mesh
 
 from bertjax.checkpoint import Checkpoints
-from bertjax.checkpoint.compatible import LATER, saved_value
+from bertjax.checkpoint.compatible import LATER, LATER_OF_TASKS, saved_value
 from bertjax.config import dump, flatten
 from bertjax.data.buckets import MOST_LENGTHS
 from bertjax.errors import PreemptedError, UserError
 from bertjax.experiment.exports import exported_model, push_export
 from bertjax.experiment.finetuning_settings import FinetuningSettings
+from bertjax.experiment.packed_rows import decide, packing_before
 from bertjax.experiment.recorded import recorded_results
 from bertjax.experiment.results import RESULTS, export_task, judge
 from bertjax.experiment.session import continue_or_begin
@@ -64,9 +65,13 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
     settings = data.settings
     trials = trials_of(settings)
     with first_before_others():
-        rows = len(data.split('train', training=True).features)
-        for trial in trials:
-            trial.settings(settings).total_steps(-(-rows // trial.batch_size))  # raises
+        split = data.split('train', training=True)
+        passes = [_passes(trial.settings(settings), split) for trial in trials]  # raises
+        # One for all trials, as the first would have it.
+        first = data.with_settings(trials[0].settings(settings))
+        packing = decide(first, split, mesh, passes[0], packing_before(folder) if (folder / TRIALS).exists() else '')
+        settings = packing.apply(settings)
+        data = data.with_settings(settings)
         _check_same(data, folder)
         waiting = [trial for trial in trials if _result(folder, trial) is None]
     console = Console(highlight=False, soft_wrap=True)
@@ -76,15 +81,16 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
         for shape, group in itertools.groupby(waiting, key=lambda trial: trial.shape):
             members = list(group)
             own = data.with_settings(members[0].settings(settings))
+            groups = decide(own, split, mesh, _passes(own.settings, split)).groups
             with first_before_others():
-                train, model = prepare(own, mesh, _lengths(settings), chosen_by='config.sweep')
+                train, model = prepare(own, mesh, _lengths(settings), groups=groups, chosen_by='config.sweep')
             one = Group(members[:1], model, train, folder)
             # Of all there are, not of those that wait: what was interrupted is found by who its members are.
             size = min(settings.sweep['together'] or members_that_fit(one, alike[shape]), len(members))
             together = f', {size} at a time' if size > 1 else ''
             console.print(
                 f'train={shape[0]}, batches of {shape[1]}, {one.epochs:.3g} epochs: {len(members)} runs{together}; '
-                f'attention: {model.attention}',
+                f'attention: {model.attention}; {"packed" if groups else "not packed"}: {packing.why}',
                 markup=False,
             )
             for first in range(0, len(members), size):
@@ -112,7 +118,7 @@ def _check_same(data: TaskData, folder: pathlib.Path) -> None:
     if path.exists() and (folder / TRIALS).exists():
         mend = 'restore the file from a copy, or give another --workdir'
         before, after = flatten(read_json_object(path, mend)), flatten(now)
-        usual = defaults(data.settings.task['kind'])
+        usual = {**LATER_OF_TASKS, **defaults(data.settings.task['kind'])}
         for key, value in after.items():
             old = saved_value(before, key, usual)
             if old != value and not key.startswith(_FREE) and key not in ('run', 'step'):
@@ -121,6 +127,11 @@ def _check_same(data: TaskData, folder: pathlib.Path) -> None:
                 mend = 'restore the former value to continue the sweep, or give another --workdir'
                 raise UserError(place, str(value), f'{old}, as in {path}', mend)
     write_atomic(path, dump(now))
+
+
+def _passes(settings: FinetuningSettings, train: Split) -> float:
+    rows = len(train.features)
+    return settings.total_steps(-(-rows // settings.batch_size)) * settings.batch_size / rows
 
 
 def _lengths(settings: FinetuningSettings) -> int:

@@ -29,8 +29,8 @@ _LATER = ('words', 'tags', 'tag_names', 'class_weights')
 # for each of its blocks; of training, and of evaluation. And the FLOPs that a step does in such a second. Measured with
 # encoders of 2 to 12 blocks (x86-64 with AVX-512, jax 0.10.2, docs/performance.md). An accelerator compiles all lengths
 # side by side and computes faster, but a run must not be another one there.
-_COMPILING = {True: (3.0, 0.35), False: (0.5, 0.08)}
-_FLOPS = 1e11
+COMPILING = {True: (3.0, 0.35), False: (0.5, 0.08)}
+FLOPS = 1e11
 LEARNED = 'task.json'  # in the workdir and in its export: what the task learned, and its options
 
 
@@ -165,12 +165,12 @@ class TaskData:
     def lengths_worth(self, splits: Sequence[Split], passes: float, *, training: bool) -> int:
         """How many padded lengths are worth compiling for so many passes over these splits."""
         encoder, choices = self.encoder, splits[0].features.choices
-        once, block = _COMPILING[training]
+        once, block = COMPILING[training]
         share = passes * choices * (1 if training else 1 / 3)  # the backward pass is two thirds
         return lengths_worth(
             np.concatenate([split.features.lengths for split in splits]),
             lambda length: share * train_flops_per_sequence(encoder, length, 0),
-            compiling=_FLOPS * (once + block * encoder.num_layers),
+            compiling=FLOPS * (once + block * encoder.num_layers),
             longest=encoder.max_positions,
         )
 

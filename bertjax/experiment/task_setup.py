@@ -6,8 +6,9 @@ from typing import Any
 from jax.sharding import Mesh
 
 from bertjax.convert.load import Imported, load_task_model
-from bertjax.data.buckets import BucketedExamples
+from bertjax.data.buckets import BucketedExamples, choose_lengths
 from bertjax.data.features import Features
+from bertjax.data.strata import StratifiedExamples
 from bertjax.errors import UserError
 from bertjax.experiment.exports import check_formats
 from bertjax.experiment.finetuning_settings import FinetuningSettings
@@ -15,6 +16,7 @@ from bertjax.experiment.settings import check_mesh
 from bertjax.experiment.task_data import Split, TaskData
 from bertjax.model.attention.select import describe_attention
 from bertjax.model.config import train_flops_per_sequence
+from bertjax.model.groups import Groups
 from bertjax.optim.optimizers import make_optimizer
 from bertjax.optim.selection import make_selection
 from bertjax.tasks.task import Outputs, Task
@@ -33,17 +35,18 @@ class TaskSetup:
     Attributes:
       data: the task's.
       setup: of the model.
-      shapes: the lengths that its batches are padded to.
+      shapes: the lengths that its batches are padded to; of training only where it is not packed.
+      groups: how it is packed; None: it is not.
       attention: what computes it, in words.
     """
 
-    def __init__(self, data: TaskData, mesh: Mesh, splits: Sequence[Split], lengths: int):
+    def __init__(self, data: TaskData, mesh: Mesh, splits: Sequence[Split], lengths: int, groups: Groups | None = None):
         """`splits`, at least one, are those that it will see: they choose the padded lengths, at most `lengths`, the
-        first one the form of a batch."""
+        first one the form of a batch. Where training is packed, that is the one that is trained on."""
         settings = data.settings
         check_mesh(data.encoder, mesh)
-        self.data = data
-        self.shapes = data.padded_lengths(splits, lengths)
+        self.data, self.groups = data, groups
+        self.shapes = data.padded_lengths(splits if groups is None else splits[1:] or splits, lengths)
         self.setup: Setup = build_setup(
             data.task.model(data.encoder),
             data.task.objective,
@@ -54,7 +57,7 @@ class TaskSetup:
             layer_decay=settings.layer_decay,
             zero1=settings.zero1,
         )
-        self.attention = describe_attention(data.encoder, settings.batch_size, max(self.shapes))
+        self.attention = _describe_attention(data, self.shapes, groups)
         self._predictors: dict[int, Predictor] = {}
         self._last: tuple[Any, Split, Outputs] | None = None
 
@@ -63,8 +66,17 @@ class TaskSetup:
         """Of the config."""
         return self.data.settings
 
-    def examples(self, features: Features, seed: int) -> BucketedExamples:
+    def examples(self, features: Features, seed: int) -> BucketedExamples | StratifiedExamples:
         """Training examples in the order of `seed`."""
+        if self.groups is not None:
+            (length,) = choose_lengths(features.lengths, count=1, longest=self.data.encoder.max_positions)
+            return StratifiedExamples(
+                features,
+                batch_size=self.settings.batch_size,
+                length=length,
+                seed=seed,
+                pad_id=self.data.tokenizer.pad_id,
+            )
         return BucketedExamples(
             features,
             batch_size=self.settings.batch_size,
@@ -103,7 +115,7 @@ class TaskSetup:
     def phase(
         self,
         members: Sequence[Member],
-        examples: BucketedExamples,
+        examples: BucketedExamples | StratifiedExamples,
         total: int,
         *,
         stacked: bool = False,
@@ -120,7 +132,8 @@ class TaskSetup:
         """
         settings = self.settings
         # Of a step of the whole model; not known where a part of it is frozen.
-        flops = train_flops_per_sequence(self.data.encoder, round(examples.mean_length), 0)
+        length = self.groups.mean_length if self.groups else examples.mean_length
+        flops = train_flops_per_sequence(self.data.encoder, round(length), 0)
         return Phase(
             PhaseSettings(
                 number=0,
@@ -131,6 +144,7 @@ class TaskSetup:
                 schedule=settings.schedule,
                 warmup_fraction=settings.warmup_fraction,
                 power=settings.power,
+                groups=self.groups,
             ),
             self.setup,
             members,
@@ -170,13 +184,24 @@ class TaskEvaluator:
         return None if score is None else -score
 
 
-def prepare(data: TaskData, mesh: Mesh, lengths: int, *, chosen_by: str = '') -> tuple[Split, TaskSetup]:
+def _describe_attention(data: TaskData, shapes: tuple[int, ...], groups: Groups | None) -> str:
+    """Of the longest rows of training."""
+    if groups is None:
+        return describe_attention(data.encoder, data.settings.batch_size, max(shapes))
+    rows, length = groups.sizes[-1]
+    return describe_attention(data.encoder, rows, length, packed=not all(groups.alone()))
+
+
+def prepare(
+    data: TaskData, mesh: Mesh, lengths: int, *, groups: Groups | None = None, chosen_by: str = ''
+) -> tuple[Split, TaskSetup]:
     """Tokenises everything, and builds what trains: all that can be refused is refused here.
 
     Args:
       data: the task's.
       mesh: to train on.
       lengths: the most padded lengths.
+      groups: how training is packed; None: it is not.
       chosen_by: the config key that makes a run choose among models by dev; '' where none does.
     """
     if 'dev' not in data.evaluated and chosen_by:
@@ -190,4 +215,4 @@ def prepare(data: TaskData, mesh: Mesh, lengths: int, *, chosen_by: str = '') ->
     )
     evaluated = [data.split(name) for name in data.evaluated]
     train = data.split('train', training=True)
-    return train, TaskSetup(data, mesh, [train, *evaluated], lengths)
+    return train, TaskSetup(data, mesh, [train, *evaluated], lengths, groups)

@@ -7,6 +7,7 @@ multiplications and a few shifts in the loop that uses the value; a generator's 
 
 import enum
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -41,11 +42,14 @@ class Dropout(struct.PyTreeNode):
 
     Attributes:
       seed: uint32 scalar, of the run, then of a phase, a layer, a site: see `at`.
-      numbers: uint32 [B], of the example in each row: the low 32 bits of its number in the phase.
+      numbers: uint32 [B], of the example in each row: the low 32 bits of its number in the phase; or [B, S], of that at
+        each position of a row that has several.
+      places: uint32 [B, S], of such rows: each position's place in its own sequence.
     """
 
     seed: jax.Array
     numbers: jax.Array
+    places: jax.Array | None = None
 
     @classmethod
     def from_key(cls, key: jax.Array, rows: int) -> 'Dropout':
@@ -63,11 +67,16 @@ class Dropout(struct.PyTreeNode):
         return self.replace(numbers=numbers.reshape(-1))
 
     def words(self, heads: int | None = None) -> jax.Array:
-        """uint32 [B, 2], or [B, heads, 2]: all that the values of a row, or of one of its heads, depend on."""
-        rows = _mix(self.seed ^ _mix(self.numbers))
+        """uint32 [B, 2], or [B, heads, 2]: all that the values of a row, or of one of its heads, depend on.
+
+        Of rows that have several examples [B, S, 3], or [B, S, heads, 3], of each position, the last being its place.
+        """
+        rows, places = _mix(self.seed ^ _mix(self.numbers)), self.places
         if heads is not None:
-            rows = _mix(rows[:, None] + jnp.arange(heads, dtype=jnp.uint32) * jnp.uint32(_GOLDEN))
-        return jnp.stack([rows, _mix(rows + jnp.uint32(_GOLDEN))], -1)
+            rows = _mix(rows[..., None] + jnp.arange(heads, dtype=jnp.uint32) * jnp.uint32(_GOLDEN))
+            places = None if places is None else jnp.broadcast_to(places[..., None], rows.shape)
+        words = [rows, _mix(rows + jnp.uint32(_GOLDEN))]
+        return jnp.stack(words if places is None else [*words, places], -1)
 
 
 def threshold(rate: float) -> int:
@@ -97,28 +106,41 @@ def within(dropout: Dropout | None, place: int | jax.Array | None) -> Dropout | 
 def drop(x: jax.Array, rate: float, dropout: Dropout | None, site: Site) -> jax.Array:
     """`x` [B, ...] with a share `rate` of its values zeroed and the rest scaled up; `x` itself without `dropout`.
 
-    A value's counter is its place in the row, so that it does not depend on how many positions follow it.
+    A value's counter is its place in the row, so that it does not depend on how many positions follow it; of a row that
+    has several examples, its place in its own.
     """
     if dropout is None or rate == 0.0:
         return x
-    return _drop(x, rate, _of_rows, dropout.at(site).words())
+    return _drop(x, rate, _of_rows if dropout.places is None else _of_positions, dropout.at(site).words())
 
 
-def drop_attention(weights: jax.Array, rate: float, dropout: Dropout | None) -> jax.Array:
-    """`drop` of attention weights [B, H, Q, S]. The counter of query q and key k is 65,536 q + k, of each head anew."""
+def drop_attention(
+    weights: jax.Array, rate: float, dropout: Dropout | None, places: jax.Array | None = None
+) -> jax.Array:
+    """`drop` of attention weights [B, H, Q, S]. The counter of query q and key k is 65,536 q + k, of each head anew.
+
+    Where rows have several examples, q and k are places in the query's own: those of queries [B, Q], as the numbers,
+    are in `dropout`, and `places` are those of the keys [B, S].
+    """
     if dropout is None or rate == 0.0:
         return weights
-    return drop_weights(weights, rate, attention_words(dropout, weights.shape[1]))
+    words = attention_words(dropout, weights.shape[1])
+    return drop_weights(weights, rate, words, None if places is None else places[:, None])
 
 
-def drop_weights(weights: jax.Array, rate: float, words: jax.Array) -> jax.Array:
-    """`drop_attention` of weights [..., Q, S], by uint32 words [..., 2] of `attention_words`."""
-    return _drop(weights, rate, _of_heads, words) if rate else weights
+def drop_weights(weights: jax.Array, rate: float, words: jax.Array, places: jax.Array | None = None) -> jax.Array:
+    """`drop_attention` of weights [..., Q, S], by uint32 words [..., 2] of `attention_words`; or by [..., Q, 3] and the
+    keys' `places` [..., S]."""
+    if not rate:
+        return weights
+    return _drop(weights, rate, *((_of_heads, words) if places is None else (_of_queries, (words, places))))
 
 
 def attention_words(dropout: Dropout, heads: int) -> jax.Array:
-    """uint32 [B, heads, 2], what `drop_attention` hashes with a counter."""
-    return dropout.at(Site.ATTENTION).words(heads)
+    """uint32 [B, heads, 2], what `drop_attention` hashes with a counter; where rows have several examples [B, heads, Q,
+    3], the last being the place of the query."""
+    words = dropout.at(Site.ATTENTION).words(heads)
+    return words if dropout.places is None else words.swapaxes(1, 2)
 
 
 def _of_rows(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
@@ -129,25 +151,35 @@ def _of_rows(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     return hashed(first, second, place)
 
 
+def _of_positions(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    first, second, place = jnp.moveaxis(words[..., None, :], -1, 0)  # [B, S, 1] each
+    return hashed(first, second, place * jnp.uint32(shape[-1]) + jax.lax.broadcasted_iota(jnp.uint32, shape, 2))
+
+
 def _of_heads(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     query, key = (jax.lax.broadcasted_iota(jnp.uint32, shape[-2:], axis) for axis in (0, 1))
     first, second = jnp.moveaxis(words[..., None, None, :], -1, 0)
     return hashed(first, second, (query << 16) | key)
 
 
+def _of_queries(words: tuple[jax.Array, jax.Array], shape: tuple[int, ...]) -> jax.Array:
+    first, second, query = jnp.moveaxis(words[0][..., None, :], -1, 0)  # [..., Q, 1] each
+    return jnp.broadcast_to(hashed(first, second, (query << 16) | words[1][..., None, :]), shape)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 @jax.named_scope('dropout')  # for those who read the compiled step: bertjax/cost/groups.py
-def _drop(x: jax.Array, rate: float, bits, words: jax.Array) -> jax.Array:
+def _drop(x: jax.Array, rate: float, bits, words: Any) -> jax.Array:
     least = threshold(rate)
     return jnp.where(bits(words, x.shape) >= jnp.uint32(least), x / (1.0 - least / 2**32), jnp.zeros((), x.dtype))
 
 
-def _drop_forward(x: jax.Array, rate: float, bits, words: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _drop_forward(x: jax.Array, rate: float, bits, words: Any) -> tuple[jax.Array, Any]:
     return _drop(x, rate, bits, words), words
 
 
 @jax.named_scope('dropout')
-def _drop_backward(rate: float, bits, words: jax.Array, cotangent: jax.Array) -> tuple[jax.Array, None]:
+def _drop_backward(rate: float, bits, words: Any, cotangent: jax.Array) -> tuple[jax.Array, None]:
     return _drop(cotangent, rate, bits, words), None
 
 

@@ -12,6 +12,7 @@ from bertjax.model.attention.self_attention import SelfAttention
 from bertjax.model.capture import CAPTURES, HIDDEN, keep, wanted
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout, Site, drop, within
+from bertjax.model.groups import Groups
 from bertjax.model.layers import ACTIVATION_FUNCTIONS, DEAR, Embedding, LayerNorm, Projection, dear
 from bertjax.model.lookup import chosen_rows, looked_up
 from bertjax.parallel.partition import constrain, platform
@@ -34,6 +35,11 @@ def _hidden(x: jax.Array) -> jax.Array:
     return constrain(x, 'act_batch', 'act_length', 'act_embed')
 
 
+def _firsts(x: jax.Array, groups: Groups | None) -> jax.Array:
+    """[B, S, D] -> the first position of each sequence."""
+    return x[:, :1] if groups is None else groups.firsts(x)
+
+
 class Embeddings(nn.Module):
     """Sum of token, position and segment embeddings, normalised."""
 
@@ -53,8 +59,11 @@ class Embeddings(nn.Module):
         segment_ids: jax.Array,
         dropout: Dropout | None,
         position_ids: jax.Array | None = None,
+        groups: Groups | None = None,
     ) -> jax.Array:
         length = input_ids.shape[1]
+        if groups is not None:
+            length, position_ids = groups.longest, jnp.broadcast_to(groups.place, input_ids.shape)
         if length > self.config.max_positions:
             raise UserError(
                 'config.model.max_positions',
@@ -117,20 +126,24 @@ class Block(nn.Module):
         """x [B, S, D], number of the block -> [B, S, D], or [B, 1, D] with `first_only`; and the same again or None."""
         c = self.config
         own = within(dropout, number)
+        # Of the positions whose result is wanted.
+        first = own
+        if self.first_only and mask.packed and own is not None:
+            first = own.replace(numbers=mask.packed.firsts(own.numbers), places=mask.packed.firsts(own.places))
         attention, mlp = SelfAttention(c, name='attention'), Mlp(c, name='mlp')
         attention_norm, mlp_norm = LayerNorm(c, name='attention_norm'), LayerNorm(c, name='mlp_norm')
         x = _hidden(x)
-        count = 1 if self.first_only else x.shape[1]  # positions whose result is wanted
+        wanted_of = functools.partial(_firsts, groups=mask.packed) if self.first_only else lambda x: x
         if c.pre_norm:
             y = attention_norm(x)
-            x = x[:, :count] + drop(attention(y, y[:, :count], mask, own), c.dropout, own, Site.ATTENTION_OUTPUT)
-            x = dear(x)
-            x = x + drop(mlp(mlp_norm(x)), c.dropout, own, Site.MLP_OUTPUT)
+            y = drop(attention(y, wanted_of(y), mask, own), c.dropout, first, Site.ATTENTION_OUTPUT)
+            x = dear(wanted_of(x) + y)
+            x = x + drop(mlp(mlp_norm(x)), c.dropout, first, Site.MLP_OUTPUT)
         else:
-            queries = x[:, :count]
-            y = drop(attention(x, queries, mask, own), c.dropout, own, Site.ATTENTION_OUTPUT)
+            queries = wanted_of(x)
+            y = drop(attention(x, queries, mask, own), c.dropout, first, Site.ATTENTION_OUTPUT)
             x = attention_norm(dear(queries + y))
-            x = mlp_norm(dear(x + drop(mlp(x), c.dropout, own, Site.MLP_OUTPUT)))
+            x = mlp_norm(dear(x + drop(mlp(x), c.dropout, first, Site.MLP_OUTPUT)))
         x = _hidden(x)
         return x, x if self.keep_output else None
 
@@ -155,6 +168,7 @@ class BertEncoder(nn.Module):
         dropout: Dropout | None = None,
         sequence_ids: jax.Array | None = None,
         position_ids: jax.Array | None = None,
+        groups: Groups | None = None,
         all_layers: bool = False,
         first_only: bool = False,
     ) -> tuple[jax.Array, jax.Array | None]:
@@ -165,12 +179,14 @@ class BertEncoder(nn.Module):
           dropout: of training; None: nothing is dropped.
           sequence_ids, position_ids: int32 [B, S], of packed rows: which of its sequences a token belongs to, whose
             tokens alone it attends to, and its place there. None: a row is one sequence.
+          groups: of rows that are groups of sequences (model/groups.py), with dropout of their positions.
           all_layers: keep all of them; the first is the embeddings, the last the result itself.
           first_only: only the first position's result is wanted. An unrolled encoder then skips most of its last block
             (7 % of the work of 12 blocks); a scanned one cannot. Not with `all_layers`.
 
         Returns:
-          [B, S, D] in the dtype of computation, with `first_only` [B, 1, D]; and [L + 1, B, S, D] or None.
+          [B, S, D] in the dtype of computation, with `first_only` [B, 1, D], or of `groups` as many as a row has
+          sequences; and [L + 1, B, S, D] or None.
 
         Raises:
           UserError: sequences longer than `max_positions`.
@@ -178,8 +194,8 @@ class BertEncoder(nn.Module):
         c = self.config
         keep_layers = all_layers or wanted(self, HIDDEN)
         shorten = first_only and not wanted(self, *CAPTURES)  # who asks for them wants those of all positions
-        mask = AttentionMask(attention_mask, sequence_ids, causal=c.causal)
-        x = self.embeddings(input_ids, segment_ids, dropout, position_ids)  # [B, S, D]
+        mask = AttentionMask(attention_mask, sequence_ids, causal=c.causal, packed=groups)
+        x = self.embeddings(input_ids, segment_ids, dropout, position_ids, groups)  # [B, S, D]
         first = x
         block = Block
         remat = remat_of(c, platform())
@@ -197,7 +213,7 @@ class BertEncoder(nn.Module):
             )
             numbers = None if dropout is None else jnp.arange(c.num_layers)
             x, layers = scanned(c, keep_layers, name='layers')(x, numbers, mask, dropout)  # layers [L, B, S, D]
-            x = x[:, :1] if shorten else x
+            x = _firsts(x, groups) if shorten else x
         else:
             layers = []
             for i in range(c.num_layers):
@@ -212,7 +228,7 @@ class BertEncoder(nn.Module):
             layers = jnp.concatenate([first[None], layers])  # [L + 1, B, S, D]
         if wanted(self, HIDDEN):
             keep(self, HIDDEN, layers)
-        return x[:, :1] if first_only and not shorten else x, layers if all_layers else None
+        return _firsts(x, groups) if first_only and not shorten else x, layers if all_layers else None
 
     def token_embedding(self) -> jax.Array:
         """The token embedding [V, D] (padded), for a head tied to it."""

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.model.encoder import BertEncoder
+from bertjax.model.groups import Groups
 
 
 def sharing(count: int) -> contextlib.AbstractContextManager[None]:
@@ -28,7 +29,7 @@ def sharing(count: int) -> contextlib.AbstractContextManager[None]:
 def _share(
     count: int, call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], context: Any
 ) -> tuple[jax.Array, jax.Array | None]:
-    if not isinstance(context.module, BertEncoder) or context.method_name != '__call__':
+    if not _is_encoder(context):
         return call(*args, **kwargs)
     input_ids, segment_ids, mask = args
     S = input_ids.shape[1]
@@ -54,3 +55,31 @@ def _share(
         return jax.vmap(lambda row, at: row[at])(x, target).reshape(-1, S, x.shape[-1])
 
     return apart(hidden), None if layers is None else jax.vmap(apart)(layers)
+
+
+def grouped(groups: Groups | None) -> contextlib.AbstractContextManager[None]:
+    """Within it, an encoder of [B, S] computes the sequences in the rows of `groups`, with dropout or without.
+
+    None has more tokens than room. What comes back is [B, S, D] in the order that was given, zeros where there is no
+    room, and for who wants the first position alone [B, 1, D]. Not for who captures what is computed on the way.
+    Without groups each is in a row of its own.
+    """
+    return contextlib.nullcontext() if groups is None else nn.intercept_methods(functools.partial(_group, groups))
+
+
+def _group(
+    groups: Groups, call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], context: Any
+) -> tuple[jax.Array, jax.Array | None]:
+    if not _is_encoder(context):
+        return call(*args, **kwargs)
+    dropout = kwargs.get('dropout')
+    own = None if dropout is None else groups.dropout(dropout)
+    hidden, layers = call(*map(groups.together, args), **{**kwargs, 'dropout': own, 'groups': groups})
+    if kwargs.get('first_only'):
+        return groups.firsts_apart(hidden), layers
+    apart = functools.partial(groups.apart, length=args[0].shape[1])
+    return apart(hidden), None if layers is None else jax.vmap(apart)(layers)
+
+
+def _is_encoder(context: Any) -> bool:
+    return isinstance(context.module, BertEncoder) and context.method_name == '__call__'

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from bertjax.data.batch import BatchSpec
 from bertjax.losses import OWN, Objective
+from bertjax.model.groups import Groups
 from bertjax.optim.selection import Selection, everything, partition
 from bertjax.parallel.mesh import describe_mesh
 from bertjax.parallel.partition import mesh_context
@@ -42,6 +43,7 @@ class PhaseSettings:
       warmup_fraction: of the phase's steps.
       power: of the polynomial schedule.
       reset_optimizer: whether the phase begins with a fresh optimiser.
+      groups: how the encoder computes the rows of a batch, see `step.make_gradients`.
     """
 
     number: int
@@ -53,6 +55,7 @@ class PhaseSettings:
     warmup_fraction: float
     power: float
     reset_optimizer: bool = False
+    groups: Groups | None = None
 
 
 @dataclasses.dataclass(frozen=True)

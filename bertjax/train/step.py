@@ -12,6 +12,8 @@ from flax import struct
 from bertjax.losses import OWN, Objective
 from bertjax.model.capture import apply_capturing
 from bertjax.model.dropout import Dropout
+from bertjax.model.groups import Groups
+from bertjax.model.sharing import grouped
 from bertjax.optim.schedules import Schedule
 from bertjax.optim.selection import Selection, combine, everything, layer_rates, partition
 from bertjax.parallel.partition import platform
@@ -53,6 +55,7 @@ def make_train_step(
     layer_decay: float = 1.0,
     exchange: Exchange | None = None,
     parts: Parts | None = None,
+    groups: Groups | None = None,
 ) -> Callable[..., tuple[TrainState, Metrics]]:
     """(state, batch, first) -> (new state, metrics); with a teacher's parameters too where the objective has a guide.
 
@@ -70,6 +73,7 @@ def make_train_step(
         phase=phase,
         trained=trained,
         exchange=exchange,
+        groups=groups,
     )
     update = make_update(
         optimizer,
@@ -96,6 +100,7 @@ def make_gradients(
     phase: int = 0,
     trained: Selection = everything,
     exchange: Exchange | None = None,
+    groups: Groups | None = None,
 ) -> Callable[..., Gradients]:
     """(params, batch, first) -> gradients; with a teacher's parameters too where the objective has a guide.
 
@@ -112,12 +117,14 @@ def make_gradients(
       trained: the parameters that move.
       exchange: of a state that is spread over the data axis (ZeRO-1): each device computes the gradients of its own
         rows, parts and all, and is given those of its part of the parameters.
+      groups: how the encoder computes a device's rows of a part; None: each as it is.
     """
 
     def minimised(
         moving: Any, frozen: Any, rows: Batch, dropout: Dropout, weights: Mapping[str, jax.Array]
     ) -> tuple[jax.Array, Sums]:
-        outputs = _apply(model, objective, combine(moving, frozen), rows, dropout=dropout)
+        with grouped(groups):
+            outputs = _apply(model, objective, combine(moving, frozen), rows, dropout=dropout)
         sums = objective.losses(outputs, rows)
         # A batch of padding alone weighs nothing.
         divisors = {name: jnp.where(weight > 0, weight, 1.0) for name, weight in weights.items()}

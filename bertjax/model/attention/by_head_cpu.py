@@ -44,26 +44,34 @@ def attend(
     words = attention_words(dropout, H) if rate else jnp.zeros((B, H, 2), jnp.uint32)
 
     @functools.partial(jax.checkpoint, prevent_cse=False)  # in a loop nothing could be merged with the forward pass
-    def of_head(query: jax.Array, key: jax.Array, value: jax.Array, words: jax.Array, bias: jax.Array) -> jax.Array:
-        """[Q, K], [S, K], [S, K], [2], [Q or 1, S] -> [Q, K]."""
+    def of_head(
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        words: jax.Array,
+        bias: jax.Array,
+        places: jax.Array | None,
+    ) -> jax.Array:
+        """[Q, K], [S, K], [S, K], [2] or [Q, 3], [Q or 1, S], [S] -> [Q, K]."""
         scores = _product('QK,SK->QS', query, key) * query.shape[-1] ** -0.5 + bias
         weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
         total = weights.sum(-1, keepdims=True)
-        weights = drop_weights(weights.astype(value.dtype), rate, words)
+        weights = drop_weights(weights.astype(value.dtype), rate, words, places)
         return (_product('QS,SK->QK', weights, value) / total).astype(value.dtype)
 
     def of_row(row: tuple[tuple[jax.Array, ...], AttentionMask]) -> jax.Array:
         heads, mask = row
         seen = jax.tree.map(lambda x: x[None], mask).visible(Q)[0, 0]  # [Q or 1, S]
         bias = jnp.where(seen, 0.0, NEGATIVE).astype(jnp.float32)
-        return jax.lax.map(lambda head: of_head(*head, bias), heads)  # [H, Q, K]
+        return jax.lax.map(lambda head: of_head(*head, bias, mask.places), heads)  # [H, Q, K]
 
     def of_part(query: jax.Array, key: jax.Array, value: jax.Array, words: jax.Array, mask: AttentionMask) -> jax.Array:
         heads = (*(x.swapaxes(1, 2) for x in (query, key, value)), words)
         return jax.lax.map(of_row, (heads, mask)).swapaxes(1, 2)
 
     axes = ('act_batch', 'act_length', 'act_heads', 'act_head_dim')
-    inputs = (axes, axes, axes, ('act_batch', 'act_heads', None), ('act_batch', 'act_length'))
+    of_words = ('act_batch', 'act_heads', *[None] * (words.ndim - 2))
+    inputs = (axes, axes, axes, of_words, ('act_batch', 'act_length'))
     return over_mesh(of_part, inputs, axes)(query, key, value, words, mask)
 
 

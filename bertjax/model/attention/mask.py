@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from bertjax.model.groups import Groups
+
 
 class AttentionMask(struct.PyTreeNode):
     """Which keys each query may see.
@@ -16,11 +18,18 @@ class AttentionMask(struct.PyTreeNode):
       sequence_ids: int32 [B, S], which sequence of a packed row a position belongs to: only keys of the query's own
         sequence are seen. None: a row is one sequence. (Kernels say "segment ids", BERT's word for A and B.)
       causal: hide also the keys to the right of a query.
+      query_ids: int32 [B, Q], the sequence of each query, where these are not the first Q positions of the row.
+      places: uint32 [B, S], each key's place in its own sequence, where dropout is that of sequences, see
+        `dropout.drop_attention`.
+      packed: a row is these groups of rows, which are taken one after the other.
     """
 
     key_mask: jax.Array
     sequence_ids: jax.Array | None = None
+    query_ids: jax.Array | None = None
+    places: jax.Array | None = None
     causal: bool = struct.field(pytree_node=False, default=False)
+    packed: Groups | None = struct.field(pytree_node=False, default=None)
 
     @property
     def groups(self) -> jax.Array:
@@ -37,7 +46,8 @@ class AttentionMask(struct.PyTreeNode):
         """
         seen = self.key_mask[:, None, None, :] > 0  # [B, 1, 1, S]
         if self.sequence_ids is not None:
-            seen = seen & (self.sequence_ids[:, None, :num_queries, None] == self.sequence_ids[:, None, None, :])
+            own = self.sequence_ids[:, :num_queries] if self.query_ids is None else self.query_ids
+            seen = seen & (own[:, None, :, None] == self.sequence_ids[:, None, None, :])
         if self.causal:
             seen = seen & jnp.tril(jnp.ones((num_queries, self.key_mask.shape[1]), bool))  # [B, 1, Q, S]
         return seen

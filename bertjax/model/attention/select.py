@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -61,6 +61,13 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     'dot_product': dot_product,
 }
 
+_OF_SEQUENCES = ('by_head_cpu', 'dot_product')  # those that take queries and dropout of several sequences of a row
+
+
+def _shares(mask: AttentionMask) -> str | None:
+    several = mask.query_ids is not None or mask.places is not None
+    return 'it takes no rows of several sequences with dropout of their own' if several else None
+
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
@@ -85,7 +92,8 @@ def choose(asked: str, query: jax.Array, key: jax.Array, mask: AttentionMask, dr
     refused: dict[str, str] = {}
     here = [name for name, one in IMPLEMENTATIONS.items() if one.PLATFORM in ('', platform())]
     for name in here if asked == 'auto' else (asked,):
-        reason = IMPLEMENTATIONS[name].supports(query, key, mask, dropout_rate)
+        reason = None if name in _OF_SEQUENCES else _shares(mask)
+        reason = reason or IMPLEMENTATIONS[name].supports(query, key, mask, dropout_rate)
         if reason is None:
             return Choice(name, refused)
         refused[name] = reason
@@ -109,10 +117,45 @@ def attend(
     Raises:
       UserError: see `choose`.
     """
+    if mask.packed is not None:
+        return _attend_in_groups(asked, query, key, value, mask, dropout_rate, dropout)
     choice = choose(asked, query, key, mask, 0.0 if dropout is None else dropout_rate)
     _log_once(f'attention of {_shape(query)} over {_shape(key)} in {query.dtype}: {choice}')
     implementation = IMPLEMENTATIONS[choice.name]
     return implementation.attend(query, key, value, mask, dropout_rate=dropout_rate, dropout=dropout)
+
+
+def _attend_in_groups(
+    asked: str,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: AttentionMask,
+    rate: float,
+    dropout: Dropout | None,
+) -> jax.Array:
+    """`attend` of each group; the queries are all positions, or the first of each sequence."""
+    groups, of_all = mask.packed, query.shape[1] == key.shape[1]
+    ids, places = (jnp.broadcast_to(x, key.shape[:2]) for x in (groups.sequence, groups.place.astype(jnp.uint32)))
+
+    def of_queries(x: jax.Array | None) -> list[Any]:
+        return [None] * len(groups.sizes) if x is None else groups.each(x if of_all else groups.firsts(x))
+
+    numbers, own_places = (None, None) if dropout is None else (dropout.numbers, dropout.places)
+    parts = zip(
+        *map(groups.each, (query, key, value, mask.key_mask, ids, places)),
+        *map(of_queries, (ids, numbers, own_places)), groups.alone(), strict=True,
+    )  # fmt: skip
+    mixed = []
+    for q, k, v, seen, key_ids, at, query_ids, number, place, alone in parts:
+        if alone:
+            own = AttentionMask(seen, causal=mask.causal)
+            drops = None if dropout is None else dropout.replace(numbers=number[:, 0], places=None)
+        else:
+            own = AttentionMask(seen, key_ids, query_ids, None if dropout is None else at, causal=mask.causal)
+            drops = None if dropout is None else dropout.replace(numbers=number, places=place)
+        mixed.append(attend(asked, q, k, v, own, dropout_rate=rate, dropout=drops))
+    return groups.join(mixed, len(query))
 
 
 def describe_attention(config: BertConfig, rows: int, seq_len: int, packed: bool = False) -> str:

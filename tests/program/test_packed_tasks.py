@@ -1,0 +1,106 @@
+"""Fine-tunings whose batches are packed: each step has the loss of the rows one by one, dropout and all."""
+
+import contextlib
+import functools
+import json
+import pathlib
+import shutil
+from unittest import mock
+
+import pytest
+from golden_runs import rewound, write_data
+from running import GLUE, Program, copied, rows
+
+from bertjax.train import step
+
+SHORT = (
+    '--config.seq_len=32',
+    '--config.shapes=2',
+    '--config.batch_size=8',
+    '--config.steps=5',
+    '--config.learning_rate=1e-3',
+    '--config.log_every=1',
+    '--config.eval_every=0',
+    '--config.checkpoint_every=3',
+    '--config.checkpoint_keep=4',
+    '--config.packing=on',
+)
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('packed')
+    write_data(folder)
+    return folder
+
+
+@pytest.fixture
+def tune(program: Program, trained: pathlib.Path, data: pathlib.Path):
+    """tune(workdir, recipe, files, *changes) -> what it prints."""
+
+    def run(workdir: pathlib.Path, recipe: str, files: str, *changes: str) -> str:
+        given = (f'--workdir={workdir}', f'--config.init={trained}', f'--config.data={data / files}', *SHORT)
+        return program.run(*given, *changes, recipe=recipe, small=False).stdout
+
+    return run
+
+
+def losses(workdir: pathlib.Path) -> list[list[float]]:
+    found = [row for row in rows(workdir / 'metrics.jsonl') if row['split'] == 'train']
+    assert len(found) == 5
+    return [[row['loss'], row['grad_norm'], row['param_norm']] for row in found]
+
+
+@pytest.mark.parametrize(
+    'recipe, files, changes',
+    [
+        ('configs/glue.py:rte', 'RTE', ()),
+        pytest.param('configs/ner.py', 'columns', (), marks=pytest.mark.slow),
+        pytest.param('configs/squad.py:v2', 'squad', ('--config.task.max_query=12',), marks=pytest.mark.slow),
+        pytest.param('configs/swag.py:jsonl', 'choice', ('--config.accumulate=2',), marks=pytest.mark.slow),
+    ],
+)
+def test_each_step_is_that_of_rows_of_their_own(tune, tmp_path: pathlib.Path, recipe, files, changes):
+    out = tune(tmp_path / 'packed', recipe, files, *changes)
+    assert 'packed: ' in out and 'config.packing=on' in out
+    assert json.loads((tmp_path / 'packed' / 'config.json').read_text())['packing'] == 'on'
+    with mock.patch.object(step, 'grouped', lambda groups: contextlib.nullcontext()):
+        tune(tmp_path / 'alone', recipe, files, *changes)
+    pairs = zip(losses(tmp_path / 'packed'), losses(tmp_path / 'alone'), strict=True)
+    for packed, alone in pairs:
+        assert packed == pytest.approx(alone, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_what_was_stopped_within_an_epoch_goes_on_to_the_same_bits(tune, tmp_path: pathlib.Path):
+    own = functools.partial(tune, recipe='configs/glue.py:rte', files='RTE')
+    own(tmp_path / 'whole')
+    stopped = copied(tmp_path / 'whole', tmp_path / 'stopped')
+    rewound(stopped, step=3)
+    assert 'continuing at step 3 of 5' in own(stopped)
+    paths = [tmp_path / run / 'export' / 'hf' / 'model.safetensors' for run in ('whole', 'stopped')]
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+@pytest.mark.slow
+def test_trials_of_a_sweep_are_packed_together(tune, tmp_path: pathlib.Path):
+    sweep = ('--config.sweep.seeds=(0,1)', '--config.export=False')
+    out = tune(tmp_path / 'together', 'configs/glue.py:rte', 'RTE', *sweep, '--config.sweep.together=2')
+    assert 'packed: config.packing=on' in out
+    tune(tmp_path / 'one', 'configs/glue.py:rte', 'RTE', *sweep, '--config.sweep.together=1')
+    for path in sorted((tmp_path / 'one').glob('trials/*')):
+        other = tmp_path / 'together' / 'trials' / path.name
+        for mine, theirs in zip(losses(path), losses(other), strict=True):
+            assert mine == pytest.approx(theirs, rel=1e-4)
+
+
+def test_a_run_keeps_what_it_began_with(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
+    given = json.loads((tuned / 'config.json').read_text())
+    assert given['packing'] == 'off'  # TUNE asks for padded lengths
+    assert 'not packed: config.shapes=2 asks for padded lengths' in (tuned / 'stdout.txt').read_text()
+    own = copied(tuned, tmp_path / 'own')
+    ask = (f'--workdir={own}', f'--config.init={given["init"]}', f'--config.data={given["data"]}')
+    changes = ('--config.epochs=13', '--config.seq_len=24', '--config.shapes=2', '--config.batch_size=16')
+    message = program.error(*ask, *changes, '--config.packing=on', **GLUE)
+    assert "config.packing: found 'on', expected 'off', as the run began" in message
+    shutil.rmtree(own)
