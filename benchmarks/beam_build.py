@@ -1,4 +1,4 @@
-"""A store and the counts of a vocabulary: by Apache Beam's DirectRunner, beside this machine alone; what a store weighs.
+"""A store and the counts of a vocabulary by Apache Beam's DirectRunner, beside this machine alone; what a store weighs.
 
     python benchmarks/beam_build.py --corpus='texts/*.txt' --tokenizer=vocab.txt
 
