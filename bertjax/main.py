@@ -4,10 +4,10 @@ Also as `python -m bertjax`, and as `python -m bertjax.main`, which needs no ins
 
 Reads the flags, loads the recipe and hands both to the verb `config.run`, a module of `bertjax/runs/`.
 
-Exit status: 0 done; 1 a fault of ours; 2 a mistake that the user can mend, said in one line; 3 stopped on
-non-finite steps; 4 another process of the run is lost, or nothing moved any more; 75 saved after SIGTERM or Ctrl-C,
-start again to continue; 130 or 143 ended at once by a third Ctrl-C or SIGTERM, or by one that came while nothing was
-being trained.
+Exit status: 0 done; 1 a fault of ours, or a workdir in a bucket that could not be published; 2 a mistake that the user
+can mend, said in one line; 3 stopped on non-finite steps; 4 another process of the run is lost, or nothing moved any
+more; 75 saved after SIGTERM or Ctrl-C, start again to continue; 130 or 143 ended at once by a third Ctrl-C or SIGTERM,
+or by one that came while nothing was being trained.
 """
 
 import contextlib

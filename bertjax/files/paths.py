@@ -17,7 +17,7 @@ from bertjax.errors import UserError
 
 _WILDCARD = re.compile(r'[*?\[]')
 _HOLE = 1 << 30  # Bytes.
-_SCHEMES = ('gs://', 's3://')
+_IN_BUCKET = re.compile(r'(gs|s3)://[^/]')
 
 
 def is_remote(path: epath.PathLike) -> bool:
@@ -47,8 +47,8 @@ def user_path(given: epath.PathLike, where: str, beside: Sequence[str] = ()) -> 
 
 
 def check_address(path: str, where: str) -> None:
-    """Raises UserError for an address that is neither gs://… nor s3://…"""
-    if is_remote(path) and not path.startswith(_SCHEMES):
+    """Raises UserError for an address that is neither gs://BUCKET… nor s3://BUCKET…"""
+    if is_remote(path) and not _IN_BUCKET.match(path):
         mend = 'fetch it first, and give the path of the file'
         raise UserError(where, f'the address {path!r}', 'a path on this machine, gs://… or s3://…', mend)
 

@@ -117,9 +117,9 @@ def test_patterns_of_any_depth(pattern, names, folder):
     assert [path.relative_to(folder).as_posix() for path in found] == names
 
 
-@pytest.mark.parametrize('address', ['http://example.org/a.txt', 'file:///a.txt', 'ftp://a'])
+@pytest.mark.parametrize('address', ['http://example.org/a.txt', 'file:///a.txt', 'ftp://a', 'gs:///a'])
 def test_addresses_that_cannot_be_read(address):
-    with pytest.raises(UserError, match=r"^config\.corpus: found .*'(http|file|ftp)://"):
+    with pytest.raises(UserError, match=r"^config\.corpus: found .*'(http|file|ftp|gs)://"):
         paths.user_path(address, 'config.corpus')
 
 

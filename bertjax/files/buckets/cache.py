@@ -10,6 +10,8 @@ import pathlib
 from collections.abc import Collection, Mapping
 from typing import BinaryIO
 
+from etils import epath
+
 from bertjax.errors import UserError
 from bertjax.files.atomic import checksum, make_directory, sync_directory
 from bertjax.files.buckets.addresses import is_bucket, parts_of
@@ -37,9 +39,9 @@ def cache_folder() -> pathlib.Path:
         raise UserError(VARIABLE, 'no home', 'a folder for copies of objects', f'set {VARIABLE}') from None
 
 
-def open_file(path: str | os.PathLike) -> BinaryIO:
+def open_file(path: epath.PathLike) -> BinaryIO:
     """Opens a file for reading, local or in a bucket, from where it is fetched first."""
-    return open(local_file(os.fspath(path)) if is_bucket(path) else path, 'rb')
+    return epath.Path(local_file(os.fspath(path)) if is_bucket(path) else path).open('rb')
 
 
 @functools.lru_cache(maxsize=1 << 16)
