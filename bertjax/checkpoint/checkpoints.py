@@ -312,7 +312,9 @@ def _kept(x: Any) -> Any:
     next step, to which that is given, would wait until it has."""
     if not isinstance(x, jax.Array) or jax.default_backend() != 'cpu':
         return x
-    return jax.device_put(x, x.sharding, may_alias=False)
+    own = [shard.data for shard in x.addressable_shards]
+    copies = jax.device_put(own, [part.sharding for part in own], may_alias=False)
+    return jax.make_array_from_single_device_arrays(x.shape, x.sharding, copies)
 
 
 def _at_a_time(template: Any) -> float:
