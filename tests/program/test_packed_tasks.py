@@ -37,9 +37,9 @@ def data(tmp_path_factory):
 def packed(program: Program, trained: pathlib.Path, data: pathlib.Path):
     """packed(workdir, recipe, files, *changes) -> what it prints."""
 
-    def run(workdir: pathlib.Path, recipe: str, files: str, *changes: str) -> str:
+    def run(workdir: pathlib.Path, recipe: str, files: str, *changes: str, devices: int = 1) -> str:
         given = (f'--workdir={workdir}', f'--config.init={trained}', f'--config.data={data / files}', *SHORT)
-        return program.run(*given, *changes, recipe=recipe, small=False).stdout
+        return program.run(*given, *changes, recipe=recipe, small=False, devices=devices).stdout
 
     return run
 
@@ -78,6 +78,16 @@ def test_what_was_stopped_within_an_epoch_goes_on_to_the_same_bits(packed, tmp_p
     assert 'continuing at step 3 of 5' in own(stopped)
     paths = [tmp_path / run / 'export' / 'hf' / 'model.safetensors' for run in ('whole', 'stopped')]
     assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('zero1', ['on', 'off'])
+def test_two_devices_have_the_same_steps(packed, tmp_path: pathlib.Path, zero1):
+    for devices in (1, 2):
+        own = f'--config.zero1={zero1}' if devices == 2 else '--config.zero1=off'
+        packed(tmp_path / f'{devices}', 'configs/glue.py:rte', 'RTE', own, devices=devices)
+    for one, two in zip(losses(tmp_path / '1'), losses(tmp_path / '2'), strict=True):
+        assert one == pytest.approx(two, rel=1e-4)
 
 
 @pytest.mark.slow
