@@ -4,7 +4,6 @@ import contextlib
 import functools
 import json
 import pathlib
-import shutil
 from unittest import mock
 
 import pytest
@@ -35,12 +34,12 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture
-def tune(program: Program, trained: pathlib.Path, data: pathlib.Path):
-    """tune(workdir, recipe, files, *changes) -> what it prints."""
+def packed(program: Program, trained: pathlib.Path, data: pathlib.Path):
+    """packed(workdir, recipe, files, *changes) -> what it prints."""
 
-    def run(workdir: pathlib.Path, recipe: str, files: str, *changes: str) -> str:
+    def run(workdir: pathlib.Path, recipe: str, files: str, *changes: str, devices: int = 1) -> str:
         given = (f'--workdir={workdir}', f'--config.init={trained}', f'--config.data={data / files}', *SHORT)
-        return program.run(*given, *changes, recipe=recipe, small=False).stdout
+        return program.run(*given, *changes, recipe=recipe, small=False, devices=devices).stdout
 
     return run
 
@@ -60,20 +59,19 @@ def losses(workdir: pathlib.Path) -> list[list[float]]:
         pytest.param('configs/swag.py:jsonl', 'choice', ('--config.accumulate=2',), marks=pytest.mark.slow),
     ],
 )
-def test_each_step_is_that_of_rows_of_their_own(tune, tmp_path: pathlib.Path, recipe, files, changes):
-    out = tune(tmp_path / 'packed', recipe, files, *changes)
+def test_each_step_is_that_of_rows_of_their_own(packed, tmp_path: pathlib.Path, recipe, files, changes):
+    out = packed(tmp_path / 'packed', recipe, files, *changes)
     assert 'packed: ' in out and 'config.packing=on' in out
     assert json.loads((tmp_path / 'packed' / 'config.json').read_text())['packing'] == 'on'
     with mock.patch.object(step, 'grouped', lambda groups: contextlib.nullcontext()):
-        tune(tmp_path / 'alone', recipe, files, *changes)
-    pairs = zip(losses(tmp_path / 'packed'), losses(tmp_path / 'alone'), strict=True)
-    for packed, alone in pairs:
-        assert packed == pytest.approx(alone, rel=1e-4)
+        packed(tmp_path / 'alone', recipe, files, *changes)
+    for mine, alone in zip(losses(tmp_path / 'packed'), losses(tmp_path / 'alone'), strict=True):
+        assert mine == pytest.approx(alone, rel=1e-4)
 
 
 @pytest.mark.slow
-def test_what_was_stopped_within_an_epoch_goes_on_to_the_same_bits(tune, tmp_path: pathlib.Path):
-    own = functools.partial(tune, recipe='configs/glue.py:rte', files='RTE')
+def test_what_was_stopped_within_an_epoch_goes_on_to_the_same_bits(packed, tmp_path: pathlib.Path):
+    own = functools.partial(packed, recipe='configs/glue.py:rte', files='RTE')
     own(tmp_path / 'whole')
     stopped = copied(tmp_path / 'whole', tmp_path / 'stopped')
     rewound(stopped, step=3)
@@ -83,11 +81,21 @@ def test_what_was_stopped_within_an_epoch_goes_on_to_the_same_bits(tune, tmp_pat
 
 
 @pytest.mark.slow
-def test_trials_of_a_sweep_are_packed_together(tune, tmp_path: pathlib.Path):
+@pytest.mark.parametrize('zero1', ['on', 'off'])
+def test_two_devices_have_the_same_steps(packed, tmp_path: pathlib.Path, zero1):
+    for devices in (1, 2):
+        own = f'--config.zero1={zero1}' if devices == 2 else '--config.zero1=off'
+        packed(tmp_path / f'{devices}', 'configs/glue.py:rte', 'RTE', own, devices=devices)
+    for one, two in zip(losses(tmp_path / '1'), losses(tmp_path / '2'), strict=True):
+        assert one == pytest.approx(two, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_trials_of_a_sweep_are_packed_together(packed, tmp_path: pathlib.Path):
     sweep = ('--config.sweep.seeds=(0,1)', '--config.export=False')
-    out = tune(tmp_path / 'together', 'configs/glue.py:rte', 'RTE', *sweep, '--config.sweep.together=2')
+    out = packed(tmp_path / 'together', 'configs/glue.py:rte', 'RTE', *sweep, '--config.sweep.together=2')
     assert 'packed: config.packing=on' in out
-    tune(tmp_path / 'one', 'configs/glue.py:rte', 'RTE', *sweep, '--config.sweep.together=1')
+    packed(tmp_path / 'one', 'configs/glue.py:rte', 'RTE', *sweep, '--config.sweep.together=1')
     for path in sorted((tmp_path / 'one').glob('trials/*')):
         other = tmp_path / 'together' / 'trials' / path.name
         for mine, theirs in zip(losses(path), losses(other), strict=True):
@@ -103,4 +111,3 @@ def test_a_run_keeps_what_it_began_with(program: Program, tuned: pathlib.Path, t
     changes = ('--config.epochs=13', '--config.seq_len=24', '--config.shapes=2', '--config.batch_size=16')
     message = program.error(*ask, *changes, '--config.packing=on', **GLUE)
     assert "config.packing: found 'on', expected 'off', as the run began" in message
-    shutil.rmtree(own)

@@ -26,9 +26,9 @@ class AttentionMask(struct.PyTreeNode):
 
     key_mask: jax.Array
     sequence_ids: jax.Array | None = None
+    causal: bool = struct.field(pytree_node=False, default=False)
     query_ids: jax.Array | None = None
     places: jax.Array | None = None
-    causal: bool = struct.field(pytree_node=False, default=False)
     packed: Groups | None = struct.field(pytree_node=False, default=None)
 
     @property

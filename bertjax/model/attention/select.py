@@ -152,7 +152,7 @@ def _attend_in_groups(
             own = AttentionMask(seen, causal=mask.causal)
             drops = None if dropout is None else dropout.replace(numbers=number[:, 0], places=None)
         else:
-            own = AttentionMask(seen, key_ids, query_ids, None if dropout is None else at, causal=mask.causal)
+            own = AttentionMask(seen, key_ids, mask.causal, query_ids, None if dropout is None else at)
             drops = None if dropout is None else dropout.replace(numbers=number, places=place)
         mixed.append(attend(asked, q, k, v, own, dropout_rate=rate, dropout=drops))
     return groups.join(mixed, len(query))
