@@ -17,7 +17,7 @@ from bertjax.model.layers import NEGATIVE
 from bertjax.parallel.partition import over_mesh, platform, undivided
 
 PLATFORM = 'cpu'
-LONG = 256  # tokens; up to so many `dot_product` is as fast or faster (docs/performance.md)
+LONG = 96  # tokens; up to so many `dot_product` is as fast (docs/performance.md)
 
 _Arrays = tuple[jax.Array, ...]
 
