@@ -3,7 +3,7 @@
 import bisect
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -29,8 +29,8 @@ class Cost:
     @classmethod
     def of(cls, width: int, layers: int) -> 'Cost':
         """Of an encoder. A position takes 24·L·D² operations, and for each position of its row 4·L·D, which take about
-        three times as long each (docs/performance.md); compiling takes about as long as 10¹¹."""
-        return cls(attention=3 / (6 * width), shape=1e11 / (24 * layers * width**2))
+        twice as long each (docs/performance.md); compiling takes about as long as 10¹¹."""
+        return cls(attention=2 / (6 * width), shape=1e11 / (24 * layers * width**2))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,21 +102,27 @@ def together(lengths: np.ndarray, shapes: tuple[int, ...], sizes: tuple[int, ...
     return Plan(members, bucket, shapes[: int(bucket.max()) + 1], size_of(len(members), sizes))
 
 
-def cheapest(lengths: np.ndarray, shapes: tuple[int, ...], size: int, sizes: tuple[int, ...], cost: Cost) -> Plan:
+def cheapest(
+    lengths: np.ndarray,
+    shapes: tuple[int, ...],
+    size: int,
+    sizes: Callable[[int], tuple[int, ...]],
+    cost: Cost,
+) -> Plan:
     """The plan that costs least; nothing but the arguments decides.
 
     Args:
       lengths: int64 [N], of the sequences; N is not 0.
       shapes: lengths that a row may have, ascending; the last holds every sequence.
       size: rows of a batch where each sequence has its own.
-      sizes: rows of a batch where they share them, ascending; of the first that holds all.
+      sizes: rows of a batch where they share them, ascending, by the rows' length; of the first that holds all.
       cost: of what is computed.
     """
     best = alone(lengths, shapes, size)
     bound = _GAIN * best.cost(cost)
     # Longer rows than MOST sequences of the mean length fill cannot be full.
     for least in range(bisect.bisect_left(shapes, lengths.min()), bisect.bisect(shapes, MOST * lengths.mean())):
-        plan = together(lengths, shapes, sizes, least)
+        plan = together(lengths, shapes, sizes(shapes[least]), least)
         if (own := plan.cost(cost)) < bound:
             best, bound = plan, own
     return best

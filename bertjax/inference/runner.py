@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertjax.cores import available_cores
 from bertjax.data.buckets import pad_to
 from bertjax.data.features import INPUTS, Features
 from bertjax.data.loader import global_arrays, local_rows
@@ -24,6 +25,7 @@ from bertjax.train.step import Batch
 # comes; with steps of a third to a half, 10 to 20 % of the positions of evenly spread lengths are padding.
 LENGTHS = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 _FEW = (1, 8)  # rows of the batches that a few sequences are computed in
+_CACHED = 1536  # positions for each core of a CPU: of more the activations leave its cache (docs/performance.md)
 
 Forward = Callable[[Any, Batch], Mapping[str, jax.Array]]
 
@@ -33,7 +35,7 @@ class Runner:
 
     Args:
       model: whose parameters the functions get.
-      batch_size: rows at a time, where there are so many.
+      batch_size: rows at a time, where there are so many; of long ones a CPU computes fewer.
     """
 
     def __init__(self, model: LoadedModel, *, batch_size: int = 64):
@@ -64,7 +66,8 @@ class Runner:
     ) -> dict[str, list[np.ndarray]]:
         """The outputs of `forward` for each row, whatever else is computed beside it but for rounding.
 
-        Short sequences share rows where that saves padding (data/sharing.py); how they do depends on `features` alone.
+        Short sequences share rows where that saves padding (data/sharing.py); how they do depends on `features` alone,
+        on a CPU on its cores, too.
 
         Args:
           name: of the function: one of the same name is compiled once for each shape, and must be the same.
@@ -99,17 +102,25 @@ class Runner:
         """Which rows are computed together; the rows of a batch are a multiple of the mesh's row shards."""
         shards = row_shards(self.model.mesh)
 
-        def whole(size: int) -> int:
-            return -(-size // shards) * shards
+        def whole(size: int, length: float) -> int:
+            return -(-min(size, self._cached(length)) // shards) * shards
 
-        size, lengths = whole(self._size(len(features), most or self._sizes[-1])), features.lengths
+        lengths = features.lengths
+        mean = features.choices * lengths.sum() / max(1, len(lengths))
+        size = whole(self._size(len(features), most or self._sizes[-1]), mean)
         if most or features.choices > 1:
             return alone(lengths, self.lengths, size)
         # About as many sequences at a time as without sharing.
         half = (*(size for size in _FEW if size < self._sizes[-1] // 2), max(1, self._sizes[-1] // 2))
+        sizes = lambda length: tuple(dict.fromkeys(whole(size, length) for size in half))  # noqa: E731
         config = self.model.config
-        cost = Cost.of(config.width, config.num_layers)
-        return cheapest(lengths, self.lengths, size, tuple(dict.fromkeys(map(whole, half))), cost)
+        return cheapest(lengths, self.lengths, size, sizes, Cost.of(config.width, config.num_layers))
+
+    def _cached(self, length: float) -> int:
+        """The rows of so many tokens that are computed at a time at most."""
+        if self.model.mesh.devices.flat[0].platform != 'cpu':
+            return self._sizes[-1]
+        return max(1, int(_CACHED * available_cores() / max(1, length)))
 
     def total(
         self,

@@ -26,7 +26,7 @@ def computed(plan) -> int:
 @pytest.mark.parametrize('kind', ['short', 'of all kinds', 'very short', 'alike'])
 def test_every_sequence_is_in_one_row_that_holds_it(kind):
     lengths = lengths_of(kind)
-    plan = cheapest(lengths, SHAPES, 32, SIZES, COST)
+    plan = cheapest(lengths, SHAPES, 32, lambda length: SIZES, COST)
     seen = []
     for rows, length in plan.batches():
         assert len(rows) == plan.size * plan.count and length in SHAPES
@@ -39,9 +39,14 @@ def test_every_sequence_is_in_one_row_that_holds_it(kind):
 
 def test_short_ones_share_rows_and_those_that_cannot_do_not():
     short, alike = lengths_of('short'), lengths_of('alike')
-    plan = cheapest(short, SHAPES, 32, SIZES, COST)
+    plan = cheapest(short, SHAPES, 32, lambda length: SIZES, COST)
     assert plan.count == MOST and computed(plan) < 1.05 * short.sum()
     assert computed(alone(short, SHAPES, 32)) > 1.2 * short.sum()
     assert len({length for _, length in plan.batches()}) == 1  # and fewer programs
-    assert cheapest(alike, SHAPES, 32, SIZES, COST).count == 1
-    assert cheapest(short[:1], SHAPES, 1, SIZES, COST).count == 1
+    assert cheapest(alike, SHAPES, 32, lambda length: SIZES, COST).count == 1
+    assert cheapest(short[:1], SHAPES, 1, lambda length: SIZES, COST).count == 1
+
+
+def test_long_rows_are_computed_a_few_at_a_time():
+    plan = cheapest(lengths_of('short'), SHAPES, 8, lambda length: (512 // length,), COST)
+    assert {len(rows) // plan.count * length for rows, length in plan.batches()} == {512}

@@ -89,11 +89,11 @@ def test_the_names_that_a_config_may_have_are_those_of_the_list():
 
 
 def test_long_rows_on_a_cpu_go_head_by_head():
-    x, mask = shapes(257)
+    x, mask = shapes(97)
     assert choose('auto', x, x, mask, 0.1).name == 'by_head_cpu'
-    x, mask = shapes(256)
+    x, mask = shapes(96)
     chosen = choose('auto', x, x, mask, 0.1)
-    assert str(chosen) == 'dot_product; not by_head_cpu: sequences of 256 tokens, it is for more than 256'
+    assert str(chosen) == 'dot_product; not by_head_cpu: sequences of 96 tokens, it is for more than 96'
 
 
 class Refusing:

@@ -24,7 +24,7 @@ def all_of(implementation, case, arrays, mask=None):
     return [np.asarray(x, np.float64) for x in compute(*arrays)]
 
 
-@pytest.mark.parametrize('name', ['plain', 'packed', 'left to right'])
+@pytest.mark.parametrize('name', ['plain', 'packed', 'left to right', 'heads of 32'])
 def test_output_and_gradients_are_those_of_float64(name):
     case = CASES[name]
     arrays = arrays_of(case)
