@@ -18,7 +18,9 @@ from bertjax.model.layers import NEGATIVE
 from bertjax.parallel.partition import over_mesh, platform, undivided
 
 PLATFORM = 'cpu'
-LONG = 96  # tokens; up to so many `dot_product` is as fast (docs/performance.md)
+# Tokens; up to so many `dot_product` is as fast, in bfloat16 faster (docs/performance.md).
+LONG = 96
+LONG_BFLOAT16 = 256
 
 _Arrays = tuple[jax.Array, ...]
 
@@ -32,13 +34,14 @@ class _Row(NamedTuple):
 
 
 def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
-    """A CPU, more than `LONG` tokens."""
-    del query, mask, dropout_rate
+    """A CPU, more than `LONG` tokens, in bfloat16 more than `LONG_BFLOAT16`."""
+    del mask, dropout_rate
     B, S, heads, _ = key.shape
     if platform() != PLATFORM:
         return 'it is for CPUs'
-    if S <= LONG:
-        return f'sequences of {S} tokens, it is for more than {LONG}'
+    long = LONG_BFLOAT16 if query.dtype == jnp.bfloat16 else LONG
+    if S <= long:
+        return f'sequences of {S} tokens, it is for more than {long}'
     return undivided(B, heads)
 
 
