@@ -42,7 +42,7 @@ class ObjectServer:
         if fault in ('refuse', 'deny'):
             environ['wsgi.input'].read(int(environ.get('CONTENT_LENGTH') or 0))
             start_response('503 Slow Down' if fault == 'refuse' else '403 Forbidden', [('Connection', 'close')])
-            return [_BUSY if fault == 'refuse' else _DENIED]
+            return [] if method == 'HEAD' else [_BUSY if fault == 'refuse' else _DENIED]
         answer = []
         body = b''.join(self._app(environ, lambda *about: answer.append(about)))
         status, headers = answer[0][:2]
