@@ -1,5 +1,8 @@
 """The device mesh: three named axes, on one device as on a thousand."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import jax
 import numpy as np
 from jax.experimental import mesh_utils
@@ -48,7 +51,7 @@ def make_mesh(axes: dict[str, int], devices=None) -> Mesh:
     shape = mesh_shape(axes, len(devices))
     if len(devices) == 1 or devices[0].platform == 'cpu':
         grid = np.asarray(devices).reshape(shape)
-    elif (slices := len({getattr(device, 'slice_index', 0) for device in devices})) > 1:
+    elif (slices := slice_count(devices)) > 1:
         if shape[0] % slices:
             mend = f'set config.mesh.data to a multiple of {slices}'
             raise UserError('config.mesh.data', str(shape[0]), f'a multiple of the {slices} slices, joined by it', mend)
@@ -57,6 +60,11 @@ def make_mesh(axes: dict[str, int], devices=None) -> Mesh:
     else:
         grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
     return Mesh(grid, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
+
+
+def slice_count(devices: Iterable[Any]) -> int:
+    """Slices of TPUs that these devices are of; 1 for all others."""
+    return len({getattr(device, 'slice_index', 0) for device in devices})
 
 
 def row_shards(mesh: Mesh) -> int:

@@ -18,6 +18,8 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
+from bertjax.parallel.mesh import slice_count
+
 AXIS = 'data'
 ZERO1 = ('auto', 'on', 'off')
 SMALL = 2**16  # numbers of an array that is not worth an exchange of its own
@@ -26,8 +28,12 @@ MATRICES = ('kernel', 'embedding')  # parameters that the model casts to the dty
 
 def spreads(choice: str, mesh: Mesh) -> bool:
     """Whether the state of a training is spread: by `choice`, one of ZERO1, with 'auto' where data alone splits
-    anything. Without copies there is nothing to spread."""
-    return mesh.shape[AXIS] > 1 and (choice == 'on' or (choice == 'auto' and only_copies(mesh)))
+    anything, within one slice. Without copies there is nothing to spread.
+
+    Over several slices libtpu 0.0.52 lays out what is spread anew before it is sent (docs/scaling.md has the figures).
+    """
+    pays = only_copies(mesh) and slice_count(mesh.devices.flat) == 1
+    return mesh.shape[AXIS] > 1 and (choice == 'on' or (choice == 'auto' and pays))
 
 
 def only_copies(mesh: Mesh) -> bool:

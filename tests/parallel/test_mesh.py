@@ -15,6 +15,7 @@ from bertjax.model.config import BertConfig
 from bertjax.parallel.mesh import make_mesh, mesh_shape
 from bertjax.parallel.partition import batch_sharding, replicated
 from bertjax.parallel.rules import PRESETS, mesh_axes
+from bertjax.parallel.spread import spreads
 from bertjax.recipe import pretraining_config
 
 
@@ -82,6 +83,8 @@ def test_slices_are_joined_along_data():
     grid = make_mesh({'data': -1, 'fsdp': 2, 'tensor': 1}, chips).devices
     assert grid.shape == (4, 2, 1)
     assert [{chip.slice_index for chip in row.flat} for row in grid] == [{0}, {0}, {1}, {1}]
+    over, within = (make_mesh({'data': -1, 'fsdp': 1, 'tensor': 1}, some) for some in (chips, chips[:4]))
+    assert spreads('auto', within) and spreads('on', over) and not spreads('auto', over)
     with pytest.raises(UserError, match=r'config.mesh.data: found 1, expected a multiple of the 2 slices'):
         make_mesh({'data': -1, 'fsdp': 8, 'tensor': 1}, chips)
 

@@ -40,7 +40,7 @@ def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate
     if platform() != PLATFORM:
         return 'it is for CPUs'
     long = LONG_BFLOAT16 if query.dtype == jnp.bfloat16 else LONG
-    if S <= long:
+    if long >= S:
         return f'sequences of {S} tokens, it is for more than {long}'
     return undivided(B, heads)
 
