@@ -15,11 +15,12 @@
 #   --project=ID       --runtime=VERSION   where the usual ones are not meant
 #   --spot             can be taken away at any time, and costs less
 #   --price=DOLLARS    of a chip and hour, --hours=N: to see what it will cost before it is created
+#   --mount=HOST:/SHARE  a file share (NFS) that every machine mounts at /mnt/shared, for the workdir of several
 #   --keep             up: do not delete at the end
 #   --to=DIR           fetch: where to (out)
 #   --dry-run          print every command, run none
 #
-# Needs gcloud, logged in. With several machines the workdir must be a bucket, or a file system that all of them mount.
+# Needs gcloud, logged in. One machine may have a bucket as its workdir; several need a folder that all of them see.
 
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -28,8 +29,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 verb=${1:---help}
 shift || true
 [[ $verb == --* ]] && set -- "$verb" "$@"
-name='' zone='' type='' project='' runtime='' price='' hours='' to=out spot='' keep='' dry_run='' arguments=()
-read_options 'name zone type project runtime price hours to' 'spot keep dry_run' "$@"
+name='' zone='' type='' project='' runtime='' price='' hours='' mount='' to=out spot='' keep='' dry_run='' arguments=()
+read_options 'name zone type project runtime price hours mount to' 'spot keep dry_run' "$@"
 need name zone
 wait_seconds=${LAUNCH_WAIT_SECONDS:-20}
 
@@ -110,7 +111,10 @@ install() {
     export PATH=$HOME/.local/bin:$PATH
     command -v uv >/dev/null || curl -LsSf https://astral.sh/uv/install.sh | sh
     [ -d venv ] || uv venv --quiet --python 3.12 venv
-    uv pip install --quiet --python venv -e "bertjax[tpu]"'
+    uv pip install --quiet --python venv -e "bertjax[tpu,gcs]"'
+  [[ ! $mount ]] || on_all "mountpoint -q /mnt/shared || {
+    sudo apt-get -qq install -y nfs-common && sudo mkdir -p /mnt/shared && sudo mount $mount /mnt/shared && sudo chmod 1777 /mnt/shared
+  }"
 }
 
 train() {
@@ -143,7 +147,8 @@ fetch() {
   if [[ $workdir == gs://* ]]; then
     run gcloud storage cp --recursive "$workdir" "$to"
   else
-    gcloud_tpus tpu-vm scp --recurse "$name:bertjax/$workdir" "$to" --worker=0
+    [[ $workdir == /* ]] || workdir=bertjax/$workdir
+    gcloud_tpus tpu-vm scp --recurse "$name:$workdir" "$to" --worker=0
   fi
 }
 

@@ -21,9 +21,9 @@ print(int(re.search('VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]) >>
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('between', ['\n\n', '\n', ' '])
+@pytest.mark.parametrize('between', ['\n\n', ' '])
 def test_a_large_file_of_any_shape(between, tmp_path, vocabulary):
-    """64 MB as many documents, as one document, and as one document in a single line."""
+    """64 MB as many documents, and as one document in a single line."""
     block = between.join(' '.join(doc) for doc in documents(20_000)) + between
     with open(tmp_path / 'a.txt', 'w') as file:
         for _ in range((64 << 20) // len(block)):

@@ -47,6 +47,7 @@ class Cloud:
             'delete': 'delete',
             'scp': 'copy',
             'uv pip': 'install',
+            'sudo mount 10.0.0.2:/share /mnt/shared': 'mount',
             'nohup': 'train',
             'tail': 'follow',
         }
@@ -69,8 +70,9 @@ WHOLE = ['create', 'copy', 'install', 'train', 'follow', 'delete']
 def test_a_run_from_nothing_to_nothing(cloud: Cloud):
     states = [['WAITING_FOR_RESOURCES', 'PROVISIONING', 'ACTIVE']]
     price = ('--price=1.2', '--hours=6')
-    done = cloud.launch('tpu_vm.sh', 'up', *SLICE, '--spot', *price, *TRAINING, states=states)
-    assert cloud.steps == WHOLE and not cloud.exists
+    mount = '--mount=10.0.0.2:/share'
+    done = cloud.launch('tpu_vm.sh', 'up', *SLICE, '--spot', mount, *price, *TRAINING, states=states)
+    assert cloud.steps == [*WHOLE[:3], 'mount', *WHOLE[3:]] and not cloud.exists
     assert '16 chips x 1.20 = 19.20 an hour; 6 hours: 115.20' in done.stderr
     assert 'waiting for bert: WAITING_FOR_RESOURCES' in done.stderr and done.stderr.endswith('bert is deleted\n')
     created = next(call for call in cloud.calls if 'create' in call)

@@ -7,7 +7,7 @@ import sys
 import pytest
 from running import Program
 
-SMALL = {'kills': 1, 'operations': 1, 'flips': 16, 'files': 1, 'corpora': 8, 'configs': 3}
+SMALL = {'kills': 1, 'operations': 1, 'flips': 4, 'files': 1, 'corpora': 2, 'configs': 1}
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from running import Program
         ('next', 25, 4),
         *(
             pytest.param(what, stride, least, marks=pytest.mark.slow)
-            for what, stride, least in (('first', 4, 20), ('next', 4, 22), ('export', 1, 15))
+            for what, stride, least in (('first', 8, 10), ('next', 8, 11), ('export', 2, 8))
         ),
     ],
 )

@@ -35,10 +35,10 @@ def test_ids_of_bert_vocabularies_on_real_text(bert_vocabulary, corpus_lines):
 
 
 @pytest.mark.slow
-def test_ids_of_bert_vocabularies_on_every_line(bert_vocabulary, corpus_lines):
+def test_ids_of_bert_vocabularies_on_every_fourth_line(bert_vocabulary, corpus_lines):
     theirs = BertTokenizerFast(str(bert_vocabulary), do_lower_case='uncased' in bert_vocabulary.name)
     assert len(corpus_lines) > 100_000
-    assert_equal_ids(load_tokenizer(bert_vocabulary), theirs, corpus_lines)
+    assert_equal_ids(load_tokenizer(bert_vocabulary), theirs, corpus_lines[::4])
 
 
 def test_ids_of_bert_vocabularies_on_hard_text(bert_vocabulary):

@@ -20,6 +20,7 @@ from bertjax.model.stacking import init_params
 from bertjax.optim.masks import path_names
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
+from bertjax.parallel.rules import mesh_axes
 from bertjax.train.phase import CompiledStep
 from bertjax.train.state import abstract_state, place
 from bertjax.train.teaching import INNER, OUTER, Lesson, spread_layers, teach, uniform_layers
@@ -41,7 +42,7 @@ class Taught:
 
     def __init__(self, **changes):
         config = tiny_config(**{**MESH_RECIPE, **changes})
-        self.mesh = make_mesh(sizes := dict(config.mesh), jax.devices()[: int(np.prod(list(sizes.values())))])
+        self.mesh = make_mesh(sizes := mesh_axes(config.mesh), jax.devices()[: int(np.prod(list(sizes.values())))])
         settings, student = pretraining_settings(config), BertConfig(vocab_size=VOCABULARY, **config.model)
         lesson = Lesson(dict.fromkeys((*INNER, *OUTER), 1.0) | {'soft': 5.0}, 2.0, (1, 3), True)
         model = BertForPreTraining(WIDER)

@@ -10,11 +10,8 @@ from train_fakes import MESH_RECIPE, NO_DROPOUT, B, RandomExamples, Run, host, l
 
 from bertjax.optim.masks import path_names
 
-MESHES = {
-    'data=8': {'data': 8},
-    'fsdp=8': {'data': 1, 'fsdp': 8},
-    'fsdp=4 x tensor=2': {'data': 1, 'fsdp': 4, 'tensor': 2},
-}
+# Both ways of splitting weights; tests/program/test_meshes.py has the others.
+MESH = {'data': 1, 'fsdp': 4, 'tensor': 2}
 STEPS = 10
 
 
@@ -24,23 +21,19 @@ def alone(dropout_run, fresh):
     return dropout_run.steps(dropout_run.place(fresh), 0, STEPS)[1]
 
 
-# Both ways of splitting weights are in the last one.
-@pytest.fixture(
-    scope='module',
-    params=[pytest.param(name, marks=() if name == 'fsdp=4 x tensor=2' else pytest.mark.slow) for name in MESHES],
-)
-def spread(request):
-    """(mesh, run, first state on the host, rows of metrics, last state on the mesh)."""
-    run = Run(tiny_config(mesh=MESHES[request.param], **MESH_RECIPE))
+@pytest.fixture(scope='module')
+def spread():
+    """(run, first state on the host, rows of metrics, last state on the mesh)."""
+    run = Run(tiny_config(mesh=MESH, **MESH_RECIPE))
     assert run.mesh.size == 8
     state = run.init()
     first = host(state)
     state, rows = run.steps(state, 0, STEPS)
-    return request.param, run, first, rows, state
+    return run, first, rows, state
 
 
 def test_the_losses_of_one_device_with_dropout(alone, spread):
-    _, _, _, rows, _ = spread
+    _, _, rows, _ = spread
     assert [float(row['sums']['mlm_loss'][1]) for row in rows] == [float(row['sums']['mlm_loss'][1]) for row in alone]
     for row, wanted in zip(rows, alone, strict=True):
         np.testing.assert_allclose(loss_of(row), loss_of(wanted), rtol=1e-5)
@@ -54,7 +47,7 @@ def test_the_losses_of_one_device_with_dropout(alone, spread):
 
 
 def test_the_first_state_does_not_depend_on_the_mesh(fresh, spread):
-    for x, y in zip(jax.tree.leaves(spread[2]), jax.tree.leaves(fresh), strict=True):
+    for x, y in zip(jax.tree.leaves(spread[1]), jax.tree.leaves(fresh), strict=True):
         np.testing.assert_array_equal(x, y)
 
 
@@ -89,7 +82,7 @@ def expected_shard(name, shape, mesh):
 
 
 def test_parameters_and_moments_lie_as_the_table_says(spread):
-    _, run, _, _, state = spread
+    run, _, _, state = spread
     split = set()
     for tree in (state.params, state.opt_state[1].mu, state.opt_state[1].nu):
         leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
@@ -100,14 +93,14 @@ def test_parameters_and_moments_lie_as_the_table_says(spread):
             if x.sharding.shard_shape(x.shape) != x.shape:
                 split.add(name)
     # All the large ones are split as soon as there is an axis to split them over.
-    assert len(split) == {'data=8': 0, 'fsdp=8': 12, 'fsdp=4 x tensor=2': 17}[spread[0]]
+    assert len(split) == 17
     for scalar in (state.step, state.skipped, state.opt_state[1].count):
         assert scalar.sharding.is_fully_replicated
         assert scalar.sharding.spec == PartitionSpec()
 
 
 def test_each_device_holds_its_rows_of_the_batch(spread):
-    _, run, _, _, _ = spread
+    run, *_ = spread
     rows = B // (run.mesh.shape['data'] * run.mesh.shape['fsdp'])
     for x in run.batch(0).arrays.values():
         assert x.sharding.shard_shape(x.shape) == (rows, *x.shape[1:])
@@ -120,12 +113,9 @@ def collectives(run, kind):
 
 
 def test_the_collectives_that_are_meant(spread):
-    name, run, _, _, _ = spread
+    run, *_ = spread
     assert collectives(run, 'all-reduce')
     gathers = collectives(run, 'all-gather')
-    if name == 'data=8':
-        assert not gathers
-        return
     # The weights of a block are gathered inside the loop over the layers: never all layers at once.
     for projection in ('query', 'key', 'value', 'attention/output', 'up', 'down'):
         found = [op for op in gathers if f'{projection}/dot_general' in op]
@@ -134,7 +124,7 @@ def test_the_collectives_that_are_meant(spread):
 
 
 def test_a_step_neither_fetches_nor_sends_anything(spread):
-    _, run, _, _, state = spread
+    run, _, _, state = spread
     batch = run.batch(STEPS)
     placed = run.place(host(state))
     with jax.transfer_guard('disallow'):

@@ -11,6 +11,7 @@ from train_fakes import MESH_RECIPE, NO_DROPOUT, Run, host, loss_of, tiny_config
 
 from bertjax.optim.masks import path_names
 from bertjax.parallel import spread as zero1
+from bertjax.parallel.mesh import make_mesh
 
 STEPS = 10
 
@@ -148,7 +149,10 @@ def test_what_the_mesh_splits_already_is_split_further(monkeypatch):
 
 
 def test_where_there_are_copies():
-    assert zero1.spreads('auto', mesh_of(data=8, fsdp=1)) and zero1.spreads('on', mesh_of(data=8, fsdp=1))
-    assert not zero1.spreads('off', mesh_of(data=8, fsdp=1))
-    assert not zero1.spreads('auto', mesh_of(data=1, fsdp=1)) and not zero1.spreads('auto', mesh_of(data=2, fsdp=4))
-    assert zero1.spreads('on', mesh_of(data=2, fsdp=4)) and not zero1.spreads('on', mesh_of(data=1, fsdp=4))
+    def spreads(choice, data, fsdp):
+        axes = {'data': data, 'fsdp': fsdp, 'tensor': 1}
+        return zero1.spreads(choice, make_mesh(axes, jax.devices()[: data * fsdp]))
+
+    assert spreads('auto', 8, 1) and spreads('on', 8, 1) and not spreads('off', 8, 1)
+    assert not spreads('auto', 1, 1) and not spreads('auto', 2, 4)
+    assert spreads('on', 2, 4) and not spreads('on', 1, 4)
