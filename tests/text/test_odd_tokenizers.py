@@ -80,7 +80,7 @@ def small(family: str) -> Tokenizer:
 
 
 @pytest.mark.parametrize(
-    ('seed', 'count'), [(0, 60), pytest.param(1, 1000, marks=pytest.mark.slow)], ids=['quick', 'long']
+    ('seed', 'count'), [(0, 60), pytest.param(1, 400, marks=pytest.mark.slow)], ids=['quick', 'long']
 )
 @pytest.mark.parametrize('family', ['wordpiece', 'unigram', 'bpe'])
 def test_settings_with_one_change(family, seed, count, tmp_path):
