@@ -30,9 +30,7 @@ SHORT = (
 )
 
 
-def _compile(
-    program: Program, workdir: pathlib.Path, *changes: str, status: int = 0
-) -> tuple[dict, str]:
+def _compile(program: Program, workdir: pathlib.Path, *changes: str, status: int = 0) -> tuple[dict, str]:
     """compile.json, and the last line on stderr; by a process: a crash of the TPU compiler must not take pytest along.
     Without the flags for the CPU."""
     pytest.importorskip('libtpu', reason="needs the TPU compiler, of the extras 'tpu' and 'test'")
