@@ -138,7 +138,7 @@ def test_disks_of_every_size(program: Program, trained: pathlib.Path, tmp_path: 
     """A run on a disk that grows each time that it was full: one line each time, and the bits of an undisturbed run."""
     lines = []
     with small_disk(tmp_path / 'disk', 'size=100k'):
-        for size in range(100, 20_000, 450):
+        for size in range(100, 20_000, 300):
             subprocess.run(['mount', '-o', f'remount,size={size}k', tmp_path / 'disk'], check=True)
             process = program.start(f'--workdir={tmp_path / "disk" / "run"}', *RUN)
             out, err = process.communicate(timeout=300)
