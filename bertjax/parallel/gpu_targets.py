@@ -6,9 +6,15 @@ from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
-class _Gpu:
-    """Of NVIDIA's whitepapers on each architecture, and of the tables of compute capabilities in the CUDA C++
-    programming guide (shared memory of a block and of a multiprocessor)."""
+class Gpu:
+    """Of NVIDIA's whitepapers on each architecture, its data sheets, and the tables of compute capabilities in the CUDA
+    C++ programming guide (shared memory of a block and of a multiprocessor).
+
+    Attributes:
+      bandwidth: of its memory, bytes a second.
+      links: NVLink, bytes a second in one direction.
+      memory: bytes.
+    """
 
     name: str
     capability: tuple[int, int]
@@ -20,6 +26,7 @@ class _Gpu:
     shared_processor: int
     cache: int
     bandwidth: int
+    links: int
     memory: int
 
 
@@ -32,6 +39,7 @@ _HOPPER: dict[str, Any] = {
     'shared_block': 232448,
     'shared_processor': 233472,
     'cache': 62914560,
+    'links': 450_000_000_000,
 }
 _AMPERE: dict[str, Any] = {
     'capability': (8, 0),
@@ -42,23 +50,23 @@ _AMPERE: dict[str, Any] = {
     'shared_block': 166912,
     'shared_processor': 167936,
     'cache': 41943040,
+    'links': 300_000_000_000,
 }
-_GPUS = {
-    'h200': _Gpu('NVIDIA H200', **_HOPPER, bandwidth=4_800_000_000_000, memory=150_000_000_000),
-    'h100': _Gpu('NVIDIA H100 80GB HBM3', **_HOPPER, bandwidth=3_350_000_000_000, memory=85_000_000_000),
-    'a100': _Gpu('NVIDIA A100-SXM4-80GB', **_AMPERE, bandwidth=2_039_000_000_000, memory=85_000_000_000),
+GPUS = {
+    'h200': Gpu('NVIDIA H200', **_HOPPER, bandwidth=4_800_000_000_000, memory=150_000_000_000),
+    'h100': Gpu('NVIDIA H100 80GB HBM3', **_HOPPER, bandwidth=3_350_000_000_000, memory=85_000_000_000),
+    'a100': Gpu('NVIDIA A100-SXM4-80GB', **_AMPERE, bandwidth=2_039_000_000_000, memory=85_000_000_000),
 }
 # Choosing programs by timing them needs a GPU, and so XLA takes its defaults.
 UNTIMED = {'xla_gpu_autotune_level': 0}
 
 
-def gpu_devices(name: str, machines: int, count: int) -> list[Any]:
-    """Abstract devices of machines with `count` GPUs each, as JAX has them there; for `.lower().compile()` only.
+def gpu_devices(name: str, count: int) -> list[Any]:
+    """Abstract devices of a machine with `count` GPUs, as JAX has them there; for `.lower().compile()` only.
 
     Args:
       name: 'h200', 'h100' or 'a100'.
-      machines: that the network joins.
-      count: GPUs of each.
+      count: GPUs.
 
     Raises:
       RuntimeError: JAX's plug-in for CUDA is not installed.
@@ -68,7 +76,7 @@ def gpu_devices(name: str, machines: int, count: int) -> list[Any]:
     from jax.experimental import topologies
 
     jax.devices('cpu')  # plug-ins are found when JAX starts
-    gpu = _GPUS[name]
+    gpu = GPUS[name]
     target = f"""
 gpu_device_info {{
   cuda_compute_capability {{ major: {gpu.capability[0]} minor: {gpu.capability[1]} {gpu.features} }}
@@ -83,5 +91,5 @@ gpu_device_info {{
 platform_name: "CUDA" device_description_str: "{gpu.name}"
 dnn_version_info {{ major: 9 minor: 10 }} runtime_version {{ major: 12 minor: 9 }}
 """
-    shape = f'1x{machines}x{count}'  # partitions, hosts of each, GPUs of each
+    shape = f'1x1x{count}'  # partitions, hosts of each, GPUs of each
     return list(topologies.get_topology_desc(name, 'cuda', topology=shape, target_config=target).devices)

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from bertjax.errors import UserError
-from bertjax.parallel.gpu_targets import gpu_devices
+from bertjax.parallel.gpu_targets import GPUS, gpu_devices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,11 +47,10 @@ GENERATIONS = {
     'v6e': Generation(32 * 2**30, 1638e9, 100e9, 16, 1.75e9, 100e9 / 8),
 }
 # Three quarters of the memory, which is what JAX takes of a GPU unless it is told otherwise. XLA gives no cycles for
-# GPUs: of the rest nothing is reckoned. Links: NVLink, both directions 600 and 900 GB/s (NVIDIA's data sheets).
-GPUS = {
-    'a100': Generation(85_000_000_000 * 3 // 4, 2039e9, 300e9, 1 << 30, 1.41e9),
-    'h100': Generation(85_000_000_000 * 3 // 4, 3350e9, 450e9, 1 << 30, 1.98e9),
-    'h200': Generation(150_000_000_000 * 3 // 4, 4800e9, 450e9, 1 << 30, 1.98e9),
+# GPUs, so that no time is reckoned; a switch joins those of a machine, which no number of them makes a ring.
+_GPUS = {
+    name: Generation(gpu.memory * 3 // 4, gpu.bandwidth, gpu.links, 1 << 30, gpu.clock_ghz * 1e9)
+    for name, gpu in GPUS.items()
 }
 _WHOLE_CUBES = ('v4', 'v5p')
 _NAME = re.compile(r'(?:([1-9]\d*)\*)?(\w+):[1-9]\d*(?:x[1-9]\d*)*')
@@ -66,7 +65,7 @@ def parts_of(name: str) -> tuple[int, str, str]:
 
 def generation_of(name: str) -> Generation:
     """That of a slice such as 'v5e:4x4', or of several."""
-    return {**GENERATIONS, **GPUS}[parts_of(name)[1]]
+    return {**GENERATIONS, **_GPUS}[parts_of(name)[1]]
 
 
 def slice_chips(name: str) -> int:
@@ -137,10 +136,10 @@ def topology_devices(name: str) -> list[Any]:
 
 def _gpus(name: str, example: str) -> list[Any]:
     machines, gpu, count = parts_of(name)
-    if 'x' in count:
-        raise UserError('config.topology', repr(name), example, f'say how many GPUs a machine has: {gpu}:8')
+    if machines > 1 or 'x' in count:
+        raise UserError('config.topology', repr(name), example, f'say how many GPUs one machine has: {gpu}:8')
     try:
-        return gpu_devices(gpu, machines, int(count))
+        return gpu_devices(gpu, int(count))
     except Exception as error:  # the plug-in, too, raises what it likes
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         mend = "install the extra 'cuda': pip install -e '.[cuda]'"

@@ -23,8 +23,8 @@ URL = 's3://bucket/text'
 @pytest.fixture
 def google(monkeypatch):
     """gs://bucket, by a stand-in for Google's server."""
-    pytest.importorskip('gcsfs')
-    server = pytest.importorskip('gcp_storage_emulator.server')
+    pytest.importorskip('gcsfs', reason='of the extra gcs')
+    server = pytest.importorskip('gcp_storage_emulator.server', reason='of the extra test')
     running = server.create_server('127.0.0.1', 0, in_memory=True, default_bucket='bucket')
     running.start()
     monkeypatch.setenv('STORAGE_EMULATOR_HOST', f'http://127.0.0.1:{running._api._httpd.server_address[1]}')
