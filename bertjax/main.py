@@ -17,6 +17,7 @@ import logging as std_logging
 import os
 import pathlib
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -143,18 +144,21 @@ def _guarded(function):
             distributed.leave(e.exit_status)
         except KeyboardInterrupt:
             print('stopped; the same command continues with what is whole', file=sys.stderr)
-            sys.exit(130)
+            distributed.leave(130)
         except Exception as e:
             if distributed.is_lost(e):
                 print(LostError(), file=sys.stderr, flush=True)
                 distributed.leave(LostError.exit_status)
             workdir = WORKDIR.value if flags.FLAGS.is_parsed() else None
             refused = disk.refused(e, workdir or '.')
-            if refused is None:
+            if refused is None and not distributed.are_several():
                 raise
             sys.stdout.flush()
-            print(f'error: {refused}', file=sys.stderr)
-            distributed.leave(refused.exit_status)
+            if refused is None:
+                traceback.print_exc()  # at its end Python would wait for the others, who go on
+            else:
+                print(f'error: {refused}', file=sys.stderr)
+            distributed.leave(1 if refused is None else refused.exit_status)
 
     return call
 

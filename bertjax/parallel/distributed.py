@@ -139,12 +139,16 @@ _waits = 0
 
 def wait_for_all(seconds: int) -> None:
     """Returns when all processes have come here. Without the devices, which do not like to wait for hours."""
+    global _waits
+    _waits += 1
+    _meet(f'bertjax-{_waits}', seconds)
+
+
+def _meet(key: str, seconds: int) -> None:
     # Orbax brings it; importing Orbax takes a second, and a single process needs none of it.
     from orbax.checkpoint import multihost
 
-    global _waits
-    _waits += 1
-    multihost.get_barrier_sync_fn()(key=f'bertjax-{_waits}', timeout_ms=seconds * 1000)
+    multihost.get_barrier_sync_fn()(key=key, timeout_ms=seconds * 1000)
 
 
 def remove(folder: pathlib.Path) -> None:
@@ -231,13 +235,14 @@ def is_lost(error: BaseException) -> bool:
 def leave(status: int) -> None:
     """Ends this process, which has failed, with `status`.
 
-    Where all have failed, for one reason, they end together; where the others go on, they find this one lost.
+    Where all have failed, for one reason, they end together; where the others go on, they find this one lost. None of
+    them can take it for one that has come to `wait_for_all`.
     """
     if are_several():
         try:
             if status == LostError.exit_status:
                 os._exit(status)
-            wait_for_all(_LEAVING)
+            _meet('bertjax-leaving', _LEAVING)
         except Exception:  # of whatever kind: the others are not coming
             os._exit(status)
     sys.exit(status)

@@ -60,7 +60,8 @@ class Program:
     """`python -m bertjax.main` with a recipe and a corpus of the tests' own.
 
     `run` and `error` call its entry point in this process, which spares them the start of Python and JAX.
-    `start` and `spawn` start a process, for what only a process has: signals, kills, standard input.
+    `start` and `spawn` start a process, for what only a process has: signals, kills, standard input; of `module`, where
+    a test has put something in a place of the program before it calls the entry point.
 
     Compare bits only between two processes, or two runs in this one: XLA has other threads here.
     """
@@ -68,6 +69,7 @@ class Program:
     repository: pathlib.Path
     corpus: pathlib.Path
     environment: dict[str, str]
+    module: str = 'bertjax.main'
 
     def arguments(self, *changes: str, recipe: str = 'configs/pretrain_tiny.py', small: bool = True) -> list[str]:
         """The command line after the program's name; later arguments win over the small sizes of a pre-training."""
@@ -100,7 +102,7 @@ class Program:
     def start(self, *changes: str, stdin: int | None = None, **options) -> subprocess.Popen:
         """Starts it in a process of its own and returns at once."""
         return subprocess.Popen(
-            [sys.executable, '-m', 'bertjax.main', *self.arguments(*changes, **options)],
+            [sys.executable, '-m', self.module, *self.arguments(*changes, **options)],
             cwd=self.repository,
             env=self.environment,
             stdin=stdin,
