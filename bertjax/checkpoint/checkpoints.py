@@ -20,7 +20,7 @@ from bertjax.errors import UserError
 from bertjax.files.atomic import make_directory
 from bertjax.files.disk import writing
 from bertjax.files.paths import without_wildcards
-from bertjax.parallel.distributed import decided_by_first, is_first
+from bertjax.parallel.distributed import decided_by_first, is_first, raise_together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,8 @@ class Checkpoints:
 
     Saving is asynchronous: the arrays are copied to the host, then a thread writes them, reads back their structure,
     puts all on disk with its checksums, and removes what is no longer kept (all but the newest `keep` and the one with
-    the lowest cost). A save that failed raises at the next `save` or at `close`.
+    the lowest cost). A save that failed raises at the next `save`, at `wait` or at `close`. Of several processes all
+    have to call the first two, and all raise where one has failed.
 
     Args:
       directory: the folder, made when absent.
@@ -227,8 +228,6 @@ class Checkpoints:
             **{name: ocp.args.JsonSave(item) for name, item in items.items()},
         )
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
-        if is_first():
-            unfinished.mark(self.directory, step)
         with writing(self.directory, size):
             # Orbax alone skips what is not above every folder with a number, one without a seal among them.
             self._manager.save(step, args=args, force=True)
@@ -237,12 +236,14 @@ class Checkpoints:
         self._finisher.start()
 
     def _is_there(self, step: int) -> bool:
-        """Whether a step is finished; what is there of one that is not is set aside."""
+        """Whether a step is finished; one that is not is marked so, and what is there of it is set aside."""
         if step in self.steps():
             return True
         if (self.directory / str(step)).exists():
             self._log(f'checkpoint {step} of another time was never finished: it is set aside in {DAMAGED}/')
             self._set_aside(step)
+        with writing(self.directory, 0):
+            unfinished.mark(self.directory, step)
         return False
 
     def _finish(self, step: int, cost: float | None, size: int, written: Structure, items: dict[str, Any]) -> None:
@@ -288,19 +289,31 @@ class Checkpoints:
         return self._finisher is not None and self._finisher.is_alive()
 
     def wait(self) -> None:
-        """Returns when the save under way is finished; raises what went wrong with it."""
+        """Returns when the save under way is finished, in all processes; raises what went wrong with it.
+
+        Raises:
+          OtherStoppedError: it went wrong in another process.
+        """
+        if self._finisher is not None:
+            raise_together(self._outcome())
+
+    def _outcome(self) -> BaseException | None:
+        """Of the save under way, when it is finished: what went wrong with it."""
         if self._finisher is not None:
             self._finisher.join()
             self._finisher = None
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            self._failed = True
-            raise failure
+        failure, self._failure = self._failure, None
+        self._failed |= failure is not None
+        return failure
 
     def close(self) -> None:
-        """Waits for the save under way, then closes Orbax."""
+        """Waits for this process's part of the save under way, then closes Orbax.
+
+        It asks no other process: they may have failed before they came here, or this one has.
+        """
         try:
-            self.wait()
+            if (failure := self._outcome()) is not None:
+                raise failure
         finally:
             # What failed has been raised; Orbax would say it again in its own words.
             with contextlib.suppress(Exception) if self._failed else contextlib.nullcontext():

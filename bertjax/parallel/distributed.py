@@ -20,6 +20,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bertjax.errors import LostError, StoppedError, UserError
+from bertjax.files import disk
 from bertjax.files.muted import mute
 from bertjax.parallel.devices import claim_devices, leave_out_absent_tpus
 from bertjax.parallel.membership import Membership
@@ -32,10 +33,11 @@ _LOST = ('Gloo', 'coordination service', 'heartbeat', 'UNAVAILABLE', 'DEADLINE_E
 
 
 class OtherStoppedError(StoppedError):
-    """The first process has stopped, and said why."""
+    """Another process has stopped, the first one where none is named, and said why."""
 
-    def __init__(self, exit_status: int):
-        super().__init__(f'stopped with the first process, which says why (status {exit_status})')
+    def __init__(self, exit_status: int, process: int = 0):
+        name = f'process {process}' if process else 'the first process'
+        super().__init__(f'stopped with {name}, which says why (status {exit_status})')
         self.exit_status = exit_status
 
 
@@ -94,8 +96,8 @@ def first_before_others() -> Iterator[None]:
             with _as_if_alone():
                 yield
             status = 0
-        except (UserError, StoppedError) as error:
-            status = error.exit_status
+        except Exception as error:
+            status = _status_of(error)
             raise
         finally:
             wait_for_all(_LONG)
@@ -132,6 +134,29 @@ def decided_by_first(decide: Callable[[], int]) -> int:
         if is_first():
             value = decide()
     return from_first(value)
+
+
+def raise_together(failure: BaseException | None) -> None:
+    """Called by all: raises `failure`, of this process, and returns only where none of them has one.
+
+    Raises:
+      OtherStoppedError: where this process has none, and another one has.
+    """
+    if are_several():
+        wait_for_all(_LONG)
+        statuses = multihost_utils.process_allgather(np.int32(0 if failure is None else _status_of(failure)))
+        if failure is None and statuses.any():
+            process = int(np.flatnonzero(statuses)[0])
+            raise OtherStoppedError(int(statuses[process]), process)
+    if failure is not None:
+        raise failure
+
+
+def _status_of(error: BaseException) -> int:
+    """With which `bertjax.main` ends a process that raises it."""
+    if isinstance(error, (UserError, StoppedError)):
+        return error.exit_status
+    return UserError.exit_status if disk.refused(error, '.') else 1
 
 
 _waits = 0

@@ -125,6 +125,8 @@ def train(
                         with sheet.during(SAVE):
                             recorder.sync()  # before the checkpoint that counts on it
                             checkpoints.save(state, position, {**resolved, **failed, **patience.state}, cost)
+                            if stop and not last:
+                                checkpoints.wait()  # that it is saved is said of what is whole, in all processes
                         saved_at = time.perf_counter()
                         votes.forget()
                     if stop and not last:

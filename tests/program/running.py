@@ -5,11 +5,13 @@ import dataclasses
 import gc
 import io
 import json
+import os
 import pathlib
 import shutil
 import socket
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from unittest import mock
@@ -98,6 +100,13 @@ class Program:
     def error(self, *changes: str, **options) -> str:
         """The one line of a user's mistake: status 2, no traceback, `error: ` in front."""
         return assert_one_line(self.run(*changes, status=2, **options))
+
+    def with_startup(self, folder: pathlib.Path, code: str) -> 'Program':
+        """The program whose processes run `code` when they begin; it is kept in a new folder."""
+        folder.mkdir()
+        (folder / 'sitecustomize.py').write_text(textwrap.dedent(code))
+        path = os.pathsep.join([str(folder), self.environment['PYTHONPATH']])
+        return dataclasses.replace(self, environment=self.environment | {'PYTHONPATH': path})
 
     def start(self, *changes: str, stdin: int | None = None, **options) -> subprocess.Popen:
         """Starts it in a process of its own and returns at once."""

@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 from running import GLUE, RUN, SWEEP, TUNE, Program, assert_one_line, copied, finished, results, rows, wait_for_step
+from test_distill import EVERY_PART, GENERAL, teacher
 
 import bertjax
 from bertjax.experiment.workdir import EXPORTED, TRIALS
@@ -102,6 +103,50 @@ def test_two_processes_distil_as_one_does(
     for kind in ('features', 'export/hf'):
         names = [sorted(path.name for path in (tmp_path / one / kind).iterdir()) for one in ('alone', 'together')]
         assert names[0] == names[1]
+
+
+@pytest.mark.slow
+def test_two_processes_distil_on_text_as_one_does(program: Program, tmp_path: pathlib.Path, trained: pathlib.Path):
+    """Every part of a lesson, from blocks of the teacher."""
+    recipe = {'recipe': 'configs/distilbert.py', 'small': False}
+    given = (f'--config.corpus={program.corpus}', teacher(trained), *GENERAL, *EVERY_PART)
+    program.run(f'--workdir={tmp_path / "alone"}', *given, **recipe)
+    for process in program.start_together(2, f'--workdir={tmp_path / "together"}', *given, **recipe):
+        finished(process)
+    assert _losses(tmp_path / 'together') == pytest.approx(_losses(tmp_path / 'alone'), rel=1e-5)
+    for kind in ('.', 'export/hf', 'export/orbax', 'store', 'checkpoints/8'):
+        names = [sorted(path.name for path in (tmp_path / one / kind).iterdir()) for one in ('alone', 'together')]
+        assert names[0] == names[1], kind
+    for name in ('ledger.jsonl', 'store/manifest.json', 'export/hf/config.json', 'export/hf/vocab.txt'):
+        assert (tmp_path / 'together' / name).read_bytes() == (tmp_path / 'alone' / name).read_bytes(), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('asked', [False, True], ids=['while it trains', 'asked to stop'])
+def test_a_save_that_fails_in_one_ends_all_of_them(program: Program, tmp_path: pathlib.Path, asked: bool):
+    """The first one alone puts the seal on a checkpoint, when the others train already, or say that they are saved."""
+    work = tmp_path / 'run'
+    code = f"""
+        import sys
+        sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
+        from killing import watch
+
+        def refuse(name, path):
+            if name == 'replace' and path.endswith('seal.json'):
+                raise OSError(28, 'No space left on device', path)
+
+        hook = watch(refuse, {str(work)!r})
+        hook.__enter__()
+    """
+    failing = program.with_startup(tmp_path / 'startup', code)
+    every = NEVER if asked else RUN
+    processes = failing.start_together(2, f'--workdir={work}', *every, '--config.steps=200')
+    if asked:
+        wait_for_step(processes[0], work, 5)
+        processes[1].send_signal(signal.SIGTERM)
+    first, second = (finished(process, status=2) for process in processes)
+    assert 'a full disk' in assert_one_line(first)
+    assert second.stderr.strip().splitlines()[-1] == 'stopped with the first process, which says why (status 2)'
 
 
 @pytest.mark.slow

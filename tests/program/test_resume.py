@@ -1,13 +1,10 @@
 """Killed, interrupted, damaged, changed: the same command continues, to the same bits."""
 
-import dataclasses
 import json
-import os
 import pathlib
 import random
 import shutil
 import signal
-import textwrap
 import time
 
 import pytest
@@ -44,10 +41,7 @@ def slow_to_seal(program: Program, folder: pathlib.Path, workdir: pathlib.Path, 
         hook = watch(slow, {str(workdir)!r})
         hook.__enter__()
     """
-    folder.mkdir()
-    (folder / 'sitecustomize.py').write_text(textwrap.dedent(code))
-    path = os.pathsep.join([str(folder), program.environment['PYTHONPATH']])
-    return dataclasses.replace(program, environment=program.environment | {'PYTHONPATH': path})
+    return program.with_startup(folder, code)
 
 
 @pytest.mark.slow

@@ -134,6 +134,9 @@ class World(Interrupt):
         self.events.append(f'save {position.step}')
         self.saved[position.step] = (jax.tree.map(jnp.copy, state), position, loss)
 
+    def wait(self):
+        self.events.append('saved')
+
     def requested(self):
         return self.stop_at is not None and self.done >= self.stop_at
 

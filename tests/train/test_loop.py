@@ -138,7 +138,7 @@ def test_being_asked_to_stop_saves_at_that_step(world):
     with pytest.raises(PreemptedError, match='step 5') as error:
         w.run()
     assert error.value.exit_status == 75
-    assert w.events[-2:] == ['save 5', 'close 0']
+    assert w.events[-3:] == ['save 5', 'saved', 'close 0']
     assert len(w.lines('ledger.jsonl')) == 5
 
 
