@@ -215,8 +215,10 @@ class Group:
         with contextlib.closing(Checkpoints(unfinished / key, keep=1)) as checkpoints:
             try:
                 saved = checkpoints.latest()
-            except (UserError, OtherStoppedError):  # all damaged: the trials begin again
-                saved = None
+            except (UserError, OtherStoppedError) as error:
+                if error.exit_status != UserError.exit_status:
+                    raise
+                saved = None  # all damaged: the trials begin again
             state, failed = continue_or_begin(self, checkpoints, saved, interrupt)
             interrupt.doing = 'the runs are being judged'
             self._finish(state.params, failed)
