@@ -207,8 +207,9 @@ def fetched(tree: Any) -> Any:
     def whole(x: jax.Array | np.ndarray) -> np.ndarray:
         if isinstance(x, np.ndarray):
             return x
-        everywhere = NamedSharding(x.sharding.mesh, PartitionSpec())
-        return np.asarray(x if x.is_fully_replicated else jax.device_put(x, everywhere))
+        if x.is_fully_replicated or x.is_fully_addressable:  # the latter lies on devices of this process alone
+            return np.asarray(x)
+        return np.asarray(jax.device_put(x, NamedSharding(x.sharding.mesh, PartitionSpec())))
 
     return jax.tree.map(whole, tree) if are_several() else tree
 
