@@ -91,6 +91,18 @@ def bucket(object_server: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: pathli
     return object_server
 
 
+@pytest.fixture
+def google(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Iterator[Any]:
+    """A client of gs://bucket, an empty bucket of a stand-in for Google's server; with a cache of the test's own."""
+    pytest.importorskip('gcsfs', reason='of the extra gcs')
+    pytest.importorskip('gcp_storage_emulator.server', reason='of the extra test')
+    import google_server
+
+    monkeypatch.setenv('BERTJAX_CACHE', str(tmp_path / 'cache'))
+    with google_server.started() as client:
+        yield client
+
+
 @pytest.fixture(scope='session')
 def browser() -> Iterator[Browser]:
     """A real browser, to open the pages in that we write."""

@@ -20,20 +20,6 @@ TEXTS = {f'text/{name}': name.encode() * 50_000 for name in NAMES}
 URL = 's3://bucket/text'
 
 
-@pytest.fixture
-def google(monkeypatch):
-    """gs://bucket, by a stand-in for Google's server."""
-    pytest.importorskip('gcsfs', reason='of the extra gcs')
-    server = pytest.importorskip('gcp_storage_emulator.server', reason='of the extra test')
-    running = server.create_server('127.0.0.1', 0, in_memory=True, default_bucket='bucket')
-    running.start()
-    monkeypatch.setenv('STORAGE_EMULATOR_HOST', f'http://127.0.0.1:{running._api._httpd.server_address[1]}')
-    objects._file_system.cache_clear()
-    yield running
-    objects._file_system.cache_clear()
-    running.stop()
-
-
 @pytest.mark.parametrize('spec', ['', '/*.txt', '/**', '/a/c.txt', '/**/c*', '/*/[!c]*'])
 def test_texts_are_found_as_on_a_disk(spec, bucket, tmp_path):
     """The same names in the same order, so that stores of the same text are equal."""
@@ -220,9 +206,8 @@ def test_two_runs_in_one_workdir_are_noticed(bucket, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_same_of_google(google, tmp_path, monkeypatch):
+def test_the_same_of_google(google, tmp_path):
     """Text, copies, a mirror and its lease over Google's protocol; the stand-in knows no preconditions."""
-    monkeypatch.setenv('BERTJAX_CACHE', str(tmp_path / 'cache'))
     bucket = Bucket('gs://bucket/text')
     for name in NAMES:
         bucket.write(name, TEXTS[f'text/{name}'])
