@@ -1,6 +1,7 @@
 """Fixtures that every test may use."""
 
 import fcntl
+import gc
 import importlib.metadata
 import os
 import pathlib
@@ -25,6 +26,10 @@ from browsing import Browser, launched
 from flax import linen as nn
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+# JAX and the tests themselves are hundreds of thousands of objects that stay: to look through them again and again for
+# garbage is a good part of what a test costs.
+gc.freeze()
+gc.set_threshold(100_000, 20, 50)
 
 
 @pytest.fixture(scope='session')
