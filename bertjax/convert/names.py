@@ -114,6 +114,18 @@ def entries(num_layers: int, ours: Mapping[str, object], head: str = '') -> Iter
         yield Entry(path, None, path.replace('/', '.'), SAME)
 
 
+def named_entries(num_layers: int, ours: Mapping[str, object], head: str = '') -> list[Entry]:
+    """The entries of a model that transformers has names for.
+
+    Raises:
+      KeyError: a path that it has none for, which would be lost.
+    """
+    unknown = sorted(set(ours) - _NAMED)
+    if unknown:
+        raise KeyError(f'convert/names.py has no name for {unknown}')
+    return list(entries(num_layers, ours, head))
+
+
 def to_huggingface(
     params: dict[str, np.ndarray], num_layers: int, vocab_size: int, head: str = '', *, own: bool = False
 ) -> dict[str, np.ndarray]:
@@ -129,11 +141,9 @@ def to_huggingface(
     Raises:
       KeyError: without `own` such a path, which would be lost.
     """
-    unknown = sorted(set(params) - _NAMED)
-    if unknown and not own:
-        raise KeyError(f'convert/names.py has no name for {unknown}')
+    listed = list(entries(num_layers, params, head)) if own else named_entries(num_layers, params, head)
     tensors = {}
-    for path, group in itertools.groupby(list(entries(num_layers, params, head)), key=lambda entry: entry.ours):
+    for path, group in itertools.groupby(listed, key=lambda entry: entry.ours):
         x = params.pop(path)
         for entry in group:
             part = x if entry.layer is None else x[entry.layer]
