@@ -1,5 +1,6 @@
 """The one table of our parameter names and Hugging Face's; both directions of the conversion come from it."""
 
+import collections
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping
@@ -152,25 +153,26 @@ def to_huggingface(
 
 
 def from_huggingface(
-    tensors: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], num_layers: int, head: str = ''
+    tensors: dict[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], num_layers: int, head: str = ''
 ) -> dict[str, np.ndarray]:
     """Our arrays (flat paths, layers stacked) from theirs; a path that lacks any tensor is left out.
 
     Args:
-      tensors: by their names, of the shapes that `Entry.their_shape` gives.
+      tensors: by their names, of the shapes that `Entry.their_shape` gives; those of the table are gone afterwards: of
+        a large model there is no room for both.
       shapes: of our arrays, by path.
       num_layers: blocks.
       head: see `entries`.
     """
-    found: dict[str, list[np.ndarray]] = {}
-    for entry in entries(num_layers, shapes, head):
-        shape = shapes[entry.ours] if entry.layer is None else shapes[entry.ours][1:]
-        if entry.theirs in tensors:
-            found.setdefault(entry.ours, []).append(entry.kind.take(tensors[entry.theirs], shape))
-    params = {}
-    for path, arrays in found.items():
-        if not path.startswith(LAYERS):
-            params[path] = np.ascontiguousarray(arrays[0])
-        elif len(arrays) == num_layers:
-            params[path] = np.stack(arrays)
+    params: dict[str, np.ndarray] = {}
+    found = [entry for entry in entries(num_layers, shapes, head) if entry.theirs in tensors]
+    blocks = collections.Counter(entry.ours for entry in found if entry.layer is not None)
+    for entry in found:
+        path, theirs = entry.ours, tensors.pop(entry.theirs)
+        if entry.layer is None:
+            params[path] = np.ascontiguousarray(entry.kind.take(theirs, shapes[path]))
+        elif blocks[path] == num_layers:
+            if path not in params:
+                params[path] = np.empty(shapes[path], theirs.dtype)
+            params[path][entry.layer] = entry.kind.take(theirs, shapes[path][1:])
     return params
