@@ -25,7 +25,7 @@ LEVELS = [
     {'data'},
     {'corpus', 'model'},
     {'text', 'parallel', 'optim', 'metrics', 'writers', 'pages', 'cost'},
-    {'config', 'cores', 'errors', 'files', 'progress', 'ranges', 'terminal', '__version__'},
+    {'config', 'cores', 'errors', 'files', 'memory', 'progress', 'ranges', 'terminal', '__version__'},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 

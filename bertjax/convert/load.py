@@ -154,6 +154,7 @@ def _assemble(
     """A complete tree: the paths in `readable` from the source where it has them, everything else fresh."""
     config, shapes = model.config, shapes_of(model)
     used = _check_tensors(source, readable, config, head)
+    unused = sorted(source.name(name) for name in set(source.tensors) - used)
     flat = names.from_huggingface(source.tensors, readable, config.num_layers, head)
     missing = sorted(set(shapes) - set(flat))
     absent = [name for name in missing if name.startswith('encoder/')]
@@ -164,7 +165,6 @@ def _assemble(
     flat |= _draw(missing, model, seed)
     tree = unflatten_dict({tuple(name.split('/')): flat[name] for name in shapes})
     params = tree if config.scan_layers else unstack_layers(tree)
-    unused = sorted(source.name(name) for name in set(source.tensors) - used)
     unused += [source.aside] if source.aside else []
     return Imported(params, config, missing, unused, len(used), source.kind)
 

@@ -1,5 +1,6 @@
 """The one table of our parameter names and Hugging Face's; both directions of the conversion come from it."""
 
+import collections
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping
@@ -114,6 +115,18 @@ def entries(num_layers: int, ours: Mapping[str, object], head: str = '') -> Iter
         yield Entry(path, None, path.replace('/', '.'), SAME)
 
 
+def named_entries(num_layers: int, ours: Mapping[str, object], head: str = '') -> list[Entry]:
+    """The entries of a model that transformers has names for.
+
+    Raises:
+      KeyError: a path that it has none for, which would be lost.
+    """
+    unknown = sorted(set(ours) - _NAMED)
+    if unknown:
+        raise KeyError(f'convert/names.py has no name for {unknown}')
+    return list(entries(num_layers, ours, head))
+
+
 def to_huggingface(
     params: dict[str, np.ndarray], num_layers: int, vocab_size: int, head: str = '', *, own: bool = False
 ) -> dict[str, np.ndarray]:
@@ -129,11 +142,9 @@ def to_huggingface(
     Raises:
       KeyError: without `own` such a path, which would be lost.
     """
-    unknown = sorted(set(params) - _NAMED)
-    if unknown and not own:
-        raise KeyError(f'convert/names.py has no name for {unknown}')
+    listed = list(entries(num_layers, params, head)) if own else named_entries(num_layers, params, head)
     tensors = {}
-    for path, group in itertools.groupby(list(entries(num_layers, params, head)), key=lambda entry: entry.ours):
+    for path, group in itertools.groupby(listed, key=lambda entry: entry.ours):
         x = params.pop(path)
         for entry in group:
             part = x if entry.layer is None else x[entry.layer]
@@ -142,25 +153,26 @@ def to_huggingface(
 
 
 def from_huggingface(
-    tensors: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], num_layers: int, head: str = ''
+    tensors: dict[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], num_layers: int, head: str = ''
 ) -> dict[str, np.ndarray]:
     """Our arrays (flat paths, layers stacked) from theirs; a path that lacks any tensor is left out.
 
     Args:
-      tensors: by their names, of the shapes that `Entry.their_shape` gives.
+      tensors: by their names, of the shapes that `Entry.their_shape` gives; those of the table are gone afterwards: of
+        a large model there is no room for both.
       shapes: of our arrays, by path.
       num_layers: blocks.
       head: see `entries`.
     """
-    found: dict[str, list[np.ndarray]] = {}
-    for entry in entries(num_layers, shapes, head):
-        shape = shapes[entry.ours] if entry.layer is None else shapes[entry.ours][1:]
-        if entry.theirs in tensors:
-            found.setdefault(entry.ours, []).append(entry.kind.take(tensors[entry.theirs], shape))
-    params = {}
-    for path, arrays in found.items():
-        if not path.startswith(LAYERS):
-            params[path] = np.ascontiguousarray(arrays[0])
-        elif len(arrays) == num_layers:
-            params[path] = np.stack(arrays)
+    params: dict[str, np.ndarray] = {}
+    found = [entry for entry in entries(num_layers, shapes, head) if entry.theirs in tensors]
+    blocks = collections.Counter(entry.ours for entry in found if entry.layer is not None)
+    for entry in found:
+        path, theirs = entry.ours, tensors.pop(entry.theirs)
+        if entry.layer is None:
+            params[path] = np.ascontiguousarray(entry.kind.take(theirs, shapes[path]))
+        elif blocks[path] == num_layers:
+            if path not in params:
+                params[path] = np.empty(shapes[path], theirs.dtype)
+            params[path][entry.layer] = entry.kind.take(theirs, shapes[path][1:])
     return params

@@ -34,8 +34,9 @@ class Source:
     aside: str = ''
 
     @functools.cached_property
-    def tensors(self) -> Mapping[str, np.ndarray]:
-        """{name as in transformers' BertForPreTraining, BertForSequenceClassification ...: float32 array}.
+    def tensors(self) -> dict[str, np.ndarray]:
+        """{name as in transformers' BertForPreTraining, BertForSequenceClassification ...: float32 array}; whoever
+        makes a model of them takes them out.
 
         Raises:
           UserError: damaged files, tensors of another kind.

@@ -11,7 +11,7 @@ from flax import linen as nn
 from flax.traverse_util import flatten_dict
 
 from bertjax.model.config import BertConfig
-from bertjax.model.stacking import init_params, stack_layers
+from bertjax.model.stacking import STACKED, init_params, stack_layers
 
 
 def flat_paths(tree: Mapping) -> dict[str, Any]:
@@ -23,6 +23,33 @@ def flat_stacked(params: Mapping, config: BertConfig) -> dict[str, np.ndarray]:
     """Parameters as float32 on the host, by path, with stacked layers, whatever form the config says they have."""
     tree = jax.tree.map(lambda x: np.asarray(x, np.float32), nn.unbox(dict(params)))
     return flat_paths(tree if config.scan_layers else stack_layers(tree))
+
+
+class OnHost:
+    """Parameters by path with stacked layers, as float32 on the host: one block of one of them at a time, so that there
+    are never two of the model.
+
+    Args:
+      params: on devices or on the host, in the form that the config says; may be boxed.
+      config: of the model.
+
+    Attributes:
+      shapes: by path.
+    """
+
+    def __init__(self, params: Mapping, config: BertConfig):
+        tree = nn.unbox(dict(params))
+        self._flat, self._stacked = flat_paths(tree), config.scan_layers
+        stacked = tree if config.scan_layers else jax.eval_shape(stack_layers, tree)
+        self.shapes: dict[str, tuple[int, ...]] = {path: x.shape for path, x in flat_paths(stacked).items()}
+
+    def get(self, path: str, layer: int | None = None) -> np.ndarray:
+        """The array of a path; with `layer` that of one block."""
+        if layer is None or self._stacked:
+            x = np.asarray(self._flat[path])
+            return np.asarray(x if layer is None else x[layer], np.float32)
+        prefix = f'encoder/{STACKED}'
+        return np.asarray(self._flat[f'{prefix}_{layer}{path.removeprefix(prefix)}'], np.float32)
 
 
 def init_stacked(model: nn.Module, key: jax.Array) -> dict[str, jax.Array]:

@@ -5,7 +5,7 @@ Parts are safetensors files of their own, with the arrays of `extract.Extractor.
 
 import json
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save
 
 from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile, write_atomic
+from bertjax.files.safetensors import Tensor, write_tensors
 from bertjax.inference.extract import Part
 from bertjax.tasks.reading.json_rows import as_text
 
@@ -56,30 +57,15 @@ def write_npy(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None:
 
 
 def write_safetensors(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None:
-    """Writes NAME.safetensors: `features`, float32 [N, D] or [T, D]; of tokens also `offsets`, and TOKEN as arrays.
-
-    The format is that of safetensors' README: the length of the header as a little-endian uint64, the header as JSON,
-    the bytes of the tensors. The library itself wants all of them in memory.
-    """
+    """Writes NAME.safetensors: `features`, float32 [N, D] or [T, D]; of tokens also `offsets`, and TOKEN as arrays."""
     shapes = _shapes(parts)
-    tensors: dict[str, tuple[str, tuple[int, ...], Callable[[], Iterable[np.ndarray]]]] = {}
+    tensors: dict[str, Tensor] = {}
     if 'ids' in shapes:
-        tensors['offsets'] = 'I64', (shapes['lengths'][0] + 1,), lambda: _offsets(parts)
+        tensors['offsets'] = Tensor('I64', (shapes['lengths'][0] + 1,), lambda: _offsets(parts))
     for name in [name for name in shapes if name != 'lengths']:
         kind = 'F32' if name == 'features' else 'I32'
-        tensors[name] = kind, shapes[name], lambda name=name: (_tensor(part, name) for part in parts)
-    header, at = {}, 0
-    for name, (kind, shape, _) in tensors.items():
-        end = at + int(np.prod(shape)) * {'I64': 8, 'F32': 4, 'I32': 4}[kind]
-        header[name] = {'dtype': kind, 'shape': shape, 'data_offsets': [at, end]}
-        at = end
-    text = json.dumps(header, separators=(',', ':')).encode()
-    text += b' ' * (-len(text) % 8)
-    with AtomicFile(path) as file:
-        file.write(len(text).to_bytes(8, 'little') + text)
-        for _, _, arrays in tensors.values():
-            for array in arrays():
-                file.write(np.ascontiguousarray(array))
+        tensors[name] = Tensor(kind, shapes[name], lambda name=name: (_tensor(part, name) for part in parts))
+    write_tensors(path, tensors)
 
 
 def write_jsonl(

@@ -16,6 +16,7 @@ from bertjax.experiment.results import RESULTS, STEP, export_task
 from bertjax.experiment.saved import config_of_run, load_pretraining, load_task
 from bertjax.experiment.summary import export_pretraining, heldout_rows
 from bertjax.experiment.workdir import has_checkpoints, working_in
+from bertjax.memory import give_back_freed
 
 
 def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
@@ -31,6 +32,7 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     Raises:
       UserError: no such checkpoint, a recipe of another model, or a model that the format cannot hold.
     """
+    give_back_freed()
     folder = pathlib.Path(workdir)
     if not has_checkpoints(folder):
         raise UserError('--workdir', f'no checkpoints in {workdir}', 'the workdir of a training run', 'train first')

@@ -24,4 +24,4 @@ def test_it_is_read_and_exported_with_little_beside_it(tmp_path: pathlib.Path):
     # Beside the whole of it there are a few arrays on their way, and what the libraries take when they are first used.
     assert 0.9 < peaks['state'] < 1.5
     assert 0.9 < peaks['parameters'] < 1.5
-    assert peaks['export'] < 1.5  # what is written; the parameters themselves are there already
+    assert peaks['export'] < 0.2  # a tensor, and what the libraries take; the parameters themselves are there already

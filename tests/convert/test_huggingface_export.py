@@ -6,7 +6,7 @@ import os
 import jax
 import numpy as np
 import pytest
-import safetensors
+import safetensors.numpy
 
 from bertjax.convert.huggingface.config import check_exportable
 from bertjax.convert.huggingface.save import export_huggingface
@@ -38,6 +38,15 @@ def _batch(config):
 def transformers():
     pytest.importorskip('torch', reason='compares with PyTorch').set_num_threads(1)
     return pytest.importorskip('transformers', reason='loads what we export')
+
+
+@pytest.mark.parametrize('changes', [{}, {'scan_layers': False}, {'causal': True, 'nsp': False}], ids=str)
+def test_the_file_is_byte_for_byte_what_safetensors_writes(tokenizer, small_config, make_params, tmp_path, changes):
+    config = small_config(**changes)
+    export_huggingface(make_params(config), config, tokenizer, tmp_path / 'hf', card=CARD)
+    written, again = tmp_path / 'hf' / 'model.safetensors', tmp_path / 'again.safetensors'
+    safetensors.numpy.save_file(safetensors.numpy.load_file(written), again, metadata={'format': 'pt'})
+    assert written.read_bytes() == again.read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
 
@@ -205,8 +203,3 @@ def _renamed(name: str, rows: Renaming) -> str:
         if found:
             return after.format(**found.groupdict()) + found['rest']
     return name
-
-
-def with_unused(positions: np.ndarray, rows: int) -> np.ndarray:
-    """A table of positions [N, D] with so many rows of zeros in front."""
-    return np.pad(positions, ((rows, 0), (0, 0)))

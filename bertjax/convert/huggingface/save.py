@@ -1,12 +1,12 @@
 """A trained model as a Hugging Face directory, which transformers loads."""
 
 import json
-import pathlib
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
 
-import safetensors.numpy
+import numpy as np
 from etils import epath
 from flax import linen as nn
 
@@ -14,13 +14,13 @@ from bertjax.convert import names
 from bertjax.convert.heads import Head
 from bertjax.convert.huggingface.card import model_card
 from bertjax.convert.huggingface.config import check_exportable, to_json
-from bertjax.convert.huggingface.families import BERT, POSITIONS, family_of, with_unused
+from bertjax.convert.huggingface.families import BERT, POSITIONS, family_of
 from bertjax.convert.huggingface.read import CONFIG
 from bertjax.convert.huggingface.tensors import MODEL
-from bertjax.convert.trees import flat_stacked, shapes_of
+from bertjax.convert.trees import OnHost, shapes_of
 from bertjax.errors import UserError
 from bertjax.files.atomic import atomic_directory
-from bertjax.files.disk import writing
+from bertjax.files.safetensors import Tensor, write_tensors
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.text.special import to_json as to_text
@@ -81,37 +81,45 @@ def export_huggingface(
     if target.exists() and not (target / CONFIG).exists() and any(target.iterdir()):
         mend = 'choose another directory: this one would be replaced'
         raise UserError(str(target), 'a directory with other files', 'an earlier export or nothing', mend)
-    flat = flat_stacked(params, config)
-    shapes = {path: x.shape for path, x in flat.items()}
+    host = OnHost(params, config)
+    shapes = host.shapes
     expected = shapes_of(_exported_module(config, head, task, shapes))
     if shapes != expected:
         difference = sorted(shapes.items() ^ expected.items())
         raise ValueError(f'parameters do not fit the config: {difference[:4]}')
     family = family_of(config, tokenizer.separators, pairs=head is None and config.nsp)
     described = family.own_values(to_json(config, tokenizer.pad_id, head, task))
-    tensors = names.to_huggingface(flat, config.num_layers, config.vocab_size, head.projection if head else '')
-    tensors[POSITIONS] = with_unused(tensors[POSITIONS], family.unused_positions(described, CONFIG))
-    tensors = {family.own_name(name, described['architectures'][0]): x for name, x in tensors.items()}
-    parameters = sum(x.size for x in tensors.values())
+    unused = family.unused_positions(described, CONFIG)
+    tensors = {}
+    for entry in names.named_entries(config.num_layers, shapes, head.projection if head else ''):
+        tensor = _tensor(host, entry, config.vocab_size, unused if entry.theirs == POSITIONS else 0)
+        tensors[family.own_name(entry.theirs, described['architectures'][0])] = tensor
+    parameters = sum(math.prod(tensor.shape) for tensor in tensors.values())
     pipeline = head.pipeline if head else ''
     with atomic_directory(target, CONFIG) as staging:
         tokenizer.save(staging)
         if family is not BERT:
             _leave_out_segments(epath.Path(staging) / 'tokenizer_config.json')
         path = epath.Path(staging)
-        file = pathlib.Path(staging, MODEL)
-        with writing(file, sum(x.nbytes for x in tensors.values())):
-            file.touch()
-            mode = file.stat().st_mode
-            # Not as bytes first: they would be in memory once more. What safetensors writes is for its owner alone.
-            safetensors.numpy.save_file(tensors, file, metadata={'format': 'pt'})
-            file.chmod(mode)
+        write_tensors(path / MODEL, dict(sorted(tensors.items())), {'format': 'pt'})
         for name, text in beside.items():
             (path / name).write_text(text)
         architecture = described['architectures'][0]
         text = model_card(config, architecture, card, parameters, pipeline=pipeline, about=about, figures=figures)
         (path / CARD).write_text(text)
         (path / CONFIG).write_text(json.dumps(described, indent=2, sort_keys=True) + '\n')
+
+
+def _tensor(host: OnHost, entry: names.Entry, vocab_size: int, unused: int) -> Tensor:
+    """Theirs, with so many rows of zeros in front."""
+    ours = host.shapes[entry.ours] if entry.layer is None else host.shapes[entry.ours][1:]
+    rows, *others = entry.their_shape(ours, vocab_size)
+
+    def parts() -> Iterator[np.ndarray]:
+        yield np.zeros((unused, *others), np.float32)
+        yield entry.kind.give(host.get(entry.ours, entry.layer), vocab_size)
+
+    return Tensor('F32', (unused + rows, *others), parts)
 
 
 def _leave_out_segments(path: epath.Path) -> None:

@@ -113,11 +113,13 @@ def _read_safetensors(file: epath.Path) -> Iterator[Tensor]:
         found = safetensors.deserialize(read_whole(file, 'a whole safetensors file', _AGAIN))
     except safetensors.SafetensorError as error:
         raise UserError(str(file), f'no safetensors ({error})', 'a whole safetensors file', 'copy it again') from None
-    for name, view in found:
+    found.reverse()
+    while found:  # each is let go once it is given
+        name, view = found.pop()
         x = np.zeros(0, np.float32)
         if view['dtype'] in _DTYPES:
             x = np.frombuffer(view['data'], _DTYPES[view['dtype']], math.prod(view['shape'])).reshape(view['shape'])
-        yield name, view['dtype'], x.astype(np.float32)
+        yield name, view['dtype'], x.astype(np.float32, copy=False)
 
 
 def _read_torch(file: epath.Path) -> Iterator[Tensor]:
