@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/env -S python3 -I -S
 """Stands in for gcloud, kubectl and sbatch: writes down how it was called, and does what the test's plan says.
 
 FAKE is a folder: `calls` gets a line a call, JSON; `plan` is JSON, and changes:
@@ -8,6 +8,7 @@ FAKE is a folder: `calls` gets a line a call, JSON; `plan` is JSON, and changes:
   running  whether a training runs
   ends     how the training ends that is followed, one after the other: a status; 'preempted'; 'dropped', when only
            the connection ends; 'cut', when the next question is not answered either
+  plan_status  that of kubectl apply and sbatch
   create   statuses of the creations
   fails    how often a call with this word in it fails, {word: times}; with the words of a network that is down
 """
@@ -30,7 +31,7 @@ def act() -> int:
     if name != 'gcloud':
         if 'get' in arguments and plan.get('exists'):
             print('jobset.jobset.x-k8s.io/bert')
-        return plan.get('status', 0) if arguments[:1] in ([], ['apply']) else 0
+        return plan.get('plan_status', 0) if arguments[:1] != ['get'] and arguments[:1] != ['delete'] else 0
     for word, times in plan.get('fails', {}).items():
         if times and word in said:
             plan['fails'][word] -= 1

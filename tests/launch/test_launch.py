@@ -230,7 +230,8 @@ def test_a_jobset(cloud: Cloud):
     slices = ('--accelerator=tpu-v6e-slice', '--topology=4x4', '--slices=2', '--claim=disk', '--price=2.7')
     done = cloud.launch('gke_jobset.sh', 'apply', '--name=bert', '--image=repo/bertjax:tpu', *slices, *TRAINING)
     assert '32 chips x 2.70 = 86.40 an hour' in done.stderr
-    (call,) = cloud.calls
+    asked, call = cloud.calls
+    assert asked[1] == 'get'
     manifest = yaml.safe_load(call[-1])
     (job,) = manifest['spec']['replicatedJobs']
     spec = job['template']['spec']
@@ -239,6 +240,12 @@ def test_a_jobset(cloud: Cloud):
     assert pod['containers'][0]['args'] == [*TRAINING[1:]]
     assert pod['containers'][0]['resources']['limits'] == {'google.com/tpu': 4}
     assert pod['volumes'][0]['persistentVolumeClaim']['claimName'] == 'disk'
+    # One that fails is cleared away, aloud; one that runs already is left alone.
+    apply = ('gke_jobset.sh', 'apply', '--name=bert', '--image=i', *slices, *TRAINING)
+    assert cloud.launch(*apply, plan_status=1, status=1).stderr.endswith('nothing is left running\n')
+    assert [call[1] for call in cloud.calls] == ['get', 'apply', 'delete']
+    assert 'found a JobSet of this name' in cloud.launch(*apply, exists=True, status=2).stderr
+    assert [call[1] for call in cloud.calls] == ['get']
 
 
 @pytest.mark.slow
@@ -248,13 +255,23 @@ def test_a_slurm_job_is_queued_again_where_it_can_go_on(cloud: Cloud, tmp_path: 
     assert call[:2] == ['sbatch', '--partition=long'] and '#SBATCH --ntasks-per-node=8' in call[-1]
     job = tmp_path / 'job'
     job.write_text(call[-1])
-    for status, again in ((0, False), (2, False), (4, True), (75, True)):
+    for status, count, again in (
+        (0, 0, False),
+        (2, 0, False),
+        (4, 0, True),
+        (75, 99, True),
+        (137, 0, True),
+        (4, 100, False),
+    ):
         for name, body in (('srun', f'exit {status}'), ('scontrol', 'echo "$@"')):
             (cloud.folder / name).write_text(f'#!/bin/bash\n{body}\n')
             (cloud.folder / name).chmod(0o755)
         environment = os.environ | {'PATH': f'{cloud.folder}:{os.environ["PATH"]}', 'SLURM_JOB_ID': '17'}
+        environment['SLURM_RESTART_COUNT'] = str(count)
         done = subprocess.run(['bash', job], env=environment, capture_output=True, text=True)
-        assert done.returncode == status and done.stdout == ('requeue 17\n' if again else '')
+        assert done.returncode == status and (done.stdout == 'requeue 17\n') == again
+    refused = cloud.launch('slurm.sh', '--nodes=2', '--gpus=8', *TRAINING, plan_status=1, status=1)
+    assert 'nothing was queued' in refused.stderr
 
 
 @pytest.mark.slow
@@ -274,6 +291,7 @@ def test_a_slurm_job_is_queued_again_where_it_can_go_on(cloud: Cloud, tmp_path: 
             ('apply', '--name=a', '--image=b', '--accelerator=c', '--topology=3x3', *TRAINING),
             '--topology=3x3: found 9',
         ),
+        ('slurm.sh', ('--nodes=two', '--gpus=8', *TRAINING), '--nodes=two: found no whole number'),
         ('slurm.sh', ('--nodes=2', *TRAINING), '--gpus: found nothing'),
         ('local_hosts.sh', ('two',), 'two: found no number of processes'),
     ],
