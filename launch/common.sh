@@ -4,11 +4,11 @@
 say() { printf '%s\n' "$*" >&2; }
 stop() { say "error: $*"; exit 2; }
 
-# Runs a command, or with --dry-run prints it as one could type it.
+# Runs a command, or with --dry-run prints it as one could type it, also where its output is not for the terminal.
+exec 3>&1
 run() {
   if [[ ${dry_run:-} ]]; then
-    printf '%q ' "$@"
-    echo
+    { printf '%q ' "$@"; echo; } >&3
   else
     "$@"
   fi
@@ -53,25 +53,25 @@ read_options() {
   done
 }
 
+# whole NAME: its value is a number from 1 on.
+whole() {
+  local _option
+  for _option in "$@"; do
+    [[ ${!_option} =~ ^[1-9][0-9]*$ ]] || stop "--${_option//_/-}=${!_option}: found no whole number from 1 on"
+  done
+}
+
 # What it will cost, before anything is created: chips x price x hours.
 cost() {
-  local chips=$1
+  local chips=$1 _option
+  for _option in price hours; do
+    [[ ${!_option:-0} =~ ^[0-9]+(\.[0-9]+)?$ ]] || stop "--$_option=${!_option}: found no number, expected one such as 1.20"
+  done
   if [[ ! ${price:-} ]]; then
     say "$chips chips; --price=DOLLARS (of a chip and hour) says what they cost"
     return
   fi
-  [[ $price =~ ^[0-9]+(\.[0-9]+)?$ && ${hours:-1} =~ ^[0-9]+(\.[0-9]+)?$ ]] || stop "--price and --hours are numbers"
-  say "$(awk -v n="$chips" -v p="$price" -v h="${hours:-0}" 'BEGIN {
+  say "$(LC_ALL=C awk -v n="$chips" -v p="$price" -v h="${hours:-0}" 'BEGIN {
     printf "%d chips x %.2f = %.2f an hour", n, p, n * p
     if (h > 0) printf "; %g hours: %.2f", h, n * p * h }')"
-}
-
-# How a run of bertjax has ended: done, again (75 preempted, 4 lost a peer) or failed; see docs/scaling.md.
-ended() {
-  case $1 in
-    0) echo 'done' ;;
-    4 | 75) echo again ;;
-    1 | 2 | 3) echo failed ;;
-    *) echo unknown ;;
-  esac
 }

@@ -25,12 +25,15 @@ name='' image='' accelerator='' topology='' chips_per_host=4 slices=1 claim='' r
 dry_run='' arguments=()
 read_options 'name image accelerator topology chips_per_host slices claim restarts price hours' 'dry_run' "$@"
 need name
+whole chips_per_host slices restarts
 
 # YAML is a superset of JSON, whose strings can hold anything.
 json() { python3 -c 'import json, sys; print(json.dumps(sys.argv[1:]))' "$@"; }
+string() { python3 -c 'import json, sys; print(json.dumps(sys.argv[1]))' "$1"; }
 
 manifest() {
   local chips=1 side hosts volume='' mount=''
+  [[ $topology =~ ^[1-9][0-9]*(x[1-9][0-9]*)+$ ]] || stop "--topology=$topology: found no sides, expected such as 4x4"
   for side in ${topology//x/ }; do chips=$((chips * side)); done
   hosts=$((chips / chips_per_host))
   ((hosts > 0 && hosts * chips_per_host == chips)) ||
@@ -38,14 +41,14 @@ manifest() {
   cost $((chips * slices))
   if [[ $claim ]]; then
     mount="volumeMounts: [{name: data, mountPath: /data}]"
-    volume="volumes: [{name: data, persistentVolumeClaim: {claimName: $claim}}]"
+    volume="volumes: [{name: data, persistentVolumeClaim: {claimName: $(string "$claim")}}]"
   fi
   # A pod that ends with 1, 2 or 3 has failed for good; any other end, of a pod or a node, starts all of them again.
   cat <<YAML
 apiVersion: jobset.x-k8s.io/v1alpha2
 kind: JobSet
 metadata:
-  name: $name
+  name: $(string "$name")
   annotations:
     alpha.jobset.sigs.k8s.io/exclusive-topology: cloud.google.com/gke-nodepool
 spec:
@@ -71,11 +74,11 @@ spec:
             restartPolicy: Never
             terminationGracePeriodSeconds: 300
             nodeSelector:
-              cloud.google.com/gke-tpu-accelerator: $accelerator
-              cloud.google.com/gke-tpu-topology: $topology
+              cloud.google.com/gke-tpu-accelerator: $(string "$accelerator")
+              cloud.google.com/gke-tpu-topology: $(string "$topology")
             containers:
             - name: bertjax
-              image: $image
+              image: $(string "$image")
               args: $(json "${arguments[@]}")
               ports: [{containerPort: 8471}, {containerPort: 8080}]
               resources:
@@ -89,10 +92,21 @@ YAML
 apply() {
   need image accelerator topology
   ((${#arguments[@]})) || stop "found no arguments of bertjax, expected them after --"
-  local text
+  local text there
   text=$(manifest)
-  [[ $dry_run ]] && printf '%s\n' "$text"
-  run kubectl apply -f - <<<"$text"
+  [[ ! $dry_run ]] || printf '%s\n' "$text"
+  # One that fails is cleared away, so it must not be one that runs already.
+  there=$(run kubectl get "jobset/$name" --ignore-not-found --output=name) || stop "kubectl cannot tell whether there is a JobSet $name: nothing was created"
+  [[ ! $there ]] || stop "--name=$name: found a JobSet of this name, expected none; launch/gke_jobset.sh delete --name=$name deletes it"
+  if ! run kubectl apply -f - <<<"$text"; then
+    if run kubectl delete "jobset/$name" --ignore-not-found; then
+      say "it could not be begun; nothing is left running"
+    else
+      say "LOOK: $name may be there and cost money; this deletes it: launch/gke_jobset.sh delete --name=$name"
+    fi
+    return 1
+  fi
+  say "$name costs money until it ends, and its node pool for as long as it has nodes; launch/gke_jobset.sh delete --name=$name"
 }
 
 logs() { run kubectl logs --follow "--selector=jobset.sigs.k8s.io/jobset-name=$name,batch.kubernetes.io/job-completion-index=0,jobset.sigs.k8s.io/job-index=0"; }

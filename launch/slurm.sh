@@ -4,6 +4,7 @@
 #   launch/slurm.sh --nodes=2 --gpus=8 [options] -- --config=configs/pretrain_large.py --workdir=/shared/run
 #
 #   --time=HH:MM:SS    the longest it may take; two minutes before, the state is saved and the job is queued again
+#   --restarts=N       how often it is queued again (100)
 #   --partition=NAME --account=NAME
 #   --activate=FILE    what to source first (.venv/bin/activate)
 #   --price=DOLLARS    of a GPU and hour, --hours=N: to see what it will cost
@@ -14,9 +15,10 @@
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
 
-nodes='' gpus='' time=24:00:00 partition='' account='' activate=.venv/bin/activate price='' hours='' dry_run='' arguments=()
-read_options 'nodes gpus time partition account activate price hours' 'dry_run' "$@"
+nodes='' gpus='' time=24:00:00 partition='' account='' activate=.venv/bin/activate restarts=100 price='' hours='' dry_run='' arguments=()
+read_options 'nodes gpus time partition account activate restarts price hours' 'dry_run' "$@"
 need nodes gpus
+whole nodes gpus restarts
 ((${#arguments[@]})) || stop "found no arguments of bertjax, expected them after --"
 cost $((nodes * gpus))
 
@@ -35,14 +37,24 @@ job=$(
 #SBATCH --output=bertjax-%j.log
 
 source $(printf '%q' "$activate")
+# Where the signal of a preemption reaches this script as well, it waits for the processes that save.
+trap : TERM
 status=0
 srun --kill-on-bad-exit=0 python -m bertjax.main $quoted || status=\$?
-# 75: saved after a signal; 4: another process is lost. Both go on where they were.
+# 75: saved after a signal; 4: another process is lost; 137: one was killed. All go on where they were.
 case \$status in
-  4 | 75) scontrol requeue "\$SLURM_JOB_ID" ;;
+  4 | 75 | 137)
+    if ((\${SLURM_RESTART_COUNT:-0} < $restarts)); then
+      scontrol requeue "\$SLURM_JOB_ID"
+    else
+      echo "stopped with status \$status, as it was queued again $restarts times"
+    fi ;;
 esac
 exit "\$status"
 JOB
 )
 [[ $dry_run ]] && printf '%s\n' "$job"
-run sbatch ${partition:+"--partition=$partition"} ${account:+"--account=$account"} <<<"$job"
+run sbatch ${partition:+"--partition=$partition"} ${account:+"--account=$account"} <<<"$job" || {
+  say "sbatch refused it: nothing was queued"
+  exit 1
+}

@@ -3,7 +3,8 @@
 #
 #   launch/tpu_vm.sh VERB --name=NAME --zone=ZONE --type=v5litepod-16 [options] -- --config=... --workdir=gs://...
 #
-#   up       all of it: create, install, train; again after a preemption; delete at the end
+#   up       all of it: create, install, train; again after a preemption; delete at the end. Where the slice is there
+#            already it goes on with it, and only follows a training that runs
 #   create   ask for the slice, and wait until it is there
 #   install  this checkout, on every machine
 #   train    begin on every machine, or go on
@@ -17,6 +18,7 @@
 #   --price=DOLLARS    of a chip and hour, --hours=N: to see what it will cost before it is created
 #   --mount=HOST:/SHARE  a file share (NFS) that every machine mounts at /mnt/shared, for the workdir of several
 #   --keep             up: do not delete at the end
+#   --restarts=N       up: how often it is started again or asked for again (20)
 #   --to=DIR           fetch: where to (out)
 #   --dry-run          print every command, run none
 #
@@ -29,22 +31,34 @@ here=$(cd "$(dirname "$0")" && pwd)
 verb=${1:---help}
 shift || true
 [[ $verb == --* ]] && set -- "$verb" "$@"
-name='' zone='' type='' project='' runtime='' price='' hours='' mount='' to=out spot='' keep='' dry_run='' arguments=()
-read_options 'name zone type project runtime price hours mount to' 'spot keep dry_run' "$@"
+name='' zone='' type='' project='' runtime='' price='' hours='' mount='' restarts=20 to=out spot='' keep='' dry_run='' arguments=()
+read_options 'name zone type project runtime price hours mount restarts to' 'spot keep dry_run' "$@"
 need name zone
+[[ $restarts =~ ^[0-9]+$ ]] || stop "--restarts=$restarts: found no number"
 wait_seconds=${LAUNCH_WAIT_SECONDS:-20}
+removal="launch/tpu_vm.sh delete --name=$name --zone=$zone${project:+ --project=$project}"
+costs='' # that there may be a slice, for whichever way the script ends
 
 gcloud_tpus() { run gcloud compute tpus "$@" "--zone=$zone" ${project:+"--project=$project"}; }
 on_all() { gcloud_tpus tpu-vm ssh "$name" --worker=all "--command=$1"; }
 on_first() { gcloud_tpus tpu-vm ssh "$name" --worker=0 "--command=$1"; }
 
+leave() {
+  [[ ! $costs || $dry_run ]] || say "LOOK: $name may still be there and cost money; this deletes it: $removal"
+}
+trap leave EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
 # Of the accelerator types those of v2 to v5p are counted in cores, two of a chip.
 chips() {
   local number=${type##*-}
-  [[ $number =~ ^[0-9]+$ ]] || stop "--type=$type: found no number, expected one such as v5litepod-16, v5p-32 or v6e-16"
+  [[ $type == *-* && $number =~ ^[1-9][0-9]*$ ]] ||
+    stop "--type=$type: found no number, expected one such as v5litepod-16, v5p-32 or v6e-16"
   case $type in
     v5litepod-* | v6e-*) echo "$number" ;;
-    *) echo $((number / 2)) ;;
+    v2-* | v3-* | v4-* | v5p-*) echo $(((number + 1) / 2)) ;;
+    *) stop "--type=$type: found an unknown kind, expected v2, v3, v4, v5litepod, v5p or v6e with a number" ;;
   esac
 }
 
@@ -57,27 +71,45 @@ runtime_version() {
   esac
 }
 
-# ACTIVE, WAITING_FOR_RESOURCES, PROVISIONING, FAILED, SUSPENDED, ...; NONE where there is no such request.
-state() {
-  [[ $dry_run ]] && { echo ACTIVE; return; }
-  gcloud_tpus queued-resources describe "$name" '--format=value(state.state)' 2>/dev/null || echo NONE
+# described WHAT FORMAT: a state, NONE where gcloud says that there is no such thing, UNKNOWN where it could not say.
+described() {
+  local said
+  if said=$(gcloud_tpus "$1" describe "$name" "--format=value($2)" 2>&1); then
+    grep -Eo '^[A-Z_]+$' <<<"$said" | tail -n 1 || echo UNKNOWN
+  elif [[ $said == *NOT_FOUND* ]]; then
+    echo NONE
+  else
+    say "cannot tell whether $name is there: ${said##*$'\n'}"
+    echo UNKNOWN
+  fi
 }
 
-create() {
-  need type
-  local count
-  count=$(chips) || exit
-  cost "$count"
-  gcloud_tpus queued-resources create "$name" "--node-id=$name" "--accelerator-type=$type" \
-    "--runtime-version=${runtime:-$(runtime_version)}" ${spot:+--spot} || { nothing_left; return 1; }
-  local now before=''
-  while now=$(state); [[ $now != ACTIVE ]]; do
+# Of the request: WAITING_FOR_RESOURCES, PROVISIONING, FAILED, SUSPENDED, ...; where it is ACTIVE, that of the machines,
+# which are taken away before the request knows: PREEMPTED, GONE, ... or ACTIVE, when they can be used.
+state() {
+  local now
+  now=$(described queued-resources state.state)
+  if [[ $now == ACTIVE ]]; then
+    now=$(described tpu-vm state)
     case $now in
-      FAILED | SUSPENDED | SUSPENDING | NONE)
-        say "the slice $name could not be had: $now"
-        nothing_left
-        return 1 ;;
+      READY) now=ACTIVE ;;
+      NONE) now=GONE ;;
     esac
+  fi
+  echo "$now"
+}
+
+is_lost() { [[ $1 =~ ^(NONE|GONE|FAILED|SUSPENDED|PREEMPTED|TERMINATED|STOPPED)$ ]]; }
+
+# Waits until the slice can be used; 1 when it is lost.
+await() {
+  local now before=''
+  if [[ $dry_run ]]; then
+    state
+    return
+  fi
+  while now=$(state); [[ $now != ACTIVE ]]; do
+    is_lost "$now" && { say "the slice $name is not to be had: $now"; return 1; }
     [[ $now == "$before" ]] || say "waiting for $name: $now"
     before=$now
     sleep "$wait_seconds"
@@ -85,56 +117,131 @@ create() {
   say "$name is there"
 }
 
-# Removes what a request that failed may have left, and says so.
-nothing_left() {
-  delete || true
-  if [[ $(state) == NONE ]]; then
-    say "nothing is left running"
-  else
-    say "LOOK: $name may still be there and cost money: gcloud compute tpus queued-resources list --zone=$zone"
+create() {
+  need type
+  local count now
+  count=$(chips) || exit
+  cost "$count"
+  if [[ ! $dry_run ]]; then
+    now=$(state)
+    # A creation that fails is cleared away, so it must not be that of another.
+    [[ $now == NONE ]] || { say "error: $name: found it already there ($now), or could not tell; nothing was created"; return 2; }
   fi
+  costs=yes
+  if gcloud_tpus queued-resources create "$name" "--node-id=$name" "--accelerator-type=$type" \
+    "--runtime-version=${runtime:-$(runtime_version)}" ${spot:+--spot} && await; then
+    [[ $verb != create ]] || costs=''
+    return
+  fi
+  delete && say "nothing is left running"
+  return 1
 }
 
-delete() { gcloud_tpus queued-resources delete "$name" --force --quiet; }
+# Until gcloud says that there is nothing, which is not what the status of its deletion says.
+delete() {
+  local tries now
+  costs=yes
+  for tries in 1 2 3 4 5; do
+    gcloud_tpus queued-resources delete "$name" --force --quiet || true
+    [[ ! $dry_run ]] || return 0
+    now=$(state)
+    if [[ $now == NONE ]]; then
+      costs=''
+      return
+    fi
+    say "$name is not deleted yet ($now), try $tries of 5"
+    sleep "$wait_seconds"
+  done
+  return 1
+}
+
+# A machine that is just there refuses connections for a while.
+insist() {
+  local tries
+  for tries in 1 2 3 4 5; do
+    "$@" && return
+    sleep "$wait_seconds"
+  done
+  say "failed $tries times: $1"
+  return 1
+}
+
+copy() {
+  local folder status=0
+  folder=$(mktemp -d)
+  git -C "$here/.." ls-files -z >"$folder/files" && run tar -C "$here/.." --null -T "$folder/files" -czf "$folder/bertjax.tgz" &&
+    gcloud_tpus tpu-vm scp "$folder/bertjax.tgz" "$name:" --worker=all || status=$?
+  rm -rf "$folder"
+  return "$status"
+}
 
 install() {
-  local folder
-  folder=$(mktemp -d)
-  git -C "$here/.." ls-files -z >"$folder/files"
-  run tar -C "$here/.." --null -T "$folder/files" -czf "$folder/bertjax.tgz"
-  gcloud_tpus tpu-vm scp "$folder/bertjax.tgz" "$name:" --worker=all
-  rm -rf "$folder"
-  # The machines' own Python is older than 3.11.
+  insist copy || return
+  # A workdir may lie in this folder, so it is not removed. The machines' own Python is older than 3.11.
   # shellcheck disable=SC2016 # for the shell over there
-  on_all 'set -e
-    rm -rf bertjax && mkdir bertjax && tar xzf bertjax.tgz -C bertjax
+  insist on_all 'set -e
+    mkdir -p bertjax && rm -rf bertjax/bertjax bertjax/configs && tar xzf bertjax.tgz -C bertjax
     export PATH=$HOME/.local/bin:$PATH
     command -v uv >/dev/null || curl -LsSf https://astral.sh/uv/install.sh | sh
     [ -d venv ] || uv venv --quiet --python 3.12 venv
-    uv pip install --quiet --python venv -e "bertjax[tpu,gcs]"'
-  [[ ! $mount ]] || on_all "mountpoint -q /mnt/shared || {
-    sudo apt-get -qq install -y nfs-common && sudo mkdir -p /mnt/shared && sudo mount $mount /mnt/shared && sudo chmod 1777 /mnt/shared
+    uv pip install --quiet --python venv -e "bertjax[tpu,gcs]"' || return
+  [[ ! $mount ]] || insist on_all "mountpoint -q /mnt/shared || {
+    sudo apt-get -qq install -y nfs-common && sudo mkdir -p /mnt/shared && sudo mount $(printf '%q' "$mount") /mnt/shared && sudo chmod 1777 /mnt/shared
   }"
 }
 
-train() {
+need_arguments() {
   ((${#arguments[@]})) || stop "found no arguments of bertjax, expected them after --; for example -- --config=configs/pretrain_base.py --workdir=gs://..."
+}
+
+train() {
   local quoted
   quoted=$(printf '%q ' "${arguments[@]}")
-  # It goes on when the connection ends; its status is what `follow` waits for.
-  on_all "cd bertjax && rm -f ~/bertjax.status && touch ~/bertjax.log
-    nohup setsid bash -c '\"\$@\"; echo \$? > ~/bertjax.status' - ~/venv/bin/python -m bertjax.main $quoted >> ~/bertjax.log 2>&1 < /dev/null &"
+  # It goes on when the connection ends. Its status lies in a file: that of gcloud may be gcloud's own.
+  # What is left of the last one, on a machine that was slower to end, is ended first: a TPU is for one process.
+  on_all "cd bertjax && touch ~/bertjax.log
+    if old=\$(cat ~/bertjax.pid 2>/dev/null) && kill -TERM -- -\$old 2>/dev/null; then
+      for i in \$(seq 120); do kill -0 -- -\$old 2>/dev/null || break; sleep 1; done
+      kill -KILL -- -\$old 2>/dev/null
+    fi
+    rm -f ~/bertjax.status ~/bertjax.pid
+    nohup setsid bash -c 'echo \$\$ > ~/bertjax.pid; \"\$@\"; echo \$? > ~/bertjax.status' - ~/venv/bin/python -m bertjax.main $quoted >> ~/bertjax.log 2>&1 < /dev/null &
+    until [ -s ~/bertjax.pid ]; do sleep 0.2; done"
+}
+
+# Of the training, by the first machine: a status, running, none (never begun, or its machine was started anew), or
+# unknown where it cannot be asked.
+training() {
+  local said
+  # shellcheck disable=SC2016
+  said=$(on_first 'if [ -s bertjax.status ]; then echo "training=$(cat bertjax.status)"
+    elif [ -s bertjax.pid ] && kill -0 -- "-$(cat bertjax.pid)" 2>/dev/null; then echo training=running
+    else echo training=none; fi') || true
+  said=$(grep -Eo 'training=[a-z0-9]+' <<<"$said" | tail -n 1) || true
+  said=${said#training=}
+  echo "${said:-unknown}"
+}
+
+show() {
+  # shellcheck disable=SC2016
+  on_first 'tail -n +1 -F bertjax.log & shown=$!
+    while [ ! -s bertjax.status ] && [ -s bertjax.pid ] && kill -0 -- "-$(cat bertjax.pid)"; do sleep 2; done 2>/dev/null
+    sleep 2; kill $shown'
 }
 
 follow() {
-  # shellcheck disable=SC2016
-  on_first 'tail -n +1 -F bertjax.log & until [ -f bertjax.status ]; do sleep 2; done; sleep 2; kill %1; exit "$(cat bertjax.status)"'
+  local code
+  show || true
+  code=$(training)
+  [[ ! $dry_run ]] || return 0
+  [[ $code =~ ^[0-9]+$ ]] || { say "$name: the training is $code, the connection ended"; return 255; }
+  return "$code"
 }
 
 status() {
   echo "$name: $(state)"
-  # shellcheck disable=SC2016
-  on_first 'if [ -f bertjax.status ]; then echo "ended with status $(cat bertjax.status)"; else tail -n 3 bertjax.log; fi'
+  echo "training: $(training)"
+  on_first 'tail -n 3 bertjax.log'
 }
 
 fetch() {
@@ -143,7 +250,7 @@ fetch() {
     [[ $argument == --workdir=* ]] && workdir=${argument#--workdir=}
   done
   [[ $workdir ]] || stop "found no --workdir=, expected that of the training after --"
-  mkdir -p "$to"
+  run mkdir -p "$to"
   if [[ $workdir == gs://* ]]; then
     run gcloud storage cp --recursive "$workdir" "$to"
   else
@@ -152,47 +259,84 @@ fetch() {
   fi
 }
 
+# Follows until something is to be done, and sets `end`: a status, or lost. Only what gcloud says of the slice makes it
+# lost; a connection that breaks says nothing.
+watch() {
+  local now
+  while :; do
+    show || true
+    end=$(training)
+    [[ ! $dry_run ]] || { end=0; return; }
+    [[ $end =~ ^[0-9]+$ ]] && { end=$((10#$end)); return; }
+    now=$(state)
+    is_lost "$now" && { end=lost; return; }
+    # On a machine that is there and does not know the training: it was started anew.
+    [[ $now == ACTIVE && $end == none ]] && { end=75; return; }
+    sleep "$wait_seconds"
+  done
+}
+
 up() {
   need type
-  local ready='' code
-  while :; do
-    if [[ ! $ready ]]; then
-      if [[ $(state) == NONE || $dry_run ]]; then
-        create || exit 1
-      fi
-      install
-      ready=yes
-    fi
-    train
-    while :; do
-      code=0
-      follow || code=$?
-      # A connection that was lost is no end of the training.
-      [[ $(ended "$code") == unknown && $(state) == ACTIVE ]] || break
-      sleep "$wait_seconds"
-    done
-    case $(ended "$code") in
-      done | failed) break ;;
-    esac
-    if [[ $(state) == ACTIVE ]]; then
-      say "the training stopped with status $code: it is started again"
+  need_arguments
+  chips >/dev/null
+  local now=NONE end='' left=$restarts
+  [[ $dry_run ]] || now=$(state)
+  [[ $now != UNKNOWN ]] || { say "nothing was created"; exit 1; }
+  if [[ $now != NONE ]]; then
+    costs=yes
+    say "$name: $now"
+    if is_lost "$now" || ! await; then
+      delete || exit 1
+      now=NONE
     else
+      end=$(training)
+      [[ $end != unknown ]] || { say "cannot tell what runs there: nothing was changed"; exit 1; }
+      [[ $end == running ]] || now=BARE
+    fi
+  fi
+  while :; do
+    [[ $now != NONE ]] || create || exit
+    if [[ $now == NONE || $now == BARE ]] && ! install; then
+      is_lost "$(state)" || exit 1
+      end=lost
+    else
+      # Where some machines could not be told, the others end as they miss them.
+      [[ $end == running ]] || insist train || true
+      watch
+    fi
+    case $end in
+      0 | 1 | 2 | 3) break ;;
+    esac
+    if ((left == 0)); then
+      say "stopped, as it was started again $restarts times (--restarts): $end"
+      [[ $end != lost ]] || end=4
+      break
+    fi
+    left=$((left - 1))
+    if [[ $end == lost ]]; then
       say "$name was taken away: it is asked for again"
-      delete || true
-      ready=
+      delete || exit 1
+      now=NONE
+    else
+      say "the training stopped with status $end: it is started again"
+      now=ACTIVE
     fi
     sleep "$wait_seconds"
   done
-  if [[ $keep ]]; then
-    say "$name is still there and costs money: launch/tpu_vm.sh delete --name=$name --zone=$zone"
-  else
-    delete
-    say "$name is deleted"
-  fi
-  exit "$code"
+  [[ ! $keep ]] || exit "$end"
+  delete || exit $((end ? end : 1))
+  [[ $dry_run ]] || say "$name is deleted"
+  exit "$end"
 }
 
 case $verb in
-  up | create | install | train | follow | fetch | status | delete) "$verb" ;;
+  install | train)
+    [[ $verb == install ]] || need_arguments
+    [[ $(training) != running ]] || stop "a training runs on $name; \`follow\` shows it"
+    costs=yes
+    "$verb" ;;
+  follow) costs=yes; follow ;;
+  up | create | fetch | status | delete) "$verb" ;;
   *) stop "$verb: found no such verb, expected up, create, install, train, follow, fetch, status or delete" ;;
 esac

@@ -1,11 +1,16 @@
-#!/usr/bin/env python3
+#!/usr/bin/env -S python3 -I -S
 """Stands in for gcloud, kubectl and sbatch: writes down how it was called, and does what the test's plan says.
 
 FAKE is a folder: `calls` gets a line a call, JSON; `plan` is JSON, and changes:
   exists   whether there is a slice
-  states   of slices that will be created: for each the states that it is found in, the last one for good
-  ends     how the training ends that is followed, one after the other: a status, or 'preempted'
+  states   of slices that will be created: for each the states that its request is found in, the last one for good
+  machines the state of its machines
+  running  whether a training runs
+  ends     how the training ends that is followed, one after the other: a status; 'preempted'; 'dropped', when only
+           the connection ends; 'cut', when the next question is not answered either
+  plan_status  that of kubectl apply and sbatch
   create   statuses of the creations
+  fails    how often a call with this word in it fails, {word: times}; with the words of a network that is down
 """
 
 import json
@@ -24,28 +29,48 @@ plan = json.loads((folder / 'plan').read_text())
 def act() -> int:
     said = ' '.join(arguments)
     if name != 'gcloud':
-        return plan.get('status', 0)
-    if ' queued-resources create ' in f' {said} ':
-        status = plan['create'].pop(0) if plan.get('create') else 0
-        plan['exists'] = status == 0
-        return status
-    if ' queued-resources describe ' in f' {said} ':
-        if not plan.get('exists'):
+        if 'get' in arguments and plan.get('exists'):
+            print('jobset.jobset.x-k8s.io/bert')
+        return plan.get('plan_status', 0) if arguments[:1] != ['get'] and arguments[:1] != ['delete'] else 0
+    for word, times in plan.get('fails', {}).items():
+        if times and word in said:
+            plan['fails'][word] -= 1
+            print('ERROR: gcloud crashed (ConnectionError): Failed to resolve tpu.googleapis.com', file=sys.stderr)
             return 1
+    if 'queued-resources create ' in said:
+        status = plan['create'].pop(0) if plan.get('create') else 0
+        plan['exists'], plan['running'] = status == 0, False
+        return status
+    if 'describe ' in said:
+        if not plan.get('exists'):
+            print('ERROR: (gcloud.compute.tpus) NOT_FOUND: Resource was not found', file=sys.stderr)
+            return 1
+        if 'tpu-vm describe' in said:
+            print(plan.get('machines', 'READY'))
+            return 0
         states = plan['states'][0]
         print(states.pop(0) if len(states) > 1 else states[0])
         return 0
-    if ' queued-resources delete ' in f' {said} ':
+    if 'queued-resources delete ' in said:
         if plan.get('exists') and len(plan['states']) > 1:
             plan['states'].pop(0)
         plan['exists'] = False
         return 0
+    if 'nohup' in said:
+        plan['running'] = True
     if 'tail -n +1 -F' in said:
         end = plan['ends'].pop(0)
         if end == 'preempted':
             plan['states'][0] = ['SUSPENDED']
+        elif end == 'cut':
+            plan['fails'] = {'training=': 1}
+        elif end != 'dropped':
+            plan['running'], plan['ended'] = False, end
+        return 255
+    if 'training=' in said:
+        if plan['states'][0] == ['SUSPENDED']:
             return 255
-        return end
+        print('training=' + ('running' if plan.get('running') else str(plan.get('ended', 'none'))))
     return 0
 
 

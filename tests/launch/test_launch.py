@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -26,13 +27,20 @@ class Cloud:
     def launch(self, script: str, *arguments: str, status: int = 0, **plan) -> subprocess.CompletedProcess:
         (self.folder / 'plan').write_text(json.dumps({'states': [['ACTIVE']], 'ends': [0], **plan}))
         (self.folder / 'calls').unlink(missing_ok=True)
-        path = os.pathsep.join([str(self.folder), str(pathlib.Path(sys.executable).parent), os.environ['PATH']])
-        environment = os.environ | {'PATH': path, 'FAKE': str(self.folder), 'LAUNCH_WAIT_SECONDS': '0'}
         done = subprocess.run(
-            [REPOSITORY / 'launch' / script, *arguments], env=environment, capture_output=True, text=True, timeout=60
+            [REPOSITORY / 'launch' / script, *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         assert done.returncode == status, done.stdout + done.stderr
         return done
+
+    @property
+    def environment(self) -> dict[str, str]:
+        path = os.pathsep.join([str(self.folder), str(pathlib.Path(sys.executable).parent), os.environ['PATH']])
+        return os.environ | {'PATH': path, 'FAKE': str(self.folder), 'LAUNCH_WAIT_SECONDS': '0'}
 
     @property
     def calls(self) -> list[list[str]]:
@@ -51,12 +59,13 @@ class Cloud:
             'nohup': 'train',
             'tail': 'follow',
         }
-        told = [' '.join(call) for call in self.calls if 'describe' not in call]
+        told = [' '.join(call) for call in self.calls]
+        told = [line for line in told if 'describe' not in line and 'training=' not in line]
         return [next(step for word, step in reversed(words.items()) if word in line) for line in told]
 
     @property
     def exists(self) -> bool:
-        return json.loads((self.folder / 'plan').read_text())['exists']
+        return json.loads((self.folder / 'plan').read_text()).get('exists', False)
 
 
 @pytest.fixture
@@ -64,6 +73,7 @@ def cloud(tmp_path: pathlib.Path) -> Cloud:
     return Cloud(tmp_path)
 
 
+REMOVAL = 'launch/tpu_vm.sh delete --name=bert --zone=us-west4-a'
 WHOLE = ['create', 'copy', 'install', 'train', 'follow', 'delete']
 
 
@@ -86,8 +96,9 @@ def test_a_run_from_nothing_to_nothing(cloud: Cloud):
 
 
 def test_a_slice_that_is_taken_away_is_asked_for_again(cloud: Cloud):
-    done = cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, states=[['ACTIVE'], ['ACTIVE']], ends=['preempted', 0])
-    assert cloud.steps == [*WHOLE, *WHOLE]
+    done = cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, states=[['ACTIVE'], ['ACTIVE']], ends=['cut', 'preempted', 0])
+    # A connection that breaks, and one that is not to be had, are no reason: only what gcloud says of the slice.
+    assert cloud.steps == [*WHOLE[:5], *WHOLE[4:], *WHOLE]
     assert 'bert was taken away: it is asked for again' in done.stderr
 
 
@@ -100,7 +111,7 @@ def test_a_training_that_can_go_on_is_started_again(cloud: Cloud, status: int):
 
 @pytest.mark.slow
 def test_a_lost_connection_is_no_end(cloud: Cloud):
-    cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, ends=[255, 255, 0])
+    cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, ends=['dropped', 'cut', 0], machines='READY')
     assert cloud.steps == [*WHOLE[:4], *['follow'] * 3, 'delete']
 
 
@@ -123,7 +134,78 @@ def test_what_cannot_be_had_leaves_nothing(cloud: Cloud, plan: dict):
 def test_what_is_kept_is_said(cloud: Cloud):
     done = cloud.launch('tpu_vm.sh', 'up', *SLICE, '--keep', *TRAINING)
     assert cloud.steps == WHOLE[:-1] and cloud.exists
-    assert 'is still there and costs money' in done.stderr
+    assert f'LOOK: bert may still be there and cost money; this deletes it: {REMOVAL}' in done.stderr
+
+
+@pytest.mark.slow
+def test_a_training_that_always_stops_is_given_up(cloud: Cloud):
+    done = cloud.launch('tpu_vm.sh', 'up', *SLICE, '--restarts=2', *TRAINING, ends=[137, 4, 4], status=4)
+    assert cloud.steps == [*WHOLE[:3], *['train', 'follow'] * 3, 'delete'] and not cloud.exists
+    assert 'started again 2 times' in done.stderr
+
+
+def test_what_is_there_already_is_not_begun_again_nor_deleted(cloud: Cloud):
+    cloud.launch('tpu_vm.sh', 'up', *SLICE, '--keep', *TRAINING, exists=True, running=True)
+    assert cloud.steps == ['follow']
+    # Where gcloud cannot tell, and where the name is taken, nothing is created and nothing deleted.
+    cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, exists=True, running=True, fails={'describe': 1}, status=1)
+    assert cloud.steps == [] and cloud.exists
+    cloud.launch('tpu_vm.sh', 'create', *SLICE, exists=True, status=2)
+    assert cloud.steps == [] and cloud.exists
+    cloud.launch('tpu_vm.sh', 'train', *SLICE, *TRAINING, exists=True, running=True, status=2)
+    assert cloud.steps == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('lost', ['PREEMPTED', 'TERMINATED', 'STOPPED'])
+def test_machines_that_are_taken_away_before_the_request_knows(cloud: Cloud, lost: str):
+    # The first question about the machines finds them gone, and the second asks for new ones.
+    done = cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, exists=True, machines=lost, status=1)
+    assert cloud.steps == ['delete', 'create', 'delete'] and not cloud.exists
+    assert f'not to be had: {lost}' in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('fails', 'steps', 'left'),
+    [
+        ({'describe': 0, 'scp': 2}, [*WHOLE[:2], 'copy', 'copy', *WHOLE[2:]], False),
+        ({'scp': 9}, ['create', *['copy'] * 5], True),
+        ({'uv pip': 9}, ['create', 'copy', *['install'] * 5], True),
+        ({'nohup': 1}, [*WHOLE[:4], *WHOLE[3:]], False),
+        ({'tail': 3}, [*WHOLE[:4], *['follow'] * 4, 'delete'], False),
+        ({'delete': 2}, [*WHOLE, 'delete', 'delete'], False),
+        ({'delete': 9}, [*WHOLE, *['delete'] * 4], True),
+    ],
+)
+def test_each_step_that_fails_leaves_nothing_unsaid(cloud: Cloud, fails: dict, steps: list[str], left: bool):
+    done = cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, fails=fails, status=int(left))
+    assert cloud.steps == steps and cloud.exists == left
+    assert done.stderr.endswith(f'this deletes it: {REMOVAL}\n' if left else 'bert is deleted\n')
+    assert ('LOOK' in done.stderr) == left
+
+
+@pytest.mark.slow
+def test_an_interrupt_says_what_is_left(cloud: Cloud):
+    (cloud.folder / 'plan').write_text(json.dumps({'states': [['WAITING_FOR_RESOURCES']], 'ends': []}))
+    command = [REPOSITORY / 'launch' / 'tpu_vm.sh', 'up', *SLICE, *TRAINING]
+    process = subprocess.Popen(command, env=cloud.environment, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if 'waiting for bert' in line:
+            break
+    process.send_signal(signal.SIGINT)
+    assert process.stderr.read().endswith(f'this deletes it: {REMOVAL}\n')
+    assert process.wait(timeout=30) == 130
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('kind', 'chips'), [('v5litepod-16', 16), ('v6e-16', 16), ('v5p-32', 16), ('v4-32', 16), ('v3-8', 4), ('v2-8', 4)]
+)
+def test_chips_of_a_type(cloud: Cloud, kind: str, chips: int):
+    done = cloud.launch('tpu_vm.sh', 'create', *SLICE[:2], f'--type={kind}', '--price=2', '--dry-run')
+    assert done.stderr == f'{chips} chips x 2.00 = {2 * chips}.00 an hour\n'
 
 
 @pytest.mark.slow
@@ -150,7 +232,8 @@ def test_a_jobset(cloud: Cloud):
     slices = ('--accelerator=tpu-v6e-slice', '--topology=4x4', '--slices=2', '--claim=disk', '--price=2.7')
     done = cloud.launch('gke_jobset.sh', 'apply', '--name=bert', '--image=repo/bertjax:tpu', *slices, *TRAINING)
     assert '32 chips x 2.70 = 86.40 an hour' in done.stderr
-    (call,) = cloud.calls
+    asked, call = cloud.calls
+    assert asked[1] == 'get'
     manifest = yaml.safe_load(call[-1])
     (job,) = manifest['spec']['replicatedJobs']
     spec = job['template']['spec']
@@ -159,6 +242,12 @@ def test_a_jobset(cloud: Cloud):
     assert pod['containers'][0]['args'] == [*TRAINING[1:]]
     assert pod['containers'][0]['resources']['limits'] == {'google.com/tpu': 4}
     assert pod['volumes'][0]['persistentVolumeClaim']['claimName'] == 'disk'
+    # One that fails is cleared away, aloud; one that runs already is left alone.
+    apply = ('gke_jobset.sh', 'apply', '--name=bert', '--image=i', *slices, *TRAINING)
+    assert cloud.launch(*apply, plan_status=1, status=1).stderr.endswith('nothing is left running\n')
+    assert [call[1] for call in cloud.calls] == ['get', 'apply', 'delete']
+    assert 'found a JobSet of this name' in cloud.launch(*apply, exists=True, status=2).stderr
+    assert [call[1] for call in cloud.calls] == ['get']
 
 
 @pytest.mark.slow
@@ -168,13 +257,23 @@ def test_a_slurm_job_is_queued_again_where_it_can_go_on(cloud: Cloud, tmp_path: 
     assert call[:2] == ['sbatch', '--partition=long'] and '#SBATCH --ntasks-per-node=8' in call[-1]
     job = tmp_path / 'job'
     job.write_text(call[-1])
-    for status, again in ((0, False), (2, False), (4, True), (75, True)):
+    for status, count, again in (
+        (0, 0, False),
+        (2, 0, False),
+        (4, 0, True),
+        (75, 99, True),
+        (137, 0, True),
+        (4, 100, False),
+    ):
         for name, body in (('srun', f'exit {status}'), ('scontrol', 'echo "$@"')):
             (cloud.folder / name).write_text(f'#!/bin/bash\n{body}\n')
             (cloud.folder / name).chmod(0o755)
         environment = os.environ | {'PATH': f'{cloud.folder}:{os.environ["PATH"]}', 'SLURM_JOB_ID': '17'}
+        environment['SLURM_RESTART_COUNT'] = str(count)
         done = subprocess.run(['bash', job], env=environment, capture_output=True, text=True)
-        assert done.returncode == status and done.stdout == ('requeue 17\n' if again else '')
+        assert done.returncode == status and (done.stdout == 'requeue 17\n') == again
+    refused = cloud.launch('slurm.sh', '--nodes=2', '--gpus=8', *TRAINING, plan_status=1, status=1)
+    assert 'nothing was queued' in refused.stderr
 
 
 @pytest.mark.slow
@@ -184,6 +283,9 @@ def test_a_slurm_job_is_queued_again_where_it_can_go_on(cloud: Cloud, tmp_path: 
         ('tpu_vm.sh', ('fly', *SLICE), 'fly: found no such verb'),
         ('tpu_vm.sh', ('create', '--name=a'), '--zone: found nothing'),
         ('tpu_vm.sh', ('create', *SLICE[:2], '--type=v5'), '--type=v5: found no number'),
+        ('tpu_vm.sh', ('create', *SLICE[:2], '--type=v7-8'), '--type=v7-8: found an unknown kind'),
+        ('tpu_vm.sh', ('create', *SLICE, '--price=cheap'), '--price=cheap: found no number'),
+        ('tpu_vm.sh', ('create', *SLICE, '--hours=a day'), '--hours=a day: found no number'),
         ('tpu_vm.sh', ('create', *SLICE, '--prize=1'), '--prize=1: found an unknown option'),
         ('tpu_vm.sh', ('train', *SLICE), 'found no arguments of bertjax'),
         (
@@ -191,6 +293,7 @@ def test_a_slurm_job_is_queued_again_where_it_can_go_on(cloud: Cloud, tmp_path: 
             ('apply', '--name=a', '--image=b', '--accelerator=c', '--topology=3x3', *TRAINING),
             '--topology=3x3: found 9',
         ),
+        ('slurm.sh', ('--nodes=two', '--gpus=8', *TRAINING), '--nodes=two: found no whole number'),
         ('slurm.sh', ('--nodes=2', *TRAINING), '--gpus: found nothing'),
         ('local_hosts.sh', ('two',), 'two: found no number of processes'),
     ],
