@@ -128,6 +128,8 @@ def train(
                         saved_at = time.perf_counter()
                         votes.forget()
                     if stop and not last:
+                        with sheet.during(SAVE):
+                            checkpoints.wait()  # where it went wrong all processes end with that
                         raise _stopped(position)
                     recorder.pause(time.perf_counter() - paused)
             finally:
