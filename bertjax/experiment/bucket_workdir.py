@@ -18,7 +18,7 @@ from bertjax.checkpoint import checksums
 from bertjax.convert import orbax, stablehlo
 from bertjax.convert.google import read as google
 from bertjax.convert.huggingface import read as huggingface
-from bertjax.errors import NonFiniteError, PreemptedError, StoppedError
+from bertjax.errors import NonFiniteError, PreemptedError, StoppedError, UserError
 from bertjax.files.atomic import exclusive, make_directory, write_atomic
 from bertjax.files.buckets.addresses import parts_of
 from bertjax.files.buckets.cache import cache_folder
@@ -29,8 +29,8 @@ from bertjax.files.buckets.publisher import Publisher
 from bertjax.files.paths import name_as
 from bertjax.parallel.distributed import apart, first_before_others, is_first
 
-# Verbs that look at a workdir, also while a run is at work there, and leave one file: without a lease.
-LOOKING = ('compile', 'plot', 'show')
+# Verbs that look at a workdir, also while a run is at work there, and leave no more than one file: without a lease.
+LOOKING = ('compile', 'doctor', 'plot', 'show')
 _ALIKE = (PreemptedError, NonFiniteError)  # what ends all processes of a run at the same step
 
 _STORE = r'(?:.*/)?(?:store/(?:\d+/)?|heldout/[^/]+/)(?!plans/|\d+/)'
@@ -46,6 +46,7 @@ _LASTS = {
 # What a build or a save is still at, and pairing plans, which are made again in a moment.
 _LEFT_OUT = r'(^|/)(partial|plans)/|\.unfinished$|\.orbax-checkpoint-tmp'
 WORKDIR = Wholes(_LASTS, _LEFT_OUT)
+_OF_RUN = Wholes(_LASTS, rf'{_LEFT_OUT}|(^|/)(export/|\.unfinished/|checkpoints/\d+/(?!{checksums.FILE}$))')
 _LOOKED_AT = Wholes(_LASTS, rf'{_LEFT_OUT}|(^|/)(checkpoints|\.unfinished|store|heldout|export)/')
 
 
@@ -62,13 +63,8 @@ def worked_on(url: str, verb: str) -> Iterator[str]:
     bucket = Bucket(url, '--workdir')
     name = parts_of(bucket.url)[2].rpartition('/')[2] or parts_of(bucket.url)[1]
     if verb in LOOKING:
-        with tempfile.TemporaryDirectory(prefix='bertjax-') as top:
-            mirror = Mirror(pathlib.Path(top, name), bucket, _LOOKED_AT)
-            make_directory(mirror.folder)
-            mirror.reconcile()
-            name_as(mirror.folder, bucket.url)
-            yield str(mirror.folder)
-            mirror.publish(all_of_it=True)
+        with _looked_at(bucket, name, verb) as folder:
+            yield str(folder)
         return
     home = cache_folder() / 'workdirs' / hashlib.sha256(bucket.url.encode()).hexdigest()[:16]
     folder = (home if is_first() else home / f'process{jax.process_index()}') / name
@@ -76,6 +72,21 @@ def worked_on(url: str, verb: str) -> Iterator[str]:
     with (_leading if is_first() else _following)(Mirror(folder, bucket, WORKDIR), home):
         name_as(folder, bucket.url)
         yield str(folder)
+
+
+@contextlib.contextmanager
+def _looked_at(bucket: Bucket, name: str, verb: str) -> Iterator[pathlib.Path]:
+    """A mirror for as long as a verb looks at it. The doctor sees more, and says itself what is denied."""
+    doctor = verb == 'doctor'
+    with tempfile.TemporaryDirectory(prefix='bertjax-') as top:
+        mirror = Mirror(pathlib.Path(top, name), bucket, _OF_RUN if doctor else _LOOKED_AT)
+        make_directory(mirror.folder)
+        with contextlib.suppress(UserError) if doctor else contextlib.nullcontext():
+            mirror.reconcile()
+        name_as(mirror.folder, bucket.url)
+        yield mirror.folder
+        if not doctor:
+            mirror.publish(all_of_it=True)
 
 
 @contextlib.contextmanager

@@ -6,13 +6,15 @@ import signal
 
 import numpy as np
 import pytest
-from running import RUN, Program, assert_one_line, finished, rows, wait_for_step
+from running import GLUE, RUN, SWEEP, Program, assert_one_line, finished, results, rows, wait_for_step
 from safetensors.numpy import load, load_file
+
+from bertjax.experiment.workdir import TRIALS
 
 HERE = 's3://bucket/runs/one'
 WEIGHTS = 'export/hf/model.safetensors'
 # Long enough to be asked to stop; the state lies on both processes.
-LONG = (*RUN, '--config.steps=160', '--config.checkpoint_every=80', '--config.eval_every=80', '--config.mesh.data=1')
+LONG = (*RUN, '--config.steps=96', '--config.checkpoint_every=48', '--config.eval_every=48', '--config.mesh.data=1')
 
 
 @pytest.fixture
@@ -39,23 +41,23 @@ def test_stopped_and_gone_on_with_by_another_machine(hosts: Program, bucket, tmp
     processes[1].send_signal(signal.SIGTERM)
     ends = [finished(process, status=75) for process in processes]
     stopped = rows(mirror(first) / 'ledger.jsonl')[-1]['step']
-    assert 20 <= stopped < 160 and all(f'stopped at step {stopped} as asked' in end.stderr for end in ends)
+    assert 20 <= stopped < 96 and all(f'stopped at step {stopped} as asked' in end.stderr for end in ends)
     names = bucket.names('bucket/runs/one')
     assert f'checkpoints/{stopped}/seal.json' in names and '.lease.json' not in names
 
     begun, joined = (finished(process) for process in hosts.start_together(2, *asked, caches=[first, third]))
-    assert f'continuing at step {stopped} of 160' in begun.stdout and 'continuing' not in joined.stdout
+    assert f'continuing at step {stopped} of 96' in begun.stdout and 'continuing' not in joined.stdout
     alone = tmp_path / 'alone'
     hosts.spawn(f'--workdir={alone}', *LONG)
     assert (mirror(first) / 'ledger.jsonl').read_bytes() == (alone / 'ledger.jsonl').read_bytes()
     losses = [[row['loss'] for row in rows(one / 'metrics.jsonl') if row.get('loss')] for one in (mirror(first), alone)]
-    assert losses[0][-20:] == pytest.approx(losses[1][-20:], rel=1e-5)
+    assert losses[0][-10:] == pytest.approx(losses[1][-10:], rel=1e-5)
     together, expected = load(bucket.system.cat_file(f'bucket/runs/one/{WEIGHTS}')), load_file(alone / WEIGHTS)
     assert together.keys() == expected.keys()
     for name, values in expected.items():
         np.testing.assert_allclose(together[name], values, atol=1e-5)
 
-    assert 'all 160 steps are done' in hosts.with_environment({'BERTJAX_CACHE': str(second)}).spawn(*asked[:-1]).stdout
+    assert 'all 96 steps are done' in hosts.with_environment({'BERTJAX_CACHE': str(second)}).spawn(*asked[:-1]).stdout
 
 
 @pytest.mark.slow
@@ -65,3 +67,30 @@ def test_a_bucket_that_is_missing_ends_both(hosts: Program, tmp_path: pathlib.Pa
     first, second = (finished(process, status=2) for process in processes)
     assert 'found no bucket s3://none' in assert_one_line(first)
     assert second.stderr.strip().splitlines()[-1] == 'stopped with the first process, which says why (status 2)'
+
+
+@pytest.mark.slow
+def test_the_best_of_what_the_first_saved(
+    hosts: Program, tmp_path: pathlib.Path, tune: tuple[str, ...], tuned: pathlib.Path
+):
+    """The second has not saved it; what comes of a sweep's trials it has not written either."""
+    caches = [tmp_path / name for name in ('first', 'second')]
+    asked = (f'--workdir={HERE}', *tune, '--config.mesh.data=1', '--config.mesh.fsdp=2')
+    best = (*asked, '--config.select=best', '--config.epochs=6', '--config.learning_rate=3e-2')
+    first, _ = (finished(process) for process in hosts.start_together(2, *best, caches=caches, **GLUE))
+    assert 'the best on dev of what was saved is step' in first.stdout
+
+
+@pytest.mark.slow
+def test_a_sweep(hosts: Program, bucket, tmp_path: pathlib.Path, tune: tuple[str, ...], swept: pathlib.Path):
+    """Each trial is saved, judged and gone again, in the bucket too."""
+    caches = [tmp_path / name for name in ('first', 'second')]
+    asked = (f'--workdir={HERE}', *tune, SWEEP[0], SWEEP[2], '--config.sweep.seeds=(1,)')
+    for process in hosts.start_together(2, *asked, caches=caches, **GLUE):
+        finished(process)
+    trials = list(mirror(caches[0]).glob(f'{TRIALS}/*'))
+    assert len(trials) == 2
+    for trial in trials:
+        assert results(trial)['splits'] == results(swept / TRIALS / trial.name)['splits']
+    names = bucket.names('bucket/runs/one')
+    assert 'sweep.json' in names and WEIGHTS in names and not [name for name in names if '.unfinished' in name]
