@@ -93,7 +93,7 @@ def main(argv: Sequence[str]) -> None:
     if 'distill' in config and config.run in WITHOUT_TEACHER:
         mend = 'leave config.run as it is, or give a recipe without a teacher'
         raise UserError(f'--config.run={config.run}', 'a recipe with config.distill', 'run=distill', mend)
-    _join_others(config.run, in_bucket)
+    _join_others(config.run)
     run = importlib.import_module(f'bertjax.runs.{config.run}').run
     told: dict[str, Any] = {}
     if config.run in ABOUT_A_RUN:
@@ -115,7 +115,7 @@ def _check_folder(folder: pathlib.Path) -> None:
         raise UserError('--workdir', f'{blocking}, which is a file', 'a folder for the run', 'give another path')
 
 
-def _join_others(verb: str, in_bucket: bool) -> None:
+def _join_others(verb: str) -> None:
     """Meets the other processes of the run, where this is one of several."""
     own = membership()
     own.check()
@@ -124,10 +124,6 @@ def _join_others(verb: str, in_bucket: bool) -> None:
     if verb not in TOGETHER:
         mend = 'start it once'
         raise UserError(f'--config.run={verb}', 'several processes', f'one, or one of {", ".join(TOGETHER)}', mend)
-    if in_bucket:
-        # Each would have a mirror of its own, and Orbax writes a checkpoint of several processes into one folder.
-        found, mend = 'a bucket, with several processes', 'mount the bucket on all hosts, or give a shared folder'
-        raise UserError('--workdir', found, 'one folder that all of them see', mend)
     watch()
     distributed.join(own)
 

@@ -20,7 +20,14 @@ from bertjax.errors import UserError
 from bertjax.files.atomic import make_directory
 from bertjax.files.disk import writing
 from bertjax.files.paths import without_wildcards
-from bertjax.parallel.distributed import decided_by_first, is_first, raise_together
+from bertjax.parallel.distributed import (
+    are_apart,
+    decided_by_first,
+    fetched_by_first,
+    first_before_others,
+    is_first,
+    raise_together,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +49,9 @@ class Saved:
 
 class Checkpoints:
     """The folder `checkpoints/`: a sub-folder for each step with the items state, position and config, and checksums.
+
+    Where each process has a folder of its own the first alone saves, all of the state, and the others read what was
+    handed over to them.
 
     Saving is asynchronous: the arrays are copied to the host, then a thread writes them, reads back their structure,
     puts all on disk with its checksums, and removes what is no longer kept (all but the newest `keep` and the one with
@@ -76,9 +86,12 @@ class Checkpoints:
         self._finisher: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._failed = False
+        self._processes = _one_alone() if are_apart() else ocp.options.MultiprocessingOptions()
         self._stack = contextlib.ExitStack()
         if not reading and is_first():
             self._prepare()
+        elif not reading and are_apart():
+            make_directory(self.directory)
 
     def _prepare(self) -> None:
         try:
@@ -98,7 +111,10 @@ class Checkpoints:
             directory,
             item_names=('state', 'position', 'config'),
             options=ocp.CheckpointManagerOptions(
-                enable_async_checkpointing=True, create=not self._reading, read_only=self._reading
+                enable_async_checkpointing=True,
+                create=not self._reading and not are_apart(),  # which Orbax does for all processes only
+                read_only=self._reading,
+                multiprocessing_options=self._processes,
             ),
         )
         self._stack.callback(manager.close)
@@ -196,7 +212,9 @@ class Checkpoints:
         A few of them at a time: where devices have their memory in common with the host, all of what is on its way to
         them would be there twice.
         """
-        handler = ocp.StandardCheckpointHandler(restore_concurrent_gb=_at_a_time(template))
+        handler = ocp.StandardCheckpointHandler(
+            restore_concurrent_gb=_at_a_time(template), multiprocessing_options=self._processes
+        )
         return self._read(step, handler, ocp.args.StandardRestore(template))
 
     def restore_params(self, step: int, template: Any) -> Any:
@@ -204,12 +222,14 @@ class Checkpoints:
         whatever optimiser the state has."""
         state = {'params': template}
         reading = ocp.checkpoint_utils.construct_restore_args(state)
-        handler = ocp.PyTreeCheckpointHandler(restore_concurrent_gb=_at_a_time(template))
+        handler = ocp.PyTreeCheckpointHandler(
+            restore_concurrent_gb=_at_a_time(template), multiprocessing_options=self._processes
+        )
         args = ocp.args.PyTreeRestore(state, restore_args=reading, partial_restore=True)
         return self._read(step, handler, args)['params']
 
     def _read(self, step: int, handler: ocp.CheckpointHandler, args: ocp.args.CheckpointArgs) -> Any:
-        with ocp.Checkpointer(handler) as checkpointer:
+        with ocp.Checkpointer(handler, multiprocessing_options=self._processes) as checkpointer:
             return checkpointer.restore(pathlib.Path(self._manager.directory, str(step), 'state'), args=args)
 
     def save(self, state: Any, position: Position, config: dict[str, Any], cost: float | None) -> None:
@@ -222,7 +242,13 @@ class Checkpoints:
         if decided_by_first(lambda: self._is_there(step)):
             return
         items = {'position': dataclasses.asdict(position), 'config': config}
-        state = jax.tree.map(_kept, state)
+        if are_apart():
+            state = fetched_by_first(state)
+            decided_by_first(lambda: self._begin(step, state, items, cost) or 0)
+        else:
+            self._begin(step, jax.tree.map(_kept, state), items, cost)
+
+    def _begin(self, step: int, state: Any, items: dict[str, Any], cost: float | None) -> None:
         args = ocp.args.Composite(
             state=ocp.args.StandardSave(state),
             **{name: ocp.args.JsonSave(item) for name, item in items.items()},
@@ -269,6 +295,8 @@ class Checkpoints:
 
     def best(self) -> int | None:
         """The whole step with the lowest cost, the later of two equal ones; None where no cost was measured."""
+        with first_before_others():  # who find what it has saved
+            pass
         step = decided_by_first(self._best)
         return step if step >= 0 else None
 
@@ -294,7 +322,7 @@ class Checkpoints:
         Raises:
           OtherStoppedError: it went wrong in another process.
         """
-        if self._finisher is not None:
+        if self._finisher is not None or are_apart():  # then the first alone is at it, and all wait
             raise_together(self._outcome())
 
     def _outcome(self) -> BaseException | None:
@@ -318,6 +346,14 @@ class Checkpoints:
             # What failed has been raised; Orbax would say it again in its own words.
             with contextlib.suppress(Exception) if self._failed else contextlib.nullcontext():
                 self._stack.close()
+
+
+def _one_alone() -> ocp.options.MultiprocessingOptions:
+    """This process has its folder to itself: Orbax waits for no other."""
+    own = jax.process_index()
+    return ocp.options.MultiprocessingOptions(
+        primary_host=own, active_processes={own}, barrier_sync_key_prefix=f'process{own}'
+    )
 
 
 def _kept(x: Any) -> Any:

@@ -1,7 +1,8 @@
 """Several processes as one run: what the first does for all, what they agree on, and how they end.
 
 Each process has its own devices and makes its own rows; the state lies on the devices of all. Only the first one writes
-and prints. All read the workdir, which lies where every one of them sees it.
+and prints. All read the workdir, which lies where every one of them sees it; or each has a folder of its own for it,
+and what the first has written is handed over to the others.
 """
 
 import collections
@@ -78,37 +79,92 @@ def from_first(value: int) -> int:
     return int(multihost_utils.broadcast_one_to_all(np.int32(value))) if are_several() else value
 
 
+# Where each process has a workdir of its own: entered in the first once what it has written is to be found by the
+# others, and left when all have it; meanwhile in the others, to fetch it.
+HandOver = Callable[[], contextlib.AbstractContextManager[None]]
+_hand_over: HandOver | None = None
+
+
 @contextlib.contextmanager
-def first_before_others() -> Iterator[None]:
+def apart(hand_over: HandOver) -> Iterator[None]:
+    """Meanwhile each process has a workdir of its own."""
+    global _hand_over
+    _hand_over = hand_over
+    try:
+        yield
+    finally:
+        _hand_over = None
+
+
+def are_apart() -> bool:
+    """Whether this is one of several processes, each of which has a workdir of its own."""
+    return _hand_over is not None and jax.distributed.is_initialized() and jax.process_count() > 1
+
+
+def first_before_others() -> contextlib.AbstractContextManager[None]:
     """The body runs in the first process, then in the others, which find what it has made.
 
     It computes nothing on the mesh, for which all are needed; what would ask the other processes asks none.
 
     Raises:
-      OtherStoppedError: in the others, where the first one has raised.
+      OtherStoppedError: in the others, where the first one has raised; in all but one, where that one could not take
+        what the first has made.
     """
+    return _first_before_others(_hand_over)
+
+
+@contextlib.contextmanager
+def _first_before_others(hand_over: HandOver | None) -> Iterator[None]:
     if not are_several():
         yield
         return
-    if is_first():
-        status = 1
-        try:
-            with _as_if_alone():
-                yield
-            status = 0
-        except Exception as error:
-            status = _status_of(error)
-            raise
-        finally:
-            wait_for_all(_LONG)
-            from_first(status)
-        return
-    wait_for_all(_LONG)
-    status = from_first(0)
-    if status:
-        raise OtherStoppedError(status)
-    with _as_if_alone():
+    with contextlib.ExitStack() as held:
+        if is_first():
+            with _telling(_tell_first):
+                with _as_if_alone():
+                    yield
+                if hand_over:
+                    held.enter_context(hand_over())
+            if hand_over:
+                _tell_all(0)
+            return
+        _tell_first(0)
+        if hand_over:
+            with _telling(_tell_all), hand_over():
+                pass
+        with _as_if_alone():
+            yield
+
+
+@contextlib.contextmanager
+def _telling(tell: Callable[[int], None]) -> Iterator[None]:
+    """Tells how the body has ended, as an exit status."""
+    status = 1
+    try:
         yield
+        status = 0
+    except Exception as error:
+        status = _status_of(error)
+        raise
+    finally:
+        tell(status)
+
+
+def _tell_first(status: int) -> None:
+    """All learn the status of the first process; raises OtherStoppedError in the others where it is not 0."""
+    wait_for_all(_LONG)
+    told = from_first(status)
+    if told and not is_first():
+        raise OtherStoppedError(told)
+
+
+def _tell_all(status: int) -> None:
+    """All learn the status of all; raises OtherStoppedError in those with 0 where another one is not."""
+    wait_for_all(_LONG)
+    told = multihost_utils.process_allgather(np.int32(status)).ravel()
+    if not status and told.any():
+        process = int(np.flatnonzero(told)[0])
+        raise OtherStoppedError(int(told[process]), process)
 
 
 @contextlib.contextmanager
@@ -122,7 +178,7 @@ def _as_if_alone() -> Iterator[None]:
 
 
 def decided_by_first(decide: Callable[[], int]) -> int:
-    """What `decide` gives in the first process, in all of them; the others do not call it.
+    """What `decide` gives in the first process, in all of them; the others do not call it, and nothing is handed over.
 
     Raises:
       OtherStoppedError: in the others, where it has raised.
@@ -130,7 +186,7 @@ def decided_by_first(decide: Callable[[], int]) -> int:
     if not are_several():
         return decide()
     value = 0
-    with first_before_others():
+    with _first_before_others(None):
         if is_first():
             value = decide()
     return from_first(value)
@@ -143,11 +199,7 @@ def raise_together(failure: BaseException | None) -> None:
       OtherStoppedError: where this process has none, and another one has.
     """
     if are_several():
-        wait_for_all(_LONG)
-        statuses = multihost_utils.process_allgather(np.int32(0 if failure is None else _status_of(failure)))
-        if failure is None and statuses.any():
-            process = int(np.flatnonzero(statuses)[0])
-            raise OtherStoppedError(int(statuses[process]), process)
+        _tell_all(0 if failure is None else _status_of(failure))
     if failure is not None:
         raise failure
 
@@ -181,13 +233,13 @@ def remove(folder: pathlib.Path) -> None:
     if are_several():
         wait_for_all(_LONG)
     with first_before_others():
-        if is_first():
+        if is_first() or are_apart():
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_seen_by_all(folder: pathlib.Path) -> None:
-    """Raises UserError, in all processes, unless `folder` is one and the same for all of them."""
-    if not are_several():
+    """Raises UserError, in all processes, unless `folder` is one and the same for all of them, or they are apart."""
+    if not are_several() or are_apart():
         return
     mark = folder / f'.seen-{from_first(secrets.randbits(30))}'
     with first_before_others():
@@ -203,15 +255,26 @@ def check_seen_by_all(folder: pathlib.Path) -> None:
 
 def fetched(tree: Any) -> Any:
     """The arrays of a tree on the host of every process, one at a time; as they are where there is one process."""
+    return jax.tree.map(_whole, tree) if are_several() else tree
 
-    def whole(x: jax.Array | np.ndarray) -> np.ndarray:
-        if isinstance(x, np.ndarray):
-            return x
-        if x.is_fully_replicated or x.is_fully_addressable:  # the latter lies on devices of this process alone
-            return np.asarray(x)
-        return np.asarray(jax.device_put(x, NamedSharding(x.sharding.mesh, PartitionSpec())))
 
-    return jax.tree.map(whole, tree) if are_several() else tree
+def fetched_by_first(tree: Any) -> Any:
+    """Copies of the arrays of a tree on the host of the first process, one at a time; None for each in the others."""
+
+    def copied(x: jax.Array | np.ndarray) -> np.ndarray | None:
+        whole = _whole(x)
+        # On a CPU it is the memory of the array, which may be given to the next step.
+        return np.array(whole) if is_first() else None
+
+    return jax.tree.map(copied, tree)
+
+
+def _whole(x: jax.Array | np.ndarray) -> np.ndarray:
+    if isinstance(x, np.ndarray):
+        return x
+    if x.is_fully_replicated or x.is_fully_addressable:  # the latter lies on devices of this process alone
+        return np.asarray(x)
+    return np.asarray(jax.device_put(x, NamedSharding(x.sharding.mesh, PartitionSpec())))
 
 
 class Votes:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from ml_collections import ConfigDict
 
 from bertjax.config import plain
-from bertjax.doctor import machine, past, plan, text
+from bertjax.doctor import bucket, machine, past, plan, text
 from bertjax.doctor.check import FAIL, WARN, Check, Findings
 from bertjax.doctor.task import task, teacher
 from bertjax.errors import UserError
@@ -15,12 +15,13 @@ from bertjax.experiment.beginning import with_architecture
 from bertjax.experiment.distillation_settings import DistillationSettings
 from bertjax.experiment.finetuning_settings import finetuning_settings
 from bertjax.experiment.pretraining_settings import PretrainingSettings, pretraining_settings
+from bertjax.files.paths import is_remote, user_name
 from bertjax.report.run_record import read_run
 from bertjax.terminal import Console
 
 
 def run(config: ConfigDict, workdir: str, recipe: str, given: Collection[str] = ()) -> None:
-    """Prints a line a check; nothing is written, and of a run that is at work nothing is disturbed.
+    """Prints a line a check; nothing stays written, and of a run that is at work nothing is disturbed.
 
     Args:
       config: of a run that is to be started, or that is in the workdir.
@@ -32,15 +33,21 @@ def run(config: ConfigDict, workdir: str, recipe: str, given: Collection[str] = 
       UserError: something is wrong with which nothing can be started, or with which what ran is of no use.
     """
     folder, findings = pathlib.Path(workdir), Findings(Console(highlight=False, soft_wrap=True))
-    at_work = machine.is_at_work(folder)
+    address = user_name(folder)
+    held = list(bucket.at_work(address)) if is_remote(address) else []
+    at_work = bool(held) or machine.is_at_work(folder)
     before = read_run(plain(config), folder, recipe) if (folder / 'config.json').exists() else None
-    alone = [] if at_work else [machine.devices(), machine.workdir(folder)]
+    alone = [] if at_work else [machine.devices()]
+    if not at_work and not is_remote(address):
+        alone.append(machine.workdir(folder))
     findings.section('this machine', machine.versions(), *alone)
+    if is_remote(address):
+        findings.section('the bucket', held, bucket.rights(address))
     done, total = past.begun(before) if before else (0, None)
     if before is None or (done != total and not before.is_sweep):
         findings.section('this config', *_of_config(config, folder, given, done, total, at_work=at_work))
     if before is not None:
-        findings.section(f'the run in {folder}', *past.became(before, at_work=at_work))
+        findings.section(f'the run in {address}', *past.became(before, at_work=at_work))
     _conclude(findings)
 
 

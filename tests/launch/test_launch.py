@@ -96,7 +96,8 @@ def test_a_run_from_nothing_to_nothing(cloud: Cloud):
 
 
 def test_a_slice_that_is_taken_away_is_asked_for_again(cloud: Cloud):
-    done = cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, states=[['ACTIVE'], ['ACTIVE']], ends=['cut', 'preempted', 0])
+    ends = ['cut', 'preempted', 0]
+    done = cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, states=[['ACTIVE'], ['ACTIVE']], ends=ends)
     # A connection that breaks, and one that is not to be had, are no reason: only what gcloud says of the slice.
     assert cloud.steps == [*WHOLE[:5], *WHOLE[4:], *WHOLE]
     assert 'bert was taken away: it is asked for again' in done.stderr

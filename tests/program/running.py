@@ -13,7 +13,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from unittest import mock
 
 import jax
@@ -120,13 +120,23 @@ class Program:
             text=True,
         )
 
-    def start_together(self, count: int, *changes: str, **options) -> list[subprocess.Popen]:
-        """Starts it in several processes that compute one run, each with a device of its own."""
+    def start_together(
+        self, count: int, *changes: str, caches: Sequence[pathlib.Path] = (), **options
+    ) -> list[subprocess.Popen]:
+        """Starts it in several processes that compute one run, each with a device of its own; with `caches` as if each
+        were on a machine of its own."""
         with socket.socket() as free:
             free.bind(('127.0.0.1', 0))
             port = free.getsockname()[1]
         common = (f'--coordinator_address=127.0.0.1:{port}', f'--num_processes={count}')
-        return [self.start(*changes, *common, f'--process_id={i}', **options) for i in range(count)]
+        programs = [self] * count
+        if caches:
+            programs = [self.with_environment({'BERTJAX_CACHE': str(cache)}) for cache in caches]
+        return [one.start(*changes, *common, f'--process_id={i}', **options) for i, one in enumerate(programs)]
+
+    def with_environment(self, variables: dict[str, str]) -> 'Program':
+        """The same in another environment."""
+        return dataclasses.replace(self, environment=self.environment | variables)
 
     def spawn(self, *changes: str, status: int = 0, **options) -> subprocess.CompletedProcess:
         """Runs it in a process of its own to its end, which must have the exit status `status`."""

@@ -36,8 +36,6 @@ def test_mistakes_with_buckets(program, bucket):
     """One line each, before anything is computed."""
     assert "the address 'http://a/b'" in program.error('--workdir=http://a/b')
     assert 'found no bucket s3://none' in program.error('--workdir=s3://none/run')
-    several = ('--num_processes=2', '--process_id=0', '--coordinator_address=127.0.0.1:1')
-    assert 'found a bucket, with several processes' in program.error(f'--workdir={HERE}', *several)
     with bucket.failing('deny', 'GET', '', count=99):
         assert 'access denied' in program.error(f'--workdir={HERE}')
     assert not bucket.names('bucket')

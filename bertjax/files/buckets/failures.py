@@ -10,6 +10,10 @@ class UnreachableError(UserError):
     """A bucket whose server does not answer, or whose connections are cut, however often it is asked."""
 
 
+class DeniedError(UserError):
+    """Credentials are missing, or do not allow what was asked."""
+
+
 def is_denied(error: Exception) -> bool:
     """Whether credentials are missing, or do not allow what was asked."""
     said = isinstance(error, OSError) and any(word in str(error) for word in _DENIED)

@@ -52,13 +52,13 @@ class Lease:
         first, began = self._read(), time.monotonic()
         held = first
         if held is not None and held.get('mirror') != self._facts['mirror']:
-            holder = f'{held.get("host")}, process {held.get("pid")}'
-            say(f'{self._bucket} was left by {holder}, or is in use: watching it for {GONE:.0f} s')
+            who = _holder(held)
+            say(f'{self._bucket} was left by {who}, or is in use: watching it for {GONE:.0f} s')
             while time.monotonic() - began < GONE and held is not None:
                 time.sleep(min(1.0, EVERY))
                 held = self._read()
                 if held is not None and held != first:
-                    found, mend = f'another process that works in this workdir ({holder})', 'wait for it, or end it'
+                    found, mend = f'another process that works in this workdir ({who})', 'wait for it, or end it'
                     raise UserError(str(self._bucket), found, 'one process at a time', mend)
         if held is not None:
             self._bucket.remove(NAME)
@@ -89,13 +89,7 @@ class Lease:
                 self._bucket.remove(NAME)
 
     def _read(self) -> dict | None:
-        try:
-            facts = json.loads(self._bucket.read(NAME))
-        except FileNotFoundError:
-            return None
-        except ValueError:  # not one of ours
-            return {}
-        return facts if isinstance(facts, dict) else {}
+        return _read(self._bucket)
 
     def _write(self, *, new: bool = False) -> None:
         self._count += 1
@@ -110,3 +104,23 @@ class Lease:
                 self._write()
             except UserError:  # the publisher says so, and the next time it may be there
                 continue
+
+
+def holder(bucket: Bucket) -> str | None:
+    """Which process of which machine holds the lease; None where nobody does."""
+    facts = _read(bucket)
+    return None if facts is None else _holder(facts)
+
+
+def _holder(facts: dict) -> str:
+    return f'{facts.get("host")}, process {facts.get("pid")}'
+
+
+def _read(bucket: Bucket) -> dict | None:
+    try:
+        facts = json.loads(bucket.read(NAME))
+    except FileNotFoundError:
+        return None
+    except ValueError:  # not one of ours
+        return {}
+    return facts if isinstance(facts, dict) else {}

@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from bertjax.files.atomic import write_atomic
 from bertjax.files.buckets.cache import AT_ONCE, fetch_all
 from bertjax.files.buckets.objects import Bucket
 from bertjax.files.whole import read_json_or_none
@@ -49,7 +48,8 @@ class Wholes:
         return None
 
     def counted(self, names: Collection[str]) -> list[str]:
-        """Those that count: hidden ones do not, nor what is left out, nor folders that lack their last file."""
+        """Those that count: hidden ones do not (but what a sweep is at does), nor what is left out, nor folders that
+        lack their last file."""
         return [name for name in self._carried(names) if (whole := self.whole_of(name)) is None or whole[1] in names]
 
     def halves(self, names: Collection[str]) -> list[str]:
@@ -57,7 +57,7 @@ class Wholes:
         return [name for name in self._carried(names) if (whole := self.whole_of(name)) and whole[1] not in names]
 
     def _carried(self, names: Iterable[str]) -> Iterator[str]:
-        hidden = re.compile(rf'(^|/)\.|{self.left_out}')
+        hidden = re.compile(rf'(^|/)\.(?!unfinished/)|{self.left_out}')
         return (name for name in names if not hidden.search(name))
 
 
@@ -222,7 +222,10 @@ class Mirror:
     def _keep(self) -> None:
         with self._keeping:
             self._kept = time.monotonic()
-            write_atomic(self._path, json.dumps(dict(self._published)) + '\n')
+            # By each of several processes, also those that write nothing else; half of it is as good as none.
+            fresh = self._path.with_name(f'{RECORD}.new')
+            fresh.write_text(json.dumps(dict(self._published)) + '\n', encoding='utf-8')
+            fresh.replace(self._path)
 
 
 def _rows(record: dict) -> dict[str, tuple[int, int, str]]:

@@ -20,7 +20,7 @@ import google_crc32c
 
 from bertjax.errors import UserError
 from bertjax.files.buckets.addresses import parts_of
-from bertjax.files.buckets.failures import UnreachableError, is_denied, one_line
+from bertjax.files.buckets.failures import DeniedError, UnreachableError, is_denied, one_line
 
 PACKAGES = {'gs': 'gcsfs', 's3': 's3fs'}
 PAUSES = (0.5, 1, 2, 4, 8, 16)  # seconds before a request that failed is made again
@@ -82,8 +82,8 @@ def _file_system(scheme: str, where: str) -> Any:
 
 
 class Bucket:
-    """The objects below an address. Every method raises UserError for what is denied or does not exist as a bucket, and
-    UnreachableError where the server does not answer after all PAUSES.
+    """The objects below an address. Every method raises DeniedError for what is denied, UserError where there is no
+    such bucket, and UnreachableError where the server does not answer after all PAUSES.
 
     Args:
       url: gs://BUCKET/PATH or s3://BUCKET/PATH.
@@ -244,9 +244,9 @@ class Bucket:
         found, mend = f'no bucket {self._scheme}://{self._bucket}', 'check its name, or create it'
         return UserError(self._where, found, 'a bucket that exists', mend)
 
-    def _denied(self, error: Exception) -> UserError:
+    def _denied(self, error: Exception) -> DeniedError:
         mend = {'gs': 'gcloud auth application-default login', 's3': 'aws configure'}[self._scheme]
         expected = 'credentials that may list, read and write there'
-        return UserError(
+        return DeniedError(
             self._where, self._about(f'access denied ({one_line(error)})'), expected, f'give them, as with: {mend}'
         )

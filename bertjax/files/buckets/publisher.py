@@ -1,8 +1,10 @@
 """A thread that publishes a mirror beside the training, and stops the run where that can no longer be done."""
 
 import _thread
+import contextlib
 import threading
 import time
+from collections.abc import Iterator
 
 from absl import logging
 
@@ -29,7 +31,7 @@ class Publisher:
 
     def __init__(self, mirror: Mirror, lease: Lease):
         self._mirror, self._lease = mirror, lease
-        self._ended = threading.Event()
+        self._ended, self._passing = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._work, name='publisher', daemon=True)
         self.failure: Exception | None = None
 
@@ -45,8 +47,9 @@ class Publisher:
         reached = time.monotonic()
         while not self._ended.wait(EVERY):
             try:
-                self._lease.check()
-                self._mirror.publish()
+                with self._passing:
+                    self._lease.check()
+                    self._mirror.publish()
                 reached = time.monotonic()
                 continue
             except UnreachableError as error:
@@ -59,8 +62,15 @@ class Publisher:
             _thread.interrupt_main()
             return
 
+    @contextlib.contextmanager
+    def given(self) -> Iterator[None]:
+        """Publishes all that there is now; while this is entered nothing changes in the bucket. Raises as `finish`."""
+        with self._passing:
+            self.finish()
+            yield
+
     def finish(self) -> tuple[int, int]:
-        """Publishes all that is left; the thread has ended. Returns objects and bytes.
+        """Publishes all that is left, while the thread does not. Returns objects and bytes.
 
         Raises:
           UnpublishedError: it cannot be; the mirror keeps everything.

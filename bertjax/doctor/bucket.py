@@ -1,0 +1,60 @@
+"""The bucket that a workdir is in: what these credentials may do there, and who is at work."""
+
+import contextlib
+import secrets
+from collections.abc import Iterator
+
+from bertjax.doctor.check import FAIL, OK, WARN, Check
+from bertjax.errors import UserError
+from bertjax.files.buckets.addresses import parts_of
+from bertjax.files.buckets.failures import DeniedError
+from bertjax.files.buckets.lease import holder
+from bertjax.files.buckets.objects import Bucket
+
+# What Amazon and Google call them.
+_RIGHTS = {
+    's3': {'list': 's3:ListBucket', 'read': 's3:GetObject', 'write': 's3:PutObject', 'delete': 's3:DeleteObject'},
+    'gs': {
+        'list': 'storage.objects.list',
+        'read': 'storage.objects.get',
+        'write': 'storage.objects.create',
+        'delete': 'storage.objects.delete',
+    },
+}
+
+
+def rights(url: str) -> Iterator[Check]:
+    """Whether its objects may be listed, read, written and deleted: tried with one that is removed again.
+
+    Args:
+      url: of the workdir, gs://… or s3://…
+    """
+    bucket, probe = Bucket(url, '--workdir'), f'.doctor-{secrets.token_hex(8)}'
+    tried = {
+        'list': bucket.objects,
+        'read': lambda: bucket.read(probe),  # which is not there: who may not read is not told so
+        'write': lambda: bucket.write(probe, b'run=doctor'),
+        'delete': lambda: bucket.remove(probe),
+    }
+    written = False
+    for right, act in tried.items():
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                act()
+        except DeniedError as error:
+            stays = f'; {probe} stays there' if right == 'delete' and written else ''
+            mend = f'give these credentials {_RIGHTS[parts_of(url)[0]][right]}, or use others: {error.mend}'
+            yield Check(right, FAIL, f'{error.found}{stays}', mend)
+        except UserError as error:  # no such bucket, no answer: of all rights the same
+            yield Check('bucket', FAIL, error.found, error.mend)
+            return
+        else:
+            written |= right == 'write'
+            yield Check(right, OK, f'allowed in {bucket}')
+
+
+def at_work(url: str) -> Iterator[Check]:
+    """Who holds the workdir, where somebody does."""
+    with contextlib.suppress(UserError):  # told by `rights`
+        if who := holder(Bucket(url)):
+            yield Check('lease', WARN, f'{who} works in {url}, or was killed there', 'wait for it, or end it')

@@ -1,0 +1,96 @@
+"""Several real processes whose workdir is in a bucket, each as if it were on a machine of its own."""
+
+import os
+import pathlib
+import signal
+
+import numpy as np
+import pytest
+from running import GLUE, RUN, SWEEP, Program, assert_one_line, finished, results, rows, wait_for_step
+from safetensors.numpy import load, load_file
+
+from bertjax.experiment.workdir import TRIALS
+
+HERE = 's3://bucket/runs/one'
+WEIGHTS = 'export/hf/model.safetensors'
+# Long enough to be asked to stop; the state lies on both processes.
+LONG = (*RUN, '--config.steps=96', '--config.checkpoint_every=48', '--config.eval_every=48', '--config.mesh.data=1')
+
+
+@pytest.fixture
+def hosts(program: Program, bucket) -> Program:
+    """The program, which finds the bucket."""
+    return program.with_environment({name: os.environ[name] for name in os.environ if name.startswith('AWS_')})
+
+
+def mirror(cache: pathlib.Path) -> pathlib.Path:
+    """The folder of the first process."""
+    (identity,) = cache.glob('workdirs/*/identity')
+    return identity.parent / 'one'
+
+
+@pytest.mark.slow
+def test_stopped_and_gone_on_with_by_another_machine(hosts: Program, bucket, tmp_path: pathlib.Path):
+    """One of two is asked to stop; a machine that never saw the run joins. All is as one process has it."""
+    first, second, third = (tmp_path / name for name in ('first', 'second', 'third'))
+    asked = (f'--workdir={HERE}', *LONG, '--config.mesh.fsdp=2')
+    processes = hosts.start_together(2, *asked, caches=[first, second])
+    while not list(first.glob('workdirs/*/identity')):
+        assert processes[0].poll() is None, finished(processes[0])
+    wait_for_step(processes[0], mirror(first), 20)
+    processes[1].send_signal(signal.SIGTERM)
+    ends = [finished(process, status=75) for process in processes]
+    stopped = rows(mirror(first) / 'ledger.jsonl')[-1]['step']
+    assert 20 <= stopped < 96 and all(f'stopped at step {stopped} as asked' in end.stderr for end in ends)
+    names = bucket.names('bucket/runs/one')
+    assert f'checkpoints/{stopped}/seal.json' in names and '.lease.json' not in names
+
+    begun, joined = (finished(process) for process in hosts.start_together(2, *asked, caches=[first, third]))
+    assert f'continuing at step {stopped} of 96' in begun.stdout and 'continuing' not in joined.stdout
+    alone = tmp_path / 'alone'
+    hosts.spawn(f'--workdir={alone}', *LONG)
+    assert (mirror(first) / 'ledger.jsonl').read_bytes() == (alone / 'ledger.jsonl').read_bytes()
+    losses = [[row['loss'] for row in rows(one / 'metrics.jsonl') if row.get('loss')] for one in (mirror(first), alone)]
+    assert losses[0][-10:] == pytest.approx(losses[1][-10:], rel=1e-5)
+    together, expected = load(bucket.system.cat_file(f'bucket/runs/one/{WEIGHTS}')), load_file(alone / WEIGHTS)
+    assert together.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(together[name], values, atol=1e-5)
+
+    assert 'all 96 steps are done' in hosts.with_environment({'BERTJAX_CACHE': str(second)}).spawn(*asked[:-1]).stdout
+
+
+@pytest.mark.slow
+def test_a_bucket_that_is_missing_ends_both(hosts: Program, tmp_path: pathlib.Path):
+    caches = [tmp_path / name for name in ('first', 'second')]
+    processes = hosts.start_together(2, '--workdir=s3://none/run', *RUN, caches=caches)
+    first, second = (finished(process, status=2) for process in processes)
+    assert 'found no bucket s3://none' in assert_one_line(first)
+    assert second.stderr.strip().splitlines()[-1] == 'stopped with the first process, which says why (status 2)'
+
+
+@pytest.mark.slow
+def test_the_best_of_what_the_first_saved(
+    hosts: Program, tmp_path: pathlib.Path, tune: tuple[str, ...], tuned: pathlib.Path
+):
+    """The second has not saved it; what comes of a sweep's trials it has not written either."""
+    caches = [tmp_path / name for name in ('first', 'second')]
+    asked = (f'--workdir={HERE}', *tune, '--config.mesh.data=1', '--config.mesh.fsdp=2')
+    best = (*asked, '--config.select=best', '--config.epochs=6', '--config.learning_rate=3e-2')
+    first, _ = (finished(process) for process in hosts.start_together(2, *best, caches=caches, **GLUE))
+    assert 'the best on dev of what was saved is step' in first.stdout
+
+
+@pytest.mark.slow
+def test_a_sweep(hosts: Program, bucket, tmp_path: pathlib.Path, tune: tuple[str, ...], swept: pathlib.Path):
+    """Each trial is saved, judged and gone again, in the bucket too."""
+    caches = [tmp_path / name for name in ('first', 'second')]
+    asked = (f'--workdir={HERE}', *tune, SWEEP[0], SWEEP[2], '--config.sweep.seeds=(1,)')
+    for process in hosts.start_together(2, *asked, caches=caches, **GLUE):
+        finished(process)
+    trials = list(mirror(caches[0]).glob(f'{TRIALS}/*'))
+    assert len(trials) == 2
+    for trial in trials:
+        assert results(trial)['splits'] == results(swept / TRIALS / trial.name)['splits']
+    names = bucket.names('bucket/runs/one')
+    assert 'sweep.json' in names and WEIGHTS in names and not [name for name in names if '.unfinished' in name]
