@@ -22,8 +22,8 @@ def _losses(workdir: pathlib.Path) -> list[float]:
 
 @pytest.mark.slow
 def test_one_is_killed_and_started_again(program: Program, tmp_path: pathlib.Path, trained: pathlib.Path):
-    """Two begin, four go on. In the end all is as one process has it."""
-    processes = program.start_together(2, f'--workdir={tmp_path}', *RUN)
+    """Two begin, each with a part of the weights; four go on, each with rows. At the end all is as of one process."""
+    processes = program.start_together(2, f'--workdir={tmp_path}', *RUN, '--config.mesh.tensor=2')
     wait_for_step(processes[0], tmp_path, 10)
     processes[1].kill()
     killed = time.monotonic()
@@ -39,7 +39,7 @@ def test_one_is_killed_and_started_again(program: Program, tmp_path: pathlib.Pat
     text = ['the river runs']
     assert np.array_equal(*(bertjax.load(tmp_path / 'export' / name).encode(text) for name in ('hf', 'orbax')))
     # The first one prints, the others do not.
-    assert 'continuing at step' in first.stdout
+    assert 'continuing at step' in first.stdout and 'mesh data=4 x fsdp=1 x tensor=1' in first.stdout
     for other in others:
         assert not [line for line in other.stdout.splitlines() if line and not line.startswith('[Gloo]')]
 
