@@ -10,7 +10,7 @@ run() {
   if [[ ${dry_run:-} ]]; then
     { printf '%q ' "$@"; echo; } >&3
   else
-    "$@"
+    "$@" 3>&-
   fi
 }
 

@@ -105,7 +105,7 @@ is_lost() { [[ $1 =~ ^(NONE|GONE|FAILED|SUSPENDED|PREEMPTED|TERMINATED|STOPPED)$
 await() {
   local now before=''
   if [[ $dry_run ]]; then
-    state
+    state >/dev/null
     return
   fi
   while now=$(state); [[ $now != ACTIVE ]]; do

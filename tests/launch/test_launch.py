@@ -96,8 +96,9 @@ def test_a_run_from_nothing_to_nothing(cloud: Cloud):
 
 
 def test_a_slice_that_is_taken_away_is_asked_for_again(cloud: Cloud):
-    ends = ['cut', 'preempted', 0]
-    done = cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, states=[['ACTIVE'], ['ACTIVE']], ends=ends)
+    done = cloud.launch(
+        'tpu_vm.sh', 'up', *SLICE, *TRAINING, states=[['ACTIVE'], ['ACTIVE']], ends=['cut', 'preempted', 0]
+    )
     # A connection that breaks, and one that is not to be had, are no reason: only what gcloud says of the slice.
     assert cloud.steps == [*WHOLE[:5], *WHOLE[4:], *WHOLE]
     assert 'bert was taken away: it is asked for again' in done.stderr
@@ -226,6 +227,36 @@ def test_a_dry_run_calls_nothing(cloud: Cloud, script: str, arguments: tuple[str
     said = cloud.launch(script, *arguments, '--dry-run', *TRAINING).stdout
     assert not cloud.calls
     assert all(word in said.replace('\\ ', ' ') for word in words), said
+
+
+@pytest.mark.slow
+def test_what_the_machines_are_told_works_in_their_shell(cloud: Cloud, tmp_path: pathlib.Path):
+    home = tmp_path / 'home'
+    (home / 'bertjax').mkdir(parents=True)
+    (home / 'venv' / 'bin').mkdir(parents=True)
+    # Each command in a shell here, as ssh would give it to one there; the first training is one that hangs.
+    gcloud = '#!/bin/bash\nfor a; do [[ $a != --command=* ]] || HOME=$H exec bash -c "cd; ${a#--command=}"; done\n'
+    (cloud.folder / 'gcloud').write_text(gcloud)
+    python = home / 'venv' / 'bin' / 'python'
+    python.write_text('#!/bin/bash\nprintf "%s\\n" "$@"; [[ -e ~/again ]] || { touch ~/again; sleep 300; }; exit 75\n')
+    python.chmod(0o755)
+
+    def launch(verb: str, *arguments: str) -> subprocess.CompletedProcess:
+        command = [REPOSITORY / 'launch' / 'tpu_vm.sh', verb, *SLICE, *arguments]
+        environment = cloud.environment | {'H': str(home)}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+
+    assert launch('train', *TRAINING).returncode == 0
+    group = int((home / 'bertjax.pid').read_text())
+    running = launch('train', *TRAINING)
+    assert running.returncode == 2 and 'a training runs on bert' in running.stderr
+    subprocess.run(['pkill', '-g', str(group), 'sleep'], check=True)
+    assert launch('follow').returncode == 75
+    assert launch('train', *TRAINING).returncode == 0
+    followed = launch('follow')
+    assert followed.returncode == 75, followed
+    assert followed.stdout.splitlines()[-5:] == ['-m', 'bertjax.main', *TRAINING[1:]]
+    assert 'LOOK: bert' in followed.stderr
 
 
 def test_a_jobset(cloud: Cloud):
