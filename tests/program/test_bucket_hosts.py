@@ -71,13 +71,17 @@ def test_a_bucket_that_is_missing_ends_both(hosts: Program, tmp_path: pathlib.Pa
 
 @pytest.mark.slow
 def test_the_best_of_what_the_first_saved(hosts: Program, bucket, tmp_path: pathlib.Path, tune: tuple[str, ...]):
-    """The second, which has saved nothing, reads it too."""
+    """The second, which has saved nothing, has it to read."""
     caches = [tmp_path / name for name in ('first', 'second')]
     asked = (f'--workdir={HERE}', *tune, '--config.mesh.data=1', '--config.mesh.fsdp=2', '--config.select=best')
-    asked += ('--config.epochs=4', '--config.eval_every=12', '--config.learning_rate=1e-1')
-    first, _ = (finished(process) for process in hosts.start_together(2, *asked, caches=caches, **GLUE))
-    assert 'the best on dev of what was saved is step 12' in first.stdout
-    assert 'results.json' in bucket.names('bucket/runs/one')
+    for process in hosts.start_together(
+        2, *asked, '--config.epochs=4', '--config.eval_every=12', caches=caches, **GLUE
+    ):
+        finished(process)
+    (fetched,) = caches[1].glob('workdirs/*/process1/one/checkpoints')
+    assert {path.name for path in fetched.iterdir()} == {'12', '24'}
+    assert not list(caches[1].glob('workdirs/*/process1/one/export'))
+    assert {'results.json', WEIGHTS} <= bucket.names('bucket/runs/one').keys()
 
 
 @pytest.mark.slow
