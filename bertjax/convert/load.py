@@ -22,6 +22,7 @@ from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
 from bertjax.model.stacking import unstack_layers
+from bertjax.parallel.distributed import fetched
 
 _LISTED = 12  # names in a line
 
@@ -207,4 +208,4 @@ def _draw(paths: list[str], model: nn.Module, seed: int) -> dict[str, np.ndarray
         flat = init_stacked(model, key)
         return {path: flat[path] for path in paths}
 
-    return {path: np.asarray(x) for path, x in draw(jax.random.key(seed)).items()}
+    return {path: np.asarray(x) for path, x in fetched(draw(jax.random.key(seed))).items()}

@@ -69,7 +69,8 @@ def worked_on(url: str, verb: str) -> Iterator[str]:
     home = cache_folder() / 'workdirs' / hashlib.sha256(bucket.url.encode()).hexdigest()[:16]
     folder = (home if is_first() else home / f'process{jax.process_index()}') / name
     make_directory(folder)
-    with (_leading if is_first() else _following)(Mirror(folder, bucket, WORKDIR), home):
+    mirror = Mirror(folder, bucket, WORKDIR)
+    with _leading(mirror, home) if is_first() else _following(mirror):
         name_as(folder, bucket.url)
         yield str(folder)
 
@@ -112,9 +113,8 @@ def _leading(mirror: Mirror, home: pathlib.Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _following(mirror: Mirror, home: pathlib.Path) -> Iterator[None]:
+def _following(mirror: Mirror) -> Iterator[None]:
     """Another process: its mirror has what the first has published, each time that the first hands it over."""
-    del home
 
     @contextlib.contextmanager
     def taken() -> Iterator[None]:

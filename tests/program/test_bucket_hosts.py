@@ -70,15 +70,18 @@ def test_a_bucket_that_is_missing_ends_both(hosts: Program, tmp_path: pathlib.Pa
 
 
 @pytest.mark.slow
-def test_the_best_of_what_the_first_saved(
-    hosts: Program, tmp_path: pathlib.Path, tune: tuple[str, ...], tuned: pathlib.Path
-):
-    """The second has not saved it; what comes of a sweep's trials it has not written either."""
+def test_the_best_of_what_the_first_saved(hosts: Program, bucket, tmp_path: pathlib.Path, tune: tuple[str, ...]):
+    """The second, which has saved nothing, has it to read."""
     caches = [tmp_path / name for name in ('first', 'second')]
-    asked = (f'--workdir={HERE}', *tune, '--config.mesh.data=1', '--config.mesh.fsdp=2')
-    best = (*asked, '--config.select=best', '--config.epochs=6', '--config.learning_rate=3e-2')
-    first, _ = (finished(process) for process in hosts.start_together(2, *best, caches=caches, **GLUE))
-    assert 'the best on dev of what was saved is step' in first.stdout
+    asked = (f'--workdir={HERE}', *tune, '--config.mesh.data=1', '--config.mesh.fsdp=2', '--config.select=best')
+    for process in hosts.start_together(
+        2, *asked, '--config.epochs=4', '--config.eval_every=12', caches=caches, **GLUE
+    ):
+        finished(process)
+    (fetched,) = caches[1].glob('workdirs/*/process1/one/checkpoints')
+    assert {path.name for path in fetched.iterdir()} == {'12', '24'}
+    assert not list(caches[1].glob('workdirs/*/process1/one/export'))
+    assert {'results.json', WEIGHTS} <= bucket.names('bucket/runs/one').keys()
 
 
 @pytest.mark.slow
@@ -94,3 +97,15 @@ def test_a_sweep(hosts: Program, bucket, tmp_path: pathlib.Path, tune: tuple[str
         assert results(trial)['splits'] == results(swept / TRIALS / trial.name)['splits']
     names = bucket.names('bucket/runs/one')
     assert 'sweep.json' in names and WEIGHTS in names and not [name for name in names if '.unfinished' in name]
+
+
+@pytest.mark.slow
+def test_what_cannot_be_published_ends_both(hosts: Program, bucket, tmp_path: pathlib.Path):
+    """The mirror of the first has all of it."""
+    caches = [tmp_path / name for name in ('first', 'second')]
+    with bucket.failing('deny', 'PUT', 'export/', count=999):
+        processes = hosts.start_together(2, f'--workdir={HERE}', *RUN, caches=caches)
+        first, second = (finished(process, status=1) for process in processes)
+    assert 'stopped: not all of the run is in s3://bucket/runs/one' in first.stderr.splitlines()[-1]
+    assert second.stderr.strip().splitlines()[-1] == 'stopped with the first process, which says why (status 1)'
+    assert (mirror(caches[0]) / WEIGHTS).exists()

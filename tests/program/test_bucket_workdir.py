@@ -92,3 +92,15 @@ def test_killed_while_it_publishes(program, bucket, texts, expected, monkeypatch
     done = program.run(f'--workdir={HERE}', texts, *RUN)
     assert 's3://bucket/runs/one was left by' in done.stdout and 'continuing at step' not in done.stdout
     assert bucket.system.cat_file(f'bucket/runs/one/{WEIGHTS}') == expected
+
+
+@pytest.mark.slow
+def test_the_doctor_only_looks(program, bucket, texts):
+    """It takes no lease, says which right is missing, and leaves nothing."""
+    before = bucket.names('bucket')
+    with bucket.failing('deny', 'PUT', '', count=99) as denied:
+        result = program.run(f'--workdir={HERE}', texts, *RUN, '--config.run=doctor', status=2)
+    lines = [line.strip() for line in result.stdout.splitlines()]
+    assert [line.split()[0] for line in lines if line.split()[1:2] == ['write']] == ['FAIL']
+    assert 'give these credentials s3:PutObject' in result.stdout.replace('\n', ' ')
+    assert not [path for path in denied if 'lease' in path] and bucket.names('bucket') == before
