@@ -133,6 +133,7 @@ class Checkpoints:
           UserError: there are checkpoints, or what may be some, and none of them is whole.
         """
         step = decided_by_first(self._newest)
+        self._check_own(step)
         return self._saved(step) if step >= 0 else None
 
     def _newest(self) -> int:
@@ -298,7 +299,16 @@ class Checkpoints:
         with first_before_others():  # who find what it has saved
             pass
         step = decided_by_first(self._best)
+        self._check_own(step)
         return step if step >= 0 else None
+
+    def _check_own(self, step: int) -> None:
+        """Raises UserError where the first has looked at another copy of a step than this process is to read."""
+        if step < 0 or is_first() or not are_apart():
+            return
+        if wrong := checksums.damage(self.directory / str(step)):
+            mend = f'remove {self.directory.parent}: the same command fetches it again'
+            raise UserError(str(self.directory / str(step)), wrong, 'the checkpoint that the first process has', mend)
 
     def _best(self) -> int:
         step = self._lowest_cost()
