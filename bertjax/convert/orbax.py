@@ -29,6 +29,7 @@ from bertjax.model.heads import TaskModel
 from bertjax.text.tokenizer import Tokenizer
 
 MODEL, PARAMS = 'model.json', 'params'
+_OF_A_FILE = 32 * 2**20  # bytes, after which Orbax writes what it has compressed
 _CHECKSUM = 'checksum.json'  # of all values: Orbax restores flipped bits without a word
 _AGAIN = 'copy the directory again, or export the model again'
 
@@ -48,7 +49,7 @@ def export_orbax(
     head: Mapping[str, Any] | None = None,
     beside: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Writes DIR/params (Orbax, StandardSave), DIR/model.json (the fields of BertConfig), the files of the tokenizer.
+    """Writes DIR/params (Orbax), DIR/model.json (the fields of BertConfig), the files of the tokenizer.
 
     The directory appears whole or not at all, and replaces an earlier one only then. Other programs read it with
     `StandardCheckpointer().restore(DIR / 'params')`.
@@ -66,17 +67,25 @@ def export_orbax(
     with atomic_directory(directory, MODEL) as staging:
         path = pathlib.Path(staging)
         size = sum(x.nbytes for x in jax.tree.leaves(params))
-        import orbax.checkpoint as ocp  # takes as long as JAX, and other formats need none of it
-
-        with without_wildcards(path) as plain, writing(path, size), ocp.StandardCheckpointer() as checkpointer:
-            checkpointer.save(plain / PARAMS, params)
-            checkpointer.wait_until_finished()
+        with without_wildcards(path) as plain, writing(path, size):
+            _save(params, plain / PARAMS)
         if tokenizer is not None:
             tokenizer.save(staging)
         for name, text in beside.items():
             (path / name).write_text(text)
         (path / _CHECKSUM).write_text(json.dumps({'sha256': _digest(flat_paths(nn.unbox(params)))}) + '\n')
         (path / MODEL).write_text(json.dumps(facts, indent=2) + '\n')
+
+
+def _save(params: Any, directory: pathlib.Path) -> None:
+    """What `StandardCheckpointer` would write. That one copies host arrays first, and keeps all that it has compressed
+    until its end: the model twice more."""
+    import orbax.checkpoint as ocp  # takes as long as JAX, and other formats need none of it
+
+    arrays = ocp.type_handlers.NumpyHandler(deepcopy_host_arrays=False)
+    registry = ocp.type_handlers.create_type_handler_registry((np.ndarray, arrays))
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(type_handler_registry=registry)) as checkpointer:
+        checkpointer.save(directory, args=ocp.args.PyTreeSave(params, ocdbt_target_data_file_size=_OF_A_FILE))
 
 
 def saved_head(head: Head, task: Mapping[str, Any]) -> dict[str, Any]:
