@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import jax
 import numpy as np
-from absl import app, flags
+from absl import app, flags, logging
 
 from bertjax.checkpoint import Checkpoints, Position
 from bertjax.experiment.pretraining import build_pretraining_setup
@@ -53,6 +53,7 @@ def _copied(state: TrainState) -> float:
 
 def main(argv: Sequence[str]) -> None:
     del argv
+    logging.set_verbosity(logging.WARNING)  # Orbax tells of each of its steps
     config = pretraining_config(_SIZE.value)
     settings, mesh = pretraining_settings(config), make_mesh(config.mesh, claim_devices()[:1])
     setup = build_pretraining_setup(settings, settings.model(_PIECES), mesh)

@@ -17,7 +17,7 @@ def profiled_steps(profile: str) -> range:
     """'100:105' -> the steps 100 to 104; '' -> none.
 
     Raises:
-      UserError: no step at all.
+      UserError: a first step below 1, or an end that is not above it.
     """
     if not profile:
         return range(0)
