@@ -5,7 +5,6 @@ and prints. All read the workdir, which lies where every one of them sees it; or
 and what the first has written is handed over to the others.
 """
 
-import collections
 import contextlib
 import os
 import pathlib
@@ -18,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from bertjax.errors import LostError, StoppedError, UserError
 from bertjax.files import disk
@@ -27,7 +26,6 @@ from bertjax.parallel.devices import claim_devices, leave_out_absent_tpus
 from bertjax.parallel.membership import Membership
 
 HEARTBEAT = 30  # seconds without a sign of life after which a process counts as lost
-READ_BEHIND = 2  # what is asked for is known so many steps later, so that no step waits for it
 _LEAVING = 60  # seconds that a process which has failed waits for the others to fail as well
 _LONG = 7 * 24 * 3600  # seconds: the others wait while the first builds a corpus, or writes a model
 _LOST = ('Gloo', 'coordination service', 'heartbeat', 'UNAVAILABLE', 'DEADLINE_EXCEEDED')  # in words of JAX
@@ -275,43 +273,6 @@ def _whole(x: jax.Array | np.ndarray) -> np.ndarray:
     if x.is_fully_replicated or x.is_fully_addressable:  # the latter lies on devices of this process alone
         return np.asarray(x)
     return np.asarray(jax.device_put(x, NamedSharding(x.sharding.mesh, PartitionSpec())))
-
-
-class Votes:
-    """What any of the processes asks for, as all of them learn it at one and the same step.
-
-    Called once a step with the wishes of this process, it says what was wished by any of them READ_BEHIND steps before;
-    where there is one process, what it wishes now.
-    """
-
-    def __init__(self):
-        self._unread: collections.deque[jax.Array] = collections.deque()
-        self._any = _make_any() if are_several() else None
-
-    def __call__(self, *wishes: bool) -> tuple[bool, ...]:
-        if self._any is None:
-            return wishes
-        self._unread.append(self._any(np.asarray(wishes)))
-        if len(self._unread) <= READ_BEHIND:
-            return (False,) * len(wishes)
-        return tuple(map(bool, np.asarray(self._unread.popleft())))
-
-    def forget(self) -> None:
-        """What was wished and not said yet is void: for all, who do this at the same step."""
-        self._unread.clear()
-
-
-def _make_any() -> Callable[[np.ndarray], jax.Array]:
-    """bool [N] of this process -> bool [N], the same in all of them."""
-    mesh = Mesh(np.asarray(jax.devices()), ('all',))
-    each, everywhere = NamedSharding(mesh, PartitionSpec('all')), NamedSharding(mesh, PartitionSpec())
-    reduce = jax.jit(lambda wishes: wishes.any(0), out_shardings=everywhere)
-
-    def any_of(wishes: np.ndarray) -> jax.Array:
-        own = np.broadcast_to(wishes, (jax.local_device_count(), *wishes.shape))
-        return reduce(jax.make_array_from_process_local_data(each, own, (mesh.size, *wishes.shape)))
-
-    return any_of
 
 
 def is_lost(error: BaseException) -> bool:

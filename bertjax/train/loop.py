@@ -7,13 +7,14 @@ from typing import Any
 
 from bertjax.checkpoint import Checkpoints, Position
 from bertjax.errors import PreemptedError
-from bertjax.parallel.distributed import Votes, from_first
+from bertjax.parallel.distributed import from_first
 from bertjax.train.interrupt import Interrupt
 from bertjax.train.patience import Patience
 from bertjax.train.phase import Phase
 from bertjax.train.record import Recorder
 from bertjax.train.state import TrainState
 from bertjax.train.timesheet import DATA, EVALUATION, SAVE
+from bertjax.train.votes import Votes
 
 
 def train(
