@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 
 from bertjax.errors import LostError, UserError
+from bertjax.parallel.tpu_processes import count_tpu_processes
 
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
 
@@ -46,8 +47,7 @@ class Membership:
         """Whether the command line says so, or what started this process: srun, a TPU slice of several machines, or a
         JobSet on GKE."""
         slurm = 'SLURM_PROCID' in environment and int(environment.get('SLURM_STEP_NUM_TASKS', '1')) > 1
-        tpus = ',' in environment.get('TPU_WORKER_HOSTNAMES', '') or 'MEGASCALE_COORDINATOR_ADDRESS' in environment
-        return self.coordinator_address is not None or slurm or tpus
+        return self.coordinator_address is not None or slurm or count_tpu_processes(environment) > 1
 
 
 def watch() -> None:
