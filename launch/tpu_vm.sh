@@ -16,13 +16,13 @@
 #   --project=ID       --runtime=VERSION   where the usual ones are not meant
 #   --spot             can be taken away at any time, and costs less
 #   --price=DOLLARS    of a chip and hour, --hours=N: to see what it will cost before it is created
-#   --mount=HOST:/SHARE  a file share (NFS) that every machine mounts at /mnt/shared, for the workdir of several
-#   --keep             up: do not delete at the end
+#   --mount=HOST:/SHARE  a file share (NFS) that every machine mounts at /mnt/shared, for a workdir in no bucket
+#   --keep             up: do not delete at the end; nor is it after status 1, when something may be on its disk alone
 #   --restarts=N       up: how often it is started again or asked for again (20)
 #   --to=DIR           fetch: where to (out)
 #   --dry-run          print every command, run none
 #
-# Needs gcloud, logged in. One machine may have a bucket as its workdir; several need a folder that all of them see.
+# Needs gcloud, logged in. The workdir is a bucket's (gs://, s3://), or on the share. Without --keep `up` refuses another.
 
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -37,7 +37,8 @@ read_options 'name zone type project runtime price hours mount restarts to' 'spo
 need name zone
 [[ $restarts =~ ^[0-9]+$ ]] || stop "--restarts=$restarts: found no number"
 wait_seconds=${LAUNCH_WAIT_SECONDS:-20}
-removal="launch/tpu_vm.sh delete --name=$name --zone=$zone${project:+ --project=$project}"
+place="--name=$name --zone=$zone${project:+ --project=$project}"
+removal="launch/tpu_vm.sh delete $place"
 costs='' # that there may be a slice, for whichever way the script ends
 
 gcloud_tpus() { run gcloud compute tpus "$@" "--zone=$zone" ${project:+"--project=$project"}; }
@@ -88,6 +89,27 @@ install() {
 
 need_arguments() {
   ((${#arguments[@]})) || stop "found no arguments of bertjax, expected them after --; for example -- --config=configs/pretrain_base.py --workdir=gs://..."
+}
+
+# The last --workdir= of the training, as the program takes it.
+workdir() {
+  local argument found=''
+  for argument in "${arguments[@]}"; do
+    [[ $argument == --workdir=* ]] && found=${argument#--workdir=}
+  done
+  [[ $found ]] || stop "found no --workdir=, expected that of the training after --"
+  echo "$found"
+}
+
+# For `up`, which deletes the machines at the end, and what is on their disks.
+need_lasting_workdir() {
+  local found
+  found=$(workdir) || exit
+  case $found in
+    gs://?* | s3://?*) return ;;
+    /mnt/shared | /mnt/shared/*) [[ ! $mount ]] || return 0 ;;
+  esac
+  [[ $keep ]] || stop "--workdir=$found: found what is deleted with the machine, expected gs://..., s3://..., /mnt/shared/... with --mount, or --keep"
 }
 
 train() {
@@ -141,17 +163,14 @@ status() {
 }
 
 fetch() {
-  local argument workdir=''
-  for argument in "${arguments[@]}"; do
-    [[ $argument == --workdir=* ]] && workdir=${argument#--workdir=}
-  done
-  [[ $workdir ]] || stop "found no --workdir=, expected that of the training after --"
+  local found
+  found=$(workdir) || exit
   run mkdir -p "$to"
-  if [[ $workdir == gs://* ]]; then
-    run gcloud storage cp --recursive "$workdir" "$to"
+  if [[ $found == gs://* || $found == s3://* ]]; then
+    run gcloud storage cp --recursive "$found" "$to"
   else
-    [[ $workdir == /* ]] || workdir=bertjax/$workdir
-    gcloud_tpus tpu-vm scp --recurse "$name:$workdir" "$to" --worker=0
+    [[ $found == /* ]] || found=bertjax/$found
+    gcloud_tpus tpu-vm scp --recurse "$name:$found" "$to" --worker=0
   fi
 }
 
@@ -172,9 +191,21 @@ watch() {
   done
 }
 
+# After status 1: a state that no bucket took is in a folder of the first machine, and nowhere else.
+keep_what_is_left() {
+  local found
+  found=$(workdir)
+  [[ $found == /* ]] || found=../.cache/bertjax/workdirs
+  keep=yes
+  say "$name is kept: what it could not publish may be on its disk alone. The same \`up\` tries again; what was said, and what is there:"
+  say "  launch/tpu_vm.sh follow $place"
+  say "  launch/tpu_vm.sh fetch $place -- --workdir=$(printf '%q' "$found")"
+}
+
 up() {
   need type
   need_arguments
+  need_lasting_workdir
   chips >/dev/null
   local now=NONE end='' left=$restarts
   [[ $dry_run ]] || now=$(state)
@@ -220,6 +251,9 @@ up() {
     fi
     sleep "$wait_seconds"
   done
+  if ((end == 1)); then
+    keep_what_is_left
+  fi
   [[ ! $keep ]] || exit "$end"
   delete || exit $((end ? end : 1))
   [[ $dry_run ]] || say "$name is deleted"
