@@ -81,7 +81,11 @@ install() {
     export PATH=$HOME/.local/bin:$PATH
     command -v uv >/dev/null || curl -LsSf https://astral.sh/uv/install.sh | sh
     [ -d venv ] || uv venv --quiet --python 3.12 venv
-    uv pip install --quiet --python venv -e "bertjax[tpu,gcs]"' || return
+    uv pip install --quiet --python venv -e "bertjax[tpu,gcs]"'
+}
+
+# Before every training: a machine that was started anew has not mounted it again.
+mount_share() {
   [[ ! $mount ]] || insist on_all "mountpoint -q /mnt/shared || {
     sudo apt-get -qq install -y nfs-common && sudo mkdir -p /mnt/shared && sudo mount $(printf '%q' "$mount") /mnt/shared && sudo chmod 1777 /mnt/shared
   }"
@@ -202,6 +206,11 @@ keep_what_is_left() {
   say "  launch/tpu_vm.sh fetch $place -- --workdir=$(printf '%q' "$found")"
 }
 
+prepare() {
+  [[ $1 == ACTIVE ]] || install || return
+  mount_share
+}
+
 up() {
   need type
   need_arguments
@@ -224,7 +233,7 @@ up() {
   fi
   while :; do
     [[ $now != NONE ]] || create || exit
-    if [[ $now == NONE || $now == BARE ]] && ! install; then
+    if [[ $end != running ]] && ! prepare "$now"; then
       is_lost "$(state)" || exit 1
       end=lost
     else
@@ -265,7 +274,9 @@ case $verb in
     [[ $verb == install ]] || need_arguments
     [[ $(training) != running ]] || stop "a training runs on $name; \`follow\` shows it"
     costs=yes
-    "$verb" ;;
+    [[ $verb == train ]] || install
+    mount_share
+    [[ $verb == install ]] || train ;;
   follow) costs=yes; follow ;;
   up | create | fetch | status | delete) "$verb" ;;
   *) stop "$verb: found no such verb, expected up, create, install, train, follow, fetch, status or delete" ;;

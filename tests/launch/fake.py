@@ -6,8 +6,9 @@ FAKE is a folder: `calls` gets a line a call, JSON; `plan` is JSON, and changes:
   states   of slices that will be created: for each the states that its request is found in, the last one for good
   machines the state of its machines
   running  whether a training runs
-  ends     how the training ends that is followed, one after the other: a status; 'preempted'; 'dropped', when only
-           the connection ends; 'cut', when the next question is not answered either
+  ends     how the training ends that is followed, one after the other: a status; 'none', when a machine was started
+           anew; 'preempted'; 'dropped', when only the connection ends; 'cut', when the next question is not
+           answered either
   plan_status  that of kubectl apply and sbatch
   create   statuses of the creations
   fails    how often a call with this word in it fails, {word: times}; with the words of a network that is down

@@ -46,6 +46,17 @@ def test_a_training_that_can_go_on_is_started_again(cloud: Cloud, status: int):
     assert cloud.steps == [*WHOLE[:3], *['train', 'follow'] * 3, 'delete']
 
 
+def test_a_machine_that_was_started_anew_mounts_the_share_again(cloud: Cloud):
+    work = ('--mount=10.0.0.2:/share', '--', '--workdir=/mnt/shared/run')
+    done = cloud.launch('tpu_vm.sh', 'up', *SLICE, *work, ends=['none', 0])
+    assert cloud.steps == [*WHOLE[:3], *['mount', 'train', 'follow'] * 2, 'delete']
+    assert 'started again' in done.stderr
+    cloud.launch('tpu_vm.sh', 'train', *SLICE, *work, exists=True)
+    assert cloud.steps == ['mount', 'train']
+    cloud.launch('tpu_vm.sh', 'install', *SLICE, work[0], exists=True)
+    assert cloud.steps == ['copy', 'install', 'mount']
+
+
 @pytest.mark.slow
 def test_a_lost_connection_is_no_end(cloud: Cloud):
     cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, ends=['dropped', 'cut', 0], machines='READY')
