@@ -54,7 +54,7 @@ state() {
 
 is_lost() { [[ $1 =~ ^(NONE|GONE|FAILED|SUSPENDED|PREEMPTED|TERMINATED|STOPPED)$ ]]; }
 
-# Waits until the slice can be used; 1 when it is lost.
+# Waits until the slice can be used; 4 when it was taken away, as spot ones are, 1 when it was refused.
 await() {
   local now before=''
   if [[ $dry_run ]]; then
@@ -62,7 +62,11 @@ await() {
     return
   fi
   while now=$(state); [[ $now != ACTIVE ]]; do
-    is_lost "$now" && { say "the slice $name is not to be had: $now"; return 1; }
+    if is_lost "$now"; then
+      say "the slice $name is not to be had: $now"
+      [[ $now == NONE || $now == FAILED ]] || return 4
+      return 1
+    fi
     [[ $now == "$before" ]] || say "waiting for $name: $now"
     before=$now
     sleep "$wait_seconds"
@@ -70,9 +74,10 @@ await() {
   say "$name is there"
 }
 
+# 4 when it was taken away before it was there, else 1; nothing is left then.
 create() {
   need type
-  local count now
+  local count now status=1
   count=$(chips) || exit
   cost "$count"
   if [[ ! $dry_run ]]; then
@@ -82,12 +87,17 @@ create() {
   fi
   costs=yes
   if gcloud_tpus queued-resources create "$name" "--node-id=$name" "--accelerator-type=$type" \
-    "--runtime-version=${runtime:-$(runtime_version)}" ${spot:+--spot} && await; then
-    [[ $verb != create ]] || costs=''
-    return
+    "--runtime-version=${runtime:-$(runtime_version)}" ${spot:+--spot}; then
+    status=0
+    await || status=$?
+    if ((status == 0)); then
+      [[ $verb != create ]] || costs=''
+      return
+    fi
   fi
-  delete && say "nothing is left running"
-  return 1
+  delete || return 1
+  say "nothing is left running"
+  return "$status"
 }
 
 # Until gcloud says that there is nothing, which is not what the status of its deletion says.

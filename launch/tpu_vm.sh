@@ -207,8 +207,29 @@ keep_what_is_left() {
 }
 
 prepare() {
-  [[ $1 == ACTIVE ]] || install || return
+  [[ $now == ACTIVE ]] || install || return
   mount_share
+}
+
+# A slice where there is none, what is not on it yet, and the training: until something is to be done, see `watch`.
+try() {
+  local status=0
+  if [[ $now == NONE ]]; then
+    create || status=$?
+    ((status != 4)) || { end=lost; return; }
+    ((status == 0)) || exit "$status"
+    now=BARE
+  fi
+  if [[ $end != running ]]; then
+    if ! prepare; then
+      is_lost "$(state)" || exit 1
+      end=lost
+      return
+    fi
+    # Where some machines could not be told, the others end as they miss them.
+    insist train || true
+  fi
+  watch
 }
 
 up() {
@@ -232,15 +253,7 @@ up() {
     fi
   fi
   while :; do
-    [[ $now != NONE ]] || create || exit
-    if [[ $end != running ]] && ! prepare "$now"; then
-      is_lost "$(state)" || exit 1
-      end=lost
-    else
-      # Where some machines could not be told, the others end as they miss them.
-      [[ $end == running ]] || insist train || true
-      watch
-    fi
+    try
     case $end in
       0 | 1 | 2 | 3) break ;;
     esac
@@ -252,7 +265,7 @@ up() {
     left=$((left - 1))
     if [[ $end == lost ]]; then
       say "$name was taken away: it is asked for again"
-      delete || exit 1
+      [[ ! $costs ]] || delete || exit 1
       now=NONE
     else
       say "the training stopped with status $end: it is started again"
@@ -264,7 +277,7 @@ up() {
     keep_what_is_left
   fi
   [[ ! $keep ]] || exit "$end"
-  delete || exit $((end ? end : 1))
+  [[ ! $costs ]] || delete || exit $((end ? end : 1))
   [[ $dry_run ]] || say "$name is deleted"
   exit "$end"
 }

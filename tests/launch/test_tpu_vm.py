@@ -100,6 +100,16 @@ def test_a_workdir_that_stays_is_taken(cloud: Cloud):
         assert cloud.steps[-1] == 'delete'
 
 
+def test_a_slice_that_is_lost_before_it_was_there_is_asked_for_again(cloud: Cloud):
+    lost = ['PROVISIONING', 'SUSPENDED']
+    done = cloud.launch('tpu_vm.sh', 'up', *SLICE, '--spot', *TRAINING, states=[lost, lost, ['ACTIVE']])
+    assert cloud.steps == [*['create', 'delete'] * 2, *WHOLE] and not cloud.exists
+    assert done.stderr.count('it is asked for again') == 2
+    done = cloud.launch('tpu_vm.sh', 'up', *SLICE, '--restarts=1', *TRAINING, states=[lost, lost, lost], status=4)
+    assert cloud.steps == ['create', 'delete'] * 2 and not cloud.exists
+    assert 'started again 1 times (--restarts): lost' in done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('plan', [{'create': [1]}, {'states': [['PROVISIONING', 'FAILED']]}])
 def test_what_cannot_be_had_leaves_nothing(cloud: Cloud, plan: dict):
@@ -138,7 +148,8 @@ def test_what_is_there_already_is_not_begun_again_nor_deleted(cloud: Cloud):
 @pytest.mark.parametrize('lost', ['PREEMPTED', 'TERMINATED', 'STOPPED'])
 def test_machines_that_are_taken_away_before_the_request_knows(cloud: Cloud, lost: str):
     # The first question about the machines finds them gone, and the second asks for new ones.
-    done = cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, exists=True, machines=lost, status=1)
+    options = ('--restarts=0', *TRAINING)
+    done = cloud.launch('tpu_vm.sh', 'up', *SLICE, *options, exists=True, machines=lost, status=4)
     assert cloud.steps == ['delete', 'create', 'delete'] and not cloud.exists
     assert f'not to be had: {lost}' in done.stderr
 
