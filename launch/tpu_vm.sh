@@ -178,6 +178,15 @@ fetch() {
   fi
 }
 
+# Where one machine ended for good, the others ended as they missed it, and so did the first: `end` is that one's then.
+blame() {
+  local said
+  # shellcheck disable=SC2016
+  said=$(on_all 'echo "ended=$(cat bertjax.status)"') || true
+  said=$(grep -Eo 'ended=[123]$' <<<"$said" | sort | head -n 1) || true
+  [[ ! $said ]] || end=${said#ended=}
+}
+
 # Follows until something is to be done, and sets `end`: a status, or lost. Only what gcloud says of the slice makes it
 # lost; a connection that breaks says nothing.
 watch() {
@@ -186,7 +195,11 @@ watch() {
     show || true
     end=$(training)
     [[ ! $dry_run ]] || { end=0; return; }
-    [[ $end =~ ^[0-9]+$ ]] && { end=$((10#$end)); return; }
+    if [[ $end =~ ^[0-9]+$ ]]; then
+      end=$((10#$end))
+      ((end < 4)) || blame
+      return
+    fi
     now=$(state)
     is_lost "$now" && { end=lost; return; }
     # On a machine that is there and does not know the training: it was started anew.

@@ -9,6 +9,7 @@ FAKE is a folder: `calls` gets a line a call, JSON; `plan` is JSON, and changes:
   ends     how the training ends that is followed, one after the other: a status; 'none', when a machine was started
            anew; 'preempted'; 'dropped', when only the connection ends; 'cut', when the next question is not
            answered either
+  others   how the other machines ended, statuses
   plan_status  that of kubectl apply and sbatch
   create   statuses of the creations
   fails    how often a call with this word in it fails, {word: times}; with the words of a network that is down
@@ -68,6 +69,8 @@ def act() -> int:
         elif end != 'dropped':
             plan['running'], plan['ended'] = False, end
         return 255
+    if 'ended=' in said:
+        print(*(f'ended={status}' for status in [plan['ended'], *plan.get('others', [])]), sep='\n')
     if 'training=' in said:
         if plan['states'][0] == ['SUSPENDED']:
             return 255

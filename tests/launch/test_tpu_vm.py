@@ -70,6 +70,13 @@ def test_a_mistake_ends_it_and_leaves_nothing(cloud: Cloud, status: int):
     assert cloud.steps == WHOLE and not cloud.exists
 
 
+@pytest.mark.parametrize(('others', 'status'), [([4, 2, 4], 2), ([3, 1, 4], 1)])
+def test_a_mistake_on_another_machine_ends_it(cloud: Cloud, others: list[int], status: int):
+    """The first machine only finds it lost."""
+    cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, ends=[4], others=others, status=status)
+    assert cloud.steps == (WHOLE if status != 1 else WHOLE[:-1])
+
+
 def test_what_could_not_be_published_is_not_deleted(cloud: Cloud):
     """Status 1 may mean that the state is in the machine's mirror of the bucket alone."""
     done = cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, ends=[1], status=1)
