@@ -3,6 +3,7 @@
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 
 import pytest
@@ -51,30 +52,49 @@ def test_a_jobset(cloud: Cloud):
     assert [call[1] for call in cloud.calls] == ['get']
 
 
-@pytest.mark.slow
 def test_a_slurm_job_is_queued_again_where_it_can_go_on(cloud: Cloud, tmp_path: pathlib.Path):
     cloud.launch('slurm.sh', '--nodes=2', '--gpus=8', '--partition=long', '--activate=/dev/null', *TRAINING)
     (call,) = cloud.calls
     assert call[:2] == ['sbatch', '--partition=long'] and '#SBATCH --ntasks-per-node=8' in call[-1]
     job = tmp_path / 'job'
     job.write_text(call[-1])
-    for status, count, again in (
-        (0, 0, False),
-        (2, 0, False),
-        (4, 0, True),
-        (75, 99, True),
-        (137, 0, True),
-        (4, 100, False),
+    # A task a word, one after the other; srun's status is the highest of theirs.
+    run_all = 'for one in $TASKS; do STATUS=$one "${@:2}"; s=$?; ((s <= high)) || high=$s; done; exit ${high:-0}'
+    cloud.stand_in(srun=run_all, python='exit $STATUS', scontrol='echo "$@"')
+    for tasks, count, status, again in (
+        ('0 0', 0, 0, False),
+        ('2 2', 0, 2, False),
+        ('4 2 4', 0, 2, False),
+        ('137 3 4', 0, 3, False),
+        ('4 137', 0, 137, True),
+        ('4 4', 0, 4, True),
+        ('75 75', 99, 75, True),
+        ('143 4', 0, 143, True),
+        ('4 4', 100, 4, False),
     ):
-        for name, body in (('srun', f'exit {status}'), ('scontrol', 'echo "$@"')):
-            (cloud.folder / name).write_text(f'#!/bin/bash\n{body}\n')
-            (cloud.folder / name).chmod(0o755)
         environment = os.environ | {'PATH': f'{cloud.folder}:{os.environ["PATH"]}', 'SLURM_JOB_ID': '17'}
-        environment['SLURM_RESTART_COUNT'] = str(count)
+        environment |= {'SLURM_RESTART_COUNT': str(count), 'TASKS': tasks}
         done = subprocess.run(['bash', job], env=environment, capture_output=True, text=True)
-        assert done.returncode == status and (done.stdout == 'requeue 17\n') == again
+        assert (done.returncode, done.stdout == 'requeue 17\n') == (status, again), (tasks, done)
     refused = cloud.launch('slurm.sh', '--nodes=2', '--gpus=8', *TRAINING, plan_status=1, status=1)
     assert 'nothing was queued' in refused.stderr
+
+
+def test_a_slurm_task_waits_for_the_process_that_saves(cloud: Cloud, tmp_path: pathlib.Path):
+    """Slurm signals all processes of a task, the shell that is to say how the program ended too."""
+    cloud.launch('slurm.sh', '--nodes=2', '--gpus=8', '--activate=/dev/null', *TRAINING)
+    job = tmp_path / 'job'
+    job.write_text(cloud.calls[0][-1])
+    saving = 'trap "sleep 0.3; exit 75" TERM; echo begun; for ((;;)); do sleep 0.05; done'
+    cloud.stand_in(srun='exec "${@:2}"', python=saving, scontrol='echo "$@"')
+    environment = cloud.environment | {'SLURM_JOB_ID': '17'}
+    with subprocess.Popen(
+        ['bash', job], env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == 'begun\n'
+        os.killpg(process.pid, signal.SIGTERM)
+        assert process.stdout.read() == 'requeue 17\n'
+    assert process.returncode == 75
 
 
 @pytest.mark.slow
