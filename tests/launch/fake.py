@@ -30,6 +30,10 @@ plan = json.loads((folder / 'plan').read_text())
 
 def act() -> int:
     said = ' '.join(arguments)
+    others = [word for word in arguments[2:] if not word.startswith('-') or word.startswith('--selector')]
+    if name == 'kubectl' and '/' in arguments[1] and others:
+        print('error: there is no need to specify a resource type as a separate argument', file=sys.stderr)
+        return 1
     if name != 'gcloud':
         if 'get' in arguments and plan.get('exists'):
             print('jobset.jobset.x-k8s.io/bert')

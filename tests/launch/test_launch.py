@@ -52,6 +52,12 @@ def test_a_jobset(cloud: Cloud):
     assert [call[1] for call in cloud.calls] == ['get']
 
 
+def test_the_status_of_a_jobset_and_of_its_pods(cloud: Cloud):
+    cloud.launch('gke_jobset.sh', 'status', '--name=bert')
+    asked = [['get', 'jobset/bert'], ['get', 'pods', '--selector=jobset.sigs.k8s.io/jobset-name=bert']]
+    assert [call[1:] for call in cloud.calls] == asked
+
+
 def test_a_slurm_job_is_queued_again_where_it_can_go_on(cloud: Cloud, tmp_path: pathlib.Path):
     cloud.launch('slurm.sh', '--nodes=2', '--gpus=8', '--partition=long', '--activate=/dev/null', *TRAINING)
     (call,) = cloud.calls
