@@ -122,7 +122,7 @@ def _join_others(verb: str) -> None:
     if not own.is_one_of_several():
         return
     if verb not in TOGETHER:
-        mend = 'start it once'
+        mend = 'start it once; on one machine of a TPU slice with TPU_SKIP_MDS_QUERY=1 JAX_PLATFORMS=cpu'
         raise UserError(f'--config.run={verb}', 'several processes', f'one, or one of {", ".join(TOGETHER)}', mend)
     watch()
     distributed.join(own)

@@ -110,7 +110,10 @@ apply() {
 }
 
 logs() { run kubectl logs --follow "--selector=jobset.sigs.k8s.io/jobset-name=$name,batch.kubernetes.io/job-completion-index=0,jobset.sigs.k8s.io/job-index=0"; }
-status() { run kubectl get "jobset/$name" pods "--selector=jobset.sigs.k8s.io/jobset-name=$name"; }
+status() {
+  run kubectl get "jobset/$name"
+  run kubectl get pods "--selector=jobset.sigs.k8s.io/jobset-name=$name"
+}
 delete() { run kubectl delete "jobset/$name"; }
 
 case $verb in

@@ -37,13 +37,17 @@ job=$(
 #SBATCH --output=bertjax-%j.log
 
 source $(printf '%q' "$activate")
-# Where the signal of a preemption reaches this script as well, it waits for the processes that save.
+# Where the signal of a preemption reaches these scripts as well, they wait for the processes that save.
 trap : TERM
 status=0
-srun --kill-on-bad-exit=0 python -m bertjax.main $quoted || status=\$?
-# 75: saved after a signal; 4: another process is lost; 137: one was killed. All go on where they were.
+# Where a process ends with 1, 2 or 3 the others end with 4, as they miss it; srun's status is the highest, so those
+# three are made higher than all others.
+srun --kill-on-bad-exit=0 bash -c 'trap : TERM; "\$@"; status=\$?; exit \$((status < 1 || status > 3 ? status : 200 + status))' - \\
+  python -m bertjax.main $quoted || status=\$?
+((status < 200)) || status=\$((status - 200))
+# 75: saved after a signal; 4: another process is lost; 137, 143: one was killed. All go on where they were.
 case \$status in
-  4 | 75 | 137)
+  4 | 75 | 137 | 143)
     if ((\${SLURM_RESTART_COUNT:-0} < $restarts)); then
       scontrol requeue "\$SLURM_JOB_ID"
     else

@@ -16,17 +16,18 @@
 #   --project=ID       --runtime=VERSION   where the usual ones are not meant
 #   --spot             can be taken away at any time, and costs less
 #   --price=DOLLARS    of a chip and hour, --hours=N: to see what it will cost before it is created
-#   --mount=HOST:/SHARE  a file share (NFS) that every machine mounts at /mnt/shared, for the workdir of several
-#   --keep             up: do not delete at the end
+#   --mount=HOST:/SHARE  a file share (NFS) that every machine mounts at /mnt/shared, for a workdir in no bucket
+#   --keep             up: do not delete at the end; nor is it after status 1, when something may be on its disk alone
 #   --restarts=N       up: how often it is started again or asked for again (20)
 #   --to=DIR           fetch: where to (out)
 #   --dry-run          print every command, run none
 #
-# Needs gcloud, logged in. One machine may have a bucket as its workdir; several need a folder that all of them see.
+# Needs gcloud, logged in. The workdir is a bucket's (gs://, s3://), or on the share. Without --keep `up` refuses another.
 
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/common.sh"
+. "$here/tpu_slice.sh"
 
 verb=${1:---help}
 shift || true
@@ -36,7 +37,8 @@ read_options 'name zone type project runtime price hours mount restarts to' 'spo
 need name zone
 [[ $restarts =~ ^[0-9]+$ ]] || stop "--restarts=$restarts: found no number"
 wait_seconds=${LAUNCH_WAIT_SECONDS:-20}
-removal="launch/tpu_vm.sh delete --name=$name --zone=$zone${project:+ --project=$project}"
+place="--name=$name --zone=$zone${project:+ --project=$project}"
+removal="launch/tpu_vm.sh delete $place"
 costs='' # that there may be a slice, for whichever way the script ends
 
 gcloud_tpus() { run gcloud compute tpus "$@" "--zone=$zone" ${project:+"--project=$project"}; }
@@ -49,111 +51,6 @@ leave() {
 trap leave EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
-
-# Of the accelerator types those of v2 to v5p are counted in cores, two of a chip.
-chips() {
-  local number=${type##*-}
-  [[ $type == *-* && $number =~ ^[1-9][0-9]*$ ]] ||
-    stop "--type=$type: found no number, expected one such as v5litepod-16, v5p-32 or v6e-16"
-  case $type in
-    v5litepod-* | v6e-*) echo "$number" ;;
-    v2-* | v3-* | v4-* | v5p-*) echo $(((number + 1) / 2)) ;;
-    *) stop "--type=$type: found an unknown kind, expected v2, v3, v4, v5litepod, v5p or v6e with a number" ;;
-  esac
-}
-
-runtime_version() {
-  case $type in
-    v5litepod-*) echo v2-alpha-tpuv5-lite ;;
-    v5p-*) echo v2-alpha-tpuv5 ;;
-    v6e-*) echo v2-alpha-tpuv6e ;;
-    *) echo tpu-ubuntu2204-base ;;
-  esac
-}
-
-# described WHAT FORMAT: a state, NONE where gcloud says that there is no such thing, UNKNOWN where it could not say.
-described() {
-  local said
-  if said=$(gcloud_tpus "$1" describe "$name" "--format=value($2)" 2>&1); then
-    grep -Eo '^[A-Z_]+$' <<<"$said" | tail -n 1 || echo UNKNOWN
-  elif [[ $said == *NOT_FOUND* ]]; then
-    echo NONE
-  else
-    say "cannot tell whether $name is there: ${said##*$'\n'}"
-    echo UNKNOWN
-  fi
-}
-
-# Of the request: WAITING_FOR_RESOURCES, PROVISIONING, FAILED, SUSPENDED, ...; where it is ACTIVE, that of the machines,
-# which are taken away before the request knows: PREEMPTED, GONE, ... or ACTIVE, when they can be used.
-state() {
-  local now
-  now=$(described queued-resources state.state)
-  if [[ $now == ACTIVE ]]; then
-    now=$(described tpu-vm state)
-    case $now in
-      READY) now=ACTIVE ;;
-      NONE) now=GONE ;;
-    esac
-  fi
-  echo "$now"
-}
-
-is_lost() { [[ $1 =~ ^(NONE|GONE|FAILED|SUSPENDED|PREEMPTED|TERMINATED|STOPPED)$ ]]; }
-
-# Waits until the slice can be used; 1 when it is lost.
-await() {
-  local now before=''
-  if [[ $dry_run ]]; then
-    state >/dev/null
-    return
-  fi
-  while now=$(state); [[ $now != ACTIVE ]]; do
-    is_lost "$now" && { say "the slice $name is not to be had: $now"; return 1; }
-    [[ $now == "$before" ]] || say "waiting for $name: $now"
-    before=$now
-    sleep "$wait_seconds"
-  done
-  say "$name is there"
-}
-
-create() {
-  need type
-  local count now
-  count=$(chips) || exit
-  cost "$count"
-  if [[ ! $dry_run ]]; then
-    now=$(state)
-    # A creation that fails is cleared away, so it must not be that of another.
-    [[ $now == NONE ]] || { say "error: $name: found it already there ($now), or could not tell; nothing was created"; return 2; }
-  fi
-  costs=yes
-  if gcloud_tpus queued-resources create "$name" "--node-id=$name" "--accelerator-type=$type" \
-    "--runtime-version=${runtime:-$(runtime_version)}" ${spot:+--spot} && await; then
-    [[ $verb != create ]] || costs=''
-    return
-  fi
-  delete && say "nothing is left running"
-  return 1
-}
-
-# Until gcloud says that there is nothing, which is not what the status of its deletion says.
-delete() {
-  local tries now
-  costs=yes
-  for tries in 1 2 3 4 5; do
-    gcloud_tpus queued-resources delete "$name" --force --quiet || true
-    [[ ! $dry_run ]] || return 0
-    now=$(state)
-    if [[ $now == NONE ]]; then
-      costs=''
-      return
-    fi
-    say "$name is not deleted yet ($now), try $tries of 5"
-    sleep "$wait_seconds"
-  done
-  return 1
-}
 
 # A machine that is just there refuses connections for a while.
 insist() {
@@ -184,7 +81,11 @@ install() {
     export PATH=$HOME/.local/bin:$PATH
     command -v uv >/dev/null || curl -LsSf https://astral.sh/uv/install.sh | sh
     [ -d venv ] || uv venv --quiet --python 3.12 venv
-    uv pip install --quiet --python venv -e "bertjax[tpu,gcs]"' || return
+    uv pip install --quiet --python venv -e "bertjax[tpu,gcs]"'
+}
+
+# Before every training: a machine that was started anew has not mounted it again.
+mount_share() {
   [[ ! $mount ]] || insist on_all "mountpoint -q /mnt/shared || {
     sudo apt-get -qq install -y nfs-common && sudo mkdir -p /mnt/shared && sudo mount $(printf '%q' "$mount") /mnt/shared && sudo chmod 1777 /mnt/shared
   }"
@@ -192,6 +93,27 @@ install() {
 
 need_arguments() {
   ((${#arguments[@]})) || stop "found no arguments of bertjax, expected them after --; for example -- --config=configs/pretrain_base.py --workdir=gs://..."
+}
+
+# The last --workdir= of the training, as the program takes it.
+workdir() {
+  local argument found=''
+  for argument in "${arguments[@]}"; do
+    [[ $argument == --workdir=* ]] && found=${argument#--workdir=}
+  done
+  [[ $found ]] || stop "found no --workdir=, expected that of the training after --"
+  echo "$found"
+}
+
+# For `up`, which deletes the machines at the end, and what is on their disks.
+need_lasting_workdir() {
+  local found
+  found=$(workdir) || exit
+  case $found in
+    gs://?* | s3://?*) return ;;
+    /mnt/shared | /mnt/shared/*) [[ ! $mount ]] || return 0 ;;
+  esac
+  [[ $keep ]] || stop "--workdir=$found: found what is deleted with the machine, expected gs://..., s3://..., /mnt/shared/... with --mount, or --keep"
 }
 
 train() {
@@ -245,18 +167,24 @@ status() {
 }
 
 fetch() {
-  local argument workdir=''
-  for argument in "${arguments[@]}"; do
-    [[ $argument == --workdir=* ]] && workdir=${argument#--workdir=}
-  done
-  [[ $workdir ]] || stop "found no --workdir=, expected that of the training after --"
+  local found
+  found=$(workdir) || exit
   run mkdir -p "$to"
-  if [[ $workdir == gs://* ]]; then
-    run gcloud storage cp --recursive "$workdir" "$to"
+  if [[ $found == gs://* || $found == s3://* ]]; then
+    run gcloud storage cp --recursive "$found" "$to"
   else
-    [[ $workdir == /* ]] || workdir=bertjax/$workdir
-    gcloud_tpus tpu-vm scp --recurse "$name:$workdir" "$to" --worker=0
+    [[ $found == /* ]] || found=bertjax/$found
+    gcloud_tpus tpu-vm scp --recurse "$name:$found" "$to" --worker=0
   fi
+}
+
+# Where one machine ended for good, the others ended as they missed it, and so did the first: `end` is that one's then.
+blame() {
+  local said
+  # shellcheck disable=SC2016
+  said=$(on_all 'echo "ended=$(cat bertjax.status)"') || true
+  said=$(grep -Eo 'ended=[123]$' <<<"$said" | sort | head -n 1) || true
+  [[ ! $said ]] || end=${said#ended=}
 }
 
 # Follows until something is to be done, and sets `end`: a status, or lost. Only what gcloud says of the slice makes it
@@ -267,7 +195,11 @@ watch() {
     show || true
     end=$(training)
     [[ ! $dry_run ]] || { end=0; return; }
-    [[ $end =~ ^[0-9]+$ ]] && { end=$((10#$end)); return; }
+    if [[ $end =~ ^[0-9]+$ ]]; then
+      end=$((10#$end))
+      ((end < 4)) || blame
+      return
+    fi
     now=$(state)
     is_lost "$now" && { end=lost; return; }
     # On a machine that is there and does not know the training: it was started anew.
@@ -276,9 +208,47 @@ watch() {
   done
 }
 
+# After status 1: a state that no bucket took is in a folder of the first machine, and nowhere else.
+keep_what_is_left() {
+  local found
+  found=$(workdir)
+  [[ $found == /* ]] || found=../.cache/bertjax/workdirs
+  keep=yes
+  say "$name is kept: what it could not publish may be on its disk alone. The same \`up\` tries again; what was said, and what is there:"
+  say "  launch/tpu_vm.sh follow $place"
+  say "  launch/tpu_vm.sh fetch $place -- --workdir=$(printf '%q' "$found")"
+}
+
+prepare() {
+  [[ $now == ACTIVE ]] || install || return
+  mount_share
+}
+
+# A slice where there is none, what is not on it yet, and the training: until something is to be done, see `watch`.
+try() {
+  local status=0
+  if [[ $now == NONE ]]; then
+    create || status=$?
+    ((status != 4)) || { end=lost; return; }
+    ((status == 0)) || exit "$status"
+    now=BARE
+  fi
+  if [[ $end != running ]]; then
+    if ! prepare; then
+      is_lost "$(state)" || exit 1
+      end=lost
+      return
+    fi
+    # Where some machines could not be told, the others end as they miss them.
+    insist train || true
+  fi
+  watch
+}
+
 up() {
   need type
   need_arguments
+  need_lasting_workdir
   chips >/dev/null
   local now=NONE end='' left=$restarts
   [[ $dry_run ]] || now=$(state)
@@ -296,15 +266,7 @@ up() {
     fi
   fi
   while :; do
-    [[ $now != NONE ]] || create || exit
-    if [[ $now == NONE || $now == BARE ]] && ! install; then
-      is_lost "$(state)" || exit 1
-      end=lost
-    else
-      # Where some machines could not be told, the others end as they miss them.
-      [[ $end == running ]] || insist train || true
-      watch
-    fi
+    try
     case $end in
       0 | 1 | 2 | 3) break ;;
     esac
@@ -316,7 +278,7 @@ up() {
     left=$((left - 1))
     if [[ $end == lost ]]; then
       say "$name was taken away: it is asked for again"
-      delete || exit 1
+      [[ ! $costs ]] || delete || exit 1
       now=NONE
     else
       say "the training stopped with status $end: it is started again"
@@ -324,8 +286,11 @@ up() {
     fi
     sleep "$wait_seconds"
   done
+  if ((end == 1)); then
+    keep_what_is_left
+  fi
   [[ ! $keep ]] || exit "$end"
-  delete || exit $((end ? end : 1))
+  [[ ! $costs ]] || delete || exit $((end ? end : 1))
   [[ $dry_run ]] || say "$name is deleted"
   exit "$end"
 }
@@ -335,7 +300,9 @@ case $verb in
     [[ $verb == install ]] || need_arguments
     [[ $(training) != running ]] || stop "a training runs on $name; \`follow\` shows it"
     costs=yes
-    "$verb" ;;
+    [[ $verb == train ]] || install
+    mount_share
+    [[ $verb == install ]] || train ;;
   follow) costs=yes; follow ;;
   up | create | fetch | status | delete) "$verb" ;;
   *) stop "$verb: found no such verb, expected up, create, install, train, follow, fetch, status or delete" ;;

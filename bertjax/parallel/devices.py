@@ -12,6 +12,7 @@ import jax
 import psutil
 from jax.sharding import Mesh
 
+from bertjax.errors import UserError
 from bertjax.parallel.compile_cache import keep_programs
 from bertjax.parallel.compiler_flags import set_compiler_flags
 
@@ -75,6 +76,10 @@ def claim_devices() -> list[jax.Device]:
     down. Only the main thread's heap can keep such blocks, so computations run in the thread that calls them.
 
     Must be called by the main thread before JAX has computed anything; later it has no effect.
+
+    Raises:
+      UserError: where the devices are those of several processes that have not met, of a TPU slice: each would train
+        alone, and write into one workdir.
     """
     jax.config.update('jax_cpu_enable_async_dispatch', False)
     leave_out_absent_tpus()
@@ -82,6 +87,10 @@ def claim_devices() -> list[jax.Device]:
         set_compiler_flags()
     keep_programs()
     devices = jax.devices()
+    if jax.process_count() > 1 and not jax.distributed.is_initialized():
+        found = f'one of {jax.process_count()} processes, by its devices; nothing else here speaks of the others'
+        mend = 'give --coordinator_address, --num_processes and --process_id, see docs/scaling.md'
+        raise UserError('this process', found, 'one that knows the others', mend)
     if devices[0].platform == 'cpu' and platform.libc_ver()[0] == 'glibc':
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_MMAP_MAX, 0)

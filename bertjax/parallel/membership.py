@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 
 from bertjax.errors import LostError, UserError
+from bertjax.parallel.tpu_processes import count_tpu_processes
 
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
 
@@ -46,24 +47,34 @@ class Membership:
         """Whether the command line says so, or what started this process: srun, a TPU slice of several machines, or a
         JobSet on GKE."""
         slurm = 'SLURM_PROCID' in environment and int(environment.get('SLURM_STEP_NUM_TASKS', '1')) > 1
-        tpus = ',' in environment.get('TPU_WORKER_HOSTNAMES', '') or 'MEGASCALE_COORDINATOR_ADDRESS' in environment
-        return self.coordinator_address is not None or slurm or tpus
+        return self.coordinator_address is not None or slurm or count_tpu_processes(environment) > 1
 
 
 def watch() -> None:
     """Goes on in a child process; this one waits for its end, and ends with its status.
 
     JAX ends a process that has lost another one with SIGABRT, at a moment of its own and with traces of C++: nothing
-    within that process can say in one line what has happened, or choose its status. SIGTERM is handed on.
+    within that process can say in one line what has happened, or choose its status.
+
+    SIGTERM, Ctrl-C and Ctrl-Z are handed on.
     """
     parent, child = os.getpid(), os.fork()
     if child == 0:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # nobody is left without who watches it
         if os.getppid() != parent:
             os._exit(LostError.exit_status)
+        # A terminal and Slurm tell all processes of a group: the child would be told twice, which means more than once.
+        os.setpgid(0, 0)
         return
-    signal.signal(signal.SIGTERM, lambda number, frame: os.kill(child, number))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal tells the child as well
+
+    def pause(number: int, frame: object) -> None:
+        os.kill(child, signal.SIGSTOP)
+        os.kill(parent, signal.SIGSTOP)
+        os.kill(child, signal.SIGCONT)
+
+    signal.signal(signal.SIGTSTP, pause)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: os.kill(child, number))
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGABRT:
         print(LostError(), file=sys.stderr, flush=True)

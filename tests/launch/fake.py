@@ -6,8 +6,10 @@ FAKE is a folder: `calls` gets a line a call, JSON; `plan` is JSON, and changes:
   states   of slices that will be created: for each the states that its request is found in, the last one for good
   machines the state of its machines
   running  whether a training runs
-  ends     how the training ends that is followed, one after the other: a status; 'preempted'; 'dropped', when only
-           the connection ends; 'cut', when the next question is not answered either
+  ends     how the training ends that is followed, one after the other: a status; 'none', when a machine was started
+           anew; 'preempted'; 'dropped', when only the connection ends; 'cut', when the next question is not
+           answered either
+  others   how the other machines ended, statuses
   plan_status  that of kubectl apply and sbatch
   create   statuses of the creations
   fails    how often a call with this word in it fails, {word: times}; with the words of a network that is down
@@ -28,6 +30,10 @@ plan = json.loads((folder / 'plan').read_text())
 
 def act() -> int:
     said = ' '.join(arguments)
+    others = [word for word in arguments[2:] if not word.startswith('-') or word.startswith('--selector')]
+    if name == 'kubectl' and '/' in arguments[1] and others:
+        print('error: there is no need to specify a resource type as a separate argument', file=sys.stderr)
+        return 1
     if name != 'gcloud':
         if 'get' in arguments and plan.get('exists'):
             print('jobset.jobset.x-k8s.io/bert')
@@ -67,6 +73,8 @@ def act() -> int:
         elif end != 'dropped':
             plan['running'], plan['ended'] = False, end
         return 255
+    if 'ended=' in said:
+        print(*(f'ended={status}' for status in [plan['ended'], *plan.get('others', [])]), sep='\n')
     if 'training=' in said:
         if plan['states'][0] == ['SUSPENDED']:
             return 255

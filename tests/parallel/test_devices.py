@@ -11,6 +11,7 @@ import sys
 import jax
 import pytest
 
+from bertjax.errors import UserError
 from bertjax.parallel import devices
 from bertjax.parallel.devices import leave_out_absent_tpus, may_have_tpu
 
@@ -98,3 +99,10 @@ def faults(claim: str) -> int:
 @pytest.mark.skipif(platform.libc_ver()[0] != 'glibc', reason='only the allocator of glibc is told to keep memory')
 def test_temporary_arrays_do_not_come_from_the_kernel_each_time():
     assert faults('claim_devices') < faults('jax.devices') / 10
+
+
+def test_devices_of_processes_that_have_not_met_are_refused(monkeypatch: pytest.MonkeyPatch):
+    """As those of a TPU slice are where nobody has said that it has several machines."""
+    monkeypatch.setattr(jax, 'process_count', lambda: 4)
+    with pytest.raises(UserError, match=r'found one of 4 processes.*--coordinator_address'):
+        devices.claim_devices()

@@ -1,0 +1,234 @@
+"""The launcher of TPU VMs beside a program that stands in for gcloud: what it calls, and what it does then."""
+
+import json
+import pathlib
+import signal
+import subprocess
+
+import pytest
+from cloud import REPOSITORY, SLICE, TRAINING, Cloud
+
+REMOVAL = 'launch/tpu_vm.sh delete --name=bert --zone=us-west4-a'
+WHOLE = ['create', 'copy', 'install', 'train', 'follow', 'delete']
+
+
+def test_a_run_from_nothing_to_nothing(cloud: Cloud):
+    states = [['WAITING_FOR_RESOURCES', 'PROVISIONING', 'ACTIVE']]
+    price = ('--price=1.2', '--hours=6')
+    mount = '--mount=10.0.0.2:/share'
+    done = cloud.launch('tpu_vm.sh', 'up', *SLICE, '--spot', mount, *price, *TRAINING, states=states)
+    assert cloud.steps == [*WHOLE[:3], 'mount', *WHOLE[3:]] and not cloud.exists
+    assert '16 chips x 1.20 = 19.20 an hour; 6 hours: 115.20' in done.stderr
+    assert 'waiting for bert: WAITING_FOR_RESOURCES' in done.stderr and done.stderr.endswith('bert is deleted\n')
+    created = next(call for call in cloud.calls if 'create' in call)
+    assert {'--spot', '--runtime-version=v2-alpha-tpuv5-lite', '--node-id=bert'} < set(created)
+    train = next(call[-2] for call in cloud.calls if 'nohup' in call[-2])
+    # As the arguments came, through two shells.
+    last = train.split('-m bertjax.main ')[1].split(' >> ')[0]
+    assert subprocess.run(
+        ['bash', '-c', f'printf "%s\\n" {last}'], capture_output=True, text=True
+    ).stdout.splitlines() == [*TRAINING[1:]]
+
+
+def test_a_slice_that_is_taken_away_is_asked_for_again(cloud: Cloud):
+    done = cloud.launch(
+        'tpu_vm.sh', 'up', *SLICE, *TRAINING, states=[['ACTIVE'], ['ACTIVE']], ends=['cut', 'preempted', 0]
+    )
+    # A connection that breaks, and one that is not to be had, are no reason: only what gcloud says of the slice.
+    assert cloud.steps == [*WHOLE[:5], *WHOLE[4:], *WHOLE]
+    assert 'bert was taken away: it is asked for again' in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('status', [4, 75])
+def test_a_training_that_can_go_on_is_started_again(cloud: Cloud, status: int):
+    cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, ends=[status, status, 0])
+    assert cloud.steps == [*WHOLE[:3], *['train', 'follow'] * 3, 'delete']
+
+
+def test_a_machine_that_was_started_anew_mounts_the_share_again(cloud: Cloud):
+    work = ('--mount=10.0.0.2:/share', '--', '--workdir=/mnt/shared/run')
+    done = cloud.launch('tpu_vm.sh', 'up', *SLICE, *work, ends=['none', 0])
+    assert cloud.steps == [*WHOLE[:3], *['mount', 'train', 'follow'] * 2, 'delete']
+    assert 'started again' in done.stderr
+    cloud.launch('tpu_vm.sh', 'train', *SLICE, *work, exists=True)
+    assert cloud.steps == ['mount', 'train']
+    cloud.launch('tpu_vm.sh', 'install', *SLICE, work[0], exists=True)
+    assert cloud.steps == ['copy', 'install', 'mount']
+
+
+@pytest.mark.slow
+def test_a_lost_connection_is_no_end(cloud: Cloud):
+    cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, ends=['dropped', 'cut', 0], machines='READY')
+    assert cloud.steps == [*WHOLE[:4], *['follow'] * 3, 'delete']
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('status', [2, 3])
+def test_a_mistake_ends_it_and_leaves_nothing(cloud: Cloud, status: int):
+    cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, ends=[status], status=status)
+    assert cloud.steps == WHOLE and not cloud.exists
+
+
+@pytest.mark.parametrize(('others', 'status'), [([4, 2, 4], 2), ([3, 1, 4], 1)])
+def test_a_mistake_on_another_machine_ends_it(cloud: Cloud, others: list[int], status: int):
+    """The first machine only finds it lost."""
+    cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, ends=[4], others=others, status=status)
+    assert cloud.steps == (WHOLE if status != 1 else WHOLE[:-1])
+
+
+def test_what_could_not_be_published_is_not_deleted(cloud: Cloud):
+    """Status 1 may mean that the state is in the machine's mirror of the bucket alone."""
+    done = cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, ends=[1], status=1)
+    assert cloud.steps == WHOLE[:-1] and cloud.exists
+    kept, follow, fetch, look = done.stderr.splitlines()[-4:]
+    assert kept.startswith('bert is kept') and look.endswith(f'this deletes it: {REMOVAL}') and 'LOOK' in look
+    assert follow.strip() == 'launch/tpu_vm.sh follow --name=bert --zone=us-west4-a'
+    cloud.launch('tpu_vm.sh', *fetch.split()[1:], f'--to={cloud.folder}', exists=True)
+    assert 'bert:bertjax/../.cache/bertjax/workdirs' in cloud.calls[-1]
+
+
+@pytest.mark.parametrize(
+    ('options', 'workdir'),
+    [((), 'out/run'), ((), '/mnt/shared/run'), (('--mount=10.0.0.2:/share',), '/home/run'), ((), 'gs://')],
+)
+def test_a_workdir_that_would_be_deleted_is_refused(cloud: Cloud, options: tuple[str, ...], workdir: str):
+    training = ('--', '--workdir=gs://bucket/run', f'--workdir={workdir}')
+    refused = cloud.launch('tpu_vm.sh', 'up', *SLICE, *options, *training, status=2)
+    assert refused.stderr.startswith(f'error: --workdir={workdir}: found what is deleted with the machine')
+    assert '--keep' in refused.stderr and not cloud.calls
+    cloud.launch('tpu_vm.sh', 'up', *SLICE, *options, '--keep', *training)
+    assert cloud.exists
+
+
+def test_a_workdir_that_stays_is_taken(cloud: Cloud):
+    for options, workdir in (((), 's3://bucket/run'), (('--mount=10.0.0.2:/share',), '/mnt/shared/run')):
+        cloud.launch('tpu_vm.sh', 'up', *SLICE, *options, '--', f'--workdir={workdir}')
+        assert cloud.steps[-1] == 'delete'
+
+
+def test_a_slice_that_is_lost_before_it_was_there_is_asked_for_again(cloud: Cloud):
+    lost = ['PROVISIONING', 'SUSPENDED']
+    done = cloud.launch('tpu_vm.sh', 'up', *SLICE, '--spot', *TRAINING, states=[lost, lost, ['ACTIVE']])
+    assert cloud.steps == [*['create', 'delete'] * 2, *WHOLE] and not cloud.exists
+    assert done.stderr.count('it is asked for again') == 2
+    done = cloud.launch('tpu_vm.sh', 'up', *SLICE, '--restarts=1', *TRAINING, states=[lost, lost, lost], status=4)
+    assert cloud.steps == ['create', 'delete'] * 2 and not cloud.exists
+    assert 'started again 1 times (--restarts): lost' in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('plan', [{'create': [1]}, {'states': [['PROVISIONING', 'FAILED']]}])
+def test_what_cannot_be_had_leaves_nothing(cloud: Cloud, plan: dict):
+    done = cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, status=1, **plan)
+    assert cloud.steps == ['create', 'delete'] and not cloud.exists
+    assert done.stderr.endswith('nothing is left running\n')
+
+
+@pytest.mark.slow
+def test_what_is_kept_is_said(cloud: Cloud):
+    done = cloud.launch('tpu_vm.sh', 'up', *SLICE, '--keep', *TRAINING)
+    assert cloud.steps == WHOLE[:-1] and cloud.exists
+    assert f'LOOK: bert may still be there and cost money; this deletes it: {REMOVAL}' in done.stderr
+
+
+@pytest.mark.slow
+def test_a_training_that_always_stops_is_given_up(cloud: Cloud):
+    done = cloud.launch('tpu_vm.sh', 'up', *SLICE, '--restarts=2', *TRAINING, ends=[137, 4, 4], status=4)
+    assert cloud.steps == [*WHOLE[:3], *['train', 'follow'] * 3, 'delete'] and not cloud.exists
+    assert 'started again 2 times' in done.stderr
+
+
+def test_what_is_there_already_is_not_begun_again_nor_deleted(cloud: Cloud):
+    cloud.launch('tpu_vm.sh', 'up', *SLICE, '--keep', *TRAINING, exists=True, running=True)
+    assert cloud.steps == ['follow']
+    # Where gcloud cannot tell, and where the name is taken, nothing is created and nothing deleted.
+    cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, exists=True, running=True, fails={'describe': 1}, status=1)
+    assert cloud.steps == [] and cloud.exists
+    cloud.launch('tpu_vm.sh', 'create', *SLICE, exists=True, status=2)
+    assert cloud.steps == [] and cloud.exists
+    cloud.launch('tpu_vm.sh', 'train', *SLICE, *TRAINING, exists=True, running=True, status=2)
+    assert cloud.steps == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('lost', ['PREEMPTED', 'TERMINATED', 'STOPPED'])
+def test_machines_that_are_taken_away_before_the_request_knows(cloud: Cloud, lost: str):
+    # The first question about the machines finds them gone, and the second asks for new ones.
+    options = ('--restarts=0', *TRAINING)
+    done = cloud.launch('tpu_vm.sh', 'up', *SLICE, *options, exists=True, machines=lost, status=4)
+    assert cloud.steps == ['delete', 'create', 'delete'] and not cloud.exists
+    assert f'not to be had: {lost}' in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('fails', 'steps', 'left'),
+    [
+        ({'describe': 0, 'scp': 2}, [*WHOLE[:2], 'copy', 'copy', *WHOLE[2:]], False),
+        ({'scp': 9}, ['create', *['copy'] * 5], True),
+        ({'uv pip': 9}, ['create', 'copy', *['install'] * 5], True),
+        ({'nohup': 1}, [*WHOLE[:4], *WHOLE[3:]], False),
+        ({'tail': 3}, [*WHOLE[:4], *['follow'] * 4, 'delete'], False),
+        ({'delete': 2}, [*WHOLE, 'delete', 'delete'], False),
+        ({'delete': 9}, [*WHOLE, *['delete'] * 4], True),
+    ],
+)
+def test_each_step_that_fails_leaves_nothing_unsaid(cloud: Cloud, fails: dict, steps: list[str], left: bool):
+    done = cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, fails=fails, status=int(left))
+    assert cloud.steps == steps and cloud.exists == left
+    assert done.stderr.endswith(f'this deletes it: {REMOVAL}\n' if left else 'bert is deleted\n')
+    assert ('LOOK' in done.stderr) == left
+
+
+@pytest.mark.slow
+def test_an_interrupt_says_what_is_left(cloud: Cloud):
+    (cloud.folder / 'plan').write_text(json.dumps({'states': [['WAITING_FOR_RESOURCES']], 'ends': []}))
+    command = [REPOSITORY / 'launch' / 'tpu_vm.sh', 'up', *SLICE, *TRAINING]
+    process = subprocess.Popen(command, env=cloud.environment, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if 'waiting for bert' in line:
+            break
+    process.send_signal(signal.SIGINT)
+    assert process.stderr.read().endswith(f'this deletes it: {REMOVAL}\n')
+    assert process.wait(timeout=30) == 130
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('kind', 'chips'), [('v5litepod-16', 16), ('v6e-16', 16), ('v5p-32', 16), ('v4-32', 16), ('v3-8', 4), ('v2-8', 4)]
+)
+def test_chips_of_a_type(cloud: Cloud, kind: str, chips: int):
+    done = cloud.launch('tpu_vm.sh', 'create', *SLICE[:2], f'--type={kind}', '--price=2', '--dry-run')
+    assert done.stderr == f'{chips} chips x 2.00 = {2 * chips}.00 an hour\n'
+
+
+@pytest.mark.slow
+def test_what_the_machines_are_told_works_in_their_shell(cloud: Cloud, tmp_path: pathlib.Path):
+    home = tmp_path / 'home'
+    (home / 'bertjax').mkdir(parents=True)
+    (home / 'venv' / 'bin').mkdir(parents=True)
+    # Each command in a shell here, as ssh would give it to one there; the first training is one that hangs.
+    gcloud = '#!/bin/bash\nfor a; do [[ $a != --command=* ]] || HOME=$H exec bash -c "cd; ${a#--command=}"; done\n'
+    (cloud.folder / 'gcloud').write_text(gcloud)
+    python = home / 'venv' / 'bin' / 'python'
+    python.write_text('#!/bin/bash\nprintf "%s\\n" "$@"; [[ -e ~/again ]] || { touch ~/again; sleep 300; }; exit 75\n')
+    python.chmod(0o755)
+
+    def launch(verb: str, *arguments: str) -> subprocess.CompletedProcess:
+        command = [REPOSITORY / 'launch' / 'tpu_vm.sh', verb, *SLICE, *arguments]
+        environment = cloud.environment | {'H': str(home)}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+
+    assert launch('train', *TRAINING).returncode == 0
+    group = int((home / 'bertjax.pid').read_text())
+    running = launch('train', *TRAINING)
+    assert running.returncode == 2 and 'a training runs on bert' in running.stderr
+    subprocess.run(['pkill', '-g', str(group), 'sleep'], check=True)
+    assert launch('follow').returncode == 75
+    assert launch('train', *TRAINING).returncode == 0
+    followed = launch('follow')
+    assert followed.returncode == 75, followed
+    assert followed.stdout.splitlines()[-5:] == ['-m', 'bertjax.main', *TRAINING[1:]]
+    assert 'LOOK: bert' in followed.stderr

@@ -1,0 +1,75 @@
+"""Whether a process finds out that it is one of several: from its environment, or from the server that TPU VMs ask."""
+
+import socket
+import time
+
+import pytest
+from metadata_server import serve
+
+from bertjax.parallel import tpu_processes
+from bertjax.parallel.membership import Membership
+
+
+@pytest.fixture
+def tpu_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tpu_processes, 'may_have_tpu', lambda: True)
+
+
+@pytest.mark.parametrize(
+    ('environment', 'several'),
+    [
+        ({}, False),
+        ({'TPU_WORKER_HOSTNAMES': 'localhost'}, False),
+        ({'TPU_WORKER_HOSTNAMES': 'pod-0.svc,pod-1.svc'}, True),
+        ({'TPU_PROCESS_ADDRESSES': 'local', 'TPU_WORKER_HOSTNAMES': 'a,b'}, False),
+        ({'TPU_PROCESS_ADDRESSES': '10.0.0.2:8476,10.0.0.3:8476'}, True),
+        ({'TPU_WORKER_HOSTNAMES': 'pod-0.svc', 'MEGASCALE_NUM_SLICES': '2'}, True),
+        ({'TPU_WORKER_HOSTNAMES': 'pod-0.svc', 'MEGASCALE_NUM_SLICES': ''}, False),
+        ({'SLURM_PROCID': '0', 'SLURM_STEP_NUM_TASKS': '2'}, True),
+        ({'SLURM_PROCID': '0', 'SLURM_STEP_NUM_TASKS': '1'}, False),
+    ],
+)
+def test_what_the_environment_says(environment: dict[str, str], several: bool):
+    assert Membership().is_one_of_several(environment | {'TPU_SKIP_MDS_QUERY': '1'}) == several
+
+
+@pytest.mark.parametrize(
+    ('attributes', 'several'),
+    [
+        ({'worker-network-endpoints': '10.0.0.2,10.0.0.3'}, True),
+        ({'worker-network-endpoints': 'unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3'}, True),
+        ({'worker-network-endpoints': 'unknown:unknown:10.0.0.2', 'tpu-env': "TYPE: 'V5E'\nWORKER_ID: '0'\n"}, False),
+        ({'worker-network-endpoints': '10.0.0.2', 'tpu-env': "TYPE: 'V5E'\nMEGASCALE_NUM_SLICES: '2'\n"}, True),
+        ({}, False),  # a machine of Google's cloud without a TPU
+    ],
+)
+def test_what_the_metadata_server_says(tpu_here: None, attributes: dict[str, str], several: bool):
+    with serve(attributes) as server:
+        assert Membership().is_one_of_several({'GCE_METADATA_IP': server.address}) == several
+        assert server.asked == ['worker-network-endpoints', 'tpu-env']
+
+
+def test_a_server_that_is_busy_is_asked_again(tpu_here: None):
+    with serve({'worker-network-endpoints': '10.0.0.2,10.0.0.3'}, failures=2) as server:
+        assert Membership().is_one_of_several({'GCE_METADATA_IP': server.address})
+
+
+def test_only_a_machine_with_a_tpu_asks(monkeypatch: pytest.MonkeyPatch):
+    with serve({'worker-network-endpoints': '10.0.0.2,10.0.0.3'}) as server:
+        there = {'GCE_METADATA_IP': server.address}
+        monkeypatch.setattr(tpu_processes, 'may_have_tpu', lambda: True)
+        assert not Membership().is_one_of_several(there | {'TPU_SKIP_MDS_QUERY': '1'})
+        # GKE's environment says it all.
+        assert not Membership().is_one_of_several(there | {'TPU_WORKER_HOSTNAMES': 'localhost'})
+        monkeypatch.setattr(tpu_processes, 'may_have_tpu', lambda: False)
+        assert not Membership().is_one_of_several(there)
+        assert not server.asked
+
+
+def test_where_no_server_is_it_goes_on_alone(tpu_here: None, caplog: pytest.LogCaptureFixture):
+    with socket.socket() as taken:
+        taken.bind(('127.0.0.1', 0))  # and nobody listens
+        began = time.monotonic()
+        assert not Membership().is_one_of_several({'GCE_METADATA_IP': f'127.0.0.1:{taken.getsockname()[1]}'})
+    assert time.monotonic() - began < 5
+    assert 'taken for one alone' in caplog.text

@@ -1,0 +1,68 @@
+"""The process that watches over one of several: what it hands on to its child, and how often."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+
+# The child says which signals it gets, and ends with the third.
+CHILD = """
+import os, signal
+from bertjax.parallel.membership import watch
+
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+watch()
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, lambda number, frame: print(number, flush=True))
+print('begun', flush=True)
+for _ in range(3):
+    signal.pause()
+os._exit(75)
+"""
+
+
+@pytest.fixture
+def watched() -> Iterator[subprocess.Popen]:
+    with subprocess.Popen(
+        [sys.executable, '-c', CHILD], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == 'begun\n'
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize('tell', [os.kill, os.killpg])
+def test_each_signal_comes_once(watched: subprocess.Popen, number: int, tell: Callable[[int, int], None]):
+    """To the process alone, as `kill` sends it, or to its group, as a terminal does."""
+    for _ in range(3):
+        tell(watched.pid, number)
+        assert watched.stdout.readline() == f'{number:d}\n'
+    assert watched.stdout.read() == '' and watched.wait(30) == 75
+
+
+def test_both_stop_and_go_on(watched: subprocess.Popen):
+    (child,) = psutil.Process(watched.pid).children()
+    both = (psutil.Process(watched.pid), child)
+
+    def wait_until_stopped(stopped: bool) -> None:
+        deadline = time.monotonic() + 30
+        while any((process.status() == psutil.STATUS_STOPPED) != stopped for process in both):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    os.kill(watched.pid, signal.SIGTSTP)
+    wait_until_stopped(True)
+    os.kill(watched.pid, signal.SIGCONT)
+    wait_until_stopped(False)
+
+
+def test_nobody_is_left_behind(watched: subprocess.Popen):
+    (child,) = psutil.Process(watched.pid).children()
+    watched.kill()
+    child.wait(30)

@@ -1,0 +1,59 @@
+"""Real processes on what looks like the hosts of a TPU slice: no command line says that they are several."""
+
+import pathlib
+import socket
+
+import pytest
+from metadata_server import serve
+from running import Program, assert_one_line, finished
+
+# Chips on the bus, as JAX looks for them. It computes on the CPU all the same.
+CHIPS = """
+import glob
+
+real = glob.glob
+glob.glob = lambda pattern, **more: [{vendor!r}] if 'pci/devices' in pattern else real(pattern, **more)
+"""
+
+
+@pytest.fixture
+def host(program: Program, tmp_path: pathlib.Path) -> Program:
+    pytest.importorskip('libtpu', reason='without it JAX counts no TPUs')
+    chip = tmp_path / 'chip'
+    chip.mkdir()
+    (chip / 'vendor').write_text('0x1ae0\n')
+    (chip / 'device').write_text('0x005e\n')  # v4
+    with_chips = program.with_startup(tmp_path / 'startup', CHIPS.format(vendor=str(chip / 'vendor')))
+    with_chips.environment.pop('TPU_SKIP_MDS_QUERY', None)  # by which JAX says in these tests that there are none
+    return with_chips
+
+
+@pytest.mark.slow
+def test_the_hosts_of_a_slice_find_each_other(host: Program, tmp_path: pathlib.Path):
+    with socket.socket() as free:
+        free.bind(('127.0.0.1', 0))
+        port = str(free.getsockname()[1])
+    slice_ = {'worker-network-endpoints': 'unknown:unknown:127.0.0.1,unknown:unknown:127.0.0.1', 'tpu-env': ''}
+    with serve(slice_ | {'agent-worker-number': '0'}) as one, serve(slice_ | {'agent-worker-number': '1'}) as other:
+        hosts = [
+            host.with_environment({'GCE_METADATA_IP': server.address, 'JAX_COORDINATOR_PORT': port})
+            for server in (one, other)
+        ]
+        work = f'--workdir={tmp_path / "run"}'
+        processes = [each.start(work, '--config.steps=4') for each in hosts]
+        first, second = map(finished, processes)
+        assert 'mesh data=2 x' in first.stdout
+        assert 'mesh' not in second.stdout
+        refused = hosts[1].spawn(work, '--config.run=corpus', status=2)
+        assert 'found several processes' in assert_one_line(refused)
+        assert 'TPU_SKIP_MDS_QUERY' in refused.stderr
+        alone = hosts[1].with_environment({'TPU_SKIP_MDS_QUERY': '1'})
+        alone.spawn(work, '--config.run=corpus')
+
+
+@pytest.mark.slow
+def test_a_single_host_trains_alone(host: Program, tmp_path: pathlib.Path):
+    with serve({'worker-network-endpoints': '10.0.0.2', 'agent-worker-number': '0', 'tpu-env': ''}) as server:
+        alone = host.with_environment({'GCE_METADATA_IP': server.address})
+        assert 'mesh data=1 x' in alone.spawn(f'--workdir={tmp_path / "run"}', '--config.steps=4').stdout
+        assert server.asked
