@@ -10,7 +10,8 @@ import pytest
 
 from bertjax.corpus.sources import resolve
 from bertjax.errors import UserError
-from bertjax.files.buckets import cache, lease, objects
+from bertjax.files.buckets import cache, lease, objects, patience
+from bertjax.files.buckets.failures import UnreachableError
 from bertjax.files.buckets.mirror import Mirror, Wholes
 from bertjax.files.buckets.objects import Bucket, content_sum
 from bertjax.files.paths import user_path
@@ -47,9 +48,7 @@ def test_a_cut_connection_is_told_and_continued(bucket, monkeypatch):
     monkeypatch.setattr(cache, 'PIECE', 100_000)
     with (
         bucket.failing('refuse', 'GET', 'a/c.txt', count=99, after=2),
-        pytest.raises(
-            UserError, match=r'config\.data: found s3://bucket/text/a.*4 times in a row.*same command goes on'
-        ),
+        pytest.raises(UserError, match=r'config\.data: found s3://bucket/text/a.*for 0 s .*.*same command goes on'),
     ):
         cache.local_copy(f'{URL}/a/c.txt', 'config.data')
     bucket.asked.clear()
@@ -231,3 +230,49 @@ def test_the_same_of_google(google, tmp_path):
     assert '.lease.json' not in here.bucket.objects()
     with pytest.raises(UserError, match='no bucket gs://none'):
         resolve('gs://none/text')
+
+
+@pytest.mark.slow
+def test_patience_ends_with_the_time_without_an_answer(bucket, monkeypatch, caplog):
+    """A server that has answered is waited for longer than one that never has, or than what it refuses for good; each
+    piece that comes gives the rest its time anew."""
+    monkeypatch.setattr(patience, 'PATIENCE', 3.0)
+    monkeypatch.setattr(patience, '_told', -1e9)
+    bucket.put(TEXTS)
+    asked = Bucket(URL, 'config.data')
+    assert asked.about('b.txt')
+    with bucket.failing('refuse', 'GET', 'b.txt', count=15):  # for longer than MEETING
+        assert asked.read('b.txt') == TEXTS['text/b.txt']
+    assert 'no answer, or half of one, from s3://bucket/text' in caplog.text and 'for 3 s' in caplog.text
+    monkeypatch.setattr(patience, 'PATIENCE', 1.0)
+    began = time.monotonic()
+    with (
+        bucket.failing('refuse', 'GET', 'b.txt', count=9999) as failed,
+        pytest.raises(UnreachableError, match='for 1 s'),
+    ):
+        asked.read('b.txt')
+    assert 1 <= time.monotonic() - began < 4 and len(failed) > 3
+    monkeypatch.setattr(objects, '_met', set())
+    with bucket.failing('refuse', 'GET', 'b.txt', count=9999), pytest.raises(UnreachableError, match='for 0 s'):
+        asked.read('b.txt')
+    slow = iter(range(10**9))
+    monkeypatch.setattr(patience, 'PATIENCE', 2.0)
+    monkeypatch.setattr(patience, 'PAUSES', (0.05,))
+    monkeypatch.setattr(cache, 'PIECE', 50_000)
+    monkeypatch.setattr(bucket, 'fault', lambda method, path: 'refuse' if method == 'GET' and next(slow) % 5 else None)
+    began = time.monotonic()  # each of five pieces takes five attempts
+    assert cache.local_copy(f'{URL}/b.txt', 'config.data').read_bytes() == TEXTS['text/b.txt']
+    assert time.monotonic() - began > 2
+
+
+def test_where_one_fails_the_others_are_not_waited_for(bucket, monkeypatch, tmp_path):
+    monkeypatch.setattr(patience, 'PATIENCE', 60.0)
+    bucket.put(TEXTS)
+    there = Bucket(URL, 'config.data')
+    found = there.objects()
+    fate = {'b.txt': 'refuse', 'a.txt': 'deny'}
+    monkeypatch.setattr(bucket, 'fault', lambda method, path: method == 'GET' and fate.get(path.rpartition('/')[2]))
+    began = time.monotonic()
+    with pytest.raises(UserError, match='denied'):
+        cache.fetch_all(there, {found[name]: tmp_path / name for name in ('b.txt', 'a.txt')})
+    assert time.monotonic() - began < 10
