@@ -71,6 +71,16 @@ def test_a_run_in_a_bucket_that_is_denied_on_the_way(program, bucket, texts, exp
 
 
 @pytest.mark.slow
+def test_a_run_that_was_stopped_for_its_bucket_says_so(program, bucket, texts, monkeypatch):
+    """Also where writing is allowed again at its end: nobody has asked it to stop."""
+    monkeypatch.setattr(publisher, 'EVERY', 0.1)
+    with bucket.failing('deny', 'PUT', 'checkpoints/4/'):
+        stopped = program.run(f'--workdir={HERE}', texts, *RUN, '--config.steps=400', status=1)
+    assert stopped.stderr.splitlines()[-1].startswith('stopped: not all of the run is in s3://bucket/runs/one')
+    assert 'access denied' in stopped.stderr.splitlines()[-1]
+
+
+@pytest.mark.slow
 def test_killed_while_it_publishes(program, bucket, texts, expected, monkeypatch, tmp_path):
     """`kill -9` between two writes: another machine, which waits for the lease, takes no half of anything for whole."""
     environment = program.environment | {name: os.environ[name] for name in os.environ if name.startswith('AWS_')}
