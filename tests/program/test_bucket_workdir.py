@@ -4,9 +4,10 @@ import dataclasses
 import os
 import pathlib
 import signal
+import time
 
 import pytest
-from running import RUN, Program, finished
+from running import QUICK, RUN, Program, finished
 
 from bertjax.files.buckets import lease, publisher
 
@@ -102,6 +103,30 @@ def test_killed_while_it_publishes(program, bucket, texts, expected, monkeypatch
     done = program.run(f'--workdir={HERE}', texts, *RUN)
     assert 's3://bucket/runs/one was left by' in done.stdout and 'continuing at step' not in done.stdout
     assert bucket.system.cat_file(f'bucket/runs/one/{WEIGHTS}') == expected
+
+
+@pytest.mark.slow
+def test_stopped_for_so_long_that_another_run_took_over(program, bucket, texts, tmp_path):
+    """As on a machine that was suspended: it wakes, and leaves alone what is another's now."""
+    seen = {name: os.environ[name] for name in os.environ if name.startswith(('AWS_', 'BERTJAX_'))}
+    woken = program.with_environment(seen).with_startup(tmp_path / 'startup', QUICK)
+    process = woken.start(f'--workdir={HERE}', texts, *RUN, '--config.steps=100000', '--config.checkpoint_every=400')
+    try:
+        bucket.wait_for('bucket/runs/one', 'seal.json', process)
+        asked = -1
+        while asked != len(bucket.asked):  # nothing is under way to the bucket
+            asked = len(bucket.asked)
+            time.sleep(0.1)
+        process.send_signal(signal.SIGSTOP)
+        bucket.put({'runs/one/.lease.json': b'{"token": "of another"}', 'runs/one/ledger.jsonl': b'of another'})
+        before = bucket.contents('bucket/runs/one')
+        time.sleep(4)
+        process.send_signal(signal.SIGCONT)
+        end = finished(process, status=1)
+    finally:
+        process.kill()
+    assert 'stopped: another process works in s3://bucket/runs/one now' in end.stderr.splitlines()[-1]
+    assert bucket.contents('bucket/runs/one') == before
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ import google_crc32c
 from bertjax.errors import StoppedError, UserError
 from bertjax.files.buckets import patience
 from bertjax.files.buckets.addresses import parts_of
-from bertjax.files.buckets.failures import DeniedError, UnreachableError, is_denied, one_line
+from bertjax.files.buckets.failures import DeniedError, UnreachableError, is_denied, one_line, status_of
 from bertjax.files.buckets.patience import Attempts, in_words
 
 PACKAGES = {'gs': 'gcsfs', 's3': 's3fs'}
@@ -163,27 +163,44 @@ class Bucket:
 
         return self._call(read)
 
-    def write(self, name: str, data: bytes, *, new: bool = False) -> Object:
+    def write(self, name: str, data: bytes, *, over: str | None = None) -> Object:
         """Writes an object whole, or not at all.
 
         Args:
           name: of it.
           data: its content.
-          new: only where there is none.
+          over: only in place of the object with this tag, '' for none; as far as the server knows such conditions.
 
         Raises:
-          FileExistsError: with `new`, there is one.
+          FileExistsError: that is not what is there.
         """
-        mode = 'create' if new else 'overwrite'
 
         def write() -> Object:
             try:
-                self._system.pipe_file(self._path(name), data, mode=mode)
+                if over:
+                    self._replace(name, data, over)
+                else:
+                    self._system.pipe_file(self._path(name), data, mode='overwrite' if over is None else 'create')
             except FileNotFoundError:
+                if over:
+                    raise FileExistsError(name) from None
                 raise self._absent() from None
             return self._written(name, len(data), lambda kind: content_sum(data, kind))
 
         return self._call(write)
+
+    def _replace(self, name: str, data: bytes, tag: str) -> None:
+        path = self._path(name)
+        if self._scheme == 's3':
+            try:
+                self._system.pipe_file(path, data, IfMatch=f'"{tag}"')
+            except OSError as error:
+                raise FileExistsError(name) if status_of(error) == 412 else error from None
+            return
+        bucket, _, key = path.partition('/')
+        url = f'{self._system.base.replace("/storage/", "/upload/storage/")}b/{bucket}/o'
+        asked = {'uploadType': 'media', 'name': key, 'ifGenerationMatch': tag.rpartition(' ')[2]}
+        self._system.call('POST', url, data=data, **asked)
 
     def upload(self, name: str, file: pathlib.Path) -> Object:
         """Writes a local file as it is now, whole or not at all.

@@ -42,7 +42,6 @@ class Publisher:
         while not self._ended.wait(EVERY):
             try:
                 with self._passing:
-                    self._lease.check()
                     self._mirror.publish()
             except (UserError, StoppedError, OSError) as error:
                 self._failure = error
@@ -67,7 +66,7 @@ class Publisher:
         try:
             if self._failure is not None:
                 raise self._failure
-            self._lease.check()
+            self._lease.check()  # also where nothing is left to publish, which would ask
             return self._mirror.publish(all_of_it=True)
         except (UserError, OSError) as error:
             raise UnpublishedError(
