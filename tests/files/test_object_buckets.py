@@ -2,6 +2,7 @@
 
 import errno
 import os
+import random
 import shutil
 import sys
 import time
@@ -10,7 +11,7 @@ import pytest
 
 from bertjax.corpus.sources import resolve
 from bertjax.errors import UserError
-from bertjax.files.buckets import cache, lease, objects, patience
+from bertjax.files.buckets import cache, lease, objects, parts, patience
 from bertjax.files.buckets.failures import UnreachableError
 from bertjax.files.buckets.mirror import Mirror, Wholes
 from bertjax.files.buckets.objects import Bucket, content_sum
@@ -252,6 +253,28 @@ def test_a_lease_replaces_only_the_one_that_was_read(bucket, monkeypatch):
     with pytest.raises(lease.LostLeaseError):
         first.check()
     assert bucket.system.cat_file('bucket/run/.lease.json') == other['run/.lease.json']
+
+
+@pytest.mark.slow
+def test_a_large_file_goes_on_at_the_part_that_failed(bucket, monkeypatch, tmp_path):
+    """And, where nothing more can be sent, leaves no parts of it."""
+    monkeypatch.setattr(objects, '_WHOLE', 1 << 20)
+    monkeypatch.setattr(parts, 'PART', 5 << 20)
+    large = tmp_path / 'large'
+    large.write_bytes(random.Random(1).randbytes(17 << 20))
+    there = Bucket('s3://bucket/run')
+    with bucket.failing('refuse', 'PUT', 'large', count=3) as failed:
+        there.upload('large', large)
+    assert bucket.system.cat_file('bucket/run/large') == large.read_bytes()
+    assert len(failed) == 3 and bucket.asked.count(('PUT', '/bucket/run/large')) == 4 + 3
+    with bucket.failing('cut', 'POST', 'large', after=1):  # the answer that all is there
+        there.upload('large', large)
+    with bucket.failing('refuse', 'PUT', 'large', count=999, after=2), pytest.raises(UnreachableError):
+        there.upload('other-large', large)
+    assert not bucket.system.call_s3('list_multipart_uploads', Bucket='bucket').get('Uploads')
+    assert 'other-large' not in bucket.names('bucket/run')
+    with pytest.raises(UserError, match='no bucket s3://none'):
+        Bucket('s3://none/run').upload('large', large)
 
 
 @pytest.mark.slow

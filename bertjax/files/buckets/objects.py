@@ -22,6 +22,7 @@ from bertjax.errors import StoppedError, UserError
 from bertjax.files.buckets import patience
 from bertjax.files.buckets.addresses import parts_of
 from bertjax.files.buckets.failures import DeniedError, UnreachableError, is_denied, one_line, status_of
+from bertjax.files.buckets.parts import upload_in_parts
 from bertjax.files.buckets.patience import Attempts, in_words
 
 PACKAGES = {'gs': 'gcsfs', 's3': 's3fs'}
@@ -213,14 +214,22 @@ class Bucket:
             with file.open('rb') as opened:
                 return self.write(name, opened.read(size))  # not what is appended meanwhile
 
+        def request(asked: Bucket, method: str, **arguments: Any) -> dict[str, Any]:
+            bucket, _, key = asked._path(name).partition('/')
+            return asked._call(lambda: asked._system.call_s3(method, Bucket=bucket, Key=key, **arguments))
+
         def upload() -> Object:
             try:
-                self._system.put_file(os.fspath(file), self._path(name))
+                if self._scheme == 's3':
+                    upload_in_parts(self, request, file, size)
+                else:
+                    self._system.put_file(os.fspath(file), self._path(name))
             except FileNotFoundError:
                 if file.exists():
                     raise self._absent() from None
                 raise
-            return self._written(name, file.stat().st_size, lambda kind: content_sum(file, kind))
+            there = size if self._scheme == 's3' else file.stat().st_size
+            return self._written(name, there, lambda kind: content_sum(file, kind))
 
         return self._call(upload)
 
