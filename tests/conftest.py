@@ -88,10 +88,12 @@ def object_server() -> Iterator[Any]:
 @pytest.fixture
 def bucket(object_server: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Any:
     """The server, its bucket empty, for a test with a cache of its own that loses no time between attempts."""
-    from bertjax.files.buckets import objects
+    from bertjax.files.buckets import patience
 
     monkeypatch.setenv('BERTJAX_CACHE', str(tmp_path / 'cache'))
-    monkeypatch.setattr(objects, 'PAUSES', (0.01,) * 3)
+    monkeypatch.setattr(patience, 'PAUSES', (0.01,) * 3)
+    monkeypatch.setattr(patience, 'MEETING', 0.2)
+    monkeypatch.setattr(patience, 'PATIENCE', 0.2)
     object_server.clear()
     return object_server
 

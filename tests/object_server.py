@@ -3,10 +3,13 @@
 import contextlib
 import os
 import re
+import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import fsspec
+from moto.s3.models import s3_backends
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
@@ -88,6 +91,23 @@ class ObjectServer:
         """Writes objects, {name: bytes}, into the bucket."""
         for name, data in files.items():
             self.system.pipe_file(f'bucket/{name}', data)
+
+    def put_behind(self, files: dict[str, bytes]) -> None:
+        """The same from within `fault`, while no other request is answered."""
+        (account,) = s3_backends
+        for name, data in files.items():
+            s3_backends[account]['aws'].put_object('bucket', name, data)
+
+    def contents(self, path: str) -> dict[str, bytes]:
+        """{path: content} of the objects below BUCKET/PATH."""
+        return self.system.cat(self.system.find(path))
+
+    def wait_for(self, path: str, ending: str, *processes: subprocess.Popen) -> None:
+        """Until an object below BUCKET/PATH has a name with this ending, which the processes are to write."""
+        deadline = time.monotonic() + 300
+        while not any(name.endswith(ending) for name in self.names(path)):
+            assert time.monotonic() < deadline and all(process.poll() is None for process in processes)
+            time.sleep(0.05)
 
     def names(self, path: str) -> dict[str, int]:
         """{name: bytes} of the objects below BUCKET/PATH."""

@@ -69,8 +69,7 @@ def worked_on(url: str, verb: str) -> Iterator[str]:
     home = cache_folder() / 'workdirs' / hashlib.sha256(bucket.url.encode()).hexdigest()[:16]
     folder = (home if is_first() else home / f'process{jax.process_index()}') / name
     make_directory(folder)
-    mirror = Mirror(folder, bucket, WORKDIR)
-    with _leading(mirror, home) if is_first() else _following(mirror):
+    with _leading(folder, bucket, home) if is_first() else _following(Mirror(folder, bucket, WORKDIR)):
         name_as(folder, bucket.url)
         yield str(folder)
 
@@ -91,25 +90,26 @@ def _looked_at(bucket: Bucket, name: str, verb: str) -> Iterator[pathlib.Path]:
 
 
 @contextlib.contextmanager
-def _leading(mirror: Mirror, home: pathlib.Path) -> Iterator[None]:
+def _leading(folder: pathlib.Path, bucket: Bucket, home: pathlib.Path) -> Iterator[None]:
     """The first process, or the only one: it holds the lease, and alone publishes, meanwhile and, whatever became of
     the body, at the end."""
-    lease = Lease(mirror.bucket, _identity(home))
+    lease = Lease(bucket, _identity(home))
+    mirror = Mirror(folder, bucket.guarded(lease.check), WORKDIR)
     publisher, ended = Publisher(mirror, lease), None
     with contextlib.ExitStack() as held:
         with apart(publisher.given):
             with first_before_others():
-                held.enter_context(exclusive(home, f'works in {mirror.bucket}'))
+                held.enter_context(exclusive(home, f'works in {bucket}'))
                 lease.take(print)
                 held.callback(lease.give_back)
                 mirror.reconcile()
-            print(f'{mirror.bucket}, worked on in {mirror.folder}', flush=True)
+            print(f'{bucket}, worked on in {folder}', flush=True)
             try:
                 with publisher:
                     yield
             except BaseException as error:
                 ended = error
-        _finish(publisher, mirror.bucket, ended)
+        _finish(publisher, bucket, ended)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import random
 import shutil
 import sys
 import time
@@ -10,7 +11,8 @@ import pytest
 
 from bertjax.corpus.sources import resolve
 from bertjax.errors import UserError
-from bertjax.files.buckets import cache, lease, objects
+from bertjax.files.buckets import cache, lease, objects, parts, patience
+from bertjax.files.buckets.failures import UnreachableError
 from bertjax.files.buckets.mirror import Mirror, Wholes
 from bertjax.files.buckets.objects import Bucket, content_sum
 from bertjax.files.paths import user_path
@@ -47,9 +49,7 @@ def test_a_cut_connection_is_told_and_continued(bucket, monkeypatch):
     monkeypatch.setattr(cache, 'PIECE', 100_000)
     with (
         bucket.failing('refuse', 'GET', 'a/c.txt', count=99, after=2),
-        pytest.raises(
-            UserError, match=r'config\.data: found s3://bucket/text/a.*4 times in a row.*same command goes on'
-        ),
+        pytest.raises(UserError, match=r'config\.data: found s3://bucket/text/a.*for 0 s .*.*same command goes on'),
     ):
         cache.local_copy(f'{URL}/a/c.txt', 'config.data')
     bucket.asked.clear()
@@ -195,9 +195,7 @@ def test_two_runs_in_one_workdir_are_noticed(bucket, monkeypatch):
         second.take(said.append)
     assert said
     bucket.put({'run/.lease.json': b'{"token": "of a third that took over while this one was out of reach"}'})
-    deadline = time.monotonic() + 10
-    while not first.lost and time.monotonic() < deadline:
-        bucket.put({'run/.lease.json': b'{"token": "of the third"}'})  # should ours have come between
+    time.sleep(0.5)
     with pytest.raises(lease.LostLeaseError, match='another process works in s3://bucket/run now'):
         first.check()
     second.take(said.append)  # the third does not renew it
@@ -205,8 +203,82 @@ def test_two_runs_in_one_workdir_are_noticed(bucket, monkeypatch):
     assert not bucket.names('bucket/run')
 
 
+def test_who_was_stopped_looks_before_it_writes(bucket, monkeypatch, tmp_path):
+    """A process that did not run for longer than its lease lasts has not noticed that another one took over."""
+    monkeypatch.setattr(lease, 'EVERY', 3600.0)  # as where the thread that renews is stopped
+    first = lease.Lease(Bucket('s3://bucket/run'), 'one')
+    first.take(print)
+    mirror = Mirror(written(tmp_path / 'one', step(4)), Bucket('s3://bucket/run').guarded(first.check), WHOLES)
+    bucket.asked.clear()
+    mirror.publish()
+    assert not [path for _, path in bucket.asked if 'lease' in path]  # renewed just now
+    monkeypatch.setattr(lease, 'GONE', 0.0)
+    written(mirror.folder, {'ledger.jsonl': '4'})
+    mirror.publish()  # nobody has it
+    second = {
+        'run/.lease.json': b'{"token": "of another"}',
+        'run/ledger.jsonl': b'of another',
+        'run/checkpoints/4/a': b'x',
+    }
+    bucket.put(second)
+    written(mirror.folder, {'ledger.jsonl': '4, 8'})
+    with pytest.raises(lease.LostLeaseError, match='another process works in s3://bucket/run now'):
+        mirror.publish()
+    shutil.rmtree(mirror.folder / 'checkpoints/4')
+    with pytest.raises(lease.LostLeaseError):
+        mirror.publish()
+    assert {f'run/{name}' for name in bucket.names('bucket/run')} == {*second, *(f'run/{name}' for name in step(4))}
+    assert {name: bucket.system.cat_file(f'bucket/{name}') for name in second} == second
+
+
+def test_a_lease_replaces_only_the_one_that_was_read(bucket, monkeypatch):
+    """What comes between reading and writing is another's, and stays; the same answer to the same request is none."""
+    monkeypatch.setattr(lease, 'GONE', 0.0)
+    other = {'run/.lease.json': b'{"token": "of another"}'}
+
+    def between(method: str, path: str) -> None:
+        if method == 'PUT' and path.endswith('.lease.json'):
+            bucket.fault = lambda method, path: None
+            bucket.put_behind(other)
+
+    bucket.put({'run/.lease.json': b'{"token": "of one that is gone"}'})
+    first = lease.Lease(Bucket('s3://bucket/run'), 'one')
+    bucket.fault = between
+    with pytest.raises(UserError, match='another process that took this workdir just now'):
+        first.take(print)
+    assert bucket.system.cat_file('bucket/run/.lease.json') == other['run/.lease.json']
+    bucket.clear()
+    first.take(print)
+    bucket.fault = between
+    with pytest.raises(lease.LostLeaseError):
+        first.check()
+    assert bucket.system.cat_file('bucket/run/.lease.json') == other['run/.lease.json']
+
+
 @pytest.mark.slow
-def test_the_same_of_google(google, tmp_path):
+def test_a_large_file_goes_on_at_the_part_that_failed(bucket, monkeypatch, tmp_path):
+    """And, where nothing more can be sent, leaves no parts of it."""
+    monkeypatch.setattr(objects, '_WHOLE', 1 << 20)
+    monkeypatch.setattr(parts, 'PART', 5 << 20)
+    large = tmp_path / 'large'
+    large.write_bytes(random.Random(1).randbytes(17 << 20))
+    there = Bucket('s3://bucket/run')
+    with bucket.failing('refuse', 'PUT', 'large', count=3) as failed:
+        there.upload('large', large)
+    assert bucket.system.cat_file('bucket/run/large') == large.read_bytes()
+    assert len(failed) == 3 and bucket.asked.count(('PUT', '/bucket/run/large')) == 4 + 3
+    with bucket.failing('cut', 'POST', 'large', after=1):  # the answer that all is there
+        there.upload('large', large)
+    with bucket.failing('refuse', 'PUT', 'large', count=999, after=2), pytest.raises(UnreachableError):
+        there.upload('other-large', large)
+    assert not bucket.system.call_s3('list_multipart_uploads', Bucket='bucket').get('Uploads')
+    assert 'other-large' not in bucket.names('bucket/run')
+    with pytest.raises(UserError, match='no bucket s3://none'):
+        Bucket('s3://none/run').upload('large', large)
+
+
+@pytest.mark.slow
+def test_the_same_of_google(google, monkeypatch, tmp_path):
     """Text, copies, a mirror and its lease over Google's protocol; the stand-in knows no preconditions."""
     bucket = Bucket('gs://bucket/text')
     for name in NAMES:
@@ -224,6 +296,17 @@ def test_the_same_of_google(google, tmp_path):
     shutil.rmtree(here.folder / 'checkpoints/4')
     (here.folder / 'ledger.jsonl').write_text('4, 8')
     assert here.publish() == (1, 4)
+    asked, request = [], type(google)._request
+
+    def noted(self, *args, **parameters):
+        asked.append(parameters.get('ifGenerationMatch'))
+        return request(self, *args, **parameters)
+
+    monkeypatch.setattr(type(google), '_request', noted)
+    monkeypatch.setattr(lease, 'GONE', 0.0)
+    generation = here.bucket.about('.lease.json').tag
+    holder.check()
+    assert generation == f'generation {next(filter(None, asked))}' != here.bucket.about('.lease.json').tag
     there.folder.mkdir()
     there.reconcile()
     assert held(there.folder) == ['checkpoints/8/a', 'checkpoints/8/b', 'checkpoints/8/seal.json', 'ledger.jsonl']
@@ -231,3 +314,49 @@ def test_the_same_of_google(google, tmp_path):
     assert '.lease.json' not in here.bucket.objects()
     with pytest.raises(UserError, match='no bucket gs://none'):
         resolve('gs://none/text')
+
+
+@pytest.mark.slow
+def test_patience_ends_with_the_time_without_an_answer(bucket, monkeypatch, caplog):
+    """A server that has answered is waited for longer than one that never has, or than what it refuses for good; each
+    piece that comes gives the rest its time anew."""
+    monkeypatch.setattr(patience, 'PATIENCE', 3.0)
+    monkeypatch.setattr(patience, '_told', -1e9)
+    bucket.put(TEXTS)
+    asked = Bucket(URL, 'config.data')
+    assert asked.about('b.txt')
+    with bucket.failing('refuse', 'GET', 'b.txt', count=15):  # for longer than MEETING
+        assert asked.read('b.txt') == TEXTS['text/b.txt']
+    assert 'no answer, or half of one, from s3://bucket/text' in caplog.text and 'for 3 s' in caplog.text
+    monkeypatch.setattr(patience, 'PATIENCE', 1.0)
+    began = time.monotonic()
+    with (
+        bucket.failing('refuse', 'GET', 'b.txt', count=9999) as failed,
+        pytest.raises(UnreachableError, match='for 1 s'),
+    ):
+        asked.read('b.txt')
+    assert 1 <= time.monotonic() - began < 4 and len(failed) > 3
+    monkeypatch.setattr(objects, '_met', set())
+    with bucket.failing('refuse', 'GET', 'b.txt', count=9999), pytest.raises(UnreachableError, match='for 0 s'):
+        asked.read('b.txt')
+    slow = iter(range(10**9))
+    monkeypatch.setattr(patience, 'PATIENCE', 2.0)
+    monkeypatch.setattr(patience, 'PAUSES', (0.05,))
+    monkeypatch.setattr(cache, 'PIECE', 50_000)
+    monkeypatch.setattr(bucket, 'fault', lambda method, path: 'refuse' if method == 'GET' and next(slow) % 5 else None)
+    began = time.monotonic()  # each of five pieces takes five attempts
+    assert cache.local_copy(f'{URL}/b.txt', 'config.data').read_bytes() == TEXTS['text/b.txt']
+    assert time.monotonic() - began > 2
+
+
+def test_where_one_fails_the_others_are_not_waited_for(bucket, monkeypatch, tmp_path):
+    monkeypatch.setattr(patience, 'PATIENCE', 60.0)
+    bucket.put(TEXTS)
+    there = Bucket(URL, 'config.data')
+    found = there.objects()
+    fate = {'b.txt': 'refuse', 'a.txt': 'deny'}
+    monkeypatch.setattr(bucket, 'fault', lambda method, path: method == 'GET' and fate.get(path.rpartition('/')[2]))
+    began = time.monotonic()
+    with pytest.raises(UserError, match='denied'):
+        cache.fetch_all(there, {found[name]: tmp_path / name for name in ('b.txt', 'a.txt')})
+    assert time.monotonic() - began < 10

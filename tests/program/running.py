@@ -56,6 +56,13 @@ SWEEP = ('--config.sweep.learning_rate=(3e-3,1e-5)', '--config.sweep.seeds=(0,1)
 GLUE = {'recipe': 'configs/glue.py:rte', 'small': False}
 EXTRACT = {'recipe': 'configs/extract.py', 'small': False}
 
+# Code with which a run in a bucket sees within seconds what else it would see within a minute.
+QUICK = """
+    from bertjax.files.buckets import lease, publisher
+
+    lease.EVERY, lease.GONE, publisher.EVERY = 0.3, 3.0, 1.0
+"""
+
 
 @dataclasses.dataclass(frozen=True)
 class Program:

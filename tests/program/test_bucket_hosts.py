@@ -3,10 +3,11 @@
 import os
 import pathlib
 import signal
+import time
 
 import numpy as np
 import pytest
-from running import GLUE, RUN, SWEEP, Program, assert_one_line, finished, results, rows, wait_for_step
+from running import GLUE, QUICK, RUN, SWEEP, Program, assert_one_line, finished, results, rows, wait_for_step
 from safetensors.numpy import load, load_file
 
 from bertjax.experiment.workdir import TRIALS
@@ -97,6 +98,24 @@ def test_a_sweep(hosts: Program, bucket, tmp_path: pathlib.Path, tune: tuple[str
         assert results(trial)['splits'] == results(swept / TRIALS / trial.name)['splits']
     names = bucket.names('bucket/runs/one')
     assert 'sweep.json' in names and WEIGHTS in names and not [name for name in names if '.unfinished' in name]
+
+
+@pytest.mark.slow
+def test_another_run_takes_the_workdir(hosts: Program, bucket, tmp_path: pathlib.Path):
+    """Both end, and nothing of the other's is touched from the moment that the first can know of it."""
+    caches = [tmp_path / name for name in ('first', 'second')]
+    quick = hosts.with_startup(tmp_path / 'startup', QUICK)
+    endless = ('--config.mesh.fsdp=2', '--config.steps=100000', '--config.checkpoint_every=400')
+    processes = quick.start_together(2, f'--workdir={HERE}', *LONG, *endless, caches=caches)
+    bucket.wait_for('bucket/runs/one', 'seal.json', *processes)
+    bucket.put({'runs/one/.lease.json': b'{"token": "of another"}'})
+    time.sleep(2)  # of the lease every third of a second
+    bucket.put({'runs/one/ledger.jsonl': b'of another', 'runs/one/config.json': b'of another'})
+    taken = bucket.contents('bucket/runs/one')
+    first, second = (finished(process, status=1) for process in processes)
+    assert 'stopped: another process works in s3://bucket/runs/one now' in first.stderr.splitlines()[-1]
+    assert second.stderr.strip().splitlines()[-1] == 'stopped with the first process, which says why (status 1)'
+    assert bucket.contents('bucket/runs/one') == taken
 
 
 @pytest.mark.slow

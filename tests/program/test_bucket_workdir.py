@@ -4,9 +4,10 @@ import dataclasses
 import os
 import pathlib
 import signal
+import time
 
 import pytest
-from running import RUN, Program, finished
+from running import QUICK, RUN, Program, finished
 
 from bertjax.files.buckets import lease, publisher
 
@@ -71,6 +72,16 @@ def test_a_run_in_a_bucket_that_is_denied_on_the_way(program, bucket, texts, exp
 
 
 @pytest.mark.slow
+def test_a_run_that_was_stopped_for_its_bucket_says_so(program, bucket, texts, monkeypatch):
+    """Also where writing is allowed again at its end: nobody has asked it to stop."""
+    monkeypatch.setattr(publisher, 'EVERY', 0.1)
+    with bucket.failing('deny', 'PUT', 'checkpoints/4/'):
+        stopped = program.run(f'--workdir={HERE}', texts, *RUN, '--config.steps=400', status=1)
+    assert stopped.stderr.splitlines()[-1].startswith('stopped: not all of the run is in s3://bucket/runs/one')
+    assert 'access denied' in stopped.stderr.splitlines()[-1]
+
+
+@pytest.mark.slow
 def test_killed_while_it_publishes(program, bucket, texts, expected, monkeypatch, tmp_path):
     """`kill -9` between two writes: another machine, which waits for the lease, takes no half of anything for whole."""
     environment = program.environment | {name: os.environ[name] for name in os.environ if name.startswith('AWS_')}
@@ -92,6 +103,30 @@ def test_killed_while_it_publishes(program, bucket, texts, expected, monkeypatch
     done = program.run(f'--workdir={HERE}', texts, *RUN)
     assert 's3://bucket/runs/one was left by' in done.stdout and 'continuing at step' not in done.stdout
     assert bucket.system.cat_file(f'bucket/runs/one/{WEIGHTS}') == expected
+
+
+@pytest.mark.slow
+def test_stopped_for_so_long_that_another_run_took_over(program, bucket, texts, tmp_path):
+    """As on a machine that was suspended: it wakes, and leaves alone what is another's now."""
+    seen = {name: os.environ[name] for name in os.environ if name.startswith(('AWS_', 'BERTJAX_'))}
+    woken = program.with_environment(seen).with_startup(tmp_path / 'startup', QUICK)
+    process = woken.start(f'--workdir={HERE}', texts, *RUN, '--config.steps=100000', '--config.checkpoint_every=400')
+    try:
+        bucket.wait_for('bucket/runs/one', 'seal.json', process)
+        asked = -1
+        while asked != len(bucket.asked):  # nothing is under way to the bucket
+            asked = len(bucket.asked)
+            time.sleep(0.1)
+        process.send_signal(signal.SIGSTOP)
+        bucket.put({'runs/one/.lease.json': b'{"token": "of another"}', 'runs/one/ledger.jsonl': b'of another'})
+        before = bucket.contents('bucket/runs/one')
+        time.sleep(4)
+        process.send_signal(signal.SIGCONT)
+        end = finished(process, status=1)
+    finally:
+        process.kill()
+    assert 'stopped: another process works in s3://bucket/runs/one now' in end.stderr.splitlines()[-1]
+    assert bucket.contents('bucket/runs/one') == before
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Objects of buckets as files on the local disk: each fetched once, whole or not at all, and looked at before use."""
 
-import concurrent.futures
 import fcntl
 import functools
 import hashlib
@@ -16,11 +15,11 @@ from bertjax.errors import UserError
 from bertjax.files.atomic import checksum, make_directory, sync_directory
 from bertjax.files.buckets.addresses import is_bucket, parts_of
 from bertjax.files.buckets.objects import PIECE, Bucket, Object, content_sum
+from bertjax.files.buckets.patience import at_once
 from bertjax.files.disk import writing
 from bertjax.files.whole import read_json_or_none
 
 VARIABLE = 'BERTJAX_CACHE'
-AT_ONCE = 8  # objects that are fetched or written at the same time
 _TOLD = 1 << 20  # bytes from which a person is told that they are fetched
 _checked: set[tuple[str, int, int]] = set()  # files whose checksums this process has compared, as they were then
 
@@ -121,14 +120,7 @@ def fetch_all(bucket: Bucket, targets: Mapping[Object, pathlib.Path], *, remembe
     size = sum(one.size for one in targets)
     if size >= _TOLD:
         print(f'fetching {bucket}: {len(targets):,} objects, {size / 1e6:,.0f} MB', flush=True)
-    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-        waiting = [pool.submit(fetch, bucket, one, target, remember=remember) for one, target in targets.items()]
-        try:
-            for future in waiting:
-                future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    at_once(bucket, lambda asked, row: fetch(asked, *row, remember=remember), targets.items())
 
 
 def fetch(bucket: Bucket, found: Object, target: pathlib.Path, *, remember: bool = True) -> None:

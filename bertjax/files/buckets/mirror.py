@@ -5,7 +5,6 @@ A folder that counts only as a whole (a checkpoint, a token store, an exported m
 after all others, and removed before them, so that a half of such a folder never counts.
 """
 
-import concurrent.futures
 import dataclasses
 import json
 import os
@@ -16,8 +15,9 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from bertjax.files.buckets.cache import AT_ONCE, fetch_all
+from bertjax.files.buckets.cache import fetch_all
 from bertjax.files.buckets.objects import Bucket
+from bertjax.files.buckets.patience import at_once
 from bertjax.files.whole import read_json_or_none
 
 RECORD = '.published.json'
@@ -173,9 +173,9 @@ class Mirror:
     def _write_all(self, names: list[str], here: Mapping[str, Facts]) -> list[str]:
         """Writes files to the bucket, several at a time; returns those that are gone meanwhile."""
 
-        def write(name: str) -> str | None:
+        def write(bucket: Bucket, name: str) -> str | None:
             try:
-                written = self.bucket.upload(name, self.folder / name)
+                written = bucket.upload(name, self.folder / name)
             except FileNotFoundError:
                 return name
             self._published[name] = (*here[name], written.tag)
@@ -183,12 +183,7 @@ class Mirror:
                 self._keep()
             return None
 
-        with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-            try:
-                return [name for name in pool.map(write, names) if name]
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        return [name for name in at_once(self.bucket, write, names) if name]
 
     def _here(self) -> dict[str, Facts]:
         """What counts in the local folder."""

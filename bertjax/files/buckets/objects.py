@@ -5,6 +5,7 @@ gcsfs and s3fs speak the protocols, and find credentials and endpoints as Google
 
 import base64
 import contextlib
+import copy
 import dataclasses
 import functools
 import hashlib
@@ -12,21 +13,23 @@ import importlib
 import os
 import pathlib
 import re
-import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import google_crc32c
 
-from bertjax.errors import UserError
+from bertjax.errors import StoppedError, UserError
+from bertjax.files.buckets import patience
 from bertjax.files.buckets.addresses import parts_of
-from bertjax.files.buckets.failures import DeniedError, UnreachableError, is_denied, one_line
+from bertjax.files.buckets.failures import DeniedError, UnreachableError, is_denied, one_line, status_of
+from bertjax.files.buckets.parts import upload_in_parts
+from bertjax.files.buckets.patience import Attempts, in_words
 
 PACKAGES = {'gs': 'gcsfs', 's3': 's3fs'}
-PAUSES = (0.5, 1, 2, 4, 8, 16)  # seconds before a request that failed is made again
 PIECE = 16 << 20  # bytes that are read at once
 _WHOLE = 32 << 20  # bytes up to which an object is written in one request
 _IN_NAME = re.compile(r'(^|/)\.{0,2}(/|$)')  # what a path on a disk cannot have: `a//b`, `../a`
+_met: set[str] = set()  # buckets that have answered
 Value = TypeVar('Value')
 
 
@@ -83,7 +86,7 @@ def _file_system(scheme: str, where: str) -> Any:
 
 class Bucket:
     """The objects below an address. Every method raises DeniedError for what is denied, UserError where there is no
-    such bucket, and UnreachableError where the server does not answer after all PAUSES.
+    such bucket, and UnreachableError where the server does not answer, however long it is asked.
 
     Args:
       url: gs://BUCKET/PATH or s3://BUCKET/PATH.
@@ -98,9 +101,24 @@ class Bucket:
         self.url, self._root = f'{self._scheme}://{self._bucket}/{path}'.rstrip('/'), f'{self._bucket}/{path}'
         self._where = where or self.url
         self._system = _file_system(self._scheme, self._where)
+        self._checks: tuple[Callable[[], None], ...] = ()
+        self._patient = True
 
     def __str__(self) -> str:
         return self.url
+
+    def guarded(self, check: Callable[[], None]) -> 'Bucket':
+        """The same; `check` is called before each attempt at a request, which what it raises ends; of OSError the
+        attempt alone."""
+        other = copy.copy(self)
+        other._checks = (*self._checks, check)
+        return other
+
+    def impatient(self) -> 'Bucket':
+        """The same, which asks once."""
+        other = copy.copy(self)
+        other._patient = False
+        return other
 
     def _path(self, name: str) -> str:
         return f'{self._root.rstrip("/")}/{name}'.rstrip('/')
@@ -146,27 +164,44 @@ class Bucket:
 
         return self._call(read)
 
-    def write(self, name: str, data: bytes, *, new: bool = False) -> Object:
+    def write(self, name: str, data: bytes, *, over: str | None = None) -> Object:
         """Writes an object whole, or not at all.
 
         Args:
           name: of it.
           data: its content.
-          new: only where there is none.
+          over: only in place of the object with this tag, '' for none; as far as the server knows such conditions.
 
         Raises:
-          FileExistsError: with `new`, there is one.
+          FileExistsError: that is not what is there.
         """
-        mode = 'create' if new else 'overwrite'
 
         def write() -> Object:
             try:
-                self._system.pipe_file(self._path(name), data, mode=mode)
+                if over:
+                    self._replace(name, data, over)
+                else:
+                    self._system.pipe_file(self._path(name), data, mode='overwrite' if over is None else 'create')
             except FileNotFoundError:
+                if over:
+                    raise FileExistsError(name) from None
                 raise self._absent() from None
             return self._written(name, len(data), lambda kind: content_sum(data, kind))
 
         return self._call(write)
+
+    def _replace(self, name: str, data: bytes, tag: str) -> None:
+        path = self._path(name)
+        if self._scheme == 's3':
+            try:
+                self._system.pipe_file(path, data, IfMatch=f'"{tag}"')
+            except OSError as error:
+                raise FileExistsError(name) if status_of(error) == 412 else error from None
+            return
+        bucket, _, key = path.partition('/')
+        url = f'{self._system.base.replace("/storage/", "/upload/storage/")}b/{bucket}/o'
+        asked = {'uploadType': 'media', 'name': key, 'ifGenerationMatch': tag.rpartition(' ')[2]}
+        self._system.call('POST', url, data=data, **asked)
 
     def upload(self, name: str, file: pathlib.Path) -> Object:
         """Writes a local file as it is now, whole or not at all.
@@ -179,14 +214,22 @@ class Bucket:
             with file.open('rb') as opened:
                 return self.write(name, opened.read(size))  # not what is appended meanwhile
 
+        def request(asked: Bucket, method: str, **arguments: Any) -> dict[str, Any]:
+            bucket, _, key = asked._path(name).partition('/')
+            return asked._call(lambda: asked._system.call_s3(method, Bucket=bucket, Key=key, **arguments))
+
         def upload() -> Object:
             try:
-                self._system.put_file(os.fspath(file), self._path(name))
+                if self._scheme == 's3':
+                    upload_in_parts(self, request, file, size)
+                else:
+                    self._system.put_file(os.fspath(file), self._path(name))
             except FileNotFoundError:
                 if file.exists():
                     raise self._absent() from None
                 raise
-            return self._written(name, file.stat().st_size, lambda kind: content_sum(file, kind))
+            there = size if self._scheme == 's3' else file.stat().st_size
+            return self._written(name, there, lambda kind: content_sum(file, kind))
 
         return self._call(upload)
 
@@ -220,22 +263,26 @@ class Bucket:
         return Object(name, int(facts['size']), tag, f'md5:{tag}' if re.fullmatch('[0-9a-f]{32}', tag) else '')
 
     def _call(self, request: Callable[[], Value]) -> Value:
-        for pause in (*PAUSES, None):
+        known = f'{self._scheme}://{self._bucket}'
+        seconds = patience.PATIENCE if known in _met else patience.MEETING
+        attempts = Attempts(seconds if self._patient else 0, self.url)
+        while True:
             try:
-                return request()
-            except (FileNotFoundError, FileExistsError, UserError):
+                for check in self._checks:
+                    check()
+                value = request()
+                _met.add(known)
+                return value
+            except (FileNotFoundError, FileExistsError, UserError, StoppedError):
                 raise
             except Exception as error:  # of each library its own: of the network, of the protocol, of credentials
                 if is_denied(error):
                     raise self._denied(error) from None
-                if pause is None:
-                    found = self._about(
-                        f'no answer, or half of one, {len(PAUSES) + 1} times in a row ({one_line(error)})'
-                    )
+                if not attempts.again(error):
+                    failing = in_words(attempts.failing())
+                    found = self._about(f'no answer, or half of one, for {failing} ({one_line(error)})')
                     mend = 'check the network; the same command goes on with what is whole'
                     raise UnreachableError(self._where, found, 'an answer', mend) from None
-                time.sleep(pause)
-        raise AssertionError
 
     def _about(self, what: str) -> str:
         return what if self._where == self.url else f'{self.url}: {what}'

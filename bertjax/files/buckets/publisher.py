@@ -3,18 +3,13 @@
 import _thread
 import contextlib
 import threading
-import time
 from collections.abc import Iterator
 
-from absl import logging
-
 from bertjax.errors import StoppedError, UserError
-from bertjax.files.buckets.failures import UnreachableError
 from bertjax.files.buckets.lease import Lease
 from bertjax.files.buckets.mirror import Mirror
 
 EVERY = 20.0  # seconds between looks at the folder
-PATIENCE = 1800.0  # seconds without an answer of the bucket after which the run is stopped
 
 
 class UnpublishedError(StoppedError):
@@ -25,15 +20,15 @@ class Publisher:
     """Publishes while it is entered. Never more than one pass is under way, and each takes the newest that is there:
     what is written faster than it can be sent is left out, and the training waits for nothing.
 
-    A bucket out of reach is tried again, for PATIENCE seconds; then, and at once where writing is denied or another
-    process has taken the workdir, the run is asked to stop as by Ctrl-C, and `failure` says why.
+    Where no patience helps, writing is denied or another process has taken the workdir, the run is asked to stop as by
+    Ctrl-C, and `finish` says why.
     """
 
     def __init__(self, mirror: Mirror, lease: Lease):
         self._mirror, self._lease = mirror, lease
         self._ended, self._passing = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._work, name='publisher', daemon=True)
-        self.failure: Exception | None = None
+        self._failure: Exception | None = None
 
     def __enter__(self) -> 'Publisher':
         self._thread.start()
@@ -44,23 +39,15 @@ class Publisher:
         self._thread.join()
 
     def _work(self) -> None:
-        reached = time.monotonic()
         while not self._ended.wait(EVERY):
             try:
                 with self._passing:
-                    self._lease.check()
                     self._mirror.publish()
-                reached = time.monotonic()
-                continue
-            except UnreachableError as error:
-                if time.monotonic() - reached < PATIENCE:
-                    logging.warning('not published, and tried again: %s', error)
-                    continue
-                self.failure = error
             except (UserError, StoppedError, OSError) as error:
-                self.failure = error
-            _thread.interrupt_main()
-            return
+                self._failure = error
+                if not self._ended.is_set():  # else it is about to be said
+                    _thread.interrupt_main()
+                return
 
     @contextlib.contextmanager
     def given(self) -> Iterator[None]:
@@ -76,8 +63,10 @@ class Publisher:
           UnpublishedError: it cannot be; the mirror keeps everything.
           LostLeaseError: the workdir is another process's.
         """
-        self._lease.check()
         try:
+            if self._failure is not None:
+                raise self._failure
+            self._lease.check()  # also where nothing is left to publish, which would ask
             return self._mirror.publish(all_of_it=True)
         except (UserError, OSError) as error:
             raise UnpublishedError(
