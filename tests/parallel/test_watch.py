@@ -12,16 +12,17 @@ import pytest
 
 # The child says which signals it gets, and ends with the third.
 CHILD = """
-import os, signal
+import os, signal, time
 from bertjax.parallel.membership import watch
 
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 watch()
+told = []
 for number in (signal.SIGTERM, signal.SIGINT):
-    signal.signal(number, lambda number, frame: print(number, flush=True))
+    signal.signal(number, lambda number, frame: told.append(print(number, flush=True)))
 print('begun', flush=True)
-for _ in range(3):
-    signal.pause()
+while len(told) < 3:
+    time.sleep(0.01)
 os._exit(75)
 """
 
