@@ -16,10 +16,14 @@ import importlib
 import logging as std_logging
 import os
 import pathlib
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
 from typing import Any
+
+if __name__ == '__main__' and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main` has imported all: JAX swallows KeyboardInterrupt in gc
 
 from absl import app, flags, logging
 
@@ -95,6 +99,8 @@ def main(argv: Sequence[str]) -> None:
         raise UserError(f'--config.run={config.run}', 'a recipe with config.distill', 'run=distill', mend)
     _join_others(config.run)
     run = importlib.import_module(f'bertjax.runs.{config.run}').run
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     told: dict[str, Any] = {}
     if config.run in ABOUT_A_RUN:
         told['given'] = given_keys(config)

@@ -47,7 +47,8 @@ def join(membership: Membership) -> None:
     Where the command line says nothing JAX finds the others by itself: on TPU VMs and GKE, and under Slurm.
     """
     leave_out_absent_tpus()
-    # JAX waits for the others in compiled code, where Ctrl-C would wait as well.
+    # JAX waits for the others in compiled code, where Python's handler would wait as well; and in a process that bash
+    # has started in the background Ctrl-C is ignored until now.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     jax.distributed.initialize(
         membership.coordinator_address,
@@ -56,8 +57,6 @@ def join(membership: Membership) -> None:
         heartbeat_timeout_seconds=HEARTBEAT,
         shutdown_timeout_seconds=_LONG,
     )
-    # Also where it was ignored until now, as bash has it in a process that it starts in the background.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     claim_devices()
     if not is_first():
         mute()

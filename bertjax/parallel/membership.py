@@ -46,7 +46,7 @@ class Membership:
     def is_one_of_several(self, environment: Mapping[str, str] = os.environ) -> bool:
         """Whether the command line says so, or what started this process: srun, a TPU slice of several machines, or a
         JobSet on GKE."""
-        slurm = 'SLURM_PROCID' in environment and int(environment.get('SLURM_STEP_NUM_TASKS', '1')) > 1
+        slurm = 'SLURM_PROCID' in environment and int(environment.get('SLURM_STEP_NUM_TASKS') or '1') > 1
         return self.coordinator_address is not None or slurm or count_tpu_processes(environment) > 1
 
 

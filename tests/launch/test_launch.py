@@ -5,7 +5,9 @@ import pathlib
 import shutil
 import signal
 import subprocess
+import time
 
+import psutil
 import pytest
 from cloud import REPOSITORY, SLICE, TRAINING, Cloud
 
@@ -101,6 +103,31 @@ def test_a_slurm_task_waits_for_the_process_that_saves(cloud: Cloud, tmp_path: p
         os.killpg(process.pid, signal.SIGTERM)
         assert process.stdout.read() == 'requeue 17\n'
     assert process.returncode == 75
+
+
+def test_ctrl_c_ends_processes_that_only_begin(cloud: Cloud, tmp_path: pathlib.Path):
+    """To the group of the script, as a terminal sends it; nothing is trained, nor imported, by then."""
+    work = tmp_path / 'run'
+    command = [REPOSITORY / 'launch' / 'local_hosts.sh', '2', '--config=configs/pretrain_tiny.py', f'--workdir={work}']
+    with subprocess.Popen(
+        command,
+        cwd=REPOSITORY,
+        env=cloud.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        deadline = time.monotonic() + 30
+        while not (work / 'host-1.log').exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(0.3)
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 130, said
+    assert 'process 1: status 130' in said and not (work / 'store').exists()
+    assert not [one for one in psutil.process_iter(['cmdline']) if f'--workdir={work}' in (one.info['cmdline'] or [])]
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ def tpu_here(monkeypatch: pytest.MonkeyPatch) -> None:
         ({'TPU_WORKER_HOSTNAMES': 'pod-0.svc', 'MEGASCALE_NUM_SLICES': ''}, False),
         ({'SLURM_PROCID': '0', 'SLURM_STEP_NUM_TASKS': '2'}, True),
         ({'SLURM_PROCID': '0', 'SLURM_STEP_NUM_TASKS': '1'}, False),
+        ({'SLURM_PROCID': '0', 'SLURM_STEP_NUM_TASKS': ''}, False),
     ],
 )
 def test_what_the_environment_says(environment: dict[str, str], several: bool):

@@ -2,6 +2,7 @@
 
 import pathlib
 import signal
+import socket
 import time
 
 import numpy as np
@@ -45,18 +46,38 @@ def test_one_is_killed_and_started_again(program: Program, tmp_path: pathlib.Pat
 
 
 @pytest.mark.slow
-def test_all_stop_where_one_is_asked_to(program: Program, tmp_path: pathlib.Path, trained: pathlib.Path):
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_all_stop_where_one_is_asked_to(program: Program, tmp_path: pathlib.Path, trained: pathlib.Path, number: int):
     """One process has begun the run, two go on with it, and the one that does not write is asked to stop."""
     work = copied(trained, tmp_path / 'run')
     more = (*RUN, '--config.steps=400', '--config.batch_size=8', *NEVER)
     processes = program.start_together(2, f'--workdir={work}', *more)
     wait_for_step(processes[0], work, 30)
-    processes[1].send_signal(signal.SIGTERM)
+    processes[1].send_signal(number)
     ends = [finished(process, status=75) for process in processes]
     last = rows(work / 'ledger.jsonl')[-1]['step']
     assert 30 <= last < 400 and (work / 'checkpoints' / str(last) / 'seal.json').exists()
     assert all(f'stopped at step {last} as asked' in end.stderr for end in ends)
     assert [row['first'] for row in rows(work / 'ledger.jsonl')] == list(range(0, 8 * last, 8))
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_one_that_waits_for_the_others(program: Program, tmp_path: pathlib.Path):
+    """It waits for them in compiled code; and `kill -INT` tells the process that watches over it alone."""
+    with socket.socket() as free:
+        free.bind(('127.0.0.1', 0))
+        address = f'127.0.0.1:{free.getsockname()[1]}'
+    flags = (f'--coordinator_address={address}', '--num_processes=2', '--process_id=0')
+    process = program.start(f'--workdir={tmp_path}', *flags)
+    deadline = time.monotonic() + 60
+    host, port = address.split(':')
+    with socket.socket() as asking:
+        while asking.connect_ex((host, int(port))):
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=10) == 130
+    finished(process, status=130)
 
 
 @pytest.mark.slow
