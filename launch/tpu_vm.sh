@@ -81,7 +81,7 @@ install() {
     export PATH=$HOME/.local/bin:$PATH
     command -v uv >/dev/null || curl -LsSf https://astral.sh/uv/install.sh | sh
     [ -d venv ] || uv venv --quiet --python 3.12 venv
-    uv pip install --quiet --python venv -e "bertjax[tpu,gcs]"'
+    uv pip install --quiet --python venv -e "bertjax[tpu,gcs,s3]"'
 }
 
 # Before every training: a machine that was started anew has not mounted it again.

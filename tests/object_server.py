@@ -102,12 +102,16 @@ class ObjectServer:
         """{path: content} of the objects below BUCKET/PATH."""
         return self.system.cat(self.system.find(path))
 
-    def wait_for(self, path: str, ending: str, *processes: subprocess.Popen) -> None:
-        """Until an object below BUCKET/PATH has a name with this ending, which the processes are to write."""
-        deadline = time.monotonic() + 300
-        while not any(name.endswith(ending) for name in self.names(path)):
+    def wait_for_step(self, path: str, step: int, *processes: subprocess.Popen) -> int:
+        """Until a whole checkpoint of this step or a later one is below BUCKET/PATH, which the processes are to write;
+        returns its step."""
+        deadline, newest = time.monotonic() + 300, -1
+        while newest < step:
+            seals = (name.split('/') for name in self.names(path) if name.endswith('/seal.json'))
+            newest = max((int(parts[1]) for parts in seals), default=-1)
             assert time.monotonic() < deadline and all(process.poll() is None for process in processes)
             time.sleep(0.05)
+        return newest
 
     def names(self, path: str) -> dict[str, int]:
         """{name: bytes} of the objects below BUCKET/PATH."""

@@ -60,7 +60,7 @@ EXTRACT = {'recipe': 'configs/extract.py', 'small': False}
 QUICK = """
     from bertjax.files.buckets import lease, publisher
 
-    lease.EVERY, lease.GONE, publisher.EVERY = 0.3, 3.0, 1.0
+    lease.EVERY, lease.GONE, publisher.EVERY = 0.3, 3.0, 0.5
 """
 
 

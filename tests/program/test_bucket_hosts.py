@@ -1,5 +1,6 @@
 """Several real processes whose workdir is in a bucket, each as if it were on a machine of its own."""
 
+import json
 import os
 import pathlib
 import signal
@@ -30,6 +31,20 @@ def mirror(cache: pathlib.Path) -> pathlib.Path:
     return identity.parent / 'one'
 
 
+def assert_as_alone(hosts: Program, there: dict[str, bytes], alone: pathlib.Path, asked: tuple[str, ...]) -> None:
+    """What is published is what one process computes on a disk: the rows of text exactly, figures as they are split."""
+    hosts.spawn(f'--workdir={alone}', *asked)
+    there = {path.split('/runs/one/')[1]: data for path, data in there.items()}
+    assert there['ledger.jsonl'] == (alone / 'ledger.jsonl').read_bytes()
+    published = [json.loads(line) for line in there['metrics.jsonl'].splitlines()]
+    losses = [[row['loss'] for row in some if row.get('loss')] for some in (published, rows(alone / 'metrics.jsonl'))]
+    assert losses[0][-10:] == pytest.approx(losses[1][-10:], rel=1e-5)
+    together, expected = load(there[WEIGHTS]), load_file(alone / WEIGHTS)
+    assert together.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(together[name], values, atol=1e-5)
+
+
 @pytest.mark.slow
 def test_stopped_and_gone_on_with_by_another_machine(hosts: Program, bucket, tmp_path: pathlib.Path):
     """One of two is asked to stop; a machine that never saw the run joins. All is as one process has it."""
@@ -48,17 +63,33 @@ def test_stopped_and_gone_on_with_by_another_machine(hosts: Program, bucket, tmp
 
     begun, joined = (finished(process) for process in hosts.start_together(2, *asked, caches=[first, third]))
     assert f'continuing at step {stopped} of 96' in begun.stdout and 'continuing' not in joined.stdout
-    alone = tmp_path / 'alone'
-    hosts.spawn(f'--workdir={alone}', *LONG)
-    assert (mirror(first) / 'ledger.jsonl').read_bytes() == (alone / 'ledger.jsonl').read_bytes()
-    losses = [[row['loss'] for row in rows(one / 'metrics.jsonl') if row.get('loss')] for one in (mirror(first), alone)]
-    assert losses[0][-10:] == pytest.approx(losses[1][-10:], rel=1e-5)
-    together, expected = load(bucket.system.cat_file(f'bucket/runs/one/{WEIGHTS}')), load_file(alone / WEIGHTS)
-    assert together.keys() == expected.keys()
-    for name, values in expected.items():
-        np.testing.assert_allclose(together[name], values, atol=1e-5)
+    assert_as_alone(hosts, bucket.contents('bucket/runs/one'), tmp_path / 'alone', LONG)
 
     assert 'all 96 steps are done' in hosts.with_environment({'BERTJAX_CACHE': str(second)}).spawn(*asked[:-1]).stdout
+
+
+@pytest.mark.slow
+def test_each_is_killed_in_turn(hosts: Program, bucket, tmp_path: pathlib.Path):
+    """`kill -9` of the second, then of the first; each time two machines that never saw the run go on. All is as one
+    process has it that nobody killed."""
+    quick = hosts.with_startup(tmp_path / 'startup', QUICK)
+    asked = (f'--workdir={HERE}', *LONG, '--config.checkpoint_every=12', '--config.eval_every=4')
+    step = 0
+    for killed in (1, 0):
+        caches = [tmp_path / f'{name}{killed}' for name in ('first', 'second')]
+        processes = quick.start_together(2, *asked, '--config.mesh.fsdp=2', caches=caches)
+        bucket.wait_for_step('bucket/runs/one', step + 1, *processes)
+        processes[killed].kill()
+        began = time.monotonic()
+        end = finished(processes[1 - killed], status=4)
+        assert time.monotonic() - began < 90
+        assert 'another process of this run is lost' in end.stderr.strip().splitlines()[-1]
+        finished(processes[killed], status=-signal.SIGKILL)
+        step = bucket.wait_for_step('bucket/runs/one', step + 1)
+    caches = [tmp_path / name for name in ('first', 'second')]
+    ends = [finished(process) for process in quick.start_together(2, *asked, '--config.mesh.fsdp=2', caches=caches)]
+    assert f'continuing at step {step}' in ends[0].stdout
+    assert_as_alone(hosts, bucket.contents('bucket/runs/one'), tmp_path / 'alone', asked[1:])
 
 
 @pytest.mark.slow
@@ -107,7 +138,7 @@ def test_another_run_takes_the_workdir(hosts: Program, bucket, tmp_path: pathlib
     quick = hosts.with_startup(tmp_path / 'startup', QUICK)
     endless = ('--config.mesh.fsdp=2', '--config.steps=100000', '--config.checkpoint_every=400')
     processes = quick.start_together(2, f'--workdir={HERE}', *LONG, *endless, caches=caches)
-    bucket.wait_for('bucket/runs/one', 'seal.json', *processes)
+    bucket.wait_for_step('bucket/runs/one', 1, *processes)
     bucket.put({'runs/one/.lease.json': b'{"token": "of another"}'})
     time.sleep(2)  # of the lease every third of a second
     bucket.put({'runs/one/ledger.jsonl': b'of another', 'runs/one/config.json': b'of another'})

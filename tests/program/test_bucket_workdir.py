@@ -112,7 +112,7 @@ def test_stopped_for_so_long_that_another_run_took_over(program, bucket, texts, 
     woken = program.with_environment(seen).with_startup(tmp_path / 'startup', QUICK)
     process = woken.start(f'--workdir={HERE}', texts, *RUN, '--config.steps=100000', '--config.checkpoint_every=400')
     try:
-        bucket.wait_for('bucket/runs/one', 'seal.json', process)
+        bucket.wait_for_step('bucket/runs/one', 1, process)
         asked = -1
         while asked != len(bucket.asked):  # nothing is under way to the bucket
             asked = len(bucket.asked)
