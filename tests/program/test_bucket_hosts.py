@@ -136,7 +136,7 @@ def test_another_run_takes_the_workdir(hosts: Program, bucket, tmp_path: pathlib
     """Both end, and nothing of the other's is touched from the moment that the first can know of it."""
     caches = [tmp_path / name for name in ('first', 'second')]
     quick = hosts.with_startup(tmp_path / 'startup', QUICK)
-    endless = ('--config.mesh.fsdp=2', '--config.steps=100000', '--config.checkpoint_every=400')
+    endless = ('--config.mesh.fsdp=2', '--config.steps=100000', '--config.checkpoint_every=100')
     processes = quick.start_together(2, f'--workdir={HERE}', *LONG, *endless, caches=caches)
     bucket.wait_for_step('bucket/runs/one', 1, *processes)
     bucket.put({'runs/one/.lease.json': b'{"token": "of another"}'})
