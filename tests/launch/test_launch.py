@@ -123,8 +123,12 @@ def test_ctrl_c_ends_processes_that_only_begin(cloud: Cloud, tmp_path: pathlib.P
             assert time.monotonic() < deadline
             time.sleep(0.01)
         time.sleep(0.3)
+        begun = psutil.Process(process.pid).children(recursive=True)
         os.killpg(process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=30)
+        try:
+            _, said = process.communicate(timeout=30)
+        finally:  # which would wait for them
+            psutil.wait_procs([one.kill() or one for one in begun if one.is_running()])
     assert process.returncode == 130, said
     assert 'process 1: status 130' in said and not (work / 'store').exists()
     assert not [one for one in psutil.process_iter(['cmdline']) if f'--workdir={work}' in (one.info['cmdline'] or [])]
