@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import itertools
 import pathlib
 import shutil
 import threading
@@ -15,6 +14,7 @@ import orbax.checkpoint as ocp
 
 from bertjax.checkpoint import checksums, unfinished
 from bertjax.checkpoint.readback import Structure, check_readable, structure
+from bertjax.checkpoint.steps import Steps
 from bertjax.checkpoint.unfinished import DAMAGED
 from bertjax.errors import UserError
 from bertjax.files.atomic import make_directory
@@ -82,7 +82,7 @@ class Checkpoints:
         self._keep = keep
         self._log = log
         self._reading = reading
-        self._damaged: set[int] = set()  # where nothing is moved
+        self._steps = Steps(self.directory, log, reading=reading, moved=lambda: self._manager.reload())
         self._finisher: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._failed = False
@@ -122,7 +122,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Finished steps, ascending."""
-        return [step for step in unfinished.finished_steps(self.directory) if step not in self._damaged]
+        return self._steps.finished()
 
     def latest(self) -> Saved | None:
         """The newest whole checkpoint, None when there is none at all.
@@ -132,37 +132,9 @@ class Checkpoints:
         Raises:
           UserError: there are checkpoints, or what may be some, and none of them is whole.
         """
-        step = decided_by_first(self._newest)
+        step = decided_by_first(self._steps.newest)
         self._check_own(step)
         return self._saved(step) if step >= 0 else None
-
-    def _newest(self) -> int:
-        """The newest whole step; -1 where there is none at all."""
-        for step in reversed(self.steps()):
-            if self._is_whole(step):
-                return step
-        if self.directory.is_dir():
-            self._refuse_leftovers()
-        return -1
-
-    def _refuse_leftovers(self) -> None:
-        """A run that has lost its checkpoints does not begin anew as if it had had none."""
-        damaged = len(list((self.directory / DAMAGED).glob('*'))) + len(self._damaged)
-        if damaged:
-            raise UserError(
-                str(self.directory),
-                f'{damaged} checkpoint(s), all damaged',
-                'at least one whole checkpoint',
-                f'they are in {self.directory / DAMAGED}: start again in another --workdir',
-            )
-        names = [path.name for path in unfinished.unknown(self.directory) if unfinished.may_be_checkpoint(path)]
-        if names:
-            raise UserError(
-                str(self.directory),
-                f'{len(names)} folder(s) that may be checkpoints ({", ".join(names[:3])}), none of them whole',
-                f'at least one step with its {checksums.FILE}',
-                f'put the {checksums.FILE} or the name back that it had; to begin anew, move the folder(s) elsewhere',
-            )
 
     def _saved(self, step: int) -> Saved:
         args = ocp.args.Composite(position=ocp.args.JsonRestore(), config=ocp.args.JsonRestore())
@@ -181,31 +153,11 @@ class Checkpoints:
             latest = self.latest()
             lowest = self.best() if best and latest is not None else None
             return latest if lowest is None else self._saved(lowest)
-        if step not in self.steps() or not self._is_whole(step):
+        if step not in self.steps() or not self._steps.is_whole(step):
             there = ', '.join(map(str, self.steps())) or 'none'
             mend = 'choose one of them, or 0 for the newest' if self.steps() else 'train first'
             raise UserError('config.step', f'{step}, which {self.directory} does not have', f'one of {there}', mend)
         return self._saved(step)
-
-    def _is_whole(self, step: int) -> bool:
-        """Whether a finished step is as it was written; one that is not is moved to `checkpoints/damaged/`."""
-        wrong = checksums.damage(self.directory / str(step))
-        if wrong is None:
-            return True
-        then = 'it is left out' if self._reading else 'it is set aside'
-        self._log(f'checkpoint {step} is damaged ({wrong}): {then}, using another one')
-        if self._reading:
-            self._damaged.add(step)
-        else:
-            self._set_aside(step)
-        return False
-
-    def _set_aside(self, step: int) -> None:
-        names = itertools.chain([str(step)], (f'{step}-{number}' for number in itertools.count(2)))
-        target = next(path for name in names if not (path := self.directory / DAMAGED / name).exists())
-        target.parent.mkdir(exist_ok=True)
-        (self.directory / str(step)).rename(target)
-        self._manager.reload()
 
     def restore(self, step: int, template: Any) -> Any:
         """The arrays of the state of a finished step, on the devices and in the shapes of `template` (abstract).
@@ -268,7 +220,7 @@ class Checkpoints:
             return True
         if (self.directory / str(step)).exists():
             self._log(f'checkpoint {step} of another time was never finished: it is set aside in {DAMAGED}/')
-            self._set_aside(step)
+            self._steps.set_aside(step)
         with writing(self.directory, 0):
             unfinished.mark(self.directory, step)
         return False
@@ -282,7 +234,7 @@ class Checkpoints:
                 with writing(self.directory, size):
                     checksums.write_checksums(self.directory / str(step), cost)
                 unfinished.unmark(self.directory, step)
-                for old in self._superseded():
+                for old in self._steps.superseded(self._keep):
                     unfinished.mark(self.directory, old)
                     # Orbax's own way to delete asks all processes, which are training.
                     shutil.rmtree(self.directory / str(old))
@@ -290,15 +242,11 @@ class Checkpoints:
         except BaseException as error:  # raised by wait(), in the training loop's thread
             self._failure = error
 
-    def _superseded(self) -> list[int]:
-        best = self._lowest_cost()
-        return [step for step in self.steps()[: -self._keep] if step != best]
-
     def best(self) -> int | None:
         """The whole step with the lowest cost, the later of two equal ones; None where no cost was measured."""
         with first_before_others():  # who find what it has saved
             pass
-        step = decided_by_first(self._best)
+        step = decided_by_first(self._steps.best)
         self._check_own(step)
         return step if step >= 0 else None
 
@@ -309,17 +257,6 @@ class Checkpoints:
         if wrong := checksums.damage(self.directory / str(step)):
             mend = f'remove {self.directory.parent}: the same command fetches it again'
             raise UserError(str(self.directory / str(step)), wrong, 'the checkpoint that the first process has', mend)
-
-    def _best(self) -> int:
-        step = self._lowest_cost()
-        while step is not None and not self._is_whole(step):
-            step = self._lowest_cost()
-        return -1 if step is None else step
-
-    def _lowest_cost(self) -> int | None:
-        costs = {step: checksums.cost(self.directory / str(step)) for step in self.steps()}
-        measured = [step for step in costs if costs[step] is not None]
-        return min(measured, key=lambda step: (costs[step], -step), default=None)
 
     @property
     def writing(self) -> bool:
