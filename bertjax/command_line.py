@@ -3,7 +3,7 @@
 import pkgutil
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
@@ -75,7 +75,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         raise UserError(first, 'it before --config', 'the recipe before the changes to it', 'put --config=… first')
     if recipes:
         recipe = find_recipe(recipes[0])
-        load_recipe(recipe)  # before absl swallows what is wrong with it
+        _check_keys(argv, flatten(load_recipe(recipe)))  # before absl swallows what is wrong with the recipe
         argv = [f'--config={recipe}' if re.match(r'--?config=', a) else a for a in argv]
     try:
         rest = flags.FLAGS(argv)
@@ -83,17 +83,13 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         raise UserError(
             f'--{e.flagname}', 'an unknown flag', '--config, --workdir or --config.KEY', 'see --help'
         ) from None
-    except (AttributeError, KeyError, IndexError) as e:  # ml_collections: a key that the recipe does not have
-        given = re.findall(r'--?(?:no)?config\.([\w.\[\]]+)', ' '.join(argv))
-        config = load_recipe(recipe)
-        bad = next((key for key in given if not _exists(config, key)), None)
-        if bad is None:
-            raise
-        raise unknown_key_error(bad, flatten(config)) from e
     except flags.IllegalFlagValueError as e:
         raise _wrong_value(str(e)) from None
     except (flags.Error, ValueError, TypeError) as e:
         raise UserError('command line', str(e), 'flags as in --help', 'correct the flag') from None
+    except (RecursionError, MemoryError):  # of Python's parser
+        found = 'a value that is nested too deeply'
+        raise UserError('command line', found, 'flags as in --help', 'correct the flag') from None
     if len(rest) > 1:
         raise UserError('command line', repr(rest[1]), 'only flags', f'did you mean --{rest[1]}? see --help')
     return rest
@@ -127,6 +123,21 @@ def _check_names(argv: Sequence[str]) -> None:
             raise UserError('command line', argument, f'a name in {sys.getfilesystemencoding()}', mend)
 
 
+def _check_keys(argv: Sequence[str], known: Collection[str]) -> None:
+    """Refuses keys that a recipe with the `known` ones does not have. ml_collections also accepts attributes of a
+    ConfigDict such as `items`, and indices into text and tuples such as `corpus[0]`, and fails when it sets them."""
+    settable = {*known, *(key.partition('[')[0] for key in known)}  # with 'phases', of 'phases[0].steps'
+    for argument in argv[1:]:
+        match = re.match(r'--?(?:no)?config\.([^=]*)', argument)
+        if not match or match[1] in settable:
+            continue
+        group = [key for key in known if key.startswith(f'{match[1]}.')]
+        if not group:
+            raise unknown_key_error(match[1], known)
+        mend = f'for example --config.{next((key for key in group if key.endswith(".name")), group[0])}=VALUE'
+        raise UserError(f'--config.{match[1]}', 'a group of keys', 'a single key', mend)
+
+
 def no_recipe() -> UserError:
     """What a command line without --config is told."""
     mend = 'for example --config=pretrain_tiny, or --config=configs/pretrain_tiny.py'
@@ -140,14 +151,6 @@ def _wrong_value(message: str) -> UserError:
     whole, number = 'a whole number', 'a number'
     wanted = {'int': whole, 'integer': whole, 'float': number, 'boolean': 'true or false'}
     return UserError(f'--{key}', repr(value), wanted[kind[1]] if kind else reason, f'write it as --{key}=VALUE')
-
-
-def _exists(config: ConfigDict, key: str) -> bool:
-    try:
-        config_flags.config_path.get_value(key, config)
-    except (AttributeError, KeyError, IndexError, TypeError, ValueError):
-        return False
-    return True
 
 
 def named_recipe() -> str:

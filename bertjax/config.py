@@ -115,7 +115,7 @@ def unknown_key_error(key: str, known: Collection[str]) -> UserError:
     mend = suggestion(key, [*known, *branches])
     page = 'docs/finetuning.md' if 'task.kind' in known else 'docs/pretraining.md'
     return UserError(
-        f'--config.{key}',
+        f'--config.{key if len(key) <= 60 else key[:56] + " …"}',
         'an unknown config key',
         'a key of this recipe',
         f'did you mean --config.{mend.removeprefix("did you mean ")}' if mend else f'see {page} for all keys',

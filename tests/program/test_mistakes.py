@@ -87,6 +87,33 @@ def test_a_change_before_the_recipe(program: Program):
     assert 'put --config=… first' in program.error(*changes, recipe='', small=False)
 
 
+@pytest.mark.parametrize(
+    ('recipe', 'keys'),
+    [
+        ('pretrain_tiny', ('corpus[0]', 'corpus[-1]', 'corpus[:]', 'model["width"]', 'model.width.real')),
+        ('pretrain_tiny', ('items', 'lock', '_fields', '__class__', 'model.__dict__', 'model.items', 'model.get_type')),
+        ('pretrain_tiny', ('', 'model.', '.corpus', 'corpus ', '(corpus)', 'corpus\n', '5', 'x' * 5000, '[0]' * 2000)),
+        ('pretrain_large', ('phases[0]', 'phases[-1].steps', 'phases[2].steps', 'phases[0:1]', 'phases[0].items')),
+        ('extract', ('extract.layers[0]', 'extract.layers[-1]', 'keys', 'extract.update')),
+    ],
+)
+def test_what_is_no_key_of_a_recipe(program: Program, recipe: str, keys: tuple[str, ...]):
+    """ml_collections finds some of these, as methods, letters of a text or elements of a tuple."""
+    for key in keys:
+        error = program.error(f'--config.{key}=1', recipe=recipe, small=False)
+        assert 'unknown config key' in error or 'found a group of keys' in error, error
+
+
+@pytest.mark.parametrize('value', ['{}', '{"width": 64}', '5', ''])
+def test_a_group_of_keys(program: Program, value: str):
+    error = program.error(f'--config.optimizer={value}', recipe='pretrain_tiny', small=False)
+    assert error.endswith('a group of keys, expected a single key; for example --config.optimizer.name=VALUE')
+
+
+def test_a_value_that_python_cannot_parse(program: Program):
+    assert 'nested too deeply' in program.error('--config.steps=1' + '+1' * 5000)
+
+
 @pytest.mark.parametrize('form', ['-config', '--config', '-config=', '--flagfile='])
 def test_every_form_of_the_flag(program: Program, tmp_path: pathlib.Path, form: str):
     recipe, given = 'configs/pretrain_tiny.py', form
