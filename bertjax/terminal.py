@@ -12,6 +12,9 @@ from rich.text import Text
 _NOTEBOOK = 'JPY_PARENT_PID'  # in the environment of a Jupyter kernel, and so of the programs that its cells start
 # Control characters, which move a cursor, ring or recolour, become visible; those of ordinary text stay.
 _SHOWN = {code: f'\\x{code:02x}' for code in (*range(32), *range(127, 160)) if chr(code) not in '\t\n\r'}
+# So do characters that reorder the text around them (Unicode's property Bidi_Control) or separate lines.
+_BIDI = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_SHOWN |= {code: f'\\u{code:04x}' for code in (*_BIDI, 0x2028, 0x2029)}
 
 
 class Console(rich.console.Console):
@@ -69,8 +72,11 @@ class _Text(io.TextIOWrapper):
 
 
 def data_output() -> TextIO:
-    """Standard output for what another program reads: UTF-8 in every locale, and no character shown as another."""
-    return getattr(sys.stdout, 'data', sys.stdout)
+    """Standard output for what another program reads: UTF-8 in every locale, and no character shown as another.
+
+    On a terminal nobody but a person reads it: control characters are shown there, too.
+    """
+    return sys.stdout if sys.stdout.isatty() else getattr(sys.stdout, 'data', sys.stdout)
 
 
 def guard_streams() -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from rich.table import Table
 
 from bertjax.errors import UserError, printable
 from bertjax.terminal import Console
@@ -19,7 +20,7 @@ guard_streams()
 console = Console(soft_wrap=True, highlight=False, force_terminal='--colours' in sys.argv)
 print('first \\u2026 \\u2500\\u2500')
 console.print('second \\x1b[2J', style='bold')
-print('third \\x1b[31m\\x07 caf\\xe9 \\udce9')
+print('third \\x1b[31m\\x07 \\u202e caf\\xe9 \\udce9')
 data_output().write('{"a": "\\u2026 \\U0001f600 \\x7f"}\\n')
 for number in range(3000):
     print('line', number, file=sys.stderr if number % 2 else sys.stdout)
@@ -44,7 +45,7 @@ def run(repository, redirected: str = '', *arguments: str, **variables: str) -> 
         ('\x1b[31mred\x9b0m', r'\x1b[31mred\x9b0m'),
         ('caf\udce9.txt', r'caf\xe9.txt'),
         ('\ud83d', r'\ud83d'),
-        ('\u202e\u2028', r'\u202e\u2028'),
+        ('\u202e\u2028\u200f\u2066\u061c', r'\u202e\u2028\u200f\u2066\u061c'),
     ],
 )
 def test_what_is_quoted_is_one_line_that_says_all(text, shown):
@@ -65,11 +66,22 @@ def test_rich_shows_control_characters():
     assert file.getvalue() == '\x1b[1m\\x1b[2J\\x07\x1b[0m\n'
 
 
+def test_rich_shows_what_reorders_text():
+    file, reorder = io.StringIO(), '\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069'
+    table = Table('heading \u202e', title='title \u2067')
+    table.add_row('cell \u200f')
+    console = Console(file=file, highlight=False, soft_wrap=True)
+    console.print(f'{reorder} \u200d', markup=False)
+    console.print(table)
+    assert file.getvalue().startswith(reorder.encode('unicode_escape').decode() + ' \u200d\n')
+    assert not set(file.getvalue()) & set(reorder)
+
+
 def test_streams_of_utf8(repository):
     result = run(repository)
     assert result.returncode == 7
     lines = result.stdout.decode('utf-8').splitlines()
-    assert lines[:3] == ['first … ──', r'second \x1b[2J', r'third \x1b[31m\x07 café \udce9']
+    assert lines[:3] == ['first … ──', r'second \x1b[2J', r'third \x1b[31m\x07 \u202e café \udce9']
     assert lines[3:5] == ['{"a": "… 😀 \x7f"}', 'line 0']
     assert len(lines) == 1504 and len(result.stderr.splitlines()) == 1500
 
@@ -89,12 +101,13 @@ def test_a_bar_on_a_terminal(repository):
     """While rich shows it, it stands before standard output itself."""
     program = """
 from rich.progress import Progress
-from bertjax.terminal import Console, guard_streams
+from bertjax.terminal import Console, data_output, guard_streams
 guard_streams()
 with Progress(console=Console(), auto_refresh=False) as progress:
     progress.add_task('bar', total=1)
     print('a line \\x1b[2J')
     progress.refresh()
+data_output().write('{"file": "\\u202e"}\\n')
 """
     ours, theirs = pty.openpty()
     environment = {**os.environ, 'PYTHONPATH': str(repository), 'TERM': 'xterm'}
@@ -104,6 +117,7 @@ with Progress(console=Console(), auto_refresh=False) as progress:
     os.close(ours)
     assert done.returncode == 0 and b'a line' in shown and b'\x1b[2J' not in shown
     assert b'bar \x1b[' in shown and b'\\x1b[' not in shown
+    assert rb'{"file": "\u202e"}' in shown  # what another program would read, before a person
 
 
 @pytest.mark.parametrize('redirected', ['>&-', '2>&-', '<&-', '>&- 2>&- <&-', '| head -1', '2>&1 | head -1'])

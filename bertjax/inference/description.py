@@ -4,13 +4,13 @@ import io
 from collections.abc import Mapping
 
 import jax
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from bertjax.convert.trees import flat_paths
 from bertjax.experiment.loaded import LoadedModel
 from bertjax.inference.tasks import describe
+from bertjax.terminal import Console
 
 _LABELS, _UNUSED = 12, 3  # that are shown
 
