@@ -1,6 +1,5 @@
 """The command line: its flags, what is wrong with them, and what it says of the recipe."""
 
-import pkgutil
 import re
 import sys
 from collections.abc import Collection, Sequence
@@ -8,33 +7,22 @@ from collections.abc import Collection, Sequence
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from bertjax import __version__, runs
+from bertjax import __version__
 from bertjax.config import flatten, unknown_key_error
 from bertjax.errors import UserError
 from bertjax.parallel.membership import Membership
+from bertjax.recipe import finetuning_config, pretraining_config
 from bertjax.recipe_files import find_recipe, load_recipe, recipe_names
+from bertjax.suggestions import FLAGS, VERBS, nearest
 from bertjax.tasks.registry import options
+from bertjax.usage import program_help, recipe_help, verbs
 
-USAGE = """bertjax: pre-train BERT and take it to its tasks.
-
-  bertjax --config=RECIPE[:ARGUMENT] --workdir=DIR [--config.KEY=VALUE ...]
-  python -m bertjax.main ...     the same, where bertjax is not installed
-
-  --config=RECIPE     the name of one that comes with bertjax:
-                      {recipes};
-                      or a file such as configs/pretrain_tiny.py; its docstring says what it does
-  --workdir=DIR       where everything goes: config.json, tokenizer/, store/, checkpoints/, metrics.jsonl, export/
-  --config.KEY=VALUE  changes one key of the recipe, for example --config.batch_size=64
-  --config.run=VERB   {verbs}
-  --version           of bertjax
-
-First steps:
-  bertjax --config=pretrain_tiny --workdir=out/tiny
-  bertjax --config=pretrain_tiny --workdir=out/mine --config.corpus='texts/*.txt'
-  bertjax --config=glue:rte --workdir=out/rte --config.init=out/tiny
-
-The same command in the same workdir continues where it stopped. --helpfull lists every flag there is.
-"""
+# A key of the recipe -> the verbs that cannot do without, and a recipe that has it.
+NEEDS = {
+    'corpus': (('pretrain', 'vocab', 'corpus', 'compile'), 'pretrain_tiny'),
+    'task': (('finetune', 'benchmark', 'baseline', 'triviaqa', 'evaluate', 'predict'), 'glue:rte'),
+    'distill': (('distill',), 'distilbert'),
+}
 
 CONFIG = config_flags.DEFINE_config_file('config', None, 'A recipe: NAME or FILE.py, and :ARGUMENT.', lock_config=True)
 WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run, made when absent.')
@@ -42,6 +30,9 @@ WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run, made when abs
 _COORDINATOR = flags.DEFINE_string('coordinator_address', None, 'HOST:PORT at which the first process is reached.')
 _COUNT = flags.DEFINE_integer('num_processes', None, 'How many processes compute the run.')
 _NUMBER = flags.DEFINE_integer('process_id', None, 'The number of this one, from 0.')
+# Those that a person may have meant.
+_FLAGS = ('config', 'workdir', 'coordinator_address', 'num_processes', 'process_id')
+_FLAGS += ('flagfile', 'help', 'helpfull', 'verbosity', 'version')
 
 
 def membership() -> Membership:
@@ -49,22 +40,18 @@ def membership() -> Membership:
     return Membership(_COORDINATOR.value, _COUNT.value, _NUMBER.value)
 
 
-def verbs() -> list[str]:
-    """Names of the verbs, one file each in bertjax/runs/."""
-    return sorted(module.name for module in pkgutil.iter_modules(runs.__path__))
-
-
 def parse_flags(argv: Sequence[str]) -> list[str]:
     """absl's flag parser, except that every mistake is a UserError that says what to do."""
     if any(argument in ('--help', '-h', '-help', '--helpshort') for argument in argv[1:]):
-        print(USAGE.format(verbs=', '.join(verbs()), recipes=', '.join(recipe_names())))
+        recipes = _recipes(_written_out(argv))
+        print(recipe_help(recipes[0]) if recipes else program_help())
         raise SystemExit(0)
     if '--version' in argv[1:]:
         print(f'bertjax {__version__}')
         raise SystemExit(0)
     _check_names(argv)
     argv = _written_out(argv)
-    recipes = _recipes(argv)
+    recipes, known = _recipes(argv), {}
     if len(recipes) > 1:
         found, mend = f'{recipes[0]} and {recipes[1]}', 'leave all but one out'
         raise UserError('--config', found, 'one recipe', mend)
@@ -75,14 +62,13 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         raise UserError(first, 'it before --config', 'the recipe before the changes to it', 'put --config=… first')
     if recipes:
         recipe = find_recipe(recipes[0])
-        _check_keys(argv, flatten(load_recipe(recipe)))  # before absl swallows what is wrong with the recipe
+        known = flatten(load_recipe(recipe))  # before absl swallows what is wrong with it
+        _check_keys(argv, known)
         argv = [f'--config={recipe}' if re.match(r'--?config=', a) else a for a in argv]
     try:
         rest = flags.FLAGS(argv)
     except flags.UnrecognizedFlagError as e:
-        raise UserError(
-            f'--{e.flagname}', 'an unknown flag', '--config, --workdir or --config.KEY', 'see --help'
-        ) from None
+        raise _unknown_flag(e.flagname, known) from None
     except flags.IllegalFlagValueError as e:
         raise _wrong_value(str(e)) from None
     except (flags.Error, ValueError, TypeError) as e:
@@ -91,7 +77,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         found = 'a value that is nested too deeply'
         raise UserError('command line', found, 'flags as in --help', 'correct the flag') from None
     if len(rest) > 1:
-        raise UserError('command line', repr(rest[1]), 'only flags', f'did you mean --{rest[1]}? see --help')
+        raise _no_flag(rest[1], recipes)
     return rest
 
 
@@ -140,8 +126,43 @@ def _check_keys(argv: Sequence[str], known: Collection[str]) -> None:
 
 def no_recipe() -> UserError:
     """What a command line without --config is told."""
-    mend = 'for example --config=pretrain_tiny, or --config=configs/pretrain_tiny.py'
+    mend = 'for example --config=pretrain_tiny, or --config=configs/pretrain_tiny.py; see --help'
     return UserError('--config', 'nothing', 'the name or the path of a recipe', mend)
+
+
+def _unknown_flag(name: str, known: Collection[str]) -> UserError:
+    """A flag that the program does not have, which may be a key of the recipe, of ours or of another program."""
+    known = known or {*flatten(pretraining_config()), *flatten(finetuning_config('glue'))}
+    near = nearest(re.sub(r'^(no)?config\.', '', name), [*_FLAGS, *known], FLAGS, similarity=0.7)
+    mend = f'did you mean --{"" if near in _FLAGS else "config."}{near}?' if near else 'see --help'
+    return UserError(f'--{name}', 'an unknown flag', '--config, --workdir or --config.KEY', mend)
+
+
+def _no_flag(word: str, recipes: Sequence[str]) -> UserError:
+    """A word without --: a verb, a recipe, or KEY=VALUE, which other programs take so."""
+    verb = nearest(word, verbs(), VERBS, similarity=0.7)
+    try:
+        recipe = '' if recipes else find_recipe(word)
+    except UserError:
+        recipe = ''
+    if recipe:
+        mend = f'did you mean --config={word}?'
+    elif re.match(r'[\w.]+=', word):
+        mend = f'did you mean --config.{word}?'
+    elif word in _FLAGS:
+        mend = f'did you mean --{word}?'
+    elif verb:
+        example = '' if recipes else f'--config={_example(verb)} '
+        mend = f'did you mean {example}--config.run={verb}?'
+    else:
+        mend = 'see --help'
+    return UserError('command line', repr(word), 'only flags', mend)
+
+
+def _example(verb: str) -> str:
+    """A recipe that `config.run` may be this verb of."""
+    usual = verb if verb in recipe_names() else 'RECIPE'
+    return next((recipe for names, recipe in NEEDS.values() if verb in names), usual)
 
 
 def _wrong_value(message: str) -> UserError:
@@ -157,6 +178,17 @@ def named_recipe() -> str:
     """The recipe as the command line spells it."""
     (recipe,) = _recipes(_written_out(sys.argv))
     return recipe
+
+
+def usual_argument(config: ConfigDict) -> str:
+    """What a recipe takes whose argument the command line leaves out, such as `glue` for `glue:rte`; '' for nothing."""
+    recipe = named_recipe()
+    inner = recipe.partition(':')[2] if 'distill' in config else recipe
+    if 'task' not in config or ':' in inner:
+        return ''
+    named = [name for name, option in options(config.task.kind).items() if option.named and name in config.task]
+    values = [f'task.{name}={config.task[name]}' for name in named if f'task.{name}' not in overridden_keys()]
+    return f'--config={recipe} without an argument means {", ".join(values)}' if values else ''
 
 
 def overridden_keys() -> set[str]:

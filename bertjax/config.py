@@ -1,15 +1,15 @@
 """Configs: recipe arguments, durations, the names of keys, and the plain form that is written to config.json."""
 
-import difflib
 import json
 import types
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any
 
 import ml_collections
 
 from bertjax.errors import UserError
 from bertjax.ranges import COUNT, parse_duration
+from bertjax.suggestions import nearest, suggestion
 
 
 def parse_argument(argument: str, **defaults: Any) -> types.SimpleNamespace:
@@ -52,16 +52,6 @@ def _convert(name: str, text: str, default: Any) -> Any:
         raise UserError(
             '--config=FILE:ARGUMENT', f'{name}={text}', f'a value of type {kind}', f'for example {name}={default}'
         ) from None
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """'did you mean X?' for the nearest known name, '' when none is near."""
-    known = list(known)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    if not near:  # `--config.lr_rate`, `--config.widht`: compare the last part alone, too
-        tails = {key.rsplit('.', 1)[-1]: key for key in known}
-        near = [tails[tail] for tail in difflib.get_close_matches(name.rsplit('.', 1)[-1], tails, n=1, cutoff=0.5)]
-    return f'did you mean {near[0]}?' if near else ''
 
 
 def plain(config: Any) -> Any:
@@ -112,13 +102,12 @@ def flatten(config: Any, prefix: str = '') -> dict[str, Any]:
 def unknown_key_error(key: str, known: Collection[str]) -> UserError:
     """The error for a config key that is not among the `known` ones, naming the nearest that is."""
     branches = {path[:i] for path in known for i, letter in enumerate(path) if letter == '.'}
-    mend = suggestion(key, [*known, *branches])
-    page = 'docs/finetuning.md' if 'task.kind' in known else 'docs/pretraining.md'
+    near = nearest(key, [*known, *branches])
     return UserError(
         f'--config.{key if len(key) <= 60 else key[:56] + " …"}',
         'an unknown config key',
         'a key of this recipe',
-        f'did you mean --config.{mend.removeprefix("did you mean ")}' if mend else f'see {page} for all keys',
+        f'did you mean --config.{near}?' if near else 'see all keys with --help beside --config',
     )
 
 

@@ -38,6 +38,7 @@ except (ImportError, RuntimeError) as error:  # jax without its jaxlib, or with 
 
 from bertjax.command_line import (
     CONFIG,
+    NEEDS,
     WORKDIR,
     given_keys,
     membership,
@@ -45,21 +46,17 @@ from bertjax.command_line import (
     no_recipe,
     overridden_keys,
     parse_flags,
-    verbs,
+    usual_argument,
 )
 from bertjax.experiment.check import check_ranges
 from bertjax.files import disk
 from bertjax.files.paths import check_address, is_remote
 from bertjax.parallel import distributed
 from bertjax.parallel.membership import watch
+from bertjax.suggestions import VERBS, nearest
 from bertjax.terminal import guard_streams
+from bertjax.usage import verbs
 
-# A key of the recipe -> the verbs that cannot do without, and a recipe that has it.
-NEEDS = {
-    'corpus': (('pretrain', 'vocab', 'corpus', 'compile'), 'pretrain_base'),
-    'task': (('finetune', 'benchmark', 'baseline', 'triviaqa', 'evaluate', 'predict'), 'glue:rte'),
-    'distill': (('distill',), 'distilbert'),
-}
 # Verbs that several processes can compute together.
 TOGETHER = ('pretrain', 'finetune', 'distill', 'evaluate')
 # Verbs that would not ask the teacher of a recipe that has one.
@@ -89,7 +86,10 @@ def main(argv: Sequence[str]) -> None:
     disk.check_open_files()
     check_ranges(config)
     if config.run not in verbs():
-        raise UserError('config.run', repr(config.run), 'one of ' + ', '.join(verbs()), 'correct --config.run')
+        possible = [verb for verb in verbs() if all(key in config or verb not in NEEDS[key][0] for key in NEEDS)]
+        near = nearest(config.run, possible, VERBS) or nearest(config.run, verbs(), VERBS)
+        mend = f'did you mean --config.run={near}?' if near else 'see --help'
+        raise UserError('config.run', repr(config.run), 'one of ' + ', '.join(verbs()), mend)
     for key, (names, example) in NEEDS.items():
         if config.run in names and key not in config:
             mend = f'give a recipe such as {example}'
@@ -101,6 +101,8 @@ def main(argv: Sequence[str]) -> None:
     run = importlib.import_module(f'bertjax.runs.{config.run}').run
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if config.run in ('finetune', 'distill') and (note := usual_argument(config)):
+        print(note)
     told: dict[str, Any] = {}
     if config.run in ABOUT_A_RUN:
         told['given'] = given_keys(config)
@@ -172,8 +174,11 @@ class _Plain(std_logging.Formatter):
         return f'{record.levelname.lower()}: {super().format(record)}'
 
 
-def _not_of_orbax(record: std_logging.LogRecord) -> bool:
-    """Orbax logs what it raises, with tracebacks of its threads."""
+def _is_shown(record: std_logging.LogRecord) -> bool:
+    """False for what Orbax raises and logs as well, with tracebacks of its threads, and for the debugging of JAX, which
+    --verbosity=2 shows."""
+    if record.levelno <= std_logging.DEBUG and record.name != 'absl' and logging.get_verbosity() < 2:
+        return False
     return '/orbax/checkpoint/' not in record.pathname and record.name != 'asyncio'
 
 
@@ -198,7 +203,7 @@ def console() -> None:
     logging.use_absl_handler()
     logging.get_absl_handler().python_handler.setStream(sys.stderr)  # not the one that was replaced
     logging.get_absl_handler().setFormatter(_Plain('%(message)s'))
-    logging.get_absl_handler().addFilter(_not_of_orbax)
+    logging.get_absl_handler().addFilter(_is_shown)
     sys.unraisablehook = _print_unraisable
     app.run(_guarded(main), flags_parser=_guarded(parse_flags))
 

@@ -8,8 +8,8 @@ import traceback
 
 from ml_collections import ConfigDict
 
-from bertjax.config import suggestion
 from bertjax.errors import UserError
+from bertjax.suggestions import suggestion
 
 _PACKAGE = pathlib.Path(__file__).parent
 # Of an installed bertjax, and of a checkout.

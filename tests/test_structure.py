@@ -14,6 +14,7 @@ LEVELS = [
     {'__main__'},
     {'main'},
     {'command_line'},
+    {'usage'},
     {'runs'},
     {'doctor'},
     {'report', 'analysis'},
@@ -25,7 +26,7 @@ LEVELS = [
     {'data'},
     {'corpus', 'model'},
     {'text', 'parallel', 'optim', 'metrics', 'writers', 'pages', 'cost'},
-    {'config', 'cores', 'errors', 'files', 'memory', 'progress', 'ranges', 'terminal', '__version__'},
+    {'config', 'cores', 'errors', 'files', 'memory', 'progress', 'ranges', 'suggestions', 'terminal', '__version__'},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 

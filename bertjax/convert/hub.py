@@ -8,6 +8,13 @@ from collections.abc import Collection
 from bertjax.errors import UserError
 
 _NAME = re.compile(r'([\w.-]+/[\w.-]+)(?:@([\w./-]+))?')
+# Models that moved to the names of organisations: their short names, and what stands before them now.
+_MOVED = {
+    r'bert-(base|large)-[\w-]+': 'google-bert',
+    r'(xlm-)?roberta-(base|large)[\w-]*': 'FacebookAI',
+    r'distil(bert|roberta)-base[\w-]*': 'distilbert',
+    r'(all|multi-qa|paraphrase)-[\w.-]*(MiniLM|distilroberta)[\w.-]*': 'sentence-transformers',
+}
 _DESCRIBED = ('.json', '.txt', '.model')  # how files end that describe a model, and its tokenizer
 # The forms of weights, the first of which a repository has is pulled.
 _WEIGHTS = (
@@ -30,6 +37,12 @@ def hub_name(name: str) -> tuple[str, str | None] | None:
     """Repository and revision of 'org/name' or 'org/name@revision'; None of what is no such name."""
     match = _NAME.fullmatch(name)
     return (match.group(1), match.group(2)) if match and '..' not in name else None
+
+
+def moved_name(name: str) -> str:
+    """'google-bert/bert-base-uncased' of 'bert-base-uncased', as transformers still takes it; '' of other names."""
+    owner = next((owner for pattern, owner in _MOVED.items() if re.fullmatch(pattern, name)), '')
+    return f'{owner}/{name}' if owner else ''
 
 
 @functools.cache  # a run asks for its model several times

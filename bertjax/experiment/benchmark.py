@@ -7,13 +7,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertjax.config import flatten, suggestion
+from bertjax.config import flatten
 from bertjax.errors import UserError
 from bertjax.experiment.benchmark_table import ASKED, is_finished
 from bertjax.files.atomic import write_atomic
 from bertjax.files.whole import read_json_object
 from bertjax.ranges import whole
 from bertjax.recipe_ranges import FINETUNING
+from bertjax.suggestions import suggestion
 from bertjax.tasks.sentence.glue import GlueTask
 from bertjax.tasks.sentence.glue_table import TASKS
 

@@ -4,7 +4,7 @@ import dataclasses
 import os
 import pathlib
 
-from bertjax.convert.hub import pull
+from bertjax.convert.hub import moved_name, pull
 from bertjax.corpus.apart import WORKDIR_FILES, check_outside
 from bertjax.corpus.build import build_store
 from bertjax.corpus.identity import as_found, difference, readings_of, stale
@@ -181,11 +181,12 @@ def huggingface_directory(init: str, where: str = 'config.init') -> str:
     if kind is Kind.BEGUN:
         mend = 'start the training again: a model is there from its first checkpoint on'
         raise UserError(where, f'{init}, a workdir without a model yet', 'a checkpoint or an export', mend)
+    moved = '' if pathlib.Path(init).exists() else moved_name(init)
     raise UserError(
         where,
         init,
         'a directory of Hugging Face, of google-research/bert or of our export, a bertjax workdir, or org/name',
-        'give such a folder; --config.run=export writes it for a finished run',
+        f'did you mean {moved}?' if moved else 'give such a folder; --config.run=export writes it for a finished run',
     )
 
 

@@ -1,4 +1,4 @@
-"""run=attention: what the heads of a trained model do, as files and as a page, WORKDIR/attention."""
+"""run=attention: measure what each attention head attends to; write figures and a page, WORKDIR/attention."""
 
 import itertools
 import pathlib

@@ -1,4 +1,4 @@
-"""run=baseline: what simple answers reach on a task: the most frequent one, and TF-IDF with a linear model."""
+"""run=baseline: score simple methods on a task: the most frequent answer, and TF-IDF with a linear model."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""run=compile: compiles the real train step for a TPU slice that need not be there; writes WORKDIR/compile.json."""
+"""run=compile: compile the train step for a TPU slice that need not be attached; say whether it fits."""
 
 import json
 import math

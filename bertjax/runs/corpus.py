@@ -1,4 +1,4 @@
-"""run=corpus: builds the token store of config.corpus into WORKDIR/store, and prints the corpus report."""
+"""run=corpus: build the token store of config.corpus, WORKDIR/store, and print the corpus report."""
 
 import pathlib
 

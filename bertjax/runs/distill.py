@@ -1,4 +1,4 @@
-"""run=distill: a trained model and text, or a task's files -> a smaller one that has learned from it."""
+"""run=distill: train a smaller model to imitate a trained one, on text or on a task."""
 
 import pathlib
 from collections.abc import Collection

@@ -1,4 +1,4 @@
-"""run=doctor: looks at the machine, the config and the run in the workdir, and says what is wrong and what to do."""
+"""run=doctor: check the machine, the config and the run in WORKDIR; say what is wrong and what to do."""
 
 import dataclasses
 import pathlib

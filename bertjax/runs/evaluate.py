@@ -1,4 +1,4 @@
-"""run=evaluate: all figures of a tuned model on a labelled split, as JSON and as a table."""
+"""run=evaluate: compute all metrics of a fine-tuned model on a labelled split."""
 
 import json
 import pathlib

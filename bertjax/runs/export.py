@@ -1,4 +1,4 @@
-"""run=export: writes a checkpoint of a workdir to WORKDIR/export, in each format of config.export_formats."""
+"""run=export: write a checkpoint of WORKDIR in each format of config.export_formats, WORKDIR/export."""
 
 import pathlib
 from collections.abc import Collection

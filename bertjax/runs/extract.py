@@ -1,4 +1,4 @@
-"""run=extract: features of any number of texts, from a file or from standard input."""
+"""run=extract: compute features of texts, from a file or from standard input."""
 
 import contextlib
 import pathlib

@@ -1,4 +1,4 @@
-"""run=fill: words for masks, scores of texts, whether a sentence follows another, continuations."""
+"""run=fill: fill masks, score texts, predict whether a sentence follows another, or continue a text."""
 
 import contextlib
 import json

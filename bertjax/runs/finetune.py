@@ -1,4 +1,4 @@
-"""run=finetune: an encoder and a task's files -> a model for the task, its figures and predictions."""
+"""run=finetune: fine-tune an encoder on a task; write its metrics, its predictions and the exported model."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""run=plot: draws WORKDIR/metrics.jsonl as a picture, WORKDIR/learning_curve.png."""
+"""run=plot: draw the learning curve of WORKDIR, WORKDIR/learning_curve.png."""
 
 import io
 import itertools

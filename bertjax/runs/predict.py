@@ -1,4 +1,4 @@
-"""run=predict: what a tuned model says of a split, of a file, or of standard input."""
+"""run=predict: predict with a fine-tuned model, for a split, a file or standard input."""
 
 import contextlib
 import dataclasses

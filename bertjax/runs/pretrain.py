@@ -1,4 +1,4 @@
-"""run=pretrain: text files -> vocabulary -> token store -> trained, evaluated, exported BERT."""
+"""run=pretrain: pre-train BERT on text files: vocabulary, token store, training, evaluation, export."""
 
 import pathlib
 from collections.abc import Collection

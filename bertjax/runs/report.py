@@ -1,4 +1,4 @@
-"""run=report: what a workdir holds as one HTML page, WORKDIR/report.html."""
+"""run=report: write one HTML page about WORKDIR, WORKDIR/report.html."""
 
 import pathlib
 from collections.abc import Mapping

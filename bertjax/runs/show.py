@@ -1,4 +1,4 @@
-"""run=show: prints the config as it would run; what differs from the recipe, and from the run in the workdir."""
+"""run=show: print the config as it would run; how it differs from the recipe and from the run in WORKDIR."""
 
 import pathlib
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""run=triviaqa: TriviaQA's questions and documents in the form of SQuAD 1.1, to train on before SQuAD or with it."""
+"""run=triviaqa: convert TriviaQA to the format of SQuAD 1.1, to train on before SQuAD or with it."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""run=vocab: trains the vocabulary of config.vocab on config.corpus into WORKDIR/tokenizer, or lists words to add."""
+"""run=vocab: train a vocabulary on config.corpus, WORKDIR/tokenizer, or list words to add to a given one."""
 
 import pathlib
 

@@ -1,9 +1,15 @@
 """A user's mistake is one line that says what to do, before any compute, with exit status 2."""
 
 import pathlib
+import re
 
 import pytest
 from running import Program, assert_one_line
+
+from bertjax.config import flatten
+from bertjax.recipe_files import find_recipe, load_recipe
+from bertjax.runs import show
+from bertjax.usage import verbs
 
 MISTAKES = [
     (('--config.typo=1',), ('--config.typo', 'unknown config key')),
@@ -39,8 +45,23 @@ MISTAKES = [
     (('--config=pretrain_mini',), ('configs/pretrain_tiny.py and pretrain_mini', 'one recipe')),
     (('--noconfig.exprot',), ('did you mean --config.export?',)),
     (('--flagfile=/nowhere/flags',), ('--flagfile', '/nowhere/flags')),
-    (('--nope=1',), ('--nope', 'unknown flag')),
-    (('stray',), ("'stray'",)),
+    (('--nope=1',), ('--nope', 'unknown flag', 'see --help')),
+    (('stray',), ("'stray'", 'see --help')),
+    # Names of other programs.
+    (('--config.lr=1',), ('did you mean --config.learning_rate?',)),
+    (('--config.max_steps=1',), ('did you mean --config.steps?',)),
+    (('--config.num_train_epochs=1',), ('did you mean --config.epochs?',)),
+    (('--config.per_device_train_batch_size=1',), ('did you mean --config.batch_size?',)),
+    (('--config.model.hidden_size=1',), ('did you mean --config.model.width?',)),
+    (('--learning_rate=1',), ('--learning_rate: found an unknown flag', 'did you mean --config.learning_rate?')),
+    (('--lr=1',), ('did you mean --config.learning_rate?',)),
+    (('--output_dir=out',), ('did you mean --workdir?',)),
+    (('--noconfig.epochs',), ('did you mean --config.epochs?',)),
+    (('--config.run=eval',), ('did you mean --config.run=evaluate?',)),
+    (('--config.run=train',), ('did you mean --config.run=pretrain?',)),
+    (('finetune',), ('did you mean --config.run=finetune?',)),
+    (('batch_size=8',), ('did you mean --config.batch_size=8?',)),
+    (('help',), ('did you mean --help?',)),
 ]
 
 
@@ -80,6 +101,18 @@ def test_missing_flags(program: Program):
     for changes in ((), ('--config.steps=3',)):
         assert '--config=configs/pretrain_tiny.py' in program.error(*changes, recipe='', small=False)
     assert '--workdir' in program.error()
+    for word, meant in {
+        'finetune': '--config=glue:rte --config.run=finetune',
+        'train': '--config=pretrain_tiny --config.run=pretrain',
+        'report': '--config=RECIPE --config.run=report',
+        'glue:rte': '--config=glue:rte',
+        'configs/glue.py': '--config=configs/glue.py',
+        'extract': '--config=extract',
+        '--num_train_epochs=3': '--config.epochs',
+    }.items():
+        assert program.error(word, recipe='', small=False).endswith(f'; did you mean {meant}?')
+    evaluation = ('--workdir=out', '--config.run=eval')
+    assert program.error(*evaluation, recipe='glue', small=False).endswith('; did you mean --config.run=evaluate?')
 
 
 def test_a_change_before_the_recipe(program: Program):
@@ -146,6 +179,22 @@ def test_help(program: Program):
         '--version',
     ):
         assert part in text
+    assert max(map(len, text.splitlines())) <= 120
+    for verb in verbs():  # one line each, which is the first of its module's docstring
+        (line,) = [line for line in text.splitlines() if line.startswith(f'  {verb} ')]
+        assert re.fullmatch(rf'  {verb} +[a-z].{{20,}}[^.]', line)
+        if verb == 'show':
+            assert show.__doc__ == f'run=show: {line[len("  show") :].strip()}.'
+
+
+def test_help_of_a_recipe(program: Program):
+    for form in (('--config=glue',), ('--config', 'configs/glue.py:mrpc')):
+        text = program.run('--help', *form, recipe='', small=False).stdout
+        assert text.startswith('GLUE: CoLA, SST-2, MRPC') and '| grid     |' in text
+        assert re.search(r"^  task.task +'(rte|mrpc)'  ", text, re.MULTILINE)
+        keys = {line.split()[0] for line in text.partition('Keys of')[2].splitlines()[1:] if line}
+        assert keys == set(flatten(load_recipe(find_recipe('glue'))))
+    assert 'did you mean glue?' in program.error('--help', '--config=gleu', recipe='', small=False)
 
 
 def test_strict_corpus_names_file_and_line(program: Program, corpus: pathlib.Path, tmp_path: pathlib.Path):

@@ -1,0 +1,73 @@
+"""What --help prints: the flags and verbs of the program, or the docstring and keys of a recipe."""
+
+import ast
+import pathlib
+import pkgutil
+import textwrap
+
+from bertjax import runs
+from bertjax.config import flatten
+from bertjax.experiment.check import declared
+from bertjax.experiment.differences import aligned, written
+from bertjax.recipe_files import find_recipe, load_recipe, recipe_names
+
+_PROGRAM = """bertjax: pre-train BERT and take it to its tasks.
+
+  bertjax --config=RECIPE[:ARGUMENT] --workdir=DIR [--config.KEY=VALUE ...]
+  python -m bertjax.main ...     the same, where bertjax is not installed
+
+  --config=RECIPE     a file such as configs/pretrain_tiny.py, or the name of a recipe that comes with bertjax:
+{recipes}
+  --workdir=DIR       where everything goes: config.json, tokenizer/, store/, checkpoints/, metrics.jsonl, export/
+  --config.KEY=VALUE  changes one key of the recipe, for example --config.batch_size=64
+  --config.run=VERB   what to do with it, see below; each recipe has a usual one
+  --verbosity=1       prints more, such as the mesh, the attention and which parameters decay
+  --help              with --config=RECIPE: what the recipe does, and all of its keys
+  --version           of bertjax
+
+Verbs:
+{verbs}
+
+First steps:
+  bertjax --config=pretrain_tiny --workdir=out/tiny
+  bertjax --config=pretrain_tiny --workdir=out/mine --config.corpus='texts/*.txt'
+  bertjax --config=glue:rte --workdir=out/rte --config.init=out/tiny
+
+The same command in the same workdir continues where it stopped. --helpfull lists every flag there is.
+"""
+
+
+def verbs() -> list[str]:
+    """Names of the verbs, one file each in bertjax/runs/."""
+    return sorted(module.name for module in pkgutil.iter_modules(runs.__path__))
+
+
+def program_help() -> str:
+    """Flags, recipes and verbs."""
+    lines = aligned((f'  {verb}', _purpose(verb)) for verb in verbs())
+    indent = ' ' * 22
+    names = textwrap.fill(', '.join(recipe_names()), 120, initial_indent=indent, subsequent_indent=indent)
+    return _PROGRAM.format(recipes=names, verbs='\n'.join(lines))
+
+
+def _purpose(verb: str) -> str:
+    """The first line of the docstring of its module, `run=VERB: PURPOSE.`; importing all of them would take seconds."""
+    text = (pathlib.Path(runs.__path__[0]) / f'{verb}.py').read_text(encoding='utf-8')
+    first = (ast.get_docstring(ast.parse(text)) or '').partition('\n')[0]
+    return first.removeprefix(f'run={verb}: ').removesuffix('.')
+
+
+def recipe_help(recipe: str) -> str:
+    """The docstring of `NAME[:ARGUMENT]` or `FILE.py[:ARGUMENT]`, and each of its keys: value and what it may be.
+
+    Raises:
+      UserError: no such recipe, or one that does not run.
+    """
+    path = find_recipe(recipe)
+    config = load_recipe(path)
+    text = pathlib.Path(path.partition(':')[0]).read_text(encoding='utf-8')
+    words = {key: allowed.words for key, (allowed, _) in declared(config).items()}
+    words['run'] = 'a verb, see --help'
+    rows = [(f'  {key}', written(value), words.get(key, '')) for key, value in flatten(config).items()]
+    heading = f'Keys of --config={recipe}, to be changed with --config.KEY=VALUE:'
+    return '\n'.join([ast.get_docstring(ast.parse(text)) or '', '', heading, *aligned(rows), ''])
