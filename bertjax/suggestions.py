@@ -18,7 +18,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     'do_lower_case': ('vocab.lowercase',),
     'doc_stride': ('task.stride',),
     'early_stopping_patience': ('patience',),
-    'eval_batch_size': ('eval_batch_size', 'batch_size'),
+    'eval_batch_size': ('batch_size',),
     'eval_steps': ('eval_every',),
     'eval_strategy': ('eval_every',),
     'evaluation_strategy': ('eval_every',),

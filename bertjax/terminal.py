@@ -3,6 +3,9 @@
 import errno
 import io
 import os
+import pathlib
+import shlex
+import shutil
 import sys
 from typing import TextIO
 
@@ -77,6 +80,15 @@ def data_output() -> TextIO:
     On a terminal nobody but a person reads it: control characters are shown there, too.
     """
     return sys.stdout if sys.stdout.isatty() else getattr(sys.stdout, 'data', sys.stdout)
+
+
+def invocation() -> str:
+    """How the program was called, without its flags: `bertjax`, `python3 -m bertjax.main` or `python -m bertjax`."""
+    program = pathlib.Path(sys.argv[0])
+    if program.suffix == '.py':
+        module = 'bertjax' if program.stem == '__main__' else 'bertjax.main'
+        return f'{shlex.quote(sys.orig_argv[0])} -m {module}'
+    return program.name if shutil.which(program.name) else shlex.quote(str(program))
 
 
 def guard_streams() -> None:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax import usage
 from bertjax.config import flatten
 from bertjax.errors import UserError
 from bertjax.experiment.check import check_ranges
@@ -24,6 +25,7 @@ from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding
 from bertjax.recipe import finetuning_config, using_config
 from bertjax.recipe_ranges import OF_VERB
+from bertjax.suggestions import KEYS, VERBS, nearest
 from bertjax.tasks.registry import options
 
 CONFIGS = sorted((pathlib.Path(__file__).parent.parent / 'configs').glob('*.py'))
@@ -102,6 +104,14 @@ def test_recipe_takes_a_step(path: pathlib.Path, argument: str):
     new, metrics = step(state, batch, jnp.uint32(0), jnp.float32(phase.learning_rate), jnp.uint32(0))
     assert int(new.step) == 1 and int(new.skipped) == 0
     assert np.isfinite(float(metrics['scalars']['grad_norm']))
+
+
+def test_what_is_suggested_for_names_of_other_programs_is_there():
+    known = {key for path in CONFIGS for key in flatten(load(path, ''))}
+    for name, ours in KEYS.items():
+        assert set(ours) <= known, name
+        assert nearest(name, known - {name}) == ours[0] and nearest(f'model.{name}', known - {name}) == ours[0]
+    assert all(set(verbs) <= {*usage.verbs()} for verbs in VERBS.values())
 
 
 @pytest.mark.parametrize('path', CONFIGS, ids=lambda path: path.stem)

@@ -10,7 +10,7 @@ import pytest
 from rich.table import Table
 
 from bertjax.errors import UserError, printable
-from bertjax.terminal import Console
+from bertjax.terminal import Console, invocation
 
 # A program of ours in the small: our own lines, lines of rich in between, and what a file may hold.
 PROGRAM = """
@@ -143,6 +143,21 @@ with open({str(tmp_path / 'data')!r}, 'w') as file:
     command = '"$0" -c "$1" >&- 2>&- <&-'
     subprocess.run(['bash', '-c', command, sys.executable, program], env={**os.environ, 'PYTHONPATH': str(repository)})
     assert (tmp_path / 'data').read_text() == 'data'
+
+
+@pytest.mark.parametrize(
+    ('program', 'called'),
+    [
+        ('/checkout/bertjax/main.py', '/my/python3 -m bertjax.main'),
+        ('/checkout/bertjax/__main__.py', '/my/python3 -m bertjax'),
+        ('/no where/no bertjax', "'/no where/no bertjax'"),
+        ('/usr/bin/sh', 'sh'),  # as every command that a shell finds by its name
+    ],
+)
+def test_how_the_program_was_called(monkeypatch, program, called):
+    monkeypatch.setattr(sys, 'argv', [program, '--help'])
+    monkeypatch.setattr(sys, 'orig_argv', ['/my/python3', '-m', 'anything', '--help'])
+    assert invocation() == called
 
 
 def test_a_notebook_gets_no_moving_bars(monkeypatch):

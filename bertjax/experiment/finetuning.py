@@ -115,10 +115,13 @@ class Finetuning:
             f'{self.resolved["steps"]:,} steps of {settings.batch_size}, learning rate {settings.learning_rate:g} '
             f'{settings.schedule}, warm-up {settings.warmup_fraction:.1%}{decay}',
             self._describe_rows(),
-            setup.describe(),
-            f'attention: {self.model.attention}',
         ]
-        return '\n'.join([*lines, describe_decay(trained)])
+        return '\n'.join(lines)
+
+    def details(self) -> str:
+        """Lines for the log: the mesh, the attention, which parameters decay."""
+        trained, _ = partition(without_own(self.setup.state.params), self.setup.trained)
+        return f'{self.setup.describe()}, attention: {self.model.attention}\n{describe_decay(trained)}'
 
     def _describe_rows(self) -> str:
         groups, why, shapes = self.packing.groups, self.packing.why, self.model.shapes

@@ -198,7 +198,6 @@ class Pretraining:
                 f'evaluated on {name}, too: {split.num_documents:,} documents, {split.num_tokens:,} tokens'
                 for name, split in self.examples.texts.items()
             ),
-            f'{self.setup.describe()}, attention: {self._attention}',
         ]
         for phase in self._phases:
             lines.append(
@@ -206,9 +205,12 @@ class Pretraining:
                 f'of {phase.batch_size} x {phase.seq_len}{" packed" if phase.packed else ""}, '
                 f'learning rate {phase.learning_rate:g} {phase.schedule}, warm-up {phase.warmup_fraction:.1%}'
             )
-        lines.append(describe_decay(self.setup.state.params))
         report = self.examples.get(self.settings.first_shape, 'train', 0).report
         return '\n'.join([*lines, *map(_describe_pairs, report.get('components', [report]))])
+
+    def details(self) -> str:
+        """Lines for the log: the mesh, the attention, which parameters decay."""
+        return f'{self.setup.describe()}, attention: {self._attention}\n{describe_decay(self.setup.state.params)}'
 
 
 def _describe_pairs(part: dict[str, Any]) -> str:

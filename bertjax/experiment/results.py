@@ -20,7 +20,7 @@ from bertjax.tasks.reading.texts import Blank
 from bertjax.tasks.task import Outputs, Task
 from bertjax.terminal import Console
 from bertjax.train.goodput import read_goodput
-from bertjax.writers.console import print_next, print_places, shown
+from bertjax.writers.console import Command, print_next, print_places, shown
 from bertjax.writers.jsonl import read_rows
 
 RESULTS = 'results.json'
@@ -78,12 +78,13 @@ def finish_task(
     print_places(console, folder, places, exported=model.settings.export)
     again = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(user_name(folder))}'
     commands = [
-        ('predictions for a file of your own (-: standard input)', f'{again} --config.run=predict --config.input=FILE'),
-        ('a page of all that is in this workdir, the worst errors among it', f'{again} --config.run=report'),
-        ('a picture of the training', f'{again} --config.run=plot'),
+        Command('predictions for a file (-: standard input)', f'{again} --config.run=predict --config.input=FILE'),
+        Command('a page about this workdir, with the worst errors', f'{again} --config.run=report', 'report'),
+        Command('a picture of the training', f'{again} --config.run=plot', 'plot'),
     ]
     if task.has_baselines:
-        commands.insert(1, ('what the most frequent answer and a linear model reach', f'{again} --config.run=baseline'))
+        what = 'the score of the most frequent answer and of a linear model'
+        commands.insert(1, Command(what, f'{again} --config.run=baseline', 'baseline'))
     print_next(console, commands)
     if model.settings.export:  # at the end: where it fails, all else is there
         push_export(folder, model.settings.push_to, private=model.settings.push_private)

@@ -5,6 +5,8 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from absl import logging
+
 from bertjax.checkpoint import Checkpoints, Position, Saved
 from bertjax.checkpoint.compatible import LATER_OF_TASKS, check_resume
 from bertjax.config import dump
@@ -62,6 +64,10 @@ class Experiment(Protocol):
 
     def describe(self) -> str:
         """A description that is printed before training starts; '' for none."""
+        ...
+
+    def details(self) -> str:
+        """Lines for the log: the mesh, the attention, which parameters decay; '' for none."""
         ...
 
 
@@ -158,6 +164,8 @@ def continue_or_begin(
         description = experiment.describe()
         if description:
             print(description)
+        for line in experiment.details().splitlines() if is_first() else ():
+            logging.info('%s', line)
         phases, patience = experiment.phases(), patience_of(resolved, saved)
         recorder = Recorder(
             experiment.folders,

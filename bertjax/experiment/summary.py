@@ -28,7 +28,7 @@ from bertjax.terminal import Console
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.train.goodput import read_goodput
 from bertjax.train.step import make_forward
-from bertjax.writers.console import print_next, print_places, shown
+from bertjax.writers.console import Command, print_next, print_places, shown
 from bertjax.writers.jsonl import read_rows
 
 SHOWN = ('loss', 'mlm_loss', 'mlm_accuracy', 'perplexity', 'nsp_loss', 'nsp_accuracy', 'sop_loss', 'sop_accuracy')
@@ -223,24 +223,23 @@ def print_texts(console: Console, texts: Mapping[str, tuple[dict[str, Any], dict
     console.print(table)
 
 
-def _next(folder: pathlib.Path, config: Mapping[str, Any], recipe: str) -> list[tuple[str, str]]:
-    """What one would start next, and its command; not the one that has just run."""
+def _next(folder: pathlib.Path, config: Mapping[str, Any], recipe: str) -> list[Command]:
+    """Commands that one may run next; not the one that has just run."""
     given, path = f'--config={shlex.quote(recipe)}', pathlib.Path(recipe.partition(':')[0])
-    classify = path.with_name(f'classify{path.suffix}')
-    if path.suffix and not classify.exists():
-        classify = pathlib.Path('configs/classify.py')
+    files = (path.with_name('classify.py'), pathlib.Path('configs/classify.py')) if path.suffix else ()
+    classify = next((file for file in files if file.exists()), 'classify')
     name = user_name(folder)
     workdir = shlex.quote(name)
     again = f'{given} --workdir={workdir}'
     commands = [
-        ('a page of all that is in this workdir', f'{again} --config.run=report'),
-        ('a picture of the learning curve', f'{again} --config.run=plot'),
+        Command('a page about this workdir', f'{again} --config.run=report', 'report'),
+        Command('a picture of the learning curve', f'{again} --config.run=plot', 'plot'),
     ]
     if config['export']:
         own = f'--workdir={shlex.quote(f"{name}_labels")} --config.init={workdir} --config.data=TABLE.csv'
         what = 'a classifier, from a table of your own with the columns text and label'
-        commands.append((what, f'--config={shlex.quote(str(classify))} {own}'))
+        commands.append(Command(what, f'--config={shlex.quote(str(classify))} {own}'))
     if config['corpus'] == 'pydoc:' and 'distill' not in config:
         own = "--workdir=out/mine --config.corpus='texts/*.txt'"
-        commands.append(('the same on your own text', f'{given} {own}'))
+        commands.append(Command('the same on your own text', f'{given} {own}'))
     return commands

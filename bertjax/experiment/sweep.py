@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+from absl import logging
 from jax.sharding import Mesh
 
 from bertjax.checkpoint import Checkpoints
@@ -90,9 +91,10 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
             together = f', {size} at a time' if size > 1 else ''
             console.print(
                 f'train={shape[0]}, batches of {shape[1]}, {one.epochs:.3g} epochs: {len(members)} runs{together}; '
-                f'attention: {model.attention}; {"packed" if groups else "not packed"}: {packing.why}',
+                f'{"packed" if groups else "not packed"}: {packing.why}',
                 markup=False,
             )
+            logging.info('attention: %s', model.attention)
             for first in range(0, len(members), size):
                 if from_first(interrupt.requested()):
                     raise PreemptedError('stopped as asked; the same command does the runs that are left')
@@ -201,6 +203,10 @@ class Group:
 
     def describe(self) -> str:
         """Nothing: `run_sweep` says it of all groups of a shape."""
+        return ''
+
+    def details(self) -> str:
+        """Nothing, as above."""
         return ''
 
     def run(self, interrupt: Interrupt) -> None:

@@ -1,4 +1,4 @@
-"""run=benchmark: all tasks of GLUE, each a fine-tuning of its own; their table, the average, and the upload."""
+"""run=benchmark: fine-tune on each task of GLUE; write their table, the average and the file to submit."""
 
 import pathlib
 import shlex
@@ -18,7 +18,7 @@ from bertjax.files.paths import user_name
 from bertjax.runs import finetune, predict
 from bertjax.tasks.sentence.glue_table import TASKS
 from bertjax.terminal import Console
-from bertjax.writers.console import print_next, print_places
+from bertjax.writers.console import Command, print_next, print_places
 
 
 def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
@@ -71,7 +71,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
             note_finished(folder, task, plain(configs[task]))
         _finish(folder, there.lacking, there.judged, console)
     again = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(user_name(folder))}'
-    print_next(console, [('a page of all tasks, and one of each', f'{again} --config.run=report')])
+    print_next(console, [Command('a page of all tasks, and one of each', f'{again} --config.run=report', 'report')])
 
 
 def _config_of(config: ConfigDict, task: str, own: Mapping[str, Any], folder: pathlib.Path) -> ConfigDict:

@@ -1,6 +1,7 @@
 """What a person sees while training: a progress bar on a terminal, a line now and then elsewhere."""
 
 import contextlib
+import dataclasses
 import math
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from rich.progress import MofNCompleteColumn, TextColumn
 
 from bertjax.files.paths import user_name
 from bertjax.progress import clock, make_bar
-from bertjax.terminal import Console
+from bertjax.terminal import Console, invocation
 from bertjax.writers.writer import Row
 
 _PLACE = ('step', 'split', 'phase', 'examples')  # of a row: where it stands
@@ -102,8 +103,24 @@ def print_places(console: Console, folder: pathlib.Path, places: Mapping[str, st
         console.print(f'  {path:{width}}  {places[name]}', markup=False)
 
 
-def print_next(console: Console, commands: Sequence[tuple[str, str]]) -> None:
-    """Prints what one would start next: what it is, and the flags of the program."""
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A command that one may run next.
+
+    Attributes:
+      purpose: what it does.
+      flags: of the program.
+      extra: the extra of bertjax that it needs; '' for none.
+    """
+
+    purpose: str
+    flags: str
+    extra: str = ''
+
+
+def print_next(console: Console, commands: Sequence[Command]) -> None:
+    """Prints commands, in the form in which this program was called."""
     console.print('what to run next', style='bold')
-    for what, flags in commands:
-        console.print(f'  {what}:\n    python -m bertjax.main {flags}', markup=False)
+    for command in commands:
+        needs = f' (needs the extra {command.extra!r})' if command.extra else ''
+        console.print(f'  {command.purpose}{needs}:\n    {invocation()} {command.flags}', markup=False)

@@ -10,7 +10,10 @@ import sys
 import pytest
 from hub_stand_in import SHA, TOKEN, Hub, serving
 
+import bertjax
 from bertjax.convert.hub import hub_name
+from bertjax.errors import UserError
+from bertjax.experiment.text import huggingface_directory
 
 ASK = """
 import json, sys
@@ -72,6 +75,34 @@ def test_what_is_a_name():
     assert hub_name('org/name') == ('org/name', None) and hub_name('org/na-me.2@v1/x') == ('org/na-me.2', 'v1/x')
     for name in ('name', 'a/b/c', '/a/b', 'a b/c', '../a', 'gs://a/b', 'a/b@', ''):
         assert hub_name(name) is None
+
+
+@pytest.mark.parametrize(
+    ('short', 'name'),
+    [
+        ('bert-base-uncased', 'google-bert/bert-base-uncased'),
+        ('bert-large-uncased-whole-word-masking', 'google-bert/bert-large-uncased-whole-word-masking'),
+        ('roberta-base', 'FacebookAI/roberta-base'),
+        ('xlm-roberta-large', 'FacebookAI/xlm-roberta-large'),
+        ('distilbert-base-uncased', 'distilbert/distilbert-base-uncased'),
+        ('distilroberta-base', 'distilbert/distilroberta-base'),
+        ('all-MiniLM-L6-v2', 'sentence-transformers/all-MiniLM-L6-v2'),
+    ],
+)
+def test_a_name_without_its_organisation(short: str, name: str):
+    for given in (lambda: bertjax.load(short), lambda: huggingface_directory(short)):
+        with pytest.raises(UserError, match=rf'found {short}, .*; did you mean {name}\?$'):
+            given()
+
+
+def test_names_that_never_were_on_the_hub(tmp_path, monkeypatch):
+    for name in ('bert-mine', 'bert', 'all-texts', 'gpt2'):
+        with pytest.raises(UserError, match='give such a folder'):
+            huggingface_directory(name)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'bert-base-uncased').mkdir()  # a folder of that name, which is no model
+    with pytest.raises(UserError, match='give such a folder'):
+        huggingface_directory('bert-base-uncased')
 
 
 def test_only_what_is_needed_is_pulled(hub, tmp_path):

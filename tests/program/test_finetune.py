@@ -3,6 +3,7 @@
 import pathlib
 import shutil
 import signal
+import sys
 
 import numpy as np
 import pytest
@@ -22,6 +23,24 @@ def test_it_learns_and_says_what_it_did(tuned: pathlib.Path):
     assert [row['step'] for row in trained] == list(range(12, 73, 12)) and trained[-1]['loss'] < trained[0]['loss'] / 2
     used = [(line['first'], line['count']) for line in rows(tuned / 'ledger.jsonl')]
     assert used == [(16 * i, 16) for i in range(72)]
+    # What to run next: in the form in which it was started.
+    called = f'    {sys.executable} -m bertjax.main --config=configs/glue.py:rte --workdir={tuned} --config.run='
+    for verb in ('baseline', 'report', 'plot'):
+        assert f" (needs the extra '{verb}'):\n{called}{verb}\n" in out
+    assert f'standard input):\n{called}predict --config.input=FILE\n' in out
+    assert 'without an argument' not in out
+
+
+@pytest.mark.parametrize(
+    ('recipe', 'means'),
+    [('glue', 'task.task=rte'), ('squad', 'task.version=1.1'), ('distilbert:glue', 'task.task=rte')],
+)
+def test_a_recipe_alone_says_what_it_means(program: Program, tmp_path: pathlib.Path, recipe: str, means: str):
+    nowhere = (f'--workdir={tmp_path}', '--config.init=/nowhere')
+    out = program.run(*nowhere, recipe=recipe, small=False, status=2).stdout
+    assert out == f'--config={recipe} without an argument means {means}\n'
+    changed = program.run(*nowhere, f'--config.{means}', recipe=recipe, small=False, status=2)
+    assert not changed.stdout
 
 
 @pytest.mark.slow

@@ -33,15 +33,18 @@ def test_one_is_killed_and_started_again(program: Program, tmp_path: pathlib.Pat
     assert 'another process of this run is lost' in end.stderr.strip().splitlines()[-1]
     finished(processes[1], status=-signal.SIGKILL)
 
-    first, *others = (finished(process) for process in program.start_together(4, f'--workdir={tmp_path}', *RUN))
+    first, *others = (
+        finished(process) for process in program.start_together(4, f'--workdir={tmp_path}', *RUN, '--verbosity=0')
+    )
     assert _losses(tmp_path) == pytest.approx(_losses(trained), rel=1e-5)
     for name in ('ledger.jsonl', 'store/manifest.json'):
         assert (tmp_path / name).read_bytes() == (trained / name).read_bytes()
     text = ['the river runs']
     assert np.array_equal(*(bertjax.load(tmp_path / 'export' / name).encode(text) for name in ('hf', 'orbax')))
     # The first one prints, the others do not.
-    assert 'continuing at step' in first.stdout and 'mesh data=4 x fsdp=1 x tensor=1' in first.stdout
+    assert 'continuing at step' in first.stdout and 'mesh data=4 x fsdp=1 x tensor=1' in first.stderr
     for other in others:
+        assert 'mesh data' not in other.stderr
         assert not [line for line in other.stdout.splitlines() if line and not line.startswith('[Gloo]')]
 
 

@@ -5,6 +5,7 @@ import math
 import pathlib
 import re
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -69,9 +70,12 @@ def test_newest_and_best_checkpoints_are_kept(trained: pathlib.Path):
 
 def test_the_screen_tells_the_story(trained: pathlib.Path):
     text = (trained / 'stdout.txt').read_text(encoding='utf-8')
-    for part in ('weight decay on', 'no weight decay on', 'held-out text', 'output files', 'what to run next'):
+    for part in ('held-out text', 'output files', 'what to run next'):
         assert part in text, part
+    for part in ('weight decay', 'mesh', 'attention'):  # of the log, see below
+        assert part not in text, part
     after = text[text.index('what to run next') :]
+    assert f"(needs the extra 'plot'):\n    {sys.executable} -m bertjax.main --config=configs/pretrain_tiny.py" in after
     assert '--config.run=plot' in after and '--config=configs/classify.py' in after and f'init={trained}' in after
     assert '--config.corpus' not in after  # that is what has just run
     assert 'without any context a model reaches an MLM loss of ' in text and 'and an NSP accuracy of 0.' in text
@@ -171,8 +175,16 @@ def test_a_finished_run_started_again_trains_no_step(
     recipe.parent.mkdir()
     shutil.copy(repository / 'configs' / 'pretrain_tiny.py', recipe)
     own = ('--config', str(recipe), f'--config.corpus={program.corpus}', *SMALL)
-    result = program.run(*own, f'--workdir={copy}', *RUN, recipe='', small=False)
-    assert f"--config='{recipe}' --workdir={copy} --config.run=plot" in result.stdout
+    result = program.run(*own, f'--workdir={copy}', *RUN, '--verbosity=1', recipe='', small=False)
+    assert f"    bertjax --config='{recipe}' --workdir={copy} --config.run=plot" in result.stdout
+    assert '    bertjax --config=configs/classify.py ' in result.stdout
+    for line in (
+        'mesh data=1 x fsdp=1 x tensor=1, attention: dot_product',
+        'weight decay on 12 ',
+        'no weight decay on 18 ',
+    ):
+        assert re.search(f'^info: .*{line}', result.stderr, re.MULTILINE)
+    assert 'debug: ' not in result.stderr  # JAX's
     assert 'all 24 steps are done' in result.stdout and 'continuing' not in result.stdout
     assert (copy / 'ledger.jsonl').read_bytes() == (trained / 'ledger.jsonl').read_bytes()
     assert (copy / 'metrics.jsonl').read_bytes() == (trained / 'metrics.jsonl').read_bytes()

@@ -40,10 +40,10 @@ def test_the_hosts_of_a_slice_find_each_other(host: Program, tmp_path: pathlib.P
             for server in (one, other)
         ]
         work = f'--workdir={tmp_path / "run"}'
-        processes = [each.start(work, '--config.steps=4') for each in hosts]
+        processes = [each.start(work, '--config.steps=4', '--verbosity=0') for each in hosts]
         first, second = map(finished, processes)
-        assert 'mesh data=2 x' in first.stdout
-        assert 'mesh' not in second.stdout
+        assert 'mesh data=2 x' in first.stderr
+        assert 'mesh' not in second.stdout + second.stderr
         refused = hosts[1].spawn(work, '--config.run=corpus', status=2)
         assert 'found several processes' in assert_one_line(refused)
         assert 'TPU_SKIP_MDS_QUERY' in refused.stderr
@@ -55,5 +55,6 @@ def test_the_hosts_of_a_slice_find_each_other(host: Program, tmp_path: pathlib.P
 def test_a_single_host_trains_alone(host: Program, tmp_path: pathlib.Path):
     with serve({'worker-network-endpoints': '10.0.0.2', 'agent-worker-number': '0', 'tpu-env': ''}) as server:
         alone = host.with_environment({'GCE_METADATA_IP': server.address})
-        assert 'mesh data=1 x' in alone.spawn(f'--workdir={tmp_path / "run"}', '--config.steps=4').stdout
+        run = alone.spawn(f'--workdir={tmp_path / "run"}', '--config.steps=4', '--verbosity=0')
+        assert 'mesh data=1 x' in run.stderr
         assert server.asked
