@@ -7,11 +7,11 @@ import re
 
 import pytest
 
-from bertjax.command_line import verbs
 from bertjax.config import flatten, plain
 from bertjax.recipe import distillation, finetuning_config, phase, pretraining_config, using_config
 from bertjax.recipe_ranges import OF_VERB
 from bertjax.tasks.registry import KINDS, options
+from bertjax.usage import verbs
 
 REPOSITORY = pathlib.Path(__file__).parent.parent
 PAGES = sorted([*REPOSITORY.glob('*.md'), *(REPOSITORY / 'docs').glob('*.md')])
