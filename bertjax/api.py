@@ -4,6 +4,7 @@
     bert.fill('a [MASK] text'), bert.score('a text'), bert.next_sentence('a text', 'another'), bert.extend('a text')
     bert.classify('a text'), bert.answer(question, text), bert.tag('some words'), bert.choose(text, endings)
     bert.attention('a text')                     of every head: pieces, float32 [L, H, S, S]
+    bert.save(path, format='hf')                 a folder for transformers, Orbax, google-research/bert, StableHLO, ONNX
     bert.apply(bert.params, bert.batch(texts))   a pure function, for jax.grad and loops of one's own
 
 Every method takes one text or a list of them and answers with one result or a list. Long inputs are computed in batches
@@ -23,6 +24,7 @@ import numpy as np
 from bertjax.data.buckets import pad_to
 from bertjax.data.features import INPUTS, Features
 from bertjax.errors import UserError
+from bertjax.experiment.conversion import save_model
 from bertjax.experiment.loaded import LoadedModel, load_model
 from bertjax.inference.apply import make_apply
 from bertjax.inference.arguments import Texts, check_count, check_values, like, plain, several
@@ -125,9 +127,23 @@ class Bert(MaskedMethods, TaskMethods):
         if shapes[0] != shapes[1]:
             raise ValueError('parameters of other names or shapes than those of this model')
         other = copy.copy(self)
-        other._model, other.missing = dataclasses.replace(self._model, params=params, missing=()), ()
+        origin = self._model.origin.of_other_parameters()
+        other._model, other.missing = dataclasses.replace(self._model, params=params, missing=(), origin=origin), ()
         other._runner = self._runner.with_model(other._model)
         return other
+
+    def save(self, path: str | os.PathLike, *, format: str = 'hf') -> None:
+        """Writes the model with its tokenizer, and what its task learned, to a new folder, which appears whole or not
+        at all. Parameters that are `missing` are left out.
+
+        Args:
+          path: of the folder, on this machine; it must not be there yet, or be empty.
+          format: 'hf', 'orbax' or 'google', which `load` reads again, to the bit; 'stablehlo' or 'onnx'.
+
+        Raises:
+          UserError: something is there, or the format cannot hold the model.
+        """
+        save_model(self._model, path, format)
 
     def batch(self, texts: Texts, pairs: Texts | Sequence[Sequence[str]] | None = None) -> dict[str, np.ndarray]:
         """Texts, or pairs of them, as arrays for `apply`.

@@ -293,9 +293,10 @@ def using_config(verb: str, **options: Any) -> ConfigDict:
     config.run = verb
     config.init = ''  # the model: whatever bertjax.load takes; '': that of --workdir
     config.step = 0  # of a workdir: which checkpoint; 0: what was exported, else the newest
-    config.input = ''  # a file, or '-' for standard input
-    config.dtype = 'float32'  # of computation; bfloat16 is several times faster on TPUs and GPUs
-    config.batch_size = 64  # texts at a time
-    config.max_length = 0  # longer texts are cut to so many tokens; 0: as many as the model has positions
+    if verb != 'convert':  # which reads no texts
+        config.input = ''  # a file, or '-' for standard input
+        config.dtype = 'float32'  # of computation; bfloat16 is several times faster on TPUs and GPUs
+        config.batch_size = 64  # texts at a time
+        config.max_length = 0  # longer texts are cut to so many tokens; 0: as many as the model has positions
     config[verb] = ConfigDict(options)
     return config

@@ -188,7 +188,7 @@ TASK_DISTILLATION = {
     'distill.augment_model': text(),
 }
 
-# Of every verb that uses a finished model.
+# Of every verb that uses a finished model; run=convert has the first three.
 USING = {
     'run': _SHARED['run'],
     'init': text(),
@@ -227,6 +227,7 @@ OF_VERB: dict[str, dict[str, tuple[Range, Any]]] = {
         'sample': (whole(1, 1000), 50),
         'seed': (_SEED, 0),
     },
+    'convert': {'formats': (_SHARED['export_formats'], 'hf')},
     'attention': {
         'field': (text(empty=False), 'text'),
         'pair_field': (text(), ''),

@@ -181,6 +181,13 @@ def test_the_table_of_keys_is_complete_for_attention():
     assert_defaults(text, config, at_least=len(config))
 
 
+def test_the_table_of_keys_is_complete_for_conversion():
+    config = flatten(plain(recipe(REPOSITORY / 'configs' / 'convert.py')))
+    text = section('checkpoints', 'Converting')
+    assert_keys(keys_of(text), set(config))
+    assert_defaults(text, config, at_least=len(config))
+
+
 def assert_keys(listed: list[str], wanted: set[str]) -> None:
     assert len(listed) == len(set(listed)), 'a key twice'
     assert wanted == set(listed), wanted ^ set(listed)

@@ -1,7 +1,8 @@
 """A model as pure functions of three arrays, in the form in which other programs get it: StableHLO and ONNX."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Collection, Mapping
 
 import jax
 from flax import linen as nn
@@ -13,8 +14,16 @@ from bertjax.model.heads import TaskModel
 Function = Callable[..., dict[str, jax.Array]]
 
 
-def functions_of(model: BertForPreTraining | TaskModel) -> dict[str, Function]:
-    """{name: (weights by path, three int32 arrays) -> outputs by name}: `encoder` and `mlm`, or `task`."""
+def functions_of(
+    model: BertForPreTraining | TaskModel, parts: Collection[str] = ('mlm', 'pooler', 'nsp')
+) -> dict[str, Function]:
+    """{name: (weights by path, three int32 arrays) -> outputs by name}: `encoder` and `mlm`, or `task`.
+
+    Args:
+      model: with its config.
+      parts: beside the encoder, that a pre-trained model has weights of; outputs of other parts are left out, and
+        without 'mlm' that function.
+    """
 
     # What is exported runs on any platform, with sizes that are not known yet.
     model = model.clone(config=dataclasses.replace(model.config, attention='dot_product'))
@@ -28,7 +37,11 @@ def functions_of(model: BertForPreTraining | TaskModel) -> dict[str, Function]:
         return call
 
     if isinstance(model, BertForPreTraining):
-        return {'encoder': function(_encoder), 'mlm': function(_mlm)}
+        pooled = model.config.nsp and 'pooler' in parts
+        found = {'encoder': function(functools.partial(_encoder, pooled=pooled))}
+        if 'mlm' in parts:
+            found['mlm'] = function(functools.partial(_mlm, pairs=pooled and 'nsp' in parts))
+        return found
     return {'task': function(None)}
 
 
@@ -48,12 +61,12 @@ def example(model: BertForPreTraining | TaskModel) -> str:
     return '[[[2, 5, 3], [2, 6, 3]]]' if 'c' in dimensions(model) else '[[2, 5, 3]]'
 
 
-def _encoder(bert: BertForPreTraining, *inputs: jax.Array) -> dict[str, jax.Array]:
+def _encoder(bert: BertForPreTraining, *inputs: jax.Array, pooled: bool) -> dict[str, jax.Array]:
     hidden, _ = bert.encoder(*inputs)  # [B, S, D]
-    return {'hidden': hidden, **({'pooled': bert.pooler(hidden[:, 0])} if bert.config.nsp else {})}
+    return {'hidden': hidden, **({'pooled': bert.pooler(hidden[:, 0])} if pooled else {})}
 
 
-def _mlm(bert: BertForPreTraining, *inputs: jax.Array) -> dict[str, jax.Array]:
+def _mlm(bert: BertForPreTraining, *inputs: jax.Array, pairs: bool) -> dict[str, jax.Array]:
     hidden, _ = bert.encoder(*inputs)
     logits = bert.mlm(hidden, bert.encoder.token_embedding())[..., : bert.config.vocab_size]  # [B, S, V]
-    return {'mlm_logits': logits, **({'nsp_logits': bert.nsp(bert.pooler(hidden[:, 0]))} if bert.config.nsp else {})}
+    return {'mlm_logits': logits, **({'nsp_logits': bert.nsp(bert.pooler(hidden[:, 0]))} if pairs else {})}

@@ -38,6 +38,8 @@ class Imported:
       unused: names of their tensors that the model does not use, and what else lies there (Source.aside).
       used: how many of their tensors it does use.
       kind: the class of transformers that the directory names; '' where it names none.
+      dtype: in which the directory stores the used tensors: 'float16', 'bfloat16', or 'float32', which also stands for
+        float64 and for several types.
     """
 
     params: dict
@@ -46,6 +48,7 @@ class Imported:
     unused: list[str]
     used: int
     kind: str
+    dtype: str = 'float32'
 
     def describe(self, where: str, done: str = 'starting from') -> str:
         """What was loaded from `where`, what is newly drawn, and in a second line what was left over.
@@ -155,6 +158,7 @@ def _assemble(
     """A complete tree: the paths in `readable` from the source where it has them, everything else fresh."""
     config, shapes = model.config, shapes_of(model)
     used = _check_tensors(source, readable, config, head)
+    dtypes = {source.dtypes.get(name, 'float32') for name in used}
     unused = sorted(source.name(name) for name in set(source.tensors) - used)
     flat = names.from_huggingface(source.tensors, readable, config.num_layers, head)
     missing = sorted(set(shapes) - set(flat))
@@ -167,7 +171,8 @@ def _assemble(
     tree = unflatten_dict({tuple(name.split('/')): flat[name] for name in shapes})
     params = tree if config.scan_layers else unstack_layers(tree)
     unused += [source.aside] if source.aside else []
-    return Imported(params, config, missing, unused, len(used), source.kind)
+    half = len(dtypes) == 1 and dtypes <= {'float16', 'bfloat16'}
+    return Imported(params, config, missing, unused, len(used), source.kind, dtypes.pop() if half else 'float32')
 
 
 def _listed(names: list[str]) -> str:

@@ -84,7 +84,7 @@ def export_onnx(
     The directory appears whole or not at all. Equal parameters give equal bytes.
 
     Args:
-      params: of the model, in the form that its config says; may be boxed.
+      params: of the model, in the form that its config says; may be boxed. Heads of a pre-trained one may be missing.
       model: with its config, that `check_onnx` has not refused.
       tokenizer: whose files are written along.
       directory: local or remote.
@@ -98,7 +98,7 @@ def export_onnx(
         tokenizer.save(staging)
         path = epath.Path(staging)
         outputs = {}
-        for name, function in functions_of(model).items():
+        for name, function in functions_of(model, {path.partition('/')[0] for path in weights}).items():
             graph, outputs[name] = _converted(name, function, weights, model)
             data = graph.SerializeToString(deterministic=True)
             with writing(path / f'{name}.onnx', len(data)):

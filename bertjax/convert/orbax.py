@@ -2,7 +2,6 @@
 tokenizer and what a task learned beside it."""
 
 import dataclasses
-import functools
 import hashlib
 import json
 import pathlib
@@ -55,7 +54,7 @@ def export_orbax(
     `StandardCheckpointer().restore(DIR / 'params')`.
 
     Args:
-      params: of BertForPreTraining or of a task's model.
+      params: of BertForPreTraining or of a task's model. Heads of a pre-trained one may be missing.
       config: of the model.
       directory: DIR, local.
       tokenizer: of the model; without it no run can start from the directory.
@@ -108,9 +107,15 @@ def read(directory: epath.Path) -> Source:
     values = {**head.get('task', {}), 'architectures': [head.get('architecture', 'BertForPreTraining')]}
     config = _config(facts, described)
     taken = fields_of(FieldKind.ARCHITECTURE, FieldKind.TRAINING).keys() - {'param_dtype'}
-    tensors = functools.partial(_tensors, directory, config, head.get('projection', ''))
+    dtypes: dict[str, str] = {}
+
+    def tensors() -> dict[str, np.ndarray]:
+        found = _tensors(directory, config, head.get('projection', ''))
+        dtypes.update(dict.fromkeys(found, config.param_dtype))
+        return found
+
     fields = {name: getattr(config, name) for name in taken}
-    return Source(str(directory), str(described), values, tensors, fields=fields)
+    return Source(str(directory), str(described), values, tensors, fields=fields, dtypes=dtypes)
 
 
 def _config(facts: Mapping[str, Any], described: epath.Path) -> BertConfig:

@@ -23,6 +23,8 @@ class Source:
       called: {name of a tensor or key of `values`: what the format calls it}, for messages, where that differs.
       fields: of a BertConfig, of our own format, which need not say them in `values`.
       aside: what was found beside the model and is not taken, in words, such as an optimiser's variables.
+      dtypes: {name of a tensor: numpy's name of the type that it is stored in}, filled by `read`; where a name is not
+        in it, float32.
     """
 
     where: str
@@ -32,6 +34,7 @@ class Source:
     called: Mapping[str, str] = dataclasses.field(default_factory=dict)
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     aside: str = ''
+    dtypes: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def tensors(self) -> dict[str, np.ndarray]:

@@ -62,14 +62,14 @@ def export_stablehlo(
     The directory appears whole or not at all. Equal parameters give equal bytes.
 
     Args:
-      params: of the model, in the form that its config says; may be boxed.
+      params: of the model, in the form that its config says; may be boxed. Heads of a pre-trained one may be missing.
       model: with its config.
       tokenizer: whose files are written along.
       directory: local or remote.
       beside: {name: text} of further files.
     """
     weights = {path: np.asarray(x) for path, x in flat_paths(nn.unbox(jax.device_get(dict(params)))).items()}
-    functions = functions_of(model)
+    functions = functions_of(model, {path.partition('/')[0] for path in weights})
     lowered = {name: _lower(function, weights, model) for name, function in functions.items()}
     described = {name: _described(function, model.config) for name, function in lowered.items()}
     with atomic_directory(directory, FUNCTIONS) as staging:

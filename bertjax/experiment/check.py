@@ -65,7 +65,8 @@ def declared(config: Mapping[str, Any]) -> dict[str, tuple[Range, Any]]:
     verb = next((verb for verb in OF_VERB if verb in config), None)
     if verb:
         own = {f'{verb}.{name}': declaration for name, declaration in OF_VERB[verb].items()}
-        return {**_paired(USING, using_config(verb)), **own}
+        usual = using_config(verb)
+        return {**_paired({key: USING[key] for key in flatten(usual)}, usual), **own}
     known = _paired(PRETRAINING, pretraining_config())
     if 'distill' in config:
         known |= _paired(DISTILLATION, distillation(pretraining_config()))

@@ -33,6 +33,7 @@ class Finished:
       task: fields of the task for a config.json (`id2label` ...).
       beside: {name: text} of further files that belong to the model.
       card, about, figures: for the model card, see `convert/huggingface/card.py`.
+      dtype, values, files: of a Hugging Face directory that the model is from, see `export_huggingface`.
     """
 
     model: BertForPreTraining | TaskModel
@@ -44,6 +45,9 @@ class Finished:
     task: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     beside: Mapping[str, str] = dataclasses.field(default_factory=dict)
     figures: Mapping[str, Mapping[str, float | None]] = dataclasses.field(default_factory=dict)
+    dtype: str = 'float32'
+    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
     @property
     def config(self) -> BertConfig:
@@ -63,6 +67,9 @@ def _write_hf(finished: Finished, directory: pathlib.Path) -> None:
         beside=finished.beside,
         about=finished.about,
         figures=finished.figures,
+        dtype=finished.dtype,
+        values=finished.values,
+        files=finished.files,
     )
 
 
@@ -101,6 +108,7 @@ _WRITERS: dict[str, Callable[[Finished, pathlib.Path], None]] = {
     'stablehlo': _write_stablehlo,
     'onnx': _write_onnx,
 }
+FORMATS = tuple(_WRITERS)
 # Of a workdir, for what is printed.
 PLACES = {
     'export/hf': 'for transformers: from_pretrained(...)',
@@ -159,11 +167,15 @@ def write_exports(finished: Finished, folder: pathlib.Path, formats: Collection[
     Returns:
       What was written.
     """
-    written, finished = [], dataclasses.replace(finished, params=fetched(finished.params))
-    for name in formats:
-        written.append(folder / 'export' / name)
-        _WRITERS[name](finished, written[-1])
-    return written
+    written = {name: folder / 'export' / name for name in formats}
+    for name, directory in written.items():
+        write_export(finished, directory, name)
+    return list(written.values())
+
+
+def write_export(finished: Finished, directory: pathlib.Path, name: str) -> None:
+    """Writes a directory of one of FORMATS, which replaces an earlier one."""
+    _WRITERS[name](dataclasses.replace(finished, params=fetched(finished.params)), directory)
 
 
 def check_push_to(name: str, formats: Collection[str]) -> None:

@@ -3,21 +3,25 @@
 import dataclasses
 import os
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import jax
+from etils import epath
 from flax import linen as nn
 from jax.sharding import Mesh
 
 from bertjax.config import from_plain, plain
 from bertjax.convert.formats import read_source
+from bertjax.convert.huggingface import read as huggingface
 from bertjax.convert.huggingface.read import CONFIG
+from bertjax.convert.huggingface.save import CARD
 from bertjax.convert.load import load_pretraining_model, load_task_model, read_config
 from bertjax.convert.trees import flat_paths
 from bertjax.errors import UserError
 from bertjax.experiment.places import Kind, kind_of
 from bertjax.experiment.recorded import recorded_config, recorded_task
-from bertjax.experiment.task_data import LEARNED
+from bertjax.experiment.task_data import LEARNED, task_json
 from bertjax.experiment.text import huggingface_directory
 from bertjax.experiment.using_settings import UsingSettings
 from bertjax.experiment.workdir import has_checkpoints
@@ -30,12 +34,33 @@ from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import replicated
 from bertjax.recipe import finetuning_config, pretraining_config
 from bertjax.tasks.exported import recorded_options, task_of_class
-from bertjax.tasks.registry import options
+from bertjax.tasks.registry import options, options_with_kind
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
 _RESTORE = 'restore the file from a copy'
 _WHOLE_MESH = {'data': -1, 'fsdp': 1, 'tensor': 1}  # every device has all parameters, and its share of the rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """What the files of a model say beyond its parameters: it goes along when the model is written again.
+
+    Attributes:
+      dtype: in which they store the parameters: 'float32', 'float16' or 'bfloat16'.
+      task_json: text of the task.json of a task's model, '' of another.
+      values, files: config.json and further files of a Hugging Face directory, see `export_huggingface`.
+    """
+
+    dtype: str = 'float32'
+    task_json: str = ''
+    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+
+    def of_other_parameters(self) -> 'Origin':
+        """The same of a model whose parameters have changed: they keep their precision, and have no model card."""
+        files = {name: content for name, content in self.files.items() if name != CARD}
+        return dataclasses.replace(self, dtype='float32', files=files)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +77,7 @@ class LoadedModel:
       missing: paths of parameters that the files lack, and that were drawn: what needs them has learned nothing.
       unused: names of what the files have and the module does not.
       said: in a line or two, what was loaded, what was drawn and what was left over.
+      origin: of its files.
     """
 
     where: str
@@ -63,6 +89,7 @@ class LoadedModel:
     missing: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     said: str = ''
+    origin: Origin = Origin()
 
     @property
     def config(self) -> BertConfig:
@@ -144,7 +171,7 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
         raise UserError(
             where, found, f'at most {config.vocab_size:,}, as the embedding has', 'copy both from one source'
         )
-    task = _task_of(pathlib.Path(directory), config.max_positions)
+    task, learned = _task_of(pathlib.Path(directory), config)
     if task is None:
         found = load_pretraining_model(directory, dtype=dtype)
         module = BertForPreTraining(found.config)
@@ -156,21 +183,28 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
             raise UserError(where, f'no weights of the head for {task.name}', 'those of its config.json', mend)
     params = jax.device_put(found.params, replicated(mesh))
     drawn, left, said = tuple(found.missing), tuple(found.unused), found.describe(where, 'using')
-    return LoadedModel(where, module, params, tokenizer, task, mesh, drawn, left, said)
+    values, files = {}, {}
+    if huggingface.recognises(epath.Path(directory)):
+        values = read_json_object(epath.Path(directory, CONFIG), _RESTORE)
+        files = huggingface.further_files(epath.Path(directory))
+    origin = Origin(found.dtype, learned, values, files)
+    return LoadedModel(where, module, params, tokenizer, task, mesh, drawn, left, said, origin)
 
 
-def _task_of(directory: pathlib.Path, longest: int) -> Task | None:
-    path = directory / LEARNED
+def _task_of(directory: pathlib.Path, config: BertConfig) -> tuple[Task | None, str]:
+    """The task of a directory, and the text of its task.json, which is made where only config.json says it."""
+    path, longest = directory / LEARNED, config.max_positions
     if not path.is_file():
         source = read_source(directory)
-        return task_of_class(source.values, longest, source.described_in)
+        task = task_of_class(source.values, longest, source.described_in)
+        return task, '' if task is None else task_json(options_with_kind(task), task, config, longest)
     facts = read_json_object(path, _RESTORE)
     seq_len = facts.get('seq_len', longest)  # of the training; exports of the first versions do not say it
     if type(seq_len) is not int or seq_len > longest:
         raise UserError(f'{path}: seq_len', repr(seq_len), f'at most {longest}, the positions of the model', _RESTORE)
     task = recorded_options(_kind_of(facts, path), seq_len)
     task.restore(recorded_task(path, task)['learned'])
-    return task
+    return task, path.read_text(encoding='utf-8')
 
 
 def _kind_of(facts: dict[str, Any], path: pathlib.Path) -> dict[str, Any]:
@@ -204,10 +238,12 @@ def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedMode
         found = load_tuned(finetuning_settings(config), folder)
         where, module, task = f'{folder}, step {found.step}', found.setup.model, found.data.task
         tokenizer, params, mesh = found.data.tokenizer, found.params, found.setup.mesh
+        learned = found.data.learned(finished=found.data.finished)
     else:
         del config.model['vocab_size']  # the tokenizer's
         found = load_pretraining(pretraining_settings(config), folder)
         where, module, task = f'{folder}, step {found.saved.position.step}', BertForPreTraining(found.config), None
-        tokenizer, params, mesh = found.tokenizer, found.params, found.mesh
+        tokenizer, params, mesh, learned = found.tokenizer, found.params, found.mesh, ''
     said = f'using {where}; its {len(flat_paths(params))} parameters loaded; freshly drawn: nothing'
-    return LoadedModel(where, module, params, tokenizer, task, mesh, said=said)
+    origin = Origin(module.config.param_dtype, learned)
+    return LoadedModel(where, module, params, tokenizer, task, mesh, said=said, origin=origin)

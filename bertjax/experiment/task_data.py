@@ -184,11 +184,26 @@ class TaskData:
 
     def learned(self, *, finished: bool = True) -> str:
         """The text of task.json; without `finished`, nothing has been tuned on dev yet."""
-        facts = {'task': plain(self.settings.task), 'learned': self.task.learned()}
-        facts |= {'encoder': dataclasses.asdict(self.encoder), 'seq_len': self.settings.seq_len}
-        if not finished:
-            facts['finished'] = False
-        return json.dumps(facts, indent=2, ensure_ascii=False) + '\n'
+        return task_json(plain(self.settings.task), self.task, self.encoder, self.settings.seq_len, finished=finished)
+
+
+def task_json(
+    options: Mapping[str, Any], task: Task, encoder: BertConfig, seq_len: int, *, finished: bool = True
+) -> str:
+    """The text of task.json.
+
+    Args:
+      options: of the task, with its kind, in plain form.
+      task: with what it has learned.
+      encoder: of the model.
+      seq_len: S, the longest sequence.
+      finished: whether the training is.
+    """
+    facts: dict[str, Any] = {'task': dict(options), 'learned': task.learned()}
+    facts |= {'encoder': dataclasses.asdict(encoder), 'seq_len': seq_len}
+    if not finished:
+        facts['finished'] = False
+    return json.dumps(facts, indent=2, ensure_ascii=False) + '\n'
 
 
 def sample(count: int, most: int) -> list[int]:

@@ -20,10 +20,10 @@ class UsingSettings:
 
     init: str
     step: int
-    input: str
-    dtype: str
-    batch_size: int
-    max_length: int
+    input: str = ''
+    dtype: str = 'float32'
+    batch_size: int = 64
+    max_length: int = 0
     options: Mapping[str, Any]
 
     def longest(self, config: BertConfig) -> int:
@@ -49,4 +49,4 @@ def using_settings(config: ConfigDict, verb: str) -> UsingSettings:
         found, expected = f'a recipe without config.{verb}', 'one that has it'
         raise UserError(f'--config.run={verb}', found, expected, f'give the recipe {verb}')
     names = [field.name for field in dataclasses.fields(UsingSettings) if field.name != 'options']
-    return UsingSettings(**{name: config[name] for name in names}, options=dict(config[verb]))
+    return UsingSettings(**{name: config[name] for name in names if name in config}, options=dict(config[verb]))

@@ -10,14 +10,14 @@ from etils import epath
 
 from bertjax.files.atomic import AtomicFile
 
-_BYTES = {'I64': 8, 'F32': 4, 'I32': 4}
+_BYTES = {'I64': 8, 'F32': 4, 'I32': 4, 'F16': 2, 'BF16': 2}
 
 
 class Tensor(NamedTuple):
     """A tensor that is made when its turn comes.
 
     Attributes:
-      kind: 'F32', 'I32' or 'I64'.
+      kind: 'F32', 'F16', 'BF16', 'I32' or 'I64'.
       shape: of all of it.
       parts: makes it, in parts along its first axis.
     """
@@ -61,7 +61,8 @@ def write_tensors(
         for name, tensor in tensors.items():
             written = 0
             for part in tensor.parts():
-                file.write(np.ascontiguousarray(part))
+                # As bytes: numpy has no buffers of bfloat16.
+                file.write(np.ascontiguousarray(part).reshape(-1).view(np.uint8))
                 written += part.nbytes
             if written != tensor.size:
                 raise ValueError(f'{name}: {written} bytes, where {tensor.kind} {tensor.shape} has {tensor.size}')

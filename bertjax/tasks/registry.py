@@ -45,6 +45,13 @@ def options(kind: str) -> Mapping[str, Option]:
     return options_of(_class(kind))
 
 
+def options_with_kind(task: Task) -> dict[str, Any]:
+    """The kind of a task and its options in plain form, as a task.json has them."""
+    name = f'{type(task).__module__}:{type(task).__name__}'
+    kind = next(kind for kind, known in KINDS.items() if known == name)
+    return {'kind': kind, **{option: plain(getattr(task, option)) for option in options(kind)}}
+
+
 def keys(kind: str, decides: Decides) -> list[str]:
     """The config keys, such as 'task.dev_file', of the options of a kind that decide the model, its training or the
     reading (see options.py).

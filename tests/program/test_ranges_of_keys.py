@@ -147,7 +147,9 @@ def test_a_recipe_by_name(program: Program, tmp_path: pathlib.Path, name: str):
 
 def test_names_that_are_no_recipe(program: Program, tmp_path: pathlib.Path):
     assert 'did you mean pretrain_tiny?' in program.error(f'--workdir={tmp_path}', recipe='pretrain_tny', small=False)
-    assert 'classify, distilbert, extract, ' in program.error(f'--workdir={tmp_path}', recipe='zzz', small=False)
+    assert 'classify, convert, distilbert, extract, ' in program.error(
+        f'--workdir={tmp_path}', recipe='zzz', small=False
+    )
 
 
 def test_version(program: Program):

@@ -74,6 +74,7 @@ def export_google(
 
     Args:
       params: of BertForPreTraining(config) or of a task's model, stacked or unrolled as the config says; may be boxed.
+        Heads of a pre-trained model may be missing.
       config: of the model.
       tokenizer: of the model; all its files are written, of which vocab.txt is what the original code reads.
       directory: local or remote.

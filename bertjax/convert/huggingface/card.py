@@ -60,6 +60,10 @@ _USES = {
         'Finding the answer to a question in a text that holds it; it knows nothing beside that text.',
         "question='What is asked?', context='The text that holds the answer.'",
     ),
+    'feature-extraction': (
+        'Features of texts, and the start of fine-tuning: it has no head.',
+        "'A text.'",
+    ),
     'multiple-choice': ('Choosing among given endings of a text.', ''),
 }
 _LIMITS = """
@@ -128,14 +132,14 @@ def model_card(
       config: of the model.
       architecture: transformers' class that loads it.
       card: training facts in display order; a value that is a mapping becomes a section with its own table. The key
-        'title' is the heading, 'name' what it is loaded by, where it has a name on the hub. Nothing in it may differ
-        between equal runs (no time, no path).
+        'title' is the heading, 'name' what it is loaded by, where it has a name on the hub, 'made' what was done with
+        bertjax, where that is no training. Nothing in it may differ between equal runs (no time, no path).
       parameters: their number.
       pipeline: the hub's pipeline tag of a task's model; '' for a pre-trained one.
       about: what only its maker can know, config.card: license, language, datasets, base_model; '' is left out.
       figures: of a task's model, by split; the hub shows them where `about` names the one data set that they are of.
     """
-    named = ('title', 'name')
+    named = ('title', 'name', 'made')
     facts = {name: value for name, value in card.items() if name not in named and not isinstance(value, Mapping)}
     sections = {name: value for name, value in card.items() if isinstance(value, Mapping)}
     title, tag = card.get('title', 'BERT'), pipeline or 'fill-mask'
@@ -145,7 +149,7 @@ def model_card(
         title=title,
         parameters=parameters,
         fields=_fields(title, pipeline, about, figures),
-        trained='fine-tuned' if pipeline else 'pre-trained',
+        trained=card.get('made', 'fine-tuned' if pipeline else 'pre-trained'),
         layers=config.num_layers,
         width=config.width,
         heads=config.num_heads,

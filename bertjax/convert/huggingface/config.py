@@ -1,6 +1,6 @@
 """config.json of a Hugging Face BERT, from a BertConfig and back."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -111,18 +111,25 @@ def label_names(id2label: Any) -> tuple[str, ...]:
     return () if labels == tuple(f'label_{i}' for i in range(len(labels))) else labels
 
 
-def architecture(config: BertConfig) -> str:
-    """transformers' class for this model.
+def architecture(config: BertConfig, lacking: Collection[str] = ()) -> str:
+    """transformers' class for this model; `lacking` are the parts ('mlm', 'nsp') that it has no weights of.
 
     A left-to-right model without pair head stays a BertForMaskedLM: with `is_decoder` set that class hides the keys
     to the right, and its loss is at the masked positions themselves, as ours is; BertLMHeadModel, which loads the
     same tensors, shifts the labels.
     """
-    return 'BertForPreTraining' if config.nsp else 'BertForMaskedLM'
+    nsp = config.nsp and 'nsp' not in lacking
+    if 'mlm' in lacking:
+        return 'BertForNextSentencePrediction' if nsp else 'BertModel'
+    return 'BertForPreTraining' if nsp else 'BertForMaskedLM'
 
 
 def to_json(
-    config: BertConfig, pad_id: int, head: Head | None = None, task: Mapping[str, Any] = MappingProxyType({})
+    config: BertConfig,
+    pad_id: int,
+    head: Head | None = None,
+    task: Mapping[str, Any] = MappingProxyType({}),
+    lacking: Collection[str] = (),
 ) -> dict[str, Any]:
     """The contents of config.json.
 
@@ -131,6 +138,7 @@ def to_json(
       pad_id: of [PAD].
       head: of a task's model.
       task: fields of the task (`id2label` ...).
+      lacking: see `architecture`.
 
     Raises:
       UserError: see `check_exportable`.
@@ -138,7 +146,7 @@ def to_json(
     check_exportable(config, head)
     return {
         **task,
-        'architectures': [head.architecture if head else architecture(config)],
+        'architectures': [head.architecture if head else architecture(config, lacking)],
         'model_type': 'bert',
         'hidden_act': ACTIVATIONS[config.activation],
         'is_decoder': config.causal,

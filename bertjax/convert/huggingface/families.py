@@ -25,7 +25,7 @@ class Family:
       name: its `model_type`.
       classes: how the names of its classes begin.
       prefix: of the names of its encoder's tensors.
-      read_as_well: other `model_type`s of the same form.
+      read_as_well: {`model_type` of the same form: how the names of its classes begin}.
       tensors: (BERT's name, theirs), from the front up to a dot; the first that fits. {i} stands for a number.
       classifier: the same for what differs in its class for sequences.
       keys: (BERT's key of config.json, theirs).
@@ -37,7 +37,7 @@ class Family:
     name: str
     classes: str
     prefix: str
-    read_as_well: tuple[str, ...] = ()
+    read_as_well: Mapping[str, str] = dataclasses.field(default_factory=dict)
     tensors: Renaming = ()
     classifier: Renaming = ()
     keys: Renaming = ()
@@ -48,6 +48,11 @@ class Family:
     def architecture(self, of_bert: str) -> str:
         """Its class that computes the same as BERT's."""
         return of_bert.replace('Bert', self.classes, 1)
+
+    def variant(self, model_type: str) -> 'Family':
+        """The same form under the name of one of `read_as_well`."""
+        classes = self.read_as_well.get(model_type)
+        return dataclasses.replace(self, name=model_type, classes=classes) if classes else self
 
     def bert_name(self, name: str) -> str:
         """BERT's name of a tensor of theirs, with or without the encoder's prefix."""
@@ -110,7 +115,7 @@ ROBERTA = Family(
     'roberta',
     'Roberta',
     'roberta',
-    read_as_well=('xlm-roberta', 'camembert'),
+    read_as_well={'xlm-roberta': 'XLMRoberta', 'camembert': 'Camembert'},
     tensors=(
         ('cls.predictions.transform.dense', 'lm_head.dense'),
         ('cls.predictions.transform.LayerNorm', 'lm_head.layer_norm'),

@@ -1,14 +1,20 @@
 """A Hugging Face directory as a Source."""
 
+import re
+
 import numpy as np
 from etils import epath
 
 from bertjax.convert.huggingface.families import BERT, POSITIONS, family_read
 from bertjax.convert.huggingface.tensors import read_tensors
 from bertjax.convert.source import Source
-from bertjax.files.whole import read_json_object
+from bertjax.files.whole import read_json_object, read_json_or_none
 
 CONFIG = 'config.json'
+_MODULES = 'modules.json'
+_FURTHER = ('tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json', 'added_tokens.json')
+_FURTHER += ('vocab.txt', 'vocab.json', 'merges.txt', 'tokenizer.model', 'spiece.model', 'sentencepiece.bpe.model')
+_FURTHER += ('README.md', _MODULES, 'sentence_bert_config.json', 'config_sentence_transformers.json')
 
 
 def recognises(directory: epath.Path) -> bool:
@@ -16,20 +22,32 @@ def recognises(directory: epath.Path) -> bool:
     return (directory / CONFIG).exists()
 
 
+def further_files(directory: epath.Path) -> dict[str, bytes]:
+    """{relative path: content} of what transformers and sentence-transformers read beside config.json and the tensors:
+    the tokenizer, the model card, the modules after the encoder."""
+    paths = [directory / name for name in _FURTHER]
+    modules = read_json_or_none(directory / _MODULES, lambda found: [module['path'] for module in found]) or []
+    for name in modules:
+        if isinstance(name, str) and re.fullmatch(r'\w[\w.-]*', name) and (directory / name).is_dir():
+            paths += sorted((directory / name).iterdir())
+    return {str(path.relative_to(directory)): path.read_bytes() for path in paths if path.is_file()}
+
+
 def read(directory: epath.Path) -> Source:
     """See `Format`; a relative of BERT becomes one."""
     where = str(directory / CONFIG)
     values = read_json_object(directory / CONFIG, 'copy the directory again')
     family = family_read(values.get('model_type', 'bert'))
-    called = dict(family.keys)
+    called, dtypes = dict(family.keys), {}
     if family is not BERT and isinstance(values.get('architectures'), list) and values['architectures']:
         called['architectures'] = str(values['architectures'][0])
 
     def tensors() -> dict[str, np.ndarray]:
-        found, names = read_tensors(directory, family.bert_name)
+        found, names, stored = read_tensors(directory, family.bert_name)
+        dtypes.update(stored)
         called.update({} if family is BERT else names)
         if POSITIONS in found:
             found[POSITIONS] = found[POSITIONS][family.unused_positions(values, where) :]
         return found
 
-    return Source(str(directory), where, family.bert_values(values, where), tensors, called)
+    return Source(str(directory), where, family.bert_values(values, where), tensors, called, dtypes=dtypes)

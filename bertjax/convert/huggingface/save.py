@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
 
+import jax.numpy as jnp
 import numpy as np
 from etils import epath
 from flax import linen as nn
@@ -14,7 +15,7 @@ from bertjax.convert import names
 from bertjax.convert.heads import Head
 from bertjax.convert.huggingface.card import model_card
 from bertjax.convert.huggingface.config import check_exportable, to_json
-from bertjax.convert.huggingface.families import BERT, POSITIONS, family_of
+from bertjax.convert.huggingface.families import BERT, POSITIONS, family_of, family_read
 from bertjax.convert.huggingface.read import CONFIG
 from bertjax.convert.huggingface.tensors import MODEL
 from bertjax.convert.trees import OnHost, shapes_of
@@ -26,6 +27,9 @@ from bertjax.model.config import BertConfig
 from bertjax.text.special import to_json as to_text
 
 CARD = 'README.md'
+_KINDS = {'float32': 'F32', 'float16': 'F16', 'bfloat16': 'BF16'}
+# Keys of a config.json that are about its directory or its program, and not about the model.
+_OWN = {'dtype', 'torch_dtype', 'auto_map', 'quantization_config', '_name_or_path', 'transformers_version'}
 
 
 class SavedTokenizer(Protocol):
@@ -51,6 +55,9 @@ def export_huggingface(
     beside: Mapping[str, str] = MappingProxyType({}),
     about: Mapping[str, str] = MappingProxyType({}),
     figures: Mapping[str, Mapping[str, float | None]] = MappingProxyType({}),
+    dtype: str = 'float32',
+    values: Mapping[str, Any] = MappingProxyType({}),
+    files: Mapping[str, bytes] = MappingProxyType({}),
 ) -> None:
     """Writes a directory that transformers loads: config.json, model.safetensors, tokenizer files, README.md.
 
@@ -59,6 +66,7 @@ def export_huggingface(
 
     Args:
       params: of BertForPreTraining(config) or of a task's model, stacked or unrolled as the config says; may be boxed.
+        Heads of a pre-trained model may be missing: the directory is then that of a class without them.
       config: of the model.
       tokenizer: whose files are exported along with the model.
       directory: local or remote.
@@ -67,6 +75,11 @@ def export_huggingface(
       task: fields of the task for config.json (`id2label`, a name for each output; `label2id`, `problem_type`).
       beside: {name: text} of further files.
       about, figures: for the card, too.
+      dtype: of the tensors: 'float32', 'float16' or 'bfloat16'.
+      values: the config.json of the directory that the model was read from: the same family is written, and keys that
+        the export does not set itself are kept.
+      files: {relative path: content} of further files of that directory; they replace those that the export would
+        write, but for config.json and the tensors.
 
     Raises:
       UserError: a model that the format cannot represent (`check_exportable`; `check_head_exportable` is for the
@@ -75,8 +88,8 @@ def export_huggingface(
     """
     check_exportable(config, head)
     target = epath.Path(directory)
-    if tokenizer.vocab_size != config.vocab_size:
-        expected = f'{config.vocab_size}, as config.model.vocab_size'
+    if tokenizer.vocab_size > config.vocab_size:  # a model of others may have more rows than its tokenizer has pieces
+        expected = f'at most {config.vocab_size}, as config.model.vocab_size'
         raise UserError('tokenizer', f'{tokenizer.vocab_size} pieces', expected, 'export with the tokenizer of the run')
     if target.exists() and not (target / CONFIG).exists() and any(target.iterdir()):
         mend = 'choose another directory: this one would be replaced'
@@ -84,18 +97,24 @@ def export_huggingface(
     host = OnHost(params, config)
     shapes = host.shapes
     expected = shapes_of(_exported_module(config, head, task, shapes))
-    if shapes != expected:
+    lacking = _parts(expected) - _parts(shapes)
+    there = {path: shape for path, shape in expected.items() if path.partition('/')[0] not in lacking}
+    if shapes != there or lacking & {'encoder', 'head'}:
         difference = sorted(shapes.items() ^ expected.items())
         raise ValueError(f'parameters do not fit the config: {difference[:4]}')
-    family = family_of(config, tokenizer.separators, pairs=head is None and config.nsp)
-    described = family.own_values(to_json(config, tokenizer.pad_id, head, task))
+    pairs = head is None and config.nsp and 'nsp' not in lacking
+    read = values.get('model_type', BERT.name)
+    family = family_read(read).variant(read) if values else family_of(config, tokenizer.separators, pairs=pairs)
+    described = family.own_values(to_json(config, tokenizer.pad_id, head, task, lacking))
+    set_here = described.keys() - {'use_cache'} | _OWN  # which says nothing of an encoder
+    described |= {'torch_dtype': dtype, **{key: x for key, x in values.items() if key not in set_here}}
     unused = family.unused_positions(described, CONFIG)
     tensors = {}
     for entry in names.named_entries(config.num_layers, shapes, head.projection if head else ''):
-        tensor = _tensor(host, entry, config.vocab_size, unused if entry.theirs == POSITIONS else 0)
+        tensor = _tensor(host, entry, config.vocab_size, unused if entry.theirs == POSITIONS else 0, dtype)
         tensors[family.own_name(entry.theirs, described['architectures'][0])] = tensor
     parameters = sum(math.prod(tensor.shape) for tensor in tensors.values())
-    pipeline = head.pipeline if head else ''
+    pipeline = head.pipeline if head else 'feature-extraction' if 'mlm' in lacking else ''
     with atomic_directory(target, CONFIG) as staging:
         tokenizer.save(staging)
         if family is not BERT:
@@ -107,19 +126,28 @@ def export_huggingface(
         architecture = described['architectures'][0]
         text = model_card(config, architecture, card, parameters, pipeline=pipeline, about=about, figures=figures)
         (path / CARD).write_text(text)
+        for name, content in files.items():
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            (path / name).write_bytes(content)
         (path / CONFIG).write_text(json.dumps(described, indent=2, sort_keys=True) + '\n')
 
 
-def _tensor(host: OnHost, entry: names.Entry, vocab_size: int, unused: int) -> Tensor:
+def _parts(shapes: Mapping[str, object]) -> set[str]:
+    """'encoder', 'mlm' ..."""
+    return {path.partition('/')[0] for path in shapes}
+
+
+def _tensor(host: OnHost, entry: names.Entry, vocab_size: int, unused: int, dtype: str) -> Tensor:
     """Theirs, with so many rows of zeros in front."""
+    stored = jnp.dtype(dtype)
     ours = host.shapes[entry.ours] if entry.layer is None else host.shapes[entry.ours][1:]
     rows, *others = entry.their_shape(ours, vocab_size)
 
     def parts() -> Iterator[np.ndarray]:
-        yield np.zeros((unused, *others), np.float32)
-        yield entry.kind.give(host.get(entry.ours, entry.layer), vocab_size)
+        yield np.zeros((unused, *others), stored)
+        yield entry.kind.give(host.get(entry.ours, entry.layer), vocab_size).astype(stored, copy=False)
 
-    return Tensor('F32', (unused + rows, *others), parts)
+    return Tensor(_KINDS[dtype], (unused + rows, *others), parts)
 
 
 def _leave_out_segments(path: epath.Path) -> None:

@@ -31,7 +31,7 @@ _TIED = (
 
 def read_tensors(
     directory: epath.Path, bert_name: Callable[[str], str]
-) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+) -> tuple[dict[str, np.ndarray], dict[str, str], dict[str, str]]:
     """All tensors as float32, named as in transformers' BertForPreTraining.
 
     From model.safetensors or pytorch_model.bin, whole or in shards. A missing `bert.` prefix (BertModel) is added,
@@ -43,7 +43,7 @@ def read_tensors(
       bert_name: their name, with or without prefix -> BERT's.
 
     Returns:
-      The tensors, and {name: what it is called in the file}.
+      The tensors, {name: what it is called in the file}, and {name: numpy's name of its type in the file}.
 
     Raises:
       UserError: no such file, a damaged one, a type other than float, untied embeddings, pytorch_model.bin without
@@ -51,6 +51,7 @@ def read_tensors(
     """
     tensors: dict[str, np.ndarray] = {}
     called: dict[str, str] = {}
+    dtypes: dict[str, str] = {}
     for file in _files(directory):
         for theirs, kind, x in _read(file):
             name = bert_name(_modern(theirs))
@@ -63,17 +64,18 @@ def read_tensors(
                 if 'pooler' in theirs:
                     name = theirs
                 else:
-                    tensors[called[name]] = tensors[name]
-            tensors[name], called[name] = x, theirs
+                    tensors[called[name]], dtypes[called[name]] = tensors[name], dtypes[name]
+            tensors[name], called[name], dtypes[name] = x, theirs, jnp.dtype(_DTYPES[kind]).name
     for name, source in _TIED:
         if name not in tensors:
             continue
         tied = tensors.pop(name)
+        dtypes.setdefault(source, dtypes[name])
         if not np.array_equal(tensors.setdefault(source, tied), tied):
             mend = 'give a BERT whose embeddings are tied'
             raise UserError(f'{directory}: {called[name]}', 'other values', f'those of {called[source]}', mend)
         called.setdefault(source, called[name])
-    return tensors, called
+    return tensors, called, dtypes
 
 
 def _files(directory: epath.Path) -> list[epath.Path]:
