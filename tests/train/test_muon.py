@@ -6,6 +6,9 @@ import pytest
 from train_fakes import MESH_RECIPE, NO_DROPOUT, Run, host, loss_of, tiny_config
 
 from bertjax.model.stacking import unstack_layers
+from bertjax.optim.muon import is_block_kernel
+from bertjax.optim.optimizers import make_optimizer
+from bertjax.optim.selection import make_selection, partition
 from bertjax.parallel import spread as zero1
 
 pytestmark = pytest.mark.slow
@@ -43,10 +46,11 @@ def test_the_steps_of_one_device(form, alone, monkeypatch):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=2e-4), host(found).params, expected)
 
 
-def test_every_parameter_moves(alone):
+def test_every_matrix_moves(alone):
     """Equality would say little of a run that stands still."""
-    for before, after in zip(jax.tree.leaves(alone[0].params), jax.tree.leaves(alone[1].params), strict=True):
-        assert np.abs(after - before).max() > 1e-4
+    before, after = (partition(state.params, is_block_kernel)[0] for state in alone[:2])
+    for x, y in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
+        assert np.abs(y - x).max() > 1e-3
 
 
 def test_a_step_that_is_not_finite_changes_nothing(alone):
@@ -61,9 +65,6 @@ def test_a_step_that_is_not_finite_changes_nothing(alone):
 
 def test_a_part_of_the_model_can_be_trained():
     """Of a frozen encoder Muon has no matrix at all."""
-    from bertjax.optim.optimizers import make_optimizer
-    from bertjax.optim.selection import make_selection, partition
-
     params = host(muon().init()).params
     moving, _ = partition(params, make_selection('head', 2))
     optimizer = make_optimizer('muon', b1=0.9, b2=0.98, eps=1e-6, weight_decay=0.01, clip_norm=1.0)
