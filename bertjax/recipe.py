@@ -31,6 +31,18 @@ INHERITED = {
 }
 
 
+# config.optimizer, but for its name.
+OPTIMIZER = {
+    'b1': 0.9,
+    'b2': 0.999,
+    'eps': 1e-6,
+    'weight_decay': 0.01,
+    'clip_norm': 1.0,
+    'momentum': 0.95,  # muon: of the matrices of the blocks
+    'adam_lr_ratio': 0.3,  # muon: learning rate of all other parameters, which AdamW trains, as a multiple of its own
+}
+
+
 # What the model card of an export says and only its maker can know; '' is left out.
 CARD = {
     'license': '',  # as the hub writes it, such as apache-2.0
@@ -107,7 +119,7 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     config.pairs = ConfigDict({'mode': 'nsp', 'short_probability': 0.1, 'balanced': False})
     config.pair_plans = 10  # passes over the text that differ in their pairs, before they repeat in another order
     config.masking = ConfigDict(
-        {'rate': 0.15, 'mask': 0.8, 'random': 0.1, 'unit': 'token', 'max_span': 3, 'static': False}
+        {'rate': 0.15, 'mask': 0.8, 'random': 0.1, 'unit': 'token', 'max_span': 3, 'static': False, 'eval_rate': 0.15}
     )
 
     config.seq_len = 128
@@ -120,9 +132,7 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     config.learning_rate = 1e-4
     config.warmup_fraction = 0.01
     config.schedule = ConfigDict({'name': 'linear', 'power': 1.0})
-    config.optimizer = ConfigDict(
-        {'name': 'bert_adam', 'b1': 0.9, 'b2': 0.999, 'eps': 1e-6, 'weight_decay': 0.01, 'clip_norm': 1.0}
-    )
+    config.optimizer = ConfigDict({'name': 'bert_adam', **OPTIMIZER})
     config.phases = ()  # stretches with their own shapes and rates, see `phase`
 
     config.log_every = 100
@@ -194,9 +204,7 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
     config.learning_rate = 2e-5
     config.warmup_fraction = 0.1
     config.schedule = ConfigDict({'name': 'linear', 'power': 1.0})
-    config.optimizer = ConfigDict(
-        {'name': 'adamw', 'b1': 0.9, 'b2': 0.999, 'eps': 1e-6, 'weight_decay': 0.01, 'clip_norm': 1.0}
-    )
+    config.optimizer = ConfigDict({'name': 'adamw', **OPTIMIZER})
 
     config.log_every = 20
     config.eval_every = steps('1epochs')  # 0: only at the end

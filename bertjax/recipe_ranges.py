@@ -68,6 +68,8 @@ _SHARED = {
     'optimizer.eps': number(1e-30, 1),  # the moments of what has no gradient are 0
     'optimizer.weight_decay': number(0, 10),
     'optimizer.clip_norm': number(0, 1e12),
+    'optimizer.momentum': number(0, 1, below=True),
+    'optimizer.adam_lr_ratio': number(0, 1000, above=True),
     'log_every': whole(1, COUNT),
     'checkpoint_keep': whole(1, MANY),
     'profile': word(r'|\d{1,10}:\d{1,10}', "FIRST:END such as 100:105, the steps 100 to 104, or ''"),

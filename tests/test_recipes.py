@@ -30,6 +30,7 @@ from bertjax.tasks.registry import options
 
 CONFIGS = sorted((pathlib.Path(__file__).parent.parent / 'configs').glob('*.py'))
 ARGUMENTS = {
+    'pretrain_tiny': ['', 'adam'],
     'pretrain_base': ['', 'no_nsp', 'ltr', 'masking=0/20/80', 'size=l6_d768_h3', 'cased'],
     'glue': ['', 'all', 'cola', 'sst2', 'mrpc,grid', 'stsb', 'qqp', 'mnli,seq=256', 'qnli', 'rte,grid,seeds=5', 'wnli'],
     'squad': ['', 'v1', 'v2'],

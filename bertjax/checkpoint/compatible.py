@@ -37,6 +37,7 @@ LATER |= {'tracker': '', 'tracker_project': 'bertjax', 'tracker_run': ''}
 LATER |= {'corpus_options.smoothing': 0.7, 'corpus_options.segments': 0, 'vocab.add': '', 'vocab.candidates': 0}
 LATER |= {'packing': False, 'checkpoint_minutes': 0.0, 'profile': '', 'hang_minutes': 30.0, 'beam': ''}
 LATER |= {'zero1': 'auto', 'embeddings': '', 'architecture': 'model', 'heldout_texts': '', 'mesh.preset': 'data'}
+LATER |= {'optimizer.momentum': 0.95, 'optimizer.adam_lr_ratio': 0.3, 'masking.eval_rate': 0.15}
 LATER_OF_TASKS = {'packing': 'off'}  # of fine-tuning, where the key has other values
 
 

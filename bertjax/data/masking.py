@@ -35,6 +35,7 @@ class MaskOptions:
       max_span: the most words in a span, for unit 'span'.
       static: draw by (plan, slot) in place of the example number: a pair has the same masks each time it comes up,
         and `config.pair_plans` is Google's `dupe_factor`. Otherwise masks are new each time.
+      eval_rate: `rate` for held-out text, whatever the training masks: losses at different rates do not compare.
     """
 
     rate: float = ranged(0.15, number(0, 1, above=True))
@@ -43,6 +44,7 @@ class MaskOptions:
     unit: str = ranged('token', one_of(UNITS))
     max_span: int = ranged(3, whole(1, 1000))
     static: bool = False
+    eval_rate: float = ranged(0.15, number(0, 1, above=True))
 
     def __post_init__(self):
         check_fields(self, 'masking')
@@ -53,6 +55,10 @@ class MaskOptions:
                 'mask + random of at most 1',
                 'lower one of them; what is left to 1 stays unchanged',
             )
+
+    def for_evaluation(self) -> 'MaskOptions':
+        """How held-out text is masked."""
+        return dataclasses.replace(self, rate=self.eval_rate)
 
 
 def replacement_ids(vocab_size: int, special_ids: np.ndarray) -> np.ndarray:

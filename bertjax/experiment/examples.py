@@ -1,5 +1,6 @@
 """The examples of a pre-training: of its corpus, of what that holds out, and of config.heldout_texts."""
 
+import math
 import pathlib
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -55,6 +56,8 @@ class StoreExamples:
     def get(self, shape: tuple[int, int], split: str, phase: int) -> Examples:
         """The examples of a phase; with config.packing those of training in packed rows.
 
+        Held-out examples are masked at config.masking.eval_rate, and have as many predictions as that needs.
+
         Args:
           shape: S and P.
           split: 'train' or 'heldout'.
@@ -65,11 +68,12 @@ class StoreExamples:
         """
         key = (shape, split, phase)
         if key not in self._made:
-            seed = self._settings.seeds.data if split == 'train' else HELDOUT_SEED
-            parts = [self._of(weighted.store.split(split), shape, seed, phase) for weighted in self._stores]
-            if self._settings.packing and split == 'train':
+            training = split == 'train'
+            parts = [self._of(weighted.store.split(split), shape, phase, training) for weighted in self._stores]
+            if self._settings.packing and training:
                 parts = [PackedExamples(examples) for examples in parts]
             weights = [weighted.weight for weighted in self._stores]
+            seed = self._settings.seeds.data if training else HELDOUT_SEED
             self._made[key] = parts[0] if len(parts) == 1 else MixedExamples(parts, weights, seed=seed, phase=phase)
         return self._made[key]
 
@@ -77,18 +81,22 @@ class StoreExamples:
         """The examples of one of `texts`; shape and phase as in `get`."""
         key = (shape, split_name(name), phase)
         if key not in self._made:
-            self._made[key] = self._of(self.texts[name], shape, HELDOUT_SEED, phase)
+            self._made[key] = self._of(self.texts[name], shape, phase, training=False)
         return self._made[key]
 
-    def _of(self, split: Split, shape: tuple[int, int], seed: int, phase: int) -> PretrainingExamples:
+    def _of(self, split: Split, shape: tuple[int, int], phase: int, training: bool) -> PretrainingExamples:
+        (seq_len, max_predictions), masking = shape, self._settings.masking
+        if not training:
+            masking = masking.for_evaluation()
+            max_predictions = math.ceil(masking.rate * seq_len)
         return PretrainingExamples(
             split,
             self._tokenizer,
-            seq_len=shape[0],
-            max_predictions=shape[1],
+            seq_len=seq_len,
+            max_predictions=max_predictions,
             pairs=self._settings.pairs,
-            masking=self._settings.masking,
-            seed=seed,
+            masking=masking,
+            seed=self._settings.seeds.data if training else HELDOUT_SEED,
             phase=phase,
             cache_dir=self._cache_dir,
         )

@@ -88,10 +88,10 @@ class FinetuningSettings(RunSettings):
     def check_memory(self, encoder: BertConfig, mesh: Mesh, *, training: bool) -> None:
         """Refuses what the devices cannot hold, whatever the records are."""
         shortest = min(self.seq_len, 8)  # how long the longest record is, the text decides
-        check_memory(encoder, mesh, rows=self.eval_batch_size, seq_len=shortest, trained=False, key='eval_batch_size')
+        check_memory(encoder, mesh, rows=self.eval_batch_size, seq_len=shortest, moments=0, key='eval_batch_size')
         if training:
-            whole, parts = self.train == 'all', self.accumulate
-            check_memory(encoder, mesh, rows=self.batch_size, parts=parts, seq_len=shortest, trained=whole)
+            moments = self.moments if self.train == 'all' else 0
+            check_memory(encoder, mesh, rows=self.batch_size, parts=self.accumulate, seq_len=shortest, moments=moments)
 
     def check(self) -> None:
         """Refuses what can be wrong without a look at the data.

@@ -205,6 +205,9 @@ class Pretraining:
                 f'of {phase.batch_size} x {phase.seq_len}{" packed" if phase.packed else ""}, '
                 f'learning rate {phase.learning_rate:g} {phase.schedule}, warm-up {phase.warmup_fraction:.1%}'
             )
+        masking = self.settings.masking
+        if masking.rate != masking.eval_rate:
+            lines.append(f'masks: {masking.rate:.0%} of positions in training, {masking.eval_rate:.0%} held out')
         report = self.examples.get(self.settings.first_shape, 'train', 0).report
         return '\n'.join([*lines, *map(_describe_pairs, report.get('components', [report]))])
 

@@ -216,6 +216,7 @@ class PretrainingSettings(RunSettings):
                 parts=values['accumulate'],
                 seq_len=values['seq_len'],
                 predictions=values['max_predictions'],
+                moments=self.moments,
                 key=phase.keys['batch_size'],
             )
 

@@ -68,6 +68,11 @@ class RunSettings:
     recorded: Mapping[str, Any]
 
     @property
+    def moments(self) -> int:
+        """The fewest arrays that the optimiser keeps for a parameter."""
+        return 1 if self.optimizer['name'] == 'muon' else 2
+
+    @property
     def formats(self) -> tuple[str, ...]:
         """What the end of the run writes: config.export_formats, or nothing without config.export."""
         return formats_of(self.export_formats) if self.export else ()
@@ -164,25 +169,25 @@ def check_memory(
     parts: int = 1,
     seq_len: int,
     predictions: int = 0,
-    trained: bool = True,
+    moments: int = 2,
     key: str = 'batch_size',
 ) -> None:
     """Refuses sizes that the devices cannot hold, before anything is made of them.
 
-    What is counted is the least that there has to be: parameters, and where they are `trained` two moments; a batch;
-    of one of its parts what each block begins with, and the logits of the vocabulary.
+    What is counted is the least that there has to be: parameters and moments; a batch; of one of its parts what each
+    block begins with, and the logits of the vocabulary.
 
     Args:
       model: of the run; parameters of heads do not count.
       mesh: of the run.
       rows, parts: of a batch.
       seq_len, predictions: S and P.
-      trained: whether all of it is.
+      moments: arrays of the optimiser for each parameter; 0: the encoder is not trained.
       key: of the batch.
     """
-    weights = parameter_count(model) * jnp.dtype(model.param_dtype).itemsize * (3 if trained else 1)
+    weights = parameter_count(model) * jnp.dtype(model.param_dtype).itemsize * (1 + moments)
     weights //= mesh.shape['fsdp'] * mesh.shape['tensor']
-    hidden = seq_len * model.width * jnp.dtype(model.dtype).itemsize * (model.num_layers if trained else 1)
+    hidden = seq_len * model.width * jnp.dtype(model.dtype).itemsize * (model.num_layers if moments else 1)
     logits = predictions * model.vocab_size * 4
     batch = (rows * seq_len * 12 + rows // parts * (hidden + logits)) // mesh.size
     memory = device_memory(mesh)

@@ -138,7 +138,7 @@ def export_pretraining(
 
 def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Training facts for the model card; nothing that differs between two equal runs."""
-    optimizer = config['optimizer']
+    optimizer, masking = config['optimizer'], config['masking']
     facts = {
         'steps': config['steps'],
         'batch size': config['batch_size'],
@@ -147,7 +147,7 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
         'learning rate': config['learning_rate'],
         'optimiser': f'{optimizer["name"]}, weight decay {optimizer["weight_decay"]}',
         'pairs': config['pairs']['mode'],
-        'masks': f'{config["masking"]["rate"]:.0%} of positions, unit {config["masking"]["unit"]}',
+        'masks': f'{masking["rate"]:.0%} of positions ({masking["eval_rate"]:.0%} held out), unit {masking["unit"]}',
         'seed': config['seed'],
         'store': config['fingerprints']['store'],
         'tokenizer': config['fingerprints']['tokenizer'],

@@ -1,9 +1,10 @@
-"""Adam as in BERT's original code, AdamW, and LAMB with a trust ratio for each layer.
+"""Adam as in BERT's original code, AdamW, LAMB with a trust ratio for each layer, and Muon.
 
 Each is an optax transformation whose result is the step's direction, to be multiplied by -learning_rate: the rate is a
 function of the step, which advances on every batch, while the optimiser's count advances on applied updates only.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -12,8 +13,9 @@ import optax
 
 from bertjax.errors import UserError
 from bertjax.optim.masks import decay_mask, is_stacked
+from bertjax.optim.muon import scale_adam_rate, scale_by_muon
 
-OPTIMIZERS = ('bert_adam', 'adamw', 'lamb')
+OPTIMIZERS = ('bert_adam', 'adamw', 'lamb', 'muon')
 
 
 def scale_by_bert_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
@@ -63,7 +65,15 @@ def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
 
 
 def make_optimizer(
-    name: str, *, b1: float, b2: float, eps: float, weight_decay: float, clip_norm: float
+    name: str,
+    *,
+    b1: float,
+    b2: float,
+    eps: float,
+    weight_decay: float,
+    clip_norm: float,
+    momentum: float = 0.95,
+    adam_lr_ratio: float = 0.3,
 ) -> optax.GradientTransformation:
     """Clipping by global norm (0: none), moments, decoupled weight decay and, for LAMB, the trust ratio.
 
@@ -74,14 +84,20 @@ def make_optimizer(
       eps: added to the root of the second moment.
       weight_decay: times the parameter, added to the update, not on biases and LayerNorm.
       clip_norm: the gradient is scaled down to this global norm where it exceeds it; 0: never.
+      momentum: of Muon alone, for the matrices of the blocks.
+      adam_lr_ratio: with Muon, the learning rate of all other parameters as a multiple of Muon's.
     """
     if name not in OPTIMIZERS:
         raise UserError('config.optimizer.name', repr(name), 'one of ' + ', '.join(OPTIMIZERS), 'choose one of them')
-    moments = scale_by_bert_adam if name == 'bert_adam' else optax.scale_by_adam
+    moments = {
+        'bert_adam': scale_by_bert_adam,
+        'muon': functools.partial(scale_by_muon, momentum),
+    }.get(name, optax.scale_by_adam)
+    scale = {'lamb': scale_by_layer_trust_ratio, 'muon': functools.partial(scale_adam_rate, adam_lr_ratio)}
     # Always four links, so that a checkpoint still fits when clipping is switched on or off.
     return optax.chain(
         optax.clip_by_global_norm(clip_norm) if clip_norm > 0 else optax.identity(),
         moments(b1, b2, eps),
         optax.add_decayed_weights(weight_decay, mask=decay_mask),
-        scale_by_layer_trust_ratio() if name == 'lamb' else optax.identity(),
+        scale.get(name, optax.identity)(),
     )

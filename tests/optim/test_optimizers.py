@@ -1,5 +1,8 @@
 """Optimisers against plain numpy, optax and torch."""
 
+import math
+
+import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +13,9 @@ from flax import linen as nn
 from bertjax.errors import UserError
 from bertjax.model.stacking import unstack_layers
 from bertjax.optim.masks import decay_mask, path_names
+from bertjax.optim.muon import is_block_kernel
 from bertjax.optim.optimizers import OPTIMIZERS, make_optimizer
+from bertjax.optim.selection import partition
 
 B1, B2, EPS, DECAY = 0.9, 0.999, 1e-6, 0.01
 STEPS = 6
@@ -180,6 +185,66 @@ def test_lamb_ratio_of_a_zero_norm_is_one():
     np.testing.assert_array_equal(direction['b']['kernel'], 0.0)
 
 
+def newton_schulz(matrix):
+    """Five steps of the quintic iteration of Muon's author, in float64."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    x = matrix / (np.linalg.norm(matrix) + 1e-8)
+    for _ in range(5):
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x
+
+
+def numpy_muon(params, rate, steps, momentum=0.95, ratio=0.3):
+    """Muon and AdamW written out, on the flat float64 parameters of an unrolled model: {(name, ...): array}."""
+    m, v, params = {}, {}, dict(params)
+    for step in range(steps):
+        corrected = lambda beta, n: 1 - beta ** (n + 1)  # noqa: E731
+        for names, g in flat(gradients(step, unflat(params))).items():
+            p, block = params[names], names[1].startswith('layers_') and names[-1] == 'kernel'
+            beta = momentum if block else B1
+            m[names] = beta * m.get(names, 0) + (1 - beta) * g
+            if block:
+                # Nesterov's look ahead, both terms corrected for the moments that begin at zero, as Adam's are.
+                nesterov = beta * m[names] / corrected(beta, step + 1) + (1 - beta) * g / corrected(beta, step)
+                inputs = math.prod(g.shape[:2]) if names[-2] == 'output' else g.shape[0]
+                matrix = nesterov.reshape(inputs, -1)
+                update = newton_schulz(matrix) * max(1, matrix.shape[0] / matrix.shape[1]) ** 0.5
+                update = update.reshape(g.shape) + DECAY * p
+            else:
+                v[names] = B2 * v.get(names, 0) + (1 - B2) * g**2
+                update = m[names] / corrected(B1, step) / (np.sqrt(v[names] / corrected(B2, step)) + EPS)
+                update = ratio * (update + DECAY * p * (names[-1] not in ('bias', 'scale')))
+            params[names] = p - rate * update
+    return params
+
+
+def flat(tree):
+    return {path_names(path): np.asarray(x, np.float64) for path, x in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def unflat(leaves):
+    return flax.traverse_util.unflatten_dict(leaves)
+
+
+def test_muon_against_numpy(scanned):
+    params = unstack_layers(scanned)
+    ours, state = trained(built('muon'), params, 0.02)
+    expected = numpy_muon(flat(params), 0.02, STEPS)
+    # Five steps of the iteration amplify what float32 rounds off a nearly singular matrix.
+    assert_trees_close(ours, unflat(expected), rtol=1e-3, atol=2e-5)
+    assert set(flat(state[1].muon.mu)) == {n for n in expected if n[1].startswith('layers_') and n[-1] == 'kernel'}
+
+
+def test_muon_stacked_equals_muon_layer_by_layer(scanned):
+    """Each layer, and each of query, key and value, is a matrix of its own."""
+    optimizer, grads = built('muon'), jax.tree.map(jnp.asarray, gradients(0, scanned))
+    stacked, _ = optimizer.update(grads, optimizer.init(scanned), scanned)
+    unrolled = unstack_layers(scanned)
+    expected, _ = optimizer.update(unstack_layers(grads), optimizer.init(unrolled), unrolled)
+    assert_trees_close(unstack_layers(stacked), expected, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize(('clip', 'factor'), [(1.0, 1 / 13), (100.0, 1.0), (0.0, 1.0)])
 def test_clipping_by_the_norm_over_all_parameters(clip, factor):
     params = {'a': {'bias': jnp.zeros(2)}, 'b': {'bias': jnp.zeros(1)}}
@@ -199,8 +264,14 @@ def test_switching_the_clipping_keeps_the_form_of_the_state(name, scanned):
 @pytest.mark.parametrize('name', OPTIMIZERS)
 def test_the_state_of_boxed_parameters_is_boxed_alike(name, scanned_boxed):
     state = jax.eval_shape(built(name).init, scanned_boxed)
-    for moment in (state[1].mu, state[1].nu):
-        assert nn.get_partition_spec(moment) == nn.get_partition_spec(scanned_boxed)
+    kernels, rest = partition(scanned_boxed, is_block_kernel)
+    moments = (
+        [(state[1].muon.mu, kernels), (state[1].adam.mu, rest)]
+        if name == 'muon'
+        else [(state[1].mu, scanned_boxed), (state[1].nu, scanned_boxed)]
+    )
+    for moment, params in moments:
+        assert nn.get_partition_spec(moment) == nn.get_partition_spec(params)
 
 
 def test_an_unknown_name_is_refused():

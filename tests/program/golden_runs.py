@@ -49,7 +49,7 @@ SHORT = {
 }  # fmt: skip
 
 
-def _pretrain(recipe: str = 'pretrain_tiny.py', **changes: object) -> Command:
+def _pretrain(recipe: str = 'pretrain_tiny.py:adam', **changes: object) -> Command:
     return (f'--config=configs/{recipe}', *_keys(**{**SMALL, **changes}))
 
 
@@ -122,6 +122,7 @@ RUNS = {
     'mixture': Run((_pretrain(corpus='data/corpus.txt=0.7,data/other.txt=0.3'),)),
     'sentencepiece': Run((_pretrain(vocab__family='sentencepiece', vocab__size=100),)),
     'lamb': Run((_pretrain(optimizer__name='lamb', schedule__name='polynomial', schedule__power=0.5),)),
+    'muon': Run((_pretrain('pretrain_tiny.py'),)),
     'from_init': Run((_pretrain(init='data/encoder/export/hf', seeds__data=7),)),
     'longer': Run((_pretrain(steps=6), _pretrain(steps=10), _pretrain(run='export'))),
     'text': Run((_pretrain(run='vocab', vocab__size=300), _pretrain(run='corpus', vocab__size=300))),

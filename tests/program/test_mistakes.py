@@ -89,7 +89,8 @@ def test_a_process_ends_with_the_same_line(program: Program, tmp_path: pathlib.P
         ('configs/pretrain_base.py:mask=3', 'did you mean masking?'),
         ('configs/pretrain_base.py:masking=50/50/50', '80/10/10'),
         ('configs/pretrain_base.py:ltr,bilstm', "found 'bilstm', expected size (str, default 'base')"),
-        ('configs/pretrain_tiny.py:large', 'takes no argument'),
+        ('configs/pretrain_mini.py:large', 'takes no argument'),
+        ('configs/pretrain_tiny.py:adamw', 'adam (bool, default False)'),
         ('README.md', 'README.md'),
     ],
 )
