@@ -107,7 +107,7 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
             'candidates': 0,  # run=vocab: list so many words of the corpus for `add`, in place of a training
         }
     )
-    config.init = ''  # a model's directory or name on the hub, or a bertjax workdir, whose weights initialise the run
+    config.init = ''  # a workdir, a model's directory or org/name on the hub, whose weights initialise the run
     config.architecture = 'model'  # what decides it: config.model, or 'init', the checkpoint of config.init
     config.embeddings = ''  # a matrix, .npy or .safetensors, that the token embedding begins as
     config.heldout_texts = ''  # further texts to evaluate on, NAME=PATH,NAME=PATH; 'each': every corpus of a mixture
@@ -178,8 +178,8 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
     config = ConfigDict()
     config.run = 'finetune'  # the verb: finetune, benchmark, evaluate, predict, baseline, plot
     config.task = ConfigDict({'kind': kind, **task})
-    config.data = ''  # folder of the task's files in their official layout; '': tensorflow-datasets
-    config.init = ''  # a model's directory or name on the hub, or a bertjax workdir, whose encoder the run starts from
+    config.data = ''  # folder of the task's files in their official layout; '': prepared by tensorflow-datasets
+    config.init = ''  # a workdir, a model's directory or org/name on the hub, whose encoder the run starts from
     config.tokenizer = ''  # vocab.txt, tokenizer.json, *.model or a directory; '': that of config.init
     config.max_train_records = 0  # above 0: train on at most so many, a fixed random sample
     config.max_eval_records = 0  # above 0: the same for each split that is evaluated
@@ -259,7 +259,7 @@ def distillation(config: ConfigDict, **values: Any) -> ConfigDict:
     config.run = 'distill'
     config.distill = ConfigDict(
         {
-            'teacher': '',  # what config.init takes: a Hugging Face directory or a bertjax workdir
+            'teacher': '',  # a workdir, a model's directory or org/name on the hub, as config.init
             # The student's first weights: blocks of the teacher, 'alternate' or by number as in 0,2,4; 'init', those of
             # config.init; 'random'.
             'student_init': 'alternate',

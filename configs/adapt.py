@@ -2,9 +2,10 @@
 
     python -m bertjax.main --config=configs/adapt.py --workdir=out/adapted --config.init=CHECKPOINT --config.corpus=PATH
 
-CHECKPOINT is a Hugging Face directory or the workdir of a pre-training. Its architecture and its vocabulary are taken
-over. Words of your own become pieces with --config.vocab.add=FILE, a word a line. With --config.run=vocab
---config.vocab.candidates=1000 the same command lists those that the corpus has and the vocabulary splits.
+CHECKPOINT is the workdir of a pre-training, a Hugging Face directory, or org/name on the hub. Its architecture and its
+vocabulary are taken over. Words of your own become pieces with --config.vocab.add=FILE, a word a line. With
+--config.run=vocab --config.vocab.candidates=1000 the same command lists those that the corpus has and the vocabulary
+splits.
 --config.heldout_texts=wiki=FILE shows, beside the held-out text of the corpus, what is forgotten elsewhere.
 
 Hardware: whatever the checkpoint needs; benchmarks/adapt.py adapts a BERT-mini on 2 CPU cores (docs/domains.md). The

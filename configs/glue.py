@@ -3,7 +3,8 @@
     python -m bertjax.main --config=configs/glue.py:rte --workdir=out/rte --config.init=CHECKPOINT --config.data=DIR
 
 DIR is what GLUE's download script wrote, or the folder of the one task. Without --config.data the task comes from
-tensorflow-datasets. CHECKPOINT is a Hugging Face directory or the workdir of a pre-training.
+tensorflow-datasets, where it must have been prepared. CHECKPOINT is the workdir of a pre-training, a Hugging Face
+directory, or org/name on the hub.
 
 All of them, then a table with the average, and submission.zip for gluebenchmark.com; the same command continues:
 

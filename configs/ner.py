@@ -5,7 +5,7 @@
 DIR holds train.txt, dev.txt and test.txt (or eng.train, eng.testa, eng.testb): a word a line, its columns separated by
 spaces or tabs, the tags in the last one (IOB1, IOB2, BIOES …), a blank line after a sentence, -DOCSTART- before a
 document. Or train.jsonl … of {"tokens": [words], "ner_tags": [tags]}, or Parquet or Arrow files of the same.
-Without --config.data it is CoNLL-2003 from tensorflow-datasets. CHECKPOINT should be a cased model.
+Without --config.data it is CoNLL-2003 as tensorflow-datasets has prepared it. CHECKPOINT should be a cased model.
 
 Hardware: one accelerator; a base model on CoNLL-2003 (14,041 sentences, 3 epochs) is 1,317 steps of 32. Not run here at
 that size; NCBI-disease with a small model takes minutes on 2 CPU cores (docs/results.md).

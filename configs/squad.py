@@ -4,8 +4,8 @@
     python -m bertjax.main --config=configs/squad.py:v2 --workdir=out/squad2 --config.init=CHECKPOINT --config.data=DIR
 
 DIR has train-v1.1.json and dev-v1.1.json (or v2.0), plain or gzipped, or train.jsonl, val.parquet and the like with a
-question a row; other names go into config.task.train_file, dev_file and test_file, and --config.data= takes
-tensorflow-datasets' squad/v1.1 or squad/v2.0.
+question a row; other names go into config.task.train_file, dev_file and test_file. Without --config.data it is
+squad/v1.1 or squad/v2.0 as tensorflow-datasets has prepared it.
 
 A learning rate of 5e-5; 1.1: batch 32, 3 epochs; 2.0: batch 48, 2 epochs (paper, sections 4.2 and 4.3); windows of 384
 pieces as in google-research/bert, run_squad.py. For a small machine: --config.seq_len=256 --config.batch_size=16.

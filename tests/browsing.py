@@ -29,7 +29,8 @@ class Browser:
     ) -> Any:
         """Opens a file and gives what `look` returns of its page, a Playwright Page, when everything is drawn.
 
-        Whatever the page is, it must have fetched nothing, logged no error, and fit its window.
+        Whatever the page is, it must have fetched nothing, logged no error, and fit its window; its charts must have no
+        button that uploads them and none over a legend.
 
         Args:
           path: of the HTML file.
@@ -53,6 +54,7 @@ class Browser:
             page.wait_for_selector('html[data-ready]')
             found = look(page)
             assert not _standing_out(page)
+            assert not _wrong_buttons(page)
         finally:
             context.close()
         assert not wrong, wrong
@@ -70,6 +72,20 @@ def _standing_out(page: Any) -> list[str]:
       const found = [...document.body.querySelectorAll('*')].filter(out).map((e) => e.outerHTML.slice(0, 120));
       return document.documentElement.scrollWidth > width ? ['the page scrolls sideways', ...found] : found;
     }""")
+
+
+def _wrong_buttons(page: Any) -> list[str]:
+    """Buttons of charts that send the chart to a server; legends that the bar of buttons overlaps."""
+    return page.evaluate("""() => [...document.querySelectorAll('.plot')].flatMap((plot) => {
+      const words = (e) => [e.title, e.dataset.title, e.ariaLabel, e.dataset.attr].filter(Boolean).join(' ');
+      const upload = [...plot.querySelectorAll('.modebar-btn')].map(words)
+        .filter((title) => /share|cloud|upload|studio|edit|send/i.test(title));
+      const box = (selector) => plot.querySelector(selector)?.getBoundingClientRect();
+      const bar = box('.modebar'), legend = box('.legend .bg');
+      const apart = !bar || !legend || bar.bottom <= legend.top || bar.top >= legend.bottom
+        || bar.right <= legend.left || bar.left >= legend.right;
+      return apart ? upload : [...upload, `buttons over the legend of ${plot.ariaLabel}`];
+    })""")
 
 
 def launched() -> Iterator[Browser]:

@@ -99,6 +99,17 @@ def test_each_complaint_has_a_test():
     assert all(re.search(r'\w#\d+', complaint) for complaint, *_ in rows)
 
 
+def test_what_a_run_may_start_from_is_said_alike():
+    """A name on the hub is pulled, for `init` as for a teacher: no page, recipe or comment says less."""
+    row, comment = r'^\| `(?:distill\.teacher|init)` .*$', r"^.*(?:config\.init = |'teacher': )''.*$"
+    said = [line for page in PAGES for line in re.findall(row, prose(page), re.MULTILINE)]
+    said += re.findall(comment, prose(REPOSITORY / 'bertjax' / 'recipe.py'), re.MULTILINE)
+    for path in (REPOSITORY / 'configs').glob('*.py'):
+        said += re.findall(r'CHECKPOINT is [^.]*', prose(path))
+    assert len(said) > 8 and all('hub' in line or 'bertjax.load' in line for line in said), said
+    assert not [page.name for page in PAGES if 'Nothing is downloaded' in prose(page)]
+
+
 @pytest.mark.parametrize('page', PAGES, ids=lambda page: page.name)
 def test_verbs_exist(page: pathlib.Path):
     named = set(re.findall(r'config\.run=(\w+)', prose(page))) | set(re.findall(r'`run=(\w+)`', prose(page)))

@@ -44,9 +44,6 @@ def with_architecture(
     usual = {name: value for name, value in fields_of(FieldKind.ARCHITECTURE).items() if name not in _OWN}
     theirs, source = _recorded(folder, usual), str(folder / 'config.json')
     if theirs is None:
-        if not settings.init:
-            mend = 'for example --config.init=out/tiny, or a directory of bert-base-uncased'
-            raise UserError('config.init', 'nothing', 'a Hugging Face directory or the workdir of a pre-training', mend)
         source = huggingface_directory(settings.init)
         config = read_config(source)
         theirs = {name: getattr(config, name) for name in usual}

@@ -47,7 +47,7 @@ class DistillationSettings:
           UserError: with the key.
         """
         if not self.teacher:
-            mend = 'for example --config.distill.teacher=out/rte, or a directory of bert-base-uncased'
+            mend = 'for example --config.distill.teacher=out/rte, or google-bert/bert-base-uncased'
             raise UserError('config.distill.teacher', 'nothing', 'a trained model to learn from', mend)
         if (self.student_init == 'init') != bool(init):
             found = f'{self.student_init!r} with config.init={init!r}'

@@ -228,9 +228,6 @@ def data_from_source(settings: FinetuningSettings, folder: pathlib.Path) -> Task
     Raises:
       UserError: no such directory, an encoder that does not fit the settings, malformed records.
     """
-    if not settings.init:
-        mend = 'for example --config.init=out/tiny, or a directory of bert-base-uncased'
-        raise UserError('config.init', 'nothing', 'a Hugging Face directory or the workdir of a pre-training', mend)
     source = huggingface_directory(settings.init)
     tokenizer = load_tokenizer(settings.tokenizer or source)
     return learned_data(TaskData(settings, folder, tokenizer, encoder_of(settings, source), source))

@@ -165,6 +165,9 @@ def huggingface_directory(init: str, where: str = 'config.init') -> str:
     Raises:
       UserError: none of them.
     """
+    if not init:
+        mend = f'for example --{where}=out/tiny, or --{where}=google-bert/bert-base-uncased'
+        raise UserError(where, 'nothing', "a bertjax workdir, a model's directory, or org/name on the hub", mend)
     init = str(user_path(init, where))
     kind = kind_of(init)
     if kind is Kind.MODEL:

@@ -41,9 +41,13 @@ function draw(place) {
     paper_bgcolor: 'rgba(0,0,0,0)', plot_bgcolor: 'rgba(0,0,0,0)', font: { color: ink, size: 13, family: getComputedStyle(document.body).fontFamily },
     margin: { l: 8, r: 12, t: 8, b: 8 }, xaxis: { ...axis(given.x), ...ticks, type: given.log ? 'log' : 'linear' }, yaxis: { ...axis(given.y), exponentformat: small ? 'e' : 'SI' },
     showlegend: data.length > 1, legend, hovermode: data.some((trace) => trace.text) ? 'closest' : 'x unified',
-    hoverlabel: { bgcolor: color('card'), bordercolor: line, font: { color: color('ink') } },
+    // Names at full length: Plotly would cut them to 15 characters, in the middle of an escaped one.
+    hoverlabel: { bgcolor: color('card'), bordercolor: line, font: { color: color('ink') }, namelength: -1 },
+    modebar: { bgcolor: 'rgba(0,0,0,0)', color: ink, activecolor: color('blue') },
   };
-  const options = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ['lasso2d', 'select2d', 'autoScale2d'] };
+  // Exactly these buttons: Plotly 7 adds "Share chart...", which uploads the data, and later versions may add more.
+  const buttons = [['toImage'], ['zoom2d', 'pan2d'], ['zoomIn2d', 'zoomOut2d', 'resetScale2d']];
+  const options = { responsive: true, displaylogo: false, modeBarButtons: buttons };
   const had = place.layout && { x: place.layout.xaxis, y: place.layout.yaxis };  // what the reader has zoomed to
   if (had && !had.x.autorange) Object.assign(layout.xaxis, { range: had.x.range, autorange: false });
   if (had && !had.y.autorange) Object.assign(layout.yaxis, { range: had.y.range, autorange: false });

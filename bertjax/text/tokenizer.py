@@ -117,7 +117,7 @@ def _find(path: epath.Path) -> epath.Path:
     if not path.exists():
         raise UserError(
             str(path), 'nothing', 'a vocab.txt, a tokenizer.json, a *.model or a directory with one',
-            'check the path (names of the Hugging Face hub are not downloaded: fetch the files first), or train a '
+            'check the path (a tokenizer is not pulled from the hub by name: fetch its files first), or train a '
             'vocabulary with --config.run=vocab',
         )  # fmt: skip
     return path

@@ -66,8 +66,20 @@ def test_it_can_be_read_anywhere(path: pathlib.Path, browser: Browser, width: in
         assert page.locator('tr.marked td').first.inner_text() == HOSTILE
         assert page.evaluate('() => JSON.parse(document.getElementById("given").textContent)') == {'text': HOSTILE}
         page.click('summary')
+        _check_buttons(page.locator('.chart').first)
 
     browser.visit(path, look, width=width, dark=dark)
+
+
+def _check_buttons(figure):
+    """The buttons of a chart stand beside its title, also when they are shown; `visit` refuses any that upload."""
+    figure.locator('figcaption').hover()
+    figure.locator('.modebar-btn').first.click(trial=True)  # nothing lies over it
+    assert figure.locator('.modebar-btn').count() == 6
+    title, bar = (figure.locator(part).bounding_box() for part in ('figcaption', '.modebar'))
+    assert title['y'] <= bar['y'] and bar['y'] + bar['height'] <= title['y'] + title['height']
+    figure.locator('.nsewdrag').hover()
+    assert 'held out <b>' in figure.locator('.hoverlayer .legend').text_content()  # the whole name
 
 
 @pytest.mark.slow

@@ -116,6 +116,24 @@ def test_missing_flags(program: Program):
     assert program.error(*evaluation, recipe='glue', small=False).endswith('; did you mean --config.run=evaluate?')
 
 
+@pytest.mark.parametrize('recipe', ['configs/glue.py:rte', 'configs/adapt.py', 'configs/distilbert.py:glue:rte'])
+def test_without_a_model_to_start_from(program: Program, tmp_path: pathlib.Path, recipe: str):
+    line = program.error(f'--workdir={tmp_path}', recipe=recipe, small=False)
+    assert 'found nothing, expected ' in line and 'google-bert/bert-base-uncased' in line  # a name that is pulled
+
+
+@pytest.mark.slow
+def test_data_of_a_task_are_not_downloaded(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    """They must have been prepared, by the line that the notebook on fine-tuning has."""
+    ours = program.with_environment({'TFDS_DATA_DIR': str(tmp_path / 'data')})
+    start = (f'--workdir={tmp_path / "run"}', f'--config.init={trained}')
+    line = assert_one_line(ours.spawn(*start, recipe='configs/glue.py:mrpc', small=False, status=2))
+    assert "config.data: found 'glue/mrpc', not prepared" in line
+    notebook = (program.repository / 'docs' / 'colab' / 'finetune.ipynb').read_text(encoding='utf-8')
+    prepare = re.search(r'run once: (import .*?); (tfds\..*\(\)), or give files', line)
+    assert all(part in notebook for part in prepare.groups())
+
+
 def test_a_change_before_the_recipe(program: Program):
     changes = ('--config.seq_len=64', '--config=configs/pretrain_tiny.py')
     assert 'put --config=… first' in program.error(*changes, recipe='', small=False)
