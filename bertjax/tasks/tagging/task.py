@@ -22,7 +22,7 @@ from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.tagging import files
 from bertjax.tasks.tagging.baseline import frequent_tags
 from bertjax.tasks.tagging.blocks import DOCSTART
-from bertjax.tasks.tagging.columns import ColumnOptions, Sentence, write_columns
+from bertjax.tasks.tagging.columns import ColumnOptions, Sentence, file_tags, in_file_scheme, write_columns
 from bertjax.tasks.tagging.features import tagging_features
 from bertjax.tasks.tagging.predictions import Tags, certain_tags, logits_of_words, tags_of_words
 from bertjax.tasks.tagging.report import tagging_report
@@ -203,9 +203,11 @@ class TaggingTask(Task[Sentence, Tags]):
         return tags_of_words(means, self.labels, plain=self.plain)
 
     def metrics(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> dict[str, float | None]:
-        """f1, precision and recall of entities, micro-averaged as in conlleval; accuracy of tags (in IOB2)."""
+        """f1, precision and recall of entities, micro-averaged as in conlleval; accuracy of tags, in the file's scheme."""
         gold, guessed = [record.tags for record in records], [prediction.tags for prediction in predictions]
-        accuracy = {'accuracy': tag_accuracy(gold, guessed)}
+        pairs = zip(records, guessed, strict=True)
+        written = [in_file_scheme(record, tags, self._file_scheme) for record, tags in pairs]
+        accuracy = {'accuracy': tag_accuracy(map(file_tags, records), written)}
         if self.plain:
             return accuracy
         score = total_score(score_entities(gold, guessed))
@@ -227,6 +229,8 @@ class TaggingTask(Task[Sentence, Tags]):
         """words, tags, their probabilities and entities (words `start` up to, not including, `end`)."""
         for record, prediction in zip(records, predictions, strict=True):
             row = {'words': record.words, 'tags': prediction.tags, 'probabilities': prediction.probabilities}
+            if record.tags is not None:
+                row['true'] = record.tags
             if not self.plain:
                 row['entities'] = [
                     {**span._asdict(), 'text': ' '.join(record.words[span.start : span.end])}
