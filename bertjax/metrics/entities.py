@@ -60,9 +60,9 @@ def to_iob2(tags: Sequence[str]) -> list[str]:
 
 
 def to_scheme(tags: Sequence[str], scheme: str) -> list[str]:
-    """The same entities in a scheme: 'iob1' (B only where one directly follows another of the same type), 'iob2', 'ioe1'
-    (E only where one of the same type directly follows), 'ioe2' (E at every end), or of WITH_ENDS. What is valid in the
-    scheme is unchanged."""
+    """The same entities in a scheme: 'iob2'; 'iob1' (B only where one directly follows another of the same type);
+    'ioe2' (E at every end); 'ioe1' (E only where one of the same type directly follows); or of WITH_ENDS. What is valid
+    in the scheme is unchanged."""
     new = ['O'] * len(tags)
     found = spans(tags)
     starts, ends = ({(span.type, span[side]) for span in found} for side in (1, 2))

@@ -213,8 +213,8 @@ class MultipleChoiceTask(Task[Question, Choice]):
         return '\n\n'.join(tables)
 
     def rows(self, records: Sequence[Question], predictions: Sequence[Choice]) -> Iterator[dict[str, Any]]:
-        """prompt, start, endings, the number of the chosen one (`prediction`) and its text, probabilities; and the number
-        that is `true` where known."""
+        """prompt, start, endings, the number of the chosen one (`prediction`) and its text, probabilities; and the
+        number that is `true` where known."""
         for record, choice in zip(records, predictions, strict=True):
             row = {'prompt': record.context, 'start': record.start, 'endings': record.endings}
             row |= {'prediction': choice.ending, 'ending': record.endings[choice.ending]}

@@ -139,7 +139,12 @@ class TextTask(Task[Example, Scores]):
         return map(self._unlabelled, rows_of(rows, self.text_columns))
 
     def _unlabelled(self, row: Row) -> Example:
-        return self.example(row.where, row.values, None, '', row.fields)
+        return self.example(row.where, row.values, None, self._index(row), row.fields)
+
+    def _index(self, row: Row) -> str:
+        """The identifier of a row that its official file names it by; '' where there is none."""
+        del row
+        return ''
 
     def example(
         self,

@@ -167,8 +167,8 @@ def write_columns(sentences: Sequence[Sentence], tags: Sequence[Sequence[str]], 
     """The sentences with an additional column: their predicted tags, in the scheme of their file.
 
     The last two columns are the true and the predicted tag, as conlleval expects: true tags are repeated if they are
-    not in the last column. conlleval reads IOB and IOE, but no other scheme that marks ends: where tags are of one, both
-    follow once more, in IOB2. Document boundaries, blank lines and comments stay where they were.
+    not in the last column. conlleval reads IOB and IOE, but no other scheme that marks ends: where tags are of one,
+    both follow once more, in IOB2. Document boundaries, blank lines and comments stay where they were.
 
     Args:
       sentences: as read.

@@ -203,7 +203,7 @@ class TaggingTask(Task[Sentence, Tags]):
         return tags_of_words(means, self.labels, plain=self.plain)
 
     def metrics(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> dict[str, float | None]:
-        """f1, precision and recall of entities, micro-averaged as in conlleval; accuracy of tags, in the file's scheme."""
+        """f1, precision and recall of entities, micro-averaged as in conlleval; accuracy of tags as in the file."""
         gold, guessed = [record.tags for record in records], [prediction.tags for prediction in predictions]
         pairs = zip(records, guessed, strict=True)
         written = [in_file_scheme(record, tags, self._file_scheme) for record, tags in pairs]
