@@ -53,8 +53,10 @@ class Sentence:
       separator: between columns.
       scheme: of the tags in the file: of schemes.py:ENTITIES, 'plain', or '' if the file's tags do not tell.
       fields: all that its row has, of a sentence from JSON or Arrow that is to be predicted.
-      tag_column: which of `columns` has its tags, counted as in ColumnOptions; fields, and this, are left out of repr
-        and equality.
+      text: raw text that was split into these words; None where the words were given.
+      offsets: of each word in `text`: its first character, and the one behind the last.
+      tag_column: which of `columns` has its tags, counted as in ColumnOptions; fields, text, offsets, and this, are
+        left out of repr and equality.
     """
 
     where: str
@@ -67,6 +69,8 @@ class Sentence:
     scheme: str = ''
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
     tag_column: int = dataclasses.field(default=-1, repr=False, compare=False)
+    text: str | None = dataclasses.field(default=None, repr=False, compare=False)
+    offsets: tuple[tuple[int, int], ...] = dataclasses.field(default=(), repr=False, compare=False)
 
 
 def read_columns(text: str, where: str, options: ColumnOptions, *, tagged: bool) -> list[Sentence]:

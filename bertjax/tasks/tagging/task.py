@@ -12,7 +12,7 @@ from bertjax.convert.heads import TOKEN_CLASSIFICATION
 from bertjax.data.features import Features
 from bertjax.errors import UserError
 from bertjax.losses import TOKENS
-from bertjax.metrics.entities import score_entities, spans, split_tag, tag_accuracy, total_score
+from bertjax.metrics.entities import Span, score_entities, spans, split_tag, tag_accuracy, total_score
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import LAYERS, TaskModel
 from bertjax.ranges import MANY, check_fields, each, one_of, text, whole
@@ -226,16 +226,16 @@ class TaggingTask(Task[Sentence, Tags]):
         return f'{table}\n{_strangers(strange)}' if strange else table
 
     def rows(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> Iterator[dict[str, Any]]:
-        """words, tags, their probabilities and entities (words `start` up to, not including, `end`)."""
+        """words, tags, their probabilities and entities (words `start` up to, not including, `end`); of raw text the
+        offsets of the words, and `start` and `end` are characters; the tags that are `true` where known."""
         for record, prediction in zip(records, predictions, strict=True):
             row = {'words': record.words, 'tags': prediction.tags, 'probabilities': prediction.probabilities}
             if record.tags is not None:
                 row['true'] = record.tags
+            if record.text is not None:
+                row['offsets'] = record.offsets
             if not self.plain:
-                row['entities'] = [
-                    {**span._asdict(), 'text': ' '.join(record.words[span.start : span.end])}
-                    for span in spans(prediction.tags)
-                ]
+                row['entities'] = [_entity(record, prediction, span) for span in spans(prediction.tags)]
             yield row
 
     def reviewed(self, records: Sequence[Sentence], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
@@ -271,6 +271,16 @@ class TaggingTask(Task[Sentence, Tags]):
     def huggingface(self) -> dict[str, Any]:
         """See Task."""
         return id2label(self.labels)
+
+
+def _entity(record: Sentence, prediction: Tags, span: Span) -> dict[str, Any]:
+    """What `rows` says of an entity; its score is the mean of its words' probabilities."""
+    type, first, end = span
+    score = float(np.mean(prediction.probabilities[first:end]))
+    if record.text is None:
+        return {**span._asdict(), 'text': ' '.join(record.words[first:end]), 'score': score}
+    start, stop = record.offsets[first][0], record.offsets[end - 1][1]
+    return {'type': type, 'start': start, 'end': stop, 'text': record.text[start:stop], 'score': score}
 
 
 def _strangers(strange: collections.Counter[str]) -> str:
