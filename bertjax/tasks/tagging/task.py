@@ -52,8 +52,9 @@ class TaggingTask(Task[Sentence, Tags]):
         context", section 5.3).
       stride: pieces from one window of a long sentence to the next; 0 for half a window.
       words, tags, tag_names: of files of JSON or Arrow, see rows.py:TagFields.
-      input_format: of a file for run=predict: 'columns', 'text' (one sentence per line, words separated by blanks, a
-        blank line between documents), 'jsonl', or 'auto' to detect it.
+      input_format: of a file for run=predict: 'columns', 'text' (one sentence per line, split as raw_text.py does, a
+        blank line between documents), 'words' (the same, but only blanks separate words), 'jsonl', or 'auto' to detect
+        which of the others but 'words' it is.
       layers, bilstm_units, frozen: of the head, see model/heads.py; the paper's feature-based rows are frozen.
     """
 

@@ -184,8 +184,9 @@ def test_right_answers_through_every_file(task, tokenizer: Tokenizer, options: d
     assert not made.collapsed(records, predictions)
     row = next(iter(made.rows(records, predictions)))
     assert json.loads(json.dumps(row))['entities'] == [
-        {'type': 'PER', 'start': 0, 'end': 2, 'text': 'ada b'}, {'type': 'LOC', 'start': 3, 'end': 4, 'text': 'dog'},
-    ]  # fmt: skip
+        {'type': 'PER', 'start': 0, 'end': 2, 'text': 'ada b', 'score': pytest.approx(1, abs=0.01)},
+        {'type': 'LOC', 'start': 3, 'end': 4, 'text': 'dog', 'score': pytest.approx(1, abs=0.01)},
+    ]
     assert row['words'] == ('ada', 'b', 'cat', 'dog') and row['tags'] == ('B-PER', 'I-PER', 'O', 'B-LOC')
     all_line = made.report(records, predictions).splitlines()[-1].split()
     assert all_line == ['all', '1.0000', '1.0000', '1.0000', '3', '3', '3']
