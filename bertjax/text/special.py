@@ -94,7 +94,8 @@ def check_ids(settings: Mapping[str, Any], where: str) -> None:
     for number in (*(vocab.values() if isinstance(vocab, dict) else ()), *(token['id'] for token in added)):
         if type(number) is not int or not 0 <= number < count:
             found = f'the id {shown(number)} for one of {count:,} pieces'
-            raise UserError(where, found, f'0 to {count - 1:,}', 'the vocabulary is damaged: take the original file')
+            expected = f'0 to {count - 1:,}, without gaps or repetitions'
+            raise UserError(where, found, expected, 'the vocabulary is damaged: take the original file')
 
 
 def special_ids_of(pieces: Sequence[str], ids: Mapping[str, int], more: Sequence[int] = ()) -> np.ndarray:
