@@ -29,6 +29,7 @@ FORMATS = ('auto', 'text', 'files', 'jsonl', 'wikiextractor', *sequences.FORMATS
 UNREADABLE = 'unreadable'  # the stamp of a file that cannot be looked at
 AUTO = 'auto'  # in place of a weight: by size
 _WHERE = 'config.corpus'
+_HEAVIEST = 1e30  # weight of a component: the sum of several must stay a number
 _OF_NO_STORE = ('workers', 'strict', 'smoothing')  # options that do not change the bytes of a store
 
 
@@ -151,8 +152,9 @@ def parse_mixture(spec: str) -> list[tuple[str, float | str | None]]:
             weight = float(match[2])
         except ValueError:
             weight = -1.0
-        if not 0 < weight < float('inf'):
-            raise UserError(_WHERE, f'the weight {match[2]!r}', 'a number above 0', 'write for example PATH=0.7')
+        if not 0 < weight <= _HEAVIEST:
+            expected = f'a number above 0, to {_HEAVIEST:g}'
+            raise UserError(_WHERE, f'the weight {match[2][:40]!r}', expected, 'write for example PATH=0.7')
         weighted.append((match[1], weight))
     without = [part for part, weight in weighted if weight is None]
     if len(without) == len(weighted):

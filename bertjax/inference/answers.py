@@ -55,12 +55,13 @@ class Answer(_Answer, total=False):
 
 
 class Entity(TypedDict):
-    """Words from `start` to before `end`."""
+    """Characters of a text, or words of a list, from `start` to before `end`; `score` is the mean of the words'."""
 
     type: str
     start: int
     end: int
     text: str
+    score: float
 
 
 class _Tagged(TypedDict):
@@ -70,9 +71,10 @@ class _Tagged(TypedDict):
 
 
 class Tagged(_Tagged, total=False):
-    """A tag and its share for each word; `entities` where the tags have a scheme."""
+    """A tag and its share for each word; `entities` where the tags have a scheme; of a text the words' `offsets`."""
 
     entities: list[Entity]
+    offsets: Sequence[tuple[int, int]]
 
 
 class Chosen(TypedDict):

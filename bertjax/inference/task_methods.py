@@ -65,23 +65,31 @@ class TaskMethods:
         return self._answers(question, records)
 
     @overload
-    def tag(self, sentences: str) -> Tagged: ...
+    def tag(self, sentences: str, *, aggregation_strategy: str = ...) -> Tagged: ...
 
     @overload
-    def tag(self, sentences: Sequence[str | Sequence[str]]) -> list[Tagged]: ...
+    def tag(self, sentences: Sequence[str | Sequence[str]], *, aggregation_strategy: str = ...) -> list[Tagged]: ...
 
-    def tag(self, sentences: str | Sequence[str | Sequence[str]]) -> Any:
-        """Tags of words; a sentence is a text to be split at blanks, or a list of words.
+    def tag(self, sentences: str | Sequence[str | Sequence[str]], *, aggregation_strategy: str = 'first') -> Any:
+        """Tags of words, and the entities that they mark.
+
+        Args:
+          sentences: one text or several, split so that punctuation is apart from words; or lists of words.
+          aggregation_strategy: how a word of several pieces gets its tag, as in transformers' pipeline: that of its
+            'first' piece, for which models are trained here; of the 'average' of their probabilities; of the piece with
+            the highest ('max'); or 'simple', each piece of a text is tagged by itself, in place of words.
 
         Returns:
-          For each `{'words': …, 'tags': …, 'entities': …}`.
+          For each `{'words': …, 'tags': …, 'probabilities': …, 'offsets': …, 'entities': …}`. An entity has `type`,
+          `text`, `start` and `end`, and as `score` the mean of its words' probabilities; `start` and `end` are
+          characters of a text, or words of a list. `offsets`, characters of the words, are given for texts.
 
         Raises:
-          UserError: a model that was not tuned to tag.
+          UserError: a model that was not tuned to tag, or no such strategy.
         """
         each = [sentences] if isinstance(sentences, str) else sentences
         records = sentence_records(self.task, self._model.where, each)
-        return like(sentences, tag_records(self._runner, records))
+        return like(sentences, tag_records(self._runner, records, aggregation_strategy))
 
     @overload
     def choose(self, context: str, endings: Sequence[str]) -> Chosen: ...

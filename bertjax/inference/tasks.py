@@ -1,18 +1,23 @@
 """What a model that was tuned to a task answers: records of a program's own objects, and its predictions for them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from bertjax.data.features import Features
 from bertjax.errors import UserError
 from bertjax.inference.runner import Runner
+from bertjax.ranges import shown
 from bertjax.tasks.choice.files import Question as Choices
 from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.sentence.task import TextTask
 from bertjax.tasks.squad.questions import Question
 from bertjax.tasks.squad.task import SquadTask
+from bertjax.tasks.tagging.aggregation import STRATEGIES, aggregated
 from bertjax.tasks.tagging.columns import Sentence
+from bertjax.tasks.tagging.predictions import tags_of_words
+from bertjax.tasks.tagging.raw_text import split_words
 from bertjax.tasks.tagging.task import TaggingTask, Tags
-from bertjax.tasks.task import Task
+from bertjax.tasks.task import Outputs, Task
 from bertjax.train.step import make_forward
 
 
@@ -20,6 +25,12 @@ def answer_records(runner: Runner, records: Sequence[Any]) -> list[dict[str, Any
     """What run=predict writes of each record, in their order."""
     if not records:
         return []
+    task = runner.model.task
+    return list(task.rows(records, task.predictions(records, *_outputs(runner, records))))
+
+
+def _outputs(runner: Runner, records: Sequence[Any]) -> tuple[Features, Outputs]:
+    """The features of records, and what the model gives for their rows."""
     model, task = runner.model, runner.model.task
     features = task.features(records, model.tokenizer, training=False)
     objective = task.objective
@@ -31,12 +42,28 @@ def answer_records(runner: Runner, records: Sequence[Any]) -> list[dict[str, Any
         per_token=task.head.per_token,
         title=task.name,
     )
-    return list(task.rows(records, task.predictions(records, features, outputs)))
+    return features, outputs
 
 
-def tag_records(runner: Runner, records: Sequence[Sentence]) -> list[dict[str, Any]]:
-    """As `answer_records`; a sentence without words, which the model does not see, has empty lists."""
-    found = iter(answer_records(runner, [record for record in records if record.words]))
+def tag_records(runner: Runner, records: Sequence[Sentence], strategy: str) -> list[dict[str, Any]]:
+    """As `answer_records`, by a strategy of aggregation.py; a sentence without words, which the model does not see, has
+    empty lists.
+
+    Raises:
+      UserError: no such strategy, or 'simple' for words, whose pieces have no places in a text.
+    """
+    if strategy not in STRATEGIES:
+        expected = 'one of ' + ', '.join(STRATEGIES)
+        raise UserError('aggregation_strategy', shown(strategy), expected, "leave it out for 'first'")
+    if strategy == 'simple' and any(record.text is None for record in records):
+        raise UserError('aggregation_strategy', "'simple' for a list of words", 'a text', 'give the text as it is')
+    filled = [record for record in records if record.words]
+    found: Iterator[dict[str, Any]] = iter(())
+    if filled:
+        task, (features, outputs) = runner.model.task, _outputs(runner, filled)
+        logits = outputs['token_logits']
+        filled, logits = aggregated(filled, features, logits, runner.model.tokenizer, strategy)
+        found = task.rows(filled, tags_of_words(logits, task.labels, plain=task.plain))
     results = []
     for record in records:
         alone = found if record.words else runner.model.task.rows([record], [Tags((), ())])
@@ -68,14 +95,20 @@ def question_records(task: Task | None, where: str, questions: Sequence[str], co
 
 
 def sentence_records(task: Task | None, where: str, sentences: Sequence[str | Sequence[str]]) -> list[Any]:
-    """Records of sentences, each a text to be split at blanks, or a list of words.
+    """Records of sentences, each a raw text, or a list of words.
 
     Raises:
       UserError: a model of another kind.
     """
     _of_kind(task, TaggingTask, where)
-    words = [tuple(sentence.split() if isinstance(sentence, str) else sentence) for sentence in sentences]
-    return [Sentence(f'sentences[{i}]', each, None, document=i) for i, each in enumerate(words)]
+    return [_sentence(f'sentences[{i}]', sentence, i) for i, sentence in enumerate(sentences)]
+
+
+def _sentence(where: str, sentence: str | Sequence[str], document: int) -> Sentence:
+    if not isinstance(sentence, str):
+        return Sentence(where, tuple(sentence), None, document=document)
+    words, offsets = split_words(sentence)
+    return Sentence(where, words, None, document=document, text=sentence, offsets=offsets)
 
 
 def choice_records(

@@ -15,6 +15,7 @@ class Span(NamedTuple):
 
 # The letters of the schemes that mark ends too: the first word, a middle one, the last, and the only word of an entity.
 WITH_ENDS = {'bioes': 'BIES', 'bilou': 'BILU', 'bmes': 'BMES'}
+IOE = ('ioe2', 'ioe1')  # the mirror images of IOB: E is the last word of an entity
 ENDS = 'ESLUM'  # those of them that IOB has not
 _ALIKE = {'M': 'I', 'L': 'E', 'U': 'S'}
 
@@ -59,18 +60,20 @@ def to_iob2(tags: Sequence[str]) -> list[str]:
 
 
 def to_scheme(tags: Sequence[str], scheme: str) -> list[str]:
-    """The same entities in a scheme: 'iob1' (B only where one directly follows another of the same type), 'iob2', or of
-    WITH_ENDS. What is valid in the scheme is unchanged."""
+    """The same entities in a scheme: 'iob2'; 'iob1' (B only where one directly follows another of the same type);
+    'ioe2' (E at every end); 'ioe1' (E only where one of the same type directly follows); or of WITH_ENDS. What is valid
+    in the scheme is unchanged."""
     new = ['O'] * len(tags)
-    before: Span | None = None
-    for span in spans(tags):
-        type, start, end = span
-        first, middle, last, only = WITH_ENDS.get(scheme, 'BIIB')
-        if scheme == 'iob1' and (before is None or (before.type, before.end) != (type, start)):
+    found = spans(tags)
+    starts, ends = ({(span.type, span[side]) for span in found} for side in (1, 2))
+    for type, start, end in found:
+        first, middle, last, only = WITH_ENDS.get(scheme, 'IIEE' if scheme in IOE else 'BIIB')
+        if scheme == 'iob1' and (type, start) not in ends:
             first = only = 'I'
+        if scheme == 'ioe1' and (type, end) not in starts:
+            last = only = 'I'
         letters = only if end - start == 1 else first + middle * (end - start - 2) + last
         new[start:end] = [_with_prefix(letter, type) for letter in letters]
-        before = span
     return new
 
 

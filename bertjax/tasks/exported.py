@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertjax.errors import UserError
+from bertjax.ranges import MANY, shown, whole
 from bertjax.tasks.registry import build_task
 from bertjax.tasks.task import Task
 
@@ -16,6 +17,8 @@ _KINDS = {
     'ForQuestionAnswering': 'squad',
     'ForMultipleChoice': 'multiple_choice',
 }
+
+_OUTPUTS = whole(1, MANY)  # of a head
 
 
 def recorded_options(task: Mapping[str, Any], seq_len: int) -> Task:
@@ -76,14 +79,24 @@ def task_of_class(values: Mapping[str, Any], seq_len: int, where: str) -> Task |
 def _labels(values: Mapping[str, Any], where: str) -> Sequence[str]:
     """Names of the outputs, in order; transformers' own LABEL_0, LABEL_1 where nobody has named them."""
     names = values.get('id2label') or {}
+    if not isinstance(names, Mapping):
+        raise _wrong_names(where, names)
     count = values.get('num_labels') or len(names) or 2
+    if not _OUTPUTS.holds(count):
+        raise UserError(where, f'num_labels {shown(count)}', _OUTPUTS.words, 'take the original file')
     try:
         found = {int(number): str(name) for number, name in names.items()}
-        labels = [found.get(i, f'LABEL_{i}') for i in range(int(count))]
-    except (AttributeError, TypeError, ValueError):
-        mend = 'correct id2label there: the number of each output, and its name'
-        raise UserError(where, f'id2label {names!r}', 'an object such as {"0": "no", "1": "yes"}', mend) from None
+    except ValueError:
+        raise _wrong_names(where, names) from None
+    if not all(0 <= number < count for number in found):
+        raise _wrong_names(where, names)
+    labels = [found.get(i, f'LABEL_{i}') for i in range(count)]
     if len(set(labels)) < len(labels):
         mend = 'give each output a name of its own'
         raise UserError(where, 'two outputs of one name in id2label', 'different names', mend)
     return labels
+
+
+def _wrong_names(where: str, names: Any) -> UserError:
+    mend = 'correct id2label there: the number of each output, from 0, and its name'
+    return UserError(where, f'id2label {shown(names)}', 'an object such as {"0": "no", "1": "yes"}', mend)

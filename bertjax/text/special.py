@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.errors import UserError
+from bertjax.ranges import shown
 
 # The order in which BERT's own vocabulary files have them (google-research/bert, vocab.txt of every release).
 PAD, UNK, CLS, SEP, MASK = '[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]'
@@ -80,6 +81,21 @@ def odd_settings_refused(where: str) -> Iterator[None]:
     except BaseException as error:  # A panic in Rust is no Exception.
         found = f'settings that cannot be used ({type(error).__name__}: {error})'
         raise UserError(where, found, 'the tokenizer of a BERT', 'take the original file') from error
+
+
+def check_ids(settings: Mapping[str, Any], where: str) -> None:
+    """Refuses a tokenizer.json with an id that none of its pieces can have: `tokenizers` allocates as many as it says.
+
+    Raises:
+      UserError: an id that is no number from 0 to the number of pieces.
+    """
+    vocab, added = settings['model']['vocab'], settings.get('added_tokens') or []
+    count = len(vocab) + len(added)
+    for number in (*(vocab.values() if isinstance(vocab, dict) else ()), *(token['id'] for token in added)):
+        if type(number) is not int or not 0 <= number < count:
+            found = f'the id {shown(number)} for one of {count:,} pieces'
+            expected = f'0 to {count - 1:,}, without gaps or repetitions'
+            raise UserError(where, found, expected, 'the vocabulary is damaged: take the original file')
 
 
 def special_ids_of(pieces: Sequence[str], ids: Mapping[str, int], more: Sequence[int] = ()) -> np.ndarray:

@@ -19,6 +19,7 @@ from bertjax.text.special import (
     SPECIAL_TOKENS,
     UNK,
     added_tokens,
+    check_ids,
     check_pieces,
     fingerprint_of,
     pair_template,
@@ -59,6 +60,7 @@ class SymbolTokenizer:
         if settings.get('normalizer') or splits != 'WhitespaceSplit':
             found = 'a WordLevel tokenizer that does more than divide at white space'
             raise UserError(where, found, 'a table of symbols', 'take a vocabulary that bertjax wrote')
+        check_ids(settings, where)
         self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(settings))
         ids_of = self._tokenizer.get_vocab(with_added_tokens=True)
         self.pieces = sorted(ids_of, key=ids_of.__getitem__)

@@ -23,6 +23,7 @@ from bertjax.text.special import (
     SPECIAL_TOKENS,
     UNK,
     added_tokens,
+    check_ids,
     check_pieces,
     fingerprint_of,
     pair_template,
@@ -70,6 +71,7 @@ class JsonTokenizer:
                 'WordPiece, SentencePiece or byte-level BPE pieces',
                 'take the tokenizer of a BERT, or train one with --config.run=vocab',
             )  # fmt: skip
+        check_ids(settings, where)
         try:
             self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(settings))
         except Exception as error:  # `tokenizers` raises bare Exception

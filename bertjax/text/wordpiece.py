@@ -17,6 +17,7 @@ from bertjax.text.flat import flatten
 from bertjax.text.offsets import Located, locate
 from bertjax.text.special import (
     SPECIAL_TOKENS,
+    check_ids,
     check_pieces,
     fingerprint_of,
     odd_settings_refused,
@@ -136,6 +137,7 @@ class WordPieceTokenizer:
 
 def _pieces_of(settings: Mapping[str, Any], where: str) -> list[str]:
     """The vocabulary including added tokens, index = id."""
+    check_ids(settings, where)
     ids = {**settings['model']['vocab'], **{t['content']: t['id'] for t in settings.get('added_tokens') or []}}
     pieces = sorted(ids, key=ids.__getitem__)
     if [ids[piece] for piece in pieces] != list(range(len(pieces))):

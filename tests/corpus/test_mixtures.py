@@ -22,6 +22,7 @@ def test_mixtures():
         ('a=0', "weight '0'"),
         ('a=-1', 'weight'),
         ('a=nan', 'weight'),
+        ('a=1e308,b=1e308', 'weight'),  # together inf
         ('a,,b', 'empty'),
     ):
         with pytest.raises(UserError, match=found):

@@ -8,6 +8,8 @@ import safetensors.numpy
 import transformers
 
 import bertjax
+from bertjax.errors import UserError
+from bertjax.tasks.tagging.aggregation import STRATEGIES
 from bertjax.text.vocabulary import train_wordpiece
 
 TEXT = 'the river runs over old stone and a bird sings near the house'
@@ -77,6 +79,33 @@ def test_tags_of_words(torch, saved):
         first = [inputs.word_ids(i).index(word) for word in range(len(SENTENCES[i].split()))]
         assert list(answer['tags']) == [names[n] for n in best[i][first]]
     assert bert.tag([SENTENCES[1].split()])[0]['tags'] == bert.tag(SENTENCES[1])['tags']
+
+
+def test_entities_of_raw_text(torch, saved):
+    """Those of transformers' pipeline, by each of its strategies."""
+    names = {0: 'O', 1: 'B-X', 2: 'I-X', 3: 'B-Y', 4: 'I-Y'}
+    model, tokenizer, bert = saved('BertForTokenClassification', id2label=names)
+    texts = ["The old-river's birds, (Stone!) sing: rivers", ' a\u00a0bird…\n鳥stones. the\x07house', 'x', '']
+    for strategy in STRATEGIES:
+        pipeline = transformers.pipeline(
+            'token-classification', model=model, tokenizer=tokenizer, aggregation_strategy=strategy
+        )
+        for text, answer in zip(texts, bert.tag(texts, aggregation_strategy=strategy), strict=True):
+            theirs, ours = pipeline(text) if text else [], answer['entities']
+            places = [(entity['entity_group'], entity['start'], entity['end']) for entity in theirs]
+            assert [(entity['type'], entity['start'], entity['end']) for entity in ours] == places
+            scores = [entity['score'] for entity in theirs]
+            np.testing.assert_allclose([entity['score'] for entity in ours], scores, atol=1e-5)
+            assert all(text[entity['start'] : entity['end']] == entity['text'] for entity in ours)
+            assert [text[start:end] for start, end in answer['offsets']] == list(answer['words'])
+    assert (
+        bert.tag(texts) == bert.tag(texts, aggregation_strategy='first') != bert.tag(texts, aggregation_strategy='max')
+    )
+    words = bert.tag([list(bert.tag(texts[0])['words'])])[0]
+    assert words['tags'] == bert.tag(texts[0])['tags'] and 'offsets' not in words
+    for wrong, of in (('none', 'a'), (['max'], 'a'), ('simple', [['a']])):
+        with pytest.raises(UserError, match='aggregation_strategy'):
+            bert.tag(of, aggregation_strategy=wrong)
 
 
 def test_answers_to_questions(torch, saved):

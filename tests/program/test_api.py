@@ -164,6 +164,11 @@ def test_what_cannot_be_answered_is_told(tuned, trained, tmp_path):
     weights = {f'classifier.{name}': np.zeros(shape, np.float32) for name, shape in (('weight', (3, 32)), ('bias', 3))}
     facts = {'architectures': ['BertForTokenClassification'], 'id2label': {'0': 'O', '1': 'B-X', '2': 'I-X'}}
     tagger = bertjax.load(variant(trained, tmp_path / 'ner', 'cls.', weights, **facts))
+    config = json.loads((tmp_path / 'ner' / 'config.json').read_text())
+    for odd in ({'num_labels': 10**12}, {'num_labels': 1e400}, {'id2label': {'0': 'O', str(10**30): 'B-X'}}):
+        (tmp_path / 'ner' / 'config.json').write_text(json.dumps(config | odd))
+        with pytest.raises(UserError, match=rf'config\.json: found {next(iter(odd))}'):
+            bertjax.load(tmp_path / 'ner')
     assert tagger.tag('')['tags'] == () and tagger.tag([[]])[0]['entities'] == []
     assert [len(row['tags']) for row in tagger.tag(['', 'a bird', ''])] == [0, 2, 0]
     weights = {'classifier.weight': np.ones((1, 32), np.float32), 'classifier.bias': np.zeros(1, np.float32)}

@@ -149,13 +149,18 @@ def test_tagging(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
     assert list(splits) == ['dev', 'test'] and set(splits['dev']) == {'f1', 'precision', 'recall', 'accuracy'}
     assert_columns(workdir, data)
     for row in rows(workdir / 'predictions' / 'dev.jsonl'):
-        assert len(row['words']) == len(row['tags']) == len(row['probabilities'])
+        assert len(row['words']) == len(row['tags']) == len(row['probabilities']) == len(row['true'])
         for entity in row['entities']:
             assert entity['text'] == ' '.join(row['words'][entity['start'] : entity['end']])
     out = (workdir / 'stdout.txt').read_text(encoding='utf-8')
     assert 'PLACE 24' in out and out.count('train.txt: 1 lines before sentences that begin with # are read as') == 1
     model = loads_whole(workdir, 'BertForTokenClassification')
     assert model.config.id2label == {0: 'O', 1: 'B-PLACE', 2: 'I-PLACE'}
+    (tmp_path / 'own.txt').write_text('the old-river runs, slow.\n')  # raw text
+    ask = (f'--workdir={workdir}', '--config.run=predict', f'--config.input={tmp_path}/own.txt')
+    program.run(*ask, recipe='configs/ner.py:context', small=False)
+    (row,) = rows(workdir / 'predictions' / 'input' / 'own.jsonl')
+    assert row['words'] == ['the', 'old', '-', 'river', 'runs', ',', 'slow', '.'] and row['offsets'][3] == [8, 13]
 
 
 @pytest.mark.slow

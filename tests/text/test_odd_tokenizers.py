@@ -123,7 +123,7 @@ def test_a_model_with_other_bytes(tmp_path):
         (b'[]', 'a JSON list'),
         (b'\xff{}', 'no JSON'),
         (b'[' * 100_000, 'nested too deeply'),
-        (b'{"model": {"type": "WordPiece", "vocab": {"a": {}}}}', 'settings that cannot be used'),
+        (b'{"model": {"type": "WordPiece", "vocab": {"a": {}}}}', 'the id {} for one of 1 pieces'),
     ],
     ids=range(6),
 )

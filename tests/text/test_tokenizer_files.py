@@ -44,6 +44,24 @@ def test_broken_files(tmp_path, name, data, words):
             assert word in str(error.value)
 
 
+@pytest.mark.parametrize('number', [2**31, 10**300, -1, 1.0, True])
+@pytest.mark.parametrize('kind', ['WordPiece', 'BPE', 'WordLevel'])
+def test_an_id_that_no_piece_can_have(tmp_path, kind: str, number):
+    """`tokenizers` allocates as many, and aborts where memory is short; an added token hides it from other checks."""
+    model = {'type': kind, 'vocab': {p: i for i, p in enumerate(SPECIAL)} | {'[PAD]': number}, 'merges': []}
+    splits = {'WordPiece': 'BertPreTokenizer', 'BPE': 'ByteLevel', 'WordLevel': 'WhitespaceSplit'}
+    if kind == 'WordPiece':
+        del model['merges']
+    settings = {
+        'model': model,
+        'pre_tokenizer': {'type': splits[kind]},
+        'added_tokens': [{'id': 0, 'content': '[PAD]'}],
+    }
+    (tmp_path / 'tokenizer.json').write_text(json.dumps(settings))
+    with pytest.raises(UserError, match=r'tokenizer\.json: found the id .* for one of 6 pieces, expected 0 to 5'):
+        load_tokenizer(tmp_path)
+
+
 def test_broken_settings(tmp_path):
     settings = {
         'model': {'type': 'WordPiece', 'vocab': {p: i for i, p in enumerate(SPECIAL)}},

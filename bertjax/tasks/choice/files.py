@@ -61,7 +61,7 @@ def read_swag(files: Files, *, labelled: bool) -> list[Question]:
     questions = []
     for row in read_rows(files, layout):
         context, start, *endings, label, group = row.values
-        known = label if labelled else None
+        known = (label or '') if labelled else None
         questions.append(_question(row.where, context, start or '', endings, known, group or ''))
     return questions
 

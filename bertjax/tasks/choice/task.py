@@ -213,11 +213,13 @@ class MultipleChoiceTask(Task[Question, Choice]):
         return '\n\n'.join(tables)
 
     def rows(self, records: Sequence[Question], predictions: Sequence[Choice]) -> Iterator[dict[str, Any]]:
-        """prompt, start, endings, the number of the chosen one (`prediction`) and its text, probabilities."""
+        """prompt, start, endings, the number of the chosen one (`prediction`) and its text, probabilities; and the
+        number that is `true` where known."""
         for record, choice in zip(records, predictions, strict=True):
             row = {'prompt': record.context, 'start': record.start, 'endings': record.endings}
             row |= {'prediction': choice.ending, 'ending': record.endings[choice.ending]}
-            yield row | {'probabilities': choice.probabilities}
+            row |= {'probabilities': choice.probabilities}
+            yield row if record.label is None else {**row, 'true': record.label}
 
     def reviewed(self, records: Sequence[Question], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
         """See Task."""

@@ -13,6 +13,7 @@ import numpy as np
 from etils import epath
 
 from bertjax.errors import UserError
+from bertjax.ranges import shown
 from bertjax.tasks.reading.layout import Record
 
 _ROWS = 1024  # made of Python's objects at a time
@@ -34,7 +35,11 @@ def read_arrow(path: epath.Path) -> Iterator[Record]:
     """
     if path.is_dir():
         state, features = _json(path / 'state.json'), _json(path / 'dataset_info.json').get('features') or {}
-        files = [path / file['filename'] for file in state.get('_data_files', [])]
+        parts = state.get('_data_files', [])
+        if not isinstance(parts, list) or not all(isinstance(x, dict) and _is_text(x.get('filename')) for x in parts):
+            expected = 'a list of objects, each with a filename'
+            raise UserError(str(path / 'state.json'), f'_data_files {shown(parts)}', expected, 'save the dataset again')
+        files = [path / file['filename'] for file in parts]
     else:
         files, features = [path], {}
     for file in files:
@@ -66,7 +71,7 @@ def _read_file(path: epath.Path, features: Mapping[str, Any]) -> Iterator[Record
                 schema, batches = parquet.schema_arrow, parquet.iter_batches(_ROWS)
             else:
                 schema, batches = _arrow_batches(pa, file)
-            plain = _converters(pa, schema, features)
+            plain = _converters(pa, schema, features, str(path))
             for batch in batches:
                 for start in range(0, batch.num_rows, _ROWS):
                     for row in batch.slice(start, _ROWS).to_pylist():
@@ -75,6 +80,17 @@ def _read_file(path: epath.Path, features: Mapping[str, Any]) -> Iterator[Record
     except (pa.ArrowException, OSError) as error:
         found = f'a file that cannot be read from row {number} on ({str(error).splitlines()[0]})'
         raise UserError(str(path), found, 'a whole Parquet or Arrow file', 'fetch it again') from None
+    except _ClassError as error:
+        mend = 'correct the record, or name the classes in the file'
+        raise UserError(f'{path}[{number}]', f'the class {error.args[0]}', error.args[1], mend) from None
+
+
+class _ClassError(Exception):
+    """The number of a class that has no name, and the numbers that have one."""
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
 
 
 def _arrow_batches(pa: Any, file: Any) -> tuple[Any, Iterator[Any]]:
@@ -88,30 +104,34 @@ def _arrow_batches(pa: Any, file: Any) -> tuple[Any, Iterator[Any]]:
     return reader.schema, iter(reader)
 
 
-def _converters(pa: Any, schema: Any, features: Mapping[str, Any]) -> dict[str, Callable[[Any], Any]]:
+def _converters(pa: Any, schema: Any, features: Any, where: str) -> dict[str, Callable[[Any], Any]]:
     """What makes plain JSON values of each column's."""
     try:
         told = json.loads((schema.metadata or {}).get(b'huggingface', b'{}'))['info']['features']
     except (ValueError, KeyError, TypeError):  # written by another program
         told = {}
-    features = {**told, **features}
-    return {field.name: _converter(pa, field.type, features.get(field.name)) for field in schema}
+    known = {name: feature for of in (told, features) if isinstance(of, dict) for name, feature in of.items()}
+    return {field.name: _converter(pa, field.type, known.get(field.name), where) for field in schema}
 
 
-def _converter(pa: Any, kind: Any, feature: Any) -> Callable[[Any], Any]:
+def _converter(pa: Any, kind: Any, feature: Any, where: str) -> Callable[[Any], Any]:
     if _is_list(pa, kind):
         if isinstance(feature, list) and feature:  # how earlier versions write a list of records
             feature = {'feature': feature[0]}
-        inner = _converter(pa, kind.value_type, feature.get('feature', feature) if isinstance(feature, dict) else None)
+        of_items = feature.get('feature', feature) if isinstance(feature, dict) else None
+        inner = _converter(pa, kind.value_type, of_items, where)
         return lambda value: None if value is None else [inner(item) for item in value]
     if pa.types.is_struct(kind):
         # `datasets` keeps a sequence of records as a record of sequences.
         own = feature.get('feature', feature) if isinstance(feature, dict) else {}
         own = own if isinstance(own, dict) else {}
-        parts = {field.name: _converter(pa, field.type, own.get(field.name)) for field in kind}
+        parts = {field.name: _converter(pa, field.type, own.get(field.name), where) for field in kind}
         return lambda value: None if value is None else {key: parts[key](item) for key, item in value.items()}
     if pa.types.is_integer(kind) and isinstance(feature, dict) and feature.get('_type') == 'ClassLabel':
         names = feature.get('names') or []
+        if not isinstance(names, list) or not all(map(_is_text, names)):
+            expected = 'the names of its classes, a list of texts'
+            raise UserError(where, f'a ClassLabel with the names {shown(names)}', expected, 'save the dataset again')
         return lambda value: _class_name(names, value)
     if pa.types.is_float32(kind):
         return lambda value: None if value is None else as_written(value)
@@ -133,7 +153,11 @@ def _is_list(pa: Any, kind: Any) -> bool:
 def _class_name(names: list[str], value: int | None) -> str | int | None:
     if value is None or value == UNLABELLED:
         return None
-    return names[value] if 0 <= value < len(names) else value
+    if not names:
+        return value
+    if not 0 <= value < len(names):
+        raise _ClassError(value, f'0 to {len(names) - 1}, or {UNLABELLED} for none')
+    return names[value]
 
 
 def _written(value: Any) -> str | None:

@@ -1,13 +1,14 @@
 """config.task.class_weights: how much each label counts in the loss."""
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 
 from bertjax.errors import UserError
+from bertjax.ranges import number, shown
 
 KEY = 'config.task.class_weights'
 BALANCED = 'balanced'
+_WEIGHTS = number(1e-9, 1e9)  # of others the sums of a batch, in float32, would say nothing
 
 
 def check_class_weights(text: str) -> None:
@@ -61,9 +62,9 @@ def _parsed(text: str) -> Mapping[str, float]:
         else:
             pairs = [item.rpartition('=') for item in text.split(',')]
             given = {label.strip(): float(weight) for label, _, weight in pairs}
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         given = {}
-    if not given or not all(math.isfinite(weight) and weight > 0 for weight in given.values()):
-        expected = f"'{BALANCED}', or weights above 0 by label"
-        raise UserError(KEY, repr(text), expected, f"for example --{KEY}='spam=2.5,ham=1'")
+    if not given or not all(map(_WEIGHTS.holds, given.values())):
+        expected = f"'{BALANCED}', or by label {_WEIGHTS.words}"
+        raise UserError(KEY, shown(text), expected, f"for example --{KEY}='spam=2.5,ham=1'")
     return given

@@ -18,7 +18,8 @@ from bertjax.tasks.reading.splits import STEMS
 from bertjax.tasks.sentence.class_weights import KEY, balanced_classes, check_class_weights, class_weights
 from bertjax.tasks.sentence.files import TableFiles
 from bertjax.tasks.sentence.labels import find_labels
-from bertjax.tasks.sentence.task import Example, TextTask
+from bertjax.tasks.sentence.sick import ENTAILMENT, PAIR_ID, RELATEDNESS, is_sick, semeval_file
+from bertjax.tasks.sentence.task import Example, Scores, TextTask
 from bertjax.text.hash_split import hash64, hash_threshold
 
 _OF_SCORES = ('spearman', 'pearson')  # figures, for `metric`
@@ -175,7 +176,7 @@ class ClassificationTask(TextTask):
             raise UserError(row.where, 'no label', 'a string or a number', 'correct or remove the record')
         if split == 'test' and label is not None and self._stands_for_none(label.strip()):
             label = None
-        return self.example(row.where, texts, label, '', row.fields if label is None else None)
+        return self.example(row.where, texts, label, self._index(row), row.fields if label is None else None)
 
     def _stands_for_none(self, label: str) -> bool:
         """Whether a test file's label is no label: nothing, or -1 where that is none of the known."""
@@ -193,6 +194,19 @@ class ClassificationTask(TextTask):
     def _rows(self, split: str) -> Iterator[Row]:
         columns = (*self.text_columns, *self._label_cells(required=split != 'test'))
         return self._files.rows(split, Layout(columns, tuple(self.columns)))
+
+    def _index(self, row: Row) -> str:
+        """See TextTask: the pair_ID of SICK."""
+        number = str((row.fields or {}).get(PAIR_ID, ''))
+        known = self.label in (ENTAILMENT, RELATEDNESS) and number.isascii() and number.isdecimal()
+        return number if known else ''
+
+    def official_files(self, split: str, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, str]:
+        """For SICK the file of SemEval-2014, see sick.py; none where a record has no pair_ID."""
+        if not is_sick(self.label, self.labels) or not all(record.index for record in records):
+            return {}
+        answers = [f'{x.value:.4f}' if self.regression else self.labels[x.best] for x in predictions]
+        return {f'{split}.txt': semeval_file(self.label, [record.index for record in records], answers)}
 
     def sources(self) -> str:
         """See Task."""

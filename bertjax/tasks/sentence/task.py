@@ -28,6 +28,8 @@ from bertjax.tasks.sentence.report import class_report, describe_labels, describ
 from bertjax.tasks.task import Judged, Outputs, Task, id2label
 from bertjax.text.tokenizer import Tokenizer
 
+_LARGEST = 1e15  # score: of larger ones the squared errors of a batch leave float32
+
 
 @dataclasses.dataclass(frozen=True)
 class Example:
@@ -139,7 +141,12 @@ class TextTask(Task[Example, Scores]):
         return map(self._unlabelled, rows_of(rows, self.text_columns))
 
     def _unlabelled(self, row: Row) -> Example:
-        return self.example(row.where, row.values, None, '', row.fields)
+        return self.example(row.where, row.values, None, self._index(row), row.fields)
+
+    def _index(self, row: Row) -> str:
+        """The identifier of a row that its official file names it by; '' where there is none."""
+        del row
+        return ''
 
     def example(
         self,
@@ -176,8 +183,9 @@ class TextTask(Task[Example, Scores]):
             value = float(label)
         except ValueError:
             value = math.nan
-        if not math.isfinite(value):
-            raise UserError(where, f'the score {label!r}', 'a finite number', 'correct the record')
+        if not abs(value) <= _LARGEST:  # nan is not, either
+            mend = 'correct the record, or divide all scores by a number'
+            raise UserError(where, f'the score {label[:40]!r}', f'a finite number, to ±{_LARGEST:g}', mend)
         return value
 
     def _check_known(self, label: str, where: str) -> None:

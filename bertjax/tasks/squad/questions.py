@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bertjax.errors import UserError
+from bertjax.ranges import shown
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Line, checked_text, peeked
 
@@ -233,8 +234,10 @@ def _question(qa: Mapping[str, Any], at: str, context: str, labels: str) -> Ques
         place = f'{at}.answers[{i}]'
         texts.append(_field(_typed(answer, place, dict), place, 'text', str))
         starts.append(_field(answer, place, 'answer_start', int))
-        if starts[-1] < 0:
-            raise UserError(f'{place}.answer_start', f'{starts[-1]:,}', 'a character of the context, from 0', _MEND)
+        last = len(context.encode())  # some files count bytes, or units of UTF-16, and windows.py finds the answer
+        if not 0 <= starts[-1] <= last:
+            expected = f'a character of the context, 0 to {last:,}'
+            raise UserError(f'{place}.answer_start', shown(starts[-1]), expected, _MEND)
     return Question(name, question, context, tuple(texts), tuple(starts), impossible)
 
 

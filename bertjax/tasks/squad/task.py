@@ -185,12 +185,14 @@ class SquadTask(Task[Question, Answers]):
         return text + (f'null threshold {self.null_threshold:.4f}\n' if self.nullable else '')
 
     def rows(self, records: Sequence[Question], predictions: Sequence[Answers]) -> Iterator[dict[str, Any]]:
-        """See Task: id, question, answer, its characters in the context, probability, and for SQuAD 2.0 null_odds."""
+        """See Task: id, question, answer, its characters in the context, probability, for SQuAD 2.0 null_odds; and the
+        answers that are `true` where known."""
         for record, prediction in zip(records, predictions, strict=True):
             span = self._chosen(prediction)
             row = {'id': record.id, 'question': record.question, 'answer': span.text}
             row |= {'start': span.start, 'end': span.end, 'probability': span.probability}
-            yield row | ({'null_odds': prediction.null_odds} if self.nullable else {})
+            row |= {'null_odds': prediction.null_odds} if self.nullable else {}
+            yield row if record.answers is None else {**row, 'true': list(record.answers)}
 
     def reviewed(self, records: Sequence[Question], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
         """See Task; the classes are, for SQuAD 2.0, whether there is an answer."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bertjax.errors import UserError
-from bertjax.metrics.entities import ENDS, WITH_ENDS, to_iob2, to_scheme
+from bertjax.metrics.entities import IOE, WITH_ENDS, to_iob2, to_scheme
 from bertjax.tasks.reading.texts import Line
 from bertjax.tasks.tagging.blocks import DOCSTART, Block, counted, read_blocks, split_lines
 from bertjax.tasks.tagging.schemes import ALIASES, ENTITIES, SCHEMES, check_tags, file_scheme
@@ -19,8 +19,8 @@ class ColumnOptions:
       word_column, tag_column: counted from 0, or from the end with -1 for the last.
       comment: prefix of comment lines, which can only stand before a sentence; '' for lines that begin with # and have
         another number of columns than the words, as in CoNLL-U.
-      scheme: 'iob1', 'iob2', 'bioes', 'bilou' or 'bmes' for entities; 'plain' for tags that stand for themselves, such
-        as parts of speech; 'auto' detects which of the others a file has.
+      scheme: 'iob1', 'iob2', 'bioes', 'bilou', 'bmes', 'ioe1' or 'ioe2' for entities; 'plain' for tags that stand for
+        themselves, such as parts of speech; 'auto' detects which of the others a file has.
     """
 
     word_column: int = 0
@@ -53,8 +53,10 @@ class Sentence:
       separator: between columns.
       scheme: of the tags in the file: of schemes.py:ENTITIES, 'plain', or '' if the file's tags do not tell.
       fields: all that its row has, of a sentence from JSON or Arrow that is to be predicted.
-      tag_column: which of `columns` has its tags, counted as in ColumnOptions; fields, and this, are left out of repr
-        and equality.
+      text: raw text that was split into these words; None where the words were given.
+      offsets: of each word in `text`: its first character, and the one behind the last.
+      tag_column: which of `columns` has its tags, counted as in ColumnOptions; fields, text, offsets, and this, are
+        left out of repr and equality.
     """
 
     where: str
@@ -67,6 +69,8 @@ class Sentence:
     scheme: str = ''
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
     tag_column: int = dataclasses.field(default=-1, repr=False, compare=False)
+    text: str | None = dataclasses.field(default=None, repr=False, compare=False)
+    offsets: tuple[tuple[int, int], ...] = dataclasses.field(default=(), repr=False, compare=False)
 
 
 def read_columns(text: str, where: str, options: ColumnOptions, *, tagged: bool) -> list[Sentence]:
@@ -167,8 +171,8 @@ def write_columns(sentences: Sequence[Sentence], tags: Sequence[Sequence[str]], 
     """The sentences with an additional column: their predicted tags, in the scheme of their file.
 
     The last two columns are the true and the predicted tag, as conlleval expects: true tags are repeated if they are
-    not in the last column. conlleval does not read the schemes that mark ends: where tags do, both follow once more, in
-    IOB2. Document boundaries, blank lines and comments stay where they were.
+    not in the last column. conlleval reads IOB and IOE, but no other scheme that marks ends: where tags are of one,
+    both follow once more, in IOB2. Document boundaries, blank lines and comments stay where they were.
 
     Args:
       sentences: as read.
@@ -176,11 +180,9 @@ def write_columns(sentences: Sequence[Sentence], tags: Sequence[Sequence[str]], 
       scheme: for sentences of a file whose tags do not tell.
     """
     lines: list[str] = []
-    again = any(_marks_ends(sentence, sentence.scheme or scheme) for sentence in sentences)
+    again = any(_unknown_to_conlleval(sentence, sentence.scheme or scheme) for sentence in sentences)
     for sentence, tags_in_iob2 in zip(sentences, tags, strict=True):
-        join, predicted = sentence.separator.join, tags_in_iob2
-        if (sentence.scheme or scheme) in ENTITIES:
-            predicted = to_scheme(predicted, sentence.scheme or scheme)
+        join, predicted = sentence.separator.join, in_file_scheme(sentence, tags_in_iob2, scheme)
         rows = [list(columns) for columns in sentence.columns]
         repeat = sentence.tags is not None and sentence.tag_column not in (-1, len(rows[0]) - 1)
         for row, tag in zip(rows, predicted, strict=True):
@@ -196,8 +198,20 @@ def write_columns(sentences: Sequence[Sentence], tags: Sequence[Sequence[str]], 
     return '\n'.join(lines) + '\n\n'
 
 
-def _marks_ends(sentence: Sentence, scheme: str) -> bool:
-    """Whether true tags mark ends, by their scheme or a stray one."""
+def file_tags(sentence: Sentence) -> tuple[str, ...]:
+    """The true tags as they stand in the file, of a sentence that has some."""
+    return tuple(row[sentence.tag_column] for row in sentence.columns)
+
+
+def in_file_scheme(sentence: Sentence, tags: Sequence[str], scheme: str) -> Sequence[str]:
+    """Predicted tags, in IOB2 or plain, in the scheme of the sentence's file; `scheme` if its tags do not tell."""
+    scheme = sentence.scheme or scheme
+    return to_scheme(tags, scheme) if scheme in ENTITIES else tags
+
+
+def _unknown_to_conlleval(sentence: Sentence, scheme: str) -> bool:
+    """Whether the true tags mark ends in a way that conlleval does not read, by their scheme or a stray one."""
     if sentence.tags is None or scheme not in ENTITIES:
         return False
-    return scheme in WITH_ENDS or any(row[sentence.tag_column][:1] in ENDS for row in sentence.columns)
+    letters = {tag[:1] for tag in file_tags(sentence)}
+    return scheme in WITH_ENDS or not letters <= set('IEO' if scheme in IOE else 'BIO')

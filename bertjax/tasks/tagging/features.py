@@ -31,12 +31,29 @@ def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> Pieces:
     has a piece to carry its tag."""
     different = list(dict.fromkeys(words))
     unknown = np.array([tokenizer.unk_id], np.int32)
-    space = ' ' if tokenizer.family == 'bpe' else ''  # where it belongs to the word behind it
-    texts = [space + word for word in different]
+    texts = [_space(tokenizer) + word for word in different]
     encoded = [ids if len(ids) else unknown for ids in tokenizer.encode(texts)]
     pieces = dict(zip(different, encoded, strict=True))
     parts = [pieces[word] for word in words]
     return Pieces(np.concatenate(parts), np.concatenate([[0], np.cumsum([len(part) for part in parts])]))
+
+
+def piece_offsets(words: Sequence[str], tokenizer: Tokenizer) -> list[np.ndarray]:
+    """Where the pieces of each word stand in it, as of `word_pieces`: int [P, 2], the first character and the one
+    behind the last."""
+    different = list(dict.fromkeys(words))
+    space = _space(tokenizer)
+    located = tokenizer.encode_with_offsets([space + word for word in different])
+    places = {
+        word: np.stack([starts, ends], axis=1) - len(space) if len(ids) else np.array([[0, len(word)]])
+        for word, (ids, starts, ends) in zip(different, located, strict=True)
+    }
+    return [places[word] for word in words]
+
+
+def _space(tokenizer: Tokenizer) -> str:
+    """What is put before a word: byte-level BPE's pieces have the space in front of a word in them."""
+    return ' ' if tokenizer.family == 'bpe' else ''
 
 
 def windows(

@@ -15,10 +15,11 @@ from bertjax.tasks.reading.splits import STEMS, describe_splits, split_files
 from bertjax.tasks.reading.texts import Blank, Line, peeked, read_lines, read_text
 from bertjax.tasks.tagging.blocks import is_boundary, read_blocks, split_columns
 from bertjax.tasks.tagging.columns import ColumnOptions, Sentence, in_iob2, read_columns, stream_columns
+from bertjax.tasks.tagging.raw_text import split_words
 from bertjax.tasks.tagging.rows import TagFields, sentences_of
 
 DATASET = 'conll2003'  # of tensorflow-datasets
-INPUTS = ('auto', 'columns', 'text', 'jsonl')
+INPUTS = ('auto', 'columns', 'text', 'words', 'jsonl')
 _MORE = {'train': (), 'dev': ('testa',), 'test': ('testb',)}  # names of CoNLL-2003
 _SUFFIXES = ('.txt', '.tsv', '.conll', '.conllu', '.iob', '.iob2', '.bio', '.bioes')
 
@@ -135,9 +136,9 @@ def read_input(
       lines: of the file.
       where: its name.
       options: of a column file.
-      format: 'columns', 'text', 'jsonl', or 'auto': JSON lines if the first line is an object; columns if it has tabs
-        or is -DOCSTART-, if all lines have the same number of columns and at least half of them a known tag, or if
-        there are several lines, all single words. Of a stream, the first two lines stand for all.
+      format: 'columns', 'text', 'words', 'jsonl', or 'auto': JSON lines if the first line is an object; columns if it
+        has tabs or is -DOCSTART-, if all lines have the same number of columns and at least half of them a known tag,
+        or if there are several lines, all single words. Of a stream, the first two lines stand for all.
       labels: the known tags.
       fields: of JSON lines.
 
@@ -146,13 +147,14 @@ def read_input(
     """
     if format == 'auto':
         lines, format = _recognised(lines, options, labels)
-        names = {'columns': 'columns', 'jsonl': 'JSON lines', 'text': 'a sentence a line'}
+        blanks = "with config.task.input_format='words' blanks alone separate words"
+        names = {'columns': 'columns', 'jsonl': 'JSON lines', 'text': f'a text a line; {blanks}'}
         print(f'{where}: read as {names[format]}')
     if format == 'columns':
         return stream_columns(lines, where, options)
     if format == 'jsonl':
         return sentences_of(parse_records(lines, where, 'jsonl'), fields, tagged=False)
-    return _read_lines(lines, where)
+    return _read_lines(lines, where, raw=format == 'text')
 
 
 def _recognised(lines: Iterable[Line], options: ColumnOptions, labels: Collection[str]) -> tuple[Iterator[Line], str]:
@@ -186,16 +188,18 @@ def _looks_like_columns(lines: Sequence[str], options: ColumnOptions, labels: Co
     return 2 * len(known) >= len(rows) and any(letter.isalpha() for tag in known for letter in tag)
 
 
-def _read_lines(lines: Iterable[Line], where: str) -> Iterator[Sentence]:
+def _read_lines(lines: Iterable[Line], where: str, *, raw: bool) -> Iterator[Sentence]:
+    """A sentence a line: raw text, or words between blanks."""
     document, empty = 0, True
     for number, line in lines:
-        words = tuple(re.split('[ \t]+', line.strip(' \t')))
-        if words == ('',):
+        words, offsets = split_words(line) if raw else (tuple(re.findall('[^ \t]+', line)), ())
+        if not words:
             document += 1
             continue
         before = () if empty else ((),)
         empty = False
         columns = tuple((word,) for word in words)
-        yield Sentence(f'{where}:{number}', words, None, document, columns, before)
+        text = line if raw else None
+        yield Sentence(f'{where}:{number}', words, None, document, columns, before, text=text, offsets=offsets)
     if empty:
         raise UserError(where, 'no word', 'a sentence a line', 'check the file')

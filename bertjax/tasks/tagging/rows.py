@@ -93,7 +93,7 @@ def _tags(row: Mapping[str, Any], words: Sequence[str], fields: TagFields, where
 
 
 def _name(tag: Any, fields: TagFields, where: str) -> str:
-    if isinstance(tag, int) and 0 <= tag < len(fields.names):
+    if type(tag) is int and 0 <= tag < len(fields.names):
         tag = fields.names[tag]
     if isinstance(tag, str):
         if not _fits_a_column(tag):

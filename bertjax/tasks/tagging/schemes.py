@@ -4,12 +4,12 @@ import re
 from collections.abc import Sequence
 
 from bertjax.errors import UserError
-from bertjax.metrics.entities import ENDS, WITH_ENDS, Span, spans, to_scheme
+from bertjax.metrics.entities import ENDS, IOE, WITH_ENDS, Span, spans, to_scheme
 
 # Names of the same schemes, as other programs have them.
 ALIASES = {'bio': 'iob2', 'iobes': 'bioes', 'bieos': 'bioes', 'bioul': 'bilou', 'bmeso': 'bmes'}
 _IOB = ('iob2', 'iob1')
-ENTITIES = (*_IOB, *WITH_ENDS)
+ENTITIES = (*_IOB, *WITH_ENDS, *IOE)
 SCHEMES = ('auto', *ENTITIES, 'plain', *ALIASES)
 _TAG = re.compile(r'O|[BIESLUM](-.+)?')
 _STRAYS = 0.01  # share of the entities of a file that may be written in another way

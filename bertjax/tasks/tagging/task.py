@@ -12,7 +12,7 @@ from bertjax.convert.heads import TOKEN_CLASSIFICATION
 from bertjax.data.features import Features
 from bertjax.errors import UserError
 from bertjax.losses import TOKENS
-from bertjax.metrics.entities import score_entities, spans, split_tag, tag_accuracy, total_score
+from bertjax.metrics.entities import Span, score_entities, spans, split_tag, tag_accuracy, total_score
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import LAYERS, TaskModel
 from bertjax.ranges import MANY, check_fields, each, one_of, text, whole
@@ -22,7 +22,7 @@ from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.tagging import files
 from bertjax.tasks.tagging.baseline import frequent_tags
 from bertjax.tasks.tagging.blocks import DOCSTART
-from bertjax.tasks.tagging.columns import ColumnOptions, Sentence, write_columns
+from bertjax.tasks.tagging.columns import ColumnOptions, Sentence, file_tags, in_file_scheme, write_columns
 from bertjax.tasks.tagging.features import tagging_features
 from bertjax.tasks.tagging.predictions import Tags, certain_tags, logits_of_words, tags_of_words
 from bertjax.tasks.tagging.report import tagging_report
@@ -52,8 +52,9 @@ class TaggingTask(Task[Sentence, Tags]):
         context", section 5.3).
       stride: pieces from one window of a long sentence to the next; 0 for half a window.
       words, tags, tag_names: of files of JSON or Arrow, see rows.py:TagFields.
-      input_format: of a file for run=predict: 'columns', 'text' (one sentence per line, words separated by blanks, a
-        blank line between documents), 'jsonl', or 'auto' to detect it.
+      input_format: of a file for run=predict: 'columns', 'text' (one sentence per line, split as raw_text.py does, a
+        blank line between documents), 'words' (the same, but only blanks separate words), 'jsonl', or 'auto' to detect
+        which of the others but 'words' it is.
       layers, bilstm_units, frozen: of the head, see model/heads.py; the paper's feature-based rows are frozen.
     """
 
@@ -203,9 +204,11 @@ class TaggingTask(Task[Sentence, Tags]):
         return tags_of_words(means, self.labels, plain=self.plain)
 
     def metrics(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> dict[str, float | None]:
-        """f1, precision and recall of entities, micro-averaged as in conlleval; accuracy of tags (in IOB2)."""
+        """f1, precision and recall of entities, micro-averaged as in conlleval; accuracy of tags as in the file."""
         gold, guessed = [record.tags for record in records], [prediction.tags for prediction in predictions]
-        accuracy = {'accuracy': tag_accuracy(gold, guessed)}
+        pairs = zip(records, guessed, strict=True)
+        written = [in_file_scheme(record, tags, self._file_scheme) for record, tags in pairs]
+        accuracy = {'accuracy': tag_accuracy(map(file_tags, records), written)}
         if self.plain:
             return accuracy
         score = total_score(score_entities(gold, guessed))
@@ -224,14 +227,16 @@ class TaggingTask(Task[Sentence, Tags]):
         return f'{table}\n{_strangers(strange)}' if strange else table
 
     def rows(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> Iterator[dict[str, Any]]:
-        """words, tags, their probabilities and entities (words `start` up to, not including, `end`)."""
+        """words, tags, their probabilities and entities (words `start` up to, not including, `end`); of raw text the
+        offsets of the words, and `start` and `end` are characters; the tags that are `true` where known."""
         for record, prediction in zip(records, predictions, strict=True):
             row = {'words': record.words, 'tags': prediction.tags, 'probabilities': prediction.probabilities}
+            if record.tags is not None:
+                row['true'] = record.tags
+            if record.text is not None:
+                row['offsets'] = record.offsets
             if not self.plain:
-                row['entities'] = [
-                    {**span._asdict(), 'text': ' '.join(record.words[span.start : span.end])}
-                    for span in spans(prediction.tags)
-                ]
+                row['entities'] = [_entity(record, prediction, span) for span in spans(prediction.tags)]
             yield row
 
     def reviewed(self, records: Sequence[Sentence], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
@@ -267,6 +272,16 @@ class TaggingTask(Task[Sentence, Tags]):
     def huggingface(self) -> dict[str, Any]:
         """See Task."""
         return id2label(self.labels)
+
+
+def _entity(record: Sentence, prediction: Tags, span: Span) -> dict[str, Any]:
+    """What `rows` says of an entity; its score is the mean of its words' probabilities."""
+    type, first, end = span
+    score = float(np.mean(prediction.probabilities[first:end]))
+    if record.text is None:
+        return {**span._asdict(), 'text': ' '.join(record.words[first:end]), 'score': score}
+    start, stop = record.offsets[first][0], record.offsets[end - 1][1]
+    return {'type': type, 'start': start, 'end': stop, 'text': record.text[start:stop], 'score': score}
 
 
 def _strangers(strange: collections.Counter[str]) -> str:

@@ -249,6 +249,7 @@ def test_predictions_and_files(swag: MultipleChoiceTask, tokenizer: Tokenizer):
     assert swag.official_files('test', records, predictions) == {'test_predictions.csv': ',pred\n0,1\n1,0\n'}
     rows = json.loads(json.dumps(list(swag.rows(records, predictions))))
     assert rows[0]['prediction'] == 1 and rows[0]['ending'] == 'says "no", twice.'
+    assert [row['true'] for row in rows] == [record.label for record in records]
     assert rows[0]['probabilities'][1] == pytest.approx(np.exp(2) / (np.exp(2) + 3))
     assert not swag.collapsed(records, predictions) and swag.collapsed(records, predictions[:1] * 2)
     report = [line.split() for line in swag.report(records, predictions).splitlines()]

@@ -1,5 +1,6 @@
 """Parquet, Arrow and what `datasets` saves, written here with pyarrow."""
 
+import contextlib
 import json
 import pathlib
 import sys
@@ -118,6 +119,32 @@ def test_every_kind_reads_rows(tmp_path: pathlib.Path):
     task = GlueTask(str(tmp_path), 16, task='rte')
     assert list(task.splits()) == ['train', 'dev'] and task.records('dev')[0].label == 'not_entailment'
     assert (task.records('test')[0].label, task.records('test')[0].index) == (None, '5')
+
+
+@pytest.mark.parametrize('number', [2, -2, 2**62])
+def test_the_number_of_a_class_has_a_name(tmp_path: pathlib.Path, number: int):
+    rows = [{'text': 'a', 'label': 1}, {'text': 'b', 'label': number}]
+    pq.write_table(table(rows, {'label': LABEL}), tmp_path / 'a.parquet')
+    with pytest.raises(UserError, match=rf'a\.parquet\[1\]: found the class {number}, expected 0 to 1, or -1 for none'):
+        list(read_records([tmp_path / 'a.parquet']))
+
+
+@pytest.mark.parametrize(
+    ('state', 'features', 'found'),
+    [
+        ({'_data_files': 5}, {}, 'state.json: found _data_files 5'),
+        ({'_data_files': [{'filename': 5}]}, {}, 'state.json: found _data_files'),
+        ({}, {'label': {'_type': 'ClassLabel', 'names': 5}}, 'a ClassLabel with the names 5'),
+        ({}, [1], ''),  # nothing is known of the columns
+    ],
+)
+def test_what_datasets_did_not_save(tmp_path: pathlib.Path, state: dict, features: object, found: str):
+    save_to_disk(tmp_path / 'x', table(REVIEWS), {})
+    content = json.loads((tmp_path / 'x' / 'state.json').read_text())
+    (tmp_path / 'x' / 'state.json').write_text(json.dumps(content | state))
+    (tmp_path / 'x' / 'dataset_info.json').write_text(json.dumps({'features': features}))
+    with pytest.raises(UserError, match=found) if found else contextlib.nullcontext():
+        assert [record.fields['label'] for record in read_records([tmp_path / 'x'])] == [0, 1, 0, 1]
 
 
 def test_feather_dates_and_what_is_no_text(tmp_path: pathlib.Path):

@@ -122,6 +122,14 @@ def test_regression(tmp_path, tokenizer, capsys):
     assert task.huggingface()['problem_type'] == 'regression' and len(task.huggingface()['id2label']) == 1
 
 
+@pytest.mark.parametrize('score', ['1e39', '-1e39', '1e300', '1e19', '1e999', '9' * 50])
+def test_a_score_beyond_float32_is_refused(tmp_path, score: str):
+    """Also one whose square is: the loss of its batch would be inf, and nothing would be learned of it."""
+    (tmp_path / 'train.csv').write_text(f'text,label\na,1.5\nb,{score}\n')
+    with pytest.raises(UserError, match=r"train\.csv:3: found the score '.*', expected a finite number, to ±1e\+15"):
+        learned(tmp_path, regression=True, dev_fraction=0.0)
+
+
 def test_the_dev_split_is_held_out_by_text(tmp_path):
     texts = [f'text {i}' for i in range(400)]
     write = lambda texts: (tmp_path / 'train.tsv').write_text(  # noqa: E731

@@ -110,7 +110,8 @@ def test_class_weights(mails, capsys):
     other = ClassificationTask(str(mails), 32, class_weights='balanced')
     other.restore(task.learned())
     assert other.objective is CLASSIFICATION  # a finished model is not trained
-    for wrong in ('blanced', 'spam', 'spam=0', 'spam=nan', 'spam=x', '{"spam": []}', '{"spam"', '[1]'):
+    huge = ('spam=1e39', 'spam=1e-46', f'{{"spam": {10**400}}}')  # float32, in which the loss is, has no such numbers
+    for wrong in ('blanced', 'spam', 'spam=0', 'spam=nan', 'spam=x', '{"spam": []}', '{"spam"', '[1]', *huge):
         with pytest.raises(UserError, match=r'config\.task\.class_weights'):
             ClassificationTask(str(mails), 32, class_weights=wrong)
     with pytest.raises(UserError, match="a weight of 'egg', expected one of ham, spam"):

@@ -1,5 +1,6 @@
 """The recipes for texts, each with data in the layout that its docstring names."""
 
+import dataclasses
 import importlib.util
 import pathlib
 
@@ -7,7 +8,9 @@ import numpy as np
 import pytest
 from text_world import MAILS, learned
 
+from bertjax.tasks.reading.texts import number_lines
 from bertjax.tasks.registry import build_task
+from bertjax.tasks.sentence.task import Scores
 from bertjax.text.tokenizer import load_tokenizer
 
 SICK = """pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\r
@@ -41,6 +44,15 @@ def test_sick(tmp_path, repository, part: str):
     assert [label for *_, label in found] == labels
     assert found[0][:2] == ('A group of "kids is playing', 'A group of boys')
     assert task.score == ('accuracy' if part == 'e' else 'pearson')
+    # What SemEval's script reads, of the labelled file and of one that is only predicted.
+    asked = list(task.parse(list(number_lines(SICK)), 'SICK_test.txt'))
+    scores = [Scores(np.array([0.0, 1, 2]) if part == 'e' else np.array([x])) for x in (4.25, 0.5, 5.123456)]
+    answers = {'e': 'CONTRADICTION\tNA', 'r': 'NA\t{}'}[part]
+    rows = [f'{i + 1}\t{answers.format(f"{score.value:.4f}")}\n' for i, score in enumerate(scores)]
+    header = 'pair_ID\tentailment_judgment\trelatedness_score\n'
+    for records in (task.records('test'), asked):
+        assert task.official_files('test', records, scores) == {'test.txt': header + ''.join(rows)}
+    assert task.official_files('test', [dataclasses.replace(asked[0], index='')], scores[:1]) == {}
 
 
 def test_recipes_of_glue_and_classify(repository, mails):

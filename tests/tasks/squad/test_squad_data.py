@@ -107,6 +107,8 @@ A = (*Q, 'answers', 0)
         (broken(*A, 'answer_start', value=0.0), '….answers[0].answer_start', '0.0'),
         (broken(*A, 'answer_start', value=True), '….answers[0].answer_start', 'true'),
         (broken(*A, 'answer_start', value=-1), '….answers[0].answer_start', '-1'),
+        (broken(*A, 'answer_start', value=10**30), '….answers[0].answer_start', 'a whole number of about 30 digits'),
+        (broken(*A, 'answer_start', value=99), '….answers[0].answer_start', '99'),
         (broken(*Q, 'question', value='cut \ud83d'), '….question', 'half a surrogate pair'),
         ('{"data": [\n  {"paragraphs" []}]}', 'f.json:2:17', "Expecting ':'"),
         ('{"data": [', 'f.json:1:11', 'the end of the file'),

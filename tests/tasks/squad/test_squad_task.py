@@ -61,6 +61,7 @@ def test_right_outputs_have_full_marks(letters):
     assert task.learned() == {}
     rows = list(task.rows(questions, predictions))
     assert rows[1]['id'] == 'b' and rows[1]['answer'] == 'cafe\u0301s' and 'null_odds' not in rows[1]
+    assert rows[1]['true'] == list(questions[1].answers)
     assert CONTEXTS[1][rows[1]['start'] : rows[1]['end']] == 'cafe\u0301s' and 0.9 < rows[1]['probability'] <= 1
     assert list(task.official_files('dev', questions, predictions)) == ['predictions.json', 'nbest_predictions.json']
     assert not task.collapsed(questions, predictions)

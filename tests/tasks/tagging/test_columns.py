@@ -9,6 +9,7 @@ from bertjax.metrics.entities import spans
 from bertjax.tasks.reading.texts import number_lines
 from bertjax.tasks.tagging.columns import ColumnOptions, read_columns, write_columns
 from bertjax.tasks.tagging.files import TaggedFiles, read_input
+from bertjax.tasks.tagging.raw_text import split_words
 from bertjax.tasks.tagging.rows import TagFields
 
 CONLL = """-DOCSTART- -X- -X- O
@@ -219,6 +220,18 @@ def test_a_file_of_ones_own(text: str, words: list[tuple[str, ...]]):
         ('in:1', ('a', 'b'), 0), ('in:3', ('c', 'd'), 1),
     ]  # fmt: skip
     assert write_columns(as_text, [('O', 'B-X'), ('O', 'O')], scheme='') == 'a O\nb B-X\n\nc O\nd O\n\n'
+
+
+def test_raw_text_of_ones_own(capsys: pytest.CaptureFixture):
+    """Punctuation is apart from words, as in what taggers are trained on; or words are as blanks separate them."""
+    text = '\u200b"Ada O\'Neil", of\u00a0Île-de…\u2003東京\x07.\n\u0301 \n'
+    (raw,) = own(text, 'auto', ['O', 'B-X'])
+    assert "config.task.input_format='words'" in capsys.readouterr().out
+    assert raw.words == ('"', 'Ada', 'O', "'", 'Neil', '"', ',', 'of', 'Île', '-', 'de', '…', '東', '京', '.')
+    assert tuple(text[start:end] for start, end in raw.offsets) == raw.words and raw.text == text.split('\n')[0]
+    (words, _) = own(text, 'words', [])
+    assert words.words[1:3] == ('O\'Neil",', 'of\u00a0Île-de…\u2003東京\x07.') and words.text is None
+    assert split_words('a\ud83d\ude00 b') == (('a😀', 'b'), ((0, 3), (4, 5)))  # half surrogates, as JSON may have them
 
 
 @pytest.mark.parametrize('format', ['auto', 'text', 'columns'])

@@ -16,6 +16,7 @@ from bertjax.metrics.entities import (
     total_score,
 )
 from bertjax.tasks.tagging.columns import ColumnOptions, read_columns, write_columns
+from bertjax.tasks.tagging.predictions import Tags
 from bertjax.tasks.tagging.schemes import ENTITIES
 from bertjax.tasks.tagging.task import TaggingTask
 
@@ -25,6 +26,8 @@ WRITTEN = {
     'bioes': 'B-X E-X S-X O S-Y B-X I-X E-X',
     'bilou': 'B-X L-X U-X O U-Y B-X I-X L-X',
     'bmes': 'B-X E-X S-X O S-Y B-X M-X E-X',
+    'ioe2': 'I-X E-X E-X O E-Y I-X I-X E-X',
+    'ioe1': 'I-X E-X I-X O I-Y I-X I-X I-X',
 }
 
 
@@ -49,6 +52,31 @@ def test_every_scheme_is_told_read_alike_and_written_back(scheme: str):
         [tag, tag, iob2, iob2] if scheme in WITH_ENDS else [tag, tag] for tag, iob2 in pairs
     ]
     assert to_scheme(WRITTEN['iob2'].split(), scheme) == WRITTEN[scheme].split()
+
+
+@pytest.mark.parametrize('scheme', ENTITIES)
+def test_the_accuracy_is_that_of_the_tags_in_the_file(scheme: str):
+    """Of IOB2's, which the program computes with, another one: a first word is B or I, whatever the file has."""
+    # One entity has one more word, two are one, one is not found, one has another type.
+    answers = ['B-X I-X I-X O O B-Y I-Y O', 'B-X I-X B-X O B-Y B-X I-X I-X']
+    sentences = read(file_of(WRITTEN[scheme], WRITTEN[scheme].replace('Y', 'Z')))
+    predictions = [Tags(tuple(tags.split()), (1.0,) * 8) for tags in answers]
+    task = TaggingTask('x', 12)
+    accuracy = task.metrics(sentences, predictions)['accuracy']
+    written = task.official_files('dev', sentences, predictions)['dev.txt']
+    last = -3 if scheme in WITH_ENDS else -1  # before the two columns in IOB2
+    rows = [[line.split() for line in block.split('\n')] for block in written.strip().split('\n\n')]
+    true, predicted = ([[row[column] for row in block] for block in rows] for column in (last - 1, last))
+    assert [' '.join(tags) for tags in true] == [WRITTEN[scheme], WRITTEN[scheme].replace('Y', 'Z')]
+    assert accuracy == accuracy_of_conlleval(true, predicted)
+    (row, _) = task.rows(sentences, predictions)
+    assert row['true'] == sentences[0].tags and ' '.join(row['true']) == WRITTEN['iob2']
+
+
+def accuracy_of_conlleval(true: list[list[str]], predicted: list[list[str]]) -> float:
+    """By the rule of conlleval.pl: letter and type are those of the true tag. seqeval's is the same."""
+    tags, guessed = ([split_tag(tag) for sentence in split for tag in sentence] for split in (true, predicted))
+    return sum(a == b for a, b in zip(tags, guessed, strict=True)) / len(tags)
 
 
 def chunks_of_conlleval(tags: list[str]) -> int:

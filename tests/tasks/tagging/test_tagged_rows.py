@@ -65,6 +65,9 @@ def test_numbers_need_names(tmp_path: pathlib.Path):
     assert TaggingTask(str(tmp_path), 12, tag_names=names).records('train')[0].tags == ('O', 'B-X')
     with pytest.raises(UserError, match='the tag 2, expected a number from 0 to 1'):
         TaggingTask(str(tmp_path), 12, tag_names=names[:2]).records('train')
+    write(tmp_path, 'train.json', [{'words': ['a', 'b'], 'tags': [0, True]}] * 2)
+    with pytest.raises(UserError, match='the tag True, expected a number from 0 to 2'):
+        TaggingTask(str(tmp_path), 12, tag_names=names).records('train')
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Tagging: rows, windows, context, predictions, figures and files, with an oracle in place of a trained model."""
 
+import dataclasses
 import json
 import pathlib
 import random
@@ -10,6 +11,7 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.losses import TOKENS
+from bertjax.metrics.entities import to_scheme
 from bertjax.model.config import BertConfig
 from bertjax.model.stacking import init_params
 from bertjax.tasks.tagging.columns import Sentence, read_columns
@@ -182,8 +184,9 @@ def test_right_answers_through_every_file(task, tokenizer: Tokenizer, options: d
     assert not made.collapsed(records, predictions)
     row = next(iter(made.rows(records, predictions)))
     assert json.loads(json.dumps(row))['entities'] == [
-        {'type': 'PER', 'start': 0, 'end': 2, 'text': 'ada b'}, {'type': 'LOC', 'start': 3, 'end': 4, 'text': 'dog'},
-    ]  # fmt: skip
+        {'type': 'PER', 'start': 0, 'end': 2, 'text': 'ada b', 'score': pytest.approx(1, abs=0.01)},
+        {'type': 'LOC', 'start': 3, 'end': 4, 'text': 'dog', 'score': pytest.approx(1, abs=0.01)},
+    ]
     assert row['words'] == ('ada', 'b', 'cat', 'dog') and row['tags'] == ('B-PER', 'I-PER', 'O', 'B-LOC')
     all_line = made.report(records, predictions).splitlines()[-1].split()
     assert all_line == ['all', '1.0000', '1.0000', '1.0000', '3', '3', '3']
@@ -198,15 +201,26 @@ def test_figures_are_those_of_the_official_file(shared: pathlib.Path):
     features = made.features(records, tokenizer, training=False)
     assert features.lengths.max() == 32 and len(features) > len(records)
     predictions = made.predictions(records, features, oracle(made, records, features, wrong=0.2))
-    text = made.official_files('test', records, predictions)['test.txt']
-    sentences = [[line.split('\t') for line in block.split('\n')] for block in text.strip().split('\n\n')]
-    gold, guessed = ([[row[i] for row in rows] for rows in sentences] for i in (-2, -1))
-    metrics = made.metrics(records, predictions)
-    assert metrics['f1'] == pytest.approx(seqeval.f1_score(gold, guessed), abs=1e-12)
-    assert metrics['accuracy'] == pytest.approx(seqeval.accuracy_score(gold, guessed), abs=1e-12)
-    assert 0.3 < metrics['f1'] < 0.95
+    figures = []
+    for scheme in ('iob1', 'iob2'):
+        written = [in_scheme(record, scheme) for record in records]
+        text = made.official_files('test', written, predictions)['test.txt']
+        sentences = [[line.split('\t') for line in block.split('\n')] for block in text.strip().split('\n\n')]
+        gold, guessed = ([[row[i] for row in rows] for rows in sentences] for i in (-2, -1))
+        metrics = made.metrics(written, predictions)
+        assert metrics['f1'] == pytest.approx(seqeval.f1_score(gold, guessed), abs=1e-12)
+        assert metrics['accuracy'] == pytest.approx(seqeval.accuracy_score(gold, guessed), abs=1e-12)
+        assert 0.3 < metrics['f1'] < 0.95
+        figures.append(metrics)
+    assert figures[0]['f1'] == figures[1]['f1'] and figures[0]['accuracy'] != figures[1]['accuracy']
     again = read_columns(text, 'test.txt', made.columns, tagged=True)  # and the predictions are IOB2 themselves
     assert {sentence.scheme for sentence in again} == {'iob2'}
+
+
+def in_scheme(record: Sentence, scheme: str) -> Sentence:
+    """As it is read from a file in this scheme."""
+    columns = tuple(zip(record.words, to_scheme(record.tags, scheme), strict=True))
+    return dataclasses.replace(record, columns=columns, scheme=scheme)
 
 
 def test_impossible_tags_are_read_as_conlleval_reads_them(task, tokenizer: Tokenizer):
