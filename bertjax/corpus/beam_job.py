@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.options.pipeline_options import StandardOptions
 
 from bertjax.corpus.beam_flags import KEY, is_dask, parse_flags, quiet
 from bertjax.corpus.sources import Part
@@ -129,6 +130,6 @@ def run_pipeline(
         refused.unlink()
         raise UserError(*parts)
     if failed:
-        found = f'a failure of {type(runner).__name__}: {failed}'
+        found = f'a failure of {options.view_as(StandardOptions).runner or "DirectRunner"}: {failed}'
         expected = f'a pipeline that ends, and workers that see {folder}'
         raise UserError(KEY, found, expected, 'see its log; the same command continues')

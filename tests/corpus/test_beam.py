@@ -38,7 +38,7 @@ class SomeRunner(BundleBasedDirectRunner):
 
 
 def test_without_the_package_the_way_to_it_is_told(monkeypatch):
-    monkeypatch.setitem(sys.modules, 'apache_beam', None)
+    monkeypatch.setitem(sys.modules, 'apache_beam.options.pipeline_options', None)
     monkeypatch.delitem(sys.modules, 'bertjax.corpus.beam_flags', raising=False)
     with pytest.raises(UserError, match=r"without Apache Beam.*pip install 'bertjax\[beam\]'"):
         check_beam(DIRECT)
