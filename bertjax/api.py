@@ -10,8 +10,8 @@ Every method takes one text or a list of them and answers with one result or a l
 of similar length, each shape is compiled once, on all devices; a bar shows how far it is.
 """
 
-import copy
 import dataclasses
+import functools
 import os
 from collections.abc import Sequence
 from typing import Any, overload
@@ -24,8 +24,9 @@ from bertjax.data.buckets import pad_to
 from bertjax.data.features import INPUTS, Features
 from bertjax.errors import UserError
 from bertjax.experiment.loaded import LoadedModel, load_model
+from bertjax.files.disk import refused
 from bertjax.inference.apply import make_apply
-from bertjax.inference.arguments import Texts, check_count, check_values, like, plain, several
+from bertjax.inference.arguments import Texts, check_count, check_value, check_values, like, plain, several
 from bertjax.inference.attention import Attention, attention
 from bertjax.inference.description import description
 from bertjax.inference.encode import Encoding, encode, sequences, spans
@@ -34,7 +35,7 @@ from bertjax.inference.runner import Runner
 from bertjax.inference.task_methods import TaskMethods
 from bertjax.inference.tasks import choice_records
 from bertjax.model.config import BertConfig
-from bertjax.ranges import shown
+from bertjax.ranges import ranges_of, shown
 from bertjax.recipe_ranges import USING
 from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.exported import with_length
@@ -66,7 +67,17 @@ def load(
     Raises:
       UserError: nothing there, or nothing that is a model of this kind: one line that says what to do.
     """
-    model = load_model(path, step=step, dtype=dtype)
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+        raise UserError('path', shown(path), 'a path, or a name on the hub', "for example bertjax.load('out/tiny')")
+    given = {'step': step, 'dtype': dtype, 'batch_size': batch_size, 'max_length': max_length}
+    usual = 'leave it out for the usual'
+    step, dtype, batch_size, max_length = (check_value(name, x, USING[name], usual) for name, x in given.items())
+    if dropout is not None:
+        dropout = check_value('dropout', dropout, ranges_of(BertConfig)['dropout'], usual)
+    try:
+        model = load_model(path, step=step, dtype=dtype)
+    except OSError as error:
+        raise refused(error, os.fspath(path)) or error from None
     if dropout is not None:
         config = dataclasses.replace(model.config, dropout=dropout, attention_dropout=dropout)
         model = dataclasses.replace(model, module=model.module.clone(config=config))
@@ -89,15 +100,13 @@ class Bert(MaskedMethods, TaskMethods):
 
     def __init__(self, model: LoadedModel, *, batch_size: int = 64, max_length: int = 0):
         longest = model.config.max_positions
-        for name, value in (('batch_size', batch_size), ('max_length', max_length)):
-            if not USING[name].holds(plain(value)):
-                raise UserError(name, shown(value), USING[name].words, 'leave it out for the usual')
         if not (max_length == 0 or 4 <= max_length <= longest):
             mend = 'leave it out for the longest'
             raise UserError('max_length', str(max_length), f'4 to {longest}, the positions of the model', mend)
         if max_length and model.task is not None:
             model = dataclasses.replace(model, task=with_length(model.task, max_length))
         self._model, self._max_length = model, max_length or longest
+        self._made_with = {'batch_size': batch_size, 'max_length': max_length}
         self._runner = Runner(model, batch_size=batch_size)
         self.tokenizer: Tokenizer = model.tokenizer
         self.task: Task | None = model.task
@@ -124,7 +133,8 @@ class Bert(MaskedMethods, TaskMethods):
         shapes = [jax.tree.map(jnp.shape, tree) for tree in (params, self.params)]
         if shapes[0] != shapes[1]:
             raise ValueError('parameters of other names or shapes than those of this model')
-        other = copy.copy(self)
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
         other._model, other.missing = dataclasses.replace(self._model, params=params, missing=()), ()
         other._runner = self._runner.with_model(other._model)
         return other
@@ -223,13 +233,14 @@ class Bert(MaskedMethods, TaskMethods):
         Raises:
           UserError: a layer or a pooler that the model does not have.
         """
-        chosen = plain(list(layers) if isinstance(layers, Sequence | np.ndarray) else [layers])
-        check_values('extract', layers=('layers', chosen), weights=('weights', weights))
-        encoding = Encoding(chosen, combine, plain(tuple(weights)), pool or 'none', normalize)
+        layers = plain(layers)
+        asked = {'layers': layers if isinstance(layers, tuple) else (layers,), 'combine': combine, 'weights': weights}
+        asked |= {'pool': 'none' if pool is None else pool, 'normalize': normalize}
+        encoding = Encoding(**check_values('extract', **{name: (name, value) for name, value in asked.items()}))
         rows = encode(self._runner, self._features(texts, pairs), encoding) if several(texts) else []
         if isinstance(texts, str):
             return rows[0]
-        if pool is None:
+        if encoding.pool == 'none':
             return rows
         return np.stack(rows) if rows else np.zeros((0, encoding.width(self.config)), np.float32)
 
@@ -296,6 +307,11 @@ class Bert(MaskedMethods, TaskMethods):
         check_count('pairs', each, several(texts))
         records = choice_records(task, self._model.where, several(texts), each)
         return task.features(records, self.tokenizer, training=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle and copy: the parameters as numpy's arrays. Whoever unpickles it has them on devices of its own,
+        and compiles anew."""
+        return functools.partial(type(self), **self._made_with), (self._model,)
 
     def __repr__(self) -> str:
         return description(self._model)

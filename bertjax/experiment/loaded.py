@@ -69,6 +69,14 @@ class LoadedModel:
         """Of the encoder."""
         return self.module.config
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle: devices belong to a process."""
+        return {**self.__dict__, 'params': jax.device_get(self.params), 'mesh': None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        mesh = make_mesh(_WHOLE_MESH, claim_devices())
+        self.__dict__.update({**state, 'params': jax.device_put(state['params'], replicated(mesh)), 'mesh': mesh})
+
     def require(self, part: str, what: str) -> None:
         """Refuses what needs a part of the model that it does not have, or that was never trained.
 

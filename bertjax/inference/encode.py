@@ -14,7 +14,7 @@ from bertjax.errors import UserError
 from bertjax.experiment.loaded import LoadedModel
 from bertjax.inference.runner import Forward, Runner
 from bertjax.model.config import BertConfig
-from bertjax.model.pooling import COMBINE, POOL, combine_layers, pool_tokens
+from bertjax.model.pooling import combine_layers, pool_tokens
 from bertjax.tasks.sentence.features import text_features
 from bertjax.text.tokenizer import Tokenizer
 
@@ -42,9 +42,6 @@ class Encoding:
     normalize: bool = False
 
     def __post_init__(self):
-        for name, known in (('combine', COMBINE), ('pool', POOL)):
-            if getattr(self, name) not in known:
-                raise UserError(name, repr(getattr(self, name)), 'one of ' + ', '.join(known), 'choose one of them')
         if not self.layers:
             raise UserError('layers', 'none', 'at least one number', 'for example -1, the last layer')
         if (self.combine == 'weighted') != bool(self.weights) or len(self.weights) not in (0, len(self.layers)):

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from bertjax.errors import UserError
+from bertjax.inference.arguments import several
 from bertjax.inference.runner import Runner
+from bertjax.ranges import shown
 from bertjax.tasks.choice.files import Question as Choices
 from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.sentence.task import TextTask
@@ -74,8 +76,11 @@ def sentence_records(task: Task | None, where: str, sentences: Sequence[str | Se
       UserError: a model of another kind.
     """
     _of_kind(task, TaggingTask, where)
-    words = [tuple(sentence.split() if isinstance(sentence, str) else sentence) for sentence in sentences]
-    return [Sentence(f'sentences[{i}]', each, None, document=i) for i, each in enumerate(words)]
+    records = []
+    for i, sentence in enumerate(sentences):
+        where, words = f'sentences[{i}]', sentence.split() if isinstance(sentence, str) else sentence
+        records.append(Sentence(where, tuple(several(words, where)), None, document=i))
+    return records
 
 
 def choice_records(
@@ -87,11 +92,13 @@ def choice_records(
       UserError: a model of another kind, or fewer than two endings.
     """
     _of_kind(task, MultipleChoiceTask, where)
-    for i, several in enumerate(endings):
-        if isinstance(several, str) or len(several) < 2:
-            raise UserError(f'endings[{i}]', repr(several), 'a list of at least two', 'give what is to be chosen from')
-    pairs = enumerate(zip(contexts, endings, strict=True))
-    return [Choices(f'contexts[{i}]', context, '', tuple(several), None) for i, (context, several) in pairs]
+    records = []
+    for i, (context, each) in enumerate(zip(contexts, endings, strict=True)):
+        texts = several(each, f'endings[{i}]')
+        if isinstance(each, str) or len(texts) < 2:
+            raise UserError(f'endings[{i}]', shown(each), 'a list of at least two', 'give what is to be chosen from')
+        records.append(Choices(f'contexts[{i}]', context, '', tuple(texts), None))
+    return records
 
 
 # The kinds of task: the method that asks them, and what they give.
