@@ -29,7 +29,7 @@ from bertjax.inference.apply import make_apply
 from bertjax.inference.arguments import Texts, check_count, check_value, check_values, like, plain, several
 from bertjax.inference.attention import Attention, attention
 from bertjax.inference.description import description
-from bertjax.inference.encode import Encoding, encode, sequences, spans
+from bertjax.inference.encode import chosen_encoding, encode, sequences, spans
 from bertjax.inference.masked_methods import MaskedMethods
 from bertjax.inference.runner import Runner
 from bertjax.inference.task_methods import TaskMethods
@@ -61,8 +61,8 @@ def load(
       dtype: of computation: 'float32', or 'bfloat16', which TPUs and GPUs compute several times faster.
       dropout: what `apply` drops when it has `rngs`; None for what the model was trained with.
       batch_size: texts at a time.
-      max_length: longer texts are cut to so many tokens; 0 for as many as the model has positions, and for the answers
-        of a tuned model as many as it was tuned with.
+      max_length: longer texts are cut to so many tokens; 0 for as many as the model has positions (or its folder of
+        sentence-transformers says), and for the answers of a tuned model as many as it was tuned with.
 
     Raises:
       UserError: nothing there, or nothing that is a model of this kind: one line that says what to do.
@@ -105,7 +105,7 @@ class Bert(MaskedMethods, TaskMethods):
             raise UserError('max_length', str(max_length), f'4 to {longest}, the positions of the model', mend)
         if max_length and model.task is not None:
             model = dataclasses.replace(model, task=with_length(model.task, max_length))
-        self._model, self._max_length = model, max_length or longest
+        self._model, self._max_length = model, max_length or model.max_length
         self._made_with = {'batch_size': batch_size, 'max_length': max_length}
         self._runner = Runner(model, batch_size=batch_size)
         self.tokenizer: Tokenizer = model.tokenizer
@@ -175,7 +175,7 @@ class Bert(MaskedMethods, TaskMethods):
         pool: str | None = ...,
         combine: str = ...,
         weights: Sequence[float] = ...,
-        normalize: bool = ...,
+        normalize: bool | None = ...,
     ) -> np.ndarray: ...
 
     @overload
@@ -188,7 +188,7 @@ class Bert(MaskedMethods, TaskMethods):
         pool: str = ...,
         combine: str = ...,
         weights: Sequence[float] = ...,
-        normalize: bool = ...,
+        normalize: bool | None = ...,
     ) -> np.ndarray: ...
 
     @overload
@@ -201,7 +201,7 @@ class Bert(MaskedMethods, TaskMethods):
         pool: None,
         combine: str = ...,
         weights: Sequence[float] = ...,
-        normalize: bool = ...,
+        normalize: bool | None = ...,
     ) -> list[np.ndarray]: ...
 
     def encode(
@@ -210,10 +210,10 @@ class Bert(MaskedMethods, TaskMethods):
         pairs: Texts | None = None,
         *,
         layers: int | Sequence[int] = -1,
-        pool: str | None = 'mean',
+        pool: str | None = 'auto',
         combine: str = 'mean',
         weights: Sequence[float] = (),
-        normalize: bool = False,
+        normalize: bool | None = None,
     ) -> np.ndarray | list[np.ndarray]:
         """Features of texts.
 
@@ -221,10 +221,13 @@ class Bert(MaskedMethods, TaskMethods):
           texts: one or several.
           pairs: their second texts, read together with them.
           layers: one or several numbers of hidden states: 0 the embeddings, 1 to L the blocks, -1 the last.
-          pool: 'mean' over all tokens, 'cls', 'pooler' (tanh of a projection of [CLS]), or None: one vector a token.
+          pool: 'mean' over all tokens, 'cls', 'max', 'mean_sqrt_len_tokens', 'weightedmean', 'lasttoken', 'pooler'
+            (tanh of a projection of [CLS]), or None: one vector a token. 'auto': what
+            `SentenceTransformer(path).encode` computes, where the path is a folder of sentence-transformers, with its
+            prompt, Dense layers and normalization; else 'mean'.
           combine: of several layers: 'mean', 'sum', 'concat', or 'weighted' by `weights`.
           weights: one a layer.
-          normalize: to length 1.
+          normalize: to length 1; None: where 'auto' finds that in the folder.
 
         Returns:
           float32 [D] of one text, [N, D] of several; without pooling [S, D] of one, of several a list of such arrays,
@@ -236,8 +239,9 @@ class Bert(MaskedMethods, TaskMethods):
         layers = plain(layers)
         asked = {'layers': layers if isinstance(layers, tuple) else (layers,), 'combine': combine, 'weights': weights}
         asked |= {'pool': 'none' if pool is None else pool, 'normalize': normalize}
-        encoding = Encoding(**check_values('extract', **{name: (name, value) for name, value in asked.items()}))
-        rows = encode(self._runner, self._features(texts, pairs), encoding) if several(texts) else []
+        values = check_values('extract', **{name: (name, value) for name, value in asked.items()})
+        encoding, firsts = chosen_encoding(self._model, **values), several(texts)
+        rows = encode(self._runner, self._features(encoding.prompted(firsts), pairs), encoding) if firsts else []
         if isinstance(texts, str):
             return rows[0]
         if encoding.pool == 'none':

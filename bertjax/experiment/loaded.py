@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from bertjax.config import from_plain, plain
 from bertjax.convert.formats import read_source
 from bertjax.convert.huggingface.read import CONFIG
+from bertjax.convert.huggingface.sentence_transformers import MODULES, SentenceModules, read_sentence_modules
 from bertjax.convert.load import load_pretraining_model, load_task_model, read_config
 from bertjax.convert.trees import flat_paths
 from bertjax.errors import UserError
@@ -52,6 +53,7 @@ class LoadedModel:
       missing: paths of parameters that the files lack, and that were drawn: what needs them has learned nothing.
       unused: names of what the files have and the module does not.
       said: in a line or two, what was loaded, what was drawn and what was left over.
+      sentence_modules: what a folder of sentence-transformers says of the vectors of texts; None of any other.
     """
 
     where: str
@@ -63,11 +65,18 @@ class LoadedModel:
     missing: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     said: str = ''
+    sentence_modules: SentenceModules | None = None
 
     @property
     def config(self) -> BertConfig:
         """Of the encoder."""
         return self.module.config
+
+    @property
+    def max_length(self) -> int:
+        """The tokens that a text is cut to where nobody asks for another number."""
+        said = self.sentence_modules.max_length if self.sentence_modules else 0
+        return min(said or self.config.max_positions, self.config.max_positions)
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle: devices belong to a process."""
@@ -164,7 +173,9 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
             raise UserError(where, f'no weights of the head for {task.name}', 'those of its config.json', mend)
     params = jax.device_put(found.params, replicated(mesh))
     drawn, left, said = tuple(found.missing), tuple(found.unused), found.describe(where, 'using')
-    return LoadedModel(where, module, params, tokenizer, task, mesh, drawn, left, said)
+    modules = read_sentence_modules(directory)
+    said += f'\nfrom its {MODULES}: {modules.describe()}' if modules else ''
+    return LoadedModel(where, module, params, tokenizer, task, mesh, drawn, left, said, modules)
 
 
 def _task_of(directory: pathlib.Path, longest: int) -> Task | None:

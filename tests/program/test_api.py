@@ -252,7 +252,7 @@ def test_it_can_be_pickled(bert):
     again = pickle.loads(pickle.dumps(others))
     assert again.config == bert.config and again.config.dropout == 0.1 and not again.missing
     assert not any(np.any(x) for x in jax.tree.leaves(again.params))
-    assert not again.encode(TEXTS[0]).any() and bert.encode(TEXTS[0]).any()
+    assert not again.encode(TEXTS[0]).any()
 
 
 def test_answers_have_the_forms_that_are_said(bert):
