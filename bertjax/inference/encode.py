@@ -103,6 +103,11 @@ def chosen_encoding(model: LoadedModel, *, pool: str, normalize: bool | None, **
     if said.dense and asked['layers'] != (-1,):
         mend = "leave the layers out, or name a pooling, such as pool='mean'"
         raise UserError('layers', str(asked['layers']), '-1, which the Dense layers of the folder take', mend)
+    widths = [model.config.width, *(layer.kernel.shape[1] for layer in said.dense)]
+    for layer, width in zip(said.dense, widths, strict=False):
+        if layer.kernel.shape[0] != width:
+            found, mend = f'a Dense layer of {layer.kernel.shape[0]:,} inputs', 'copy the directory again'
+            raise UserError(model.where, found, f'one of {width:,}, as it is given', mend)
     normalize = said.normalize if normalize is None else normalize
     return Encoding(pool=said.pool, normalize=normalize, prompt=said.prompt, dense=said.dense, **asked)
 

@@ -212,7 +212,7 @@ def test_values_are_checked_as_on_the_command_line(bert):
         'second': lambda: bert.next_sentence('a', np.array('b')),
         'pool': lambda: bert.encode(TEXTS, pool=0),
         'combine': lambda: bert.encode('a', combine=np.array(['sum', 'mean'])),
-        'weights': lambda: bert.encode('a', weights=np.array(0)),
+        'weights': lambda: bert.encode('a', weights=[10**5000]),
         'normalize': lambda: bert.encode('a', normalize='abc'),
     }.items():
         with pytest.raises(UserError, match=f'^{name}: found .*, expected '):

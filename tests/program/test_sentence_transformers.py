@@ -106,6 +106,10 @@ def test_a_model_whose_pooling_is_refused_does_all_else(trained, tmp_path):
     with pytest.raises(UserError, match=r"found the pooling .* name what it should be with pool, .* pool='mean'"):
         bert.encode('a bird')
     assert len(bert.pieces(TEXTS[0])) == 8
+    dense = FILES['modules.json'][2]
+    bert = bertjax.load(write(model, **{'modules.json': [*FILES['modules.json'][:2], dense, dense]}))
+    with pytest.raises(UserError, match='a Dense layer of 32 inputs, expected one of 8'):
+        bert.encode('a bird')
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ sentence_transformer/modules/pooling.py, base/model.py).
 """
 
 import dataclasses
-import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -121,7 +121,7 @@ def _after_encoder(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, 
     for number, kind in enumerate(kinds[2:], 2):
         at = f'{where}: module {number}'
         names = (settings[number].get('module_input_name'), settings[number].get('module_output_name'))
-        if kind not in ('Dense', 'Normalize', 'Dropout') or not {*names} <= {None, 'sentence_embedding'}:
+        if kind not in ('Dense', 'Normalize', 'Dropout') or any(x not in (None, 'sentence_embedding') for x in names):
             raise UserError(at, kind, 'Dense, Normalize or Dropout of sentence embeddings', _NAME_POOL)
         if kind == 'Dense':
             if 'Normalize' in kinds[:number]:
@@ -139,8 +139,9 @@ def _modules(folder: epath.Path) -> tuple[list[str], list[dict[str, Any]]]:
     for number, module in enumerate(read_json_list(folder / MODULES, _AGAIN)):
         facts = module if isinstance(module, dict) else {}
         kind, path = facts.get('type'), facts.get('path')
-        own = isinstance(path, str) and path == os.path.basename(path) and (bool(path) or number == 0)
-        if not isinstance(kind, str) or not own or (path and number == 0):
+        # A folder of its own, but for the first module, whose files lie beside modules.json.
+        own = isinstance(path, str) and re.fullmatch(r'[\w-]+' if number else '', path)
+        if not isinstance(kind, str) or not own:
             expected = 'the type of a module and the name of its folder'
             raise UserError(f'{folder / MODULES}: module {number}', shown(module), expected, _NAME_POOL)
         # Code of somebody else's keeps its whole name, which is no kind that is known here.
