@@ -86,7 +86,9 @@ def wordpiece_of(
     special = special_layout(unused)
     if not any(counts):
         mend = 'set config.vocab.family=sentencepiece or bpe for text without spaces, or check the path and format'
-        raise UserError('corpus', f'no word of up to {MAX_CHARACTERS} characters', 'text to train words on', mend)
+        raise UserError(
+            'corpus', f'no text with words of up to {MAX_CHARACTERS} characters', 'text to train words on', mend
+        )
     words = smoothed_counts(counts, smoothing) if len(counts) > 1 else counts[0]
     pieces = special + _alphabet(words, vocab_size - len(special), vocab_size)
     pieces += merged_pieces(words, pieces, room=vocab_size - len(pieces), min_frequency=min_frequency, prefix=PREFIX)

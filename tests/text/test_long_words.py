@@ -2,8 +2,11 @@
 
 import json
 
+import pytest
+
 from bertjax.corpus.build import build_store
 from bertjax.corpus.sources import CorpusOptions
+from bertjax.errors import UserError
 from bertjax.text.byte_bpe_training import train_byte_bpe
 from bertjax.text.long_words import MAX_WORD, shorten_runs
 from bertjax.text.sampling import sentences_of
@@ -40,6 +43,12 @@ def test_wordpiece_encodes_the_beginning_of_a_word(monkeypatch):
     (ids,) = tokenizer.encode([text])
     assert ids.tolist() == whole.tolist() and list(ids).count(tokenizer.unk_id) == 2
     assert lengths == [2 * len(TEXT) + len(' [MASK], ') + 2 * MAX_WORD]
+
+
+def test_wordpiece_without_spaces_names_the_other_families():
+    with pytest.raises(UserError) as caught:
+        train_wordpiece(['x' * 5000], vocab_size=90, lowercase=True)
+    assert 'up to 100 characters' in caught.value.found and 'config.vocab.family=sentencepiece' in caught.value.mend
 
 
 def test_a_sentence_of_megabytes_in_a_json_line_is_encoded_in_parts(tmp_path):
