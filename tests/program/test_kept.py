@@ -139,9 +139,7 @@ def test_memory_that_is_used_up(program: Program, tmp_path: pathlib.Path, monkey
     assert error.startswith('error: memory: found Out of memory allocating 123 bytes., expected')
     monkeypatch.setattr(resource, 'getrlimit', lambda which: (10**9 if which == resource.RLIMIT_AS else 4096,) * 2)
     error = program.error(f'--workdir={tmp_path / "run"}')
-    assert error.startswith(
-        'error: ulimit -v: found 1,000,000,000 bytes of address space allowed, expected at least '
-    )
+    assert error.startswith('error: ulimit -v: found 1,000,000,000 bytes of address space allowed, expected at least ')
 
 
 @pytest.mark.slow
