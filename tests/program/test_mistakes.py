@@ -42,7 +42,7 @@ MISTAKES = [
     (('--config.run=compile', '--config.topology=v9:1'), ('config.topology', 'v9:1')),
     (('--config.run=export',), ('--workdir', 'train first')),
     (('--config.run=plot',), ('metrics.jsonl', 'train first')),
-    (('--config=pretrain_mini',), ('configs/pretrain_tiny.py and pretrain_mini', 'one recipe')),
+    (('--config=pretrain_mini',), ('configs/pretrain_tiny.py:adam and pretrain_mini', 'one recipe')),
     (('--noconfig.exprot',), ('did you mean --config.export?',)),
     (('--flagfile=/nowhere/flags',), ('--flagfile', '/nowhere/flags')),
     (('--nope=1',), ('--nope', 'unknown flag', 'see --help')),
