@@ -89,7 +89,10 @@ def finish_pretraining(
     if texts:
         print_texts(console, texts)
     if filled:
-        console.print('\nmasks filled: the piece of the model in brackets, the true one behind', style='bold')
+        console.print(
+            '\nmasks filled, one a row: the piece that the model is surest of in brackets, the true one behind',
+            style='bold',
+        )
     for item in filled:
         text = f'{item["before"]} [{item["filled"]}] {item["after"]}'
         console.print(f'{text}   (p {item["probability"]:.2f}, was: {item["was"]})', markup=False)
@@ -162,7 +165,7 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
 
 
 def _filled_masks(params: Any, model: BertConfig, tokenizer: Tokenizer, heldout: Examples) -> Iterator[dict[str, Any]]:
-    """What the model predicts at a mask of some held-out examples, beside the original token."""
+    """What the model predicts in some held-out examples, at the mask it is surest of, beside the original token."""
     batch = heldout.batch(np.arange(_FILLED))
     logits = np.asarray(jax.jit(make_forward(BertForPreTraining(model), PRETRAINING))(params, batch)['mlm_logits'])
     for row in range(_FILLED):
@@ -170,16 +173,17 @@ def _filled_masks(params: Any, model: BertConfig, tokenizer: Tokenizer, heldout:
         hidden = [p for p in range(len(positions)) if ids[positions[p]] == tokenizer.mask_id]
         if not hidden:
             continue
-        p = hidden[len(hidden) // 2]
+        probabilities = softmax(logits[row, hidden])  # [masks, V]
+        surest = int(probabilities.max(-1).argmax())
+        p, best = hidden[surest], int(probabilities[surest].argmax())
         at = positions[p]
         left, right = ids[max(at - _CONTEXT, 1) : at], ids[at + 1 : at + 1 + _CONTEXT]
         keep = lambda part: [i for i in part if i not in (tokenizer.pad_id, tokenizer.cls_id)]  # noqa: E731
-        best = int(logits[row, p].argmax())
         yield {
             'before': f'… {tokenizer.decode(keep(left))}',
             'after': f'{tokenizer.decode(keep(right))} …',
             'filled': _shown(tokenizer, best),
-            'probability': round(float(softmax(logits[row, p])[best]), 4),
+            'probability': round(float(probabilities[surest, best]), 4),
             'was': _shown(tokenizer, int(batch['masked_ids'][row, p])),
         }
 
