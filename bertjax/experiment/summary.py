@@ -142,6 +142,8 @@ def export_pretraining(
 def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Training facts for the model card; nothing that differs between two equal runs."""
     optimizer, masking = config['optimizer'], config['masking']
+    rate = masking.get('eval_rate', masking['rate'])  # what older runs have not recorded, and did
+    evaluated = f' ({rate:.0%} in evaluation)' if rate != masking['rate'] else ''
     facts = {
         'steps': config['steps'],
         'batch size': config['batch_size'],
@@ -150,7 +152,7 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
         'learning rate': config['learning_rate'],
         'optimiser': f'{optimizer["name"]}, weight decay {optimizer["weight_decay"]}',
         'pairs': config['pairs']['mode'],
-        'masks': f'{masking["rate"]:.0%} of positions ({masking["eval_rate"]:.0%} held out), unit {masking["unit"]}',
+        'masks': f'{masking["rate"]:.0%} of positions{evaluated}, unit {masking["unit"]}',
         'seed': config['seed'],
         'store': config['fingerprints']['store'],
         'tokenizer': config['fingerprints']['tokenizer'],
