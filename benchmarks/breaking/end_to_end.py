@@ -19,11 +19,11 @@ def attempt(world: World, seed: int, number: int) -> Outcome:
     if rng.random() < 0.8:
         (folder / 'good.txt').write_text(GOOD * rng.choice((1, 40, 400)))
     changed = {
-        'pairs__mode': rng.choice(('nsp', 'sop', 'none')),
-        'masking__unit': rng.choice(('piece', 'word', 'span')),
+        'pairs__mode': rng.choice(('nsp', 'nsp', 'sop', 'full_sentences')),
+        'masking__unit': rng.choice(('token', 'word', 'span')),
         'corpus_options__heldout': rng.choice((0.0, 0.1, 0.5)),
         'corpus_options__drop_duplicates': rng.choice((False, True)),
-        'vocab__family': rng.choice(('wordpiece', 'sentencepiece')),
+        'vocab__family': rng.choice(('wordpiece', 'sentencepiece', 'bpe')),
         'vocab__size': rng.choice((100, 400)),
     }
     if rng.random() < 0.7:

@@ -1,13 +1,16 @@
 """Command lines that are nearly right: keys, values, flags and arguments of recipes after some edits."""
 
+import math
 import random
+import re
 import shutil
 
 from golden_runs import FIRST
 
 from bertjax.config import flatten
+from bertjax.experiment.check import declared
 from bertjax.recipe_files import load_recipe
-from breaking.configs import VALUES
+from breaking.configs import LEFT_OUT, VALUES
 from breaking.mutations import mutated
 from breaking.world import Outcome, World
 
@@ -16,19 +19,57 @@ TRAININGS += ('sweep_alone', 'sweep_together')
 # Recipes that use a trained model, with what they need.
 USES = {
     'extract.py': ('input=data/texts.txt',),
-    'fill.py': ('input=data/texts.txt',),
+    'fill.py': ('input=data/texts.txt', 'fill.ask=score'),
     'attention.py': ('input=data/texts.txt',),
     'convert.py': (),
 }
 VERBS = ('show', 'doctor', 'vocab', 'corpus', 'baseline', 'evaluate', 'predict', 'export', 'report')
 VERBS += ('finetune', 'compile')
+IN_RANGE = (0, 1, 2, 3, 4, 5, 7, 8, 12, 16, 32, 48, 64, 100, 1000, 2**20, 2**31 - 1, 2**32 - 1, 0.0, 1e-9, 0.1, 0.5)
+IN_RANGE += (
+    0.9,
+    0.999,
+    1.0,
+    2.5,
+    50.0,
+    True,
+    False,
+    '',
+    'auto',
+    'all',
+    'head',
+    'last_1',
+    'last_2',
+    '2%',
+    '100%',
+    '3',
+    'a',
+)
+IN_RANGE += (
+    '1epochs',
+    '0.1epochs',
+    (),
+    (1,),
+    (0, 1),
+    (0.1,),
+    (0.0, 1e-4),
+    ('all', 'head'),
+    ('a', 'b'),
+    ('a',),
+    '1:2',
+    '2:3',
+)
+FULL = 25  # every so many is trained, evaluated and exported
 # What a recipe may have after its name.
 ARGUMENTS = ('', ':', ':adam', ':rte', ':mrpc,grid', ':seq=64', ':seeds=2', ':long=windows', ':v2', ':all')
 ARGUMENTS += (':jsonl', ':e', ':ltr', ':features=sum_all,units=8', ':starts,markers=typed', ':glue:rte')
 
 
 def attempt(world: World, seed: int, number: int) -> Outcome:
-    """A run with one to three words of its command line changed: refused in one line, or ready for its first step."""
+    """A run with some words of its command line changed: refused in one line, or ready for its first step.
+
+    Some are trained.
+    """
     rng = random.Random(f'{seed} overrides {number}')
     world.trained('rte')  # and the encoder of the tasks
     workdir = world.place(f'override-{number}') / 'run'
@@ -40,10 +81,19 @@ def attempt(world: World, seed: int, number: int) -> Outcome:
         words = [f'--config={world.repository}/configs/{recipe}', f'--workdir={workdir}']
         words += [f'--config.{word}' for word in (model, *USES[recipe])]
     keys = flatten(load_recipe(words[0].removeprefix('--config=')))
-    changed = [rng.choice(_CHANGES)(words, keys, rng) for _ in range(rng.randint(1, 3))]
+    full = number % FULL == 0
+    if full:
+        changed = [_in_range(words, keys, rng, 64) for _ in range(rng.randint(1, 3))]
+    elif rng.random() < 0.6:
+        changed = [_in_range(words, keys, rng) for _ in range(rng.randint(1, 4))]
+    else:
+        changed = [rng.choice(_EDITS)(words, keys, rng) for _ in range(rng.choice((1, 1, 2)))]
+    if full:
+        words += ['--config.steps=2', '--config.eval_every=0'] if 'steps' in keys else []
     what = f'{words[0].rpartition("/")[2]}: {", ".join(changed)}'
-    ended = world.call(*words, training=False)
-    if ended.wrong:
+    ended = world.call(*words, training=full)
+    not_finite = full and ended.status == 3 and not ended.fault
+    if ended.wrong and not not_finite:
         return Outcome(False, f'{what}: {ended.wrong}')
     if ended.status == 2 and (workdir / 'export').exists():
         return Outcome(False, f'{what}: refused, with an export: {ended.err.strip()[-200:]}')
@@ -63,11 +113,15 @@ def _value(words: list[str], keys: dict[str, object], rng: random.Random) -> str
     return _add(words, f'--config.{key}={value}')
 
 
-def _sensible(words: list[str], keys: dict[str, object], rng: random.Random) -> str:
-    """A number that might be meant, of any key; alone or with others it may not fit the rest."""
-    key = rng.choice([key for key, value in keys.items() if isinstance(value, int | float | str)])
-    values = ('1', '2', '3', '7', '0.5', '16', '1000', '10%', '1epochs', 'true', 'false', 'auto', 'best', 'all')
-    return _add(words, f'--config.{key}={rng.choice(values)}')
+def _in_range(words: list[str], keys: dict[str, object], rng: random.Random, most: float = math.inf) -> str:
+    """A key, and a value from its range; alone or with others it may not fit the rest."""
+    recipe = words[0].removeprefix('--config=')
+    known = declared(load_recipe(recipe))
+    key = rng.choice([key for key in known if key not in LEFT_OUT])
+    allowed = known[key][0]
+    values = [value for value in (*IN_RANGE, *re.findall(r'[\w.]+', allowed.words)) if allowed.holds(value)]
+    values = [value for value in values if not isinstance(value, int | float) or value <= most]
+    return _add(words, f'--config.{key}={rng.choice(values or [known[key][1]])}')
 
 
 def _key(words: list[str], keys: dict[str, object], rng: random.Random) -> str:
@@ -101,4 +155,4 @@ def _argument(words: list[str], keys: dict[str, object], rng: random.Random) -> 
     return words[0].rpartition('/')[2]
 
 
-_CHANGES = (_value, _value, _value, _sensible, _sensible, _sensible, _key, _form, _verb, _argument)
+_EDITS = (_value, _value, _key, _form, _verb, _argument)

@@ -42,7 +42,7 @@ MISTAKES = [
     (('--config.run=compile', '--config.topology=v9:1'), ('config.topology', 'v9:1')),
     (('--config.run=export',), ('--workdir', 'train first')),
     (('--config.run=plot',), ('metrics.jsonl', 'train first')),
-    (('--config=pretrain_mini',), ('configs/pretrain_tiny.py and pretrain_mini', 'one recipe')),
+    (('--config=pretrain_mini',), ('configs/pretrain_tiny.py:adam and pretrain_mini', 'one recipe')),
     (('--noconfig.exprot',), ('did you mean --config.export?',)),
     (('--flagfile=/nowhere/flags',), ('--flagfile', '/nowhere/flags')),
     (('--nope=1',), ('--nope', 'unknown flag', 'see --help')),
@@ -61,6 +61,8 @@ MISTAKES = [
     (('--config.run=train',), ('did you mean --config.run=pretrain?',)),
     (('finetune',), ('did you mean --config.run=finetune?',)),
     (('batch_size=8',), ('did you mean --config.batch_size=8?',)),
+    (('config.batch_size=8',), ('did you mean --config.batch_size=8?',)),
+    (('workdir=out',), ('did you mean --workdir=out?',)),
     (('help',), ('did you mean --help?',)),
 ]
 
