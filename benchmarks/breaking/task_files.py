@@ -6,7 +6,7 @@ import pathlib
 import random
 import shutil
 
-from golden_runs import SHORT, _keys
+from golden_runs import FIRST, SHORT, _keys
 
 from breaking.mutations import mutated, mutated_lines, mutated_tree
 from breaking.world import Outcome, World, check_trained
@@ -28,6 +28,17 @@ LAYOUTS = {
     'multi_label': ('multi_label.py', '', {}),
     'lists': ('multi_label.py', '', {}),
 }
+# A trained model, the recipe that asks it, and what it is asked about.
+ASKED = {
+    'rte': ('glue.py:rte', 'pairs.txt', {'run': 'predict'}),
+    'classification': ('classify.py', 'texts.txt', {'run': 'predict'}),
+    'tagging': ('ner.py', 'words.txt', {'run': 'predict'}),
+    'squad': ('squad.py:v2', 'squad/dev-v2.0.json', {'run': 'predict'}),
+    'choice': ('swag.py:jsonl', 'choice/dev.jsonl', {'run': 'predict'}),
+    'extract': ('extract.py', 'texts.txt', {'extract__pool': 'none'}),
+    'fill': ('fill.py', 'texts.txt', {'fill__ask': 'score'}),
+    'attention': ('attention.py', 'texts.txt', {}),
+}
 FULL = 12  # every so many is trained, evaluated and exported
 
 
@@ -35,6 +46,8 @@ def attempt(world: World, seed: int, number: int) -> Outcome:
     """A fine-tuning whose files were changed: refused in one line, or ready for its first step; some are trained."""
     rng = random.Random(f'{seed} tasks {number}')
     world.trained('rte')  # and the encoder
+    if rng.random() < 0.2:
+        return _ask(world, rng, number)
     place = world.place(f'task-{number}')
     kind = rng.choice(list(LAYOUTS))
     recipe, source, keys = LAYOUTS[kind]
@@ -60,6 +73,25 @@ def attempt(world: World, seed: int, number: int) -> Outcome:
         wrong = f'refused after computing: {ended.err.strip()[-200:]}'
     if wrong:
         return Outcome(False, f'{what}: {wrong}')
+    shutil.rmtree(place)
+    return Outcome(True, f'{what}: {ended.err.strip().splitlines()[-1] if ended.status else "ready"}')
+
+
+def _ask(world: World, rng: random.Random, number: int) -> Outcome:
+    """A trained model and a file of inputs that was changed: refused in one line, or answered."""
+    place = world.place(f'task-{number}')
+    kind = rng.choice(list(ASKED))
+    recipe, source, keys = ASKED[kind]
+    given = place / pathlib.Path(source).name
+    shutil.copy(world.folder / 'data' / source, given)
+    changed = _spoil(given, rng)
+    workdir = world.trained(kind) if 'run' in keys else place / 'run'
+    settings = {'input': given} | ({} if 'run' in keys else {'init': world.trained(FIRST)}) | keys
+    words = (f'--config={world.repository}/configs/{recipe}', f'--workdir={workdir}', *_keys(**settings))
+    ended = world.call(*words)
+    what = f'asked {kind}: {changed}'
+    if ended.wrong:
+        return Outcome(False, f'{what}: {ended.wrong}')
     shutil.rmtree(place)
     return Outcome(True, f'{what}: {ended.err.strip().splitlines()[-1] if ended.status else "ready"}')
 

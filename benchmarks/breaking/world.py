@@ -222,6 +222,8 @@ def check_trained(workdir: pathlib.Path) -> str:
     rows += [json.loads(results.read_text(encoding='utf-8'))] if results.exists() else []
     if not finite(rows):
         return f'not finite: {str(rows)[:300]}'
+    if not json.loads((workdir / 'config.json').read_text(encoding='utf-8'))['export']:
+        return ''
     if not (workdir / 'export').exists():
         return 'no export'
     try:
