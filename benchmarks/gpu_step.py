@@ -32,6 +32,7 @@ import numpy as np
 from absl import app, flags, logging
 from gpu_checks import check_attention, check_losses
 from gpu_training import Ours, Row
+from processor import computes_bfloat16
 
 from bertjax.files.atomic import write_atomic
 from bertjax.model.config import train_flops_per_sequence
@@ -70,7 +71,8 @@ def peer_of(row: Row, batch: Mapping[str, np.ndarray]) -> tuple[Callable[[], flo
     reason = peer.why_not(device)
     if reason:
         return None, f'{reason}: see the head of benchmarks/gpu.sh'
-    step = peer.make_step(row.size, device, compiled=device == 'cuda')
+    on_gpu = device == 'cuda'
+    step = peer.make_step(row.size, device, compiled=on_gpu, autocast=on_gpu or computes_bfloat16())
     return functools.partial(step, peer.given(batch, device)), ''
 
 

@@ -9,7 +9,8 @@ transformers gets a row for each of the same, padded to 512 or, where a mode end
 batch. Prints the median step of each, in time that passed and of the processor, real tokens a second of the processor,
 how many times as fast the first is, and what its matrix products alone take in float32, by the faster of XLA and
 PyTorch. Where others use the machine, time of the processor on one core is what can be compared: `taskset -c 0` before,
-and --threads=1. Needs the extra `bench`, and torch.compile a C++ compiler.
+and --threads=1. PyTorch's modes in bfloat16 are left out on a processor without instructions for it, unless --modes
+names them: a step of theirs takes many minutes there. Needs the extra `bench`, and torch.compile a C++ compiler.
 """
 
 import os
@@ -30,6 +31,7 @@ from absl import app, flags
 from batches import random_batch
 from ml_collections import ConfigDict
 from peers import pretraining as peer
+from processor import native
 
 from bertjax.corpus.build import build_store
 from bertjax.corpus.store import open_store
@@ -49,7 +51,9 @@ THEIRS = ('eager', 'sdpa', 'eager-bfloat16', 'sdpa-bfloat16', 'compile', 'compil
 _SIZE = flags.DEFINE_enum('size', 'mini', [name for name in SIZES if '_' not in name], 'A named size.')
 _BATCH = flags.DEFINE_integer('batch_size', 0, 'Rows a step of ours; 0: 16, with --packed 4.')
 _STEPS = flags.DEFINE_integer('steps', 8, 'Timed steps of each.')
-_MODES = flags.DEFINE_list('modes', [*OURS, *THEIRS], f'What runs: {OURS} are ours, the others transformers.')
+_MODES = flags.DEFINE_list(
+    'modes', None, f'What runs: {OURS} are ours, {THEIRS} transformers; by default all that the processor has.'
+)
 _PACKED = flags.DEFINE_bool('packed', False, 'Rows of 512 of a text, ours packed.')
 _CORPUS = flags.DEFINE_string('corpus', 'pydoc:', 'With --packed, as config.corpus.')
 _TOKENIZER = flags.DEFINE_string('tokenizer', None, 'With --packed, as config.tokenizer.')
@@ -170,9 +174,10 @@ def main(argv: list[str]) -> None:
         raise app.UsageError('--packed needs --tokenizer, a vocabulary')
     if _THREADS.value:
         torch.set_num_threads(_THREADS.value)
+    modes = _MODES.value or [*OURS, *native(THEIRS)]
     config = recipe(_PACKED.value)
     all_ours, all_theirs = zip(*batches(config), strict=True)
-    steps = {mode: ours(config, mode, all_ours) if mode in OURS else theirs(mode, all_theirs) for mode in _MODES.value}
+    steps = {mode: ours(config, mode, all_ours) if mode in OURS else theirs(mode, all_theirs) for mode in modes}
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
     for i in range(WARM + _STEPS.value):
         for name, step in steps.items():

@@ -11,8 +11,8 @@ Every method takes one text or a list of them and answers with one result or a l
 of similar length, each shape is compiled once, on all devices; a bar shows how far it is.
 """
 
-import copy
 import dataclasses
+import functools
 import os
 from collections.abc import Sequence
 from typing import Any, overload
@@ -26,17 +26,18 @@ from bertjax.data.features import INPUTS, Features
 from bertjax.errors import UserError
 from bertjax.experiment.conversion import save_model
 from bertjax.experiment.loaded import LoadedModel, load_model
+from bertjax.files.disk import refused
 from bertjax.inference.apply import make_apply
-from bertjax.inference.arguments import Texts, check_count, check_values, like, plain, several
+from bertjax.inference.arguments import Texts, check_count, check_value, check_values, like, plain, several
 from bertjax.inference.attention import Attention, attention
 from bertjax.inference.description import description
-from bertjax.inference.encode import Encoding, encode, sequences, spans
+from bertjax.inference.encode import chosen_encoding, encode, sequences, spans
 from bertjax.inference.masked_methods import MaskedMethods
 from bertjax.inference.runner import Runner
 from bertjax.inference.task_methods import TaskMethods
 from bertjax.inference.tasks import choice_records
 from bertjax.model.config import BertConfig
-from bertjax.ranges import shown
+from bertjax.ranges import ranges_of, shown
 from bertjax.recipe_ranges import USING
 from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.exported import with_length
@@ -62,13 +63,23 @@ def load(
       dtype: of computation: 'float32', or 'bfloat16', which TPUs and GPUs compute several times faster.
       dropout: what `apply` drops when it has `rngs`; None for what the model was trained with.
       batch_size: texts at a time.
-      max_length: longer texts are cut to so many tokens; 0 for as many as the model has positions, and for the answers
-        of a tuned model as many as it was tuned with.
+      max_length: longer texts are cut to so many tokens; 0 for as many as the model has positions (or its folder of
+        sentence-transformers says), and for the answers of a tuned model as many as it was tuned with.
 
     Raises:
       UserError: nothing there, or nothing that is a model of this kind: one line that says what to do.
     """
-    model = load_model(path, step=step, dtype=dtype)
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+        raise UserError('path', shown(path), 'a path, or a name on the hub', "for example bertjax.load('out/tiny')")
+    given = {'step': step, 'dtype': dtype, 'batch_size': batch_size, 'max_length': max_length}
+    usual = 'leave it out for the usual'
+    step, dtype, batch_size, max_length = (check_value(name, x, USING[name], usual) for name, x in given.items())
+    if dropout is not None:
+        dropout = check_value('dropout', dropout, ranges_of(BertConfig)['dropout'], usual)
+    try:
+        model = load_model(path, step=step, dtype=dtype)
+    except OSError as error:
+        raise refused(error, os.fspath(path)) or error from None
     if dropout is not None:
         config = dataclasses.replace(model.config, dropout=dropout, attention_dropout=dropout)
         model = dataclasses.replace(model, module=model.module.clone(config=config))
@@ -91,15 +102,13 @@ class Bert(MaskedMethods, TaskMethods):
 
     def __init__(self, model: LoadedModel, *, batch_size: int = 64, max_length: int = 0):
         longest = model.config.max_positions
-        for name, value in (('batch_size', batch_size), ('max_length', max_length)):
-            if not USING[name].holds(plain(value)):
-                raise UserError(name, shown(value), USING[name].words, 'leave it out for the usual')
         if not (max_length == 0 or 4 <= max_length <= longest):
             mend = 'leave it out for the longest'
             raise UserError('max_length', str(max_length), f'4 to {longest}, the positions of the model', mend)
         if max_length and model.task is not None:
             model = dataclasses.replace(model, task=with_length(model.task, max_length))
-        self._model, self._max_length = model, max_length or longest
+        self._model, self._max_length = model, max_length or model.max_length
+        self._made_with = {'batch_size': batch_size, 'max_length': max_length}
         self._runner = Runner(model, batch_size=batch_size)
         self.tokenizer: Tokenizer = model.tokenizer
         self.task: Task | None = model.task
@@ -126,7 +135,8 @@ class Bert(MaskedMethods, TaskMethods):
         shapes = [jax.tree.map(jnp.shape, tree) for tree in (params, self.params)]
         if shapes[0] != shapes[1]:
             raise ValueError('parameters of other names or shapes than those of this model')
-        other = copy.copy(self)
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
         origin = self._model.origin.of_other_parameters()
         other._model, other.missing = dataclasses.replace(self._model, params=params, missing=(), origin=origin), ()
         other._runner = self._runner.with_model(other._model)
@@ -181,7 +191,7 @@ class Bert(MaskedMethods, TaskMethods):
         pool: str | None = ...,
         combine: str = ...,
         weights: Sequence[float] = ...,
-        normalize: bool = ...,
+        normalize: bool | None = ...,
     ) -> np.ndarray: ...
 
     @overload
@@ -194,7 +204,7 @@ class Bert(MaskedMethods, TaskMethods):
         pool: str = ...,
         combine: str = ...,
         weights: Sequence[float] = ...,
-        normalize: bool = ...,
+        normalize: bool | None = ...,
     ) -> np.ndarray: ...
 
     @overload
@@ -207,7 +217,7 @@ class Bert(MaskedMethods, TaskMethods):
         pool: None,
         combine: str = ...,
         weights: Sequence[float] = ...,
-        normalize: bool = ...,
+        normalize: bool | None = ...,
     ) -> list[np.ndarray]: ...
 
     def encode(
@@ -216,10 +226,10 @@ class Bert(MaskedMethods, TaskMethods):
         pairs: Texts | None = None,
         *,
         layers: int | Sequence[int] = -1,
-        pool: str | None = 'mean',
+        pool: str | None = 'auto',
         combine: str = 'mean',
         weights: Sequence[float] = (),
-        normalize: bool = False,
+        normalize: bool | None = None,
     ) -> np.ndarray | list[np.ndarray]:
         """Features of texts.
 
@@ -227,10 +237,13 @@ class Bert(MaskedMethods, TaskMethods):
           texts: one or several.
           pairs: their second texts, read together with them.
           layers: one or several numbers of hidden states: 0 the embeddings, 1 to L the blocks, -1 the last.
-          pool: 'mean' over all tokens, 'cls', 'pooler' (tanh of a projection of [CLS]), or None: one vector a token.
+          pool: 'mean' over all tokens, 'cls', 'max', 'mean_sqrt_len_tokens', 'weightedmean', 'lasttoken', 'pooler'
+            (tanh of a projection of [CLS]), or None: one vector a token. 'auto': what
+            `SentenceTransformer(path).encode` computes, where the path is a folder of sentence-transformers, with its
+            prompt, Dense layers and normalization; else 'mean'.
           combine: of several layers: 'mean', 'sum', 'concat', or 'weighted' by `weights`.
           weights: one a layer.
-          normalize: to length 1.
+          normalize: to length 1; None: where 'auto' finds that in the folder.
 
         Returns:
           float32 [D] of one text, [N, D] of several; without pooling [S, D] of one, of several a list of such arrays,
@@ -239,13 +252,15 @@ class Bert(MaskedMethods, TaskMethods):
         Raises:
           UserError: a layer or a pooler that the model does not have.
         """
-        chosen = plain(list(layers) if isinstance(layers, Sequence | np.ndarray) else [layers])
-        check_values('extract', layers=('layers', chosen), weights=('weights', weights))
-        encoding = Encoding(chosen, combine, plain(tuple(weights)), pool or 'none', normalize)
-        rows = encode(self._runner, self._features(texts, pairs), encoding) if several(texts) else []
+        layers = plain(layers)
+        asked = {'layers': layers if isinstance(layers, tuple) else (layers,), 'combine': combine, 'weights': weights}
+        asked |= {'pool': 'none' if pool is None else pool, 'normalize': normalize}
+        values = check_values('extract', **{name: (name, value) for name, value in asked.items()})
+        encoding, firsts = chosen_encoding(self._model, **values), several(texts)
+        rows = encode(self._runner, self._features(encoding.prompted(firsts), pairs), encoding) if firsts else []
         if isinstance(texts, str):
             return rows[0]
-        if pool is None:
+        if encoding.pool == 'none':
             return rows
         return np.stack(rows) if rows else np.zeros((0, encoding.width(self.config)), np.float32)
 
@@ -312,6 +327,11 @@ class Bert(MaskedMethods, TaskMethods):
         check_count('pairs', each, several(texts))
         records = choice_records(task, self._model.where, several(texts), each)
         return task.features(records, self.tokenizer, training=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle and copy: the parameters as numpy's arrays. Whoever unpickles it has them on devices of its own,
+        and compiles anew."""
+        return functools.partial(type(self), **self._made_with), (self._model,)
 
     def __repr__(self) -> str:
         return description(self._model)

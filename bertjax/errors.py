@@ -45,7 +45,9 @@ class UserError(Exception):
         super().__init__(where, found, expected, mend)
 
     def __str__(self) -> str:
-        return printable(f'{self.where}: found {_short(self.found)}, expected {_short(self.expected)}; {self.mend}')
+        return printable(
+            f'{_short(self.where)}: found {_short(self.found)}, expected {_short(self.expected)}; {self.mend}'
+        )
 
 
 class StoppedError(Exception):

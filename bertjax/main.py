@@ -36,6 +36,7 @@ except (ImportError, RuntimeError) as error:  # jax without its jaxlib, or with 
     print('error:', UserError('jax', reason, 'jax and its own jaxlib', "pip install -U 'jax>=0.10.2'"), file=sys.stderr)
     raise SystemExit(UserError.exit_status) from None
 
+from bertjax import memory
 from bertjax.command_line import (
     CONFIG,
     NEEDS,
@@ -49,7 +50,7 @@ from bertjax.command_line import (
     usual_argument,
 )
 from bertjax.experiment.check import check_ranges
-from bertjax.files import disk
+from bertjax.files import disk, mapped
 from bertjax.files.paths import check_address, is_remote
 from bertjax.parallel import distributed
 from bertjax.parallel.membership import watch
@@ -61,6 +62,8 @@ from bertjax.usage import verbs
 TOGETHER = ('pretrain', 'finetune', 'distill', 'evaluate')
 # Verbs that would not ask the teacher of a recipe that has one.
 WITHOUT_TEACHER = ('pretrain', 'finetune', 'vocab', 'corpus', 'compile')
+# Verbs that compute nothing on devices.
+WITHOUT_DEVICES = ('vocab', 'corpus', 'plot', 'report', 'show', 'triviaqa')
 # Verbs about an existing run, whose config they take, except for keys that the command line sets.
 ABOUT_A_RUN = ('evaluate', 'predict', 'baseline', 'export')
 # Verbs that are told the keys that the command line sets one by one: what it asks for in vain is refused.
@@ -97,6 +100,9 @@ def main(argv: Sequence[str]) -> None:
     if 'distill' in config and config.run in WITHOUT_TEACHER:
         mend = 'leave config.run as it is, or give a recipe without a teacher'
         raise UserError(f'--config.run={config.run}', 'a recipe with config.distill', 'run=distill', mend)
+    if config.run not in WITHOUT_DEVICES:
+        memory.check_address_space()
+    mapped.explain_bus_errors()
     _join_others(config.run)
     run = importlib.import_module(f'bertjax.runs.{config.run}').run
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
@@ -154,7 +160,7 @@ def _guarded(function):
                 print(LostError(), file=sys.stderr, flush=True)
                 distributed.leave(LostError.exit_status)
             workdir = WORKDIR.value if flags.FLAGS.is_parsed() else None
-            refused = disk.refused(e, workdir or '.')
+            refused = disk.refused(e, workdir or '.') or memory.refused(e)
             if refused is None and not distributed.are_several():
                 raise
             sys.stdout.flush()

@@ -172,7 +172,10 @@ def shown(value: Any) -> str:
     """A value in a message: as Python writes it, and no longer than a line has room for."""
     if isinstance(value, int) and abs(value) >= 10**20:  # of thousands of digits Python refuses to write it
         return f'a whole number of about {math.log10(abs(value)):.0f} digits'
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # a list with such a number, or an object of somebody else's
+        text = f'a {type(value).__name__}'
     return text if len(text) <= 60 else f'{text[:56]} …'
 
 

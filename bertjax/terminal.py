@@ -1,5 +1,6 @@
 """The program's end of the terminal: streams that may be closed or left, and text that must not steer it."""
 
+import contextlib
 import errno
 import io
 import os
@@ -52,9 +53,11 @@ class _Bytes(io.FileIO):
         try:
             return super().write(data)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                error.filename = os.readlink(f'/proc/self/fd/{self.fileno()}')
+            _discard(self.fileno())  # else Python would try once more at its end, and print what comes of it
             if error.errno not in (errno.EPIPE, errno.EIO):  # `| head -1` has ended; the terminal was closed
                 raise
-            _discard(self.fileno())
             return len(data)
 
 

@@ -16,13 +16,14 @@ Arguments, as in --config=configs/extract.py:sentences
 
 | argument  | what                                                                                             |
 |-----------|--------------------------------------------------------------------------------------------------|
-| sentences | as sentence-transformers: the mean over the tokens of the last layer, of length 1                |
+| sentences | as sentence-transformers: pooled as the folder says, else the mean of the last layer; of length 1 |
 | last_four | the last four layers, concatenated, for each token: the features of the paper's Table 7          |
 
 Hardware: whatever there is; with a model of 6 layers and width 384 two CPU cores do some hundred sentences a second.
 """
 
 from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
 
 from bertjax.config import parse_argument
 from bertjax.recipe import using_config
@@ -39,8 +40,8 @@ def get_config(argument: str = '') -> ConfigDict:
         layers=(-1,),  # 0 the embeddings, 1 to L the blocks, -1 the last, -2 the one before it
         combine='mean',  # of several layers: mean, sum, concat, or weighted
         weights=(),  # of `weighted`: one a layer
-        pool='mean',  # of a text's tokens: mean, cls, pooler, or none: a vector for each
-        normalize=False,  # to length 1
+        pool='auto',  # of a text's tokens: mean, cls, max …, pooler, or none: a vector for each; auto: the model's own
+        normalize=placeholder(bool),  # to length 1; None: where pool=auto finds it in the model's folder
         format='',  # npy, safetensors, parquet, jsonl; '': npy, of standard input JSON lines on standard output
         part=0,  # texts computed and kept at once; 0: 4096, with pool='none' 256
     )

@@ -85,6 +85,17 @@ def object_server() -> Iterator[Any]:
         yield server
 
 
+@pytest.fixture(scope='session')
+def dask_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A scheduler and two workers of Dask, see `dask_cluster.Cluster`."""
+    for needed in ('apache_beam', 'dask', 'distributed'):
+        pytest.importorskip(needed, reason='needs the extra dask')
+    import dask_cluster
+
+    with dask_cluster.started(tmp_path_factory.mktemp('dask')) as cluster:
+        yield cluster
+
+
 @pytest.fixture
 def bucket(object_server: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Any:
     """The server, its bucket empty, for a test with a cache of its own that loses no time between attempts."""

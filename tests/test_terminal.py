@@ -130,6 +130,13 @@ def test_a_stream_that_is_closed_or_left(repository, redirected):
         assert result.stdout.decode('utf-8') in ('first … ──\n', 'line 1\n')
 
 
+def test_standard_output_on_a_full_disk(repository):
+    """It raises once, with the path, and is not tried again at the end of Python, which would have status 120."""
+    result = run(repository, '> /dev/full')
+    assert result.returncode == 1 and result.stderr.count(b'Traceback') == 1
+    assert b"No space left on device: '/dev/full'" in result.stderr and b'Exception ignored' not in result.stderr
+
+
 def test_no_file_becomes_standard_output(repository, tmp_path):
     """A file that is opened after the streams were closed gets another number than theirs."""
     program = f"""

@@ -23,12 +23,13 @@ _WEIGHTS = (
     r'pytorch_model(-\d+-of-\d+)?\.bin',
     r'.*\.ckpt.*|checkpoint',
 )
+_MODULE = r'\d+_\w+/[^/]+'  # of sentence-transformers: 1_Pooling/config.json
 # What a push takes away where it writes no file of that name: transformers and we would read parts of an earlier model.
 _STALE = ['model.safetensors', 'model.safetensors.index.json', 'model-?????-of-?????.safetensors']
 _STALE += ['pytorch_model.bin', 'pytorch_model.bin.index.json', 'pytorch_model-?????-of-?????.bin']
 _STALE += ['tf_model.h5', 'flax_model.msgpack', 'task.json', 'generation_config.json', 'tokenizer.json']
 _STALE += ['tokenizer_config.json', 'tokenizer.model', 'vocab.txt', 'vocab.json', 'merges.txt', 'spiece.model']
-_STALE += ['special_tokens_map.json', 'added_tokens.json']
+_STALE += ['special_tokens_map.json', 'added_tokens.json', 'modules.json', 'config_sentence_transformers.json']
 _LOG_IN = "log in with 'hf auth login', or set HF_TOKEN"
 _LATER = 'try again when the network is there'
 
@@ -150,8 +151,17 @@ def push(folder: str | os.PathLike, name: str, *, private: bool) -> str:
 
 
 def _wanted(files: Collection[str]) -> list[str]:
-    """The files that are pulled."""
-    top = [file for file in files if '/' not in file]
+    """The files that are pulled: those of the model, and of sentence-transformers' modules, a folder each."""
+    wanted = _wanted_of([file for file in files if '/' not in file])
+    folders = {file.rpartition('/')[0] for file in files if 'modules.json' in files and re.fullmatch(_MODULE, file)}
+    for folder in sorted(folders):
+        names = [file.rpartition('/')[2] for file in files if file.rpartition('/')[0] == folder]
+        wanted += [f'{folder}/{name}' for name in _wanted_of(names)]
+    return wanted
+
+
+def _wanted_of(top: Collection[str]) -> list[str]:
+    """Those of the files of one folder."""
     described = [file for file in top if file.endswith(_DESCRIBED)]
     for form in _WEIGHTS:
         weights = [file for file in top if re.fullmatch(form, file)]

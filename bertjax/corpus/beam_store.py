@@ -21,7 +21,7 @@ import numpy as np
 from apache_beam.metrics import Metrics
 
 from bertjax.corpus import duplicates, merge
-from bertjax.corpus.beam_job import Job, Step, each, not_here, run_pipeline
+from bertjax.corpus.beam_job import Job, Step, not_here, run_pipeline
 from bertjax.corpus.encode import encode_shard
 from bertjax.corpus.merge import Shard
 from bertjax.corpus.partial import read_record
@@ -128,7 +128,7 @@ class OnBeam:
         """
         tokenizer.save(directory / 'partial' / 'tokenizer')
         with _followed(directory, shards, progress):
-            self._run(directory, lambda pipeline: pipeline | each(shards) | _step('encode', _encode, directory))
+            self._run(directory, shards, lambda numbers: numbers | _step('encode', _encode, directory))
         lacking = [number for number, parts in shards.items() if read_record(directory, number, parts) is None]
         if lacking:
             raise not_here(directory / 'partial', len(lacking), len(shards))
@@ -141,9 +141,9 @@ class OnBeam:
         spread = functools.partial(_spread_hashes, bases=bases, counts=counts)
         self._run(
             directory,
-            lambda pipeline: (
-                pipeline
-                | each(shard.number for shard in shards)
+            (shard.number for shard in shards),
+            lambda numbers: (
+                numbers
                 | _step('hashes', spread, directory)
                 | 'by bucket' >> beam.GroupByKey()
                 | _step('compare', _compare_bucket, directory)
@@ -167,11 +167,11 @@ class OnBeam:
             write_atomic(partial / f'{shard.number:05d}.where', where.tobytes())
         if changed:
             step = _step('keep', functools.partial(_keep, itemsize=itemsize), directory)
-            self._run(directory, lambda pipeline: pipeline | each(shard.number for shard, _ in changed) | step)
+            self._run(directory, (shard.number for shard, _ in changed), lambda numbers: numbers | step)
         return lambda shard, where: _kept(partial, shard.number).read_text('utf-8')
 
-    def _run(self, directory: pathlib.Path, fill: Callable[[beam.Pipeline], object]) -> None:
-        run_pipeline(self._flags, directory / 'partial', fill)
+    def _run(self, directory: pathlib.Path, numbers: Iterable[int], fill: Callable[[beam.PCollection], object]) -> None:
+        run_pipeline(self._flags, directory / 'partial', numbers, fill)
 
 
 def _step(label: str, work: Callable, directory: pathlib.Path) -> beam.PTransform:

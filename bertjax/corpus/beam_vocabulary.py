@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import apache_beam as beam
 
 from bertjax.corpus import identity
-from bertjax.corpus.beam_job import Job, Step, each, not_here, run_pipeline
+from bertjax.corpus.beam_job import Job, Step, not_here, run_pipeline
 from bertjax.corpus.identity import Known
 from bertjax.corpus.shards import cut_in_order
 from bertjax.corpus.sources import CorpusOptions, Part, Source, resolve, unweighted
@@ -168,13 +168,13 @@ class Gathering:
     def _counted(self, count: Callable[[Iterable[str]], dict[str, int]], most: int) -> tuple[list[dict], list[Known]]:
         with self._begun() as buckets:
             self._run(
-                lambda pipeline: (
-                    pipeline
-                    | each(range(len(self._units)))
+                range(len(self._units)),
+                lambda units: (
+                    units
                     | self._step('count', functools.partial(_count, count=count))
                     | 'by word' >> beam.CombinePerKey(_Sum())
                     | self._step('write', _write_counts)
-                )
+                ),
             )
             known = self._read(self._records())
             return [self._most_frequent(corpus, buckets, most) for corpus in range(len(self._specs))], known
@@ -193,7 +193,7 @@ class Gathering:
           UserError: see `words`.
         """
         with self._begun():
-            self._run(lambda pipeline: pipeline | each(range(len(self._units))) | self._step('sizes', _count_sentences))
+            self._run(range(len(self._units)), lambda units: units | self._step('sizes', _count_sentences))
             records = self._records()
             known = self._read(records)
             begins = list(itertools.accumulate((record['sentences'] for record in records), initial=0))
@@ -216,7 +216,7 @@ class Gathering:
                 at = next(last)
         for unit, inside in numbers.items():
             write_atomic(self._folder / f'{unit:05d}.wanted', json.dumps(inside))
-        self._run(lambda pipeline: pipeline | each(numbers) | self._step('draw', _draw))
+        self._run(numbers, lambda units: units | self._step('draw', _draw))
         return {
             begins[unit] + index: text
             for unit, inside in numbers.items()
@@ -246,8 +246,8 @@ class Gathering:
     def _step(self, label: str, work: Callable) -> beam.PTransform:
         return label >> beam.ParDo(Step(work, functools.partial(_TextJob, str(self._folder.resolve()), os.getcwd())))
 
-    def _run(self, fill: Callable[[beam.Pipeline], object]) -> None:
-        run_pipeline(self._flags, self._folder, fill)
+    def _run(self, numbers: Iterable[int], fill: Callable[[beam.PCollection], object]) -> None:
+        run_pipeline(self._flags, self._folder, numbers, fill)
 
     def _records(self) -> list[dict]:
         paths = [self._folder / f'{number:05d}.json' for number in range(len(self._units))]

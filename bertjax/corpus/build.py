@@ -15,7 +15,7 @@ from etils import epath
 from bertjax.corpus import build_dir, identity, merge, partial, quality, reading, report, sources, store, workers
 from bertjax.corpus.apart import check_outside
 from bertjax.corpus.identity import Say, Shards
-from bertjax.corpus.means import Means, means_of
+from bertjax.corpus.means import Here, Means, means_of
 from bertjax.corpus.partial import Plan, read_record
 from bertjax.corpus.shards import cut_shards
 from bertjax.corpus.sources import CorpusOptions, Source
@@ -24,6 +24,7 @@ from bertjax.files.atomic import exclusive, write_atomic
 from bertjax.files.paths import is_remote
 from bertjax.text.splitters import build_splitter, splitter_version
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+from bertjax.text.wordpiece import INSTALL_FAST, WordPieceTokenizer, saved_by_fast
 
 
 def build_store(
@@ -149,6 +150,9 @@ def _build(
     if todo:
         total = sum(part.end - part.begin for parts in todo.values() for part in parts)
         in_bytes = any(part.kind == 'file' for parts in todo.values() for part in parts)
+        saving = saved_by_fast(workers.text_size(itertools.chain.from_iterable(todo.values())))
+        if saving and tokenizer.family == WordPieceTokenizer.family and isinstance(means, Here):
+            say(f'{saving}: {INSTALL_FAST}')
         with workers.Progress(total, shown=progress, in_bytes=in_bytes) as shown:
             means.encode(directory, todo, tokenizer, options, shown)
     finished = [

@@ -207,7 +207,8 @@ def _file_events(part: Part, key: str, progress: Progress, digest, segments: boo
             source = streams.part_chunks(part.path, file, part.begin, part.end, progress, digest)
             head = next((chunk for chunk in source if chunk), b'')
             format = sniff(part.path, head, part.format)
-            lines = streams.Lines(itertools.chain([head], source), cut=format not in ('jsonl', *sequences.FORMATS))
+            cut = format not in ('jsonl', *sequences.FORMATS)
+            lines = streams.Lines(itertools.chain([head], source), cut=cut, merge_blank=True)
             for event in _layout_events(format, lines, pick, part, key, segments):
                 if part.begin and type(event) in (Broken, Given):
                     event = dataclasses.replace(event, line=event.line + lines_before())

@@ -70,11 +70,12 @@ def check_beam(flags: str) -> None:
     """Refuses a config.beam that no pipeline could run with.
 
     Raises:
-      UserError: Apache Beam is not installed, or the flags are none of its own.
+      UserError: Apache Beam or the package of a runner is not installed, the flags are none of its own, or a Dask
+        scheduler does not answer.
     """
     logging.disable(logging.WARNING)  # Beam warns of what it could do for BigQuery.
     try:
-        from bertjax.corpus.beam_job import check_flags
+        from bertjax.corpus.beam_flags import check_flags
     except ModuleNotFoundError as error:
         if (error.name or '').partition('.')[0] != 'apache_beam':
             raise

@@ -9,6 +9,7 @@ import numpy as np
 from bertjax.corpus.shard_writer import DOCUMENT
 from bertjax.corpus.store import CHECKSUM
 from bertjax.files.atomic import AtomicFile, checksum
+from bertjax.files.mapped import map_array
 from bertjax.text.hash_split import hash_threshold
 
 TRAIN, HELDOUT, DROPPED = 0, 1, 2
@@ -24,7 +25,7 @@ class Shard:
 
     def _array(self, suffix: str, dtype) -> np.ndarray:
         path = self.directory / 'partial' / f'{self.number:05d}.{suffix}'
-        return np.memmap(path, dtype, 'r') if path.stat().st_size else np.empty(0, dtype)
+        return map_array(path, dtype) if path.stat().st_size else np.empty(0, dtype)
 
     @property
     def documents(self) -> np.ndarray:

@@ -112,11 +112,30 @@ class ShardWriter:
         sentences = self._split(text)
         if self._tokenizer.family == 'bpe':  # the space in front of a word belongs to it
             sentences = [*sentences[:1], *(f' {sentence}' for sentence in sentences[1:])]
-        self._batch += sentences
         document.characters += len(text)
+        if len(text) > BATCH_CHARACTERS:
+            self._add_long(sentences)
+            return
+        self._batch += sentences
         self._characters += len(text)
         if self._characters > BATCH_CHARACTERS:
             self._flush()
+
+    def _add_long(self, sentences: list[str]) -> None:
+        """Encodes a paragraph of many megabytes, such as a JSON line may hold, in bounded memory.
+
+        A sentence longer than a batch is cut at white space, as `streams.Lines` cuts a line.
+        """
+        for sentence in sentences:
+            while sentence:
+                at = len(sentence)
+                if at > BATCH_CHARACTERS:
+                    at = sentence.rfind(' ', 0, BATCH_CHARACTERS) + 1 or BATCH_CHARACTERS
+                self._batch.append(sentence[:at])
+                sentence = sentence[at:]
+                self._characters += at
+                if self._characters > BATCH_CHARACTERS:
+                    self._flush()
 
     def given(self, sentence: Given, where: str) -> None:
         """Adds a sentence of ids or symbols to the open document; `where` is its file and line."""

@@ -21,6 +21,7 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.files.atomic import checksum
+from bertjax.files.mapped import map_array
 
 STORE_FORMAT = 'bertjax token store'
 STORE_VERSION = 1
@@ -49,10 +50,10 @@ class Split:
         self.name = name
         self.num_documents, self.num_sentences = entry['documents'], entry['sentences']
         self.num_tokens = entry['tokens']
-        self.sentence_offsets = _mapped(directory / entry['sentence_offsets']['file'], '<i8')
-        self.document_offsets = _mapped(directory / entry['document_offsets']['file'], '<i8')
+        self.sentence_offsets = map_array(directory / entry['sentence_offsets']['file'], '<i8')
+        self.document_offsets = map_array(directory / entry['document_offsets']['file'], '<i8')
         named = entry.get('segments')
-        self.segments = _mapped(directory / named['file'], 'u1') if named and named['bytes'] else None
+        self.segments = map_array(directory / named['file'], 'u1') if named and named['bytes'] else None
         self._paths = [directory / shard['file'] for shard in entry['shards']]
         self._starts = list(itertools.accumulate((shard['tokens'] for shard in entry['shards']), initial=0))
         self._shards: list[np.ndarray | None] = [None] * len(self._paths)
@@ -75,7 +76,7 @@ class Split:
             raise IndexError(f'tokens [{start}, {start + length}) cross the end of a document')
         shard = self._shards[index]
         if shard is None:
-            shard = self._shards[index] = _mapped(self._paths[index], self._dtype)
+            shard = self._shards[index] = map_array(self._paths[index], self._dtype)
         return shard[begin : begin + length]
 
     def document(self, index: int) -> list[np.ndarray]:
@@ -106,11 +107,6 @@ class TokenStore:
     def split(self, name: str) -> Split:
         """The split 'train' or 'heldout'; the latter may be empty."""
         return Split(self.directory, name, self.manifest['splits'][name], np.dtype(self.manifest['dtype']))
-
-
-def _mapped(path: pathlib.Path, dtype: str | np.dtype) -> np.ndarray:
-    """A file of numbers, read where it is looked at. As a plain array: slices of np.memmap are several times slower."""
-    return np.memmap(path, dtype, 'r').view(np.ndarray)
 
 
 def _digest_of(entry: dict) -> str:

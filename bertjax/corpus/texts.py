@@ -16,6 +16,7 @@ def iter_texts(
     spec: str | Sequence[str],
     options: CorpusOptions = CorpusOptions(),  # noqa: B008  Frozen.
     note: Callable[[Known], object] = lambda known: None,
+    progress: Callable[[int], object] | None = None,
 ) -> Iterator[str]:
     """The paragraphs of a corpus one by one, held-out documents too.
 
@@ -24,6 +25,7 @@ def iter_texts(
     Args:
       spec, options: see `build.build_store`.
       note: is called for each file or dataset when it was read, for `identity.difference`.
+      progress: see `formats.read_events`.
 
     Raises:
       UserError: nothing matches, or there is no text at all; broken input, when strict.
@@ -32,7 +34,7 @@ def iter_texts(
     for source in resolve(unweighted(spec), options.text_key):
         digest, broken = identity.new_digest(), []
         part = Part(source.kind, source.path, source.name, 0, source.size, format=source.format(options.format))
-        for text in texts_of(part, options, broken, digest):
+        for text in texts_of(part, options, broken, digest, progress):
             empty = False
             yield text
         first = first or next(iter(broken), '')
@@ -41,13 +43,20 @@ def iter_texts(
         raise no_text(spec, first)
 
 
-def texts_of(part: Part, options: CorpusOptions, broken: list[str], digest=None) -> Iterator[str]:
+def texts_of(
+    part: Part,
+    options: CorpusOptions,
+    broken: list[str],
+    digest=None,
+    progress: Callable[[int], object] | None = None,
+) -> Iterator[str]:
     """The paragraphs of a part of a corpus. Its first broken input is told in `broken`; `digest` takes its bytes.
 
     Raises:
       UserError: broken input, when strict.
     """
-    for event in read_events(part, text_key=options.text_key, digest=digest, segments=options.segments > 0):
+    segments = options.segments > 0
+    for event in read_events(part, text_key=options.text_key, progress=progress, digest=digest, segments=segments):
         if type(event) is str:
             yield event
         elif type(event) is Given:

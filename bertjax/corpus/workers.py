@@ -6,6 +6,7 @@ The others are spawned, not forked: this process may have JAX's threads. It enco
 import concurrent.futures
 import contextlib
 import functools
+import itertools
 import multiprocessing
 import os
 import pathlib
@@ -15,9 +16,10 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from multiprocessing import connection
 
+from rich import filesize
 from rich import progress as rich_progress
 from rich.table import Column
 
@@ -84,23 +86,24 @@ class Progress:
       total: bytes to come, or records.
       shown: False shows nothing.
       in_bytes: whether sizes are bytes; those of datasets are records.
+      title: what is being done.
     """
 
-    def __init__(self, total: int, *, shown: bool, in_bytes: bool = True):
-        self._total, self._shown, self._in_bytes = max(total, 1), shown, in_bytes
+    def __init__(self, total: int, *, shown: bool, in_bytes: bool = True, title: str = 'reading the corpus'):
+        self._total, self._shown, self._in_bytes, self._title = max(total, 1), shown, in_bytes, title
         self._documents = self._size = 0
         self._began = self._logged = time.monotonic()
         self._bar = None
         if shown and sys.stderr.isatty():
             counted = [
-                rich_progress.TextColumn('{task.fields[documents]:,} documents'),
+                rich_progress.TextColumn('{task.fields[documents]}'),
                 rich_progress.DownloadColumn(table_column=Column(no_wrap=True)),
                 rich_progress.TransferSpeedColumn(table_column=Column(no_wrap=True)),
             ]
             if not in_bytes:
                 counted = [rich_progress.MofNCompleteColumn(), rich_progress.TextColumn('documents')]
             self._bar = make_bar(*counted, console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task('reading the corpus', total=self._total, documents=0)
+            self._task = self._bar.add_task(title, total=self._total, documents='')
 
     def __enter__(self) -> 'Progress':
         if self._bar:
@@ -119,25 +122,32 @@ class Progress:
         """Sets the counts."""
         self._documents, self._size = documents, size
         now = time.monotonic()
+        counted = f'{documents:,} document{"s"[: documents != 1]}' if documents else ''
         if self._bar:
-            self._bar.update(self._task, completed=size, documents=documents)
+            self._bar.update(self._task, completed=size, documents=counted)
         elif self._shown and now - self._logged > LOG_EVERY:
             self._logged = now
-            scale, unit = (1e6, 'MB') if self._in_bytes else (1, 'records')
             rate = size / (now - self._began)
-            left = f', about {(self._total - size) / rate:,.0f} s left' if rate else ''
-            read = f'{size / scale:,.0f} of {self._total / scale:,.0f} {unit}, {rate / scale:,.1f} {unit}/s'
-            print(f'reading the corpus: {documents:,} documents, {read}{left}', file=sys.stderr)
+            left = f'about {(self._total - size) / rate:,.0f} s left' if rate else ''
+            parts = (counted, f'{self._amount(size)} of {self._amount(self._total)}', f'{self._amount(rate)}/s', left)
+            print(f'{self._title}: {", ".join(filter(None, parts))}', file=sys.stderr)
+
+    def _amount(self, size: float) -> str:
+        return filesize.decimal(int(size)) if self._in_bytes else f'{size:,.0f} records'
 
 
 def _processes(shards: dict[int, list[Part]], wanted: int) -> int:
     """Number of processes for the shards: one for little text, which is encoded before a second one has started."""
-    size = sum(_text_size(part) for parts in shards.values() for part in parts)
+    size = text_size(itertools.chain.from_iterable(shards.values()))
     return min(wanted or (1 if size < SMALL else available_cores()), len(shards))
 
 
+def text_size(parts: Iterable[Part]) -> float:
+    """Bytes of text in the parts, estimated."""
+    return sum(map(_text_size, parts))
+
+
 def _text_size(part: Part) -> float:
-    """Bytes of text that a part has, estimated."""
     if part.kind == 'tfds':
         return (part.end - part.begin) * _RECORD
     return (part.end - part.begin) / part.of * (EXPANSION if named_compressed(part.path) else 1)

@@ -13,6 +13,7 @@ from bertjax.data import walking
 from bertjax.data.hashing import hash_bits, permute
 from bertjax.data.pairs import CHUNK, PairOptions, Plan, Split, check_split
 from bertjax.files.atomic import checksum, write_atomic
+from bertjax.files.mapped import note_mapped
 from bertjax.files.whole import read_json_or_none
 
 # Part of every plan's name: raise it with any change to what a walk gives.
@@ -123,6 +124,8 @@ def read_array(stem: pathlib.Path, load: Callable[[np.ndarray, dict[str, Any]], 
     def checked(facts: dict[str, Any]) -> T | None:
         if checksum(path) != facts['sha256']:
             return None
-        return load(np.load(path, mmap_mode='r', allow_pickle=False).view(np.ndarray), facts)
+        array = np.load(path, mmap_mode='r', allow_pickle=False).view(np.ndarray)
+        note_mapped(path, path.stat().st_size)
+        return load(array, facts)
 
     return read_json_or_none(stem.with_suffix('.json'), checked)

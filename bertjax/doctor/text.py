@@ -21,6 +21,7 @@ from bertjax.corpus.quality import (
     find_warnings,
     long_documents,
 )
+from bertjax.corpus.shards import text_size
 from bertjax.corpus.sources import CorpusOptions, Part, Source, parse_mixture, resolve
 from bertjax.doctor.check import FAIL, OK, WARN, Check, looking_at
 from bertjax.errors import UserError
@@ -31,6 +32,7 @@ from bertjax.experiment.vocabulary import load_given
 from bertjax.report.run_record import quiet
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.text.vocabulary import train_wordpiece
+from bertjax.text.wordpiece import INSTALL_FAST, WordPieceTokenizer, saved_by_fast
 
 _CHARACTERS = 3_000_000  # that are read of a corpus without a store
 _SOURCES = 12  # of which
@@ -87,7 +89,7 @@ def corpus(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Chec
         return
     own = None if settings.data else tokenizer_of(settings, folder)
     for spec, _ in parse_mixture(settings.corpus):
-        yield from _sampled(spec, settings.corpus_options, own)
+        yield from _sampled(spec, settings, own)
 
 
 def stores_of(settings: PretrainingSettings, folder: pathlib.Path) -> list[WeightedStore]:
@@ -110,7 +112,8 @@ def _judged(found: str, warnings: list[str]) -> Iterator[Check]:
         yield Check('corpus', WARN, text.rstrip('.'))
 
 
-def _sampled(spec: str, options: CorpusOptions, own: Tokenizer | None) -> Iterator[Check]:
+def _sampled(spec: str, settings: PretrainingSettings, own: Tokenizer | None) -> Iterator[Check]:
+    options, family = settings.corpus_options, own.family if own else settings.vocab['family']
     found = resolve(spec, options.text_key)
     size, count = sum(source.size for source in found), len(found)
     what = f'{spec}: {count:,} file{"s"[: count != 1]}' + (f', {size / 1e6:,.1f} MB' if size else '')
@@ -128,6 +131,9 @@ def _sampled(spec: str, options: CorpusOptions, own: Tokenizer | None) -> Iterat
     facts |= {} if own else {'pieces_per_word': 1.0, 'unknown_rate': 0.0}
     read = f'{what}; read {len(part) / 1e6:.1f} MB of it, {facts["documents"]:,} documents'
     yield from _judged(read, find_warnings(facts, options))
+    saving = saved_by_fast(sum(map(text_size, found)))
+    if saving and family == WordPieceTokenizer.family:
+        yield Check('corpus', WARN, saving, INSTALL_FAST)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from bertjax.convert.formats import read_source
 from bertjax.convert.huggingface import read as huggingface
 from bertjax.convert.huggingface.read import CONFIG
 from bertjax.convert.huggingface.save import CARD
+from bertjax.convert.huggingface.sentence_transformers import MODULES, SentenceModules, read_sentence_modules
 from bertjax.convert.load import load_pretraining_model, load_task_model, read_config
 from bertjax.convert.trees import flat_paths
 from bertjax.errors import UserError
@@ -78,6 +79,7 @@ class LoadedModel:
       unused: names of what the files have and the module does not.
       said: in a line or two, what was loaded, what was drawn and what was left over.
       origin: of its files.
+      sentence_modules: what a folder of sentence-transformers says of the vectors of texts; None of any other.
     """
 
     where: str
@@ -90,11 +92,26 @@ class LoadedModel:
     unused: tuple[str, ...] = ()
     said: str = ''
     origin: Origin = Origin()
+    sentence_modules: SentenceModules | None = None
 
     @property
     def config(self) -> BertConfig:
         """Of the encoder."""
         return self.module.config
+
+    @property
+    def max_length(self) -> int:
+        """The tokens that a text is cut to where nobody asks for another number."""
+        said = self.sentence_modules.max_length if self.sentence_modules else 0
+        return min(said or self.config.max_positions, self.config.max_positions)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle: devices belong to a process."""
+        return {**self.__dict__, 'params': jax.device_get(self.params), 'mesh': None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        mesh = make_mesh(_WHOLE_MESH, claim_devices())
+        self.__dict__.update({**state, 'params': jax.device_put(state['params'], replicated(mesh)), 'mesh': mesh})
 
     def require(self, part: str, what: str) -> None:
         """Refuses what needs a part of the model that it does not have, or that was never trained.
@@ -188,7 +205,9 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
         values = read_json_object(epath.Path(directory, CONFIG), _RESTORE)
         files = huggingface.further_files(epath.Path(directory))
     origin = Origin(found.dtype, learned, values, files)
-    return LoadedModel(where, module, params, tokenizer, task, mesh, drawn, left, said, origin)
+    modules = read_sentence_modules(directory)
+    said += f'\nfrom its {MODULES}: {modules.describe()}' if modules else ''
+    return LoadedModel(where, module, params, tokenizer, task, mesh, drawn, left, said, origin, modules)
 
 
 def _task_of(directory: pathlib.Path, config: BertConfig) -> tuple[Task | None, str]:

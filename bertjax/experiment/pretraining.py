@@ -35,6 +35,8 @@ from bertjax.train.setup import Setup, build_setup
 from bertjax.train.state import TrainState
 from bertjax.train.step import make_eval_step
 
+_MANY_SINGLE = 0.5  # The share of chunks with one sentence above which pairs teach little; Wikipedia has 0.1 at S=128.
+
 
 def batch_objective(settings: PretrainingSettings) -> Objective:
     """What is trained for on the batches of a pre-training, without a teacher."""
@@ -209,7 +211,8 @@ class Pretraining:
         if masking.rate != masking.eval_rate:
             lines.append(f'masks: {masking.rate:.0%} of positions in training, {masking.eval_rate:.0%} held out')
         report = self.examples.get(self.settings.first_shape, 'train', 0).report
-        return '\n'.join([*lines, *map(_describe_pairs, report.get('components', [report]))])
+        parts = report.get('components', [report])
+        return '\n'.join([*lines, *map(_describe_pairs, parts), *filter(None, map(_warn_of_pairs, parts))])
 
     def details(self) -> str:
         """Lines for the log: the mesh, the attention, which parameters decay."""
@@ -220,8 +223,11 @@ def _describe_pairs(part: dict[str, Any]) -> str:
     text = f'examples ({part["mode"]}): {part["examples_per_plan"]:,.0f} a pass, {part["plans"]} passes that differ; '
     if part['is_next'] is not None:
         text += f'{part["is_next"]:.1%} IsNext, '
-        text += f'{part["is_next_of_two"]:.1%} where a chunk has two sentences or more '
-        text += f'({part["one_sentence"]:.1%} have one); '
+        if part['is_next_of_two'] is None:
+            text += 'no chunk has two sentences; '
+        else:
+            text += f'{part["is_next_of_two"]:.1%} where a chunk has two sentences or more '
+            text += f'({part["one_sentence"]:.1%} have one); '
     if 'examples_per_row' in part:
         text += f'{part["examples_per_row"]:.2f} packed in a row, {part["rows_per_plan"]:,.0f} rows a pass; '
     text += f'{part["real_positions"]:.1%} of positions real'
@@ -229,3 +235,25 @@ def _describe_pairs(part: dict[str, Any]) -> str:
         text += f' ({part["unpacked_real_positions"]:.1%} unpacked)'
     text += f', {part["mean_a"]:.1f} tokens of A'
     return text + (f' and {part["mean_b"]:.1f} of B' if part['mean_b'] is not None else '')
+
+
+def _warn_of_pairs(part: dict[str, Any]) -> str:
+    """A line about a corpus whose chunks mostly have one sentence, which cannot be cut into A and B; else ''."""
+    single = part['one_sentence']
+    if single is None or single <= _MANY_SINGLE:
+        return ''
+    share = 'all chunks' if single == 1 else f'{single:.1%} of the chunks'
+    if part['mode'] == 'nsp':
+        effect = 'their B comes from another document, so NSP learns to answer NotNext and little else'
+    else:
+        effect = (
+            'they have no B, so SOP learns from the others alone'
+            if single < 1
+            else 'there is no B, so SOP learns nothing'
+        )
+    return (
+        f'warning: {share} hold a single sentence: {effect}; MLM is not affected. Set config.pairs.mode=full_sentences '
+        'to train without pairs, or give the text more and shorter sentences: one a line with '
+        'config.corpus_options.split_sentences=False, another splitter (config.corpus_options.sentences), blank lines '
+        'between documents only, or a larger config.seq_len.'
+    )

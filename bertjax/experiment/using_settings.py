@@ -26,8 +26,8 @@ class UsingSettings:
     max_length: int = 0
     options: Mapping[str, Any]
 
-    def longest(self, config: BertConfig) -> int:
-        """Tokens that a text of a model is cut to.
+    def longest(self, config: BertConfig, usual: int) -> int:
+        """Tokens that a text of a model is cut to; `usual` where config.max_length does not say.
 
         Raises:
           UserError: more than it has positions.
@@ -36,7 +36,7 @@ class UsingSettings:
         if self.max_length > most:
             mend = 'leave it out for the longest'
             raise UserError('config.max_length', str(self.max_length), f'4 to {most}, the positions of the model', mend)
-        return self.max_length or most
+        return self.max_length or usual
 
 
 def using_settings(config: ConfigDict, verb: str) -> UsingSettings:

@@ -1,16 +1,20 @@
 """The vocabulary of a pre-training: trained on its corpus, or given and grown by words of one's own."""
 
 import collections
+import contextlib
 import itertools
 import pathlib
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from etils import epath
 
 from bertjax.corpus.identity import Known
 from bertjax.corpus.means import check_beam
-from bertjax.corpus.sources import AUTO, parse_mixture
+from bertjax.corpus.shards import text_size
+from bertjax.corpus.sources import AUTO, parse_mixture, resolve, unweighted
 from bertjax.corpus.texts import iter_texts
+from bertjax.corpus.workers import Progress
 from bertjax.errors import UserError, printable
 from bertjax.experiment.own_tokenizer import save_tokenizer
 from bertjax.experiment.pretraining_settings import PretrainingSettings
@@ -22,6 +26,7 @@ from bertjax.text.special import special_layout
 from bertjax.text.symbols import read_symbols, symbols_of, train_symbols
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.text.vocabulary import count_words, sentencepiece_of, train_sentencepiece, train_wordpiece, wordpiece_of
+from bertjax.text.wordpiece import INSTALL_FAST, saved_by_fast
 
 if TYPE_CHECKING:
     from bertjax.corpus.beam_vocabulary import Gathering
@@ -41,7 +46,6 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
     specs = [spec for spec, _ in parts]
     # By size, or with numbers for weights, all text is one: what is rare in the examples is not rare in the language.
     corpora = [[spec] for spec in specs] if any(weight == AUTO for _, weight in parts) else [specs]
-    texts = [itertools.chain.from_iterable(iter_texts(spec, options, read.append) for spec in some) for some in corpora]
     shared = {'vocab_size': vocab['size'], 'lowercase': vocab['lowercase'], 'unused': vocab['unused']}
     if options.format == 'ids':
         expected = 'the vocabulary whose ids the corpus holds'
@@ -49,24 +53,47 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
     print(f'training a {vocab["family"]} vocabulary of {vocab["size"]:,} pieces on {settings.corpus}')
     if settings.beam:
         tokenizer, read = _train_on_beam(settings, corpora, workdir, shared)
-    elif vocab['family'] == 'symbols':
-        all_texts = itertools.chain.from_iterable(texts)
-        tokenizer = train_symbols(all_texts, vocab_size=vocab['size'], unused=vocab['unused'])
-    elif vocab['family'] == 'bpe':
-        tokenizer = train_byte_bpe(itertools.chain.from_iterable(texts), **shared)
-    elif vocab['family'] == 'wordpiece':
-        tokenizer = train_wordpiece(*texts, **shared, smoothing=options.smoothing)
     else:
-        tokenizer = train_sentencepiece(
-            *texts,
-            **shared,
-            smoothing=options.smoothing,
-            model_type=vocab['model_type'],
-            seed=settings.recorded['seed'],
-            sample_sentences=vocab['sample_sentences'],
-        )
+        with _reading(settings, specs) as count:
+            texts = [
+                itertools.chain.from_iterable(iter_texts(spec, options, read.append, count) for spec in some)
+                for some in corpora
+            ]
+            tokenizer = _train(settings, texts, shared)
     save_tokenizer(tokenizer, workdir, key=settings.vocabulary_key, text=read)
     return tokenizer
+
+
+@contextlib.contextmanager
+def _reading(settings: PretrainingSettings, specs: list[str]) -> Iterator[Callable[[int], None]]:
+    """Shows how much of a corpus has been read, which it is given piece by piece."""
+    found = [source for spec in specs for source in resolve(unweighted(spec), settings.corpus_options.text_key)]
+    in_bytes = any(source.kind == 'file' for source in found)
+    saving = saved_by_fast(sum(map(text_size, found)))
+    if saving and settings.run == 'vocab' and settings.vocab['family'] == 'wordpiece':  # Else the build says it.
+        print(f'{saving}: {INSTALL_FAST}')
+    total = sum(source.size for source in found)
+    with Progress(total, shown=True, in_bytes=in_bytes, title='reading the corpus for its vocabulary') as shown:
+        yield lambda count: shown.add(0, count)
+
+
+def _train(settings: PretrainingSettings, texts: list[Iterator[str]], shared: dict[str, Any]) -> Tokenizer:
+    vocab, smoothing = settings.vocab, settings.corpus_options.smoothing
+    if vocab['family'] == 'symbols':
+        all_texts = itertools.chain.from_iterable(texts)
+        return train_symbols(all_texts, vocab_size=vocab['size'], unused=vocab['unused'])
+    if vocab['family'] == 'bpe':
+        return train_byte_bpe(itertools.chain.from_iterable(texts), **shared)
+    if vocab['family'] == 'wordpiece':
+        return train_wordpiece(*texts, **shared, smoothing=smoothing)
+    return train_sentencepiece(
+        *texts,
+        **shared,
+        smoothing=smoothing,
+        model_type=vocab['model_type'],
+        seed=settings.recorded['seed'],
+        sample_sentences=vocab['sample_sentences'],
+    )
 
 
 def _gathering(settings: PretrainingSettings, corpora: list[list[str]], workdir: pathlib.Path) -> 'Gathering':
@@ -151,8 +178,9 @@ def write_candidates(
     if settings.beam:
         (counts,), _ = _gathering(settings, [specs], workdir).words(tokenizer.lowercase)
     else:
-        texts = itertools.chain.from_iterable(iter_texts(spec, settings.corpus_options) for spec in specs)
-        counts = count_words(texts, tokenizer.lowercase)
+        with _reading(settings, specs) as count:
+            texts = (iter_texts(spec, settings.corpus_options, progress=count) for spec in specs)
+            counts = count_words(itertools.chain.from_iterable(texts), tokenizer.lowercase)
     found = candidates(counts, tokenizer, settings.vocab['candidates'])
     lines = (f'{word}\t{count}\t{" ".join(pieces)}\n' for word, count, pieces in found)
     write_atomic(workdir / CANDIDATES, ''.join(lines))

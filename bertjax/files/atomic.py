@@ -19,7 +19,7 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from bertjax.errors import UserError
+from bertjax.errors import StoppedError, UserError
 from bertjax.files.disk import writing
 from bertjax.files.muted import is_muted
 from bertjax.files.paths import is_remote
@@ -231,7 +231,7 @@ def exclusive(directory: str | os.PathLike, doing: str) -> Iterator[None]:
       doing: what the process does there, for the message to the other one, such as 'builds this store'.
 
     Raises:
-      UserError: another process holds the lock.
+      UserError: another process holds the lock; afterwards, that the directory was removed or moved meanwhile.
     """
     if is_muted():
         yield
@@ -245,6 +245,29 @@ def exclusive(directory: str | os.PathLike, doing: str) -> Iterator[None]:
             raise UserError(str(directory), found, 'one process at a time', mend) from None
         except OSError:
             logging.warning('%s cannot be locked: start no second process there.', directory)
-        yield
+        try:
+            yield
+        except (UserError, StoppedError):
+            raise
+        except Exception as error:  # of whatever kind: it comes from what is missing
+            if _is_at(directory, handle):
+                raise
+            raise _gone(directory) from error
+        if not _is_at(directory, handle):  # What was written since lies in another directory of the same name.
+            raise _gone(directory)
     finally:
         os.close(handle)
+
+
+def _is_at(directory: str | os.PathLike, handle: int) -> bool:
+    """Whether the directory that was opened as `handle` is still found by its path."""
+    try:
+        return os.path.samestat(os.stat(directory), os.fstat(handle))
+    except OSError:
+        return False
+
+
+def _gone(directory: str | os.PathLike) -> UserError:
+    found = 'another folder than before' if os.path.isdir(directory) else 'no such folder any more'
+    mend = 'move it back, or give its new path, and the same command continues; if it was removed, it begins anew'
+    return UserError(str(directory), found, 'the folder that this command works in', mend)

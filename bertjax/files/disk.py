@@ -1,4 +1,4 @@
-"""What the system refuses (a full disk, a read-only one, too many open files), said to the user in one line."""
+"""What the system refuses (a full disk, a read-only one, files too large or too many), said to the user in one line."""
 
 import contextlib
 import errno
@@ -28,6 +28,7 @@ _MENDS = {
 }
 # What is wrong with a file to read; other errors tell of the machine.
 _OF_THE_FILE = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
+_NO_TEMPORARY = 'No usable temporary directory'  # in Python's words
 # In the text of errors: of tensorstore, of safetensors.
 _NATIVE = re.compile(r"os_error_code='(\d+)'|\(os error (\d+)\)")
 
@@ -39,7 +40,7 @@ def writing(path: str | os.PathLike, size: int) -> Iterator[None]:
         yield
     except Exception as error:  # tensorstore and safetensors have their own
         refused = _refusal(error)
-        if refused is None:
+        if refused is None or (refused is error and _is_fault_of_ours(refused, path)):
             raise
         if refused is not error:
             raise _about(refused, path, size) from error
@@ -56,6 +57,11 @@ def raise_passing(error: Exception, path: str | os.PathLike) -> None:
     if isinstance(error, OSError) and error.errno is not None and error.errno not in _OF_THE_FILE:
         error.filename = error.filename or os.fspath(path)
         raise error
+
+
+def _is_fault_of_ours(error: OSError, path: str | os.PathLike) -> bool:
+    """Whether a missing file says nothing of the system: the folder that it should lie in is there."""
+    return error.errno == errno.ENOENT and pathlib.Path(os.fsdecode(error.filename or path)).absolute().parent.is_dir()
 
 
 def _about(error: OSError, path: str | os.PathLike, size: int) -> OSError:
@@ -88,6 +94,17 @@ def _explained(error: OSError, workdir: str) -> UserError | None:
     path = pathlib.Path(os.fsdecode(error.filename or workdir)).absolute()
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return _too_few(f'more open files than the {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} allowed')
+    if error.errno == errno.EFBIG:
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        what = 'file system' if limit == resource.RLIM_INFINITY else f'limit (ulimit -f) of {limit:,} bytes'
+        mend = 'run this first: ulimit -f unlimited; then the same command continues'
+        return UserError(str(path), f'a {what} that allows no larger file', 'room for larger files', mend)
+    if error.errno == errno.ENOENT and hasattr(error, 'wanted'):
+        mend = 'put it back if it was moved, then start the same command again: it continues with what is there'
+        return UserError(str(path), 'that its folder was moved or removed', 'one that stays while it is used', mend)
+    if error.errno == errno.ENOENT and _NO_TEMPORARY in str(error):
+        mend = 'make room there, or set TMPDIR to another folder; then the same command continues'
+        return UserError('TMPDIR', 'no folder for temporary files', 'one that can be written to', mend)
     if error.errno in _FULL:
         folder = next(place for place in (path, *path.parents) if place.is_dir())
         found = f'a full disk with {shutil.disk_usage(folder).free:,} bytes free'

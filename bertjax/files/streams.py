@@ -160,14 +160,15 @@ class Lines:
     Args:
       source: the chunks.
       cut: yield a line over MAX_LINE bytes in pieces, each with the same number; else TOO_LONG for one over MAX_RECORD.
+      merge_blank: one blank line may stand for many that follow each other; `number` counts all of them.
 
     Attributes:
       number: the 1-based number of the line that was yielded last.
     """
 
-    def __init__(self, source: Iterator[bytes], *, cut: bool = True):
+    def __init__(self, source: Iterator[bytes], *, cut: bool = True, merge_blank: bool = False):
         self.number = 0
-        self._source, self._cut = source, cut
+        self._source, self._cut, self._merge_blank = source, cut, merge_blank
 
     def _pieces(self, line: bytes) -> Iterator[bytes]:
         while len(line) > MAX_LINE:
@@ -183,6 +184,11 @@ class Lines:
     def __iter__(self) -> Iterator[bytes]:
         rest, inside, skipping = b'', False, False
         for chunk in _without_byte_order_mark(self._source):
+            if self._merge_blank and chunk.isspace() and not (inside or skipping or rest.strip()) and b'\n' in chunk:
+                self.number += chunk.count(b'\n')
+                rest = chunk.rpartition(b'\n')[2]
+                yield b''
+                continue
             lines = chunk.split(b'\n')
             lines[0] = rest + lines[0] if rest else lines[0]
             rest = lines.pop()

@@ -25,16 +25,25 @@ def read_json_object(path: epath.PathLike, mend: str) -> dict[str, Any]:
     Raises:
       UserError: it cannot be read, or holds anything else.
     """
-    text = read_whole(path, 'a JSON object', mend, most=SETTINGS)
+    return _read_json(path, dict, 'a JSON object', mend)
+
+
+def read_json_list(path: epath.PathLike, mend: str) -> list[Any]:
+    """The list in a JSON file; see `read_json_object`."""
+    return _read_json(path, list, 'a JSON list', mend)
+
+
+def _read_json(path: epath.PathLike, kind: type, expected: str, mend: str) -> Any:
+    text = read_whole(path, expected, mend, most=SETTINGS)
     if not text:
-        raise UserError(str(path), 'an empty file', 'a JSON object', mend)
+        raise UserError(str(path), 'an empty file', expected, mend)
     try:
         value = json.loads(text.decode('utf-8-sig'))
     except (ValueError, RecursionError) as error:
         reason = 'nested too deeply' if isinstance(error, RecursionError) else error
-        raise UserError(str(path), f'no JSON ({reason})', 'a JSON object', mend) from None
-    if not isinstance(value, dict):
-        raise UserError(str(path), f'a JSON {type(value).__name__}', 'a JSON object', mend)
+        raise UserError(str(path), f'no JSON ({reason})', expected, mend) from None
+    if not isinstance(value, kind):
+        raise UserError(str(path), f'a JSON {type(value).__name__}', expected, mend)
     return value
 
 

@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
+import jax
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.ranges import shown
+from bertjax.ranges import Range, shown
 from bertjax.recipe_ranges import OF_VERB
 from bertjax.text.special import well_formed
 
@@ -21,19 +22,22 @@ def several(texts: Texts, name: str = 'texts') -> list[str]:
     """
     if isinstance(texts, str):
         texts = [texts]
-    elif not _is_list(texts):
-        raise UserError(name, shown(texts), 'a text or a list of texts', 'make a list of it')
+    check_list(name, texts, 'a text or a list of texts')
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise UserError(f'{name}[{number}]', shown(text), 'a text', "give '' for none")
     return [well_formed(text) for text in texts]
 
 
-def _is_list(values: Any) -> bool:
-    """A list, a tuple, an array of one dimension, a column of a table; no set, mapping or generator."""
-    if isinstance(values, np.ndarray):
-        return values.ndim == 1
-    return isinstance(values, Sized) and hasattr(values, '__getitem__') and not isinstance(values, Mapping)
+def check_list(name: str, values: Any, expected: str = 'a list') -> None:
+    """Refuses anything but a list, a tuple, an array of one dimension or a column of a table.
+
+    Raises:
+      UserError: a number, a set, a mapping, a generator, a table or an array of another dimension.
+    """
+    is_list = isinstance(values, Sized) and hasattr(values, '__getitem__') and not isinstance(values, Mapping)
+    if not is_list or getattr(values, 'ndim', 1) != 1:
+        raise UserError(name, shown(values), expected, 'make a list of it')
 
 
 def like(asked: Any, results: list[Any]) -> Any:
@@ -42,26 +46,45 @@ def like(asked: Any, results: list[Any]) -> Any:
 
 
 def check_count(name: str, beside: Sequence[Any] | None, texts: Sequence[Any]) -> None:
-    """Refuses second texts that are not as many as the first."""
-    if beside is not None and len(beside) != len(texts):
+    """Refuses second texts that are not as many as the first, or no list."""
+    if beside is None:
+        return
+    check_list(name, beside)
+    if len(beside) != len(texts):
         raise UserError(name, f'{len(beside)} for {len(texts)}', 'as many as there are texts', 'give one for each')
 
 
 def plain(value: Any) -> Any:
-    """A value of numpy as Python's own."""
-    if isinstance(value, list | tuple | np.ndarray):
-        return tuple(map(plain, value))
-    return value.item() if isinstance(value, np.generic) else value
+    """A value or array of numpy or JAX as Python's own; lists, ranges and arrays become tuples."""
+    if isinstance(value, np.generic | np.ndarray | jax.Array):
+        value = value.tolist()
+    return tuple(map(plain, value)) if isinstance(value, list | tuple | range) else value
 
 
-def check_values(verb: str, **values: Any) -> None:
-    """Refuses what the command line refuses as config.VERB.NAME: {argument: (NAME, value)}.
+def check_value(argument: str, value: Any, allowed: Range, mend: str) -> Any:
+    """An argument as Python's own value.
+
+    Raises:
+      UserError: a value outside its range.
+    """
+    value = plain(value)
+    if not allowed.holds(value):
+        raise UserError(argument, shown(value), allowed.words, mend)
+    return value
+
+
+def check_values(verb: str, **values: Any) -> dict[str, Any]:
+    """Arguments as Python's own values, by name; refuses what the command line refuses as config.VERB.NAME.
+
+    Args:
+      verb: whose keys have the ranges.
+      **values: argument=(NAME, value).
 
     Raises:
       UserError: the first value outside its range.
     """
+    checked = {}
     for argument, (name, value) in values.items():
         allowed, example = OF_VERB[verb][name]
-        value = plain(value)
-        if not allowed.holds(value):
-            raise UserError(argument, shown(value), allowed.words, f'for example {argument}={example!r}')
+        checked[argument] = check_value(argument, value, allowed, f'for example {argument}={example!r}')
+    return checked

@@ -41,6 +41,8 @@ def _table(model: LoadedModel) -> Table:
     if model.unused:
         more = f' and {len(model.unused) - _UNUSED:,} more' if len(model.unused) > _UNUSED else ''
         table.add_row('not used', escape(', '.join(model.unused[:_UNUSED])) + more)
+    if model.sentence_modules:
+        table.add_row('sentences', escape(model.sentence_modules.describe()))
     table.add_row('computes in', f'{config.dtype} on {len(devices)} x {devices[0].device_kind}')
     return table
 

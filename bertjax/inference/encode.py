@@ -3,18 +3,20 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
+from bertjax.convert.huggingface.sentence_transformers import Dense
 from bertjax.data.features import INPUTS, Features
 from bertjax.errors import UserError
 from bertjax.experiment.loaded import LoadedModel
 from bertjax.inference.runner import Forward, Runner
 from bertjax.model.config import BertConfig
-from bertjax.model.pooling import COMBINE, POOL, combine_layers, pool_tokens
+from bertjax.model.pooling import combine_layers, pool_tokens
 from bertjax.tasks.sentence.features import text_features
 from bertjax.text.tokenizer import Tokenizer
 
@@ -27,9 +29,11 @@ class Encoding:
       layers: numbers of the hidden states: 0 the embeddings, 1 to L the blocks; -1 the last, -2 the one before it ….
       combine: of several layers: their 'mean', 'sum', 'concat'enation, or their sum 'weighted' by `weights`.
       weights: one a layer.
-      pool: the 'mean' over the tokens of a text, [CLS] and [SEP] among them, as sentence-transformers has it; the state
-        of [CLS]; what the 'pooler' makes of it, of the last layer alone; or 'none', every token's.
+      pool: the 'mean' over the tokens of a text, [CLS] and [SEP] among them, or another of `model.pooling.POOL`; what
+        the 'pooler' makes of [CLS], of the last layer alone; or 'none', every token's.
       normalize: divide by the Euclidean norm.
+      prompt: stands before every text.
+      dense: layers on the pooled vectors, before they are normalized.
 
     Raises:
       UserError: what does not go together.
@@ -40,11 +44,10 @@ class Encoding:
     weights: tuple[float, ...] = ()
     pool: str = 'mean'
     normalize: bool = False
+    prompt: str = ''
+    dense: tuple[Dense, ...] = ()
 
     def __post_init__(self):
-        for name, known in (('combine', COMBINE), ('pool', POOL)):
-            if getattr(self, name) not in known:
-                raise UserError(name, repr(getattr(self, name)), 'one of ' + ', '.join(known), 'choose one of them')
         if not self.layers:
             raise UserError('layers', 'none', 'at least one number', 'for example -1, the last layer')
         if (self.combine == 'weighted') != bool(self.weights) or len(self.weights) not in (0, len(self.layers)):
@@ -52,6 +55,10 @@ class Encoding:
             raise UserError('weights', found, "one a layer with combine='weighted', else none", 'correct one of them')
         if self.pool == 'pooler' and self.layers != (-1,):
             raise UserError('pool', "'pooler' of other layers than the last", 'layers=-1', 'leave the layers out')
+
+    def prompted(self, texts: Sequence[str]) -> list[str]:
+        """The texts with the prompt before each."""
+        return [self.prompt + text for text in texts]
 
     def check(self, config: BertConfig) -> None:
         """Refuses layers that a model does not have.
@@ -67,7 +74,42 @@ class Encoding:
 
     def width(self, config: BertConfig) -> int:
         """Of the features."""
+        if self.dense:
+            return self.dense[-1].kernel.shape[1]
         return config.width * (len(self.layers) if self.combine == 'concat' else 1)
+
+
+def chosen_encoding(model: LoadedModel, *, pool: str, normalize: bool | None, **asked: Any) -> Encoding:
+    """The features that are asked for, with what the folder of a model of sentence-transformers says of them.
+
+    Args:
+      model: with the `sentence_modules`.
+      pool: 'auto' for the folder's pooling, prompt, Dense layers and normalization, without such a folder for 'mean';
+        any other computes what it says, and nothing of these.
+      normalize: None for what the folder says, else False.
+      **asked: layers, combine and weights of an Encoding.
+
+    Raises:
+      UserError: modules that cannot be computed, or that are not for these layers; see Encoding.
+    """
+    said = model.sentence_modules if pool == 'auto' else None
+    if said is None:
+        return Encoding(pool='mean' if pool == 'auto' else pool, normalize=bool(normalize), **asked)
+    if said.refusal:
+        raise said.refusal
+    if said.lowercase and not model.tokenizer.lowercase:
+        found, mend = 'do_lower_case with a tokenizer of cased text', "give lower-cased texts, and pool, such as 'mean'"
+        raise UserError(model.where, found, 'a tokenizer that lower-cases', mend)
+    if said.dense and asked['layers'] != (-1,):
+        mend = "leave the layers out, or name a pooling, such as pool='mean'"
+        raise UserError('layers', str(asked['layers']), '-1, which the Dense layers of the folder take', mend)
+    widths = [model.config.width, *(layer.kernel.shape[1] for layer in said.dense)]
+    for layer, width in zip(said.dense, widths, strict=False):
+        if layer.kernel.shape[0] != width:
+            found, mend = f'a Dense layer of {layer.kernel.shape[0]:,} inputs', 'copy the directory again'
+            raise UserError(model.where, found, f'one of {width:,}, as it is given', mend)
+    normalize = said.normalize if normalize is None else normalize
+    return Encoding(pool=said.pool, normalize=normalize, prompt=said.prompt, dense=said.dense, **asked)
 
 
 def make_encode(module: nn.Module, encoding: Encoding) -> Forward:
@@ -87,7 +129,7 @@ def make_encode(module: nn.Module, encoding: Encoding) -> Forward:
         if encoding.pool != 'pooler':
             x = combine_layers(x, encoding.combine, encoding.weights)
             x = pool_tokens(x, mask, encoding.pool)
-        if encoding.normalize:
+        if encoding.normalize and not encoding.dense:
             x = x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
         return {'features': x}
 
@@ -138,4 +180,12 @@ def encode(
     per_token = ('features',) if encoding.pool == 'none' else ()
     forward = make_encode(runner.model.module, encoding)
     name, title = ('encode', encoding), 'encoding'
-    return runner.run(name, forward, features, per_token=per_token, title=title, advance=advance)['features']
+    rows = runner.run(name, forward, features, per_token=per_token, title=title, advance=advance)['features']
+    return list(_after_dense(np.stack(rows), encoding)) if encoding.dense and rows else rows
+
+
+def _after_dense(x: np.ndarray, encoding: Encoding) -> np.ndarray:
+    """float32 [N, D] -> [N, D'], normalized where that is asked for."""
+    for layer in encoding.dense:
+        x = layer(x)
+    return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12) if encoding.normalize else x

@@ -65,6 +65,8 @@ class Extractor:
         digest.update(model.tokenizer.fingerprint.encode())
         if model.tokenizer.separators != 1:  # the fingerprint is of single texts
             digest.update(b'%d separators' % model.tokenizer.separators)
+        for layer in self.encoding.dense:
+            digest.update(layer.kernel.tobytes() + layer.bias.tobytes())
         for path, x in sorted(flat_paths(model.params).items()):
             digest.update(path.encode())
             digest.update(np.ascontiguousarray(jax.device_get(x)).view(np.uint8))
@@ -94,7 +96,7 @@ class Extractor:
         if not numbers:
             return self._nothing(lengths)
         tokenizer = self.runner.model.tokenizer
-        features = sequences(tokenizer, first, second, self.max_length)
+        features = sequences(tokenizer, self.encoding.prompted(first), second, self.max_length)
         lengths[numbers] = features.lengths
         rows = encode(self.runner, features, self.encoding, advance=advance)
         if not self.of_tokens:

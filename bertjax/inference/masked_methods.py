@@ -59,7 +59,7 @@ class MaskedMethods:
         Raises:
           UserError: a text without mask, or a model without a head for them.
         """
-        check_values('fill', top_k=('top_k', top_k), jointly=('jointly', jointly))
+        top_k, jointly = check_values('fill', top_k=('top_k', top_k), jointly=('jointly', jointly)).values()
         self._model.require('mlm', 'filling')
         where = [f'texts[{i}]' for i in range(len(several(texts)))]
         places = zip(several(texts), where, strict=True)
@@ -137,7 +137,6 @@ class MaskedMethods:
           UserError: more tokens than the model has positions, or one without a head for masked words.
         """
         asked = {'tokens': ('tokens', tokens), 'temperature': ('temperature', temperature)}
-        check_values('fill', **asked, top_k=('sample', top_k), seed=('seed', seed))
+        chosen = check_values('fill', **asked, top_k=('sample', top_k), seed=('seed', seed))
         self._model.require('mlm', 'continuing')
-        chosen = {'tokens': tokens, 'temperature': temperature, 'top_k': top_k, 'seed': seed}
         return like(texts, extend(self._runner, several(texts), **chosen, max_length=self._max_length))

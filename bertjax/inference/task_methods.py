@@ -5,7 +5,7 @@ from typing import Any, overload
 
 from bertjax.experiment.loaded import LoadedModel
 from bertjax.inference.answers import Answer, Chosen, Label, Tagged
-from bertjax.inference.arguments import Texts, check_count, like, several
+from bertjax.inference.arguments import Texts, check_count, check_list, like, several
 from bertjax.inference.runner import Runner
 from bertjax.inference.tasks import (
     answer_records,
@@ -88,6 +88,7 @@ class TaskMethods:
           UserError: a model that was not tuned to tag, or no such strategy.
         """
         each = [sentences] if isinstance(sentences, str) else sentences
+        check_list('sentences', each, 'a text or a list')
         records = sentence_records(self.task, self._model.where, each)
         return like(sentences, tag_records(self._runner, records, aggregation_strategy))
 

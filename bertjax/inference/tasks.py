@@ -5,6 +5,7 @@ from typing import Any
 
 from bertjax.data.features import Features
 from bertjax.errors import UserError
+from bertjax.inference.arguments import several
 from bertjax.inference.runner import Runner
 from bertjax.ranges import shown
 from bertjax.tasks.choice.files import Question as Choices
@@ -106,7 +107,7 @@ def sentence_records(task: Task | None, where: str, sentences: Sequence[str | Se
 
 def _sentence(where: str, sentence: str | Sequence[str], document: int) -> Sentence:
     if not isinstance(sentence, str):
-        return Sentence(where, tuple(sentence), None, document=document)
+        return Sentence(where, tuple(several(sentence, where)), None, document=document)
     words, offsets = split_words(sentence)
     return Sentence(where, words, None, document=document, text=sentence, offsets=offsets)
 
@@ -120,11 +121,13 @@ def choice_records(
       UserError: a model of another kind, or fewer than two endings.
     """
     _of_kind(task, MultipleChoiceTask, where)
-    for i, several in enumerate(endings):
-        if isinstance(several, str) or len(several) < 2:
-            raise UserError(f'endings[{i}]', repr(several), 'a list of at least two', 'give what is to be chosen from')
-    pairs = enumerate(zip(contexts, endings, strict=True))
-    return [Choices(f'contexts[{i}]', context, '', tuple(several), None) for i, (context, several) in pairs]
+    records = []
+    for i, (context, each) in enumerate(zip(contexts, endings, strict=True)):
+        texts = several(each, f'endings[{i}]')
+        if isinstance(each, str) or len(texts) < 2:
+            raise UserError(f'endings[{i}]', shown(each), 'a list of at least two', 'give what is to be chosen from')
+        records.append(Choices(f'contexts[{i}]', context, '', tuple(texts), None))
+    return records
 
 
 # The kinds of task: the method that asks them, and what they give.

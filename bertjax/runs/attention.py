@@ -52,7 +52,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     relations, count = _looked_at(source, len(texts[0].first) if texts else 0)
     with working_in(folder, results_only=True):
         model = asked_model(settings, folder)
-        longest, before = settings.longest(model.config), _before(settings, model)
+        longest, before = settings.longest(model.config, model.max_length), _before(settings, model)
         runner = Runner(model, batch_size=settings.batch_size)
         parts = read_chunks(source, _CHUNK, quiet=count is not None) if path else iter(texts)
         first = next(parts)

@@ -11,7 +11,7 @@ from bertjax.errors import UserError
 from bertjax.experiment.loaded import asked_model
 from bertjax.experiment.using_settings import UsingSettings, using_settings
 from bertjax.experiment.workdir import working_in
-from bertjax.inference.encode import Encoding
+from bertjax.inference.encode import chosen_encoding
 from bertjax.inference.extract import PART, PART_OF_TOKENS, Extractor, labels
 from bertjax.inference.extraction import Extraction
 from bertjax.inference.feature_files import json_rows, need_arrow
@@ -65,10 +65,13 @@ def run(config: ConfigDict, workdir: str) -> None:
 
 def _extractor(settings: UsingSettings, folder: pathlib.Path) -> Extractor:
     options = settings.options
-    chosen = {name: options[name] for name in ('combine', 'pool', 'normalize')}
-    encoding = Encoding(tuple(options['layers']), weights=tuple(options['weights']), **chosen)
     model = asked_model(settings, folder)
-    extractor = Extractor(Runner(model, batch_size=settings.batch_size), encoding, settings.longest(model.config))
+    chosen = {name: options[name] for name in ('combine', 'pool', 'normalize')}
+    lists = {name: tuple(options[name]) for name in ('layers', 'weights')}
+    encoding = chosen_encoding(model, **lists, **chosen)
+    extractor = Extractor(
+        Runner(model, batch_size=settings.batch_size), encoding, settings.longest(model.config, model.max_length)
+    )
     extractor.check()
     return extractor
 
@@ -92,7 +95,7 @@ def _target(settings: UsingSettings, folder: pathlib.Path, source: Source) -> pa
 
 def _extract_file(settings: UsingSettings, extractor: Extractor, source: Source, target: pathlib.Path) -> None:
     options = settings.options
-    size = options['part'] or (PART_OF_TOKENS if options['pool'] == 'none' else PART)
+    size = options['part'] or (PART_OF_TOKENS if extractor.of_tokens else PART)
     extraction = Extraction(extractor, source, target, options['id'], size)
     texts = extraction.read()
     if extraction.is_done():
@@ -101,6 +104,8 @@ def _extract_file(settings: UsingSettings, extractor: Extractor, source: Source,
     extraction.check()
     with progress('texts', texts, lines=True) as advance:
         extraction.compute(advance)
-    facts = {name: options[name] for name in ('layers', 'combine', 'weights', 'pool', 'normalize')}
+    names = ('layers', 'combine', 'weights', 'pool', 'normalize', 'prompt')
+    facts = {name: getattr(extractor.encoding, name) for name in names}
+    facts['dense'] = [layer.kernel.shape[1] for layer in extractor.encoding.dense]
     for line in extraction.write(facts):
         print(line)

@@ -74,9 +74,8 @@ def _question(settings: UsingSettings, folder: pathlib.Path, items: Sequence[Ite
     names = ('ask', 'top_k', 'jointly', 'tokens', 'temperature', 'sample', 'seed')
     model = asked_model(settings, folder)
     chosen = {name: settings.options[name] for name in names}
-    question = Question(
-        Runner(model, batch_size=settings.batch_size), max_length=settings.longest(model.config), **chosen
-    )
+    longest = settings.longest(model.config, model.max_length)
+    question = Question(Runner(model, batch_size=settings.batch_size), max_length=longest, **chosen)
     question.check()
     question.check_texts(items)
     return question

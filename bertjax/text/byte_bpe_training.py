@@ -8,11 +8,14 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from bertjax.errors import UserError
 from bertjax.text.byte_bpe import byte_bpe_settings
+from bertjax.text.long_words import shorten_runs
 from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, well_formed
 from bertjax.text.tokenizer_json import ROBERTA_NAMES, JsonTokenizer
 from bertjax.text.vocabulary import no_text, warn_when_small
 
 _BYTES = 256
+# Bytes. The trainer's time grows with the square of a word's length: it gets longer words in pieces.
+_PIECE = 1_000
 
 
 def train_byte_bpe(
@@ -45,7 +48,8 @@ def train_byte_bpe(
     model = tokenizers.Tokenizer(models.BPE())
     if lowercase:
         model.normalizer = normalizers.Lowercase()
-    model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    words = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    model.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.FixedLength(_PIECE)])
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=min_frequency,
@@ -53,7 +57,7 @@ def train_byte_bpe(
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    model.train_from_iterator(map(well_formed, texts), trainer)
+    model.train_from_iterator(shorten_runs(map(well_formed, texts)), trainer)
     learned = json.loads(model.to_str())['model']
     if not learned['merges']:
         raise no_text()

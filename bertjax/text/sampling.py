@@ -5,6 +5,7 @@ import random
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
+from bertjax.text.long_words import shorten_unbroken
 from bertjax.text.sentences import split_sentences
 from bertjax.text.special import well_formed
 
@@ -13,9 +14,9 @@ Sampled = TypeVar('Sampled')
 
 
 def sentences_of(texts: Iterable[str]) -> Iterator[str]:
-    """The sentences of texts, in pieces of up to MAX_SENTENCE characters."""
+    """The sentences of texts, in pieces of up to MAX_SENTENCE characters; of very long words the beginning."""
     for sentence in itertools.chain.from_iterable(map(split_sentences, texts)):
-        sentence = well_formed(sentence)
+        sentence = shorten_unbroken(well_formed(sentence))
         for start in range(0, len(sentence), MAX_SENTENCE):
             yield sentence[start : start + MAX_SENTENCE]
 

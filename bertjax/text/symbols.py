@@ -14,6 +14,7 @@ from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.files.whole import read_lines
 from bertjax.text.flat import flatten
+from bertjax.text.long_words import MAX_WORD
 from bertjax.text.offsets import Located, locate
 from bertjax.text.special import (
     SPECIAL_TOKENS,
@@ -146,10 +147,11 @@ def train_symbols(texts: Iterable[str], *, vocab_size: int, unused: int = 0) -> 
 
 
 def count_symbols(texts: Iterable[str]) -> dict[str, int]:
-    """How often each symbol occurs."""
+    """How often each symbol of up to MAX_WORD characters occurs."""
     counts: collections.Counter[str] = collections.Counter()
     for text in texts:
-        counts.update(text.split())
+        symbols = text.split()
+        counts.update(symbols if len(text) <= MAX_WORD else (one for one in symbols if len(one) <= MAX_WORD))
     return dict(counts)
 
 

@@ -13,6 +13,7 @@ from tokenizers import normalizers, pre_tokenizers
 
 from bertjax.errors import UserError
 from bertjax.text.bert_settings import MAX_CHARACTERS, PREFIX, bert_settings
+from bertjax.text.long_words import shorten_ascii_runs
 from bertjax.text.merges import merged_pieces
 from bertjax.text.sampling import MAX_SENTENCE, sample, sentences_of
 from bertjax.text.sentencepiece import SentencePieceTokenizer
@@ -84,7 +85,10 @@ def wordpiece_of(
     """`train_wordpiece` of the words of each corpus, counted as by `count_words`."""
     special = special_layout(unused)
     if not any(counts):
-        raise no_text()
+        mend = 'set config.vocab.family=sentencepiece or bpe for text without spaces, or check the path and format'
+        raise UserError(
+            'corpus', f'no text with words of up to {MAX_CHARACTERS} characters', 'text to train words on', mend
+        )
     words = smoothed_counts(counts, smoothing) if len(counts) > 1 else counts[0]
     pieces = special + _alphabet(words, vocab_size - len(special), vocab_size)
     pieces += merged_pieces(words, pieces, room=vocab_size - len(pieces), min_frequency=min_frequency, prefix=PREFIX)
@@ -104,6 +108,7 @@ def count_words(texts: Iterable[str], lowercase: bool) -> dict[str, int]:
     words: collections.Counter[str] = collections.Counter()
 
     def cut(chunk: str, count: int) -> None:
+        chunk = shorten_ascii_runs(chunk)
         try:
             normal = normalizer.normalize_str(chunk)
         except UnicodeEncodeError:

@@ -12,8 +12,10 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
+from bertjax.progress import clock
 from bertjax.text.bert_settings import PREFIX, is_bert, lowercases, what_makes_ids
 from bertjax.text.flat import flatten
+from bertjax.text.long_words import MAX_WORD, shorten_ascii_runs
 from bertjax.text.offsets import Located, locate
 from bertjax.text.special import (
     SPECIAL_TOKENS,
@@ -32,6 +34,11 @@ try:
     import nanotoken  # the extra `fast`
 except ImportError:
     nanotoken = None
+
+# Bytes of English text a second that one core turns into a store without and with `nanotoken`, see docs/data.md#speed.
+_SLOW, _FAST = 1.3e6, 17e6
+_MUCH = 50e6  # Bytes of text.
+INSTALL_FAST = "pip install 'bertjax[fast]'"
 
 
 class WordPieceTokenizer:
@@ -67,6 +74,8 @@ class WordPieceTokenizer:
         self.added_ids = frozenset(token['id'] for token in added)
         self.special_ids = special_ids_of(self.pieces, ids, [token['id'] for token in added if token.get('special')])
         self.is_bert = is_bert(settings)
+        # Whether a run of letters and digits may be shortened: no special token can begin or end inside one.
+        self._shortens = self.is_bert and not any(t['content'][i].isalnum() for t in added for i in (0, -1))
         prefix = settings['model'].get('continuing_subword_prefix', PREFIX)
         self.continues_word = np.array([p.startswith(prefix) and len(p) > len(prefix) for p in self.pieces], dtype=bool)
         self.separators = separators_of(settings.get('post_processor'))
@@ -81,8 +90,11 @@ class WordPieceTokenizer:
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """The ids of `encode` one after the other, and how many each text has: see the protocol."""
+        texts = list(texts)
+        if self._shortens and max(map(len, texts), default=0) > MAX_WORD:  # it is one [UNK], however long it is
+            texts = list(map(shorten_ascii_runs, texts))
         try:
-            return self._encode(list(texts))
+            return self._encode(texts)
         except (UnicodeEncodeError, TypeError):  # A lone surrogate, in nanotoken and in tokenizers.
             return self._encode([well_formed(text) for text in texts])
 
@@ -170,3 +182,11 @@ def _load_libraries(text: str, where: str) -> tuple[Any, tokenizers.Tokenizer | 
             '%s: encoding with the slower `tokenizers` because nanotoken cannot: %s', where, reason
         )
     return None, reference
+
+
+def saved_by_fast(size: float) -> str:
+    """What the extra `fast` would save on `size` bytes of text; '' where it is installed or the text is short."""
+    if nanotoken is not None or size <= _MUCH:
+        return ''
+    before, after = clock(size / _SLOW), clock(size / _FAST)
+    return f'the extra `fast` would encode this text in about {after} of processor time instead of {before}'

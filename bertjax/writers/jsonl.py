@@ -1,5 +1,6 @@
 """Append-only JSON lines; on resume, cut back to the step of the checkpoint."""
 
+import errno
 import json
 import os
 import pathlib
@@ -39,10 +40,22 @@ class JsonLines:
                 data = data[self._file.write(data) :]
 
     def sync(self) -> None:
-        """What was written survives a loss of power, too."""
-        if self._file is not None:
-            with writing(self.path, 0):
-                os.fsync(self._file.fileno())
+        """What was written survives a loss of power, too.
+
+        A file that was removed or moved meanwhile is begun again with the next line.
+
+        Raises:
+          FileNotFoundError: so was its folder.
+        """
+        if self._file is None:
+            return
+        with writing(self.path, 0):
+            os.fsync(self._file.fileno())
+            if not self.path.exists():
+                if not self.path.parent.is_dir():
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(self.path))
+                logging.warning('%s was removed or moved; the training goes on, and a new one is begun', self.path)
+                self.close()
 
     def forget_after(self, step: int) -> int:
         """Cuts the lines whose step is greater than `step`, and a half-written last one. Returns the bytes cut.

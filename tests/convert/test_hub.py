@@ -29,6 +29,10 @@ for name, arguments in json.loads(sys.argv[1]):
 """
 
 
+# Of a model of sentence-transformers, beside its modules.json.
+MODULES = ('1_Pooling/config.json', '2_Dense/config.json', '2_Dense/model.safetensors')
+
+
 @pytest.fixture(scope='module')
 def hub():
     with serving() as hub:
@@ -50,6 +54,7 @@ def hub():
             **files,
             'model-00001-of-00001.safetensors': b'1',
             'model.safetensors.index.json': b'{}',
+            **dict.fromkeys(['modules.json', *MODULES, '2_Dense/pytorch_model.bin', 'x/config.json'], b'{}'),
         }
         hub.files['org/google'] = {'bert_config.json': b'{}', 'vocab.txt': b'x', 'bert_model.ckpt.index': b'x'}
         hub.gated.add('org/gated')
@@ -112,7 +117,7 @@ def test_only_what_is_needed_is_pulled(hub, tmp_path):
     wanted = [
         described | {'model.safetensors'},
         described | {'pytorch_model.bin'},
-        described | {'model-00001-of-00001.safetensors', 'model.safetensors.index.json'},
+        described | {'model-00001-of-00001.safetensors', 'model.safetensors.index.json', 'modules.json', *MODULES},
         {'bert_config.json', 'vocab.txt', 'bert_model.ckpt.index'},
         described | {'model.safetensors'},
     ]

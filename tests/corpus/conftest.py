@@ -1,11 +1,14 @@
-"""A small vocabulary that spells any lower-case ASCII text."""
+"""A small vocabulary that spells any lower-case ASCII text, and a corpus of several files with copies."""
 
+import gzip
 import pathlib
+import random
 import string
 
 import pytest
-from corpus_text import WORDS
+from corpus_text import WORDS, as_text, documents
 
+from bertjax.corpus import shards
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -24,3 +27,26 @@ def vocabulary(tmp_path_factory) -> pathlib.Path:
 @pytest.fixture(scope='session')
 def tokenizer(vocabulary) -> Tokenizer:
     return load_tokenizer(str(vocabulary))
+
+
+@pytest.fixture
+def beam():
+    return pytest.importorskip('apache_beam', reason='needs the extra beam')
+
+
+@pytest.fixture
+def corpus(tmp_path, monkeypatch) -> str:
+    """A large plain file between small ones, a large compressed one; copies within and across files."""
+    monkeypatch.setattr(shards, 'MIN_SHARD', 1 << 14)
+    monkeypatch.setattr(shards, 'STRIDE_BYTES', 1 << 12)
+    monkeypatch.setattr(shards, 'SHARDS_WANTED', 10)
+    place = tmp_path / 'corpus'
+    place.mkdir()
+    docs = documents(1500)
+    docs += [*docs[300:400], *docs[:50]]
+    random.Random(1).shuffle(docs)
+    for name, some in (('a', docs[:3]), ('b', docs[3:900]), ('c', docs[900:903]), ('d', docs[903:905])):
+        (place / f'{name}.txt').write_bytes(as_text(some))
+    (place / 'e.txt.gz').write_bytes(gzip.compress(as_text(docs[905:])))
+    (place / 'f.txt').write_bytes(b'The \xff mill.\n')
+    return f'{place}/*.txt,{place}/*.gz'

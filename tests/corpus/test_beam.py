@@ -1,18 +1,16 @@
 """Apache Beam builds the bytes that this machine builds, on whichever runner, and what it is told wrong is one line."""
 
-import gzip
 import itertools
 import json
 import os
 import pathlib
-import random
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
-from corpus_text import as_text, directory_bytes, documents
+from corpus_text import directory_bytes
 
 from bertjax.corpus import duplicates, shards
 from bertjax.corpus.build import build_store
@@ -27,34 +25,21 @@ from bertjax.text.vocabulary import count_words
 DIRECT = '--runner=DirectRunner'
 MANY = '--direct_num_workers=2 --direct_running_mode=multi_processing'
 PORTABLE = '--runner=PortableRunner --job_endpoint=embed --environment_type=LOOPBACK'
-DOCS = documents(1500)
-
-
-@pytest.fixture
-def beam():
-    return pytest.importorskip('apache_beam', reason='needs the extra beam')
-
-
-@pytest.fixture
-def corpus(tmp_path, monkeypatch) -> str:
-    """A large plain file between small ones, a large compressed one; copies within and across files."""
-    monkeypatch.setattr(shards, 'MIN_SHARD', 1 << 14)
-    monkeypatch.setattr(shards, 'STRIDE_BYTES', 1 << 12)
-    monkeypatch.setattr(shards, 'SHARDS_WANTED', 10)
-    place = tmp_path / 'corpus'
-    place.mkdir()
-    docs = [*DOCS, *DOCS[300:400], *DOCS[:50]]
-    random.Random(1).shuffle(docs)
-    for name, some in (('a', docs[:3]), ('b', docs[3:900]), ('c', docs[900:903]), ('d', docs[903:905])):
-        (place / f'{name}.txt').write_bytes(as_text(some))
-    (place / 'e.txt.gz').write_bytes(gzip.compress(as_text(docs[905:])))
-    (place / 'f.txt').write_bytes(b'The \xff mill.\n')
-    return f'{place}/*.txt,{place}/*.gz'
+_RUNNER = """
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
+class SomeOptions(PipelineOptions):
+    @classmethod
+    def _add_argparse_args(cls, parser):
+        parser.add_argument('--some_address')
+class SomeRunner(BundleBasedDirectRunner):
+    pass
+"""
 
 
 def test_without_the_package_the_way_to_it_is_told(monkeypatch):
-    monkeypatch.setitem(sys.modules, 'apache_beam', None)
-    monkeypatch.delitem(sys.modules, 'bertjax.corpus.beam_job', raising=False)
+    monkeypatch.setitem(sys.modules, 'apache_beam.options.pipeline_options', None)
+    monkeypatch.delitem(sys.modules, 'bertjax.corpus.beam_flags', raising=False)
     with pytest.raises(UserError, match=r"without Apache Beam.*pip install 'bertjax\[beam\]'"):
         check_beam(DIRECT)
 
@@ -107,6 +92,9 @@ def test_what_a_worker_finds_wrong_is_one_error(beam, corpus, tmp_path, vocabula
         ('--direct_num_workers=two', "invalid int value: 'two'"),
         ('--runner=Foo', 'Unexpected pipeline runner: Foo'),
         ('--runner="', 'No closing quotation'),
+        ('--runner=Foo.Bar', "--runner=Foo.Bar (No module named 'Foo')"),
+        ('--runner=os.path', "--runner=os.path ('module' object is not callable)"),
+        ('--runner=collections.OrderedDict', '--runner=collections.OrderedDict (OrderedDict), expected a runner'),
     ],
 )
 def test_wrong_flags_are_refused(flags, found, beam):
@@ -114,6 +102,14 @@ def test_wrong_flags_are_refused(flags, found, beam):
         check_beam(flags)
     assert str(told.value).startswith('config.beam: found ') and found in str(told.value)
     check_beam('--runner=FlinkRunner --flink_master=localhost:8081 --of_its_job_server=1')
+
+
+def test_a_runner_of_another_package_brings_its_options(beam, tmp_path, monkeypatch):
+    (tmp_path / 'some_runner.py').write_text(_RUNNER)
+    monkeypatch.syspath_prepend(tmp_path)
+    check_beam('--runner=some_runner.SomeRunner --some_address=a:1')
+    with pytest.raises(UserError, match=r"found '--some_adress', which Beam does not know"):
+        check_beam('--runner=some_runner.SomeRunner --some_adress=a:1')
 
 
 @pytest.mark.slow

@@ -1,26 +1,36 @@
 """What is shown while a corpus is read."""
 
 import io
+import pathlib
 import re
 import sys
 
+import pytest
 from corpus_text import as_text, documents
 
 from bertjax.corpus.build import build_store
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.corpus.workers import Progress
+from bertjax.experiment.pretraining_settings import PretrainingSettings, pretraining_settings
+from bertjax.experiment.vocabulary import train_vocabulary
+from bertjax.recipe import pretraining_config
+from bertjax.text import wordpiece
 
 
 def test_progress_is_told_where_there_is_no_terminal(tmp_path, vocabulary, monkeypatch, capsys):
-    """In megabytes of files, and in records of a dataset."""
+    """In bytes of files, and in records of a dataset."""
     monkeypatch.setattr('bertjax.corpus.workers.LOG_EVERY', 0)
     (tmp_path / 'a.txt').write_bytes(as_text(documents(1000)))
     build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), CorpusOptions(workers=1))
     last = capsys.readouterr().err.splitlines()[-1]
-    assert re.fullmatch(r'reading the corpus: 1,000 documents, 0 of 0 MB, [\d.]+ MB/s, about 0 s left', last)
+    assert re.fullmatch(
+        r'reading the corpus: 1,000 documents, 106.9 kB of 106.9 kB, [\d.]+ [kM]?B/s, about 0 s left', last
+    )
     build_store('pydoc:', tmp_path / 'other', str(vocabulary), CorpusOptions(workers=1))
     last = capsys.readouterr().err.splitlines()[-1]
-    assert re.fullmatch(r'reading the corpus: (\d+) documents, \1 of \1 records, [\d.,]+ records/s.*', last), last
+    assert re.fullmatch(r'reading the corpus: (\d+) documents, \1 records of \1 records, [\d.,]+ records/s.*', last), (
+        last
+    )
 
 
 def test_the_bar_of_a_terminal_counts_records_of_a_dataset(monkeypatch):
@@ -32,3 +42,39 @@ def test_the_bar_of_a_terminal_counts_records_of_a_dataset(monkeypatch):
         progress.add(79, 79)
     text = re.sub(r'\x1b\[[\d;?]*[A-Za-z]', '', screen.getvalue())
     assert '79/79 documents' in text and 'bytes' not in text
+
+
+def settings_of(path: pathlib.Path, **changes: str) -> PretrainingSettings:
+    config = pretraining_config('tiny', corpus=str(path), **changes)
+    config.vocab.size = 300
+    return pretraining_settings(config)
+
+
+def test_the_training_of_a_vocabulary_shows_progress(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr('bertjax.corpus.workers.LOG_EVERY', 0)
+    (tmp_path / 'a.txt').write_bytes(as_text(documents(60)))
+    train_vocabulary(settings_of(tmp_path / 'a.txt'), tmp_path / 'run')
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(
+        r'reading the corpus for its vocabulary: (\d+\.\d kB) of \1, [\d.]+ [kM]?B/s, about 0 s left', last
+    )
+
+
+@pytest.mark.parametrize('there', [False, True])
+def test_a_large_build_names_the_fast_tokenizer(there: bool, tmp_path, vocabulary, monkeypatch, capsys):
+    """Where it is not installed; and so does the training of a vocabulary alone."""
+    monkeypatch.setattr(wordpiece, '_MUCH', 3_000)
+    if there:
+        pytest.importorskip('nanotoken', reason='of the extra fast')
+    else:
+        monkeypatch.setattr(wordpiece, 'nanotoken', None)
+    (tmp_path / 'a.txt').write_bytes(as_text(documents(60)))
+    said, options = [], CorpusOptions(workers=1)
+    for name in ('first', 'finished'):
+        build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), options, say=said.append)
+        found = [line for line in said if 'the extra `fast` would encode this text in about' in line]
+        assert len(found) == (not there), name
+        assert there or found[0].endswith("pip install 'bertjax[fast]'")
+    for run in ('vocab', 'pretrain'):
+        train_vocabulary(settings_of(tmp_path / 'a.txt', run=run), tmp_path / run)
+        assert ("pip install 'bertjax[fast]'" in capsys.readouterr().out) == (run == 'vocab' and not there)

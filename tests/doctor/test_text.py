@@ -9,6 +9,7 @@ from bertjax.doctor.check import FAIL, OK, WARN
 from bertjax.doctor.text import corpus, tokenizer, vocab_size
 from bertjax.experiment.pretraining_settings import PretrainingSettings, pretraining_settings
 from bertjax.recipe import pretraining_config
+from bertjax.text import wordpiece
 
 WORDS = (
     'river',
@@ -66,3 +67,10 @@ def test_what_cannot_be(text: pathlib.Path, tmp_path: pathlib.Path):
     assert check.status == FAIL and 'with a store in config.data' in check.found
     (check,) = tokenizer(settings_of(text, tokenizer=str(tmp_path / 'vocab.txt')), tmp_path)
     assert check.status == FAIL and 'vocab.txt' in check.found
+
+
+def test_a_large_text_without_the_fast_tokenizer(text: pathlib.Path, tmp_path: pathlib.Path, monkeypatch):
+    monkeypatch.setattr(wordpiece, '_MUCH', 10_000)
+    monkeypatch.setattr(wordpiece, 'nanotoken', None)
+    _, check = corpus(settings_of(text), tmp_path / 'run')
+    assert check.status == WARN and 'the extra `fast`' in check.found and check.mend == "pip install 'bertjax[fast]'"

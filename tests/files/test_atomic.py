@@ -150,3 +150,20 @@ def test_one_process_holds_a_directory(tmp_path):
         pass
     with exclusive(tmp_path, 'works here'):
         pass
+
+
+@pytest.mark.parametrize('made_again', [False, True])
+def test_a_locked_directory_that_is_moved(tmp_path, made_again):
+    """Whatever fails then, and also what does not: it was written to another place."""
+    for fails in (True, False):
+        folder, refused = tmp_path / f'run{fails}', pytest.raises(UserError, match=r'move it back.*continues')
+        folder.mkdir()
+        with refused as error, exclusive(folder, 'works here'):
+            folder.rename(tmp_path / f'moved{fails}')
+            if made_again:
+                write_atomic(folder / 'a', '')
+            if fails:
+                (folder / 'deep' / 'b').touch()
+        assert error.value.found == ('another folder than before' if made_again else 'no such folder any more')
+    with pytest.raises(ZeroDivisionError), exclusive(tmp_path, 'works here'):
+        raise ZeroDivisionError

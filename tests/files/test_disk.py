@@ -46,6 +46,7 @@ def test_what_is_no_refusal_stays_what_it_is(tmp_path):
 @pytest.mark.parametrize(
     ('number', 'mend'),
     [
+        (errno.EFBIG, 'ulimit -f unlimited'),
         (errno.EROFS, 'on a disk that can be written to'),
         (errno.EACCES, 'permissions'),
         (errno.EIO, 'check the disk'),
@@ -60,6 +61,17 @@ def test_others(tmp_path, number, mend):
     except RuntimeError as error:
         line = refused(error, '.')
     assert mend in line and (str(tmp_path / 'a') in line or number == errno.EMFILE)
+
+
+def test_a_folder_that_goes_while_it_is_written_in(tmp_path):
+    """Removed or moved: what Python and what native code say of it, and of a temporary folder that is not there."""
+    native = ValueError("NOT_FOUND: Error opening file [os_error_code='2']")
+    for raised in (FileNotFoundError(errno.ENOENT, 'No such file', str(tmp_path / 'gone' / 'x')), native):
+        with pytest.raises(FileNotFoundError) as error, disk.writing(tmp_path / 'gone' / 'x', 0):
+            raise raised
+        assert f'{tmp_path}/gone/x: found that its folder was moved or removed' in refused(error.value, '.')
+    none = FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp', '/var/tmp']")
+    assert refused(none, '.').startswith('TMPDIR: found no folder for temporary files')
 
 
 @pytest.mark.parametrize(

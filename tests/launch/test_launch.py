@@ -11,6 +11,25 @@ import psutil
 import pytest
 from cloud import REPOSITORY, SLICE, TRAINING, Cloud
 
+# In place of python: the scheduler and the workers of Dask, and bertjax, during which the workers run.
+DASK = """
+case "$*" in
+  -c*) echo "$0" ;;
+  *"dask scheduler"*)
+    for one; do [[ $one != --scheduler-file=* ]] || echo {} > "${one#*=}"; done
+    while sleep 0.02; do :; done ;;
+  *"dask worker"*)
+    echo "worker: $*"
+    [[ ! -e $FAKE/fails ]] || exit 3
+    while [[ ! -e $FAKE/ended ]]; do sleep 0.02; done ;;
+  *)
+    printf '%s\\n' "$@"
+    while [[ -e $FAKE/fails ]]; do sleep 0.02; done
+    touch "$FAKE/ended"
+    exit "$(cat "$FAKE/status")" ;;
+esac
+"""
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -134,6 +153,29 @@ def test_ctrl_c_ends_processes_that_only_begin(cloud: Cloud, tmp_path: pathlib.P
     assert not [one for one in psutil.process_iter(['cmdline']) if f'--workdir={work}' in (one.info['cmdline'] or [])]
 
 
+def test_a_dask_cluster_over_ssh(cloud: Cloud, tmp_path: pathlib.Path):
+    work, status = tmp_path / 'a run', cloud.folder / 'status'
+    cloud.stand_in(python=DASK, ssh='echo "$1 $2 on $3"; exec bash -c "$4"')
+    training = ('--', f'--workdir={work}', "--config.corpus='*.txt'")
+    said = cloud.launch('dask.sh', '--hosts=a,b', '--dry-run', *training).stdout
+    assert said.count('ssh -o BatchMode=yes') == 2 and not work.exists()
+    status.write_text('0')
+    done = cloud.launch('dask.sh', '--hosts=a,b', '--workers=3', *training)
+    file = str(work / 'dask' / 'scheduler.json').replace(' ', r'\ ')
+    flags = f'--config.beam=--runner=DaskRunner --dask_scheduler_file={file}'
+    assert done.stdout.splitlines() == ['-m', 'bertjax.main', *training[1:], flags]
+    for name in 'ab':
+        log = (work / 'dask' / f'{name}.log').read_text()
+        assert log.startswith(f'-o BatchMode=yes on {name}\nworker: ') and '--nworkers=3 --nthreads=1' in log
+    (cloud.folder / 'ended').unlink()
+    status.write_text('2')
+    cloud.launch('dask.sh', *training, status=2)
+    # A build without workers would wait without end.
+    (cloud.folder / 'fails').touch()
+    ended = cloud.launch('dask.sh', '--hosts=a,b', *training, status=1)
+    assert 'a: its workers have ended' in ended.stderr and 'no workers are left' in ended.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ('script', 'arguments', 'words'),
@@ -154,6 +196,10 @@ def test_ctrl_c_ends_processes_that_only_begin(cloud: Cloud, tmp_path: pathlib.P
         ('slurm.sh', ('--nodes=two', '--gpus=8', *TRAINING), '--nodes=two: found no whole number'),
         ('slurm.sh', ('--nodes=2', *TRAINING), '--gpus: found nothing'),
         ('local_hosts.sh', ('two',), 'two: found no number of processes'),
+        ('dask.sh', ('--hosts=a',), 'found no arguments of bertjax'),
+        ('dask.sh', ('--workers=two', *TRAINING), '--workers=two: found no whole number'),
+        ('dask.sh', TRAINING, '--workdir=gs://bucket/a run: found a bucket'),
+        ('dask.sh', ('--', '--workdir=a', '--config.beam=--runner=X'), '--config.beam=--runner=X: found flags of Beam'),
     ],
 )
 def test_mistakes_are_said_before_anything_is_called(cloud: Cloud, script: str, arguments: tuple, words: str):
@@ -163,7 +209,7 @@ def test_mistakes_are_said_before_anything_is_called(cloud: Cloud, script: str, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('script', ['tpu_vm.sh', 'gke_jobset.sh', 'slurm.sh', 'local_hosts.sh'])
+@pytest.mark.parametrize('script', ['tpu_vm.sh', 'gke_jobset.sh', 'slurm.sh', 'local_hosts.sh', 'dask.sh'])
 def test_help_is_the_head_of_the_file(cloud: Cloud, script: str):
     said = cloud.launch(script, '--help').stdout
     assert f'launch/{script}' in said and '#' not in said and len(said.splitlines()) > 4

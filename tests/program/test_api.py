@@ -4,6 +4,7 @@ import inspect
 import json
 import math
 import pathlib
+import pickle
 import shutil
 import subprocess
 import sys
@@ -25,7 +26,7 @@ TEXTS = ['the river runs', 'a bird sings over the old house', 'stone']
 
 @pytest.fixture(scope='module')
 def bert(trained: pathlib.Path) -> bertjax.Bert:
-    return bertjax.load(trained, dropout=0.1)
+    return bertjax.load(trained, dropout=np.float64(0.1), batch_size=np.int64(64), max_length=jnp.array(0))
 
 
 def test_the_import_is_light():
@@ -46,11 +47,12 @@ def test_features_of_one_text_are_those_among_many(bert):
     first = bert.encode(crowd[:3])
     np.testing.assert_allclose(bert.encode(crowd)[:3], first, atol=1e-5)
     assert max(count for _, _, count in bert._runner._predictors) > 1
-    np.testing.assert_allclose(np.linalg.norm(bert.encode(TEXTS, normalize=True), axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(bert.encode(TEXTS, normalize=np.True_), axis=1), 1, atol=1e-5)
 
 
 def test_layers_and_pooling_are_what_they_say(bert):
     tokens = bert.encode(TEXTS, pool=None)
+    assert [len(row) for row in bert.encode(TEXTS, pool='none')] == [len(row) for row in tokens]
     assert [len(row) for row in tokens] == [len(pieces) for pieces in bert.pieces(TEXTS)]
     np.testing.assert_allclose(bert.encode(TEXTS), np.stack([row.mean(0) for row in tokens]), atol=1e-5)
     np.testing.assert_allclose(bert.encode(TEXTS, pool='cls'), np.stack([row[0] for row in tokens]), atol=1e-6)
@@ -114,7 +116,9 @@ def test_what_a_model_is_not_for_is_told(bert):
 
 def test_a_checkpoint_of_a_run_is_its_export(trained):
     """Without an export, or of an earlier step, the model is that of the checkpoint."""
-    finished, last, earlier = (bertjax.load(trained, step=step).encode(TEXTS) for step in (0, 24, 20))
+    finished, last, earlier = (
+        bertjax.load(trained, step=step).encode(TEXTS) for step in (0, np.int64(24), np.array(20))
+    )
     np.testing.assert_allclose(last, finished, atol=1e-6)
     assert np.abs(earlier - finished).max() > 1e-4
     with pytest.raises(UserError, match='does not have'):
@@ -181,6 +185,12 @@ def test_what_cannot_be_answered_is_told(tuned, trained, tmp_path):
         chooser.batch('a')
     assert chooser.choose('a', ['bird', 'stone']).keys() == Chosen.__annotations__.keys()
     assert tagger.tag('a bird').keys() == Tagged.__annotations__.keys()
+    for endings in (3, [['bird', 3]], [3, 'bird']):
+        with pytest.raises(UserError, match=r'^endings'):
+            chooser.choose(['a'], endings)
+    for sentences in (3, [3], [['a', 3]], {'a': 'bird'}):
+        with pytest.raises(UserError, match=r'^sentences'):
+            tagger.tag(sentences)
     for endings in (['bird'], [], 'ab'):
         with pytest.raises(UserError, match='at least two'):
             chooser.choose('a', endings)
@@ -203,15 +213,51 @@ def test_values_are_checked_as_on_the_command_line(bert):
         r'texts\[1\]': lambda: bert.encode(['a', None]),
         r'pairs\[0\]': lambda: bert.encode(['a'], [3]),
         'texts': lambda: bert.score(text for text in TEXTS),
+        'first': lambda: bert.next_sentence(jnp.array(1), 'a'),
+        'second': lambda: bert.next_sentence('a', np.array('b')),
+        'pool': lambda: bert.encode(TEXTS, pool=0),
+        'combine': lambda: bert.encode('a', combine=np.array(['sum', 'mean'])),
+        'weights': lambda: bert.encode('a', weights=[10**5000]),
+        'normalize': lambda: bert.encode('a', normalize='abc'),
     }.items():
         with pytest.raises(UserError, match=f'^{name}: found .*, expected '):
             ask()
     with pytest.raises(UserError, match=r'^top_k: found 0, expected a whole number from 1 to 1,000'):
         bert.extend('a', top_k=0)
     np.testing.assert_array_equal(bert.encode('a', layers=np.int64(1)), bert.encode('a', layers=[1]))
+    np.testing.assert_array_equal(bert.encode('a', layers=np.array(1)), bert.encode('a', layers=1))
     np.testing.assert_array_equal(bert.encode(np.array(TEXTS)), bert.encode(TEXTS))
-    assert len(bert.fill('a [MASK]', top_k=np.int32(3))) == 3
+    assert len(bert.fill('a [MASK]', top_k=np.int32(3))) == len(bert.fill('a [MASK]', top_k=jnp.array(3))) == 3
     assert bert.extend('a \ud800 bird', tokens=2).startswith('a \ufffd bird')
+
+
+@pytest.mark.parametrize(
+    'found, asked',
+    [
+        ('path: found 3', {'path': 3}),
+        ('path: found b', {'path': b'a'}),
+        ('x …: found file name too long', {'path': 'x' * 10**6}),
+        ('step: found 1.0', {'step': 1.0}),
+        ('dtype: found <class', {'dtype': np.float32}),
+        ('dropout: found nan', {'dropout': math.nan}),
+        ('batch_size: found 2.0', {'batch_size': 2.0}),
+        ('max_length: found None', {'max_length': None}),
+    ],
+)
+def test_what_is_loaded_with_other_values_is_refused_in_a_line(trained, found, asked):
+    with pytest.raises(UserError, match=f'{found}.*, expected ') as refused:
+        bertjax.load(**{'path': trained} | asked)
+    line = str(refused.value)
+    assert '\n' not in line and len(line) < 1000
+
+
+def test_it_can_be_pickled(bert):
+    """With the parameters that it has, on the devices of who reads it."""
+    others = bert.with_params(jax.tree.map(np.zeros_like, jax.device_get(bert.params)))
+    again = pickle.loads(pickle.dumps(others))
+    assert again.config == bert.config and again.config.dropout == 0.1 and not again.missing
+    assert not any(np.any(x) for x in jax.tree.leaves(again.params))
+    assert not again.encode(TEXTS[0]).any()
 
 
 def test_answers_have_the_forms_that_are_said(bert):

@@ -1,9 +1,12 @@
 """config.beam, through the program: the vocabularies and the store are those that this machine makes alone."""
 
 import pathlib
+import time
 
 import pytest
 from running import Program
+
+from bertjax.corpus import duplicates
 
 BEAM = '--config.beam=--runner=DirectRunner'
 
@@ -34,3 +37,26 @@ def test_vocabularies_and_the_store_have_the_same_bytes(program: Program, tmp_pa
     assert found[0] == found[1] and found[0].count(b'\n') == 5
     refused = program.error(f'--workdir={tmp_path}/bpe', '--config.run=vocab', '--config.vocab.family=bpe', BEAM)
     assert 'byte-level BPE' in refused
+
+
+@pytest.mark.slow
+def test_a_dask_cluster_makes_the_same_bytes(dask_cluster, program: Program, tmp_path: pathlib.Path, monkeypatch):
+    monkeypatch.setattr(duplicates, 'BUCKET', 300)  # as in the workers of `dask_cluster`
+    flags = ['--config.run=corpus', '--config.corpus_options.drop_duplicates=True', '--config.vocab.size=60']
+    made = []
+    for name, beam in (('here', ''), ('dask', dask_cluster.flags)):
+        program.run(f'--workdir={tmp_path / name}', *flags, f'--config.beam={beam}')
+        files = [path for path in (tmp_path / name).rglob('*') if path.is_file()]
+        made.append({str(path.relative_to(tmp_path / name)): path.read_bytes() for path in files})
+    assert made[0] == made[1] and len(made[0]) > 3
+
+
+@pytest.mark.slow
+def test_a_dask_scheduler_that_is_not_there_is_one_line(program: Program, tmp_path: pathlib.Path):
+    pytest.importorskip('apache_beam', reason='needs the extra dask')
+    pytest.importorskip('distributed', reason='needs the extra dask')
+    beam = '--config.beam=--runner=DaskRunner --dask_client_address=tcp://127.0.0.1:1 --dask_connection_timeout=1'
+    begun = time.monotonic()
+    refused = program.error(f'--workdir={tmp_path}/run', '--config.run=corpus', beam)
+    assert 'config.beam: found no Dask scheduler at tcp://127.0.0.1:1' in refused and time.monotonic() - begun < 60
+    assert not (tmp_path / 'run' / 'store').exists()

@@ -93,6 +93,67 @@ def test_a_workdir_that_cannot_be(program: Program, tmp_path: pathlib.Path):
         assert f'--workdir: found {tmp_path / "file"}, which is a file' in program.error(f'--workdir={workdir}')
 
 
+@pytest.mark.parametrize(
+    'name', ['run/store/.manifest', pytest.param('checkpoints/2.unfinished', marks=pytest.mark.slow)]
+)
+def test_a_workdir_that_is_moved_meanwhile(program: Program, tmp_path: pathlib.Path, name: str):
+    """One line; moved back, the same command continues with it."""
+    workdir, moved, arguments = tmp_path / 'run', tmp_path / 'moved', ('--config.checkpoint_every=1', *SHORT[:2])
+
+    def move(operation: str, path: str) -> None:
+        if name in path and not moved.exists():
+            workdir.rename(moved)
+
+    with watch(move, workdir):
+        error = program.error(f'--workdir={workdir}', *arguments)
+    assert str(workdir) in error and ' no such folder any more' in error and 'move it back' in error
+    assert not workdir.exists() and (moved / 'store').exists()
+    if 'checkpoints' in name:
+        moved.rename(workdir)
+        assert 'continuing at step 1 of 2' in program.run(f'--workdir={workdir}', *arguments).stdout
+        assert [row['step'] for row in rows(workdir / 'ledger.jsonl')] == [1, 2]
+
+
+@pytest.mark.slow
+def test_checkpoints_that_are_removed_meanwhile(program: Program, tmp_path: pathlib.Path):
+    folder = tmp_path / 'run' / 'checkpoints'
+
+    def remove(operation: str, path: str) -> None:
+        if path.endswith('2.unfinished') and folder.exists():
+            shutil.rmtree(folder)
+
+    with watch(remove, tmp_path):
+        error = program.error(f'--workdir={tmp_path / "run"}', *SHORT)
+    assert f'{folder}/2.unfinished: found that its folder was moved or removed' in error
+    program.run(f'--workdir={tmp_path / "run"}', *SHORT)
+
+
+def test_memory_that_is_used_up(program: Program, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """Before compute is spent where the limit is small; else in the words of whoever asked for it."""
+
+    def ask(operation: str, path: str) -> None:
+        raise RuntimeError('RESOURCE_EXHAUSTED: Out of memory allocating 123 bytes.')
+
+    with watch(ask, tmp_path):
+        error = program.error(f'--workdir={tmp_path / "run"}')
+    assert error.startswith('error: memory: found Out of memory allocating 123 bytes., expected')
+    monkeypatch.setattr(resource, 'getrlimit', lambda which: (10**9 if which == resource.RLIMIT_AS else 4096,) * 2)
+    error = program.error(f'--workdir={tmp_path / "run"}')
+    assert error.startswith('error: ulimit -v: found 1,000,000,000 bytes of address space allowed, expected at least ')
+
+
+@pytest.mark.slow
+def test_files_that_may_not_be_large(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    """A checkpoint meets the limit, in threads of tensorstore; without it the same command ends in the same bits."""
+    process = program.start(f'--workdir={tmp_path}', *RUN)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+    out, err = process.communicate(timeout=300)
+    error = assert_one_line(subprocess.CompletedProcess([], process.returncode, out, err))
+    assert process.returncode == 2 and 'a limit (ulimit -f) of 20,000 bytes' in error and 'checkpoints' in error
+    program.spawn(f'--workdir={tmp_path}', *RUN)
+    assert_same_run(tmp_path, trained)
+
+
 def test_too_few_open_files(program: Program, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(resource, 'getrlimit', lambda which: (24, 24))
     assert program.error(f'--workdir={tmp_path}').startswith('error: ulimit -n: found 24 open files allowed')

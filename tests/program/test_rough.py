@@ -48,6 +48,43 @@ def test_python_m_bertjax_starts_workers(program: Program, tmp_path: pathlib.Pat
     assert ended.returncode == 0, ended.stderr
 
 
+def _odd(shape: str) -> str:
+    word = lambda i: f'{"abcdefgh"[i % 8]}{"ijklmnop"[i // 8 % 8]}{i % 5}'  # noqa: E731
+    words, sentence = [word(i * i + i // 3) for i in range(1500)], 'The river runs over green stone.'
+    return {
+        'one sentence a document': '\n\n'.join(f'{" ".join(words[i : i + 9])}.' for i in range(200)),
+        'one word a document': '\n\n'.join(words),
+        'one document': f'{sentence} ' * 300,
+        'one document without an end': ' '.join(words),
+        'no spaces': '\n\n'.join(''.join(words[i : i + 25]) for i in range(200)),
+        'all duplicates': '\n\n'.join([f'{sentence} {sentence}'] * 100),
+    }[shape]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('shape', 'mode'),
+    [
+        ('one sentence a document', 'nsp'),
+        ('one word a document', 'nsp'),
+        ('one document', 'sop'),
+        ('one document without an end', 'sop'),
+        ('one document without an end', 'doc_sentences'),
+        ('no spaces', 'nsp'),
+        ('all duplicates', 'nsp'),
+    ],
+)
+def test_a_corpus_of_an_odd_shape_is_trained_on_to_the_export(
+    program: Program, tmp_path: pathlib.Path, shape: str, mode: str
+):
+    (tmp_path / 'text.txt').write_text(_odd(shape))
+    keys = (f'--config.corpus={tmp_path / "text.txt"}', f'--config.pairs.mode={mode}', '--config.vocab.size=200')
+    result = program.run(f'--workdir={tmp_path / "run"}', *keys, '--config.steps=2')
+    alone = mode in ('nsp', 'sop') and shape not in ('one document', 'all duplicates')
+    assert ('warning: all chunks hold a single sentence' in result.stdout) == alone
+    assert (tmp_path / 'run/export/hf/model.safetensors').exists()
+
+
 def test_a_corpus_of_links_and_odd_names(program: Program, corpus: pathlib.Path, tmp_path: pathlib.Path):
     folder = tmp_path / 'texts'
     folder.mkdir()

@@ -122,3 +122,18 @@ def test_rows_of_one_step_stay_together(tmp_path):
     lines.forget_after(9)
     rows = [json.loads(line) for line in lines.path.read_text().splitlines()]
     assert rows == [{'step': 5, 'split': 'train'}, {'step': 5, 'split': 'heldout'}]
+
+
+def test_a_file_that_is_removed_is_begun_again(tmp_path, caplog):
+    """Not with its folder: that the run has lost."""
+    lines = JsonLines(tmp_path / 'run' / 'ledger.jsonl')
+    for step in (1, 2):
+        lines.write({'step': step})
+        lines.path.rename(tmp_path / str(step))
+        lines.sync()
+    assert (tmp_path / '2').read_text() == '{"step": 2}\n' and caplog.text.count('was removed or moved') == 2
+    lines.write({'step': 3})
+    (tmp_path / 'run').rename(tmp_path / 'moved')
+    with pytest.raises(FileNotFoundError):
+        lines.sync()
+    assert not (tmp_path / 'run').exists()

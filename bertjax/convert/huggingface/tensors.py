@@ -6,6 +6,8 @@ import os
 import pickle
 import re
 import warnings
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 
 import jax.numpy as jnp
@@ -136,11 +138,15 @@ def _read_torch(file: epath.Path) -> Iterator[Tensor]:
     mend = 'copy it again, or load the model in its own program and save it as safetensors'
     data = io.BytesIO(read_whole(file, expected, _AGAIN))
     try:
+        damaged = _damaged_entry(data)
+        data.seek(0)
         with warnings.catch_warnings(action='ignore'):  # of pickles of newer protocols
-            found = torch.load(data, map_location='cpu', weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError):
+            found = {} if damaged else torch.load(data, map_location='cpu', weights_only=True)
+    except (*_UNREADABLE, pickle.UnpicklingError, EOFError, ValueError, LookupError, TypeError, AttributeError):
         found = 'what PyTorch does not load with weights_only=True: damaged, or a pickle of more than tensors'
         raise UserError(str(file), found, expected, mend) from None
+    if damaged:
+        raise UserError(f'{file}: {damaged}', 'bytes with another CRC-32', 'those that torch.save wrote', _AGAIN)
     odd = None if isinstance(found, dict) else type(found).__name__
     dense = lambda x: isinstance(x, torch.Tensor) and not (x.layout != torch.strided or x.is_quantized or x.is_meta)  # noqa: E731
     odd = odd or next((f'{name!r}' for name, x in found.items() if not dense(x)), None)
@@ -149,6 +155,22 @@ def _read_torch(file: epath.Path) -> Iterator[Tensor]:
     for name, x in found.items():
         kind = kinds.get(x.dtype, str(x.dtype).removeprefix('torch.'))
         yield str(name), kind, x.detach().float().numpy()
+
+
+# What zipfile raises on an archive that it cannot read, RuntimeError among them, as PyTorch does.
+_UNREADABLE = (zipfile.BadZipFile, zlib.error, RuntimeError)
+
+
+def _damaged_entry(data: io.BytesIO) -> str | None:
+    """The first entry of an archive with another CRC-32 than the archive says, read in pieces; PyTorch does not check.
+
+    None where all are whole, and where there is nothing to compare with: in the format before PyTorch 1.6, which is no
+    archive, and after `torch.serialization.set_crc32_options(False)`, which leaves every CRC-32 at 0.
+    """
+    if not zipfile.is_zipfile(data):
+        return None
+    with zipfile.ZipFile(data) as archive:
+        return archive.testzip() if any(entry.CRC for entry in archive.infolist()) else None
 
 
 def _modern(name: str) -> str:

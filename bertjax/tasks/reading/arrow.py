@@ -67,7 +67,7 @@ def _read_file(path: epath.Path, features: Mapping[str, Any]) -> Iterator[Record
     try:
         with path.open('rb') as file:
             if path.suffix.lower() == '.parquet':
-                parquet = pq.ParquetFile(file)
+                parquet = pq.ParquetFile(file, page_checksum_verification=True)  # of pages that have one
                 schema, batches = parquet.schema_arrow, parquet.iter_batches(_ROWS)
             else:
                 schema, batches = _arrow_batches(pa, file)

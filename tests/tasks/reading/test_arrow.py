@@ -160,6 +160,10 @@ def test_feather_dates_and_what_is_no_text(tmp_path: pathlib.Path):
 
 def test_damage_and_a_missing_package(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / 'a.parquet'
+    pq.write_table(pa.table({'text': ['a text that is long']}), path, compression='none', write_page_checksum=True)
+    path.write_bytes(path.read_bytes().replace(b'long', b'lomg'))
+    with pytest.raises(UserError, match=r'a.parquet: found a file that cannot be read .*CRC checksum'):
+        list(read_records([path]))
     pq.write_table(table(REVIEWS), path)
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(UserError, match=r'a.parquet: found a file that cannot be read from row 0 on'):

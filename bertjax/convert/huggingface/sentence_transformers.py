@@ -1,0 +1,187 @@
+"""What a folder of sentence-transformers says of the vector of a text: modules.json, and the files that it names.
+
+The files are those of sentence-transformers 2 to 6 (base/modules/transformer.py and dense.py,
+sentence_transformer/modules/pooling.py, base/model.py).
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+from bertjax.convert.huggingface.tensors import read_tensors
+from bertjax.errors import UserError
+from bertjax.files.whole import read_json_list, read_json_object
+from bertjax.model.pooling import SENTENCE_POOL
+from bertjax.ranges import shown
+
+MODULES = 'modules.json'
+_ENCODER = tuple(
+    f'sentence_{name}_config.json' for name in ('bert', 'roberta', 'distilbert', 'camembert', 'xlm-roberta')
+)
+_AGAIN = 'copy the directory again'
+_NAME_POOL = "name what it should be with pool, for example pool='mean'"
+# The names of version 5 and before, which had a flag for each.
+_FLAGS = {
+    'pooling_mode_cls_token': 'cls',
+    'pooling_mode_max_tokens': 'max',
+    'pooling_mode_mean_tokens': 'mean',
+    'pooling_mode_mean_sqrt_len_tokens': 'mean_sqrt_len_tokens',
+    'pooling_mode_weightedmean_tokens': 'weightedmean',
+    'pooling_mode_lasttoken': 'lasttoken',
+}
+_ACTIVATIONS = {'Identity': lambda x: x, 'Tanh': np.tanh, 'ReLU': lambda x: np.maximum(x, 0)}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Dense:
+    """A linear layer on the vectors of texts, with an activation: 'Identity', 'Tanh' or 'ReLU'."""
+
+    kernel: np.ndarray = dataclasses.field(repr=False)  # float32 [D, D']
+    bias: np.ndarray = dataclasses.field(repr=False)  # float32 [D']
+    activation: str
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """float32 [N, D] -> [N, D']."""
+        return _ACTIVATIONS[self.activation](x @ self.kernel + self.bias)
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceModules:
+    """How a folder of sentence-transformers makes a vector of a text.
+
+    Attributes:
+      max_length: the tokens that longer texts are cut to; 0 where the folder does not say.
+      lowercase: whether texts are lower-cased, whatever the tokenizer does.
+      prompt: stands before every text.
+      pool: one of `model.pooling.SENTENCE_POOL`.
+      dense: layers on the pooled vector.
+      normalize: whether the result has length 1.
+      refusal: why this cannot be computed here; the fields from `lowercase` on are then not read.
+    """
+
+    max_length: int = 0
+    lowercase: bool = False
+    prompt: str = ''
+    pool: str = 'mean'
+    dense: tuple[Dense, ...] = ()
+    normalize: bool = False
+    refusal: UserError | None = None
+
+    def describe(self) -> str:
+        """It in words."""
+        parts = [f'up to {self.max_length:,} tokens'] if self.max_length else []
+        if self.refusal:
+            return ', '.join([*parts, f'not how texts are pooled ({self.refusal.found})'])
+        parts += [f'the prompt {shown(self.prompt)}'] if self.prompt else []
+        parts += [f'pool={self.pool!r}', *(f'Dense to {layer.kernel.shape[1]:,}' for layer in self.dense)]
+        return ', '.join(parts + (['length 1'] if self.normalize else []))
+
+
+def read_sentence_modules(directory: epath.PathLike) -> SentenceModules | None:
+    """What a directory says; None of one without modules.json. What is wrong in it is the `refusal`."""
+    folder = epath.Path(directory)
+    if not (folder / MODULES).exists():
+        return None
+    max_length = 0
+    try:
+        encoder = next((_object(folder / name) for name in _ENCODER if (folder / name).exists()), {})
+        max_length = _max_length(folder, encoder)
+        return SentenceModules(max_length, encoder.get('do_lower_case') is True, **_after_encoder(folder, encoder))
+    except UserError as error:
+        return SentenceModules(max_length, refusal=error)
+
+
+def _object(path: epath.Path) -> dict[str, Any]:
+    return read_json_object(path, _AGAIN) if path.exists() else {}
+
+
+def _max_length(folder: epath.Path, encoder: Mapping[str, Any]) -> int:
+    found = encoder.get('max_seq_length')
+    if found is None:
+        found = _object(folder / 'tokenizer_config.json').get('model_max_length', 0)
+    if not isinstance(found, int | float) or not (found == 0 or found >= 4):
+        raise UserError(f'{folder}: max_seq_length', shown(found), 'a number of tokens from 4 on', _AGAIN)
+    return int(min(found, 2**31 - 1))
+
+
+def _after_encoder(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of SentenceModules from `prompt` on."""
+    kinds, settings = _modules(folder)
+    where = str(folder / MODULES)
+    if kinds[:2] != ['Transformer', 'Pooling']:
+        raise UserError(where, f'the modules {", ".join(kinds)}', 'Transformer, then Pooling', _NAME_POOL)
+    task, output = encoder.get('transformer_task'), encoder.get('module_output_name')
+    if task not in (None, 'feature-extraction') or output not in (None, 'token_embeddings'):
+        raise UserError(where, f'an encoder for {task}, {output}', 'one for token_embeddings', _NAME_POOL)
+    dense: list[Dense] = []
+    for number, kind in enumerate(kinds[2:], 2):
+        at = f'{where}: module {number}'
+        names = (settings[number].get('module_input_name'), settings[number].get('module_output_name'))
+        if kind not in ('Dense', 'Normalize', 'Dropout') or any(x not in (None, 'sentence_embedding') for x in names):
+            raise UserError(at, kind, 'Dense, Normalize or Dropout of sentence embeddings', _NAME_POOL)
+        if kind == 'Dense':
+            if 'Normalize' in kinds[:number]:
+                raise UserError(at, 'Dense after Normalize', 'Normalize as the last', _NAME_POOL)
+            dense.append(_dense(folder / settings[number]['path'], settings[number]))
+    pool, prompt = _pool(where, settings[1]), _prompt(folder)
+    if prompt and settings[1].get('include_prompt') is False:
+        raise UserError(where, 'a prompt that is left out of the pooling', 'one that is pooled', _NAME_POOL)
+    return {'prompt': prompt, 'pool': pool, 'dense': tuple(dense), 'normalize': 'Normalize' in kinds}
+
+
+def _modules(folder: epath.Path) -> tuple[list[str], list[dict[str, Any]]]:
+    """The kind of each module, and its settings with its `path`."""
+    kinds, settings = [], []
+    for number, module in enumerate(read_json_list(folder / MODULES, _AGAIN)):
+        facts = module if isinstance(module, dict) else {}
+        kind, path = facts.get('type'), facts.get('path')
+        # A folder of its own, but for the first module, whose files lie beside modules.json.
+        own = isinstance(path, str) and re.fullmatch(r'[\w-]+' if number else '', path)
+        if not isinstance(kind, str) or not own:
+            expected = 'the type of a module and the name of its folder'
+            raise UserError(f'{folder / MODULES}: module {number}', shown(module), expected, _NAME_POOL)
+        # Code of somebody else's keeps its whole name, which is no kind that is known here.
+        kinds.append(kind.rpartition('.')[2] if kind.startswith('sentence_transformers.') else kind)
+        file = folder / path / 'config.json'
+        if kinds[-1] in ('Pooling', 'Dense') and not file.exists():
+            raise UserError(str(file), 'nothing', f'the settings of module {number}', _AGAIN)
+        settings.append({**(_object(file) if path else {}), 'path': path})
+    return kinds, settings
+
+
+def _pool(where: str, settings: Mapping[str, Any]) -> str:
+    modes = settings.get('pooling_mode') or [mode for flag, mode in _FLAGS.items() if settings.get(flag)] or 'mean'
+    modes = [modes] if isinstance(modes, str) else modes
+    if not isinstance(modes, list) or len(modes) != 1 or modes[0] not in SENTENCE_POOL:
+        raise UserError(where, f'the pooling {shown(modes)}', f'one of {", ".join(SENTENCE_POOL)}', _NAME_POOL)
+    return modes[0]
+
+
+def _prompt(folder: epath.Path) -> str:
+    """What `SentenceTransformer.encode` puts before a text where no other prompt is asked for."""
+    settings = _object(folder / 'config_sentence_transformers.json')
+    prompts, name = settings.get('prompts'), settings.get('default_prompt_name')
+    prompt = prompts.get(name) if isinstance(prompts, dict) and isinstance(name, str) else None
+    return prompt if isinstance(prompt, str) else ''
+
+
+def _dense(folder: epath.Path, settings: Mapping[str, Any]) -> Dense:
+    # As sentence-transformers: tanh where the settings name none.
+    activation = str(settings.get('activation_function', 'Tanh')).rpartition('.')[2]
+    if activation not in _ACTIVATIONS or settings.get('use_residual'):
+        found = f'{activation}{" with a residual" if settings.get("use_residual") else ""}'
+        raise UserError(str(folder), found, f'one of {", ".join(_ACTIVATIONS)}', _NAME_POOL)
+    tensors, _ = read_tensors(folder, lambda name: name)
+    weight = tensors.get('linear.weight', np.zeros(0))
+    bias = tensors.get('linear.bias', np.zeros(weight.shape[:1], np.float32))
+    if (
+        weight.ndim != 2
+        or bias.shape != weight.shape[:1]
+        or not (np.isfinite(weight).all() and np.isfinite(bias).all())
+    ):
+        raise UserError(str(folder), f'the tensors {shown(sorted(tensors))}', 'those of a linear layer', _AGAIN)
+    return Dense(np.ascontiguousarray(weight.T), bias, activation)

@@ -1,0 +1,130 @@
+"""Folders of sentence-transformers: what `SentenceTransformer(folder).encode` computes, and what of it is refused."""
+
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import bertjax
+from bertjax.convert.huggingface.sentence_transformers import read_sentence_modules
+from bertjax.errors import UserError
+from bertjax.model.pooling import SENTENCE_POOL, pool_tokens
+
+TEXTS = ['a bird sings over the old house and falls', 'stone']
+RNG = np.random.default_rng(0)
+DENSE = {'linear.weight': RNG.standard_normal((8, 32)).astype(np.float32), 'linear.bias': np.ones(8, np.float32)}
+KINDS = ('Transformer', 'Pooling', 'Dense', 'Normalize')
+FILES = {
+    'modules.json': [
+        {'idx': i, 'name': str(i), 'path': f'{i}_{kind}' if i else '', 'type': f'sentence_transformers.models.{kind}'}
+        for i, kind in enumerate(KINDS)
+    ],
+    'sentence_bert_config.json': {'max_seq_length': 8, 'do_lower_case': False},
+    'config_sentence_transformers.json': {'prompts': {'q': 'the wind '}, 'default_prompt_name': 'q'},
+    '1_Pooling/config.json': {'pooling_mode_mean_tokens': False, 'pooling_mode_weightedmean_tokens': True},
+    '2_Dense/config.json': {'in_features': 32, 'activation_function': 'torch.nn.modules.activation.Tanh'},
+}
+
+
+def write(folder: pathlib.Path, **changes) -> pathlib.Path:
+    """The folder with FILES, but for those that are changed."""
+    for name, content in {**FILES, **changes}.items():
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
+        (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
+    (folder / '2_Dense').mkdir(exist_ok=True)
+    save_file(DENSE, folder / '2_Dense' / 'model.safetensors')
+    return folder
+
+
+@pytest.fixture(scope='module')
+def folder(trained, tmp_path_factory) -> pathlib.Path:
+    return write(shutil.copytree(trained / 'export' / 'hf', tmp_path_factory.mktemp('sentences') / 'model'))
+
+
+def test_a_folder_says_how_its_texts_are_encoded(folder, extract, tmp_path):
+    """Prompt, length, pooling, Dense and normalization, in Python and of a file; what is asked for wins."""
+    bert = bertjax.load(folder)
+    tokens = bert.encode([f'the wind {text}' for text in TEXTS], pool=None)
+    assert [len(x) for x in tokens] == [8, 5]
+    pooled = np.stack([np.average(x, axis=0, weights=1 + np.arange(len(x))) for x in tokens])
+    wanted = np.tanh(pooled @ DENSE['linear.weight'].T + 1)
+    wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
+    np.testing.assert_allclose(bert.encode(TEXTS), wanted, atol=1e-5)
+    said = "up to 8 tokens, the prompt 'the wind ', pool='weightedmean', Dense to 8, length 1"
+    assert said in repr(bert)
+    (tmp_path / 'in.txt').write_text('\n'.join(TEXTS))
+    out = extract(tmp_path / 'in.txt', f'--config.init={folder}')
+    assert f'from its modules.json: {said}' in out and 'width 8' in out
+    np.testing.assert_allclose(np.load(tmp_path / 'features' / 'in.npy'), wanted, atol=1e-5)
+    facts = json.loads((tmp_path / 'features' / 'in.npy.json').read_text())
+    assert (facts['pool'], facts['normalize'], facts['longest'], facts['dense']) == ('weightedmean', True, 8, [8])
+    with pytest.raises(UserError, match=r'layers: found .*Dense'):
+        bert.encode(TEXTS, layers=0)
+    assert len(bertjax.load(folder, max_length=16).pieces(TEXTS[0])) > 8
+
+
+@pytest.mark.slow
+def test_each_pooling_is_what_it_says():
+    x, mask = RNG.standard_normal((2, 4, 3)).astype(np.float32), np.array([[1, 1, 1, 0], [1, 1, 0, 0]])
+    for row, count in enumerate((3, 2)):
+        own = x[row, :count]
+        wanted = {'mean': own.mean(0), 'max': own.max(0), 'cls': own[0], 'lasttoken': own[-1]}
+        wanted |= {'mean_sqrt_len_tokens': own.sum(0) / count**0.5}
+        wanted |= {'weightedmean': np.average(own, axis=0, weights=1 + np.arange(count))}
+        for pool in SENTENCE_POOL:
+            np.testing.assert_allclose(pool_tokens(x, mask, pool)[row], wanted[pool], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    'name, content, said',
+    [
+        ('modules.json', '{', 'no JSON'),
+        ('modules.json', FILES['modules.json'][:1], 'expected Transformer, then Pooling'),
+        ('modules.json', [{'type': 'x.Transformer', 'path': ''}], 'the modules x.Transformer'),
+        ('modules.json', [*FILES['modules.json'], FILES['modules.json'][2]], 'Dense after Normalize'),
+        ('modules.json', [{'type': 'sentence_transformers.models.Transformer', 'path': '../x'}], 'name of its folder'),
+        ('1_Pooling/config.json', {'pooling_mode': ['cls', 'mean']}, r"the pooling \['cls', 'mean'\]"),
+        ('1_Pooling/config.json', {'pooling_mode': 'mean', 'include_prompt': False}, 'left out of the pooling'),
+        ('2_Dense/config.json', {'activation_function': 'torch.nn.modules.activation.GELU'}, 'GELU'),
+        ('2_Dense/config.json', {'module_input_name': 'token_embeddings'}, 'found Dense'),
+        ('sentence_bert_config.json', {'max_seq_length': -1}, 'max_seq_length: found -1'),
+    ],
+)
+def test_what_cannot_be_computed_is_refused(tmp_path, name, content, said):
+    modules = read_sentence_modules(write(tmp_path, **{name: content}))
+    with pytest.raises(UserError, match=said):
+        raise modules.refusal
+
+
+def test_a_model_whose_pooling_is_refused_does_all_else(trained, tmp_path):
+    model = shutil.copytree(trained / 'export' / 'hf', tmp_path / 'model')
+    bert = bertjax.load(write(model, **{'1_Pooling/config.json': {'pooling_mode': ['cls', 'mean']}}))
+    assert "up to 8 tokens, not how texts are pooled (the pooling ['cls', 'mean'])" in repr(bert)
+    with pytest.raises(UserError, match=r"found the pooling .* name what it should be with pool, .* pool='mean'"):
+        bert.encode('a bird')
+    assert len(bert.pieces(TEXTS[0])) == 8
+    dense = FILES['modules.json'][2]
+    bert = bertjax.load(write(model, **{'modules.json': [*FILES['modules.json'][:2], dense, dense]}))
+    with pytest.raises(UserError, match='a Dense layer of 32 inputs, expected one of 8'):
+        bert.encode('a bird')
+
+
+@pytest.mark.slow
+def test_vectors_are_those_of_sentence_transformers(trained, tmp_path):
+    """Of the folders that its newest version writes, with every pooling, and with all modules together."""
+    package = pytest.importorskip('sentence_transformers', reason='compares with sentence-transformers')
+    from sentence_transformers.base.modules import Dense, Normalize, Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    kinds = {pool: [Pooling(32, pool)] for pool in SENTENCE_POOL}
+    kinds['all'] = [Pooling(32, 'cls'), Dense(32, 16), Dense(16, 8, bias=False), Normalize()]
+    for name, modules in kinds.items():
+        encoder = Transformer(str(trained / 'export' / 'hf'))
+        encoder.max_seq_length = 8
+        prompts = {'prompts': {'q': 'the '}, 'default_prompt_name': 'q'} if name == 'all' else {}
+        theirs = package.SentenceTransformer(modules=[encoder, *modules], device='cpu', **prompts)
+        theirs.save(str(tmp_path / name))
+        np.testing.assert_allclose(bertjax.load(tmp_path / name).encode(TEXTS), theirs.encode(TEXTS), atol=1e-5)
