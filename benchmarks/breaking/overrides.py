@@ -5,7 +5,7 @@ import random
 import re
 import shutil
 
-from golden_runs import FIRST
+from golden_runs import FIRST, SHORT, SMALL, _keys
 
 from bertjax.config import flatten
 from bertjax.experiment.check import declared
@@ -14,51 +14,29 @@ from breaking.configs import LEFT_OUT, VALUES
 from breaking.mutations import mutated
 from breaking.world import Outcome, World
 
-TRAININGS = (FIRST, 'two_phases', 'sop', 'muon', 'rte', 'stsb', 'classification', 'tagging', 'squad', 'choice')
-TRAININGS += ('sweep_alone', 'sweep_together')
-# Recipes that use a trained model, with what they need.
-USES = {
-    'extract.py': ('input=data/texts.txt',),
-    'fill.py': ('input=data/texts.txt', 'fill.ask=score'),
-    'attention.py': ('input=data/texts.txt',),
-    'convert.py': (),
+# Of golden_runs.RUNS; some, trained for two steps, are continued too.
+TRAININGS = (FIRST, 'two_phases', 'sop', 'muon', 'full_sentences', 'from_init', 'mixture', 'rte', 'stsb', 'tagging')
+TRAININGS += ('classification', 'squad', 'choice', 'tagging_features', 'sweep_alone', 'sweep_together')
+TRAINED = (FIRST, 'rte', 'stsb', 'classification', 'tagging', 'squad', 'choice')
+# Recipes that use a trained model, and what they need: {first} is one of text, {rte} one of a task.
+USES: dict[str, dict[str, object]] = {
+    'extract.py': {'init': '{first}', 'input': 'data/texts.txt'},
+    'fill.py': {'init': '{first}', 'input': 'data/texts.txt', 'fill__ask': 'score'},
+    'attention.py': {'init': '{first}', 'input': 'data/texts.txt'},
+    'convert.py': {'init': '{rte}'},
+    'adapt.py': SMALL | {'init': '{first}/export/hf'},
+    'distilbert.py': SMALL | {'epochs': 0, 'distill__teacher': '{first}', 'model__num_layers': 1},
+    'distilbert.py:glue:rte': SHORT | {'init': '', 'distill__teacher': '{rte}', 'data': 'data/RTE'},
+    'tinybert.py': SMALL | {'epochs': 0, 'distill__teacher': '{first}'},
 }
 VERBS = ('show', 'doctor', 'vocab', 'corpus', 'baseline', 'evaluate', 'predict', 'export', 'report')
 VERBS += ('finetune', 'compile')
 IN_RANGE = (0, 1, 2, 3, 4, 5, 7, 8, 12, 16, 32, 48, 64, 100, 1000, 2**20, 2**31 - 1, 2**32 - 1, 0.0, 1e-9, 0.1, 0.5)
-IN_RANGE += (
-    0.9,
-    0.999,
-    1.0,
-    2.5,
-    50.0,
-    True,
-    False,
-    '',
-    'auto',
-    'all',
-    'head',
-    'last_1',
-    'last_2',
-    '2%',
-    '100%',
-    '3',
-    'a',
-)
-IN_RANGE += (
-    '1epochs',
-    '0.1epochs',
-    (),
-    (1,),
-    (0, 1),
-    (0.1,),
-    (0.0, 1e-4),
-    ('all', 'head'),
-    ('a', 'b'),
-    ('a',),
-    '1:2',
-    '2:3',
-)
+IN_RANGE += (0.9, 0.999, 1.0, 2.5, 50.0, True, False, '', 'auto', 'all', 'head', 'last_1', 'last_2', '2%', '100%', '3')
+IN_RANGE += ('a', '1epochs', '0.1epochs', (), (1,), (0, 1), (0.1,), (0.0, 1e-4), ('all', 'head'), ('a', 'b'), '1:2')
+# Keys of which nearly every other value is refused at once.
+HARD = ('mesh.', 'init', 'ensemble', 'benchmark', 'push_', 'track', 'tokenizer', 'input', 'card.', 'distill.teacher')
+CONTINUED = ('evaluate', 'predict', 'export', 'report', 'show', 'baseline')
 FULL = 25  # every so many is trained, evaluated and exported
 # What a recipe may have after its name.
 ARGUMENTS = ('', ':', ':adam', ':rte', ':mrpc,grid', ':seq=64', ':seeds=2', ':long=windows', ':v2', ':all')
@@ -73,17 +51,23 @@ def attempt(world: World, seed: int, number: int) -> Outcome:
     rng = random.Random(f'{seed} overrides {number}')
     world.trained('rte')  # and the encoder of the tasks
     workdir = world.place(f'override-{number}') / 'run'
-    if rng.random() < 0.85:
+    if rng.random() < 0.75:
         words = world.arguments(rng.choice(TRAININGS), workdir)
+    elif rng.random() < 0.6:
+        kind = rng.choice(TRAINED)
+        shutil.copytree(world.trained(kind), workdir)
+        words = world.arguments(kind, workdir)
+        words += [f'--config.run={rng.choice(CONTINUED)}'] if rng.random() < 0.5 else []
     else:
         recipe = rng.choice(list(USES))
-        model = f'init={world.trained("rte" if recipe == "convert.py" else FIRST)}'
-        words = [f'--config={world.repository}/configs/{recipe}', f'--workdir={workdir}']
-        words += [f'--config.{word}' for word in (model, *USES[recipe])]
+        paths = {'first': world.trained(FIRST), 'rte': world.trained('rte')}
+        needs = _keys(**{key: str(value).format(**paths) for key, value in USES[recipe].items()})
+        words = [f'--config={world.repository}/configs/{recipe}', f'--workdir={workdir}', *needs]
+    begun = workdir.exists()
     keys = flatten(load_recipe(words[0].removeprefix('--config=')))
     full = number % FULL == 0
     if full:
-        changed = [_in_range(words, keys, rng, 64) for _ in range(rng.randint(1, 3))]
+        changed = [_in_range(words, keys, rng, 64) for _ in range(rng.randint(1, 5))]
     elif rng.random() < 0.6:
         changed = [_in_range(words, keys, rng) for _ in range(rng.randint(1, 4))]
     else:
@@ -95,7 +79,7 @@ def attempt(world: World, seed: int, number: int) -> Outcome:
     not_finite = full and ended.status == 3 and not ended.fault
     if ended.wrong and not not_finite:
         return Outcome(False, f'{what}: {ended.wrong}')
-    if ended.status == 2 and (workdir / 'export').exists():
+    if ended.status == 2 and (workdir / 'export').exists() and not begun:
         return Outcome(False, f'{what}: refused, with an export: {ended.err.strip()[-200:]}')
     shutil.rmtree(workdir.parent)
     return Outcome(True, f'{what}: {ended.err.strip().splitlines()[-1] if ended.status else "ready"}')
@@ -117,7 +101,7 @@ def _in_range(words: list[str], keys: dict[str, object], rng: random.Random, mos
     """A key, and a value from its range; alone or with others it may not fit the rest."""
     recipe = words[0].removeprefix('--config=')
     known = declared(load_recipe(recipe))
-    key = rng.choice([key for key in known if key not in LEFT_OUT])
+    key = rng.choice([key for key in known if key not in LEFT_OUT and (not key.startswith(HARD) or rng.random() < 0.1)])
     allowed = known[key][0]
     values = [value for value in (*IN_RANGE, *re.findall(r'[\w.]+', allowed.words)) if allowed.holds(value)]
     values = [value for value in values if not isinstance(value, int | float) or value <= most]
