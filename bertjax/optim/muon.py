@@ -4,38 +4,28 @@ import math
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
-from optax import contrib
 
 from bertjax.optim.masks import STACKED, is_stacked, path_names
 from bertjax.optim.selection import combine, partition
+from bertjax.parallel.partition import constrain
 
-NS_COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic Newton-Schulz step, from the same source
-NS_STEPS = 5
+# Of the quintic Newton-Schulz step, and how many steps are taken; from the same source.
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+STEPS = 5
 
 
 class MuonAdamState(NamedTuple):
     """The states of both optimisers, each for its own part of the parameters."""
 
-    muon: contrib.MuonState
+    muon: optax.TraceState
     adam: optax.ScaleByAdamState
 
 
 def is_block_kernel(names: tuple[str, ...]) -> bool:
     """Whether the parameter with these path names is a matrix of a block of the encoder, stacked or not."""
     return names[0] == 'encoder' and names[1].startswith(STACKED) and names[-1] == 'kernel'
-
-
-def matrix_dimensions(path: tuple[Any, ...], kernel: jax.Array) -> contrib.MuonDimensionNumbers:
-    """Which dimensions of a block's kernel are the rows of its matrix, and which are the columns.
-
-    Query, key and value have [D, H, K], the attention's output [H, K, D], the MLP [D, F] and [F, D]; stacked kernels
-    have the layers in front, each of which is a matrix of its own.
-    """
-    first = 1 if is_stacked(path) else 0
-    axes = tuple(range(first, kernel.ndim))
-    inputs = len(axes) - 1 if path_names(path)[-2] == 'output' else 1
-    return contrib.MuonDimensionNumbers(axes[:inputs], axes[inputs:])
 
 
 def scale_by_muon(momentum: float, b1: float, b2: float, eps: float) -> optax.GradientTransformation:
@@ -47,17 +37,7 @@ def scale_by_muon(momentum: float, b1: float, b2: float, eps: float) -> optax.Gr
       momentum: Muon's, in [0, 1).
       b1, b2, eps: Adam's.
     """
-
-    def dimensions(kernels: Any) -> Any:
-        return jax.tree_util.tree_map_with_path(matrix_dimensions, kernels)
-
-    def scale(path: tuple[Any, ...], update: jax.Array) -> jax.Array:
-        numbers = matrix_dimensions(path, update)
-        rows, columns = (math.prod(update.shape[i] for i in axes) for axes in numbers)
-        return update * math.sqrt(max(1.0, rows / columns))
-
-    muon = contrib.scale_by_muon(NS_COEFFICIENTS, NS_STEPS, momentum, weight_dimension_numbers=dimensions)
-    adam = optax.scale_by_adam(b1, b2, eps)
+    muon, adam = optax.trace(momentum, nesterov=True), optax.scale_by_adam(b1, b2, eps)
 
     def init(params: Any) -> MuonAdamState:
         kernels, rest = partition(params, is_block_kernel)
@@ -67,11 +47,62 @@ def scale_by_muon(momentum: float, b1: float, b2: float, eps: float) -> optax.Gr
         del params
         kernels, rest = partition(grads, is_block_kernel)
         kernels, muon_state = muon.update(kernels, state.muon)
-        kernels = jax.tree_util.tree_map_with_path(scale, kernels)
         rest, adam_state = adam.update(rest, state.adam)
-        return combine(kernels, rest), MuonAdamState(muon_state, adam_state)
+        return combine(orthogonalize_kernels(kernels), rest), MuonAdamState(muon_state, adam_state)
 
     return optax.GradientTransformation(init, update)
+
+
+def orthogonalize_kernels(kernels: Any) -> Any:
+    """`orthogonalize` of each matrix in the tree of kernels, times sqrt(max(1, I / O)).
+
+    Each layer, and each of query, key and value, is a matrix of its own. Matrices of one shape are computed as one
+    array, which compiles once and whose matrices the devices of a mesh share out.
+    """
+    leaves, structure = jax.tree_util.tree_flatten_with_path(kernels)
+    groups: dict[tuple[int, int], list[jax.Array]] = {}
+    for path, kernel in leaves:
+        matrices = _as_matrices(path, kernel)
+        groups.setdefault(tuple(sorted(matrices.shape[1:])), []).append(_wide(matrices))
+    done = {shape: iter(_split_like(parts)) for shape, parts in groups.items()}
+    results = []
+    for path, kernel in leaves:
+        shape = _as_matrices(path, kernel).shape
+        wide = next(done[tuple(sorted(shape[1:]))])
+        matrices = wide if shape[1] <= shape[2] else wide.mT
+        results.append(matrices.reshape(kernel.shape) * math.sqrt(max(1.0, shape[1] / shape[2])))
+    return jax.tree_util.tree_unflatten(structure, results)
+
+
+def orthogonalize(x: jax.Array) -> jax.Array:
+    """[N, I, O] with I <= O: matrices with the singular vectors of x and singular values near 1, from 0.7 to 1.2."""
+    a, b, c = COEFFICIENTS
+    x = x / (jnp.linalg.norm(x, axis=(1, 2), keepdims=True) + 1e-8)
+    for _ in range(STEPS):
+        gram = x @ x.mT
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x
+
+
+def _split_like(parts: list[jax.Array]) -> list[jax.Array]:
+    """`orthogonalize` of all these [N, I, O], as one array."""
+    together = constrain(jnp.concatenate(parts), 'act_matrices', None, None)
+    bounds = [sum(len(part) for part in parts[: i + 1]) for i in range(len(parts) - 1)]
+    return jnp.split(constrain(orthogonalize(together), 'act_matrices', None, None), bounds)
+
+
+def _as_matrices(path: tuple[Any, ...], kernel: jax.Array) -> jax.Array:
+    """A block's kernel as [N, I, O], N its layers where they are stacked, else 1.
+
+    Query, key and value have [D, H, K], the output of attention [H, K, D], the MLP [D, F] and [F, D].
+    """
+    layers, shape = (len(kernel), kernel.shape[1:]) if is_stacked(path) else (1, kernel.shape)
+    inputs = math.prod(shape[:-1]) if path_names(path)[-2] == 'output' else shape[0]
+    return kernel.reshape(layers, inputs, -1)
+
+
+def _wide(x: jax.Array) -> jax.Array:
+    return x if x.shape[1] <= x.shape[2] else x.mT
 
 
 def scale_adam_rate(ratio: float) -> optax.GradientTransformation:

@@ -33,6 +33,8 @@ AXIS_RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
     ('act_mlp', 'tensor'),
     ('act_vocab', 'tensor'),
     ('act_classes', None),
+    # matrices of one shape that Muon orthogonalises: each device takes some
+    ('act_matrices', ('data', 'fsdp', 'tensor')),
 )
 BATCH_AXES = ('data', 'fsdp')
 

@@ -202,16 +202,14 @@ def numpy_muon(params, rate, steps, momentum=0.95, ratio=0.3):
         corrected = lambda beta, n: 1 - beta ** (n + 1)  # noqa: E731
         for names, g in flat(gradients(step, unflat(params))).items():
             p, block = params[names], names[1].startswith('layers_') and names[-1] == 'kernel'
-            beta = momentum if block else B1
-            m[names] = beta * m.get(names, 0) + (1 - beta) * g
             if block:
-                # Nesterov's look ahead, both terms corrected for the moments that begin at zero, as Adam's are.
-                nesterov = beta * m[names] / corrected(beta, step + 1) + (1 - beta) * g / corrected(beta, step)
+                m[names] = momentum * m.get(names, 0) + g
                 inputs = math.prod(g.shape[:2]) if names[-2] == 'output' else g.shape[0]
-                matrix = nesterov.reshape(inputs, -1)
+                matrix = (g + momentum * m[names]).reshape(inputs, -1)
                 update = newton_schulz(matrix) * max(1, matrix.shape[0] / matrix.shape[1]) ** 0.5
                 update = update.reshape(g.shape) + DECAY * p
             else:
+                m[names] = B1 * m.get(names, 0) + (1 - B1) * g
                 v[names] = B2 * v.get(names, 0) + (1 - B2) * g**2
                 update = m[names] / corrected(B1, step) / (np.sqrt(v[names] / corrected(B2, step)) + EPS)
                 update = ratio * (update + DECAY * p * (names[-1] not in ('bias', 'scale')))
@@ -233,7 +231,7 @@ def test_muon_against_numpy(scanned):
     expected = numpy_muon(flat(params), 0.02, STEPS)
     # Five steps of the iteration amplify what float32 rounds off a nearly singular matrix.
     assert_trees_close(ours, unflat(expected), rtol=1e-3, atol=2e-5)
-    assert set(flat(state[1].muon.mu)) == {n for n in expected if n[1].startswith('layers_') and n[-1] == 'kernel'}
+    assert set(flat(state[1].muon.trace)) == {n for n in expected if n[1].startswith('layers_') and n[-1] == 'kernel'}
 
 
 def test_muon_stacked_equals_muon_layer_by_layer(scanned):
@@ -266,7 +264,7 @@ def test_the_state_of_boxed_parameters_is_boxed_alike(name, scanned_boxed):
     state = jax.eval_shape(built(name).init, scanned_boxed)
     kernels, rest = partition(scanned_boxed, is_block_kernel)
     moments = (
-        [(state[1].muon.mu, kernels), (state[1].adam.mu, rest)]
+        [(state[1].muon.trace, kernels), (state[1].adam.mu, rest)]
         if name == 'muon'
         else [(state[1].mu, scanned_boxed), (state[1].nu, scanned_boxed)]
     )
