@@ -12,7 +12,7 @@ from bertjax.experiment.check import declared
 from bertjax.recipe_files import load_recipe
 from breaking.configs import LEFT_OUT, VALUES
 from breaking.mutations import mutated
-from breaking.world import Outcome, World
+from breaking.world import Outcome, World, check_trained
 
 # Of golden_runs.RUNS; some, trained for two steps, are continued too.
 TRAININGS = (FIRST, 'two_phases', 'sop', 'muon', 'full_sentences', 'from_init', 'mixture', 'rte', 'stsb', 'tagging')
@@ -77,8 +77,11 @@ def attempt(world: World, seed: int, number: int) -> Outcome:
     what = f'{words[0].rpartition("/")[2]}: {", ".join(changed)}'
     ended = world.call(*words, training=full)
     not_finite = full and ended.status == 3 and not ended.fault
-    if ended.wrong and not not_finite:
-        return Outcome(False, f'{what}: {ended.wrong}')
+    wrong = '' if not_finite else ended.wrong
+    if not wrong and full and ended.status == 0 and (workdir / 'export' / 'hf').exists():
+        wrong = check_trained(workdir)
+    if wrong:
+        return Outcome(False, f'{what}: {wrong}')
     if ended.status == 2 and (workdir / 'export').exists() and not begun:
         return Outcome(False, f'{what}: refused, with an export: {ended.err.strip()[-200:]}')
     shutil.rmtree(workdir.parent)
@@ -123,7 +126,7 @@ def _form(words: list[str], keys: dict[str, object], rng: random.Random) -> str:
     made = (mutated(words[at], rng), f'--{name}', f'--no{name}', f'-{name}={value}', f'{name}={value}')
     made += (f'--{name}==={value}',)
     before, words[at] = words[at], rng.choice(made)
-    if before.startswith('--workdir') and words[at].startswith('--workdir'):
+    if before.startswith('--workdir') and words[at] == made[0]:
         words[at] = before  # wherever that would be
     return f'{words[at]!r:.90} for {before!r:.60}'
 
