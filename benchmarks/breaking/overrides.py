@@ -78,7 +78,8 @@ def attempt(world: World, seed: int, number: int) -> Outcome:
     ended = world.call(*words, training=full)
     not_finite = full and ended.status == 3 and not ended.fault
     wrong = '' if not_finite else ended.wrong
-    if not wrong and full and ended.status == 0 and (workdir / 'export' / 'hf').exists():
+    trained = full and ended.status == 0 and (workdir / 'metrics.jsonl').exists()  # no sweep and no conversion
+    if not wrong and trained and (workdir / 'export' / 'hf').exists():
         wrong = check_trained(workdir)
     if wrong:
         return Outcome(False, f'{what}: {wrong}')
