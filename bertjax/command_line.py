@@ -147,10 +147,10 @@ def _no_flag(word: str, recipes: Sequence[str]) -> UserError:
         recipe = ''
     if recipe:
         mend = f'did you mean --config={word}?'
+    elif word.partition('=')[0] in _FLAGS or re.match(r'config\.', word):
+        mend = f'did you mean --{word}?'
     elif re.match(r'[\w.]+=', word):
         mend = f'did you mean --config.{word}?'
-    elif word in _FLAGS:
-        mend = f'did you mean --{word}?'
     elif verb:
         example = '' if recipes else f'--config={_example(verb)} '
         mend = f'did you mean {example}--config.run={verb}?'

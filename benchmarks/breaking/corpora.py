@@ -23,7 +23,7 @@ def attempt(world: World, seed: int, number: int) -> Outcome:
     place = world.place(f'corpus-{number}')
     folder = place / 'text'
     folder.mkdir()
-    made = [_file(folder, rng, k) for k in range(rng.randint(1, 4))]
+    made = [write_file(folder, rng, k) for k in range(rng.randint(1, 4))]
     spec = rng.choice((str(folder), f'{folder}/*', f'{folder}/**/*', ','.join(map(str, sorted(folder.rglob('*'))))))
     options = {
         'format': rng.choice(('auto', 'auto', 'auto', 'text', 'files', 'jsonl', 'wikiextractor')),
@@ -52,7 +52,7 @@ def attempt(world: World, seed: int, number: int) -> Outcome:
     return Outcome(True, what)
 
 
-def _file(folder: pathlib.Path, rng: random.Random, number: int) -> str:
+def write_file(folder: pathlib.Path, rng: random.Random, number: int) -> str:
     """Writes one; returns what it is."""
     name, content = rng.choice(_KINDS)(rng)
     wrapped = rng.choice(('', '', '', '.gz', '.bz2', '.xz'))

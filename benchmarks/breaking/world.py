@@ -13,13 +13,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 from unittest import mock
 
 import jax
+import numpy as np
 from golden_files import MEASURED, observe
 from golden_runs import FIRST, RUNS, write_data
 from running import as_in_a_new_process
 
+import bertjax
 from bertjax.main import console
 
 HANGS = 120  # seconds after which a run of the tiny model is one that hangs
@@ -53,6 +56,10 @@ class Ended:
             errors = [line for line in self.err.splitlines() if line.startswith('error: ')]
             return '' if len(errors) == 1 and ': found ' in errors[0] else f'status 2, but {self.err!r}'
         return '' if self.status == 0 else f'status {self.status}: {self.err.strip()[-300:]}'
+
+
+class ComputesError(BaseException):
+    """Raised in place of a training, by a run that has checked all there is to check before its first step."""
 
 
 class World:
@@ -116,28 +123,56 @@ class World:
         said = workdir.with_suffix('.log').read_text(errors='replace')
         return Ended(status, '', said)
 
-    def call(self, *arguments: str) -> Ended:
-        """Runs the program in this process, which is quicker; never compare bits between the two."""
+    @functools.cache  # noqa: B019  There is one world.
+    def trained(self, kind: str) -> pathlib.Path:
+        """The workdir of a run of golden_runs.RUNS, trained for two steps and exported."""
+        if kind == FIRST:
+            return self.reference(FIRST)[0]
+        self.reference('rte')  # makes the encoder
+        workdir = self.place(f'trained-{kind}') / 'run'
+        ended = self.call(*self.arguments(kind, workdir), '--config.steps=2', '--config.eval_every=0')
+        assert ended.status == 0, ended
+        return workdir
+
+    def call(self, *arguments: str, training: bool = True) -> Ended:
+        """Runs the program in this process, which is quicker; never compare bits between the two.
+
+        Without `training`, a run ends with status 0 where its first step would be.
+        """
         out, err, fault, status = io.StringIO(), io.StringIO(), '', 0
         with (
+            contextlib.nullcontext() if training else _no_training(),
             contextlib.chdir(self.folder),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
             mock.patch.object(sys, 'argv', ['bertjax', *arguments]),
             as_in_a_new_process(),
-            _limited(HANGS),
+            limited(HANGS),
         ):
             try:
                 console()
             except SystemExit as ended:
                 status = ended.code or 0
+            except ComputesError:
+                pass
             except BaseException as error:
                 fault = repr(error)
         return Ended(status, out.getvalue(), err.getvalue(), fault)
 
 
 @contextlib.contextmanager
-def _limited(seconds: int) -> Iterator[None]:
+def _no_training() -> Iterator[None]:
+    where = ('bertjax.experiment.session', 'bertjax.experiment.sweep')
+    with contextlib.ExitStack() as patches:
+        for module in where:
+            patches.enter_context(mock.patch(f'{module}.continue_or_begin', side_effect=ComputesError))
+        yield
+
+
+@contextlib.contextmanager
+def limited(seconds: int) -> Iterator[None]:
+    """Raises TimeoutError in what takes longer."""
+
     def hangs(number: int, frame: object) -> None:
         raise TimeoutError(f'it hangs: {seconds} s')
 
@@ -167,3 +202,32 @@ def differing(workdir: pathlib.Path, expected: dict) -> list[str]:
     """The files that are not as expected."""
     found = contents(workdir)
     return sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
+
+
+def finite(value: Any) -> bool:
+    """Whether no number in a result, however nested, is NaN or infinite."""
+    if isinstance(value, dict):
+        return all(map(finite, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(finite, value))
+    if isinstance(value, float) or (hasattr(value, 'dtype') and np.issubdtype(value.dtype, np.floating)):
+        return bool(np.isfinite(np.asarray(value, np.float64)).all())
+    return not dataclasses.is_dataclass(value) or finite(list(vars(value).values()))
+
+
+def check_trained(workdir: pathlib.Path) -> str:
+    """What is wrong with a workdir whose run ended with status 0; '' for nothing."""
+    results = workdir / 'results.json'
+    rows = [json.loads(line) for line in (workdir / 'metrics.jsonl').read_text(encoding='utf-8').splitlines()]
+    rows += [json.loads(results.read_text(encoding='utf-8'))] if results.exists() else []
+    if not finite(rows):
+        return f'not finite: {str(rows)[:300]}'
+    if not json.loads((workdir / 'config.json').read_text(encoding='utf-8'))['export']:
+        return ''
+    if not (workdir / 'export').exists():
+        return 'no export'
+    try:
+        features = bertjax.load(workdir / 'export' / 'hf').encode(['the river', 'a bird'])
+    except Exception as error:
+        return f'the export cannot be used: {error!r}'
+    return '' if finite(features) else 'features of the export are not finite'

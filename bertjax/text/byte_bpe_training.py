@@ -43,7 +43,7 @@ def train_byte_bpe(
     if vocab_size < least:
         found = f'{vocab_size:,}, which does not hold the {_BYTES} bytes'
         raise UserError(
-            'vocab_size', found, f'at least {least:,}', 'raise it (8,192 for a small corpus, 50,265 as RoBERTa)'
+            'config.vocab.size', found, f'at least {least:,}', 'raise it (8,192 for a small corpus, 50,265 as RoBERTa)'
         )
     model = tokenizers.Tokenizer(models.BPE())
     if lowercase:

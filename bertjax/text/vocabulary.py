@@ -160,7 +160,7 @@ def _alphabet(words: dict[str, int], room: int, vocab_size: int) -> list[str]:
         covered += count
     if covered < _MIN_COVERAGE * total:
         raise UserError(
-            'vocab_size', f'{vocab_size:,}, which holds the characters of {covered / total:.1%} of the text',
+            'config.vocab.size', f'{vocab_size:,}, which holds the characters of {covered / total:.1%} of the text',
             f'room for the special tokens, {len(counts):,} different characters and pieces made of them',
             'raise it (8,192 for a small corpus, 30,522 as BERT), or reserve fewer unused slots',
         )  # fmt: skip
@@ -250,7 +250,7 @@ def sentencepiece_of(
         )
     except RuntimeError as error:
         raise UserError(
-            'vocab_size', f'{vocab_size:,}, which SentencePiece refuses ({error})',
+            'config.vocab.size', f'{vocab_size:,}, which SentencePiece refuses ({error})',
             'room for the special tokens and every character of the text',
             'raise it (8,000 for a small corpus, 32,000 for a large one), or give more text',
         ) from error  # fmt: skip

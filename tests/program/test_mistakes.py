@@ -61,6 +61,8 @@ MISTAKES = [
     (('--config.run=train',), ('did you mean --config.run=pretrain?',)),
     (('finetune',), ('did you mean --config.run=finetune?',)),
     (('batch_size=8',), ('did you mean --config.batch_size=8?',)),
+    (('config.batch_size=8',), ('did you mean --config.batch_size=8?',)),
+    (('workdir=out',), ('did you mean --workdir=out?',)),
     (('help',), ('did you mean --help?',)),
 ]
 

@@ -127,9 +127,9 @@ def test_no_text_or_no_room(train, paragraphs):
         train(iter([]), vocab_size=100, lowercase=True)
     with pytest.raises(UserError, match='no text'):
         train(['', ' \n'], vocab_size=100, lowercase=True)
-    with pytest.raises(UserError, match='vocab_size'):
+    with pytest.raises(UserError, match=r'config\.vocab\.size'):
         train(paragraphs, vocab_size=20, lowercase=True)
-    with pytest.raises(UserError, match='vocab_size'):
+    with pytest.raises(UserError, match=r'config\.vocab\.size'):
         train(paragraphs, vocab_size=300, lowercase=True, unused=290)
 
 
