@@ -67,7 +67,7 @@ def _peaks(folder: pathlib.Path, layers: int, width: int) -> tuple[dict[str, int
             'num_heads': width // 64,
         }.items()
     ]
-    pretrain = ['--config=configs/pretrain_tiny.py', f'--workdir={trained}', *model]
+    pretrain = ['--config=configs/pretrain_tiny.py:adam', f'--workdir={trained}', *model]
     few = ['--config.batch_size=8', '--config.steps=1', '--config.eval_examples=8', '--config.export=False']
     if not (trained / 'checkpoints').exists():
         _peak([*pretrain, *few, _MESH], devices=8)

@@ -42,6 +42,7 @@ def get_config(argument: str = '') -> ConfigDict:
         # Chosen by the held-out loss, at 15 % masks, of three seeds.
         config.masking.rate = 0.4
         config.max_predictions = 26
+        config.model.scan_layers = False  # an eighth less of the processor a step
     config.log_every = 50
     config.eval_every = steps('20%')
     config.eval_examples = 512

@@ -5,6 +5,7 @@ import io
 import logging
 import math
 import os
+import pathlib
 import shlex
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from apache_beam.runners import PipelineRunner, create_runner
 from apache_beam.runners.portability.portable_runner import PortableRunner
 
 from bertjax.errors import UserError
+from bertjax.files.whole import read_json_or_none
 
 KEY = 'config.beam'
 _EXPECTED, _MEND = "flags of Apache Beam's PipelineOptions", 'for example --runner=DirectRunner'
@@ -38,15 +40,15 @@ def parse_flags(flags: str, elements: int = 1) -> tuple[PipelineRunner, Pipeline
     stderr = io.StringIO()
     try:
         arguments = shlex.split(flags)
-        with contextlib.redirect_stderr(stderr), quiet():
+        with contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(io.StringIO()), quiet():
             options = PipelineOptions(arguments)
             # First, as Beam knows the options of all modules that are imported.
             runner = _create_runner(options.view_as(StandardOptions).runner or 'DirectRunner')
             known = options.get_all_options()
             unknown = options.get_all_options(retain_unknown_options=True).keys() - known.keys()
-    except SystemExit:  # of argparse
-        message = stderr.getvalue().strip().splitlines()[-1].partition('error: ')[2]
-        raise UserError(KEY, message, _EXPECTED, _MEND) from None
+    except SystemExit:  # of argparse, which prints help and says nothing of a mistake where that is asked for
+        message = stderr.getvalue().rpartition('error: ')[2].strip()
+        raise UserError(KEY, message or f'{flags!r}, which asks for help', _EXPECTED, _MEND) from None
     except ValueError as error:
         raise UserError(KEY, f'{flags!r} ({error})', _EXPECTED, _MEND) from None
     if isinstance(runner, PortableRunner):  # Its job server has flags of its own.
@@ -124,7 +126,7 @@ def _set_dask_defaults(options: PipelineOptions, elements: int) -> None:
     if dask.timeout is None:
         dask.timeout = _DASK_SECONDS
     if not dask.npartitions and not dask.partition_size:
-        dask.partition_size = math.ceil(elements / _DASK_PARTITIONS)
+        dask.partition_size = max(1, math.ceil(elements / _DASK_PARTITIONS))
 
 
 def _check_scheduler(options: PipelineOptions) -> None:
@@ -146,14 +148,18 @@ def _check_scheduler(options: PipelineOptions) -> None:
         f'one that answers within {given.timeout} s',
         'start one (launch/dask.sh), or give --dask_connection_timeout=SECONDS',
     )
-    if file and not os.path.exists(file):  # A client would wait for it without end.
-        raise UserError(KEY, f'no Dask scheduler: there is no file {file}', expected, mend)
+    if file:  # A client would wait without end for a file that is not there.
+        address = read_json_or_none(pathlib.Path(file), lambda facts: facts['address'])
+        if not isinstance(address, str):
+            lacking = 'no address in' if os.path.exists(file) else 'there is no file'
+            raise UserError(KEY, f'no Dask scheduler: {lacking} {file}', expected, mend)
     try:
-        with distributed.Client(address, scheduler_file=file, timeout=given.timeout, set_as_default=False) as client:
+        distributed.comm.get_address_host_port(address)  # A client of an address that cannot be one ends badly.
+        with distributed.Client(address, timeout=given.timeout, set_as_default=False) as client:
             workers = client.scheduler_info()['workers']
-    except (OSError, ValueError) as error:  # The latter of an address that cannot be one.
-        found = f'no Dask scheduler at {address or file} ({str(error).splitlines()[0]})'
+    except (OSError, ValueError, TypeError, ImportError) as error:  # No such address; TLS, UCX that is not set up.
+        found = f'no Dask scheduler at {address} ({str(error).splitlines()[0]})'
         raise UserError(KEY, found, expected, mend) from None
     if not workers:
         text = 'The Dask scheduler at %s has no workers yet: the work begins when one comes.'
-        absl_logging.log_first_n(absl_logging.WARNING, text, 1, address or file)
+        absl_logging.log_first_n(absl_logging.WARNING, text, 1, address)

@@ -150,7 +150,7 @@ def _build(
     if todo:
         total = sum(part.end - part.begin for parts in todo.values() for part in parts)
         in_bytes = any(part.kind == 'file' for parts in todo.values() for part in parts)
-        saving = saved_by_fast(workers.text_size(itertools.chain.from_iterable(todo.values())))
+        saving = saved_by_fast(workers.text_bytes(itertools.chain.from_iterable(todo.values())))
         if saving and tokenizer.family == WordPieceTokenizer.family and isinstance(means, Here):
             say(f'{saving}: {INSTALL_FAST}')
         with workers.Progress(total, shown=progress, in_bytes=in_bytes) as shown:

@@ -68,7 +68,7 @@ def _parts_of(source: Source, chosen: str, target: int) -> Iterator[tuple[Part, 
         return
     format = source.format(chosen)
     whole = Part('file', source.path, source.name, 0, source.size, format=format)
-    if text_size(source) < target:
+    if _text_size(source) < target:
         yield whole, True
         return
     compression, head = formats.read_head(source.path)
@@ -85,14 +85,14 @@ def _parts_of(source: Source, chosen: str, target: int) -> Iterator[tuple[Part, 
             yield part, False
 
 
-def text_size(source: Source) -> float:
+def _text_size(source: Source) -> float:
     """Bytes of plain text in a file, estimated by its name; records of a dataset."""
     return source.size * (EXPANSION if streams.named_compressed(source.path) else 1)
 
 
 def _target(sources: list[Source]) -> int:
     """Bytes of plain text that a shard should read."""
-    return int(min(MAX_SHARD, max(MIN_SHARD, sum(map(text_size, sources)) / SHARDS_WANTED)))
+    return int(min(MAX_SHARD, max(MIN_SHARD, sum(map(_text_size, sources)) / SHARDS_WANTED)))
 
 
 def cut_in_order(sources: list[Source], format: str) -> list[list[Part]]:
@@ -104,7 +104,7 @@ def cut_in_order(sources: list[Source], format: str) -> list[list[Part]]:
             if part.stride:  # Whoever reads the documents in order reads all of them.
                 continue
             group.append(dataclasses.replace(part, of=1))
-            size += text_size(source) if small else target
+            size += _text_size(source) if small else target
             if size >= target or len(group) >= FILES_A_SHARD:
                 pieces.append(group)
                 group, size = [], 0.0
@@ -120,7 +120,7 @@ def cut_shards(sources: list[Source], format: str) -> list[list[Part]]:
             if not small:
                 shards.append([part])
                 continue
-            size += text_size(source)
+            size += _text_size(source)
             group.append(part)
             if size >= target or len(group) >= FILES_A_SHARD:
                 shards.append(group)

@@ -26,7 +26,7 @@ from rich.table import Column
 from bertjax.cores import available_cores
 from bertjax.corpus.encode import encode_shard
 from bertjax.corpus.shards import EXPANSION
-from bertjax.corpus.sources import CorpusOptions, Part
+from bertjax.corpus.sources import CorpusOptions, Part, Source
 from bertjax.files.streams import named_compressed
 from bertjax.progress import make_bar
 from bertjax.terminal import Console
@@ -138,19 +138,20 @@ class Progress:
 
 def _processes(shards: dict[int, list[Part]], wanted: int) -> int:
     """Number of processes for the shards: one for little text, which is encoded before a second one has started."""
-    size = text_size(itertools.chain.from_iterable(shards.values()))
+    size = text_bytes(itertools.chain.from_iterable(shards.values()))
     return min(wanted or (1 if size < SMALL else available_cores()), len(shards))
 
 
-def text_size(parts: Iterable[Part]) -> float:
-    """Bytes of text in the parts, estimated."""
-    return sum(map(_text_size, parts))
+def text_bytes(parts: Iterable[Part | Source]) -> float:
+    """Bytes of text in parts of a corpus, or in whole sources, estimated."""
+    return sum(map(_text_bytes, parts))
 
 
-def _text_size(part: Part) -> float:
+def _text_bytes(part: Part | Source) -> float:
+    size = part.size if isinstance(part, Source) else (part.end - part.begin) / part.of
     if part.kind == 'tfds':
-        return (part.end - part.begin) * _RECORD
-    return (part.end - part.begin) / part.of * (EXPANSION if named_compressed(part.path) else 1)
+        return size * _RECORD
+    return size * (EXPANSION if named_compressed(part.path) else 1)
 
 
 @contextlib.contextmanager

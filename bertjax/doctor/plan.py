@@ -80,7 +80,7 @@ def here(settings: PretrainingSettings, vocab_size: int, done: int, total: int |
     state = 4 * parameter_count(model) * jnp.dtype(model.param_dtype).itemsize
     device, on_cpu = device_memory(mesh), mesh.devices.flat[0].platform == 'cpu'
     free = psutil.virtual_memory().available if on_cpu else device
-    found = f'weights, two moments and gradients {gib(state)}; {gib(device)} a device'
+    found = f'weights, at most two moments, and gradients {gib(state)}; {gib(device)} a device'
     if on_cpu and 2 * state > free:
         mend = 'end other programs, or choose a smaller model'
         yield Check('memory', WARN, f'{found}, of which {gib(free)} are free: nothing is measured', mend)

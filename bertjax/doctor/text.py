@@ -21,8 +21,8 @@ from bertjax.corpus.quality import (
     find_warnings,
     long_documents,
 )
-from bertjax.corpus.shards import text_size
 from bertjax.corpus.sources import CorpusOptions, Part, Source, parse_mixture, resolve
+from bertjax.corpus.workers import text_bytes
 from bertjax.doctor.check import FAIL, OK, WARN, Check, looking_at
 from bertjax.errors import UserError
 from bertjax.experiment.own_tokenizer import FOLDER
@@ -131,7 +131,7 @@ def _sampled(spec: str, settings: PretrainingSettings, own: Tokenizer | None) ->
     facts |= {} if own else {'pieces_per_word': 1.0, 'unknown_rate': 0.0}
     read = f'{what}; read {len(part) / 1e6:.1f} MB of it, {facts["documents"]:,} documents'
     yield from _judged(read, find_warnings(facts, options))
-    saving = saved_by_fast(sum(map(text_size, found)))
+    saving = saved_by_fast(text_bytes(found))
     if saving and family == WordPieceTokenizer.family:
         yield Check('corpus', WARN, saving, INSTALL_FAST)
 

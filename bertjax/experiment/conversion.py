@@ -96,7 +96,7 @@ def _new_directory(path: Any) -> pathlib.Path:
     if is_remote(path):
         mend = 'save it on this machine and copy it, or give run=convert that --workdir'
         raise UserError('path', os.fspath(path), 'a folder on this machine', mend)
-    directory = pathlib.Path(path).expanduser()
+    directory = pathlib.Path(os.path.expanduser(path))  # as it is where there is no such user
     if os.path.lexists(directory) and not (directory.is_dir() and not any(directory.iterdir())):
         found = 'a folder with files' if directory.is_dir() else 'a file'
         raise UserError(

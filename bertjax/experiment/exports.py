@@ -167,15 +167,16 @@ def write_exports(finished: Finished, folder: pathlib.Path, formats: Collection[
     Returns:
       What was written.
     """
-    written = {name: folder / 'export' / name for name in formats}
-    for name, directory in written.items():
-        write_export(finished, directory, name)
-    return list(written.values())
+    written, finished = [], dataclasses.replace(finished, params=fetched(finished.params))
+    for name in formats:
+        written.append(folder / 'export' / name)
+        write_export(finished, written[-1], name)
+    return written
 
 
 def write_export(finished: Finished, directory: pathlib.Path, name: str) -> None:
-    """Writes a directory of one of FORMATS, which replaces an earlier one."""
-    _WRITERS[name](dataclasses.replace(finished, params=fetched(finished.params)), directory)
+    """Writes a directory of one of FORMATS, which replaces an earlier one; this process can read all parameters."""
+    _WRITERS[name](finished, directory)
 
 
 def check_push_to(name: str, formats: Collection[str]) -> None:

@@ -89,7 +89,10 @@ def finish_pretraining(
     if texts:
         print_texts(console, texts)
     if filled:
-        console.print('\nmasks filled: the piece of the model in brackets, the true one behind', style='bold')
+        console.print(
+            '\nmasks filled, one a row: the piece that the model is surest of in brackets, the true one behind',
+            style='bold',
+        )
     for item in filled:
         text = f'{item["before"]} [{item["filled"]}] {item["after"]}'
         console.print(f'{text}   (p {item["probability"]:.2f}, was: {item["was"]})', markup=False)
@@ -139,6 +142,8 @@ def export_pretraining(
 def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Training facts for the model card; nothing that differs between two equal runs."""
     optimizer, masking = config['optimizer'], config['masking']
+    rate = masking.get('eval_rate', masking['rate'])  # what older runs have not recorded, and did
+    evaluated = f' ({rate:.0%} in evaluation)' if rate != masking['rate'] else ''
     facts = {
         'steps': config['steps'],
         'batch size': config['batch_size'],
@@ -147,7 +152,7 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
         'learning rate': config['learning_rate'],
         'optimiser': f'{optimizer["name"]}, weight decay {optimizer["weight_decay"]}',
         'pairs': config['pairs']['mode'],
-        'masks': f'{masking["rate"]:.0%} of positions ({masking["eval_rate"]:.0%} held out), unit {masking["unit"]}',
+        'masks': f'{masking["rate"]:.0%} of positions{evaluated}, unit {masking["unit"]}',
         'seed': config['seed'],
         'store': config['fingerprints']['store'],
         'tokenizer': config['fingerprints']['tokenizer'],
@@ -162,7 +167,7 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
 
 
 def _filled_masks(params: Any, model: BertConfig, tokenizer: Tokenizer, heldout: Examples) -> Iterator[dict[str, Any]]:
-    """What the model predicts at a mask of some held-out examples, beside the original token."""
+    """What the model predicts in some held-out examples, at the mask it is surest of, beside the original token."""
     batch = heldout.batch(np.arange(_FILLED))
     logits = np.asarray(jax.jit(make_forward(BertForPreTraining(model), PRETRAINING))(params, batch)['mlm_logits'])
     for row in range(_FILLED):
@@ -170,16 +175,17 @@ def _filled_masks(params: Any, model: BertConfig, tokenizer: Tokenizer, heldout:
         hidden = [p for p in range(len(positions)) if ids[positions[p]] == tokenizer.mask_id]
         if not hidden:
             continue
-        p = hidden[len(hidden) // 2]
+        probabilities = softmax(logits[row, hidden])  # [masks, V]
+        surest = int(probabilities.max(-1).argmax())
+        p, best = hidden[surest], int(probabilities[surest].argmax())
         at = positions[p]
         left, right = ids[max(at - _CONTEXT, 1) : at], ids[at + 1 : at + 1 + _CONTEXT]
         keep = lambda part: [i for i in part if i not in (tokenizer.pad_id, tokenizer.cls_id)]  # noqa: E731
-        best = int(logits[row, p].argmax())
         yield {
             'before': f'… {tokenizer.decode(keep(left))}',
             'after': f'{tokenizer.decode(keep(right))} …',
             'filled': _shown(tokenizer, best),
-            'probability': round(float(softmax(logits[row, p])[best]), 4),
+            'probability': round(float(probabilities[surest, best]), 4),
             'was': _shown(tokenizer, int(batch['masked_ids'][row, p])),
         }
 

@@ -11,10 +11,9 @@ from etils import epath
 
 from bertjax.corpus.identity import Known
 from bertjax.corpus.means import check_beam
-from bertjax.corpus.shards import text_size
 from bertjax.corpus.sources import AUTO, parse_mixture, resolve, unweighted
 from bertjax.corpus.texts import iter_texts
-from bertjax.corpus.workers import Progress
+from bertjax.corpus.workers import Progress, text_bytes
 from bertjax.errors import UserError, printable
 from bertjax.experiment.own_tokenizer import save_tokenizer
 from bertjax.experiment.pretraining_settings import PretrainingSettings
@@ -69,7 +68,7 @@ def _reading(settings: PretrainingSettings, specs: list[str]) -> Iterator[Callab
     """Shows how much of a corpus has been read, which it is given piece by piece."""
     found = [source for spec in specs for source in resolve(unweighted(spec), settings.corpus_options.text_key)]
     in_bytes = any(source.kind == 'file' for source in found)
-    saving = saved_by_fast(sum(map(text_size, found)))
+    saving = saved_by_fast(text_bytes(found))
     if saving and settings.run == 'vocab' and settings.vocab['family'] == 'wordpiece':  # Else the build says it.
         print(f'{saving}: {INSTALL_FAST}')
     total = sum(source.size for source in found)

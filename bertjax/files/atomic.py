@@ -260,11 +260,13 @@ def exclusive(directory: str | os.PathLike, doing: str) -> Iterator[None]:
 
 
 def _is_at(directory: str | os.PathLike, handle: int) -> bool:
-    """Whether the directory that was opened as `handle` is still found by its path."""
+    """Whether the directory that was opened as `handle` is still found by its path; True where the disk cannot say."""
     try:
         return os.path.samestat(os.stat(directory), os.fstat(handle))
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
+    except OSError:
+        return True
 
 
 def _gone(directory: str | os.PathLike) -> UserError:

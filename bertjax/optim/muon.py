@@ -1,5 +1,6 @@
 """Muon for the matrices of the blocks, AdamW for all other parameters (https://kellerjordan.github.io/posts/muon)."""
 
+import itertools
 import math
 from typing import Any, NamedTuple
 
@@ -60,17 +61,21 @@ def orthogonalize_kernels(kernels: Any) -> Any:
     array, which compiles once and whose matrices the devices of a mesh share out.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(kernels)
-    groups: dict[tuple[int, int], list[jax.Array]] = {}
-    for path, kernel in leaves:
-        matrices = _as_matrices(path, kernel)
-        groups.setdefault(tuple(sorted(matrices.shape[1:])), []).append(_wide(matrices))
-    done = {shape: iter(_split_like(parts)) for shape, parts in groups.items()}
+    matrices = [_as_matrices(path, kernel) for path, kernel in leaves]
+    wide = [x if x.shape[1] <= x.shape[2] else x.mT for x in matrices]
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for index, x in enumerate(wide):
+        groups.setdefault(x.shape[1:], []).append(index)
+    for members in groups.values():
+        batch = constrain(jnp.concatenate([wide[i] for i in members]), 'act_matrices', None, None)
+        batch = constrain(orthogonalize(batch), 'act_matrices', None, None)
+        bounds = list(itertools.accumulate(len(wide[i]) for i in members))[:-1]
+        for i, x in zip(members, jnp.split(batch, bounds), strict=True):
+            wide[i] = x
     results = []
-    for path, kernel in leaves:
-        shape = _as_matrices(path, kernel).shape
-        wide = next(done[tuple(sorted(shape[1:]))])
-        matrices = wide if shape[1] <= shape[2] else wide.mT
-        results.append(matrices.reshape(kernel.shape) * math.sqrt(max(1.0, shape[1] / shape[2])))
+    for (_, kernel), x, orthogonal in zip(leaves, matrices, wide, strict=True):
+        orthogonal = orthogonal if orthogonal.shape == x.shape else orthogonal.mT
+        results.append(orthogonal.reshape(kernel.shape) * math.sqrt(max(1.0, x.shape[1] / x.shape[2])))
     return jax.tree_util.tree_unflatten(structure, results)
 
 
@@ -84,13 +89,6 @@ def orthogonalize(x: jax.Array) -> jax.Array:
     return x
 
 
-def _split_like(parts: list[jax.Array]) -> list[jax.Array]:
-    """`orthogonalize` of all these [N, I, O], as one array."""
-    together = constrain(jnp.concatenate(parts), 'act_matrices', None, None)
-    bounds = [sum(len(part) for part in parts[: i + 1]) for i in range(len(parts) - 1)]
-    return jnp.split(constrain(orthogonalize(together), 'act_matrices', None, None), bounds)
-
-
 def _as_matrices(path: tuple[Any, ...], kernel: jax.Array) -> jax.Array:
     """A block's kernel as [N, I, O], N its layers where they are stacked, else 1.
 
@@ -101,12 +99,8 @@ def _as_matrices(path: tuple[Any, ...], kernel: jax.Array) -> jax.Array:
     return kernel.reshape(layers, inputs, -1)
 
 
-def _wide(x: jax.Array) -> jax.Array:
-    return x if x.shape[1] <= x.shape[2] else x.mT
-
-
 def scale_adam_rate(ratio: float) -> optax.GradientTransformation:
-    """Multiplies the updates of what Adam trains, so that its learning rate is `ratio` times that of Muon."""
+    """Multiplies the updates of the parameters that Adam trains by `ratio`: their rate as a multiple of Muon's."""
 
     def update(updates: Any, state: optax.EmptyState, params: Any = None) -> tuple[Any, optax.EmptyState]:
         del params

@@ -65,6 +65,7 @@ def regression(sources, small_config):
     (source / 'README.md').write_text('---\nlicense: mit\n---\n# Mine\n')
     (source / 'tokenizer_config.json').write_text('{"model_max_length": 20, "do_lower_case": true}')
     (source / 'modules.json').write_text('[{"path": ""}, {"path": "1_Pooling"}, {"path": "../.."}]')
+    (source / 'sentence_roberta_config.json').write_text('{"max_seq_length": 16}')
     (source / '1_Pooling').mkdir()
     (source / '1_Pooling' / 'config.json').write_text('{"pooling_mode_mean_tokens": true}')
     return source
@@ -91,7 +92,8 @@ def assert_same(bert, other):
 
 def test_a_directory_of_hugging_face_keeps_what_it_says(regression, tmp_path):
     bertjax.load(regression).save(tmp_path / 'hf')
-    kept = ('README.md', 'tokenizer_config.json', 'vocab.txt', 'modules.json', '1_Pooling/config.json', TENSORS)
+    kept = ['README.md', 'tokenizer_config.json', 'vocab.txt', TENSORS]
+    kept += ['modules.json', 'sentence_roberta_config.json', '1_Pooling/config.json']
     assert all((tmp_path / 'hf' / name).read_bytes() == (regression / name).read_bytes() for name in kept)
     before, after = (json.loads((path / 'config.json').read_text()) for path in (regression, tmp_path / 'hf'))
     assert before.pop('_name_or_path') and after.pop('problem_type') == 'regression' and after == before

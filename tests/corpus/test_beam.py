@@ -92,6 +92,7 @@ def test_what_a_worker_finds_wrong_is_one_error(beam, corpus, tmp_path, vocabula
         ('--direct_num_workers=two', "invalid int value: 'two'"),
         ('--runner=Foo', 'Unexpected pipeline runner: Foo'),
         ('--runner="', 'No closing quotation'),
+        ('--help', "'--help', which asks for help"),
         ('--runner=Foo.Bar', "--runner=Foo.Bar (No module named 'Foo')"),
         ('--runner=os.path', "--runner=os.path ('module' object is not callable)"),
         ('--runner=collections.OrderedDict', '--runner=collections.OrderedDict (OrderedDict), expected a runner'),

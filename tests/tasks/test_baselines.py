@@ -68,7 +68,8 @@ def test_tags_of_words():
         Sentence('', ('Rome', 'is', 'old'), ('B-LOC', 'O', 'O')),
         Sentence('', ('Rome', 'New', 'York'), ('O', 'B-LOC', 'I-LOC')),
     ]
-    asked = [Sentence('', ('York', 'is', 'Rome', 'new'), ('B-LOC', 'O', 'B-LOC', 'O'))]
+    words, tags = ('York', 'is', 'Rome', 'new'), ('B-LOC', 'O', 'B-LOC', 'O')
+    asked = [Sentence('', words, tags, columns=tuple(zip(words, tags, strict=True)))]
     found = task.baselines(train, asked)
     assert found['most frequent'][0].tags == ('O', 'O', 'O', 'O')
     # York begins an entity here; Rome was both once, of which B comes first; `new` is unknown.

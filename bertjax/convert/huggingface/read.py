@@ -6,15 +6,15 @@ import numpy as np
 from etils import epath
 
 from bertjax.convert.huggingface.families import BERT, POSITIONS, family_read
+from bertjax.convert.huggingface.sentence_transformers import FILES, MODULES
 from bertjax.convert.huggingface.tensors import read_tensors
 from bertjax.convert.source import Source
 from bertjax.files.whole import read_json_object, read_json_or_none
 
 CONFIG = 'config.json'
-_MODULES = 'modules.json'
 _FURTHER = ('tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json', 'added_tokens.json')
 _FURTHER += ('vocab.txt', 'vocab.json', 'merges.txt', 'tokenizer.model', 'spiece.model', 'sentencepiece.bpe.model')
-_FURTHER += ('README.md', _MODULES, 'sentence_bert_config.json', 'config_sentence_transformers.json')
+_FURTHER += ('README.md', *FILES)
 
 
 def recognises(directory: epath.Path) -> bool:
@@ -26,7 +26,7 @@ def further_files(directory: epath.Path) -> dict[str, bytes]:
     """{relative path: content} of what transformers and sentence-transformers read beside config.json and the tensors:
     the tokenizer, the model card, the modules after the encoder."""
     paths = [directory / name for name in _FURTHER]
-    modules = read_json_or_none(directory / _MODULES, lambda found: [module['path'] for module in found]) or []
+    modules = read_json_or_none(directory / MODULES, lambda found: [module['path'] for module in found]) or []
     for name in modules:
         if isinstance(name, str) and re.fullmatch(r'\w[\w.-]*', name) and (directory / name).is_dir():
             paths += sorted((directory / name).iterdir())

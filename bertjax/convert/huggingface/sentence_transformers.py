@@ -22,6 +22,8 @@ MODULES = 'modules.json'
 _ENCODER = tuple(
     f'sentence_{name}_config.json' for name in ('bert', 'roberta', 'distilbert', 'camembert', 'xlm-roberta')
 )
+_PROMPTS = 'config_sentence_transformers.json'
+FILES = (MODULES, *_ENCODER, _PROMPTS)  # beside the folders that modules.json names
 _AGAIN = 'copy the directory again'
 _NAME_POOL = "name what it should be with pool, for example pool='mean'"
 # The names of version 5 and before, which had a flag for each.
@@ -163,7 +165,7 @@ def _pool(where: str, settings: Mapping[str, Any]) -> str:
 
 def _prompt(folder: epath.Path) -> str:
     """What `SentenceTransformer.encode` puts before a text where no other prompt is asked for."""
-    settings = _object(folder / 'config_sentence_transformers.json')
+    settings = _object(folder / _PROMPTS)
     prompts, name = settings.get('prompts'), settings.get('default_prompt_name')
     prompt = prompts.get(name) if isinstance(prompts, dict) and isinstance(name, str) else None
     return prompt if isinstance(prompt, str) else ''
@@ -175,7 +177,7 @@ def _dense(folder: epath.Path, settings: Mapping[str, Any]) -> Dense:
     if activation not in _ACTIVATIONS or settings.get('use_residual'):
         found = f'{activation}{" with a residual" if settings.get("use_residual") else ""}'
         raise UserError(str(folder), found, f'one of {", ".join(_ACTIVATIONS)}', _NAME_POOL)
-    tensors, _ = read_tensors(folder, lambda name: name)
+    tensors, _, _ = read_tensors(folder, lambda name: name)
     weight = tensors.get('linear.weight', np.zeros(0))
     bias = tensors.get('linear.bias', np.zeros(weight.shape[:1], np.float32))
     if (
