@@ -31,6 +31,19 @@ def test_kill_9_again_and_again_ends_in_the_same_bits(program: Program, trained:
     assert_same_run(tmp_path, trained)
 
 
+@pytest.mark.slow
+def test_a_killed_run_with_muon_ends_in_the_same_bits(program: Program, tmp_path: pathlib.Path):
+    """The other tests train with BERT's optimiser, which compiles faster."""
+    recipe = 'configs/pretrain_tiny.py'
+    program.spawn(f'--workdir={tmp_path / "whole"}', *RUN, recipe=recipe)
+    process = program.start(f'--workdir={tmp_path / "killed"}', *RUN, recipe=recipe)
+    wait_for_step(process, tmp_path / 'killed', 14)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    program.spawn(f'--workdir={tmp_path / "killed"}', *RUN, recipe=recipe)
+    assert_same_run(tmp_path / 'killed', tmp_path / 'whole')
+
+
 def slow_to_seal(program: Program, folder: pathlib.Path, workdir: pathlib.Path, seconds: float) -> Program:
     """The program, with a disk that takes that long before a checkpoint is whole."""
     code = f"""
