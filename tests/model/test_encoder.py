@@ -224,7 +224,12 @@ def test_the_first_position_alone_costs_less_and_is_the_same(make_model, small_c
         lowered = compiled.lower(params['encoder'], first_only).compile()
         found[first_only] = lowered(params['encoder']), lowered.cost_analysis()['flops']
     (short, less), (full, all_of_it) = found[True], found[False]
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), short, full)
+
+    def close(x, y):
+        # A small gradient may be the difference of large terms: float32 rounds at the scale of the array.
+        np.testing.assert_allclose(x, y, rtol=0, atol=1e-6 * max(np.abs(y).max(), 1))
+
+    jax.tree.map(close, short, full)
     assert less < 0.8 * all_of_it  # of three blocks
 
 
