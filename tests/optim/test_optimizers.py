@@ -234,6 +234,7 @@ def test_muon_against_numpy(scanned):
     assert set(flat(state[1].muon.trace)) == {n for n in expected if n[1].startswith('layers_') and n[-1] == 'kernel'}
 
 
+@pytest.mark.slow
 def test_muon_stacked_equals_muon_layer_by_layer(scanned):
     """Each layer, and each of query, key and value, is a matrix of its own."""
     optimizer, grads = built('muon'), jax.tree.map(jnp.asarray, gradients(0, scanned))
