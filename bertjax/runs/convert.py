@@ -1,4 +1,4 @@
-"""run=convert: a finished model, of any format that is read, in other formats; nothing is trained."""
+"""run=convert: write a finished model, of any format that is read, in other formats, without training; WORKDIR/export.
 
 import pathlib
 
