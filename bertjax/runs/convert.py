@@ -1,4 +1,4 @@
-"""run=convert: write a finished model, of any format that is read, in other formats, without training; WORKDIR/export.
+"""run=convert: write a finished model, of any readable format, in other formats, without training; WORKDIR/export."""
 
 import pathlib
 
