@@ -221,6 +221,7 @@ def test_two_phases_and_a_mesh(program: Program, tmp_path: pathlib.Path):
     """The published form: a long phase and a short one with other shapes, here over 4 devices."""
     result = program.run(
         f'--workdir={tmp_path}',
+        '--verbosity=1',
         '--config.steps=10',
         '--config.model.dtype=float32',
         '--config.model.num_heads=2',
@@ -233,7 +234,7 @@ def test_two_phases_and_a_mesh(program: Program, tmp_path: pathlib.Path):
         recipe='configs/pretrain_base.py',
         devices=4,
     )
-    assert 'data=2 x fsdp=2 x tensor=1' in result.stdout
+    assert 'data=2 x fsdp=2 x tensor=1' in result.stderr
     ledger = rows(tmp_path / 'ledger.jsonl')
     assert [(row['step'], row['phase'], row['first']) for row in ledger] == [
         *((step, 0, 8 * (step - 1)) for step in range(1, 10)),
