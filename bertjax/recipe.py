@@ -38,8 +38,9 @@ OPTIMIZER = {
     'eps': 1e-6,
     'weight_decay': 0.01,
     'clip_norm': 1.0,
-    'momentum': 0.95,  # muon: of the matrices of the blocks
-    'adam_lr_ratio': 0.3,  # muon: learning rate of all other parameters, which AdamW trains, as a multiple of its own
+    'momentum': 0.95,  # of Muon, which trains the matrices of the blocks
+    # With Muon, AdamW trains all other parameters, at this multiple of config.learning_rate.
+    'adam_lr_ratio': 0.3,
 }
 
 

@@ -167,7 +167,7 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
 
 
 def _filled_masks(params: Any, model: BertConfig, tokenizer: Tokenizer, heldout: Examples) -> Iterator[dict[str, Any]]:
-    """What the model predicts in some held-out examples, at the mask it is surest of, beside the original token."""
+    """For some held-out examples, the model's prediction at the mask it is surest of, and the original token."""
     batch = heldout.batch(np.arange(_FILLED))
     logits = np.asarray(jax.jit(make_forward(BertForPreTraining(model), PRETRAINING))(params, batch)['mlm_logits'])
     for row in range(_FILLED):

@@ -58,7 +58,7 @@ def orthogonalize_kernels(kernels: Any) -> Any:
     """`orthogonalize` of each matrix in the tree of kernels, times sqrt(max(1, I / O)).
 
     Each layer, and each of query, key and value, is a matrix of its own. Matrices of one shape are computed as one
-    array, which compiles once and whose matrices the devices of a mesh share out.
+    array: it compiles once, and each device of a mesh computes some of the matrices.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(kernels)
     matrices = [_as_matrices(path, kernel) for path, kernel in leaves]
@@ -80,7 +80,7 @@ def orthogonalize_kernels(kernels: Any) -> Any:
 
 
 def orthogonalize(x: jax.Array) -> jax.Array:
-    """[N, I, O] with I <= O: matrices with the singular vectors of x and singular values near 1, from 0.7 to 1.2."""
+    """[N, I, O] with I <= O: matrices with the singular vectors of x and singular values near 1 (about 0.7 to 1.2)."""
     a, b, c = COEFFICIENTS
     x = x / (jnp.linalg.norm(x, axis=(1, 2), keepdims=True) + 1e-8)
     for _ in range(STEPS):

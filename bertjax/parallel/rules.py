@@ -33,7 +33,7 @@ AXIS_RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
     ('act_mlp', 'tensor'),
     ('act_vocab', 'tensor'),
     ('act_classes', None),
-    # matrices of one shape that Muon orthogonalises: each device takes some
+    # Muon orthogonalises all matrices of one shape together; each device computes some of them
     ('act_matrices', ('data', 'fsdp', 'tensor')),
 )
 BATCH_AXES = ('data', 'fsdp')
