@@ -25,7 +25,7 @@ from unittest import mock
 
 from absl import app, flags
 
-from bertjax.corpus import build, build_dir, means
+from bertjax.corpus import backend, build, build_dir
 from bertjax.corpus.build import build_store
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.corpus.texts import iter_texts
@@ -61,7 +61,7 @@ def _timed(found: dict[str, float], name: str) -> Iterator[None]:
 def _store(beam: str, folder: str) -> dict[str, float]:
     """What the steps of a build take, and the bytes of what lies there before it is tidied."""
     found: dict[str, float] = {}
-    way = means.means_of(beam)
+    way = backend.make_backend(beam)
 
     def step(name: str):
         real = getattr(way, name)
@@ -95,7 +95,7 @@ def _words(beam: str, folder: str) -> dict[str, float]:
         with _timed(found, 'words'):
             count_words(iter_texts(_CORPUS.value), True)
         return found
-    means.check_beam(beam)
+    backend.check_beam(beam)
     from bertjax.corpus.beam_vocabulary import Gathering
 
     with _timed(found, 'words'):

@@ -31,9 +31,9 @@ from absl import app, flags
 from ml_collections import ConfigDict
 from peers.trainer import Peer
 
-from bertjax.experiment.finetuning import Finetuning
-from bertjax.experiment.finetuning_settings import finetuning_settings
-from bertjax.experiment.task_data import data_from_source
+from bertjax.finetune.run import Finetuning
+from bertjax.finetune.settings import finetuning_settings
+from bertjax.finetune.task_data import data_from_source
 from bertjax.parallel.compile_cache import VARIABLE
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh

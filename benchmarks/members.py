@@ -17,12 +17,12 @@ import jax
 from absl import app, flags
 from ml_collections import config_flags
 
-from bertjax.data.buckets import MOST_LENGTHS
-from bertjax.experiment.finetuning_settings import FinetuningSettings, finetuning_settings
-from bertjax.experiment.sweep import Group
-from bertjax.experiment.task_data import data_from_source
-from bertjax.experiment.task_setup import prepare
-from bertjax.experiment.trials import trials_of
+from bertjax.data.length_buckets import MOST_LENGTHS
+from bertjax.finetune.settings import FinetuningSettings, finetuning_settings
+from bertjax.finetune.sweep import TrialGroup
+from bertjax.finetune.task_data import data_from_source
+from bertjax.finetune.task_model import prepare
+from bertjax.finetune.trials import trials_of
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import mesh_context
@@ -36,7 +36,7 @@ _ROUNDS = flags.DEFINE_integer('rounds', 5, 'Rounds.')
 class Run:
     """Trials in training together, as `config.sweep` trains them."""
 
-    def __init__(self, group: Group):
+    def __init__(self, group: TrialGroup):
         (phase,) = group.phases()
         start = time.perf_counter()
         self._step = phase.compile()
@@ -74,8 +74,8 @@ def main(argv: list[str]) -> None:
     train, model = prepare(data, mesh, lengths, chosen_by='config.sweep')
     trials = trials_of(settings)
     with contextlib.ExitStack() as stack:
-        alone = [Run(Group([trial], model, train, folder)) for trial in trials]
-        together = Run(Group(trials, model, train, folder))
+        alone = [Run(TrialGroup([trial], model, train, folder)) for trial in trials]
+        together = Run(TrialGroup(trials, model, train, folder))
         for run in (*alone, together):
             stack.callback(run.close)
             run.seconds(steps)  # warms up

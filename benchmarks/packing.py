@@ -20,14 +20,14 @@ from absl import app, flags
 
 from bertjax.corpus.build import build_store
 from bertjax.corpus.store import open_store
-from bertjax.experiment.examples import StoreExamples
-from bertjax.experiment.pretraining import build_pretraining_setup
-from bertjax.experiment.pretraining_settings import pretraining_settings
-from bertjax.experiment.text import WeightedStore
 from bertjax.model.config import SIZES
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
+from bertjax.pretrain.examples import StoreExamples
+from bertjax.pretrain.run import build_pretraining_setup
+from bertjax.pretrain.settings import pretraining_settings
+from bertjax.pretrain.text_data import WeightedStore
 from bertjax.recipe import pretraining_config
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 

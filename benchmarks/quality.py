@@ -36,15 +36,15 @@ from ml_collections import ConfigDict
 from quality_table import SIDES, loss_table, speed_lines
 from sides import MODES, both
 
-from bertjax.experiment.examples import StoreExamples
-from bertjax.experiment.pretraining import Pretraining
-from bertjax.experiment.pretraining_settings import pretraining_settings
 from bertjax.files.atomic import write_atomic
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
+from bertjax.pretrain.examples import StoreExamples
+from bertjax.pretrain.run import Pretraining
+from bertjax.pretrain.settings import pretraining_settings
 from bertjax.recipe import pretraining_config
-from bertjax.train.members import Member
 from bertjax.train.phase import Phase
+from bertjax.train.vmapped_runs import VmappedRun
 
 _CORPUS = flags.DEFINE_string('corpus', 'pydoc:', 'As config.corpus.')
 _TOKENIZER = flags.DEFINE_string('tokenizer', '', "As config.tokenizer; '': one of 4,096 pieces is trained.")
@@ -137,7 +137,7 @@ class Comparison:
         settings, phase = pretraining_settings(config), self._phase
         plans = self._folder / 'store' / 'plans'
         examples = StoreExamples(settings, self._run.stores, self._run.tokenizer, plans)
-        member = Member(examples.get(settings.first_shape, 'train', 0), _RATE.value, seed)
+        member = VmappedRun(examples.get(settings.first_shape, 'train', 0), _RATE.value, seed)
         return Phase(phase.settings, phase.setup, [member], phase.batches, evaluator=phase.evaluator)
 
     def train(self, seed: int) -> dict[str, Any]:

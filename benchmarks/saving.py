@@ -22,12 +22,12 @@ import numpy as np
 from absl import app, flags, logging
 
 from bertjax.checkpoint import Checkpoints, Position
-from bertjax.experiment.pretraining import build_pretraining_setup
-from bertjax.experiment.pretraining_settings import pretraining_settings
 from bertjax.model.config import SIZES
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import mesh_context
+from bertjax.pretrain.run import build_pretraining_setup
+from bertjax.pretrain.settings import pretraining_settings
 from bertjax.recipe import pretraining_config
 from bertjax.train.state import TrainState
 

@@ -19,7 +19,7 @@ from bertjax.data.loader import global_arrays, numbered
 from bertjax.parallel.partition import batch_sharding, mesh_context
 from bertjax.train.phase import Phase
 from bertjax.train.setup import Setup
-from bertjax.train.state import TrainState, place_params
+from bertjax.train.state import TrainState, put_params
 
 MODES = ('eager', 'sdpa', 'eager-bfloat16', 'sdpa-bfloat16', 'compile', 'compile-bfloat16')
 
@@ -123,7 +123,7 @@ class Theirs:
         imported = load_pretraining_model(folder, scan_layers=config.scan_layers)
         if imported.missing or imported.unused:
             raise ValueError(f'not the same model: missing {imported.missing}, unused {imported.unused}')
-        return place_params(imported.params, self._setup.state)
+        return put_params(imported.params, self._setup.state)
 
 
 def both(

@@ -17,9 +17,9 @@ from absl import app, flags
 from ml_collections import config_flags
 from peers.trainer import Peer
 
-from bertjax.experiment.finetuning_settings import finetuning_settings
-from bertjax.experiment.task_data import data_from_source
 from bertjax.files.atomic import write_atomic
+from bertjax.finetune.settings import finetuning_settings
+from bertjax.finetune.task_data import data_from_source
 
 _CONFIG = config_flags.DEFINE_config_file('config', None, 'As of bertjax.main.', lock_config=True)
 _PADDING = flags.DEFINE_enum(

@@ -21,11 +21,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.data.buckets import pad_to
 from bertjax.data.features import INPUTS, Features
+from bertjax.data.length_buckets import pad_to
 from bertjax.errors import UserError
-from bertjax.experiment.conversion import save_model
-from bertjax.experiment.loaded import LoadedModel, load_model
 from bertjax.files.disk import refused
 from bertjax.inference.apply import make_apply
 from bertjax.inference.arguments import Texts, check_count, check_value, check_values, like, plain, several
@@ -37,12 +35,14 @@ from bertjax.inference.runner import Runner
 from bertjax.inference.task_methods import TaskMethods
 from bertjax.inference.tasks import choice_records
 from bertjax.model.config import BertConfig
-from bertjax.ranges import ranges_of, shown
+from bertjax.ranges import format_value, ranges_of
 from bertjax.recipe_ranges import USING
 from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.exported import with_length
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import Tokenizer
+from bertjax.workdir.conversion import save_model
+from bertjax.workdir.load_model import LoadedModel, load_model
 
 
 def load(
@@ -70,7 +70,9 @@ def load(
       UserError: nothing there, or nothing that is a model of this kind: one line that says what to do.
     """
     if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
-        raise UserError('path', shown(path), 'a path, or a name on the hub', "for example bertjax.load('out/tiny')")
+        raise UserError(
+            'path', format_value(path), 'a path, or a name on the hub', "for example bertjax.load('out/tiny')"
+        )
     given = {'step': step, 'dtype': dtype, 'batch_size': batch_size, 'max_length': max_length}
     usual = 'leave it out for the usual'
     step, dtype, batch_size, max_length = (check_value(name, x, USING[name], usual) for name, x in given.items())
@@ -103,8 +105,8 @@ class Bert(MaskedMethods, TaskMethods):
     def __init__(self, model: LoadedModel, *, batch_size: int = 64, max_length: int = 0):
         longest = model.config.max_positions
         if not (max_length == 0 or 4 <= max_length <= longest):
-            mend = 'leave it out for the longest'
-            raise UserError('max_length', str(max_length), f'4 to {longest}, the positions of the model', mend)
+            fix = 'leave it out for the longest'
+            raise UserError('max_length', str(max_length), f'4 to {longest}, the positions of the model', fix)
         if max_length and model.task is not None:
             model = dataclasses.replace(model, task=with_length(model.task, max_length))
         self._model, self._max_length = model, max_length or model.max_length

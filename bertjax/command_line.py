@@ -10,7 +10,7 @@ from ml_collections import ConfigDict, config_flags
 from bertjax import __version__
 from bertjax.config import flatten, unknown_key_error
 from bertjax.errors import UserError
-from bertjax.parallel.membership import Membership
+from bertjax.parallel.process_flags import ProcessFlags
 from bertjax.recipe import finetuning_config, pretraining_config
 from bertjax.recipe_files import find_recipe, load_recipe, recipe_names
 from bertjax.suggestions import FLAGS, VERBS, nearest
@@ -35,9 +35,9 @@ _FLAGS = ('config', 'workdir', 'coordinator_address', 'num_processes', 'process_
 _FLAGS += ('flagfile', 'help', 'helpfull', 'verbosity', 'version')
 
 
-def membership() -> Membership:
+def membership() -> ProcessFlags:
     """What the command line says of the processes of the run."""
-    return Membership(_COORDINATOR.value, _COUNT.value, _NUMBER.value)
+    return ProcessFlags(_COORDINATOR.value, _COUNT.value, _NUMBER.value)
 
 
 def parse_flags(argv: Sequence[str]) -> list[str]:
@@ -53,8 +53,8 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     argv = _written_out(argv)
     recipes, known = _recipes(argv), {}
     if len(recipes) > 1:
-        found, mend = f'{recipes[0]} and {recipes[1]}', 'leave all but one out'
-        raise UserError('--config', found, 'one recipe', mend)
+        found, fix = f'{recipes[0]} and {recipes[1]}', 'leave all but one out'
+        raise UserError('--config', found, 'one recipe', fix)
     first = next((a for a in argv if re.match(r'--?(no)?config\b', a)), '')
     if re.match(r'--?(no)?config\.', first):
         if not recipes:
@@ -105,8 +105,8 @@ def _check_names(argv: Sequence[str]) -> None:
     """Refuses what is no text, and could not be written to config.json: a file name of other bytes than UTF-8's."""
     for argument in argv[1:]:
         if not argument.isprintable() and any('\udc80' <= char <= '\udcff' for char in argument):
-            mend = 'rename it, or give the folder that it is in; PYTHONUTF8=1 where the name is UTF-8 all the same'
-            raise UserError('command line', argument, f'a name in {sys.getfilesystemencoding()}', mend)
+            fix = 'rename it, or give the folder that it is in; PYTHONUTF8=1 where the name is UTF-8 all the same'
+            raise UserError('command line', argument, f'a name in {sys.getfilesystemencoding()}', fix)
 
 
 def _check_keys(argv: Sequence[str], known: Collection[str]) -> None:
@@ -120,22 +120,22 @@ def _check_keys(argv: Sequence[str], known: Collection[str]) -> None:
         group = [key for key in known if key.startswith(f'{match[1]}.')]
         if not group:
             raise unknown_key_error(match[1], known)
-        mend = f'for example --config.{next((key for key in group if key.endswith(".name")), group[0])}=VALUE'
-        raise UserError(f'--config.{match[1]}', 'a group of keys', 'a single key', mend)
+        fix = f'for example --config.{next((key for key in group if key.endswith(".name")), group[0])}=VALUE'
+        raise UserError(f'--config.{match[1]}', 'a group of keys', 'a single key', fix)
 
 
 def no_recipe() -> UserError:
     """What a command line without --config is told."""
-    mend = 'for example --config=pretrain_tiny, or --config=configs/pretrain_tiny.py; see --help'
-    return UserError('--config', 'nothing', 'the name or the path of a recipe', mend)
+    fix = 'for example --config=pretrain_tiny, or --config=configs/pretrain_tiny.py; see --help'
+    return UserError('--config', 'nothing', 'the name or the path of a recipe', fix)
 
 
 def _unknown_flag(name: str, known: Collection[str]) -> UserError:
     """A flag that the program does not have, which may be a key of the recipe, of ours or of another program."""
     known = known or {*flatten(pretraining_config()), *flatten(finetuning_config('glue'))}
     near = nearest(re.sub(r'^(no)?config\.', '', name), [*_FLAGS, *known], FLAGS, similarity=0.7)
-    mend = f'did you mean --{"" if near in _FLAGS else "config."}{near}?' if near else 'see --help'
-    return UserError(f'--{name}', 'an unknown flag', '--config, --workdir or --config.KEY', mend)
+    fix = f'did you mean --{"" if near in _FLAGS else "config."}{near}?' if near else 'see --help'
+    return UserError(f'--{name}', 'an unknown flag', '--config, --workdir or --config.KEY', fix)
 
 
 def _no_flag(word: str, recipes: Sequence[str]) -> UserError:
@@ -146,17 +146,17 @@ def _no_flag(word: str, recipes: Sequence[str]) -> UserError:
     except UserError:
         recipe = ''
     if recipe:
-        mend = f'did you mean --config={word}?'
+        fix = f'did you mean --config={word}?'
     elif word.partition('=')[0] in _FLAGS or re.match(r'config\.', word):
-        mend = f'did you mean --{word}?'
+        fix = f'did you mean --{word}?'
     elif re.match(r'[\w.]+=', word):
-        mend = f'did you mean --config.{word}?'
+        fix = f'did you mean --config.{word}?'
     elif verb:
         example = '' if recipes else f'--config={_example(verb)} '
-        mend = f'did you mean {example}--config.run={verb}?'
+        fix = f'did you mean {example}--config.run={verb}?'
     else:
-        mend = 'see --help'
-    return UserError('command line', repr(word), 'only flags', mend)
+        fix = 'see --help'
+    return UserError('command line', repr(word), 'only flags', fix)
 
 
 def _example(verb: str) -> str:

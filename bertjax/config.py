@@ -32,12 +32,12 @@ def parse_argument(argument: str, **defaults: Any) -> types.SimpleNamespace:
                 continue
             first = next(iter(defaults), None)
             if position > 0 or first is None or isinstance(defaults[first], bool):
-                mend = suggestion(name, defaults) or 'write NAME=VALUE, or the name of a boolean'
-                raise UserError('--config=FILE:ARGUMENT', f'{item!r}', known, mend)
+                fix = suggestion(name, defaults) or 'write NAME=VALUE, or the name of a boolean'
+                raise UserError('--config=FILE:ARGUMENT', f'{item!r}', known, fix)
             name, text = first, item
         if name not in defaults:
-            mend = suggestion(name, defaults) or 'see the docstring of the recipe'
-            raise UserError('--config=FILE:ARGUMENT', f'unknown name {name!r}', known, mend)
+            fix = suggestion(name, defaults) or 'see the docstring of the recipe'
+            raise UserError('--config=FILE:ARGUMENT', f'unknown name {name!r}', known, fix)
         values[name] = _convert(name, text, defaults[name])
     return types.SimpleNamespace(**values)
 
@@ -72,11 +72,11 @@ def from_plain(saved: Any) -> Any:
     return tuple(map(from_plain, saved)) if isinstance(saved, list) else saved
 
 
-def filled(value: Any, usual: Any) -> Any:
+def with_defaults(value: Any, usual: Any) -> Any:
     """A plain form with what it lacks of `usual`: keys that are younger than a saved config."""
     if not isinstance(value, dict) or not isinstance(usual, dict):
         return value
-    return {**usual, **{key: filled(item, usual.get(key)) for key, item in value.items()}}
+    return {**usual, **{key: with_defaults(item, usual.get(key)) for key, item in value.items()}}
 
 
 def dump(config: Any) -> str:

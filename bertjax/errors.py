@@ -28,25 +28,25 @@ def _short(part: object) -> str:
 class UserError(Exception):
     """A mistake in what the user gave: a config value, a file, a line of text.
 
-    `bertjax.main` prints it as one line on stderr, `error: WHERE: found X, expected Y; MEND`, without a
+    `bertjax.main` prints it as one line on stderr, `error: WHERE: found X, expected Y; FIX`, without a
     traceback, and exits with status 2. The parts may quote whatever was found: see `printable`.
 
     Args:
       where: the config key, file or file:line at fault.
       found: what is there.
       expected: what should be there.
-      mend: what to do about it, as an instruction.
+      fix: what to do about it, as an instruction.
     """
 
     exit_status = 2
 
-    def __init__(self, where: str, found: str, expected: str, mend: str):
-        self.where, self.found, self.expected, self.mend = where, found, expected, mend
-        super().__init__(where, found, expected, mend)
+    def __init__(self, where: str, found: str, expected: str, fix: str):
+        self.where, self.found, self.expected, self.fix = where, found, expected, fix
+        super().__init__(where, found, expected, fix)
 
     def __str__(self) -> str:
         return printable(
-            f'{_short(self.where)}: found {_short(self.found)}, expected {_short(self.expected)}; {self.mend}'
+            f'{_short(self.where)}: found {_short(self.found)}, expected {_short(self.expected)}; {self.fix}'
         )
 
 

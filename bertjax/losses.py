@@ -105,8 +105,8 @@ class Objective:
       soft: what a teacher of the same kind teaches by its outputs; None where that is not defined.
       factors: how much a loss that is minimised counts; 1 for those that are not named.
       capture: what the model computes on its way (model/capture.py) that `losses` find among the outputs.
-      guide: (a teacher's parameters, batch) -> what it says of the batch, which `losses` find there as `teacher`.
-      init_own: key -> parameters of the objective itself, boxed, trained with the model's and kept beside them as
+      teacher_fn: (a teacher's parameters, batch) -> what it says of the batch, which `losses` find there as `teacher`.
+      init_aux: key -> parameters of the objective itself, boxed, trained with the model's and kept beside them as
         OWN; `losses` find them among the outputs.
     """
 
@@ -116,11 +116,11 @@ class Objective:
     soft: Soft | None = None
     factors: Mapping[str, float] = dataclasses.field(default_factory=dict)
     capture: tuple[str, ...] = ()
-    guide: Callable[[Any, Mapping[str, jax.Array]], Any] | None = None
-    init_own: Callable[[jax.Array], Any] | None = None
+    teacher_fn: Callable[[Any, Mapping[str, jax.Array]], Any] | None = None
+    init_aux: Callable[[jax.Array], Any] | None = None
 
 
-OWN = 'objective'  # among a model's parameters: those of its objective
+AUX = 'objective'  # among a model's parameters: those of its objective
 
 
 def divergence(logits: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:

@@ -2,10 +2,10 @@
 
 Also as `python -m bertjax`, and as `python -m bertjax.main`, which needs no installation.
 
-Reads the flags, loads the recipe and hands both to the verb `config.run`, a module of `bertjax/runs/`.
+Reads the flags, loads the recipe and hands both to the verb `config.run`, a module of `bertjax/commands/`.
 
 Exit status: 0 done; 1 a fault of ours, or a workdir in a bucket that could not be published; 2 a mistake that the user
-can mend, said in one line; 3 stopped on non-finite steps; 4 another process of the run is lost, or nothing moved any
+can fix, said in one line; 3 stopped on non-finite steps; 4 another process of the run is lost, or nothing moved any
 more; 75 saved after SIGTERM or Ctrl-C, start again to continue; 130 or 143 ended at once by a third Ctrl-C or SIGTERM,
 or by one that came while nothing was being trained.
 """
@@ -53,7 +53,7 @@ from bertjax.experiment.check import check_ranges
 from bertjax.files import disk, mapped
 from bertjax.files.paths import check_address, is_remote
 from bertjax.parallel import distributed
-from bertjax.parallel.membership import watch
+from bertjax.parallel.process_flags import supervise
 from bertjax.suggestions import VERBS, nearest
 from bertjax.terminal import guard_streams
 from bertjax.usage import verbs
@@ -91,20 +91,20 @@ def main(argv: Sequence[str]) -> None:
     if config.run not in verbs():
         possible = [verb for verb in verbs() if all(key in config or verb not in NEEDS[key][0] for key in NEEDS)]
         near = nearest(config.run, possible, VERBS) or nearest(config.run, verbs(), VERBS)
-        mend = f'did you mean --config.run={near}?' if near else 'see --help'
-        raise UserError('config.run', repr(config.run), 'one of ' + ', '.join(verbs()), mend)
+        fix = f'did you mean --config.run={near}?' if near else 'see --help'
+        raise UserError('config.run', repr(config.run), 'one of ' + ', '.join(verbs()), fix)
     for key, (names, example) in NEEDS.items():
         if config.run in names and key not in config:
-            mend = f'give a recipe such as {example}'
-            raise UserError(f'--config.run={config.run}', f'a recipe without config.{key}', 'one that has it', mend)
+            fix = f'give a recipe such as {example}'
+            raise UserError(f'--config.run={config.run}', f'a recipe without config.{key}', 'one that has it', fix)
     if 'distill' in config and config.run in WITHOUT_TEACHER:
-        mend = 'leave config.run as it is, or give a recipe without a teacher'
-        raise UserError(f'--config.run={config.run}', 'a recipe with config.distill', 'run=distill', mend)
+        fix = 'leave config.run as it is, or give a recipe without a teacher'
+        raise UserError(f'--config.run={config.run}', 'a recipe with config.distill', 'run=distill', fix)
     if config.run not in WITHOUT_DEVICES:
         memory.check_address_space()
     mapped.explain_bus_errors()
     _join_others(config.run)
-    run = importlib.import_module(f'bertjax.runs.{config.run}').run
+    run = importlib.import_module(f'bertjax.commands.{config.run}').run
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.run in ('finetune', 'distill') and (note := usual_argument(config)):
@@ -117,8 +117,8 @@ def main(argv: Sequence[str]) -> None:
     if config.run in ABOUT_THE_RECIPE:
         told['recipe'] = named_recipe()
     if in_bucket:
-        from bertjax.experiment.bucket_workdir import worked_on  # it knows all formats of exports, and is seldom needed
-    with worked_on(workdir, config.run) if in_bucket else contextlib.nullcontext(workdir) as folder:
+        from bertjax.workdir.mirror import mirrored_workdir  # it knows all formats of exports, and is seldom needed
+    with mirrored_workdir(workdir, config.run) if in_bucket else contextlib.nullcontext(workdir) as folder:
         run(config, folder, **told)
 
 
@@ -136,9 +136,9 @@ def _join_others(verb: str) -> None:
     if not own.is_one_of_several():
         return
     if verb not in TOGETHER:
-        mend = 'start it once; on one machine of a TPU slice with TPU_SKIP_MDS_QUERY=1 JAX_PLATFORMS=cpu'
-        raise UserError(f'--config.run={verb}', 'several processes', f'one, or one of {", ".join(TOGETHER)}', mend)
-    watch()
+        fix = 'start it once; on one machine of a TPU slice with TPU_SKIP_MDS_QUERY=1 JAX_PLATFORMS=cpu'
+        raise UserError(f'--config.run={verb}', 'several processes', f'one, or one of {", ".join(TOGETHER)}', fix)
+    supervise()
     distributed.join(own)
 
 
@@ -161,7 +161,7 @@ def _guarded(function):
                 distributed.leave(LostError.exit_status)
             workdir = WORKDIR.value if flags.FLAGS.is_parsed() else None
             refused = disk.refused(e, workdir or '.') or memory.refused(e)
-            if refused is None and not distributed.are_several():
+            if refused is None and not distributed.is_multiprocess():
                 raise
             sys.stdout.flush()
             if refused is None:

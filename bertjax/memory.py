@@ -17,7 +17,7 @@ _LEAST = 128 * 1024  # bytes, glibc's own before it adapts
 _PROGRAM, _A_CORE = 2 << 30, 128 << 20
 # In words of XLA, C++ and Python.
 _EXHAUSTED = re.compile(r"RESOURCE_EXHAUSTED:.*(memory|allocat)|std::bad_alloc|can't start new thread", re.DOTALL)
-_MEND = 'lower config.batch_size, raise config.accumulate, or give it more memory; the same command continues'
+_FIX = 'lower config.batch_size, raise config.accumulate, or give it more memory; the same command continues'
 
 
 def give_back_freed() -> None:
@@ -41,7 +41,7 @@ def refused(error: BaseException) -> UserError | None:
         full = isinstance(error, OSError) and error.errno == errno.ENOMEM
         if full or isinstance(error, MemoryError) or _EXHAUSTED.search(str(error)):
             said = (str(error).strip() or 'Out of memory').splitlines()[0].removeprefix('RESOURCE_EXHAUSTED: ')
-            return _no_address_space() or UserError('memory', said, 'as much as the run needs', _MEND)
+            return _no_address_space() or UserError('memory', said, 'as much as the run needs', _FIX)
         error = error.__cause__
     return None
 
@@ -55,8 +55,8 @@ def _no_address_space() -> UserError | None:
     limit = _limit()
     if limit is None:
         return None
-    mend = f'run this first: ulimit -v unlimited; or {_MEND}'
-    return UserError('ulimit -v', f'{limit:,} bytes of address space, used up', 'more', mend)
+    fix = f'run this first: ulimit -v unlimited; or {_FIX}'
+    return UserError('ulimit -v', f'{limit:,} bytes of address space, used up', 'more', fix)
 
 
 def check_address_space() -> None:
@@ -71,8 +71,8 @@ def check_address_space() -> None:
     if limit is None:
         return
     if limit < least:
-        mend = 'run this first: ulimit -v unlimited'
-        raise UserError('ulimit -v', f'{limit:,} bytes of address space allowed', f'at least {least:,}', mend)
+        fix = 'run this first: ulimit -v unlimited'
+        raise UserError('ulimit -v', f'{limit:,} bytes of address space allowed', f'at least {least:,}', fix)
     logging.warning(
         'ulimit -v allows %s bytes of address space: where native code finds no more it aborts (status 134 or 139); '
         'ulimit -v unlimited',

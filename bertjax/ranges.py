@@ -164,11 +164,11 @@ def check_value(key: str, value: Any, allowed: Range, example: Any) -> None:
     """
     if not allowed.holds(value):
         several = isinstance(example, list | tuple)
-        mend = f"--config.{key}='(VALUE,)', or () for none" if several else f'--config.{key}={example!r}'
-        raise UserError(f'config.{key}', shown(value), allowed.words, f'for example {mend}')
+        fix = f"--config.{key}='(VALUE,)', or () for none" if several else f'--config.{key}={example!r}'
+        raise UserError(f'config.{key}', format_value(value), allowed.words, f'for example {fix}')
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value in a message: as Python writes it, and no longer than a line has room for."""
     if isinstance(value, int) and abs(value) >= 10**20:  # of thousands of digits Python refuses to write it
         return f'a whole number of about {math.log10(abs(value)):.0f} digits'

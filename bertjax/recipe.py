@@ -74,7 +74,7 @@ def phase(**values: Any) -> ConfigDict:
 def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
     """BERT's own recipe (arXiv 1810.04805, google-research/bert), in one phase; `changes` replace top-level keys."""
     config = ConfigDict()
-    config.run = 'pretrain'  # the verb: a file of bertjax/runs/
+    config.run = 'pretrain'  # the verb: a file of bertjax/commands/
 
     # Where text comes from: a path, glob, directory, comma-separated list, 'A=0.7,B=0.3' by weight, gs://…,
     # tfds:NAME, or pydoc:, the documents that every Python carries; 'A=auto,B=auto' by size, smoothed.

@@ -37,8 +37,8 @@ def find_recipe(recipe: str) -> str:
     expected = 'the name or the path of a recipe'
     if '/' not in given:
         names = recipe_names()
-        mend = suggestion(given.removesuffix('.py'), names) or 'there is ' + ', '.join(names)
-        raise UserError('--config', f'no recipe {given!r}', expected, mend)
+        fix = suggestion(given.removesuffix('.py'), names) or 'there is ' + ', '.join(names)
+        raise UserError('--config', f'no recipe {given!r}', expected, fix)
     have = [*pathlib.Path(given).parent.glob('*.py'), *pathlib.Path('configs').glob('*.py')]
     there = sorted(map(str, have)) or [f'--config={name}' for name in recipe_names()]
     raise UserError('--config', f'no file {given}', expected, 'there is ' + ', '.join(there))
@@ -73,6 +73,6 @@ def load_recipe(recipe: str) -> ConfigDict:
         reason = ' '.join(f'{type(e).__name__}: {e}'.split())
         raise UserError(where, reason, 'a recipe that runs', 'correct this line') from e
     if not isinstance(config, ConfigDict):
-        found, mend = f'a {type(config).__name__} from get_config', 'make it with a function of bertjax.recipe'
-        raise UserError(path, found, 'a ConfigDict', mend)
+        found, fix = f'a {type(config).__name__} from get_config', 'make it with a function of bertjax.recipe'
+        raise UserError(path, found, 'a ConfigDict', fix)
     return config

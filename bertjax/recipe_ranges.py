@@ -14,7 +14,7 @@ from bertjax.model.pooling import COMBINE, POOL
 from bertjax.optim.optimizers import OPTIMIZERS
 from bertjax.optim.schedules import SCHEDULES
 from bertjax.parallel.rules import PRESETS
-from bertjax.parallel.spread import ZERO1
+from bertjax.parallel.zero1 import ZERO1
 from bertjax.ranges import (
     COUNT,
     MANY,

@@ -5,11 +5,11 @@ import pathlib
 import pkgutil
 import textwrap
 
-from bertjax import runs
+from bertjax import commands
 from bertjax.config import flatten
 from bertjax.experiment.check import declared
-from bertjax.experiment.differences import aligned, written
 from bertjax.recipe_files import find_recipe, load_recipe, recipe_names
+from bertjax.workdir.differences import align_columns, format_literal
 
 _PROGRAM = """bertjax: pre-train BERT and take it to its tasks.
 
@@ -38,13 +38,13 @@ The same command in the same workdir continues where it stopped. --helpfull list
 
 
 def verbs() -> list[str]:
-    """Names of the verbs, one file each in bertjax/runs/."""
-    return sorted(module.name for module in pkgutil.iter_modules(runs.__path__))
+    """Names of the verbs, one file each in bertjax/commands/."""
+    return sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
 
 
 def program_help() -> str:
     """Flags, recipes and verbs."""
-    lines = aligned((f'  {verb}', _purpose(verb)) for verb in verbs())
+    lines = align_columns((f'  {verb}', _purpose(verb)) for verb in verbs())
     indent = ' ' * 22
     names = textwrap.fill(', '.join(recipe_names()), 120, initial_indent=indent, subsequent_indent=indent)
     return _PROGRAM.format(recipes=names, verbs='\n'.join(lines))
@@ -52,7 +52,7 @@ def program_help() -> str:
 
 def _purpose(verb: str) -> str:
     """The first line of the docstring of its module, `run=VERB: PURPOSE.`; importing all of them would take seconds."""
-    text = (pathlib.Path(runs.__path__[0]) / f'{verb}.py').read_text(encoding='utf-8')
+    text = (pathlib.Path(commands.__path__[0]) / f'{verb}.py').read_text(encoding='utf-8')
     first = (ast.get_docstring(ast.parse(text)) or '').partition('\n')[0]
     return first.removeprefix(f'run={verb}: ').removesuffix('.')
 
@@ -68,6 +68,6 @@ def recipe_help(recipe: str) -> str:
     text = pathlib.Path(path.partition(':')[0]).read_text(encoding='utf-8')
     words = {key: allowed.words for key, (allowed, _) in declared(config).items()}
     words['run'] = 'a verb, see --help'
-    rows = [(f'  {key}', written(value), words.get(key, '')) for key, value in flatten(config).items()]
+    rows = [(f'  {key}', format_literal(value), words.get(key, '')) for key, value in flatten(config).items()]
     heading = f'Keys of --config={recipe}, to be changed with --config.KEY=VALUE:'
-    return '\n'.join([ast.get_docstring(ast.parse(text)) or '', '', heading, *aligned(rows), ''])
+    return '\n'.join([ast.get_docstring(ast.parse(text)) or '', '', heading, *align_columns(rows), ''])

@@ -50,6 +50,6 @@ def get_config(argument: str = '') -> ConfigDict:
 def _of_task(recipe: str) -> ConfigDict:
     config = load_recipe(find_recipe(recipe))
     if 'task' not in config:
-        mend = 'for example distilbert:glue:rte'
-        raise UserError('--config=distilbert:RECIPE', recipe, 'a recipe of a task', mend)
+        fix = 'for example distilbert:glue:rte'
+        raise UserError('--config=distilbert:RECIPE', recipe, 'a recipe of a task', fix)
     return distillation(config, soft=1.0, hard=1.0, cosine=0.0)

@@ -50,8 +50,8 @@ def get_config(argument: str = '') -> ConfigDict:
         found, expected = repr(chosen.features), 'one of ' + ', '.join(LAYERS)
         raise UserError('--config=FILE:features', found, expected, 'for example features=concat_last_four')
     if chosen.units != 768 and not chosen.features:
-        mend = 'for example features=last,units=256; for a BiLSTM on a tuned encoder set config.task.bilstm_units'
-        raise UserError('--config=FILE:units', str(chosen.units), 'features beside it', mend)
+        fix = 'for example features=last,units=256; for a BiLSTM on a tuned encoder set config.task.bilstm_units'
+        raise UserError('--config=FILE:units', str(chosen.units), 'features beside it', fix)
     config = finetuning_config(
         'tagging',
         word_column=0,  # from 0; -1 is the last

@@ -14,9 +14,9 @@ from bertjax import ranges
 from bertjax.config import flatten
 from bertjax.errors import UserError
 from bertjax.experiment.check import check_ranges, declared
-from bertjax.experiment.finetuning_settings import finetuning_settings
-from bertjax.experiment.pretraining_settings import pretraining_settings
-from bertjax.experiment.trials import trials_of
+from bertjax.finetune.settings import finetuning_settings
+from bertjax.finetune.trials import trials_of
+from bertjax.pretrain.settings import pretraining_settings
 from bertjax.ranges import ranged, ranges_of
 from bertjax.recipe import finetuning_config, phase, pretraining_config, two_phases
 from bertjax.tasks.registry import KINDS, options
@@ -212,5 +212,5 @@ def test_ranges(allowed: ranges.Range, inside: tuple, outside: tuple, words: str
 
 
 def test_a_value_is_shown_in_a_few_words():
-    assert ranges.shown(10**5000) == 'a whole number of about 5000 digits'
-    assert ranges.shown('a\nb') == repr('a\nb') and len(ranges.shown('x' * 1000)) < 70
+    assert ranges.format_value(10**5000) == 'a whole number of about 5000 digits'
+    assert ranges.format_value('a\nb') == repr('a\nb') and len(ranges.format_value('x' * 1000)) < 70

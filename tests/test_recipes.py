@@ -13,16 +13,16 @@ import pytest
 
 from bertjax import usage
 from bertjax.config import flatten
+from bertjax.distill.settings import DistillationSettings
 from bertjax.errors import UserError
 from bertjax.experiment.check import check_ranges
-from bertjax.experiment.distillation_settings import DistillationSettings
-from bertjax.experiment.finetuning_settings import finetuning_settings
-from bertjax.experiment.pretraining import build_pretraining_setup
-from bertjax.experiment.pretraining_settings import pretraining_settings
-from bertjax.experiment.trials import trials_of
+from bertjax.finetune.settings import finetuning_settings
+from bertjax.finetune.trials import trials_of
 from bertjax.model.config import BertConfig
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding
+from bertjax.pretrain.run import build_pretraining_setup
+from bertjax.pretrain.settings import pretraining_settings
 from bertjax.recipe import finetuning_config, using_config
 from bertjax.recipe_ranges import OF_VERB
 from bertjax.suggestions import KEYS, VERBS, nearest

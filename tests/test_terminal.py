@@ -50,8 +50,8 @@ def run(repository, redirected: str = '', *arguments: str, **variables: str) -> 
 )
 def test_what_is_quoted_is_one_line_that_says_all(text, shown):
     assert printable(text) == shown
-    error = str(UserError(f'{text}:1', repr(text), text, 'mend it'))
-    assert error.startswith(f'{shown}:1: found ') and error.endswith(f'expected {shown}; mend it')
+    error = str(UserError(f'{text}:1', repr(text), text, 'fix it'))
+    assert error.startswith(f'{shown}:1: found ') and error.endswith(f'expected {shown}; fix it')
     assert error.isprintable() and error.encode('utf-8')
 
 

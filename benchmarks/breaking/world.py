@@ -162,7 +162,7 @@ class World:
 
 @contextlib.contextmanager
 def _no_training() -> Iterator[None]:
-    where = ('bertjax.experiment.session', 'bertjax.experiment.sweep')
+    where = ('bertjax.train.trainer', 'bertjax.finetune.sweep')
     with contextlib.ExitStack() as patches:
         for module in where:
             patches.enter_context(mock.patch(f'{module}.continue_or_begin', side_effect=ComputesError))

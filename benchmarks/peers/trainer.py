@@ -14,7 +14,7 @@ import transformers
 from ml_collections import ConfigDict
 
 from bertjax.data.features import Features
-from bertjax.experiment.task_data import Split, TaskData
+from bertjax.finetune.task_data import TaskData, TaskSplit
 from peers.tagger import FrozenTagger
 
 Row = dict[str, Any]
@@ -44,7 +44,7 @@ class Peer:
         self,
         config: ConfigDict,
         data: TaskData,
-        train: Split,
+        train: TaskSplit,
         *,
         padding: str = 'group_by_length',
         callbacks: Sequence[transformers.TrainerCallback] = (),

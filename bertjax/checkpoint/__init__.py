@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bertjax.checkpoint.checkpoints import Checkpoints, Position, Saved
+    from bertjax.checkpoint.checkpoints import Checkpoints, Position, SavedCheckpoint
 
-__all__ = ['Checkpoints', 'Position', 'Saved']
+__all__ = ['Checkpoints', 'Position', 'SavedCheckpoint']
 
 
 def __getattr__(name: str) -> Any:

@@ -21,11 +21,11 @@ from bertjax.files.atomic import make_directory
 from bertjax.files.disk import writing
 from bertjax.files.paths import without_wildcards
 from bertjax.parallel.distributed import (
-    are_apart,
-    decided_by_first,
-    fetched_by_first,
-    first_before_others,
-    is_first,
+    decide_on_primary,
+    fetch_to_primary_host,
+    has_separate_workdirs,
+    is_primary,
+    primary_first,
     raise_together,
 )
 
@@ -40,7 +40,7 @@ class Position:
 
 
 @dataclasses.dataclass(frozen=True)
-class Saved:
+class SavedCheckpoint:
     """What `latest` found: the position and the resolved config at the time, before the arrays are read."""
 
     position: Position
@@ -86,19 +86,19 @@ class Checkpoints:
         self._finisher: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._failed = False
-        self._processes = _one_alone() if are_apart() else ocp.options.MultiprocessingOptions()
+        self._processes = _one_alone() if has_separate_workdirs() else ocp.options.MultiprocessingOptions()
         self._stack = contextlib.ExitStack()
-        if not reading and is_first():
+        if not reading and is_primary():
             self._prepare()
-        elif not reading and are_apart():
+        elif not reading and has_separate_workdirs():
             make_directory(self.directory)
 
     def _prepare(self) -> None:
         try:
             make_directory(self.directory)
         except (FileExistsError, NotADirectoryError):
-            mend = 'move that file, or choose another --workdir'
-            raise UserError(str(self.directory), 'a file', 'a folder that can be written to', mend) from None
+            fix = 'move that file, or choose another --workdir'
+            raise UserError(str(self.directory), 'a file', 'a folder that can be written to', fix) from None
         unfinished.remove_unfinished(self.directory, self._log)
         for path in unfinished.unknown(self.directory):
             self._log(f'{path} is not a finished checkpoint of this run: it is left alone')
@@ -112,7 +112,7 @@ class Checkpoints:
             item_names=('state', 'position', 'config'),
             options=ocp.CheckpointManagerOptions(
                 enable_async_checkpointing=True,
-                create=not self._reading and not are_apart(),  # which Orbax does for all processes only
+                create=not self._reading and not has_separate_workdirs(),  # which Orbax does for all processes only
                 read_only=self._reading,
                 multiprocessing_options=self._processes,
             ),
@@ -124,7 +124,7 @@ class Checkpoints:
         """Finished steps, ascending."""
         return self._steps.finished()
 
-    def latest(self) -> Saved | None:
+    def latest(self) -> SavedCheckpoint | None:
         """The newest whole checkpoint, None when there is none at all.
 
         A damaged one is reported and moved to `checkpoints/damaged/`, and the one before it is tried.
@@ -132,16 +132,16 @@ class Checkpoints:
         Raises:
           UserError: there are checkpoints, or what may be some, and none of them is whole.
         """
-        step = decided_by_first(self._steps.newest)
+        step = decide_on_primary(self._steps.newest)
         self._check_own(step)
         return self._saved(step) if step >= 0 else None
 
-    def _saved(self, step: int) -> Saved:
+    def _saved(self, step: int) -> SavedCheckpoint:
         args = ocp.args.Composite(position=ocp.args.JsonRestore(), config=ocp.args.JsonRestore())
         items = self._manager.restore(step, args=args)
-        return Saved(Position(**items['position']), items['config'])
+        return SavedCheckpoint(Position(**items['position']), items['config'])
 
-    def chosen(self, step: int, *, best: bool = False) -> Saved | None:
+    def chosen(self, step: int, *, best: bool = False) -> SavedCheckpoint | None:
         """The checkpoint of `step`; with 0 the best (see `best`) if that is asked for and known, else the newest.
 
         None when there is none at all.
@@ -155,8 +155,8 @@ class Checkpoints:
             return latest if lowest is None else self._saved(lowest)
         if step not in self.steps() or not self._steps.is_whole(step):
             there = ', '.join(map(str, self.steps())) or 'none'
-            mend = 'choose one of them, or 0 for the newest' if self.steps() else 'train first'
-            raise UserError('config.step', f'{step}, which {self.directory} does not have', f'one of {there}', mend)
+            fix = 'choose one of them, or 0 for the newest' if self.steps() else 'train first'
+            raise UserError('config.step', f'{step}, which {self.directory} does not have', f'one of {there}', fix)
         return self._saved(step)
 
     def restore(self, step: int, template: Any) -> Any:
@@ -192,12 +192,12 @@ class Checkpoints:
         """
         self.wait()
         step = position.step
-        if decided_by_first(lambda: self._is_there(step)):
+        if decide_on_primary(lambda: self._is_there(step)):
             return
         items = {'position': dataclasses.asdict(position), 'config': config}
-        if are_apart():
-            state = fetched_by_first(state)
-            decided_by_first(lambda: self._begin(step, state, items, cost) or 0)
+        if has_separate_workdirs():
+            state = fetch_to_primary_host(state)
+            decide_on_primary(lambda: self._begin(step, state, items, cost) or 0)
         else:
             self._begin(step, jax.tree.map(_kept, state), items, cost)
 
@@ -229,7 +229,7 @@ class Checkpoints:
         try:
             with writing(self.directory, size):
                 self._manager.wait_until_finished()
-            if is_first():
+            if is_primary():
                 check_readable(pathlib.Path(self._manager.directory, str(step)), written, items)
                 with writing(self.directory, size):
                     checksums.write_checksums(self.directory / str(step), cost)
@@ -244,19 +244,19 @@ class Checkpoints:
 
     def best(self) -> int | None:
         """The whole step with the lowest cost, the later of two equal ones; None where no cost was measured."""
-        with first_before_others():  # who find what it has saved
+        with primary_first():  # who find what it has saved
             pass
-        step = decided_by_first(self._steps.best)
+        step = decide_on_primary(self._steps.best)
         self._check_own(step)
         return step if step >= 0 else None
 
     def _check_own(self, step: int) -> None:
         """Raises UserError where the first has looked at another copy of a step than this process is to read."""
-        if step < 0 or is_first() or not are_apart():
+        if step < 0 or is_primary() or not has_separate_workdirs():
             return
         if wrong := checksums.damage(self.directory / str(step)):
-            mend = f'remove {self.directory.parent}: the same command fetches it again'
-            raise UserError(str(self.directory / str(step)), wrong, 'the checkpoint that the first process has', mend)
+            fix = f'remove {self.directory.parent}: the same command fetches it again'
+            raise UserError(str(self.directory / str(step)), wrong, 'the checkpoint that the first process has', fix)
 
     @property
     def writing(self) -> bool:
@@ -269,7 +269,7 @@ class Checkpoints:
         Raises:
           OtherStoppedError: it went wrong in another process.
         """
-        if self._finisher is not None or are_apart():  # then the first alone is at it, and all wait
+        if self._finisher is not None or has_separate_workdirs():  # then the first alone is at it, and all wait
             raise_together(self._outcome())
 
     def _outcome(self) -> BaseException | None:

@@ -11,7 +11,7 @@ import pathlib
 from typing import Any
 
 from bertjax.files.atomic import checksum, sync_directory, sync_tree, write_atomic
-from bertjax.files.whole import read_json_or_none
+from bertjax.files.small_files import read_json_or_none
 
 FILE = 'seal.json'  # as in every workdir there is: under another name old checkpoints would count as unfinished
 

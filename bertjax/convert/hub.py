@@ -71,8 +71,8 @@ def pull(name: str, where: str) -> str:
     repository, revision = hub_name(name)
     expected = 'a path that is there, or the name of a model on the hub'
 
-    def refuse(found: str, mend: str) -> UserError:
-        return UserError(where, f'{name}, which is no path here, and on the hub {found}', expected, mend)
+    def refuse(found: str, fix: str) -> UserError:
+        return UserError(where, f'{name}, which is no path here, and on the hub {found}', expected, fix)
 
     try:
         facts = HfApi().model_info(repository, revision=revision)
@@ -81,13 +81,13 @@ def pull(name: str, where: str) -> str:
     except HFValidationError:
         raise refuse('nothing, for no name there is written so', 'check the path') from None
     except GatedRepoError:
-        mend = f'accept its terms at {_endpoint()}/{repository}, and {_LOG_IN}'
-        raise refuse('a gated model that you have no access to', mend) from None
+        fix = f'accept its terms at {_endpoint()}/{repository}, and {_LOG_IN}'
+        raise refuse('a gated model that you have no access to', fix) from None
     except RevisionNotFoundError:
         raise refuse(f'no revision {revision!r}', 'give a branch, a tag or a commit of it') from None
     except RepositoryNotFoundError:
-        mend = f'check the path or the name; of a private model, {_LOG_IN}'
-        raise refuse('no such model, or a private one', mend) from None
+        fix = f'check the path or the name; of a private model, {_LOG_IN}'
+        raise refuse('no such model, or a private one', fix) from None
     except Exception as error:  # of the network: the classes depend on huggingface_hub's HTTP library
         cached = _cached(repository, revision)
         if cached is None:
@@ -122,8 +122,8 @@ def check_push(name: str) -> None:
         raise _no_push(name, _why(error), 'the network', _LATER) from None
     ours = [we['name'], *(org['name'] for org in we.get('orgs', ()))]
     if name.partition('/')[0] not in ours:
-        mend = 'give one of these, or the token of somebody who may write there'
-        raise _no_push(name, f'the token of {we["name"]}', f'one of the names {", ".join(ours)}', mend)
+        fix = 'give one of these, or the token of somebody who may write there'
+        raise _no_push(name, f'the token of {we["name"]}', f'one of the names {", ".join(ours)}', fix)
 
 
 def push(folder: str | os.PathLike, name: str, *, private: bool) -> str:
@@ -145,8 +145,8 @@ def push(folder: str | os.PathLike, name: str, *, private: bool) -> str:
         what = {'commit_message': 'Trained with bertjax', 'delete_patterns': _STALE}
         api.upload_folder(repo_id=name, folder_path=os.fspath(folder), **what)
     except Exception as error:  # see `pull`
-        mend = f'the export is whole in {folder}: run the same command with --config.run=export when the hub is there'
-        raise _no_push(name, f'a hub that does not take it ({_line(error)})', 'an upload', mend) from None
+        fix = f'the export is whole in {folder}: run the same command with --config.run=export when the hub is there'
+        raise _no_push(name, f'a hub that does not take it ({_line(error)})', 'an upload', fix) from None
     return f'{_endpoint()}/{name}'
 
 
@@ -184,8 +184,8 @@ def _cached(repository: str, revision: str | None) -> str | None:
     return folder if folder and any(map(_is_weights, os.listdir(folder))) else None
 
 
-def _no_push(name: str, found: str, expected: str, mend: str) -> UserError:
-    return UserError('config.push_to', f'{name}, and {found}', expected, mend)
+def _no_push(name: str, found: str, expected: str, fix: str) -> UserError:
+    return UserError('config.push_to', f'{name}, and {found}', expected, fix)
 
 
 def _endpoint() -> str:

@@ -15,14 +15,14 @@ from bertjax.convert import names
 from bertjax.convert.formats import read_source
 from bertjax.convert.heads import Head
 from bertjax.convert.huggingface.config import FIELDS, from_json, label_names
-from bertjax.convert.source import Source
+from bertjax.convert.source import CheckpointSource
 from bertjax.convert.trees import init_stacked, shapes_of
 from bertjax.errors import UserError
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
 from bertjax.model.stacking import unstack_layers
-from bertjax.parallel.distributed import fetched
+from bertjax.parallel.distributed import fetch_to_all_hosts
 
 _LISTED = 12  # names in a line
 
@@ -138,22 +138,22 @@ def load_task_model(
     return _assemble(source, model, taken, head.projection, seed)
 
 
-def _config(source: Source, **changes: Any) -> BertConfig:
+def _config(source: CheckpointSource, **changes: Any) -> BertConfig:
     where = source.described_in
     try:
         config = BertConfig(**(source.fields or from_json(source.values, where, source.called)))
     except UserError as error:
         if error.where == where:
             raise
-        mend = f'copy the directory again: its {os.path.basename(where)} was changed'
+        fix = f'copy the directory again: its {os.path.basename(where)} was changed'
         key = error.where.rpartition('.')[2]
         key = source.name(dict(FIELDS).get(key, key))
-        raise UserError(where, f'{key} {error.found}', error.expected, mend) from None
+        raise UserError(where, f'{key} {error.found}', error.expected, fix) from None
     return dataclasses.replace(config, **changes)
 
 
 def _assemble(
-    source: Source, model: nn.Module, readable: Mapping[str, tuple[int, ...]], head: str, seed: int
+    source: CheckpointSource, model: nn.Module, readable: Mapping[str, tuple[int, ...]], head: str, seed: int
 ) -> Imported:
     """A complete tree: the paths in `readable` from the source where it has them, everything else fresh."""
     config, shapes = model.config, shapes_of(model)
@@ -165,8 +165,8 @@ def _assemble(
     absent = [name for name in missing if name.startswith('encoder/')]
     if absent:
         expected = f'all tensors of an encoder of {config.num_layers} layers'
-        mend = 'give a directory of a whole BERT encoder'
-        raise UserError(source.where, f'no {", ".join(absent[:3])}', expected, mend)
+        fix = 'give a directory of a whole BERT encoder'
+        raise UserError(source.where, f'no {", ".join(absent[:3])}', expected, fix)
     flat |= _draw(missing, model, seed)
     tree = unflatten_dict({tuple(name.split('/')): flat[name] for name in shapes})
     params = tree if config.scan_layers else unstack_layers(tree)
@@ -180,7 +180,9 @@ def _listed(names: list[str]) -> str:
     return ', '.join([*names[:_LISTED], *more]) or 'nothing'
 
 
-def _check_tensors(source: Source, shapes: Mapping[str, tuple[int, ...]], config: BertConfig, head: str) -> set[str]:
+def _check_tensors(
+    source: CheckpointSource, shapes: Mapping[str, tuple[int, ...]], config: BertConfig, head: str
+) -> set[str]:
     """Names of their tensors that the model uses, all of the right shape and finite."""
     used, described = set(), os.path.basename(source.described_in)
     for entry in names.entries(config.num_layers, shapes, head):
@@ -191,13 +193,13 @@ def _check_tensors(source: Source, shapes: Mapping[str, tuple[int, ...]], config
         ours = shapes[entry.ours] if entry.layer is None else shapes[entry.ours][1:]
         expected = entry.their_shape(ours, config.vocab_size)
         if x.shape != expected:
-            mend = f'{described} and the tensors do not belong together: copy both again from one source'
-            raise UserError(where, f'shape {x.shape}', f'{expected} by {described}', mend)
+            fix = f'{described} and the tensors do not belong together: copy both again from one source'
+            raise UserError(where, f'shape {x.shape}', f'{expected} by {described}', fix)
         finite = np.isfinite(x)
         if not finite.all():
             found = f'{finite.size - finite.sum():,} values that are nan or inf'
-            mend = 'give another checkpoint: nothing can be learned from this one'
-            raise UserError(where, found, 'finite numbers', mend)
+            fix = 'give another checkpoint: nothing can be learned from this one'
+            raise UserError(where, found, 'finite numbers', fix)
         used.add(entry.theirs)
     return used
 
@@ -213,4 +215,4 @@ def _draw(paths: list[str], model: nn.Module, seed: int) -> dict[str, np.ndarray
         flat = init_stacked(model, key)
         return {path: flat[path] for path in paths}
 
-    return {path: np.asarray(x) for path, x in fetched(draw(jax.random.key(seed))).items()}
+    return {path: np.asarray(x) for path, x in fetch_to_all_hosts(draw(jax.random.key(seed))).items()}

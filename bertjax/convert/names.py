@@ -11,7 +11,7 @@ LAYERS = 'encoder/layers/'  # an entry with this prefix stands for one tensor of
 
 
 @dataclasses.dataclass(frozen=True)
-class Kind:
+class TensorKind:
     """How the layout of a tensor differs between the two programs.
 
     Attributes:
@@ -23,13 +23,13 @@ class Kind:
     take: Callable[[np.ndarray, tuple[int, ...]], np.ndarray]
 
 
-def _kernel(in_dims: int) -> Kind:
+def _kernel(in_dims: int) -> TensorKind:
     """Ours is [in..., out...], PyTorch's [out, in], with the dimensions of each side flattened."""
 
     def give(x: np.ndarray, vocab_size: int) -> np.ndarray:
         return x.reshape(int(np.prod(x.shape[:in_dims])), -1).T
 
-    return Kind(give, lambda x, shape: x.T.reshape(shape))
+    return TensorKind(give, lambda x, shape: x.T.reshape(shape))
 
 
 def _pad_rows(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -38,23 +38,25 @@ def _pad_rows(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 KERNEL = _kernel(1)
 KERNEL_FROM_HEADS = _kernel(2)
-SAME = Kind(lambda x, vocab_size: x, lambda x, shape: x)
-FLAT = Kind(lambda x, vocab_size: x.reshape(-1), lambda x, shape: x.reshape(shape))
-ROWS = Kind(lambda x, vocab_size: x[:vocab_size], _pad_rows)  # a row per piece; padding is not exported
+SAME = TensorKind(lambda x, vocab_size: x, lambda x, shape: x)
+FLAT = TensorKind(lambda x, vocab_size: x.reshape(-1), lambda x, shape: x.reshape(shape))
+ROWS = TensorKind(lambda x, vocab_size: x[:vocab_size], _pad_rows)  # a row per piece; padding is not exported
 
 
-def _pair(ours: str, theirs: str, kernel: Kind = KERNEL, bias: Kind = SAME) -> list[tuple[str, str, Kind]]:
+def _pair(
+    ours: str, theirs: str, kernel: TensorKind = KERNEL, bias: TensorKind = SAME
+) -> list[tuple[str, str, TensorKind]]:
     return [(f'{ours}/kernel', f'{theirs}.weight', kernel), (f'{ours}/bias', f'{theirs}.bias', bias)]
 
 
-def _norm(ours: str, theirs: str) -> list[tuple[str, str, Kind]]:
+def _norm(ours: str, theirs: str) -> list[tuple[str, str, TensorKind]]:
     return [(f'{ours}/scale', f'{theirs}.weight', SAME), (f'{ours}/bias', f'{theirs}.bias', SAME)]
 
 
 _BLOCK = 'bert.encoder.layer.{i}.'
 
 # (our path, Hugging Face's name, kind)
-TABLE: tuple[tuple[str, str, Kind], ...] = (
+TABLE: tuple[tuple[str, str, TensorKind], ...] = (
     ('encoder/embeddings/token/embedding', 'bert.embeddings.word_embeddings.weight', ROWS),
     ('encoder/embeddings/position/embedding', 'bert.embeddings.position_embeddings.weight', SAME),
     ('encoder/embeddings/segment/embedding', 'bert.embeddings.token_type_embeddings.weight', SAME),
@@ -86,7 +88,7 @@ class Entry:
     ours: str
     layer: int | None
     theirs: str
-    kind: Kind
+    kind: TensorKind
 
     def their_shape(self, shape: tuple[int, ...], vocab_size: int) -> tuple[int, ...]:
         """The shape that their tensor has when ours (of one block) has `shape`."""

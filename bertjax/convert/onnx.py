@@ -30,7 +30,7 @@ from bertjax.text.tokenizer import Tokenizer
 
 OPSET = 21  # onnxruntime has it since 1.18
 _LARGEST = 2**31 - 2**24  # bytes of weights: a protocol buffer has less than 2 GiB, and the graph needs some of them
-_KEY, _MEND = 'config.export_formats', 'leave onnx out of config.export_formats'
+_KEY, _FIX = 'config.export_formats', 'leave onnx out of config.export_formats'
 _README = 'README.md'
 _CARD = """# A BERT as ONNX
 
@@ -65,10 +65,10 @@ def check_onnx(config: BertConfig, model: TaskModel | None = None) -> None:
         raise UserError(_KEY, 'onnx, and jax2onnx is not installed', 'jax2onnx', "pip install 'bertjax[onnx]'")
     if model is not None and model.bilstm_units:
         expected = '0: jax2onnx converts no BiLSTM'
-        raise UserError('config.task.bilstm_units', f'{model.bilstm_units} with onnx in {_KEY}', expected, _MEND)
+        raise UserError('config.task.bilstm_units', f'{model.bilstm_units} with onnx in {_KEY}', expected, _FIX)
     size = 4 * sum(map(math.prod, shapes_of(model or BertForPreTraining(config)).values()))
     if size > _LARGEST:
-        raise UserError(_KEY, f'onnx, for {size / 2**30:.2f} GiB of weights', 'less than 2 GiB in a file', _MEND)
+        raise UserError(_KEY, f'onnx, for {size / 2**30:.2f} GiB of weights', 'less than 2 GiB in a file', _FIX)
 
 
 def export_onnx(

@@ -16,13 +16,13 @@ from flax import linen as nn
 
 from bertjax.convert import names
 from bertjax.convert.heads import Head
-from bertjax.convert.source import Source
+from bertjax.convert.source import CheckpointSource
 from bertjax.convert.trees import flat_paths, flat_stacked
 from bertjax.errors import UserError
 from bertjax.files.atomic import atomic_directory
 from bertjax.files.disk import writing
 from bertjax.files.paths import without_wildcards
-from bertjax.files.whole import read_json_object
+from bertjax.files.small_files import read_json_object
 from bertjax.model.config import BertConfig, FieldKind, fields_of
 from bertjax.model.heads import TaskModel
 from bertjax.text.tokenizer import Tokenizer
@@ -97,7 +97,7 @@ def recognises(directory: epath.Path) -> bool:
     return (directory / MODEL).exists() and (directory / PARAMS).is_dir()
 
 
-def read(directory: epath.Path) -> Source:
+def read(directory: epath.Path) -> CheckpointSource:
     """See `Format`."""
     described = directory / MODEL
     facts = read_json_object(described, _AGAIN)
@@ -115,7 +115,7 @@ def read(directory: epath.Path) -> Source:
         return found
 
     fields = {name: getattr(config, name) for name in taken}
-    return Source(str(directory), str(described), values, tensors, fields=fields, dtypes=dtypes)
+    return CheckpointSource(str(directory), str(described), values, tensors, fields=fields, dtypes=dtypes)
 
 
 def _config(facts: Mapping[str, Any], described: epath.Path) -> BertConfig:

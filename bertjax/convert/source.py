@@ -10,7 +10,7 @@ from etils import epath
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class CheckpointSource:
     """What any saved model is once read, so that whoever starts from one need not know its format.
 
     Attributes:
@@ -63,7 +63,7 @@ class Format(Protocol):
     def recognises(self, directory: epath.Path) -> bool:
         """Whether a directory holds this format, told by the names of its files."""
 
-    def read(self, directory: epath.Path) -> Source:
+    def read(self, directory: epath.Path) -> CheckpointSource:
         """What the directory holds; its tensors are not read yet.
 
         Raises:

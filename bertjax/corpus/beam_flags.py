@@ -16,10 +16,10 @@ from apache_beam.runners import PipelineRunner, create_runner
 from apache_beam.runners.portability.portable_runner import PortableRunner
 
 from bertjax.errors import UserError
-from bertjax.files.whole import read_json_or_none
+from bertjax.files.small_files import read_json_or_none
 
 KEY = 'config.beam'
-_EXPECTED, _MEND = "flags of Apache Beam's PipelineOptions", 'for example --runner=DirectRunner'
+_EXPECTED, _FIX = "flags of Apache Beam's PipelineOptions", 'for example --runner=DirectRunner'
 _DASK_MODULE = 'apache_beam.runners.dask.dask_runner'
 _DASK_SECONDS = 10  # until a scheduler has answered; Dask itself waits for 30
 # Above this number of Dask's partitions one holds several elements. A shuffle of up to 32 ** 2 takes two rounds.
@@ -48,15 +48,15 @@ def parse_flags(flags: str, elements: int = 1) -> tuple[PipelineRunner, Pipeline
             unknown = options.get_all_options(retain_unknown_options=True).keys() - known.keys()
     except SystemExit:  # of argparse, which prints help and says nothing of a mistake where that is asked for
         message = stderr.getvalue().rpartition('error: ')[2].strip()
-        raise UserError(KEY, message or f'{flags!r}, which asks for help', _EXPECTED, _MEND) from None
+        raise UserError(KEY, message or f'{flags!r}, which asks for help', _EXPECTED, _FIX) from None
     except ValueError as error:
-        raise UserError(KEY, f'{flags!r} ({error})', _EXPECTED, _MEND) from None
+        raise UserError(KEY, f'{flags!r} ({error})', _EXPECTED, _FIX) from None
     if isinstance(runner, PortableRunner):  # Its job server has flags of its own.
         unknown = set()
     loose = [one for one, before in zip(arguments, ['', *arguments], strict=False) if _is_loose(one, before)]
     found = ' '.join([*(f'--{name}' for name in sorted(unknown)), *loose])
     if found:
-        raise UserError(KEY, f'{found!r}, which Beam does not know', _EXPECTED, _MEND)
+        raise UserError(KEY, f'{found!r}, which Beam does not know', _EXPECTED, _FIX)
     if is_dask(runner):
         _set_dask_defaults(options, elements)
     return runner, options
@@ -102,13 +102,13 @@ def _create_runner(name: str) -> PipelineRunner:
         raise ValueError(str(error).splitlines()[0]) from None
     except Exception as error:  # A module of anybody is imported.
         if path.startswith(_DASK_MODULE) and isinstance(error, ImportError | AttributeError):
-            mend = "pip install 'bertjax[dask]', here and where the workers are (docs/corpora.md)"
-            raise UserError(KEY, f'--runner={name} without Dask', 'the packages dask and distributed', mend) from None
+            fix = "pip install 'bertjax[dask]', here and where the workers are (docs/corpora.md)"
+            raise UserError(KEY, f'--runner={name} without Dask', 'the packages dask and distributed', fix) from None
         found = f'--runner={name} ({str(error) or type(error).__name__})'
-        mend = 'install its package, or correct the name'
-        raise UserError(KEY, found, 'a runner that can be imported', mend) from None
+        fix = 'install its package, or correct the name'
+        raise UserError(KEY, found, 'a runner that can be imported', fix) from None
     if not isinstance(runner, PipelineRunner):
-        raise UserError(KEY, f'--runner={name} ({type(runner).__name__})', 'a runner of Apache Beam', _MEND)
+        raise UserError(KEY, f'--runner={name} ({type(runner).__name__})', 'a runner of Apache Beam', _FIX)
     return runner
 
 
@@ -144,7 +144,7 @@ def _check_scheduler(options: PipelineOptions) -> None:
         address = dask.config.get('scheduler-address', None)  # DASK_SCHEDULER_ADDRESS, in a pod of a DaskJob
     if not (address or file):
         return  # The runner starts a scheduler and workers on this machine.
-    expected, mend = (
+    expected, fix = (
         f'one that answers within {given.timeout} s',
         'start one (launch/dask.sh), or give --dask_connection_timeout=SECONDS',
     )
@@ -152,14 +152,14 @@ def _check_scheduler(options: PipelineOptions) -> None:
         address = read_json_or_none(pathlib.Path(file), lambda facts: facts['address'])
         if not isinstance(address, str):
             lacking = 'no address in' if os.path.exists(file) else 'there is no file'
-            raise UserError(KEY, f'no Dask scheduler: {lacking} {file}', expected, mend)
+            raise UserError(KEY, f'no Dask scheduler: {lacking} {file}', expected, fix)
     try:
         distributed.comm.get_address_host_port(address)  # A client of an address that cannot be one ends badly.
         with distributed.Client(address, timeout=given.timeout, set_as_default=False) as client:
             workers = client.scheduler_info()['workers']
     except (OSError, ValueError, TypeError, ImportError) as error:  # No such address; TLS, UCX that is not set up.
         found = f'no Dask scheduler at {address} ({str(error).splitlines()[0]})'
-        raise UserError(KEY, found, expected, mend) from None
+        raise UserError(KEY, found, expected, fix) from None
     if not workers:
         text = 'The Dask scheduler at %s has no workers yet: the work begins when one comes.'
         absl_logging.log_first_n(absl_logging.WARNING, text, 1, address)

@@ -18,9 +18,9 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import StandardOptions
 
 from bertjax.corpus.beam_flags import KEY, is_dask, parse_flags, quiet
-from bertjax.corpus.sources import Part
+from bertjax.corpus.sources import TextPart
 from bertjax.errors import UserError
-from bertjax.files.atomic import apart_from_other_machines, write_atomic
+from bertjax.files.atomic import private_to_machine, write_atomic
 from bertjax.files.paths import is_remote
 
 _PLAN, _REFUSED = 'plan.json', 'refused.json'
@@ -48,9 +48,9 @@ class Job:
         except OSError as error:
             raise RuntimeError(f'the worker on {socket.gethostname()} cannot read {error.filename}: {error}') from error
 
-    def parts(self, number: int) -> list[Part]:
+    def parts(self, number: int) -> list[TextPart]:
         """What unit `number` of the plan reads, by paths that hold here."""
-        parts = [Part(*part) for part in self.plan['units'][number]]
+        parts = [TextPart(*part) for part in self.plan['units'][number]]
         local = [part.kind == 'file' and not is_remote(part.path) for part in parts]
         return [
             dataclasses.replace(part, path=os.path.join(self._root, part.path)) if here else part
@@ -79,7 +79,7 @@ class Step(beam.DoFn):
         if refused.exists():
             return
         try:
-            with apart_from_other_machines():
+            with private_to_machine():
                 yield from self._work(self._job, element)
         except UserError as error:  # A runner would try again, and then tell of it in pages.
             write_atomic(refused, json.dumps(error.args))
@@ -88,8 +88,8 @@ class Step(beam.DoFn):
 def not_here(folder: pathlib.Path, lacking: int, of: int) -> UserError:
     """The error of a pipeline that has ended, and whose files are not all in the folder of its job."""
     found = f'{lacking:,} of {of:,} pieces of work that do not lie in {folder}'
-    mend = 'mount one file system for all workers and this process; the same command continues'
-    return UserError(KEY, found, 'a folder that all workers see', mend)
+    fix = 'mount one file system for all workers and this process; the same command continues'
+    return UserError(KEY, found, 'a folder that all workers see', fix)
 
 
 def run_pipeline(

@@ -1,4 +1,4 @@
-"""The parts of a build as pipelines of Apache Beam: the functions of `means.Here`, wherever the workers are.
+"""The parts of a build as pipelines of Apache Beam: the functions of `means.LocalBackend`, wherever the workers are.
 
 All that workers need lies in the store's folder: the plan, the tokenizer, the files of the shards. All that they find
 out they write there, into `partial`:
@@ -25,7 +25,7 @@ from bertjax.corpus.beam_job import Job, Step, not_here, run_pipeline
 from bertjax.corpus.encode import encode_shard
 from bertjax.corpus.merge import Shard
 from bertjax.corpus.partial import read_record
-from bertjax.corpus.sources import CorpusOptions, Part
+from bertjax.corpus.sources import CorpusOptions, TextPart
 from bertjax.corpus.workers import Progress
 from bertjax.files.atomic import write_atomic
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
@@ -107,8 +107,8 @@ def _kept(partial: pathlib.Path, shard: int) -> pathlib.Path:
     return partial / f'{shard:05d}.kept'
 
 
-class OnBeam:
-    """Pipelines with the flags of config.beam. Of `means.Means`."""
+class BeamBackend:
+    """Pipelines with the flags of config.beam. Of `means.Backend`."""
 
     def __init__(self, flags: str):
         self._flags = flags
@@ -116,7 +116,7 @@ class OnBeam:
     def encode(
         self,
         directory: pathlib.Path,
-        shards: dict[int, list[Part]],
+        shards: dict[int, list[TextPart]],
         tokenizer: Tokenizer,
         options: CorpusOptions,
         progress: Progress,
@@ -180,7 +180,7 @@ def _step(label: str, work: Callable, directory: pathlib.Path) -> beam.PTransfor
 
 
 @contextlib.contextmanager
-def _followed(directory: pathlib.Path, shards: dict[int, list[Part]], progress: Progress) -> Iterator[None]:
+def _followed(directory: pathlib.Path, shards: dict[int, list[TextPart]], progress: Progress) -> Iterator[None]:
     """Meanwhile the progress is that of the shards whose records have come."""
     done = threading.Event()
 

@@ -22,9 +22,9 @@ import apache_beam as beam
 
 from bertjax.corpus import identity
 from bertjax.corpus.beam_job import Job, Step, not_here, run_pipeline
-from bertjax.corpus.identity import Known
+from bertjax.corpus.identity import KnownText
 from bertjax.corpus.shards import cut_in_order
-from bertjax.corpus.sources import CorpusOptions, Part, Source, resolve, unweighted
+from bertjax.corpus.sources import CorpusOptions, TextPart, TextSource, resolve, unweighted
 from bertjax.corpus.texts import no_text, texts_of
 from bertjax.files.atomic import write_atomic
 from bertjax.text.sampling import sample, sentences_of
@@ -120,8 +120,8 @@ class _Spec:
     """What was named together: it must hold some text."""
 
     name: str
-    sources: list[Source]
-    units: list[list[Part]]
+    sources: list[TextSource]
+    units: list[list[TextPart]]
 
 
 class Gathering:
@@ -146,7 +146,7 @@ class Gathering:
         found = resolve(unweighted(spec), self._options.text_key)
         return _Spec(spec, found, cut_in_order(found, self._options.format))
 
-    def words(self, lowercase: bool) -> tuple[list[dict[str, int]], list[Known]]:
+    def words(self, lowercase: bool) -> tuple[list[dict[str, int]], list[KnownText]]:
         """The `text.vocabulary.count_words` of each corpus, and what was read.
 
         Of a text with more than MAX_WORDS different words that function drops rare ones as it goes. Here they are
@@ -157,7 +157,7 @@ class Gathering:
         """
         return self._counted(functools.partial(count_words, lowercase=lowercase), MAX_WORDS)
 
-    def symbols(self, most: int) -> tuple[list[dict[str, int]], list[Known]]:
+    def symbols(self, most: int) -> tuple[list[dict[str, int]], list[KnownText]]:
         """The same of symbols, see `text.symbols.count_symbols`: up to `most` of each corpus.
 
         Raises:
@@ -165,7 +165,9 @@ class Gathering:
         """
         return self._counted(count_symbols, most)
 
-    def _counted(self, count: Callable[[Iterable[str]], dict[str, int]], most: int) -> tuple[list[dict], list[Known]]:
+    def _counted(
+        self, count: Callable[[Iterable[str]], dict[str, int]], most: int
+    ) -> tuple[list[dict], list[KnownText]]:
         with self._begun() as buckets:
             self._run(
                 range(len(self._units)),
@@ -184,7 +186,7 @@ class Gathering:
         counts = itertools.chain.from_iterable(json.loads(path.read_text('utf-8')).items() for path in paths)
         return dict(sorted(heapq.nsmallest(most, counts, key=lambda item: (-item[1], item[0]))))
 
-    def sentences(self, size: int, seed: int) -> tuple[list[tuple[list[str], int]], list[Known]]:
+    def sentences(self, size: int, seed: int) -> tuple[list[tuple[list[str], int]], list[KnownText]]:
         """The `text.sampling.sample` of the sentences of each corpus, and what was read.
 
         The text is read twice: which sentences are drawn depends on how many there are.
@@ -256,7 +258,7 @@ class Gathering:
             raise not_here(self._folder, lacking, len(paths))
         return [json.loads(path.read_text('utf-8')) for path in paths]
 
-    def _read(self, records: list[dict]) -> list[Known]:
+    def _read(self, records: list[dict]) -> list[KnownText]:
         """What was read; raises the error of a specification without text."""
         waiting, known = iter(records), []
         for spec in itertools.chain.from_iterable(self._specs):
@@ -265,5 +267,5 @@ class Gathering:
                 raise no_text(spec.name, next((record['broken'] for record in own if record['broken']), ''))
             read = itertools.chain.from_iterable(record['digests'] for record in own)
             digests = identity.digests_of(zip(itertools.chain(*spec.units), read, strict=True))
-            known += identity.known_as(spec.sources, digests)
+            known += identity.identify(spec.sources, digests)
         return known

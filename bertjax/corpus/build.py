@@ -13,12 +13,12 @@ from absl import logging
 from etils import epath
 
 from bertjax.corpus import build_dir, identity, merge, partial, quality, reading, report, sources, store, workers
-from bertjax.corpus.apart import check_outside
-from bertjax.corpus.identity import Say, Shards
-from bertjax.corpus.means import Here, Means, means_of
-from bertjax.corpus.partial import Plan, read_record
+from bertjax.corpus.backend import Backend, LocalBackend, make_backend
+from bertjax.corpus.identity import LogFunction, Shards
+from bertjax.corpus.overlap import check_outside
+from bertjax.corpus.partial import BuildPlan, read_record
 from bertjax.corpus.shards import cut_shards
-from bertjax.corpus.sources import CorpusOptions, Source
+from bertjax.corpus.sources import CorpusOptions, TextSource
 from bertjax.errors import UserError
 from bertjax.files.atomic import exclusive, write_atomic
 from bertjax.files.paths import is_remote
@@ -36,7 +36,7 @@ def build_store(
     progress: bool = True,
     replace: bool = True,
     instead: str = '',
-    say: Say = logging.info,
+    say: LogFunction = logging.info,
     beam: str = '',
 ) -> dict:
     """Builds the token store of a corpus, continues a killed build, or finds the finished store.
@@ -49,7 +49,7 @@ def build_store(
       options: see `CorpusOptions`.
       progress: show a progress bar (on a terminal), or log a line now and then.
       replace: replace a finished store of other text or settings in the directory; False refuses to.
-      instead: a mend to print with that refusal.
+      instead: a fix to print with that refusal.
       say: is told how the files are read, and which are read again to compare them with those of a finished store.
       beam: flags of Apache Beam, on whose workers it is built to the same bytes; '' builds it here.
 
@@ -60,10 +60,10 @@ def build_store(
       UserError: nothing matches, no document is left, broken input when strict, a directory that holds something else,
         or that lies where the corpus is; flags of Beam that cannot be, or a pipeline that failed.
     """
-    means = means_of(beam)
+    means = make_backend(beam)
     if is_remote(directory):
-        found, mend = f'the remote path {os.fspath(directory)!r}', 'give a directory on a local disk'
-        raise UserError('store', found, 'a local directory: a store is memory-mapped', mend)
+        found, fix = f'the remote path {os.fspath(directory)!r}', 'give a directory on a local disk'
+        raise UserError('store', found, 'a local directory: a store is memory-mapped', fix)
     found = sources.resolve(sources.unweighted(spec), options.text_key)
     check_outside(spec, directory)
     tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
@@ -91,12 +91,12 @@ def _refuse_broken(finished: dict, options: CorpusOptions) -> None:
     """Raises a UserError in a strict build for a store (its report) from which broken input was dropped."""
     if options.strict and finished['problems']:
         kind, lines = next(iter(finished['problems'].items()))
-        mend = 'correct the input, or set config.corpus_options.strict=False'
+        fix = 'correct the input, or set config.corpus_options.strict=False'
         found = f'a store from which broken input was dropped ({kind}: {lines[0]})'
-        raise UserError('config.corpus', found, 'text without broken input', mend)
+        raise UserError('config.corpus', found, 'text without broken input', fix)
 
 
-def _identity(found: list[Source], tokenizer: Tokenizer, options: CorpusOptions) -> dict:
+def _identity(found: list[TextSource], tokenizer: Tokenizer, options: CorpusOptions) -> dict:
     """What determines the store's bytes, as far as it is known before reading."""
     return {
         'version': store.STORE_VERSION,
@@ -118,7 +118,7 @@ def _identity(found: list[Source], tokenizer: Tokenizer, options: CorpusOptions)
     }
 
 
-def _choose(found: list[Source], options: CorpusOptions) -> tuple[list[Source], list[str]]:
+def _choose(found: list[TextSource], options: CorpusOptions) -> tuple[list[TextSource], list[str]]:
     """The sources as they are to be read, and what was decided of them, in words."""
     if options.format != 'auto':
         return found, []
@@ -126,23 +126,23 @@ def _choose(found: list[Source], options: CorpusOptions) -> tuple[list[Source], 
     return chosen, list(map(str, readings))
 
 
-def _cuts(found: list[Source], options: CorpusOptions) -> list[Shards]:
+def _cuts(found: list[TextSource], options: CorpusOptions) -> list[Shards]:
     """The shards of the sources of a finished store, as they are cut today and as the first versions cut them."""
     return [cut_shards(some, options.format) for some in (_choose(found, options)[0], found)]
 
 
 def _build(
     directory: pathlib.Path,
-    found: list[Source],
+    found: list[TextSource],
     wanted: dict,
     tokenizer: Tokenizer,
     options: CorpusOptions,
     progress: bool,
-    say: Say,
-    means: Means,
+    say: LogFunction,
+    means: Backend,
 ) -> dict:
     chosen, readings = _choose(found, options)
-    plan = Plan(wanted, chosen, cut_shards(chosen, options.format), options.strict)
+    plan = BuildPlan(wanted, chosen, cut_shards(chosen, options.format), options.strict)
     plan, done = partial.prepare(directory, plan, say)
     for line in readings:
         say(line)
@@ -151,7 +151,7 @@ def _build(
         total = sum(part.end - part.begin for parts in todo.values() for part in parts)
         in_bytes = any(part.kind == 'file' for parts in todo.values() for part in parts)
         saving = saved_by_fast(workers.text_bytes(itertools.chain.from_iterable(todo.values())))
-        if saving and tokenizer.family == WordPieceTokenizer.family and isinstance(means, Here):
+        if saving and tokenizer.family == WordPieceTokenizer.family and isinstance(means, LocalBackend):
             say(f'{saving}: {INSTALL_FAST}')
         with workers.Progress(total, shown=progress, in_bytes=in_bytes) as shown:
             means.encode(directory, todo, tokenizer, options, shown)
@@ -165,21 +165,21 @@ def _build(
 def _merge(
     directory: pathlib.Path,
     shards: list[merge.Shard],
-    plan: Plan,
+    plan: BuildPlan,
     readings: list[str],
     tokenizer: Tokenizer,
     options: CorpusOptions,
-    means: Means,
+    means: Backend,
 ) -> dict:
     records = [shard.record for shard in shards]
     if not sum(record['documents'] for record in records):
         dropped = report.add_counts(record['dropped'] for record in records)
         reasons = ', '.join(f'{count} {kind}' for kind, count in dropped.items()) or 'no text'
-        mend = 'check the files, config.corpus_options.format and config.corpus_options.text_key'
+        fix = 'check the files, config.corpus_options.format and config.corpus_options.text_key'
         problems = report.add_problems(record['problems'] for record in records)
         first = next((lines[0] for lines in problems.values()), None)
         found = f'no document at all ({reasons}{"; first: " + first if first else ""})'
-        raise UserError('config.corpus', found, 'at least one document', mend)
+        raise UserError('config.corpus', found, 'at least one document', fix)
     repeats, distinct_lines = means.compare(shards)
     threshold = merge.heldout_threshold(shards, options.heldout)
     where = merge.choose_destinations(shards, repeats, threshold, drop=options.drop_duplicates)
@@ -200,11 +200,11 @@ def _merge(
             splits=splits,
             duplicate_documents=int(repeats.sum()),
             distinct_lines=distinct_lines,
-            likeness=quality.coherence(store.Split(directory, 'train', splits['train'], dtype)),
+            likeness=quality.coherence(store.StoreSplit(directory, 'train', splits['train'], dtype)),
             options=options,
         ),
     }
     # Before the manifest, which says that all is there.
-    identity.write_record(directory, content, identity.known_as(plan.sources, digests), readings)
+    identity.write_record(directory, content, identity.identify(plan.sources, digests), readings)
     write_atomic(directory / 'manifest.json', store.manifest_text(manifest))
     return store.read_manifest(directory)

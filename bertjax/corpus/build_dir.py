@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from absl import logging
 
 from bertjax.corpus import identity, store
-from bertjax.corpus.identity import Known, Say, Shards
-from bertjax.corpus.sources import Source
+from bertjax.corpus.identity import KnownText, LogFunction, Shards
+from bertjax.corpus.sources import TextSource
 from bertjax.errors import UserError
 from bertjax.text.splitters import UNKNOWN
 
@@ -53,12 +53,12 @@ def _is_ours(path: pathlib.Path) -> bool:
 def finished_store(
     directory: pathlib.Path,
     wanted: dict,
-    found: Sequence[Source],
+    found: Sequence[TextSource],
     cuts: Callable[[], Iterable[Shards]],
     *,
     replace: bool,
     instead: str = '',
-    say: Say = logging.info,
+    say: LogFunction = logging.info,
 ) -> dict | None:
     """The manifest of a finished store of the same text and settings; None if there is none.
 
@@ -110,9 +110,9 @@ def _holds(manifest: dict, wanted: dict) -> bool:
 def _other_text(
     directory: pathlib.Path,
     manifest: dict,
-    found: Sequence[Source],
+    found: Sequence[TextSource],
     cuts: Callable[[], Iterable[Shards]],
-    say: Say,
+    say: LogFunction,
 ) -> str | None:
     """How the text differs from that of a finished store, in words; None where it is the same, which is then kept."""
     content = manifest['inputs']['content']
@@ -130,18 +130,18 @@ def _other_text(
     if reason:
         return f'other text ({reason})'
     if stale or record is None:
-        _keep(directory, content, identity.as_found(known, found), record['readings'] if record else [])
+        _keep(directory, content, identity.with_current_files(known, found), record['readings'] if record else [])
     return None
 
 
-def _keep(directory: pathlib.Path, content: str, known: Sequence[Known], readings: Sequence[str]) -> None:
+def _keep(directory: pathlib.Path, content: str, known: Sequence[KnownText], readings: Sequence[str]) -> None:
     try:
         identity.write_record(directory, content, known, readings)
     except OSError as error:  # A store that may only be read; then files that were moved are read each time.
         logging.info('%s in %s is not written: %s', identity.RECORD, directory, error)
 
 
-def _known_by_dates(directory: pathlib.Path, manifest: dict, found: Sequence[Source]) -> list[Known] | None:
+def _known_by_dates(directory: pathlib.Path, manifest: dict, found: Sequence[TextSource]) -> list[KnownText] | None:
     """The record of a store of the first versions, which kept no dates: files older than its manifest are as they were.
 
     None where names or sizes are others.
@@ -153,7 +153,7 @@ def _known_by_dates(directory: pathlib.Path, manifest: dict, found: Sequence[Sou
     moved = not all(name in (source.name, source.old_name) for name, source in zip(names, found, strict=True))
     newer = [moved or (source.stamp.isdigit() and int(source.stamp) > built) for source in found]
     return [
-        Known(name, None if source.kind == 'file' and new else identity.facts_of(source))
+        KnownText(name, None if source.kind == 'file' and new else identity.facts_of(source))
         for name, source, new in zip(names, found, newer, strict=True)
     ]
 

@@ -116,8 +116,8 @@ def _tfds_open(spec: str, text_key: str) -> tuple[Sequence[dict[str, Any]], str,
         texts = dataset.text_features()
         feature = texts[0] if len(texts) == 1 else None
     if feature not in features:
-        mend = f'write tfds:{name}@{split}#FEATURE'
-        raise UserError(_WHERE, f'no feature {feature or text_key!r} in {spec!r}', ', '.join(sorted(features)), mend)
+        fix = f'write tfds:{name}@{split}#FEATURE'
+        raise UserError(_WHERE, f'no feature {feature or text_key!r} in {spec!r}', ', '.join(sorted(features)), fix)
     return records, feature, dataset.builder
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from bertjax.corpus.formats import Document, read_events
 from bertjax.corpus.identity import new_digest
 from bertjax.corpus.quality import broken_error
-from bertjax.corpus.sequences import FORMATS, Given, Numbering
+from bertjax.corpus.sequences import FORMATS, GivenSentence, Numbering
 from bertjax.corpus.shard_writer import ShardWriter
-from bertjax.corpus.sources import Part
+from bertjax.corpus.sources import TextPart
 from bertjax.text.splitters import build_splitter
 from bertjax.text.tokenizer import Tokenizer
 
@@ -16,7 +16,7 @@ from bertjax.text.tokenizer import Tokenizer
 def encode_shard(
     directory: pathlib.Path,
     shard: int,
-    parts: Sequence[Part],
+    parts: Sequence[TextPart],
     tokenizer: Tokenizer,
     settings: dict,
     strict: bool,
@@ -61,7 +61,7 @@ def encode_shard(
         for event in events:
             if type(event) is str:
                 writer.paragraph(event)
-            elif type(event) is Given:
+            elif type(event) is GivenSentence:
                 writer.given(event, f'{part.path}:{event.line}')
             elif event is Document.START:
                 writer.start()

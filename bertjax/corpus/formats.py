@@ -1,7 +1,7 @@
 """Text of every format as a flat stream of events, read in bounded memory.
 
 The events of a document are `Document.START`, a string for each paragraph or line of it, and `Document.END`. One that
-is no text has `Given` sentences in place of strings. A `Broken` between them means that the document is to be dropped;
+is no text has `GivenSentence` sentences in place of strings. A `Broken` between them means that the document is to be dropped;
 one outside of a document, that a whole file is. A document is never held whole, however long it is.
 """
 
@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 
 from bertjax.corpus import datasets, sequences
 from bertjax.corpus.json_line import json_object, names_in
-from bertjax.corpus.sequences import Given
-from bertjax.corpus.sources import Part
+from bertjax.corpus.sequences import GivenSentence
+from bertjax.corpus.sources import TextPart
 from bertjax.files import disk, streams
 from bertjax.files.buckets.cache import open_file
 from bertjax.files.paths import unusual_kind
@@ -36,7 +36,7 @@ class Document(enum.Enum):
     END = enum.auto()
 
 
-Event = Document | Broken | Given | str
+Event = Document | Broken | GivenSentence | str
 
 
 def read_head(path: str) -> tuple[str, bytes]:
@@ -183,7 +183,7 @@ def wiki_events(lines: streams.Lines, pick: Picker, *, first: bool) -> Iterator[
 
 
 def _layout_events(
-    format: str, lines: streams.Lines, pick: Picker, part: Part, key: str, segments: bool
+    format: str, lines: streams.Lines, pick: Picker, part: TextPart, key: str, segments: bool
 ) -> Iterator[Event]:
     if format == 'jsonl':
         return json_events(lines, pick, key)
@@ -195,7 +195,7 @@ def _layout_events(
     return text_events(lines, pick, single=format == 'files')
 
 
-def _file_events(part: Part, key: str, progress: Progress, digest, segments: bool) -> Iterator[Event]:
+def _file_events(part: TextPart, key: str, progress: Progress, digest, segments: bool) -> Iterator[Event]:
     if part.end == 0:
         kind = unusual_kind(part.path)
         yield Broken('unreadable file', 0, kind) if kind else Broken('empty file', 0, 'a file of 0 bytes')
@@ -210,7 +210,7 @@ def _file_events(part: Part, key: str, progress: Progress, digest, segments: boo
             cut = format not in ('jsonl', *sequences.FORMATS)
             lines = streams.Lines(itertools.chain([head], source), cut=cut, merge_blank=True)
             for event in _layout_events(format, lines, pick, part, key, segments):
-                if part.begin and type(event) in (Broken, Given):
+                if part.begin and type(event) in (Broken, GivenSentence):
                     event = dataclasses.replace(event, line=event.line + lines_before())
                 yield event
     except streams.DAMAGE as error:
@@ -224,7 +224,7 @@ def _file_events(part: Part, key: str, progress: Progress, digest, segments: boo
             yield Document.END
 
 
-def _pydoc_events(part: Part, progress: Progress) -> Iterator[Event]:
+def _pydoc_events(part: TextPart, progress: Progress) -> Iterator[Event]:
     for _, paragraphs in datasets.pydoc_documents():
         yield Document.START
         yield from paragraphs
@@ -233,7 +233,7 @@ def _pydoc_events(part: Part, progress: Progress) -> Iterator[Event]:
             progress(1)
 
 
-def _tfds_events(part: Part, key: str, progress: Progress) -> Iterator[Event]:
+def _tfds_events(part: TextPart, key: str, progress: Progress) -> Iterator[Event]:
     for index, raw in datasets.tfds_documents(part.path, key, part.begin, part.end):
         yield Document.START
         text = decode(raw, index)
@@ -247,7 +247,7 @@ def _tfds_events(part: Part, key: str, progress: Progress) -> Iterator[Event]:
 
 
 def read_events(
-    part: Part, *, text_key: str = 'text', progress: Progress = None, digest=None, segments: bool = False
+    part: TextPart, *, text_key: str = 'text', progress: Progress = None, digest=None, segments: bool = False
 ) -> Iterator[Event]:
     """The events of a part of a source; see the module's docstring.
 

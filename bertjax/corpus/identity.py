@@ -1,6 +1,6 @@
 """Whether a text is the one that was read: its content decides, not its place, its dates or its folder's name.
 
-What was read is kept as a list of `Known` (beside a store's manifest, in `inputs.json`). A file is read again, to
+What was read is kept as a list of `KnownText` (beside a store's manifest, in `inputs.json`). A file is read again, to
 compare its hash, only where its size, modification time or inode differ from what they were.
 """
 
@@ -16,18 +16,18 @@ from typing import Any
 
 from absl import logging
 
-from bertjax.corpus.sources import Part, Source
+from bertjax.corpus.sources import TextPart, TextSource
 from bertjax.corpus.store import TokenStore
 from bertjax.errors import UserError
 from bertjax.files import disk, streams
 from bertjax.files.atomic import write_atomic
 from bertjax.files.buckets.cache import open_file
-from bertjax.files.whole import read_json_or_none
+from bertjax.files.small_files import read_json_or_none
 
 RECORD = 'inputs.json'
 Range = tuple[int, int]  # The first byte, and the one after the last.
-Shards = Sequence[Sequence[Part]]
-Say = Callable[[str], None]
+Shards = Sequence[Sequence[TextPart]]
+LogFunction = Callable[[str], None]
 
 
 def new_digest():
@@ -36,12 +36,12 @@ def new_digest():
 
 
 @dataclasses.dataclass(frozen=True)
-class Known:
+class KnownText:
     """A file or dataset as it was when it was read.
 
     Attributes:
       name: its name in the store.
-      facts: its size, stamp and inode (see `Source`); None where it must be read to be known.
+      facts: its size, stamp and inode (see `TextSource`); None where it must be read to be known.
       digests: hashes of the ranges that were read; None in records of stores that do not have them.
     """
 
@@ -50,12 +50,12 @@ class Known:
     digests: dict[Range, str] | None = None
 
 
-def facts_of(source: Source) -> tuple[int, str, int]:
+def facts_of(source: TextSource) -> tuple[int, str, int]:
     """What tells whether it must be read again."""
     return source.size, source.stamp, source.inode
 
 
-def digests_of(read: Iterable[tuple[Part, str]]) -> dict[tuple[str, Range], str]:
+def digests_of(read: Iterable[tuple[TextPart, str]]) -> dict[tuple[str, Range], str]:
     """{(path, range): digest} of the parts of a build.
 
     Raises:
@@ -64,20 +64,20 @@ def digests_of(read: Iterable[tuple[Part, str]]) -> dict[tuple[str, Range], str]
     digests: dict[tuple[str, Range], str] = {}
     for part, digest in read:
         if digests.setdefault((part.path, (part.begin, part.end)), digest) != digest:
-            found, mend = 'other content than a moment ago', 'start again when nobody writes to it'
-            raise UserError(part.path, found, 'one content while it is read', mend)
+            found, fix = 'other content than a moment ago', 'start again when nobody writes to it'
+            raise UserError(part.path, found, 'one content while it is read', fix)
     return digests
 
 
-def known_as(found: Sequence[Source], digests: Mapping[tuple[str, Range], str]) -> list[Known]:
+def identify(found: Sequence[TextSource], digests: Mapping[tuple[str, Range], str]) -> list[KnownText]:
     """The record of sources that were read."""
     ranges: dict[str, dict[Range, str]] = {source.path: {} for source in found}
     for (path, part), digest in digests.items():
         ranges[path][part] = digest
-    return [Known(source.name, facts_of(source), ranges[source.path]) for source in found]
+    return [KnownText(source.name, facts_of(source), ranges[source.path]) for source in found]
 
 
-def to_json(known: Sequence[Known]) -> list:
+def to_json(known: Sequence[KnownText]) -> list:
     """For `from_json`."""
     return [
         [one.name, one.facts, one.digests and [[*part, digest] for part, digest in one.digests.items()]]
@@ -85,16 +85,16 @@ def to_json(known: Sequence[Known]) -> list:
     ]
 
 
-def from_json(rows: list) -> list[Known]:
+def from_json(rows: list) -> list[KnownText]:
     """What `to_json` was given."""
     return [
-        Known(name, tuple(facts), None if digests is None else {(a, b): digest for a, b, digest in digests})
+        KnownText(name, tuple(facts), None if digests is None else {(a, b): digest for a, b, digest in digests})
         for name, facts, digests in rows
     ]
 
 
 def read_record(directory: pathlib.Path, content: str) -> dict[str, Any] | None:
-    """'files' (see `Known`) and 'readings' of the store whose manifest has this `content`; None if not known."""
+    """'files' (see `KnownText`) and 'readings' of the store whose manifest has this `content`; None if not known."""
 
     def parse(record: dict) -> dict[str, Any] | None:
         if record['content'] != content:
@@ -104,7 +104,7 @@ def read_record(directory: pathlib.Path, content: str) -> dict[str, Any] | None:
     return read_json_or_none(directory / RECORD, parse)
 
 
-def write_record(directory: pathlib.Path, content: str, known: Sequence[Known], readings: Sequence[str]) -> None:
+def write_record(directory: pathlib.Path, content: str, known: Sequence[KnownText], readings: Sequence[str]) -> None:
     """Writes inputs.json: beside the manifest, which is the same wherever and whenever the text is read."""
     facts = {'content': content, 'readings': list(readings), 'files': to_json(known)}
     write_atomic(directory / RECORD, json.dumps(facts) + '\n')
@@ -116,17 +116,17 @@ def readings_of(store: TokenStore) -> list[str]:
     return record['readings'] if record else []
 
 
-def stale(known: Sequence[Known], found: Sequence[Source]) -> list[int]:
+def stale(known: Sequence[KnownText], found: Sequence[TextSource]) -> list[int]:
     """The numbers of the sources that may have changed; both lists are of the same length."""
     return [i for i, (one, source) in enumerate(zip(known, found, strict=True)) if one.facts != facts_of(source)]
 
 
-def as_found(known: Sequence[Known], found: Sequence[Source]) -> list[Known]:
+def with_current_files(known: Sequence[KnownText], found: Sequence[TextSource]) -> list[KnownText]:
     """The record with the facts of the sources as they are now, when they were found to be of the same content."""
     return [dataclasses.replace(one, facts=facts_of(source)) for one, source in zip(known, found, strict=True)]
 
 
-def other_files(known: Sequence[Known], found: Sequence[Source]) -> str | None:
+def other_files(known: Sequence[KnownText], found: Sequence[TextSource]) -> str | None:
     """How the sources differ from what was read in number, size or version, in words; None where they do not."""
     if len(known) != len(found):
         return f'{len(found):,} in place of {len(known):,} files'
@@ -138,7 +138,7 @@ def other_files(known: Sequence[Known], found: Sequence[Source]) -> str | None:
     return None
 
 
-def difference(known: Sequence[Known], found: Sequence[Source], say: Say = logging.info) -> str | None:
+def difference(known: Sequence[KnownText], found: Sequence[TextSource], say: LogFunction = logging.info) -> str | None:
     """How the sources differ from what was read, in words; None where they are the same.
 
     Those that may have changed must have their digests in `known`.
@@ -155,7 +155,7 @@ def difference(known: Sequence[Known], found: Sequence[Source], say: Say = loggi
     return None
 
 
-def read_again(wanted: Sequence[tuple[Source, Range]], say: Say = logging.info) -> list[str]:
+def read_again(wanted: Sequence[tuple[TextSource, Range]], say: LogFunction = logging.info) -> list[str]:
     """The digests of ranges of files, read on all cores; each file that is unchanged once a process."""
     paths = list(dict.fromkeys(source.path for source, _ in wanted if source.kind == 'file'))
     if paths:
@@ -165,7 +165,7 @@ def read_again(wanted: Sequence[tuple[Source, Range]], say: Say = logging.info) 
         return list(pool.map(lambda one: _digest_of(*one), wanted))
 
 
-def _digest_of(source: Source, part: Range) -> str:
+def _digest_of(source: TextSource, part: Range) -> str:
     return _digest(source.path, facts_of(source), *part) if source.kind == 'file' else new_digest().hexdigest()
 
 
@@ -194,8 +194,12 @@ def content_of(shards: Shards, digests: Mapping[tuple[str, Range], str]) -> str:
 
 
 def same_content(
-    content: str, known: Sequence[Known], found: Sequence[Source], cuts: Iterable[Shards], say: Say = logging.info
-) -> list[Known] | None:
+    content: str,
+    known: Sequence[KnownText],
+    found: Sequence[TextSource],
+    cuts: Iterable[Shards],
+    say: LogFunction = logging.info,
+) -> list[KnownText] | None:
     """The record of a text of which only the hash of the whole is known, with its digests; None if it is another text.
 
     Args:
@@ -212,18 +216,18 @@ def same_content(
         digests = dict(zip(ranges, read_again([(sources[path], one) for path, one in ranges], say), strict=True))
         if content == content_of(shards, digests):
             named = [dataclasses.replace(source, name=names[source.path]) for source in found]
-            return known_as(named, digests)
+            return identify(named, digests)
     return None
 
 
-def names_hash(found: Sequence[Source], names: Sequence[str]) -> str:
+def names_hash(found: Sequence[TextSource], names: Sequence[str]) -> str:
     """The hash of names and sizes that a manifest holds."""
     # The time of a file says nothing of its content; a dataset's version and the hash of Python's help do.
     rows = [[s.kind, name, s.size, '' if s.kind == 'file' else s.stamp] for s, name in zip(found, names, strict=True)]
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
-def names_before(found: Sequence[Source], inputs: dict) -> list[str] | None:
+def names_before(found: Sequence[TextSource], inputs: dict) -> list[str] | None:
     """The names of these sources in a store (`inputs` of its manifest), where they may be others now; None: others."""
     if len(found) != inputs['count']:
         return None
@@ -233,7 +237,7 @@ def names_before(found: Sequence[Source], inputs: dict) -> list[str] | None:
     return None
 
 
-def _possible_names(found: Sequence[Source], first: Sequence[str]) -> Iterator[list[str]]:
+def _possible_names(found: Sequence[TextSource], first: Sequence[str]) -> Iterator[list[str]]:
     yield [source.name for source in found]
     yield [source.old_name for source in found]
     # A renamed folder, or a renamed file among the few that a manifest names.

@@ -9,18 +9,18 @@ from collections.abc import Sequence
 from absl import logging
 
 from bertjax.corpus import identity
-from bertjax.corpus.identity import Say, Shards
-from bertjax.corpus.sources import Part, Source
+from bertjax.corpus.identity import LogFunction, Shards
+from bertjax.corpus.sources import TextPart, TextSource
 from bertjax.corpus.store import token_files
 from bertjax.files.atomic import write_atomic
-from bertjax.files.whole import read_json_or_none
+from bertjax.files.small_files import read_json_or_none
 
 # Of a shard's record, which `encode` writes.
 _FACTS = ('files', 'train_checksum', 'runs', 'documents', 'characters', 'lines', 'dropped', 'problems', 'inputs')
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class BuildPlan:
     """What partial work follows; kept beside it, as plan.json.
 
     Attributes:
@@ -31,7 +31,7 @@ class Plan:
     """
 
     wanted: dict
-    sources: Sequence[Source]
+    sources: Sequence[TextSource]
     shards: Shards
     strict: bool
 
@@ -45,7 +45,7 @@ class Plan:
             'strict': self.strict,
         }
 
-    def named_as(self, former: dict) -> 'Plan':
+    def named_as(self, former: dict) -> 'BuildPlan':
         """The same with the names of a plan.json, which records of finished shards hold."""
         names = {path: name for parts in former['units'] for _, path, name, *_ in parts}
         named = {s.path: names.get(path, s.name) for s, (path, *_) in zip(self.sources, former['inputs'], strict=True)}
@@ -57,7 +57,7 @@ class Plan:
         )
 
 
-def prepare(directory: pathlib.Path, plan: Plan, say: Say = logging.info) -> tuple[Plan, set[int]]:
+def prepare(directory: pathlib.Path, plan: BuildPlan, say: LogFunction = logging.info) -> tuple[BuildPlan, set[int]]:
     """Makes the directory of partial work.
 
     Args:
@@ -101,7 +101,7 @@ def _work(facts: dict) -> dict:
     return {'settings': settings, 'inputs': inputs, 'units': units, 'strict': facts['strict']}
 
 
-def _done(directory: pathlib.Path, plan: Plan, former: list[list], say: Say) -> set[int]:
+def _done(directory: pathlib.Path, plan: BuildPlan, former: list[list], say: LogFunction) -> set[int]:
     """The shards whose files are whole, and whose text is what they were made of; records of others are removed."""
     changed = {
         source.path
@@ -125,7 +125,7 @@ def _done(directory: pathlib.Path, plan: Plan, former: list[list], say: Say) -> 
     return done
 
 
-def read_record(directory: pathlib.Path, shard: int, parts: Sequence[Part]) -> dict | None:
+def read_record(directory: pathlib.Path, shard: int, parts: Sequence[TextPart]) -> dict | None:
     """The record of shard number `shard`, which reads `parts`; None where it, or a file that it names, is not whole."""
 
     def parse(record: dict) -> dict | None:

@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from bertjax.corpus.sources import CorpusOptions
-from bertjax.corpus.store import Split, TokenStore
+from bertjax.corpus.store import StoreSplit, TokenStore
 from bertjax.errors import UserError
 from bertjax.files.streams import Broken
 
@@ -57,10 +57,10 @@ _EXPECTED = {
 
 def broken_error(path: str, broken: Broken) -> UserError:
     """The error with which a strict build stops at broken input."""
-    expected, mend = _EXPECTED[broken.kind]
+    expected, fix = _EXPECTED[broken.kind]
     where = f'{path}:{broken.line}' if broken.line else path
     found = f'{broken.kind} ({broken.detail})'
-    return UserError(where, found, expected, f'{mend}; or set config.corpus_options.strict=False to drop it')
+    return UserError(where, found, expected, f'{fix}; or set config.corpus_options.strict=False to drop it')
 
 
 def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
@@ -154,7 +154,7 @@ def long_documents(store: TokenStore) -> list[str]:
     ]
 
 
-def _sample(split: Split) -> list[list[np.ndarray]]:
+def _sample(split: StoreSplit) -> list[list[np.ndarray]]:
     """Runs of neighbouring sentences, as ids, from some documents with two sentences or more."""
     # Looks at more documents than wanted, because those of one sentence are of no use.
     looked = np.unique(np.linspace(0, max(0, split.num_documents - 1), 8 * DOCUMENTS).astype(np.int64))
@@ -176,7 +176,7 @@ def _overlap(a: set[int], b: set[int]) -> float:
     return len(a & b) / math.sqrt(len(a) * len(b))
 
 
-def coherence(split: Split) -> tuple[float, float | None] | None:
+def coherence(split: StoreSplit) -> tuple[float, float | None] | None:
     """How many times more of their rarer words neighbours share than other sentences do.
 
     Returns:

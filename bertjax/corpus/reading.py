@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Sequence
 
 from bertjax.corpus import formats
-from bertjax.corpus.sources import Source
+from bertjax.corpus.sources import TextSource
 
 FILES_LOOKED_AT = 24
 BLOCK_OF_LINES = 2 / 3  # Share of blocks with two lines or more from which lines are sentences or paragraphs.
@@ -61,7 +61,7 @@ class Reading:
         return text
 
 
-def choose(found: Sequence[Source]) -> tuple[list[Source], list[Reading]]:
+def choose(found: Sequence[TextSource]) -> tuple[list[TextSource], list[Reading]]:
     """The sources of a corpus with `single` decided by content, and what was decided for each component."""
     chosen, readings = {}, []
     files = [source for source in found if source.kind == 'file']
@@ -82,7 +82,7 @@ def choose(found: Sequence[Source]) -> tuple[list[Source], list[Reading]]:
     return [chosen.get(source.path, source) for source in found], readings
 
 
-def _spread(members: Sequence[Source]) -> list[Source]:
+def _spread(members: Sequence[TextSource]) -> list[TextSource]:
     """Some of the files, at even distances, the first and the last among them."""
     count = min(FILES_LOOKED_AT, len(members))
     return [members[i * (len(members) - 1) // max(1, count - 1)] for i in range(count)]
@@ -93,7 +93,7 @@ def _are_documents(votes: Sequence[str], files: int) -> bool:
     return files > 1 and (votes.count('files') > votes.count('text') or not any(votes))
 
 
-def _look(source: Source) -> tuple[str, str]:
+def _look(source: TextSource) -> tuple[str, str]:
     """(format of a file, '' if it cannot be read; what its blank lines speak for, '' if it has none)."""
     compression, head = formats.read_head(source.path)
     if compression == formats.UNREADABLE or not head:

@@ -23,7 +23,7 @@ _NO_SEGMENTS = 'give each sentence its number, and set config.corpus_options.seg
 
 
 @dataclasses.dataclass(frozen=True)
-class Given:
+class GivenSentence:
     """A sentence of a document: ids or symbols, its segment type where the data has one, and its line in the file."""
 
     items: tuple[int, ...] | tuple[str, ...]
@@ -31,7 +31,9 @@ class Given:
     line: int
 
 
-def given_sentences(text: str, number: int, key: str, *, format: str, segments: bool) -> Iterator[Given | Broken]:
+def given_sentences(
+    text: str, number: int, key: str, *, format: str, segments: bool
+) -> Iterator[GivenSentence | Broken]:
     """The sentences of a line of JSON.
 
     Args:
@@ -64,7 +66,7 @@ def given_sentences(text: str, number: int, key: str, *, format: str, segments: 
         return
     for sentence, segment in zip(sentences, types, strict=True):
         if sentence:
-            yield Given(tuple(sentence), segment, number)
+            yield GivenSentence(tuple(sentence), segment, number)
 
 
 def _is_id(item: object) -> bool:
@@ -88,7 +90,7 @@ class Numbering:
     def __init__(self, vocabulary: Mapping[str, int], unk_id: int, *, segments: int, strict: bool):
         self._vocabulary, self._unk_id, self._segments, self._strict = vocabulary, unk_id, segments, strict
 
-    def ids(self, given: Given, where: str) -> np.ndarray:
+    def ids(self, given: GivenSentence, where: str) -> np.ndarray:
         """int32 [N].
 
         Args:
@@ -102,14 +104,14 @@ class Numbering:
         size = len(self._vocabulary)
         if isinstance(given.items[0], int):
             if max(given.items) >= size:
-                found, mend = f'the id {max(given.items):,}', 'give the vocabulary whose ids these are'
-                raise UserError(where, found, f'ids below {size:,}, the pieces of the vocabulary', mend)
+                found, fix = f'the id {max(given.items):,}', 'give the vocabulary whose ids these are'
+                raise UserError(where, found, f'ids below {size:,}, the pieces of the vocabulary', fix)
             return np.array(given.items, np.int32)
         if self._strict:
             unknown = next((item for item in given.items if item not in self._vocabulary), None)
             if unknown is not None:
-                mend = 'add it there, or set config.corpus_options.strict=False to read it as [UNK]'
-                raise UserError(where, f'the symbol {unknown!r}', 'a symbol of the vocabulary', mend)
+                fix = 'add it there, or set config.corpus_options.strict=False to read it as [UNK]'
+                raise UserError(where, f'the symbol {unknown!r}', 'a symbol of the vocabulary', fix)
         return np.array([self._vocabulary.get(item, self._unk_id) for item in given.items], np.int32)
 
     def _check_segment(self, segment: int | None, where: str) -> None:
@@ -119,5 +121,5 @@ class Numbering:
             raise UserError(where, f'no field {SEGMENTS!r}', 'a segment type for each sentence', _NO_SEGMENTS)
         if segment >= self._segments:
             expected = f'below config.corpus_options.segments = {self._segments}'
-            mend = 'raise that and config.model.num_segments'
-            raise UserError(where, f'the segment type {segment}', expected, mend)
+            fix = 'raise that and config.model.num_segments'
+            raise UserError(where, f'the segment type {segment}', expected, fix)

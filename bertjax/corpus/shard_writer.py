@@ -20,7 +20,7 @@ import pathlib
 import numpy as np
 
 from bertjax.corpus.quality import PROBLEMS_KEPT
-from bertjax.corpus.sequences import Given, Numbering
+from bertjax.corpus.sequences import GivenSentence, Numbering
 from bertjax.corpus.store import CHECKSUM, id_dtype
 from bertjax.files.atomic import AtomicFile, checksum, write_atomic
 from bertjax.files.streams import Broken
@@ -137,7 +137,7 @@ class ShardWriter:
                 if self._characters > BATCH_CHARACTERS:
                     self._flush()
 
-    def given(self, sentence: Given, where: str) -> None:
+    def given(self, sentence: GivenSentence, where: str) -> None:
         """Adds a sentence of ids or symbols to the open document; `where` is its file and line."""
         document = self._open
         if document.broken:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from bertjax.corpus import formats, sequences
-from bertjax.corpus.sources import Part, Source
+from bertjax.corpus.sources import TextPart, TextSource
 from bertjax.files import streams
 from bertjax.files.buckets.cache import open_file
 
@@ -44,7 +44,7 @@ def _boundary(file, at: int, size: int, format: str) -> int:
     return size
 
 
-def _cut(source: Source, format: str, target: int) -> list[Part]:
+def _cut(source: TextSource, format: str, target: int) -> list[TextPart]:
     """Byte ranges of a large plain file, of about `target` bytes each, that begin and end between documents."""
     cuts = [0]
     with open_file(source.path) as file:
@@ -53,21 +53,21 @@ def _cut(source: Source, format: str, target: int) -> list[Part]:
     if cuts[-1] != source.size:
         cuts.append(source.size)
     bounds = itertools.pairwise(cuts)
-    return [Part('file', source.path, source.name, begin, end, format=format) for begin, end in bounds]
+    return [TextPart('file', source.path, source.name, begin, end, format=format) for begin, end in bounds]
 
 
-def _parts_of(source: Source, chosen: str, target: int) -> Iterator[tuple[Part, bool]]:
+def _parts_of(source: TextSource, chosen: str, target: int) -> Iterator[tuple[TextPart, bool]]:
     """The parts of a source, each with whether it may share a shard with other files; `chosen` is the user's format."""
     if source.kind == 'pydoc':
-        yield Part('pydoc', source.path, source.name, 0, source.size), False
+        yield TextPart('pydoc', source.path, source.name, 0, source.size), False
         return
     if source.kind == 'tfds':
         for begin in range(0, source.size, RECORDS_A_SHARD):
             end = min(begin + RECORDS_A_SHARD, source.size)
-            yield Part('tfds', source.path, source.name, begin, end), False
+            yield TextPart('tfds', source.path, source.name, begin, end), False
         return
     format = source.format(chosen)
-    whole = Part('file', source.path, source.name, 0, source.size, format=format)
+    whole = TextPart('file', source.path, source.name, 0, source.size, format=format)
     if _text_size(source) < target:
         yield whole, True
         return
@@ -85,17 +85,17 @@ def _parts_of(source: Source, chosen: str, target: int) -> Iterator[tuple[Part, 
             yield part, False
 
 
-def _text_size(source: Source) -> float:
+def _text_size(source: TextSource) -> float:
     """Bytes of plain text in a file, estimated by its name; records of a dataset."""
     return source.size * (EXPANSION if streams.named_compressed(source.path) else 1)
 
 
-def _target(sources: list[Source]) -> int:
+def _target(sources: list[TextSource]) -> int:
     """Bytes of plain text that a shard should read."""
     return int(min(MAX_SHARD, max(MIN_SHARD, sum(map(_text_size, sources)) / SHARDS_WANTED)))
 
 
-def cut_in_order(sources: list[Source], format: str) -> list[list[Part]]:
+def cut_in_order(sources: list[TextSource], format: str) -> list[list[TextPart]]:
     """The same text in pieces of about the same size, one after the other as it would be read whole."""
     target = _target(sources)
     pieces, group, size = [], [], 0.0
@@ -111,7 +111,7 @@ def cut_in_order(sources: list[Source], format: str) -> list[list[Part]]:
     return [*pieces, group] if group else pieces
 
 
-def cut_shards(sources: list[Source], format: str) -> list[list[Part]]:
+def cut_shards(sources: list[TextSource], format: str) -> list[list[TextPart]]:
     """The shards of a corpus: for each, the parts that it reads, in order."""
     target = _target(sources)
     shards, group, size = [], [], 0.0

@@ -70,8 +70,8 @@ class CorpusOptions:
         check_splitter(self.sentences)
         if self.segments and self.format not in sequences.FORMATS:
             expected = f'0 with config.corpus_options.format={self.format}, or one of {", ".join(sequences.FORMATS)}'
-            mend = 'leave it out: the segments of text are A and B'
-            raise UserError('config.corpus_options.segments', str(self.segments), expected, mend)
+            fix = 'leave it out: the segments of text are A and B'
+            raise UserError('config.corpus_options.segments', str(self.segments), expected, fix)
 
     def settings(self) -> dict:
         """The options that determine the bytes of a store."""
@@ -82,7 +82,7 @@ class CorpusOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class TextSource:
     """One file, or a split of one dataset.
 
     Attributes:
@@ -114,7 +114,7 @@ class Source:
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class TextPart:
     """A part of a source: of its bytes (or records) [begin, end), the documents n with n % of == stride."""
 
     kind: str
@@ -137,8 +137,8 @@ def parse_mixture(spec: str) -> list[tuple[str, float | str | None]]:
     """
     parts = [part.strip() for part in spec.split(',')]
     if not all(parts):
-        mend = 'remove the empty part; a name that holds a comma cannot be given, use a glob such as "a?b.txt"'
-        raise UserError(_WHERE, f'an empty component in {spec!r}', 'PATH, or PATH,PATH, or PATH=0.7,PATH=0.3', mend)
+        fix = 'remove the empty part; a name that holds a comma cannot be given, use a glob such as "a?b.txt"'
+        raise UserError(_WHERE, f'an empty component in {spec!r}', 'PATH, or PATH,PATH, or PATH=0.7,PATH=0.3', fix)
     weighted: list[tuple[str, float | str | None]] = []
     for part in parts:
         match = re.fullmatch(r'(.+)=([-+0-9.eE]+|nan|inf|auto)', part)
@@ -160,11 +160,11 @@ def parse_mixture(spec: str) -> list[tuple[str, float | str | None]]:
     if len(without) == len(weighted):
         return [(','.join(without), None)]
     if without:
-        mend = f'give {without[0]!r} a weight too, or none to all'
-        raise UserError(_WHERE, f'weights on some components of {spec!r}', 'weights on all or on none', mend)
+        fix = f'give {without[0]!r} a weight too, or none to all'
+        raise UserError(_WHERE, f'weights on some components of {spec!r}', 'weights on all or on none', fix)
     if len({weight == AUTO for _, weight in weighted}) > 1:
-        mend = 'give each its number, or =auto to all'
-        raise UserError(_WHERE, f'numbers beside =auto in {spec!r}', 'one of the two for all components', mend)
+        fix = 'give each its number, or =auto to all'
+        raise UserError(_WHERE, f'numbers beside =auto in {spec!r}', 'one of the two for all components', fix)
     return weighted
 
 
@@ -187,29 +187,31 @@ def components(spec: str | Sequence[str]) -> list[str]:
     return [part.strip() for part in ','.join(joined).split(',')]
 
 
-def _file(path: epath.Path, name: str, **found: Any) -> Source:
+def _file(path: epath.Path, name: str, **found: Any) -> TextSource:
     found = {'old_name': name, **found}
     try:
         stat = os.stat(path)
     except OSError as error:  # For example a dangling link: reading reports it.
         raise_passing(error, path)
-        return Source('file', os.fspath(path), name, 1, UNREADABLE, **found)
-    return Source('file', os.fspath(path), name, stat.st_size, str(stat.st_mtime_ns), inode=stat.st_ino, **found)
+        return TextSource('file', os.fspath(path), name, 1, UNREADABLE, **found)
+    return TextSource('file', os.fspath(path), name, stat.st_size, str(stat.st_mtime_ns), inode=stat.st_ino, **found)
 
 
-def _resolve_one(spec: str, text_key: str) -> list[Source]:
+def _resolve_one(spec: str, text_key: str) -> list[TextSource]:
     if spec.startswith('pydoc:'):
         size, stamp = datasets.pydoc_facts()
-        return [Source('pydoc', 'pydoc:', 'pydoc:', size, stamp, old_name='pydoc:')]
+        return [TextSource('pydoc', 'pydoc:', 'pydoc:', size, stamp, old_name='pydoc:')]
     if spec.startswith('tfds:'):
         size, stamp = datasets.tfds_facts(spec, text_key)
         name = datasets.tfds_name(spec)
-        return [Source('tfds', spec, name, size, stamp, old_name=name)]
+        return [TextSource('tfds', spec, name, size, stamp, old_name=name)]
     if is_remote(spec):
         check_address(spec, _WHERE)
         found, searched = found_in_bucket(spec, _WHERE)
         facts = {'component': spec} if searched else {}
-        return [Source('file', o.url, o.name, o.size, o.tag, single=o.single, old_name=o.name, **facts) for o in found]
+        return [
+            TextSource('file', o.url, o.name, o.size, o.tag, single=o.single, old_name=o.name, **facts) for o in found
+        ]
     path = user_path(spec, _WHERE)
     if path.is_dir():
         top = path.name or path.resolve().name
@@ -221,8 +223,8 @@ def _resolve_one(spec: str, text_key: str) -> list[Source]:
             raise UserError(_WHERE, f'an empty directory {spec!r}', 'files of text', 'put files there or change it')
         return found
     if kind := unusual_kind(path):
-        mend = 'write its text into a file first: a corpus is read more than once'
-        raise UserError(_WHERE, f'{kind}, {spec!r}', 'a file', mend)
+        fix = 'write its text into a file first: a corpus is read more than once'
+        raise UserError(_WHERE, f'{kind}, {spec!r}', 'a file', fix)
     if path.exists():
         return [_file(path, path.name)]
     if is_pattern(spec):
@@ -234,8 +236,8 @@ def _resolve_one(spec: str, text_key: str) -> list[Source]:
             for file in files
             for name in [file.relative_to(root).as_posix()]
         ]
-    mend = 'check the path; a name that holds a comma cannot be given, use a glob such as "a?b.txt"'
-    raise UserError(_WHERE, f'no such file {spec!r}', 'a file, directory, glob, pydoc: or tfds:NAME', mend)
+    fix = 'check the path; a name that holds a comma cannot be given, use a glob such as "a?b.txt"'
+    raise UserError(_WHERE, f'no such file {spec!r}', 'a file, directory, glob, pydoc: or tfds:NAME', fix)
 
 
 def _old_name(name: str, root: epath.Path) -> str:
@@ -243,14 +245,14 @@ def _old_name(name: str, root: epath.Path) -> str:
     return name[1:].lstrip('/') if os.fspath(root) == '.' else name
 
 
-def resolve(spec: str | Sequence[str], text_key: str = 'text') -> list[Source]:
+def resolve(spec: str | Sequence[str], text_key: str = 'text') -> list[TextSource]:
     """All sources of a specification, each component's in sorted order.
 
     Raises:
       UserError: a component matches nothing, or cannot be read.
     """
     found = [source for part in components(spec) for source in _resolve_one(part, text_key)]
-    unique: dict[str, Source] = {}
+    unique: dict[str, TextSource] = {}
     for source in found:
         unique.setdefault(source.path, source)
     for source in unique.values():
@@ -259,7 +261,7 @@ def resolve(spec: str | Sequence[str], text_key: str = 'text') -> list[Source]:
     return list(unique.values())
 
 
-def _refuse_holes(source: Source) -> None:
+def _refuse_holes(source: TextSource) -> None:
     """Refuses a file that is mostly zeros which nobody wrote: it would be read for hours, and is no text."""
     try:
         unwritten = unwritten_bytes(source.path)

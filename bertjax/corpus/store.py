@@ -34,7 +34,7 @@ def id_dtype(vocab_size: int) -> np.dtype:
     return np.dtype('<u2' if vocab_size <= 1 << 16 else '<i4')
 
 
-class Split:
+class StoreSplit:
     """The training or held-out split of a store.
 
     Attributes:
@@ -104,9 +104,9 @@ class TokenStore:
         """The corpus report."""
         return self.manifest['report']
 
-    def split(self, name: str) -> Split:
+    def split(self, name: str) -> StoreSplit:
         """The split 'train' or 'heldout'; the latter may be empty."""
-        return Split(self.directory, name, self.manifest['splits'][name], np.dtype(self.manifest['dtype']))
+        return StoreSplit(self.directory, name, self.manifest['splits'][name], np.dtype(self.manifest['dtype']))
 
 
 def _digest_of(entry: dict) -> str:
@@ -138,8 +138,8 @@ def read_manifest(directory: epath.PathLike) -> dict:
         found = 'no manifest.json'
         if path.parent.joinpath('partial').is_dir():
             found += ', and an unfinished build'
-        mend = 'finish it by running the same command again, or check the path'
-        raise UserError(str(directory), found, 'a token store', mend)
+        fix = 'finish it by running the same command again, or check the path'
+        raise UserError(str(directory), found, 'a token store', fix)
     try:
         manifest = json.loads(path.read_text('utf-8'))
         known = isinstance(manifest, dict) and manifest.get('format') == STORE_FORMAT
@@ -179,8 +179,8 @@ def open_store(
     manifest = read_manifest(directory)
     built = manifest['tokenizer']['fingerprint']
     if tokenizer_fingerprint is not None and tokenizer_fingerprint != built:
-        mend = f'give the tokenizer that the store was built with, or {_REBUILD}'
-        raise UserError(str(directory), f'ids of the tokenizer {built}', f'of {tokenizer_fingerprint}', mend)
+        fix = f'give the tokenizer that the store was built with, or {_REBUILD}'
+        raise UserError(str(directory), f'ids of the tokenizer {built}', f'of {tokenizer_fingerprint}', fix)
     with concurrent.futures.ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
         list(pool.map(lambda entry: _check_file(directory, entry, verify), manifest_files(manifest)))
     return TokenStore(directory, manifest)

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from bertjax.corpus import identity
 from bertjax.corpus.formats import read_events
-from bertjax.corpus.identity import Known
+from bertjax.corpus.identity import KnownText
 from bertjax.corpus.quality import broken_error
-from bertjax.corpus.sequences import Given
-from bertjax.corpus.sources import CorpusOptions, Part, resolve, unweighted
+from bertjax.corpus.sequences import GivenSentence
+from bertjax.corpus.sources import CorpusOptions, TextPart, resolve, unweighted
 from bertjax.errors import UserError
 from bertjax.files.streams import Broken
 
@@ -15,7 +15,7 @@ from bertjax.files.streams import Broken
 def iter_texts(
     spec: str | Sequence[str],
     options: CorpusOptions = CorpusOptions(),  # noqa: B008  Frozen.
-    note: Callable[[Known], object] = lambda known: None,
+    note: Callable[[KnownText], object] = lambda known: None,
     progress: Callable[[int], object] | None = None,
 ) -> Iterator[str]:
     """The paragraphs of a corpus one by one, held-out documents too.
@@ -33,18 +33,18 @@ def iter_texts(
     empty, first = True, ''
     for source in resolve(unweighted(spec), options.text_key):
         digest, broken = identity.new_digest(), []
-        part = Part(source.kind, source.path, source.name, 0, source.size, format=source.format(options.format))
+        part = TextPart(source.kind, source.path, source.name, 0, source.size, format=source.format(options.format))
         for text in texts_of(part, options, broken, digest, progress):
             empty = False
             yield text
         first = first or next(iter(broken), '')
-        note(*identity.known_as([source], {(source.path, (0, source.size)): digest.hexdigest()}))
+        note(*identity.identify([source], {(source.path, (0, source.size)): digest.hexdigest()}))
     if empty:
         raise no_text(spec, first)
 
 
 def texts_of(
-    part: Part,
+    part: TextPart,
     options: CorpusOptions,
     broken: list[str],
     digest=None,
@@ -59,7 +59,7 @@ def texts_of(
     for event in read_events(part, text_key=options.text_key, progress=progress, digest=digest, segments=segments):
         if type(event) is str:
             yield event
-        elif type(event) is Given:
+        elif type(event) is GivenSentence:
             yield ' '.join(map(str, event.items))
         elif type(event) is Broken and options.strict:
             raise broken_error(part.path, event)
@@ -70,5 +70,5 @@ def texts_of(
 
 def no_text(spec: str | Sequence[str], broken: str) -> UserError:
     """The error of a corpus in which nothing is text; `broken` is of the first input that is none."""
-    mend = 'check the files, config.corpus_options.format and config.corpus_options.text_key'
-    return UserError('config.corpus', f'no text at all in {spec!r}{broken}', 'at least one document', mend)
+    fix = 'check the files, config.corpus_options.format and config.corpus_options.text_key'
+    return UserError('config.corpus', f'no text at all in {spec!r}{broken}', 'at least one document', fix)

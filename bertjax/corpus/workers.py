@@ -26,7 +26,7 @@ from rich.table import Column
 from bertjax.cores import available_cores
 from bertjax.corpus.encode import encode_shard
 from bertjax.corpus.shards import EXPANSION
-from bertjax.corpus.sources import CorpusOptions, Part, Source
+from bertjax.corpus.sources import CorpusOptions, TextPart, TextSource
 from bertjax.files.streams import named_compressed
 from bertjax.progress import make_bar
 from bertjax.terminal import Console
@@ -136,19 +136,19 @@ class Progress:
         return filesize.decimal(int(size)) if self._in_bytes else f'{size:,.0f} records'
 
 
-def _processes(shards: dict[int, list[Part]], wanted: int) -> int:
+def _processes(shards: dict[int, list[TextPart]], wanted: int) -> int:
     """Number of processes for the shards: one for little text, which is encoded before a second one has started."""
     size = text_bytes(itertools.chain.from_iterable(shards.values()))
     return min(wanted or (1 if size < SMALL else available_cores()), len(shards))
 
 
-def text_bytes(parts: Iterable[Part | Source]) -> float:
+def text_bytes(parts: Iterable[TextPart | TextSource]) -> float:
     """Bytes of text in parts of a corpus, or in whole sources, estimated."""
     return sum(map(_text_bytes, parts))
 
 
-def _text_bytes(part: Part | Source) -> float:
-    size = part.size if isinstance(part, Source) else (part.end - part.begin) / part.of
+def _text_bytes(part: TextPart | TextSource) -> float:
+    size = part.size if isinstance(part, TextSource) else (part.end - part.begin) / part.of
     if part.kind == 'tfds':
         return size * _RECORD
     return size * (EXPANSION if named_compressed(part.path) else 1)
@@ -170,7 +170,7 @@ def _without_main() -> Iterator[None]:
 
 def encode_shards(
     directory: pathlib.Path,
-    shards: dict[int, list[Part]],
+    shards: dict[int, list[TextPart]],
     tokenizer: Tokenizer,
     options: CorpusOptions,
     progress: Progress,
@@ -182,7 +182,7 @@ def encode_shards(
       RuntimeError: a worker died.
     """
 
-    def encode(shard: int, parts: list[Part], count: Callable[[int, int], None]) -> None:
+    def encode(shard: int, parts: list[TextPart], count: Callable[[int, int], None]) -> None:
         encode_shard(directory, shard, parts, tokenizer, options.settings(), options.strict, count)
 
     number = _processes(shards, options.workers)
@@ -218,8 +218,8 @@ def encode_shards(
             for other in done:
                 other.result()
     except concurrent.futures.process.BrokenProcessPool as error:
-        mend = 'was memory short? The same command continues; config.corpus_options.workers=1 needs least'
-        raise RuntimeError(f'a worker process died; {mend}') from error
+        fix = 'was memory short? The same command continues; config.corpus_options.workers=1 needs least'
+        raise RuntimeError(f'a worker process died; {fix}') from error
     finally:
         counters[2] = 1
         pool.shutdown(wait=True, cancel_futures=True)
@@ -227,7 +227,7 @@ def encode_shards(
         waiting.close()
 
 
-def _next(shards, others: Collection[concurrent.futures.Future]) -> tuple[int, list[Part]] | None:
+def _next(shards, others: Collection[concurrent.futures.Future]) -> tuple[int, list[TextPart]] | None:
     """The next shard of the queue, None where there is no more, or where another process has failed."""
     while not any(other.done() and other.exception() for other in others):
         with contextlib.suppress(queue.Empty):  # A worker that was killed may have held the queue's lock.

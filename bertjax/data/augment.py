@@ -14,7 +14,7 @@ from bertjax.data.features import Features
 from bertjax.data.hashing import Stream, below, uniform
 
 
-def taken(features: Features, rows: np.ndarray) -> Features:
+def take_rows(features: Features, rows: np.ndarray) -> Features:
     """The rows of these numbers, int64 [N], in this order; one may come several times."""
     C = features.choices
     sequences = (rows[:, None] * C + np.arange(C)).reshape(-1)
@@ -32,14 +32,14 @@ def taken(features: Features, rows: np.ndarray) -> Features:
     )
 
 
-def repeated(features: Features, times: int, mark: str) -> Features:
+def repeat_rows(features: Features, times: int, mark: str) -> Features:
     """Each row `times` times, one after the other; the new row array `mark`, float32, is 1 for the first."""
-    rows = taken(features, np.repeat(np.arange(len(features)), times))
+    rows = take_rows(features, np.repeat(np.arange(len(features)), times))
     first = (np.arange(len(rows)) % times == 0).astype(np.float32)
     return dataclasses.replace(rows, row={**rows.row, mark: first})
 
 
-def words_of_one_piece(features: Features, special: np.ndarray, continues_word: np.ndarray) -> np.ndarray:
+def find_single_piece_words(features: Features, special: np.ndarray, continues_word: np.ndarray) -> np.ndarray:
     """bool [T]: the token is a whole word.
 
     Args:
@@ -52,21 +52,23 @@ def words_of_one_piece(features: Features, special: np.ndarray, continues_word: 
     return ~(continues[:-1] | continues[1:] | np.isin(features.tokens, special))
 
 
-def chosen_words(features: Features, words: np.ndarray, *, seed: int, probability: float, mark: str) -> np.ndarray:
+def choose_words(features: Features, words: np.ndarray, *, seed: int, probability: float, mark: str) -> np.ndarray:
     """bool [T]: the tokens to become others, each of `words` with this probability, in copies alone: a function of
-    (seed, n, place) for sequence n of what `repeated` gives."""
-    n, place = places(features)
+    (seed, n, place) for sequence n of what `repeat_rows` gives."""
+    n, place = token_positions(features)
     copies = np.repeat(features.row[mark] == 0, features.choices)[n]
     return words & copies & (uniform(seed, Stream.AUGMENT, n, place) < probability)
 
 
-def places(features: Features) -> tuple[np.ndarray, np.ndarray]:
+def token_positions(features: Features) -> tuple[np.ndarray, np.ndarray]:
     """Of each token the sequence that it is in, and its place there: int64 [T] each."""
     n = np.repeat(np.arange(len(features.second)), features.sequence_lengths)
     return n, np.arange(len(features.tokens)) - features.offsets[n]
 
 
-def pick(candidates: np.ndarray, was: np.ndarray, n: np.ndarray, place: np.ndarray, *, seed: int) -> np.ndarray:
+def choose_candidates(
+    candidates: np.ndarray, was: np.ndarray, n: np.ndarray, place: np.ndarray, *, seed: int
+) -> np.ndarray:
     """One of K candidates for each chosen word, never the word itself.
 
     Args:

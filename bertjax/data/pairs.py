@@ -18,7 +18,7 @@ MODES = ('nsp', 'sop', 'full_sentences', 'doc_sentences')
 CHUNK = np.dtype([('start', '<i8'), ('a', '<i4'), ('b', '<i4')])
 
 
-class Split(Protocol):
+class TokenSplit(Protocol):
     """What is needed of one side of a token store. Offsets may be memory-mapped; no sentence or document is empty."""
 
     num_documents: int
@@ -73,7 +73,7 @@ class PairOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class PairPlan:
     """One pass over a split.
 
     Attributes:
@@ -87,7 +87,7 @@ class Plan:
     next_probability: float
 
 
-def check_split(split: Split, options: PairOptions, seq_len: int) -> None:
+def check_split(split: TokenSplit, options: PairOptions, seq_len: int) -> None:
     """Raises UserError when no examples of `seq_len` tokens can be made of the split in this mode."""
     smallest = 5 if options.paired else 3
     if seq_len < smallest:

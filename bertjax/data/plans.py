@@ -11,10 +11,10 @@ import numpy as np
 
 from bertjax.data import walking
 from bertjax.data.hashing import hash_bits, permute
-from bertjax.data.pairs import CHUNK, PairOptions, Plan, Split, check_split
+from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, TokenSplit, check_split
 from bertjax.files.atomic import checksum, write_atomic
 from bertjax.files.mapped import note_mapped
-from bertjax.files.whole import read_json_or_none
+from bertjax.files.small_files import read_json_or_none
 
 # Part of every plan's name: raise it with any change to what a walk gives.
 WALK_VERSION = 1
@@ -50,8 +50,8 @@ def place_in_plans(
 
 
 def load_plans(
-    split: Split, options: PairOptions, seq_len: int, seed: int, cache_dir: str | pathlib.Path | None
-) -> list[Plan]:
+    split: TokenSplit, options: PairOptions, seq_len: int, seed: int, cache_dir: str | pathlib.Path | None
+) -> list[PairPlan]:
     """The `options.plans` plans of a split, from `cache_dir` where they are there and whole, else walked and put there.
 
     A plan is named by the split's hash, the rules and the seed. `NAME.npy` holds the chunks, `NAME.json` their number,
@@ -64,7 +64,7 @@ def load_plans(
     check_split(split, options, seq_len)
     rules = [WALK_VERSION, split.sha, options.mode, seq_len, options.short_probability, options.balanced, seed]
     name = hashlib.sha256(json.dumps(rules).encode()).hexdigest()[:32]
-    plans: list[Plan] = []
+    plans: list[PairPlan] = []
     probability = None
     for number in range(options.plans):
         stem = None if cache_dir is None else pathlib.Path(cache_dir) / f'plan-{name}-{number:03d}'
@@ -86,7 +86,7 @@ def remove_leftovers(cache_dir: pathlib.Path) -> None:
         path.unlink()
 
 
-def _write(stem: pathlib.Path, plan: Plan) -> None:
+def _write(stem: pathlib.Path, plan: PairPlan) -> None:
     facts = {
         'chunks': len(plan.chunks),
         'next_probability': plan.next_probability,
@@ -95,13 +95,13 @@ def _write(stem: pathlib.Path, plan: Plan) -> None:
     write_array(stem, plan.chunks, facts)
 
 
-def _read(stem: pathlib.Path) -> Plan | None:
+def _read(stem: pathlib.Path) -> PairPlan | None:
     """The plan, or None when it is absent or damaged."""
 
-    def load(chunks: np.ndarray, facts: dict) -> Plan | None:
+    def load(chunks: np.ndarray, facts: dict) -> PairPlan | None:
         if chunks.dtype != CHUNK or chunks.shape != (facts['chunks'],):
             return None
-        return Plan(chunks, int(facts['one_sentence']), float(facts['next_probability']))
+        return PairPlan(chunks, int(facts['one_sentence']), float(facts['next_probability']))
 
     return read_array(stem, load)
 

@@ -11,7 +11,7 @@ from bertjax.data import rows
 from bertjax.data.batch import in_pieces
 from bertjax.data.hashing import Stream, hash_int
 from bertjax.data.masking import MaskOptions, mask_batch, replacement_ids
-from bertjax.data.pairs import CHUNK, PairOptions, Plan, Split, check_split, target_lengths
+from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, TokenSplit, check_split, target_lengths
 from bertjax.data.plans import WALK_VERSION, load_plans, place_in_plans
 from bertjax.errors import UserError
 
@@ -65,7 +65,7 @@ class PretrainingExamples:
 
     def __init__(
         self,
-        split: Split,
+        split: TokenSplit,
         vocabulary: Vocabulary,
         *,
         seq_len: int,
@@ -92,7 +92,7 @@ class PretrainingExamples:
         self._walk_seed, self.phase_seed = seed, hash_int(seed, Stream.PHASE, phase)
 
     @functools.cached_property
-    def _plans(self) -> list[Plan]:
+    def _plans(self) -> list[PairPlan]:
         """Walked when they are first asked for: a long run's later phases cost nothing at its start."""
         return load_plans(self.split, self.pairs, self.seq_len, self._walk_seed, self.cache_dir)
 

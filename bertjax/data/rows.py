@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from bertjax.data.hashing import Stream, below, hash_bits
-from bertjax.data.pairs import CHUNK, PairOptions, Split
+from bertjax.data.pairs import CHUNK, PairOptions, TokenSplit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Segments:
 
 
 def draw_pairs(
-    split: Split, chunks: np.ndarray, target: np.ndarray, document: np.ndarray, mode: str, seed: int, n: np.ndarray
+    split: TokenSplit, chunks: np.ndarray, target: np.ndarray, document: np.ndarray, mode: str, seed: int, n: np.ndarray
 ) -> Segments:
     """The segments of pairs, whole sentences, before truncation.
 
@@ -121,7 +121,7 @@ class Rows:
 
 
 def lay_out_pairs(
-    split: Split, segments: Segments, seq_len: int, cls_id: int, sep_id: int, pad_id: int, separators: int = 1
+    split: TokenSplit, segments: Segments, seq_len: int, cls_id: int, sep_id: int, pad_id: int, separators: int = 1
 ) -> Rows:
     """[CLS] A [SEP] B [SEP], or [CLS] A [SEP] where there is no B; segment 1 for B and its [SEP],
     or the given ones.
@@ -159,7 +159,7 @@ def lay_out_pairs(
 
 
 def lay_out_sentences(
-    split: Split, chunks: np.ndarray, document: np.ndarray, seq_len: int, cls_id: int, sep_id: int, pad_id: int
+    split: TokenSplit, chunks: np.ndarray, document: np.ndarray, seq_len: int, cls_id: int, sep_id: int, pad_id: int
 ) -> Rows:
     """[CLS] sentences [SEP], with another [SEP] between documents; one segment, or the given ones.
 
@@ -195,7 +195,12 @@ def lay_out_sentences(
 
 
 def _given_segments(
-    split: Split, shape: tuple[int, int], row: np.ndarray, column: np.ndarray, start: np.ndarray, length: np.ndarray
+    split: TokenSplit,
+    shape: tuple[int, int],
+    row: np.ndarray,
+    column: np.ndarray,
+    start: np.ndarray,
+    length: np.ndarray,
 ) -> np.ndarray:
     """Int32 [B, S]: the given segment type of each token's sentence; [CLS] has that of the token after it, each [SEP]
     that of the token before it.
@@ -216,7 +221,7 @@ def _given_segments(
     return segment_ids
 
 
-def locate_documents(split: Split, chunks: np.ndarray, options: PairOptions) -> np.ndarray:
+def locate_documents(split: TokenSplit, chunks: np.ndarray, options: PairOptions) -> np.ndarray:
     """Int64 [B]: the document in which each chunk begins."""
     sentence = chunks['start'].astype(np.int64)
     if not options.paired:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from bertjax.data.buckets import filled, pad_to
+from bertjax.data.length_buckets import fill_last_batch, pad_to
 from bertjax.data.packing import best_fit
 
 MOST = 4  # sequences of a row
@@ -56,7 +56,7 @@ class Plan:
 
     @functools.cached_property
     def _filled(self) -> tuple[np.ndarray, np.ndarray]:
-        return filled(np.arange(len(self.members)), self.bucket, len(self.shapes), self.size)
+        return fill_last_batch(np.arange(len(self.members)), self.bucket, len(self.shapes), self.size)
 
     def batches(self) -> Iterator[tuple[np.ndarray, int]]:
         """(sequences [size · E], length of the rows) of batches that see every sequence once; empty places are -1."""

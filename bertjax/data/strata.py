@@ -11,9 +11,9 @@ from collections.abc import Callable
 import numpy as np
 
 from bertjax.data.batch import BatchSpec
-from bertjax.data.buckets import choose_lengths, pad_to
 from bertjax.data.features import Features
 from bertjax.data.hashing import Stream, hash_bits
+from bertjax.data.length_buckets import choose_lengths, pad_to
 from bertjax.data.packing import best_fit
 
 _MULTIPLE = 4  # of which the length of rows is one

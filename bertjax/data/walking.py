@@ -3,7 +3,7 @@
 The rules are those of google-research/bert, `create_pretraining_data.py:create_instances_from_document`. A document is
 cut into chunks of whole sentences that reach the document's target length; a chunk is split at random into A and the
 rest; half of the time the rest is B, else B comes from another document and the rest is put back, to begin the next
-chunk. How many chunks a pass holds therefore depends on its coins, so a pass is walked ahead and kept as a `Plan`.
+chunk. How many chunks a pass holds therefore depends on its coins, so a pass is walked ahead and kept as a `PairPlan`.
 
 A chunk is fixed by the sentence it begins with, since each coin is a hash of (seed, plan, that sentence). So the walk
 is: compute for *every* sentence, in a few array operations, the chunk that would begin there and where the next would
@@ -15,31 +15,31 @@ from collections.abc import Iterator
 import numpy as np
 
 from bertjax.data.hashing import Stream, below, uniform
-from bertjax.data.pairs import CHUNK, PairOptions, Plan, Split, target_lengths
+from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, TokenSplit, target_lengths
 
 # Sentences held in memory at a time; whole documents, so a longer one is held whole.
 _BLOCK = 1 << 20
 
 
 def walk(
-    split: Split,
+    split: TokenSplit,
     options: PairOptions,
     seq_len: int,
     seed: int,
     plan: int,
     next_probability: float = 0.5,
     block: int = _BLOCK,
-) -> Plan:
+) -> PairPlan:
     """Walks one plan. It depends on the arguments alone (`block`, sentences in memory at a time, changes nothing)."""
     walker = _walk_pairs if options.paired else _walk_sentences
     parts, one_sentence = [], 0
     for chunks, single in walker(split, options, seq_len, seed, plan, next_probability, block):
         parts.append(chunks)
         one_sentence += single
-    return Plan(np.concatenate(parts), one_sentence, next_probability)
+    return PairPlan(np.concatenate(parts), one_sentence, next_probability)
 
 
-def calibrate(split: Split, options: PairOptions, seq_len: int, seed: int) -> float:
+def calibrate(split: TokenSplit, options: PairOptions, seq_len: int, seed: int) -> float:
     """The chance of IsNext, where a chunk has two sentences or more, that makes half of the whole stream IsNext.
 
     The share of one-sentence chunks depends on it (sentences put back make chunks), so the walks are repeated until
@@ -71,7 +71,7 @@ def _follow(successors: np.ndarray) -> np.ndarray:
     return np.array(met, np.int64)
 
 
-def _document_blocks(split: Split, block: int) -> Iterator[tuple[int, int]]:
+def _document_blocks(split: TokenSplit, block: int) -> Iterator[tuple[int, int]]:
     """Ranges of documents of about `block` sentences."""
     first = 0
     while first < split.num_documents:
@@ -149,7 +149,7 @@ def _walk_sentences(split, options, seq_len, seed, plan, next_probability, block
         yield chunks, 0
 
 
-def _pieces(split: Split, first: int, end: int, capacity: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _pieces(split: TokenSplit, first: int, end: int, capacity: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The sentences of documents first..end-1 as ranges of tokens, those longer than `capacity` cut.
 
     Returns:

@@ -43,10 +43,10 @@ def rights(url: str) -> Iterator[Check]:
                 act()
         except DeniedError as error:
             stays = f'; {probe} stays there' if right == 'delete' and written else ''
-            mend = f'give these credentials {_RIGHTS[parts_of(url)[0]][right]}, or use others: {error.mend}'
-            yield Check(right, FAIL, f'{error.found}{stays}', mend)
+            fix = f'give these credentials {_RIGHTS[parts_of(url)[0]][right]}, or use others: {error.fix}'
+            yield Check(right, FAIL, f'{error.found}{stays}', fix)
         except UserError as error:  # no such bucket, no answer: of all rights the same
-            yield Check('bucket', FAIL, error.found, error.mend)
+            yield Check('bucket', FAIL, error.found, error.fix)
             return
         else:
             written |= right == 'write'

@@ -22,13 +22,13 @@ class Check:
       about: what was looked at, in a word or two.
       status: OK, WARN or FAIL: with the last nothing can be started, or what ran is of no use.
       found: in one line.
-      mend: the next step; '' where there is none.
+      fix: the next step; '' where there is none.
     """
 
     about: str
     status: str
     found: str
-    mend: str = ''
+    fix: str = ''
 
 
 Look = Callable[..., Iterable[Check]]
@@ -43,7 +43,7 @@ def looking_at(about: str) -> Callable[[Look], Callable[..., Iterator[Check]]]:
             try:
                 yield from look(*args, **options)
             except UserError as error:
-                yield Check(about, FAIL, f'{error.where}: found {error.found}, expected {error.expected}', error.mend)
+                yield Check(about, FAIL, f'{error.where}: found {error.found}, expected {error.expected}', error.fix)
 
         return looks
 
@@ -66,6 +66,6 @@ class Findings:
                     title = ''
                 self.counts[check.status] += 1
                 line = Text(f'  {check.status:4}  ', style=_STYLES[check.status])
-                told = f'{check.found}; {check.mend}' if check.mend else check.found
+                told = f'{check.found}; {check.fix}' if check.fix else check.found
                 line.append(f'{check.about:{_WIDTH}}  {printable(told)}', style='default not bold')
                 self._console.print(line)

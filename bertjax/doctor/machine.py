@@ -32,8 +32,8 @@ def versions() -> Iterator[Check]:
     for name, version, asked, by in wrong:
         has = f'{name} {version}' if version else f'no {name}'
         if name.startswith(_OF_DEVICES):
-            mend = f"pip install '{name}{asked}', unless run=compile or a short run has shown that it works"
-            yield Check('versions', WARN, f'{has}, and {by} was released with {asked.removeprefix("==")}', mend)
+            fix = f"pip install '{name}{asked}', unless run=compile or a short run has shown that it works"
+            yield Check('versions', WARN, f'{has}, and {by} was released with {asked.removeprefix("==")}', fix)
         else:
             yield Check('versions', FAIL, f'{has}, and {by} needs {asked}', f"pip install '{name}{asked}'")
     if not wrong:
@@ -70,13 +70,13 @@ def devices() -> Iterator[Check]:
         found = training_devices()
     except RuntimeError as error:  # of JAX: a TPU that another process holds, for example
         reason = (str(error).strip() or 'no reason given').splitlines()[0]
-        yield Check('devices', FAIL, f'JAX cannot start: {reason}', 'end what holds the devices, or mend the driver')
+        yield Check('devices', FAIL, f'JAX cannot start: {reason}', 'end what holds the devices, or fix the driver')
         return
     kind = f'{len(found)} x {found[0].device_kind}'
     idle = unused_accelerator(found[0].platform)
     if idle:
-        mend = f"pip install 'bertjax[{_EXTRAS[idle]}]', and look at what JAX says when it starts"
-        yield Check('devices', WARN, f'{kind}, though this machine has a {idle}', mend)
+        fix = f"pip install 'bertjax[{_EXTRAS[idle]}]', and look at what JAX says when it starts"
+        yield Check('devices', WARN, f'{kind}, though this machine has a {idle}', fix)
     else:
         yield Check('devices', OK, f'{kind}, and a gradient computed there is right')
 

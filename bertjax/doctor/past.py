@@ -8,19 +8,19 @@ from bertjax.checkpoint.unfinished import DAMAGED, finished_steps
 from bertjax.doctor.check import FAIL, OK, WARN, Check, looking_at
 from bertjax.doctor.text import causes, joined
 from bertjax.errors import UserError
-from bertjax.experiment.advice import advise
-from bertjax.experiment.levels import levels_of
-from bertjax.experiment.recorded import recorded_results
-from bertjax.experiment.results import RESULTS, STOPPED
-from bertjax.experiment.text import find_stores, huggingface_directory
-from bertjax.experiment.workdir import TRIALS
+from bertjax.finetune.advice import advise
+from bertjax.finetune.results import RESULTS, STOPPED
 from bertjax.metrics.rows import pair_of, with_pair_names
+from bertjax.pretrain.chance_baselines import read_chance_baselines
+from bertjax.pretrain.text_data import huggingface_directory, open_stores
 from bertjax.report.run_record import Run
 from bertjax.text.tokenizer import load_tokenizer
 from bertjax.train.goodput import Goodput, read_goodput
+from bertjax.train.goodput_clock import COMPILE, DATA, EVALUATION, RESTORE, SAVE, START
 from bertjax.train.record import STOP_AFTER_SKIPPED
-from bertjax.train.timesheet import COMPILE, DATA, EVALUATION, RESTORE, SAVE, START
 from bertjax.train.watchdog import HANG
+from bertjax.workdir.files import recorded_results
+from bertjax.workdir.lock import TRIALS
 
 STUCK = 0.98  # of the loss of a model that knows no context: what has learned any is below it
 BEGUN = 50_000  # examples: below, a model from nothing has seldom learned more than how frequent each piece is
@@ -64,8 +64,8 @@ def standing(run: Run, *, at_work: bool) -> Iterator[Check]:
         yield Check('checkpoints', WARN, f'{path} is damaged, and was set aside', 'look after the disk')
     if (folder / HANG).exists() and not finished:
         said = (folder / HANG).read_text(encoding='utf-8', errors='replace').partition('\n')[0]
-        mend = f'{folder / HANG} has the stacks; the same command goes on'
-        yield Check('hang', WARN, said.removeprefix('stopped: ').partition(' (')[0], mend)
+        fix = f'{folder / HANG} has the stacks; the same command goes on'
+        yield Check('hang', WARN, said.removeprefix('stopped: ').partition(' (')[0], fix)
 
 
 @looking_at('numbers')
@@ -80,12 +80,12 @@ def not_finite(run: Run) -> Iterator[Check]:
         return
     first = next(row['step'] for row in rows if row['skipped'])
     before = max((row['step'] for row in rows if row['step'] < first), default=0)
-    mend = f'--config.learning_rate={rate / 2:g}, or a longer config.warmup_fraction'
+    fix = f'--config.learning_rate={rate / 2:g}, or a longer config.warmup_fraction'
     if not run.config['optimizer']['clip_norm']:
-        mend = '--config.optimizer.clip_norm=1'
+        fix = '--config.optimizer.clip_norm=1'
     found = f'{count:,} steps were not finite, the first after step {before:,}'
     ended = _last_are_not_finite(rows)
-    yield Check('numbers', FAIL if ended else WARN, found + (', as were the last ones' if ended else ''), mend)
+    yield Check('numbers', FAIL if ended else WARN, found + (', as were the last ones' if ended else ''), fix)
 
 
 def _last_are_not_finite(rows: Sequence[Mapping[str, Any]]) -> bool:
@@ -99,7 +99,7 @@ def stuck(run: Run) -> Iterator[Check]:
     """Whether a pre-training has learned more than how frequent each piece is; if not, why."""
     rows = [with_pair_names(row, pair_of(run.config['pairs']['mode'])) for row in run.rows]
     held = [row for row in rows if row['split'] == 'heldout' and row.get('mlm_loss') is not None]
-    level = levels_of(run.folder).unigram
+    level = read_chance_baselines(run.folder).unigram
     if not held or level is None or not held[-1]['step']:
         return
     last, lowest = held[-1]['mlm_loss'], min(row['mlm_loss'] for row in held)
@@ -107,21 +107,21 @@ def stuck(run: Run) -> Iterator[Check]:
     if last < STUCK * level:
         yield Check('MLM loss', OK, found)
         return
-    whys, mend = joined(_whys(run))
+    whys, fix = joined(_whys(run))
     seen = held[-1]['step'] * run.config['batch_size']
     if seen < BEGUN:
-        longer = ', and '.join(filter(None, ['train longer (config.steps)', mend]))
+        longer = ', and '.join(filter(None, ['train longer (config.steps)', fix]))
         besides = f', and {whys}' if whys else ''
         yield Check('MLM loss', WARN, f'{found}, after no more than {seen:,} examples{besides}', longer)
     elif whys:
-        yield Check('MLM loss', FAIL, f'stuck, {found}: {whys}', mend)
+        yield Check('MLM loss', FAIL, f'stuck, {found}: {whys}', fix)
     elif last > lowest + ROSE:
         rate = f'--config.learning_rate={run.config["learning_rate"] / 2:g}'
         yield Check('MLM loss', FAIL, f'{found}, and it was {lowest:.3f} before', f'{rate}, or a longer warm-up')
     else:
         rate = run.config['learning_rate']
-        mend = f'--config.learning_rate={2 * rate:g} or {rate / 2:g}, or a smaller model'
-        yield Check('MLM loss', FAIL, f'stuck, {found}, and the text shows no reason', mend)
+        fix = f'--config.learning_rate={2 * rate:g} or {rate / 2:g}, or a smaller model'
+        yield Check('MLM loss', FAIL, f'stuck, {found}, and the text shows no reason', fix)
 
 
 def _whys(run: Run) -> Iterator[tuple[str, str]]:
@@ -135,7 +135,7 @@ def _whys(run: Run) -> Iterator[tuple[str, str]]:
             before = tokenizer
         if before.fingerprint != tokenizer.fingerprint:
             yield f'its vocabulary is not that of {init}', 'leave config.tokenizer empty'
-    for weighted in find_stores(run.pretraining_settings(), run.folder, tokenizer, verify=False):
+    for weighted in open_stores(run.pretraining_settings(), run.folder, tokenizer, verify=False):
         yield from causes(weighted.store.report)
 
 
@@ -156,9 +156,9 @@ def collapsed(run: Run) -> Iterator[Check]:
         yield Check('seeds', FAIL, 'the same answer for every record', advise(run.rows, run.config['learning_rate']))
     else:
         named = ', '.join(place.name for place in fell[:3]) + (' …' if len(fell) > 3 else '')
-        mend = 'take the best on dev, a lower rate with more epochs, or a longer config.warmup_fraction'
+        fix = 'take the best on dev, a lower rate with more epochs, or a longer config.warmup_fraction'
         status = FAIL if len(fell) == len(each) else WARN
-        yield Check('seeds', status, f'{len(fell)} of {len(each)} runs learned nothing: {named}', mend)
+        yield Check('seeds', status, f'{len(fell)} of {len(each)} runs learned nothing: {named}', fix)
 
 
 @looking_at('input')
@@ -170,8 +170,8 @@ def slow_input(run: Run) -> Iterator[Check]:
     share = statistics.median(waited[1:] or waited)
     found = f'{share:.1%} of the time of steps was spent waiting for data'
     if share > MUCH_WAITING:
-        mend = 'put WORKDIR/store or config.data on a local disk, and give the process more cores'
-        yield Check('input', WARN, found, mend)
+        fix = 'put WORKDIR/store or config.data on a local disk, and give the process more cores'
+        yield Check('input', WARN, found, fix)
     else:
         yield Check('input', OK, found)
 

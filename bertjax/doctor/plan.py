@@ -12,16 +12,16 @@ import numpy as np
 import psutil
 from jax.sharding import Mesh
 
+from bertjax.cost.memory_search import MemorySearch
 from bertjax.doctor.check import FAIL, OK, WARN, Check, looking_at
 from bertjax.doctor.machine import gib, room
-from bertjax.experiment.fitting import Fitting
-from bertjax.experiment.pretraining import build_pretraining_setup
-from bertjax.experiment.pretraining_settings import PretrainingPhase, PretrainingSettings
-from bertjax.experiment.settings import RunSettings, check_row_count
 from bertjax.model.config import BertConfig, parameter_count, train_flops_per_sequence
 from bertjax.parallel.devices import device_memory
 from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
+from bertjax.pretrain.run import build_pretraining_setup
+from bertjax.pretrain.settings import PretrainingPhase, PretrainingSettings
+from bertjax.train.settings import RunSettings, check_row_count
 
 _CPU_FLOPS = 3e11  # of a step that is measured on a CPU: seconds
 _TIMED = 3  # steps
@@ -52,7 +52,7 @@ def config(settings: PretrainingSettings) -> Iterator[Check]:
 def on_slice(settings: PretrainingSettings, done: int, total: int | None) -> Iterator[Check]:
     """Compiled for config.topology: whether each phase fits, and an estimate of the hours from step `done` of `total`
     on; None where the corpus tells how many there are."""
-    fitting, hours, known = Fitting(settings, settings.topology), 0.0, True
+    fitting, hours, known = MemorySearch(settings, settings.topology), 0.0, True
     for phase in _ahead(settings, done, total):
         result = fitting.compile(phase)
         needed, there = result['hbm_bytes_per_chip'], result['hbm_bytes_available']
@@ -82,8 +82,8 @@ def here(settings: PretrainingSettings, vocab_size: int, done: int, total: int |
     free = psutil.virtual_memory().available if on_cpu else device
     found = f'weights, at most two moments, and gradients {gib(state)}; {gib(device)} a device'
     if on_cpu and 2 * state > free:
-        mend = 'end other programs, or choose a smaller model'
-        yield Check('memory', WARN, f'{found}, of which {gib(free)} are free: nothing is measured', mend)
+        fix = 'end other programs, or choose a smaller model'
+        yield Check('memory', WARN, f'{found}, of which {gib(free)} are free: nothing is measured', fix)
         return
     yield Check('memory', OK, found)
     setup = build_pretraining_setup(settings, model, mesh)
@@ -95,8 +95,8 @@ def here(settings: PretrainingSettings, vocab_size: int, done: int, total: int |
         except jax.errors.JaxRuntimeError as error:
             if 'RESOURCE_EXHAUSTED' not in str(error):
                 raise
-            mend = f'raise config.accumulate above {phase.accumulate}, or set --config.model.remat=full'
-            yield Check('memory', FAIL, f'{rows} x {phase.seq_len} at once do not fit a device', mend)
+            fix = f'raise config.accumulate above {phase.accumulate}, or set --config.model.remat=full'
+            yield Check('memory', FAIL, f'{rows} x {phase.seq_len} at once do not fit a device', fix)
             return
         hours += _steps(phase, done) * seconds * phase.batch_size / rows / 3600
         parts.append(f'{rows} x {phase.seq_len} in {seconds:.3g} s')
@@ -153,6 +153,6 @@ def hours_of(hours: float, total: int | None, how: str) -> Check:
         return Check('hours', OK, f'{seconds:.3g} s a step {how}; how many there are the corpus tells (run=corpus)')
     shown = f'{hours:,.1f} hours' if hours >= 1 else f'{60 * hours:.0f} minutes' if hours > 1 / 60 else 'under a minute'
     if hours > _LONG:
-        mend = 'take fewer steps, a smaller recipe, or more chips: --config.topology=v5e:4x4 estimates a slice'
-        return Check('hours', WARN, f'{shown} {how}', mend)
+        fix = 'take fewer steps, a smaller recipe, or more chips: --config.topology=v5e:4x4 estimates a slice'
+        return Check('hours', WARN, f'{shown} {how}', fix)
     return Check('hours', OK, f'{shown} {how}')

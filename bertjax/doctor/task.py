@@ -9,20 +9,20 @@ from collections.abc import Iterator
 
 import jax
 
+from bertjax.distill.settings import DistillationSettings
 from bertjax.doctor.check import OK, Check, looking_at
 from bertjax.doctor.plan import disk, hours_of
-from bertjax.experiment.distillation_settings import DistillationSettings
-from bertjax.experiment.finetuning_settings import FinetuningSettings
-from bertjax.experiment.settings import check_row_count
-from bertjax.experiment.task_data import TaskData, data_from_source
-from bertjax.experiment.task_setup import prepare
-from bertjax.experiment.text import huggingface_directory
-from bertjax.experiment.trials import trials_of
+from bertjax.finetune.settings import FinetuningSettings
+from bertjax.finetune.task_data import TaskData, data_from_source
+from bertjax.finetune.task_model import prepare
+from bertjax.finetune.trials import trials_of
 from bertjax.model.config import parameter_count
 from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.parallel.partition import mesh_context
+from bertjax.pretrain.text_data import huggingface_directory
 from bertjax.report.run_record import quiet
-from bertjax.train.members import Member
+from bertjax.train.settings import check_row_count
+from bertjax.train.vmapped_runs import VmappedRun
 
 _RECORDS = 256  # of which the steps that are measured are made
 _ROWS = 16  # of such a step on a CPU
@@ -74,7 +74,7 @@ def _measure(data: TaskData, mesh: jax.sharding.Mesh) -> tuple[int, float]:
         part = data_from_source(dataclasses.replace(settings, **some), pathlib.Path(scratch))
         train, model = prepare(part, mesh, 1)
         examples = model.examples(train.features, 0)
-        member = Member(examples, settings.learning_rate, 0)
+        member = VmappedRun(examples, settings.learning_rate, 0)
         phase = model.phase([member], examples, 1 + _TIMED)
         taken = []
         with mesh_context(mesh), contextlib.closing(phase.load(0)) as batches:

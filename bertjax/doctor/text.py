@@ -21,18 +21,18 @@ from bertjax.corpus.quality import (
     find_warnings,
     long_documents,
 )
-from bertjax.corpus.sources import CorpusOptions, Part, Source, parse_mixture, resolve
+from bertjax.corpus.sources import CorpusOptions, TextPart, TextSource, parse_mixture, resolve
 from bertjax.corpus.workers import text_bytes
 from bertjax.doctor.check import FAIL, OK, WARN, Check, looking_at
 from bertjax.errors import UserError
-from bertjax.experiment.own_tokenizer import FOLDER
-from bertjax.experiment.pretraining_settings import PretrainingSettings
-from bertjax.experiment.text import WeightedStore, find_stores, huggingface_directory, store_directories
-from bertjax.experiment.vocabulary import load_given
+from bertjax.pretrain.settings import PretrainingSettings
+from bertjax.pretrain.text_data import WeightedStore, huggingface_directory, open_stores, store_directories
+from bertjax.pretrain.vocabulary import load_given_tokenizer
 from bertjax.report.run_record import quiet
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.text.vocabulary import train_wordpiece
 from bertjax.text.wordpiece import INSTALL_FAST, WordPieceTokenizer, saved_by_fast
+from bertjax.workdir.tokenizer import FOLDER
 
 _CHARACTERS = 3_000_000  # that are read of a corpus without a store
 _SOURCES = 12  # of which
@@ -50,7 +50,7 @@ def tokenizer_of(settings: PretrainingSettings, folder: pathlib.Path) -> Tokeniz
     if (folder / FOLDER).exists():
         return load_tokenizer(folder / FOLDER)
     given = settings.tokenizer or (settings.init and huggingface_directory(settings.init))
-    return load_given(settings, given) if given else None
+    return load_given_tokenizer(settings, given) if given else None
 
 
 def vocab_size(settings: PretrainingSettings, folder: pathlib.Path) -> int:
@@ -66,8 +66,8 @@ def tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[C
     """Whether there is a vocabulary, or one can be trained."""
     found = tokenizer_of(settings, folder)
     if found is None and settings.data:
-        mend = f'--config.tokenizer={pathlib.Path(settings.data).parent / FOLDER}, perhaps'
-        yield Check('tokenizer', FAIL, 'nothing, with a store in config.data', f'give the one of the store: {mend}')
+        fix = f'--config.tokenizer={pathlib.Path(settings.data).parent / FOLDER}, perhaps'
+        yield Check('tokenizer', FAIL, 'nothing, with a store in config.data', f'give the one of the store: {fix}')
     elif found is None:
         yield Check('tokenizer', OK, f'one of {settings.vocab["size"]:,} pieces will be trained on config.corpus')
     else:
@@ -102,7 +102,7 @@ def stores_of(settings: PretrainingSettings, folder: pathlib.Path) -> list[Weigh
     own = tokenizer_of(settings, folder)
     if own is None or not (settings.data or all((place / 'manifest.json').exists() for place in places)):
         return []
-    return find_stores(settings, folder, own, verify=False)
+    return open_stores(settings, folder, own, verify=False)
 
 
 def _judged(found: str, warnings: list[str]) -> Iterator[Check]:
@@ -147,13 +147,13 @@ def _without_warnings() -> Iterator[None]:
         logging.disable(before)
 
 
-def _documents(found: list[Source], options: CorpusOptions) -> Iterator[str]:
+def _documents(found: list[TextSource], options: CorpusOptions) -> Iterator[str]:
     """Documents from the beginnings of some sources, a line a paragraph, with blank lines between them."""
     chosen = reading.choose(found)[0] if options.format == 'auto' else found
     some = chosen[:: -(-len(chosen) // _SOURCES)]
     for source in some:
         left = _CHARACTERS // len(some)
-        part = Part(source.kind, source.path, source.name, 0, source.size, format=source.format(options.format))
+        part = TextPart(source.kind, source.path, source.name, 0, source.size, format=source.format(options.format))
         for event in read_events(part, text_key=options.text_key, segments=False):
             if isinstance(event, str):
                 left -= len(event)

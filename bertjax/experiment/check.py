@@ -6,7 +6,7 @@ from typing import Any
 
 from bertjax.config import flatten, unknown_key_error
 from bertjax.errors import UserError
-from bertjax.ranges import Range, check_value, one_of, shown
+from bertjax.ranges import Range, check_value, format_value, one_of
 from bertjax.recipe import distillation, finetuning_config, phase, pretraining_config, using_config
 from bertjax.recipe_ranges import DISTILLATION, FINETUNING, OF_VERB, PHASE, PRETRAINING, TASK_DISTILLATION, USING
 from bertjax.tasks.registry import KINDS, options
@@ -26,11 +26,11 @@ def check_ranges(config: Mapping[str, Any]) -> None:
     for key, (allowed, _) in known.items():
         # A recipe of one's own need not have all options of its kind.
         if key not in values and not key.startswith('task.'):
-            mend = 'make the config with a function of bertjax.recipe'
-            raise UserError(f'config.{key}', 'no such key in the recipe', allowed.words, mend)
+            fix = 'make the config with a function of bertjax.recipe'
+            raise UserError(f'config.{key}', 'no such key in the recipe', allowed.words, fix)
 
 
-def check_recorded(config: Mapping[str, Any], where: str, mend: str) -> None:
+def check_recorded(config: Mapping[str, Any], where: str, fix: str) -> None:
     """Checks the values of a config that a run recorded in the file `where`; keys of other versions are let be.
 
     Raises:
@@ -39,13 +39,13 @@ def check_recorded(config: Mapping[str, Any], where: str, mend: str) -> None:
     known = declared(config)
     for key, value in flatten(config).items():
         if key in known and not known[key][0].holds(value):
-            raise UserError(f'{where}: {key}', shown(value), known[key][0].words, mend)
+            raise UserError(f'{where}: {key}', format_value(value), known[key][0].words, fix)
 
 
 def _unknown(key: str, value: Any, known: Mapping[str, Any]) -> UserError:
     below = [name for name in known if name.startswith(f'{key}.')]
     if below:
-        return UserError(f'config.{key}', shown(value), f'keys such as {below[0]}', 'see bertjax/recipe.py')
+        return UserError(f'config.{key}', format_value(value), f'keys such as {below[0]}', 'see bertjax/recipe.py')
     return unknown_key_error(key, known)
 
 

@@ -21,8 +21,8 @@ from etils import epath
 
 from bertjax.errors import StoppedError, UserError
 from bertjax.files.disk import writing
-from bertjax.files.muted import is_muted
 from bertjax.files.paths import is_remote
+from bertjax.files.write_guard import writes_are_disabled
 
 
 class _Names(threading.local):
@@ -34,7 +34,7 @@ _ALGORITHMS = {'sha256': hashlib.sha256, 'blake2b-128': lambda: hashlib.blake2b(
 
 
 @contextlib.contextmanager
-def apart_from_other_machines() -> Iterator[None]:
+def private_to_machine() -> Iterator[None]:
     """Meanwhile files of this thread are written under temporary names that no other process has on any machine."""
     _names.apart = str(secrets.randbits(63))
     try:
@@ -86,7 +86,7 @@ class AtomicFile:
     def __init__(self, path: epath.PathLike):
         self._local = not is_remote(path)
         self.path = pathlib.Path(path) if self._local else epath.Path(path)
-        self._muted = is_muted()
+        self._muted = writes_are_disabled()
         if self._muted:
             self._size, self.file = 0, tempfile.TemporaryFile()  # noqa: SIM115
             return
@@ -163,7 +163,7 @@ def atomic_directory(target: epath.PathLike, last: str) -> Iterator[str]:
       target: the directory to write, local or remote.
       last: the file without which the directory counts as empty: copied last where directories cannot be renamed.
     """
-    if is_muted():
+    if writes_are_disabled():
         with tempfile.TemporaryDirectory() as nowhere:
             yield nowhere
         return
@@ -233,7 +233,7 @@ def exclusive(directory: str | os.PathLike, doing: str) -> Iterator[None]:
     Raises:
       UserError: another process holds the lock; afterwards, that the directory was removed or moved meanwhile.
     """
-    if is_muted():
+    if writes_are_disabled():
         yield
         return
     handle = os.open(directory, os.O_RDONLY)
@@ -241,8 +241,8 @@ def exclusive(directory: str | os.PathLike, doing: str) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            found, mend = f'another process that {doing}', 'wait for it, or end it'
-            raise UserError(str(directory), found, 'one process at a time', mend) from None
+            found, fix = f'another process that {doing}', 'wait for it, or end it'
+            raise UserError(str(directory), found, 'one process at a time', fix) from None
         except OSError:
             logging.warning('%s cannot be locked: start no second process there.', directory)
         try:
@@ -271,5 +271,5 @@ def _is_at(directory: str | os.PathLike, handle: int) -> bool:
 
 def _gone(directory: str | os.PathLike) -> UserError:
     found = 'another folder than before' if os.path.isdir(directory) else 'no such folder any more'
-    mend = 'move it back, or give its new path, and the same command continues; if it was removed, it begins anew'
-    return UserError(str(directory), found, 'the folder that this command works in', mend)
+    fix = 'move it back, or give its new path, and the same command continues; if it was removed, it begins anew'
+    return UserError(str(directory), found, 'the folder that this command works in', fix)

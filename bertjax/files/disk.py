@@ -13,8 +13,8 @@ from bertjax.errors import UserError
 
 OPEN_FILES = 128
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# What else the user can mend, and how.
-_MENDS = {
+# What else the user can fix, and how.
+_FIXES = {
     errno.EROFS: 'give a --workdir on a disk that can be written to',
     errno.EACCES: 'change its permissions, or give another path',
     errno.EPERM: 'change its permissions, or give another path',
@@ -24,7 +24,7 @@ _MENDS = {
     errno.EEXIST: 'move the file that is in its way, or give another path',
     errno.EISDIR: 'move the folder that is in its way, or give another path',
     errno.ENAMETOOLONG: 'give a shorter path',
-    errno.ELOOP: 'mend the links, or give another path',
+    errno.ELOOP: 'fix the links, or give another path',
 }
 # What is wrong with a file to read; other errors tell of the machine.
 _OF_THE_FILE = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
@@ -97,23 +97,23 @@ def _explained(error: OSError, workdir: str) -> UserError | None:
     if error.errno == errno.EFBIG:
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         what = 'file system' if limit == resource.RLIM_INFINITY else f'limit (ulimit -f) of {limit:,} bytes'
-        mend = 'run this first: ulimit -f unlimited; then the same command continues'
-        return UserError(str(path), f'a {what} that allows no larger file', 'room for larger files', mend)
+        fix = 'run this first: ulimit -f unlimited; then the same command continues'
+        return UserError(str(path), f'a {what} that allows no larger file', 'room for larger files', fix)
     if error.errno == errno.ENOENT and hasattr(error, 'wanted'):
-        mend = 'put it back if it was moved, then start the same command again: it continues with what is there'
-        return UserError(str(path), 'that its folder was moved or removed', 'one that stays while it is used', mend)
+        fix = 'put it back if it was moved, then start the same command again: it continues with what is there'
+        return UserError(str(path), 'that its folder was moved or removed', 'one that stays while it is used', fix)
     if error.errno == errno.ENOENT and _NO_TEMPORARY in str(error):
-        mend = 'make room there, or set TMPDIR to another folder; then the same command continues'
-        return UserError('TMPDIR', 'no folder for temporary files', 'one that can be written to', mend)
+        fix = 'make room there, or set TMPDIR to another folder; then the same command continues'
+        return UserError('TMPDIR', 'no folder for temporary files', 'one that can be written to', fix)
     if error.errno in _FULL:
         folder = next(place for place in (path, *path.parents) if place.is_dir())
         found = f'a full disk with {shutil.disk_usage(folder).free:,} bytes free'
         wanted = getattr(error, 'wanted', 0)
         expected = f'{wanted:,} bytes for {path}' if wanted else f'room for {path}'
         return UserError(str(folder), found, expected, 'make room, then start the same command again: it continues')
-    if error.errno in _MENDS:
+    if error.errno in _FIXES:
         expected = 'a path that can be read and written'
-        return UserError(str(path), error.strerror.lower(), expected, _MENDS[error.errno])
+        return UserError(str(path), error.strerror.lower(), expected, _FIXES[error.errno])
     return None
 
 

@@ -25,8 +25,8 @@ def map_array(path: str | os.PathLike, dtype: str | np.dtype) -> np.ndarray:
     try:
         array = np.memmap(path, dtype, 'r').view(np.ndarray)
     except FileNotFoundError:
-        mend = 'start the same command again: what it needs and does not find, it makes'
-        raise UserError(str(path), 'no such file any more', 'a file that stays while it is used', mend) from None
+        fix = 'start the same command again: what it needs and does not find, it makes'
+        raise UserError(str(path), 'no such file any more', 'a file that stays while it is used', fix) from None
     note_mapped(path, array.nbytes)
     return array
 
@@ -55,9 +55,9 @@ def explain_bus_errors() -> None:
 
 
 def _bus_error() -> UserError:
-    mend = 'remove its folder and start the same command again: it makes it anew'
+    fix = 'remove its folder and start the same command again: it makes it anew'
     for path, size in _sizes.items():
         if os.path.exists(path) and (now := os.path.getsize(path)) < size:
-            return UserError(path, f'{now:,} bytes', f'{size:,}: it was cut while it was read', mend)
+            return UserError(path, f'{now:,} bytes', f'{size:,}: it was cut while it was read', fix)
     folder = os.path.dirname(next(iter(_sizes), os.path.abspath(os.curdir)))
-    return UserError(folder, 'a file that can no longer be read (SIGBUS)', 'files that stay', f'check the disk; {mend}')
+    return UserError(folder, 'a file that can no longer be read (SIGBUS)', 'files that stay', f'check the disk; {fix}')

@@ -49,8 +49,8 @@ def user_path(given: epath.PathLike, where: str, beside: Sequence[str] = ()) -> 
 def check_address(path: str, where: str) -> None:
     """Raises UserError for an address that is neither gs://BUCKET… nor s3://BUCKET…"""
     if is_remote(path) and not _IN_BUCKET.match(path):
-        mend = 'fetch it first, and give the path of the file'
-        raise UserError(where, f'the address {path!r}', 'a path on this machine, gs://… or s3://…', mend)
+        fix = 'fetch it first, and give the path of the file'
+        raise UserError(where, f'the address {path!r}', 'a path on this machine, gs://… or s3://…', fix)
 
 
 _names: dict[str, str] = {}
@@ -146,8 +146,8 @@ def walk_files(directory: epath.Path) -> Iterator[epath.Path]:
             seen.add(itself)
             inside = sorted(path.iterdir())
         except OSError as error:
-            found, mend = (error.strerror or str(error)).lower(), 'check its permissions, or move it elsewhere'
-            raise UserError(str(path), found, 'a folder that can be listed', mend) from None
+            found, fix = (error.strerror or str(error)).lower(), 'check its permissions, or move it elsewhere'
+            raise UserError(str(path), found, 'a folder that can be listed', fix) from None
         waiting += [child for child in reversed(inside) if not child.name.startswith(('.', '_'))]
     if again:
         logging.warning(
@@ -214,7 +214,7 @@ def existing_files(directory: epath.Path, names: Iterable[str]) -> Iterator[epat
             yield path
 
 
-def at_most_one(found: Sequence[epath.Path], where: str, split: str, mend: str) -> epath.Path | None:
+def at_most_one(found: Sequence[epath.Path], where: str, split: str, fix: str) -> epath.Path | None:
     """The only file found for a split; None where there is none.
 
     Raises:
@@ -222,22 +222,22 @@ def at_most_one(found: Sequence[epath.Path], where: str, split: str, mend: str) 
     """
     if len(found) > 1:
         names = ' and '.join(path.name for path in found)
-        raise UserError(where, names, f'one file of the {split} split', mend)
+        raise UserError(where, names, f'one file of the {split} split', fix)
     return found[0] if found else None
 
 
-def data_directory(data: str, expected: str, mend: str = 'check the path') -> epath.Path:
+def data_directory(data: str, expected: str, fix: str = 'check the path') -> epath.Path:
     """The directory that config.data names.
 
     Args:
       data: config.data.
       expected: what it should be, for the message: 'a folder with …'.
-      mend: what to do when it is not.
+      fix: what to do when it is not.
 
     Raises:
       UserError: it is empty, or no such directory.
     """
     path = user_path(data, 'config.data')
     if not data or not path.is_dir():
-        raise UserError('config.data', repr(data), expected, mend)
+        raise UserError('config.data', repr(data), expected, fix)
     return path

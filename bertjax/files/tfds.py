@@ -32,15 +32,15 @@ class Dataset:
             import tensorflow_datasets as tfds
             import tensorflow_datasets.text
         except ImportError as error:
-            found, mend = f'{asked!r} without tensorflow-datasets ({error})', 'pip install tensorflow-datasets'
-            raise UserError(where, found, 'that package', mend + otherwise) from error
+            found, fix = f'{asked!r} without tensorflow-datasets ({error})', 'pip install tensorflow-datasets'
+            raise UserError(where, found, 'that package', fix + otherwise) from error
         try:
             at_path = name.startswith(('/', '.', '~')) or is_remote(name)
             self.builder = tfds.builder_from_directory(name) if at_path else tfds.builder(name)
         except Exception as error:  # tfds raises a dozen kinds, some from the network.
             line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            found, mend = f'{asked!r}, which tfds cannot find ({line})', 'check the name and TFDS_DATA_DIR, or '
-            raise UserError(where, found, expected, mend + self._prepare) from error
+            found, fix = f'{asked!r}, which tfds cannot find ({line})', 'check the name and TFDS_DATA_DIR, or '
+            raise UserError(where, found, expected, fix + self._prepare) from error
         if not self.builder.info.splits:
             raise UserError(where, f'{asked!r}, not prepared', 'a prepared dataset', self._prepare)
 

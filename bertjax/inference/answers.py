@@ -54,7 +54,7 @@ class Answer(_Answer, total=False):
     null_odds: float
 
 
-class Entity(TypedDict):
+class TaggedEntity(TypedDict):
     """Characters of a text, or words of a list, from `start` to before `end`; `score` is the mean of the words'."""
 
     type: str
@@ -73,11 +73,11 @@ class _Tagged(TypedDict):
 class Tagged(_Tagged, total=False):
     """A tag and its share for each word; `entities` where the tags have a scheme; of a text the words' `offsets`."""
 
-    entities: list[Entity]
+    entities: list[TaggedEntity]
     offsets: Sequence[tuple[int, int]]
 
 
-class Chosen(TypedDict):
+class ChoiceAnswer(TypedDict):
     """`prediction`, the number of the best ending, and `ending` itself."""
 
     prompt: str

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.ranges import Range, shown
+from bertjax.ranges import Range, format_value
 from bertjax.recipe_ranges import OF_VERB
 from bertjax.text.special import well_formed
 
@@ -25,7 +25,7 @@ def several(texts: Texts, name: str = 'texts') -> list[str]:
     check_list(name, texts, 'a text or a list of texts')
     for number, text in enumerate(texts):
         if not isinstance(text, str):
-            raise UserError(f'{name}[{number}]', shown(text), 'a text', "give '' for none")
+            raise UserError(f'{name}[{number}]', format_value(text), 'a text', "give '' for none")
     return [well_formed(text) for text in texts]
 
 
@@ -37,7 +37,7 @@ def check_list(name: str, values: Any, expected: str = 'a list') -> None:
     """
     is_list = isinstance(values, Sized) and hasattr(values, '__getitem__') and not isinstance(values, Mapping)
     if not is_list or getattr(values, 'ndim', 1) != 1:
-        raise UserError(name, shown(values), expected, 'make a list of it')
+        raise UserError(name, format_value(values), expected, 'make a list of it')
 
 
 def like(asked: Any, results: list[Any]) -> Any:
@@ -61,7 +61,7 @@ def plain(value: Any) -> Any:
     return tuple(map(plain, value)) if isinstance(value, list | tuple | range) else value
 
 
-def check_value(argument: str, value: Any, allowed: Range, mend: str) -> Any:
+def check_value(argument: str, value: Any, allowed: Range, fix: str) -> Any:
     """An argument as Python's own value.
 
     Raises:
@@ -69,7 +69,7 @@ def check_value(argument: str, value: Any, allowed: Range, mend: str) -> Any:
     """
     value = plain(value)
     if not allowed.holds(value):
-        raise UserError(argument, shown(value), allowed.words, mend)
+        raise UserError(argument, format_value(value), allowed.words, fix)
     return value
 
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from bertjax.data.buckets import pad_to
 from bertjax.data.features import INPUTS, Features
+from bertjax.data.length_buckets import pad_to
 from bertjax.inference.runner import Forward, Runner
 from bertjax.model.capture import HIDDEN, PROBABILITIES, apply_capturing
 from bertjax.model.config import BertConfig

@@ -8,9 +8,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from bertjax.convert.trees import flat_paths
-from bertjax.experiment.loaded import LoadedModel
 from bertjax.inference.tasks import describe
 from bertjax.terminal import Console
+from bertjax.workdir.load_model import LoadedModel
 
 _LABELS, _UNUSED = 12, 3  # that are shown
 

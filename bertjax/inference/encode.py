@@ -13,12 +13,12 @@ from flax import linen as nn
 from bertjax.convert.huggingface.sentence_transformers import Dense
 from bertjax.data.features import INPUTS, Features
 from bertjax.errors import UserError
-from bertjax.experiment.loaded import LoadedModel
 from bertjax.inference.runner import Forward, Runner
 from bertjax.model.config import BertConfig
 from bertjax.model.pooling import combine_layers, pool_tokens
 from bertjax.tasks.sentence.features import text_features
 from bertjax.text.tokenizer import Tokenizer
+from bertjax.workdir.load_model import LoadedModel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,16 +98,16 @@ def chosen_encoding(model: LoadedModel, *, pool: str, normalize: bool | None, **
     if said.refusal:
         raise said.refusal
     if said.lowercase and not model.tokenizer.lowercase:
-        found, mend = 'do_lower_case with a tokenizer of cased text', "give lower-cased texts, and pool, such as 'mean'"
-        raise UserError(model.where, found, 'a tokenizer that lower-cases', mend)
+        found, fix = 'do_lower_case with a tokenizer of cased text', "give lower-cased texts, and pool, such as 'mean'"
+        raise UserError(model.where, found, 'a tokenizer that lower-cases', fix)
     if said.dense and asked['layers'] != (-1,):
-        mend = "leave the layers out, or name a pooling, such as pool='mean'"
-        raise UserError('layers', str(asked['layers']), '-1, which the Dense layers of the folder take', mend)
+        fix = "leave the layers out, or name a pooling, such as pool='mean'"
+        raise UserError('layers', str(asked['layers']), '-1, which the Dense layers of the folder take', fix)
     widths = [model.config.width, *(layer.kernel.shape[1] for layer in said.dense)]
     for layer, width in zip(said.dense, widths, strict=False):
         if layer.kernel.shape[0] != width:
-            found, mend = f'a Dense layer of {layer.kernel.shape[0]:,} inputs', 'copy the directory again'
-            raise UserError(model.where, found, f'one of {width:,}, as it is given', mend)
+            found, fix = f'a Dense layer of {layer.kernel.shape[0]:,} inputs', 'copy the directory again'
+            raise UserError(model.where, found, f'one of {width:,}, as it is given', fix)
     normalize = said.normalize if normalize is None else normalize
     return Encoding(pool=said.pool, normalize=normalize, prompt=said.prompt, dense=said.dense, **asked)
 

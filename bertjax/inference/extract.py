@@ -14,12 +14,12 @@ import numpy as np
 from bertjax.convert.trees import flat_paths
 from bertjax.errors import UserError
 from bertjax.inference.encode import Encoding, check_encoding, encode, sequences, spans
-from bertjax.inference.input import Item, Source, texts_of
+from bertjax.inference.input import InputSource, Item, texts_of
 from bertjax.inference.runner import Runner
 from bertjax.tasks.reading.records import Row
 from bertjax.tasks.reading.texts import checked_text, quoted
 
-Part = dict[str, np.ndarray]
+VectorPart = dict[str, np.ndarray]
 # Of texts. A thousand vectors of width 768 are 3 MB; of every token, a hundred times as much.
 PART, PART_OF_TOKENS = 4096, 256
 _VERSION = 3  # raise it with any change after which the same texts give other parts
@@ -77,7 +77,7 @@ class Extractor:
         texts = [item.values if isinstance(item, Row) else None for item in items]
         return hashlib.sha256(self.identity + json.dumps(texts).encode()).hexdigest()[:32]
 
-    def part(self, items: Sequence[Item], advance: Callable[[int], object] | None = None) -> Part:
+    def part(self, items: Sequence[Item], advance: Callable[[int], object] | None = None) -> VectorPart:
         """The features of items, in their order.
 
         Args:
@@ -109,14 +109,14 @@ class Extractor:
         located = {'segments': segments.astype(np.int32), 'starts': starts, 'ends': ends}
         return {'lengths': lengths, 'features': np.concatenate(rows), 'ids': features.tokens, **located}
 
-    def _nothing(self, lengths: np.ndarray) -> Part:
+    def _nothing(self, lengths: np.ndarray) -> VectorPart:
         if not self.of_tokens:
             return {'lengths': lengths, 'features': np.full((len(lengths), self.width), np.nan, np.float32)}
         empty = {name: np.zeros(0, np.int32) for name in ('ids', 'segments', 'starts', 'ends')}
         return {'lengths': lengths, 'features': np.zeros((0, self.width), np.float32), **empty}
 
 
-def labels(item: Item, source: Source, id: str) -> dict[str, Any]:
+def labels(item: Item, source: InputSource, id: str) -> dict[str, Any]:
     """What stands beside the features of an item: its texts, None of a blank one, and before them what the field
     `id` of its record has.
 
@@ -129,12 +129,12 @@ def labels(item: Item, source: Source, id: str) -> dict[str, Any]:
         return texts
     if item.fields is None or id not in item.fields:
         found = 'a plain line' if item.fields is None else f'the fields {quoted(item.fields)}'
-        mend = 'leave config.extract.id out: the rows are in the order of the texts'
-        raise UserError(item.where, found, f'the field {id!r} of config.extract.id', mend)
+        fix = 'leave config.extract.id out: the rows are in the order of the texts'
+        raise UserError(item.where, found, f'the field {id!r} of config.extract.id', fix)
     value, where = item.fields[id], f'{item.where}, field {quoted([id])}'
     if not isinstance(value, str | int | float | None):
-        found, mend = f'a {type(value).__name__}', 'name another field in config.extract.id'
-        raise UserError(where, found, 'a string or a number', mend)
+        found, fix = f'a {type(value).__name__}', 'name another field in config.extract.id'
+        raise UserError(where, found, 'a string or a number', fix)
     if isinstance(value, str):
         checked_text(value, where)
     if isinstance(value, float) and not math.isfinite(value):  # JSON has none

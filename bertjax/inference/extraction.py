@@ -11,7 +11,7 @@ from typing import Any
 
 from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile, write_atomic
-from bertjax.files.whole import read_json_or_none
+from bertjax.files.small_files import read_json_or_none
 from bertjax.inference.extract import Extractor, labels
 from bertjax.inference.feature_files import (
     files_of,
@@ -22,8 +22,8 @@ from bertjax.inference.feature_files import (
     write_parquet,
     write_safetensors,
 )
-from bertjax.inference.input import STANDARD_INPUT, Item, Source, chunks
-from bertjax.inference.kept import FILES, INPUT, check_own, listed
+from bertjax.inference.input import STANDARD_INPUT, InputSource, Item, chunks
+from bertjax.inference.overwrite_guard import FILES, INPUT, check_overwrite, recorded_files
 from bertjax.recipe_ranges import FORMATS
 from bertjax.tasks.reading.records import Row
 
@@ -46,7 +46,7 @@ class Extraction:
     """
 
     extractor: Extractor
-    source: Source
+    source: InputSource
     target: pathlib.Path
     id: str
     size: int
@@ -97,16 +97,16 @@ class Extraction:
         """Refuses to replace features of another input, whole ones or parts of them.
 
         Raises:
-          UserError: some are there, see `kept.check_own`.
+          UserError: some are there, see `kept.check_overwrite`.
         """
         facts = [self._facts, *self._others()]
         # Of this input or refused: a file that two formats share, that of the ids, may be written again.
-        check_own([*facts, self._claim], self._origin, self._files, self._replaced() | listed(facts))
+        check_overwrite([*facts, self._claim], self._origin, self._files, self._replaced() | recorded_files(facts))
 
     def _replaced(self) -> set[str]:
         """Names of files that are there, or may be, of this input, and in this format."""
-        former = listed([self._former])
-        return listed([self._facts, self._claim]) | (former if self.target.name in former else set())
+        former = recorded_files([self._former])
+        return recorded_files([self._facts, self._claim]) | (former if self.target.name in former else set())
 
     def _others(self) -> list[pathlib.Path]:
         """Where the facts of the features in other formats are."""
@@ -129,8 +129,8 @@ class Extraction:
             print(f'{len(kept & wanted):,} of {len(wanted):,} parts are there already')
         for path, items in itertools.zip_longest(self._parts, self._chunks()):
             if path is None or items is None or not path.name.endswith(self.extractor.key(items)):
-                found, mend = 'other texts than a moment ago', 'start again when nobody writes to it'
-                raise UserError(self.source.path, found, 'a file that stays as it is', mend)
+                found, fix = 'other texts than a moment ago', 'start again when nobody writes to it'
+                raise UserError(self.source.path, found, 'a file that stays as it is', fix)
             if path.name in kept:
                 advance(len(items))
                 continue
@@ -146,8 +146,8 @@ class Extraction:
         Yields:
           Lines for the user.
         """
-        stale = self._replaced() - {path.name for path in self._files} - listed(self._others())
-        if self.target.name in listed([self._former]):
+        stale = self._replaced() - {path.name for path in self._files} - recorded_files(self._others())
+        if self.target.name in recorded_files([self._former]):
             self._former.unlink()
         self._facts.unlink(missing_ok=True)  # what it says is of an earlier file
         for path in self.target.parent.glob('.*.tmp-*'):  # of a run that was killed; the workdir is ours alone

@@ -15,14 +15,14 @@ from safetensors.numpy import load_file, save
 from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile, write_atomic
 from bertjax.files.safetensors import Tensor, write_tensors
-from bertjax.inference.extract import Part
+from bertjax.inference.extract import VectorPart
 from bertjax.tasks.reading.json_rows import as_text
 
 Labels = Mapping[str, Any]  # of a row: id, text, pair
 TOKEN = ('ids', 'segments', 'starts', 'ends')
 
 
-def save_part(path: pathlib.Path, part: Part) -> None:
+def save_part(path: pathlib.Path, part: VectorPart) -> None:
     """Writes a part, whole or not at all."""
     write_atomic(path, save(part))
 
@@ -47,7 +47,7 @@ def write_npy(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None:
     _npy(offsets, np.int64, (shapes['lengths'][0] + 1,), _offsets(parts))
     kind = np.dtype([(name.removesuffix('s'), np.int32) for name in TOKEN])
 
-    def table(part: Part) -> np.ndarray:
+    def table(part: VectorPart) -> np.ndarray:
         rows = np.empty(len(part['ids']), kind)
         for name in TOKEN:
             rows[name.removesuffix('s')] = part[name]
@@ -85,7 +85,7 @@ def write_jsonl(
             file.write(''.join(json_rows(load_file(part), rows, pieces)).encode())
 
 
-def json_rows(part: Part, labels: Sequence[Labels], pieces: Sequence[str]) -> Iterator[str]:
+def json_rows(part: VectorPart, labels: Sequence[Labels], pieces: Sequence[str]) -> Iterator[str]:
     """The lines of a part, see `write_jsonl`."""
     for label, row in zip(labels, _rows(part, pieces), strict=True):
         features = row.pop('features')
@@ -129,10 +129,8 @@ def need_arrow() -> tuple[Any, Any]:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        mend = "install the extra 'arrow': pip install 'bertjax[arrow]'"
-        raise UserError(
-            'config.extract.format', "'parquet' without pyarrow", 'pyarrow to write it with', mend
-        ) from None
+        fix = "install the extra 'arrow': pip install 'bertjax[arrow]'"
+        raise UserError('config.extract.format', "'parquet' without pyarrow", 'pyarrow to write it with', fix) from None
     return pyarrow, pyarrow.parquet
 
 
@@ -145,7 +143,7 @@ def token_counts(parts: Sequence[pathlib.Path], full: int) -> tuple[int, int]:
     return total, rows
 
 
-def _rows(part: Part, pieces: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _rows(part: VectorPart, pieces: Sequence[str]) -> Iterator[dict[str, Any]]:
     ends = np.cumsum(part['lengths']).tolist()
     for number, (end, length) in enumerate(zip(ends, part['lengths'].tolist(), strict=True)):
         if 'ids' not in part:

@@ -56,8 +56,8 @@ class MaskedText:
         self.ids = np.array([*ids[: max_length - 1], tokenizer.sep_id], np.int32)
         if self.positions[-1] >= max_length - 1:
             found = f'a mask behind {self.positions[-1]} tokens'
-            mend = 'shorten the text before it'
-            raise UserError(where, found, f'all masks among the first {max_length - 1}, which the model reads', mend)
+            fix = 'shorten the text before it'
+            raise UserError(where, found, f'all masks among the first {max_length - 1}, which the model reads', fix)
 
     def filled(self, pieces: Sequence[int | None]) -> str:
         """The text with a piece for each mask; None leaves it as it is written."""

@@ -25,7 +25,7 @@ Each = TypeVar('Each')
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class InputSource:
     """A user's texts, or pairs of them.
 
     Attributes:
@@ -66,8 +66,8 @@ class Source:
             raise UserError('config.input', 'nothing', "a file, or '-' for standard input", 'give --config.input=FILE')
         kind = self.path != STANDARD_INPUT and unusual_kind(user_path(self.path, 'config.input'))
         if kind:
-            mend = 'give a file, or --config.input=- and the texts on standard input'
-            raise UserError('config.input', f'{self.path}, {kind}', 'a file, which is read more than once', mend)
+            fix = 'give a file, or --config.input=- and the texts on standard input'
+            raise UserError('config.input', f'{self.path}, {kind}', 'a file, which is read more than once', fix)
 
     def items(self, *, quiet: bool = False) -> Iterator[Item]:
         """The records in their order, each as soon as it is read; blank ones keep their place.
@@ -95,7 +95,7 @@ class Source:
 
 
 @contextlib.contextmanager
-def spooled(source: Source, folder: pathlib.Path) -> Iterator[Source]:
+def spooled(source: InputSource, folder: pathlib.Path) -> Iterator[InputSource]:
     """Standard input to its end as a file in `folder`, so that it can be read more than once within the block."""
     path = folder / f'{source.name}.input'
     for left in folder.glob(f'.{path.name}.tmp-*'):  # of a run that was killed

@@ -12,7 +12,7 @@ from bertjax.data.features import INPUTS, FeatureBuilder
 from bertjax.inference.encode import sequences as sequences_of
 from bertjax.inference.runner import Forward, Runner
 from bertjax.progress import Advance, in_proportion, telling
-from bertjax.train.predict import nobody
+from bertjax.train.predict import no_op
 
 
 class Expected(NamedTuple):
@@ -114,7 +114,7 @@ def pseudo_log_likelihoods(
             builder.row(rows, masked_positions=np.int32([position]), masked_ids=np.int32([ids[position]]))
             rows += 1
     if not rows:
-        (advance or nobody)(len(sequences))
+        (advance or no_op)(len(sequences))
         return [np.zeros(0, np.float32)] * len(sequences)
     inputs, forward = (*INPUTS, 'masked_positions', 'masked_ids'), _make_score(runner.model.module)
     with telling(advance, 'scoring', len(sequences)) as tell:

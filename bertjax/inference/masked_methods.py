@@ -5,13 +5,13 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 
-from bertjax.experiment.loaded import LoadedModel
 from bertjax.inference.answers import Filling, JointFilling, Score
 from bertjax.inference.arguments import Texts, check_count, check_values, like, several
 from bertjax.inference.fill import MaskedText, extend, fill_each, fill_jointly
 from bertjax.inference.masked import follow_probabilities
 from bertjax.inference.runner import Runner
 from bertjax.inference.score import score_texts
+from bertjax.workdir.load_model import LoadedModel
 
 
 class _Extending(TypedDict, total=False):

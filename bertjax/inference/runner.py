@@ -9,17 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.cores import available_cores
-from bertjax.data.buckets import pad_to
 from bertjax.data.features import INPUTS, Features
+from bertjax.data.length_buckets import pad_to
 from bertjax.data.loader import global_arrays, local_rows
 from bertjax.data.sharing import Cost, Plan, alone, cheapest, size_of
-from bertjax.experiment.loaded import LoadedModel
 from bertjax.model.sharing import sharing
 from bertjax.parallel.mesh import row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.progress import Advance, telling
-from bertjax.train.predict import Predictor, nobody
+from bertjax.train.predict import Predictor, no_op
 from bertjax.train.step import Batch
+from bertjax.workdir.load_model import LoadedModel
 
 # The padded lengths, as far as the model knows as many positions. A length is compiled when the first sequence of it
 # comes; with steps of a third to a half, 10 to 20 % of the positions of evenly spread lengths are padding.
@@ -131,7 +131,7 @@ class Runner:
         inputs: Collection[str] = INPUTS,
         most: Callable[[int], int] | None = None,
         params: Any = None,
-        advance: Advance = nobody,
+        advance: Advance = no_op,
     ) -> dict[str, np.ndarray]:
         """The sum over all batches of what `forward` gives for each, added up on the devices.
 

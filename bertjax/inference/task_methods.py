@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, overload
 
-from bertjax.experiment.loaded import LoadedModel
-from bertjax.inference.answers import Answer, Chosen, Label, Tagged
+from bertjax.inference.answers import Answer, ChoiceAnswer, Label, Tagged
 from bertjax.inference.arguments import Texts, check_count, check_list, like, several
 from bertjax.inference.runner import Runner
 from bertjax.inference.tasks import (
@@ -16,6 +15,7 @@ from bertjax.inference.tasks import (
     text_records,
 )
 from bertjax.tasks.task import Task
+from bertjax.workdir.load_model import LoadedModel
 
 
 class TaskMethods:
@@ -93,10 +93,10 @@ class TaskMethods:
         return like(sentences, tag_records(self._runner, records, aggregation_strategy))
 
     @overload
-    def choose(self, context: str, endings: Sequence[str]) -> Chosen: ...
+    def choose(self, context: str, endings: Sequence[str]) -> ChoiceAnswer: ...
 
     @overload
-    def choose(self, context: Sequence[str], endings: Sequence[Sequence[str]]) -> list[Chosen]: ...
+    def choose(self, context: Sequence[str], endings: Sequence[Sequence[str]]) -> list[ChoiceAnswer]: ...
 
     def choose(self, context: Texts, endings: Sequence[str] | Sequence[Sequence[str]]) -> Any:
         """The best ending of each context.

@@ -7,11 +7,11 @@ from bertjax.data.features import Features
 from bertjax.errors import UserError
 from bertjax.inference.arguments import several
 from bertjax.inference.runner import Runner
-from bertjax.ranges import shown
-from bertjax.tasks.choice.files import Question as Choices
+from bertjax.ranges import format_value
+from bertjax.tasks.choice.files import ChoiceQuestion as Choices
 from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.sentence.task import TextTask
-from bertjax.tasks.squad.questions import Question
+from bertjax.tasks.squad.questions import SquadQuestion
 from bertjax.tasks.squad.task import SquadTask
 from bertjax.tasks.tagging.aggregation import STRATEGIES, aggregated
 from bertjax.tasks.tagging.columns import Sentence
@@ -55,7 +55,7 @@ def tag_records(runner: Runner, records: Sequence[Sentence], strategy: str) -> l
     """
     if strategy not in STRATEGIES:
         expected = 'one of ' + ', '.join(STRATEGIES)
-        raise UserError('aggregation_strategy', shown(strategy), expected, "leave it out for 'first'")
+        raise UserError('aggregation_strategy', format_value(strategy), expected, "leave it out for 'first'")
     if strategy == 'simple' and any(record.text is None for record in records):
         raise UserError('aggregation_strategy', "'simple' for a list of words", 'a text', 'give the text as it is')
     filled = [record for record in records if record.words]
@@ -92,7 +92,7 @@ def question_records(task: Task | None, where: str, questions: Sequence[str], co
       UserError: a model of another kind.
     """
     _of_kind(task, SquadTask, where)
-    return [Question(str(i), *pair) for i, pair in enumerate(zip(questions, contexts, strict=True))]
+    return [SquadQuestion(str(i), *pair) for i, pair in enumerate(zip(questions, contexts, strict=True))]
 
 
 def sentence_records(task: Task | None, where: str, sentences: Sequence[str | Sequence[str]]) -> list[Any]:
@@ -125,7 +125,9 @@ def choice_records(
     for i, (context, each) in enumerate(zip(contexts, endings, strict=True)):
         texts = several(each, f'endings[{i}]')
         if isinstance(each, str) or len(texts) < 2:
-            raise UserError(f'endings[{i}]', shown(each), 'a list of at least two', 'give what is to be chosen from')
+            raise UserError(
+                f'endings[{i}]', format_value(each), 'a list of at least two', 'give what is to be chosen from'
+            )
         records.append(Choices(f'contexts[{i}]', context, '', tuple(texts), None))
     return records
 
@@ -150,5 +152,5 @@ def _of_kind(task: Task | None, kind: type[Task], where: str) -> Any:
     method, wanted = next((method, words) for known, method, words in _KINDS if known is kind)
     own = next((method for known, method, _ in _KINDS if isinstance(task, known)), None)
     found = f'a model for {describe(task)}' if task else 'a model that was not tuned to a task'
-    mend = f'use its method {own}' if own else 'fine-tune it first, or name a fine-tuned model'
-    raise UserError(where, found, f'one for {wanted}, as {method} gives', mend)
+    fix = f'use its method {own}' if own else 'fine-tune it first, or name a fine-tuned model'
+    raise UserError(where, found, f'one for {wanted}, as {method} gives', fix)

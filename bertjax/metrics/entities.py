@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 
-class Span(NamedTuple):
+class EntitySpan(NamedTuple):
     """An entity: words `start` up to, not including, `end`."""
 
     type: str
@@ -26,26 +26,26 @@ def split_tag(tag: str) -> tuple[str, str]:
     return prefix, type
 
 
-def spans(tags: Sequence[str]) -> list[Span]:
+def spans(tags: Sequence[str]) -> list[EntitySpan]:
     """The entities of a sentence, in any scheme and in invalid sequences.
 
     An entity begins at B and S, and at an I or E that follows O, an end or another type; it ends with E and S, before O
     and before the next entity. M is read as I, L as E, U as S. B, I and O are read so by conlleval too, which knows no
     S, L, U and M, and no entity that begins after E; E and S by seqeval.
     """
-    found: list[Span] = []
+    found: list[EntitySpan] = []
     start, inside = 0, None
     for i, tag in enumerate([*tags, 'O']):
         prefix, type = split_tag(tag)
         prefix = _ALIKE.get(prefix, prefix)
         begins = prefix in ('B', 'S') or (prefix in ('I', 'E') and type != inside)
         if inside is not None and (begins or prefix == 'O'):
-            found.append(Span(inside, start, i))
+            found.append(EntitySpan(inside, start, i))
             inside = None
         if begins:
             start, inside = i, type
         if prefix in ('E', 'S'):
-            found.append(Span(type, start, i + 1))
+            found.append(EntitySpan(type, start, i + 1))
             inside = None
     return found
 

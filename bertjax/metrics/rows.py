@@ -63,7 +63,7 @@ def distillation_values(sums: Sums, factors: Mapping[str, float]) -> dict[str, f
     return {**values, 'loss': sum(counted) if counted else None}
 
 
-def taught(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+def distillation_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """What a teacher teaches in a run with these rows, as they call its parts: 'soft_loss' and the like; of another run
     []."""
     names = dict.fromkeys(name for row in rows for name in row if name.endswith('_loss'))

@@ -18,13 +18,13 @@ CAPTURES = (HIDDEN, SCORES, PROBABILITIES)
 _NAME = 'kept'
 
 
-def wanted(module: nn.Module, *names: str) -> bool:
+def is_captured(module: nn.Module, *names: str) -> bool:
     """Whether the caller asks for one of these."""
     return not module.is_initializing() and any(map(module.is_mutable_collection, names))
 
 
-def keep(module: nn.Module, name: str, value: jax.Array) -> None:
-    """Hands out what is `wanted`, once a call."""
+def capture_value(module: nn.Module, name: str, value: jax.Array) -> None:
+    """Hands out what is `is_captured`, once a call."""
     module.put_variable(name, _NAME, value)
 
 

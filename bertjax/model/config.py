@@ -93,8 +93,8 @@ class BertConfig:
     def __post_init__(self):
         check_fields(self, 'model')
         if self.width % self.num_heads:
-            mend = 'set config.model.num_heads to such a number'
-            raise UserError('config.model.num_heads', str(self.num_heads), f'a divisor of width {self.width}', mend)
+            fix = 'set config.model.num_heads to such a number'
+            raise UserError('config.model.num_heads', str(self.num_heads), f'a divisor of width {self.width}', fix)
 
     @property
     def padded_vocab_size(self) -> int:

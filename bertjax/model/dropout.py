@@ -56,7 +56,7 @@ class Dropout(struct.PyTreeNode):
         """For a loop that has keys in place of numbered examples: the rows of a batch are numbered from 0."""
         return cls(jax.random.bits(key), jnp.arange(rows, dtype=jnp.uint32))
 
-    def at(self, place: int | jax.Array) -> 'Dropout':
+    def fold_in(self, place: int | jax.Array) -> 'Dropout':
         """That of a place within this one: a phase, a layer, a `Site`; whole numbers from 0."""
         place = jnp.asarray(place).astype(jnp.uint32)
         return self.replace(seed=_mix(self.seed + (place + 1) * jnp.uint32(_GOLDEN)))
@@ -139,7 +139,7 @@ def drop_weights(weights: jax.Array, rate: float, words: jax.Array, places: jax.
 def attention_words(dropout: Dropout, heads: int) -> jax.Array:
     """uint32 [B, heads, 2], what `drop_attention` hashes with a counter; where rows have several examples [B, heads, Q,
     3], the last being the place of the query."""
-    words = dropout.at(Site.ATTENTION).words(heads)
+    words = dropout.fold_in(Site.ATTENTION).words(heads)
     return words if dropout.places is None else words.swapaxes(1, 2)
 
 

@@ -9,16 +9,16 @@ from flax import linen as nn
 from bertjax.errors import UserError
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.attention.self_attention import SelfAttention
-from bertjax.model.capture import CAPTURES, HIDDEN, keep, wanted
+from bertjax.model.capture import CAPTURES, HIDDEN, capture_value, is_captured
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout, Site, drop, within
 from bertjax.model.groups import Groups
-from bertjax.model.layers import ACTIVATION_FUNCTIONS, DEAR, Embedding, LayerNorm, Projection, dear
-from bertjax.model.lookup import chosen_rows, looked_up
+from bertjax.model.layers import ACTIVATION_FUNCTIONS, SAVED_RESIDUAL, Embedding, LayerNorm, Projection, save_residual
+from bertjax.model.lookup import onehot_lookup, sorted_lookup
 from bertjax.parallel.partition import constrain, platform
 
 REMAT_POLICIES = {
-    'elementwise': jax.checkpoint_policies.save_only_these_names(DEAR),
+    'elementwise': jax.checkpoint_policies.save_only_these_names(SAVED_RESIDUAL),
     'full': jax.checkpoint_policies.nothing_saveable,
     'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
 }
@@ -72,14 +72,14 @@ class Embeddings(nn.Module):
                 'raise config.model.max_positions or shorten the sequences',
             )
         # An id beyond the table gives NaN, which is noticed, rather than the last row, which is not.
-        look_up = looked_up if platform() == 'gpu' else functools.partial(jnp.take, axis=0, mode='fill')
+        look_up = sorted_lookup if platform() == 'gpu' else functools.partial(jnp.take, axis=0, mode='fill')
         x = look_up(self.token(), input_ids)  # [B, S, D]
         positions = self.position()[:length]  # [S, D], packed [B, S, D]
-        x = _hidden(x) + (positions if position_ids is None else chosen_rows(positions, position_ids))
+        x = _hidden(x) + (positions if position_ids is None else onehot_lookup(positions, position_ids))
         if self.config.num_segments == 1:
             x = x + self.segment()[0]
         elif self.config.num_segments and platform() == 'cpu':
-            x = x + chosen_rows(self.segment(), segment_ids)
+            x = x + onehot_lookup(self.segment(), segment_ids)
         elif (
             self.config.num_segments
         ):  # as a product: its gradient is a product too, not a scatter of B·S rows into two
@@ -102,11 +102,11 @@ class Mlp(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         c = self.config
         x = Projection(c, (c.mlp_dim,), ('embed',), ('mlp',), ('mlp',), name='up')(x)  # [B, S, F]
-        x = ACTIVATION_FUNCTIONS[c.activation](dear(constrain(x, 'act_batch', 'act_length', 'act_mlp')))
+        x = ACTIVATION_FUNCTIONS[c.activation](save_residual(constrain(x, 'act_batch', 'act_length', 'act_mlp')))
         return Projection(c, (c.width,), ('mlp',), ('embed',), ('norm',), name='down')(x)  # [B, S, D]
 
 
-class Block(nn.Module):
+class EncoderBlock(nn.Module):
     """Attention and MLP, each with dropout, a residual path and a LayerNorm after it (before it, with `pre_norm`).
 
     Attributes:
@@ -137,13 +137,13 @@ class Block(nn.Module):
         if c.pre_norm:
             y = attention_norm(x)
             y = drop(attention(y, wanted_of(y), mask, own), c.dropout, first, Site.ATTENTION_OUTPUT)
-            x = dear(wanted_of(x) + y)
+            x = save_residual(wanted_of(x) + y)
             x = x + drop(mlp(mlp_norm(x)), c.dropout, first, Site.MLP_OUTPUT)
         else:
             queries = wanted_of(x)
             y = drop(attention(x, queries, mask, own), c.dropout, first, Site.ATTENTION_OUTPUT)
-            x = attention_norm(dear(queries + y))
-            x = mlp_norm(dear(x + drop(mlp(x), c.dropout, first, Site.MLP_OUTPUT)))
+            x = attention_norm(save_residual(queries + y))
+            x = mlp_norm(save_residual(x + drop(mlp(x), c.dropout, first, Site.MLP_OUTPUT)))
         x = _hidden(x)
         return x, x if self.keep_output else None
 
@@ -192,16 +192,16 @@ class BertEncoder(nn.Module):
           UserError: sequences longer than `max_positions`.
         """
         c = self.config
-        keep_layers = all_layers or wanted(self, HIDDEN)
-        shorten = first_only and not wanted(self, *CAPTURES)  # who asks for them wants those of all positions
+        keep_layers = all_layers or is_captured(self, HIDDEN)
+        shorten = first_only and not is_captured(self, *CAPTURES)  # who asks for them wants those of all positions
         mask = AttentionMask(attention_mask, sequence_ids, causal=c.causal, packed=groups)
         x = self.embeddings(input_ids, segment_ids, dropout, position_ids, groups)  # [B, S, D]
         first = x
-        block = Block
+        block = EncoderBlock
         remat = remat_of(c, platform())
         if remat != 'none':
             # Inside a scan the loop itself prevents CSE between the two passes, and the barrier would only cost.
-            block = nn.remat(Block, policy=REMAT_POLICIES[remat], prevent_cse=not c.scan_layers)
+            block = nn.remat(EncoderBlock, policy=REMAT_POLICIES[remat], prevent_cse=not c.scan_layers)
         if c.scan_layers:
             scanned = nn.scan(
                 block,
@@ -226,8 +226,8 @@ class BertEncoder(nn.Module):
             layers = layers.at[-1].set(x) if keep_layers else None
         if keep_layers:
             layers = jnp.concatenate([first[None], layers])  # [L + 1, B, S, D]
-        if wanted(self, HIDDEN):
-            keep(self, HIDDEN, layers)
+        if is_captured(self, HIDDEN):
+            capture_value(self, HIDDEN, layers)
         return _firsts(x, groups) if first_only and not shorten else x, layers if all_layers else None
 
     def token_embedding(self) -> jax.Array:

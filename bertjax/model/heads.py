@@ -20,7 +20,7 @@ from bertjax.parallel.partition import with_axes
 LAYERS = {'embeddings': 0, 'last': 1, 'second_to_last': 2, 'sum_last_four': 4, 'concat_last_four': 4, 'sum_all': 1}
 
 
-class Mix(nn.Module):
+class LayerMix(nn.Module):
     """Learned weighted sum of layers: scale · Σ softmax(weights)_l · h_l (ELMo, arXiv 1802.05365, equation 1).
 
     Starts as the mean. Weight decay pulls `weights` to equal shares, as ELMo's penalty does, and leaves `scale` alone.
@@ -64,18 +64,18 @@ class TaskModel(nn.Module):
     smallest_inputs = ((1, 1),) * 3  # shapes, for init
 
     def __post_init__(self):
-        mend = 'for example --config.task.layers=last'
+        fix = 'for example --config.task.layers=last'
         if self.layers not in LAYERS:
-            raise UserError('config.task.layers', repr(self.layers), 'one of ' + ', '.join(LAYERS), mend)
+            raise UserError('config.task.layers', repr(self.layers), 'one of ' + ', '.join(LAYERS), fix)
         if LAYERS[self.layers] > self.config.num_layers:
             found = f'{self.layers!r} with an encoder of {self.config.num_layers} layers'
-            raise UserError('config.task.layers', found, f'at least {LAYERS[self.layers]} layers', mend)
+            raise UserError('config.task.layers', found, f'at least {LAYERS[self.layers]} layers', fix)
         super().__post_init__()
 
     def setup(self):
         self.encoder = BertEncoder(self.config)
         if self.layers.startswith('sum_'):
-            self.mix = Mix(self.config)
+            self.mix = LayerMix(self.config)
         if self.bilstm_units:
             self.bilstm = BiLstm(self.config, self.bilstm_units)
         self.head = Projection(self.config, (self.outputs,), ('embed',), ('classes',), ('classes',))

@@ -53,12 +53,12 @@ def weight_init(config: BertConfig) -> nn.initializers.Initializer:
     return lambda key, shape, dtype: config.init_stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
 
 
-DEAR = 'dear'
+SAVED_RESIDUAL = 'dear'
 
 
-def dear(x: jax.Array) -> jax.Array:
+def save_residual(x: jax.Array) -> jax.Array:
     """`x`, which took a matrix product to compute, and which a backward pass that computes all else again has kept."""
-    return checkpoint_name(x, DEAR)
+    return checkpoint_name(x, SAVED_RESIDUAL)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -86,16 +86,16 @@ add_bias.defvjp(lambda x, bias, by_product: (add_bias(x, bias, by_product), bias
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def product(x: jax.Array, kernel: jax.Array, x_is_dear: bool = False) -> jax.Array:
+def product(x: jax.Array, kernel: jax.Array, save_x: bool = False) -> jax.Array:
     """x [..., M] @ kernel [M, N] of one dtype -> [..., N], in it, with the kernel's gradient as a product of x.
 
     Autodiff's is the transpose of a product, for which XLA:CPU copies the cotangent into another layout and then takes
     a kernel that is a third as fast.
 
-    `x_is_dear`: of what it keeps `jax.checkpoint` makes a rounded copy for those who go on with it. The compiler fuses
+    `save_x`: of what it keeps `jax.checkpoint` makes a rounded copy for those who go on with it. The compiler fuses
     that into the operation that makes x, but into no kernel; here only the backward pass reads what is kept.
     """
-    return _product_forward(x, kernel, x_is_dear)[0]
+    return _product_forward(x, kernel, save_x)[0]
 
 
 def dot(x: jax.Array, y: jax.Array, of_x: tuple[int, ...], of_y: tuple[int, ...]) -> jax.Array:
@@ -114,15 +114,15 @@ def dot_over_rows(x: jax.Array, y: jax.Array) -> jax.Array:
     return dot(x, y, rows, rows)
 
 
-def _product_forward(x: jax.Array, kernel: jax.Array, x_is_dear: bool) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+def _product_forward(x: jax.Array, kernel: jax.Array, save_x: bool) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     # Not by `product`, inside which a policy of `jax.checkpoint` would not see what it may keep.
-    return dot(x, kernel, (x.ndim - 1,), (0,)), (dear(x) if x_is_dear else x, kernel)
+    return dot(x, kernel, (x.ndim - 1,), (0,)), (save_residual(x) if save_x else x, kernel)
 
 
 def _product_gradient(
-    x_is_dear: bool, saved: tuple[jax.Array, jax.Array], cotangent: jax.Array
+    save_x: bool, saved: tuple[jax.Array, jax.Array], cotangent: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    del x_is_dear
+    del save_x
     x, kernel = saved
     return dot(cotangent, kernel, (x.ndim - 1,), (1,)), dot_over_rows(x, cotangent)
 
@@ -144,7 +144,7 @@ class Projection(nn.Module):
       features: dimensions of the result.
       in_axes, out_axes, bias_axes: names of the dimensions of kernel and bias.
       into_kernel: a kernel that was written by hand may take the result: see `add_bias`.
-      from_kernel: ... may have made the input, which is `dear`: see `product`.
+      from_kernel: ... may have made the input, which is `save_residual`: see `product`.
     """
 
     config: BertConfig
@@ -193,7 +193,7 @@ def _layer_norm(
     else:
         # One pass costs digits where the mean is far from 0: no more of them than x lost when it was rounded.
         variance = jnp.maximum(jnp.square(wide).mean(-1, keepdims=True) - jnp.square(mean), 0.0)
-    mean, inverse = dear(mean), dear(jax.lax.rsqrt(variance + epsilon))
+    mean, inverse = save_residual(mean), save_residual(jax.lax.rsqrt(variance + epsilon))
     y = (wide - mean) * inverse * scale.astype(jnp.float32) + bias.astype(jnp.float32)
     return y.astype(x.dtype), (x, mean, inverse, scale, bias)
 

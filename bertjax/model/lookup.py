@@ -7,7 +7,7 @@ GROUP = 128  # sorted positions that are summed by one product
 
 
 @jax.custom_vjp
-def chosen_rows(table: jax.Array, ids: jax.Array) -> jax.Array:
+def onehot_lookup(table: jax.Array, ids: jax.Array) -> jax.Array:
     """The rows of a small table [N, D] by their numbers, int32 [B, S] -> [B, S, D].
 
     Its gradient is a product with one-hot rows, summed in float32: autodiff has a scatter of B·S rows into N, which is
@@ -25,11 +25,11 @@ def _chosen_rows_gradient(saved: tuple[jax.Array, jax.Array], cotangent: jax.Arr
     return product.astype(cotangent.dtype), None
 
 
-chosen_rows.defvjp(lambda table, ids: (chosen_rows(table, ids), (ids, table)), _chosen_rows_gradient)
+onehot_lookup.defvjp(lambda table, ids: (onehot_lookup(table, ids), (ids, table)), _chosen_rows_gradient)
 
 
 @jax.custom_vjp
-def looked_up(table: jax.Array, ids: jax.Array) -> jax.Array:
+def sorted_lookup(table: jax.Array, ids: jax.Array) -> jax.Array:
     """The rows of a large table [V, D] by their numbers, int32 [B, S] -> [B, S, D], for GPUs.
 
     There a scatter adds by atomic operations, in another order in every run, and in bfloat16 each addition rounds: of
@@ -40,15 +40,15 @@ def looked_up(table: jax.Array, ids: jax.Array) -> jax.Array:
 
 def _looked_up_gradient(saved: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, None]:
     ids, table = saved
-    return rows_summed(cotangent.reshape(-1, cotangent.shape[-1]), ids.reshape(-1), len(table)).astype(
+    return sum_rows_by_id(cotangent.reshape(-1, cotangent.shape[-1]), ids.reshape(-1), len(table)).astype(
         table.dtype
     ), None
 
 
-looked_up.defvjp(lambda table, ids: (looked_up(table, ids), (ids, table)), _looked_up_gradient)
+sorted_lookup.defvjp(lambda table, ids: (sorted_lookup(table, ids), (ids, table)), _looked_up_gradient)
 
 
-def rows_summed(rows: jax.Array, ids: jax.Array, count: int) -> jax.Array:
+def sum_rows_by_id(rows: jax.Array, ids: jax.Array, count: int) -> jax.Array:
     """For each number below `count` the sum of the rows that have it, float32 [count, D], zeros where none has.
 
     The rows are sorted by number, and in each group of GROUP of them those of one number are summed by a product. Only

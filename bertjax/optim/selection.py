@@ -17,7 +17,7 @@ from bertjax.optim.masks import STACKED, path_names
 Selection = Callable[[tuple[str, ...]], bool]
 
 
-def everything(path: tuple[str, ...]) -> bool:
+def select_all(path: tuple[str, ...]) -> bool:
     """Trains all parameters."""
     del path
     return True
@@ -35,7 +35,7 @@ def make_selection(train: str, num_layers: int) -> Selection:
       UserError: another word, or more blocks than there are.
     """
     if train == 'all':
-        return everything
+        return select_all
     if train == 'head':
         return lambda path: path[0] != 'encoder'
     count = train.removeprefix('last_')

@@ -99,8 +99,8 @@ def check_plotly() -> None:
     try:
         import plotly  # noqa: F401
     except ImportError:
-        mend = "install the extra 'report': pip install -e '.[report]'"
-        raise UserError('this page', 'no plotly', 'plotly to draw its charts', mend) from None
+        fix = "install the extra 'report': pip install -e '.[report]'"
+        raise UserError('this page', 'no plotly', 'plotly to draw its charts', fix) from None
 
 
 def drawing() -> Markup:

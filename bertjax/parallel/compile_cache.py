@@ -14,7 +14,7 @@ _LEAST = 'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'
 LEAST_SECONDS = 0.2  # JAX's own is 1: a small model's evaluation takes less, at every start, for every length
 
 
-def keep_programs() -> None:
+def enable_compile_cache() -> None:
     """Turns on JAX's persistent compilation cache, in the user's own cache folder: `~/.cache/bertjax/compiled`, or
     where XDG_CACHE_HOME says.
 

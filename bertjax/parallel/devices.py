@@ -13,7 +13,7 @@ import psutil
 from jax.sharding import Mesh
 
 from bertjax.errors import UserError
-from bertjax.parallel.compile_cache import keep_programs
+from bertjax.parallel.compile_cache import enable_compile_cache
 from bertjax.parallel.compiler_flags import set_compiler_flags
 
 # Of glibc's malloc.h.
@@ -67,7 +67,7 @@ def _has_plugins() -> bool:
 
 
 def claim_devices() -> list[jax.Device]:
-    """All devices. From now on compiled programs are kept on disk, see `compile_cache.keep_programs`, and on a CPU the
+    """All devices. From now on compiled programs are kept on disk, see `compile_cache.enable_compile_cache`, and on a CPU the
     process keeps freed memory for the computations that follow. Where a GPU may be XLA is told
     `compiler_flags.FLAGS`.
 
@@ -85,12 +85,12 @@ def claim_devices() -> list[jax.Device]:
     leave_out_absent_tpus()
     if _may_have_nvidia_gpu() and _has_plugins():
         set_compiler_flags()
-    keep_programs()
+    enable_compile_cache()
     devices = jax.devices()
     if jax.process_count() > 1 and not jax.distributed.is_initialized():
         found = f'one of {jax.process_count()} processes, by its devices; nothing else here speaks of the others'
-        mend = 'give --coordinator_address, --num_processes and --process_id, see docs/scaling.md'
-        raise UserError('this process', found, 'one that knows the others', mend)
+        fix = 'give --coordinator_address, --num_processes and --process_id, see docs/scaling.md'
+        raise UserError('this process', found, 'one that knows the others', fix)
     if devices[0].platform == 'cpu' and platform.libc_ver()[0] == 'glibc':
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_MMAP_MAX, 0)

@@ -22,9 +22,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from bertjax.errors import LostError, StoppedError, UserError
 from bertjax.files import disk
-from bertjax.files.muted import mute
+from bertjax.files.write_guard import disable_writes
 from bertjax.parallel.devices import claim_devices, leave_out_absent_tpus
-from bertjax.parallel.membership import Membership
+from bertjax.parallel.process_flags import ProcessFlags
 
 HEARTBEAT = 30  # seconds without a sign of life after which a process counts as lost
 _LEAVING = 60  # seconds that a process which has failed waits for the others to fail as well
@@ -41,7 +41,7 @@ class OtherStoppedError(StoppedError):
         self.exit_status = exit_status
 
 
-def join(membership: Membership) -> None:
+def join(membership: ProcessFlags) -> None:
     """Meets the other processes; returns when all are there. Must come before JAX has computed anything.
 
     Where the command line says nothing JAX finds the others by itself: on TPU VMs and GKE, and under Slurm.
@@ -58,37 +58,37 @@ def join(membership: Membership) -> None:
         shutdown_timeout_seconds=_LONG,
     )
     claim_devices()
-    if not is_first():
-        mute()
+    if not is_primary():
+        disable_writes()
         sys.stdout = open(os.devnull, 'w', encoding='utf-8')  # noqa: SIM115
 
 
-_alone = False  # within `first_before_others`, where no process may wait for another
+_alone = False  # within `primary_first`, where no process may wait for another
 
 
-def are_several() -> bool:
+def is_multiprocess() -> bool:
     """Whether this process computes together with others."""
     return not _alone and jax.distributed.is_initialized() and jax.process_count() > 1
 
 
-def is_first() -> bool:
+def is_primary() -> bool:
     """Whether this is the process that writes and prints; the only one always is."""
     return not jax.distributed.is_initialized() or jax.process_index() == 0
 
 
-def from_first(value: int) -> int:
+def broadcast_from_primary(value: int) -> int:
     """The first process's value, in all of them."""
-    return int(multihost_utils.broadcast_one_to_all(np.int32(value))) if are_several() else value
+    return int(multihost_utils.broadcast_one_to_all(np.int32(value))) if is_multiprocess() else value
 
 
 # Where each process has a workdir of its own: entered in the first once what it has written is to be found by the
 # others, and left when all have it; meanwhile in the others, to fetch it.
-HandOver = Callable[[], contextlib.AbstractContextManager[None]]
-_hand_over: HandOver | None = None
+WorkdirSync = Callable[[], contextlib.AbstractContextManager[None]]
+_hand_over: WorkdirSync | None = None
 
 
 @contextlib.contextmanager
-def apart(hand_over: HandOver) -> Iterator[None]:
+def separate_workdirs(hand_over: WorkdirSync) -> Iterator[None]:
     """Meanwhile each process has a workdir of its own."""
     global _hand_over
     _hand_over = hand_over
@@ -98,12 +98,12 @@ def apart(hand_over: HandOver) -> Iterator[None]:
         _hand_over = None
 
 
-def are_apart() -> bool:
+def has_separate_workdirs() -> bool:
     """Whether this is one of several processes, each of which has a workdir of its own."""
     return _hand_over is not None and jax.distributed.is_initialized() and jax.process_count() > 1
 
 
-def first_before_others() -> contextlib.AbstractContextManager[None]:
+def primary_first() -> contextlib.AbstractContextManager[None]:
     """The body runs in the first process, then in the others, which find what it has made.
 
     It computes nothing on the mesh, for which all are needed; what would ask the other processes asks none.
@@ -116,12 +116,12 @@ def first_before_others() -> contextlib.AbstractContextManager[None]:
 
 
 @contextlib.contextmanager
-def _first_before_others(hand_over: HandOver | None) -> Iterator[None]:
-    if not are_several():
+def _first_before_others(hand_over: WorkdirSync | None) -> Iterator[None]:
+    if not is_multiprocess():
         yield
         return
     with contextlib.ExitStack() as held:
-        if is_first():
+        if is_primary():
             with _telling(_tell_first):
                 with _as_if_alone():
                     yield
@@ -155,8 +155,8 @@ def _telling(tell: Callable[[int], None]) -> Iterator[None]:
 def _tell_first(status: int) -> None:
     """All learn the status of the first process; raises OtherStoppedError in the others where it is not 0."""
     wait_for_all(_LONG)
-    told = from_first(status)
-    if told and not is_first():
+    told = broadcast_from_primary(status)
+    if told and not is_primary():
         raise OtherStoppedError(told)
 
 
@@ -179,19 +179,19 @@ def _as_if_alone() -> Iterator[None]:
         _alone = False
 
 
-def decided_by_first(decide: Callable[[], int]) -> int:
+def decide_on_primary(decide: Callable[[], int]) -> int:
     """What `decide` gives in the first process, in all of them; the others do not call it, and nothing is handed over.
 
     Raises:
       OtherStoppedError: in the others, where it has raised.
     """
-    if not are_several():
+    if not is_multiprocess():
         return decide()
     value = 0
     with _first_before_others(None):
-        if is_first():
+        if is_primary():
             value = decide()
-    return from_first(value)
+    return broadcast_from_primary(value)
 
 
 def raise_together(failure: BaseException | None) -> None:
@@ -200,7 +200,7 @@ def raise_together(failure: BaseException | None) -> None:
     Raises:
       OtherStoppedError: where this process has none, and another one has.
     """
-    if are_several():
+    if is_multiprocess():
         _tell_all(0 if failure is None else _status_of(failure))
     if failure is not None:
         raise failure
@@ -230,43 +230,43 @@ def _meet(key: str, seconds: int) -> None:
     multihost.get_barrier_sync_fn()(key=key, timeout_ms=seconds * 1000)
 
 
-def remove(folder: pathlib.Path) -> None:
+def remove_on_all(folder: pathlib.Path) -> None:
     """Removes a folder with which all have done when they have come here; where there is none, nothing."""
-    if are_several():
+    if is_multiprocess():
         wait_for_all(_LONG)
-    with first_before_others():
-        if is_first() or are_apart():
+    with primary_first():
+        if is_primary() or has_separate_workdirs():
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def check_seen_by_all(folder: pathlib.Path) -> None:
+def check_shared_folder(folder: pathlib.Path) -> None:
     """Raises UserError, in all processes, unless `folder` is one and the same for all of them, or they are apart."""
-    if not are_several() or are_apart():
+    if not is_multiprocess() or has_separate_workdirs():
         return
-    mark = folder / f'.seen-{from_first(secrets.randbits(30))}'
-    with first_before_others():
-        if is_first():
+    mark = folder / f'.seen-{broadcast_from_primary(secrets.randbits(30))}'
+    with primary_first():
+        if is_primary():
             mark.touch()
     blind = np.flatnonzero(~multihost_utils.process_allgather(np.asarray(mark.exists())))
-    if is_first():
+    if is_primary():
         mark.unlink()
     if len(blind):
         found = f'{folder}, which process {blind[0]} does not see as process 0 does'
         raise UserError('--workdir', found, 'one folder for all processes', 'give one on a file system that they share')
 
 
-def fetched(tree: Any) -> Any:
+def fetch_to_all_hosts(tree: Any) -> Any:
     """The arrays of a tree on the host of every process, one at a time; as they are where there is one process."""
-    return jax.tree.map(_whole, tree) if are_several() else tree
+    return jax.tree.map(_whole, tree) if is_multiprocess() else tree
 
 
-def fetched_by_first(tree: Any) -> Any:
+def fetch_to_primary_host(tree: Any) -> Any:
     """Copies of the arrays of a tree on the host of the first process, one at a time; None for each in the others."""
 
     def copied(x: jax.Array | np.ndarray) -> np.ndarray | None:
         whole = _whole(x)
         # On a CPU it is the memory of the array, which may be given to the next step.
-        return np.array(whole) if is_first() else None
+        return np.array(whole) if is_primary() else None
 
     return jax.tree.map(copied, tree)
 
@@ -283,7 +283,7 @@ def is_lost(error: BaseException) -> bool:
     """Whether JAX has raised this because another process is gone."""
     # XLA's errors come as ValueError and as RuntimeError, of which JaxRuntimeError is one.
     of_jax = isinstance(error, (ValueError, RuntimeError))
-    return are_several() and of_jax and any(word in str(error) for word in _LOST)
+    return is_multiprocess() and of_jax and any(word in str(error) for word in _LOST)
 
 
 def leave(status: int) -> None:
@@ -292,7 +292,7 @@ def leave(status: int) -> None:
     Where all have failed, for one reason, they end together; where the others go on, they find this one lost. None of
     them can take it for one that has come to `wait_for_all`.
     """
-    if are_several():
+    if is_multiprocess():
         try:
             if status == LostError.exit_status:
                 os._exit(status)

@@ -21,14 +21,14 @@ def mesh_shape(axes: dict[str, int], num_devices: int) -> tuple[int, int, int]:
     """
     sizes = [int(axes[name]) for name in MESH_AXES]
     shown = ' x '.join(f'{name}={size}' for name, size in zip(MESH_AXES, sizes, strict=True))
-    mend = f'set config.mesh so that the product is {num_devices} (-1 on one axis takes the rest)'
+    fix = f'set config.mesh so that the product is {num_devices} (-1 on one axis takes the rest)'
     if sizes.count(-1) > 1 or any(size == 0 or size < -1 for size in sizes):
-        raise UserError('config.mesh', shown, 'positive sizes, at most one of them -1', mend)
+        raise UserError('config.mesh', shown, 'positive sizes, at most one of them -1', fix)
     known = int(np.prod([size for size in sizes if size != -1]))
     if -1 in sizes and num_devices % known == 0:
         sizes[sizes.index(-1)] = num_devices // known
     if int(np.prod(sizes)) != num_devices:
-        raise UserError('config.mesh', shown, f'a mesh of {num_devices} device(s)', mend)
+        raise UserError('config.mesh', shown, f'a mesh of {num_devices} device(s)', fix)
     return tuple(sizes)
 
 
@@ -53,8 +53,8 @@ def make_mesh(axes: dict[str, int], devices=None) -> Mesh:
         grid = np.asarray(devices).reshape(shape)
     elif (slices := slice_count(devices)) > 1:
         if shape[0] % slices:
-            mend = f'set config.mesh.data to a multiple of {slices}'
-            raise UserError('config.mesh.data', str(shape[0]), f'a multiple of the {slices} slices, joined by it', mend)
+            fix = f'set config.mesh.data to a multiple of {slices}'
+            raise UserError('config.mesh.data', str(shape[0]), f'a multiple of the {slices} slices, joined by it', fix)
         inside = (shape[0] // slices, *shape[1:])
         grid = mesh_utils.create_hybrid_device_mesh(inside, (slices, 1, 1), devices, allow_split_physical_axes=True)
     else:

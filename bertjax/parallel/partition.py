@@ -77,7 +77,7 @@ def _device() -> jax.Device:
     return jax.devices()[0] if mesh is None else mesh.devices.flat[0]
 
 
-def parts_of(name: str) -> int:
+def shard_count(name: str) -> int:
     """Over how many devices of the mesh a dimension of this logical axis is split."""
     mesh, axes = _MESH.get(), dict(AXIS_RULES)[name] or ()
     if mesh is None or _on_one_device():
@@ -85,9 +85,9 @@ def parts_of(name: str) -> int:
     return math.prod(mesh.shape[axis] for axis in ((axes,) if isinstance(axes, str) else axes))
 
 
-def undivided(rows: int, heads: int) -> str | None:
+def indivisible_reason(rows: int, heads: int) -> str | None:
     """Why so many rows and heads do not split evenly over the devices of the mesh, as `over_mesh` needs it; or None."""
-    for what, size, parts in (('rows', rows, parts_of('act_batch')), ('heads', heads, parts_of('act_heads'))):
+    for what, size, parts in (('rows', rows, shard_count('act_batch')), ('heads', heads, shard_count('act_heads'))):
         if size % parts:
             return f'{size} {what} do not divide over {parts} devices'
     return None

@@ -56,7 +56,7 @@ _WHOLE_CUBES = ('v4', 'v5p')
 _NAME = re.compile(r'(?:([1-9]\d*)\*)?(\w+):[1-9]\d*(?:x[1-9]\d*)*')
 
 
-def parts_of(name: str) -> tuple[int, str, str]:
+def parse_topology(name: str) -> tuple[int, str, str]:
     """(slices, generation, chips along each side) of 'v5e:4x4', one slice, or of '2*v5e:4x4', two of them."""
     count, _, one = name.rpartition('*')
     generation, _, shape = one.partition(':')
@@ -65,12 +65,12 @@ def parts_of(name: str) -> tuple[int, str, str]:
 
 def generation_of(name: str) -> Generation:
     """That of a slice such as 'v5e:4x4', or of several."""
-    return {**GENERATIONS, **_GPUS}[parts_of(name)[1]]
+    return {**GENERATIONS, **_GPUS}[parse_topology(name)[1]]
 
 
 def slice_chips(name: str) -> int:
     """Chips of a slice such as 'v5e:4x4', or of each where there are several."""
-    return math.prod(int(side) for side in parts_of(name)[2].split('x'))
+    return math.prod(int(side) for side in parse_topology(name)[2].split('x'))
 
 
 def ici_bandwidth(name: str, chips: int) -> float:
@@ -83,7 +83,7 @@ def ici_bandwidth(name: str, chips: int) -> float:
       name: of the slice, 'v5e:4x4', or of several.
       chips: of the group, which are all in one slice.
     """
-    _, generation, shape = parts_of(name)
+    _, generation, shape = parse_topology(name)
     has = generation_of(name)
     sides = [int(side) for side in shape.split('x') if int(side) > 1]
     closes = [side % has.closed == 0 for side in sides]
@@ -107,7 +107,7 @@ def topology_devices(name: str) -> list[Any]:
     named = _NAME.fullmatch(name)
     if not named or named.group(2) not in {**GENERATIONS, **GPUS}:
         raise UserError('config.topology', repr(name), example, 'for example --config.topology=v5e:4x4')
-    slices, generation, shape = parts_of(name)
+    slices, generation, shape = parse_topology(name)
     if generation in GPUS:
         return _gpus(name, example)
     if slices > 1 and not GENERATIONS[generation].network_bandwidth:
@@ -128,19 +128,19 @@ def topology_devices(name: str) -> list[Any]:
     except Exception as error:  # libtpu raises several classes of RuntimeError
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         if importlib.util.find_spec('libtpu') is None:
-            mend = "install the extra 'tpu': pip install -e '.[tpu]'"
-            raise UserError('config.topology', reason, 'libtpu, the TPU compiler', mend) from None
+            fix = "install the extra 'tpu': pip install -e '.[tpu]'"
+            raise UserError('config.topology', reason, 'libtpu, the TPU compiler', fix) from None
         raise UserError('config.topology', f'{name!r} ({reason})', example, 'correct the name') from None
     return list(topology.devices)
 
 
 def _gpus(name: str, example: str) -> list[Any]:
-    machines, gpu, count = parts_of(name)
+    machines, gpu, count = parse_topology(name)
     if machines > 1 or 'x' in count:
         raise UserError('config.topology', repr(name), example, f'say how many GPUs one machine has: {gpu}:8')
     try:
         return gpu_devices(gpu, int(count))
     except Exception as error:  # the plug-in, too, raises what it likes
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        mend = "install the extra 'cuda': pip install -e '.[cuda]'"
-        raise UserError('config.topology', f'{name!r} ({reason})', "JAX's compiler for CUDA", mend) from None
+        fix = "install the extra 'cuda': pip install -e '.[cuda]'"
+        raise UserError('config.topology', f'{name!r} ({reason})', "JAX's compiler for CUDA", fix) from None

@@ -3,9 +3,9 @@
 import pathlib
 from collections.abc import Collection
 
-from bertjax.experiment.benchmark_table import SUBMISSION, averages, summarise
-from bertjax.experiment.results import RESULTS
-from bertjax.files.whole import read_json_or_none
+from bertjax.files.small_files import read_json_or_none
+from bertjax.finetune.benchmark_table import SUBMISSION, averages, summarise
+from bertjax.finetune.results import RESULTS
 from bertjax.metrics.glue import OFFICIAL
 from bertjax.pages import parts
 from bertjax.pages.page import Section, page

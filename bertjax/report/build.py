@@ -5,16 +5,15 @@ from collections.abc import Callable
 from bertjax.config import in_steps
 from bertjax.corpus.sources import parse_mixture
 from bertjax.errors import UserError
-from bertjax.experiment.examples import StoreExamples
-from bertjax.experiment.levels import Levels, levels
-from bertjax.experiment.task_data import LEARNED
-from bertjax.experiment.text import find_stores
-from bertjax.experiment.trials import score_of
-from bertjax.experiment.workdir import TRIALS
-from bertjax.files.whole import read_json_or_none
+from bertjax.files.small_files import read_json_or_none
+from bertjax.finetune.task_data import TASK_FILE
+from bertjax.finetune.trials import score_of
 from bertjax.metrics.rows import pair_of
 from bertjax.pages import parts
 from bertjax.pages.page import Section, page
+from bertjax.pretrain.chance_baselines import ChanceBaselines, compute_chance_baselines
+from bertjax.pretrain.examples import StoreExamples
+from bertjax.pretrain.text_data import open_stores
 from bertjax.report.config import config
 from bertjax.report.corpus import corpus
 from bertjax.report.curves import curves
@@ -27,6 +26,7 @@ from bertjax.report.shown_rows import pretraining_rows, task_rows
 from bertjax.report.speed import speed
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import load_tokenizer
+from bertjax.workdir.lock import TRIALS
 
 _FEW = 16  # records that are tokenised to show some rows
 
@@ -69,12 +69,12 @@ def _pretraining_sections(run: Run) -> list[Section | None]:
     try:
         settings = run.pretraining_settings()
         tokenizer = load_tokenizer(str(run.folder / 'tokenizer'))
-        stores = find_stores(settings, run.folder, tokenizer, verify=False)
+        stores = open_stores(settings, run.folder, tokenizer, verify=False)
         examples = StoreExamples(settings, stores, tokenizer, run.folder / 'store' / 'plans')
         total = in_steps(run.config['steps'], 'steps') if run.recorded else 0
-        level = levels(settings, stores, examples, total) if run.recorded else Levels()
+        level = compute_chance_baselines(settings, stores, examples, total) if run.recorded else ChanceBaselines()
     except UserError as error:  # the figures are there without the text
-        level = Levels(pair_of(run.config['pairs']['mode']))
+        level = ChanceBaselines(pair_of(run.config['pairs']['mode']))
         note = parts.note(f'The text is not there any more, and with it the examples: {error}')
         return [overview(run, level), curves(run, level), Section('corpus', 'Corpus', [note])]
     names = [spec for spec, _ in parse_mixture(settings.corpus)] if not settings.data else [settings.data]
@@ -100,7 +100,7 @@ def _task_sections(run: Run) -> list[Section | None]:
         folder, whose = run.folder / TRIALS / best, f'Of the best run, {best}.' if best else ''
         head = [sweep(run, found)]
     else:
-        head = [overview(run, Levels()), figures(run), members(run), curves(run, Levels())]
+        head = [overview(run, ChanceBaselines()), figures(run), members(run), curves(run, ChanceBaselines())]
     try:
         with quiet():
             task = _task(run)
@@ -116,7 +116,7 @@ def _task(run: Run) -> Task:
     """The task of the run, with the labels that it has learned."""
     task = run.finetuning_settings().build_task()
     for folder in (place for one in run.models or [run.folder] for place in (one, one / 'export' / 'hf')):
-        facts = read_json_or_none(folder / LEARNED, lambda facts: dict(facts['learned']))
+        facts = read_json_or_none(folder / TASK_FILE, lambda facts: dict(facts['learned']))
         if facts is not None:
             task.restore(facts)
             break

@@ -3,16 +3,16 @@
 from markupsafe import Markup
 
 from bertjax.errors import UserError
-from bertjax.experiment.differences import as_of_run, differences, flat, written
 from bertjax.pages import parts
 from bertjax.pages.page import Section
 from bertjax.report.run_record import Run
+from bertjax.workdir.differences import comparable_keys, find_differences, format_literal, resolve_like
 
 
 def config(run: Run) -> Section:
     """Of any run."""
     name = parts.code(run.recipe)
-    every = [(parts.code(key), parts.code(written(value))) for key, value in flat(run.config).items()]
+    every = [(parts.code(key), parts.code(format_literal(value))) for key, value in comparable_keys(run.config).items()]
     whole = parts.folded(f'all {len(every)} keys', parts.table(['key', 'value'], every, text=(0, 1)))
     return Section('config', 'Config', [*_difference(run, name), whole, *_fingerprints(run)])
 
@@ -28,8 +28,8 @@ def _difference(run: Run, name: Markup) -> list[Markup]:
                 Markup('Not compared with the recipe of the command, {}: it is for something else.').format(name)
             )
         ]
-    own = as_of_run(recipe, run.config) if run.recorded else recipe
-    rows = [tuple(map(parts.code, (one.key, one.before, one.after))) for one in differences(own, run.config)]
+    own = resolve_like(recipe, run.config) if run.recorded else recipe
+    rows = [tuple(map(parts.code, (one.key, one.before, one.after))) for one in find_differences(own, run.config)]
     if not rows:
         return [parts.paragraph(Markup('As in the recipe {}, in every key.').format(name))]
     caption = Markup('What differs from the recipe {}').format(name)

@@ -6,9 +6,9 @@ from markupsafe import Markup
 
 from bertjax.corpus.quality import long_documents
 from bertjax.corpus.report import BINS
-from bertjax.experiment.text import WeightedStore
 from bertjax.pages import parts
 from bertjax.pages.page import Section
+from bertjax.pretrain.text_data import WeightedStore
 
 
 def corpus(stores: list[WeightedStore], names: list[str]) -> Section:

@@ -6,18 +6,18 @@ from typing import Any
 
 from markupsafe import Markup
 
-from bertjax.experiment.heldout_texts import rows_of_texts
-from bertjax.experiment.levels import Levels
-from bertjax.metrics.rows import taught, with_pair_names
+from bertjax.metrics.rows import distillation_names, with_pair_names
 from bertjax.pages import parts
 from bertjax.pages.charts import Series, chart
 from bertjax.pages.page import Section
+from bertjax.pretrain.chance_baselines import ChanceBaselines
+from bertjax.pretrain.heldout_texts import rows_of_texts
 from bertjax.report.run_record import Run
 
 COLORS = ('blue', 'orange', 'green', 'purple', 'teal', 'pink', 'red')
 _SMALL = 260  # pixels of height
 _PLACE = ('step', 'split', 'phase', 'examples')
-# What a teacher teaches, as its parts are called in rows: see train/teaching.py.
+# What a teacher teaches, as its parts are called in rows: see distill/objective.py.
 _LESSONS = {
     'soft_loss': "The teacher's outputs",
     'label_loss': 'Labels',
@@ -29,7 +29,7 @@ _LESSONS = {
 _TITLES = {'nsp': 'Next sentence or not', 'sop': 'Order of two segments'}
 
 
-def curves(run: Run, levels: Levels) -> Section | None:
+def curves(run: Run, levels: ChanceBaselines) -> Section | None:
     """Loss and figures of a run; None for a sweep, whose trials have their own."""
     if not run.rows:
         return None
@@ -52,7 +52,7 @@ def both(rows: Sequence[dict[str, Any]], figure: str) -> list[Series]:
     return [one for one in drawn if one]
 
 
-def _of_pretraining(rows: Sequence[dict[str, Any]], levels: Levels) -> tuple[list[Markup], list[Markup]]:
+def _of_pretraining(rows: Sequence[dict[str, Any]], levels: ChanceBaselines) -> tuple[list[Markup], list[Markup]]:
     rows = [with_pair_names(row, levels.pair) for row in rows]
     last, charts = max(row['step'] for row in rows), []
     loss, accuracy = both(rows, 'mlm_loss'), both(rows, f'{levels.pair}_accuracy')
@@ -62,7 +62,7 @@ def _of_pretraining(rows: Sequence[dict[str, Any]], levels: Levels) -> tuple[lis
     if loss:
         charts.append(chart('Masked language model', loss, x='step', y='loss (nats)'))
     minimised = both(rows, 'loss')
-    if minimised and (taught(rows) or not loss):
+    if minimised and (distillation_names(rows) or not loss):
         charts.append(chart('What is minimised', minimised, x='step', y='loss'))
     if accuracy:
         charts.append(chart(_TITLES[levels.pair], accuracy + _majority(rows, levels), x='step', y='accuracy'))
@@ -72,7 +72,7 @@ def _of_pretraining(rows: Sequence[dict[str, Any]], levels: Levels) -> tuple[lis
     return charts, small
 
 
-def _majority(rows: Sequence[dict[str, Any]], levels: Levels) -> list[Series]:
+def _majority(rows: Sequence[dict[str, Any]], levels: ChanceBaselines) -> list[Series]:
     drawn, begin = [], 0
     for phase in sorted({row['phase'] for row in rows}):
         end = max(row['step'] for row in rows if row['phase'] == phase)
@@ -94,7 +94,7 @@ def _of_texts(rows: Sequence[dict[str, Any]], figure: str) -> list[Markup]:
 
 def _of_a_lesson(rows: Sequence[dict[str, Any]]) -> list[Markup]:
     """Each part of what a teacher teaches, before it is weighted; they differ by orders of magnitude."""
-    drawn = {name: both(rows, name) for name in taught(rows)}
+    drawn = {name: both(rows, name) for name in distillation_names(rows)}
     charts = [
         chart(_LESSONS.get(name, name), series, x='step', y=name, height=_SMALL)
         for name, series in drawn.items()

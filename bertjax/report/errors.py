@@ -8,12 +8,12 @@ import numpy as np
 from markupsafe import Markup
 
 from bertjax.errors import UserError
-from bertjax.experiment.task_data import sample
+from bertjax.finetune.task_data import sample
 from bertjax.metrics.classification import scores_of_counts
 from bertjax.pages import parts
 from bertjax.pages.page import Section
 from bertjax.report.run_record import Run, quiet, read_lines
-from bertjax.tasks.task import Judged, Task
+from bertjax.tasks.task import Judgment, Task
 
 _WORST = 12
 _MATRIX = 20  # up to so many classes the confusion table is shown
@@ -83,7 +83,7 @@ def _classes(counts: collections.Counter, task: Task) -> list[Markup]:
     return [parts.columns(of_each, parts.titled('Confusion', matrix))]
 
 
-def _worst(judged: Sequence[Judged]) -> list[Markup]:
+def _worst(judged: Sequence[Judgment]) -> list[Markup]:
     wrong = sorted((one for one in judged if one.wrong > 0), key=lambda one: -one.wrong)
     if not judged:
         return [parts.note('This kind of task has no view of its errors.')]
@@ -95,7 +95,7 @@ def _worst(judged: Sequence[Judged]) -> list[Markup]:
     return [parts.titled(title, legend, *map(_error, shown))]
 
 
-def _error(one: Judged) -> Markup:
+def _error(one: Judgment) -> Markup:
     answers = parts.tokens([parts.Token(one.true, 'right', 'true'), parts.Token(one.predicted, 'wrong', 'predicted')])
     names = len(one.texts) > 1
     texts = (Markup('<b>{}</b> {}').format(name, text) if names else text for name, text in one.texts.items())

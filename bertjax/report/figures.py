@@ -11,16 +11,16 @@ from typing import Any
 from markupsafe import Markup
 
 from bertjax.errors import UserError
-from bertjax.experiment.recorded import recorded_results
-from bertjax.experiment.results import RESULTS
-from bertjax.experiment.trials import AXES, Trial, score_of, summarise
-from bertjax.experiment.workdir import TRIALS
+from bertjax.finetune.results import RESULTS
+from bertjax.finetune.trials import AXES, Trial, score_of, summarise
 from bertjax.pages import parts
 from bertjax.pages.charts import Series, chart
 from bertjax.pages.page import Section
 from bertjax.report.curves import COLORS, curve
 from bertjax.report.run_record import Run
-from bertjax.writers.console import shown
+from bertjax.workdir.files import recorded_results
+from bertjax.workdir.lock import TRIALS
+from bertjax.writers.console import format_value
 from bertjax.writers.jsonl import read_rows
 
 _CURVES = 12  # trials whose training is drawn
@@ -34,7 +34,7 @@ def figures(run: Run) -> Section:
         return Section('figures', 'Figures', [parts.note(note)])
     splits, of = results['splits'], results.get('parts', {})
     names = list(dict.fromkeys(name for values in splits.values() for name in values))
-    rows = [(name.replace('_', ' '), *(shown(values.get(name)) for values in splits.values())) for name in names]
+    rows = [(name.replace('_', ' '), *(format_value(values.get(name)) for values in splits.values())) for name in names]
     heads = ['', *(f'{name} ({of[name]})' if name in of else name for name in splits)]
     marked = [i for i, name in enumerate(names) if name == results.get('score')]
     return Section(
@@ -50,10 +50,10 @@ def members(run: Run) -> Section | None:
     score, alone = results.get('score', ''), results.get('alone', {})
     splits = [name for name in results['splits'] if name in alone]
     rows = [
-        (_linked(member, run.folder), *(shown(alone[split].get(str(member))) for split in splits))
+        (_linked(member, run.folder), *(format_value(alone[split].get(str(member))) for split in splits))
         for member in run.models
     ]
-    rows.append(('together', *(shown(results['splits'][split].get(score)) for split in splits)))
+    rows.append(('together', *(format_value(results['splits'][split].get(score)) for split in splits)))
     heads = ['', *(f'{score} on {split}' for split in splits)]
     return Section('members', 'Members', [parts.table(heads, rows, marked=[len(run.models)])])
 
@@ -83,7 +83,7 @@ def sweep(run: Run, found: Sequence[tuple[Trial, Mapping[str, Any]]]) -> Section
     summary = summarise(found, score)
     scores = {trial: score_of(results) for trial, results in found}
     best = max(scores, key=lambda trial: scores[trial])
-    tiles = {f'best {score} on dev': (shown(scores[best]), best.name), 'runs': (f'{len(found)}', 'finished')}
+    tiles = {f'best {score} on dev': (format_value(scores[best]), best.name), 'runs': (f'{len(found)}', 'finished')}
     plot = chart(
         f'{score} on dev',
         _series(summary['settings'], scores),
@@ -129,7 +129,7 @@ def _settings(summary: Mapping[str, Any], best: Trial) -> Markup:
     for number, line in enumerate(summary['settings']):
         epochs = f'{line["epochs"]:g}' if line['epochs'] else '-'
         place = (line['train'], str(line['batch_size']), epochs, f'{line["learning_rate"]:g}', str(line['runs']))
-        figures = (shown(line[name]) for name in ('median', 'mean', 'sd', 'best'))
+        figures = (format_value(line[name]) for name in ('median', 'mean', 'sd', 'best'))
         rows.append((*place, *figures, str(line['collapsed'])))
         setting = tuple(line[name] for name in ('train', 'batch_size', 'epochs', 'learning_rate'))
         marked += [number] if setting == best.without_seed else []
@@ -142,7 +142,7 @@ def _runs(found: Sequence[tuple[Trial, Mapping[str, Any]]], best: Trial, score: 
     ordered = sorted(found, key=lambda item: -score_of(item[1]))
     splits = list(dict.fromkeys(name for _, results in found for name in results['splits']))
     rows = [
-        (trial.name, *(shown(results['splits'].get(split, {}).get(score)) for split in splits))
+        (trial.name, *(format_value(results['splits'].get(split, {}).get(score)) for split in splits))
         for trial, results in ordered
     ]
     marked = [number for number, (trial, _) in enumerate(ordered) if trial == best]

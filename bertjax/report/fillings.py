@@ -11,12 +11,7 @@ import numpy as np
 from bertjax.convert.load import load_pretraining_model
 from bertjax.convert.vocabulary import with_embeddings
 from bertjax.data.loader import Examples
-from bertjax.experiment.beginning import initial_params
-from bertjax.experiment.distillation import copied_params
-from bertjax.experiment.given_embeddings import read_embeddings
-from bertjax.experiment.pretraining import build_pretraining_setup
-from bertjax.experiment.pretraining_settings import PretrainingSettings
-from bertjax.experiment.saved import load_pretraining
+from bertjax.distill.run import student_params
 from bertjax.losses import PRETRAINING
 from bertjax.metrics.softmax import softmax
 from bertjax.model.bert import BertForPreTraining
@@ -27,10 +22,15 @@ from bertjax.pages.parts import Token
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import mesh_context
+from bertjax.pretrain.embeddings import read_embeddings
+from bertjax.pretrain.run import build_pretraining_setup
+from bertjax.pretrain.settings import PretrainingSettings
+from bertjax.pretrain.warm_start import initial_params
 from bertjax.report.run_record import Run, quiet
 from bertjax.report.shown_rows import masked_row
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.train.step import make_forward
+from bertjax.workdir.restore_run import load_pretraining
 
 _ROWS = 4
 
@@ -87,7 +87,7 @@ def _trained(run: Run, settings: PretrainingSettings, tokenizer: Tokenizer) -> t
 
 def _begun(settings: PretrainingSettings, model: BertConfig, tokenizer: Tokenizer) -> tuple[Any, str]:
     """The parameters with which the run began, and what they are."""
-    copied = copied_params(settings, model)
+    copied = student_params(settings, model)
     if copied is not None:
         return copied, 'as blocks of its teacher'
     if settings.init:

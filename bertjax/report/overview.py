@@ -3,16 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertjax.experiment.heldout_texts import rows_of_texts
-from bertjax.experiment.levels import Levels
 from bertjax.metrics.rows import with_pair_names
 from bertjax.pages import parts
 from bertjax.pages.page import Section
+from bertjax.pretrain.chance_baselines import ChanceBaselines
+from bertjax.pretrain.heldout_texts import rows_of_texts
 from bertjax.report.run_record import Run
-from bertjax.writers.console import shown
+from bertjax.writers.console import format_value
 
 
-def overview(run: Run, levels: Levels) -> Section:
+def overview(run: Run, levels: ChanceBaselines) -> Section:
     """Of any run."""
     tiles, notes = {}, []
     total = run.config.get('steps')
@@ -32,7 +32,7 @@ def overview(run: Run, levels: Levels) -> Section:
     return Section('overview', 'Overview', [*([parts.tiles(tiles)] if tiles else []), *notes])
 
 
-def _of_pretraining(run: Run, levels: Levels) -> dict[str, tuple[str, str]]:
+def _of_pretraining(run: Run, levels: ChanceBaselines) -> dict[str, tuple[str, str]]:
     rows = [with_pair_names(row, levels.pair) for row in run.rows]
     heldout = [row for row in rows if row['split'] == 'heldout']
     tiles = {}
@@ -41,18 +41,18 @@ def _of_pretraining(run: Run, levels: Levels) -> dict[str, tuple[str, str]]:
         remark = _at_first(heldout, figure)
         if figure == 'mlm_loss' and levels.unigram is not None:
             remark += f'; without context {levels.unigram:.3f}'
-        tiles[f'held-out {called}'] = (shown(heldout[-1].get(figure)), remark)
+        tiles[f'held-out {called}'] = (format_value(heldout[-1].get(figure)), remark)
         last = heldout[-1]
         if last.get('mlm_accuracy') is not None:
-            tiles['held-out MLM accuracy'] = (shown(last['mlm_accuracy']), _at_first(heldout, 'mlm_accuracy'))
+            tiles['held-out MLM accuracy'] = (format_value(last['mlm_accuracy']), _at_first(heldout, 'mlm_accuracy'))
         pair = f'{levels.pair}_accuracy'
         if last.get(pair) is not None:
             always = levels.majority.get(last['phase'])
             remark = f'always the same answer: {always:.3f}' if always is not None else ''
-            tiles[f'held-out {levels.pair.upper()} accuracy'] = (shown(last[pair]), remark)
+            tiles[f'held-out {levels.pair.upper()} accuracy'] = (format_value(last[pair]), remark)
     for name, mine in rows_of_texts(rows).items():
         figure, called = _loss(mine)
-        tiles[f'{called} on {name}'] = (shown(mine[-1].get(figure)), _at_first(mine, figure))
+        tiles[f'{called} on {name}'] = (format_value(mine[-1].get(figure)), _at_first(mine, figure))
     return tiles
 
 
@@ -62,7 +62,7 @@ def _loss(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
 
 
 def _at_first(rows: Sequence[Mapping[str, Any]], figure: str) -> str:
-    return f'{shown(rows[0].get(figure))} at step {rows[0]["step"]:,}'
+    return f'{format_value(rows[0].get(figure))} at step {rows[0]["step"]:,}'
 
 
 def _of_task(run: Run) -> dict[str, tuple[str, str]]:
@@ -70,7 +70,7 @@ def _of_task(run: Run) -> dict[str, tuple[str, str]]:
     if not results:
         return {}
     score = results.get('score', '')
-    tiles = {f'{score} on {name}': (shown(x.get(score)), '') for name, x in results['splits'].items()}
+    tiles = {f'{score} on {name}': (format_value(x.get(score)), '') for name, x in results['splits'].items()}
     if results.get('collapsed'):
         tiles['answers'] = ('all the same', 'the run has learned nothing')
     return tiles

@@ -9,17 +9,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bertjax.config import from_plain, plain
+from bertjax.distill.objective import OUTPUT_LOSSES
 from bertjax.errors import UserError
-from bertjax.experiment.finetuning_settings import FinetuningSettings, finetuning_settings
-from bertjax.experiment.pretraining_settings import PretrainingSettings, pretraining_settings
-from bertjax.experiment.recorded import recorded_config, recorded_results
-from bertjax.experiment.results import RESULTS
-from bertjax.experiment.workdir import TRIALS, has_checkpoints
-from bertjax.files.whole import read_json_object, read_json_or_none
+from bertjax.files.small_files import read_json_object, read_json_or_none
+from bertjax.finetune.results import RESULTS
+from bertjax.finetune.settings import FinetuningSettings, finetuning_settings
+from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.recipe import finetuning_config, pretraining_config
 from bertjax.recipe_files import find_recipe, load_recipe
 from bertjax.tasks.registry import defaults
-from bertjax.train.teaching import OUTER
+from bertjax.workdir.files import recorded_config, recorded_results
+from bertjax.workdir.lock import TRIALS, has_checkpoints
 from bertjax.writers.jsonl import read_rows
 
 _ONE = {'data': -1, 'fsdp': 1, 'tensor': 1}  # a mesh that any machine has
@@ -68,7 +68,7 @@ class Run:
     @property
     def predicts(self) -> bool:
         """Whether its outputs are taught, by labels or by a teacher."""
-        return not self.is_distillation or any(self.config['distill'].get(part) for part in OUTER)
+        return not self.is_distillation or any(self.config['distill'].get(part) for part in OUTPUT_LOSSES)
 
     @property
     def steps(self) -> int:
@@ -129,8 +129,8 @@ def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Ru
         return Run(folder, recipe, config, False, [])
     if (folder / RESULTS).exists():
         return _evaluation(config, folder, recipe)
-    mend = 'train first, in this --workdir'
-    raise UserError('--workdir', f'no run and no corpus in {folder}', 'the workdir of a run', mend)
+    fix = 'train first, in this --workdir'
+    raise UserError('--workdir', f'no run and no corpus in {folder}', 'the workdir of a run', fix)
 
 
 def _evaluation(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Run:

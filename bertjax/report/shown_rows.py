@@ -7,10 +7,10 @@ import numpy as np
 from markupsafe import Markup
 
 from bertjax.data.features import Features
-from bertjax.experiment.examples import Examples
 from bertjax.pages import parts
 from bertjax.pages.page import Section
 from bertjax.pages.parts import Token
+from bertjax.pretrain.examples import Examples
 from bertjax.text.tokenizer import Tokenizer
 
 _ROWS = 4

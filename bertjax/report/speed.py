@@ -10,7 +10,7 @@ from bertjax.pages.page import Section
 from bertjax.report.curves import curve
 from bertjax.report.run_record import Run
 from bertjax.train.goodput import read_goodput
-from bertjax.train.timesheet import SLOW, TIMES
+from bertjax.train.goodput_clock import SLOW, TIMES
 
 
 def speed(run: Run) -> Section | None:

@@ -23,8 +23,8 @@ def vectorizer(texts: Sequence[str]) -> Any:
     try:
         from sklearn.feature_extraction.text import TfidfVectorizer
     except ModuleNotFoundError:
-        mend = "pip install 'bertjax[baseline]'"
-        raise UserError('config.run=baseline', 'no scikit-learn', 'it, for TF-IDF and linear models', mend) from None
+        fix = "pip install 'bertjax[baseline]'"
+        raise UserError('config.run=baseline', 'no scikit-learn', 'it, for TF-IDF and linear models', fix) from None
     fitted = TfidfVectorizer(
         token_pattern=_WORDS,
         ngram_range=(1, 2),

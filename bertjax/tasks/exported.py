@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertjax.errors import UserError
-from bertjax.ranges import MANY, shown, whole
+from bertjax.ranges import MANY, format_value, whole
 from bertjax.tasks.registry import build_task
 from bertjax.tasks.task import Task
 
@@ -83,7 +83,7 @@ def _labels(values: Mapping[str, Any], where: str) -> Sequence[str]:
         raise _wrong_names(where, names)
     count = values.get('num_labels') or len(names) or 2
     if not _OUTPUTS.holds(count):
-        raise UserError(where, f'num_labels {shown(count)}', _OUTPUTS.words, 'take the original file')
+        raise UserError(where, f'num_labels {format_value(count)}', _OUTPUTS.words, 'take the original file')
     try:
         found = {int(number): str(name) for number, name in names.items()}
     except ValueError:
@@ -92,11 +92,11 @@ def _labels(values: Mapping[str, Any], where: str) -> Sequence[str]:
         raise _wrong_names(where, names)
     labels = [found.get(i, f'LABEL_{i}') for i in range(count)]
     if len(set(labels)) < len(labels):
-        mend = 'give each output a name of its own'
-        raise UserError(where, 'two outputs of one name in id2label', 'different names', mend)
+        fix = 'give each output a name of its own'
+        raise UserError(where, 'two outputs of one name in id2label', 'different names', fix)
     return labels
 
 
 def _wrong_names(where: str, names: Any) -> UserError:
-    mend = 'correct id2label there: the number of each output, from 0, and its name'
-    return UserError(where, f'id2label {shown(names)}', 'an object such as {"0": "no", "1": "yes"}', mend)
+    fix = 'correct id2label there: the number of each output, from 0, and its name'
+    return UserError(where, f'id2label {format_value(names)}', 'an object such as {"0": "no", "1": "yes"}', fix)

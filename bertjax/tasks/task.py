@@ -28,7 +28,7 @@ Outputs = Mapping[str, Sequence[np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Judged:
+class Judgment:
     """A labelled record beside its prediction, for a person to read.
 
     Attributes:
@@ -179,7 +179,7 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
     def rows(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
         """One JSON object for each record: labels and probabilities, spans, or tags."""
 
-    def reviewed(self, records: Sequence[Record], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
+    def reviewed(self, records: Sequence[Record], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
         """Labelled records beside the `rows` that were written of their predictions; none where a task knows no such
         view."""
         return iter(())

@@ -12,14 +12,14 @@ from etils import epath
 from tokenizers import pre_tokenizers
 
 from bertjax.errors import UserError
-from bertjax.files.whole import read_lines
+from bertjax.files.small_files import read_lines
 from bertjax.text.bert_settings import MAX_CHARACTERS
 from bertjax.text.special import is_unused
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.text.wordpiece import WordPieceTokenizer
 
 KEY = 'config.vocab.add'
-_MEND = 'give a text file with a word a line'
+_FIX = 'give a text file with a word a line'
 
 
 def read_words(path: epath.PathLike) -> list[tuple[int, str]]:
@@ -28,7 +28,7 @@ def read_words(path: epath.PathLike) -> list[tuple[int, str]]:
     Raises:
       UserError: no such file, one that is no text, or without a word.
     """
-    lines = [line.partition('\t')[0].strip() for line in read_lines(path, 'words', KEY, _MEND)]
+    lines = [line.partition('\t')[0].strip() for line in read_lines(path, 'words', KEY, _FIX)]
     words = [(number, line) for number, line in enumerate(lines, 1) if line]
     if not words:
         raise UserError(str(path), 'no word', 'a word a line', 'leave config.vocab.add empty, or fill the file')

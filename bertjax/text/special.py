@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.ranges import shown
+from bertjax.ranges import format_value
 
 # The order in which BERT's own vocabulary files have them (google-research/bert, vocab.txt of every release).
 PAD, UNK, CLS, SEP, MASK = '[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]'
@@ -93,7 +93,7 @@ def check_ids(settings: Mapping[str, Any], where: str) -> None:
     count = len(vocab) + len(added)
     for number in (*(vocab.values() if isinstance(vocab, dict) else ()), *(token['id'] for token in added)):
         if type(number) is not int or not 0 <= number < count:
-            found = f'the id {shown(number)} for one of {count:,} pieces'
+            found = f'the id {format_value(number)} for one of {count:,} pieces'
             expected = f'0 to {count - 1:,}, without gaps or repetitions'
             raise UserError(where, found, expected, 'the vocabulary is damaged: take the original file')
 

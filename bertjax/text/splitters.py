@@ -62,8 +62,8 @@ class _Pysbd:
                 import pysbd
                 from pysbd.languages import LANGUAGE_CODES
         except ImportError:
-            found, mend = 'pysbd, which is not installed', "pip install 'bertjax[pysbd]', or set it to 'rules'"
-            raise UserError(_WHERE, found, 'an installed splitter', mend) from None
+            found, fix = 'pysbd, which is not installed', "pip install 'bertjax[pysbd]', or set it to 'rules'"
+            raise UserError(_WHERE, found, 'an installed splitter', fix) from None
         if language not in LANGUAGE_CODES:
             known = ', '.join(sorted(LANGUAGE_CODES))
             raise UserError(_WHERE, f'the language {language!r}', f'one of {known}', 'choose one of them')

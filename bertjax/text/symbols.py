@@ -12,7 +12,7 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
-from bertjax.files.whole import read_lines
+from bertjax.files.small_files import read_lines
 from bertjax.text.flat import flatten
 from bertjax.text.long_words import MAX_WORD
 from bertjax.text.offsets import Located, locate
@@ -31,7 +31,7 @@ from bertjax.text.special import (
     well_formed,
 )
 
-_MEND = 'give a text file with a symbol a line'
+_FIX = 'give a text file with a symbol a line'
 
 
 class SymbolTokenizer:
@@ -123,7 +123,7 @@ def read_symbols(path: epath.PathLike) -> SymbolTokenizer:
     Raises:
       UserError: no such file, no text, a line that is no single symbol, or a symbol that comes twice.
     """
-    symbols = [line.rstrip('\r') for line in read_lines(path, 'symbols', 'config.tokenizer', _MEND)]
+    symbols = [line.rstrip('\r') for line in read_lines(path, 'symbols', 'config.tokenizer', _FIX)]
     for number, symbol in enumerate(symbols, 1):
         if symbol.split() != [symbol]:
             raise UserError(f'{path}:{number}', repr(symbol), 'one symbol without white space', 'correct the line')

@@ -8,7 +8,7 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.files.paths import existing_files, user_path
-from bertjax.files.whole import SETTINGS, read_json_object, read_whole
+from bertjax.files.small_files import SETTINGS, read_bytes, read_json_object
 from bertjax.text.bert_settings import bert_settings, looks_lowercase, with_normalizer
 from bertjax.text.byte_bpe import byte_bpe_settings, read_merges
 from bertjax.text.offsets import Located
@@ -220,20 +220,20 @@ def _read_text(file: epath.Path) -> str:
     try:
         text = _read_bytes(file).decode('utf-8-sig')
     except UnicodeDecodeError as error:
-        raise UserError(str(file), f'no UTF-8 text (byte {error.start:,})', 'a vocabulary as text', _MEND) from error
+        raise UserError(str(file), f'no UTF-8 text (byte {error.start:,})', 'a vocabulary as text', _FIX) from error
     if '\0' in text:
-        raise UserError(str(file), 'a binary file', 'a vocabulary as text', _MEND)
+        raise UserError(str(file), 'a binary file', 'a vocabulary as text', _FIX)
     return text
 
 
 def _read_bytes(file: epath.Path) -> bytes:
-    data = read_whole(file, 'a vocabulary', _MEND, most=SETTINGS)
+    data = read_bytes(file, 'a vocabulary', _FIX, most=SETTINGS)
     if not data:
-        raise UserError(str(file), 'an empty file', 'a vocabulary', _MEND)
+        raise UserError(str(file), 'an empty file', 'a vocabulary', _FIX)
     return data
 
 
 _BESIDE = ('tokenizer_config.json', 'merges.txt', 'config.json')  # of a single file in a bucket, what else is read
 _TRIAL = ['A word, 1. \u4f60 \U0001fae0']  # Of several scripts: something in it is [UNK] to most vocabularies.
 _ORIGINAL = 'take the original file'
-_MEND = 'name a vocab.txt, a tokenizer.json or a SentencePiece *.model, or train one with --config.run=vocab'
+_FIX = 'name a vocab.txt, a tokenizer.json or a SentencePiece *.model, or train one with --config.run=vocab'

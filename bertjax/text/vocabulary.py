@@ -85,9 +85,9 @@ def wordpiece_of(
     """`train_wordpiece` of the words of each corpus, counted as by `count_words`."""
     special = special_layout(unused)
     if not any(counts):
-        mend = 'set config.vocab.family=sentencepiece or bpe for text without spaces, or check the path and format'
+        fix = 'set config.vocab.family=sentencepiece or bpe for text without spaces, or check the path and format'
         raise UserError(
-            'corpus', f'no text with words of up to {MAX_CHARACTERS} characters', 'text to train words on', mend
+            'corpus', f'no text with words of up to {MAX_CHARACTERS} characters', 'text to train words on', fix
         )
     words = smoothed_counts(counts, smoothing) if len(counts) > 1 else counts[0]
     pieces = special + _alphabet(words, vocab_size - len(special), vocab_size)

@@ -12,8 +12,8 @@ from bertjax.data.batch import padding_rows
 from bertjax.data.loader import Examples, global_arrays, local_rows
 from bertjax.metrics.rows import Sums, add_sums, pretraining_values
 from bertjax.parallel.partition import batch_sharding, mesh_context
-from bertjax.parallel.spread import whole
-from bertjax.train.announce import Announce, silent
+from bertjax.parallel.zero1 import unshard
+from bertjax.train.on_compile import OnCompile, ignore_compile
 
 
 class Evaluator:
@@ -64,19 +64,19 @@ class Evaluator:
                 }
             yield global_arrays(rows, sharding, self._batch_size)
 
-    def sums(self, params: Any, announce: Announce = silent) -> dict[str, tuple[float, float]]:
+    def sums(self, params: Any, on_compile: OnCompile = ignore_compile) -> dict[str, tuple[float, float]]:
         """{name: (sum, weight)} over all examples; read from the devices once, at the end."""
-        parts, params = [], whole(params)
+        parts, params = [], unshard(params)
         with mesh_context(self._mesh):
             for batch in self.batches():
-                with announce('the evaluation') if self._new else contextlib.nullcontext():
+                with on_compile('the evaluation') if self._new else contextlib.nullcontext():
                     parts.append(self._eval_step(params, batch))
                 self._new = False
         return add_sums(jax.device_get(parts))
 
-    def run(self, params: Any, announce: Announce = silent) -> dict[str, float | None]:
+    def run(self, params: Any, on_compile: OnCompile = ignore_compile) -> dict[str, float | None]:
         """The values of a row."""
-        return self._values(self.sums(params, announce))
+        return self._values(self.sums(params, on_compile))
 
     def cost(self, values: Mapping[str, float | None]) -> float | None:
         """The held-out loss."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertjax.progress import clock
-from bertjax.train.timesheet import KINDS, STEP, TIMES
+from bertjax.train.goodput_clock import KINDS, STEP, TIMES
 
 LOST = 'lost'  # steps that were done again, as the checkpoint to go on from was older
 _CALLED = {**{kind: kind for kind in KINDS}, LOST: 'steps done again', 'data': 'waiting for data'}

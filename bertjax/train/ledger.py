@@ -49,7 +49,7 @@ def ledger_damage(path: pathlib.Path, position: Position) -> list[str]:
         'is missing: step': missing,
         'does not end where the checkpoint does: step': ends,
     }
-    return [f'{what} {in_short(ranges)}' for what, ranges in found.items() if ranges]
+    return [f'{what} {summarize_damage(ranges)}' for what, ranges in found.items() if ranges]
 
 
 def _read(line: bytes) -> tuple[int, int, int, int] | None:
@@ -64,7 +64,7 @@ def _read(line: bytes) -> tuple[int, int, int, int] | None:
     return values if all(type(value) is int for value in values) else None
 
 
-def in_short(ranges: Iterable[tuple[int, int]]) -> str:
+def summarize_damage(ranges: Iterable[tuple[int, int]]) -> str:
     """Ascending ranges as `3, 5-9`, those that touch as one; of many the first."""
     joined: list[list[int]] = []
     for low, high in ranges:

@@ -7,14 +7,14 @@ from typing import Any
 
 from bertjax.checkpoint import Checkpoints, Position
 from bertjax.errors import PreemptedError
-from bertjax.parallel.distributed import from_first
+from bertjax.parallel.distributed import broadcast_from_primary
+from bertjax.train.early_stopping import EarlyStopping
+from bertjax.train.goodput_clock import DATA, EVALUATION, SAVE
 from bertjax.train.interrupt import Interrupt
-from bertjax.train.patience import Patience
 from bertjax.train.phase import Phase
+from bertjax.train.process_flags import AnyProcessFlags
 from bertjax.train.record import Recorder
 from bertjax.train.state import TrainState
-from bertjax.train.timesheet import DATA, EVALUATION, SAVE
-from bertjax.train.votes import Votes
 
 
 def train(
@@ -26,7 +26,7 @@ def train(
     checkpoints: Checkpoints,
     resolved: Mapping[str, Any],
     interrupt: Interrupt,
-    patience: Patience,
+    patience: EarlyStopping,
 ) -> TrainState:
     """Trains from `position` to the end of the last phase, or of patience: one run, or several together.
 
@@ -52,7 +52,7 @@ def train(
       NonFiniteError: three steps in a row were not finite.
     """
     total = phases[-1].settings.last_step
-    votes, sheet = Votes(), recorder.sheet
+    votes, sheet = AnyProcessFlags(), recorder.sheet
     minutes, saved_at = resolved.get('checkpoint_minutes', 0), time.perf_counter()
 
     def evaluate(phase: Phase) -> float | None:
@@ -60,7 +60,7 @@ def train(
         costs = []
         for evaluator in (*own, *phase.others):
             with interrupt.during(f'{evaluator.split} is being evaluated'), sheet.during(EVALUATION):
-                values = evaluator.run(state.params, recorder.announcing)
+                values = evaluator.run(state.params, recorder.report_compile)
             recorder.evaluation(position, evaluator.split, values)
             costs.append(evaluator.cost(values))
         return costs[0] if own else None
@@ -71,7 +71,7 @@ def train(
             yield
 
     # Asked while everything was prepared: nothing is new to save.
-    if from_first(interrupt.requested()) and position.step < total and not patience.over:
+    if broadcast_from_primary(interrupt.requested()) and position.step < total and not patience.over:
         raise _stopped(position)
     for phase in phases:
         number, first_step, last_step = phase.settings.number, phase.settings.first_step, phase.settings.last_step

@@ -9,17 +9,17 @@ import jax
 import numpy as np
 
 from bertjax.data.batch import BatchSpec
-from bertjax.data.buckets import BucketedExamples
+from bertjax.data.length_buckets import BucketedExamples
 from bertjax.data.loader import Loader, NumberedBatch
 from bertjax.parallel.partition import batch_sharding, replicated
-from bertjax.train.announce import Announce, silent
-from bertjax.train.members import Member, StackedExamples
-from bertjax.train.programs import Program, Programs
+from bertjax.train.compiled_steps import CompiledSteps, Program
+from bertjax.train.on_compile import OnCompile, ignore_compile
 from bertjax.train.setup import PhaseSettings, Setup
 from bertjax.train.state import TrainState
+from bertjax.train.vmapped_runs import StackedExamples, VmappedRun
 
 
-class Evaluates(Protocol):
+class EvaluatorProtocol(Protocol):
     """Measures parameters on what is not trained on.
 
     Attributes:
@@ -28,7 +28,7 @@ class Evaluates(Protocol):
 
     split: str
 
-    def run(self, params: Any, announce: Announce = silent) -> dict[str, float | None]:
+    def run(self, params: Any, on_compile: OnCompile = ignore_compile) -> dict[str, float | None]:
         """The values of a row; None where one is not defined. What is compiled on the way is announced."""
         ...
 
@@ -37,18 +37,18 @@ class Evaluates(Protocol):
         ...
 
 
-class CompiledStep:
+class TrainStep:
     """(state, batch) -> (state, metrics). The state is donated. What is compiled is announced."""
 
     def __init__(
         self,
-        programs: Programs,
+        programs: CompiledSteps,
         rate: jax.Array,
         seed: jax.Array,
-        announce: Announce = silent,
+        on_compile: OnCompile = ignore_compile,
         teacher: tuple[Any, ...] = (),
     ):
-        self._programs, self._announce, self._constant = programs, announce, (rate, seed, *teacher)
+        self._programs, self._announce, self._constant = programs, on_compile, (rate, seed, *teacher)
 
     def __call__(self, state: TrainState, batch: NumberedBatch) -> tuple[TrainState, Any]:
         program = self._program(batch.arrays['input_ids'].shape[-1])
@@ -89,11 +89,11 @@ class Phase:
 
     settings: PhaseSettings
     setup: Setup
-    members: Sequence[Member]
+    members: Sequence[VmappedRun]
     batches: Mapping[int, BatchSpec]
     stacked: bool = False
-    evaluator: Evaluates | None = None
-    others: Sequence[Evaluates] = ()
+    evaluator: EvaluatorProtocol | None = None
+    others: Sequence[EvaluatorProtocol] = ()
     measured_first: bool = True
     flops_per_sequence: float = 0.0
     chosen: bool = True
@@ -103,14 +103,14 @@ class Phase:
         """`state` as the very first step of the phase finds it."""
         return self.setup.reset_optimizer(state) if self.settings.reset_optimizer else state
 
-    def compile(self, announce: Announce = silent) -> CompiledStep:
+    def compile(self, on_compile: OnCompile = ignore_compile) -> TrainStep:
         """The step, compiled for each shape of its batches when one comes for the first time."""
         rates = np.asarray([member.learning_rate for member in self.members], np.float32)
         seeds = np.asarray([member.dropout_seed for member in self.members], np.uint32)
         if not self.stacked:
             (rates,), (seeds,) = rates, seeds
         numbers = jax.device_put((rates, seeds), replicated(self.setup.mesh))
-        return CompiledStep(self._programs(), *numbers, announce, self.teacher)
+        return TrainStep(self._programs(), *numbers, on_compile, self.teacher)
 
     @contextlib.contextmanager
     def compiling(self, first: int, steps: int) -> Iterator[None]:
@@ -123,7 +123,7 @@ class Phase:
         finally:
             programs.stop()
 
-    def _programs(self) -> Programs:
+    def _programs(self) -> CompiledSteps:
         count = len(self.members) if self.stacked else 0
         return self.setup.compile(self.settings, self.batches, members=count)
 

@@ -9,19 +9,19 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bertjax.data.buckets import sorted_batches
 from bertjax.data.features import Features
+from bertjax.data.length_buckets import sorted_batches
 from bertjax.data.loader import global_arrays, local_rows
 from bertjax.parallel.mesh import row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
-from bertjax.parallel.spread import whole
-from bertjax.train.announce import Announce, silent
+from bertjax.parallel.zero1 import unshard
+from bertjax.train.on_compile import OnCompile, ignore_compile
 from bertjax.train.step import Batch
 
 _AHEAD = 1  # Batches that the devices may compute while another is fetched and the next one made.
 
 
-def nobody(rows: int) -> None:
+def no_op(rows: int) -> None:
     """Wants to know of no progress."""
 
 
@@ -65,8 +65,8 @@ class Predictor:
         self,
         params: Any,
         features: Features,
-        announce: Announce = silent,
-        advance: Callable[[int], object] = nobody,
+        on_compile: OnCompile = ignore_compile,
+        advance: Callable[[int], object] = no_op,
         batches: Iterable[tuple[np.ndarray, int]] | None = None,
     ) -> dict[str, list[np.ndarray]]:
         """{name: an array for each row}; with members, their axis comes first in each array.
@@ -76,7 +76,7 @@ class Predictor:
         """
         found: list[Mapping[str, np.ndarray] | None] = [None] * len(features)
         sharding, lead = batch_sharding(self._mesh), 1 if self._members else 0
-        mine, params = local_rows(sharding, self._batch_size), whole(params)
+        mine, params = local_rows(sharding, self._batch_size), unshard(params)
         begun: collections.deque[tuple[np.ndarray, Mapping[str, jax.Array]]] = collections.deque()
 
         def fetch() -> None:
@@ -93,7 +93,7 @@ class Predictor:
             batch = features.batch(rows[mine], length, self._pad_id)
             arrays = global_arrays({name: batch[name] for name in self._inputs}, sharding, self._batch_size)
             shape = arrays['input_ids'].shape
-            compiling = nullcontext() if shape in self._met else announce(f'the evaluation of length {length}')
+            compiling = nullcontext() if shape in self._met else on_compile(f'the evaluation of length {length}')
             self._met.add(shape)
             with compiling, mesh_context(self._mesh):
                 begun.append((rows, self._forward(params, arrays)))

@@ -8,7 +8,7 @@ import jax
 from absl import logging
 
 from bertjax.errors import UserError
-from bertjax.parallel.distributed import is_first
+from bertjax.parallel.distributed import is_primary
 
 PROFILE = 'profile'  # of a workdir
 
@@ -23,8 +23,8 @@ def profiled_steps(profile: str) -> range:
         return range(0)
     first, end = map(int, profile.split(':'))
     if not 1 <= first < end:
-        mend = 'for example --config.profile=100:105, the steps 100 to 104'
-        raise UserError('config.profile', repr(profile), 'FIRST:END, from 1 on and with a step between them', mend)
+        fix = 'for example --config.profile=100:105, the steps 100 to 104'
+        raise UserError('config.profile', repr(profile), 'FIRST:END, from 1 on and with a step between them', fix)
     return range(first, end)
 
 
@@ -40,7 +40,7 @@ class Profiler:
     """
 
     def __init__(self, folder: pathlib.Path, steps: range, log: Callable[[str], None]):
-        self._folder, self._steps, self._log = folder / PROFILE, steps if is_first() else range(0), log
+        self._folder, self._steps, self._log = folder / PROFILE, steps if is_primary() else range(0), log
         self._traces = False
 
     def during(self, step: int, drain: Callable[[], None]) -> contextlib.AbstractContextManager:

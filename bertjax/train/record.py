@@ -15,12 +15,12 @@ from bertjax.checkpoint import Position
 from bertjax.data.loader import NumberedBatch
 from bertjax.errors import NonFiniteError
 from bertjax.metrics.rows import Sums, add_sums, finite_or_none
-from bertjax.parallel.distributed import is_first
+from bertjax.parallel.distributed import is_primary
+from bertjax.train.goodput_clock import COMPILE, GoodputClock
 from bertjax.train.ledger import ledger_damage
-from bertjax.train.members import member_of
 from bertjax.train.profiler import Profiler
-from bertjax.train.throughput import Stopwatch, memory
-from bertjax.train.timesheet import COMPILE, Timesheet
+from bertjax.train.throughput import Stopwatch, memory_metrics
+from bertjax.train.vmapped_runs import select_run
 from bertjax.writers.console import TrainingConsole
 from bertjax.writers.jsonl import JsonLines, read_rows
 from bertjax.writers.tensorboard import TensorBoard
@@ -62,14 +62,14 @@ class Recorder:
         values: Callable[[Sums], dict[str, float | None]],
         log_every: int,
         total: int,
-        sheet: Timesheet,
+        sheet: GoodputClock,
         profiled: range = range(0),
         stacked: bool = False,
         failed: Sequence[bool] = (),
         trackers: Sequence[Writer] = (),
     ):
         files: list[list[Writer]] = [
-            [JsonLines(folder / 'metrics.jsonl'), TensorBoard(folder / 'tensorboard')] if is_first() else []
+            [JsonLines(folder / 'metrics.jsonl'), TensorBoard(folder / 'tensorboard')] if is_primary() else []
             for folder in folders
         ]
         for own, tracker in zip(files, trackers, strict=False):
@@ -95,10 +95,10 @@ class Recorder:
         """Whether the last step that was read was not finite for a run that has not failed."""
         return any(skipped and not failed for skipped, failed in zip(self._skipped_in_row, self.failed, strict=True))
 
-    def forget_after(self, step: int) -> None:
+    def truncate_after(self, step: int) -> None:
         """Discards what an earlier process wrote beyond the checkpoint that the training continues from; -1: all."""
         for lines in (*self._writers, *self._ledgers):
-            lines.forget_after(step)
+            lines.truncate_after(step)
 
     def check(self, position: Position) -> None:
         """Says what is damaged in the rows and ledgers of an earlier process, up to the position of its checkpoint."""
@@ -128,12 +128,12 @@ class Recorder:
         """Shows that a step is compiled, and how long that took, which is no time of the training."""
         self.drain()
         began = time.perf_counter()
-        with self.announcing(what):
+        with self.report_compile(what):
             yield
         self.pause(time.perf_counter() - began)
 
     @contextlib.contextmanager
-    def announcing(self, what: str) -> Iterator[None]:
+    def report_compile(self, what: str) -> Iterator[None]:
         """Shows that something is compiled, and how long that took where a person would notice."""
         began = time.perf_counter()
         with self._console.busy(f'compiling {what} …'), self.sheet.during(COMPILE):
@@ -182,7 +182,7 @@ class Recorder:
         position, metrics, count, waited = self._unread.popleft()
         metrics = jax.device_get(metrics)
         self._stopwatch.count(count, waited)
-        each = [member_of(metrics, m) for m in range(len(self._sums))] if self._stacked else [metrics]
+        each = [select_run(metrics, m) for m in range(len(self._sums))] if self._stacked else [metrics]
         scalars = [self._note(m, position, count, metrics) for m, metrics in enumerate(each)]
         self._pending = (position, scalars)
         ended = not self._stacked and self._skipped_in_row[0] >= STOP_AFTER_SKIPPED
@@ -209,7 +209,7 @@ class Recorder:
 
     def _write_train_rows(self, position: Position, scalars: Sequence[Mapping[str, float]]) -> None:
         rates = self._stopwatch.lap(self._tokens, self._sequences)
-        used = memory()
+        used = memory_metrics()
         rows = self._write(
             'train',
             position,

@@ -11,20 +11,20 @@ from flax import linen as nn
 from jax.sharding import Mesh
 
 from bertjax.data.batch import BatchSpec
-from bertjax.losses import OWN, Objective
+from bertjax.losses import AUX, Objective
 from bertjax.model.groups import Groups
-from bertjax.optim.selection import Selection, everything, partition
+from bertjax.optim.selection import Selection, partition, select_all
 from bertjax.parallel.mesh import describe_mesh
 from bertjax.parallel.partition import mesh_context
-from bertjax.parallel.spread import Exchange, Parts, only_copies, spread, spreads
-from bertjax.train.programs import Apart, Lowering, Programs
+from bertjax.parallel.zero1 import GradientExchange, ShardedMoments, is_data_parallel, shard_over_data, should_shard
+from bertjax.train.compiled_steps import CompiledSteps, SplitStep, StepLowering
 from bertjax.train.state import (
     TrainState,
     abstract_state,
-    draw_own,
     fresh_state,
+    init_aux_params,
     make_init,
-    place_params,
+    put_params,
     shardings_of,
 )
 
@@ -71,8 +71,8 @@ class Setup:
       layer_decay: see `optim.selection.layer_rates`.
       init: key -> fresh state, boxed.
       state: abstract: shapes, dtypes and shardings.
-      teacher: (its parameters, abstract,) where the objective has a guide: no part of the state, and never changed.
-      exchange: where the state is spread over the data axis (ZeRO-1, see parallel/spread.py).
+      teacher: (its parameters, abstract,) where the objective has a teacher_fn: no part of the state, and never changed.
+      exchange: where the state is spread over the data axis (ZeRO-1, see parallel/zero1.py).
       parts: where its moments alone are.
     """
 
@@ -85,8 +85,8 @@ class Setup:
     init: Callable[[jax.Array], TrainState]
     state: TrainState
     teacher: tuple[Any, ...] = ()
-    exchange: Exchange | None = None
-    parts: Parts | None = None
+    exchange: GradientExchange | None = None
+    parts: ShardedMoments | None = None
 
     def describe(self) -> str:
         """The devices in words, and who keeps the state."""
@@ -105,17 +105,17 @@ class Setup:
     def create_from(self, params: Mapping[str, Any], seed: int) -> TrainState:
         """The state of step 0 with these parameters of the model, host arrays in its tree; only those of the objective
         are drawn, as `create` draws them."""
-        placed = place_params(params, self.state)
+        placed = put_params(params, self.state)
         state = self._create_around(placed, jax.random.key(seed))
         return state.replace(params={**placed, **state.params})
 
     @functools.cached_property
     def _create_around(self) -> Callable[[Any, jax.Array], TrainState]:
         """What a fresh state has beside the given parameters of the model, with those of the objective alone."""
-        init_own, own = self.objective.init_own, {OWN: self.state.params[OWN]} if OWN in self.state.params else {}
+        init_aux, own = self.objective.init_aux, {AUX: self.state.params[AUX]} if AUX in self.state.params else {}
 
         def create(params: Any, key: jax.Array) -> TrainState:
-            drawn = nn.unbox(draw_own(init_own, key)) if own else {}
+            drawn = nn.unbox(init_aux_params(init_aux, key)) if own else {}
             return fresh_state(self.optimizer, {**params, **drawn}, self.trained).replace(params=drawn)
 
         return jax.jit(create, out_shardings=shardings_of(self.state.replace(params=own)))
@@ -132,7 +132,7 @@ class Setup:
             out_shardings=shardings_of(self.state),
         )
 
-    def compile(self, phase: PhaseSettings, batches: Mapping[int, BatchSpec], *, members: int = 0) -> Programs:
+    def compile(self, phase: PhaseSettings, batches: Mapping[int, BatchSpec], *, members: int = 0) -> CompiledSteps:
         """The programs of a phase, compiled when they are asked for; asked for again, the same ones.
 
         `batches` are told apart by their lengths. On a single CPU several lengths share the program of the update.
@@ -140,15 +140,15 @@ class Setup:
         key = (phase, tuple(batches), members)
         if key not in self._programs:
             self._programs.clear()  # those of an earlier phase would stay in the devices' memory
-            lowering = Lowering(self, phase, members)
+            lowering = StepLowering(self, phase, members)
             on_cpu = self.mesh.devices.flat[0].platform == 'cpu'
             shared = on_cpu and self.mesh.size == 1 and len(batches) > 1
-            lower = Apart(lowering, batches) if shared else lambda length: lowering.whole(batches[length])
-            self._programs[key] = Programs(lower, batches, side_by_side=not on_cpu)
+            lower = SplitStep(lowering, batches) if shared else lambda length: lowering.whole(batches[length])
+            self._programs[key] = CompiledSteps(lower, batches, side_by_side=not on_cpu)
         return self._programs[key]
 
     @functools.cached_property
-    def _programs(self) -> dict[tuple, Programs]:
+    def _programs(self) -> dict[tuple, CompiledSteps]:
         return {}
 
     def lower(
@@ -159,9 +159,9 @@ class Setup:
         Args:
           phase: whose step it is.
           batches: {padded length S: shapes and dtypes of a batch of one run}.
-          members: see `Lowering`.
+          members: see `StepLowering`.
         """
-        lowering = Lowering(self, phase, members)
+        lowering = StepLowering(self, phase, members)
         return {length: lowering.whole(batch) for length, batch in batches.items()}
 
 
@@ -172,7 +172,7 @@ def build_setup(
     mesh: Mesh,
     batch: BatchSpec,
     *,
-    trained: Selection = everything,
+    trained: Selection = select_all,
     layer_decay: float = 1.0,
     teacher: tuple[Any, ...] = (),
     zero1: str = 'off',
@@ -182,15 +182,15 @@ def build_setup(
     `zero1`, one of `parallel.spread.ZERO1`: whether the state is spread over the data axis.
     """
     inputs = [jax.ShapeDtypeStruct(*batch[name]) for name in objective.inputs]
-    init = make_init(model, optimizer, inputs, trained, objective.init_own)
+    init = make_init(model, optimizer, inputs, trained, objective.init_aux)
     with mesh_context(mesh):
         state = abstract_state(init, mesh)
     exchange = parts = None
-    if spreads(zero1, mesh):
-        if only_copies(mesh):
-            state = jax.tree.map(spread, state)
-            exchange = Exchange(state.params, model.config.dtype)
+    if should_shard(zero1, mesh):
+        if is_data_parallel(mesh):
+            state = jax.tree.map(shard_over_data, state)
+            exchange = GradientExchange(state.params, model.config.dtype)
         else:
-            parts = Parts(partition(state.params, trained)[0])
-            state = state.replace(opt_state=jax.tree.map(spread, state.opt_state))
+            parts = ShardedMoments(partition(state.params, trained)[0])
+            state = state.replace(opt_state=jax.tree.map(shard_over_data, state.opt_state))
     return Setup(model, objective, optimizer, mesh, trained, layer_decay, init, state, teacher, exchange, parts)

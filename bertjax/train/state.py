@@ -10,9 +10,9 @@ from flax import linen as nn
 from flax import struct
 from jax.sharding import Mesh
 
-from bertjax.losses import OWN
+from bertjax.losses import AUX
 from bertjax.model.stacking import init_params
-from bertjax.optim.selection import Selection, everything, partition
+from bertjax.optim.selection import Selection, partition, select_all
 from bertjax.parallel.partition import state_shardings
 
 _Box = nn.Partitioned
@@ -40,8 +40,8 @@ def make_init(
     model: nn.Module,
     optimizer: optax.GradientTransformation,
     inputs: Sequence[jax.ShapeDtypeStruct],
-    trained: Selection = everything,
-    init_own: Callable[[jax.Array], Any] | None = None,
+    trained: Selection = select_all,
+    init_aux: Callable[[jax.Array], Any] | None = None,
 ) -> Callable[[jax.Array], TrainState]:
     """key -> fresh state, in boxes that carry the logical axes.
 
@@ -50,21 +50,21 @@ def make_init(
       optimizer: from optim.make_optimizer.
       inputs: see `model`.
       trained: the parameters for which the optimiser keeps moments.
-      init_own: see `losses.Objective`.
+      init_aux: see `losses.Objective`.
     """
 
     def init(key: jax.Array) -> TrainState:
         params = init_params(model, key, *(jnp.zeros((1, *x.shape[1:]), x.dtype) for x in inputs))
-        if init_own is not None:
-            params = {**params, **draw_own(init_own, key)}
+        if init_aux is not None:
+            params = {**params, **init_aux_params(init_aux, key)}
         return fresh_state(optimizer, params, trained)
 
     return init
 
 
-def draw_own(init_own: Callable[[jax.Array], Any], key: jax.Array) -> dict[str, Any]:
+def init_aux_params(init_aux: Callable[[jax.Array], Any], key: jax.Array) -> dict[str, Any]:
     """The parameters of the objective in the state that is drawn with `key`, by their place among the parameters."""
-    return {OWN: init_own(jax.random.fold_in(key, 1))}
+    return {AUX: init_aux(jax.random.fold_in(key, 1))}
 
 
 def fresh_state(optimizer: optax.GradientTransformation, params: Any, trained: Selection) -> TrainState:
@@ -83,19 +83,19 @@ def abstract_state(init: Callable[[jax.Array], TrainState], mesh: Mesh) -> Train
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), bare, shardings)
 
 
-def place_params(params: Mapping[str, Any], abstract: TrainState) -> Any:
+def put_params(params: Mapping[str, Any], abstract: TrainState) -> Any:
     """Host arrays put on the devices, with the dtypes and shardings of the state's parameters of the model."""
-    return place(dict(params), without_own(abstract.params))
+    return put_like(dict(params), without_aux(abstract.params))
 
 
-def place(tree: Any, abstract: Any) -> Any:
+def put_like(tree: Any, abstract: Any) -> Any:
     """Host arrays put on the devices, with the dtypes and shardings of an abstract tree."""
     return jax.tree.map(lambda x, a: jax.device_put(x.astype(a.dtype), a.sharding), tree, abstract)
 
 
-def without_own(params: Mapping[str, Any]) -> dict[str, Any]:
+def without_aux(params: Mapping[str, Any]) -> dict[str, Any]:
     """The model's parameters alone, without those of its objective."""
-    return {name: value for name, value in params.items() if name != OWN}
+    return {name: value for name, value in params.items() if name != AUX}
 
 
 def shardings_of(state: TrainState) -> Any:

@@ -9,15 +9,15 @@ import optax
 from flax import linen as nn
 from flax import struct
 
-from bertjax.losses import OWN, Objective
+from bertjax.losses import AUX, Objective
 from bertjax.model.capture import apply_capturing
 from bertjax.model.dropout import Dropout
 from bertjax.model.groups import Groups
 from bertjax.model.sharing import grouped
 from bertjax.optim.schedules import Schedule
-from bertjax.optim.selection import Selection, combine, everything, layer_rates, partition
+from bertjax.optim.selection import Selection, combine, layer_rates, partition, select_all
 from bertjax.parallel.partition import platform
-from bertjax.parallel.spread import Exchange, Parts
+from bertjax.parallel.zero1 import GradientExchange, ShardedMoments
 from bertjax.train.state import TrainState
 
 Batch = Mapping[str, jax.Array]
@@ -51,10 +51,10 @@ def make_train_step(
     accumulate: int,
     dropout_seed: int | jax.Array,
     phase: int = 0,
-    trained: Selection = everything,
+    trained: Selection = select_all,
     layer_decay: float = 1.0,
-    exchange: Exchange | None = None,
-    parts: Parts | None = None,
+    exchange: GradientExchange | None = None,
+    parts: ShardedMoments | None = None,
     groups: Groups | None = None,
 ) -> Callable[..., tuple[TrainState, Metrics]]:
     """(state, batch, first) -> (new state, metrics); with a teacher's parameters too where the objective has a guide.
@@ -98,8 +98,8 @@ def make_gradients(
     accumulate: int,
     dropout_seed: int | jax.Array,
     phase: int = 0,
-    trained: Selection = everything,
-    exchange: Exchange | None = None,
+    trained: Selection = select_all,
+    exchange: GradientExchange | None = None,
     groups: Groups | None = None,
 ) -> Callable[..., Gradients]:
     """(params, batch, first) -> gradients; with a teacher's parameters too where the objective has a guide.
@@ -142,7 +142,7 @@ def make_gradients(
         moving, frozen = partition(exchange.gathered(params) if exchange else params, trained)
 
         def value_and_grad(rows: Batch, numbers: jax.Array) -> tuple[tuple[jax.Array, Sums], Any]:
-            told, own = guided(objective, rows, *teacher), dropout.replace(numbers=numbers)
+            told, own = with_teacher_outputs(objective, rows, *teacher), dropout.replace(numbers=numbers)
             sums, grads = jax.value_and_grad(minimised, has_aux=True)(moving, frozen, told, own, weights)
             # Of kernels that were gathered in bfloat16 the parts of a batch add up in float32.
             return sums, jax.tree.map(lambda g, x: g.astype(x.dtype), grads, kept)
@@ -169,7 +169,7 @@ def make_gradients(
 
     def step_gradients(params: Any, batch: Batch, first: jax.Array, *teacher: Any) -> Gradients:
         numbers = first + jnp.arange(len(batch['attention_mask']), dtype=jnp.uint32)  # [B]
-        dropout = Dropout(jnp.asarray(dropout_seed, jnp.uint32), numbers).at(phase)
+        dropout = Dropout(jnp.asarray(dropout_seed, jnp.uint32), numbers).fold_in(phase)
         weights = objective.weights(batch)
         if exchange is None:
             (loss, sums), grads = gradients(params, batch, dropout, weights, *teacher)
@@ -191,9 +191,9 @@ def make_update(
     *,
     first_step: int,
     num_layers: int,
-    trained: Selection = everything,
+    trained: Selection = select_all,
     layer_decay: float = 1.0,
-    parts: Parts | None = None,
+    parts: ShardedMoments | None = None,
 ) -> Callable[[TrainState, Gradients], tuple[TrainState, Metrics]]:
     """(state, its gradients) -> (new state, metrics), whatever the shape of the batch was.
 
@@ -255,14 +255,16 @@ def make_forward(model: nn.Module, objective: Objective) -> Callable[[Any, Batch
 
 
 def make_eval_step(model: nn.Module, objective: Objective) -> Callable[..., Sums]:
-    """(params, batch) -> {name: (sum, weight)} without dropout; with a guide, of its parameters too."""
+    """(params, batch) -> {name: (sum, weight)} without dropout; with a teacher_fn, of its parameters too."""
     forward = make_forward(model, objective)
-    return lambda params, batch, *teacher: objective.losses(forward(params, batch), guided(objective, batch, *teacher))
+    return lambda params, batch, *teacher: objective.losses(
+        forward(params, batch), with_teacher_outputs(objective, batch, *teacher)
+    )
 
 
-def guided(objective: Objective, batch: Batch, *teacher: Any) -> Batch:
+def with_teacher_outputs(objective: Objective, batch: Batch, *teacher: Any) -> Batch:
     """The batch, with what the objective's guide says of it."""
-    return {**batch, 'teacher': objective.guide(*teacher, batch)} if objective.guide else batch
+    return {**batch, 'teacher': objective.teacher_fn(*teacher, batch)} if objective.teacher_fn else batch
 
 
 def _apply(model: nn.Module, objective: Objective, params: Any, batch: Batch, **options: Any) -> Any:
@@ -270,4 +272,4 @@ def _apply(model: nn.Module, objective: Objective, params: Any, batch: Batch, **
     if not objective.capture:
         return model.apply({'params': params}, *inputs, **options)
     outputs, kept = apply_capturing(model, params, *inputs, capture=objective.capture, **options)
-    return {**outputs, **kept, OWN: params.get(OWN)}
+    return {**outputs, **kept, AUX: params.get(AUX)}

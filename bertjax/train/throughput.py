@@ -77,7 +77,7 @@ class Stopwatch:
         ]
 
 
-def memory() -> dict[str, int | None]:
+def memory_metrics() -> dict[str, int | None]:
     """Bytes in use: `host_memory` of this process, `device_memory` of the fullest local device (None on CPU)."""
     peaks = [(device.memory_stats() or {}).get('peak_bytes_in_use') for device in jax.local_devices()]
     known = [peak for peak in peaks if peak is not None]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from bertjax.errors import HungError
 from bertjax.files.atomic import write_atomic
-from bertjax.train.timesheet import COMPILE, DATA, EVALUATION, KINDS, RESTORE, SAVE, STEP, Timesheet
+from bertjax.train.goodput_clock import COMPILE, DATA, EVALUATION, KINDS, RESTORE, SAVE, STEP, GoodputClock
 
 HANG = 'hang.txt'  # of a workdir
 LONGER = 10  # times as long may take what is no step
@@ -22,8 +22,8 @@ _WRITING = 10.0  # seconds for the file: the disk may be what hangs
 
 
 @contextlib.contextmanager
-def watching(
-    sheet: Timesheet, minutes: float, folder: pathlib.Path, leave: Callable[[int], None] = os._exit
+def watch_for_hangs(
+    sheet: GoodputClock, minutes: float, folder: pathlib.Path, leave: Callable[[int], None] = os._exit
 ) -> Iterator[None]:
     """While entered, a thread ends the process with status 4 when the run has not moved for too long.
 
@@ -48,7 +48,7 @@ def watching(
 
 
 def _watch(
-    sheet: Timesheet, limit: float, folder: pathlib.Path, over: threading.Event, leave: Callable[[int], None]
+    sheet: GoodputClock, limit: float, folder: pathlib.Path, over: threading.Event, leave: Callable[[int], None]
 ) -> None:
     tick = min(limit / 10, 1.0)
     still, moves, before = 0.0, sheet.moves, time.monotonic()

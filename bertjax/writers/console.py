@@ -63,7 +63,7 @@ class TrainingConsole:
         """Moves the bar."""
         self._progress.update(self._task, completed=step)
 
-    def forget_after(self, step: int) -> None:
+    def truncate_after(self, step: int) -> None:
         """Does nothing: what was printed stays."""
 
     def sync(self) -> None:
@@ -75,7 +75,7 @@ class TrainingConsole:
     def write(self, row: Row) -> None:
         """Shows a row of metrics.jsonl: training rows in the bar (a line without a terminal), others as a line."""
         if row['split'] == 'train':
-            speed, loss = f'{row["sequences_per_s"]:,.0f} seq/s', shown(row['loss'])
+            speed, loss = f'{row["sequences_per_s"]:,.0f} seq/s', format_value(row['loss'])
             self._progress.update(self._task, status=f'loss {loss}  {speed}')
             if not self.console.is_terminal:
                 left = (self._total - row['step']) * row['seconds_per_step']
@@ -84,11 +84,11 @@ class TrainingConsole:
             return
         hidden = ('loss', 'perplexity') if 'mlm_loss' in row else ()  # they follow from the rest
         values = {name: x for name, x in row.items() if name not in (*_PLACE, *hidden) and x is not None}
-        parts = [f'{_SHORT.get(name, name).replace("_", " ")} {shown(x)}' for name, x in values.items()]
+        parts = [f'{_SHORT.get(name, name).replace("_", " ")} {format_value(x)}' for name, x in values.items()]
         self.log(f'{row["split"]} at step {row["step"]}: ' + '  '.join(parts))
 
 
-def shown(value: float | None) -> str:
+def format_value(value: float | None) -> str:
     """Three digits after the point, or a dash."""
     return '-' if value is None or not math.isfinite(value) else f'{value:.3f}'
 

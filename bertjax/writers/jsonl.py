@@ -11,7 +11,7 @@ from absl import logging
 
 from bertjax.files.atomic import make_directory, sync_directory
 from bertjax.files.disk import writing
-from bertjax.files.muted import is_muted
+from bertjax.files.write_guard import writes_are_disabled
 
 
 class JsonLines:
@@ -26,7 +26,7 @@ class JsonLines:
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Appends one line and hands it to the operating system: it survives a kill of this process."""
-        if is_muted():
+        if writes_are_disabled():
             return
         if self._file is None:
             make_directory(self.path.parent)
@@ -57,14 +57,14 @@ class JsonLines:
                 logging.warning('%s was removed or moved; the training goes on, and a new one is begun', self.path)
                 self.close()
 
-    def forget_after(self, step: int) -> int:
+    def truncate_after(self, step: int) -> int:
         """Cuts the lines whose step is greater than `step`, and a half-written last one. Returns the bytes cut.
 
         Reads backwards from the end, so that the cost is that of what is cut and not of what is kept; the cut itself
         is one truncation, which is whole or not at all.
         """
         self.close()
-        if is_muted() or not self.path.exists():
+        if writes_are_disabled() or not self.path.exists():
             return 0
         with self.path.open('rb') as file:
             size = file.seek(0, os.SEEK_END)

@@ -62,8 +62,8 @@ class WandB:
                 return None
         except wandb.Error as error:
             found = ' '.join(str(error).split())
-        mend = 'run `wandb login`, or set WANDB_MODE=offline'
-        return UserError('config.tracker', f"'wandb' and {found}", 'a login, or offline mode', mend)
+        fix = 'run `wandb login`, or set WANDB_MODE=offline'
+        return UserError('config.tracker', f"'wandb' and {found}", 'a login, or offline mode', fix)
 
     def start(self, project: str, name: str, folder: str, config: Mapping[str, Any], known: str) -> str:
         """See Service."""

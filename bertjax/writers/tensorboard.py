@@ -28,7 +28,7 @@ class TensorBoard:
     def __str__(self) -> str:
         return str(self.directory)
 
-    def forget_after(self, step: int) -> None:
+    def truncate_after(self, step: int) -> None:
         """Nothing yet: the first row of a process hides what earlier ones wrote from its step on."""
 
     def write(self, row: Row) -> None:

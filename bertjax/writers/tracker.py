@@ -14,7 +14,7 @@ from typing import Any
 
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
-from bertjax.files.whole import read_json_or_none
+from bertjax.files.small_files import read_json_or_none
 from bertjax.writers.services import SERVICES, Service
 from bertjax.writers.writer import Row
 
@@ -40,8 +40,8 @@ class Tracking:
         if not self.service:
             return
         if importlib.util.find_spec(self.service) is None:
-            mend = f"install the extra '{self.service}': pip install -e '.[{self.service}]'"
-            raise UserError('config.tracker', f'no {self.service}', f'the package {self.service}', mend)
+            fix = f"install the extra '{self.service}': pip install -e '.[{self.service}]'"
+            raise UserError('config.tracker', f'no {self.service}', f'the package {self.service}', fix)
         refusal = SERVICES[self.service]().refusal()
         if refusal:
             raise refusal
@@ -75,7 +75,7 @@ class Tracker:
     def __str__(self) -> str:
         return f'the tracker {self._tracking.service}'
 
-    def forget_after(self, step: int) -> None:
+    def truncate_after(self, step: int) -> None:
         """A training that begins anew is another run; what was sent of later steps stays."""
         self._fresh = step < 0
 

@@ -12,7 +12,7 @@ Row = Mapping[str, Any]
 class Writer(Protocol):
     """Takes rows in the order of their steps. Any of these may raise; see `Writers`."""
 
-    def forget_after(self, step: int) -> None:
+    def truncate_after(self, step: int) -> None:
         """Called once, before the first row: the run continues at `step` (-1: begins), and what an earlier process
         wrote of later steps is void."""
         ...
@@ -36,9 +36,9 @@ class Writers:
     def __init__(self, writers: Sequence[Writer]):
         self._writers = list(writers)
 
-    def forget_after(self, step: int) -> None:
+    def truncate_after(self, step: int) -> None:
         """See Writer."""
-        self._each(lambda writer: writer.forget_after(step))
+        self._each(lambda writer: writer.truncate_after(step))
 
     def write(self, row: Row) -> None:
         """See Writer."""

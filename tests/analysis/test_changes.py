@@ -6,7 +6,13 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.analysis.changes import change_means, change_rows, change_sums, check_comparable, parameter_changes
+from bertjax.attention_analysis.changes import (
+    change_means,
+    change_rows,
+    change_sums,
+    check_comparable,
+    parameter_changes,
+)
 from bertjax.errors import UserError
 
 

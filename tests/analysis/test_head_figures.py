@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.analysis.heads import MEASURES, head_means, head_rows, head_sums
-from bertjax.analysis.words import UNIT, merge_units, text_rows
+from bertjax.attention_analysis.heads import MEASURES, head_means, head_rows, head_sums
+from bertjax.attention_analysis.words import UNIT, merge_units, text_rows
 
 NAMES = tuple(MEASURES)
 

@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.analysis.conllu import Tree
-from bertjax.analysis.relations import (
+from bertjax.attention_analysis.conllu import Tree
+from bertjax.attention_analysis.relations import (
     ALL,
     DIRECTIONS,
     WORDS,

@@ -50,10 +50,10 @@ def main(doing: str, folder: pathlib.Path) -> None:
 
     from bertjax.checkpoint import Checkpoints, Position
     from bertjax.convert.huggingface.save import export_huggingface
-    from bertjax.experiment.pretraining import build_pretraining_setup
-    from bertjax.experiment.pretraining_settings import pretraining_settings
     from bertjax.parallel.mesh import make_mesh
     from bertjax.parallel.partition import mesh_context
+    from bertjax.pretrain.run import build_pretraining_setup
+    from bertjax.pretrain.settings import pretraining_settings
     from bertjax.recipe import pretraining_config
 
     config = pretraining_config('tiny')

@@ -5,13 +5,13 @@ import pathlib
 
 import pytest
 
-from bertjax.checkpoint import Position, Saved
+from bertjax.checkpoint import Position, SavedCheckpoint
 from bertjax.checkpoint.compatible import check_resume
 from bertjax.config import plain
 from bertjax.errors import UserError
-from bertjax.experiment.session import _check_same_run
 from bertjax.recipe import finetuning_config, phase, pretraining_config
 from bertjax.tasks.registry import keys
+from bertjax.train.trainer import _check_same_run
 
 
 @pytest.fixture(scope='module')
@@ -94,7 +94,7 @@ def test_the_options_that_a_finished_task_learned_from():
 
 def _refused(before, now, step):
     try:
-        _check_same_run(Saved(Position(step), before), now, pathlib.Path('out'))
+        _check_same_run(SavedCheckpoint(Position(step), before), now, pathlib.Path('out'))
     except UserError as error:
         return str(error)
     return None

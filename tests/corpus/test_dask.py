@@ -13,8 +13,8 @@ import pytest
 from corpus_text import directory_bytes
 
 from bertjax.corpus import duplicates
+from bertjax.corpus.backend import check_beam
 from bertjax.corpus.build import build_store
-from bertjax.corpus.means import check_beam
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.corpus.texts import iter_texts
 from bertjax.errors import UserError

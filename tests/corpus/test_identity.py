@@ -11,8 +11,8 @@ import pytest
 from corpus_text import COMPRESS, as_text, directory_bytes, documents
 
 from bertjax.corpus import identity, reading, shards
-from bertjax.corpus.apart import WORKDIR_FILES, check_outside
 from bertjax.corpus.build import build_store
+from bertjax.corpus.overlap import WORKDIR_FILES, check_outside
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.corpus.store import manifest_text, open_store, read_manifest
 from bertjax.errors import UserError
@@ -284,9 +284,9 @@ def test_damaged_partial_work_is_begun_again(name, gone, again, build, half_buil
 
 
 def test_a_file_that_changes_while_it_is_read(tmp_path):
-    from bertjax.corpus.sources import Part
+    from bertjax.corpus.sources import TextPart
 
-    part = Part('file', 'a', 'a', 0, 9)
+    part = TextPart('file', 'a', 'a', 0, 9)
     with pytest.raises(UserError, match='other content'):
         identity.digests_of([(part, 'x'), (part, 'y')])
 

@@ -9,10 +9,10 @@ import pytest
 from corpus_text import as_text, documents
 
 from bertjax.corpus.build import build_store
-from bertjax.corpus.sources import CorpusOptions, Part, Source
+from bertjax.corpus.sources import CorpusOptions, TextPart, TextSource
 from bertjax.corpus.workers import Progress, text_bytes
-from bertjax.experiment.pretraining_settings import PretrainingSettings, pretraining_settings
-from bertjax.experiment.vocabulary import train_vocabulary
+from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
+from bertjax.pretrain.vocabulary import train_vocabulary
 from bertjax.recipe import pretraining_config
 from bertjax.text import wordpiece
 
@@ -82,6 +82,8 @@ def test_a_large_build_names_the_fast_tokenizer(there: bool, tmp_path, vocabular
 
 def test_the_text_of_a_prepared_dataset_is_not_counted_in_records():
     """Whole or in parts; a dataset tells how many records it has."""
-    source, part = Source('tfds', '', '', 60_000, ''), Part('tfds', '', '', 0, 60_000)
+    source, part = TextSource('tfds', '', '', 60_000, ''), TextPart('tfds', '', '', 0, 60_000)
     assert text_bytes([source]) == text_bytes([part]) > 50e6
-    assert text_bytes([Part('file', 'a.gz', '', 0, 100, of=2)]) * 2 == text_bytes([Source('file', 'a.gz', '', 100, '')])
+    assert text_bytes([TextPart('file', 'a.gz', '', 0, 100, of=2)]) * 2 == text_bytes(
+        [TextSource('file', 'a.gz', '', 100, '')]
+    )

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bertjax.data.augment import chosen_words, pick, repeated, words_of_one_piece
+from bertjax.data.augment import choose_candidates, choose_words, find_single_piece_words, repeat_rows
 from bertjax.data.features import FeatureBuilder
 
 CLS, SEP = 1, 2
@@ -25,7 +25,7 @@ def features():
 
 
 def test_copies_follow_their_row_whole(features):
-    rows = repeated(features, 3, 'labelled')
+    rows = repeat_rows(features, 3, 'labelled')
     assert rows.record.tolist() == [0, 0, 0, 1, 1, 1] and rows.row['labelled'].tolist() == [1, 0, 0, 1, 0, 0]
     assert rows.row['labels'].tolist() == [1, 1, 1, 3, 3, 3] and rows.row['labelled'].dtype == np.float32
     for i in range(6):
@@ -35,14 +35,14 @@ def test_copies_follow_their_row_whole(features):
 
 
 def test_only_whole_words_become_others(features):
-    words = words_of_one_piece(features, SPECIAL, CONTINUES)
+    words = find_single_piece_words(features, SPECIAL, CONTINUES)
     assert features.tokens[words].tolist() == [5, 7, 8, 9, 11, 12]
 
 
 def test_as_many_as_asked_of_copies_alone_by_seed_and_number(features):
-    rows = repeated(features, 2001, 'labelled')
-    words = words_of_one_piece(rows, SPECIAL, CONTINUES)
-    choose = lambda seed, some=words: chosen_words(rows, some, seed=seed, probability=0.4, mark='labelled')  # noqa: E731
+    rows = repeat_rows(features, 2001, 'labelled')
+    words = find_single_piece_words(rows, SPECIAL, CONTINUES)
+    choose = lambda seed, some=words: choose_words(rows, some, seed=seed, probability=0.4, mark='labelled')  # noqa: E731
     chosen = choose(0)
     assert not (chosen & ~words).any()
     first = rows.offsets[np.flatnonzero(np.repeat(rows.row['labelled'], 2))]
@@ -56,6 +56,6 @@ def test_a_word_becomes_each_of_its_candidates_and_never_itself():
     candidates = np.tile(np.array([7, 8, 9, 10], np.int32), (3000, 1))
     n, place = np.arange(3000), np.full(3000, 4)
     for was, others in ((8, {7, 9, 10}), (99, {7, 8, 9})):  # of a word that is none of them, the three likeliest
-        found = pick(candidates, np.full(3000, was), n, place, seed=0)
+        found = choose_candidates(candidates, np.full(3000, was), n, place, seed=0)
         values, counts = np.unique(found, return_counts=True)
         assert set(values.tolist()) == others and counts.min() > 900

@@ -5,8 +5,14 @@ import itertools
 import numpy as np
 import pytest
 
-from bertjax.data.buckets import MOST_LENGTHS, BucketedExamples, choose_lengths, lengths_worth, sorted_batches
 from bertjax.data.features import FeatureBuilder
+from bertjax.data.length_buckets import (
+    MOST_LENGTHS,
+    BucketedExamples,
+    best_length_count,
+    choose_lengths,
+    sorted_batches,
+)
 
 LENGTHS = np.random.default_rng(0).gamma(3.0, 12.0, 403).astype(int) + 3
 
@@ -62,12 +68,12 @@ def test_as_many_lengths_as_cost_least_with_what_compiling_costs():
     lengths = np.array([8] * 50 + [16] * 30 + [64] * 20)
 
     def worth(compiling):
-        return lengths_worth(lengths, lambda length: length, compiling=compiling, longest=512)
+        return best_length_count(lengths, lambda length: length, compiling=compiling, longest=512)
 
     # Padded to 64 they have 6,400 positions, to 16 and 64 2,560, and without padding 2,160.
     assert [worth(cost) for cost in (0, 399, 401, 3839, 3841)] == [3, 3, 2, 2, 1]
     spread = np.arange(4, 512)
-    assert lengths_worth(spread, lambda length: length, compiling=0, longest=512) == MOST_LENGTHS
+    assert best_length_count(spread, lambda length: length, compiling=0, longest=512) == MOST_LENGTHS
 
 
 def test_an_epoch_sees_every_row_once_and_at_most_so_many_shapes():

@@ -24,7 +24,7 @@ def test_what_is_denied(bucket, method: str, path: str, right: str):
     with bucket.failing('deny', method, path, count=99):
         checks = {check.about: check for check in rights(HERE)}
     assert [about for about, check in checks.items() if check.status == FAIL] == [right]
-    assert 'access denied' in checks[right].found and 's3:' in checks[right].mend
+    assert 'access denied' in checks[right].found and 's3:' in checks[right].fix
     assert ('stays there' in checks[right].found) == (right == 'delete')
 
 

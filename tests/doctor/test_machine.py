@@ -47,14 +47,14 @@ def test_packages_that_do_not_go_together(monkeypatch: pytest.MonkeyPatch, insta
     monkeypatch.setattr(importlib.metadata, 'version', version)
     monkeypatch.setattr(importlib.metadata, 'requires', ASKED.get)
     (check,) = machine.versions()
-    assert check.status == status and said in f'{check.found}; {check.mend}'
+    assert check.status == status and said in f'{check.found}; {check.fix}'
 
 
 def test_an_accelerator_that_lies_idle(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(devices, 'may_have_tpu', lambda: False)
     monkeypatch.setattr(devices, '_may_have_nvidia_gpu', lambda: True)
     (check,) = machine.devices()
-    assert check.status == WARN and 'though this machine has a GPU' in check.found and 'bertjax[cuda]' in check.mend
+    assert check.status == WARN and 'though this machine has a GPU' in check.found and 'bertjax[cuda]' in check.fix
     assert devices.unused_accelerator('gpu') == ''
 
     def held():
@@ -85,7 +85,7 @@ def test_a_workdir_that_is_in_use_or_closed(tmp_path: pathlib.Path, monkeypatch:
 
     monkeypatch.setattr(machine.tempfile, 'NamedTemporaryFile', refused)
     (check,) = machine.workdir(tmp_path)
-    assert check.status == FAIL and 'permission denied' in check.found and 'change its permissions' in check.mend
+    assert check.status == FAIL and 'permission denied' in check.found and 'change its permissions' in check.fix
     monkeypatch.setattr(machine.os, 'access', lambda path, mode: False)
     (check,) = machine.workdir(tmp_path / 'new' / 'run')
     assert check.status == FAIL and check.found == f'no folder can be made in {tmp_path}'

@@ -10,10 +10,10 @@ from bertjax.config import plain
 from bertjax.doctor import past
 from bertjax.doctor.check import FAIL, OK, WARN, Check
 from bertjax.doctor.text import causes, joined
-from bertjax.experiment.levels import Levels
+from bertjax.pretrain.chance_baselines import ChanceBaselines
 from bertjax.recipe import finetuning_config, pretraining_config
 from bertjax.report.run_record import Run
-from bertjax.train.timesheet import TIMES
+from bertjax.train.goodput_clock import TIMES
 
 
 def train_row(step: int, **values: Any) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def pretraining(folder: pathlib.Path, rows: list[dict[str, Any]], **changes: Any
 
 def the_one(checks) -> Check:
     (check,) = checks
-    assert '\n' not in check.found + check.mend and (check.mend or check.status == OK)
+    assert '\n' not in check.found + check.fix and (check.fix or check.status == OK)
     return check
 
 
@@ -43,7 +43,7 @@ CLEAN = {
 
 
 @pytest.mark.parametrize(
-    ('facts', 'why', 'mend'),
+    ('facts', 'why', 'fix'),
     [
         ({'duplicate_documents': 40}, '40% of its documents are copies', 'drop_duplicates=True'),
         ({'duplicate_lines': 500}, '56% of its lines are copies', 'clean away'),
@@ -54,30 +54,30 @@ CLEAN = {
         ({}, 'the text shows no reason', '--config.learning_rate=0.0002 or 5e-05'),
     ],
 )
-def test_a_loss_that_is_stuck_near_7(tmp_path: pathlib.Path, monkeypatch, facts: dict, why: str, mend: str):
+def test_a_loss_that_is_stuck_near_7(tmp_path: pathlib.Path, monkeypatch, facts: dict, why: str, fix: str):
     """google-research/bert#746, huggingface/transformers#3983: with what of the text is the cause."""
-    monkeypatch.setattr(past, 'levels_of', lambda folder: Levels(unigram=7.05))
+    monkeypatch.setattr(past, 'levels_of', lambda folder: ChanceBaselines(unigram=7.05))
     monkeypatch.setattr(past, '_whys', lambda run: causes(CLEAN | facts))
     run = pretraining(tmp_path, [heldout_row(0, 10.4), heldout_row(1000, 7.03)])
     check = the_one(past.stuck(run))
-    assert check.status == FAIL and why in check.found and mend in check.mend
+    assert check.status == FAIL and why in check.found and fix in check.fix
     assert '7.030 at step 1,000, 7.050 without any context' in check.found
 
 
 def test_a_loss_that_is_not_stuck_rose_or_is_young(tmp_path: pathlib.Path, monkeypatch):
-    monkeypatch.setattr(past, 'levels_of', lambda folder: Levels(unigram=7.05))
+    monkeypatch.setattr(past, 'levels_of', lambda folder: ChanceBaselines(unigram=7.05))
     monkeypatch.setattr(past, '_whys', lambda run: causes(CLEAN))
     assert the_one(past.stuck(pretraining(tmp_path, [heldout_row(1000, 6.6)]))).status == OK
     rose = the_one(past.stuck(pretraining(tmp_path, [heldout_row(500, 6.5), heldout_row(1000, 7.1)])))
-    assert rose.status == FAIL and 'it was 6.500 before' in rose.found and 'learning_rate=5e-05' in rose.mend
+    assert rose.status == FAIL and 'it was 6.500 before' in rose.found and 'learning_rate=5e-05' in rose.fix
     young = the_one(past.stuck(pretraining(tmp_path, [heldout_row(100, 7.1)])))
-    assert young.status == WARN and '25,600 examples' in young.found and 'train longer' in young.mend
+    assert young.status == WARN and '25,600 examples' in young.found and 'train longer' in young.fix
     assert not list(past.stuck(pretraining(tmp_path, [heldout_row(0, 10.4)])))
 
 
 def test_several_causes_are_one_line():
-    whys, mend = joined(causes(CLEAN | {'duplicate_documents': 40, 'unknown_rate': 0.2}))
-    assert whys == '40% of its documents are copies and 20% of its tokens are [UNK]' and ', take a vocab' in mend
+    whys, fix = joined(causes(CLEAN | {'duplicate_documents': 40, 'unknown_rate': 0.2}))
+    assert whys == '40% of its documents are copies and 20% of its tokens are [UNK]' and ', take a vocab' in fix
     assert joined(causes(CLEAN)) == ('', '')
 
 
@@ -94,31 +94,31 @@ def test_not_a_number(tmp_path: pathlib.Path, rows: list[dict], status: str, fou
     """NVIDIA/DeepLearningExamples#1135: with the rate that would be tried next."""
     check = the_one(past.not_finite(pretraining(tmp_path, rows)))
     assert check.status == status and found in check.found
-    assert status == OK or '--config.learning_rate=5e-05' in check.mend
+    assert status == OK or '--config.learning_rate=5e-05' in check.fix
 
 
 def test_not_a_number_without_clipping(tmp_path: pathlib.Path):
     run = pretraining(tmp_path, [train_row(10, skipped=1)])
     run.config['optimizer']['clip_norm'] = 0.0
-    assert the_one(past.not_finite(run)).mend == '--config.optimizer.clip_norm=1'
+    assert the_one(past.not_finite(run)).fix == '--config.optimizer.clip_norm=1'
 
 
 def test_input_that_is_slow(tmp_path: pathlib.Path):
     waits = [0.9, 0.3, 0.35, 0.3]  # the first row has the start in it
     check = the_one(past.slow_input(pretraining(tmp_path, [train_row(i, data_wait=x) for i, x in enumerate(waits)])))
-    assert check.status == WARN and check.found.startswith('30.0% of the time') and 'local disk' in check.mend
+    assert check.status == WARN and check.found.startswith('30.0% of the time') and 'local disk' in check.fix
     assert the_one(past.slow_input(pretraining(tmp_path, [train_row(1), train_row(2)]))).status == OK
 
 
 @pytest.mark.parametrize(
-    ('kind', 'mend'),
+    ('kind', 'fix'),
     [('save', 'config.checkpoint_every'), ('evaluation', 'config.eval_every'), ('start', 'run=corpus')],
 )
-def test_wall_time_that_is_no_step(tmp_path: pathlib.Path, kind: str, mend: str):
+def test_wall_time_that_is_no_step(tmp_path: pathlib.Path, kind: str, fix: str):
     row = {'step': 9, 'after': 0, 'began': 1.0, 'seconds': {'step': 1000.0, kind: 400.0, 'data': 3.0}}
     (tmp_path / TIMES).write_text(json.dumps(row) + '\n')
     check = the_one(past.wall_time(pretraining(tmp_path, [])))
-    assert check.status == WARN and check.found.startswith('71.3% of 0:23:23') and mend in check.mend
+    assert check.status == WARN and check.found.startswith('71.3% of 0:23:23') and fix in check.fix
 
 
 def test_seeds_that_collapsed(tmp_path: pathlib.Path):
@@ -129,7 +129,7 @@ def test_seeds_that_collapsed(tmp_path: pathlib.Path):
     results = {'score': 'accuracy', 'splits': {'dev': {'accuracy': 0.5}}}
     (tmp_path / 'results.json').write_text(json.dumps({**results, 'collapsed': True}))
     check = the_one(past.collapsed(run))
-    assert check.status == FAIL and 'the same answer' in check.found and 'a higher rate' in check.mend
+    assert check.status == FAIL and 'the same answer' in check.found and 'a higher rate' in check.fix
     for seed in range(3):
         trial = tmp_path / 'cells' / f'seed{seed}'
         trial.mkdir(parents=True)
@@ -150,4 +150,4 @@ def test_where_it_stands(tmp_path: pathlib.Path):
     (tmp_path / 'checkpoints' / 'damaged' / '300').mkdir(parents=True)
     _, damaged, hang = past.standing(run, at_work=False)
     assert damaged.found.endswith('damaged/300 is damaged, and was set aside')
-    assert hang.found == 'nothing has moved for 30 minutes waiting for data' and 'hang.txt has the stacks' in hang.mend
+    assert hang.found == 'nothing has moved for 30 minutes waiting for data' and 'hang.txt has the stacks' in hang.fix

@@ -6,7 +6,7 @@ import pytest
 
 from bertjax.doctor import plan
 from bertjax.doctor.check import FAIL, OK, WARN
-from bertjax.experiment.pretraining_settings import pretraining_settings
+from bertjax.pretrain.settings import pretraining_settings
 from bertjax.recipe import phase, pretraining_config
 
 GIB = 2**30
@@ -57,7 +57,7 @@ def test_hours_on_a_slice(slice_of_tpus):
 def test_what_does_not_fit_a_slice(slice_of_tpus):
     slice_of_tpus.gib = 17
     (check,) = [check for check in plan.on_slice(settings_of(), 0, 1000) if check.status == FAIL]
-    assert check.found.endswith('17.0 GiB a chip of 16.0 GiB, which does not fit') and 'run=compile' in check.mend
+    assert check.found.endswith('17.0 GiB a chip of 16.0 GiB, which does not fit') and 'run=compile' in check.fix
 
 
 def test_what_cannot_be_here():

@@ -7,7 +7,7 @@ import pytest
 
 from bertjax.doctor.check import FAIL, OK, WARN
 from bertjax.doctor.text import corpus, tokenizer, vocab_size
-from bertjax.experiment.pretraining_settings import PretrainingSettings, pretraining_settings
+from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.recipe import pretraining_config
 from bertjax.text import wordpiece
 
@@ -73,4 +73,4 @@ def test_a_large_text_without_the_fast_tokenizer(text: pathlib.Path, tmp_path: p
     monkeypatch.setattr(wordpiece, '_MUCH', 10_000)
     monkeypatch.setattr(wordpiece, 'nanotoken', None)
     _, check = corpus(settings_of(text), tmp_path / 'run')
-    assert check.status == WARN and 'the extra `fast`' in check.found and check.mend == "pip install 'bertjax[fast]'"
+    assert check.status == WARN and 'the extra `fast`' in check.found and check.fix == "pip install 'bertjax[fast]'"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bertjax.experiment.advice import advise
+from bertjax.finetune.advice import advise
 
 
 def rows(losses: list[float | None], update_norm: float = 1e-3, skipped: int = 0) -> list[dict]:

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.experiment.pretraining import Pretraining
-from bertjax.experiment.pretraining_settings import pretraining_settings
 from bertjax.parallel.mesh import make_mesh
+from bertjax.pretrain.run import Pretraining
+from bertjax.pretrain.settings import pretraining_settings
 from bertjax.recipe import pretraining_config
 
 SMALL = {'width': 8, 'mlp_dim': 16, 'num_layers': 1, 'num_heads': 1}

@@ -3,7 +3,7 @@
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.experiment.heldout_texts import corpus_names, parse_texts
+from bertjax.pretrain.heldout_texts import corpus_names, parse_texts
 
 
 def test_names_and_paths():

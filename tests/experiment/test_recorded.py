@@ -12,12 +12,12 @@ from ml_collections import ConfigDict
 
 from bertjax.config import dump, plain
 from bertjax.errors import UserError
-from bertjax.experiment.finetuning_settings import finetuning_settings
-from bertjax.experiment.levels import Levels, levels_of
-from bertjax.experiment.recorded import recorded_results, recorded_task
-from bertjax.experiment.saved import config_of_run
+from bertjax.finetune.settings import finetuning_settings
 from bertjax.model.config import BertConfig
+from bertjax.pretrain.chance_baselines import ChanceBaselines, read_chance_baselines
 from bertjax.recipe import pretraining_config, two_phases
+from bertjax.workdir.files import recorded_results, recorded_task
+from bertjax.workdir.restore_run import config_of_run
 
 RAW = [b'', b'{', b'[]', b'null', b'"text"', b'\xff{}', b'[' * 100_000, b'{"a":' * 5000 + b'1' + b'}' * 5000]
 ODD = [None, True, -1, 2**70, 1.5, float('nan'), '', 'x', [], ['a'], [None], {}, {'a': 1}, {'kind': 'squad'}]
@@ -76,11 +76,11 @@ def test_a_damaged_config_of_a_pre_training(tmp_path: pathlib.Path):
     whole['model']['vocab_size'] = 400
     path = tmp_path / 'config.json'
     path.write_text(json.dumps(whole))
-    assert levels_of(tmp_path) == Levels('nsp')  # there is no text
+    assert read_chance_baselines(tmp_path) == ChanceBaselines('nsp')  # there is no text
     for _ in range(120):
         path.write_text(json.dumps(damaged(whole, rng)))
         try:
-            levels_of(tmp_path)
+            read_chance_baselines(tmp_path)
         except UserError as error:
             refused += 1
             assert 'config' in str(error)
@@ -102,13 +102,13 @@ def test_a_damaged_config_of_a_pre_training(tmp_path: pathlib.Path):
 def test_a_value_that_no_pre_training_has(change: dict, found: str, tmp_path: pathlib.Path):
     (tmp_path / 'config.json').write_text(json.dumps(change))
     with pytest.raises(UserError, match=found):
-        levels_of(tmp_path)
+        read_chance_baselines(tmp_path)
 
 
 def test_a_pre_training_older_than_a_key(tmp_path: pathlib.Path):
     """Its phases too are completed."""
     (tmp_path / 'config.json').write_text(json.dumps({'phases': [{'steps': '100%'}]}))
-    assert levels_of(tmp_path) == Levels('nsp')
+    assert read_chance_baselines(tmp_path) == ChanceBaselines('nsp')
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import jax
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.experiment.beginning import with_architecture
-from bertjax.experiment.finetuning_settings import FinetuningSettings, finetuning_settings
-from bertjax.experiment.pretraining_settings import pretraining_settings
+from bertjax.finetune.settings import FinetuningSettings, finetuning_settings
 from bertjax.parallel.mesh import make_mesh
+from bertjax.pretrain.settings import pretraining_settings
+from bertjax.pretrain.warm_start import with_architecture
 from bertjax.recipe import finetuning_config, phase, pretraining_config
 
 

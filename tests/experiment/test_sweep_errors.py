@@ -6,7 +6,7 @@ from unittest import mock
 import pytest
 
 from bertjax.errors import LostError, UserError
-from bertjax.experiment import sweep
+from bertjax.finetune import sweep
 from bertjax.parallel.distributed import OtherStoppedError
 
 
@@ -29,10 +29,10 @@ def test_only_damaged_checkpoints_are_passed_over(
     monkeypatch.setattr(sweep, 'continue_or_begin', begin)
     group = mock.Mock(resolved={}, _folder=tmp_path)
     if begins:
-        sweep.Group.run(group, mock.Mock())
+        sweep.TrialGroup.run(group, mock.Mock())
         assert begin.call_args.args[2] is None
     else:
         with pytest.raises(type(error)):
-            sweep.Group.run(group, mock.Mock())
+            sweep.TrialGroup.run(group, mock.Mock())
         assert not begin.called
     assert checkpoints.close.called

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 
+from bertjax.distill.teacher import Teacher
 from bertjax.errors import UserError
-from bertjax.experiment.teacher import Teacher
 from bertjax.model.config import BertConfig
 from bertjax.model.stacking import unstack_layers
 

@@ -44,7 +44,7 @@ def test_what_is_no_refusal_stays_what_it_is(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('number', 'mend'),
+    ('number', 'fix'),
     [
         (errno.EFBIG, 'ulimit -f unlimited'),
         (errno.EROFS, 'on a disk that can be written to'),
@@ -54,13 +54,13 @@ def test_what_is_no_refusal_stays_what_it_is(tmp_path):
         (errno.EMFILE, 'ulimit -n 1024'),
     ],
 )
-def test_others(tmp_path, number, mend):
+def test_others(tmp_path, number, fix):
     cause = OSError(number, os.strerror(number), str(tmp_path / 'a'))
     try:
         raise RuntimeError('a worker failed') from cause
     except RuntimeError as error:
         line = refused(error, '.')
-    assert mend in line and (str(tmp_path / 'a') in line or number == errno.EMFILE)
+    assert fix in line and (str(tmp_path / 'a') in line or number == errno.EMFILE)
 
 
 def test_a_folder_that_goes_while_it_is_written_in(tmp_path):

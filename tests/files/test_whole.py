@@ -5,7 +5,7 @@ import os
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.files.whole import read_json_object, read_json_or_none, read_whole
+from bertjax.files.small_files import read_bytes, read_json_object, read_json_or_none
 
 
 @pytest.mark.parametrize(
@@ -44,14 +44,14 @@ def test_a_json_object(tmp_path):
 def test_what_is_no_file(tmp_path):
     os.mkfifo(tmp_path / 'pipe')
     for path, found in ((tmp_path, 'a folder'), (tmp_path / 'pipe', 'a pipe'), ('/dev/zero', 'a device')):
-        with pytest.raises(UserError, match=f'found {found}, expected text; mend'):
-            read_whole(path, 'text', 'mend')
+        with pytest.raises(UserError, match=f'found {found}, expected text; fix'):
+            read_bytes(path, 'text', 'fix')
     with pytest.raises(UserError, match='no such file'):
-        read_whole(tmp_path / 'absent', 'text', 'mend')
+        read_bytes(tmp_path / 'absent', 'text', 'fix')
 
 
 def test_more_bytes_than_are_read(tmp_path):
     (tmp_path / 'a').write_bytes(b'12345')
-    assert read_whole(tmp_path / 'a', 'text', 'mend', most=5) == b'12345'
+    assert read_bytes(tmp_path / 'a', 'text', 'fix', most=5) == b'12345'
     with pytest.raises(UserError, match='a file of 5 bytes, expected text of up to 4'):
-        read_whole(tmp_path / 'a', 'text', 'mend', most=4)
+        read_bytes(tmp_path / 'a', 'text', 'fix', most=4)

@@ -11,7 +11,7 @@ from killing import killed_at_each
 from bertjax import progress
 from bertjax.errors import UserError
 from bertjax.inference.extraction import Extraction
-from bertjax.inference.input import Source, columns
+from bertjax.inference.input import InputSource, columns
 from bertjax.tasks.reading.records import Row
 
 TEXTS = ['a river', 'stone', '', 'the old light', 'a', 'wind and field', 'house']
@@ -44,7 +44,7 @@ def extract(tmp_path: pathlib.Path):
     (tmp_path / 'in.txt').write_text('\n'.join(TEXTS))
 
     def run(folder: str, model: str = '', suffix: str = 'npy') -> int:
-        extractor, source = Lengths(model), Source(str(tmp_path / 'in.txt'), columns('text', '', ''))
+        extractor, source = Lengths(model), InputSource(str(tmp_path / 'in.txt'), columns('text', '', ''))
         own = Extraction(extractor, source, tmp_path / folder / f'in.{suffix}', '', 3)
         assert own.read() == len(TEXTS)
         if not own.is_done():
@@ -94,7 +94,7 @@ def test_an_input_that_changes_on_the_way_is_told(tmp_path):
     path = tmp_path / 'in.txt'
     for changed in ('a\nc', 'a', 'a\nb\nc\nd'):
         path.write_text('a\nb')
-        own = Extraction(Lengths(), Source(str(path), columns('text', '', '')), tmp_path / 'out' / 'in.npy', '', 2)
+        own = Extraction(Lengths(), InputSource(str(path), columns('text', '', '')), tmp_path / 'out' / 'in.npy', '', 2)
         own.read()
         path.write_text(changed)
         with pytest.raises(UserError, match='other texts than a moment ago'):

@@ -9,7 +9,7 @@ from absl import logging
 from bertjax.errors import UserError
 from bertjax.model.attention import dot_product, select
 from bertjax.model.attention.mask import AttentionMask
-from bertjax.model.attention.select import IMPLEMENTATIONS, choose, describe_attention
+from bertjax.model.attention.select import IMPLEMENTATIONS, choose_attention, describe_attention
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import ATTENTION, BertConfig
 
@@ -90,9 +90,9 @@ def test_the_names_that_a_config_may_have_are_those_of_the_list():
 
 def test_long_rows_on_a_cpu_go_head_by_head():
     x, mask = shapes(97)
-    assert choose('auto', x, x, mask, 0.1).name == 'by_head_cpu'
+    assert choose_attention('auto', x, x, mask, 0.1).name == 'by_head_cpu'
     x, mask = shapes(96)
-    chosen = choose('auto', x, x, mask, 0.1)
+    chosen = choose_attention('auto', x, x, mask, 0.1)
     assert str(chosen) == 'dot_product; not by_head_cpu: sequences of 96 tokens, it is for more than 96'
 
 
@@ -123,19 +123,19 @@ def shapes(length):
 
 def test_auto_takes_the_first_that_supports_the_call_and_says_why_not_the_others(with_refusing):
     x, mask = shapes(8)
-    assert str(choose('auto', x, x, mask, 0.0)) == 'refusing'
-    assert str(choose('auto', x, x, mask, 0.1)) == 'dot_product; not refusing: it has no dropout'
+    assert str(choose_attention('auto', x, x, mask, 0.0)) == 'refusing'
+    assert str(choose_attention('auto', x, x, mask, 0.1)) == 'dot_product; not refusing: it has no dropout'
     x, mask = shapes(9)
-    assert str(choose('auto', x, x, mask, 0.0)) == 'dot_product; not refusing: rows of 9 positions'
-    assert str(choose('dot_product', *shapes(8)[:1] * 2, mask, 0.0)) == 'dot_product'
+    assert str(choose_attention('auto', x, x, mask, 0.0)) == 'dot_product; not refusing: rows of 9 positions'
+    assert str(choose_attention('dot_product', *shapes(8)[:1] * 2, mask, 0.0)) == 'dot_product'
 
 
 def test_what_is_asked_for_by_name_runs_or_raises(with_refusing):
     x, mask = shapes(8)
-    assert choose('refusing', x, x, mask, 0.0).name == 'refusing'
+    assert choose_attention('refusing', x, x, mask, 0.0).name == 'refusing'
     x, mask = shapes(9)
     with pytest.raises(UserError, match=r"config.model.attention: found 'refusing' \(rows of 9 positions\), expected"):
-        choose('refusing', x, x, mask, 0.0)
+        choose_attention('refusing', x, x, mask, 0.0)
 
 
 def test_the_model_runs_what_was_chosen_and_logs_it_once(with_refusing, small_config, make_params, monkeypatch):

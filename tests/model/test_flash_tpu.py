@@ -8,7 +8,7 @@ from jax.experimental.pallas import tpu as pltpu
 from test_fused_tpu import Case, arrays_of, by_float64, mask_of, shapes, slice_of_tpus
 
 from bertjax.model.attention import flash_tpu
-from bertjax.model.attention.select import choose
+from bertjax.model.attention.select import choose_attention
 from bertjax.parallel.partition import batch_sharding, mesh_context
 
 CASES = {'plain': Case(), 'packed': Case(packed=True), 'left to right': Case(causal=True)}
@@ -38,9 +38,9 @@ def test_output_and_gradients_are_those_of_float64(name):
 def test_it_is_taken_for_long_sequences_without_dropout(slice_of_tpus):
     assert 'kernel for TPUs' in flash_tpu.supports(*shapes(1024), 0.0)
     with mesh_context(slice_of_tpus('v5e:2x2')):
-        assert choose('auto', *shapes(1024, heads=4), 0.0).name == 'flash_tpu'
-        assert choose('auto', *shapes(512, heads=4), 0.0).name == 'fused_tpu'
-        chosen = choose('auto', *shapes(1024, heads=4), 0.1)
+        assert choose_attention('auto', *shapes(1024, heads=4), 0.0).name == 'flash_tpu'
+        assert choose_attention('auto', *shapes(512, heads=4), 0.0).name == 'fused_tpu'
+        chosen = choose_attention('auto', *shapes(1024, heads=4), 0.1)
         assert chosen.name == 'dot_product' and chosen.refused['flash_tpu'] == 'it drops nothing'
         assert '1000 tokens' in flash_tpu.supports(*shapes(1000), 0.0)
         assert 'not the first 1' in flash_tpu.supports(*shapes(1024, queries=1), 0.0)

@@ -13,7 +13,7 @@ from test_fused_tpu import CASES, RATE, Case, arrays_of, by_float64, dropout_of,
 from bertjax.errors import UserError
 from bertjax.model.attention import cudnn, dot_product, fused_gpu
 from bertjax.model.attention.mask import AttentionMask
-from bertjax.model.attention.select import choose
+from bertjax.model.attention.select import choose_attention
 from bertjax.model.dropout import Dropout
 from bertjax.parallel import partition
 from bertjax.parallel.mesh import make_mesh
@@ -97,31 +97,31 @@ def gpus(capability='9.0', data=1, tensor=1):
 
 def test_on_a_gpu_each_is_taken_where_it_can_be():
     with gpus():
-        assert choose('auto', *shapes(512), 0.0).name == 'cudnn'
-        training = choose('auto', *shapes(512), 0.1)
+        assert choose_attention('auto', *shapes(512), 0.0).name == 'cudnn'
+        training = choose_attention('auto', *shapes(512), 0.1)
         assert training.name == 'fused_gpu' and dict(training.refused) == {'cudnn': 'it drops nothing'}
         query, key, mask = shapes(512)
         packed = mask.replace(sequence_ids=mask.key_mask)
-        assert choose('auto', query, key, packed, 0.0).refused == {'cudnn': 'it takes no packed rows'}
+        assert choose_attention('auto', query, key, packed, 0.0).refused == {'cudnn': 'it takes no packed rows'}
         for wrong, name in (
             ({'tokens': 100}, 'cudnn'), ({'width': 48}, 'cudnn'), ({'width': 20}, 'dot_product'),
             ({'queries': 1}, 'dot_product'),
         ):  # fmt: skip
-            assert choose('auto', *shapes(**wrong), 0.0).name == name
+            assert choose_attention('auto', *shapes(**wrong), 0.0).name == name
         assert '100 tokens' in fused_gpu.supports(*shapes(100), 0.1)
         assert 'width 48' in fused_gpu.supports(*shapes(width=48), 0.1)
         query, key, mask = shapes()
         with pytest.raises(UserError, match=r'config\.model\.attention: .*computes in bfloat16, not float32'):
-            choose('cudnn', query.update(dtype=jnp.float32), key, mask, 0.0)
+            choose_attention('cudnn', query.update(dtype=jnp.float32), key, mask, 0.0)
     with gpus('7.5'):
-        chosen = choose('auto', *shapes(), 0.0)
+        chosen = choose_attention('auto', *shapes(), 0.0)
         assert chosen.name == 'dot_product' and '7.5, it needs 8.0' in chosen.refused['fused_gpu']
     with gpus(data=3):
         assert '8 rows do not divide over 3' in cudnn.supports(*shapes(), 0.0)
     with gpus(tensor=4):
         assert '2 heads do not divide over 4' in fused_gpu.supports(*shapes(), 0.1)
     with pytest.raises(UserError, match='it is a kernel for GPUs'):
-        choose('fused_gpu', *shapes(), 0.1)
+        choose_attention('fused_gpu', *shapes(), 0.1)
 
 
 def gradients_of(attend, packed=False):
@@ -167,7 +167,7 @@ def test_the_kernels_compile_for_a_hopper_gpu_with_rows_and_heads_split(hopper, 
     mesh = make_mesh({'data': 2, 'fsdp': 1, 'tensor': 2}, hopper(4))
     inputs = inputs_of(tokens, width=width, sharding=batch_sharding(mesh))
     with mesh_context(mesh):
-        assert choose('auto', inputs[0], inputs[1], AttentionMask(inputs[3]), RATE).name == 'fused_gpu'
+        assert choose_attention('auto', inputs[0], inputs[1], AttentionMask(inputs[3]), RATE).name == 'fused_gpu'
         compiled = jax.jit(gradients_of(fused, packed)).lower(*inputs).compile()
     text = compiled.as_text()
     assert text.count('__gpu$xla.gpu.triton') == 3 and 'all-gather' not in text

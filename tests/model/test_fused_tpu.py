@@ -10,7 +10,7 @@ import pytest
 from bertjax.errors import UserError
 from bertjax.model.attention import dot_product, fused_tpu
 from bertjax.model.attention.mask import AttentionMask
-from bertjax.model.attention.select import choose
+from bertjax.model.attention.select import choose_attention
 from bertjax.model.dropout import Dropout, drop_attention
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding, mesh_context
@@ -139,8 +139,8 @@ def shapes(tokens=S, heads=H, width=K, queries=None, sharding=None):
 def test_what_it_cannot_do_is_said():
     assert 'kernel for TPUs' in fused_tpu.supports(*shapes(), 0.1)
     with pytest.raises(UserError, match='kernel for TPUs'):
-        choose('fused_tpu', *shapes(), 0.1)
-    assert choose('auto', *shapes(), 0.1).name != 'fused_tpu'
+        choose_attention('fused_tpu', *shapes(), 0.1)
+    assert choose_attention('auto', *shapes(), 0.1).name != 'fused_tpu'
 
 
 @pytest.fixture(scope='module')
@@ -151,7 +151,7 @@ def slice_of_tpus():
 
 def test_on_a_tpu_it_is_taken_where_it_can_be(slice_of_tpus):
     with mesh_context(slice_of_tpus('v5e:2x2')):
-        assert choose('auto', *shapes(heads=4), 0.1).name == 'fused_tpu'
+        assert choose_attention('auto', *shapes(heads=4), 0.1).name == 'fused_tpu'
         for wrong, reason in (
             ({'tokens': 96}, '96 tokens'), ({'tokens': 1024}, '1024 tokens'), ({'queries': 1}, 'not the first 1'),
             ({'heads': 3}, '3 heads of width 64'), ({'heads': 2}, '2 heads of width 64'),

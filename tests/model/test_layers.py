@@ -9,7 +9,7 @@ from bertjax.model.attention import cpu_products
 from bertjax.model.bert import product_with_rows
 from bertjax.model.config import BertConfig
 from bertjax.model.encoder import REMAT_POLICIES, remat_of
-from bertjax.model.layers import add_bias, dear, layer_norm, product
+from bertjax.model.layers import add_bias, layer_norm, product, save_residual
 
 EPSILON = 1e-12
 
@@ -82,7 +82,7 @@ def test_what_a_kernel_made_is_kept_without_a_rounded_copy():
         policy = REMAT_POLICIES['elementwise']
         return jax.grad(jax.checkpoint(lambda *a: total(product, *a), policy=policy), (0, 1))
 
-    named = lambda x, kernel: dear(x) @ kernel  # noqa: E731
+    named = lambda x, kernel: save_residual(x) @ kernel  # noqa: E731
     of_dear = lambda x, kernel: product(x, kernel, True)  # noqa: E731
     ours, theirs = (str(jax.make_jaxpr(kept(one))(x, kernel)) for one in (of_dear, named))
     assert ours.count('sin ') == theirs.count('sin ') == 1  # neither computes it again

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hopper import hopper
 
-from bertjax.model.lookup import GROUP, looked_up, rows_summed
+from bertjax.model.lookup import GROUP, sorted_lookup, sum_rows_by_id
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import replicated
 
@@ -26,14 +26,14 @@ def test_every_number_has_the_sum_of_its_rows(kind):
     rows = rng.standard_normal((len(ids), D))
     expected = np.zeros((V, D))
     np.add.at(expected, ids[ids < V], rows[ids < V])
-    summed = jax.jit(rows_summed, static_argnums=2)(rows.astype(np.float32), ids, V)
+    summed = jax.jit(sum_rows_by_id, static_argnums=2)(rows.astype(np.float32), ids, V)
     np.testing.assert_allclose(np.asarray(summed), expected, atol=1e-4, rtol=1e-5)
 
 
 def test_in_bfloat16_only_the_sum_is_rounded():
     """A piece that stands in a thousand places; added up one by one in bfloat16 the sum would stop at 256."""
     ids, table = jnp.zeros((4, 250), jnp.int32), jnp.zeros((20, 4), jnp.bfloat16)
-    gradient = jax.grad(lambda table: looked_up(table, ids).astype(jnp.float32).sum())(table)
+    gradient = jax.grad(lambda table: sorted_lookup(table, ids).astype(jnp.float32).sum())(table)
     assert gradient.dtype == jnp.bfloat16
     np.testing.assert_array_equal(np.asarray(gradient, np.float32), np.eye(20, 1).repeat(4, 1) * 1000)
 
@@ -44,6 +44,6 @@ def test_on_a_gpu_nothing_is_added_by_atomic_operations(hopper):
     shapes = (((4096, 64), jnp.bfloat16), ((4096,), jnp.int32))
     inputs = [jax.ShapeDtypeStruct(*shape, sharding=sharding) for shape in shapes]
     options = {'xla_gpu_exclude_nondeterministic_ops': True}
-    text = jax.jit(lambda x, i: rows_summed(x, i, 30592)).lower(*inputs).compile(compiler_options=options).as_text()
+    text = jax.jit(lambda x, i: sum_rows_by_id(x, i, 30592)).lower(*inputs).compile(compiler_options=options).as_text()
     assert 'scatter(' in text and 'unique_indices=true' in text
     assert 's32[262144' not in text  # as many numbers as XLA's own way would sort

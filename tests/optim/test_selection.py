@@ -14,7 +14,7 @@ from bertjax.model.heads import BertForClassification
 from bertjax.model.stacking import stack_layers, unstack_layers
 from bertjax.optim.masks import path_names
 from bertjax.optim.optimizers import make_optimizer
-from bertjax.optim.selection import combine, everything, layer_rates, make_selection, needs_unrolled, partition
+from bertjax.optim.selection import combine, layer_rates, make_selection, needs_unrolled, partition, select_all
 from bertjax.train.state import make_init
 from bertjax.train.step import make_train_step
 
@@ -35,7 +35,7 @@ def _optimizer(name='adamw'):
     return make_optimizer(name, b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.01, clip_norm=1.0)
 
 
-def _init(model, trained=everything, optimizer='adamw'):
+def _init(model, trained=select_all, optimizer='adamw'):
     inputs = [jax.ShapeDtypeStruct((B, S), jnp.int32)] * 3
     return make_init(model, _optimizer(optimizer), inputs, trained)
 
@@ -180,13 +180,13 @@ def test_layers_learn_at_their_rates_in_both_forms():
     after = {}
     for scan in (True, False):
         model = _model(scan)
-        state = _state(model, everything)
+        state = _state(model, select_all)
         if scan:
             start = state.params
         else:
             state = state.replace(params=unstack_layers(start))
         plain, decayed = (
-            _step(model, everything, layer_decay=decay)(state, _batch(), jnp.uint32(0))[0].params
+            _step(model, select_all, layer_decay=decay)(state, _batch(), jnp.uint32(0))[0].params
             for decay in (1.0, DECAY)
         )
         after[scan] = [p if scan else stack_layers(p) for p in (plain, decayed)]

@@ -16,10 +16,10 @@ def table(preset: str) -> str:
     """A line a parameter, of a mesh of config.mesh.preset; the last columns are empty where they say the same."""
     import jax
 
-    from bertjax.experiment.pretraining import build_pretraining_setup
-    from bertjax.experiment.pretraining_settings import pretraining_settings
     from bertjax.optim.masks import path_names
     from bertjax.parallel.mesh import describe_mesh, make_mesh
+    from bertjax.pretrain.run import build_pretraining_setup
+    from bertjax.pretrain.settings import pretraining_settings
     from bertjax.recipe import pretraining_config
 
     def setup(zero1):

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from bertjax.parallel import compile_cache
-from bertjax.parallel.compile_cache import VARIABLE, keep_programs
+from bertjax.parallel.compile_cache import VARIABLE, enable_compile_cache
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def kept(monkeypatch: pytest.MonkeyPatch):
 
     def choose() -> str | None:
         jax.config.update('jax_compilation_cache_dir', None)
-        keep_programs()
+        enable_compile_cache()
         return jax.config.jax_compilation_cache_dir
 
     monkeypatch.delenv(VARIABLE, raising=False)
@@ -58,7 +58,7 @@ def test_short_compilations_are_kept_too(kept, monkeypatch: pytest.MonkeyPatch, 
 
 def test_what_is_set_already_stays(tmp_path: pathlib.Path, kept):
     jax.config.update('jax_compilation_cache_dir', str(tmp_path))
-    keep_programs()
+    enable_compile_cache()
     assert jax.config.jax_compilation_cache_dir == str(tmp_path)
 
 

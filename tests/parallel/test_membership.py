@@ -7,7 +7,7 @@ import pytest
 from metadata_server import serve
 
 from bertjax.parallel import tpu_processes
-from bertjax.parallel.membership import Membership
+from bertjax.parallel.process_flags import ProcessFlags
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def tpu_here(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_the_environment_says(environment: dict[str, str], several: bool):
-    assert Membership().is_one_of_several(environment | {'TPU_SKIP_MDS_QUERY': '1'}) == several
+    assert ProcessFlags().is_one_of_several(environment | {'TPU_SKIP_MDS_QUERY': '1'}) == several
 
 
 @pytest.mark.parametrize(
@@ -46,24 +46,24 @@ def test_what_the_environment_says(environment: dict[str, str], several: bool):
 )
 def test_what_the_metadata_server_says(tpu_here: None, attributes: dict[str, str], several: bool):
     with serve(attributes) as server:
-        assert Membership().is_one_of_several({'GCE_METADATA_IP': server.address}) == several
+        assert ProcessFlags().is_one_of_several({'GCE_METADATA_IP': server.address}) == several
         assert server.asked == ['worker-network-endpoints', 'tpu-env']
 
 
 def test_a_server_that_is_busy_is_asked_again(tpu_here: None):
     with serve({'worker-network-endpoints': '10.0.0.2,10.0.0.3'}, failures=2) as server:
-        assert Membership().is_one_of_several({'GCE_METADATA_IP': server.address})
+        assert ProcessFlags().is_one_of_several({'GCE_METADATA_IP': server.address})
 
 
 def test_only_a_machine_with_a_tpu_asks(monkeypatch: pytest.MonkeyPatch):
     with serve({'worker-network-endpoints': '10.0.0.2,10.0.0.3'}) as server:
         there = {'GCE_METADATA_IP': server.address}
         monkeypatch.setattr(tpu_processes, 'may_have_tpu', lambda: True)
-        assert not Membership().is_one_of_several(there | {'TPU_SKIP_MDS_QUERY': '1'})
+        assert not ProcessFlags().is_one_of_several(there | {'TPU_SKIP_MDS_QUERY': '1'})
         # GKE's environment says it all.
-        assert not Membership().is_one_of_several(there | {'TPU_WORKER_HOSTNAMES': 'localhost'})
+        assert not ProcessFlags().is_one_of_several(there | {'TPU_WORKER_HOSTNAMES': 'localhost'})
         monkeypatch.setattr(tpu_processes, 'may_have_tpu', lambda: False)
-        assert not Membership().is_one_of_several(there)
+        assert not ProcessFlags().is_one_of_several(there)
         assert not server.asked
 
 
@@ -71,6 +71,6 @@ def test_where_no_server_is_it_goes_on_alone(tpu_here: None, caplog: pytest.LogC
     with socket.socket() as taken:
         taken.bind(('127.0.0.1', 0))  # and nobody listens
         began = time.monotonic()
-        assert not Membership().is_one_of_several({'GCE_METADATA_IP': f'127.0.0.1:{taken.getsockname()[1]}'})
+        assert not ProcessFlags().is_one_of_several({'GCE_METADATA_IP': f'127.0.0.1:{taken.getsockname()[1]}'})
     assert time.monotonic() - began < 5
     assert 'taken for one alone' in caplog.text

@@ -9,14 +9,14 @@ from ml_collections import ConfigDict
 
 from bertjax.errors import UserError
 from bertjax.experiment.check import check_ranges
-from bertjax.experiment.pretraining_settings import pretraining_settings
-from bertjax.experiment.settings import check_mesh, check_row_count
 from bertjax.model.config import BertConfig
 from bertjax.parallel.mesh import make_mesh, mesh_shape
 from bertjax.parallel.partition import batch_sharding, replicated
 from bertjax.parallel.rules import PRESETS, mesh_axes
-from bertjax.parallel.spread import spreads
+from bertjax.parallel.zero1 import should_shard
+from bertjax.pretrain.settings import pretraining_settings
 from bertjax.recipe import pretraining_config
+from bertjax.train.settings import check_mesh, check_row_count
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_slices_are_joined_along_data():
     assert grid.shape == (4, 2, 1)
     assert [{chip.slice_index for chip in row.flat} for row in grid] == [{0}, {0}, {1}, {1}]
     over, within = (make_mesh({'data': -1, 'fsdp': 1, 'tensor': 1}, some) for some in (chips, chips[:4]))
-    assert spreads('auto', within) and spreads('on', over) and not spreads('auto', over)
+    assert should_shard('auto', within) and should_shard('on', over) and not should_shard('auto', over)
     with pytest.raises(UserError, match=r'config.mesh.data: found 1, expected a multiple of the 2 slices'):
         make_mesh({'data': -1, 'fsdp': 8, 'tensor': 1}, chips)
 
@@ -99,7 +99,7 @@ def test_sizes_that_do_not_fit_are_shown_with_the_number_of_devices(sizes):
         mesh_shape(axes, 8)
     assert error.value.where == 'config.mesh'
     assert f'data={sizes[0]} x fsdp={sizes[1]} x tensor={sizes[2]}' in error.value.found
-    assert 'the product is 8' in error.value.mend
+    assert 'the product is 8' in error.value.fix
 
 
 def test_the_mesh_has_named_axes_of_type_auto():
@@ -127,7 +127,7 @@ def test_a_batch_that_does_not_divide_is_refused_with_one_that_does(batch_size, 
     with pytest.raises(UserError) as error:
         check_row_count(phase.batch_size, phase.accumulate, shards)
     assert error.value.where == 'config.batch_size'
-    assert error.value.mend == f'try {try_instead}'
+    assert error.value.fix == f'try {try_instead}'
     config.batch_size = try_instead
     (phase,) = pretraining_settings(config).phases(100)
     check_row_count(phase.batch_size, phase.accumulate, shards)

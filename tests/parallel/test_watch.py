@@ -13,7 +13,7 @@ import pytest
 # The child says which signals it gets, and ends with the third.
 CHILD = """
 import os, signal, time
-from bertjax.parallel.membership import watch
+from bertjax.parallel.process_flags import watch
 
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 watch()

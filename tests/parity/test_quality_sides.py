@@ -4,13 +4,13 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.experiment.pretraining import build_pretraining_setup
-from bertjax.experiment.pretraining_settings import pretraining_settings
 from bertjax.parallel.mesh import make_mesh
+from bertjax.pretrain.run import build_pretraining_setup
+from bertjax.pretrain.settings import pretraining_settings
 from bertjax.recipe import pretraining_config
 from bertjax.text.tokenizer import load_tokenizer
-from bertjax.train.members import Member
 from bertjax.train.phase import Phase
+from bertjax.train.vmapped_runs import VmappedRun
 
 VOCABULARY = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *(f'word{i}' for i in range(198))]
 STEPS = 4
@@ -31,7 +31,7 @@ def test_without_dropout_both_sides_take_the_same_steps(torch, batch, tmp_path, 
     mesh = make_mesh(config.mesh, jax.devices()[:1])
     setup = build_pretraining_setup(settings, settings.model(len(VOCABULARY)), mesh)
     (given,) = settings.phases(STEPS)
-    phase = Phase(given, setup, [Member(None, given.learning_rate, 0)], given.batches)
+    phase = Phase(given, setup, [VmappedRun(None, given.learning_rate, 0)], given.batches)
     vocabulary = tmp_path / 'vocab.txt'
     vocabulary.write_text('\n'.join(VOCABULARY) + '\n')
 

@@ -5,9 +5,9 @@ import types
 import numpy as np
 import pytest
 
-from bertjax.losses import CHOICES, CLASSIFICATION, MULTI_LABEL, OWN, PRETRAINING, REGRESSION, SPANS, TOKENS
+from bertjax.distill.objective import HIDDEN_LOSSES, OUTPUT_LOSSES, DistillSpec, distill_objective
+from bertjax.losses import AUX, CHOICES, CLASSIFICATION, MULTI_LABEL, PRETRAINING, REGRESSION, SPANS, TOKENS
 from bertjax.model.config import BertConfig
-from bertjax.train.teaching import INNER, OUTER, Lesson, teach
 
 RNG = np.random.default_rng(0)
 B, S, P, V, H, L, D, WIDER = 4, 6, 3, 11, 2, 3, 8, 12
@@ -23,8 +23,10 @@ def draw(*shape):
 def taught(base, outputs, told, batch, *, temperature=1.0, projection=False, student=STUDENT, **factors):
     """{name: sum / weight} of the objective, whose weights must be those that the batch alone gives."""
     width = types.SimpleNamespace(width=WIDER if projection else D)
-    lesson = Lesson(dict.fromkeys((*INNER, *OUTER), 0.0) | factors, temperature, tuple(range(L)), projection)
-    objective = teach(base, lesson, types.SimpleNamespace(config=width), student)
+    lesson = DistillSpec(
+        dict.fromkeys((*HIDDEN_LOSSES, *OUTPUT_LOSSES), 0.0) | factors, temperature, tuple(range(L)), projection
+    )
+    objective = distill_objective(base, lesson, types.SimpleNamespace(config=width), student)
     sums = objective.losses(outputs, {**batch, 'teacher': told})
     weights = objective.weights(batch)
     assert weights.keys() == {name for name in sums if name.endswith('_loss')} <= objective.factors.keys()
@@ -94,7 +96,10 @@ def test_hidden_states_embeddings_and_the_last_ones_direction(torch, projected):
     width = WIDER if projected else D
     ours, theirs = draw(L + 1, B, S, D), draw(L + 2, B, S, width)
     kernel, bias = draw(D, width), draw(width)
-    outputs, parts = {'hidden': ours, OWN: {'projection': {'kernel': kernel, 'bias': bias}}}, INNER[:2] + INNER[3:]
+    outputs, parts = (
+        {'hidden': ours, AUX: {'projection': {'kernel': kernel, 'bias': bias}}},
+        HIDDEN_LOSSES[:2] + HIDDEN_LOSSES[3:],
+    )
     batch = {'attention_mask': MASK}
     found = taught(TOKENS, outputs, {'hidden': theirs}, batch, projection=projected, **dict.fromkeys(parts, 1.0))
     real = torch.tensor(MASK > 0)

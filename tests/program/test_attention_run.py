@@ -13,8 +13,8 @@ from running import Program
 from safetensors import safe_open
 
 import bertjax
+from bertjax.commands import attention as verb
 from bertjax.inference import attention as of_heads
-from bertjax.runs import attention as verb
 
 RUN = {'recipe': 'configs/attention.py', 'small': False}
 SENTENCES = [

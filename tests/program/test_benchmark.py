@@ -9,8 +9,8 @@ from browsing import Browser
 from running import Program, copied, results
 
 from bertjax.errors import UserError
-from bertjax.experiment.benchmark import chosen_tasks, note_asked, note_finished, ordered, own_settings
-from bertjax.experiment.benchmark_table import write_submission, write_summary
+from bertjax.finetune.benchmark import ordered, parse_tasks, record_request, record_result, task_overrides
+from bertjax.finetune.benchmark_table import write_submission, write_summary
 
 ALL = {'recipe': 'configs/glue.py:all', 'small': False}
 SHORT = ('--config.steps=1', '--config.seq_len=24', '--config.shapes=1', '--config.eval_every=0')
@@ -77,16 +77,16 @@ def test_what_is_finished_and_what_it_gave(tmp_path: pathlib.Path):
         write(f'{name.lower()[:-4]}/predictions/{split}/{name}')
     config = {'seed': 0, 'steps': 5, 'sweep': {'seeds': []}, 'log_every': 1}
     configs = dict.fromkeys(('cola', 'rte', 'wnli'), config)
-    assert note_asked(tmp_path, configs) == {'cola', 'rte'}
+    assert record_request(tmp_path, configs) == {'cola', 'rte'}
     more = {**configs, 'rte': {'seed': 0, 'sweep': {'seeds': [1]}, 'log_every': 2}}
     for _ in range(2):  # a kill in between changes nothing
-        assert note_asked(tmp_path, more) == {'cola'}  # the sweep goes on
-    note_finished(tmp_path, 'rte', more['rte'])
-    assert note_asked(tmp_path, more) == {'cola', 'rte'}
+        assert record_request(tmp_path, more) == {'cola'}  # the sweep goes on
+    record_result(tmp_path, 'rte', more['rte'])
+    assert record_request(tmp_path, more) == {'cola', 'rte'}
     with pytest.raises(UserError, match=r'config\.seed: found 1 for cola, expected 0, with which it was finished'):
-        note_asked(tmp_path, {'cola': {'seed': 1}})
+        record_request(tmp_path, {'cola': {'seed': 1}})
     with pytest.raises(UserError, match=r'config\.steps: found 9 for cola, expected 5'):  # config.step may differ
-        note_asked(tmp_path, {'cola': {'seed': 0, 'step': 3, 'steps': 9}})
+        record_request(tmp_path, {'cola': {'seed': 0, 'step': 3, 'steps': 9}})
     summary, table = write_summary(tmp_path, {'qqp': 'no folder'})
     assert summary['averages']['glue'] == pytest.approx(0.625) and summary['averaged_tasks'] == 2
     assert ['RTE', '75.0', 'accuracy, 4 of 9 records', '75.0'] in table and ['WNLI', '-', 'not run', '-'] in table
@@ -108,7 +108,7 @@ def test_its_page_leads_to_those_of_the_tasks(program: Program, browser: Browser
     copied(tuned, tmp_path / 'rte')
     (tmp_path / 'cola').mkdir()
     (tmp_path / 'cola' / 'config.json').write_text('{')
-    note_asked(tmp_path, {'rte': json.loads((tuned / 'config.json').read_text())})
+    record_request(tmp_path, {'rte': json.loads((tuned / 'config.json').read_text())})
     told = program.run(f'--workdir={tmp_path}', '--config.run=report', **ALL).stdout
     assert 'no page of CoLA' in told and str(tmp_path / 'rte' / 'report.html') in told
     score = f'{100 * results(tuned)["splits"]["dev"]["accuracy"]:.1f}'
@@ -139,9 +139,9 @@ def test_what_is_wrong_is_told_before_the_first_task(program: Program, glue: pat
 
 
 def test_settings_of_single_tasks():
-    tasks = chosen_tasks('RTE,sts-b,mnli')
-    assert tasks == ['stsb', 'mnli', 'rte'] and len(chosen_tasks('all')) == 9
-    own = own_settings(' rte: epochs=10, learning_rate=3e-5; stsb:seeds=3,init=out/x;', tasks)
+    tasks = parse_tasks('RTE,sts-b,mnli')
+    assert tasks == ['stsb', 'mnli', 'rte'] and len(parse_tasks('all')) == 9
+    own = task_overrides(' rte: epochs=10, learning_rate=3e-5; stsb:seeds=3,init=out/x;', tasks)
     assert own == {'rte': {'epochs': 10.0, 'learning_rate': 3e-5}, 'stsb': {'seeds': 3, 'init': 'out/x'}}
     assert ordered({'stsb': {'init': 'mnli'}}, tasks) == ['mnli', 'stsb', 'rte']
     wrong = {
@@ -155,6 +155,6 @@ def test_settings_of_single_tasks():
     }
     for text, expected in wrong.items():
         with pytest.raises(UserError, match=expected):
-            own_settings(text, tasks)
+            task_overrides(text, tasks)
     with pytest.raises(UserError, match='a task that is run before: mnli'):
         ordered({'stsb': {'init': 'rte'}, 'rte': {'init': 'stsb'}}, tasks)

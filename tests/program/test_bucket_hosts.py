@@ -11,7 +11,7 @@ import pytest
 from running import GLUE, QUICK, RUN, SWEEP, Program, assert_one_line, finished, results, rows, wait_for_step
 from safetensors.numpy import load, load_file
 
-from bertjax.experiment.workdir import TRIALS
+from bertjax.workdir.lock import TRIALS
 
 HERE = 's3://bucket/runs/one'
 WEIGHTS = 'export/hf/model.safetensors'

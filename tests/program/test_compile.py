@@ -9,9 +9,9 @@ import jax
 import pytest
 from running import Program, assert_one_line
 
-from bertjax.experiment import fitting
-from bertjax.experiment.pretraining_settings import PretrainingPhase
+from bertjax.cost import memory_search
 from bertjax.parallel.mesh import row_shards
+from bertjax.pretrain.settings import PretrainingPhase
 from bertjax.train.setup import Setup
 
 KEYS = {'fits', 'hbm_bytes_per_chip', 'parameters_bytes', 'optimizer_bytes', 'temporary_bytes', 'flops', 'collectives'}
@@ -92,7 +92,7 @@ def test_what_the_compiler_says_when_memory_is_short(message: str, needed: float
             raise jax.errors.JaxRuntimeError(f'RESOURCE_EXHAUSTED: {message}')
 
     phase = types.SimpleNamespace(batches={})
-    found = fitting.compile_step(Short(), phase)
+    found = memory_search.compile_step(Short(), phase)
     assert not found['fits'] and found['hbm_bytes_per_chip'] == (needed and needed * 2**30)
     assert found.get('hbm_bytes_available') == (given and given * 2**30)
 
@@ -124,7 +124,7 @@ def setups() -> dict:
 @pytest.fixture
 def compiler(monkeypatch: pytest.MonkeyPatch, setups: dict):
     """compiler(fixed, row), in GiB -> a Compiler, which run=compile uses from now on, for slices of CPU devices."""
-    build = fitting.build_pretraining_setup
+    build = memory_search.build_pretraining_setup
 
     def built(settings, model, mesh) -> Setup:
         key = (model, *mesh.shape.values())
@@ -134,10 +134,10 @@ def compiler(monkeypatch: pytest.MonkeyPatch, setups: dict):
 
     def use(fixed: float, row: float) -> Compiler:
         made = Compiler(int(fixed * 2**30), int(row * 2**30))
-        monkeypatch.setattr(fitting, 'topology_devices', lambda name: jax.local_devices()[:4])
-        monkeypatch.setattr(fitting, 'compile_step', made)
-        monkeypatch.setattr(fitting, 'build_pretraining_setup', built)
-        monkeypatch.setattr(fitting, '_fixed_bytes', lambda result: made.fixed)
+        monkeypatch.setattr(memory_search, 'topology_devices', lambda name: jax.local_devices()[:4])
+        monkeypatch.setattr(memory_search, 'compile_step', made)
+        monkeypatch.setattr(memory_search, 'build_pretraining_setup', built)
+        monkeypatch.setattr(memory_search, '_fixed_bytes', lambda result: made.fixed)
         return made
 
     return use
@@ -183,8 +183,8 @@ def test_time_is_estimated_and_said_to_be(
 ):
     """Of a program of two passes of 10 ms each, at 1.5 GHz, and a collective of 1.2 MB sent at 100 GB/s."""
     made = compiler(fixed=1, row=0.01)
-    monkeypatch.setattr(fitting, 'compile_step', lambda setup, phase: {**made(setup, phase), 'text': TEXT})
-    monkeypatch.setattr(fitting, 'peak_flops', lambda kind: 197e12)
+    monkeypatch.setattr(memory_search, 'compile_step', lambda setup, phase: {**made(setup, phase), 'text': TEXT})
+    monkeypatch.setattr(memory_search, 'peak_flops', lambda kind: 197e12)
     result, report = _asked(program, tmp_path, status=0)
     assert report['estimated_step_s'] == pytest.approx(0.02 + 1.2e-5)
     assert report['modelled_share'] == pytest.approx(6e-4, rel=1e-2)
@@ -210,8 +210,8 @@ def test_without_an_estimate_the_rest_is_said(
     program: Program, tmp_path: pathlib.Path, compiler, monkeypatch: pytest.MonkeyPatch, text: str, words: str
 ):
     made = compiler(fixed=1, row=0.01)
-    monkeypatch.setattr(fitting, 'compile_step', lambda setup, phase: {**made(setup, phase), 'text': text})
-    monkeypatch.setattr(fitting, 'peak_flops', lambda kind: 197e12)
+    monkeypatch.setattr(memory_search, 'compile_step', lambda setup, phase: {**made(setup, phase), 'text': text})
+    monkeypatch.setattr(memory_search, 'peak_flops', lambda kind: 197e12)
     result, report = _asked(program, tmp_path, status=0)
     assert words in result.stdout and report['fits'] and report['estimated_step_s'] is None
 
@@ -228,7 +228,7 @@ def test_all_of_it_where_one_does_not_do(program: Program, tmp_path: pathlib.Pat
     result, _ = _asked(program, tmp_path, '--config.mesh.data=4')
     everything = '--config.accumulate=16 --config.model.remat=full --config.mesh.fsdp=4 --config.mesh.data=1'
     assert assert_one_line(result).endswith(f'and fits: {everything} (15.00 GiB)')
-    assert made.count <= 1 + 3 * fitting.TRIES
+    assert made.count <= 1 + 3 * memory_search.TRIES
     compiler(fixed=400, row=400)
     assert 'nothing that was tried fits' in assert_one_line(_asked(program, tmp_path)[0])
 
@@ -272,7 +272,7 @@ def test_a_phase_that_needs_nobody_knows_how_much(
     def silent(setup: Setup, phase: PretrainingPhase) -> dict:
         return made(setup, phase) | ({'fits': False, 'hbm_bytes_per_chip': None} if phase.number == 1 else {})
 
-    monkeypatch.setattr(fitting, 'compile_step', silent)
+    monkeypatch.setattr(memory_search, 'compile_step', silent)
     arguments = (f'--workdir={tmp_path}', '--config.run=compile', '--config.topology=v5e:2x2')
     program.run(*arguments, recipe='configs/pretrain_small.py', small=False, status=2)
     report = json.loads((tmp_path / 'compile.json').read_text(encoding='utf-8'))

@@ -9,7 +9,7 @@ import pytest
 from browsing import NARROW, Browser
 from running import GLUE, Program, copied, results, rows
 
-from bertjax.experiment.ensemble import member_folders
+from bertjax.finetune.ensemble import member_folders
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from running import Program, rows
 import bertjax
 from bertjax import progress
 from bertjax.errors import UserError
-from bertjax.inference import asked
+from bertjax.inference import fill_request
 from bertjax.inference.score import corpus_score
 from bertjax.recipe_files import load_recipe
 
@@ -229,8 +229,8 @@ IGNORED = [
 
 
 @pytest.mark.parametrize(('asked', 'options'), IGNORED)
-def test_an_option_that_would_change_nothing_is_refused(program: Program, trained, tmp_path, asked, options):
-    recipe = {'recipe': f'configs/fill.py:{asked}', 'small': False}
+def test_an_option_that_would_change_nothing_is_refused(program: Program, trained, tmp_path, fill_request, options):
+    recipe = {'recipe': f'configs/fill.py:{fill_request}', 'small': False}
     changes = ('--config.fill.' + options).split()
     line = program.error(f'--workdir={tmp_path}', f'--config.init={trained}', *changes, **recipe)
     assert changes[-1].removeprefix('--').partition('=')[0] in line and 'which changes nothing here' in line
@@ -238,7 +238,7 @@ def test_an_option_that_would_change_nothing_is_refused(program: Program, traine
 
 def test_what_is_usual_is_what_the_recipe_has(repository):
     recipe = load_recipe(str(repository / 'configs' / 'fill.py')).fill
-    assert {name: recipe[name] for name in asked.USUAL} == asked.USUAL
+    assert {name: recipe[name] for name in fill_request.DEFAULTS} == fill_request.DEFAULTS
 
 
 def test_one_bar_for_all_of_a_call(bert, monkeypatch):

@@ -11,8 +11,8 @@ from running import GLUE, RUN, SWEEP, TUNE, Program, assert_one_line, copied, fi
 from test_distill import EVERY_PART, GENERAL, teacher
 
 import bertjax
-from bertjax.experiment.workdir import EXPORTED, TRIALS
-from bertjax.train.timesheet import TIMES
+from bertjax.train.goodput_clock import TIMES
+from bertjax.workdir.lock import EXPORTED, TRIALS
 
 NEVER = ('--config.eval_every=0', '--config.checkpoint_every=0')
 

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 from running import GLUE, Program, copied
 
-from bertjax.experiment.finetuning import _lengths_before
+from bertjax.finetune.run import _lengths_before
 
 FREE = (
     '--config.shapes=0',

@@ -13,15 +13,15 @@ from running import GLUE, SWEEP, Program, results, rows
 
 from bertjax.cost.collectives import collectives
 from bertjax.cost.hlo import parse
-from bertjax.experiment.pretraining import Pretraining
-from bertjax.experiment.pretraining_settings import pretraining_settings
-from bertjax.experiment.workdir import TRIALS
-from bertjax.parallel import spread
+from bertjax.parallel import zero1
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import mesh_context
 from bertjax.parallel.rules import PRESETS
+from bertjax.pretrain.run import Pretraining
+from bertjax.pretrain.settings import pretraining_settings
 from bertjax.recipe import pretraining_config
 from bertjax.train.state import TrainState
+from bertjax.workdir.lock import TRIALS
 
 pytestmark = pytest.mark.slow
 STEPS = 20
@@ -93,7 +93,7 @@ class Trained:
 def every_array() -> Iterator[None]:
     """All arrays of a tiny model are worth an exchange."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spread, 'SMALL', 0)
+        patch.setattr(zero1, 'SMALL', 0)
         yield
 
 

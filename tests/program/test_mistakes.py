@@ -6,9 +6,9 @@ import re
 import pytest
 from running import Program, assert_one_line
 
+from bertjax.commands import show
 from bertjax.config import flatten
 from bertjax.recipe_files import find_recipe, load_recipe
-from bertjax.runs import show
 from bertjax.usage import verbs
 
 MISTAKES = [

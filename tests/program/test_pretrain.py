@@ -13,7 +13,7 @@ import safetensors.numpy
 from golden_files import without_times
 from running import RUN, SMALL, Program, rows
 
-from bertjax.runs import export
+from bertjax.commands import export
 
 ROW = {
     'step',
@@ -119,7 +119,7 @@ def test_transformers_loads_the_export_and_gets_the_same_losses(trained: pathlib
     from bertjax.data.masking import MaskOptions
     from bertjax.data.pairs import PairOptions
     from bertjax.data.pretraining import PretrainingExamples
-    from bertjax.experiment.examples import HELDOUT_SEED
+    from bertjax.pretrain.examples import HELDOUT_SEED
     from bertjax.text.tokenizer import load_tokenizer
 
     directory = trained / 'export' / 'hf'

@@ -10,7 +10,7 @@ import pytest
 from browsing import NARROW, Browser
 from running import GLUE, Program, copied, results, rows
 
-from bertjax.experiment.levels import levels_of
+from bertjax.pretrain.chance_baselines import read_chance_baselines
 from bertjax.text.tokenizer import load_tokenizer
 
 pytest.importorskip('plotly', reason="needs the extra 'report'")
@@ -46,7 +46,10 @@ def test_of_a_pre_training(program: Program, browser: Browser, trained: pathlib.
         ]
         assert titles(page) == named and page.title() == 'Pre-training: run'
         tiles = page.locator('.tile').all_inner_texts()
-        assert any(f'{last["mlm_loss"]:.3f}' in tile and f'{levels_of(trained).unigram:.3f}' in tile for tile in tiles)
+        assert any(
+            f'{last["mlm_loss"]:.3f}' in tile and f'{read_chance_baselines(trained).unigram:.3f}' in tile
+            for tile in tiles
+        )
         assert len(page.locator('.plot .main-svg').all()) > 5
         # The rows are those of the store, told by this run's own tokenizer: as many masks as were predicted.
         assert page.locator('#examples .row').count() == 4

@@ -1,4 +1,4 @@
-"""A run continues on the same text and tokenizer, wherever they are; on others it refuses, with a mend that works."""
+"""A run continues on the same text and tokenizer, wherever they are; on others it refuses, with a fix that works."""
 
 import json
 import os
@@ -11,9 +11,9 @@ from killing import killed_at_each
 from running import RUN, Program
 
 from bertjax.corpus.store import read_manifest
-from bertjax.experiment.pretraining_settings import pretraining_settings
-from bertjax.experiment.text import keep_tokenizer
 from bertjax.files.atomic import exclusive
+from bertjax.pretrain.settings import pretraining_settings
+from bertjax.pretrain.text_data import keep_tokenizer
 from bertjax.recipe import pretraining_config
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -41,7 +41,7 @@ def first_version(workdir: pathlib.Path) -> pathlib.Path:
 
 
 def mended(error: str, workdir: pathlib.Path) -> str:
-    """The flag of the mend that an error prints."""
+    """The flag of the fix that an error prints."""
     return re.search(r'--config\.\w+=\S+?(?=,| to |$)', error)[0]
 
 
@@ -158,7 +158,7 @@ def test_a_changed_tokenizer_is_noticed_and_made_again(program: Program, run: pa
     assert f'tokenizer/{name}: found ' in error and 'remove the folder' in error
     if damage == 'other piece':
         assert name in program.error(f'--workdir={run}', '--config.run=export')
-    shutil.rmtree(run / 'tokenizer')  # The mend.
+    shutil.rmtree(run / 'tokenizer')  # The fix.
     if damage == 'gone':
         other = run.parent / 'other.txt'
         other.write_text('Some other text, of which no such vocabulary comes.\n' * 20)
@@ -184,7 +184,7 @@ def test_a_tokenizer_of_the_first_version_gets_checksums(program: Program, run: 
 
 
 def test_another_file_behind_config_tokenizer(program: Program, run: pathlib.Path, tmp_path: pathlib.Path):
-    """With checkpoints it is refused, and the mend is the copy in the workdir; else it is replaced, as is said."""
+    """With checkpoints it is refused, and the fix is the copy in the workdir; else it is replaced, as is said."""
     given = pathlib.Path(shutil.copyfile(run / 'tokenizer' / 'vocab.txt', tmp_path / 'vocab.txt'))
     arguments = (f'--config.tokenizer={given}', *CORPUS)
     program.run(f'--workdir={run}', *arguments)

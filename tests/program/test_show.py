@@ -7,9 +7,9 @@ import jax
 import pytest
 from running import GLUE, Program
 
+from bertjax.commands import show
 from bertjax.config import flatten
 from bertjax.recipe_files import load_recipe
-from bertjax.runs import show
 
 
 def parts(out: str) -> tuple[dict[str, str], dict[str, dict[str, str]]]:

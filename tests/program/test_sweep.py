@@ -11,7 +11,7 @@ import pytest
 from running import GLUE, SWEEP, Program, rows
 
 from bertjax.errors import PreemptedError
-from bertjax.experiment.sweep import Group
+from bertjax.finetune.sweep import TrialGroup
 from bertjax.train.interrupt import Interrupt
 
 
@@ -117,13 +117,13 @@ def test_the_same_trials_are_trained_together_after_a_restart(
         (tmp_path / 'cells' / name / 'results.json').unlink()
     groups: list[list[str]] = []
 
-    def stop(group: Group, interrupt: Interrupt) -> None:
+    def stop(group: TrialGroup, interrupt: Interrupt) -> None:
         groups.append([trial.name for trial in group.trials])
         raise PreemptedError('stopped')
 
     with (
-        mock.patch('bertjax.experiment.sweep.members_that_fit', lambda one, count: -(-count // 2)),
-        mock.patch.object(Group, 'run', stop),
+        mock.patch('bertjax.finetune.sweep.find_group_size', lambda one, count: -(-count // 2)),
+        mock.patch.object(TrialGroup, 'run', stop),
     ):
         program.run(f'--workdir={tmp_path}', *tune, *SWEEP, '--config.sweep.together=0', status=75, **GLUE)
     assert groups == [last]

@@ -14,7 +14,7 @@ import jax
 from bertjax.errors import UserError
 from bertjax.main import console
 from bertjax.parallel import distributed
-import bertjax.runs.pretrain as verb
+import bertjax.commands.pretrain as verb
 
 distributed._LEAVING, distributed.HEARTBEAT = {leaving}, 5
 
@@ -56,7 +56,7 @@ def test_one_that_fails_alone_is_lost_to_the_others(
 ):
     """Also to those who wait for it: it has not come to where they are."""
     body = f"""
-        if not distributed.is_first():
+        if not distributed.is_primary():
             raise {error}
         distributed.wait_for_all(600)
         print('went on')
@@ -79,7 +79,7 @@ def test_what_failed_in_one_is_raised_in_all(program: Program, tmp_path: pathlib
     body = """
         distributed.raise_together(None)
         print('nothing failed')
-        distributed.raise_together(None if distributed.is_first() else OSError(28, 'No space left on device', folder))
+        distributed.raise_together(None if distributed.is_primary() else OSError(28, 'No space left on device', folder))
     """
     first, second = ends(program, tmp_path, body)
     assert (first.returncode, second.returncode) == (2, 2), first.stderr + second.stderr
@@ -95,7 +95,7 @@ def test_arrays_are_fetched_wherever_they_lie(program: Program, tmp_path: pathli
         mesh, x = Mesh(np.asarray(jax.devices()), ('data',)), np.arange(4.0)
         split, whole = (jax.device_put(x, NamedSharding(mesh, PartitionSpec(*axes))) for axes in (['data'], []))
         own = jax.device_put(x, jax.local_devices()[0])
-        fetched = distributed.fetched([x, split, whole, own])
+        fetched = distributed.fetch_to_all_hosts([x, split, whole, own])
         assert all(isinstance(one, np.ndarray) and (one == x).all() for one in fetched)
     """
     for end in ends(program, tmp_path, body):

@@ -8,7 +8,7 @@ import types
 import pytest
 from running import RUN, Program, copied, rows
 
-from bertjax.experiment.session import _trackers
+from bertjax.train.trainer import _trackers
 from bertjax.writers import tracker
 from bertjax.writers.tracker import Tracking
 

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from running import GLUE, Program, rows
 
+from bertjax.commands import finetune
 from bertjax.corpus.store import open_store
-from bertjax.experiment import levels
-from bertjax.experiment.workdir import working_in
-from bertjax.runs import finetune
+from bertjax.pretrain import chance_baselines
+from bertjax.workdir.lock import lock_workdir
 
 
 @pytest.fixture(scope='module')
@@ -127,9 +127,9 @@ def test_the_unigram_entropy_is_that_of_the_held_out_pieces(trained: pathlib.Pat
     heldout, opened = open_store(trained / 'store').split('heldout'), mock.Mock(wraps=open_store)
     pieces = [int(piece) for i in range(heldout.num_documents) for ids in heldout.document(i) for piece in ids]
     shares = [count / len(pieces) for count in collections.Counter(pieces).values()]
-    monkeypatch.setattr(levels, '_BATCH', 2)
-    monkeypatch.setattr('bertjax.experiment.text.open_store', opened)
-    found = levels.levels_of(trained)
+    monkeypatch.setattr(chance_baselines, '_BATCH', 2)
+    monkeypatch.setattr('bertjax.pretrain.text_data.open_store', opened)
+    found = chance_baselines.read_chance_baselines(trained)
     assert found.unigram == pytest.approx(-sum(share * math.log(share) for share in shares))
     assert [call.kwargs['verify'] for call in opened.call_args_list] == [False]
 
@@ -139,7 +139,7 @@ def _majority(workdir: pathlib.Path) -> float:
     from bertjax.data.masking import MaskOptions
     from bertjax.data.pairs import PairOptions
     from bertjax.data.pretraining import PretrainingExamples
-    from bertjax.experiment.examples import HELDOUT_SEED
+    from bertjax.pretrain.examples import HELDOUT_SEED
     from bertjax.text.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(str(workdir / 'tokenizer'))
@@ -239,7 +239,7 @@ def test_a_training_is_told_its_recipe_as_it_was_named(
 @pytest.mark.parametrize('verb', ['finetune', 'evaluate', 'predict'])
 def test_every_verb_of_a_workdir_is_alone_in_it(program: Program, tmp_path: pathlib.Path, verb: str):
     """The other need not train: it may predict, for as long as it has input."""
-    with working_in(tmp_path):
+    with lock_workdir(tmp_path):
         error = program.error(f'--workdir={tmp_path}', f'--config.run={verb}', **GLUE)
     assert f'{tmp_path}: found another process that works in this workdir' in error
 

@@ -8,7 +8,7 @@ import pytest
 from text_world import MAILS
 
 from bertjax.errors import UserError
-from bertjax.tasks.choice.files import Question
+from bertjax.tasks.choice.files import ChoiceQuestion
 from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.sentence.baseline import text_inputs
 from bertjax.tasks.sentence.classification import ClassificationTask
@@ -79,8 +79,14 @@ def test_tags_of_words():
 
 def test_endings():
     task = MultipleChoiceTask('', 16, layout='jsonl')
-    train = [Question('', 'the sea', 'it', ('is wet', 'is dry', 'is high'), 1), Question('', 'a', 'b', ('c', 'd'), 1)]
-    asked = [Question('', 'the old sea', 'is', ('dry', 'the sea'), 0), Question('', 'wet', '', ('wet', 'dry', 'c'), 0)]
+    train = [
+        ChoiceQuestion('', 'the sea', 'it', ('is wet', 'is dry', 'is high'), 1),
+        ChoiceQuestion('', 'a', 'b', ('c', 'd'), 1),
+    ]
+    asked = [
+        ChoiceQuestion('', 'the old sea', 'is', ('dry', 'the sea'), 0),
+        ChoiceQuestion('', 'wet', '', ('wet', 'dry', 'c'), 0),
+    ]
     found = task.baselines(train, asked)
     assert [choice.ending for choice in found['most frequent']] == [1, 1]
     assert [choice.ending for choice in found['TF-IDF overlap']] == [1, 0]

@@ -13,7 +13,7 @@ from bertjax.model.config import BertConfig
 from bertjax.model.stacking import init_params
 from bertjax.tasks.registry import KINDS, build_task, keys
 from bertjax.tasks.sentence.task import Example
-from bertjax.tasks.squad.questions import Question
+from bertjax.tasks.squad.questions import SquadQuestion
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import Tokenizer
 
@@ -36,7 +36,7 @@ def glue(units: int) -> tuple[Task, list]:
 
 
 def squad(units: int) -> tuple[Task, list]:
-    records = [Question('1', 'a b', 'c d e f', ('e',), (4,)), Question('2', 'a', 'f g', ('f',), (0,))]
+    records = [SquadQuestion('1', 'a b', 'c d e f', ('e',), (4,)), SquadQuestion('2', 'a', 'f g', ('f',), (0,))]
     return build_task('squad', data='', seq_len=16, max_query=4, bilstm_units=units), records
 
 

@@ -5,14 +5,14 @@ import pathlib
 import numpy as np
 import pytest
 
-from bertjax.experiment.results import json_lines
+from bertjax.finetune.results import json_lines
 from bertjax.report.errors import errors
 from bertjax.report.run_record import Run
-from bertjax.tasks.choice.files import Question as Choice
+from bertjax.tasks.choice.files import ChoiceQuestion as Choice
 from bertjax.tasks.registry import build_task
-from bertjax.tasks.relation.files import Entity, Relation
+from bertjax.tasks.relation.files import MarkedEntity, Relation
 from bertjax.tasks.sentence.task import Example, Scores
-from bertjax.tasks.squad.questions import Question
+from bertjax.tasks.squad.questions import SquadQuestion
 from bertjax.tasks.tagging.columns import Sentence
 
 
@@ -79,8 +79,8 @@ def test_endings(tmp_path: pathlib.Path):
 def test_answers(tmp_path: pathlib.Path):
     task = build_task('squad', data=str(tmp_path), seq_len=128, version='2.0')
     context = 'x ' * 200 + 'The harbour lies in the north.'
-    known = Question('1', 'Where?', context, ('in the north', 'the north'), (context.index('in the'), 0))
-    unknown = Question('2', 'When?', context, ())
+    known = SquadQuestion('1', 'Where?', context, ('in the north', 'the north'), (context.index('in the'), 0))
+    unknown = SquadQuestion('2', 'When?', context, ())
     rows = [
         {'answer': 'the north', 'start': 0, 'probability': 0.9},
         {'answer': 'the harbour', 'start': 400, 'probability': 0.6},
@@ -115,7 +115,7 @@ def test_relations(tmp_path: pathlib.Path):
     """The marks show what the sentence is asked about."""
     task = build_task('relation', data=str(tmp_path), seq_len=32)
     task.labels = ['born_in', 'no_relation']
-    record = Relation('Ada was born in London', (Entity(0, 3, 'PER'), Entity(16, 22, 'LOC')), 'born_in')
+    record = Relation('Ada was born in London', (MarkedEntity(0, 3, 'PER'), MarkedEntity(16, 22, 'LOC')), 'born_in')
     (one,) = task.reviewed([record], task.rows([record], [Scores(np.array([0.0, 2.0]))]))
     assert one.classes == [('born_in', 'no_relation')] and one.texts['text'].count('Ada') == 1
     assert len(one.texts['text']) > len(record.text)

@@ -9,18 +9,18 @@ import pytest
 
 from bertjax.data.features import FeatureBuilder
 from bertjax.errors import UserError
-from bertjax.experiment.ensemble import Ensemble
-from bertjax.experiment.saved import SavedTask
-from bertjax.experiment.task_data import Split
-from bertjax.tasks.choice.files import Question as Choice
+from bertjax.finetune.ensemble import Ensemble
+from bertjax.finetune.task_data import TaskSplit
+from bertjax.tasks.choice.files import ChoiceQuestion as Choice
 from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.sentence.classification import ClassificationTask
 from bertjax.tasks.sentence.task import Example
-from bertjax.tasks.squad.questions import Question
+from bertjax.tasks.squad.questions import SquadQuestion
 from bertjax.tasks.squad.task import SquadTask
 from bertjax.tasks.tagging.columns import Sentence
 from bertjax.tasks.tagging.task import TaggingTask
 from bertjax.text.tokenizer import Tokenizer
+from bertjax.workdir.restore_run import EvaluatedTask
 
 
 def test_texts_in_other_windows(tokenizer: Tokenizer, tmp_path):
@@ -74,7 +74,7 @@ def test_endings(tmp_path):
 
 
 def test_spans_need_the_same_pieces(tokenizer: Tokenizer):
-    records = [Question('q', 'a b', 'c d e f', None, ())]
+    records = [SquadQuestion('q', 'a b', 'c d e f', None, ())]
     task = SquadTask('', 16, max_query=4, stride=2)
     features = task.features(records, tokenizer, training=False)
     length = len(features.tokens)
@@ -90,7 +90,9 @@ def test_each_keeps_what_it_was_tuned_to():
     """Beside the mean, by which what they say together is judged."""
     tasks = [SquadTask('', 16, max_query=4, stride=2, version='2.0') for _ in range(2)]
     tasks[0].null_threshold, tasks[1].null_threshold = 1.0, 4.0
-    one, other = (SavedTask(SimpleNamespace(data=SimpleNamespace(task=task)), None, {}, None, True) for task in tasks)
+    one, other = (
+        EvaluatedTask(SimpleNamespace(data=SimpleNamespace(task=task)), None, {}, None, True) for task in tasks
+    )
     ensemble = Ensemble({pathlib.Path('one'): one, pathlib.Path('other'): other}, {})
     assert ensemble.data.task.null_threshold == 2.5
     assert [task.null_threshold for task in tasks] == [1, 4]
@@ -101,17 +103,17 @@ def test_a_batch_of_a_stream_is_tokenised_by_each(tokenizer: Tokenizer, tmp_path
     task = ClassificationTask(str(tmp_path), 16, labels=('x', 'y'))
     seen = []
 
-    def member(name: str, logit: float) -> SavedTask:
+    def member(name: str, logit: float) -> EvaluatedTask:
         def tokenised(records, keep):
             seen.append((name, len(records), keep))
-            return Split(records, task.features(records, tokenizer, training=False))
+            return TaskSplit(records, task.features(records, tokenizer, training=False))
 
         def outputs(params, split):
             return {'logits': [np.array([logit, 0], np.float32)] * len(split.features)}
 
         data = SimpleNamespace(task=task, tokenised=tokenised)
         first = {'': tokenised([Example('a', None, None)], False)}
-        return SavedTask(SimpleNamespace(data=data, outputs=outputs), None, first, None, True)
+        return EvaluatedTask(SimpleNamespace(data=data, outputs=outputs), None, first, None, True)
 
     members = {pathlib.Path(name): member(name, logit) for name, logit in (('one', 1.0), ('other', 3.0))}
     ensemble = Ensemble(members, next(iter(members.values())).splits)

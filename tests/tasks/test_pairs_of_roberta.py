@@ -6,10 +6,10 @@ import pytest
 import tokenizers
 from tokenizers import models, trainers
 
-from bertjax.tasks.choice.files import Question as Choice
+from bertjax.tasks.choice.files import ChoiceQuestion as Choice
 from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.sentence.features import text_features
-from bertjax.tasks.squad.questions import Question
+from bertjax.tasks.squad.questions import SquadQuestion
 from bertjax.tasks.squad.windows import squad_features
 from bertjax.tasks.tagging.features import word_pieces
 from bertjax.text.byte_bpe_training import train_byte_bpe
@@ -67,7 +67,7 @@ def test_texts_and_pairs(both, seq_len):
 
 def test_questions(both):
     ours, theirs = both
-    question = Question('a', SECOND[0], FIRST[0], ('mat',), (FIRST[0].find('mat'),))
+    question = SquadQuestion('a', SECOND[0], FIRST[0], ('mat',), (FIRST[0].find('mat'),))
     features = squad_features([question], ours, seq_len=64, stride=32, max_query=30, training=False)
     assert _rows(features) == theirs([SECOND[0]], [FIRST[0]])['input_ids']
     at = int(features.row['start'][0])

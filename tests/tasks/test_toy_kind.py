@@ -13,11 +13,12 @@ import optax
 import pytest
 from ml_collections import ConfigDict
 
+from bertjax.commands import evaluate, finetune, predict
 from bertjax.convert.heads import Head
 from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.data.features import INPUTS, FeatureBuilder, Features
 from bertjax.errors import UserError
-from bertjax.experiment.task_data import sample
+from bertjax.finetune.task_data import sample
 from bertjax.losses import Objective
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
@@ -25,7 +26,6 @@ from bertjax.model.dropout import Dropout
 from bertjax.model.heads import TaskModel
 from bertjax.model.stacking import init_params
 from bertjax.recipe import finetuning_config
-from bertjax.runs import evaluate, finetune, predict
 from bertjax.tasks.options import BILSTM_UNITS, option
 from bertjax.tasks.reading.texts import Line
 from bertjax.tasks.registry import KINDS, keys, options

@@ -48,7 +48,7 @@ def test_wordpiece_encodes_the_beginning_of_a_word(monkeypatch):
 def test_wordpiece_without_spaces_names_the_other_families():
     with pytest.raises(UserError) as caught:
         train_wordpiece(['x' * 5000], vocab_size=90, lowercase=True)
-    assert 'up to 100 characters' in caught.value.found and 'config.vocab.family=sentencepiece' in caught.value.mend
+    assert 'up to 100 characters' in caught.value.found and 'config.vocab.family=sentencepiece' in caught.value.fix
 
 
 def test_a_sentence_of_megabytes_in_a_json_line_is_encoded_in_parts(tmp_path):

@@ -39,7 +39,7 @@ def test_broken_files(tmp_path, name, data, words):
     for path in (tmp_path / name, tmp_path):
         with pytest.raises(UserError) as error:
             load_tokenizer(path)
-        assert name in error.value.where and error.value.mend
+        assert name in error.value.where and error.value.fix
         for word in words:
             assert word in str(error.value)
 

@@ -12,12 +12,12 @@ from bertjax.checkpoint import Position
 from bertjax.data.loader import NumberedBatch
 from bertjax.metrics.rows import pretraining_values
 from bertjax.train import loop
+from bertjax.train.early_stopping import STATE_KEY, EarlyStopping
+from bertjax.train.goodput_clock import GoodputClock
 from bertjax.train.interrupt import Interrupt
-from bertjax.train.patience import USED, Patience
 from bertjax.train.record import Recorder
 from bertjax.train.setup import PhaseSettings
 from bertjax.train.state import TrainState
-from bertjax.train.timesheet import Timesheet
 from bertjax.writers.console import TrainingConsole
 
 ROWS = 4
@@ -54,7 +54,7 @@ class Heldout:
     def __init__(self, world):
         self.world = world
 
-    def run(self, params, announce):
+    def run(self, params, on_compile):
         self.world.clock.now += EVALUATION_SECONDS
         self.world.events.append('evaluate')
         return pretraining_values({'mlm_loss': (float(params['kernel']), 1.0)})
@@ -79,7 +79,7 @@ class CountingPhase:
         self.world.events.append(f'begin {self.settings.number}')
         return state
 
-    def compile(self, announce):
+    def compile(self, on_compile):
         return self.world.step
 
     def compiling(self, first, steps):
@@ -101,7 +101,7 @@ class World(Interrupt):
         self.events, self.saved, self.done = [], {}, 0
         self.clock, self.bad_steps, self.stop_at = clock, set(bad_steps), stop_at
         self.folder, self.log_every = folder, log_every
-        self.patience, self.writing, self.profiled = Patience(0), False, range(0)
+        self.patience, self.writing, self.profiled = EarlyStopping(0), False, range(0)
         self.options = {'eval_every': eval_every, 'checkpoint_every': checkpoint_every, 'checkpoint_minutes': minutes}
 
     def phase(self, number, first_step, last_step):
@@ -128,8 +128,8 @@ class World(Interrupt):
         return new, {'sums': {'mlm_loss': (loss, jnp.float32(5))}, 'scalars': scalars}
 
     def save(self, state, position, config, loss):
-        used = config.get(USED)
-        assert config == {**self.options, **({USED: used} if self.patience.limit else {})}
+        used = config.get(STATE_KEY)
+        assert config == {**self.options, **({STATE_KEY: used} if self.patience.limit else {})}
         self.clock.now += SAVE_SECONDS
         self.events.append(f'save {position.step}')
         self.saved[position.step] = (jax.tree.map(jnp.copy, state), position, loss)
@@ -147,9 +147,9 @@ class World(Interrupt):
         console = TrainingConsole(10, 0, silent=True)
         recorder = Recorder(
             [self.folder], console, values=pretraining_values, log_every=self.log_every, total=10,
-            sheet=Timesheet(self.folder, position.step), profiled=self.profiled,
+            sheet=GoodputClock(self.folder, position.step), profiled=self.profiled,
         )  # fmt: skip
-        recorder.forget_after(position.step if position.step else -1)
+        recorder.truncate_after(position.step if position.step else -1)
         try:
             return loop.train(
                 state,

@@ -10,19 +10,19 @@ import pytest
 from loop_world import EVALUATION_SECONDS, SAVE_SECONDS, STEP_SECONDS, Clock, World
 
 from bertjax.errors import PreemptedError, UserError
-from bertjax.train import loop, profiler, throughput, timesheet, watchdog
+from bertjax.train import goodput_clock, loop, profiler, throughput, watchdog
 from bertjax.train.goodput import read_goodput
+from bertjax.train.goodput_clock import COMPILE, DATA, EVALUATION, SAVE, START, STEP, TIMES, GoodputClock
 from bertjax.train.profiler import profiled_steps
-from bertjax.train.timesheet import COMPILE, DATA, EVALUATION, SAVE, START, STEP, TIMES, Timesheet
-from bertjax.train.watchdog import HANG, LONGER, watching
+from bertjax.train.watchdog import HANG, LONGER, watch_for_hangs
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (loop, throughput, timesheet):
+    for module in (loop, throughput, goodput_clock):
         monkeypatch.setattr(module, 'time', clock)
-    monkeypatch.setattr(timesheet, '_told_until', 0.0)
+    monkeypatch.setattr(goodput_clock, '_told_until', 0.0)
     return clock
 
 
@@ -38,7 +38,7 @@ def test_goodput_counts_what_a_stop_and_a_kill_cost(tmp_path: pathlib.Path, cloc
     with (tmp_path / TIMES).open('a') as log:
         log.write('{"step": 9, "after": 5, "sec')  # what a kill leaves of a row
     clock.now += 1000  # away
-    timesheet._told_until = clock.now - 7  # since the process began
+    goodput_clock._told_until = clock.now - 7  # since the process began
     state, position, _ = first.saved[4]
     World(tmp_path, clock, eval_every=0).run(position, state)
 
@@ -93,7 +93,7 @@ def test_each_phase_may_take_its_time_to_begin(tmp_path: pathlib.Path, clock: Cl
     """Its pairs may be long to find: no hang, and no step."""
     world, sheets = World(tmp_path, clock, eval_every=0, checkpoint_every=0), []
 
-    class Kept(Timesheet):
+    class Kept(GoodputClock):
         def prepare(self):
             super().prepare()
             sheets.append(self)
@@ -141,7 +141,7 @@ def test_a_run_with_nothing_to_do_costs_nothing(tmp_path: pathlib.Path, clock: C
 def test_a_slow_step_says_what_it_was_at(
     tmp_path: pathlib.Path, clock: Clock, kind: str, seconds: float, said: str | None
 ):
-    sheet = Timesheet(tmp_path, 0)
+    sheet = GoodputClock(tmp_path, 0)
     sheet.begin()
     for step in range(1, 23):
         if step == 21:
@@ -159,7 +159,7 @@ def test_a_slow_step_says_what_it_was_at(
 def test_the_console_tells_of_a_slow_step(tmp_path: pathlib.Path, clock: Clock, monkeypatch: pytest.MonkeyPatch):
     """Through the loop: the batch of step 9 of the phase takes 60 s to come, after ten others of a second."""
     told, world = [], World(tmp_path, clock, eval_every=0, checkpoint_every=0)
-    monkeypatch.setattr(timesheet, '_FEW', 3)
+    monkeypatch.setattr(goodput_clock, '_FEW', 3)
     monkeypatch.setattr('bertjax.writers.console.TrainingConsole.log', lambda self, text: told.append(text))
     make = world.phase
 
@@ -206,7 +206,7 @@ def test_a_hang_ends_the_process_with_its_stacks(tmp_path: pathlib.Path, capfd, 
         statuses.append(status)
         left.set()
 
-    with watching(sheet, limit / 60, tmp_path, leave):
+    with watch_for_hangs(sheet, limit / 60, tmp_path, leave):
         for _ in range(4):  # while it moves
             time.sleep(limit / 2)
             sheet.moves += 1
@@ -227,13 +227,13 @@ def test_a_hang_is_told_though_the_disk_hangs_too(tmp_path: pathlib.Path, monkey
     left = threading.Event()
     monkeypatch.setattr(watchdog, '_WRITING', 0.05)
     monkeypatch.setattr(watchdog, 'write_atomic', lambda path, text: time.sleep(60))
-    with watching(Moving(), 0.05 / 60, tmp_path, lambda status: left.set()):
+    with watch_for_hangs(Moving(), 0.05 / 60, tmp_path, lambda status: left.set()):
         assert left.wait(30)
     assert 'config.hang_minutes' in capfd.readouterr().err
 
 
 def test_no_minutes_no_watchdog(tmp_path: pathlib.Path):
-    with watching(Moving(), 0, tmp_path):
+    with watch_for_hangs(Moving(), 0, tmp_path):
         assert not [thread for thread in threading.enumerate() if thread.name == 'watchdog']
 
 

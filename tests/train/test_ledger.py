@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bertjax.checkpoint import Position
-from bertjax.train.ledger import in_short, ledger_damage
+from bertjax.train.ledger import ledger_damage, summarize_damage
 
 # Six steps of 4 in phase 0, four of 8 in phase 1.
 ROWS = [{'step': i + 1, 'phase': 0, 'first': 4 * i, 'count': 4} for i in range(6)]
@@ -61,5 +61,5 @@ def test_a_ledger_that_is_gone(tmp_path):
 
 
 def test_ranges_in_short():
-    assert in_short([(1, 1), (2, 2), (5, 9)]) == '1-2, 5-9'
-    assert in_short([(i, i) for i in range(0, 20, 2)]) == '0, 2, 4, 6, 8 and 5 more'
+    assert summarize_damage([(1, 1), (2, 2), (5, 9)]) == '1-2, 5-9'
+    assert summarize_damage([(i, i) for i in range(0, 20, 2)]) == '0, 2, 4, 6, 8 and 5 more'

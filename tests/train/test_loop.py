@@ -9,7 +9,7 @@ from loop_world import ROWS, Clock, World
 from bertjax.checkpoint import Position
 from bertjax.errors import NonFiniteError, PreemptedError
 from bertjax.train import loop, throughput
-from bertjax.train.patience import Patience
+from bertjax.train.early_stopping import EarlyStopping
 
 
 @pytest.fixture
@@ -150,9 +150,9 @@ def test_a_second_signal_is_told_what_is_waited_for(world, monkeypatch):
     def phase(*a):
         made = make(*a)
 
-        def compile(announce):
+        def compile(on_compile):
             def step(state, batch):
-                with announce('length 8'):
+                with on_compile('length 8'):
                     told.append(f'compile: {w.doing}')
                 told.append(f'step: {w.doing}')
                 return w.step(state, batch)
@@ -248,7 +248,7 @@ def test_patience_saves_the_best_and_ends_the_run(world):
     The phase before may be as bad for as long as it likes.
     """
     w = world(eval_every=1, checkpoint_every=0)
-    w.patience = Patience(1)
+    w.patience = EarlyStopping(1)
     state = w.run()
     assert w.events[w.events.index('begin 1') :] == [
         'begin 1', 'load 1 from 0', 'step 7: 0', 'evaluate', 'save 7', 'step 8: 4', 'evaluate', 'save 8', 'close 1',
@@ -278,10 +278,10 @@ def test_before_the_first_step_nothing_is_measured_that_is_not_worth_it(world, m
 
 
 def test_patience_goes_by_strictly_better_evaluations():
-    patience = Patience(2)
+    patience = EarlyStopping(2)
     assert [patience.note(cost) for cost in (-0.5, -0.5, -0.6, None)] == [True, False, True, False]
     assert not patience.over
-    again = Patience(2, patience.state['patience_used'])
+    again = EarlyStopping(2, patience.state['patience_used'])
     assert not again.note(-0.6) and again.over
-    never = Patience(0)
+    never = EarlyStopping(0)
     assert not any(never.note(1.0) and never.over for _ in range(9)) and never.state == {}

@@ -12,14 +12,14 @@ import pytest
 from bertjax.checkpoint import Position
 from bertjax.data.loader import NumberedBatch
 from bertjax.metrics.rows import task_values
+from bertjax.train.goodput_clock import GoodputClock
 from bertjax.train.record import Recorder
-from bertjax.train.timesheet import Timesheet
 from bertjax.writers.console import TrainingConsole
 
 
 def recorder_of(folder: pathlib.Path, console: TrainingConsole, **options: object) -> Recorder:
     folders = [folder / name for name in 'ab']
-    options |= {'stacked': True, 'sheet': Timesheet(folders[0], 0)}
+    options |= {'stacked': True, 'sheet': GoodputClock(folders[0], 0)}
     return Recorder(folders, console, values=task_values, log_every=2, total=8, **options)
 
 

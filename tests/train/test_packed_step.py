@@ -12,11 +12,11 @@ from bertjax.data.masking import MaskOptions
 from bertjax.data.packed import PackedExamples
 from bertjax.data.pairs import PairOptions
 from bertjax.data.pretraining import PretrainingExamples
+from bertjax.distill.objective import HIDDEN_LOSSES, OUTPUT_LOSSES, DistillSpec, distill_objective
 from bertjax.losses import PACKED_PRETRAINING, PRETRAINING
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.train.step import make_eval_step, make_forward
-from bertjax.train.teaching import INNER, OUTER, Lesson, teach
 
 S, P = 48, 8
 SHAPE = {'seq_len': S, 'max_predictions': P}
@@ -95,13 +95,13 @@ def test_one_example_does_not_see_another(batches, draw_params):
 @pytest.mark.slow
 def test_a_teacher_teaches_the_same(batches, draw_params):
     packed, alone, _ = batches
-    lesson = Lesson(dict.fromkeys((*INNER, *OUTER), 1.0), 2.0, (0, 1), False)
+    lesson = DistillSpec(dict.fromkeys((*HIDDEN_LOSSES, *OUTPUT_LOSSES), 1.0), 2.0, (0, 1), False)
     model, sums = model_of(), []
     own, taught = params_of(model, draw_params), params_of(model, draw_params, seed=1)
     for plain, batch in ((PACKED_PRETRAINING, packed), (PRETRAINING, alone)):
-        objective = teach(plain, lesson, model, model.config)
+        objective = distill_objective(plain, lesson, model, model.config)
         sums.append(host(jax.jit(make_eval_step(model, objective))(own, batch, taught)))
-    assert sums[1].keys() >= {f'{part}_loss' for part in (*INNER, 'soft')}
+    assert sums[1].keys() >= {f'{part}_loss' for part in (*HIDDEN_LOSSES, 'soft')}
     for name, (value, weight) in sums[1].items():
         np.testing.assert_allclose(sums[0][name][1], weight, rtol=1e-6, err_msg=name)
         np.testing.assert_allclose(sums[0][name][0], value, rtol=1e-5, err_msg=name)

@@ -12,10 +12,10 @@ from train_fakes import host
 from bertjax.data.loader import NumberedBatch
 from bertjax.metrics.rows import task_values
 from bertjax.train import record
-from bertjax.train.phase import CompiledStep
-from bertjax.train.programs import Apart, Lowering, Programs
+from bertjax.train.compiled_steps import CompiledSteps, SplitStep, StepLowering
+from bertjax.train.goodput_clock import GoodputClock
+from bertjax.train.phase import TrainStep
 from bertjax.train.record import Recorder
-from bertjax.train.timesheet import Timesheet
 from bertjax.writers.console import TrainingConsole
 
 
@@ -35,24 +35,24 @@ def batch(length: int) -> NumberedBatch:
     return NumberedBatch(0, 1, 0, {'input_ids': memoryview(bytes(length)).cast('B', [1, length])})
 
 
-def programs(events: list, *, side_by_side: bool) -> Programs:
+def programs(events: list, *, side_by_side: bool) -> CompiledSteps:
     def lower(length: int) -> Lowered:
         events.append(f'lower {length}')
         return Lowered(length, events)
 
-    return Programs(lower, (36, 64, 128), side_by_side=side_by_side)
+    return CompiledSteps(lower, (36, 64, 128), side_by_side=side_by_side)
 
 
 def test_each_is_compiled_when_it_is_needed():
     events = []
 
     @contextlib.contextmanager
-    def announce(what: str):
+    def on_compile(what: str):
         events.append(what)
         yield
 
     shared = programs(events, side_by_side=False)
-    step, state = CompiledStep(shared, 0.1, 0, announce), []
+    step, state = TrainStep(shared, 0.1, 0, on_compile), []
     for length in (64, 64, 36, 64):
         state, _ = step(state, batch(length))
     assert state == [64, 64, 36, 64]
@@ -61,7 +61,7 @@ def test_each_is_compiled_when_it_is_needed():
     ]  # fmt: skip
     step.prepare()
     assert events[6:] == ['length 128 (3 of 3)', 'lower 128', 'compile 128']
-    another = CompiledStep(shared, 0.2, 1, announce)  # of the next runs of a sweep
+    another = TrainStep(shared, 0.2, 1, on_compile)  # of the next runs of a sweep
     another.prepare()
     assert another([], batch(36))[0] == [36] and len(events) == 9
 
@@ -86,11 +86,11 @@ def test_beside_the_caller_they_are_compiled_in_the_order_in_which_they_come():
     assert events == ['lower 64', 'compile 64'] and not found.ready
 
     @contextlib.contextmanager
-    def announce(what: str):
+    def on_compile(what: str):
         said.append(what)
         yield
 
-    step = CompiledStep(found, 0.1, 0, announce)
+    step = TrainStep(found, 0.1, 0, on_compile)
     assert step([], batch(64))[0] == [64]
     while not found.there(36):  # after the first step the others are begun, and need no waiting
         time.sleep(0.001)
@@ -116,7 +116,7 @@ def test_what_fails_beside_the_caller_fails_where_it_is_asked_for():
     def lower(length: int):
         raise ValueError(f'cannot do {length}')
 
-    found = Programs(lower, (36, 64), side_by_side=False)
+    found = CompiledSteps(lower, (36, 64), side_by_side=False)
     found.begin([64])
     with pytest.raises(ValueError, match='cannot do 64'):
         found[64]
@@ -124,8 +124,8 @@ def test_what_fails_beside_the_caller_fails_where_it_is_asked_for():
 
 
 def test_gradients_and_update_apart_learn_what_the_whole_step_learns(dropout_run, fresh):
-    lowering = Lowering(dropout_run.setup, dropout_run.phase)
-    program = Apart(lowering, dropout_run.phase.batches)(dropout_run.phase.seq_len).compile()
+    lowering = StepLowering(dropout_run.setup, dropout_run.phase)
+    program = SplitStep(lowering, dropout_run.phase.batches)(dropout_run.phase.seq_len).compile()
     found = []
     for step in (dropout_run.program, program):
         state, metrics = dropout_run.place(fresh), []
@@ -146,7 +146,7 @@ def test_the_bar_says_it_and_a_line_how_long_it_took(tmp_path, capsys, monkeypat
     now = [100.0]
     monkeypatch.setattr(record.time, 'perf_counter', lambda: now[0])
     console = TrainingConsole(10, 0)
-    recorder = Recorder([tmp_path], console, values=task_values, log_every=2, total=10, sheet=Timesheet(tmp_path, 0))
+    recorder = Recorder([tmp_path], console, values=task_values, log_every=2, total=10, sheet=GoodputClock(tmp_path, 0))
     status = lambda: console._progress.tasks[0].fields['status']  # noqa: E731
     assert status() == ''
     console.status('loss 0.7')

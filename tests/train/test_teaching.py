@@ -10,9 +10,15 @@ from flax import linen as nn
 from train_fakes import MESH_RECIPE, NO_DROPOUT, VOCABULARY, B, RandomExamples, host, tiny_config
 
 from bertjax.data.loader import global_arrays, numbered
-from bertjax.experiment.pretraining import build_pretraining_setup
-from bertjax.experiment.pretraining_settings import pretraining_settings
-from bertjax.losses import OWN, PRETRAINING
+from bertjax.distill.objective import (
+    HIDDEN_LOSSES,
+    OUTPUT_LOSSES,
+    DistillSpec,
+    distill_objective,
+    evenly_spaced_layers,
+    uniform_layers,
+)
+from bertjax.losses import AUX, PRETRAINING
 from bertjax.metrics.rows import distillation_values
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
@@ -21,9 +27,10 @@ from bertjax.optim.masks import path_names
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.parallel.rules import mesh_axes
-from bertjax.train.phase import CompiledStep
-from bertjax.train.state import abstract_state, place
-from bertjax.train.teaching import INNER, OUTER, Lesson, spread_layers, teach, uniform_layers
+from bertjax.pretrain.run import build_pretraining_setup
+from bertjax.pretrain.settings import pretraining_settings
+from bertjax.train.phase import TrainStep
+from bertjax.train.state import abstract_state, put_like
 
 WIDER = BertConfig(
     vocab_size=VOCABULARY, num_layers=4, width=48, num_heads=4, mlp_dim=64, max_positions=16, **NO_DROPOUT
@@ -31,8 +38,8 @@ WIDER = BertConfig(
 
 
 def test_which_layers_are_copied_and_followed():
-    assert spread_layers(6, 12) == (0, 2, 4, 7, 9, 11)  # DistilBERT's
-    assert [spread_layers(n, 6) for n in (1, 2, 3, 6)] == [(0,), (0, 5), (0, 3, 5), (0, 1, 2, 3, 4, 5)]
+    assert evenly_spaced_layers(6, 12) == (0, 2, 4, 7, 9, 11)  # DistilBERT's
+    assert [evenly_spaced_layers(n, 6) for n in (1, 2, 3, 6)] == [(0,), (0, 5), (0, 3, 5), (0, 1, 2, 3, 4, 5)]
     assert uniform_layers(4, 12) == (2, 5, 8, 11) and uniform_layers(6, 12) == (1, 3, 5, 7, 9, 11)  # TinyBERT's
     assert uniform_layers(3, 4) == (0, 1, 3)
 
@@ -44,22 +51,22 @@ class Taught:
         config = tiny_config(**{**MESH_RECIPE, **changes})
         self.mesh = make_mesh(sizes := mesh_axes(config.mesh), jax.devices()[: int(np.prod(list(sizes.values())))])
         settings, student = pretraining_settings(config), BertConfig(vocab_size=VOCABULARY, **config.model)
-        lesson = Lesson(dict.fromkeys((*INNER, *OUTER), 1.0) | {'soft': 5.0}, 2.0, (1, 3), True)
+        lesson = DistillSpec(dict.fromkeys((*HIDDEN_LOSSES, *OUTPUT_LOSSES), 1.0) | {'soft': 5.0}, 2.0, (1, 3), True)
         model = BertForPreTraining(WIDER)
         init = lambda key: init_params(model, key, *[jnp.zeros((1, 1), jnp.int32)] * 4)  # noqa: E731
         with mesh_context(self.mesh):
             abstract = abstract_state(init, self.mesh)
-        objective = teach(PRETRAINING, lesson, model, student)
+        objective = distill_objective(PRETRAINING, lesson, model, student)
         self.setup = build_pretraining_setup(settings, student, self.mesh, objective, (abstract,))
         self.phase = settings.phases(config.steps)[0]
         self.batches = self.phase.batches
         self.teacher_on_host = drawn(functools.partial(init, jax.random.key(7)))
-        self.teacher = place(self.teacher_on_host, abstract)
+        self.teacher = put_like(self.teacher_on_host, abstract)
 
     def steps(self, state, count):
         programs = self.setup.compile(self.phase, self.batches)
         numbers = (np.float32(self.phase.learning_rate), np.uint32(0))
-        step = CompiledStep(programs, *jax.device_put(numbers, replicated(self.mesh)), teacher=(self.teacher,))
+        step = TrainStep(programs, *jax.device_put(numbers, replicated(self.mesh)), teacher=(self.teacher,))
         state = jax.tree.map(lambda x, a: jax.device_put(x, a.sharding), state, self.setup.state)
         values, sharding = [], batch_sharding(self.mesh)
         for i in range(count):
@@ -91,7 +98,7 @@ def alone():
 def test_the_teacher_has_no_part_in_the_state_and_is_no_constant_of_the_program(alone):
     run, first, last, _ = alone
     plain = build_pretraining_setup(pretraining_settings(tiny_config()), run.setup.model.config, run.mesh).state
-    own = {OWN: {'projection': {'kernel': (32, 48), 'bias': (48,)}}}
+    own = {AUX: {'projection': {'kernel': (32, 48), 'bias': (48,)}}}
     shapes = lambda tree: jax.tree.map(lambda x: x.shape, tree)  # noqa: E731
     assert shapes(last.params) == {**shapes(plain.params), **own}
     assert shapes(last.opt_state[1].mu) == shapes(last.opt_state[1].nu) == shapes(last.params)
@@ -108,7 +115,7 @@ def test_the_teacher_has_no_part_in_the_state_and_is_no_constant_of_the_program(
 
 def test_each_part_of_the_lesson_is_learned(alone):
     _, _, _, values = alone
-    parts = [f'{part}_loss' for part in (*INNER, 'soft')] + ['mlm_loss', 'nsp_loss']
+    parts = [f'{part}_loss' for part in (*HIDDEN_LOSSES, 'soft')] + ['mlm_loss', 'nsp_loss']
     for row in values:
         assert row['loss'] == pytest.approx(sum(row[name] * (5 if name == 'soft_loss' else 1) for name in parts))
     assert values[-1]['loss'] < values[0]['loss']

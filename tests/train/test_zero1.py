@@ -10,7 +10,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from train_fakes import MESH_RECIPE, NO_DROPOUT, Run, host, loss_of, tiny_config
 
 from bertjax.optim.masks import path_names
-from bertjax.parallel import spread as zero1
+from bertjax.parallel import zero1 as zero1
 from bertjax.parallel.mesh import make_mesh
 
 STEPS = 10
@@ -65,7 +65,7 @@ def test_what_is_exchanged_gives_the_gradients_of_all_rows():
         return exchange.summed(value), exchange.scattered(grads, specs)
 
     placed = jax.device_put(params, {name: NamedSharding(mesh, spec) for name, spec in specs.items()})
-    exchange = zero1.Exchange(placed, 'float32')
+    exchange = zero1.GradientExchange(placed, 'float32')
     assert exchange.specs == specs and exchange.spreads
     with jax.set_mesh(mesh):
         value, grads = jax.jit(exchange.on_own_rows(own, specs, 0))(placed, rows)
@@ -97,10 +97,10 @@ def test_no_two_devices_hold_the_same_part(spread):
 @pytest.mark.slow
 def test_evaluation_gathers_them_once(spread):
     params = spread[1].params
-    gathered = zero1.whole(params)
+    gathered = zero1.unshard(params)
     assert all(x.sharding.is_fully_replicated for x in jax.tree.leaves(gathered))
     jax.tree.map(np.testing.assert_array_equal, host(gathered), host(params))
-    assert zero1.whole(gathered) is gathered
+    assert zero1.unshard(gathered) is gathered
 
 
 @pytest.mark.slow
@@ -126,7 +126,7 @@ def test_what_is_small_or_divides_by_nothing_stays_as_it_is(monkeypatch):
     before = NamedSharding(mesh_of(data=8, tensor=1), PartitionSpec(None, 'tensor'))
 
     def spec(*shape):
-        return zero1.spread(jax.ShapeDtypeStruct(shape, np.float32, sharding=before)).sharding.spec
+        return zero1.shard_over_data(jax.ShapeDtypeStruct(shape, np.float32, sharding=before)).sharding.spec
 
     assert spec(12, 768, 12, 64) == PartitionSpec(None, 'data')
     assert spec(12, 12, 64, 768) == PartitionSpec(None, None, 'data')
@@ -140,7 +140,7 @@ def test_what_the_mesh_splits_already_is_split_further(monkeypatch):
 
     def spec(shape, *axes):
         before = NamedSharding(mesh, PartitionSpec(*axes))
-        return zero1.spread(jax.ShapeDtypeStruct(shape, np.float32, sharding=before)).sharding.spec
+        return zero1.shard_over_data(jax.ShapeDtypeStruct(shape, np.float32, sharding=before)).sharding.spec
 
     assert spec((12, 768, 12, 64), None, 'fsdp', 'tensor') == PartitionSpec(None, ('fsdp', 'data'), 'tensor')
     assert spec((3072, 768), 'tensor', 'fsdp') == PartitionSpec(('tensor', 'data'), 'fsdp')
@@ -151,7 +151,7 @@ def test_what_the_mesh_splits_already_is_split_further(monkeypatch):
 def test_where_there_are_copies():
     def spreads(choice, data, fsdp):
         axes = {'data': data, 'fsdp': fsdp, 'tensor': 1}
-        return zero1.spreads(choice, make_mesh(axes, jax.devices()[: data * fsdp]))
+        return zero1.should_shard(choice, make_mesh(axes, jax.devices()[: data * fsdp]))
 
     assert spreads('auto', 8, 1) and spreads('on', 8, 1) and not spreads('off', 8, 1)
     assert not spreads('auto', 1, 1) and not spreads('auto', 2, 4)

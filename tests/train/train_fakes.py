@@ -5,13 +5,13 @@ import numpy as np
 
 from bertjax.data.batch import pretraining_batch_spec
 from bertjax.data.loader import global_arrays, numbered
-from bertjax.experiment.pretraining import build_pretraining_setup
-from bertjax.experiment.pretraining_settings import pretraining_settings
 from bertjax.model.config import BertConfig
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
+from bertjax.pretrain.run import build_pretraining_setup
+from bertjax.pretrain.settings import pretraining_settings
 from bertjax.recipe import pretraining_config
-from bertjax.train.phase import CompiledStep
+from bertjax.train.phase import TrainStep
 
 S, P, B, VOCABULARY = 16, 4, 16, 200
 NO_DROPOUT = {'dropout': 0.0, 'attention_dropout': 0.0}
@@ -61,7 +61,7 @@ def tiny_config(model=None, optimizer=None, mesh=None, **changes):
 
 
 class Run:
-    """A training of a recipe on its mesh, as experiment/pretraining.py puts it together."""
+    """A training of a recipe on its mesh, as pretrain/run.py puts it together."""
 
     def __init__(self, config):
         self.config = config
@@ -76,7 +76,7 @@ class Run:
         self.program = programs[self.phase.seq_len]
         numbers = (np.float32(self.phase.learning_rate), np.uint32(settings.seeds.dropout))
         self.numbers = jax.device_put(numbers, replicated(self.mesh))  # rate and seed
-        self.compiled = CompiledStep(programs, *self.numbers)
+        self.compiled = TrainStep(programs, *self.numbers)
 
     def init(self, seed=0):
         """A fresh state, drawn on this mesh."""

@@ -47,7 +47,7 @@ def test_forgetting_equals_a_plain_reading(tmp_path, monkeypatch, block):
         path = tmp_path / f'{i}.jsonl'
         path.write_bytes(data)
         step = rng.choice([-1, 0, last // 2, last - 1, last, last + 10])
-        cut = JsonLines(path).forget_after(step)
+        cut = JsonLines(path).truncate_after(step)
         expected = plainly(data, step)
         assert path.read_bytes() == expected, (data, step)
         assert cut == len(data) - len(expected)
@@ -82,7 +82,7 @@ def test_the_cost_is_that_of_what_is_cut(tmp_path):
         counting = CountingFile(file)
         kept = JsonLines._kept_size(counting, size, 199_997)
     assert counting.bytes_read <= 1 << 17
-    assert JsonLines(path).forget_after(199_997) == size - kept
+    assert JsonLines(path).truncate_after(199_997) == size - kept
     lines = path.read_text().splitlines()
     assert len(lines) == 199_997
     assert json.loads(lines[-1])['step'] == 199_997
@@ -101,7 +101,7 @@ def test_writing_goes_on_after_forgetting(tmp_path):
     lines = JsonLines(tmp_path / 'metrics.jsonl')
     for step in (1, 2, 3):
         lines.write({'step': step})
-    assert lines.forget_after(1) == 2 * len('{"step": 2}\n')
+    assert lines.truncate_after(1) == 2 * len('{"step": 2}\n')
     lines.write({'step': 2, 'again': True})
     lines.close()
     rows = [json.loads(line) for line in lines.path.read_text().splitlines()]
@@ -109,7 +109,7 @@ def test_writing_goes_on_after_forgetting(tmp_path):
 
 
 def test_forgetting_a_file_that_is_not_there(tmp_path):
-    assert JsonLines(tmp_path / 'none.jsonl').forget_after(0) == 0
+    assert JsonLines(tmp_path / 'none.jsonl').truncate_after(0) == 0
     assert not (tmp_path / 'none.jsonl').exists()
 
 
@@ -119,7 +119,7 @@ def test_rows_of_one_step_stay_together(tmp_path):
     for step in (5, 10):
         for split in ('train', 'heldout'):
             lines.write({'step': step, 'split': split})
-    lines.forget_after(9)
+    lines.truncate_after(9)
     rows = [json.loads(line) for line in lines.path.read_text().splitlines()]
     assert rows == [{'step': 5, 'split': 'train'}, {'step': 5, 'split': 'heldout'}]
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from bertjax.metrics.rows import add_sums, finite_or_none, pretraining_values, with_pair_names
 from bertjax.train import throughput
-from bertjax.writers.console import TrainingConsole, shown
+from bertjax.writers.console import TrainingConsole, format_value
 from bertjax.writers.tensorboard import TensorBoard
 
 SUMS = {'mlm_loss': (30.0, 10.0), 'mlm_accuracy': (4.0, 10.0), 'nsp_loss': (1.0, 4.0), 'nsp_accuracy': (3.0, 4.0)}
@@ -128,7 +128,7 @@ def test_mfu_where_the_peak_is_known(clock, monkeypatch):
 
 
 def test_memory_of_this_process():
-    memory = throughput.memory()
+    memory = throughput.memory_metrics()
     assert 10e6 < memory['host_memory'] < 100e9
     assert memory['device_memory'] is None  # CPU devices do not tell
 
@@ -182,4 +182,4 @@ def test_rows_as_lines_where_there_is_no_terminal():
     assert first == 'step 40/100  loss -  1,234 seq/s  left 0:00:30'
     assert last == 'step 100/100  loss -  1,234 seq/s'
     assert second == 'heldout at step 40: mlm loss 3.000  accuracy 0.400  nsp loss 0.250  accuracy 0.750'
-    assert shown(math.nan) == '-'
+    assert format_value(math.nan) == '-'

@@ -33,7 +33,7 @@ SENT = [(0, 'heldout/mlm_loss', 7.5), (4, 'train/loss', 7.25), (8, 'heldout/mlm_
 def send(service: str, folder: pathlib.Path, rows: list[dict], step: int, name: str = 'tiny') -> dict:
     """What a process does that begins (-1) or continues at a step; tracker.json afterwards."""
     writer = Tracking(service, 'bert', '').writer(folder, name, CONFIG)
-    writer.forget_after(step)
+    writer.truncate_after(step)
     for row in rows:
         writer.write(row)
     writer.close()

@@ -26,8 +26,8 @@ class Noted:
         if name == self._fails_at:
             raise OSError(28, 'No space left on device')
 
-    def forget_after(self, step: int) -> None:
-        self._note('forget_after', step)
+    def truncate_after(self, step: int) -> None:
+        self._note('truncate_after', step)
 
     def write(self, row: dict) -> None:
         self._note('write', row)
@@ -36,15 +36,15 @@ class Noted:
         self._note('close')
 
 
-@pytest.mark.parametrize('fails_at', ['forget_after', 'write', 'close'])
+@pytest.mark.parametrize('fails_at', ['truncate_after', 'write', 'close'])
 def test_one_that_fails_is_dropped_with_one_warning(fails_at: str, caplog: pytest.LogCaptureFixture):
     sound, broken = Noted(), Noted(fails_at)
     writers = Writers([broken, sound])
-    writers.forget_after(3)
+    writers.truncate_after(3)
     for _ in range(3):
         writers.write(ROW)
     writers.close()
-    assert sound.asked == [('forget_after', 3), *[('write', ROW)] * 3, ('close',)]
+    assert sound.asked == [('truncate_after', 3), *[('write', ROW)] * 3, ('close',)]
     assert [name for name, *_ in broken.asked].count(fails_at) == 1 and broken.asked[-1][0] == fails_at
     (record,) = caplog.records
     assert 'the noted one' in record.message and 'No space left on device' in record.message

@@ -17,7 +17,7 @@ from bertjax.convert.google.table import masked_crc32c, read_table, write_table
 from bertjax.errors import UserError
 from bertjax.files import protobuf
 from bertjax.files.atomic import AtomicFile, write_atomic
-from bertjax.files.whole import read_whole
+from bertjax.files.small_files import read_bytes
 
 INDEX = '.index'
 # DataType of tensorflow/core/framework/types.proto.
@@ -60,15 +60,15 @@ class Bundle:
         self._prefix = epath.Path(prefix)
         self._index = self._prefix.parent / (self._prefix.name + INDEX)
         try:
-            table = read_table(read_whole(self._index, _WHOLE, _AGAIN))
+            table = read_table(read_bytes(self._index, _WHOLE, _AGAIN))
             header = {field: value for field, value, _ in protobuf.fields(table.pop(_HEADER, b''))}
             # Slices of partitioned variables have keys that begin with a zero.
             self._entries = {key.decode(): _entry(x) for key, x in table.items() if not key.startswith(b'\0')}
         except (ValueError, TypeError) as error:
             raise UserError(str(self._index), str(error), _WHOLE, _AGAIN) from None
         if header.get(_BIG_ENDIAN):
-            mend = 'save it again on a machine of today'
-            raise UserError(str(self._index), 'numbers whose first byte is the highest', 'the other order', mend)
+            fix = 'save it again on a machine of today'
+            raise UserError(str(self._index), 'numbers whose first byte is the highest', 'the other order', fix)
         self._shards = header.get(_SHARDS, 1)
         self.shapes = {name: entry.shape for name, entry in self._entries.items()}
 
@@ -81,8 +81,8 @@ class Bundle:
         entry = self._entries[name]
         where = f'{self._prefix}: {name}'
         if entry.sliced:
-            mend = 'save the checkpoint again without partitioned variables'
-            raise UserError(where, 'a variable saved in slices', 'one saved whole', mend)
+            fix = 'save the checkpoint again without partitioned variables'
+            raise UserError(where, 'a variable saved in slices', 'one saved whole', fix)
         if entry.dtype not in _DTYPES:
             found = f'values of type {entry.dtype} (tensorflow/core/framework/types.proto)'
             raise UserError(where, found, 'numbers', 'give the checkpoint of a model')

@@ -10,9 +10,9 @@ from etils import epath
 
 from bertjax.convert.google.bundle import INDEX, Bundle
 from bertjax.convert.google.names import HEADS, from_google, is_slot, turned
-from bertjax.convert.source import Source
+from bertjax.convert.source import CheckpointSource
 from bertjax.errors import UserError
-from bertjax.files.whole import read_json_object, read_whole
+from bertjax.files.small_files import read_bytes, read_json_object
 
 CONFIG = 'bert_config.json'
 NAME = 'bert_model.ckpt'  # of what was published
@@ -27,13 +27,13 @@ def recognises(path: epath.Path) -> bool:
     return (path / CONFIG).exists() or _is_prefix(path)
 
 
-def read(path: epath.Path) -> Source:
+def read(path: epath.Path) -> CheckpointSource:
     """See `Format`."""
     folder = path.parent if _is_prefix(path) else path
     described = folder / CONFIG
     if not described.exists():
-        mend = 'copy it from where the checkpoint is from: it has the sizes of the model'
-        raise UserError(str(described), 'nothing', 'the config of google-research/bert', mend)
+        fix = 'copy it from where the checkpoint is from: it has the sizes of the model'
+        raise UserError(str(described), 'nothing', 'the config of google-research/bert', fix)
     bundle = Bundle(path if _is_prefix(path) else newest(folder))
     values = _values(described)
     heads = {name: bundle.shapes.get(f'{prefix}output_weights') for prefix, (name, _) in HEADS.items()}
@@ -42,7 +42,7 @@ def read(path: epath.Path) -> Source:
         values |= {'architectures': [*found], 'num_labels': next(iter(found.values()))[0]}
     names = [name for name in bundle.shapes if not is_slot(name)]
     slots = len(bundle.shapes) - len(names)
-    return Source(
+    return CheckpointSource(
         str(path),
         str(described),
         values,
@@ -60,14 +60,14 @@ def newest(folder: epath.Path) -> epath.Path:
       UserError: no checkpoint, or several of which none is the newest.
     """
     if (folder / _NEWEST).exists():
-        text = read_whole(folder / _NEWEST, 'the name of a checkpoint', _AGAIN, most=1 << 20).decode(errors='replace')
+        text = read_bytes(folder / _NEWEST, 'the name of a checkpoint', _AGAIN, most=1 << 20).decode(errors='replace')
         named = re.search(r'^model_checkpoint_path:\s*"([^"]*)"', text, re.MULTILINE)
         # The folder may have moved since: of a path, the name counts.
         prefix = folder / re.split(r'[/\\]', named.group(1))[-1] if named else None
         if prefix is None or not _is_prefix(prefix):
-            mend = 'give the path of a checkpoint, without .index, or remove this file'
+            fix = 'give the path of a checkpoint, without .index, or remove this file'
             found = f'the checkpoint {prefix.name}, which is not beside it' if prefix else 'no model_checkpoint_path'
-            raise UserError(str(folder / _NEWEST), found, 'the name of a checkpoint in this folder', mend)
+            raise UserError(str(folder / _NEWEST), found, 'the name of a checkpoint in this folder', fix)
         return prefix
     names = sorted(file.name.removesuffix(INDEX) for file in folder.iterdir() if file.name.endswith(INDEX))
     if NAME in names:
@@ -78,8 +78,8 @@ def newest(folder: epath.Path) -> epath.Path:
     if len(names) == 1:
         return folder / names[0]
     found = f'{len(names)} checkpoints, {", ".join(names[:4])}' if names else f'no {NAME}{INDEX}'
-    mend = 'give the path of one, without .index' if names else _AGAIN
-    raise UserError(str(folder), found, 'one checkpoint of TensorFlow', mend)
+    fix = 'give the path of one, without .index' if names else _AGAIN
+    raise UserError(str(folder), found, 'one checkpoint of TensorFlow', fix)
 
 
 def _is_prefix(path: epath.Path) -> bool:

@@ -20,7 +20,7 @@ from bertjax.model.config import BertConfig
 from bertjax.text.tokenizer import Tokenizer
 
 _KEY = 'config.export_formats'
-_MEND = 'leave google out of config.export_formats'
+_FIX = 'leave google out of config.export_formats'
 _ACTIVATIONS = {'gelu': 'gelu', 'gelu_tanh': 'gelu', 'relu': 'relu'}
 # Fields that no key of bert_config.json says.
 _FIXED = {'pre_norm': False, 'causal': False, 'layer_norm_eps': 1e-12, 'pooler_activation': 'tanh'}
@@ -40,12 +40,12 @@ def check_google(config: BertConfig, head: Head | None = None) -> None:
         value = getattr(config, name)
         if value != theirs:
             expected = f'{theirs}: google-research/bert has no other'
-            raise UserError(f'config.model.{name}', f'{value} with google in {_KEY}', expected, _MEND)
+            raise UserError(f'config.model.{name}', f'{value} with google in {_KEY}', expected, _FIX)
     if not config.num_segments:
-        raise UserError('config.model.num_segments', f'0 with google in {_KEY}', 'segments', _MEND)
+        raise UserError('config.model.num_segments', f'0 with google in {_KEY}', 'segments', _FIX)
     if head is not None and head.architecture not in _architectures():
         expected = 'a model of classes or of answers, as in its run_classifier.py and run_squad.py'
-        raise UserError(_KEY, f'google, for {head.module.__name__}', expected, _MEND)
+        raise UserError(_KEY, f'google, for {head.module.__name__}', expected, _FIX)
 
 
 def check_google_vocabulary(family: str) -> None:
@@ -56,7 +56,7 @@ def check_google_vocabulary(family: str) -> None:
     """
     if family != 'wordpiece':
         expected = 'a WordPiece vocabulary: google-research/bert reads a vocab.txt'
-        raise UserError(_KEY, f'google, with a {family} vocabulary', expected, _MEND)
+        raise UserError(_KEY, f'google, with a {family} vocabulary', expected, _FIX)
 
 
 def export_google(

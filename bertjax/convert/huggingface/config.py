@@ -43,16 +43,16 @@ def check_exportable(config: BertConfig, head: Head | None = None) -> None:
     Raises:
       UserError: a pre-LN model; one without segments that is no DistilBERT; a pooler that no class has.
     """
-    mend = 'set --config.export_formats=orbax to train it all the same'
+    fix = 'set --config.export_formats=orbax to train it all the same'
     if not config.num_segments:
         reason = 'as in DistilBERT, which a model with config.model.num_segments=0 is exported as'
         for name, there in (('causal', False), ('layer_norm_eps', dict(DISTILBERT.fixed)['layer_norm_eps'])):
             if getattr(config, name) != there:
                 found = f'{getattr(config, name)!r} with config.export on'
-                raise UserError(f'config.model.{name}', found, f'{there!r}, {reason}', mend)
+                raise UserError(f'config.model.{name}', found, f'{there!r}, {reason}', fix)
         if config.nsp and head is None:
             found = 'a head on pairs with config.export on'
-            raise UserError('config.pairs.mode', found, f"'full_sentences' or 'doc_sentences', {reason}", mend)
+            raise UserError('config.pairs.mode', found, f"'full_sentences' or 'doc_sentences', {reason}", fix)
     pooled = head.pools_cls if head else config.nsp
     known = 'tanh' if config.num_segments else 'relu'
     if pooled and config.pooler_activation != known:
@@ -61,7 +61,7 @@ def check_exportable(config: BertConfig, head: Head | None = None) -> None:
             'config.model.pooler_activation',
             f'{config.pooler_activation!r} {what}',
             f"{known!r}, as transformers' classes",
-            mend,
+            fix,
         )
     if config.pre_norm:
         raise UserError(
@@ -84,18 +84,18 @@ def check_head_exportable(model: TaskModel, head: Head) -> None:
         a left-to-right encoder.
     """
     check_exportable(model.config, head)
-    mend = 'set --config.export_formats=orbax to train it all the same'
+    fix = 'set --config.export_formats=orbax to train it all the same'
     if not head.architecture:
         expected = f'False, as transformers has no class for the head {head.module.__name__}'
-        raise UserError('config.export', 'True', expected, mend)
+        raise UserError('config.export', 'True', expected, fix)
     for name, plain in (('bilstm_units', 0), ('layers', 'last')):
         value = getattr(model, name)
         if value != plain:
             expected = f"{plain!r}, as {head.architecture} has a projection of the last layer's states only"
-            raise UserError(f'config.task.{name}', f'{value!r} with config.export on', expected, mend)
+            raise UserError(f'config.task.{name}', f'{value!r} with config.export on', expected, fix)
     if model.config.causal and head.pools_cls:
         expected = f'False: {head.architecture} reads [CLS], which sees only itself when attention is left to right'
-        raise UserError('config.model.causal', 'True with config.export on', expected, mend)
+        raise UserError('config.model.causal', 'True with config.export on', expected, fix)
 
 
 def label_names(id2label: Any) -> tuple[str, ...]:
@@ -173,8 +173,8 @@ def from_json(
       UserError: another kind of model, or a BERT with features that ours lacks.
     """
 
-    def refuse(key: str, expected: str, mend: str) -> None:
-        raise UserError(where, f'{called.get(key, key)} {values.get(key)!r}', expected, mend)
+    def refuse(key: str, expected: str, fix: str) -> None:
+        raise UserError(where, f'{called.get(key, key)} {values.get(key)!r}', expected, fix)
 
     other = 'give a directory of a BERT'
     if values.get('model_type', 'bert') != 'bert':

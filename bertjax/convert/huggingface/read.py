@@ -8,8 +8,8 @@ from etils import epath
 from bertjax.convert.huggingface.families import BERT, POSITIONS, family_read
 from bertjax.convert.huggingface.sentence_transformers import FILES, MODULES
 from bertjax.convert.huggingface.tensors import read_tensors
-from bertjax.convert.source import Source
-from bertjax.files.whole import read_json_object, read_json_or_none
+from bertjax.convert.source import CheckpointSource
+from bertjax.files.small_files import read_json_object, read_json_or_none
 
 CONFIG = 'config.json'
 _FURTHER = ('tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json', 'added_tokens.json')
@@ -33,7 +33,7 @@ def further_files(directory: epath.Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in paths if path.is_file()}
 
 
-def read(directory: epath.Path) -> Source:
+def read(directory: epath.Path) -> CheckpointSource:
     """See `Format`; a relative of BERT becomes one."""
     where = str(directory / CONFIG)
     values = read_json_object(directory / CONFIG, 'copy the directory again')
@@ -50,4 +50,4 @@ def read(directory: epath.Path) -> Source:
             found[POSITIONS] = found[POSITIONS][family.unused_positions(values, where) :]
         return found
 
-    return Source(str(directory), where, family.bert_values(values, where), tensors, called, dtypes=dtypes)
+    return CheckpointSource(str(directory), where, family.bert_values(values, where), tensors, called, dtypes=dtypes)

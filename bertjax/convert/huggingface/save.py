@@ -92,8 +92,8 @@ def export_huggingface(
         expected = f'at most {config.vocab_size}, as config.model.vocab_size'
         raise UserError('tokenizer', f'{tokenizer.vocab_size} pieces', expected, 'export with the tokenizer of the run')
     if target.exists() and not (target / CONFIG).exists() and any(target.iterdir()):
-        mend = 'choose another directory: this one would be replaced'
-        raise UserError(str(target), 'a directory with other files', 'an earlier export or nothing', mend)
+        fix = 'choose another directory: this one would be replaced'
+        raise UserError(str(target), 'a directory with other files', 'an earlier export or nothing', fix)
     host = OnHost(params, config)
     shapes = host.shapes
     expected = shapes_of(_exported_module(config, head, task, shapes))

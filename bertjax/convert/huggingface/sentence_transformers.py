@@ -14,9 +14,9 @@ from etils import epath
 
 from bertjax.convert.huggingface.tensors import read_tensors
 from bertjax.errors import UserError
-from bertjax.files.whole import read_json_list, read_json_object
+from bertjax.files.small_files import read_json_list, read_json_object
 from bertjax.model.pooling import SENTENCE_POOL
-from bertjax.ranges import shown
+from bertjax.ranges import format_value
 
 MODULES = 'modules.json'
 _ENCODER = tuple(
@@ -78,7 +78,7 @@ class SentenceModules:
         parts = [f'up to {self.max_length:,} tokens'] if self.max_length else []
         if self.refusal:
             return ', '.join([*parts, f'not how texts are pooled ({self.refusal.found})'])
-        parts += [f'the prompt {shown(self.prompt)}'] if self.prompt else []
+        parts += [f'the prompt {format_value(self.prompt)}'] if self.prompt else []
         parts += [f'pool={self.pool!r}', *(f'Dense to {layer.kernel.shape[1]:,}' for layer in self.dense)]
         return ', '.join(parts + (['length 1'] if self.normalize else []))
 
@@ -106,7 +106,7 @@ def _max_length(folder: epath.Path, encoder: Mapping[str, Any]) -> int:
     if found is None:
         found = _object(folder / 'tokenizer_config.json').get('model_max_length', 0)
     if not isinstance(found, int | float) or not (found == 0 or found >= 4):
-        raise UserError(f'{folder}: max_seq_length', shown(found), 'a number of tokens from 4 on', _AGAIN)
+        raise UserError(f'{folder}: max_seq_length', format_value(found), 'a number of tokens from 4 on', _AGAIN)
     return int(min(found, 2**31 - 1))
 
 
@@ -145,7 +145,7 @@ def _modules(folder: epath.Path) -> tuple[list[str], list[dict[str, Any]]]:
         own = isinstance(path, str) and re.fullmatch(r'[\w-]+' if number else '', path)
         if not isinstance(kind, str) or not own:
             expected = 'the type of a module and the name of its folder'
-            raise UserError(f'{folder / MODULES}: module {number}', shown(module), expected, _NAME_POOL)
+            raise UserError(f'{folder / MODULES}: module {number}', format_value(module), expected, _NAME_POOL)
         # Code of somebody else's keeps its whole name, which is no kind that is known here.
         kinds.append(kind.rpartition('.')[2] if kind.startswith('sentence_transformers.') else kind)
         file = folder / path / 'config.json'
@@ -159,7 +159,7 @@ def _pool(where: str, settings: Mapping[str, Any]) -> str:
     modes = settings.get('pooling_mode') or [mode for flag, mode in _FLAGS.items() if settings.get(flag)] or 'mean'
     modes = [modes] if isinstance(modes, str) else modes
     if not isinstance(modes, list) or len(modes) != 1 or modes[0] not in SENTENCE_POOL:
-        raise UserError(where, f'the pooling {shown(modes)}', f'one of {", ".join(SENTENCE_POOL)}', _NAME_POOL)
+        raise UserError(where, f'the pooling {format_value(modes)}', f'one of {", ".join(SENTENCE_POOL)}', _NAME_POOL)
     return modes[0]
 
 
@@ -185,5 +185,5 @@ def _dense(folder: epath.Path, settings: Mapping[str, Any]) -> Dense:
         or bias.shape != weight.shape[:1]
         or not (np.isfinite(weight).all() and np.isfinite(bias).all())
     ):
-        raise UserError(str(folder), f'the tensors {shown(sorted(tensors))}', 'those of a linear layer', _AGAIN)
+        raise UserError(str(folder), f'the tensors {format_value(sorted(tensors))}', 'those of a linear layer', _AGAIN)
     return Dense(np.ascontiguousarray(weight.T), bias, activation)

@@ -16,7 +16,7 @@ import safetensors
 from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.files.whole import read_json_object, read_whole
+from bertjax.files.small_files import read_bytes, read_json_object
 
 MODEL = 'model.safetensors'
 _TORCH = 'pytorch_model.bin'
@@ -60,8 +60,8 @@ def read_tensors(
             if name in _BUFFERS:
                 continue
             if kind not in _DTYPES:
-                mend = 'save it in float32: quantised weights cannot start a run'
-                raise UserError(f'{file}: {theirs}', f'type {kind}', 'one of ' + ', '.join(_DTYPES), mend)
+                fix = 'save it in float32: quantised weights cannot start a run'
+                raise UserError(f'{file}: {theirs}', f'type {kind}', 'one of ' + ', '.join(_DTYPES), fix)
             if name in tensors:  # some classes keep an encoder's pooler beside the layer that they use in its place
                 if 'pooler' in theirs:
                     name = theirs
@@ -74,8 +74,8 @@ def read_tensors(
         tied = tensors.pop(name)
         dtypes.setdefault(source, dtypes[name])
         if not np.array_equal(tensors.setdefault(source, tied), tied):
-            mend = 'give a BERT whose embeddings are tied'
-            raise UserError(f'{directory}: {called[name]}', 'other values', f'those of {called[source]}', mend)
+            fix = 'give a BERT whose embeddings are tied'
+            raise UserError(f'{directory}: {called[name]}', 'other values', f'those of {called[source]}', fix)
         called.setdefault(source, called[name])
     return tensors, called, dtypes
 
@@ -88,8 +88,8 @@ def _files(directory: epath.Path) -> list[epath.Path]:
         if (directory / f'{name}.index.json').exists():
             return _shards(directory, f'{name}.index.json')
     found = sorted(file.name for file in directory.iterdir()) if directory.exists() else []
-    mend = 'load it in transformers and save it again with save_pretrained (it writes safetensors)'
-    raise UserError(str(directory), ', '.join(found[:6]) or 'nothing', f'{MODEL} or {_TORCH}', mend)
+    fix = 'load it in transformers and save it again with save_pretrained (it writes safetensors)'
+    raise UserError(str(directory), ', '.join(found[:6]) or 'nothing', f'{MODEL} or {_TORCH}', fix)
 
 
 def _shards(directory: epath.Path, index: str) -> list[epath.Path]:
@@ -114,7 +114,7 @@ def _read(file: epath.Path) -> Iterator[Tensor]:
 
 def _read_safetensors(file: epath.Path) -> Iterator[Tensor]:
     try:
-        found = safetensors.deserialize(read_whole(file, 'a whole safetensors file', _AGAIN))
+        found = safetensors.deserialize(read_bytes(file, 'a whole safetensors file', _AGAIN))
     except safetensors.SafetensorError as error:
         raise UserError(str(file), f'no safetensors ({error})', 'a whole safetensors file', 'copy it again') from None
     found.reverse()
@@ -131,12 +131,12 @@ def _read_torch(file: epath.Path) -> Iterator[Tensor]:
     try:
         import torch  # not a dependency: most directories have safetensors
     except ImportError:
-        mend = 'pip install torch, or where it is, load the model in transformers and save it again (as safetensors)'
-        raise UserError(str(file), 'a file that only PyTorch reads safely', 'PyTorch to be installed', mend) from None
+        fix = 'pip install torch, or where it is, load the model in transformers and save it again (as safetensors)'
+        raise UserError(str(file), 'a file that only PyTorch reads safely', 'PyTorch to be installed', fix) from None
     kinds = {torch.float64: 'F64', torch.float32: 'F32', torch.float16: 'F16', torch.bfloat16: 'BF16'}
     expected = 'a state dict as torch.save writes it, of dense tensors alone'
-    mend = 'copy it again, or load the model in its own program and save it as safetensors'
-    data = io.BytesIO(read_whole(file, expected, _AGAIN))
+    fix = 'copy it again, or load the model in its own program and save it as safetensors'
+    data = io.BytesIO(read_bytes(file, expected, _AGAIN))
     try:
         damaged = _damaged_entry(data)
         data.seek(0)
@@ -144,14 +144,14 @@ def _read_torch(file: epath.Path) -> Iterator[Tensor]:
             found = {} if damaged else torch.load(data, map_location='cpu', weights_only=True)
     except (*_UNREADABLE, pickle.UnpicklingError, EOFError, ValueError, LookupError, TypeError, AttributeError):
         found = 'what PyTorch does not load with weights_only=True: damaged, or a pickle of more than tensors'
-        raise UserError(str(file), found, expected, mend) from None
+        raise UserError(str(file), found, expected, fix) from None
     if damaged:
         raise UserError(f'{file}: {damaged}', 'bytes with another CRC-32', 'those that torch.save wrote', _AGAIN)
     odd = None if isinstance(found, dict) else type(found).__name__
     dense = lambda x: isinstance(x, torch.Tensor) and not (x.layout != torch.strided or x.is_quantized or x.is_meta)  # noqa: E731
     odd = odd or next((f'{name!r}' for name, x in found.items() if not dense(x)), None)
     if odd:
-        raise UserError(str(file), odd, expected, mend)
+        raise UserError(str(file), odd, expected, fix)
     for name, x in found.items():
         kind = kinds.get(x.dtype, str(x.dtype).removeprefix('torch.'))
         yield str(name), kind, x.detach().float().numpy()

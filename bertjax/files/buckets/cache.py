@@ -17,7 +17,7 @@ from bertjax.files.buckets.addresses import is_bucket, parts_of
 from bertjax.files.buckets.objects import PIECE, Bucket, Object, content_sum
 from bertjax.files.buckets.patience import at_once
 from bertjax.files.disk import writing
-from bertjax.files.whole import read_json_or_none
+from bertjax.files.small_files import read_json_or_none
 
 VARIABLE = 'BERTJAX_CACHE'
 _TOLD = 1 << 20  # bytes from which a person is told that they are fetched
@@ -143,8 +143,8 @@ def fetch(bucket: Bucket, found: Object, target: pathlib.Path, *, remember: bool
         make_directory(target.parent)
         wrong = _filled(bucket, found, target, part, remember) and _filled(bucket, found, target, part, remember)
     if wrong:  # twice
-        url, mend = f'{bucket}/{found.name}'.rstrip('/'), 'start again when nobody writes to it'
-        raise UserError(url, wrong, f'{found.size:,} bytes of one content', mend)
+        url, fix = f'{bucket}/{found.name}'.rstrip('/'), 'start again when nobody writes to it'
+        raise UserError(url, wrong, f'{found.size:,} bytes of one content', fix)
 
 
 def _filled(bucket: Bucket, found: Object, target: pathlib.Path, part: pathlib.Path, remember: bool) -> str | None:

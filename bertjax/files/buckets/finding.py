@@ -39,10 +39,10 @@ def found_in_bucket(spec: str, where: str) -> tuple[list[Found], bool]:
     Raises:
       UserError: nothing is there; see `Bucket` too.
     """
-    mend = f'check it with: {"gcloud storage" if spec.startswith("gs:") else "aws s3"} ls'
+    fix = f'check it with: {"gcloud storage" if spec.startswith("gs:") else "aws s3"} ls'
     top, pattern = split_pattern(spec) if is_pattern(spec) else (spec, [])
     if top.endswith(':') or top.endswith('/'):
-        raise UserError(where, repr(spec), 'the name of a bucket before any wildcard', mend)
+        raise UserError(where, repr(spec), 'the name of a bucket before any wildcard', fix)
     one = Bucket(spec, where).about() if not pattern or '/' in top.partition('://')[2] else None
     if one is not None:
         return [Found(spec, spec.rpartition('/')[2], one.size, one.tag)], False
@@ -51,7 +51,7 @@ def found_in_bucket(spec: str, where: str) -> tuple[list[Found], bool]:
     parts = {name: name.split('/') for name in sorted_names(objects)}
     names = [name for name, own in parts.items() if (name_matches(own, pattern) if pattern else not is_hidden(own))]
     if not names:
-        raise UserError(where, f'nothing at {spec!r}', 'an object, a folder of them, or a glob that matches some', mend)
+        raise UserError(where, f'nothing at {spec!r}', 'an object, a folder of them, or a glob that matches some', fix)
     prefix = '' if pattern else bucket.url.rpartition('/')[2] + '/'
     some = ((f'{bucket}/{name}', prefix + name, objects[name]) for name in names)
     return [Found(url, name, o.size, o.tag, single=not pattern) for url, name, o in some], True

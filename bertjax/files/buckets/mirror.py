@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from bertjax.files.buckets.cache import fetch_all
 from bertjax.files.buckets.objects import Bucket
 from bertjax.files.buckets.patience import at_once
-from bertjax.files.whole import read_json_or_none
+from bertjax.files.small_files import read_json_or_none
 
 RECORD = '.published.json'
 _KEEP_EVERY = 5.0  # seconds

@@ -281,19 +281,19 @@ class Bucket:
                 if not attempts.again(error):
                     failing = in_words(attempts.failing())
                     found = self._about(f'no answer, or half of one, for {failing} ({one_line(error)})')
-                    mend = 'check the network; the same command goes on with what is whole'
-                    raise UnreachableError(self._where, found, 'an answer', mend) from None
+                    fix = 'check the network; the same command goes on with what is whole'
+                    raise UnreachableError(self._where, found, 'an answer', fix) from None
 
     def _about(self, what: str) -> str:
         return what if self._where == self.url else f'{self.url}: {what}'
 
     def _absent(self) -> UserError:
-        found, mend = f'no bucket {self._scheme}://{self._bucket}', 'check its name, or create it'
-        return UserError(self._where, found, 'a bucket that exists', mend)
+        found, fix = f'no bucket {self._scheme}://{self._bucket}', 'check its name, or create it'
+        return UserError(self._where, found, 'a bucket that exists', fix)
 
     def _denied(self, error: Exception) -> DeniedError:
-        mend = {'gs': 'gcloud auth application-default login', 's3': 'aws configure'}[self._scheme]
+        fix = {'gs': 'gcloud auth application-default login', 's3': 'aws configure'}[self._scheme]
         expected = 'credentials that may list, read and write there'
         return DeniedError(
-            self._where, self._about(f'access denied ({one_line(error)})'), expected, f'give them, as with: {mend}'
+            self._where, self._about(f'access denied ({one_line(error)})'), expected, f'give them, as with: {fix}'
         )

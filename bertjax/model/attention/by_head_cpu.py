@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.dropout import Dropout, attention_words, drop_weights
 from bertjax.model.layers import NEGATIVE
-from bertjax.parallel.partition import over_mesh, platform, undivided
+from bertjax.parallel.partition import indivisible_reason, over_mesh, platform
 
 PLATFORM = 'cpu'
 # Tokens; up to so many `dot_product` is as fast, in bfloat16 faster (docs/performance.md).
@@ -42,7 +42,7 @@ def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate
     long = LONG_BFLOAT16 if query.dtype == jnp.bfloat16 else LONG
     if long >= S:
         return f'sequences of {S} tokens, it is for more than {long}'
-    return undivided(B, heads)
+    return indivisible_reason(B, heads)
 
 
 def attend(

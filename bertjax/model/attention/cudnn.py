@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from bertjax.model.attention.fused_gpu import refused
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.dropout import Dropout
-from bertjax.parallel.partition import over_mesh, undivided
+from bertjax.parallel.partition import indivisible_reason, over_mesh
 
 PLATFORM = 'gpu'
 # jax/_src/cudnn/fused_attention_stablehlo.py, check_is_flash_attention; Hopper would take widths up to 256.
@@ -32,7 +32,7 @@ def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate
         return 'it takes no packed rows'
     if width % MULTIPLE or width > WIDEST:
         return f'heads of width {width}, it takes multiples of {MULTIPLE} up to {WIDEST}'
-    return undivided(key.shape[0], heads)
+    return indivisible_reason(key.shape[0], heads)
 
 
 def attend(

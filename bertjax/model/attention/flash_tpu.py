@@ -12,7 +12,7 @@ import jax
 from bertjax.model.attention.fused_tpu import EARLIER
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.dropout import Dropout
-from bertjax.parallel.partition import device_kind, over_mesh, platform, undivided
+from bertjax.parallel.partition import device_kind, indivisible_reason, over_mesh, platform
 
 PLATFORM = 'tpu'
 BLOCKS = (512, 256, 128)  # tokens of a block, the first that divides a sequence; a register has 128 columns
@@ -32,7 +32,7 @@ def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate
         return f'it computes all {S} positions, not the first {query.shape[1]}'
     if S % BLOCKS[-1]:
         return f'sequences of {S} tokens, it takes multiples of {BLOCKS[-1]}'
-    return undivided(key.shape[0], heads)
+    return indivisible_reason(key.shape[0], heads)
 
 
 def attend(

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.dropout import Dropout, attention_words
-from bertjax.parallel.partition import compute_capability, over_mesh, platform, undivided
+from bertjax.parallel.partition import compute_capability, indivisible_reason, over_mesh, platform
 
 PLATFORM = 'gpu'
 LEAST = 8.0  # compute capability, Ampere: matrix products of bfloat16
@@ -36,7 +36,7 @@ def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate
         return f'sequences of {S} tokens, it takes multiples of {BLOCKS[-1]}'
     if width not in WIDTHS:
         return f'heads of width {width}, it takes {", ".join(map(str, WIDTHS))}'
-    return undivided(key.shape[0], heads)
+    return indivisible_reason(key.shape[0], heads)
 
 
 def refused(query: jax.Array, key: jax.Array) -> str | None:
@@ -63,13 +63,13 @@ def attend(
     interpret: bool = False,
 ) -> jax.Array:
     """See `select.Implementation`. With `interpret` the kernels are run by JAX itself, on any device."""
-    from bertjax.model.attention.gpu_kernel import Options, attention  # Pallas takes a while to import
+    from bertjax.model.attention.gpu_kernel import GpuKernelOptions, attention  # Pallas takes a while to import
 
     B, S, H, _ = query.shape
     rate = dropout_rate if dropout is not None else 0.0
     words = attention_words(dropout, H) if rate else jnp.zeros((B, H, 2), jnp.uint32)
     block = next(size for size in BLOCKS if S % size == 0)
-    options = Options(rate, mask.sequence_ids is not None, mask.causal, block, interpret)
+    options = GpuKernelOptions(rate, mask.sequence_ids is not None, mask.causal, block, interpret)
     heads = ('act_batch', 'act_length', 'act_heads', 'act_head_dim')
     axes = (heads, heads, heads, ('act_batch', 'act_length'), ('act_batch', 'act_heads', None))
     return over_mesh(functools.partial(attention, options), axes, heads)(query, key, value, mask.groups, words)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.dropout import Dropout, attention_words
-from bertjax.parallel.partition import device_kind, over_mesh, parts_of, platform
+from bertjax.parallel.partition import device_kind, over_mesh, platform, shard_count
 
 PLATFORM = 'tpu'
 EARLIER = ('TPU v2', 'TPU v3')  # for which Mosaic compiles nothing
@@ -37,10 +37,10 @@ def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate
         return f'it computes all {S} positions, not the first {query.shape[1]}'
     if S % LANES or S > LONGEST:
         return f'sequences of {S} tokens, it takes multiples of {LANES} up to {LONGEST}'
-    rows, chips = key.shape[0], parts_of('act_batch')
+    rows, chips = key.shape[0], shard_count('act_batch')
     if rows % chips:
         return f'{rows} rows do not divide over {chips} devices'
-    own, rest = divmod(heads, parts_of('act_heads'))
+    own, rest = divmod(heads, shard_count('act_heads'))
     if rest or not heads_together(own, width):
         return f'{heads} heads of width {width} do not come in groups of {LANES} columns on each device'
     return None
@@ -57,14 +57,14 @@ def attend(
     interpret: bool = False,
 ) -> jax.Array:
     """See `select.Implementation`. With `interpret` the kernels are run by JAX itself, on any device."""
-    from bertjax.model.attention.tpu_kernel import Options, attention  # Pallas takes a while to import
+    from bertjax.model.attention.tpu_kernel import TpuKernelOptions, attention  # Pallas takes a while to import
 
     B, _, H, K = query.shape
     rate = dropout_rate if dropout is not None else 0.0
     words = attention_words(dropout, H) if rate else jnp.zeros((B, H, 2), jnp.uint32)
 
-    options = Options(
-        rate, heads_together(H // parts_of('act_heads'), K), mask.sequence_ids is not None, mask.causal, interpret
+    options = TpuKernelOptions(
+        rate, heads_together(H // shard_count('act_heads'), K), mask.sequence_ids is not None, mask.causal, interpret
     )
 
     flat = (x.reshape(*x.shape[:2], -1) for x in (query, key, value))  # [B, S, H·K]

@@ -26,7 +26,7 @@ FORWARD, BACKWARD = 64, 32
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class GpuKernelOptions:
     """What a kernel is compiled for.
 
     Attributes:
@@ -45,7 +45,7 @@ class Options:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def attention(options: Options, query: Any, key: Any, value: Any, sequences: Any, words: Any) -> jax.Array:
+def attention(options: GpuKernelOptions, query: Any, key: Any, value: Any, sequences: Any, words: Any) -> jax.Array:
     """Self-attention of all positions.
 
     Args:
@@ -60,7 +60,7 @@ def attention(options: Options, query: Any, key: Any, value: Any, sequences: Any
     return _attention_forward(options, query, key, value, sequences, words)[0]
 
 
-def _attention_forward(options: Options, *inputs: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+def _attention_forward(options: GpuKernelOptions, *inputs: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     query = inputs[0]
     B, S, H, _ = query.shape
     number = jax.ShapeDtypeStruct((B, H, S), jnp.float32)
@@ -68,7 +68,9 @@ def _attention_forward(options: Options, *inputs: jax.Array) -> tuple[jax.Array,
     return output, (*inputs, output, top, total)
 
 
-def _attention_backward(options: Options, saved: tuple[jax.Array, ...], cotangent: jax.Array) -> tuple[Any, ...]:
+def _attention_backward(
+    options: GpuKernelOptions, saved: tuple[jax.Array, ...], cotangent: jax.Array
+) -> tuple[Any, ...]:
     query, key, value, sequences, words, output, top, total = saved
     cotangent = cotangent.astype(query.dtype)
     # Of each query the mean of its weights' gradients, weighted by them.
@@ -88,7 +90,7 @@ def _like(x: jax.Array) -> jax.ShapeDtypeStruct:
 
 def _call(
     kernel: Callable[..., None],
-    options: Options,
+    options: GpuKernelOptions,
     outputs: Sequence[jax.ShapeDtypeStruct],
     inputs: Sequence[jax.Array],
     products: int,
@@ -124,7 +126,7 @@ def _call(
     )(*inputs)
 
 
-def _forward_kernel(options: Options, query, key, value, sequences, words, output, top, total) -> None:
+def _forward_kernel(options: GpuKernelOptions, query, key, value, sequences, words, output, top, total) -> None:
     own, size = _own(options), options.block
     count = min(FORWARD, size)
     tile = _Tile(options, sequences, words, 0)
@@ -146,7 +148,9 @@ def _forward_kernel(options: Options, query, key, value, sequences, words, outpu
     top[...], total[...] = highest, weight
 
 
-def _query_kernel(options: Options, query, key, value, sequences, words, cotangent, top, total, mean, d_query) -> None:
+def _query_kernel(
+    options: GpuKernelOptions, query, key, value, sequences, words, cotangent, top, total, mean, d_query
+) -> None:
     own, count = _own(options), min(BACKWARD, options.block)
     tile = _Tile(options, sequences, words, 0)
     q, d_output, highest, weight, middle = query[own, :], cotangent[own, :], top[own], total[own], mean[own]
@@ -164,7 +168,7 @@ def _query_kernel(options: Options, query, key, value, sequences, words, cotange
 
 
 def _key_kernel(
-    options: Options, query, key, value, sequences, words, cotangent, top, total, mean, d_key, d_value
+    options: GpuKernelOptions, query, key, value, sequences, words, cotangent, top, total, mean, d_key, d_value
 ) -> None:
     own, count = _own(options), min(BACKWARD, options.block)
     tile = _Tile(options, sequences, words, 1)
@@ -187,7 +191,7 @@ def _key_kernel(
     d_value[...] = of_value.astype(d_value.dtype)
 
 
-def _own(options: Options) -> pl.Slice:
+def _own(options: GpuKernelOptions) -> pl.Slice:
     """The positions that this program keeps."""
     return pl.ds(pl.program_id(0) * options.block, options.block)
 
@@ -195,7 +199,7 @@ def _own(options: Options) -> pl.Slice:
 class _Tile:
     """Scores of a block of queries and a block of keys: [queries, keys], or with `queries` = 1 [keys, queries]."""
 
-    def __init__(self, options: Options, sequences: Any, words: Any, queries: int):
+    def __init__(self, options: GpuKernelOptions, sequences: Any, words: Any, queries: int):
         self.options, self.sequences, self.queries = options, sequences, queries
         self.words = (words[0], words[1]) if options.rate else ()
 

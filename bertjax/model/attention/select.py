@@ -70,7 +70,7 @@ def _shares(mask: AttentionMask) -> str | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class AttentionChoice:
     """The implementation taken, and why those before it in the list were not."""
 
     name: str
@@ -80,7 +80,9 @@ class Choice:
         return '; '.join([self.name, *(f'not {name}: {reason}' for name, reason in self.refused.items())])
 
 
-def choose(asked: str, query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> Choice:
+def choose_attention(
+    asked: str, query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float
+) -> AttentionChoice:
     """The implementation for these shapes; the other arguments are those of `Implementation.supports`.
 
     Args:
@@ -95,7 +97,7 @@ def choose(asked: str, query: jax.Array, key: jax.Array, mask: AttentionMask, dr
         reason = None if name in _OF_SEQUENCES else _shares(mask)
         reason = reason or IMPLEMENTATIONS[name].supports(query, key, mask, dropout_rate)
         if reason is None:
-            return Choice(name, refused)
+            return AttentionChoice(name, refused)
         refused[name] = reason
     found = f'{asked!r} ({"; ".join(refused.values())})'
     expected = 'an implementation that supports this model, batch and device'
@@ -112,14 +114,14 @@ def attend(
     dropout_rate: float,
     dropout: Dropout | None,
 ) -> jax.Array:
-    """`Implementation.attend` by the implementation that `choose` gives; each new choice is logged.
+    """`Implementation.attend` by the implementation that `choose_attention` gives; each new choice is logged.
 
     Raises:
-      UserError: see `choose`.
+      UserError: see `choose_attention`.
     """
     if mask.packed is not None:
         return _attend_in_groups(asked, query, key, value, mask, dropout_rate, dropout)
-    choice = choose(asked, query, key, mask, 0.0 if dropout is None else dropout_rate)
+    choice = choose_attention(asked, query, key, mask, 0.0 if dropout is None else dropout_rate)
     _log_once(f'attention of {_shape(query)} over {_shape(key)} in {query.dtype}: {choice}')
     implementation = IMPLEMENTATIONS[choice.name]
     return implementation.attend(query, key, value, mask, dropout_rate=dropout_rate, dropout=dropout)
@@ -163,12 +165,12 @@ def describe_attention(config: BertConfig, rows: int, seq_len: int, packed: bool
     with several, for a run's description.
 
     Raises:
-      UserError: see `choose`.
+      UserError: see `choose_attention`.
     """
     x = jax.ShapeDtypeStruct((rows, seq_len, config.num_heads, config.head_dim), jnp.dtype(config.dtype))
     ids = jax.ShapeDtypeStruct((rows, seq_len), jnp.int32)
     mask = AttentionMask(ids, ids if packed else None, causal=config.causal)
-    return str(choose(config.attention, x, x, mask, config.attention_dropout))
+    return str(choose_attention(config.attention, x, x, mask, config.attention_dropout))
 
 
 def _shape(x: jax.Array) -> str:

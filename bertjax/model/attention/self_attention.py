@@ -6,10 +6,10 @@ from flax import linen as nn
 from bertjax.model.attention import dot_product
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.attention.select import attend
-from bertjax.model.capture import PROBABILITIES, SCORES, keep, wanted
+from bertjax.model.capture import PROBABILITIES, SCORES, capture_value, is_captured
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
-from bertjax.model.layers import Projection, dear
+from bertjax.model.layers import Projection, save_residual
 from bertjax.parallel.partition import constrain
 
 
@@ -36,15 +36,17 @@ class SelfAttention(nn.Module):
         names = ('heads', 'head_dim')
 
         def project(name: str, x: jax.Array) -> jax.Array:
-            y = dear(Projection(c, heads, ('embed',), names, names, into_kernel=True, name=name)(x))  # [B, S, H·K]
+            y = save_residual(
+                Projection(c, heads, ('embed',), names, names, into_kernel=True, name=name)(x)
+            )  # [B, S, H·K]
             return constrain(y, 'act_batch', 'act_length', 'act_heads').reshape(*y.shape[:2], *heads)
 
         query, key, value = project('query', queries), project('key', x), project('value', x)
         # Beside what computes attention, which may never have them; of `dot_product` XLA computes them once.
-        if wanted(self, SCORES):
-            keep(self, SCORES, dot_product.scores(query, key))  # [B, H, Q, S]
-        if wanted(self, PROBABILITIES):
-            keep(self, PROBABILITIES, dot_product.probabilities(query, key, mask))  # [B, H, Q, S]
+        if is_captured(self, SCORES):
+            capture_value(self, SCORES, dot_product.scores(query, key))  # [B, H, Q, S]
+        if is_captured(self, PROBABILITIES):
+            capture_value(self, PROBABILITIES, dot_product.probabilities(query, key, mask))  # [B, H, Q, S]
         mixed = attend(
             c.attention, query, key, value, mask, dropout_rate=c.attention_dropout, dropout=dropout
         )  # [B, Q, H, K]

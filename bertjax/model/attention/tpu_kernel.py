@@ -19,7 +19,7 @@ from bertjax.model.layers import NEGATIVE
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class TpuKernelOptions:
     """What a kernel is compiled for.
 
     Attributes:
@@ -38,7 +38,7 @@ class Options:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def attention(options: Options, query: Any, key: Any, value: Any, sequences: Any, words: Any) -> jax.Array:
+def attention(options: TpuKernelOptions, query: Any, key: Any, value: Any, sequences: Any, words: Any) -> jax.Array:
     """Self-attention of all positions.
 
     Args:
@@ -53,11 +53,13 @@ def attention(options: Options, query: Any, key: Any, value: Any, sequences: Any
     return _call(_forward_kernel, 1, options, (query, key, value), sequences, words)[0]
 
 
-def _attention_forward(options: Options, *inputs: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+def _attention_forward(options: TpuKernelOptions, *inputs: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     return attention(options, *inputs), inputs
 
 
-def _attention_backward(options: Options, inputs: tuple[jax.Array, ...], cotangent: jax.Array) -> tuple[Any, ...]:
+def _attention_backward(
+    options: TpuKernelOptions, inputs: tuple[jax.Array, ...], cotangent: jax.Array
+) -> tuple[Any, ...]:
     query, key, value, sequences, words = inputs
     arrays = (query, key, value, cotangent.astype(query.dtype))
     return (*_call(_backward_kernel, 3, options, arrays, sequences, words), None, None)
@@ -69,7 +71,7 @@ attention.defvjp(_attention_forward, _attention_backward)
 def _call(
     kernel: Callable[..., None],
     outputs: int,
-    options: Options,
+    options: TpuKernelOptions,
     arrays: tuple[jax.Array, ...],
     sequences: jax.Array,
     words: jax.Array,
@@ -99,7 +101,7 @@ def _call(
     )(*arrays, sequences[:, None], words.reshape(B, heads // group, group, 2))
 
 
-def _forward_kernel(options: Options, width: int, query, key, value, sequences, words, output) -> None:
+def _forward_kernel(options: TpuKernelOptions, width: int, query, key, value, sequences, words, output) -> None:
     bias = _bias(options, sequences)
     for h, columns in _heads(query, width):
         weights = _softmax(query[:, columns], key[:, columns], bias)
@@ -108,7 +110,7 @@ def _forward_kernel(options: Options, width: int, query, key, value, sequences, 
 
 
 def _backward_kernel(
-    options: Options, width: int, query, key, value, cotangent, sequences, words, d_query, d_key, d_value
+    options: TpuKernelOptions, width: int, query, key, value, cotangent, sequences, words, d_query, d_key, d_value
 ) -> None:
     bias, dtype = _bias(options, sequences), query.dtype
     for h, columns in _heads(query, width):
@@ -137,7 +139,7 @@ def _product(a: jax.Array, b: jax.Array, of_a: int, of_b: int) -> jax.Array:
     return jax.lax.dot_general(a, b, contract, precision=precision, preferred_element_type=jnp.float32)
 
 
-def _bias(options: Options, sequences: Any) -> jax.Array:
+def _bias(options: TpuKernelOptions, sequences: Any) -> jax.Array:
     """float32 [1, S] or [S, S]: 0 where a query sees a key, NEGATIVE elsewhere."""
     own = sequences[...]  # [1, S]
     seen = own % 2 > 0
@@ -156,11 +158,11 @@ def _softmax(query: jax.Array, key: jax.Array, bias: jax.Array) -> jax.Array:
     return weights / jnp.sum(weights, axis=-1, keepdims=True)
 
 
-def _scale(options: Options) -> float:
+def _scale(options: TpuKernelOptions) -> float:
     return 1.0 / (1.0 - threshold(options.rate) / 2**32)
 
 
-def _kept(options: Options, weights: jax.Array, words: Any, head: int) -> jax.Array | bool:
+def _kept(options: TpuKernelOptions, weights: jax.Array, words: Any, head: int) -> jax.Array | bool:
     """bool [S, S], as `dropout.drop_attention` keeps them."""
     if not options.rate:
         return True

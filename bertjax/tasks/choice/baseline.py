@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from bertjax.tasks.baselines import MOST_FREQUENT, vectorizer
-from bertjax.tasks.choice.files import Question
+from bertjax.tasks.choice.files import ChoiceQuestion
 
 OVERLAP = 'TF-IDF overlap'
 
 
-def ending_scores(train: Sequence[Question], records: Sequence[Question]) -> dict[str, list[np.ndarray]]:
+def ending_scores(train: Sequence[ChoiceQuestion], records: Sequence[ChoiceQuestion]) -> dict[str, list[np.ndarray]]:
     """{name: a score for each ending of each record}: how often its number was right; the cosine of the TF-IDF of
     the ending and of what stands before it, with weights from the training texts."""
     right = Counter(question.label for question in train)
@@ -24,5 +24,5 @@ def ending_scores(train: Sequence[Question], records: Sequence[Question]) -> dic
     return {MOST_FREQUENT: frequent, OVERLAP: overlaps}
 
 
-def _before(question: Question) -> str:
+def _before(question: ChoiceQuestion) -> str:
     return f'{question.context} {question.start}'

@@ -27,7 +27,7 @@ _CODAH = ('category', 'prompt', *_ENDINGS, 'label')
 
 
 @dataclasses.dataclass(frozen=True)
-class Question:
+class ChoiceQuestion:
     """A context and C endings, one of which is right.
 
     Attributes:
@@ -49,7 +49,7 @@ class Question:
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
-def read_swag(files: Files, *, labelled: bool) -> list[Question]:
+def read_swag(files: Files, *, labelled: bool) -> list[ChoiceQuestion]:
     """A table of github.com/rowanz/swagaf, with columns by name; test.csv has no `label`.
 
     Raises:
@@ -66,7 +66,7 @@ def read_swag(files: Files, *, labelled: bool) -> list[Question]:
     return questions
 
 
-def read_codah(files: Files) -> list[Question]:
+def read_codah(files: Files) -> list[ChoiceQuestion]:
     """A TSV of github.com/Websail-NU/CODAH: category, prompt, four endings, label; no header and no quoting.
 
     Raises:
@@ -80,7 +80,7 @@ def read_codah(files: Files) -> list[Question]:
     return questions
 
 
-def questions_of(records: Iterable[Record], *, labelled: bool, kept: bool = False) -> Iterator[Question]:
+def questions_of(records: Iterable[Record], *, labelled: bool, kept: bool = False) -> Iterator[ChoiceQuestion]:
     """Objects {"prompt": text, "endings": [texts], "label": number}, optionally with "start", the beginning that all
     endings share; each question as soon as it is there. The number of endings may differ from question to question.
 
@@ -114,7 +114,7 @@ def _question(
     label: str | None,
     group: str,
     fields: Mapping[str, Any] | None = None,
-) -> Question:
+) -> ChoiceQuestion:
     names = ['context', *(f'ending {i}' for i in range(len(endings)))]
     for name, text in zip(names, (context, *endings), strict=True):
         if not (text or '').strip():
@@ -122,7 +122,7 @@ def _question(
     label = None if label is None else label.strip().strip('"')
     if label is not None and label not in map(str, range(len(endings))):
         raise UserError(where, f'the label {label[:40]!r}', f'0 to {len(endings) - 1}', 'correct the row')
-    return Question(where, context, start, tuple(endings), None if label is None else int(label), group, fields)
+    return ChoiceQuestion(where, context, start, tuple(endings), None if label is None else int(label), group, fields)
 
 
 def has_labels(files: Files) -> bool:
@@ -151,11 +151,13 @@ def folder(data: str) -> epath.Path:
     Raises:
       UserError: it is not given, or does not exist.
     """
-    mend = 'give --config.data=DIR; tensorflow-datasets does not have these data sets'
-    return data_directory(data, 'a folder with the files', mend)
+    fix = 'give --config.data=DIR; tensorflow-datasets does not have these data sets'
+    return data_directory(data, 'a folder with the files', fix)
 
 
-def split_by_hash(questions: Sequence[Question], split: str, dev_share: float, test_share: float) -> list[Question]:
+def split_by_hash(
+    questions: Sequence[ChoiceQuestion], split: str, dev_share: float, test_share: float
+) -> list[ChoiceQuestion]:
     """The questions of one split of a file that has no splits of its own.
 
     The split of a question depends on its context only, so that questions with the same context stay together: the

@@ -19,19 +19,19 @@ from bertjax.model.heads import TaskModel
 from bertjax.ranges import check_fields, number, one_of
 from bertjax.tasks.choice import files
 from bertjax.tasks.choice.baseline import ending_scores
-from bertjax.tasks.choice.files import Question
+from bertjax.tasks.choice.files import ChoiceQuestion
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.records import Files, parse_records, read_records
 from bertjax.tasks.reading.splits import STEMS, called, describe_splits
 from bertjax.tasks.reading.texts import Line
-from bertjax.tasks.task import Judged, Outputs, Task, mean_outputs
+from bertjax.tasks.task import Judgment, Outputs, Task, mean_outputs
 from bertjax.tasks.truncation import longest_first
 from bertjax.text.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class ChoicePrediction:
     """The prediction: the number of an ending, and the probability of each."""
 
     ending: int
@@ -39,7 +39,7 @@ class Choice:
 
 
 @dataclasses.dataclass
-class MultipleChoiceTask(Task[Question, Choice]):
+class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
     """Scores `[CLS] context [SEP] start ending [SEP]` for each ending (paper, section 4.4) and chooses the best.
 
     A pair that is too long loses pieces from the end of its longer part; a note says how many are cut.
@@ -110,7 +110,7 @@ class MultipleChoiceTask(Task[Question, Choice]):
         found = {split: self._find(split) for split in STEMS}
         return describe_splits(found, folder, judged=self.splits(), lacking='labels')
 
-    def records(self, split: str) -> Sequence[Question]:
+    def records(self, split: str) -> Sequence[ChoiceQuestion]:
         """See Task."""
         if split not in STEMS:
             raise UserError('config.split', repr(split), 'one of ' + ', '.join(STEMS), 'choose one of them')
@@ -128,7 +128,7 @@ class MultipleChoiceTask(Task[Question, Choice]):
             return files.read_swag(found, labelled=labelled)
         return list(files.questions_of(read_records(found), labelled=labelled))
 
-    def _share(self, split: str) -> Sequence[Question]:
+    def _share(self, split: str) -> Sequence[ChoiceQuestion]:
         tables = sorted(files.folder(self.data).glob('*.tsv'))
         if len(tables) != 1:
             found = ' and '.join(path.name for path in tables) or 'no .tsv'
@@ -139,15 +139,15 @@ class MultipleChoiceTask(Task[Question, Choice]):
             raise UserError(str(tables[0]), f'no question for {split}', 'some', f'raise config.task.{split}_share')
         return chosen
 
-    def parse(self, lines: Iterable[Line], where: str) -> Iterator[Question]:
+    def parse(self, lines: Iterable[Line], where: str) -> Iterator[ChoiceQuestion]:
         """JSON lines, see files.py:questions_of; labels are ignored."""
         return self.from_rows(parse_records(lines, where, 'jsonl'))
 
-    def from_rows(self, rows: Iterator[Record]) -> Iterator[Question]:
+    def from_rows(self, rows: Iterator[Record]) -> Iterator[ChoiceQuestion]:
         """See Task."""
         return files.questions_of(rows, labelled=False, kept=True)
 
-    def learn(self, records: Sequence[Question]) -> None:
+    def learn(self, records: Sequence[ChoiceQuestion]) -> None:
         """Prints the counts, and notes whether the numbers of endings differ: the head has one output, whatever they
         are."""
         endings = Counter(len(record.endings) for record in records)
@@ -158,7 +158,7 @@ class MultipleChoiceTask(Task[Question, Choice]):
         if self._mixed:
             print('endings: ' + ', '.join(f'{n} of {count:,} questions' for n, count in sorted(endings.items())))
 
-    def features(self, records: Sequence[Question], tokenizer: Tokenizer, *, training: bool) -> Features:
+    def features(self, records: Sequence[ChoiceQuestion], tokenizer: Tokenizer, *, training: bool) -> Features:
         """See Task: C sequences per row, `labels` int32; a row without label has weight 0. C is the most endings of
         any record; one that has fewer has empty sequences in place of the others."""
         choices = max(len(record.endings) for record in records)
@@ -186,25 +186,31 @@ class MultipleChoiceTask(Task[Question, Choice]):
         """See Task."""
         return self.head.module(config)
 
-    def predictions(self, records: Sequence[Question], features: Features, outputs: Outputs) -> list[Choice]:
+    def predictions(
+        self, records: Sequence[ChoiceQuestion], features: Features, outputs: Outputs
+    ) -> list[ChoicePrediction]:
         """See Task."""
         pairs = zip(records, outputs['logits'], strict=True)
         return [_choice(np.asarray(logits[: len(record.endings)], np.float64)) for record, logits in pairs]
 
-    def merged(self, records: Sequence[Question], members: Sequence[tuple[Features, Outputs]]) -> list[Choice]:
+    def merged(
+        self, records: Sequence[ChoiceQuestion], members: Sequence[tuple[Features, Outputs]]
+    ) -> list[ChoicePrediction]:
         """See Task; each model may have its own tokenizer and length."""
         return self.predictions(records, members[0][0], mean_outputs([outputs for _, outputs in members]))
 
-    def metrics(self, records: Sequence[Question], predictions: Sequence[Choice]) -> dict[str, float | None]:
+    def metrics(
+        self, records: Sequence[ChoiceQuestion], predictions: Sequence[ChoicePrediction]
+    ) -> dict[str, float | None]:
         """accuracy."""
         right = [record.label == choice.ending for record, choice in zip(records, predictions, strict=True)]
         return {'accuracy': sum(right) / len(right) if right else None}
 
-    def collapsed(self, records: Sequence[Question], predictions: Sequence[Choice]) -> bool:
+    def collapsed(self, records: Sequence[ChoiceQuestion], predictions: Sequence[ChoicePrediction]) -> bool:
         """Whether all predictions are the same number."""
         return len({choice.ending for choice in predictions}) == 1
 
-    def report(self, records: Sequence[Question], predictions: Sequence[Choice]) -> str:
+    def report(self, records: Sequence[ChoiceQuestion], predictions: Sequence[ChoicePrediction]) -> str:
         """Accuracy by group, by the number of the right ending, and by how many there are where that differs."""
         counts = [str(len(record.endings)) for record in records]
         tables = [_table('group', [record.group or '-' for record in records], records, predictions)]
@@ -212,7 +218,9 @@ class MultipleChoiceTask(Task[Question, Choice]):
         tables += [_table('endings', counts, records, predictions)] if len(set(counts)) > 1 else []
         return '\n\n'.join(tables)
 
-    def rows(self, records: Sequence[Question], predictions: Sequence[Choice]) -> Iterator[dict[str, Any]]:
+    def rows(
+        self, records: Sequence[ChoiceQuestion], predictions: Sequence[ChoicePrediction]
+    ) -> Iterator[dict[str, Any]]:
         """prompt, start, endings, the number of the chosen one (`prediction`) and its text, probabilities; and the
         number that is `true` where known."""
         for record, choice in zip(records, predictions, strict=True):
@@ -221,21 +229,25 @@ class MultipleChoiceTask(Task[Question, Choice]):
             row |= {'probabilities': choice.probabilities}
             yield row if record.label is None else {**row, 'true': record.label}
 
-    def reviewed(self, records: Sequence[Question], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
+    def reviewed(self, records: Sequence[ChoiceQuestion], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
         """See Task."""
         for record, row in zip(records, rows, strict=True):
             chosen, shares = row['prediction'], row['probabilities']
             wrong = 1 + shares[chosen] - shares[record.label] if chosen != record.label else 0.0
             texts = {'prompt': f'{record.context} {record.start}'.strip()}
             predicted = f'{record.endings[chosen]} ({shares[chosen]:.2f})'
-            yield Judged(texts, record.endings[record.label], predicted, wrong)
+            yield Judgment(texts, record.endings[record.label], predicted, wrong)
 
-    def baselines(self, train: Sequence[Question], records: Sequence[Question]) -> dict[str, list[Choice]]:
+    def baselines(
+        self, train: Sequence[ChoiceQuestion], records: Sequence[ChoiceQuestion]
+    ) -> dict[str, list[ChoicePrediction]]:
         """See Task and baseline.py."""
         found = ending_scores(train, records)
         return {name: [_choice(scores) for scores in of_all] for name, of_all in found.items()}
 
-    def official_files(self, split: str, records: Sequence[Question], predictions: Sequence[Choice]) -> dict[str, str]:
+    def official_files(
+        self, split: str, records: Sequence[ChoiceQuestion], predictions: Sequence[ChoicePrediction]
+    ) -> dict[str, str]:
         """For SWAG's leaderboard, a CSV of row numbers and `pred`, as rowanz/swagaf:csv_predict.py writes it."""
         if self.layout != 'swag':
             return {}
@@ -243,12 +255,14 @@ class MultipleChoiceTask(Task[Question, Choice]):
         return {f'{split}_predictions.csv': '\n'.join([',pred', *lines]) + '\n'}
 
 
-def _choice(logits: np.ndarray) -> Choice:
+def _choice(logits: np.ndarray) -> ChoicePrediction:
     shares = softmax(logits)
-    return Choice(int(shares.argmax()), tuple(shares.tolist()))
+    return ChoicePrediction(int(shares.argmax()), tuple(shares.tolist()))
 
 
-def _table(title: str, names: Sequence[str], records: Sequence[Question], predictions: Sequence[Choice]) -> str:
+def _table(
+    title: str, names: Sequence[str], records: Sequence[ChoiceQuestion], predictions: Sequence[ChoicePrediction]
+) -> str:
     total, right = Counter(names), Counter[str]()
     for name, record, choice in zip(names, records, predictions, strict=True):
         right[name] += record.label == choice.ending

@@ -13,7 +13,7 @@ import numpy as np
 from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.ranges import shown
+from bertjax.ranges import format_value
 from bertjax.tasks.reading.layout import Record
 
 _ROWS = 1024  # made of Python's objects at a time
@@ -38,7 +38,9 @@ def read_arrow(path: epath.Path) -> Iterator[Record]:
         parts = state.get('_data_files', [])
         if not isinstance(parts, list) or not all(isinstance(x, dict) and _is_text(x.get('filename')) for x in parts):
             expected = 'a list of objects, each with a filename'
-            raise UserError(str(path / 'state.json'), f'_data_files {shown(parts)}', expected, 'save the dataset again')
+            raise UserError(
+                str(path / 'state.json'), f'_data_files {format_value(parts)}', expected, 'save the dataset again'
+            )
         files = [path / file['filename'] for file in parts]
     else:
         files, features = [path], {}
@@ -61,8 +63,8 @@ def _read_file(path: epath.Path, features: Mapping[str, Any]) -> Iterator[Record
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        mend = "install the extra 'arrow': pip install 'bertjax[arrow]'"
-        raise UserError(str(path), 'no pyarrow to read it with', 'pyarrow', mend) from None
+        fix = "install the extra 'arrow': pip install 'bertjax[arrow]'"
+        raise UserError(str(path), 'no pyarrow to read it with', 'pyarrow', fix) from None
     number = 0
     try:
         with path.open('rb') as file:
@@ -81,8 +83,8 @@ def _read_file(path: epath.Path, features: Mapping[str, Any]) -> Iterator[Record
         found = f'a file that cannot be read from row {number} on ({str(error).splitlines()[0]})'
         raise UserError(str(path), found, 'a whole Parquet or Arrow file', 'fetch it again') from None
     except _ClassError as error:
-        mend = 'correct the record, or name the classes in the file'
-        raise UserError(f'{path}[{number}]', f'the class {error.args[0]}', error.args[1], mend) from None
+        fix = 'correct the record, or name the classes in the file'
+        raise UserError(f'{path}[{number}]', f'the class {error.args[0]}', error.args[1], fix) from None
 
 
 class _ClassError(Exception):
@@ -131,7 +133,9 @@ def _converter(pa: Any, kind: Any, feature: Any, where: str) -> Callable[[Any], 
         names = feature.get('names') or []
         if not isinstance(names, list) or not all(map(_is_text, names)):
             expected = 'the names of its classes, a list of texts'
-            raise UserError(where, f'a ClassLabel with the names {shown(names)}', expected, 'save the dataset again')
+            raise UserError(
+                where, f'a ClassLabel with the names {format_value(names)}', expected, 'save the dataset again'
+            )
         return lambda value: _class_name(names, value)
     if pa.types.is_float32(kind):
         return lambda value: None if value is None else as_written(value)

@@ -58,8 +58,8 @@ def objects_of_text(text: str, where: str) -> Iterator[Record]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        mend = 'correct the file; one with an object a line is named .jsonl'
-        raise UserError(f'{where}:{getattr(error, "lineno", 1)}', f'wrong JSON ({error})', 'JSON', mend) from None
+        fix = 'correct the file; one with an object a line is named .jsonl'
+        raise UserError(f'{where}:{getattr(error, "lineno", 1)}', f'wrong JSON ({error})', 'JSON', fix) from None
     if not isinstance(found, list | dict):
         raise UserError(where, f'a JSON {type(found).__name__}', 'a list of objects', 'check the file')
     for key, record in enumerate(found) if isinstance(found, list) else found.items():

@@ -54,8 +54,8 @@ def format_of(path: epath.PathLike, format: str = 'auto') -> str:
         return format
     if suffix not in FORMATS:
         known = ', '.join(dict.fromkeys(FORMATS.values()))
-        mend = f'rename it, or set config.task.format to one of {known}'
-        raise UserError(str(path), f'the suffix {suffix!r}', 'one of ' + ', '.join(FORMATS), mend)
+        fix = f'rename it, or set config.task.format to one of {known}'
+        raise UserError(str(path), f'the suffix {suffix!r}', 'one of ' + ', '.join(FORMATS), fix)
     return FORMATS[suffix]
 
 
@@ -136,8 +136,8 @@ def _value(fields: Mapping[str, Any], column: Column, where: str) -> str | None:
         here = f'{where}, field {quoted([name])}'
         return as_text(value, here, joined=column.joined, kept=column.kept, key=column.key)
     if column.required:
-        mend = f'correct the record, or name another field in {column.key}'
-        raise UserError(where, f'the fields {quoted(fields)}', ' or '.join(column.names), mend)
+        fix = f'correct the record, or name another field in {column.key}'
+        raise UserError(where, f'the fields {quoted(fields)}', ' or '.join(column.names), fix)
     return None
 
 

@@ -23,7 +23,7 @@ _OF_DATASETS = ('dataset_info.json', 'dataset_infos.json', 'dataset_dict.json', 
 
 
 def split_files(
-    folder: epath.Path, split: str, *, stems: Collection[str] = (), suffixes: Collection[str] = (), mend: str = ''
+    folder: epath.Path, split: str, *, stems: Collection[str] = (), suffixes: Collection[str] = (), fix: str = ''
 ) -> Files:
     """The files of a split: train.csv, the shards train-00000-of-00002.parquet …, or the folder train/ that holds
     Parquet files or what `datasets` saved; none where there are none. In a folder `data` below where there are no
@@ -34,7 +34,7 @@ def split_files(
       split: 'train', 'dev' or 'test'.
       stems: the possible names; () for STEMS.
       suffixes: of the formats that can be read; () for all of records.py:FORMATS.
-      mend: what to do when there are several.
+      fix: what to do when there are several.
 
     Raises:
       UserError: several files that could be this split, or a shard is missing.
@@ -48,7 +48,7 @@ def split_files(
             found = found or _named(place, stems, kinds)
     if len(found) > 1:
         names = ' and '.join(sorted(found))
-        raise UserError(str(folder), names, f'one file of the {split} split', mend or 'move the others away')
+        raise UserError(str(folder), names, f'one file of the {split} split', fix or 'move the others away')
     return next(iter(found.values()), ())
 
 

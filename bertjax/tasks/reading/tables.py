@@ -31,8 +31,8 @@ def _csv_cells(lines: Iterable[Line], where: str, blank: str) -> _Cells:
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            mend = 'save the file as CSV with "double quotes" around fields that hold quotes, commas or line ends'
-            raise UserError(f'{where}:{number}', f'wrong CSV ({error})', 'fields between commas', mend) from None
+            fix = 'save the file as CSV with "double quotes" around fields that hold quotes, commas or line ends'
+            raise UserError(f'{where}:{number}', f'wrong CSV ({error})', 'fields between commas', fix) from None
         if cells is None:
             return
         if not cells:
@@ -74,8 +74,8 @@ def _names(cells: Sequence[str], where: str, layout: Layout) -> tuple[tuple[str,
         expected = 'a column ' + ' or '.join(missing[0].names)
         if layout.bare:
             expected += f', or no header and the columns {", ".join(layout.bare)}'
-        mend = f'check the names of the columns, in the first line and in {missing[0].key}, and what is between them'
-        raise UserError(where, f'the columns {quoted(names)}', expected, mend)
+        fix = f'check the names of the columns, in the first line and in {missing[0].key}, and what is between them'
+        raise UserError(where, f'the columns {quoted(names)}', expected, fix)
     for column in layout.columns:
         name = next((name for name in column.names if name in names), None)
         if name is not None and names.count(name) > 1:
@@ -85,8 +85,8 @@ def _names(cells: Sequence[str], where: str, layout: Layout) -> tuple[tuple[str,
 
 def _raise_width(where: str, cells: Sequence[str], names: Sequence[str], format: str, broken: int) -> None:
     count = '1 column' if len(cells) == 1 else f'{len(cells)} columns'
-    mend = 'correct or remove the row'
+    fix = 'correct or remove the row'
     if format == 'tsv':
-        mend += '; a TSV has no quotes, fields with tabs or line ends need CSV'
+        fix += '; a TSV has no quotes, fields with tabs or line ends need CSV'
     also = f' (and {broken - 1} such rows before)' if broken > 1 else ''
-    raise UserError(where, count + also, f'{len(names)}: {quoted(names)}', mend)
+    raise UserError(where, count + also, f'{len(names)}: {quoted(names)}', fix)

@@ -161,10 +161,10 @@ def stream_lines(file: io.BufferedReader, where: str) -> Iterator[Line]:
         for raw in lines:
             line = streams.decode(raw, lines.number)
             if isinstance(line, streams.Broken):
-                expected, mend = 'UTF-8 text', 'correct the line, or convert the file, for example with iconv'
+                expected, fix = 'UTF-8 text', 'correct the line, or convert the file, for example with iconv'
                 if raw is streams.TOO_LONG:
-                    expected, mend = 'a record a line', 'correct the line; a list of all records is a .json'
-                raise UserError(f'{where}:{line.line}', line.detail, expected, mend)
+                    expected, fix = 'a record a line', 'correct the line; a list of all records is a .json'
+                raise UserError(f'{where}:{line.line}', line.detail, expected, fix)
             yield lines.number, line.removesuffix('\r')
     except streams.DAMAGE as error:
         found = f'a file that cannot be read on ({error})'

@@ -145,6 +145,6 @@ def _most_needed(parts: Sequence[_Part], lengths: Sequence[int], room: int, wher
         else:
             costs.append(1 + np.minimum(place, place[::-1]))
     if sum(lengths[i] for i in marked) > room:
-        mend = 'raise config.seq_len'
-        raise UserError(where, f'marks that {room + 2} pieces have no room for', 'some text beside them', mend)
+        fix = 'raise config.seq_len'
+        raise UserError(where, f'marks that {room + 2} pieces have no room for', 'some text beside them', fix)
     return np.sort(np.argsort(np.concatenate(costs), kind='stable')[:room])

@@ -19,7 +19,7 @@ _LABELS = ('relation', 'label')
 
 
 @dataclasses.dataclass(frozen=True)
-class Entity:
+class MarkedEntity:
     """One of the two.
 
     Attributes:
@@ -45,7 +45,7 @@ class Relation:
     """
 
     text: str
-    entities: tuple[Entity, Entity]
+    entities: tuple[MarkedEntity, MarkedEntity]
     label: str | None
     where: str = dataclasses.field(default='', repr=False, compare=False)
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
@@ -85,7 +85,7 @@ class Boundary:
     order: tuple[int, ...]
 
 
-def boundaries(entities: Sequence[Entity]) -> list[Boundary]:
+def boundaries(entities: Sequence[MarkedEntity]) -> list[Boundary]:
     """The four of two entities, in the order of the text."""
     found = []
     for role, entity in enumerate(entities):
@@ -119,8 +119,8 @@ def relations_of(
         elif isinstance(fields.get(text), str):
             plain, entities = marked_text(checked_text(fields[text], where), where)
         else:
-            mend = 'name the field of the marked texts in config.task.text_a'
-            raise UserError(where, f'the fields {quoted(fields)}', f'token and subj_start …, or {text}', mend)
+            fix = 'name the field of the marked texts in config.task.text_a'
+            raise UserError(where, f'the fields {quoted(fields)}', f'token and subj_start …, or {text}', fix)
         name = next((name for name in names if fields.get(name) is not None), None)
         found = None if name is None or labels == 'ignored' else fields[name]
         if found is not None and not isinstance(found, str | int):
@@ -130,7 +130,7 @@ def relations_of(
         yield Relation(plain, entities, None if found is None else str(found).strip(), where, fields if kept else None)
 
 
-def _of_tokens(fields: Mapping[str, Any], where: str) -> tuple[str, tuple[Entity, Entity]]:
+def _of_tokens(fields: Mapping[str, Any], where: str) -> tuple[str, tuple[MarkedEntity, MarkedEntity]]:
     tokens = fields['token']
     if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
         raise UserError(f'{where}, token', f'a {type(tokens).__name__}', 'a list of strings', 'correct the record')
@@ -150,11 +150,11 @@ def _of_tokens(fields: Mapping[str, Any], where: str) -> tuple[str, tuple[Entity
             raise UserError(where, found, 'the first and the last token of the entity', 'correct the record')
         kind = fields.get(f'{role}_type')
         kind = kind if isinstance(kind, str) else ''
-        entities.append(Entity(starts[first], starts[last] + len(tokens[last]), kind))
+        entities.append(MarkedEntity(starts[first], starts[last] + len(tokens[last]), kind))
     return checked_text(' '.join(tokens), where), (entities[0], entities[1])
 
 
-def marked_text(text: str, where: str) -> tuple[str, tuple[Entity, Entity]]:
+def marked_text(text: str, where: str) -> tuple[str, tuple[MarkedEntity, MarkedEntity]]:
     """A text without its marks, and where the entities are in it.
 
     Raises:
@@ -165,7 +165,7 @@ def marked_text(text: str, where: str) -> tuple[str, tuple[Entity, Entity]]:
     moved = lambda at: at - sum(min(end, at) - start for start, end in cuts if start < at)  # noqa: E731
     begins, ends = zip(*cuts, strict=True)
     plain = ''.join(text[a:b] for a, b in zip((0, *ends), (*begins, len(text)), strict=True))
-    first, second = (Entity(moved(place[1]), moved(place[2])) for place in places)
+    first, second = (MarkedEntity(moved(place[1]), moved(place[2])) for place in places)
     return plain, (first, second)
 
 

@@ -67,8 +67,8 @@ class RelationTask(TextTask):
         super().__post_init__()
         self.labels = list(self.labels)
         if self.labels and (len(self.labels) < 2 or len(set(self.labels)) < len(self.labels)):
-            mend = 'leave it empty to find the labels in the data'
-            raise UserError('config.task.labels', repr(tuple(self.labels)), 'two or more, all different', mend)
+            fix = 'leave it empty to find the labels in the data'
+            raise UserError('config.task.labels', repr(tuple(self.labels)), 'two or more, all different', fix)
         self.name = pathlib.PurePath(self.data).name or 'relations'
         self.text_columns = (Column((self.text_a,)),)
         self.measures = tuple(dict.fromkeys((self.metric, *_FIGURES)))
@@ -107,8 +107,8 @@ class RelationTask(TextTask):
         if split not in STEMS:
             raise UserError('config.split', repr(split), 'one of ' + ', '.join(STEMS), 'choose one of them')
         if not self._find(split):
-            mend = 'add the file, or check config.data'
-            raise UserError(self.data, f'no file of the {split} split', f'{split}.json, {split}.jsonl …', mend)
+            fix = 'add the file, or check config.data'
+            raise UserError(self.data, f'no file of the {split} split', f'{split}.json, {split}.jsonl …', fix)
         records = list(self._rows(split))
         bare = [record.where for record in records if record.label is None]
         if bare and len(bare) < len(records):

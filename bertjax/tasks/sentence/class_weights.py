@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from bertjax.errors import UserError
-from bertjax.ranges import number, shown
+from bertjax.ranges import format_value, number
 
 KEY = 'config.task.class_weights'
 BALANCED = 'balanced'
@@ -66,5 +66,5 @@ def _parsed(text: str) -> Mapping[str, float]:
         given = {}
     if not given or not all(map(_WEIGHTS.holds, given.values())):
         expected = f"'{BALANCED}', or by label {_WEIGHTS.words}"
-        raise UserError(KEY, shown(text), expected, f"for example --{KEY}='spam=2.5,ham=1'")
+        raise UserError(KEY, format_value(text), expected, f"for example --{KEY}='spam=2.5,ham=1'")
     return given

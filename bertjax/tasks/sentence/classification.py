@@ -83,8 +83,8 @@ class ClassificationTask(TextTask):
             raise UserError('config.task', found, 'different names of columns', 'name those of your table')
         if self.labels and (self.regression or len(self.labels) < 2 or len(set(self.labels)) < len(self.labels)):
             expected = 'nothing, for scores have no labels' if self.regression else 'two or more, all different'
-            mend = 'leave it empty to find the labels in the data'
-            raise UserError('config.task.labels', repr(tuple(self.labels)), expected, mend)
+            fix = 'leave it empty to find the labels in the data'
+            raise UserError('config.task.labels', repr(tuple(self.labels)), expected, fix)
         allowed = _OF_SCORES if self.regression else self._figures
         if self.metric and self.metric not in allowed:
             raise UserError('config.task.metric', repr(self.metric), 'one of ' + ', '.join(allowed), 'choose one')
@@ -157,8 +157,8 @@ class ClassificationTask(TextTask):
             records = [record for record in records if held_out(record, self.dev_fraction) == (split == 'dev')]
         if not records:
             found = f'{self.dev_fraction:g}, which leaves no record of {self._files.called("train")} for {split}'
-            mend = 'give more records, a dev file, or another share such as 0.3; 0 does without dev'
-            raise UserError('config.task.dev_fraction', found, 'records on both sides', mend)
+            fix = 'give more records, a dev file, or another share such as 0.3; 0 does without dev'
+            raise UserError('config.task.dev_fraction', found, 'records on both sides', fix)
         bare = [record.where for record in records if record.label is None]
         if bare and len(bare) < len(records):
             raise UserError(bare[0], 'no label', 'one, as other records have', 'correct or remove the record')

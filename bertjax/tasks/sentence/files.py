@@ -35,16 +35,16 @@ class TableFiles:
         named = self._names[split]
         if not self._data:
             if not self._dataset:
-                mend = 'give --config.data=FOLDER, or --config.task.dataset=NAME of tensorflow-datasets'
-                raise UserError('config.data', 'nothing', 'a folder or file', mend)
+                fix = 'give --config.data=FOLDER, or --config.task.dataset=NAME of tensorflow-datasets'
+                raise UserError('config.data', 'nothing', 'a folder or file', fix)
             there = dataset_splits(self._dataset)
             return named or next((stem for stem in STEMS[split] if stem in there), None)
         if self._one_file:
             own = self._path if split == 'train' else self._path.parent / named if named else None
             return None if own is None else (own,)
         folder = data_directory(self._data, 'a folder with train.csv, or a file')
-        mend = f'name the right one in config.task.{split}'
-        return (folder / named,) if named else split_files(folder, split, mend=mend) or None
+        fix = f'name the right one in config.task.{split}'
+        return (folder / named,) if named else split_files(folder, split, fix=fix) or None
 
     @property
     def _path(self) -> epath.Path:
@@ -69,8 +69,8 @@ class TableFiles:
         source = self.find(split)
         if source is None:
             names = ', '.join(f'{stem}.csv' for stem in STEMS[split])
-            mend = f'add the file, or name it in config.task.{split}'
-            raise UserError(self._data or self._dataset, f'no file of the {split} split', f'{names} …', mend)
+            fix = f'add the file, or name it in config.task.{split}'
+            raise UserError(self._data or self._dataset, f'no file of the {split} split', f'{names} …', fix)
         if isinstance(source, str):
             return rows_of(read_dataset(self._dataset, source), layout.columns)
         return read_rows(source, layout, self._format)

@@ -38,8 +38,8 @@ class GlueTask(TextTask):
         name = self.task.lower().replace('-', '').replace('_', '')
         trained = [name for name in TASKS if name != 'ax']
         if name == 'ax':
-            mend = 'train mnli, then --config.run=predict --config.split=ax'
-            raise UserError('config.task.task', repr(self.task), 'a task with a train split', mend)
+            fix = 'train mnli, then --config.run=predict --config.split=ax'
+            raise UserError('config.task.task', repr(self.task), 'a task with a train split', fix)
         if name not in TASKS:
             raise UserError('config.task.task', repr(self.task), 'one of ' + ', '.join(trained), 'choose one of them')
         self.row = TASKS[name]
@@ -101,8 +101,8 @@ class GlueTask(TextTask):
         *texts, label, index = row.values
         server = self._rows[split].splits[split].server
         if server and index is not None and not index.isdecimal():
-            mend = 'correct the row, or the names of the columns'
-            raise UserError(row.where, f'the index {index[:40]!r}', 'a whole number', mend)
+            fix = 'correct the row, or the names of the columns'
+            raise UserError(row.where, f'the index {index[:40]!r}', 'a whole number', fix)
         if label is None and not server:
             raise UserError(row.where, 'no label', 'one', 'correct or remove the row')
         if label is not None and label.strip() and self.row.labels:
@@ -134,10 +134,10 @@ class GlueTask(TextTask):
             return
         if not files:
             found = f'no {" or ".join(place.files[:3])} for the split {split}'
-            mend = (
+            fix = (
                 "give the folder that GLUE's download script wrote, or leave config.data empty for tensorflow-datasets"
             )
-            raise UserError(str(self._folder()), found, "the task's files", mend)
+            raise UserError(str(self._folder()), found, "the task's files", fix)
         # The server needs an answer for every row.
         bare, broken = (row.bare_test, 0) if place.server else (row.bare, row.broken)
         yield from read_rows(files, Layout(columns, bare, broken), 'tsv')

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 
 @dataclasses.dataclass(frozen=True)
-class Split:
+class GlueSplit:
     """Where to find a split.
 
     Attributes:
@@ -42,18 +42,18 @@ class GlueRow:
     labels: tuple[str, ...]
     written: tuple[str, ...]
     measures: tuple[str, ...]
-    splits: Mapping[str, Split]
+    splits: Mapping[str, GlueSplit]
     bare: tuple[str, ...] = ()
     bare_test: tuple[str, ...] = ()
     broken: int = 0
 
 
-def _splits(title: str, dataset: str) -> dict[str, Split]:
+def _splits(title: str, dataset: str) -> dict[str, GlueSplit]:
     name = f'glue/{dataset}'
     return {
-        'train': Split(('train.tsv',), (name, 'train')),
-        'dev': Split(('dev.tsv',), (name, 'validation')),
-        'test': Split(('test.tsv',), (name, 'test'), f'{title}.tsv'),
+        'train': GlueSplit(('train.tsv',), (name, 'train')),
+        'dev': GlueSplit(('dev.tsv',), (name, 'validation')),
+        'test': GlueSplit(('test.tsv',), (name, 'test'), f'{title}.tsv'),
     }
 
 
@@ -99,18 +99,18 @@ TASKS = {
     'mnli': GlueRow(
         'MNLI', _MNLI_TEXTS, ('gold_label', 'label', 'Label'), _INFERENCE, _INFERENCE, ('accuracy', 'matthews'),
         {
-            'train': Split(('train.tsv',), ('glue/mnli', 'train')),
-            'dev': Split(('dev_matched.tsv',), ('glue/mnli', 'validation_matched')),
-            'dev_mismatched': Split(('dev_mismatched.tsv',), ('glue/mnli', 'validation_mismatched')),
-            'test': Split(('test_matched.tsv',), ('glue/mnli', 'test_matched'), 'MNLI-m.tsv'),
-            'test_mismatched': Split(('test_mismatched.tsv',), ('glue/mnli', 'test_mismatched'), 'MNLI-mm.tsv'),
+            'train': GlueSplit(('train.tsv',), ('glue/mnli', 'train')),
+            'dev': GlueSplit(('dev_matched.tsv',), ('glue/mnli', 'validation_matched')),
+            'dev_mismatched': GlueSplit(('dev_mismatched.tsv',), ('glue/mnli', 'validation_mismatched')),
+            'test': GlueSplit(('test_matched.tsv',), ('glue/mnli', 'test_matched'), 'MNLI-m.tsv'),
+            'test_mismatched': GlueSplit(('test_mismatched.tsv',), ('glue/mnli', 'test_mismatched'), 'MNLI-mm.tsv'),
         },
         (*_MNLI, 'label1', 'gold_label'), _MNLI,
     ),
     # The diagnostic set belongs to models of MNLI. Only diagnostic-full.tsv has labels.
     'ax': GlueRow(
         'AX', _MNLI_TEXTS, ('gold_label', 'label', 'Label'), _INFERENCE, _INFERENCE, ('matthews', 'accuracy'),
-        {'ax': Split(_AX_FILES, ('glue/ax', 'test'), 'AX.tsv')}, (*_BARE_PAIR, 'label'), _BARE_PAIR,
+        {'ax': GlueSplit(_AX_FILES, ('glue/ax', 'test'), 'AX.tsv')}, (*_BARE_PAIR, 'label'), _BARE_PAIR,
     ),
     'qnli': GlueRow(
         'QNLI', (('question',), ('sentence',)), ('label',), _ENTAILMENT, _ENTAILMENT, ('accuracy',),

@@ -56,8 +56,8 @@ def _plain(lines: Iterable[Line], where: str, texts: int) -> Iterator[Row | Blan
         cells = tuple(line.split('\t'))
         if len(cells) != texts:
             expected = 'a text a line, without tabs' if texts == 1 else 'two texts a line with a tab between'
-            mend = 'correct the line, or put the names of the columns in the first line'
-            raise UserError(here, f'{len(cells) - 1} tabs', expected, mend)
+            fix = 'correct the line, or put the names of the columns in the first line'
+            raise UserError(here, f'{len(cells) - 1} tabs', expected, fix)
         yield Row(here, cells)
     if empty:
         raise UserError(where, 'no text', 'at least one', 'check the file')

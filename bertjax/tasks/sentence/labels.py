@@ -38,8 +38,8 @@ def find_labels(counts: Mapping[str, int], records: Sequence[Labelled]) -> list[
         raise UserError(where, found, 'two or more', 'check the column of labels')
     if len(counts) > 20 and 2 * len(counts) > len(records):
         some = ', '.join(repr(label[:20]) for label in list(counts)[:3])
-        mend = 'name the column of labels in config.task.label; for scores set config.task.regression=True'
-        raise UserError(where, f'{len(counts):,} different labels: {some} …', 'each label several times', mend)
+        fix = 'name the column of labels in config.task.label; for scores set config.task.regression=True'
+        raise UserError(where, f'{len(counts):,} different labels: {some} …', 'each label several times', fix)
     _check_missing(counts, records)
     _check_numbers(counts, records)
     return sorted(counts, key=_numbers_first)
@@ -48,8 +48,8 @@ def find_labels(counts: Mapping[str, int], records: Sequence[Labelled]) -> list[
 def _check_missing(counts: Mapping[str, int], records: Sequence[Labelled]) -> None:
     for label, count in counts.items():
         if label.lower() in _MISSING:
-            mend = 'fill the labels in or remove the records; if it is a label, name all labels in config.task.labels'
-            raise UserError(_first(label, records), f'the label {label!r} of {count:,} records', 'a label', mend)
+            fix = 'fill the labels in or remove the records; if it is a label, name all labels in config.task.labels'
+            raise UserError(_first(label, records), f'the label {label!r} of {count:,} records', 'a label', fix)
 
 
 def _check_numbers(counts: Mapping[str, int], records: Sequence[Labelled]) -> None:
@@ -62,8 +62,8 @@ def _check_numbers(counts: Mapping[str, int], records: Sequence[Labelled]) -> No
             few, many = sorted((label, other), key=counts.__getitem__)
             found = f'the label {few!r} of {counts[few]:,} records'
             expected = f'one label for one number: {counts[many]:,} have {many!r}, as {_first(many, records)}'
-            mend = 'write it in one way; if both are labels, name all labels in config.task.labels'
-            raise UserError(_first(few, records), found, expected, mend)
+            fix = 'write it in one way; if both are labels, name all labels in config.task.labels'
+            raise UserError(_first(few, records), found, expected, fix)
 
 
 def odd_labels(counts: Mapping[str, int], records: Sequence[Labelled]) -> list[str]:

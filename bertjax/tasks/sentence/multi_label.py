@@ -20,7 +20,7 @@ from bertjax.tasks.sentence.classification import ClassificationTask
 from bertjax.tasks.sentence.labels import find_labels
 from bertjax.tasks.sentence.report import describe_label_sets, label_report
 from bertjax.tasks.sentence.task import Example, Scores, texts_of
-from bertjax.tasks.task import Judged
+from bertjax.tasks.task import Judgment
 
 SEPARATORS = '|;,'
 _FLAGS = {'1': True, '1.0': True, 'true': True, '0': False, '0.0': False, 'false': False, '': False}
@@ -86,8 +86,8 @@ class MultiLabelTask(ClassificationTask):
             return None
         for name, cell in zip(self.label_columns, cells, strict=True):
             if cell is None:
-                mend = 'correct the record, or the name in config.task.label_columns; a test file may lack all of them'
-                raise UserError(where, f'nothing in the column {name}', '0 or 1', mend)
+                fix = 'correct the record, or the name in config.task.label_columns; a test file may lack all of them'
+                raise UserError(where, f'nothing in the column {name}', '0 or 1', fix)
             if cell.strip().lower() not in _FLAGS:
                 raise UserError(where, f'{cell[:40]!r} in the column {name}', '0 or 1', 'correct the record')
         pairs = zip(self.label_columns, cells, strict=True)
@@ -184,7 +184,7 @@ class MultiLabelTask(ClassificationTask):
             row['probabilities'] = dict(zip(self.labels, shares.tolist(), strict=True))
             yield row if record.label is None else {**row, 'true': list(record.label)}
 
-    def reviewed(self, records: Sequence[Example], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
+    def reviewed(self, records: Sequence[Example], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
         """See Task."""
         for record, row in zip(records, rows, strict=True):
             true, predicted, shares = set(record.label), set(row['labels']), row['probabilities']
@@ -192,7 +192,7 @@ class MultiLabelTask(ClassificationTask):
             classes = [pair for pair in decided if any(pair)]
             wrong = sum(1 + abs(shares[label] - self.threshold) for label in true ^ predicted)
             named = [', '.join(sorted(labels)) or 'none' for labels in (true, predicted)]
-            yield Judged(texts_of(record), *named, wrong, classes)
+            yield Judgment(texts_of(record), *named, wrong, classes)
 
     def _simple_answers(self, train: Sequence[Example], records: Sequence[Example]) -> Mapping[str, np.ndarray]:
         """See TextTask."""

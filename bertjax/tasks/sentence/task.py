@@ -25,7 +25,7 @@ from bertjax.tasks.sentence.features import LONG, pooled, text_features
 from bertjax.tasks.sentence.input import read_input
 from bertjax.tasks.sentence.labels import Labelled, find_labels
 from bertjax.tasks.sentence.report import class_report, describe_labels, describe_values, value_report
-from bertjax.tasks.task import Judged, Outputs, Task, id2label
+from bertjax.tasks.task import Judgment, Outputs, Task, id2label
 from bertjax.text.tokenizer import Tokenizer
 
 _LARGEST = 1e15  # score: of larger ones the squared errors of a batch leave float32
@@ -113,8 +113,8 @@ class TextTask(Task[Example, Scores]):
             expected = f'0 to {self.seq_len - 1}'
             raise UserError('config.task.stride', str(self.stride), expected, 'leave it 0 for half a window')
         if self.stride and self.long != 'windows':
-            mend = "set config.task.long='windows', or leave config.task.stride 0"
-            raise UserError('config.task.stride', f'{self.stride} with long={self.long!r}', "long='windows'", mend)
+            fix = "set config.task.long='windows', or leave config.task.stride 0"
+            raise UserError('config.task.stride', f'{self.stride} with long={self.long!r}', "long='windows'", fix)
 
     @property
     def score(self) -> str:
@@ -184,8 +184,8 @@ class TextTask(Task[Example, Scores]):
         except ValueError:
             value = math.nan
         if not abs(value) <= _LARGEST:  # nan is not, either
-            mend = 'correct the record, or divide all scores by a number'
-            raise UserError(where, f'the score {label[:40]!r}', f'a finite number, to ±{_LARGEST:g}', mend)
+            fix = 'correct the record, or divide all scores by a number'
+            raise UserError(where, f'the score {label[:40]!r}', f'a finite number, to ±{_LARGEST:g}', fix)
         return value
 
     def _check_known(self, label: str, where: str) -> None:
@@ -285,17 +285,17 @@ class TextTask(Task[Example, Scores]):
                 row = {'label': self.labels[prediction.best], 'probabilities': shares}
             yield row if record.label is None else {**row, 'true': record.label}
 
-    def reviewed(self, records: Sequence[Example], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
+    def reviewed(self, records: Sequence[Example], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
         """See Task."""
         for record, row in zip(records, rows, strict=True):
             if self.regression:
                 error = abs(record.label - row['score'])
-                yield Judged(texts_of(record), f'{record.label:g}', f'{row["score"]:.2f}', error)
+                yield Judgment(texts_of(record), f'{record.label:g}', f'{row["score"]:.2f}', error)
                 continue
             true, predicted, shares = record.label, row['label'], row['probabilities']
             # Above 0 for every wrong answer, also for one as likely as the right one.
             wrong = 1 + shares[predicted] - shares[true] if true != predicted else 0.0
-            yield Judged(texts_of(record), true, f'{predicted} ({shares[predicted]:.2f})', wrong, [(true, predicted)])
+            yield Judgment(texts_of(record), true, f'{predicted} ({shares[predicted]:.2f})', wrong, [(true, predicted)])
 
     def baselines(self, train: Sequence[Example], records: Sequence[Example]) -> dict[str, list[Scores]]:
         """See Task and baseline.py."""

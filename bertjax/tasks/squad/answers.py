@@ -7,7 +7,7 @@ import numpy as np
 
 from bertjax.data.features import Features
 from bertjax.metrics.softmax import softmax
-from bertjax.tasks.squad.questions import Question
+from bertjax.tasks.squad.questions import SquadQuestion
 
 # Spans kept in each window, as a multiple of n_best, because spans with the same text count once.
 _SPARE = 4
@@ -16,7 +16,7 @@ NO_CHOICE = 1e9
 
 
 @dataclasses.dataclass(frozen=True)
-class Span:
+class AnswerSpan:
     """An answer.
 
     Attributes:
@@ -50,9 +50,9 @@ class Answers:
       null_odds: score of `null` minus that of `best`, log odds.
     """
 
-    nbest: tuple[Span, ...]
-    best: Span
-    null: Span
+    nbest: tuple[AnswerSpan, ...]
+    best: AnswerSpan
+    null: AnswerSpan
     null_odds: float
 
 
@@ -84,7 +84,7 @@ def best_spans(
 
 
 def answers(
-    questions: Sequence[Question],
+    questions: Sequence[SquadQuestion],
     features: Features,
     start_logits: Sequence[np.ndarray],
     end_logits: Sequence[np.ndarray],
@@ -114,7 +114,7 @@ def answers(
             starts, ends = start_logits[row], end_logits[row]
             # A question is unanswerable only if no window has an answer: the minimum over its windows counts.
             if null is None or starts[0] + ends[0] < null.score:
-                null = Span('', None, None, float(starts[0]), float(ends[0]))
+                null = AnswerSpan('', None, None, float(starts[0]), float(ends[0]))
             a, b = best_spans(starts, ends, first, last, longest=max_answer, count=_SPARE * n_best)
             spans += zip(first[a].tolist(), last[b].tolist(), starts[a].tolist(), ends[b].tolist(), strict=True)
         found.append(_ranked(question.context, spans, null, n_best, with_null))
@@ -122,14 +122,14 @@ def answers(
 
 
 def _ranked(
-    context: str, spans: list[tuple[int, int, float, float]], null: Span, n_best: int, with_null: bool
+    context: str, spans: list[tuple[int, int, float, float]], null: AnswerSpan, n_best: int, with_null: bool
 ) -> Answers:
     """The n best of (first character, end, start logit, end logit)."""
-    chosen: dict[str, Span] = {}
+    chosen: dict[str, AnswerSpan] = {}
     for first, end, a, b in sorted(spans, key=lambda span: (-span[2] - span[3], span[:2])):
         text = context[first:end]
         if text.strip() and text not in chosen:
-            chosen[text] = Span(text, first, end, a, b)
+            chosen[text] = AnswerSpan(text, first, end, a, b)
             if len(chosen) == n_best:
                 break
     nbest = list(chosen.values())

@@ -15,7 +15,7 @@ from bertjax.tasks.reading.splits import STEMS, describe_splits, split_files
 from bertjax.tasks.reading.texts import quoted, read_text
 from bertjax.tasks.squad.questions import (
     PlacedQuestion,
-    Question,
+    SquadQuestion,
     checked_questions,
     questions_in_layout,
     questions_of_rows,
@@ -62,8 +62,8 @@ class SquadFiles:
             if len(parts) < len(several) or len(set(parts)) < len(parts):
                 raise self._nothing(split)
             return parts
-        mend = f'name the right one in config.task.{split}_file'
-        return split_files(self._folder, split, suffixes=NESTED, mend=mend) if self._folder.is_dir() else ()
+        fix = f'name the right one in config.task.{split}_file'
+        return split_files(self._folder, split, suffixes=NESTED, fix=fix) if self._folder.is_dir() else ()
 
     def _nothing(self, split: str) -> UserError:
         folder = self._folder
@@ -83,7 +83,7 @@ class SquadFiles:
         folder = self._folder if self._folder.is_dir() else None
         return describe_splits(found, folder, judged=self.splits(), lacking='answers')
 
-    def read(self, split: str) -> list[Question]:
+    def read(self, split: str) -> list[SquadQuestion]:
         """The questions of a split, in order.
 
         Raises:
@@ -102,7 +102,7 @@ class SquadFiles:
         )
 
 
-def read_questions(files: Files, *, answerable: bool, labels: str) -> list[Question]:
+def read_questions(files: Files, *, answerable: bool, labels: str) -> list[SquadQuestion]:
     """The questions of the files of a split; for the arguments see questions.py:checked_questions.
 
     Raises:
@@ -140,7 +140,7 @@ def _rows_of(path: epath.Path) -> str:
         return ''
 
 
-def prepared_questions(version: str, split: str) -> list[Question]:
+def prepared_questions(version: str, split: str) -> list[SquadQuestion]:
     """The questions of tensorflow-datasets' squad/v1.1 or squad/v2.0, prepared on this machine.
 
     Args:
@@ -151,7 +151,9 @@ def prepared_questions(version: str, split: str) -> list[Question]:
       UserError: it is not prepared.
     """
     return [
-        Question(row['id'], row['question'], row['context'], tuple(answers['text']), tuple(answers['answer_start']))
+        SquadQuestion(
+            row['id'], row['question'], row['context'], tuple(answers['text']), tuple(answers['answer_start'])
+        )
         for _, row in read_dataset(f'squad/v{version}', split)
         for answers in [row['answers']]
     ]

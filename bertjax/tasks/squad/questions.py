@@ -7,18 +7,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bertjax.errors import UserError
-from bertjax.ranges import shown
+from bertjax.ranges import format_value
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Line, checked_text, peeked
 
 _KINDS = {str: 'a string', int: 'a whole number', bool: 'true or false', list: 'a list', dict: 'an object'}
 _FORM = 'the layout of SQuAD, {"data": [{"paragraphs": [{"context", "qas": [{"id", "question", "answers"}]}]}]}'
 _NUMBER = re.compile(r'\d+(?=]?$)')  # at the end of a place: 'file:3', 'file[3]'
-_MEND = 'correct the file, or take the original'
+_FIX = 'correct the file, or take the original'
 
 
 @dataclasses.dataclass(frozen=True)
-class Question:
+class SquadQuestion:
     """A question about a text.
 
     Attributes:
@@ -39,10 +39,10 @@ class Question:
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
-PlacedQuestion = tuple[str, Question]  # its place 'file:path in the JSON' or 'file:line', and the question
+PlacedQuestion = tuple[str, SquadQuestion]  # its place 'file:path in the JSON' or 'file:line', and the question
 
 
-def parse_questions(text: str, where: str, *, answerable: bool, labels: str) -> list[Question]:
+def parse_questions(text: str, where: str, *, answerable: bool, labels: str) -> list[SquadQuestion]:
     """The questions of SQuAD's JSON; see `questions_in_layout` and `checked_questions`."""
     return checked_questions(questions_in_layout(text, where, labels), answerable=answerable, labels=labels)
 
@@ -60,7 +60,7 @@ def questions_in_layout(text: str, where: str, labels: str) -> list[PlacedQuesti
     """
     root = load_json(text, where)
     if not isinstance(root, dict):
-        raise UserError(where, f'a JSON {type(root).__name__}', _FORM, _MEND)
+        raise UserError(where, f'a JSON {type(root).__name__}', _FORM, _FIX)
     questions: list[PlacedQuestion] = []
     for paragraph, place in _paragraphs(root, where):
         context = _field(paragraph, place, 'context', str)
@@ -68,11 +68,11 @@ def questions_in_layout(text: str, where: str, labels: str) -> list[PlacedQuesti
             at = f'{place}.qas[{i}]'
             questions.append((at, _question(_typed(qa, at, dict), at, context, labels)))
     if not questions:
-        raise UserError(where, 'no question', _FORM, _MEND)
+        raise UserError(where, 'no question', _FORM, _FIX)
     return questions
 
 
-def checked_questions(placed: Sequence[PlacedQuestion], *, answerable: bool, labels: str) -> list[Question]:
+def checked_questions(placed: Sequence[PlacedQuestion], *, answerable: bool, labels: str) -> list[SquadQuestion]:
     """The questions of a split: each has an id of its own, and all have answers or none, as `labels` says.
 
     Args:
@@ -90,7 +90,7 @@ def checked_questions(placed: Sequence[PlacedQuestion], *, answerable: bool, lab
     for at, question in placed:
         first = seen.setdefault(question.id, at)
         if first != at:
-            raise _taken(question.id, first, at, _MEND)
+            raise _taken(question.id, first, at, _FIX)
         if question.answers == () and (answerable or (not told and labels != 'ignored')):
             if labels == 'needed':
                 raise UserError(
@@ -103,12 +103,12 @@ def checked_questions(placed: Sequence[PlacedQuestion], *, answerable: bool, lab
         questions.append(question)
     unlabelled = next((at for (at, _), question in zip(placed, questions, strict=True) if question.answers is None), '')
     if unlabelled and labels == 'optional' and any(question.answers is not None for question in questions):
-        raise UserError(f'{unlabelled}.answers', 'none', 'answers of all questions, or of no question', _MEND)
+        raise UserError(f'{unlabelled}.answers', 'none', 'answers of all questions, or of no question', _FIX)
     return questions
 
 
-def _taken(name: str, first: str, at: str, mend: str) -> UserError:
-    return UserError(f'{at}.id', f'{name!r}, which {first.rpartition("/")[2]} has already', 'an id of its own', mend)
+def _taken(name: str, first: str, at: str, fix: str) -> UserError:
+    return UserError(f'{at}.id', f'{name!r}, which {first.rpartition("/")[2]} has already', 'an id of its own', fix)
 
 
 def questions_of_rows(records: Iterable[Record], labels: str) -> list[PlacedQuestion]:
@@ -124,14 +124,14 @@ def questions_of_rows(records: Iterable[Record], labels: str) -> list[PlacedQues
     return [(at, _row_question(row, at, labels)) for at, row in records]
 
 
-def _row_question(row: Mapping[str, Any], at: str, labels: str) -> Question:
+def _row_question(row: Mapping[str, Any], at: str, labels: str) -> SquadQuestion:
     row = {**row, 'id': _identifier(row.get('id', at.rpartition('/')[2]), f'{at}.id')}
     answers = row.get('answers')
     if isinstance(answers, dict):
         texts, starts = (_field(answers, f'{at}.answers', name, list) for name in ('text', 'answer_start'))
         if len(texts) != len(starts):
             found = f'{len(texts)} texts and {len(starts)} places'
-            raise UserError(f'{at}.answers', found, 'as many', _MEND)
+            raise UserError(f'{at}.answers', found, 'as many', _FIX)
         listed = [{'text': text, 'answer_start': start} for text, start in zip(texts, starts, strict=True)]
         row = {**row, 'answers': listed}
     elif answers is None:
@@ -143,7 +143,7 @@ def _identifier(value: Any, at: str) -> str:
     return str(value) if type(value) is int else _typed(value, at, str)
 
 
-def unlabelled_rows(records: Iterable[Record], *, whole: bool) -> Iterator[Question]:
+def unlabelled_rows(records: Iterable[Record], *, whole: bool) -> Iterator[SquadQuestion]:
     """Questions without answers from rows of `question` and `context`, each as soon as it is there; "id" may be given,
     else it is the number of the line, or of the row in a file that has no lines.
 
@@ -161,10 +161,10 @@ def unlabelled_rows(records: Iterable[Record], *, whole: bool) -> Iterator[Quest
         first = seen.setdefault(name, at) if whole else at
         if first != at:
             raise _taken(name, first, at, 'leave ids out, or make them different')
-        yield Question(name, question, context, fields=row)
+        yield SquadQuestion(name, question, context, fields=row)
 
 
-def parse_input(lines: Iterable[Line], where: str) -> Iterator[Question]:
+def parse_input(lines: Iterable[Line], where: str) -> Iterator[SquadQuestion]:
     """Questions without labels: SQuAD's JSON, or JSON lines {"question": …, "context": …}, each as soon as it is there.
 
     Raises:
@@ -207,10 +207,10 @@ def load_json(text: str, where: str, line: int = 1) -> Any:
     except json.JSONDecodeError as error:
         near = text[error.pos : error.pos + 20] or 'the end of the file'
         raise UserError(
-            f'{where}:{error.lineno + line - 1}:{error.colno}', f'{near!r} ({error.msg})', 'JSON', _MEND
+            f'{where}:{error.lineno + line - 1}:{error.colno}', f'{near!r} ({error.msg})', 'JSON', _FIX
         ) from None
     except (ValueError, RecursionError) as error:  # a number with thousands of digits; too deeply nested
-        raise UserError(where, f'JSON that cannot be read ({error})', _FORM, _MEND) from None
+        raise UserError(where, f'JSON that cannot be read ({error})', _FORM, _FIX) from None
 
 
 def _paragraphs(root: Mapping[str, Any], where: str) -> Iterator[tuple[Mapping[str, Any], str]]:
@@ -221,14 +221,14 @@ def _paragraphs(root: Mapping[str, Any], where: str) -> Iterator[tuple[Mapping[s
             yield _typed(paragraph, f'{place}.paragraphs[{p}]', dict), f'{place}.paragraphs[{p}]'
 
 
-def _question(qa: Mapping[str, Any], at: str, context: str, labels: str) -> Question:
+def _question(qa: Mapping[str, Any], at: str, context: str, labels: str) -> SquadQuestion:
     name, question = (_field(qa, at, key, str) for key in ('id', 'question'))
     impossible = _typed(qa.get('is_impossible') or False, f'{at}.is_impossible', bool)
     if labels == 'ignored' or (labels == 'optional' and 'answers' not in qa and not impossible):
-        return Question(name, question, context)
+        return SquadQuestion(name, question, context)
     answers = [] if impossible and 'answers' not in qa else _field(qa, at, 'answers', list)
     if impossible and answers:
-        raise UserError(f'{at}.answers', f'{len(answers)}, and is_impossible', 'one or the other', _MEND)
+        raise UserError(f'{at}.answers', f'{len(answers)}, and is_impossible', 'one or the other', _FIX)
     texts, starts = [], []
     for i, answer in enumerate(answers):
         place = f'{at}.answers[{i}]'
@@ -237,20 +237,20 @@ def _question(qa: Mapping[str, Any], at: str, context: str, labels: str) -> Ques
         last = len(context.encode())  # some files count bytes, or units of UTF-16, and windows.py finds the answer
         if not 0 <= starts[-1] <= last:
             expected = f'a character of the context, 0 to {last:,}'
-            raise UserError(f'{place}.answer_start', shown(starts[-1]), expected, _MEND)
-    return Question(name, question, context, tuple(texts), tuple(starts), impossible)
+            raise UserError(f'{place}.answer_start', format_value(starts[-1]), expected, _FIX)
+    return SquadQuestion(name, question, context, tuple(texts), tuple(starts), impossible)
 
 
 def _field(parent: Mapping[str, Any], at: str, name: str, kind: type, *, dot: bool = True) -> Any:
     """parent[name], which must be of this type."""
     if name not in parent:
         there = ', '.join(map(repr, list(parent)[:8])) or 'nothing'
-        raise UserError(at, f'no {name!r} among {there}', f'{name!r} with {_KINDS[kind]}', _MEND)
+        raise UserError(at, f'no {name!r} among {there}', f'{name!r} with {_KINDS[kind]}', _FIX)
     return _typed(parent[name], f'{at}.{name}' if dot else f'{at}:{name}', kind)
 
 
 def _typed(value: Any, at: str, kind: type) -> Any:
     if type(value) is not kind:
-        shown = json.dumps(value)
-        raise UserError(at, shown if len(shown) < 60 else shown[:57] + '…', _KINDS[kind], _MEND)
+        format_value = json.dumps(value)
+        raise UserError(at, format_value if len(format_value) < 60 else format_value[:57] + '…', _KINDS[kind], _FIX)
     return checked_text(value, at) if kind is str else value

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from bertjax.metrics.squad import exact_match, overlap_f1
-from bertjax.tasks.squad.questions import Question
+from bertjax.tasks.squad.questions import SquadQuestion
 from bertjax.tasks.squad.windows import find_answer, listed
 
 _WORDS = ('what', 'who', 'when', 'where', 'which', 'how many', 'how much', 'how', 'why')
@@ -15,7 +15,7 @@ _DIFFERENCES = {
 }
 
 
-def answers_elsewhere(questions: Sequence[Question]) -> list[str]:
+def answers_elsewhere(questions: Sequence[SquadQuestion]) -> list[str]:
     """Lists of the questions whose first answer is not exactly where the data says; empty if all are."""
     found: dict[str, list[str]] = {kind: [] for kind in _DIFFERENCES}
     for question in questions:
@@ -41,7 +41,7 @@ def asking_word(question: str) -> str:
     return places[min(places)] if places else 'other'
 
 
-def squad_report(questions: Sequence[Question], texts: Mapping[str, str]) -> str:
+def squad_report(questions: Sequence[SquadQuestion], texts: Mapping[str, str]) -> str:
     """Number, exact match and F1 of the questions by question word; the unanswerable ones, if any, in their own table.
 
     Args:

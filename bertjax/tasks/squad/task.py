@@ -17,12 +17,12 @@ from bertjax.ranges import MANY, check_fields, one_of, whole
 from bertjax.tasks.options import BILSTM_UNITS, option
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Line
-from bertjax.tasks.squad.answers import Answers, Span, answers
+from bertjax.tasks.squad.answers import Answers, AnswerSpan, answers
 from bertjax.tasks.squad.files import SquadFiles
-from bertjax.tasks.squad.questions import Question, parse_input, unlabelled_rows
+from bertjax.tasks.squad.questions import SquadQuestion, parse_input, unlabelled_rows
 from bertjax.tasks.squad.report import answers_elsewhere, squad_report
 from bertjax.tasks.squad.windows import squad_features
-from bertjax.tasks.task import Judged, Outputs, Task
+from bertjax.tasks.task import Judgment, Outputs, Task
 from bertjax.text.tokenizer import Tokenizer
 
 VERSIONS = ('1.1', '2.0')
@@ -32,7 +32,7 @@ _ALIKE = 0.98  # share of equal answers that counts as collapsed: the threshold 
 
 
 @dataclasses.dataclass
-class SquadTask(Task[Question, Answers]):
+class SquadTask(Task[SquadQuestion, Answers]):
     """Questions about texts.
 
     The score of SQuAD 1.1 is `f1`. That of SQuAD 2.0, where a question may have no answer, is `best_f1`: F1 with the
@@ -96,19 +96,19 @@ class SquadTask(Task[Question, Answers]):
         """See Task."""
         return self._files.describe()
 
-    def records(self, split: str) -> Sequence[Question]:
+    def records(self, split: str) -> Sequence[SquadQuestion]:
         """See Task."""
         return self._files.read(split)
 
-    def parse(self, lines: Iterable[Line], where: str) -> Iterator[Question]:
+    def parse(self, lines: Iterable[Line], where: str) -> Iterator[SquadQuestion]:
         """See Task; SQuAD's JSON, whose answers are ignored, or JSON lines {"question": …, "context": …}."""
         return parse_input(lines, where)
 
-    def from_rows(self, rows: Iterator[Record]) -> Iterator[Question]:
+    def from_rows(self, rows: Iterator[Record]) -> Iterator[SquadQuestion]:
         """See Task."""
         return unlabelled_rows(rows, whole=True)
 
-    def learn(self, records: Sequence[Question]) -> None:
+    def learn(self, records: Sequence[SquadQuestion]) -> None:
         """Prints how many there are, and which answers are not where the data says."""
         contexts = len({record.context for record in records})
         without = sum(not record.answers for record in records)
@@ -124,7 +124,7 @@ class SquadTask(Task[Question, Answers]):
         """See Task."""
         self.null_threshold = learned.get('null_threshold', 0.0)
 
-    def features(self, records: Sequence[Question], tokenizer: Tokenizer, *, training: bool) -> Features:
+    def features(self, records: Sequence[SquadQuestion], tokenizer: Tokenizer, *, training: bool) -> Features:
         """See Task and windows.py."""
         return squad_features(
             records,
@@ -139,7 +139,7 @@ class SquadTask(Task[Question, Answers]):
         """See Task."""
         return self.head.module(config, bilstm_units=self.bilstm_units)
 
-    def predictions(self, records: Sequence[Question], features: Features, outputs: Outputs) -> list[Answers]:
+    def predictions(self, records: Sequence[SquadQuestion], features: Features, outputs: Outputs) -> list[Answers]:
         """See Task and answers.py."""
         return answers(
             records,
@@ -151,13 +151,13 @@ class SquadTask(Task[Question, Answers]):
             with_null=self.nullable,
         )
 
-    def tune(self, records: Sequence[Question], predictions: Sequence[Answers]) -> None:
+    def tune(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> None:
         """SQuAD 2.0: the threshold of the null odds with the best F1."""
         if self.nullable:
             odds = {record.id: prediction.null_odds for record, prediction in zip(records, predictions, strict=True)}
             self.null_threshold = self._evaluation(records, predictions).best_threshold(odds)
 
-    def metrics(self, records: Sequence[Question], predictions: Sequence[Answers]) -> dict[str, float | None]:
+    def metrics(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> dict[str, float | None]:
         """exact and f1; for SQuAD 2.0 also HasAns_ and NoAns_, null_threshold, and best_exact, best_f1 with thresholds.
 
         The official script gives the same figures for predictions.json; the best_ figures are computed from the answers
@@ -173,18 +173,18 @@ class SquadTask(Task[Question, Answers]):
             'null_threshold': self.null_threshold,
         }
 
-    def collapsed(self, records: Sequence[Question], predictions: Sequence[Answers]) -> bool:
+    def collapsed(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> bool:
         """Whether nearly all questions get no answer, or answers that begin at the same character."""
         del records
         starts = collections.Counter(self._chosen(prediction).start for prediction in predictions)
         return len(predictions) > 1 and starts.most_common(1)[0][1] >= _ALIKE * len(predictions)
 
-    def report(self, records: Sequence[Question], predictions: Sequence[Answers]) -> str:
+    def report(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> str:
         """See Task."""
         text = squad_report(records, self._texts(records, predictions))
         return text + (f'null threshold {self.null_threshold:.4f}\n' if self.nullable else '')
 
-    def rows(self, records: Sequence[Question], predictions: Sequence[Answers]) -> Iterator[dict[str, Any]]:
+    def rows(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> Iterator[dict[str, Any]]:
         """See Task: id, question, answer, its characters in the context, probability, for SQuAD 2.0 null_odds; and the
         answers that are `true` where known."""
         for record, prediction in zip(records, predictions, strict=True):
@@ -194,7 +194,7 @@ class SquadTask(Task[Question, Answers]):
             row |= {'null_odds': prediction.null_odds} if self.nullable else {}
             yield row if record.answers is None else {**row, 'true': list(record.answers)}
 
-    def reviewed(self, records: Sequence[Question], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
+    def reviewed(self, records: Sequence[SquadQuestion], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
         """See Task; the classes are, for SQuAD 2.0, whether there is an answer."""
         for record, row in zip(records, rows, strict=True):
             true, answer = record.answers or ('',), row['answer']
@@ -205,9 +205,11 @@ class SquadTask(Task[Question, Answers]):
             wrong = (1 - f1) * (1 + row['probability']) if f1 < 1 else 0.0
             asked = [tuple('an answer' if text else _NONE for text in (true[0], answer))] if self.nullable else []
             shown = ' | '.join(dict.fromkeys(true)) or _NONE
-            yield Judged(texts, shown, f'{answer or _NONE} ({row["probability"]:.2f})', wrong, asked)
+            yield Judgment(texts, shown, f'{answer or _NONE} ({row["probability"]:.2f})', wrong, asked)
 
-    def official_files(self, split: str, records: Sequence[Question], predictions: Sequence[Answers]) -> dict[str, str]:
+    def official_files(
+        self, split: str, records: Sequence[SquadQuestion], predictions: Sequence[Answers]
+    ) -> dict[str, str]:
         """predictions.json, nbest_predictions.json and for SQuAD 2.0 null_odds.json, as of run_squad.py."""
         del split
         pairs = list(zip(records, predictions, strict=True))
@@ -230,14 +232,14 @@ class SquadTask(Task[Question, Answers]):
             files['null_odds.json'] = {record.id: prediction.null_odds for record, prediction in pairs}
         return {name: json.dumps(content, indent=4) + '\n' for name, content in files.items()}
 
-    def _chosen(self, prediction: Answers) -> Span:
+    def _chosen(self, prediction: Answers) -> AnswerSpan:
         """The answer after applying the threshold."""
         return prediction.null if self.nullable and prediction.null_odds > self.null_threshold else prediction.best
 
-    def _texts(self, records: Sequence[Question], predictions: Sequence[Answers]) -> dict[str, str]:
+    def _texts(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> dict[str, str]:
         return {record.id: self._chosen(answer).text for record, answer in zip(records, predictions, strict=True)}
 
-    def _evaluation(self, records: Sequence[Question], predictions: Sequence[Answers]) -> Evaluation:
+    def _evaluation(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> Evaluation:
         """Of the best answers, whatever the null odds."""
         return Evaluation(
             {record.id: record.answers for record in records},

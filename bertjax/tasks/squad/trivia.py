@@ -20,7 +20,7 @@ from bertjax.tasks.squad.questions import load_json
 WORDS = 400  # of a document, from its beginning
 # Lists of documents in a question -> the folder of their texts.
 EVIDENCE = {'EntityPages': 'evidence/wikipedia', 'SearchResults': 'evidence/web'}
-_MEND = 'give the folder of triviaqa-rc as it is distributed: qa/ and evidence/ in it'
+_FIX = 'give the folder of triviaqa-rc as it is distributed: qa/ and evidence/ in it'
 _FORM = '{"Data": [{"Question", "QuestionId", "Answer": {"Value", "Aliases"}, "EntityPages", "SearchResults"}]}'
 
 
@@ -49,7 +49,7 @@ def read_questions(path: epath.Path) -> list[Any]:
     root = load_json(read_text(path), str(path))
     data = root.get('Data') if isinstance(root, dict) else None
     if not isinstance(data, list) or not data:
-        raise UserError(str(path), 'no list Data', _FORM, _MEND)
+        raise UserError(str(path), 'no list Data', _FORM, _FIX)
     return data
 
 
@@ -86,14 +86,14 @@ def _paragraphs(folder: epath.Path, entry: Mapping[str, Any], at: str, counts: C
     given = [_checked(alias, f'{at}.Answer.Aliases', str) for alias in aliases]
     pattern = alias_pattern([_text(answer, f'{at}.Answer', 'Value'), *given])
     if not any(key in entry for key in EVIDENCE):
-        raise UserError(at, 'no documents', ' or '.join(EVIDENCE), _MEND)
+        raise UserError(at, 'no documents', ' or '.join(EVIDENCE), _FIX)
     for key, below in EVIDENCE.items():
         for j, page in enumerate(_checked(entry.get(key, []), f'{at}.{key}', list)):
             place = f'{at}.{key}[{j}]'
             file = _text(_checked(page, place, dict), place, 'Filename')
             document = folder / below / file
             if not document.is_file():
-                raise UserError(f'{place}.Filename', f'no file {document}', 'the text of the document', _MEND)
+                raise UserError(f'{place}.Filename', f'no file {document}', 'the text of the document', _FIX)
             counts.documents += 1
             context = first_words(read_text(document))
             answers = found_answers(context, pattern)
@@ -127,7 +127,7 @@ def _text(entry: Mapping[str, Any], at: str, name: str) -> str:
     value = entry.get(name)
     if not isinstance(value, str) or not value.strip():
         found = f'{name} {value!r}'[:60] if name in entry else f'no {name}'
-        raise UserError(at, found, f'a text, in {_FORM}', _MEND)
+        raise UserError(at, found, f'a text, in {_FORM}', _FIX)
     return checked_text(value, f'{at}.{name}')
 
 
@@ -135,5 +135,5 @@ def _checked(value: Any, at: str, kind: type) -> Any:
     if not isinstance(value, kind):
         names = {dict: 'an object', list: 'a list', str: 'a text'}
         found = 'nothing' if value is None else f'a JSON {type(value).__name__}'
-        raise UserError(at, found, f'{names[kind]}, in {_FORM}', _MEND)
+        raise UserError(at, found, f'{names[kind]}, in {_FORM}', _FIX)
     return value

@@ -11,7 +11,7 @@ import numpy as np
 
 from bertjax.data.features import FeatureBuilder, Features
 from bertjax.errors import UserError
-from bertjax.tasks.squad.questions import Question
+from bertjax.tasks.squad.questions import SquadQuestion
 from bertjax.text.tokenizer import Tokenizer
 
 _LISTED = 100
@@ -80,7 +80,13 @@ def listed(what: str, lines: Sequence[str]) -> str:
 
 
 def squad_features(
-    questions: Sequence[Question], tokenizer: Tokenizer, *, seq_len: int, stride: int, max_query: int, training: bool
+    questions: Sequence[SquadQuestion],
+    tokenizer: Tokenizer,
+    *,
+    seq_len: int,
+    stride: int,
+    max_query: int,
+    training: bool,
 ) -> Features:
     """Rows of questions.
 

@@ -12,7 +12,7 @@ DOCSTART = '-DOCSTART-'
 _BLANKS = re.compile('[ \t]+')  # no others: a no-break space is part of a word
 
 
-class Block(NamedTuple):
+class ColumnBlock(NamedTuple):
     """The rows of a sentence with their line numbers, the lines before them, its document, and the separator."""
 
     rows: list[tuple[int, tuple[str, ...]]]
@@ -39,7 +39,7 @@ def split_columns(line: str, separator: str) -> tuple[str, ...]:
     return tuple(_BLANKS.split(line.strip(' \t')))
 
 
-def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[Block]:
+def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[ColumnBlock]:
     """The blocks of numbered lines, each as soon as its lines are there.
 
     Args:
@@ -60,7 +60,7 @@ def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[Bloc
         comment = word and not rows and _is_comment(line, prefix, separator or separator_of, count or width)
         if not word or boundary:
             if rows:
-                yield Block(rows, tuple(before), document, separator)
+                yield ColumnBlock(rows, tuple(before), document, separator)
                 rows, before = [], []
             document += boundary
         if not word or boundary or comment:
@@ -72,11 +72,11 @@ def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[Bloc
         if not count:
             count, first = len(columns), number
         if len(columns) != count:
-            mend = 'correct or remove the line'
+            fix = 'correct or remove the line'
             if line.startswith('#'):
-                mend += '; comments stand before the first word of a sentence'
+                fix += '; comments stand before the first word of a sentence'
             expected = f'{count}, as in line {first}, between {"spaces" if separator == " " else "tabs"}'
-            raise UserError(f'{where}:{number}', f'{counted(len(columns))} in {line[:60]!r}', expected, mend)
+            raise UserError(f'{where}:{number}', f'{counted(len(columns))} in {line[:60]!r}', expected, fix)
         rows.append((number, columns))
 
 

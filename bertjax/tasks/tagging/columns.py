@@ -7,7 +7,7 @@ from typing import Any
 from bertjax.errors import UserError
 from bertjax.metrics.entities import IOE, WITH_ENDS, to_iob2, to_scheme
 from bertjax.tasks.reading.texts import Line
-from bertjax.tasks.tagging.blocks import DOCSTART, Block, counted, read_blocks, split_lines
+from bertjax.tasks.tagging.blocks import DOCSTART, ColumnBlock, counted, read_blocks, split_lines
 from bertjax.tasks.tagging.schemes import ALIASES, ENTITIES, SCHEMES, check_tags, file_scheme
 
 
@@ -134,11 +134,11 @@ def stream_columns(lines: Iterable[Line], where: str, options: ColumnOptions) ->
         raise UserError(where, 'no word', 'a word a line with its columns', 'check the file')
 
 
-def _places(block: Block, where: str) -> list[str]:
+def _places(block: ColumnBlock, where: str) -> list[str]:
     return [f'{where}:{number}' for number, _ in block.rows]
 
 
-def _sentence(block: Block, where: str, options: ColumnOptions, *, tagged: bool) -> Sentence:
+def _sentence(block: ColumnBlock, where: str, options: ColumnOptions, *, tagged: bool) -> Sentence:
     columns, places = tuple(columns for _, columns in block.rows), _places(block, where)
     words, tags = _words_and_tags(columns, places, where, options, tagged=tagged)
     return Sentence(
@@ -153,13 +153,13 @@ def _words_and_tags(
     for name, column in (('word_column', word), ('tag_column', tag))[: 1 + tagged]:
         if not -width <= column < width:
             found = f'{column}, where {where} has {counted(width)}'
-            mend = f'for example --config.task.{name}={0 if name == "word_column" else -1}'
-            raise UserError(f'config.task.{name}', found, 'a column of the file, the first being 0', mend)
+            fix = f'for example --config.task.{name}={0 if name == "word_column" else -1}'
+            raise UserError(f'config.task.{name}', found, 'a column of the file, the first being 0', fix)
     if tagged and word % width == tag % width:
-        mend = 'set config.task.word_column and config.task.tag_column'
+        fix = 'set config.task.word_column and config.task.tag_column'
         if width == 1:
-            mend = 'add the tags; a file without them is for --config.run=predict --config.input=FILE'
-        raise UserError(places[0], 'one column for words and tags', 'a column for each', mend)
+            fix = 'add the tags; a file without them is for --config.run=predict --config.input=FILE'
+        raise UserError(places[0], 'one column for words and tags', 'a column for each', fix)
     words = tuple(row[word] for row in columns)
     if '' in words:
         place = places[words.index('')]

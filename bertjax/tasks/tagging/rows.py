@@ -39,8 +39,8 @@ class TagFields:
         names = [self.words] if self.words else _WORDS
         name = next((name for name in names if name in fields), None)
         if name is None:
-            mend = 'correct the record, or name the field in config.task.words'
-            raise UserError(where, f'the fields {quoted(fields)}', ' or '.join(names), mend)
+            fix = 'correct the record, or name the field in config.task.words'
+            raise UserError(where, f'the fields {quoted(fields)}', ' or '.join(names), fix)
         words = fields[name]
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise UserError(f'{where}, field {name}', 'something else', 'a list of words', 'correct the record')
@@ -87,8 +87,8 @@ def _tags(row: Mapping[str, Any], words: Sequence[str], fields: TagFields, where
     tags = fields.tags_of(row)
     if not isinstance(tags, list) or len(tags) != len(words):
         found = f'{len(tags)} tags' if isinstance(tags, list) else f'no list of tags in the fields {quoted(row)}'
-        mend = 'correct the record, or name the field in config.task.tags'
-        raise UserError(where, found, f'{len(words)}, one a word', mend)
+        fix = 'correct the record, or name the field in config.task.tags'
+        raise UserError(where, found, f'{len(words)}, one a word', fix)
     return tuple(_name(tag, fields, where) for tag in tags)
 
 
@@ -100,5 +100,5 @@ def _name(tag: Any, fields: TagFields, where: str) -> str:
             raise UserError(where, f'the tag {tag[:40]!r}', 'a tag', 'correct the record')
         return checked_text(tag, where)
     expected = f'a number from 0 to {len(fields.names) - 1}' if fields.names else 'a text'
-    mend = "name the tags in the order of their numbers, config.task.tag_names=('O','B-PER',…)"
-    raise UserError(where, f'the tag {str(tag)[:40]}', expected, mend)
+    fix = "name the tags in the order of their numbers, config.task.tag_names=('O','B-PER',…)"
+    raise UserError(where, f'the tag {str(tag)[:40]}', expected, fix)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from bertjax.errors import UserError
-from bertjax.metrics.entities import ENDS, IOE, WITH_ENDS, Span, spans, to_scheme
+from bertjax.metrics.entities import ENDS, IOE, WITH_ENDS, EntitySpan, spans, to_scheme
 
 # Names of the same schemes, as other programs have them.
 ALIASES = {'bio': 'iob2', 'iobes': 'bioes', 'bieos': 'bioes', 'bioul': 'bilou', 'bmeso': 'bmes'}
@@ -21,11 +21,11 @@ def check_tags(tags: Sequence[str], places: Sequence[str], scheme: str) -> None:
     for tag, place in zip(tags, places, strict=True):
         if tag and (scheme == 'plain' or _TAG.fullmatch(tag)):
             continue
-        mend = 'choose its column with config.task.tag_column'
+        fix = 'choose its column with config.task.tag_column'
         if scheme != 'plain':
-            mend += ", or set config.task.scheme='plain' for tags that mark no entities"
+            fix += ", or set config.task.scheme='plain' for tags that mark no entities"
         expected = 'a tag' if scheme == 'plain' else 'O, B-TYPE or I-TYPE (or one of E, S, L, U, M, and a type)'
-        raise UserError(place, f'the tag {tag[:40]!r}', expected, mend)
+        raise UserError(place, f'the tag {tag[:40]!r}', expected, fix)
 
 
 def file_scheme(sentences: Sequence[Sequence[str]], places: Sequence[Sequence[str]], where: str, scheme: str) -> str:
@@ -76,7 +76,10 @@ def _possible(sentences: Sequence[Sequence[str]], scheme: str) -> Sequence[str]:
 
 
 def _strays(
-    sentences: Sequence[Sequence[str]], found: Sequence[Sequence[Span]], places: Sequence[Sequence[str]], scheme: str
+    sentences: Sequence[Sequence[str]],
+    found: Sequence[Sequence[EntitySpan]],
+    places: Sequence[Sequence[str]],
+    scheme: str,
 ) -> list[tuple[str, str]]:
     """Place and tags of each entity that the scheme writes in another way."""
     strays = []

@@ -12,7 +12,7 @@ from bertjax.convert.heads import TOKEN_CLASSIFICATION
 from bertjax.data.features import Features
 from bertjax.errors import UserError
 from bertjax.losses import TOKENS
-from bertjax.metrics.entities import Span, score_entities, spans, split_tag, tag_accuracy, total_score
+from bertjax.metrics.entities import EntitySpan, score_entities, spans, split_tag, tag_accuracy, total_score
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import LAYERS, TaskModel
 from bertjax.ranges import MANY, check_fields, each, one_of, text, whole
@@ -28,7 +28,7 @@ from bertjax.tasks.tagging.predictions import Tags, certain_tags, logits_of_word
 from bertjax.tasks.tagging.report import tagging_report
 from bertjax.tasks.tagging.rows import TagFields, sentences_of
 from bertjax.tasks.tagging.schemes import SCHEMES
-from bertjax.tasks.task import Judged, Outputs, Task, id2label
+from bertjax.tasks.task import Judgment, Outputs, Task, id2label
 from bertjax.text.tokenizer import Tokenizer
 
 _COLUMN = whole(-1000, 1000)  # from 0, or from the end
@@ -239,7 +239,7 @@ class TaggingTask(Task[Sentence, Tags]):
                 row['entities'] = [_entity(record, prediction, span) for span in spans(prediction.tags)]
             yield row
 
-    def reviewed(self, records: Sequence[Sentence], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
+    def reviewed(self, records: Sequence[Sentence], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
         """See Task; the classes are entity types, each span a decision, or with the scheme 'plain' tags, each word."""
         for record, row in zip(records, rows, strict=True):
             true, predicted = (self._marked(tags) for tags in (record.tags, row['tags']))
@@ -247,7 +247,7 @@ class TaggingTask(Task[Sentence, Tags]):
             classes = [(true.get(place, ''), predicted.get(place, '')) for place in places]
             missed = [place for place in places if true.get(place) != predicted.get(place)]
             named = ['; '.join(self._named(record, marked, missed)) or '-' for marked in (true, predicted)]
-            yield Judged({'sentence': ' '.join(record.words)}, *named, float(len(missed)), classes)
+            yield Judgment({'sentence': ' '.join(record.words)}, *named, float(len(missed)), classes)
 
     def _marked(self, tags: Sequence[str]) -> dict[tuple[int, int], str]:
         """{(first word, the one after the last): what it is}."""
@@ -274,7 +274,7 @@ class TaggingTask(Task[Sentence, Tags]):
         return id2label(self.labels)
 
 
-def _entity(record: Sentence, prediction: Tags, span: Span) -> dict[str, Any]:
+def _entity(record: Sentence, prediction: Tags, span: EntitySpan) -> dict[str, Any]:
     """What `rows` says of an entity; its score is the mean of its words' probabilities."""
     type, first, end = span
     score = float(np.mean(prediction.probabilities[first:end]))

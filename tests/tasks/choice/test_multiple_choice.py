@@ -12,7 +12,7 @@ from bertjax.errors import UserError
 from bertjax.losses import CHOICES, CLASSIFICATION, cross_entropy
 from bertjax.model.config import BertConfig
 from bertjax.model.stacking import init_params
-from bertjax.tasks.choice.files import Question, questions_of, read_codah, read_swag
+from bertjax.tasks.choice.files import ChoiceQuestion, questions_of, read_codah, read_swag
 from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.reading.records import parse_records
 from bertjax.tasks.reading.texts import number_lines
@@ -50,18 +50,18 @@ def swag(tmp_path: pathlib.Path) -> MultipleChoiceTask:
     return MultipleChoiceTask(str(tmp_path), 16)
 
 
-def json_questions(text: str, *, labelled: bool) -> list[Question]:
+def json_questions(text: str, *, labelled: bool) -> list[ChoiceQuestion]:
     return list(questions_of(parse_records(number_lines(text), 'f', 'jsonl'), labelled=labelled))
 
 
-def question(context: str, *endings: str, label: int | None = 0, start: str = '') -> Question:
-    return Question('x:1', context, start, endings, label)
+def question(context: str, *endings: str, label: int | None = 0, start: str = '') -> ChoiceQuestion:
+    return ChoiceQuestion('x:1', context, start, endings, label)
 
 
 def test_swag_files(swag: MultipleChoiceTask):
     assert swag.splits() == ['train', 'dev'] and swag.name == 'SWAG' and swag.score == 'accuracy'
     first, second = swag.records('dev')
-    assert first == Question(
+    assert first == ChoiceQuestion(
         f'{swag.data}/val.csv:2', 'A man sits.', 'He', ('stands up.', 'says "no", twice.', 'eats.', 'runs.'), 1,
         'gold0-orig',
     )  # fmt: skip

@@ -148,7 +148,7 @@ def test_wrong_files_are_errors_with_their_place(tmp_path, name: str, content: s
     path = write(tmp_path / name, content)
     wrong = error(path)
     assert said in wrong.found
-    assert wrong.where.startswith(f'{path}{line}') and wrong.expected and wrong.mend
+    assert wrong.where.startswith(f'{path}{line}') and wrong.expected and wrong.fix
     assert (wrong.where == f'{path}{line}') or wrong.where.startswith(f'{path}{line},')
 
 
@@ -179,4 +179,4 @@ def test_a_list_on_one_line_may_be_longer_than_a_record(tmp_path, monkeypatch: p
     path = write(tmp_path / 'a.json', rows)
     assert [label for _, label in values(path)][-2:] == ['1498', '1499']
     wrong = error(write(tmp_path / 'a.jsonl', rows))
-    assert (wrong.found, wrong.expected) == ('a line of more than 1 MiB', 'a record a line') and '.json' in wrong.mend
+    assert (wrong.found, wrong.expected) == ('a line of more than 1 MiB', 'a record a line') and '.json' in wrong.fix

@@ -14,7 +14,7 @@ from bertjax.errors import UserError
 from bertjax.inference.tasks import text_records
 from bertjax.model.config import BertConfig
 from bertjax.tasks.relation.features import describe_marks, relation_features, shown_tokens
-from bertjax.tasks.relation.files import Entity, Relation, marked_text
+from bertjax.tasks.relation.files import MarkedEntity, Relation, marked_text
 from bertjax.tasks.relation.task import RelationTask
 from bertjax.tasks.sentence.task import Scores
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
@@ -53,7 +53,9 @@ def tacred(tmp_path: pathlib.Path) -> RelationTask:
 
 def test_tacred_s_rows(tacred: RelationTask):
     first, second, _ = tacred.records('train')
-    assert first == Relation('x ab c d ef .', (Entity(9, 11, 'PERSON'), Entity(2, 6, 'JOB_TITLE')), 'per:title')
+    assert first == Relation(
+        'x ab c d ef .', (MarkedEntity(9, 11, 'PERSON'), MarkedEntity(2, 6, 'JOB_TITLE')), 'per:title'
+    )
     assert (first.mention(0), first.mention(1)) == ('ef', 'ab c')
     assert first.first == 'x [[ ab c ]] d << ef >> .' and second.first == '<< x >> [[ ab c ]] d ef .'
     assert tacred.splits() == ['train', 'dev', 'test']
@@ -110,7 +112,7 @@ def test_what_is_refused(tacred: RelationTask, tmp_path: pathlib.Path):
         tacred.records('dev')
 
 
-RECORD = Relation('x ab y cd z', (Entity(7, 9, 'PERSON'), Entity(2, 4, 'A_B')), None)
+RECORD = Relation('x ab y cd z', (MarkedEntity(7, 9, 'PERSON'), MarkedEntity(2, 4, 'A_B')), None)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +162,7 @@ def test_without_slots_there_is_punctuation(tokenizer: Tokenizer, slots: Tokeniz
 def test_a_long_sentence_keeps_both_entities(slots: Tokenizer):
     """First what is farthest outside goes, then the middle between them, then the ends of the entities."""
     text = 'a b c d e f g h i j k l m n'
-    record = Relation(text, (Entity(6, 9), Entity(20, 23)), None)  # d e and k l
+    record = Relation(text, (MarkedEntity(6, 9), MarkedEntity(20, 23)), None)  # d e and k l
 
     def shown(length: int) -> str:
         features = relation_features([record], None, slots, seq_len=length, markers='entity')

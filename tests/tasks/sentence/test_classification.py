@@ -222,7 +222,7 @@ def test_what_looks_wrong_is_said(tmp_path, capsys):
 def test_wrong_options(options: dict, where: str):
     with pytest.raises(UserError) as caught:
         ClassificationTask(**{'data': 'x', 'seq_len': 32, **options})
-    assert caught.value.where == where and caught.value.expected and caught.value.mend
+    assert caught.value.where == where and caught.value.expected and caught.value.fix
 
 
 def test_f1_needs_two_labels(tmp_path):

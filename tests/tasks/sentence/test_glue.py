@@ -243,7 +243,7 @@ def test_a_dataset_that_is_not_prepared_says_how(tmp_path, monkeypatch):
     monkeypatch.setitem(TASKS['rte'].splits, 'train', split)
     with pytest.raises(UserError) as caught:
         GlueTask('', 32).records('train')
-    assert 'cannot find' in caught.value.found and 'download_and_prepare' in caught.value.mend
+    assert 'cannot find' in caught.value.found and 'download_and_prepare' in caught.value.fix
 
 
 SHARED = {

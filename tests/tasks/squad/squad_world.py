@@ -7,7 +7,7 @@ import string
 import numpy as np
 
 from bertjax.data.features import Features
-from bertjax.tasks.squad.questions import Question
+from bertjax.tasks.squad.questions import SquadQuestion
 from bertjax.text.bert_settings import bert_settings
 from bertjax.text.wordpiece import WordPieceTokenizer
 
@@ -21,13 +21,13 @@ def letters_tokenizer() -> WordPieceTokenizer:
     return WordPieceTokenizer(bert_settings(pieces, lowercase=True))
 
 
-def ask(context: str, answer: str | None = None, start: int = -1, **texts: str) -> Question:
+def ask(context: str, answer: str | None = None, start: int = -1, **texts: str) -> SquadQuestion:
     """A question whose answer is where it first stands, or at `start`; None for none."""
     texts = {'id': 'q', 'question': 'who is it', **texts}
     if answer is None:
-        return Question(context=context, answers=(), **texts)
+        return SquadQuestion(context=context, answers=(), **texts)
     start = context.find(answer) if start < 0 else start
-    return Question(context=context, answers=(answer,), starts=(start,), **texts)
+    return SquadQuestion(context=context, answers=(answer,), starts=(start,), **texts)
 
 
 def qa(name: str = 'q', answers: tuple = (('red', 0),), **more) -> dict:

@@ -10,7 +10,7 @@ from bertjax.errors import UserError
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import number_lines
 from bertjax.tasks.squad.files import read_questions
-from bertjax.tasks.squad.questions import Question, parse_input, parse_questions, unlabelled_rows
+from bertjax.tasks.squad.questions import SquadQuestion, parse_input, parse_questions, unlabelled_rows
 
 
 def parse(content, *, answerable=True, labels='needed'):
@@ -18,7 +18,7 @@ def parse(content, *, answerable=True, labels='needed'):
     return parse_questions(text, 'f.json', answerable=answerable, labels=labels)
 
 
-def given(text: str) -> list[Question]:
+def given(text: str) -> list[SquadQuestion]:
     """From a whole file of one's own."""
     return list(parse_input(list(number_lines(text)), 'in'))
 
@@ -30,9 +30,9 @@ def test_the_layout_of_v1():
         {'context': 'it', 'qas': [qa('c', (('it', 0),), is_impossible=False, more=1)]},
     )
     assert parse(content) == [
-        Question('a', 'who is it', 'red 😀 house', ('red', 'house'), (0, 6)),
-        Question('b', 'who is it', 'red 😀 house', ('house',), (6,)),
-        Question('c', 'who is it', 'it', ('it',), (0,)),
+        SquadQuestion('a', 'who is it', 'red 😀 house', ('red', 'house'), (0, 6)),
+        SquadQuestion('b', 'who is it', 'red 😀 house', ('house',), (6,)),
+        SquadQuestion('c', 'who is it', 'it', ('it',), (0,)),
     ]
 
 
@@ -148,7 +148,7 @@ def test_files_plain_gzipped_and_with_a_mark(tmp_path):
 
 def test_json_lines():
     text = '{"question": "who", "context": "a\\tb 😀"}\r\n\n{"id": "x", "question": "", "context": "", "k": 1}\n'
-    assert given(text) == [Question('1', 'who', 'a\tb 😀'), Question('x', '', '')]
+    assert given(text) == [SquadQuestion('1', 'who', 'a\tb 😀'), SquadQuestion('x', '', '')]
 
 
 @pytest.mark.parametrize(
@@ -181,8 +181,8 @@ def test_input_in_the_layout_of_squad_needs_no_answers():
     content = squad_json({'context': 'red', 'qas': [{'id': 'a', 'question': 'who'}, qa('b')]})
     for indent in (None, 2):
         assert given(json.dumps(content, indent=indent)) == [
-            Question('a', 'who', 'red'),
-            Question('b', 'who is it', 'red'),
+            SquadQuestion('a', 'who', 'red'),
+            SquadQuestion('b', 'who is it', 'red'),
         ]
 
 

@@ -9,7 +9,7 @@ from etils import epath
 from squad_world import GOOD, qa, squad_json, write
 
 from bertjax.errors import UserError
-from bertjax.tasks.squad.questions import Question, parse_questions
+from bertjax.tasks.squad.questions import SquadQuestion, parse_questions
 from bertjax.tasks.squad.task import SquadTask
 
 
@@ -112,8 +112,8 @@ def test_tensorflow_datasets(prepared):
         for split in ('train', 'dev'):
             found = sorted(task.records(split), key=lambda question: question.id)
             assert found == [
-                Question(f'{split}0', 'who', ' é😀 x', ('é', '😀 x'), (1, 2)),
-                Question(f'{split}1', 'who', ' é😀 x', (), ()),
+                SquadQuestion(f'{split}0', 'who', ' é😀 x', ('é', '😀 x'), (1, 2)),
+                SquadQuestion(f'{split}1', 'who', ' é😀 x', (), ()),
             ]
 
 

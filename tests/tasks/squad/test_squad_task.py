@@ -10,13 +10,13 @@ import pytest
 from squad_world import ask, letters_tokenizer, oracle, qa, squad_json, write
 
 from bertjax.errors import UserError
-from bertjax.experiment.ensemble import Ensemble
+from bertjax.finetune.ensemble import Ensemble
 from bertjax.losses import span_losses
 from bertjax.metrics.squad import Evaluation, evaluate_v1
 from bertjax.model.config import BertConfig
 from bertjax.tasks.reading.texts import number_lines
 from bertjax.tasks.registry import build_task
-from bertjax.tasks.squad.answers import Answers, Span
+from bertjax.tasks.squad.answers import Answers, AnswerSpan
 from bertjax.tasks.squad.report import asking_word
 from bertjax.tasks.squad.task import SquadTask
 
@@ -70,7 +70,7 @@ def test_right_outputs_have_full_marks(letters):
 def test_alone_each_of_an_ensemble_has_its_own_threshold():
     """What one model tuned on dev is not what they answer with together."""
     records = [ask(CONTEXTS[0], 'red fox', id='a'), ask(CONTEXTS[0], None, id='b')]
-    null, best = Span('', None, None, 0.0, 0.0), Span('red fox', 4, 11, 0.0, 0.0)
+    null, best = AnswerSpan('', None, None, 0.0, 0.0), AnswerSpan('red fox', 4, 11, 0.0, 0.0)
     answered = [Answers((best, null), best, null, odds) for odds in (2.0, 4.0)]
     tasks = [make() for _ in range(2)]
     for task, threshold in zip(tasks, (3.0, 9.0), strict=True):

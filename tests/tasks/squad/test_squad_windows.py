@@ -6,7 +6,7 @@ from squad_world import ask, letters_tokenizer
 
 from bertjax.errors import UserError
 from bertjax.metrics.squad import normalize
-from bertjax.tasks.squad.questions import Question
+from bertjax.tasks.squad.questions import SquadQuestion
 from bertjax.tasks.squad.task import SquadTask
 from bertjax.tasks.squad.windows import answer_tokens, find_answer, squad_features, widest_context, window_bounds
 from bertjax.text.tokenizer import load_tokenizer
@@ -63,7 +63,7 @@ def test_each_token_answers_in_the_window_with_most_context():
 
 
 def test_a_row(letters):
-    question = Question('q', 'Who is it?', 'it is the Red fox', ('Red fox',), (10,))
+    question = SquadQuestion('q', 'Who is it?', 'it is the Red fox', ('Red fox',), (10,))
     features = features_of([question], letters)
     assert pieces_of(features, 0, letters) == [
         '[CLS]', 'who', 'is', 'it', '?', '[SEP]', 'it', 'is', 'the', 'red', 'f', '##o', '##x', '[SEP]',
@@ -143,7 +143,7 @@ def test_long_questions_are_cut_aloud(letters):
 
 
 def test_empty_texts_have_a_row(letters):
-    questions = [ask(''), ask(' \r\n\t'), ask('red', 'red', question=''), Question('q', '', '')]
+    questions = [ask(''), ask(' \r\n\t'), ask('red', 'red', question=''), SquadQuestion('q', '', '')]
     features = features_of(questions, letters)
     assert not features.notes and features.record.tolist() == [0, 1, 2, 3]
     assert [len(pieces_of(features, row, letters)) for row in range(4)] == [6, 6, 4, 3]

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from etils import epath
 
+from bertjax.commands.triviaqa import run as run_triviaqa
 from bertjax.errors import UserError
 from bertjax.recipe_files import load_recipe
-from bertjax.runs.triviaqa import run as run_triviaqa
 from bertjax.tasks.squad.files import SquadFiles
 from bertjax.tasks.squad.trivia import (
     Counts,

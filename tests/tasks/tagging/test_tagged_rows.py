@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.experiment.results import prediction_rows
+from bertjax.finetune.results import prediction_rows
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import number_lines
 from bertjax.tasks.tagging.columns import read_columns

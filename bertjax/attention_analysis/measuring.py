@@ -1,0 +1,124 @@
+"""One pass over a corpus: everything that is measured of it, added up on the devices, in constant memory."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax.attention_analysis import relations as rel
+from bertjax.attention_analysis.changes import change_sums
+from bertjax.attention_analysis.heads import head_sums
+from bertjax.attention_analysis.reading import Chunk, Texts
+from bertjax.attention_analysis.words import HEAD, RELATION, UNIT, merge_units, text_rows, tree_rows
+from bertjax.data.features import INPUTS, Features
+from bertjax.inference.attention import apply_encoder, rows_at_once
+from bertjax.inference.runner import Forward, Runner
+from bertjax.model.capture import PROBABILITIES
+from bertjax.progress import Advance
+from bertjax.text.tokenizer import Tokenizer
+from bertjax.train.predict import no_op
+from bertjax.workdir.load_model import LoadedModel
+
+BEFORE, AFTER = 'before', 'after'
+
+
+@dataclasses.dataclass
+class Totals:
+    """What a pass has added up.
+
+    Attributes:
+      sums: of `heads`, and where they were asked for of `relations` and `changes`, by name, float64 or int64.
+      offsets: of the trees that were measured.
+      cut: texts that lost their end.
+      left_out: trees that were too long.
+    """
+
+    sums: dict[str, Any] = dataclasses.field(default_factory=dict)
+    offsets: rel.Offsets = dataclasses.field(default_factory=dict)
+    cut: int = 0
+    left_out: int = 0
+
+
+def measure(
+    runner: Runner,
+    chunks: Iterable[Chunk],
+    *,
+    unit: str,
+    max_length: int,
+    relations: Sequence[str] = (),
+    before: LoadedModel | None = None,
+    advance: Advance = no_op,
+) -> Totals:
+    """Measures every chunk.
+
+    Args:
+      runner: of the model.
+      chunks: texts or trees; not all of them need to be in memory.
+      unit: 'piece' or 'word': what a head's figures are about.
+      max_length: of the sequences; longer texts are cut, longer trees left out.
+      relations: of the trees; () for texts.
+      before: a model to compare with.
+      advance: told how many more texts are done.
+
+    Returns:
+      the totals; nothing in `sums` if all trees were too long.
+    """
+    model, totals = runner.model, Totals()
+    forward = _make_forward(model, before, unit=unit, relations=len(relations))
+    name = ('measure', unit, tuple(relations), before and before.where)
+    params = {AFTER: model.params} | ({BEFORE: before.params} if before else {})
+    inputs = (*INPUTS, UNIT, HEAD, RELATION) if relations else (*INPUTS, UNIT)
+    most = lambda length: rows_at_once(model.config, length)  # noqa: E731
+    for chunk in chunks:
+        features = rows_of(model.tokenizer, chunk, relations, max_length)
+        if isinstance(chunk, Texts):
+            totals.cut += _cut(model.tokenizer, chunk, max_length) if features.notes else 0
+        else:
+            kept = [] if features is None else [chunk[i] for i in features.record]
+            totals.left_out += len(chunk) - len(kept)
+            rel.count_offsets(totals.offsets, kept)
+            if features is None:
+                continue
+        found = runner.total(name, forward, features, inputs=inputs, most=most, params=params, advance=advance)
+        found = jax.tree.map(lambda x: x.astype(np.int64 if x.dtype.kind == 'i' else np.float64), found)
+        totals.sums = jax.tree.map(np.add, totals.sums, found) if totals.sums else found
+    return totals
+
+
+def rows_of(tokenizer: Tokenizer, chunk: Chunk, relations: Sequence[str], max_length: int) -> Features | None:
+    """The rows of a chunk; None where all its trees are too long."""
+    if isinstance(chunk, Texts):
+        return text_rows(tokenizer, *chunk, max_length)
+    return tree_rows(tokenizer, chunk, relations, max_length)
+
+
+def _cut(tokenizer: Tokenizer, texts: Texts, max_length: int) -> int:
+    """How many texts, or pairs, are longer than `max_length` with their special tokens."""
+    lengths = sum(np.array([len(ids) for ids in tokenizer.encode(part)]) for part in texts if part is not None)
+    special = 2 if texts.second is None else 2 + tokenizer.separators
+    return int((lengths + special > max_length).sum())
+
+
+def _make_forward(model: LoadedModel, before: LoadedModel | None, *, unit: str, relations: int) -> Forward:
+    def forward(params: Any, batch: Mapping[str, jax.Array]) -> dict[str, Any]:
+        mask = batch['attention_mask'].astype(jnp.float32)
+        separators = (batch['input_ids'] == model.tokenizer.sep_id) * mask
+        after = apply_encoder(model.module, params[AFTER], batch, hidden=before is not None)
+        weights = after[PROBABILITIES]
+        merged = merge_units(weights, batch[UNIT], mask) if relations or unit == 'word' else None
+        if unit == 'word':
+            of = jax.nn.one_hot(batch[UNIT], mask.shape[1]) * mask[..., None]  # [B, S, U]
+            heads = head_sums(merged, of.max(1), jnp.einsum('BS,BSU->BU', separators, of))
+        else:
+            heads = head_sums(weights, mask, separators)
+        sums: dict[str, Any] = {'heads': heads}
+        if relations:
+            sums['relations'] = rel.relation_sums(merged, batch[HEAD], batch[RELATION], relations)
+        if before is not None:
+            sums['changes'] = change_sums(apply_encoder(before.module, params[BEFORE], batch, hidden=True), after, mask)
+        return sums
+
+    return forward

@@ -1,0 +1,30 @@
+"""run=corpus: build the token store of config.corpus, WORKDIR/store, and print the corpus report."""
+
+import pathlib
+
+from ml_collections import ConfigDict
+
+from bertjax.pretrain.settings import pretraining_settings
+from bertjax.pretrain.text_data import prepare_stores, prepare_tokenizer
+from bertjax.workdir.lock import lock_workdir
+
+
+def run(config: ConfigDict, workdir: str) -> None:
+    """Writes WORKDIR/store, which --config.data reads; the vocabulary is trained first where none is given.
+
+    Raises:
+      UserError: no text, broken text with strict, another tokenizer than the store's.
+    """
+    settings, folder = pretraining_settings(config), pathlib.Path(workdir)
+    with lock_workdir(folder):
+        tokenizer = prepare_tokenizer(settings, folder)
+        stores = prepare_stores(settings, folder, tokenizer)
+    for weighted in stores:
+        train, heldout = weighted.store.split('train'), weighted.store.split('heldout')
+        print(
+            f'store {weighted.store.fingerprint[:16]}: '
+            f'{train.num_documents:,} documents and {train.num_tokens:,} tokens '
+            f'to train on, {heldout.num_documents:,} documents and {heldout.num_tokens:,} tokens held out'
+        )
+    if len(stores) == 1:
+        print(f'use it with --config.data={folder / "store"} --config.tokenizer={folder / "tokenizer"}')

@@ -1,0 +1,108 @@
+"""run=distill: train a smaller model to imitate a trained one, on text or on a task."""
+
+import pathlib
+from collections.abc import Collection
+
+from ml_collections import ConfigDict
+
+from bertjax.distill.augment import add_augmented, distillation_data
+from bertjax.distill.run import PretrainingDistillation, TaskDistillation, task_teacher
+from bertjax.distill.settings import DistillationSettings
+from bertjax.errors import UserError
+from bertjax.finetune.results import finish_task
+from bertjax.finetune.settings import finetuning_settings
+from bertjax.finetune.trials import trials_of
+from bertjax.parallel.distributed import fetch_to_all_hosts, primary_first
+from bertjax.parallel.mesh import make_mesh, row_shards
+from bertjax.pretrain.chance_baselines import compute_chance_baselines
+from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
+from bertjax.pretrain.summary import finish_pretraining
+from bertjax.pretrain.warm_start import with_architecture
+from bertjax.train.canary import training_devices
+from bertjax.train.settings import check_row_count
+from bertjax.train.state import without_aux
+from bertjax.train.trainer import fit
+from bertjax.workdir.exports import check_push_to
+from bertjax.workdir.lock import TRIALS, lock_workdir
+
+
+def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', given: Collection[str] = ()) -> None:
+    """Distils; the same call in the same workdir continues.
+
+    Args:
+      config: of the run: of a pre-training (general distillation) or of a task.
+      workdir: of it.
+      recipe: that the config is of, as the command line names it; for what is said to run next.
+      given: keys that the command line sets one by one.
+
+    Raises:
+      UserError: see docs/distillation.md.
+      PreemptedError: SIGTERM or Ctrl-C, after saving.
+      NonFiniteError: three steps in a row were not finite.
+    """
+    distill = DistillationSettings(**config.distill)
+    distill.check(config.init, given)
+    folder = pathlib.Path(workdir)
+    if 'task' in config:
+        _distil_task(config, distill, folder, recipe)
+    else:
+        _distil_general(config, distill, folder, recipe, given)
+
+
+def _distil_general(
+    config: ConfigDict, distill: DistillationSettings, folder: pathlib.Path, recipe: str, given: Collection[str]
+) -> None:
+    settings = pretraining_settings(config)
+    _check_beginning(settings, distill)
+    settings = with_architecture(settings, folder, given)
+    settings.check()
+    check_push_to(settings.push_to, settings.formats)
+    mesh = make_mesh(settings.mesh, training_devices())
+    settings.check_memory(mesh)
+    with lock_workdir(folder):
+        with primary_first():
+            training = PretrainingDistillation(settings, distill, folder, mesh)
+        state, _ = fit(folder, training)
+        finish_pretraining(
+            folder,
+            training.resolved,
+            training.model,
+            training.tokenizer,
+            fetch_to_all_hosts(without_aux(state.params)),
+            training.heldout if distill.soft or distill.hard else None,  # else its head for masks learns nothing
+            recipe,
+            compute_chance_baselines(settings, training.stores, training.examples, training.resolved['steps']),
+        )
+
+
+def _check_beginning(settings: PretrainingSettings, distill: DistillationSettings) -> None:
+    """Refuses what a pre-training may begin with and a student may not."""
+    if settings.vocab['add']:
+        found = f'words of {settings.vocab["add"]}'
+        expected = 'none: a student has the pieces of its teacher, which does not know these words'
+        raise UserError('config.vocab.add', found, expected, 'leave it empty, or teach the words to the teacher first')
+    if settings.embeddings and distill.student_init not in ('init', 'random'):
+        expected = f"nothing: the student begins with its teacher's (student_init={distill.student_init})"
+        fix = 'leave it empty, or begin with --config.distill.student_init=random'
+        raise UserError('config.embeddings', settings.embeddings, expected, fix)
+
+
+def _distil_task(config: ConfigDict, distill: DistillationSettings, folder: pathlib.Path, recipe: str) -> None:
+    settings = finetuning_settings(config)
+    settings.check()
+    check_push_to(settings.push_to, settings.formats)
+    if trials_of(settings) or (folder / TRIALS).exists():
+        raise UserError('config.sweep', 'a sweep', 'a single run, where there is a teacher', 'start one run a setting')
+    mesh = make_mesh(settings.mesh, training_devices())
+    check_row_count(settings.batch_size, settings.accumulate, row_shards(mesh))
+    with lock_workdir(folder):
+        with primary_first():
+            data = distillation_data(settings, distill, folder)
+            teacher = task_teacher(data, distill, mesh)  # before rows are made up, which may take hours
+        settings.check_memory(data.encoder, mesh, training=True)
+        if distill.augment:
+            add_augmented(data, distill, folder, mesh)
+        with primary_first():
+            training = TaskDistillation(data, distill, teacher, folder, mesh)
+        state, last = fit(folder, training, select=settings.select)
+        finish_task(folder, training.resolved, training.model, without_aux(state.params), last, recipe)

@@ -1,0 +1,85 @@
+"""run=export: write a checkpoint of WORKDIR in each format of config.export_formats, WORKDIR/export."""
+
+import pathlib
+from collections.abc import Collection
+
+from ml_collections import ConfigDict
+
+from bertjax.config import plain
+from bertjax.errors import UserError
+from bertjax.finetune.results import RESULTS, STEP, export_task
+from bertjax.finetune.settings import finetuning_settings
+from bertjax.memory import give_back_freed
+from bertjax.pretrain.settings import pretraining_settings
+from bertjax.pretrain.summary import export_pretraining, heldout_rows
+from bertjax.pretrain.warm_start import with_architecture
+from bertjax.workdir.exports import check_formats, check_push_to, formats_of, push_export
+from bertjax.workdir.files import recorded_config, recorded_results
+from bertjax.workdir.lock import has_checkpoints, lock_workdir
+from bertjax.workdir.restore_run import config_of_run, load_pretraining, load_task
+
+
+def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
+    """Exports the checkpoint of config.step; 0 is the newest, or of a task with config.select='best' the best on dev.
+
+    Model and tokenizer are those of the workdir; the recipe must be the one that it was trained with.
+
+    Args:
+      config: the recipe's.
+      workdir: of a training.
+      given: keys that the command line sets, see `config_of_run`.
+
+    Raises:
+      UserError: no such checkpoint, a recipe of another model, or a model that the format cannot hold.
+    """
+    give_back_freed()
+    folder = pathlib.Path(workdir)
+    if not has_checkpoints(folder):
+        raise UserError('--workdir', f'no checkpoints in {workdir}', 'the workdir of a training run', 'train first')
+    with lock_workdir(folder):
+        if 'task' in config:
+            what, written = _export_task(config_of_run(config, folder, given), folder)
+        else:
+            what, written = _export_pretraining(config, folder)
+    for path in written:
+        print(f'{what} exported to {path}')
+    push_export(folder, config.push_to, private=config.push_private)
+
+
+def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pathlib.Path]]:
+    """Exports the model of a task; returns what it was, in words, and the folders."""
+    settings = finetuning_settings(config)
+    formats = formats_of(settings.export_formats)
+    check_push_to(settings.push_to, formats)
+    tuned = load_task(settings, folder, lambda data: {'train': data.split('train', training=True)})
+    data = tuned.model.data
+    model = tuned.model.setup.model
+    check_formats(formats, data.encoder, vocabulary=data.tokenizer.family, model=model, head=data.task.head)
+    recorded = recorded_config(folder / 'config.json', plain(config))
+    task, path = data.task, folder / RESULTS
+    results = recorded_results(path) if path.exists() else {'splits': {}}
+    if tuned.step is not None and not tuned.finished:
+        of_step = recorded['epochs'] * tuned.step / recorded['steps']
+        recorded |= {'steps': tuned.step, 'epochs': of_step}
+        results = results if results.get(STEP) == tuned.step else {'splits': {}}
+    elif STEP in results or results.get('select', settings.select) != settings.select:  # of another checkpoint
+        results = {'splits': {}}
+    recorded |= {'card': settings.recorded['card'], 'push_to': settings.push_to}
+    written = export_task(folder, recorded, tuned.model, tuned.params, results, formats, finished=tuned.finished)
+    return f'model of {task.name}' + ('' if tuned.finished else f' at step {tuned.step}'), written
+
+
+def _export_pretraining(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pathlib.Path]]:
+    """Exports a checkpoint; returns what it was, in words, and the folders."""
+    settings = with_architecture(pretraining_settings(config), folder)
+    formats = formats_of(settings.export_formats)
+    check_push_to(settings.push_to, formats)
+    found = load_pretraining(settings, folder)
+    step = found.saved.position.step
+    about = {name: value for name, value in settings.recorded['card'].items() if value}
+    recorded = {**found.saved.config, 'steps': step, 'card': {**found.saved.config.get('card', {}), **about}}
+    recorded['push_to'] = settings.push_to
+    rows = [row for row in heldout_rows(folder / 'metrics.jsonl', recorded['pairs']['mode']) if row['step'] <= step]
+    check_formats(formats, found.config, vocabulary=found.tokenizer.family)
+    written = export_pretraining(folder, recorded, found.config, found.tokenizer, found.params, rows, formats)
+    return f'step {step}', written

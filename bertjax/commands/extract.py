@@ -1,0 +1,111 @@
+"""run=extract: compute features of texts, from a file or from standard input."""
+
+import contextlib
+import pathlib
+import sys
+from typing import TextIO
+
+from ml_collections import ConfigDict
+
+from bertjax.errors import UserError
+from bertjax.inference.encode import chosen_encoding
+from bertjax.inference.extract import PART, PART_OF_TOKENS, Extractor, labels
+from bertjax.inference.extraction import Extraction
+from bertjax.inference.feature_files import json_rows, need_arrow
+from bertjax.inference.input import STANDARD_INPUT, InputSource, columns, spooled
+from bertjax.inference.runner import Runner
+from bertjax.inference.settings import InferenceSettings, inference_settings
+from bertjax.progress import progress
+from bertjax.tasks.reading.stream import as_they_come
+from bertjax.terminal import data_output
+from bertjax.workdir.load_model import load_requested_model
+from bertjax.workdir.lock import lock_workdir
+
+_USUAL = 'npy'  # the format of a file's features
+
+
+def run(config: ConfigDict, workdir: str) -> None:
+    """Writes features of the texts of config.input to WORKDIR/features/NAME.FORMAT, and beside it what they are.
+
+    The input is read whole before anything is computed, and whatever is wrong in it is told then. What is computed is
+    kept part by part: after a kill the same command goes on behind the last one, and ends in the same bytes. The texts
+    of standard input, '-', are kept in the workdir meanwhile, and are called stdin; where no format is asked for, JSON
+    lines go to standard output instead, as the texts come.
+
+    Args:
+      config: of the recipe `extract`.
+      workdir: of the model, or a new one.
+
+    Raises:
+      UserError: no model, layers that it does not have, no such file, a malformed record, or features of another
+        input that would be replaced.
+    """
+    settings = inference_settings(config, 'extract')
+    options, folder = settings.options, pathlib.Path(workdir)
+    source = InputSource(settings.input, columns(options['field'], options['pair_field'], 'config.extract'))
+    source.check()
+    as_it_comes = settings.input == STANDARD_INPUT and not options['format']
+    if as_it_comes and options['part']:
+        found = f'{options["part"]}, where each text is answered as it comes'
+        raise UserError('config.extract.part', found, '0', "name a file's format with config.extract.format")
+    if options['format'] == 'parquet':
+        need_arrow()
+    with lock_workdir(folder, results_only=True):
+        if as_it_comes:
+            out = data_output()
+            with contextlib.redirect_stdout(sys.stderr):
+                _extract_stream(settings, folder, source, out)
+            return
+        target = _target(settings, folder, source)
+        extractor, results = _extractor(settings, folder), target.parent
+        kept = spooled(source, results) if settings.input == STANDARD_INPUT else contextlib.nullcontext(source)
+        with kept as source:
+            _extract_file(settings, extractor, source, target)
+
+
+def _extractor(settings: InferenceSettings, folder: pathlib.Path) -> Extractor:
+    options = settings.options
+    model = load_requested_model(settings, folder)
+    chosen = {name: options[name] for name in ('combine', 'pool', 'normalize')}
+    lists = {name: tuple(options[name]) for name in ('layers', 'weights')}
+    encoding = chosen_encoding(model, **lists, **chosen)
+    extractor = Extractor(
+        Runner(model, batch_size=settings.batch_size), encoding, settings.longest(model.config, model.max_length)
+    )
+    extractor.check()
+    return extractor
+
+
+def _extract_stream(settings: InferenceSettings, folder: pathlib.Path, source: InputSource, out: TextIO) -> None:
+    extractor, id = _extractor(settings, folder), settings.options['id']
+    pieces = extractor.runner.model.tokenizer.pieces
+    for items in as_they_come(source.items(), settings.batch_size):
+        beside = [labels(item, source, id) for item in items]
+        out.write(''.join(json_rows(extractor.part(items), beside, pieces)))
+        out.flush()
+
+
+def _target(settings: InferenceSettings, folder: pathlib.Path, source: InputSource) -> pathlib.Path:
+    target = folder / 'features' / f'{source.name}.{settings.options["format"] or _USUAL}'
+    if pathlib.Path(source.origin) in (target.resolve(), target.with_name(f'{target.name}.json').resolve()):
+        found = f'{settings.input}, which would be replaced'
+        raise UserError('config.input', found, 'a file elsewhere', 'move it, or give another --workdir')
+    return target
+
+
+def _extract_file(settings: InferenceSettings, extractor: Extractor, source: InputSource, target: pathlib.Path) -> None:
+    options = settings.options
+    size = options['part'] or (PART_OF_TOKENS if extractor.of_tokens else PART)
+    extraction = Extraction(extractor, source, target, options['id'], size)
+    texts = extraction.read()
+    if extraction.is_done():
+        print(f'{target} is there already, of these texts and this model')
+        return
+    extraction.check()
+    with progress('texts', texts, lines=True) as advance:
+        extraction.compute(advance)
+    names = ('layers', 'combine', 'weights', 'pool', 'normalize', 'prompt')
+    facts = {name: getattr(extractor.encoding, name) for name in names}
+    facts['dense'] = [layer.kernel.shape[1] for layer in extractor.encoding.dense]
+    for line in extraction.write(facts):
+        print(line)

@@ -1,0 +1,141 @@
+"""run=fill: fill masks, score texts, predict whether a sentence follows another, or continue a text."""
+
+import contextlib
+import json
+import pathlib
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, TextIO
+
+from ml_collections import ConfigDict
+
+from bertjax.errors import UserError
+from bertjax.files.atomic import AtomicFile, write_atomic
+from bertjax.finetune.results import json_lines, result_extras
+from bertjax.inference.fill_request import FillRequest, check_options, table
+from bertjax.inference.input import STANDARD_INPUT, InputSource, Item, chunks, columns
+from bertjax.inference.overwrite_guard import FILES, INPUT, check_overwrite, recorded_files
+from bertjax.inference.runner import Runner
+from bertjax.inference.score import corpus_score
+from bertjax.inference.settings import InferenceSettings, inference_settings
+from bertjax.progress import progress
+from bertjax.tasks.reading.records import Row
+from bertjax.tasks.reading.stream import as_they_come
+from bertjax.terminal import Console, data_output
+from bertjax.train.predict import no_op
+from bertjax.workdir.load_model import load_requested_model
+from bertjax.workdir.lock import lock_workdir
+
+_TOGETHER = 256  # texts of a file that are answered at once
+
+
+def run(config: ConfigDict, workdir: str) -> None:
+    """Answers config.fill.ask.
+
+    Of the text config.fill.text the answer is a table; of the file config.input JSON lines in
+    WORKDIR/fill/NAME.ASK.jsonl, where masks that are filled jointly are NAME.jointly.jsonl; of standard input, '-', as
+    it comes, JSON lines on standard output, or tables where that is a terminal. NAME.ASK.json says of which input the
+    answers are, and has the sum of scores.
+
+    Args:
+      config: of the recipe `fill`.
+      workdir: of the model, or a new one.
+
+    Raises:
+      UserError: no model, one without the head that is needed, no such file, a text without mask, an option
+        that would change nothing, or answers to another input that would be replaced.
+    """
+    settings = inference_settings(config, 'fill')
+    options, folder = settings.options, pathlib.Path(workdir)
+    check_options(options)
+    paired = options['ask'] == 'pairs'
+    source = InputSource(
+        settings.input, columns(options['field'], options['pair_field'] if paired else '', 'config.fill')
+    )
+    if options['text'] and settings.input:
+        raise UserError('config.fill.text', 'a text, beside config.input', 'one of the two', 'leave one out')
+    if bool(options['second']) != (paired and bool(options['text'])):
+        expected = "the text that may follow config.fill.text, with ask='pairs'"
+        raise UserError('config.fill.second', repr(options['second']), expected, 'give it there, and only there')
+    if not options['text']:
+        source.check()
+    with lock_workdir(folder, results_only=True):
+        if options['text']:
+            values = (options['text'], options['second']) if paired else (options['text'],)
+            item = Row('config.fill.text', values)
+            _print(_question(settings, folder, [item]).answers([item]))
+        elif settings.input == STANDARD_INPUT:
+            out = data_output()
+            with contextlib.redirect_stdout(sys.stderr):
+                _answer_stream(settings, folder, source, out)
+        else:
+            _answer_file(settings, folder, source)
+
+
+def _question(settings: InferenceSettings, folder: pathlib.Path, items: Sequence[Item] = ()) -> FillRequest:
+    names = ('ask', 'top_k', 'jointly', 'tokens', 'temperature', 'sample', 'seed')
+    model = load_requested_model(settings, folder)
+    chosen = {name: settings.options[name] for name in names}
+    longest = settings.longest(model.config, model.max_length)
+    question = FillRequest(Runner(model, batch_size=settings.batch_size), max_length=longest, **chosen)
+    question.check()
+    question.check_texts(items)
+    return question
+
+
+def _print(answers: Sequence[dict[str, Any]]) -> None:
+    console = Console(highlight=False)
+    for answer in answers:
+        console.print(table(answer))
+
+
+def _answer_stream(settings: InferenceSettings, folder: pathlib.Path, source: InputSource, out: TextIO) -> None:
+    question = _question(settings, folder)
+    for items in as_they_come(source.items(), settings.batch_size):
+        answers = question.answers(items, no_op)
+        if out.isatty():
+            with contextlib.redirect_stdout(out):
+                _print(answers)
+        else:
+            out.write(json_lines(_rows(items, answers)))
+            out.flush()
+
+
+def _answer_file(settings: InferenceSettings, folder: pathlib.Path, source: InputSource) -> None:
+    question, ask = _question(settings, folder), settings.options['ask']
+    kind, total, blank = 'jointly' if ask == 'masks' and settings.options['jointly'] else ask, 0, 0
+    target = folder / 'fill' / f'{source.name}.{kind}.jsonl'
+    facts = target.with_suffix('.json')
+    # Answers of the first versions have no facts beside them, or do not name themselves there.
+    known = recorded_files([facts]) or {target.name}
+    check_overwrite([facts], source.origin, [target], known)
+    for items in chunks(source.items(), _TOGETHER):
+        question.check_texts(items)
+        total, blank = total + len(items), blank + sum(not isinstance(item, Row) for item in items)
+    of = {INPUT: source.origin, FILES: [target.name]}
+    write_atomic(facts, json.dumps(of, indent=2) + '\n')
+    for left in target.parent.glob('.*.tmp-*'):  # of a run that was killed
+        left.unlink()
+    scores: list[dict[str, Any]] = []
+    with AtomicFile(target) as file, progress('texts', total - blank, lines=True) as advance:
+        for items in chunks(source.items(quiet=True), _TOGETHER):
+            answers = question.answers(items, advance)
+            if ask == 'score':
+                scores.append(corpus_score(answers))
+            file.write(json_lines(_rows(items, answers)).encode())
+    if blank:
+        print(f'{blank:,} of {total:,} are blank, and their lines say so')
+    print(target)
+    if ask == 'score':
+        whole = corpus_score(scores)
+        write_atomic(facts, json.dumps({**of, **whole}, indent=2) + '\n')
+        _print([{'text': source.path, **whole}])
+        print(facts)
+
+
+def _rows(items: Sequence[Item], answers: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The answers beside the fields of their records, and a row for each blank one among them."""
+    given = iter(answers)
+    for item in items:
+        row = next(given) if isinstance(item, Row) else {'skipped': item.what, 'where': item.where}
+        yield result_extras(item.fields or {}, row)

@@ -1,0 +1,129 @@
+"""run=predict: predict with a fine-tuned model, for a split, a file or standard input."""
+
+import contextlib
+import dataclasses
+import pathlib
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, TextIO
+
+from ml_collections import ConfigDict
+
+from bertjax.errors import UserError
+from bertjax.files.paths import user_path
+from bertjax.files.streams import named_compressed
+from bertjax.finetune.ensemble import EnsembleRequest, load_models, member_folders
+from bertjax.finetune.results import json_lines, prediction_rows, write_predictions
+from bertjax.finetune.settings import finetuning_settings
+from bertjax.finetune.task_data import TaskData, TaskSplit
+from bertjax.tasks.reading.arrow import is_saved_dataset
+from bertjax.tasks.reading.records import is_binary, read_records
+from bertjax.tasks.reading.stream import as_they_come, standard_input
+from bertjax.tasks.reading.texts import Blank, number_lines, read_text
+from bertjax.tasks.task import Task
+from bertjax.terminal import data_output
+from bertjax.workdir.lock import lock_workdir
+from bertjax.workdir.restore_run import config_of_run
+
+
+def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
+    """Predicts.
+
+    With config.input a file, a JSON object a record goes to WORKDIR/predictions/input/NAME.jsonl. With '-' they go from
+    standard input to standard output, as the input comes: in batches of at most config.eval_batch_size, each as soon as
+    no more is waiting. Without it, config.split ('test', or several: 'test,test_mismatched') is predicted, whole. Files
+    of a benchmark's or of the input's own form are written beside, zipped too. The model is the one that run=evaluate
+    takes, or with config.ensemble several.
+
+    Args:
+      config: the recipe's.
+      workdir: of a fine-tuning, or a new one.
+      given: keys that the command line sets, see `config_of_run`.
+
+    Raises:
+      UserError: no model, no such file or split, or a malformed record.
+    """
+    folder = pathlib.Path(workdir)
+    folders = member_folders(config.ensemble, folder) if config.ensemble else [folder]
+    asked = [(finetuning_settings(config_of_run(config, one, given)), one) for one in folders]
+    with lock_workdir(folder, *folders):
+        if config.input == '-':
+            out = data_output()
+            with contextlib.redirect_stdout(sys.stderr):
+                _predict_stream(asked, out)
+        elif config.input:
+            _predict_file(asked, folder)
+        else:
+            _predict_splits(asked, folder)
+
+
+def _predict_splits(asked: EnsembleRequest, folder: pathlib.Path) -> None:
+    names = asked[0][0].split.split(',')
+    tuned = load_models(asked, lambda data: {name: data.split(name, whole=True) for name in names})
+    for name, split in tuned.splits.items():
+        predictions = tuned.predictions(split)
+        for path in write_predictions(folder / 'predictions', tuned.data.task, name, split, predictions):
+            print(path)
+
+
+def _predict_file(asked: EnsembleRequest, folder: pathlib.Path) -> None:
+    settings = asked[0][0]
+    items: list[Any] = []
+
+    def read(data: TaskData) -> dict[str, TaskSplit]:
+        items.extend(_read_file(data.task, settings.input))
+        return {'': _split(data, items)}
+
+    tuned = load_models(asked, read)
+    predictions = tuned.predictions(tuned.splits[''])
+    blank = sum(isinstance(item, Blank) for item in items)
+    if blank:
+        print(f'{settings.input}: {blank:,} blank lines or records, whose lines of the predictions say so')
+    path = pathlib.Path(settings.input)
+    name = pathlib.Path(path.stem).stem if named_compressed(path.name) else path.stem
+    task, split = tuned.data.task, tuned.splits['']
+    # In a folder of its own: a file may be called dev, too.
+    for path in write_predictions(folder / 'predictions' / 'input', task, name, split, predictions, items):
+        print(path)
+
+
+def _read_file(task: Task, path: str) -> Iterator[Any]:
+    if is_saved_dataset(user_path(path, 'config.input')) or is_binary(path):
+        return task.from_rows(read_records([user_path(path, 'config.input')]))
+    return task.parse(list(number_lines(read_text(path))), path)
+
+
+def _split(data: TaskData, items: Sequence[Any], *, open: bool = False) -> TaskSplit:
+    records = [item for item in items if not isinstance(item, Blank)]
+    if not records:
+        raise UserError('config.input', 'no record', 'at least one', 'give some input')
+    split = data.tokenised(records, keep=False)  # a user's own texts are left on no disk
+    for note in split.features.notes:
+        print(note)
+    return dataclasses.replace(split, open=open)
+
+
+def _predict_stream(asked: EnsembleRequest, out: TextIO) -> None:
+    settings = asked[0][0]
+    first: list[Any] = []
+    rest: list[Iterator[list[Any]]] = []
+
+    def read(data: TaskData) -> dict[str, TaskSplit]:
+        where = 'standard input'
+        items = data.task.parse(standard_input(where), where)
+        batches = as_they_come(items, settings.eval_batch_size)
+        first.extend(next(batches, ()))
+        rest.append(batches)
+        return {'': _split(data, first, open=True)}
+
+    tuned = load_models(asked, read)
+    data = tuned.data
+
+    def write(items: Sequence[Any], split: TaskSplit) -> None:
+        predictions = tuned.predictions(split)
+        out.write(json_lines(prediction_rows(data.task, items, predictions)))
+        out.flush()
+
+    write(first, tuned.splits[''])
+    for items in rest[0]:
+        write(items, _split(data, items))

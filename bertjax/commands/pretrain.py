@@ -1,0 +1,57 @@
+"""run=pretrain: pre-train BERT on text files: vocabulary, token store, training, evaluation, export."""
+
+import pathlib
+from collections.abc import Collection
+
+from ml_collections import ConfigDict
+
+from bertjax.parallel.distributed import fetch_to_all_hosts, primary_first
+from bertjax.parallel.mesh import make_mesh
+from bertjax.pretrain.chance_baselines import compute_chance_baselines
+from bertjax.pretrain.run import Pretraining
+from bertjax.pretrain.settings import pretraining_settings
+from bertjax.pretrain.summary import finish_pretraining
+from bertjax.pretrain.text_data import huggingface_directory
+from bertjax.pretrain.warm_start import with_architecture
+from bertjax.train.canary import training_devices
+from bertjax.train.trainer import fit
+from bertjax.workdir.exports import check_push_to
+from bertjax.workdir.lock import has_checkpoints, lock_workdir
+
+
+def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', given: Collection[str] = ()) -> None:
+    """Pre-trains; the same call in the same workdir continues.
+
+    Args:
+      config: of the run.
+      workdir: of it.
+      recipe: that the config is of, as the command line names it; for what is said to run next.
+      given: keys that the command line sets one by one.
+
+    Raises:
+      UserError: see docs/pretraining.md.
+      PreemptedError: SIGTERM or Ctrl-C, after saving.
+      NonFiniteError: three steps in a row were not finite.
+    """
+    folder = pathlib.Path(workdir)
+    settings = with_architecture(pretraining_settings(config), folder, given)
+    settings.check()
+    check_push_to(settings.push_to, settings.formats)
+    if settings.init and not has_checkpoints(folder):
+        huggingface_directory(settings.init)  # raises
+    mesh = make_mesh(settings.mesh, training_devices())
+    settings.check_memory(mesh)
+    with lock_workdir(folder):
+        with primary_first():
+            training = Pretraining(settings, folder, mesh)
+        state, _ = fit(folder, training)
+        finish_pretraining(
+            folder,
+            training.resolved,
+            training.model,
+            training.tokenizer,
+            fetch_to_all_hosts(state.params),
+            training.heldout,
+            recipe,
+            compute_chance_baselines(settings, training.stores, training.examples, training.resolved['steps']),
+        )

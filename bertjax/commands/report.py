@@ -1,0 +1,60 @@
+"""run=report: write one HTML page about WORKDIR, WORKDIR/report.html."""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from bertjax.config import plain
+from bertjax.errors import UserError
+from bertjax.files.atomic import write_atomic
+from bertjax.files.paths import user_name
+from bertjax.finetune.benchmark_table import is_benchmark
+from bertjax.pages.charts import check_plotly
+from bertjax.report.benchmark import benchmark_page
+from bertjax.report.build import build_page
+from bertjax.report.run_record import read_run
+from bertjax.tasks.sentence.glue_table import TASKS
+
+
+def run(config: ConfigDict, workdir: str, recipe: str) -> None:
+    """Writes the page of a run, a sweep or an evaluation, finished or not, whatever its recipe; of a benchmark a page
+    of all its tasks and one of each. What is missing is said on it.
+
+    Args:
+      config: of the command line; of use where the workdir has no run: a corpus, or what run=evaluate wrote.
+      workdir: of the run.
+      recipe: as the command line names it, which the run is compared with.
+
+    Raises:
+      UserError: nothing of a run is there, its config.json is damaged, or Plotly is not installed.
+    """
+    check_plotly()
+    folder, asked = pathlib.Path(workdir), plain(config)
+    if is_benchmark(folder):
+        _write(folder, benchmark_page(folder, _pages_of_tasks(asked, folder, recipe)))
+    else:
+        _write(folder, build_page(read_run(asked, folder, recipe)))
+
+
+def _pages_of_tasks(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> list[str]:
+    """Writes a page in each task's workdir; returns the tasks that have one."""
+    written = []
+    for task in TASKS:
+        if not (folder / task / 'config.json').exists():
+            continue
+        name = f'{recipe.partition(":")[0]}:{task}' if config.get('task', {}).get('kind') == 'glue' else recipe
+        try:
+            _write(folder / task, build_page(read_run(config, folder / task, name)))
+        except UserError as error:
+            print(f'no page of {TASKS[task].title}: {error}')
+            continue
+        written.append(task)
+    return written
+
+
+def _write(folder: pathlib.Path, text: str) -> None:
+    path = folder / 'report.html'
+    write_atomic(path, text)
+    print(f'written: {user_name(path)}, which any browser opens ({len(text) / 2**20:.1f} MB)')

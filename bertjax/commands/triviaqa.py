@@ -1,0 +1,71 @@
+"""run=triviaqa: convert TriviaQA to the format of SQuAD 1.1, to train on before SQuAD or with it."""
+
+import json
+import pathlib
+
+from etils import epath
+from ml_collections import ConfigDict
+
+from bertjax.errors import UserError
+from bertjax.files.atomic import AtomicFile
+from bertjax.files.paths import data_directory
+from bertjax.finetune.settings import finetuning_settings
+from bertjax.progress import progress
+from bertjax.tasks.squad.trivia import WORDS, Counts, read_questions, squad_of_trivia
+from bertjax.workdir.lock import lock_workdir
+
+_SPLITS = {'train': 'qa/wikipedia-train.json', 'dev': 'qa/wikipedia-dev.json'}
+
+
+def run(config: ConfigDict, workdir: str) -> None:
+    """Converts config.data, the folder of triviaqa-rc, to WORKDIR/train-v1.1.json and dev-v1.1.json.
+
+    config.task.train_file and dev_file name other files of questions in it, such as qa/web-train.json; a split that has
+    neither is left out.
+
+    Raises:
+      UserError: another kind of task, another layout, no file of questions.
+    """
+    settings, folder = finetuning_settings(config), pathlib.Path(workdir)
+    if settings.task['kind'] != 'squad' or settings.task['version'] != '1.1':
+        expected = 'the recipe of SQuAD 1.1, whose form it gives TriviaQA'
+        raise UserError('config.run', 'triviaqa with another recipe', expected, 'give --config=squad:v1')
+    data = data_directory(settings.data, 'the folder of triviaqa-rc, with qa/ and evidence/')
+    named = {split: settings.task[f'{split}_file'] for split in _SPLITS}
+    files = {split: data / (named[split] or usual) for split, usual in _SPLITS.items()}
+    for split, path in list(files.items()):
+        if not path.is_file() and not named[split]:
+            del files[split]
+        elif not path.is_file():
+            raise UserError(f'config.task.{split}_file', f'no file {path}', 'questions of TriviaQA', 'check the name')
+    if not files:
+        found, fix = f'{data} without {" or ".join(_SPLITS.values())}', 'name others in config.task.train_file'
+        raise UserError('config.data', found, 'questions of TriviaQA', fix)
+    with lock_workdir(folder):
+        for split, path in files.items():
+            counts = Counts()
+            print(f'{split}: {path} …', flush=True)
+            target = folder / f'{split}-v1.1.json'
+            with AtomicFile(target) as file:
+                _write(file, data, path, counts)
+            print(
+                f'{target}: {counts.kept:,} of {counts.documents:,} documents have an answer in their first {WORDS} '
+                f'words; {counts.answered:,} of {counts.questions:,} questions have such a document'
+            )
+    print(f'train on it with --config.data={folder}, then on SQuAD with --config.init=WORKDIR of that run')
+
+
+def _write(file: AtomicFile, data: epath.Path, path: epath.Path, counts: Counts) -> None:
+    """Writes the questions of a file in SQuAD's form, one after the other."""
+    questions = read_questions(path)
+    between = '{"version": "1.1", "data": ['
+    with progress('questions', len(questions), lines=True) as advance:
+        # As each is asked for, the one before it is done.
+        counted = (advance(1) or question for question in questions)
+        for entry in squad_of_trivia(data, path, counted, counts):
+            file.write((between + json.dumps(entry, ensure_ascii=False)).encode())
+            between = ', '
+    if not counts.kept:
+        found = f'no answer in the first {WORDS} words of {counts.documents:,} documents'
+        raise UserError(str(path), found, 'one at least', 'check that evidence/ belongs to it')
+    file.write(b']}\n')

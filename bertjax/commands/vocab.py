@@ -1,0 +1,55 @@
+"""run=vocab: train a vocabulary on config.corpus, WORKDIR/tokenizer, or list words to add to a given one."""
+
+import pathlib
+
+from ml_collections import ConfigDict
+
+from bertjax.corpus.overlap import WORKDIR_FILES, check_outside
+from bertjax.errors import UserError
+from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
+from bertjax.pretrain.text_data import huggingface_directory
+from bertjax.pretrain.vocabulary import CANDIDATES, train_vocabulary, write_candidates
+from bertjax.terminal import Console
+from bertjax.workdir.lock import lock_workdir
+from bertjax.workdir.tokenizer import check_replaceable
+
+_SHOWN = 12
+
+
+def run(config: ConfigDict, workdir: str) -> None:
+    """Writes WORKDIR/tokenizer, which transformers and --config.tokenizer read.
+
+    With config.vocab.candidates, WORKDIR/candidates.txt in its place: words of the corpus that the vocabulary of
+    config.tokenizer or config.init splits, for a person to choose from and for config.vocab.add.
+
+    Raises:
+      UserError: no text, a size that cannot be, or a workdir with checkpoints.
+    """
+    settings, folder = pretraining_settings(config), pathlib.Path(workdir)
+    check_outside(settings.corpus, folder, [*WORKDIR_FILES, CANDIDATES])
+    directory = folder / 'tokenizer'
+    with lock_workdir(folder):
+        if settings.vocab['candidates']:
+            _list_candidates(settings, folder)
+            return
+        check_replaceable(folder)
+        tokenizer = train_vocabulary(settings, folder)
+    print(f'{tokenizer.vocab_size:,} pieces in {directory}, fingerprint {tokenizer.fingerprint[:16]}')
+    print(f'last learned pieces: {" ".join(tokenizer.pieces[-12:])}')
+    print(f'use it with --config.tokenizer={directory}')
+
+
+def _list_candidates(settings: PretrainingSettings, folder: pathlib.Path) -> None:
+    given = settings.tokenizer or (settings.init and huggingface_directory(settings.init))
+    if not given:
+        fix = 'for example --config.init=out/tiny'
+        raise UserError('config.vocab.candidates', 'no vocabulary', 'config.init or config.tokenizer', fix)
+    found = write_candidates(settings, given, folder)
+    console = Console(highlight=False, soft_wrap=True)
+    for word, count, pieces in found[:_SHOWN]:
+        console.print(f'{word}  {count:,} times  {" ".join(pieces)}', markup=False)
+    path = folder / CANDIDATES
+    if not found:
+        console.print(f'no words in {path}: the vocabulary splits none that comes twice in the text', markup=False)
+        return
+    console.print(f'{len(found):,} words in {path}: remove what is none, then --config.vocab.add={path}', markup=False)

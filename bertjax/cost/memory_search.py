@@ -1,0 +1,269 @@
+"""Whether the train step of a phase fits a TPU slice or GPUs, and what would make it fit: found by compiling it.
+
+What is tried leaves what is learned as it is, but for the order of sums: the parts that a batch is processed in, what
+the backward pass recomputes, and how the mesh splits the weights.
+"""
+
+import dataclasses
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from bertjax.cost.step_cost import step_cost
+from bertjax.model.config import train_flops_per_sequence
+from bertjax.model.encoder import remat_of
+from bertjax.parallel.compiler_flags import FLAGS
+from bertjax.parallel.gpu_targets import UNTIMED
+from bertjax.parallel.mesh import make_mesh, row_shards
+from bertjax.parallel.topology import generation_of, topology_devices
+from bertjax.pretrain.run import build_pretraining_setup
+from bertjax.pretrain.settings import PretrainingPhase, PretrainingSettings
+from bertjax.train.settings import check_row_count
+from bertjax.train.setup import Setup
+from bertjax.train.throughput import peak_flops
+
+TRIES = 3  # compiles, at most, for each way to need less memory
+
+# Values of config.model.remat: each keeps less than the one before.
+REMAT_BY_MEMORY = ('none', 'elementwise', 'dots', 'full')
+
+MemoryPlan = dict[str, Any]  # how to compute a phase: keys of the config, with values
+CompileResult = dict[str, Any]  # the figures of a compiled phase, see docs/pretraining.md
+
+
+class MemorySearch:
+    """A pre-training and a TPU slice, which need not be there.
+
+    Args:
+      settings: of the pre-training; it needs no text.
+      topology: the slice, see `parallel.topology.topology_devices`.
+
+    Raises:
+      UserError: an unknown topology, no libtpu, a mesh that does not fit the number of chips or the model.
+    """
+
+    def __init__(self, settings: PretrainingSettings, topology: str):
+        self.settings, self.topology = settings, topology
+        self.devices = topology_devices(topology)
+        self._setups: dict[tuple, Setup] = {}
+        self.setup({})
+
+    @property
+    def available(self) -> int:
+        """Bytes of a device."""
+        return generation_of(self.topology).hbm_bytes
+
+    def setup(self, way: MemoryPlan) -> Setup:
+        """The setup under the keys of `way`."""
+        remat = way.get('model.remat', self.settings.model_fields['remat'])
+        mesh = {axis: way.get(f'mesh.{axis}', size) for axis, size in self.settings.mesh.items()}
+        key = (remat, *mesh.values())
+        if key not in self._setups:
+            fields = {**self.settings.model_fields, 'remat': remat}
+            settings = dataclasses.replace(self.settings, model_fields=fields, mesh=mesh)
+            model = settings.model(settings.vocab['size'])
+            self._setups[key] = build_pretraining_setup(settings, model, make_mesh(mesh, self.devices))
+        return self._setups[key]
+
+    def compile(self, phase: PretrainingPhase, way: MemoryPlan | None = None) -> CompileResult:
+        """Compiles the step of a phase, by default in the config's own way.
+
+        Returns:
+          The figures of docs/pretraining.md, with `fits` and, where that is false, what the compiler says is needed.
+
+        Raises:
+          UserError: a batch that does not divide over the chips.
+        """
+        way = way or {}
+        setup = self.setup(way)
+        phase = dataclasses.replace(phase, accumulate=way.get('accumulate', phase.accumulate))
+        key = self.settings.given_phases[phase.number].keys['batch_size']
+        check_row_count(phase.batch_size, phase.accumulate, row_shards(setup.mesh), key)
+        known, compiled = self._known(setup, phase), compile_step(setup, phase)
+        # The compiler of GPUs makes a program whatever it needs.
+        compiled['fits'] &= (compiled['hbm_bytes_per_chip'] or 0) <= self.available
+        text = compiled.pop('text', None)
+        cost = step_cost(text, self.topology, known['flops'], known['peak_flops']) if text and compiled['fits'] else {}
+        return {**known, **compiled, **cost}
+
+    def _known(self, setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
+        """What is known before compiling."""
+        flops = train_flops_per_sequence(setup.model.config, phase.seq_len, phase.max_predictions)
+        return {
+            'phase': phase.number,
+            'batch_size': phase.batch_size,
+            'seq_len': phase.seq_len,
+            'accumulate': phase.accumulate,
+            'hbm_bytes_available': self.available,
+            'parameters_bytes': _shard_bytes(setup.state.params),
+            'optimizer_bytes': _shard_bytes(setup.state.opt_state),
+            # By formula: without what is recomputed, and what is padding.
+            'flops': flops * phase.batch_size / len(self.devices),
+            'peak_flops': peak_flops(self.devices[0].device_kind),
+            'collectives': {},
+            # Of what does not fit nothing is claimed.
+            'estimated_step_s': None,
+            'mfu_estimate': None,
+            'modelled_share': None,
+        }
+
+    def batches(self, phase: PretrainingPhase) -> Iterator[CompileResult]:
+        """The results of a phase's own batch, then of twice as many rows until they do not fit; or, where its own does
+        not, of half as many rows a chip, rounded down, until they fit or there is one."""
+        result = self.compile(phase)
+        yield result
+        smallest = phase.accumulate * row_shards(self.setup({}).mesh)
+        grows = result['fits']
+        while result['fits'] == grows and (grows or phase.batch_size > smallest):
+            rows = phase.batch_size * 2 if grows else phase.batch_size // smallest // 2 * smallest
+            phase = dataclasses.replace(phase, batch_size=rows)
+            result = self.compile(phase)
+            yield result
+
+    def remedies(self, phase: PretrainingPhase, result: CompileResult) -> Iterator[tuple[MemoryPlan, CompileResult]]:
+        """What is tried for a phase that does not fit, with the result of each.
+
+        Of the parts of a batch, of recomputing and of splitting the weights each the least that fits, with at most
+        TRIES compiles; where none of the three does, all of them together.
+
+        Args:
+          phase: that does not fit.
+          result: of `compile`.
+        """
+        fitted = False
+        for search in (self._parts, self._recomputed, self._split):
+            for way, tried in search(phase, result):
+                fitted |= tried['fits']
+                yield way, tried
+        if not fitted:
+            yield from self._everything(phase)
+
+    def _parts(self, phase: PretrainingPhase, result: CompileResult) -> Iterator[tuple[MemoryPlan, CompileResult]]:
+        """More parts of a batch: from those that should do upwards, and downwards where these fit."""
+        rows, fixed = self._rows(phase), _fixed_bytes(result)
+        ways = [{'accumulate': phase.accumulate * n} for n in range(2, rows + 1) if rows % n == 0]
+        shares = [phase.accumulate / way['accumulate'] for way in ways]
+        needed = [fixed + (_needed(result) - fixed) * share for share in shares]
+        enough = (i for i, size in enumerate(needed) if size <= result['hbm_bytes_available'])
+        at, tried = next(enough, len(ways) - 1), {}
+        while 0 <= at < len(ways) and at not in tried and len(tried) < TRIES:
+            tried[at] = self.compile(phase, ways[at])
+            yield ways[at], tried[at]
+            at += -1 if tried[at]['fits'] else 1
+
+    def _recomputed(self, phase: PretrainingPhase, result: CompileResult) -> Iterator[tuple[MemoryPlan, CompileResult]]:
+        """More recomputing, the mildest first."""
+        config = self.setup({}).model.config
+        own = REMAT_BY_MEMORY.index(remat_of(config, self.devices[0].platform))
+        return self._until_one_fits(phase, [{'model.remat': remat} for remat in REMAT_BY_MEMORY[own + 1 :]])
+
+    def _split(self, phase: PretrainingPhase, result: CompileResult) -> Iterator[tuple[MemoryPlan, CompileResult]]:
+        """Weights and optimiser split over chips, where these are what does not fit."""
+        fixed = _fixed_bytes(result)
+        rest = _needed(result) - fixed
+        splits = {way['mesh.fsdp']: way for way in self._meshes()}
+        needed = {size: rest + fixed * self._axis('fsdp') / size for size in splits}
+        enough = [way for size, way in splits.items() if needed[size] <= result['hbm_bytes_available']]
+        return self._until_one_fits(phase, enough[:TRIES])
+
+    def _everything(self, phase: PretrainingPhase) -> Iterator[tuple[MemoryPlan, CompileResult]]:
+        """All that can be done at once, with the mesh of the config and with weights split as far as they can be."""
+        most: MemoryPlan = {'accumulate': phase.accumulate * self._rows(phase), 'model.remat': 'full'}
+        return self._until_one_fits(phase, [most, *({**most, **mesh} for mesh in self._meshes()[-1:])])
+
+    def _until_one_fits(
+        self, phase: PretrainingPhase, ways: Sequence[MemoryPlan]
+    ) -> Iterator[tuple[MemoryPlan, CompileResult]]:
+        for way in ways:
+            tried = self.compile(phase, way)
+            yield way, tried
+            if tried['fits']:
+                return
+
+    def _rows(self, phase: PretrainingPhase) -> int:
+        """Rows of a part of a batch on a chip."""
+        return phase.batch_size // phase.accumulate // row_shards(self.setup({}).mesh)
+
+    def _axis(self, name: str) -> int:
+        return self.setup({}).mesh.shape[name]
+
+    def _meshes(self) -> list[MemoryPlan]:
+        """More chips on the fsdp axis, by powers of two, at the cost of the data axis: rows are split as before."""
+        own, data, width = self._axis('fsdp'), self._axis('data'), self.settings.model_fields['width']
+        factors = [2**i for i in range(1, 11) if data % 2**i == 0 and width % (own * 2**i) == 0]
+        rest = self.settings.mesh['data'] == -1  # it is what the others leave
+        return [{'mesh.fsdp': own * n, **({} if rest else {'mesh.data': data // n})} for n in factors]
+
+
+def compile_step(setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
+    """What the compiler says of a phase's step: whether it fits, bytes a chip, and the compiled text.
+
+    The text is libtpu's own: jaxlib cannot write every program that libtpu makes (on v6e a gather that runs on the
+    SparseCore beside the rest, jaxlib 0.10.2 with libtpu 0.0.52).
+    """
+    (lowered,) = setup.lower(phase, phase.batches).values()
+    if setup.mesh.devices.flat[0].platform != 'tpu':
+        compiled = lowered.compile({**FLAGS, **UNTIMED})
+        return {'fits': True, **_memory(compiled), 'text': compiled.as_text()}
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            compiled = lowered.compile({'xla_dump_to': folder, 'xla_dump_hlo_as_text': True})
+        except jax.errors.JaxRuntimeError as error:
+            if 'RESOURCE_EXHAUSTED' not in str(error):
+                raise
+            return {'fits': False, **_said(str(error)), 'temporary_bytes': None}
+        (text,) = Path(folder).glob('*.after_codegen.txt')
+        return {'fits': True, **_memory(compiled), 'text': text.read_text(encoding='utf-8')}
+
+
+def _memory(compiled: jax.stages.Compiled) -> dict[str, int]:
+    memory = compiled.memory_analysis()
+    used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return {
+        'hbm_bytes_per_chip': used + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes,
+        'temporary_bytes': memory.temp_size_in_bytes,
+    }
+
+
+def flags_of(way: MemoryPlan, settings: PretrainingSettings, phase: PretrainingPhase) -> str:
+    """`way` on the command line; the parts of a batch are those of the phase alone, where the config has phases."""
+    own = f'phases[{phase.number}].' if settings.recorded['phases'] else ''
+    flags = [f'--config.{own if key == "accumulate" else ""}{key}={value}' for key, value in way.items()]
+    return ' '.join(f"'{flag}'" if '[' in flag else flag for flag in flags)
+
+
+def _needed(result: CompileResult) -> int:
+    """Bytes a chip; where the compiler does not say, twice what there is."""
+    return result['hbm_bytes_per_chip'] or 2 * result['hbm_bytes_available']
+
+
+def _fixed_bytes(result: CompileResult) -> int:
+    """Parameters, optimiser and gradients, whatever the batch."""
+    return 2 * result['parameters_bytes'] + result['optimizer_bytes']
+
+
+def _shard_bytes(tree: Any) -> int:
+    """Bytes that one chip holds of an abstract tree with shardings."""
+    leaves = jax.tree.leaves(tree)
+    return sum(int(np.prod(x.sharding.shard_shape(x.shape))) * x.dtype.itemsize for x in leaves)
+
+
+def _said(message: str) -> dict[str, int | None]:
+    """How much the compiler says that the step needs, and what of a chip's memory it gives to a program.
+
+    `Used 67.70G of 15.75G hbm`, or `... required for HLO temporaries (1.66T) exceeds available HBM (15.75G)`.
+    """
+    size = r'\(?([\d.]+)([KMGT])\b'
+    match = re.search(rf'{size}\)? (?:exceeds|of)(?:[^\d]*?{size})?', message)
+    if not match:
+        return {'hbm_bytes_per_chip': None}
+    wanted, given = (
+        round(float(number) * 2 ** {'K': 10, 'M': 20, 'G': 30, 'T': 40}[unit]) if number else None
+        for number, unit in (match.group(1, 2), match.group(3, 4))
+    )
+    return {'hbm_bytes_per_chip': wanted, **({'hbm_bytes_available': given} if given else {})}

@@ -1,0 +1,250 @@
+"""The end of a run over a task: figures, predictions, the export, and what a person wants to see."""
+
+import json
+import pathlib
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from bertjax.distill.settings import recorded_in
+from bertjax.files.atomic import write_atomic, write_zip
+from bertjax.files.paths import user_name
+from bertjax.finetune.advice import advise
+from bertjax.finetune.task_data import TASK_FILE, TaskData, TaskSplit
+from bertjax.finetune.task_model import TaskModel
+from bertjax.tasks.reading.texts import Blank
+from bertjax.tasks.task import Outputs, Task
+from bertjax.terminal import Console
+from bertjax.train.goodput import read_goodput
+from bertjax.workdir import exports
+from bertjax.workdir.exports import ExportContent, push_export, write_exports
+from bertjax.writers.console import Command, format_value, print_next, print_places
+from bertjax.writers.jsonl import read_rows
+
+RESULTS = 'results.json'
+STEP = 'step'  # in results.json: the checkpoint that its figures are of, where they are not of the finished run's model
+STOPPED = 'stopped_at'  # in results.json: the last step, where config.patience ended the run before config.steps
+# What tells one run over a task from another.
+_FACTS = ('init', 'seed', 'train', 'epochs', 'steps', 'batch_size', 'seq_len', 'learning_rate', 'layer_decay', 'select')
+
+
+def finish_task(
+    folder: pathlib.Path, config: Mapping[str, Any], model: TaskModel, params: Any, last: int, recipe: str
+) -> None:
+    """Evaluates every labelled split, writes results.json, the predictions, the export; prints.
+
+    Args:
+      folder: the workdir.
+      config: the resolved config.
+      model: tuned.
+      params: on its mesh.
+      last: the last step that was trained.
+      recipe: as the command line names it.
+    """
+    data, task = model.data, model.data.task
+    console = Console(highlight=False, soft_wrap=True)
+    results: dict[str, Any] = {'task': task.name, 'score': task.score, **run_facts(config), 'collapsed': None}
+    if last != config['steps']:
+        results[STOPPED] = last
+    outputs = {name: model.outputs(params, data.split(name)) for name in data.evaluated}
+    found, predictions = evaluate_split(data, outputs, folder / 'predictions')
+    results |= found
+    for name, predicted in predictions.items():
+        report = task.report(data.split(name).records, predicted)
+        if report:
+            console.print(f'\n{task.name}, {name}', style='bold')
+            console.print(report, markup=False)
+    write_atomic(folder / TASK_FILE, data.learned())
+    write_atomic(folder / RESULTS, json.dumps(results, indent=2) + '\n')
+    if model.settings.export:
+        export_task(folder, config, model, params, results, model.settings.formats)
+    if results['splits']:
+        console.print(results_table(results))
+    if results['collapsed']:
+        advice = advise(read_rows(folder / 'metrics.jsonl'), config['learning_rate'])
+        count = len(data.split('dev').records)
+        console.print(f'the run learned nothing: it gives all {count:,} records of dev the same answer', markup=False)
+        console.print(f'  {advice}', markup=False)
+    if goodput := read_goodput(folder):
+        console.print(f'\ngoodput {goodput}', markup=False)
+    places = {
+        'results.json': 'the figures above',
+        'predictions': "a line a record, and the benchmark's own files",
+        **exports.EXPORT_FOLDERS,
+        'metrics.jsonl': 'every step; also in tensorboard/',
+    }
+    print_places(console, folder, places, exported=model.settings.export)
+    again = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(user_name(folder))}'
+    commands = [
+        Command('predictions for a file (-: standard input)', f'{again} --config.run=predict --config.input=FILE'),
+        Command('a page about this workdir, with the worst errors', f'{again} --config.run=report', 'report'),
+        Command('a picture of the training', f'{again} --config.run=plot', 'plot'),
+    ]
+    if task.has_baselines:
+        what = 'the score of the most frequent answer and of a linear model'
+        commands.insert(1, Command(what, f'{again} --config.run=baseline', 'baseline'))
+    print_next(console, commands)
+    if model.settings.export:  # at the end: where it fails, all else is there
+        push_export(folder, model.settings.push_to, private=model.settings.push_private)
+
+
+def evaluate_split(
+    data: TaskData, outputs: Mapping[str, Outputs], folder: pathlib.Path
+) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """Figures and predictions of a run's labelled splits; what is searched for on dev is set.
+
+    Args:
+      data: the task's.
+      outputs: of the model, by split.
+      folder: where the predictions are written.
+
+    Returns:
+      {'splits': {split: figures}}, with 'parts' those that are of a part of their records, and where there is a dev
+      split whether the run has 'collapsed'; the predictions.
+    """
+    task, found, figures, predictions = data.task, {}, {}, {}
+    for name, rows in outputs.items():
+        split = data.split(name)
+        predictions[name] = task.predictions(split.records, split.features, rows)
+        if name == 'dev':
+            task.tune(split.records, predictions[name])
+            found['collapsed'] = task.collapsed(split.records, predictions[name])
+        figures[name] = task.metrics(split.records, predictions[name])
+        write_predictions(folder, task, name, split, predictions[name])
+    parts = data.parts(outputs)
+    return {**found, 'splits': figures, **({'parts': parts} if parts else {})}, predictions
+
+
+def run_facts(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What tells one run over a task from another, of a resolved config."""
+    return {key: config[key] for key in _FACTS}
+
+
+def export_task(
+    folder: pathlib.Path,
+    config: Mapping[str, Any],
+    model: TaskModel,
+    params: Any,
+    results: Mapping[str, Any],
+    formats: Collection[str],
+    *,
+    finished: bool = True,
+) -> list[pathlib.Path]:
+    """The folders of export/ of a task's model, one a format, each with task.json.
+
+    Args:
+      folder: the workdir.
+      config: of the run.
+      model, params: of it.
+      results: its figures.
+      formats: of config.export_formats.
+      finished: whether the run is.
+    """
+    data = model.data
+    card: dict[str, Any] = {'title': f'BERT for {data.task.name}, trained with bertjax'}
+    card['name'] = config.get('push_to', '')
+    card |= {key.replace('_', ' '): value for key, value in run_facts(config).items() if key != 'init'}
+    card |= recorded_in(config)
+    parts = results.get('parts', {})
+    card |= {'stopped at step': results[STOPPED]} if STOPPED in results else {}
+    card |= {
+        f'Split {name}' + (f', {parts[name]}' if name in parts else ''): {
+            key: value for key, value in values.items() if value is not None
+        }
+        for name, values in results['splits'].items()
+    }
+    made = ExportContent(
+        model=model.setup.model,
+        params=params,
+        tokenizer=data.tokenizer,
+        card=card,
+        head=data.task.head,
+        task=data.task.huggingface(),
+        result_extras={TASK_FILE: data.learned(finished=finished)},
+        about=config.get('card', {}),
+        figures={
+            name: {key: value for key, value in values.items() if key not in data.task.thresholds}
+            for name, values in results['splits'].items()
+        },
+    )
+    return write_exports(made, folder, formats)
+
+
+def write_predictions(
+    folder: pathlib.Path,
+    task: Task,
+    name: str,
+    split: TaskSplit,
+    predictions: Sequence[Any],
+    items: Sequence[Any] | None = None,
+) -> list[pathlib.Path]:
+    """FOLDER/SPLIT.jsonl with a line a record; the benchmark's own files in FOLDER/SPLIT/ and, zipped, SPLIT.zip.
+
+    `items` are the records with the blank ones among them, see `prediction_rows`.
+    """
+    written = [folder / f'{name}.jsonl']
+    write_atomic(written[0], json_lines(prediction_rows(task, items or split.records, predictions)))
+    official = task.official_files(name, split.records, predictions)
+    for file, text in official.items():
+        written.append(folder / name / file)
+        write_atomic(written[-1], text)
+    if official:
+        written.append(folder / f'{name}.zip')
+        write_zip(written[-1], official)
+    return written
+
+
+def prediction_rows(task: Task, items: Sequence[Any], predictions: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    """A row for each record, beside the fields of its own that its file has, and one for each blank one among them."""
+    records = [item for item in items if not isinstance(item, Blank)]
+    rows = task.rows(records, predictions)
+    for item in items:
+        row = {'skipped': item.what, 'where': item.where} if isinstance(item, Blank) else next(rows)
+        yield result_extras(getattr(item, 'fields', None) or {}, row)
+
+
+def result_extras(fields: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a record, then its prediction; a field with the name of one of the prediction's is called
+    input_NAME, or left out if it has the same value."""
+    named = {}
+    for key, value in fields.items():
+        if key in row and json.dumps(row[key]) == json.dumps(value):
+            continue
+        while key in row or key in named:
+            key = f'input_{key}'
+        named[key] = value
+    return {**named, **row}
+
+
+def json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    """A line a row."""
+    return ''.join(_line(row) + '\n' for row in rows)
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    line = json.dumps(row, ensure_ascii=False)
+    # A field that nobody asked for may hold half a character, which only JSON's own escape can write.
+    return line if line.isascii() or _is_text(line) else json.dumps(row)
+
+
+def _is_text(line: str) -> bool:
+    try:
+        line.encode('utf-8')
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def results_table(results: Mapping[str, Any]) -> Table:
+    """A column a split, a row a figure."""
+    splits, parts = results['splits'], results.get('parts', {})
+    table = Table(title=f'{results["task"]}', title_justify='left')
+    table.add_column('')
+    for name in splits:
+        table.add_column(f'{name}\n({parts[name]})' if name in parts else name, justify='right')
+    for metric in next(iter(splits.values())):
+        marked = f'{metric} *' if metric == results['score'] else metric
+        table.add_row(marked, *(format_value(values.get(metric)) for values in splits.values()))
+    return table

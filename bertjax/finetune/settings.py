@@ -1,0 +1,132 @@
+"""config of a fine-tuning -> FinetuningSettings: task, encoder, training, sweep."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from bertjax.config import in_steps
+from bertjax.errors import UserError
+from bertjax.model.config import BertConfig
+from bertjax.ranges import parse_duration
+from bertjax.tasks.registry import build_task
+from bertjax.tasks.task import Task
+from bertjax.train.settings import RunSettings, check_accumulate, check_memory, shared_settings
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinetuningSettings(RunSettings):
+    """The keys of `recipe.finetuning_config`; where no more is said, the attribute is the key.
+
+    Attributes:
+      task: config.task in plain form: `kind` and the options of that kind.
+      model_choices: config.model, what a run may choose beside the sizes of config.init.
+      sweep: config.sweep in plain form.
+    """
+
+    task: Mapping[str, Any]
+    model_choices: Mapping[str, Any]
+    train: str
+    layer_decay: float
+    max_train_records: int
+    max_eval_records: int
+    seq_len: int
+    shapes: int
+    packing: str
+    batch_size: int
+    eval_batch_size: int
+    accumulate: int
+    epochs: float
+    steps: int | str
+    select: str
+    patience: int
+    split: str
+    input: str
+    benchmark: str
+    ensemble: str
+    sweep: Mapping[str, Any]
+
+    @property
+    def trained_parts(self) -> set[str]:
+        """All values of config.train in the run or its sweep."""
+        return {self.train, *self.sweep['train']}
+
+    @property
+    def steps_decide(self) -> bool:
+        """Whether config.steps says how long the run is, and not config.epochs."""
+        return parse_duration(self.steps)[0] > 0
+
+    def total_steps(self, batches: int) -> int:
+        """Length of the run, of epochs with `batches` batches each."""
+        key, length = ('steps', self.steps) if self.steps_decide else ('epochs', f'{self.epochs} epochs')
+        steps = in_steps(length, key, steps_per_epoch=batches)
+        if steps < 1:
+            fix = f'for example --config.{key}={100 if key == "steps" else 3}'
+            raise UserError(f'config.{key}', f'{length}, with {batches} batches an epoch', 'at least one step', fix)
+        return steps
+
+    def check_patience(self, eval_every: int | str) -> None:
+        """Refuses a patience without evaluations: `eval_every` as it is written, or in steps."""
+        if self.patience and not parse_duration(eval_every)[0]:
+            found, fix = (
+                f'{self.patience} with config.eval_every={self.eval_every}',
+                'for example --config.eval_every=1epochs',
+            )
+            raise UserError('config.patience', found, 'evaluations to go by', fix)
+
+    def build_task(self) -> Task:
+        """The task, with its options.
+
+        Raises:
+          UserError: no such kind, or an option that cannot be.
+        """
+        options = {name: value for name, value in self.task.items() if name != 'kind'}
+        return build_task(self.task['kind'], data=self.data, seq_len=self.seq_len, **options)
+
+    def check_memory(self, encoder: BertConfig, mesh: Mesh, *, training: bool) -> None:
+        """Refuses what the devices cannot hold, whatever the records are."""
+        shortest = min(self.seq_len, 8)  # how long the longest record is, the text decides
+        check_memory(encoder, mesh, rows=self.eval_batch_size, seq_len=shortest, moments=0, key='eval_batch_size')
+        if training:
+            moments = self.moments if self.train == 'all' else 0
+            check_memory(encoder, mesh, rows=self.batch_size, parts=self.accumulate, seq_len=shortest, moments=moments)
+
+    def check(self) -> None:
+        """Refuses what can be wrong without a look at the data.
+
+        Raises:
+          UserError: with the key.
+        """
+        self.tracking.check()
+        self.check_patience(self.eval_every)
+        if self.patience and any(value for key, value in self.sweep.items() if key != 'together'):
+            raise UserError('config.patience', f'{self.patience} in a sweep', '0', 'stop single runs early')
+        for key, verbs in (('benchmark', ('benchmark',)), ('ensemble', ('evaluate', 'predict'))):
+            if getattr(self, key) and self.run not in verbs:
+                expected = f"'' for run={self.run}: it is of run={' and run='.join(verbs)}"
+                raise UserError(f'config.{key}', repr(getattr(self, key)), expected, 'leave it out, or set config.run')
+        check_accumulate(self.batch_size, self.accumulate)
+        self.build_task().check_training(self.train)
+
+
+def finetuning_settings(config: ConfigDict) -> FinetuningSettings:
+    """The settings of a config.
+
+    Raises:
+      UserError: a recipe without a task, or a value that cannot be, with its key; `check` refuses more.
+    """
+    if 'task' not in config:
+        fix = 'give a recipe of a task, such as glue:rte'
+        raise UserError('--config', 'a recipe without config.task', 'one for a task', fix)
+    names = ('train', 'layer_decay', 'seq_len', 'shapes', 'packing', 'batch_size', 'eval_batch_size', 'accumulate')
+    names += ('epochs', 'steps', 'select', 'patience', 'split', 'input', 'max_train_records', 'max_eval_records')
+    names += ('benchmark', 'ensemble')
+    return FinetuningSettings(
+        **shared_settings(config),
+        **{name: config[name] for name in names},
+        task=dict(config.task),
+        model_choices=dict(config.model),
+        sweep=dict(config.sweep),
+    )

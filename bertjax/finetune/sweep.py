@@ -1,0 +1,279 @@
+"""config.sweep: runs that differ in some settings, trained group by group; a finished one is not run again."""
+
+import collections
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+import pathlib
+import shutil
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from absl import logging
+from jax.sharding import Mesh
+
+from bertjax.checkpoint import Checkpoints
+from bertjax.checkpoint.compatible import LATER, LATER_OF_TASKS, saved_value
+from bertjax.config import dump, flatten
+from bertjax.data.length_buckets import MOST_LENGTHS
+from bertjax.errors import PreemptedError, UserError
+from bertjax.files.atomic import write_atomic
+from bertjax.files.small_files import read_json_object
+from bertjax.finetune.packing import decide_packing, recorded_packing
+from bertjax.finetune.results import RESULTS, evaluate_split, export_task
+from bertjax.finetune.settings import FinetuningSettings
+from bertjax.finetune.task_data import TaskData, TaskSplit
+from bertjax.finetune.task_model import TaskModel, prepare
+from bertjax.finetune.trials import Trial, score_of, summarise, sweep_table, trials_of
+from bertjax.metrics.rows import task_values
+from bertjax.parallel.distributed import (
+    OtherStoppedError,
+    broadcast_from_primary,
+    decide_on_primary,
+    is_primary,
+    primary_first,
+    remove_on_all,
+)
+from bertjax.tasks.registry import defaults
+from bertjax.terminal import Console
+from bertjax.train.interrupt import Interrupt
+from bertjax.train.phase import Phase
+from bertjax.train.settings import resolve_durations
+from bertjax.train.state import TrainState, shardings_of
+from bertjax.train.trainer import resume_or_start
+from bertjax.train.vmapped_runs import VmappedRun, select_run, stack_states, stacked_template
+from bertjax.workdir.exports import exported_model, push_export
+from bertjax.workdir.files import recorded_results
+from bertjax.workdir.lock import EXPORTED, TRIALS, exported_trial
+from bertjax.writers.console import format_value
+
+SWEEP = 'sweep.json'
+_FREE = ('sweep.', 'mesh.', 'card.', 'tracker', 'profile', 'hang_minutes')  # keys that may change within a sweep
+_UNFINISHED = '.unfinished'  # in the workdir: checkpoints of the trials in training
+
+
+def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
+    """Runs the trials that have no results yet, exports the best so far, writes sweep.json, prints the table.
+
+    Raises:
+      UserError: the workdir has a sweep over something else.
+      PreemptedError: after SIGTERM or Ctrl-C; finished trials are kept, and the state of those in training.
+    """
+    settings = data.settings
+    trials = trials_of(settings)
+    with primary_first():
+        split = data.split('train', training=True)
+        passes = [_passes(trial.settings(settings), split) for trial in trials]  # raises
+        # One for all trials, as the first would have it.
+        first = data.with_settings(trials[0].settings(settings))
+        packing = decide_packing(
+            first, split, mesh, passes[0], recorded_packing(folder) if (folder / TRIALS).exists() else ''
+        )
+        settings = packing.apply(settings)
+        data = data.with_settings(settings)
+        _check_same(data, folder)
+        waiting = [trial for trial in trials if _result(folder, trial) is None]
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f'{len(trials)} runs, {len(trials) - len(waiting)} of them finished already')
+    alike = collections.Counter(trial.shape for trial in trials)
+    with Interrupt() as interrupt:
+        for shape, group in itertools.groupby(waiting, key=lambda trial: trial.shape):
+            members = list(group)
+            own = data.with_settings(members[0].settings(settings))
+            groups = decide_packing(own, split, mesh, _passes(own.settings, split)).groups
+            with primary_first():
+                train, model = prepare(own, mesh, _lengths(settings), groups=groups, chosen_by='config.sweep')
+            one = TrialGroup(members[:1], model, train, folder)
+            # Of all there are, not of those that wait: what was interrupted is found by who its members are.
+            size = min(settings.sweep['together'] or find_group_size(one, alike[shape]), len(members))
+            together = f', {size} at a time' if size > 1 else ''
+            console.print(
+                f'train={shape[0]}, batches of {shape[1]}, {one.epochs:.3g} epochs: {len(members)} runs{together}; '
+                f'{"packed" if groups else "not packed"}: {packing.why}',
+                markup=False,
+            )
+            logging.info('attention: %s', model.attention)
+            for first in range(0, len(members), size):
+                if broadcast_from_primary(interrupt.requested()):
+                    raise PreemptedError('stopped as asked; the same command does the runs that are left')
+                TrialGroup(members[first : first + size], model, train, folder).run(interrupt)
+    remove_on_all(folder / _UNFINISHED)  # of a process killed when its trials had their results
+    summary = summarise([(trial, _result(folder, trial)) for trial in trials], data.task.score)
+    write_atomic(folder / SWEEP, json.dumps(summary, indent=2) + '\n')
+    console.print(sweep_table(summary))
+    console.print(f'the best on dev: {summary["best"]}, in {folder / TRIALS}', markup=False)
+    exported = exported_trial(folder)
+    if settings.export and exported:
+        whose = 'its model' if exported == summary['best'] else f'the model of {exported}, the best of all runs here'
+        console.print(f'{whose}: {exported_model(folder) or folder / "export"}', markup=False)
+        push_export(folder, settings.push_to, private=settings.push_private)
+
+
+def _check_same(data: TaskData, folder: pathlib.Path) -> None:
+    """Refuses to mix the trials of different experiments; what the sweep is over may grow."""
+    path = folder / 'config.json'
+    judged = {name: data.split(name).features.fingerprint for name in data.evaluated}
+    now = {**data.settings.recorded, 'shapes': _lengths(data.settings)}
+    now['fingerprints'] = data.fingerprints() | judged
+    if path.exists() and (folder / TRIALS).exists():
+        fix = 'restore the file from a copy, or give another --workdir'
+        before, after = flatten(read_json_object(path, fix)), flatten(now)
+        usual = {**LATER_OF_TASKS, **defaults(data.settings.task['kind'])}
+        for key, value in after.items():
+            old = saved_value(before, key, usual)
+            if old != value and not key.startswith(_FREE) and key not in ('run', 'step'):
+                kind, _, name = key.partition('.')
+                place = f'the {name}' if kind == 'fingerprints' else f'config.{key}'
+                fix = 'restore the former value to continue the sweep, or give another --workdir'
+                raise UserError(place, str(value), f'{old}, as in {path}', fix)
+    write_atomic(path, dump(now))
+
+
+def _passes(settings: FinetuningSettings, train: TaskSplit) -> float:
+    rows = len(train.features)
+    return settings.total_steps(-(-rows // settings.batch_size)) * settings.batch_size / rows
+
+
+def _lengths(settings: FinetuningSettings) -> int:
+    """The most padded lengths of a trial; its programs serve other trials, too."""
+    return settings.shapes or MOST_LENGTHS
+
+
+def _result(folder: pathlib.Path, trial: Trial) -> dict[str, Any] | None:
+    path = folder / TRIALS / trial.name / RESULTS
+    if not path.exists():
+        return None
+    results = recorded_results(path)
+    for field, value in dataclasses.asdict(trial).items():
+        if results.get(field, value) != value:  # a name has six digits of it
+            fix = 'leave it out of the sweep, or give another --workdir'
+            raise UserError(f'config.sweep, {field}', repr(value), f'{results[field]!r}, as in {path}', fix)
+    return results
+
+
+class TrialGroup:
+    """Trials of one shape that are trained together, as `session.resume_or_start` trains them.
+
+    Attributes: see `session.Experiment`; and
+      total, epochs: length of each run.
+    """
+
+    values = staticmethod(task_values)
+
+    def __init__(self, trials: Sequence[Trial], model: TaskModel, train: TaskSplit, folder: pathlib.Path):
+        self.trials, self.model, self.settings, self.setup = trials, model, model.settings, model.setup
+        self.folders = [folder / TRIALS / trial.name for trial in trials]
+        self._folder = folder
+        self._own: list[FinetuningSettings] = [trial.settings(self.settings) for trial in trials]
+        self._examples = [model.examples(train.features, own.seeds.data) for own in self._own]
+        batches = self._examples[0].batches
+        self.total = self.settings.total_steps(batches)
+        self.epochs = self.total / batches
+        self.resolved = {
+            # The sweep may grow; of the others a sweep has none.
+            **{key: value for key, value in self._own[0].recorded.items() if key not in ('sweep', *LATER)},
+            **({'checkpoint_minutes': minutes} if (minutes := self.settings.recorded['checkpoint_minutes']) else {}),
+            'mesh': self.settings.mesh,
+            'steps': self.total,
+            'shapes': _lengths(self.settings),
+            **resolve_durations(self.settings, self.total, batches),
+            'fingerprints': model.data.fingerprints(),
+            'members': [trial.name for trial in trials],
+        }
+
+    @property
+    def template(self) -> TrainState:
+        """The abstract state of all."""
+        return stacked_template(self.setup.state, len(self.trials))
+
+    def fresh(self) -> TrainState:
+        """The state of step 0 of all."""
+        states = stack_states([self.model.fresh_state(own.seeds.init)[0] for own in self._own])
+        return jax.device_put(states, shardings_of(self.template))
+
+    def phases(self) -> list[Phase]:
+        """One, of all members; dev is judged at the end."""
+        members = [
+            VmappedRun(examples, own.learning_rate, own.seeds.dropout)
+            for examples, own in zip(self._examples, self._own, strict=True)
+        ]
+        return [self.model.phase(members, self._examples[0], self.total, stacked=True)]
+
+    def describe(self) -> str:
+        """Nothing: `run_sweep` says it of all groups of a shape."""
+        return ''
+
+    def details(self) -> str:
+        """Nothing, as above."""
+        return ''
+
+    def run(self, interrupt: Interrupt) -> None:
+        """Trains, evaluates and writes these trials, from where a process before was interrupted."""
+        # Checkpoints of other trials, or of these under other settings, are of no use here.
+        key = hashlib.sha256(json.dumps(self.resolved, sort_keys=True).encode()).hexdigest()[:16]
+        unfinished = self._folder / _UNFINISHED
+        with primary_first():
+            for old in unfinished.glob('*') if is_primary() else ():
+                if old.name != key:
+                    shutil.rmtree(old)
+        with contextlib.closing(Checkpoints(unfinished / key, keep=1)) as checkpoints:
+            try:
+                saved = checkpoints.latest()
+            except (UserError, OtherStoppedError) as error:
+                if error.exit_status != UserError.exit_status:
+                    raise
+                saved = None  # all damaged: the trials begin again
+            state, failed = resume_or_start(self, checkpoints, saved, interrupt)
+            interrupt.doing = 'the runs are being judged'
+            self._finish(state.params, failed)
+        remove_on_all(unfinished)
+        interrupt.doing = 'the next runs are being prepared'
+
+    def _finish(self, params: Any, failed: Sequence[bool]) -> None:
+        """Figures and predictions of each trial; of the best so far, the model."""
+        model, data = self.model, self.model.data
+        predictor = model.predictor(members=len(self.trials))
+        outputs = {name: predictor.outputs(params, data.split(name).features) for name in data.evaluated}
+        for m, (trial, own) in enumerate(zip(self.trials, self._own, strict=True)):
+            mine = {
+                name: {output: [row[m] for row in rows] for output, rows in of_split.items()}
+                for name, of_split in outputs.items()
+            }
+            results: dict[str, Any] = {'task': data.task.name, 'score': data.task.score, **dataclasses.asdict(trial)}
+            results |= {'steps': self.total, 'splits': {}}
+            found, _ = evaluate_split(data, mine, self.folders[m] / 'predictions')
+            results |= found
+            results['collapsed'] |= failed[m]
+            if self.settings.export and decide_on_primary(functools.partial(self._is_best, results)):
+                config = {**own.recorded, 'steps': self.total, 'epochs': self.epochs}
+                formats = self.settings.formats
+                export_task(self._folder, config, model, select_run(params, m), results, formats)
+                write_atomic(self._folder / EXPORTED, f'{trial.name}\n')
+            # Last: a trial with results is finished.
+            write_atomic(self.folders[m] / RESULTS, json.dumps(results, indent=2) + '\n')
+            print(f'{trial.name}: {data.task.score} {format_value(results["splits"]["dev"][data.task.score])}')
+
+    def _is_best(self, results: dict[str, Any]) -> bool:
+        others = (recorded_results(path) for path in self._folder.glob(f'{TRIALS}/*/{RESULTS}'))
+        return all(score_of(results) > score_of(other) for other in others)
+
+
+def find_group_size(group: TrialGroup, count: int) -> int:
+    """How many of `count` runs like those of a group the device's memory holds at once; one on a CPU, where more gain
+    nothing."""
+    limit = (jax.local_devices()[0].memory_stats() or {}).get('bytes_limit')
+    if not limit:
+        return 1
+    (phase,) = group.phases()
+    longest = max(phase.batches)
+    while count > 1:
+        lowered = phase.setup.lower(phase.settings, {longest: phase.batches[longest]}, members=count)
+        memory = lowered[longest].compile().memory_analysis()
+        if memory.argument_size_in_bytes + memory.temp_size_in_bytes < 0.9 * limit:
+            break
+        count = -(-count // 2)
+    return broadcast_from_primary(count)

@@ -1,0 +1,220 @@
+"""A task's model on the mesh, with its head: what trains, evaluates and predicts with it shares."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jax.sharding import Mesh
+
+from bertjax.convert.load import Imported, load_task_model
+from bertjax.data.features import Features
+from bertjax.data.length_buckets import BucketedExamples, choose_lengths
+from bertjax.data.strata import StratifiedExamples
+from bertjax.errors import UserError
+from bertjax.finetune.settings import FinetuningSettings
+from bertjax.finetune.task_data import TaskData, TaskSplit
+from bertjax.model.attention.select import describe_attention
+from bertjax.model.config import train_flops_per_sequence
+from bertjax.model.groups import Groups
+from bertjax.optim.optimizers import make_optimizer
+from bertjax.optim.selection import make_selection
+from bertjax.tasks.task import Outputs, Task
+from bertjax.train.on_compile import OnCompile, ignore_compile
+from bertjax.train.phase import Phase
+from bertjax.train.predict import Predictor
+from bertjax.train.settings import check_mesh
+from bertjax.train.setup import PhaseSettings, Setup, build_setup
+from bertjax.train.state import TrainState
+from bertjax.train.step import make_forward
+from bertjax.train.vmapped_runs import VmappedRun
+from bertjax.workdir.exports import check_formats
+
+
+class TaskModel:
+    """A task's model on a mesh: what trains, evaluates and predicts with it shares.
+
+    Attributes:
+      data: the task's.
+      setup: of the model.
+      shapes: the lengths that its batches are padded to; of training only where it is not packed.
+      groups: how it is packed; None: it is not.
+      attention: what computes it, in words.
+    """
+
+    def __init__(
+        self, data: TaskData, mesh: Mesh, splits: Sequence[TaskSplit], lengths: int, groups: Groups | None = None
+    ):
+        """`splits`, at least one, are those that it will see: they choose the padded lengths, at most `lengths`, the
+        first one the form of a batch. Where training is packed, that is the one that is trained on."""
+        settings = data.settings
+        check_mesh(data.encoder, mesh)
+        self.data, self.groups = data, groups
+        self.shapes = data.padded_lengths(splits if groups is None else splits[1:] or splits, lengths)
+        self.setup: Setup = build_setup(
+            data.task.model(data.encoder),
+            data.task.objective,
+            make_optimizer(**settings.optimizer),
+            mesh,
+            splits[0].features.spec(1, self.shapes[0]),
+            trained=make_selection(settings.train, data.encoder.num_layers),
+            layer_decay=settings.layer_decay,
+            zero1=settings.zero1,
+        )
+        self.attention = _describe_attention(data, self.shapes, groups)
+        self._predictors: dict[int, Predictor] = {}
+        self._last: tuple[Any, TaskSplit, Outputs] | None = None
+
+    @property
+    def settings(self) -> FinetuningSettings:
+        """Of the config."""
+        return self.data.settings
+
+    def examples(self, features: Features, seed: int) -> BucketedExamples | StratifiedExamples:
+        """Training examples in the order of `seed`."""
+        if self.groups is not None:
+            (length,) = choose_lengths(features.lengths, count=1, longest=self.data.encoder.max_positions)
+            return StratifiedExamples(
+                features,
+                batch_size=self.settings.batch_size,
+                length=length,
+                seed=seed,
+                pad_id=self.data.tokenizer.pad_id,
+            )
+        return BucketedExamples(
+            features,
+            batch_size=self.settings.batch_size,
+            shapes=self.shapes,
+            seed=seed,
+            pad_id=self.data.tokenizer.pad_id,
+        )
+
+    def predictor(self, members: int = 0) -> Predictor:
+        """Outputs of the model for any features; one for all splits, so that each length is compiled once."""
+        if members not in self._predictors:
+            objective = self.data.task.objective
+            self._predictors[members] = Predictor(
+                make_forward(self.setup.model, objective),
+                self.setup.mesh,
+                inputs=objective.inputs,
+                per_token=self.data.task.head.per_token,
+                batch_size=self.settings.eval_batch_size,
+                shapes=self.shapes,
+                pad_id=self.data.tokenizer.pad_id,
+                members=members,
+            )
+        return self._predictors[members]
+
+    def outputs(self, params: Any, split: TaskSplit, on_compile: OnCompile = ignore_compile) -> Outputs:
+        """Of all rows of a split; those that were computed last are not computed again."""
+        if self._last is None or self._last[0] is not params or self._last[1] is not split:
+            self._last = params, split, self.predictor().outputs(params, split.features, on_compile)
+        return self._last[2]
+
+    def predictions(self, params: Any, split: TaskSplit, on_compile: OnCompile = ignore_compile) -> list[Any]:
+        """One a record."""
+        outputs = self.outputs(params, split, on_compile)
+        return self.data.task.predictions(split.records, split.features, outputs)
+
+    def phase(
+        self,
+        members: Sequence[VmappedRun],
+        examples: BucketedExamples | StratifiedExamples,
+        total: int,
+        *,
+        stacked: bool = False,
+        evaluator: 'TaskEvaluator | None' = None,
+        measured_first: bool = True,
+    ) -> Phase:
+        """The one phase of a fine-tuning, or of several together.
+
+        Args:
+          members: see Phase, as for `stacked` and `evaluator`.
+          examples: of any of them: the shapes of the batches do not depend on the seed.
+          total: steps.
+          stacked, evaluator, measured_first: see `members`.
+        """
+        settings = self.settings
+        # Of a step of the whole model; not known where a part of it is frozen.
+        length = self.groups.mean_length if self.groups else examples.mean_length
+        flops = train_flops_per_sequence(self.data.encoder, round(length), 0)
+        return Phase(
+            PhaseSettings(
+                number=0,
+                first_step=0,
+                last_step=total,
+                batch_size=settings.batch_size,
+                accumulate=settings.accumulate,
+                schedule=settings.schedule,
+                warmup_fraction=settings.warmup_fraction,
+                power=settings.power,
+                groups=self.groups,
+            ),
+            self.setup,
+            members,
+            examples.abstract_batches(),
+            stacked=stacked,
+            evaluator=evaluator,
+            measured_first=measured_first,
+            flops_per_sequence=flops * len(members) if settings.train == 'all' else 0.0,
+        )
+
+    def fresh_state(self, seed: int) -> tuple[TrainState, Imported]:
+        """The state of step 0, with `seed` for what the source lacks, and what came of the source."""
+        task, labels = self.data.task, self.data.task.huggingface().get('id2label')
+        imported = load_task_model(self.data.source, self.setup.model, task.head, id2label=labels, seed=seed)
+        return self.setup.create_from(imported.params, seed), imported
+
+
+class TaskEvaluator:
+    """The task's figures on dev."""
+
+    split = 'dev'
+
+    def __init__(self, model: TaskModel, split: TaskSplit):
+        self._model, self._split = model, split
+
+    @property
+    def _task(self) -> Task:
+        return self._model.data.task
+
+    def run(self, params: Any, on_compile: OnCompile = ignore_compile) -> dict[str, float | None]:
+        """All figures."""
+        return self._task.metrics(self._split.records, self._model.predictions(params, self._split, on_compile))
+
+    def cost(self, values: Mapping[str, float | None]) -> float | None:
+        """Minus the task's score."""
+        score = values[self._task.score]
+        return None if score is None else -score
+
+
+def _describe_attention(data: TaskData, shapes: tuple[int, ...], groups: Groups | None) -> str:
+    """Of the longest rows of training."""
+    if groups is None:
+        return describe_attention(data.encoder, data.settings.batch_size, max(shapes))
+    rows, length = groups.sizes[-1]
+    return describe_attention(data.encoder, rows, length, packed=not all(groups.alone()))
+
+
+def prepare(
+    data: TaskData, mesh: Mesh, lengths: int, *, groups: Groups | None = None, chosen_by: str = ''
+) -> tuple[TaskSplit, TaskModel]:
+    """Tokenises everything, and builds what trains: all that can be refused is refused here.
+
+    Args:
+      data: the task's.
+      mesh: to train on.
+      lengths: the most padded lengths.
+      groups: how training is packed; None: it is not.
+      chosen_by: the config key that makes a run choose among models by dev; '' where none does.
+    """
+    if 'dev' not in data.evaluated and chosen_by:
+        raise UserError(chosen_by, 'no dev split to choose by', 'one', f'give {data.task.name} a dev file')
+    check_formats(
+        data.settings.formats,
+        data.encoder,
+        vocabulary=data.tokenizer.family,
+        model=data.task.model(data.encoder),
+        head=data.task.head,
+    )
+    evaluated = [data.split(name) for name in data.evaluated]
+    train = data.split('train', training=True)
+    return train, TaskModel(data, mesh, [train, *evaluated], lengths, groups)

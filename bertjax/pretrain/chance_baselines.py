@@ -1,0 +1,116 @@
+"""What a pre-training is measured against: what a model that has learned nothing reaches on the held-out text."""
+
+import dataclasses
+import itertools
+import pathlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bertjax.config import from_plain, in_steps, plain
+from bertjax.corpus.store import StoreSplit
+from bertjax.data.mixture import MixedExamples
+from bertjax.data.pretraining import PretrainingExamples
+from bertjax.errors import UserError
+from bertjax.metrics.rows import pair_of
+from bertjax.pretrain.examples import StoreExamples
+from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
+from bertjax.pretrain.text_data import WeightedStore, open_stores
+from bertjax.recipe import pretraining_config
+from bertjax.text.tokenizer import load_tokenizer
+from bertjax.workdir.files import recorded_config
+
+_BATCH = 4096  # examples or documents at a time
+
+
+@dataclasses.dataclass(frozen=True)
+class ChanceBaselines:
+    """The levels of a run, on its held-out text.
+
+    Attributes:
+      pair: what the figures of its pairs are called in a row, 'nsp' or 'sop'.
+      unigram: in nats, see `unigram_entropy`; None where nothing is held out.
+      majority: by phase, see `majority_share`; empty without pairs.
+    """
+
+    pair: str = 'nsp'
+    unigram: float | None = None
+    majority: Mapping[int, float] = dataclasses.field(default_factory=dict)
+
+
+def read_chance_baselines(folder: pathlib.Path) -> ChanceBaselines:
+    """The levels of the run in a workdir, finished or not; those that its files do not tell are absent.
+
+    Raises:
+      UserError: a damaged config.json.
+    """
+    path = folder / 'config.json'
+    if not path.exists():
+        return ChanceBaselines()
+    config = recorded_config(path, plain(pretraining_config()))
+    settings = pretraining_settings(from_plain(config))
+    try:
+        tokenizer = load_tokenizer(str(folder / 'tokenizer'))
+        stores = open_stores(settings, folder, tokenizer, verify=False)
+    except UserError:  # the figures are there without the text
+        return ChanceBaselines(pair_of(settings.pairs.mode))
+    examples = StoreExamples(settings, stores, tokenizer, folder / 'store' / 'plans')
+    return compute_chance_baselines(settings, stores, examples, in_steps(config['steps'], 'steps'))
+
+
+def compute_chance_baselines(
+    settings: PretrainingSettings, stores: Sequence[WeightedStore], examples: StoreExamples, total: int
+) -> ChanceBaselines:
+    """The levels of a run of `total` steps on the `examples` of `stores`."""
+    pair, majority = pair_of(settings.pairs.mode), {}
+    if not examples.has_heldout:
+        return ChanceBaselines(pair)
+    if settings.pairs.paired:
+        for phase in settings.phases(total):
+            heldout = examples.get((phase.seq_len, phase.max_predictions), 'heldout', phase.number)
+            share = majority_share(heldout, settings.eval_examples)
+            majority |= {phase.number: share} if share is not None else {}
+    splits = [weighted.store.split('heldout') for weighted in stores]
+    weights = [weighted.weight for weighted in stores]
+    return ChanceBaselines(pair, unigram_entropy(splits, weights, examples.vocab_size), majority)
+
+
+def unigram_entropy(splits: Sequence[StoreSplit], weights: Sequence[float], vocab_size: int) -> float | None:
+    """Entropy in nats of the pieces: the loss of a model that knows how often each occurs and no context.
+
+    Counted on the held-out text itself, so it is the best that any such model can do. None without text.
+
+    Args:
+      splits: one, or those of a mixture.
+      weights: their shares of the examples.
+      vocab_size: V.
+    """
+    shares = np.zeros(vocab_size)
+    for split, weight in zip(splits, weights, strict=True):
+        counts = _piece_counts(split, vocab_size)
+        shares += weight * counts / max(counts.sum(), 1)
+    shares = shares[shares > 0] / max(shares.sum(), 1e-12)
+    return float(-(shares * np.log(shares)).sum()) if len(shares) else None
+
+
+def _piece_counts(split: StoreSplit, vocab_size: int) -> np.ndarray:
+    """int64 [V], how often each piece occurs."""
+    counts = np.zeros(vocab_size, np.int64)
+    offsets = split.sentence_offsets[split.document_offsets]  # first token of each document, and the end
+    for first in range(0, split.num_documents, _BATCH):
+        bounds = itertools.pairwise(offsets[first : first + _BATCH + 1])
+        texts = [split.tokens(int(start), int(end - start)) for start, end in bounds]
+        counts += np.bincount(np.concatenate(texts), minlength=vocab_size)
+    return counts
+
+
+def majority_share(examples: PretrainingExamples | MixedExamples, count: int) -> float | None:
+    """The accuracy on the pairs of the first `count` examples of always giving their more frequent label; None where
+    they are no pairs."""
+    ones = total = 0.0
+    count = min(count, examples.cycle_length)
+    for first in range(0, count, _BATCH):
+        rows = examples.batch(np.arange(first, min(first + _BATCH, count)))
+        ones += float((rows['nsp_labels'] * rows['nsp_weights']).sum())
+        total += float(rows['nsp_weights'].sum())
+    return max(ones, total - ones) / total if total else None

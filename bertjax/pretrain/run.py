@@ -1,0 +1,259 @@
+"""A pre-training made ready: its text as examples, its model on the mesh, its phases."""
+
+import functools
+import pathlib
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from bertjax.convert.vocabulary import with_embeddings
+from bertjax.data.batch import pretraining_batch_spec
+from bertjax.data.plans import remove_leftovers
+from bertjax.losses import PACKED_PRETRAINING, PRETRAINING, Objective
+from bertjax.metrics.rows import pair_of, pretraining_values
+from bertjax.model.bert import BertForPreTraining
+from bertjax.model.config import BertConfig, parameter_count, train_flops_per_sequence
+from bertjax.optim.masks import describe_decay
+from bertjax.optim.optimizers import make_optimizer
+from bertjax.parallel.mesh import row_shards
+from bertjax.pretrain.embeddings import GivenEmbeddings, read_embeddings
+from bertjax.pretrain.examples import Examples, StoreExamples
+from bertjax.pretrain.heldout_texts import check_texts, prepare_texts, split_name
+from bertjax.pretrain.settings import PretrainingPhase, PretrainingSettings
+from bertjax.pretrain.text_data import prepare_stores, prepare_tokenizer
+from bertjax.pretrain.warm_start import initial_params
+from bertjax.train.evaluate import Evaluator
+from bertjax.train.phase import Phase
+from bertjax.train.settings import check_mesh, check_row_count, resolve_durations
+from bertjax.train.setup import Setup, build_setup
+from bertjax.train.state import TrainState
+from bertjax.train.step import make_eval_step
+from bertjax.train.vmapped_runs import VmappedRun
+from bertjax.workdir.exports import check_formats
+from bertjax.workdir.lock import has_checkpoints
+
+_MANY_SINGLE = 0.5  # The share of chunks with one sentence above which pairs teach little; Wikipedia has 0.1 at S=128.
+
+
+def batch_objective(settings: PretrainingSettings) -> Objective:
+    """What is trained for on the batches of a pre-training, without a teacher."""
+    return PACKED_PRETRAINING if settings.packing else PRETRAINING
+
+
+def build_pretraining_setup(
+    settings: PretrainingSettings,
+    model: BertConfig,
+    mesh: Mesh,
+    objective: Objective | None = None,
+    teacher: tuple[Any, ...] = (),
+) -> Setup:
+    """The setup of a pre-training; it needs no text. `teacher` is that of `train.setup.Setup`; the objective is that of
+    its batches where none is given.
+
+    Raises:
+      UserError: a mesh that does not divide the model.
+    """
+    check_mesh(model, mesh)
+    objective = objective or batch_objective(settings)
+    batch = pretraining_batch_spec(1, *settings.first_shape, packed=settings.packing)
+    optimizer = make_optimizer(**settings.optimizer)
+    options = {'teacher': teacher, 'zero1': settings.zero1}
+    return build_setup(BertForPreTraining(model), objective, optimizer, mesh, batch, **options)
+
+
+class Pretraining:
+    """A pre-training in its workdir, as `session.fit` runs it.
+
+    Made, it has tokenizer and token stores, and its settings are checked.
+
+    Attributes:
+      settings: of its config.
+      folders: the workdir.
+      tokenizer, model, setup: of the run.
+      stores, examples: its text.
+      values: sums -> values of a row.
+      resolved: the resolved config: what config.json and every checkpoint hold.
+    """
+
+    files: Mapping[str, str] = MappingProxyType({})
+
+    def __init__(self, settings: PretrainingSettings, folder: pathlib.Path, mesh: Mesh):
+        self.settings, self.folders = settings, [folder]
+        self.values = functools.partial(pretraining_values, pair=pair_of(settings.pairs.mode))
+        check_texts(settings, folder)
+        self._attention = settings.describe_attention()
+        self.tokenizer = prepare_tokenizer(settings, folder)
+        self.model = settings.model(self.tokenizer.vocab_size)
+        check_formats(settings.formats, self.model, vocabulary=self.tokenizer.family)
+        self._embeddings: GivenEmbeddings | None = None
+        if settings.embeddings and not has_checkpoints(folder):
+            self._embeddings = read_embeddings(settings.embeddings, self.tokenizer, self.model.width)
+        self.stores = prepare_stores(settings, folder, self.tokenizer)
+        self.setup = self._build_setup(mesh)
+        plans = folder / 'store' / 'plans'
+        remove_leftovers(plans)
+        texts = prepare_texts(settings, folder, self.tokenizer, self.stores)
+        self.examples = StoreExamples(settings, self.stores, self.tokenizer, plans, texts)
+        first = self.examples.get(settings.first_shape, 'train', 0)
+        total = settings.total_steps(first.cycle_length // settings.pairs.plans)
+        self._phases = settings.phases(total)
+        for phase in self._phases:
+            key = settings.given_phases[phase.number].keys['batch_size']
+            check_row_count(phase.batch_size, phase.accumulate, row_shards(mesh), key)
+        self.resolved = self._resolve(total)
+
+    def _build_setup(self, mesh: Mesh) -> Setup:
+        return build_pretraining_setup(self.settings, self.model, mesh)
+
+    def _objective(self, plain: Objective) -> Objective:
+        """What is trained for, on batches for which the objective without a teacher is `plain`."""
+        return plain
+
+    def _resolve(self, total: int) -> dict[str, Any]:
+        recorded = self.settings.recorded
+        fingerprints = {
+            'tokenizer': self.tokenizer.fingerprint,
+            'store': '+'.join(weighted.store.fingerprint for weighted in self.stores),
+        }
+        resolved = {**recorded, 'steps': total, **resolve_durations(self.settings, total)}
+        resolved['model'] = {**recorded['model'], 'vocab_size': self.tokenizer.vocab_size}
+        return {**resolved, 'fingerprints': fingerprints}
+
+    @property
+    def template(self) -> TrainState:
+        """The abstract state."""
+        return self.setup.state
+
+    @property
+    def heldout(self) -> Examples | None:
+        """The held-out examples of the first phase; None where no document is held out."""
+        return self.examples.get(self.settings.first_shape, 'heldout', 0) if self.examples.has_heldout else None
+
+    def fresh(self) -> TrainState:
+        """The state of step 0: drawn, or the weights of config.init; with the token embeddings of config.embeddings.
+
+        Raises:
+          UserError: a checkpoint of another size.
+        """
+        seed, given = self.settings.seeds.init, self._embeddings
+        state = self.setup.create_from(self._imported(), seed) if self.settings.init else self.setup.create(seed)
+        if given is not None:
+            print(f'{len(given.rows):,} token embeddings begin as in {self.settings.embeddings}')
+            state = state.replace(params=with_embeddings(state.params, given.rows, given.matrix))
+        return state
+
+    def _imported(self) -> dict[str, Any]:
+        params, said = initial_params(self.settings, self.model, self.tokenizer)
+        print(said)
+        return params
+
+    def phases(self) -> list[Phase]:
+        """What the loop works through."""
+        return [self._phase(phase) for phase in self._phases]
+
+    def _phase(self, phase: PretrainingPhase) -> Phase:
+        shape = (phase.seq_len, phase.max_predictions)
+        train = self.examples.get(shape, 'train', phase.number)
+        eval_step = self._eval_step()
+
+        def evaluator(examples: Examples, split: str) -> Evaluator:
+            return Evaluator(
+                eval_step,
+                examples,
+                count=min(self.settings.eval_examples, examples.cycle_length),
+                batch_size=phase.batch_size // phase.accumulate,
+                mesh=self.setup.mesh,
+                values=self.values,
+                split=split,
+            )
+
+        own = self.examples.get(shape, 'heldout', phase.number) if self.examples.has_heldout else None
+        texts = {name: self.examples.of_text(name, shape, phase.number) for name in self.examples.texts}
+        return Phase(
+            phase,
+            self.setup,
+            [VmappedRun(train, phase.learning_rate, self.settings.seeds.dropout)],
+            phase.batches,
+            evaluator=evaluator(own, 'heldout') if own else None,
+            others=[evaluator(examples, split_name(name)) for name, examples in texts.items()],
+            flops_per_sequence=train_flops_per_sequence(self.model, *shape),
+        )
+
+    def _eval_step(self) -> Callable[[Any, Any], Any]:
+        """(parameters, batch) -> sums. What is held out is never packed: its figures stay those of the same rows."""
+        return jax.jit(make_eval_step(self.setup.model, self._objective(PRETRAINING)))
+
+    def describe(self) -> str:
+        """A description that is printed before training starts."""
+        model, tokenizer = self.model, self.tokenizer
+        tokens = sum(weighted.store.split('train').num_tokens for weighted in self.stores)
+        heldout = sum(weighted.store.split('heldout').num_documents for weighted in self.stores)
+        lines = [
+            f'{model.num_layers} layers, width {model.width}, {model.num_heads} heads: '
+            f'{parameter_count(model):,} parameters',
+            f'{tokenizer.family} vocabulary of {tokenizer.vocab_size:,}; {tokens:,} training tokens; '
+            + (f'{heldout:,} documents held out' if heldout else 'NO document held out: nothing will be evaluated'),
+            *(
+                f'evaluated on {name}, too: {split.num_documents:,} documents, {split.num_tokens:,} tokens'
+                for name, split in self.examples.texts.items()
+            ),
+        ]
+        for phase in self._phases:
+            lines.append(
+                f'phase {phase.number}: {phase.last_step - phase.first_step:,} steps '
+                f'of {phase.batch_size} x {phase.seq_len}{" packed" if phase.packed else ""}, '
+                f'learning rate {phase.learning_rate:g} {phase.schedule}, warm-up {phase.warmup_fraction:.1%}'
+            )
+        masking = self.settings.masking
+        if masking.rate != masking.eval_rate:
+            lines.append(f'masks: {masking.rate:.0%} of positions in training, {masking.eval_rate:.0%} held out')
+        report = self.examples.get(self.settings.first_shape, 'train', 0).report
+        parts = report.get('components', [report])
+        return '\n'.join([*lines, *map(_describe_pairs, parts), *filter(None, map(_warn_of_pairs, parts))])
+
+    def details(self) -> str:
+        """Lines for the log: the mesh, the attention, which parameters decay."""
+        return f'{self.setup.describe()}, attention: {self._attention}\n{describe_decay(self.setup.state.params)}'
+
+
+def _describe_pairs(part: dict[str, Any]) -> str:
+    text = f'examples ({part["mode"]}): {part["examples_per_plan"]:,.0f} a pass, {part["plans"]} passes that differ; '
+    if part['is_next'] is not None:
+        text += f'{part["is_next"]:.1%} IsNext, '
+        if part['is_next_of_two'] is None:
+            text += 'no chunk has two sentences; '
+        else:
+            text += f'{part["is_next_of_two"]:.1%} where a chunk has two sentences or more '
+            text += f'({part["one_sentence"]:.1%} have one); '
+    if 'examples_per_row' in part:
+        text += f'{part["examples_per_row"]:.2f} packed in a row, {part["rows_per_plan"]:,.0f} rows a pass; '
+    text += f'{part["real_positions"]:.1%} of positions real'
+    if 'examples_per_row' in part:
+        text += f' ({part["unpacked_real_positions"]:.1%} unpacked)'
+    text += f', {part["mean_a"]:.1f} tokens of A'
+    return text + (f' and {part["mean_b"]:.1f} of B' if part['mean_b'] is not None else '')
+
+
+def _warn_of_pairs(part: dict[str, Any]) -> str:
+    """A line about a corpus whose chunks mostly have one sentence, which cannot be cut into A and B; else ''."""
+    single = part['one_sentence']
+    if single is None or single <= _MANY_SINGLE:
+        return ''
+    share = 'all chunks' if single == 1 else f'{single:.1%} of the chunks'
+    if part['mode'] == 'nsp':
+        effect = 'their B comes from another document, so NSP learns to answer NotNext and little else'
+    else:
+        effect = (
+            'they have no B, so SOP learns from the others alone'
+            if single < 1
+            else 'there is no B, so SOP learns nothing'
+        )
+    return (
+        f'warning: {share} hold a single sentence: {effect}; MLM is not affected. Set config.pairs.mode=full_sentences '
+        'to train without pairs, or give the text more and shorter sentences: one a line with '
+        'config.corpus_options.split_sentences=False, another splitter (config.corpus_options.sentences), blank lines '
+        'between documents only, or a larger config.seq_len.'
+    )

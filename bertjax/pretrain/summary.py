@@ -1,0 +1,266 @@
+"""The end of a pre-training: the export, summary.json, and what a person wants to see on the screen."""
+
+import json
+import pathlib
+import shlex
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from absl import logging
+from rich.table import Table
+
+from bertjax.data.loader import Examples
+from bertjax.distill.settings import recorded_in
+from bertjax.files.atomic import write_atomic
+from bertjax.files.paths import user_name
+from bertjax.losses import PRETRAINING
+from bertjax.metrics.rows import pair_of, with_pair_names
+from bertjax.metrics.softmax import softmax
+from bertjax.model.bert import BertForPreTraining
+from bertjax.model.config import BertConfig
+from bertjax.pretrain.chance_baselines import ChanceBaselines
+from bertjax.pretrain.heldout_texts import PREFIX
+from bertjax.terminal import Console
+from bertjax.text.tokenizer import Tokenizer
+from bertjax.train.goodput import read_goodput
+from bertjax.train.step import make_forward
+from bertjax.workdir import exports
+from bertjax.workdir.exports import ExportContent, formats_of, push_export, write_exports
+from bertjax.writers.console import Command, format_value, print_next, print_places
+from bertjax.writers.jsonl import read_rows
+
+EXAMPLES_PRINTED = (
+    'loss',
+    'mlm_loss',
+    'mlm_accuracy',
+    'perplexity',
+    'nsp_loss',
+    'nsp_accuracy',
+    'sop_loss',
+    'sop_accuracy',
+)
+EXAMPLES_PRINTED += (
+    'soft_loss',
+    'cosine_loss',
+    'hidden_loss',
+    'attention_loss',
+    'embeddings_loss',
+)  # of a distillation
+# Of a workdir.
+PLACES = {
+    **exports.EXPORT_FOLDERS,
+    'checkpoints': 'to continue: start the same command again, with more --config.steps',
+    'metrics.jsonl': 'every figure; also in tensorboard/ and summary.json',
+    'store': 'the text as token ids',
+    'tokenizer': 'the vocabulary',
+}
+_CONTEXT = 8  # tokens shown on either side of a filled mask
+_FILLED = 4
+
+
+def finish_pretraining(
+    folder: pathlib.Path,
+    config: Mapping[str, Any],
+    model: BertConfig,
+    tokenizer: Tokenizer,
+    params: Any,
+    heldout: Examples | None,
+    recipe: str,
+    levels: ChanceBaselines,
+) -> None:
+    """Exports, writes summary.json, prints the summary.
+
+    Args:
+      folder: the workdir.
+      config: the resolved config.
+      model, tokenizer, params: trained.
+      heldout: examples of which some masks are filled; None for none.
+      recipe: as the command line names it.
+      levels: what the figures are measured against.
+    """
+    rows = heldout_rows(folder / 'metrics.jsonl', config['pairs']['mode'])
+    if rows and rows[-1]['step'] != config['steps']:
+        logging.warning('%s ends at step %d of %d.', folder / 'metrics.jsonl', rows[-1]['step'], config['steps'])
+    if config['export']:
+        export_pretraining(folder, config, model, tokenizer, params, rows, formats_of(config['export_formats']))
+    filled = list(_filled_masks(params, model, tokenizer, heldout)) if heldout is not None else []
+    texts = text_rows(folder / 'metrics.jsonl', config['pairs']['mode'])
+    goodput = read_goodput(folder)
+    summary = {
+        'steps': config['steps'],
+        'heldout_first': rows[0] if rows else None,
+        'heldout_last': rows[-1] if rows else None,
+        **({'heldout_texts': {name: [first, last] for name, (first, last) in texts.items()}} if texts else {}),
+        'filled_masks': filled,
+        'export': f'export/{formats_of(config["export_formats"])[0]}' if config['export'] else None,
+        'goodput': goodput.facts() if goodput else None,  # measured: alone in this file it differs from run to run
+    }
+    write_atomic(folder / 'summary.json', json.dumps(summary, indent=2, ensure_ascii=False) + '\n')
+    console = Console(highlight=False, soft_wrap=True)
+    if rows:
+        print_heldout(console, rows, levels)
+    if texts:
+        print_texts(console, texts)
+    if filled:
+        console.print(
+            '\nmasks filled, one a row: the piece that the model is surest of in brackets, the true one behind',
+            style='bold',
+        )
+    for item in filled:
+        text = f'{item["before"]} [{item["filled"]}] {item["after"]}'
+        console.print(f'{text}   (p {item["probability"]:.2f}, was: {item["was"]})', markup=False)
+    if goodput:
+        console.print(f'\ngoodput {goodput}', markup=False)
+    print_places(console, folder, PLACES, exported=config['export'])
+    print_next(console, _next(folder, config, recipe))
+    if config['export']:  # at the end: where it fails, all else is there
+        push_export(folder, config['push_to'], private=config['push_private'])
+
+
+def heldout_rows(metrics: pathlib.Path, mode: str) -> list[dict[str, Any]]:
+    """The held-out rows of the metrics.jsonl of a run with this config.pairs.mode, in order."""
+    return [with_pair_names(row, pair_of(mode)) for row in read_rows(metrics) if row['split'] == 'heldout']
+
+
+def text_rows(metrics: pathlib.Path, mode: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """The first and the last row of each of config.heldout_texts, by name; see `heldout_rows`."""
+    found: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
+    for row in read_rows(metrics):
+        if row['split'].startswith(PREFIX):
+            name, row = row['split'].removeprefix(PREFIX), with_pair_names(row, pair_of(mode))
+            found[name] = (found.get(name, (row,))[0], row)
+    return found
+
+
+def export_pretraining(
+    folder: pathlib.Path,
+    config: Mapping[str, Any],
+    model: BertConfig,
+    tokenizer: Tokenizer,
+    params: Any,
+    rows: list[dict[str, Any]],
+    formats: Collection[str],
+) -> list[pathlib.Path]:
+    """The folders of export/, one a format; `rows` are the held-out rows, of which the model card has the last."""
+    finished = ExportContent(
+        model=BertForPreTraining(model),
+        params=params,
+        tokenizer=tokenizer,
+        card=_model_card_facts(config, rows),
+        about=config.get('card', {}),
+    )
+    return write_exports(finished, folder, formats)
+
+
+def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Training facts for the model card; nothing that differs between two equal runs."""
+    optimizer, masking = config['optimizer'], config['masking']
+    rate = masking.get('eval_rate', masking['rate'])  # what older runs have not recorded, and did
+    evaluated = f' ({rate:.0%} in evaluation)' if rate != masking['rate'] else ''
+    facts = {
+        'steps': config['steps'],
+        'batch size': config['batch_size'],
+        'sequence length': config['seq_len'],
+        **({'packing': 'several examples in a row'} if config.get('packing') else {}),
+        'learning rate': config['learning_rate'],
+        'optimiser': f'{optimizer["name"]}, weight decay {optimizer["weight_decay"]}',
+        'pairs': config['pairs']['mode'],
+        'masks': f'{masking["rate"]:.0%} of positions{evaluated}, unit {masking["unit"]}',
+        'seed': config['seed'],
+        'store': config['fingerprints']['store'],
+        'tokenizer': config['fingerprints']['tokenizer'],
+    }
+    facts |= recorded_in(config)
+    for number, phase in enumerate(config['phases']):
+        facts[f'phase {number}'] = ', '.join(f'{key} {value}' for key, value in phase.items())
+    card: dict[str, Any] = {'title': 'BERT trained with bertjax', 'name': config.get('push_to', ''), **facts}
+    if rows:
+        card['Held-out text'] = {name: rows[-1][name] for name in EXAMPLES_PRINTED if rows[-1].get(name) is not None}
+    return card
+
+
+def _filled_masks(params: Any, model: BertConfig, tokenizer: Tokenizer, heldout: Examples) -> Iterator[dict[str, Any]]:
+    """For some held-out examples, the model's prediction at the mask it is surest of, and the original token."""
+    batch = heldout.batch(np.arange(_FILLED))
+    logits = np.asarray(jax.jit(make_forward(BertForPreTraining(model), PRETRAINING))(params, batch)['mlm_logits'])
+    for row in range(_FILLED):
+        ids, positions = batch['input_ids'][row], batch['masked_positions'][row]
+        hidden = [p for p in range(len(positions)) if ids[positions[p]] == tokenizer.mask_id]
+        if not hidden:
+            continue
+        probabilities = softmax(logits[row, hidden])  # [masks, V]
+        surest = int(probabilities.max(-1).argmax())
+        p, best = hidden[surest], int(probabilities[surest].argmax())
+        at = positions[p]
+        left, right = ids[max(at - _CONTEXT, 1) : at], ids[at + 1 : at + 1 + _CONTEXT]
+        keep = lambda part: [i for i in part if i not in (tokenizer.pad_id, tokenizer.cls_id)]  # noqa: E731
+        yield {
+            'before': f'… {tokenizer.decode(keep(left))}',
+            'after': f'{tokenizer.decode(keep(right))} …',
+            'filled': _shown(tokenizer, best),
+            'probability': round(float(probabilities[surest, best]), 4),
+            'was': _shown(tokenizer, int(batch['masked_ids'][row, p])),
+        }
+
+
+def _shown(tokenizer: Tokenizer, piece: int) -> str:
+    """A piece for reading: of byte-level BPE as text, since it writes all but ASCII in letters of its own."""
+    text = tokenizer.decode([piece]).strip() if tokenizer.family == 'bpe' else ''
+    return text or tokenizer.pieces[piece]
+
+
+def print_heldout(console: Console, rows: list[dict[str, Any]], levels: ChanceBaselines) -> None:
+    """The first and the last of the held-out `rows`, and what they are measured against."""
+    first, last = rows[0], rows[-1]
+    table = Table(title='held-out text', title_justify='left')
+    for heading in ('', f'step {first["step"]}', f'step {last["step"]}'):
+        table.add_column(heading, justify='right' if heading else 'left')
+    for name in EXAMPLES_PRINTED:
+        if last.get(name) is not None:
+            table.add_row(name.replace('_', ' '), format_value(first.get(name)), format_value(last[name]))
+    console.print(table)
+    compared = []
+    if levels.unigram is not None and last.get('mlm_loss') is not None:
+        compared.append(f'an MLM loss of {levels.unigram:.3f} by how often each piece occurs')
+    if last['phase'] in levels.majority:
+        share, pair = levels.majority[last['phase']], levels.pair.upper()
+        compared.append(f'an {pair} accuracy of {share:.3f} by always giving the same answer')
+    if compared:
+        console.print(f'without any context a model reaches {", and ".join(compared)}', markup=False)
+
+
+def print_texts(console: Console, texts: Mapping[str, tuple[dict[str, Any], dict[str, Any]]]) -> None:
+    """The first and the last MLM loss and accuracy on each text of `text_rows`."""
+    first, last = next(iter(texts.values()))
+    table = Table(title='other held-out texts', title_justify='left')
+    table.add_column('', no_wrap=True)
+    for figure in ('MLM loss', 'accuracy'):
+        for row in (first, last):
+            table.add_column(f'{figure}\nstep {row["step"]}', justify='right')
+    for name, rows in texts.items():
+        table.add_row(name, *(format_value(row[key]) for key in ('mlm_loss', 'mlm_accuracy') for row in rows))
+    console.print(table)
+
+
+def _next(folder: pathlib.Path, config: Mapping[str, Any], recipe: str) -> list[Command]:
+    """Commands that one may run next; not the one that has just run."""
+    given, path = f'--config={shlex.quote(recipe)}', pathlib.Path(recipe.partition(':')[0])
+    files = (path.with_name('classify.py'), pathlib.Path('configs/classify.py')) if path.suffix else ()
+    classify = next((file for file in files if file.exists()), 'classify')
+    name = user_name(folder)
+    workdir = shlex.quote(name)
+    again = f'{given} --workdir={workdir}'
+    commands = [
+        Command('a page about this workdir', f'{again} --config.run=report', 'report'),
+        Command('a picture of the learning curve', f'{again} --config.run=plot', 'plot'),
+    ]
+    if config['export']:
+        own = f'--workdir={shlex.quote(f"{name}_labels")} --config.init={workdir} --config.data=TABLE.csv'
+        what = 'a classifier, from a table of your own with the columns text and label'
+        commands.append(Command(what, f'--config={shlex.quote(str(classify))} {own}'))
+    if config['corpus'] == 'pydoc:' and 'distill' not in config:
+        own = "--workdir=out/mine --config.corpus='texts/*.txt'"
+        commands.append(Command('the same on your own text', f'{given} {own}'))
+    return commands

@@ -1,0 +1,186 @@
+"""The vocabulary of a pre-training: trained on its corpus, or given and grown by words of one's own."""
+
+import collections
+import contextlib
+import itertools
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from etils import epath
+
+from bertjax.corpus.backend import check_beam
+from bertjax.corpus.identity import KnownText
+from bertjax.corpus.sources import AUTO, parse_mixture, resolve, unweighted
+from bertjax.corpus.texts import iter_texts
+from bertjax.corpus.workers import Progress, text_bytes
+from bertjax.errors import UserError, printable
+from bertjax.files.atomic import write_atomic
+from bertjax.files.paths import user_path
+from bertjax.pretrain.settings import PretrainingSettings
+from bertjax.text.added_words import candidates, read_words, with_words
+from bertjax.text.byte_bpe_training import train_byte_bpe
+from bertjax.text.special import special_layout
+from bertjax.text.symbols import read_symbols, symbols_of, train_symbols
+from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+from bertjax.text.vocabulary import count_words, sentencepiece_of, train_sentencepiece, train_wordpiece, wordpiece_of
+from bertjax.text.wordpiece import INSTALL_FAST, saved_by_fast
+from bertjax.workdir.tokenizer import save_tokenizer
+
+if TYPE_CHECKING:
+    from bertjax.corpus.beam_vocabulary import Gathering
+
+CANDIDATES = 'candidates.txt'
+COUNTS = 'counts'  # a folder that is there while config.beam counts
+
+
+def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> Tokenizer:
+    """Trains the vocabulary of config.vocab on config.corpus and saves it to WORKDIR/tokenizer.
+
+    Raises:
+      UserError: no text, or a vocabulary that cannot be trained.
+    """
+    vocab, options = settings.vocab, settings.corpus_options
+    parts, read = parse_mixture(settings.corpus), []
+    specs = [spec for spec, _ in parts]
+    # By size, or with numbers for weights, all text is one: what is rare in the examples is not rare in the language.
+    corpora = [[spec] for spec in specs] if any(weight == AUTO for _, weight in parts) else [specs]
+    shared = {'vocab_size': vocab['size'], 'lowercase': vocab['lowercase'], 'unused': vocab['unused']}
+    if options.format == 'ids':
+        expected = 'the vocabulary whose ids the corpus holds'
+        raise UserError('config.tokenizer', 'nothing, with config.corpus_options.format=ids', expected, 'name it')
+    print(f'training a {vocab["family"]} vocabulary of {vocab["size"]:,} pieces on {settings.corpus}')
+    if settings.beam:
+        tokenizer, read = _train_on_beam(settings, corpora, workdir, shared)
+    else:
+        with _reading(settings, specs) as count:
+            texts = [
+                itertools.chain.from_iterable(iter_texts(spec, options, read.append, count) for spec in some)
+                for some in corpora
+            ]
+            tokenizer = _train(settings, texts, shared)
+    save_tokenizer(tokenizer, workdir, key=settings.vocabulary_key, text=read)
+    return tokenizer
+
+
+@contextlib.contextmanager
+def _reading(settings: PretrainingSettings, specs: list[str]) -> Iterator[Callable[[int], None]]:
+    """Shows how much of a corpus has been read, which it is given piece by piece."""
+    found = [source for spec in specs for source in resolve(unweighted(spec), settings.corpus_options.text_key)]
+    in_bytes = any(source.kind == 'file' for source in found)
+    saving = saved_by_fast(text_bytes(found))
+    if saving and settings.run == 'vocab' and settings.vocab['family'] == 'wordpiece':  # Else the build says it.
+        print(f'{saving}: {INSTALL_FAST}')
+    total = sum(source.size for source in found)
+    with Progress(total, shown=True, in_bytes=in_bytes, title='reading the corpus for its vocabulary') as shown:
+        yield lambda count: shown.add(0, count)
+
+
+def _train(settings: PretrainingSettings, texts: list[Iterator[str]], shared: dict[str, Any]) -> Tokenizer:
+    vocab, smoothing = settings.vocab, settings.corpus_options.smoothing
+    if vocab['family'] == 'symbols':
+        all_texts = itertools.chain.from_iterable(texts)
+        return train_symbols(all_texts, vocab_size=vocab['size'], unused=vocab['unused'])
+    if vocab['family'] == 'bpe':
+        return train_byte_bpe(itertools.chain.from_iterable(texts), **shared)
+    if vocab['family'] == 'wordpiece':
+        return train_wordpiece(*texts, **shared, smoothing=smoothing)
+    return train_sentencepiece(
+        *texts,
+        **shared,
+        smoothing=smoothing,
+        model_type=vocab['model_type'],
+        seed=settings.recorded['seed'],
+        sample_sentences=vocab['sample_sentences'],
+    )
+
+
+def _gathering(settings: PretrainingSettings, corpora: list[list[str]], workdir: pathlib.Path) -> 'Gathering':
+    check_beam(settings.beam)
+    from bertjax.corpus.beam_vocabulary import Gathering
+
+    return Gathering(corpora, settings.corpus_options, settings.beam, workdir / COUNTS)
+
+
+def _train_on_beam(
+    settings: PretrainingSettings, corpora: list[list[str]], workdir: pathlib.Path, shared: dict[str, Any]
+) -> tuple[Tokenizer, list[KnownText]]:
+    """The tokenizer that `train_vocabulary` would train, from what is gathered by config.beam, and what was read."""
+    vocab, smoothing = settings.vocab, settings.corpus_options.smoothing
+    if vocab['family'] == 'bpe':
+        fix = 'take another family, or leave config.beam empty for run=vocab and a part of the text'
+        raise UserError('config.beam', 'a byte-level BPE to train', 'one that trains from counts or a sample', fix)
+    gathering = _gathering(settings, corpora, workdir)
+    if vocab['family'] == 'symbols':
+        counts, read = gathering.symbols(vocab['size'] + len(special_layout(vocab['unused'])))
+        total = sum(map(collections.Counter, counts), collections.Counter())
+        return symbols_of(total, vocab_size=vocab['size'], unused=vocab['unused']), read
+    if vocab['family'] == 'wordpiece':
+        counts, read = gathering.words(vocab['lowercase'])
+        return wordpiece_of(counts, **shared, smoothing=smoothing), read
+    size = vocab['sample_sentences']
+    drawn, read = gathering.sentences(size, settings.recorded['seed'])
+    model = {'model_type': vocab['model_type'], 'sample_sentences': size}
+    return sentencepiece_of(drawn, **shared, smoothing=smoothing, **model), read
+
+
+def load_given_tokenizer(settings: PretrainingSettings, given: str) -> Tokenizer:
+    """The tokenizer that config.tokenizer or config.init names; with config.vocab.family=symbols it may be a file
+    with a symbol a line.
+
+    Raises:
+      UserError: what cannot be read.
+    """
+    if settings.vocab['family'] == 'symbols' and _of_lines(user_path(given, 'config.tokenizer')):
+        return read_symbols(given)
+    return load_tokenizer(given)
+
+
+def _of_lines(path: epath.Path) -> bool:
+    """Whether it is, or by its name was meant to be, a file with a symbol a line: no folder, no file of a tokenizer."""
+    return path.suffix not in ('.json', '.model') and (path.is_file() or path.suffix == '.txt')
+
+
+def add_words(tokenizer: Tokenizer, path: str) -> Tokenizer:
+    """The tokenizer with the words of a file as pieces; says how many there are.
+
+    Raises:
+      UserError: see `text.added_words`.
+    """
+    words = read_words(path)
+    grown, new = with_words(tokenizer, words, path)
+    behind = grown.vocab_size - tokenizer.vocab_size
+    known = f'; {len(words) - new:,} are pieces already' if new < len(words) else ''
+    where = f'{new - behind:,} in [unused] slots, {behind:,} behind the last piece'
+    print(printable(f'{new:,} words of {path}: {where}{known}'))
+    return grown
+
+
+def write_candidates(
+    settings: PretrainingSettings, given: str, workdir: pathlib.Path
+) -> list[tuple[str, int, list[str]]]:
+    """Writes WORKDIR/candidates.txt: words of config.corpus that the vocabulary `given` splits, for config.vocab.add.
+
+    A line has a word, how often it occurs, and its pieces, with tabs between.
+
+    Returns:
+      What was written, see `text.added_words.candidates`.
+
+    Raises:
+      UserError: no text; a vocabulary other than WordPiece, which has no words.
+    """
+    tokenizer = load_tokenizer(given)
+    if tokenizer.family != 'wordpiece':
+        fix = 'leave config.vocab.candidates 0'
+        raise UserError('config.vocab.candidates', f'the {tokenizer.family} vocabulary {given}', 'WordPiece', fix)
+    specs = [spec for spec, _ in parse_mixture(settings.corpus)]
+    if settings.beam:
+        (counts,), _ = _gathering(settings, [specs], workdir).words(tokenizer.lowercase)
+    else:
+        with _reading(settings, specs) as count:
+            texts = (iter_texts(spec, settings.corpus_options, progress=count) for spec in specs)
+            counts = count_words(itertools.chain.from_iterable(texts), tokenizer.lowercase)
+    found = candidates(counts, tokenizer, settings.vocab['candidates'])
+    lines = (f'{word}\t{count}\t{" ".join(pieces)}\n' for word, count, pieces in found)
+    write_atomic(workdir / CANDIDATES, ''.join(lines))
+    return found

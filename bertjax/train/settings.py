@@ -1,0 +1,201 @@
+"""What the settings of a pre-training and of a fine-tuning have in common, and the checks that both need."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from bertjax.config import in_steps, plain
+from bertjax.errors import UserError
+from bertjax.model.config import BertConfig, parameter_count
+from bertjax.parallel.devices import device_memory
+from bertjax.parallel.rules import mesh_axes
+from bertjax.workdir.exports import formats_of
+from bertjax.writers.tracker import Tracking
+
+
+@dataclasses.dataclass(frozen=True)
+class Seeds:
+    """Of what a run draws: fresh parameters, the order of its data, dropout. Each from 0 to 2³² - 1."""
+
+    init: int
+    data: int
+    dropout: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """The keys of bertjax/recipe.py that every training has; where no more is said, the attribute is the key.
+
+    Attributes:
+      optimizer: keyword arguments of `optim.optimizers.make_optimizer`.
+      schedule: config.schedule.name.
+      power: config.schedule.power.
+      eval_every, checkpoint_every: durations, see `resolve_durations`.
+      step: the checkpoint that verbs about a finished run take; 0 for none in particular.
+      mesh: sizes by axis, see `parallel.mesh.make_mesh`.
+      tracking: config.tracker, tracker_project and tracker_run.
+      recorded: the whole config in plain form, for config.json and the checkpoints.
+    """
+
+    run: str
+    data: str
+    init: str
+    tokenizer: str
+    seeds: Seeds
+    optimizer: Mapping[str, Any]
+    learning_rate: float
+    warmup_fraction: float
+    schedule: str
+    power: float
+    log_every: int
+    eval_every: int | str
+    checkpoint_every: int | str
+    checkpoint_keep: int
+    step: int
+    profile: str
+    hang_minutes: float
+    mesh: Mapping[str, int]
+    zero1: str
+    export: bool
+    export_formats: str
+    push_to: str
+    push_private: bool
+    tracking: Tracking
+    recorded: Mapping[str, Any]
+
+    @property
+    def moments(self) -> int:
+        """The fewest arrays that the optimiser keeps for a parameter."""
+        return 1 if self.optimizer['name'] == 'muon' else 2
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """What the end of the run writes: config.export_formats, or nothing without config.export."""
+        return formats_of(self.export_formats) if self.export else ()
+
+
+def shared_settings(config: ConfigDict) -> dict[str, Any]:
+    """The arguments of RunSettings."""
+    names = ('run', 'data', 'init', 'tokenizer', 'learning_rate', 'warmup_fraction', 'log_every')
+    names += (
+        'eval_every',
+        'checkpoint_every',
+        'checkpoint_keep',
+        'step',
+        'profile',
+        'hang_minutes',
+        'export',
+        'export_formats',
+        'push_to',
+        'push_private',
+    )
+    return {
+        **{name: config[name] for name in names},
+        'seeds': resolve_seeds(config.seed, config.seeds),
+        'optimizer': dict(config.optimizer),
+        'schedule': config.schedule.name,
+        'power': config.schedule.power,
+        'mesh': mesh_axes(config.mesh),
+        'zero1': config.zero1,
+        'tracking': Tracking(config.tracker, config.tracker_project, config.tracker_run),
+        'recorded': plain(config),
+    }
+
+
+def resolve_seeds(seed: int, own: Mapping[str, int]) -> Seeds:
+    """config.seeds, each of which is (below 0) the run's `seed`."""
+    names = [field.name for field in dataclasses.fields(Seeds)]
+    return Seeds(**{name: seed if own[name] < 0 else own[name] for name in names})
+
+
+def resolve_durations(settings: RunSettings, total: int, steps_per_epoch: float | None = None) -> dict[str, int]:
+    """`eval_every` and `checkpoint_every` in steps, of a run of `total` steps.
+
+    Raises:
+      UserError: what is no duration.
+    """
+    return {
+        key: in_steps(getattr(settings, key), key, total=total, steps_per_epoch=steps_per_epoch)
+        for key in ('eval_every', 'checkpoint_every')
+    }
+
+
+def check_accumulate(batch_size: int, accumulate: int, key: str = 'accumulate') -> None:
+    """A batch must divide into its parts, whose number is config.KEY."""
+    if batch_size % accumulate:
+        expected = f'a divisor of batch_size = {batch_size}'
+        raise UserError(f'config.{key}', str(accumulate), expected, 'change one of the two')
+
+
+def check_mesh(model: BertConfig, mesh: Mesh) -> None:
+    """What the mesh splits must be divisible by it."""
+    for axis, what, size in (
+        ('tensor', 'config.model.num_heads', model.num_heads),
+        ('tensor', 'config.model.mlp_dim', model.mlp_dim),
+        ('tensor', 'rows of the vocabulary', model.padded_vocab_size),
+        ('fsdp', 'config.model.width', model.width),
+    ):
+        if size % mesh.shape[axis]:
+            raise UserError(
+                f'config.mesh.{axis}',
+                str(mesh.shape[axis]),
+                f'a divisor of {what} = {size}, which it splits',
+                f'lower config.mesh.{axis}, and leave the other devices to config.mesh.data=-1',
+            )
+
+
+def check_row_count(batch_size: int, accumulate: int, row_shards: int, key: str = 'batch_size') -> None:
+    """A batch of config.KEY (a part of it, with accumulation) must divide over the data and fsdp axes of the mesh."""
+    rows = batch_size // accumulate
+    if rows % row_shards:
+        parts = f' / accumulate {accumulate}' if accumulate > 1 else ''
+        raise UserError(
+            f'config.{key}',
+            f'{batch_size}{parts} = {rows} rows on {row_shards} devices (mesh data x fsdp)',
+            f'a multiple of {row_shards}',
+            f'try {max(rows // row_shards, 1) * row_shards * accumulate}',
+        )
+
+
+def check_memory(
+    model: BertConfig,
+    mesh: Mesh,
+    *,
+    rows: int,
+    parts: int = 1,
+    seq_len: int,
+    predictions: int = 0,
+    moments: int = 2,
+    key: str = 'batch_size',
+) -> None:
+    """Refuses sizes that the devices cannot hold, before anything is made of them.
+
+    What is counted is the least that there has to be: parameters and moments; a batch; of one of its parts what each
+    block begins with, and the logits of the vocabulary.
+
+    Args:
+      model: of the run; parameters of heads do not count.
+      mesh: of the run.
+      rows, parts: of a batch.
+      seq_len, predictions: S and P.
+      moments: arrays of the optimiser for each parameter; 0: the encoder is not trained.
+      key: of the batch.
+    """
+    weights = parameter_count(model) * jnp.dtype(model.param_dtype).itemsize * (1 + moments)
+    weights //= mesh.shape['fsdp'] * mesh.shape['tensor']
+    hidden = seq_len * model.width * jnp.dtype(model.dtype).itemsize * (model.num_layers if moments else 1)
+    logits = predictions * model.vocab_size * 4
+    batch = (rows * seq_len * 12 + rows // parts * (hidden + logits)) // mesh.size
+    memory = device_memory(mesh)
+    for where, what, needed, fix in (
+        ('model', f'{parameter_count(model):,} parameters', weights, 'num_layers, width, mlp_dim, max_positions'),
+        (key, f'{rows:,} x {seq_len:,} in {parts:,} part(s)', weights + batch, f'{key} or seq_len'),
+    ):
+        if needed > memory:
+            found = f'{what}, which take {needed / 2**30:,.1f} GiB a device and more'
+            expected = f'at most the {memory / 2**30:,.1f} GiB that there is'
+            raise UserError(f'config.{where}', found, expected, f'lower {fix}')

@@ -1,0 +1,155 @@
+"""The files in which a run recorded what it is, read again: each has its form, or is refused by name."""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from bertjax.config import plain, with_defaults
+from bertjax.errors import UserError
+from bertjax.experiment.check import check_recorded
+from bertjax.files.small_files import read_json_object
+from bertjax.model.config import BertConfig
+from bertjax.recipe import phase
+from bertjax.tasks.registry import options
+from bertjax.tasks.task import Task
+
+_RESTORE = 'restore the file from a copy, or train again in another --workdir'
+# What a run of any version recorded; other keys came later, or do not change what a model says.
+_ALWAYS = ('task', 'data', 'init', 'tokenizer', 'seq_len')
+_DURATIONS = ('steps', 'eval_every', 'checkpoint_every')  # 1000, or '10%'
+_KINDS = {
+    type(None): 'a number or text', bool: 'true or false',
+    int: 'a whole number', float: 'a number', str: 'text', list: 'a list', dict: 'an object',
+}  # fmt: skip
+
+
+def recorded_config(path: pathlib.Path, recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """config.json of a run, with the recipe's values where it is older than a key.
+
+    Args:
+      path: of the file.
+      recipe: a config of a pre-training, or of the same kind of task, in plain form.
+
+    Raises:
+      UserError: damaged, of another kind, or with a value of another type than a recipe gives, or outside its range.
+    """
+    if not path.exists():
+        raise UserError(str(path), 'nothing', 'the config of the run', _RESTORE)
+    saved = read_json_object(path, _RESTORE)
+    if 'task' in recipe:
+        _check_task(saved, recipe, path)
+    elif 'task' in saved:
+        raise UserError(str(path), 'the key task', 'the config of a pre-training', 'give the recipe of a task')
+    _check(saved, {key: None if key in _DURATIONS else value for key, value in _form(recipe).items()}, str(path))
+    config = with_defaults(saved, {key: value for key, value in recipe.items() if key != 'task'})
+    if config.get('phases'):
+        config['phases'] = [_phase(entry, f'{path}: phases[{i}]') for i, entry in enumerate(config['phases'])]
+    check_recorded(config, str(path), _RESTORE)
+    return config
+
+
+def _form(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """What the values of a run are like: those of its recipe, and the size that its vocabulary has."""
+    if 'task' in recipe:
+        return dict(recipe)
+    return {**recipe, 'model': {**recipe['model'], 'vocab_size': 0}}
+
+
+def _phase(entry: Any, where: str) -> dict[str, Any]:
+    """An entry of config.phases, with what it lacks."""
+    usual = plain(phase(steps='100%'))
+    _check(entry, {**usual, 'steps': None}, where)
+    return with_defaults(entry, usual)
+
+
+def _check_task(saved: Mapping[str, Any], recipe: Mapping[str, Any], path: pathlib.Path) -> None:
+    for key in _ALWAYS:
+        if key not in saved:
+            raise UserError(str(path), f'no key {key}', 'the config of a fine-tuning', _RESTORE)
+    _check(saved['task'], {}, f'{path}: task')
+    kind = recipe['task']['kind']
+    check_kind(saved['task'], kind, path)
+    strange = sorted(saved['task'].keys() - options(kind).keys() - {'kind'})
+    if strange:
+        raise UserError(f'{path}: task', f'the key {strange[0]}', f'the options of {kind}', _RESTORE)
+
+
+def check_kind(task: Mapping[str, Any], kind: str, path: pathlib.Path) -> None:
+    """Refuses what was recorded of a `task` of another kind.
+
+    Raises:
+      UserError: it is.
+    """
+    if task.get('kind') != kind:
+        expected = f'{task.get("kind")!r}, as in {path}'
+        raise UserError('config.task.kind', repr(kind), expected, 'give the recipe of this model')
+
+
+def recorded_task(path: pathlib.Path, task: Task) -> dict[str, Any]:
+    """task.json: the 'task' in plain form, what it 'learned', the 'encoder' of its model, and, unless it is of an early
+    version, the 'seq_len' that it was tuned with.
+
+    Args:
+      path: of the file.
+      task: of the config; it is not changed.
+
+    Raises:
+      UserError: damaged.
+    """
+    facts = read_json_object(path, _RESTORE)
+    for key in ('task', 'learned', 'encoder'):
+        _check(facts.get(key), {}, f'{path}: {key}')
+    _check(facts.get('seq_len', 0), 0, f'{path}: seq_len')
+    learned = facts['learned']
+    _check(learned, {'labels': [], 'null_threshold': 0.0}, f'{path}: learned')
+    try:
+        if not all(isinstance(label, str) for label in learned.get('labels', [])):
+            raise TypeError('labels')
+        task.restore(learned)
+        BertConfig(**facts['encoder'])
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(str(path), f'what no run has learned ({error})', 'the task of this run', _RESTORE) from None
+    except UserError as error:
+        found = f'encoder.{error.where.rpartition(".")[2]} {error.found}'
+        raise UserError(str(path), found, error.expected, _RESTORE) from None
+    return facts
+
+
+def recorded_results(path: pathlib.Path) -> dict[str, Any]:
+    """results.json, the figures of a run's splits.
+
+    Raises:
+      UserError: damaged.
+    """
+    fix = 'remove the file; --config.run=evaluate writes it again'
+    results = read_json_object(path, fix)
+    results.setdefault('splits', {})
+    for key in ('splits', 'alone'):  # the latter of an ensemble
+        by_split = results.get(key, {})
+        if not isinstance(by_split, dict) or not all(isinstance(values, dict) for values in by_split.values()):
+            raise UserError(f'{path}: {key}', 'something else', 'figures by split', fix)
+    members = results.get('ensemble', [])
+    if not isinstance(members, list) or not all(isinstance(member, str) for member in members):
+        raise UserError(f'{path}: ensemble', 'something else', 'a list of workdirs', fix)
+    return results
+
+
+def _check(value: Any, form: Any, where: str) -> None:
+    """Refuses a value of another type than its form has, there and below, and keys below that it does not have; None
+    stands for a number or text."""
+    number = isinstance(form, float) and isinstance(value, int) and not isinstance(value, bool)
+    fits = isinstance(value, int | float | str) if form is None else type(value) is type(form) or number
+    if not fits:
+        shown = repr(value) if len(repr(value)) < 60 else f'a {type(value).__name__}'
+        raise UserError(where, shown, _KINDS[type(form)], _RESTORE)
+    if isinstance(form, Mapping):
+        for key in form.keys() & value.keys():
+            place = f'{where}{"." if ": " in where else ": "}{key}'
+            strange = sorted(value[key].keys() - form[key].keys()) if _both_objects(value[key], form[key]) else ()
+            if strange:
+                raise UserError(place, f'the key {strange[0]}', ', '.join(sorted(form[key])), _RESTORE)
+            _check(value[key], form[key], place)
+
+
+def _both_objects(*values: Any) -> bool:
+    return all(isinstance(value, Mapping) for value in values)

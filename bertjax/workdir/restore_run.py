@@ -1,0 +1,288 @@
+"""What a run left behind, finished or not: its config, its model with parameters, as other verbs find them."""
+
+import dataclasses
+import pathlib
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import numpy as np
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+from ml_collections.config_flags import config_path
+
+from bertjax.checkpoint import Checkpoints, SavedCheckpoint
+from bertjax.config import flatten, from_plain, plain
+from bertjax.convert.load import load_task_model
+from bertjax.data.pairs import PairOptions
+from bertjax.errors import UserError
+from bertjax.finetune.settings import FinetuningSettings
+from bertjax.finetune.task_data import TASK_FILE, TaskData, TaskSplit, encoder_of
+from bertjax.finetune.task_model import TaskModel
+from bertjax.model.config import BertConfig, FieldKind, fields_of
+from bertjax.optim.optimizers import make_optimizer
+from bertjax.optim.selection import make_selection
+from bertjax.parallel.devices import claim_devices
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.partition import mesh_context
+from bertjax.pretrain.run import build_pretraining_setup
+from bertjax.pretrain.settings import PretrainingSettings
+from bertjax.pretrain.text_data import huggingface_directory
+from bertjax.recipe import CARD
+from bertjax.tasks.registry import keys, options
+from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+from bertjax.train.setup import Setup, build_setup
+from bertjax.train.state import put_params
+from bertjax.workdir.exports import exported_model
+from bertjax.workdir.files import check_kind, recorded_config, recorded_task
+from bertjax.workdir.lock import has_checkpoints
+from bertjax.workdir.tokenizer import load_workdir_tokenizer
+
+# Keys always taken from the command line's config (config.data where it names something); the others are the workdir's.
+ASKED = (
+    'run',
+    'split',
+    'input',
+    'step',
+    'max_eval_records',
+    'eval_batch_size',
+    'shapes',
+    'mesh',
+    'export',
+    'export_formats',
+    'push_to',
+    'push_private',
+)
+# Taken from it only if the command line sets them, as are the task's options that decide 'reading'.
+CHANGEABLE = (
+    'select',
+    *(f'card.{name}' for name in CARD),
+    *(f'model.{name}' for name in fields_of(FieldKind.EXECUTION)),
+)
+_FIXED = re.compile(r'task\..*|seq_len|tokenizer|init')  # of the others, those that the model depends on
+
+
+def config_of_run(config: ConfigDict, folder: pathlib.Path, given: Collection[str] = ()) -> ConfigDict:
+    """The config that the workdir's model was trained with, under what the command line asks for.
+
+    The recipe's own where the workdir has no run: the model is then that of config.init.
+
+    Args:
+      config: the recipe's.
+      folder: the workdir.
+      given: keys that the command line sets, such as 'task.dev_file'.
+
+    Raises:
+      UserError: the recipe of another kind of task, or a key that the command line sets and that cannot be changed.
+    """
+    path = folder / 'config.json'
+    if not path.exists():
+        return config
+    saved = recorded_config(path, plain(config))
+    own = from_plain(saved)
+    changeable = (*CHANGEABLE, *keys(config.task.kind, 'reading'))
+    for key in [*ASKED, *(key for key in changeable if key in given)]:
+        config_path.set_value(key, own, config_path.get_value(key, config), accept_new_attributes=True)
+    own.data = config.data or saved['data']
+    ours, theirs = flatten(config), flatten(saved)
+    for key in sorted(given):
+        if key in changeable or not _FIXED.fullmatch(key):
+            continue
+        # A recipe of one's own need not have all options of its kind.
+        usual = None if key in theirs else plain(options(config.task.kind)[key.removeprefix('task.')].default)
+        saved_value = theirs.get(key, usual)
+        if ours[key] != saved_value:
+            fix = 'leave it out, or give the workdir of another run'
+            raise UserError(f'config.{key}', repr(ours[key]), f'{saved_value!r}, as in {path}', fix)
+    return own
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluatedTask:
+    """A model that was tuned to a task.
+
+    Attributes:
+      model: with its data.
+      params: on the mesh.
+      splits: what it is to be tried on.
+      step: the checkpoint that it is; None for one that is no checkpoint.
+      finished: whether it is what a finished run gave, so that what is tuned on dev was tuned with it.
+    """
+
+    model: TaskModel
+    params: Any
+    splits: Mapping[str, TaskSplit]
+    step: int | None
+    finished: bool
+
+    @property
+    def data(self) -> TaskData:
+        """The task's."""
+        return self.model.data
+
+    def predictions(self, split: TaskSplit) -> list[Any]:
+        """One a record."""
+        return self.model.predictions(self.params, split)
+
+
+def load_task(
+    settings: FinetuningSettings, folder: pathlib.Path, splits_of: Callable[[TaskData], dict[str, TaskSplit]]
+) -> EvaluatedTask:
+    """The workdir's model, finished or not, or that of config.init.
+
+    Args:
+      settings: of what `config_of_run` gave.
+      folder: the workdir.
+      splits_of: reads and tokenises, when the task knows its labels.
+
+    Raises:
+      UserError: neither has a model for this task, or no checkpoint of config.step.
+    """
+    settings = dataclasses.replace(settings, zero1='off')  # nothing is trained
+    settings.check()
+    mesh = make_mesh(settings.mesh, claim_devices())
+    data = _task_data(settings, folder)
+    settings.check_memory(data.encoder, mesh, training=False)
+    splits = splits_of(data)
+    seen = list(splits.values())
+    model = TaskModel(data, mesh, seen, settings.shapes or data.lengths_worth(seen, 1, training=False))
+    params, step = _params(data, model.setup, folder)
+    return EvaluatedTask(model, params, splits, step, data.finished and not settings.step)
+
+
+@dataclasses.dataclass(frozen=True)
+class TunedModel:
+    """A model that was tuned to a task, without anything to try it on: the task's `data`, the `setup` of the model, its
+    `params` on the mesh, and the `step` that they are of."""
+
+    data: TaskData
+    setup: Setup
+    params: Any
+    step: int | None
+
+
+def load_tuned(settings: FinetuningSettings, folder: pathlib.Path) -> TunedModel:
+    """The workdir's model, as `load_task` finds it, whatever it is to be asked."""
+    data = _task_data(settings, folder)
+    module, objective = data.task.model(data.encoder), data.task.objective
+    shapes = zip(objective.inputs, module.smallest_inputs, strict=True)
+    setup = build_setup(
+        module,
+        objective,
+        make_optimizer(**settings.optimizer),
+        make_mesh(settings.mesh, claim_devices()),
+        {name: (shape, np.dtype(np.int32)) for name, shape in shapes},
+        trained=make_selection(settings.train, data.encoder.num_layers),
+    )
+    return TunedModel(data, setup, *_params(data, setup, folder))
+
+
+def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
+    """The task as the workdir's run, or the directory of config.init, learned it."""
+    exported = exported_model(folder)
+    trained = exported is not None or has_checkpoints(folder)
+    if not trained and (folder / 'config.json').exists():
+        fix = 'start the training again: a model is there from its first checkpoint on'
+        raise UserError('--workdir', f'no model in {folder} yet', 'a checkpoint or an export', fix)
+    if not trained and not settings.init:
+        fix = 'fine-tune first, or name a fine-tuned model with --config.init'
+        raise UserError('--workdir', f'no model in {folder}', 'the workdir of a fine-tuning', fix)
+    source = (exported or folder) if trained else pathlib.Path(huggingface_directory(settings.init))
+    learned = next((f / TASK_FILE for f in (folder, source) if (f / TASK_FILE).is_file()), None)
+    facts = recorded_task(learned, settings.build_task()) if learned else None
+    if facts:
+        check_kind(facts['task'], settings.task['kind'], learned)
+        execution = fields_of(FieldKind.EXECUTION)
+        choices = {name: value for name, value in settings.model_choices.items() if name in execution}
+        encoder = BertConfig(**{**facts['encoder'], **choices})
+    else:
+        encoder = encoder_of(settings, huggingface_directory(settings.init) if trained else str(source))
+    tokenizer = load_workdir_tokenizer(folder) if trained else load_tokenizer(settings.tokenizer or str(source))
+    data = TaskData(settings, folder, tokenizer, encoder, str(source), facts)
+    if not data.task.complete:  # somebody else's model, or a run of an earlier version that was stopped
+        data.learn()
+        if trained:
+            _check_labels(data, folder)
+    return data
+
+
+def _check_labels(data: TaskData, folder: pathlib.Path) -> None:
+    """Labels that were found in the training data again must be those that the checkpoints were trained with."""
+    path = folder / 'config.json'
+    then = recorded_config(path, data.settings.recorded).get('fingerprints', {}).get('labels')
+    now = ', '.join(data.task.labels)
+    if then is not None and now != then:
+        raise UserError('config.data', f'the labels {now}', f'{then}, as in {path}', 'give the data of the training')
+
+
+def _params(data: TaskData, setup: Setup, folder: pathlib.Path) -> tuple[Any, int | None]:
+    """The parameters of the checkpoint of config.step (0: the newest, with select='best' the best), and its step; where
+    there are no checkpoints those of the export or of config.init, and None.
+
+    Raises:
+      UserError: no such checkpoint, or a directory whose head is not this task's.
+    """
+    settings = data.settings
+    if (folder / 'checkpoints').is_dir():
+        checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep, reading=True)
+        try:
+            saved = checkpoints.chosen(settings.step, best=settings.select == 'best')
+            if saved is not None:
+                with mesh_context(setup.mesh):
+                    params = checkpoints.restore_params(saved.position.step, setup.state.params)
+                    return params, saved.position.step
+        finally:
+            checkpoints.close()
+    elif settings.step:
+        fix = 'leave config.step 0'
+        raise UserError('config.step', str(settings.step), f'0, for {folder} has no checkpoints', fix)
+    source, task = data.source, data.task
+    imported = load_task_model(source, setup.model, task.head, id2label=task.huggingface().get('id2label'))
+    fresh = [path for path in imported.missing if path.split('/')[0] not in ('encoder', 'pooler')]
+    if fresh:
+        fix = 'fine-tune it first, or name a model that was tuned to this task'
+        raise UserError(source, f'no {", ".join(fresh)}', f'a model tuned to {task.name}', fix)
+    print(imported.describe(source, 'using'))
+    return put_params(imported.params, setup.state), None
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedPretraining:
+    """A checkpoint of a pre-training, its parameters on the mesh."""
+
+    config: BertConfig
+    mesh: Mesh
+    tokenizer: Tokenizer
+    params: Any
+    saved: SavedCheckpoint
+
+
+def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> SavedPretraining:
+    """The workdir's checkpoint of config.step, or the newest; the recipe must be the one that it was trained with.
+
+    Raises:
+      UserError: no checkpoint, or a recipe of another model.
+    """
+    tokenizer = load_workdir_tokenizer(folder)
+    model = settings.model(tokenizer.vocab_size)
+    checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep, reading=True)
+    try:
+        saved = checkpoints.chosen(settings.step)
+        if saved is None:
+            raise UserError(str(folder / 'checkpoints'), 'no finished checkpoint', 'at least one', 'train first')
+        for name in fields_of(FieldKind.ARCHITECTURE, FieldKind.LAYOUT):
+            ours, value = getattr(model, name), saved.config['model'].get(name, getattr(model, name))
+            if ours != value:
+                fix = 'give the recipe of this workdir'
+                raise UserError(f'config.model.{name}', str(ours), f'{value}, as in the checkpoint', fix)
+        mode = saved.config['pairs']['mode']
+        if PairOptions(mode=mode).paired != settings.pairs.paired:  # one of the two has no head for pairs
+            fix = 'give the recipe of this workdir'
+            raise UserError('config.pairs.mode', settings.pairs.mode, f'{mode}, as in the checkpoint', fix)
+        settings = dataclasses.replace(settings, zero1='off')  # nothing is trained
+        setup = build_pretraining_setup(settings, model, make_mesh(settings.mesh))
+        with mesh_context(setup.mesh):
+            params = checkpoints.restore_params(saved.position.step, setup.state.params)
+    finally:
+        checkpoints.close()
+    return SavedPretraining(model, setup.mesh, tokenizer, params, saved)
