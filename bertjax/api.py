@@ -34,6 +34,8 @@ from bertjax.inference.masked_methods import MaskedMethods
 from bertjax.inference.runner import Runner
 from bertjax.inference.task_methods import TaskMethods
 from bertjax.inference.tasks import choice_records
+from bertjax.loading.load_model import LoadedModel, load_model
+from bertjax.loading.save_model import save_model
 from bertjax.model.config import BertConfig
 from bertjax.ranges import format_value, ranges_of
 from bertjax.recipe_ranges import USING
@@ -41,8 +43,6 @@ from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.exported import with_length
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import Tokenizer
-from bertjax.workdir.conversion import save_model
-from bertjax.workdir.load_model import LoadedModel, load_model
 
 
 def load(

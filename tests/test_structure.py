@@ -15,17 +15,22 @@ LEVELS = [
     {'main'},
     {'command_line'},
     {'usage'},
-    {'runs'},
+    {'commands'},
     {'doctor'},
-    {'report', 'analysis'},
+    {'report', 'attention_analysis', 'cost'},
     {'api'},
     {'inference'},
+    {'loading'},
+    {'distill'},
+    {'pretrain', 'finetune'},
+    {'train'},
+    {'workdir'},
     {'experiment'},
-    {'train', 'tasks'},
+    {'tasks'},
     {'losses', 'checkpoint', 'convert', 'recipe', 'recipe_files', 'recipe_ranges'},
     {'data'},
     {'corpus', 'model'},
-    {'text', 'parallel', 'optim', 'metrics', 'writers', 'pages', 'cost'},
+    {'text', 'parallel', 'optim', 'metrics', 'writers', 'pages'},
     {'config', 'cores', 'errors', 'files', 'memory', 'progress', 'ranges', 'suggestions', 'terminal', '__version__'},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
@@ -59,7 +64,7 @@ def test_imports_go_one_way():
         wrong += [
             f'{mine}/{path.name} imports its neighbour {other}'
             for other in imports(path)
-            if other != mine and LEVEL[other] == LEVEL[mine] and {mine, other} <= {'train', 'tasks'}
+            if other != mine and LEVEL[other] == LEVEL[mine] and {mine, other} <= {'pretrain', 'finetune'}
         ]
     assert not wrong, wrong
 
@@ -78,11 +83,10 @@ def test_files_text_corpus_metrics_and_data_do_not_need_jax():
 
 
 def test_the_config_becomes_settings_and_goes_no_further():
-    """Verbs hand it to experiment/*settings.py or saved.py; all else takes frozen records."""
-    allowed = {'runs', 'recipe', 'recipe_files', 'config', 'command_line'}
-    settings = {'settings', 'pretraining_settings', 'finetuning_settings', 'using_settings', 'saved'}
+    """Verbs pass it to a settings.py, or to finetune/restore.py; everything else takes frozen records."""
+    allowed = {'commands', 'recipe', 'recipe_files', 'config', 'command_line'}
     for path in PACKAGE.rglob('*.py'):
-        reads = part(path) in allowed or (part(path) == 'experiment' and path.stem in settings)
+        reads = part(path) in allowed or path.stem in ('settings', 'restore')
         assert reads or 'ml_collections' not in path.read_text(encoding='utf-8'), path
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from bertjax.convert.trees import flat_paths
 from bertjax.errors import UserError
+from bertjax.loading.load_model import LoadedModel
 from bertjax.model.stacking import STACKED, unstack_layers
-from bertjax.workdir.load_model import LoadedModel
 
 # Parts of a block, by the beginning of their parameters' paths.
 PARTS = ('attention/query', 'attention/key', 'attention/value', 'attention/output', 'mlp/up', 'mlp/down')

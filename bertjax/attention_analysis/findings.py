@@ -16,7 +16,7 @@ from bertjax.attention_analysis.relations import relation_table, together
 from bertjax.attention_analysis.shown import ShownText, as_file
 from bertjax.errors import UserError
 from bertjax.files.atomic import atomic_directory
-from bertjax.workdir.load_model import LoadedModel
+from bertjax.loading.load_model import LoadedModel
 
 PAGE, HEADS, RELATIONS, CHANGES = 'attention.html', 'heads.json', 'relations.json', 'changes.json'
 WEIGHTS = 'weights.safetensors'

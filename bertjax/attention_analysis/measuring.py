@@ -16,11 +16,11 @@ from bertjax.attention_analysis.words import HEAD, RELATION, UNIT, merge_units, 
 from bertjax.data.features import INPUTS, Features
 from bertjax.inference.attention import apply_encoder, rows_at_once
 from bertjax.inference.runner import Forward, Runner
+from bertjax.loading.load_model import LoadedModel
 from bertjax.model.capture import PROBABILITIES
 from bertjax.progress import Advance
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.train.predict import no_op
-from bertjax.workdir.load_model import LoadedModel
 
 BEFORE, AFTER = 'before', 'after'
 

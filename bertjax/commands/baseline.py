@@ -13,13 +13,13 @@ from rich.table import Table
 
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
+from bertjax.finetune.restore import config_of_run
 from bertjax.finetune.results import RESULTS
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.finetune.task_data import sample
 from bertjax.terminal import Console
 from bertjax.workdir.files import recorded_results
 from bertjax.workdir.lock import lock_workdir
-from bertjax.workdir.restore_run import config_of_run
 from bertjax.writers.console import format_value
 
 BASELINES = 'baseline.json'

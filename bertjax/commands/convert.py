@@ -6,12 +6,12 @@ from ml_collections import ConfigDict
 
 from bertjax.errors import UserError
 from bertjax.files.paths import user_name
-from bertjax.inference.settings import inference_settings
+from bertjax.loading.load_model import load_requested_model
+from bertjax.loading.save_model import model_to_export
+from bertjax.loading.settings import inference_settings
 from bertjax.memory import give_back_freed
 from bertjax.terminal import Console
-from bertjax.workdir.conversion import model_to_export
 from bertjax.workdir.exports import EXPORT_FOLDERS, formats_of, write_exports
-from bertjax.workdir.load_model import load_requested_model
 from bertjax.workdir.lock import has_run, lock_workdir
 from bertjax.writers.console import print_places
 

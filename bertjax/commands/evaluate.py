@@ -10,13 +10,13 @@ from ml_collections import ConfigDict
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.finetune.ensemble import Ensemble, ensemble_table, load_models, member_folders
+from bertjax.finetune.restore import EvaluatedTask, config_of_run
 from bertjax.finetune.results import RESULTS, STEP, results_table, write_predictions
 from bertjax.finetune.settings import FinetuningSettings, finetuning_settings
 from bertjax.finetune.task_data import TaskData, TaskSplit
 from bertjax.terminal import Console
 from bertjax.workdir.files import recorded_results
 from bertjax.workdir.lock import exported_trial, lock_workdir
-from bertjax.workdir.restore_run import EvaluatedTask, config_of_run
 
 _WIDEST = 4096  # columns of a table; the longest path has no more
 

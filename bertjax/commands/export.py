@@ -7,16 +7,17 @@ from ml_collections import ConfigDict
 
 from bertjax.config import plain
 from bertjax.errors import UserError
+from bertjax.finetune.restore import config_of_run, load_task
 from bertjax.finetune.results import RESULTS, STEP, export_task
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.memory import give_back_freed
+from bertjax.pretrain.restore import load_pretraining
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.pretrain.summary import export_pretraining, heldout_rows
 from bertjax.pretrain.warm_start import with_architecture
 from bertjax.workdir.exports import check_formats, check_push_to, formats_of, push_export
 from bertjax.workdir.files import recorded_config, recorded_results
 from bertjax.workdir.lock import has_checkpoints, lock_workdir
-from bertjax.workdir.restore_run import config_of_run, load_pretraining, load_task
 
 
 def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:

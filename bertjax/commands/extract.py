@@ -14,11 +14,11 @@ from bertjax.inference.extraction import Extraction
 from bertjax.inference.feature_files import json_rows, need_arrow
 from bertjax.inference.input import STANDARD_INPUT, InputSource, columns, spooled
 from bertjax.inference.runner import Runner
-from bertjax.inference.settings import InferenceSettings, inference_settings
+from bertjax.loading.load_model import load_requested_model
+from bertjax.loading.settings import InferenceSettings, inference_settings
 from bertjax.progress import progress
 from bertjax.tasks.reading.stream import as_they_come
 from bertjax.terminal import data_output
-from bertjax.workdir.load_model import load_requested_model
 from bertjax.workdir.lock import lock_workdir
 
 _USUAL = 'npy'  # the format of a file's features

@@ -17,13 +17,13 @@ from bertjax.inference.input import STANDARD_INPUT, InputSource, Item, chunks, c
 from bertjax.inference.overwrite_guard import FILES, INPUT, check_overwrite, recorded_files
 from bertjax.inference.runner import Runner
 from bertjax.inference.score import corpus_score
-from bertjax.inference.settings import InferenceSettings, inference_settings
+from bertjax.loading.load_model import load_requested_model
+from bertjax.loading.settings import InferenceSettings, inference_settings
 from bertjax.progress import progress
 from bertjax.tasks.reading.records import Row
 from bertjax.tasks.reading.stream import as_they_come
 from bertjax.terminal import Console, data_output
 from bertjax.train.predict import no_op
-from bertjax.workdir.load_model import load_requested_model
 from bertjax.workdir.lock import lock_workdir
 
 _TOGETHER = 256  # texts of a file that are answered at once

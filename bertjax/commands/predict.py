@@ -13,6 +13,7 @@ from bertjax.errors import UserError
 from bertjax.files.paths import user_path
 from bertjax.files.streams import named_compressed
 from bertjax.finetune.ensemble import EnsembleRequest, load_models, member_folders
+from bertjax.finetune.restore import config_of_run
 from bertjax.finetune.results import json_lines, prediction_rows, write_predictions
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.finetune.task_data import TaskData, TaskSplit
@@ -23,7 +24,6 @@ from bertjax.tasks.reading.texts import Blank, number_lines, read_text
 from bertjax.tasks.task import Task
 from bertjax.terminal import data_output
 from bertjax.workdir.lock import lock_workdir
-from bertjax.workdir.restore_run import config_of_run
 
 
 def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:

@@ -11,12 +11,12 @@ from bertjax.pretrain.chance_baselines import compute_chance_baselines
 from bertjax.pretrain.run import Pretraining
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.pretrain.summary import finish_pretraining
-from bertjax.pretrain.text_data import huggingface_directory
 from bertjax.pretrain.warm_start import with_architecture
 from bertjax.train.canary import training_devices
 from bertjax.train.trainer import fit
 from bertjax.workdir.exports import check_push_to
 from bertjax.workdir.lock import has_checkpoints, lock_workdir
+from bertjax.workdir.resolve_path import huggingface_directory
 
 
 def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', given: Collection[str] = ()) -> None:

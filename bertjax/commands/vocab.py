@@ -7,10 +7,10 @@ from ml_collections import ConfigDict
 from bertjax.corpus.overlap import WORKDIR_FILES, check_outside
 from bertjax.errors import UserError
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
-from bertjax.pretrain.text_data import huggingface_directory
 from bertjax.pretrain.vocabulary import CANDIDATES, train_vocabulary, write_candidates
 from bertjax.terminal import Console
 from bertjax.workdir.lock import lock_workdir
+from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import check_replaceable
 
 _SHOWN = 12

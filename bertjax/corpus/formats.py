@@ -1,8 +1,9 @@
 """Text of every format as a flat stream of events, read in bounded memory.
 
-The events of a document are `Document.START`, a string for each paragraph or line of it, and `Document.END`. One that
-is no text has `GivenSentence` sentences in place of strings. A `Broken` between them means that the document is to be dropped;
-one outside of a document, that a whole file is. A document is never held whole, however long it is.
+The events of a document are `Document.START`, one string for each paragraph or line, and `Document.END`. A document
+that is not text has `GivenSentence`s in place of strings. A `Broken` inside a document means that the document is
+dropped; one outside of a document means that the rest of the file is dropped. A document is never held in memory as a
+whole, however long it is.
 """
 
 import dataclasses

@@ -37,10 +37,10 @@ from bertjax.model.layers import NEGATIVE
 from bertjax.parallel.distributed import primary_first
 from bertjax.parallel.mesh import row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
-from bertjax.pretrain.text_data import huggingface_directory
 from bertjax.progress import progress
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.train.step import make_forward
+from bertjax.workdir.resolve_path import huggingface_directory
 
 _MODEL = 'distill.augment_model'
 _WORDS = 'token_words'  # beside the arrays of a task, while its rows are repeated

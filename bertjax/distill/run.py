@@ -23,11 +23,11 @@ from bertjax.model.config import BertConfig, train_flops_per_sequence
 from bertjax.optim.optimizers import make_optimizer
 from bertjax.pretrain.run import Pretraining, batch_objective, build_pretraining_setup
 from bertjax.pretrain.settings import PretrainingPhase, PretrainingSettings
-from bertjax.pretrain.text_data import huggingface_directory
 from bertjax.text.tokenizer import load_tokenizer
 from bertjax.train.phase import Phase
 from bertjax.train.setup import Setup, build_setup
 from bertjax.train.state import TrainState
+from bertjax.workdir.resolve_path import huggingface_directory
 
 
 def student_params(settings: PretrainingSettings, student: BertConfig) -> dict[str, Any] | None:

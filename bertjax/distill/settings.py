@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Collection
-from typing import Any
 
 from bertjax.config import in_steps
 from bertjax.distill.objective import HIDDEN_LOSSES, OUTPUT_LOSSES, DistillSpec, evenly_spaced_layers, uniform_layers
@@ -175,12 +174,6 @@ class DistillationSettings:
         line += '; through a learned projection' if lesson.projection else ''
         follows = ', '.join(map(str, lesson.layers))
         return line + (f'; its blocks follow {follows} of the teacher' if lesson.layers else '')
-
-
-def recorded_in(config: dict[str, Any]) -> dict[str, Any]:
-    """What a model card says of a distillation: the keys that are numbers; {} where a run has no teacher."""
-    values = config.get('distill', {})
-    return {f'distillation, {key}': value for key, value in values.items() if isinstance(value, int | float) and value}
 
 
 def _numbers(text: str) -> tuple[int, ...]:

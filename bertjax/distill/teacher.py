@@ -18,10 +18,10 @@ from bertjax.errors import UserError
 from bertjax.model.config import BertConfig, FieldKind, fields_of, parameter_count
 from bertjax.model.stacking import init_params, unstack_layers
 from bertjax.parallel.partition import mesh_context
-from bertjax.pretrain.text_data import huggingface_directory
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.train.settings import check_mesh
 from bertjax.train.state import abstract_state, put_like
+from bertjax.workdir.resolve_path import huggingface_directory
 
 KEY = 'distill.teacher'
 

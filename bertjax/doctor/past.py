@@ -12,7 +12,7 @@ from bertjax.finetune.advice import advise
 from bertjax.finetune.results import RESULTS, STOPPED
 from bertjax.metrics.rows import pair_of, with_pair_names
 from bertjax.pretrain.chance_baselines import read_chance_baselines
-from bertjax.pretrain.text_data import huggingface_directory, open_stores
+from bertjax.pretrain.text_data import open_stores
 from bertjax.report.run_record import Run
 from bertjax.text.tokenizer import load_tokenizer
 from bertjax.train.goodput import Goodput, read_goodput
@@ -21,6 +21,7 @@ from bertjax.train.record import STOP_AFTER_SKIPPED
 from bertjax.train.watchdog import HANG
 from bertjax.workdir.files import recorded_results
 from bertjax.workdir.lock import TRIALS
+from bertjax.workdir.resolve_path import huggingface_directory
 
 STUCK = 0.98  # of the loss of a model that knows no context: what has learned any is below it
 BEGUN = 50_000  # examples: below, a model from nothing has seldom learned more than how frequent each piece is

@@ -19,10 +19,10 @@ from bertjax.finetune.trials import trials_of
 from bertjax.model.config import parameter_count
 from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.parallel.partition import mesh_context
-from bertjax.pretrain.text_data import huggingface_directory
 from bertjax.report.run_record import quiet
 from bertjax.train.settings import check_row_count
 from bertjax.train.vmapped_runs import VmappedRun
+from bertjax.workdir.resolve_path import huggingface_directory
 
 _RECORDS = 256  # of which the steps that are measured are made
 _ROWS = 16  # of such a step on a CPU

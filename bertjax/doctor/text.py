@@ -26,12 +26,13 @@ from bertjax.corpus.workers import text_bytes
 from bertjax.doctor.check import FAIL, OK, WARN, Check, looking_at
 from bertjax.errors import UserError
 from bertjax.pretrain.settings import PretrainingSettings
-from bertjax.pretrain.text_data import WeightedStore, huggingface_directory, open_stores, store_directories
+from bertjax.pretrain.text_data import WeightedStore, open_stores, store_directories
 from bertjax.pretrain.vocabulary import load_given_tokenizer
 from bertjax.report.run_record import quiet
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.text.vocabulary import train_wordpiece
 from bertjax.text.wordpiece import INSTALL_FAST, WordPieceTokenizer, saved_by_fast
+from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import FOLDER
 
 _CHARACTERS = 3_000_000  # that are read of a corpus without a store

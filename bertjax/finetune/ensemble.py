@@ -14,11 +14,11 @@ from rich.table import Table
 
 from bertjax.errors import UserError
 from bertjax.files.paths import is_remote, user_path
+from bertjax.finetune.restore import EvaluatedTask, load_task
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TaskData, TaskSplit
 from bertjax.tasks.options import options_of
 from bertjax.tasks.task import Task
-from bertjax.workdir.restore_run import EvaluatedTask, load_task
 from bertjax.writers.console import format_value
 
 KEY = 'config.ensemble'

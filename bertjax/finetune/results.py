@@ -8,7 +8,6 @@ from typing import Any
 
 from rich.table import Table
 
-from bertjax.distill.settings import recorded_in
 from bertjax.files.atomic import write_atomic, write_zip
 from bertjax.files.paths import user_name
 from bertjax.finetune.advice import advise
@@ -20,6 +19,7 @@ from bertjax.terminal import Console
 from bertjax.train.goodput import read_goodput
 from bertjax.workdir import exports
 from bertjax.workdir.exports import ExportContent, push_export, write_exports
+from bertjax.workdir.files import recorded_in
 from bertjax.writers.console import Command, format_value, print_next, print_places
 from bertjax.writers.jsonl import read_rows
 

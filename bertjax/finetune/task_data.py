@@ -19,9 +19,10 @@ from bertjax.errors import UserError
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.model.config import BertConfig, train_flops_per_sequence
 from bertjax.optim.selection import make_selection, needs_unrolled
-from bertjax.pretrain.text_data import huggingface_directory, keep_tokenizer
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+from bertjax.workdir.resolve_path import huggingface_directory
+from bertjax.workdir.tokenizer import keep_tokenizer
 
 # Options that older features do not know, and whose empty default changes none of them.
 _LATER = ('words', 'tags', 'tag_names', 'class_weights')

@@ -9,8 +9,8 @@ from rich.table import Table
 
 from bertjax.convert.trees import flat_paths
 from bertjax.inference.tasks import describe
+from bertjax.loading.load_model import LoadedModel
 from bertjax.terminal import Console
-from bertjax.workdir.load_model import LoadedModel
 
 _LABELS, _UNUSED = 12, 3  # that are shown
 

@@ -14,11 +14,11 @@ from bertjax.convert.huggingface.sentence_transformers import Dense
 from bertjax.data.features import INPUTS, Features
 from bertjax.errors import UserError
 from bertjax.inference.runner import Forward, Runner
+from bertjax.loading.load_model import LoadedModel
 from bertjax.model.config import BertConfig
 from bertjax.model.pooling import combine_layers, pool_tokens
 from bertjax.tasks.sentence.features import text_features
 from bertjax.text.tokenizer import Tokenizer
-from bertjax.workdir.load_model import LoadedModel
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ from bertjax.inference.fill import MaskedText, extend, fill_each, fill_jointly
 from bertjax.inference.masked import follow_probabilities
 from bertjax.inference.runner import Runner
 from bertjax.inference.score import score_texts
-from bertjax.workdir.load_model import LoadedModel
+from bertjax.loading.load_model import LoadedModel
 
 
 class _Extending(TypedDict, total=False):

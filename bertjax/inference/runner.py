@@ -13,13 +13,13 @@ from bertjax.data.features import INPUTS, Features
 from bertjax.data.length_buckets import pad_to
 from bertjax.data.loader import global_arrays, local_rows
 from bertjax.data.sharing import Cost, Plan, alone, cheapest, size_of
+from bertjax.loading.load_model import LoadedModel
 from bertjax.model.sharing import sharing
 from bertjax.parallel.mesh import row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.progress import Advance, telling
 from bertjax.train.predict import Predictor, no_op
 from bertjax.train.step import Batch
-from bertjax.workdir.load_model import LoadedModel
 
 # The padded lengths, as far as the model knows as many positions. A length is compiled when the first sequence of it
 # comes; with steps of a third to a half, 10 to 20 % of the positions of evenly spread lengths are padding.

@@ -14,8 +14,8 @@ from bertjax.inference.tasks import (
     tag_records,
     text_records,
 )
+from bertjax.loading.load_model import LoadedModel
 from bertjax.tasks.task import Task
-from bertjax.workdir.load_model import LoadedModel
 
 
 class TaskMethods:

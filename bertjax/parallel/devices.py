@@ -67,9 +67,10 @@ def _has_plugins() -> bool:
 
 
 def claim_devices() -> list[jax.Device]:
-    """All devices. From now on compiled programs are kept on disk, see `compile_cache.enable_compile_cache`, and on a CPU the
-    process keeps freed memory for the computations that follow. Where a GPU may be XLA is told
-    `compiler_flags.FLAGS`.
+    """Returns all devices, after it has prepared the process for them.
+
+    It enables the compile cache (`compile_cache.enable_compile_cache`), sets `compiler_flags.FLAGS` if there may be a
+    GPU, and on a CPU makes the process keep freed memory for later computations.
 
     XLA allocates a step's temporary arrays anew in every step. glibc returns blocks above 32 MiB to the kernel as soon
     as they are freed, so that the kernel has to clear all their pages again in every step, which slows small models

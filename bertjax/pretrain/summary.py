@@ -12,7 +12,6 @@ from absl import logging
 from rich.table import Table
 
 from bertjax.data.loader import Examples
-from bertjax.distill.settings import recorded_in
 from bertjax.files.atomic import write_atomic
 from bertjax.files.paths import user_name
 from bertjax.losses import PRETRAINING
@@ -28,6 +27,7 @@ from bertjax.train.goodput import read_goodput
 from bertjax.train.step import make_forward
 from bertjax.workdir import exports
 from bertjax.workdir.exports import ExportContent, formats_of, push_export, write_exports
+from bertjax.workdir.files import recorded_in
 from bertjax.writers.console import Command, format_value, print_next, print_places
 from bertjax.writers.jsonl import read_rows
 

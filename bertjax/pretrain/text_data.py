@@ -4,7 +4,6 @@ import dataclasses
 import os
 import pathlib
 
-from bertjax.convert.hub import moved_name, pull
 from bertjax.corpus.backend import check_beam
 from bertjax.corpus.build import build_store
 from bertjax.corpus.identity import difference, readings_of, stale, with_current_files
@@ -13,27 +12,23 @@ from bertjax.corpus.quality import long_documents
 from bertjax.corpus.report import print_report
 from bertjax.corpus.sources import AUTO, parse_mixture, resolve
 from bertjax.corpus.store import TokenStore, open_store, read_manifest
-from bertjax.errors import UserError, printable
+from bertjax.errors import printable
 from bertjax.files.paths import user_path
 from bertjax.parallel.distributed import is_primary
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.vocabulary import add_words, load_given_tokenizer, train_vocabulary
 from bertjax.text.smoothing import smoothed_shares
 from bertjax.text.tokenizer import Tokenizer
-from bertjax.workdir.exports import exported_model
 from bertjax.workdir.lock import has_checkpoints, has_run
-from bertjax.workdir.resolve_path import PathKind, classify_path
+from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import (
     FOLDER,
     TRAINED,
-    check_export,
     check_replaceable,
-    complete_tokenizer,
-    is_complete,
     keep_checksums,
+    keep_tokenizer,
     load_workdir_tokenizer,
     remember_text,
-    save_tokenizer,
     text_of_vocabulary,
 )
 
@@ -116,81 +111,6 @@ def _changed_lines(key: str, wanted: str) -> set[str]:
     before, now = (dict(line.partition(' = ')[::2] for line in text.splitlines()) for text in (key, wanted))
     before = {name: value for name, value in now.items() if name != 'corpus' and not name.startswith('vocab.')} | before
     return {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
-
-
-def keep_tokenizer(tokenizer: Tokenizer, workdir: pathlib.Path, given: str = '') -> None:
-    """Saves `tokenizer` to WORKDIR/tokenizer where it is not there already.
-
-    Args:
-      tokenizer: the run's.
-      workdir: of the run.
-      given: where it is from, to say when it replaces another one.
-
-    Raises:
-      UserError: see `load_workdir_tokenizer` and `check_replaceable`.
-    """
-    own = _load_if_any(workdir)
-    if (
-        own is not None
-        and own.fingerprint == tokenizer.fingerprint
-        and (
-            own.separators == tokenizer.separators or has_run(workdir)  # which began with the one, and goes on with it
-        )
-    ):
-        if not is_complete(workdir):
-            complete_tokenizer(tokenizer, workdir)
-        return
-    check_replaceable(workdir)
-    if own is not None:
-        _say(f'{given or "the tokenizer"} is another than in {workdir / FOLDER}, which it replaces')
-    save_tokenizer(tokenizer, workdir)
-
-
-def _load_if_any(workdir: pathlib.Path) -> Tokenizer | None:
-    """The workdir's tokenizer; None where there is none, or only what a kill left of one."""
-    if not (workdir / FOLDER).exists():
-        return None
-    try:
-        return load_workdir_tokenizer(workdir)
-    except UserError:
-        if is_complete(workdir) or has_run(workdir):
-            raise
-        return None
-
-
-def huggingface_directory(init: str, where: str = 'config.init') -> str:
-    """config.init: a model of any format of convert/formats.py as it is, of a bertjax workdir its export; else the name
-    of one on the hub, which is pulled.
-
-    Raises:
-      UserError: none of them.
-    """
-    if not init:
-        fix = f'for example --{where}=out/tiny, or --{where}=google-bert/bert-base-uncased'
-        raise UserError(where, 'nothing', "a bertjax workdir, a model's directory, or org/name on the hub", fix)
-    init = str(user_path(init, where))
-    kind = classify_path(init)
-    if kind is PathKind.MODEL:
-        return init
-    if kind is PathKind.EXPORTED:
-        exported = exported_model(pathlib.Path(init))
-        check_export(pathlib.Path(init), exported)
-        return str(exported)
-    if kind is PathKind.HUB:
-        return pull(init, where)
-    if kind is PathKind.CHECKPOINTS:
-        fix = 'export it first: the command of its training with --config.run=export'
-        raise UserError(where, f'{init}, a workdir without an export', 'a saved model', fix)
-    if kind is PathKind.BEGUN:
-        fix = 'start the training again: a model is there from its first checkpoint on'
-        raise UserError(where, f'{init}, a workdir without a model yet', 'a checkpoint or an export', fix)
-    moved = '' if pathlib.Path(init).exists() else moved_name(init)
-    raise UserError(
-        where,
-        init,
-        'a directory of Hugging Face, of google-research/bert or of our export, a bertjax workdir, or org/name',
-        f'did you mean {moved}?' if moved else 'give such a folder; --config.run=export writes it for a finished run',
-    )
 
 
 def store_directories(settings: PretrainingSettings, workdir: pathlib.Path) -> list[pathlib.Path]:

@@ -12,10 +12,10 @@ from bertjax.errors import UserError
 from bertjax.files.small_files import read_json_or_none
 from bertjax.model.config import BertConfig, FieldKind, fields_of
 from bertjax.pretrain.settings import PretrainingSettings
-from bertjax.pretrain.text_data import huggingface_directory
 from bertjax.text.added_words import origins
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.lock import has_checkpoints
+from bertjax.workdir.resolve_path import huggingface_directory
 
 # Of the architecture, what a run decides for itself: by its tokenizer, its pairs, its precision.
 _OWN = ('vocab_size', 'nsp', 'param_dtype')

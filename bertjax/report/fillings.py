@@ -23,6 +23,7 @@ from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import mesh_context
 from bertjax.pretrain.embeddings import read_embeddings
+from bertjax.pretrain.restore import load_pretraining
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.warm_start import initial_params
@@ -30,7 +31,6 @@ from bertjax.report.run_record import Run, quiet
 from bertjax.report.shown_rows import masked_row
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.train.step import make_forward
-from bertjax.workdir.restore_run import load_pretraining
 
 _ROWS = 4
 

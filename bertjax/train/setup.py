@@ -71,7 +71,7 @@ class Setup:
       layer_decay: see `optim.selection.layer_rates`.
       init: key -> fresh state, boxed.
       state: abstract: shapes, dtypes and shardings.
-      teacher: (its parameters, abstract,) where the objective has a teacher_fn: no part of the state, and never changed.
+      teacher: (abstract parameters,) if the objective has a `teacher_fn`. No part of the state; never changed.
       exchange: where the state is spread over the data axis (ZeRO-1, see parallel/zero1.py).
       parts: where its moments alone are.
     """

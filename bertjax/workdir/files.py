@@ -153,3 +153,9 @@ def _check(value: Any, form: Any, where: str) -> None:
 
 def _both_objects(*values: Any) -> bool:
     return all(isinstance(value, Mapping) for value in values)
+
+
+def recorded_in(config: dict[str, Any]) -> dict[str, Any]:
+    """What a model card says of a distillation: the keys that are numbers; {} where a run has no teacher."""
+    values = config.get('distill', {})
+    return {f'distillation, {key}': value for key, value in values.items() if isinstance(value, int | float) and value}

@@ -11,7 +11,7 @@ from typing import Any
 
 from bertjax.corpus import identity
 from bertjax.corpus.identity import KnownText
-from bertjax.errors import UserError
+from bertjax.errors import UserError, printable
 from bertjax.files.atomic import checksum, write_atomic
 from bertjax.files.small_files import read_json_or_none
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
@@ -119,7 +119,7 @@ def load_workdir_tokenizer(workdir: pathlib.Path) -> Tokenizer:
 
 
 def keep_checksums(workdir: pathlib.Path) -> None:
-    """Gives checksums to a tokenizer of the first versions, once `load_workdir_tokenizer` has found nothing wrong with it."""
+    """Writes the checksums of a tokenizer that has none; call it after `load_workdir_tokenizer`."""
     if not is_complete(workdir):
         _write_saved(workdir / FOLDER)
 
@@ -173,3 +173,43 @@ def check_replaceable(workdir: pathlib.Path) -> None:
             'the one that the checkpoints beside it were trained with',
             f'set --config.tokenizer={own} to continue with that, or start anew in another --workdir',
         )
+
+
+def keep_tokenizer(tokenizer: Tokenizer, workdir: pathlib.Path, given: str = '') -> None:
+    """Saves `tokenizer` to WORKDIR/tokenizer where it is not there already.
+
+    Args:
+      tokenizer: the run's.
+      workdir: of the run.
+      given: where it is from, to say when it replaces another one.
+
+    Raises:
+      UserError: see `load_workdir_tokenizer` and `check_replaceable`.
+    """
+    own = _load_if_any(workdir)
+    if (
+        own is not None
+        and own.fingerprint == tokenizer.fingerprint
+        and (
+            own.separators == tokenizer.separators or has_run(workdir)  # which began with the one, and goes on with it
+        )
+    ):
+        if not is_complete(workdir):
+            complete_tokenizer(tokenizer, workdir)
+        return
+    check_replaceable(workdir)
+    if own is not None:
+        print(printable(f'{given or "the tokenizer"} replaces another one in {workdir / FOLDER}'))
+    save_tokenizer(tokenizer, workdir)
+
+
+def _load_if_any(workdir: pathlib.Path) -> Tokenizer | None:
+    """The workdir's tokenizer; None where there is none, or only what a kill left of one."""
+    if not (workdir / FOLDER).exists():
+        return None
+    try:
+        return load_workdir_tokenizer(workdir)
+    except UserError:
+        if is_complete(workdir) or has_run(workdir):
+            raise
+        return None

@@ -13,7 +13,7 @@ from hub_stand_in import SHA, TOKEN, Hub, serving
 import bertjax
 from bertjax.convert.hub import hub_name
 from bertjax.errors import UserError
-from bertjax.pretrain.text_data import huggingface_directory
+from bertjax.workdir.resolve_path import huggingface_directory
 
 ASK = """
 import json, sys

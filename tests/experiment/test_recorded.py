@@ -12,12 +12,12 @@ from ml_collections import ConfigDict
 
 from bertjax.config import dump, plain
 from bertjax.errors import UserError
+from bertjax.finetune.restore import config_of_run
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.model.config import BertConfig
 from bertjax.pretrain.chance_baselines import ChanceBaselines, read_chance_baselines
 from bertjax.recipe import pretraining_config, two_phases
 from bertjax.workdir.files import recorded_results, recorded_task
-from bertjax.workdir.restore_run import config_of_run
 
 RAW = [b'', b'{', b'[]', b'null', b'"text"', b'\xff{}', b'[' * 100_000, b'{"a":' * 5000 + b'1' + b'}' * 5000]
 ODD = [None, True, -1, 2**70, 1.5, float('nan'), '', 'x', [], ['a'], [None], {}, {'a': 1}, {'kind': 'squad'}]

@@ -8,8 +8,8 @@ from ml_collections import ConfigDict
 
 from bertjax.config import dump
 from bertjax.errors import UserError
+from bertjax.finetune.restore import config_of_run
 from bertjax.recipe_files import load_recipe
-from bertjax.workdir.restore_run import config_of_run
 
 
 def recipe(repository: pathlib.Path, name: str, **changes) -> ConfigDict:

@@ -34,7 +34,8 @@ def alike(gold: list[list[str]], seed: int) -> list[list[str]]:
 def test_spans():
     tags = ['I-PER', 'I-PER', 'B-PER', 'O', 'B-LOC', 'I-PER', 'I-PER', 'B', 'I', 'I-X-Y']
     assert spans(tags) == [
-        EntitySpan('PER', 0, 2), EntitySpan('PER', 2, 3), EntitySpan('LOC', 4, 5), EntitySpan('PER', 5, 7), EntitySpan('', 7, 9), EntitySpan('X-Y', 9, 10),
+        EntitySpan('PER', 0, 2), EntitySpan('PER', 2, 3), EntitySpan('LOC', 4, 5), EntitySpan('PER', 5, 7),
+        EntitySpan('', 7, 9), EntitySpan('X-Y', 9, 10),
     ]  # fmt: skip
     assert spans([]) == []
     assert spans(['O']) == []

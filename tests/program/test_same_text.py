@@ -13,9 +13,9 @@ from running import RUN, Program
 from bertjax.corpus.store import read_manifest
 from bertjax.files.atomic import exclusive
 from bertjax.pretrain.settings import pretraining_settings
-from bertjax.pretrain.text_data import keep_tokenizer
 from bertjax.recipe import pretraining_config
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+from bertjax.workdir.tokenizer import keep_tokenizer
 
 WORDS = ('light', 'old', 'green', 'under', 'near', 'house', 'wind', 'slow')
 CORPUS = (*RUN, '--config.run=corpus')  # makes tokenizer and stores ready as a training does
@@ -195,7 +195,7 @@ def test_another_file_behind_config_tokenizer(program: Program, run: pathlib.Pat
     assert flag == f'--config.tokenizer={run}/tokenizer'
     program.run(f'--workdir={run}', *arguments, flag)
     out = program.run(f'--workdir={tmp_path / "new"}', *arguments)
-    assert f'{given} is another than in' in out.stdout and 'another tokenizer' in out.stderr
+    assert f'{given} replaces another one in' in out.stdout and 'another tokenizer' in out.stderr
     assert 'rover' in (tmp_path / 'new' / 'tokenizer' / 'vocab.txt').read_text()
 
 

@@ -10,6 +10,7 @@ import pytest
 from bertjax.data.features import FeatureBuilder
 from bertjax.errors import UserError
 from bertjax.finetune.ensemble import Ensemble
+from bertjax.finetune.restore import EvaluatedTask
 from bertjax.finetune.task_data import TaskSplit
 from bertjax.tasks.choice.files import ChoiceQuestion as Choice
 from bertjax.tasks.choice.task import MultipleChoiceTask
@@ -20,7 +21,6 @@ from bertjax.tasks.squad.task import SquadTask
 from bertjax.tasks.tagging.columns import Sentence
 from bertjax.tasks.tagging.task import TaggingTask
 from bertjax.text.tokenizer import Tokenizer
-from bertjax.workdir.restore_run import EvaluatedTask
 
 
 def test_texts_in_other_windows(tokenizer: Tokenizer, tmp_path):

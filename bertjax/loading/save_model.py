@@ -15,9 +15,9 @@ from bertjax.errors import UserError
 from bertjax.files import disk
 from bertjax.files.paths import is_remote
 from bertjax.finetune.task_data import TASK_FILE
+from bertjax.loading.load_model import LoadedModel
 from bertjax.ranges import format_value
 from bertjax.workdir.exports import FORMATS, ExportContent, check_formats, write_export
-from bertjax.workdir.load_model import LoadedModel
 from bertjax.workdir.resolve_path import PathKind, classify_path
 
 

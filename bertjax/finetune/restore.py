@@ -1,4 +1,4 @@
-"""What a run left behind, finished or not: its config, its model with parameters, as other verbs find them."""
+"""Loads the config and the model of a fine-tuning, finished or not, from its workdir."""
 
 import dataclasses
 import pathlib
@@ -7,14 +7,12 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
-from jax.sharding import Mesh
 from ml_collections import ConfigDict
 from ml_collections.config_flags import config_path
 
-from bertjax.checkpoint import Checkpoints, SavedCheckpoint
+from bertjax.checkpoint import Checkpoints
 from bertjax.config import flatten, from_plain, plain
 from bertjax.convert.load import load_task_model
-from bertjax.data.pairs import PairOptions
 from bertjax.errors import UserError
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TASK_FILE, TaskData, TaskSplit, encoder_of
@@ -25,17 +23,15 @@ from bertjax.optim.selection import make_selection
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import mesh_context
-from bertjax.pretrain.run import build_pretraining_setup
-from bertjax.pretrain.settings import PretrainingSettings
-from bertjax.pretrain.text_data import huggingface_directory
 from bertjax.recipe import CARD
 from bertjax.tasks.registry import keys, options
-from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+from bertjax.text.tokenizer import load_tokenizer
 from bertjax.train.setup import Setup, build_setup
 from bertjax.train.state import put_params
 from bertjax.workdir.exports import exported_model
 from bertjax.workdir.files import check_kind, recorded_config, recorded_task
 from bertjax.workdir.lock import has_checkpoints
+from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import load_workdir_tokenizer
 
 # Keys always taken from the command line's config (config.data where it names something); the others are the workdir's.
@@ -244,45 +240,3 @@ def _params(data: TaskData, setup: Setup, folder: pathlib.Path) -> tuple[Any, in
         raise UserError(source, f'no {", ".join(fresh)}', f'a model tuned to {task.name}', fix)
     print(imported.describe(source, 'using'))
     return put_params(imported.params, setup.state), None
-
-
-@dataclasses.dataclass(frozen=True)
-class SavedPretraining:
-    """A checkpoint of a pre-training, its parameters on the mesh."""
-
-    config: BertConfig
-    mesh: Mesh
-    tokenizer: Tokenizer
-    params: Any
-    saved: SavedCheckpoint
-
-
-def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> SavedPretraining:
-    """The workdir's checkpoint of config.step, or the newest; the recipe must be the one that it was trained with.
-
-    Raises:
-      UserError: no checkpoint, or a recipe of another model.
-    """
-    tokenizer = load_workdir_tokenizer(folder)
-    model = settings.model(tokenizer.vocab_size)
-    checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep, reading=True)
-    try:
-        saved = checkpoints.chosen(settings.step)
-        if saved is None:
-            raise UserError(str(folder / 'checkpoints'), 'no finished checkpoint', 'at least one', 'train first')
-        for name in fields_of(FieldKind.ARCHITECTURE, FieldKind.LAYOUT):
-            ours, value = getattr(model, name), saved.config['model'].get(name, getattr(model, name))
-            if ours != value:
-                fix = 'give the recipe of this workdir'
-                raise UserError(f'config.model.{name}', str(ours), f'{value}, as in the checkpoint', fix)
-        mode = saved.config['pairs']['mode']
-        if PairOptions(mode=mode).paired != settings.pairs.paired:  # one of the two has no head for pairs
-            fix = 'give the recipe of this workdir'
-            raise UserError('config.pairs.mode', settings.pairs.mode, f'{mode}, as in the checkpoint', fix)
-        settings = dataclasses.replace(settings, zero1='off')  # nothing is trained
-        setup = build_pretraining_setup(settings, model, make_mesh(settings.mesh))
-        with mesh_context(setup.mesh):
-            params = checkpoints.restore_params(saved.position.step, setup.state.params)
-    finally:
-        checkpoints.close()
-    return SavedPretraining(model, setup.mesh, tokenizer, params, saved)

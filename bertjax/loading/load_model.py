@@ -23,13 +23,12 @@ from bertjax.errors import UserError
 from bertjax.files.paths import is_remote, user_path
 from bertjax.files.small_files import read_json_object
 from bertjax.finetune.task_data import TASK_FILE, task_json
-from bertjax.inference.settings import InferenceSettings
+from bertjax.loading.settings import InferenceSettings
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import replicated
-from bertjax.pretrain.text_data import huggingface_directory
 from bertjax.recipe import finetuning_config, pretraining_config
 from bertjax.tasks.exported import recorded_options, task_of_class
 from bertjax.tasks.registry import options, options_with_kind
@@ -37,7 +36,7 @@ from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.files import recorded_config, recorded_task
 from bertjax.workdir.lock import has_checkpoints
-from bertjax.workdir.resolve_path import PathKind, classify_path
+from bertjax.workdir.resolve_path import PathKind, classify_path, huggingface_directory
 
 _RESTORE = 'restore the file from a copy'
 _WHOLE_MESH = {'data': -1, 'fsdp': 1, 'tensor': 1}  # every device has all parameters, and its share of the rows
@@ -243,9 +242,10 @@ def _kind_of(facts: dict[str, Any], path: pathlib.Path) -> dict[str, Any]:
 
 def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedModel:
     # Here, because Orbax and what belongs to a training take as long to import as JAX, and an export needs none of it.
+    from bertjax.finetune.restore import load_tuned
     from bertjax.finetune.settings import finetuning_settings
+    from bertjax.pretrain.restore import load_pretraining
     from bertjax.pretrain.settings import pretraining_settings
-    from bertjax.workdir.restore_run import load_pretraining, load_tuned
 
     path = folder / CONFIG
     saved = read_json_object(path, 'restore the file from a copy, or name the export')

@@ -1,0 +1,60 @@
+"""Loads the model of a pre-training from its checkpoints."""
+
+import dataclasses
+import pathlib
+from typing import Any
+
+from jax.sharding import Mesh
+
+from bertjax.checkpoint import Checkpoints, SavedCheckpoint
+from bertjax.data.pairs import PairOptions
+from bertjax.errors import UserError
+from bertjax.model.config import BertConfig, FieldKind, fields_of
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.partition import mesh_context
+from bertjax.pretrain.run import build_pretraining_setup
+from bertjax.pretrain.settings import PretrainingSettings
+from bertjax.text.tokenizer import Tokenizer
+from bertjax.workdir.tokenizer import load_workdir_tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedPretraining:
+    """A checkpoint of a pre-training, its parameters on the mesh."""
+
+    config: BertConfig
+    mesh: Mesh
+    tokenizer: Tokenizer
+    params: Any
+    saved: SavedCheckpoint
+
+
+def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> SavedPretraining:
+    """The workdir's checkpoint of config.step, or the newest; the recipe must be the one that it was trained with.
+
+    Raises:
+      UserError: no checkpoint, or a recipe of another model.
+    """
+    tokenizer = load_workdir_tokenizer(folder)
+    model = settings.model(tokenizer.vocab_size)
+    checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep, reading=True)
+    try:
+        saved = checkpoints.chosen(settings.step)
+        if saved is None:
+            raise UserError(str(folder / 'checkpoints'), 'no finished checkpoint', 'at least one', 'train first')
+        for name in fields_of(FieldKind.ARCHITECTURE, FieldKind.LAYOUT):
+            ours, value = getattr(model, name), saved.config['model'].get(name, getattr(model, name))
+            if ours != value:
+                fix = 'give the recipe of this workdir'
+                raise UserError(f'config.model.{name}', str(ours), f'{value}, as in the checkpoint', fix)
+        mode = saved.config['pairs']['mode']
+        if PairOptions(mode=mode).paired != settings.pairs.paired:  # one of the two has no head for pairs
+            fix = 'give the recipe of this workdir'
+            raise UserError('config.pairs.mode', settings.pairs.mode, f'{mode}, as in the checkpoint', fix)
+        settings = dataclasses.replace(settings, zero1='off')  # nothing is trained
+        setup = build_pretraining_setup(settings, model, make_mesh(settings.mesh))
+        with mesh_context(setup.mesh):
+            params = checkpoints.restore_params(saved.position.step, setup.state.params)
+    finally:
+        checkpoints.close()
+    return SavedPretraining(model, setup.mesh, tokenizer, params, saved)
