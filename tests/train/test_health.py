@@ -98,7 +98,7 @@ def test_each_phase_may_take_its_time_to_begin(tmp_path: pathlib.Path, clock: Cl
             super().prepare()
             sheets.append(self)
 
-    monkeypatch.setattr('loop_world.Timesheet', Kept)
+    monkeypatch.setattr('loop_world.GoodputClock', Kept)
     found, make = [], world.phase
 
     def phase(*a):
