@@ -99,8 +99,8 @@ def hashed(first: jax.Array, second: jax.Array, counters: jax.Array) -> jax.Arra
 
 
 def within(dropout: Dropout | None, place: int | jax.Array | None) -> Dropout | None:
-    """`dropout.at(place)`, where there is any."""
-    return None if dropout is None else dropout.at(place)
+    """`dropout.fold_in(place)`, where there is any."""
+    return None if dropout is None else dropout.fold_in(place)
 
 
 def drop(x: jax.Array, rate: float, dropout: Dropout | None, site: Site) -> jax.Array:
@@ -111,7 +111,7 @@ def drop(x: jax.Array, rate: float, dropout: Dropout | None, site: Site) -> jax.
     """
     if dropout is None or rate == 0.0:
         return x
-    return _drop(x, rate, _of_rows if dropout.places is None else _of_positions, dropout.at(site).words())
+    return _drop(x, rate, _of_rows if dropout.places is None else _of_positions, dropout.fold_in(site).words())
 
 
 def drop_attention(
