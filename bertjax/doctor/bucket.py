@@ -1,4 +1,4 @@
-"""The bucket that a workdir is in: what these credentials may do there, and who is at work."""
+"""The bucket of a workdir: the rights of these credentials, and who works there."""
 
 import contextlib
 import secrets
@@ -11,50 +11,42 @@ from bertjax.files.buckets.failures import DeniedError
 from bertjax.files.buckets.lease import holder
 from bertjax.files.buckets.objects import Bucket
 
-# What Amazon and Google call them.
+# The names of Amazon and Google.
 _RIGHTS = {
     's3': {'list': 's3:ListBucket', 'read': 's3:GetObject', 'write': 's3:PutObject', 'delete': 's3:DeleteObject'},
-    'gs': {
-        'list': 'storage.objects.list',
-        'read': 'storage.objects.get',
-        'write': 'storage.objects.create',
-        'delete': 'storage.objects.delete',
-    },
-}
+    'gs': {right: f'storage.objects.{name}' for right, name in
+           (('list', 'list'), ('read', 'get'), ('write', 'create'), ('delete', 'delete'))},
+}  # fmt: skip
 
 
 def rights(url: str) -> Iterator[Check]:
-    """Whether its objects may be listed, read, written and deleted: tried with one that is removed again.
-
-    Args:
-      url: of the workdir, gs://… or s3://…
-    """
+    """Lists, reads, writes and deletes an object of the workdir gs://… or s3://…"""
     bucket, probe = Bucket(url, '--workdir'), f'.doctor-{secrets.token_hex(8)}'
-    tried = {
+    actions = {
         'list': bucket.objects,
-        'read': lambda: bucket.read(probe),  # which is not there: who may not read is not told so
+        'read': lambda: bucket.read(probe),  # it does not exist: without the right, the server does not say so
         'write': lambda: bucket.write(probe, b'run=doctor'),
         'delete': lambda: bucket.remove(probe),
     }
-    written = False
-    for right, act in tried.items():
+    is_written = False
+    for right, act in actions.items():
         try:
             with contextlib.suppress(FileNotFoundError):
                 act()
         except DeniedError as error:
-            stays = f'; {probe} stays there' if right == 'delete' and written else ''
+            remains = f'; {probe} stays there' if right == 'delete' and is_written else ''
             fix = f'give these credentials {_RIGHTS[parts_of(url)[0]][right]}, or use others: {error.fix}'
-            yield Check(right, FAIL, f'{error.found}{stays}', fix)
-        except UserError as error:  # no such bucket, no answer: of all rights the same
+            yield Check(right, FAIL, f'{error.found}{remains}', fix)
+        except UserError as error:  # no such bucket, or no answer: the same for all rights
             yield Check('bucket', FAIL, error.found, error.fix)
             return
         else:
-            written |= right == 'write'
+            is_written |= right == 'write'
             yield Check(right, OK, f'allowed in {bucket}')
 
 
 def at_work(url: str) -> Iterator[Check]:
-    """Who holds the workdir, where somebody does."""
-    with contextlib.suppress(UserError):  # told by `rights`
-        if who := holder(Bucket(url)):
-            yield Check('lease', WARN, f'{who} works in {url}, or was killed there', 'wait for it, or end it')
+    """Yields who holds the workdir, if anybody does."""
+    with contextlib.suppress(UserError):  # `rights` reports it
+        if owner := holder(Bucket(url)):
+            yield Check('lease', WARN, f'{owner} works in {url}, or was killed there', 'wait for it, or end it')
