@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 from bertjax.doctor.check import FAIL, OK, WARN, Check
 from bertjax.errors import UserError
-from bertjax.files.buckets.addresses import parts_of
-from bertjax.files.buckets.failures import DeniedError
-from bertjax.files.buckets.lease import holder
-from bertjax.files.buckets.objects import Bucket
+from bertjax.remote.lease import lease_holder
+from bertjax.remote.object_store import RemoteFolder, split_address
+from bertjax.remote.retry import DeniedError
 
 # What Amazon and Google call them.
 _RIGHTS = {
@@ -29,12 +28,12 @@ def rights(url: str) -> Iterator[Check]:
     Args:
       url: of the workdir, gs://… or s3://…
     """
-    bucket, probe = Bucket(url, '--workdir'), f'.doctor-{secrets.token_hex(8)}'
+    folder, probe = RemoteFolder(url, '--workdir'), f'.doctor-{secrets.token_hex(8)}'
     tried = {
-        'list': bucket.objects,
-        'read': lambda: bucket.read(probe),  # which is not there: who may not read is not told so
-        'write': lambda: bucket.write(probe, b'run=doctor'),
-        'delete': lambda: bucket.remove(probe),
+        'list': folder.find,
+        'read': lambda: folder.read(probe),  # which is not there: who may not read is not told so
+        'write': lambda: folder.write(probe, b'run=doctor'),
+        'delete': lambda: folder.remove(probe),
     }
     written = False
     for right, act in tried.items():
@@ -43,18 +42,18 @@ def rights(url: str) -> Iterator[Check]:
                 act()
         except DeniedError as error:
             stays = f'; {probe} stays there' if right == 'delete' and written else ''
-            fix = f'give these credentials {_RIGHTS[parts_of(url)[0]][right]}, or use others: {error.fix}'
+            fix = f'give these credentials {_RIGHTS[split_address(url)[0]][right]}, or use others: {error.fix}'
             yield Check(right, FAIL, f'{error.found}{stays}', fix)
         except UserError as error:  # no such bucket, no answer: of all rights the same
             yield Check('bucket', FAIL, error.found, error.fix)
             return
         else:
             written |= right == 'write'
-            yield Check(right, OK, f'allowed in {bucket}')
+            yield Check(right, OK, f'allowed in {folder}')
 
 
 def at_work(url: str) -> Iterator[Check]:
     """Who holds the workdir, where somebody does."""
     with contextlib.suppress(UserError):  # told by `rights`
-        if who := holder(Bucket(url)):
+        if who := lease_holder(RemoteFolder(url)):
             yield Check('lease', WARN, f'{who} works in {url}, or was killed there', 'wait for it, or end it')

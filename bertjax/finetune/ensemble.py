@@ -13,9 +13,10 @@ from rich import box
 from rich.table import Table
 
 from bertjax.errors import UserError
-from bertjax.files.paths import is_remote, user_path
+from bertjax.files.paths import is_remote
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TaskData, TaskSplit
+from bertjax.remote.paths import user_path
 from bertjax.tasks.options import options_of
 from bertjax.tasks.task import Task
 from bertjax.workdir.restore_run import EvaluatedTask, load_task

@@ -46,10 +46,10 @@ class Finetuning:
         lengths = _lengths_before(folder)
         self.packing = self._decide(train, mesh, passes, recorded_packing(folder) if lengths else '')
         if self.packing.groups is None:
-            lengths = settings.shapes or lengths or data.lengths_worth([train], passes, training=True)
+            lengths = settings.shapes or lengths or data.best_length_count([train], passes, training=True)
         else:
             seen = [data.split(name) for name in data.evaluated] or [train]
-            lengths = settings.shapes or lengths or data.lengths_worth(seen, 1, training=False)
+            lengths = settings.shapes or lengths or data.best_length_count(seen, 1, training=False)
         self._train, self.model = prepare(data, mesh, lengths, groups=self.packing.groups, chosen_by=chosen_by)
         self.setup = self.model.setup
         self._examples = self.model.examples(self._train.features, settings.seeds.data)
