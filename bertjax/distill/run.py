@@ -13,7 +13,7 @@ from bertjax.distill.objective import HIDDEN_LOSSES, OUTPUT_LOSSES, distill_obje
 from bertjax.distill.settings import DistillationSettings
 from bertjax.distill.teacher import Teacher, check_rows, check_vocabulary, teacher_config_changes, teacher_directory
 from bertjax.errors import UserError
-from bertjax.finetune.packing import PackingDecision
+from bertjax.finetune.packing import PackingChoice
 from bertjax.finetune.run import Finetuning
 from bertjax.finetune.task_data import TaskData, TaskSplit
 from bertjax.losses import Objective
@@ -173,11 +173,11 @@ class TaskDistillation(Finetuning):
         factors = {name: factor for setup in self._setups for name, factor in setup.objective.factors.items()}
         self.values = functools.partial(distillation_values, factors=factors)
 
-    def _decide(self, train: TaskSplit, mesh: Mesh, passes: float, before: str) -> PackingDecision:
+    def _decide(self, train: TaskSplit, mesh: Mesh, passes: float, before: str) -> PackingChoice:
         """Never: what is computed on the way is compared row by row."""
         if self.data.settings.packing == 'on':
             raise UserError('config.packing', "'on' in a distillation", "'auto' or 'off'", 'leave it out')
-        return PackingDecision(None, 'a student learns from rows as they are')
+        return PackingChoice(None, 'a student learns from rows as they are')
 
     def _stretches(self) -> list[tuple[str, ...]]:
         """The parts that are taught in each phase."""

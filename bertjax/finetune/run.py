@@ -11,7 +11,7 @@ from bertjax.checkpoint import Checkpoints
 from bertjax.data.length_buckets import BucketedExamples
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_json_object
-from bertjax.finetune.packing import PackingDecision, decide_packing, recorded_packing
+from bertjax.finetune.packing import PackingChoice, decide_packing, recorded_packing
 from bertjax.finetune.task_data import TASK_FILE, TaskData, TaskSplit
 from bertjax.finetune.task_model import TaskEvaluator, prepare
 from bertjax.metrics.rows import task_values
@@ -45,19 +45,19 @@ class Finetuning:
         passes = total * settings.batch_size / len(train.features)
         lengths = _lengths_before(folder)
         self.packing = self._decide(train, mesh, passes, recorded_packing(folder) if lengths else '')
-        if self.packing.groups is None:
-            lengths = settings.shapes or lengths or data.lengths_worth([train], passes, training=True)
+        if self.packing.layout is None:
+            lengths = settings.shapes or lengths or data.best_length_count([train], passes, training=True)
         else:
             seen = [data.split(name) for name in data.evaluated] or [train]
-            lengths = settings.shapes or lengths or data.lengths_worth(seen, 1, training=False)
-        self._train, self.model = prepare(data, mesh, lengths, groups=self.packing.groups, chosen_by=chosen_by)
+            lengths = settings.shapes or lengths or data.best_length_count(seen, 1, training=False)
+        self._train, self.model = prepare(data, mesh, lengths, layout=self.packing.layout, chosen_by=chosen_by)
         self.setup = self.model.setup
         self._examples = self.model.examples(self._train.features, settings.seeds.data)
         self._drawn_head = False
         self.resolved = self._resolve(total, lengths)
         self.files = {TASK_FILE: data.learned(finished=False)}
 
-    def _decide(self, train: TaskSplit, mesh: Mesh, passes: float, before: str) -> PackingDecision:
+    def _decide(self, train: TaskSplit, mesh: Mesh, passes: float, before: str) -> PackingChoice:
         return decide_packing(self.data, train, mesh, passes, before)
 
     def _resolve(self, total: int, lengths: int) -> dict[str, Any]:
@@ -124,13 +124,13 @@ class Finetuning:
         return f'{self.setup.describe()}, attention: {self.model.attention}\n{describe_decay(trained)}'
 
     def _describe_rows(self) -> str:
-        groups, why, shapes = self.packing.groups, self.packing.why, self.model.shapes
-        if groups is None:
+        layout, why, shapes = self.packing.layout, self.packing.why, self.model.shapes
+        if layout is None:
             return (
                 f'{len(shapes)} padded length{"s"[: len(shapes) > 1]}: {", ".join(map(str, shapes))}; not packed: {why}'
             )
-        rows = ' and '.join(f'{rows} rows of {length}' for rows, length in groups.sizes)
-        return f'packed: {len(groups.slots)} sequences in {rows}, {groups.mean_length:.1f} positions each; {why}'
+        rows = ' and '.join(f'{rows} rows of {length}' for rows, length in layout.row_groups)
+        return f'packed: {len(layout.slots)} sequences in {rows}, {layout.mean_length:.1f} positions each; {why}'
 
 
 def _lengths_before(folder: pathlib.Path) -> int:
