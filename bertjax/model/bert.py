@@ -17,6 +17,8 @@ from bertjax.model.layers import (
     dot,
     dot_over_rows,
 )
+from bertjax.model.lookup import gather_positions
+from bertjax.model.row_packing import BatchLayout
 from bertjax.parallel.partition import constrain, platform, with_axes
 
 
@@ -87,16 +89,6 @@ class PairHead(Projection):
         return super().__call__(pooled).astype(jnp.float32)  # [..., 2]
 
 
-def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:
-    """hidden [B, S, D] at positions [B, P] -> [B, P, D].
-
-    As a product with one-hot rows: exact, and its gradient is a product too, where a gather's would be a scatter
-    that collides at the unused positions (slow on TPU, of no fixed order on GPU). Costs P·S·D a sequence, under 0.01 %.
-    """
-    chosen = jax.nn.one_hot(positions, hidden.shape[1], dtype=hidden.dtype)  # [B, P, S]
-    return jnp.einsum('BPS,BSD->BPD', chosen, hidden, precision='highest')  # [B, P, D]
-
-
 class BertForPreTraining(nn.Module):
     """The model that pre-training trains."""
 
@@ -129,7 +121,7 @@ class BertForPreTraining(nn.Module):
         Args:
           input_ids, segment_ids, attention_mask: int32 [B, S]; the mask is 1 for tokens and 0 for padding.
           masked_positions: int32 [B, P], where the MLM head predicts; any position where unused.
-          sequence_ids, position_ids: int32 [B, S], of packed rows, see `BertEncoder`.
+          sequence_ids, position_ids: int32 [B, S], of packed rows, see `BatchLayout`.
           cls_positions: int32 [B, E], of packed rows: where each of E sequences begins; any position where unused.
           dropout: of training; None: nothing is dropped.
 
@@ -137,18 +129,18 @@ class BertForPreTraining(nn.Module):
           mlm_logits: float32 [B, P, padded vocabulary], -1e9 for the padding.
           nsp_logits: float32 [B, 2], of packed rows [B, E, 2]; absent without `config.nsp`.
         """
+        layout = None if sequence_ids is None else BatchLayout(sequence_ids, position_ids, cls_positions)
         hidden, _ = self.encoder(
             input_ids,
             segment_ids,
             attention_mask,
             dropout=dropout,
-            sequence_ids=sequence_ids,
-            position_ids=position_ids,
+            layout=layout,
         )  # [B, S, D]
         picked = gather_positions(hidden, masked_positions)  # [B, P, D]
         outputs = {'mlm_logits': self.mlm(picked, self.encoder.token_embedding())}
         if self.config.nsp:
-            first = hidden[:, 0] if cls_positions is None else gather_positions(hidden, cls_positions)
+            first = hidden[:, 0] if layout is None else layout.gather_cls(hidden)
             outputs['nsp_logits'] = self.nsp(self.pooler(first))  # [B, D] or [B, E, D] -> [B, 2] or [B, E, 2]
         return outputs
 

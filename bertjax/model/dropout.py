@@ -168,7 +168,7 @@ def _of_queries(words: tuple[jax.Array, jax.Array], shape: tuple[int, ...]) -> j
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-@jax.named_scope('dropout')  # for those who read the compiled step: bertjax/cost/groups.py
+@jax.named_scope('dropout')  # for those who read the compiled step: bertjax/cost/estimate.py
 def _drop(x: jax.Array, rate: float, bits, words: Any) -> jax.Array:
     least = threshold(rate)
     return jnp.where(bits(words, x.shape) >= jnp.uint32(least), x / (1.0 - least / 2**32), jnp.zeros((), x.dtype))

@@ -12,9 +12,9 @@ from bertjax.model.attention.self_attention import SelfAttention
 from bertjax.model.capture import CAPTURES, HIDDEN, capture_value, is_captured
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout, Site, drop, within
-from bertjax.model.groups import Groups
 from bertjax.model.layers import ACTIVATION_FUNCTIONS, SAVED_RESIDUAL, Embedding, LayerNorm, Projection, save_residual
 from bertjax.model.lookup import onehot_lookup, sorted_lookup
+from bertjax.model.row_packing import BatchLayout, PackedLayout
 from bertjax.parallel.partition import constrain, platform
 
 REMAT_POLICIES = {
@@ -35,9 +35,9 @@ def _hidden(x: jax.Array) -> jax.Array:
     return constrain(x, 'act_batch', 'act_length', 'act_embed')
 
 
-def _firsts(x: jax.Array, groups: Groups | None) -> jax.Array:
+def _gather_cls(x: jax.Array, layout: PackedLayout | None) -> jax.Array:
     """[B, S, D] -> the first position of each sequence."""
-    return x[:, :1] if groups is None else groups.firsts(x)
+    return x[:, :1] if layout is None else layout.gather_cls(x)
 
 
 class Embeddings(nn.Module):
@@ -58,12 +58,9 @@ class Embeddings(nn.Module):
         input_ids: jax.Array,
         segment_ids: jax.Array,
         dropout: Dropout | None,
-        position_ids: jax.Array | None = None,
-        groups: Groups | None = None,
+        layout: BatchLayout | PackedLayout | None = None,
     ) -> jax.Array:
-        length = input_ids.shape[1]
-        if groups is not None:
-            length, position_ids = groups.longest, jnp.broadcast_to(groups.place, input_ids.shape)
+        length = input_ids.shape[1] if layout is None else layout.longest
         if length > self.config.max_positions:
             raise UserError(
                 'config.model.max_positions',
@@ -75,7 +72,9 @@ class Embeddings(nn.Module):
         look_up = sorted_lookup if platform() == 'gpu' else functools.partial(jnp.take, axis=0, mode='fill')
         x = look_up(self.token(), input_ids)  # [B, S, D]
         positions = self.position()[:length]  # [S, D], packed [B, S, D]
-        x = _hidden(x) + (positions if position_ids is None else onehot_lookup(positions, position_ids))
+        if layout is not None:
+            positions = onehot_lookup(positions, jnp.broadcast_to(layout.position_ids, input_ids.shape))
+        x = _hidden(x) + positions
         if self.config.num_segments == 1:
             x = x + self.segment()[0]
         elif self.config.num_segments and platform() == 'cpu':
@@ -128,12 +127,13 @@ class EncoderBlock(nn.Module):
         own = within(dropout, number)
         # Of the positions whose result is wanted.
         first = own
-        if self.first_only and mask.packed and own is not None:
-            first = own.replace(numbers=mask.packed.firsts(own.numbers), places=mask.packed.firsts(own.places))
+        if self.first_only and mask.layout and own is not None:
+            gather = mask.layout.gather_cls
+            first = own.replace(numbers=gather(own.numbers), places=gather(own.places))
         attention, mlp = SelfAttention(c, name='attention'), Mlp(c, name='mlp')
         attention_norm, mlp_norm = LayerNorm(c, name='attention_norm'), LayerNorm(c, name='mlp_norm')
         x = _hidden(x)
-        wanted_of = functools.partial(_firsts, groups=mask.packed) if self.first_only else lambda x: x
+        wanted_of = functools.partial(_gather_cls, layout=mask.layout) if self.first_only else lambda x: x
         if c.pre_norm:
             y = attention_norm(x)
             y = drop(attention(y, wanted_of(y), mask, own), c.dropout, first, Site.ATTENTION_OUTPUT)
@@ -166,9 +166,7 @@ class BertEncoder(nn.Module):
         attention_mask: jax.Array,
         *,
         dropout: Dropout | None = None,
-        sequence_ids: jax.Array | None = None,
-        position_ids: jax.Array | None = None,
-        groups: Groups | None = None,
+        layout: BatchLayout | PackedLayout | None = None,
         all_layers: bool = False,
         first_only: bool = False,
     ) -> tuple[jax.Array, jax.Array | None]:
@@ -177,16 +175,15 @@ class BertEncoder(nn.Module):
         Args:
           input_ids, segment_ids, attention_mask: int32 [B, S]; the mask is 1 for tokens and 0 for padding.
           dropout: of training; None: nothing is dropped.
-          sequence_ids, position_ids: int32 [B, S], of packed rows: which of its sequences a token belongs to, whose
-            tokens alone it attends to, and its place there. None: a row is one sequence.
-          groups: of rows that are groups of sequences (model/groups.py), with dropout of their positions.
+          layout: of packed rows: where their sequences lie, each of which attends to its own tokens alone. With fixed
+            slots dropout is that of positions. None: a row is one sequence.
           all_layers: keep all of them; the first is the embeddings, the last the result itself.
           first_only: only the first position's result is wanted. An unrolled encoder then skips most of its last block
             (7 % of the work of 12 blocks); a scanned one cannot. Not with `all_layers`.
 
         Returns:
-          [B, S, D] in the dtype of computation, with `first_only` [B, 1, D], or of `groups` as many as a row has
-          sequences; and [L + 1, B, S, D] or None.
+          [B, S, D] in the dtype of computation, with `first_only` [B, 1, D], or with fixed slots [B, Q, D], see
+          `PackedLayout.gather_cls`; and [L + 1, B, S, D] or None.
 
         Raises:
           UserError: sequences longer than `max_positions`.
@@ -194,8 +191,8 @@ class BertEncoder(nn.Module):
         c = self.config
         keep_layers = all_layers or is_captured(self, HIDDEN)
         shorten = first_only and not is_captured(self, *CAPTURES)  # who asks for them wants those of all positions
-        mask = AttentionMask(attention_mask, sequence_ids, causal=c.causal, packed=groups)
-        x = self.embeddings(input_ids, segment_ids, dropout, position_ids, groups)  # [B, S, D]
+        mask = AttentionMask.of_rows(attention_mask, layout, causal=c.causal)
+        x = self.embeddings(input_ids, segment_ids, dropout, layout)  # [B, S, D]
         first = x
         block = EncoderBlock
         remat = remat_of(c, platform())
@@ -213,7 +210,7 @@ class BertEncoder(nn.Module):
             )
             numbers = None if dropout is None else jnp.arange(c.num_layers)
             x, layers = scanned(c, keep_layers, name='layers')(x, numbers, mask, dropout)  # layers [L, B, S, D]
-            x = _firsts(x, groups) if shorten else x
+            x = _gather_cls(x, layout) if shorten else x
         else:
             layers = []
             for i in range(c.num_layers):
@@ -228,7 +225,7 @@ class BertEncoder(nn.Module):
             layers = jnp.concatenate([first[None], layers])  # [L + 1, B, S, D]
         if is_captured(self, HIDDEN):
             capture_value(self, HIDDEN, layers)
-        return _firsts(x, groups) if first_only and not shorten else x, layers if all_layers else None
+        return _gather_cls(x, layout) if first_only and not shorten else x, layers if all_layers else None
 
     def token_embedding(self) -> jax.Array:
         """The token embedding [V, D] (padded), for a head tied to it."""

@@ -12,8 +12,8 @@ from flax import struct
 from bertjax.losses import AUX, Objective
 from bertjax.model.capture import apply_capturing
 from bertjax.model.dropout import Dropout
-from bertjax.model.groups import Groups
-from bertjax.model.sharing import grouped
+from bertjax.model.packed_encoder import packed_rows
+from bertjax.model.row_packing import PackedLayout
 from bertjax.optim.schedules import Schedule
 from bertjax.optim.selection import Selection, combine, layer_rates, partition, select_all
 from bertjax.parallel.partition import platform
@@ -55,7 +55,7 @@ def make_train_step(
     layer_decay: float = 1.0,
     exchange: GradientExchange | None = None,
     parts: ShardedMoments | None = None,
-    groups: Groups | None = None,
+    layout: PackedLayout | None = None,
 ) -> Callable[..., tuple[TrainState, Metrics]]:
     """(state, batch, first) -> (new state, metrics); with a teacher's parameters too where the objective has a guide.
 
@@ -73,7 +73,7 @@ def make_train_step(
         phase=phase,
         trained=trained,
         exchange=exchange,
-        groups=groups,
+        layout=layout,
     )
     update = make_update(
         optimizer,
@@ -100,7 +100,7 @@ def make_gradients(
     phase: int = 0,
     trained: Selection = select_all,
     exchange: GradientExchange | None = None,
-    groups: Groups | None = None,
+    layout: PackedLayout | None = None,
 ) -> Callable[..., Gradients]:
     """(params, batch, first) -> gradients; with a teacher's parameters too where the objective has a guide.
 
@@ -117,13 +117,13 @@ def make_gradients(
       trained: the parameters that move.
       exchange: of a state that is spread over the data axis (ZeRO-1): each device computes the gradients of its own
         rows, parts and all, and is given those of its part of the parameters.
-      groups: how the encoder computes a device's rows of a part; None: each as it is.
+      layout: of the sequences of a part on a device; None: a sequence a row.
     """
 
     def minimised(
         moving: Any, frozen: Any, rows: Batch, dropout: Dropout, weights: Mapping[str, jax.Array]
     ) -> tuple[jax.Array, Sums]:
-        with grouped(groups):
+        with packed_rows(layout):
             outputs = _apply(model, objective, combine(moving, frozen), rows, dropout=dropout)
         sums = objective.losses(outputs, rows)
         # A batch of padding alone weighs nothing.
