@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Iterator
 
 from ml_collections import ConfigDict
 
-from bertjax.config import plain
+from bertjax.config.plain import plain
+from bertjax.config.verb import Verb
 from bertjax.distill.settings import DistillationSettings
 from bertjax.doctor import bucket, machine, past, plan, text
 from bertjax.doctor.check import FAIL, WARN, Check, Findings
@@ -19,15 +20,17 @@ from bertjax.pretrain.warm_start import with_architecture
 from bertjax.report.run_record import read_run
 from bertjax.terminal import Console
 
+VERB = Verb(bucket='inspect')
 
-def run(config: ConfigDict, workdir: str, recipe: str, given: Collection[str] = ()) -> None:
+
+def run(config: ConfigDict, workdir: str, recipe: str, overridden: Collection[str] = ()) -> None:
     """Prints a line a check; nothing stays written, and of a run that is at work nothing is disturbed.
 
     Args:
       config: of a run that is to be started, or that is in the workdir.
       workdir: of it.
       recipe: as the command line names it.
-      given: keys that the command line sets one by one.
+      overridden: keys that the command line sets one by one.
 
     Raises:
       UserError: something is wrong with which nothing can be started, or with which what ran is of no use.
@@ -45,14 +48,20 @@ def run(config: ConfigDict, workdir: str, recipe: str, given: Collection[str] = 
         findings.section('the bucket', held, bucket.rights(address))
     done, total = past.begun(before) if before else (0, None)
     if before is None or (done != total and not before.is_sweep):
-        findings.section('this config', *_of_config(config, folder, given, done, total, at_work=at_work))
+        findings.section('this config', *_of_config(config, folder, overridden, done, total, at_work=at_work))
     if before is not None:
         findings.section(f'the run in {address}', *past.became(before, at_work=at_work))
     _conclude(findings)
 
 
 def _of_config(
-    config: ConfigDict, folder: pathlib.Path, given: Collection[str], done: int, total: int | None, *, at_work: bool
+    config: ConfigDict,
+    folder: pathlib.Path,
+    overridden: Collection[str],
+    done: int,
+    total: int | None,
+    *,
+    at_work: bool,
 ) -> Iterator[Iterable[Check]]:
     """What is looked at of a config, of whatever kind: of one that uses a finished model nothing but its values."""
     taught_by = ''
@@ -64,7 +73,7 @@ def _of_config(
         # A student begins as a part of its teacher: that is the most which it can cost.
         yield task(dataclasses.replace(settings, init=settings.init or taught_by), folder, done)
     elif 'corpus' in config:
-        settings = with_architecture(pretraining_settings(config), folder, given)
+        settings = with_architecture(pretraining_settings(config), folder, overridden)
         yield from _of_pretraining(settings, folder, done, total, at_work=at_work)
 
 
@@ -76,7 +85,7 @@ def _of_pretraining(
     yield text.corpus(settings, folder)
     size = text.vocab_size(settings, folder)
     try:
-        total, model = total or plan.steps_of(settings), settings.model(size)
+        total, model = total or plan.steps_of(settings), settings.model_config(size)
     except UserError:  # told by the first of these
         return
     yield plan.disk(settings, model, folder)

@@ -7,6 +7,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.files.paths import user_name
@@ -14,6 +15,8 @@ from bertjax.metrics.rows import distillation_names, with_pair_names
 from bertjax.pretrain.chance_baselines import ChanceBaselines, read_chance_baselines
 from bertjax.pretrain.heldout_texts import PREFIX, rows_of_texts
 from bertjax.writers.jsonl import read_rows
+
+VERB = Verb(devices=False, bucket='look')
 
 TRAIN, HELDOUT, REFERENCE = '#b8c4d6', '#1f4e9c', '#b2452b'
 

@@ -36,10 +36,9 @@ def student_params(settings: PretrainingSettings, student: BertConfig) -> dict[s
     Raises:
       UserError: the teacher is no longer there.
     """
-    recorded = settings.recorded.get('distill', {})
-    if recorded.get('student_init', 'random') in ('init', 'random'):
+    if settings.distill is None or settings.distill.student_init in ('init', 'random'):
         return None
-    distill = DistillationSettings(**recorded)
+    distill = DistillationSettings(**dataclasses.asdict(settings.distill))
     teacher = _load_teacher(settings, distill, student, None)
     return teacher.as_student(distill.student_layers(teacher.config, student.num_layers), student)
 
@@ -48,7 +47,7 @@ def _load_teacher(
     settings: PretrainingSettings, distill: DistillationSettings, student: BertConfig, mesh: Mesh | None
 ) -> Teacher:
     directory = teacher_directory(distill.teacher)
-    changes = {'seed': settings.seeds.init, 'nsp': student.nsp, **teacher_config_changes(student.dtype)}
+    changes = {'seed': settings.run_seeds.init, 'nsp': student.nsp, **teacher_config_changes(student.dtype)}
     imported = load_pretraining_model(directory, **changes)
     check_rows(directory, imported.config.vocab_size, student.vocab_size)
     return Teacher(directory, BertForPreTraining(imported.config), imported, mesh)
@@ -69,7 +68,7 @@ class PretrainingDistillation(Pretraining):
             settings = dataclasses.replace(settings, tokenizer=directory)
         tokenizer = load_tokenizer(settings.tokenizer or huggingface_directory(settings.init))
         check_vocabulary(directory, tokenizer)
-        student = settings.model(tokenizer.vocab_size)
+        student = settings.model_config(tokenizer.vocab_size)
         self.distill = distill
         self.teacher = _load_teacher(settings, distill, student, mesh)
         self.teacher.check_length(max(phase.values['seq_len'] for phase in settings.given_phases))
@@ -90,16 +89,15 @@ class PretrainingDistillation(Pretraining):
     def _objective(self, plain: Objective) -> Objective:
         return distill_objective(plain, self.lesson, self.teacher.model, self.model)
 
-    def _resolve(self, total: int) -> dict[str, Any]:
-        resolved = super()._resolve(total)
-        return {**resolved, 'fingerprints': {**resolved['fingerprints'], 'teacher': self.teacher.fingerprint}}
+    def _fingerprints(self) -> dict[str, str]:
+        return {**super()._fingerprints(), 'teacher': self.teacher.fingerprint}
 
     def fresh(self) -> TrainState:
         """The state of step 0: drawn, the weights of config.init, or blocks of the teacher."""
         if self._copied is None:
             return super().fresh()
         print(f'starting from blocks {", ".join(map(str, self._copied))} of {self.teacher.directory}')
-        return self.setup.create_from(self.teacher.as_student(self._copied, self.model), self.settings.seeds.init)
+        return self.setup.create_from(self.teacher.as_student(self._copied, self.model), self.settings.run_seeds.init)
 
     def _eval_step(self) -> Callable[[Any, Any], Any]:
         step = super()._eval_step()
@@ -142,7 +140,7 @@ def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> T
     check_vocabulary(directory, data.tokenizer)
     model = task.model(read_config(directory, **teacher_config_changes(data.encoder.dtype)))
     labels = task.huggingface().get('id2label')
-    imported = load_task_model(directory, model, task.head, id2label=labels, seed=data.settings.seeds.init)
+    imported = load_task_model(directory, model, task.head, id2label=labels, seed=data.settings.run_seeds.init)
     teacher = Teacher(directory, model, imported, mesh)
     teacher.check_length(data.settings.seq_len)
     if distill.soft:
@@ -168,6 +166,7 @@ class TaskDistillation(Finetuning):
         self._copied = distill.student_layers(teacher.config, data.encoder.num_layers)
         self.lesson = distill.lesson(teacher.config, data.encoder)
         super().__init__(data, folder, mesh)
+        self._first = distill.intermediate_steps(self.settings.steps, self._examples.batches)
         self._setups = [self._build_setup(parts, mesh) for parts in self._stretches()]
         self.setup = self._setups[0]
         factors = {name: factor for setup in self._setups for name, factor in setup.objective.factors.items()}
@@ -189,7 +188,7 @@ class TaskDistillation(Finetuning):
         return build_setup(
             plain.model,
             objective,
-            make_optimizer(**settings.optimizer),
+            make_optimizer(**vars(settings.optimizer)),
             mesh,
             self._train.features.spec(1, self.model.shapes[0]),
             trained=plain.trained,
@@ -198,14 +197,12 @@ class TaskDistillation(Finetuning):
             teacher=(self.teacher.abstract,),
         )
 
-    def _resolve(self, total: int, lengths: int) -> dict[str, Any]:
-        resolved = super()._resolve(total, lengths)
-        self._first = self.distill.intermediate_steps(total, self._examples.batches)
-        return {**resolved, 'fingerprints': {**resolved['fingerprints'], 'teacher': self.teacher.fingerprint}}
+    def _fingerprints(self) -> dict[str, str]:
+        return {**super()._fingerprints(), 'teacher': self.teacher.fingerprint}
 
     def fresh(self) -> TrainState:
         """The state of step 0: that of config.init, blocks of the teacher with its head, or drawn."""
-        seed = self.settings.seeds.init
+        seed = self.settings.run_seeds.init
         if self.distill.student_init == 'init':
             return self.setup.create_from(super().fresh().params, seed)
         if self._copied is None:
@@ -227,7 +224,7 @@ class TaskDistillation(Finetuning):
         (member,), examples = whole.members, self._examples
         asked = train_flops_per_sequence(self.teacher.config, round(examples.mean_length), 0) / 3  # forward alone
         flops = whole.flops_per_sequence + asked if whole.flops_per_sequence else 0.0
-        bounds = [0, self._first, self.resolved['steps']] if self.distill.in_two else [0, self.resolved['steps']]
+        bounds = [0, self._first, self.settings.steps] if self.distill.in_two else [0, self.settings.steps]
         return [
             dataclasses.replace(
                 whole,
@@ -251,7 +248,7 @@ class TaskDistillation(Finetuning):
         """A description that is printed before training starts."""
         lines = [self.teacher.describe(), self.distill.describe(self.lesson)]
         if self.distill.in_two:
-            left = self.resolved['steps'] - self._first
+            left = self.settings.steps - self._first
             own, rate = self._rates
             lines.append(f'{self._first:,} steps at {own:g} of what is computed on the way, then {left:,} at {rate:g}')
         return '\n'.join([*lines, super().describe()])

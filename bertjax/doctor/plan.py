@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 from jax.sharding import Mesh
 
+from bertjax.config.run import RunKeys
 from bertjax.cost.memory_search import MemorySearch
 from bertjax.doctor.check import FAIL, OK, WARN, Check, looking_at
 from bertjax.doctor.machine import gib, room
@@ -21,7 +22,7 @@ from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import PretrainingPhase, PretrainingSettings
-from bertjax.train.settings import RunSettings, check_row_count
+from bertjax.train.settings import check_row_count
 
 _CPU_FLOPS = 3e11  # of a step that is measured on a CPU: seconds
 _TIMED = 3  # steps
@@ -30,7 +31,7 @@ _UNKNOWN = 1_000_000  # steps, where the corpus tells how many: for the phases' 
 
 
 @looking_at('disk')
-def disk(settings: RunSettings, model: BertConfig, folder: pathlib.Path) -> Iterator[Check]:
+def disk(settings: RunKeys, model: BertConfig, folder: pathlib.Path) -> Iterator[Check]:
     """Whether what a run writes finds room."""
     weights = parameter_count(model) * jnp.dtype(model.param_dtype).itemsize
     # Beside those that are kept the best one, and the one that is being written.
@@ -43,9 +44,9 @@ def disk(settings: RunSettings, model: BertConfig, folder: pathlib.Path) -> Iter
 def config(settings: PretrainingSettings) -> Iterator[Check]:
     """Whether its values go together, apart from the text and the machine."""
     settings.check()
-    model = settings.model(settings.vocab['size'])
+    model = settings.model_config(settings.vocab.size)
     sizes = f'{model.num_layers} layers of width {model.width}, {parameter_count(model):,} parameters'
-    yield Check('config', OK, f'{sizes} with a vocabulary of {settings.vocab["size"]:,}')
+    yield Check('config', OK, f'{sizes} with a vocabulary of {settings.vocab.size:,}')
 
 
 @looking_at('memory')
@@ -72,7 +73,7 @@ def on_slice(settings: PretrainingSettings, done: int, total: int | None) -> Ite
 @looking_at('memory')
 def here(settings: PretrainingSettings, vocab_size: int, done: int, total: int | None) -> Iterator[Check]:
     """On the devices of this machine: memory, and the hours by some steps that are measured; see `on_slice`."""
-    mesh, model = make_mesh(settings.mesh), settings.model(vocab_size)
+    mesh, model = make_mesh(settings.mesh_axes), settings.model_config(vocab_size)
     for phase in _ahead(settings, 0, total):
         key = settings.given_phases[phase.number].keys['batch_size']
         check_row_count(phase.batch_size, phase.accumulate, row_shards(mesh), key)
@@ -111,7 +112,7 @@ def steps_of(settings: PretrainingSettings) -> int | None:
 
 def _ahead(settings: PretrainingSettings, done: int, total: int | None) -> list[PretrainingPhase]:
     """The phases that have steps after `done`."""
-    return [phase for phase in settings.phases(total or _UNKNOWN) if _steps(phase, done) > 0]
+    return [phase for phase in settings.resolve_phases(total or _UNKNOWN) if _steps(phase, done) > 0]
 
 
 def _steps(phase: PretrainingPhase, done: int) -> int:
@@ -120,7 +121,7 @@ def _steps(phase: PretrainingPhase, done: int) -> int:
 
 def _rows(settings: PretrainingSettings, phase: PretrainingPhase, mesh: Mesh, vocab_size: int) -> int:
     """As many rows as a CPU computes in some seconds."""
-    flops = train_flops_per_sequence(settings.model(vocab_size), phase.seq_len, phase.max_predictions)
+    flops = train_flops_per_sequence(settings.model_config(vocab_size), phase.seq_len, phase.max_predictions)
     shards, most = row_shards(mesh), phase.batch_size // phase.accumulate
     return max(shards, min(most, int(_CPU_FLOPS / flops)) // shards * shards)
 

@@ -47,7 +47,7 @@ def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Itera
         counts = {name: len(data.task.records(name)) for name in ['train', *data.evaluated]}
     records = ', '.join(f'{count:,} {name}' for name, count in counts.items())
     yield Check('data', OK, f'{data.task.name}: {records} records')
-    mesh = make_mesh(settings.mesh)
+    mesh = make_mesh(settings.mesh_axes)
     check_row_count(settings.batch_size, settings.accumulate, row_shards(mesh))
     settings.check_memory(data.encoder, mesh, training=True)
     count = parameter_count(data.encoder)

@@ -58,7 +58,7 @@ def vocab_size(settings: PretrainingSettings, folder: pathlib.Path) -> int:
     with contextlib.suppress(UserError):  # which `tokenizer` tells
         if own := tokenizer_of(settings, folder):
             return own.vocab_size
-    return settings.vocab['size']
+    return settings.vocab.size
 
 
 @looking_at('tokenizer')
@@ -69,7 +69,7 @@ def tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[C
         fix = f'--config.tokenizer={pathlib.Path(settings.data).parent / FOLDER}, perhaps'
         yield Check('tokenizer', FAIL, 'nothing, with a store in config.data', f'give the one of the store: {fix}')
     elif found is None:
-        yield Check('tokenizer', OK, f'one of {settings.vocab["size"]:,} pieces will be trained on config.corpus')
+        yield Check('tokenizer', OK, f'one of {settings.vocab.size:,} pieces will be trained on config.corpus')
     else:
         case = 'lower-case' if found.lowercase else 'cased'
         yield Check('tokenizer', OK, f'{found.family}, {found.vocab_size:,} pieces, {case}')
@@ -113,7 +113,7 @@ def _judged(found: str, warnings: list[str]) -> Iterator[Check]:
 
 
 def _sampled(spec: str, settings: PretrainingSettings, own: Tokenizer | None) -> Iterator[Check]:
-    options, family = settings.corpus_options, own.family if own else settings.vocab['family']
+    options, family = settings.corpus_options, own.family if own else settings.vocab.family
     found = resolve(spec, options.text_key)
     size, count = sum(source.size for source in found), len(found)
     what = f'{spec}: {count:,} file{"s"[: count != 1]}' + (f', {size / 1e6:,.1f} MB' if size else '')

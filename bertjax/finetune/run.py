@@ -1,17 +1,19 @@
 """A fine-tuning made ready: its examples, its model, its phase."""
 
 import contextlib
+import dataclasses
 import pathlib
-from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
 from bertjax.checkpoint import Checkpoints
+from bertjax.config.plain import plain
 from bertjax.data.length_buckets import BucketedExamples
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_json_object
 from bertjax.finetune.packing import PackingDecision, decide_packing, recorded_packing
+from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TASK_FILE, TaskData, TaskSplit
 from bertjax.finetune.task_model import TaskEvaluator, prepare
 from bertjax.metrics.rows import task_values
@@ -27,7 +29,7 @@ class Finetuning:
     """A fine-tuning in its workdir, as `session.fit` runs it.
 
     Attributes:
-      settings: of its config.
+      settings: of its config, with what the data has decided, and all durations in steps.
       folders: the workdir.
       model, setup: of the run.
       resolved: the resolved config: what config.json and every checkpoint hold.
@@ -46,37 +48,34 @@ class Finetuning:
         lengths = _lengths_before(folder)
         self.packing = self._decide(train, mesh, passes, recorded_packing(folder) if lengths else '')
         if self.packing.groups is None:
-            lengths = settings.shapes or lengths or data.lengths_worth([train], passes, training=True)
+            lengths = settings.shapes or lengths or data.best_length_count([train], passes, training=True)
         else:
             seen = [data.split(name) for name in data.evaluated] or [train]
-            lengths = settings.shapes or lengths or data.lengths_worth(seen, 1, training=False)
+            lengths = settings.shapes or lengths or data.best_length_count(seen, 1, training=False)
         self._train, self.model = prepare(data, mesh, lengths, groups=self.packing.groups, chosen_by=chosen_by)
         self.setup = self.model.setup
-        self._examples = self.model.examples(self._train.features, settings.seeds.data)
+        self._examples = self.model.examples(self._train.features, settings.run_seeds.data)
         self._drawn_head = False
-        self.resolved = self._resolve(total, lengths)
+        self.settings = self._resolve(total, lengths)
+        self.resolved = {**plain(self.settings), 'fingerprints': self._fingerprints()}
         self.files = {TASK_FILE: data.learned(finished=False)}
 
     def _decide(self, train: TaskSplit, mesh: Mesh, passes: float, before: str) -> PackingDecision:
         return decide_packing(self.data, train, mesh, passes, before)
 
-    def _resolve(self, total: int, lengths: int) -> dict[str, Any]:
-        settings, examples = self.settings, self._examples
-        durations = resolve_durations(settings, total, examples.batches)
+    def _resolve(self, total: int, lengths: int) -> FinetuningSettings:
+        """The settings with what the data has decided, and all durations in steps."""
+        settings, batches = self.packing.apply(self.settings), self._examples.batches
+        durations = resolve_durations(settings, total, batches)
         settings.check_patience(durations['eval_every'])
-        # What the order of the rows depends on besides them.
-        batches = f'{settings.batch_size} rows of all lengths'
-        if isinstance(examples, BucketedExamples):
-            batches = f'{settings.batch_size} rows of {", ".join(map(str, examples.shapes))} pieces'
-        return {
-            **settings.recorded,
-            'steps': total,
-            'shapes': lengths,
-            'packing': self.packing.recorded,
-            'epochs': total / examples.batches,
-            **durations,
-            'fingerprints': self.data.fingerprints() | {'batches': batches},
-        }
+        return dataclasses.replace(settings, steps=total, shapes=lengths, epochs=total / batches, **durations)
+
+    def _fingerprints(self) -> dict[str, str]:
+        """What a run can be continued with; of batches, what the order of the rows depends on besides them."""
+        lengths = 'all lengths'
+        if isinstance(self._examples, BucketedExamples):
+            lengths = f'{", ".join(map(str, self._examples.shapes))} pieces'
+        return self.data.fingerprints() | {'batches': f'{self.settings.batch_size} rows of {lengths}'}
 
     @property
     def template(self) -> TrainState:
@@ -85,16 +84,16 @@ class Finetuning:
 
     def fresh(self) -> TrainState:
         """The encoder of config.init with a head that is drawn."""
-        state, imported = self.model.fresh_state(self.settings.seeds.init)
+        state, imported = self.model.fresh_state(self.settings.run_seeds.init)
         print(imported.describe(self.data.source))
         self._drawn_head = any(path.startswith('head/') for path in imported.missing)
         return state
 
     def phases(self) -> list[Phase]:
         """What the loop works through: one phase; of a `fresh` state, where there was none to continue."""
-        member = VmappedRun(self._examples, self.settings.learning_rate, self.settings.seeds.dropout)
+        member = VmappedRun(self._examples, self.settings.learning_rate, self.settings.run_seeds.dropout)
         evaluator = TaskEvaluator(self.model, self.data.split('dev')) if 'dev' in self.data.evaluated else None
-        steps = self.resolved['steps']
+        steps = self.settings.steps
         return [
             self.model.phase([member], self._examples, steps, evaluator=evaluator, measured_first=not self._drawn_head)
         ]
@@ -112,8 +111,8 @@ class Finetuning:
             + (splits or 'NO labelled split: nothing will be evaluated'),
             f'{encoder.num_layers} layers, width {encoder.width}, {encoder.num_heads} heads: '
             f'{count:,} parameters, {moving:,} of them trained (train={settings.train})',
-            f'{self.resolved["steps"]:,} steps of {settings.batch_size}, learning rate {settings.learning_rate:g} '
-            f'{settings.schedule}, warm-up {settings.warmup_fraction:.1%}{decay}',
+            f'{self.settings.steps:,} steps of {settings.batch_size}, learning rate {settings.learning_rate:g} '
+            f'{settings.schedule.name}, warm-up {settings.warmup_fraction:.1%}{decay}',
             self._describe_rows(),
         ]
         return '\n'.join(lines)

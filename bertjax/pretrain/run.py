@@ -1,5 +1,6 @@
 """A pre-training made ready: its text as examples, its model on the mesh, its phases."""
 
+import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Mapping
@@ -9,6 +10,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from bertjax.config.plain import plain
 from bertjax.convert.vocabulary import with_embeddings
 from bertjax.data.batch import pretraining_batch_spec
 from bertjax.data.plans import remove_leftovers
@@ -59,7 +61,7 @@ def build_pretraining_setup(
     check_mesh(model, mesh)
     objective = objective or batch_objective(settings)
     batch = pretraining_batch_spec(1, *settings.first_shape, packed=settings.packing)
-    optimizer = make_optimizer(**settings.optimizer)
+    optimizer = make_optimizer(**vars(settings.optimizer))
     options = {'teacher': teacher, 'zero1': settings.zero1}
     return build_setup(BertForPreTraining(model), objective, optimizer, mesh, batch, **options)
 
@@ -70,7 +72,7 @@ class Pretraining:
     Made, it has tokenizer and token stores, and its settings are checked.
 
     Attributes:
-      settings: of its config.
+      settings: of its config, with all durations in steps.
       folders: the workdir.
       tokenizer, model, setup: of the run.
       stores, examples: its text.
@@ -82,11 +84,11 @@ class Pretraining:
 
     def __init__(self, settings: PretrainingSettings, folder: pathlib.Path, mesh: Mesh):
         self.settings, self.folders = settings, [folder]
-        self.values = functools.partial(pretraining_values, pair=pair_of(settings.pairs.mode))
+        self.values = functools.partial(pretraining_values, pair=pair_of(settings.pair_options.mode))
         check_texts(settings, folder)
         self._attention = settings.describe_attention()
         self.tokenizer = prepare_tokenizer(settings, folder)
-        self.model = settings.model(self.tokenizer.vocab_size)
+        self.model = settings.model_config(self.tokenizer.vocab_size)
         check_formats(settings.formats, self.model, vocabulary=self.tokenizer.family)
         self._embeddings: GivenEmbeddings | None = None
         if settings.embeddings and not has_checkpoints(folder):
@@ -98,12 +100,14 @@ class Pretraining:
         texts = prepare_texts(settings, folder, self.tokenizer, self.stores)
         self.examples = StoreExamples(settings, self.stores, self.tokenizer, plans, texts)
         first = self.examples.get(settings.first_shape, 'train', 0)
-        total = settings.total_steps(first.cycle_length // settings.pairs.plans)
-        self._phases = settings.phases(total)
+        total = settings.total_steps(first.cycle_length // settings.pair_options.plans)
+        self._phases = settings.resolve_phases(total)
         for phase in self._phases:
             key = settings.given_phases[phase.number].keys['batch_size']
             check_row_count(phase.batch_size, phase.accumulate, row_shards(mesh), key)
-        self.resolved = self._resolve(total)
+        self.settings = dataclasses.replace(settings, steps=total, **resolve_durations(settings, total))
+        self.resolved = {**plain(self.settings), 'fingerprints': self._fingerprints()}
+        self.resolved['model']['vocab_size'] = self.tokenizer.vocab_size
 
     def _build_setup(self, mesh: Mesh) -> Setup:
         return build_pretraining_setup(self.settings, self.model, mesh)
@@ -112,15 +116,10 @@ class Pretraining:
         """What is trained for, on batches for which the objective without a teacher is `plain`."""
         return plain
 
-    def _resolve(self, total: int) -> dict[str, Any]:
-        recorded = self.settings.recorded
-        fingerprints = {
-            'tokenizer': self.tokenizer.fingerprint,
-            'store': '+'.join(weighted.store.fingerprint for weighted in self.stores),
-        }
-        resolved = {**recorded, 'steps': total, **resolve_durations(self.settings, total)}
-        resolved['model'] = {**recorded['model'], 'vocab_size': self.tokenizer.vocab_size}
-        return {**resolved, 'fingerprints': fingerprints}
+    def _fingerprints(self) -> dict[str, str]:
+        """What a run can be continued with."""
+        store = '+'.join(weighted.store.fingerprint for weighted in self.stores)
+        return {'tokenizer': self.tokenizer.fingerprint, 'store': store}
 
     @property
     def template(self) -> TrainState:
@@ -138,7 +137,7 @@ class Pretraining:
         Raises:
           UserError: a checkpoint of another size.
         """
-        seed, given = self.settings.seeds.init, self._embeddings
+        seed, given = self.settings.run_seeds.init, self._embeddings
         state = self.setup.create_from(self._imported(), seed) if self.settings.init else self.setup.create(seed)
         if given is not None:
             print(f'{len(given.rows):,} token embeddings begin as in {self.settings.embeddings}')
@@ -175,7 +174,7 @@ class Pretraining:
         return Phase(
             phase,
             self.setup,
-            [VmappedRun(train, phase.learning_rate, self.settings.seeds.dropout)],
+            [VmappedRun(train, phase.learning_rate, self.settings.run_seeds.dropout)],
             phase.batches,
             evaluator=evaluator(own, 'heldout') if own else None,
             others=[evaluator(examples, split_name(name)) for name, examples in texts.items()],

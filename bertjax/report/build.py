@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from bertjax.config import in_steps
+from bertjax.config.ranges import in_steps
 from bertjax.corpus.sources import parse_mixture
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_json_or_none
@@ -88,7 +88,7 @@ def _pretraining_sections(run: Run) -> list[Section | None]:
     elif run.recorded:
         filled = Section('fillings', 'Held-out masks', [parts.note('No document is held out.')])
     train = lambda: examples.get(settings.first_shape, 'train', 0)  # noqa: E731
-    rows = _or_note('examples', 'Examples', lambda: pretraining_rows(train(), tokenizer, settings.pairs.mode))
+    rows = _or_note('examples', 'Examples', lambda: pretraining_rows(train(), tokenizer, settings.pair_options.mode))
     return [overview(run, level), curves(run, level), filled, rows, corpus(stores, names)]
 
 

@@ -81,7 +81,7 @@ def _trained(run: Run, settings: PretrainingSettings, tokenizer: Tokenizer) -> t
     if run.checkpointed or not exported.is_dir():
         saved = load_pretraining(settings, run.folder)
         return saved.config, saved.params, f'at step {saved.saved.position.step:,}'
-    model = settings.model(tokenizer.vocab_size)
+    model = settings.model_config(tokenizer.vocab_size)
     return model, _imported(exported, model, settings), 'as exported'
 
 
@@ -93,9 +93,9 @@ def _begun(settings: PretrainingSettings, model: BertConfig, tokenizer: Tokenize
     if settings.init:
         params, begun = initial_params(settings, model, tokenizer)[0], 'in config.init'
     else:
-        setup = build_pretraining_setup(settings, model, make_mesh(settings.mesh))
+        setup = build_pretraining_setup(settings, model, make_mesh(settings.mesh_axes))
         with mesh_context(setup.mesh):
-            params, begun = setup.create(settings.seeds.init).params, 'at step 0'
+            params, begun = setup.create(settings.run_seeds.init).params, 'at step 0'
     if settings.embeddings:
         given = read_embeddings(settings.embeddings, tokenizer, model.width)
         params = with_embeddings(params, given.rows, given.matrix)
@@ -104,7 +104,7 @@ def _begun(settings: PretrainingSettings, model: BertConfig, tokenizer: Tokenize
 
 def _imported(directory: pathlib.Path, model: BertConfig, settings: PretrainingSettings) -> Any:
     return load_pretraining_model(
-        str(directory), scan_layers=model.scan_layers, seed=settings.seeds.init, nsp=model.nsp
+        str(directory), scan_layers=model.scan_layers, seed=settings.run_seeds.init, nsp=model.nsp
     ).params
 
 

@@ -8,16 +8,15 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bertjax.config import from_plain, plain
+from bertjax.config.files import find_recipe, load_recipe
+from bertjax.config.plain import from_plain, plain
+from bertjax.config.recipes import finetuning_config, pretraining_config
 from bertjax.distill.objective import OUTPUT_LOSSES
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_json_object, read_json_or_none
 from bertjax.finetune.results import RESULTS
 from bertjax.finetune.settings import FinetuningSettings, finetuning_settings
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
-from bertjax.recipe import finetuning_config, pretraining_config
-from bertjax.recipe_files import find_recipe, load_recipe
-from bertjax.tasks.registry import defaults
 from bertjax.workdir.files import recorded_config, recorded_results
 from bertjax.workdir.lock import TRIALS, has_checkpoints
 from bertjax.writers.jsonl import read_rows
@@ -98,8 +97,6 @@ class Run:
 
     def _for_here(self) -> Any:
         model = {**self.config['model'], 'attention': 'auto'}
-        # Found out by the run, which settings take from the tokenizer.
-        model.pop('vocab_size', None)
         return from_plain({**self.config, 'mesh': _ONE, 'model': model, 'step': 0})
 
     def results(self) -> dict[str, Any] | None:
@@ -153,7 +150,7 @@ def _usual(path: pathlib.Path) -> dict[str, Any]:
     if task is None:
         return plain(pretraining_config())
     kind = task.get('kind') if isinstance(task, dict) else None
-    return plain(finetuning_config(kind, **{key.removeprefix('task.'): x for key, x in defaults(kind).items()}))
+    return plain(finetuning_config(kind))
 
 
 @contextlib.contextmanager

@@ -25,6 +25,9 @@ def train(
     recorder: Recorder,
     checkpoints: Checkpoints,
     resolved: Mapping[str, Any],
+    eval_every: int,
+    checkpoint_every: int,
+    checkpoint_minutes: float,
     interrupt: Interrupt,
     patience: EarlyStopping,
 ) -> TrainState:
@@ -36,11 +39,11 @@ def train(
       phases: all phases of the run.
       recorder: takes each step's example numbers and metrics, and the evaluations.
       checkpoints: where the state is saved.
-      resolved: the resolved config, which every checkpoint holds, with in steps
-        `eval_every`: between evaluations (0: only at the end, and at the start where the phase asks for it);
-        `checkpoint_every`: between checkpoints (0: only at the end). One that falls on a step that was not finite is
-        left out;
-        `checkpoint_minutes`: the longest time between checkpoints (0: any).
+      resolved: the resolved config, which every checkpoint holds.
+      eval_every: steps between evaluations (0: only at the end, and at the start where the phase asks for it).
+      checkpoint_every: steps between checkpoints (0: only at the end). One that falls on a step that was not finite is
+        left out.
+      checkpoint_minutes: the longest time between checkpoints (0: any).
       interrupt: whether somebody asked to stop.
       patience: ends the last phase where it no longer gets better; what is the best of it so far is saved.
 
@@ -53,7 +56,7 @@ def train(
     """
     total = phases[-1].settings.last_step
     votes, sheet = AnyProcessFlags(), recorder.sheet
-    minutes, saved_at = resolved.get('checkpoint_minutes', 0), time.perf_counter()
+    saved_at = time.perf_counter()
 
     def evaluate(phase: Phase) -> float | None:
         own = [phase.evaluator] if phase.evaluator is not None else []
@@ -104,10 +107,10 @@ def train(
                     # Freed when `next` is there, it would hand the interpreter's lock to the loader for a whole batch.
                     del batch
 
-                    last, late = position.step == total, 0 < 60 * minutes <= got - saved_at
+                    last, late = position.step == total, 0 < 60 * checkpoint_minutes <= got - saved_at
                     stop, late = votes(interrupt.requested(), late)
-                    must_evaluate = last or _due(position.step, resolved['eval_every'])
-                    may_save = late or _due(position.step, resolved['checkpoint_every'])
+                    must_evaluate = last or _due(position.step, eval_every)
+                    may_save = late or _due(position.step, checkpoint_every)
                     if not (last or stop or must_evaluate or may_save):
                         continue
                     recorder.drain()  # waits for the devices: that time belongs to training

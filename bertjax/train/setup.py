@@ -90,7 +90,7 @@ class Setup:
 
     def describe(self) -> str:
         """The devices in words, and who keeps the state."""
-        kept = 'parameters and optimiser' if self.exchange is not None and self.exchange.spreads else ''
+        kept = 'parameters and optimiser' if self.exchange is not None and self.exchange.should_shard else ''
         kept = 'the optimiser' if self.parts is not None else kept
         return describe_mesh(self.mesh) + (f', each keeps its part of {kept}' if kept else '')
 

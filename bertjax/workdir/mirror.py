@@ -29,8 +29,6 @@ from bertjax.files.buckets.publisher import Publisher
 from bertjax.files.paths import name_as
 from bertjax.parallel.distributed import is_primary, primary_first, separate_workdirs
 
-# Verbs that look at a workdir, also while a run is at work there, and leave no more than one file: without a lease.
-LOOKING = ('compile', 'doctor', 'plot', 'show')
 _ALIKE = (PreemptedError, NonFiniteError)  # what ends all processes of a run at the same step
 
 _STORE = r'(?:.*/)?(?:store/(?:\d+/)?|heldout/[^/]+/)(?!plans/|\d+/)'
@@ -51,8 +49,8 @@ _LOOKED_AT = Wholes(_LASTS, rf'{_LEFT_OUT}|(^|/)(checkpoints|\.unfinished|store|
 
 
 @contextlib.contextmanager
-def mirrored_workdir(url: str, verb: str) -> Iterator[str]:
-    """The local folder in which a verb works on the workdir `url`.
+def mirrored_workdir(url: str, use: str) -> Iterator[str]:
+    """The local folder in which a verb works on the workdir `url`; `use` is what it does to one, see `Verb.bucket`.
 
     Raises:
       UserError: a bucket that is missing, denied or out of reach, or a workdir that another run works in: before
@@ -62,8 +60,8 @@ def mirrored_workdir(url: str, verb: str) -> Iterator[str]:
     """
     bucket = Bucket(url, '--workdir')
     name = parts_of(bucket.url)[2].rpartition('/')[2] or parts_of(bucket.url)[1]
-    if verb in LOOKING:
-        with _looked_at(bucket, name, verb) as folder:
+    if use != 'write':
+        with _looked_at(bucket, name, inspect=use == 'inspect') as folder:
             yield str(folder)
         return
     home = cache_folder() / 'workdirs' / hashlib.sha256(bucket.url.encode()).hexdigest()[:16]
@@ -75,17 +73,16 @@ def mirrored_workdir(url: str, verb: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _looked_at(bucket: Bucket, name: str, verb: str) -> Iterator[pathlib.Path]:
+def _looked_at(bucket: Bucket, name: str, *, inspect: bool) -> Iterator[pathlib.Path]:
     """A mirror for as long as a verb looks at it. The doctor sees more, and says itself what is denied."""
-    doctor = verb == 'doctor'
     with tempfile.TemporaryDirectory(prefix='bertjax-') as top:
-        mirror = Mirror(pathlib.Path(top, name), bucket, _OF_RUN if doctor else _LOOKED_AT)
+        mirror = Mirror(pathlib.Path(top, name), bucket, _OF_RUN if inspect else _LOOKED_AT)
         make_directory(mirror.folder)
-        with contextlib.suppress(UserError) if doctor else contextlib.nullcontext():
+        with contextlib.suppress(UserError) if inspect else contextlib.nullcontext():
             mirror.reconcile()
         name_as(mirror.folder, bucket.url)
         yield mirror.folder
-        if not doctor:
+        if not inspect:
             mirror.publish(all_of_it=True)
 
 

@@ -10,11 +10,11 @@ import pytest
 from killing import killed_at_each
 from running import RUN, Program
 
+from bertjax.config.recipes import pretraining_config
 from bertjax.corpus.store import read_manifest
 from bertjax.files.atomic import exclusive
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.pretrain.text_data import keep_tokenizer
-from bertjax.recipe import pretraining_config
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
 WORDS = ('light', 'old', 'green', 'under', 'near', 'house', 'wind', 'slow')

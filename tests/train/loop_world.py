@@ -158,6 +158,7 @@ class World(Interrupt):
                 recorder=recorder,
                 checkpoints=self,
                 resolved=self.options,
+                **self.options,
                 interrupt=self,
                 patience=self.patience,
             )
