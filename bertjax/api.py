@@ -21,6 +21,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertjax.config.ranges import format_value
+from bertjax.config.schema import keys_of
+from bertjax.config.using import TextKeys
 from bertjax.data.features import INPUTS, Features
 from bertjax.data.length_buckets import pad_to
 from bertjax.errors import UserError
@@ -37,8 +40,6 @@ from bertjax.inference.tasks import choice_records
 from bertjax.loading.load_model import LoadedModel, load_model
 from bertjax.loading.save_model import save_model
 from bertjax.model.config import BertConfig
-from bertjax.ranges import format_value, ranges_of
-from bertjax.recipe_ranges import USING
 from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.exported import with_length
 from bertjax.tasks.task import Task
@@ -74,10 +75,10 @@ def load(
             'path', format_value(path), 'a path, or a name on the hub', "for example bertjax.load('out/tiny')"
         )
     given = {'step': step, 'dtype': dtype, 'batch_size': batch_size, 'max_length': max_length}
-    usual = 'leave it out for the usual'
-    step, dtype, batch_size, max_length = (check_value(name, x, USING[name], usual) for name, x in given.items())
+    keys, usual = keys_of(TextKeys), 'leave it out for the usual'
+    step, dtype, batch_size, max_length = (check_value(name, x, keys[name].allowed, usual) for name, x in given.items())
     if dropout is not None:
-        dropout = check_value('dropout', dropout, ranges_of(BertConfig)['dropout'], usual)
+        dropout = check_value('dropout', dropout, keys_of(BertConfig)['dropout'].allowed, usual)
     try:
         model = load_model(path, step=step, dtype=dtype)
     except OSError as error:

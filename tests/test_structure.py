@@ -12,7 +12,8 @@ import pytest
 
 PACKAGE = pathlib.Path(__file__).parent.parent / 'bertjax'
 
-# A folder or file may import from itself and from the levels below it.
+# A folder or file may import from itself and from the levels below it. Of config/, the declarations of keys stand above
+# what they declare, and the schema below it.
 LEVELS = [
     {'__main__'},
     {'main'},
@@ -28,14 +29,21 @@ LEVELS = [
     {'pretrain', 'finetune'},
     {'train'},
     {'workdir'},
-    {'experiment'},
+    {'config.tables'},
+    {'config.resume', 'config.recipes', 'config.files'},
+    {'config.check'},
     {'tasks'},
-    {'losses', 'checkpoint', 'convert', 'recipe', 'recipe_files', 'recipe_ranges'},
+    {'config.pretraining', 'config.finetuning', 'config.using'},
+    {'config.distillation'},
+    {'config.run'},
+    {'losses', 'checkpoint', 'convert'},
     {'data'},
     {'corpus', 'model'},
     {'text', 'parallel', 'optim', 'metrics', 'writers', 'pages'},
     {'remote'},
-    {'config', 'cores', 'errors', 'files', 'memory', 'progress', 'ranges', 'suggestions', 'terminal', '__version__'},
+    {'config.schema'},
+    {'config.ranges', 'config.plain', 'config.suggestions', 'config.verb'},
+    {'config', 'cores', 'errors', 'files', 'memory', 'progress', 'terminal', '__version__'},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 
@@ -50,12 +58,18 @@ def imports(path: pathlib.Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             names = [f'{node.module}.{alias.name}' for alias in node.names]
             modules = names if node.module == 'bertjax' else [node.module]
-        found |= {module.split('.')[1] for module in modules if module.startswith('bertjax.')}
+        found |= {_part(module.split('.')[1:]) for module in modules if module.startswith('bertjax.')}
     return found
 
 
 def part(path: pathlib.Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix('.py')
+    names = path.relative_to(PACKAGE).with_suffix('').parts
+    return _part(names[:-1] if names[-1] == '__init__' and len(names) > 1 else names)
+
+
+def _part(names) -> str:
+    """The name of a level: of config/ that of a file."""
+    return '.'.join(names[:2]) if names[0] == 'config' else names[0]
 
 
 def test_imports_go_one_way():
@@ -105,8 +119,8 @@ def test_files_remote_text_corpus_metrics_and_data_do_not_need_jax():
 
 
 def test_the_config_becomes_settings_and_goes_no_further():
-    """Verbs pass it to a settings.py, or to finetune/restore.py; everything else takes frozen records."""
-    allowed = {'commands', 'recipe', 'recipe_files', 'config', 'command_line'}
+    """Verbs pass it to config.schema.from_config or to finetune/restore.py; everything else takes frozen records."""
+    allowed = {'commands', 'config.recipes', 'config.files', 'config.plain', 'command_line'}
     for path in PACKAGE.rglob('*.py'):
         reads = part(path) in allowed or path.stem in ('settings', 'restore')
         assert reads or 'ml_collections' not in path.read_text(encoding='utf-8'), path

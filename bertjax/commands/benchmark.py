@@ -8,7 +8,8 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bertjax.commands import finetune, predict
-from bertjax.config import from_plain, plain
+from bertjax.config.plain import from_plain, plain
+from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.paths import user_name
 from bertjax.finetune.benchmark import available, ordered, parse_tasks, record_request, record_result, task_overrides
@@ -19,6 +20,8 @@ from bertjax.tasks.sentence.glue_table import TASKS
 from bertjax.terminal import Console
 from bertjax.workdir.lock import lock_workdir
 from bertjax.writers.console import Command, print_next, print_places
+
+VERB = Verb(needs='task')
 
 
 def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:

@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 from ml_collections import ConfigDict
 
+from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.streams import named_compressed
 from bertjax.finetune.ensemble import EnsembleRequest, load_models, member_folders
@@ -24,6 +25,8 @@ from bertjax.tasks.reading.texts import Blank, number_lines, read_text
 from bertjax.tasks.task import Task
 from bertjax.terminal import data_output
 from bertjax.workdir.lock import lock_workdir
+
+VERB = Verb(needs='task')
 
 
 def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:

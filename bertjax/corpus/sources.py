@@ -8,6 +8,8 @@ from typing import Any
 
 from etils import epath
 
+from bertjax.config.ranges import number, one_of, text, whole
+from bertjax.config.schema import Change, check_fields, key
 from bertjax.corpus import datasets, sequences
 from bertjax.errors import UserError
 from bertjax.files.disk import raise_passing
@@ -20,7 +22,6 @@ from bertjax.files.paths import (
     unwritten_bytes,
     walk_files,
 )
-from bertjax.ranges import check_fields, number, one_of, ranged, text, whole
 from bertjax.remote.paths import find_objects, user_path
 from bertjax.text.splitters import check_splitter
 
@@ -53,16 +54,16 @@ class CorpusOptions:
       workers: processes; 0 is one a core. It does not change the result.
     """
 
-    format: str = ranged('auto', one_of(FORMATS))
-    text_key: str = ranged('text', text(empty=False))
-    segments: int = ranged(0, whole(0, sequences.MOST_SEGMENTS))
+    format: str = key('auto', one_of(FORMATS))
+    text_key: str = key('text', text(empty=False))
+    segments: int = key(0, whole(0, sequences.MOST_SEGMENTS))
     strict: bool = False
-    heldout: float = ranged(0.02, number(0, 1, below=True))
+    heldout: float = key(0.02, number(0, 1, below=True))
     split_sentences: bool = True
     sentences: str = 'rules'
     drop_duplicates: bool = False
-    smoothing: float = ranged(0.7, number(0, 1))
-    workers: int = ranged(0, whole(0, 4096))
+    smoothing: float = key(0.7, number(0, 1))
+    workers: int = key(0, whole(0, 4096), change=Change.VERB)
 
     def __post_init__(self):
         check_fields(self, 'corpus_options')

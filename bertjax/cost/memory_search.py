@@ -60,14 +60,14 @@ class MemorySearch:
 
     def setup(self, way: MemoryPlan) -> Setup:
         """The setup under the keys of `way`."""
-        remat = way.get('model.remat', self.settings.model_fields['remat'])
-        mesh = {axis: way.get(f'mesh.{axis}', size) for axis, size in self.settings.mesh.items()}
+        remat = way.get('model.remat', self.settings.model.remat)
+        mesh = {axis: way.get(f'mesh.{axis}', size) for axis, size in self.settings.mesh_axes.items()}
         key = (remat, *mesh.values())
         if key not in self._setups:
-            fields = {**self.settings.model_fields, 'remat': remat}
-            settings = dataclasses.replace(self.settings, model_fields=fields, mesh=mesh)
-            model = settings.model(settings.vocab['size'])
-            self._setups[key] = build_pretraining_setup(settings, model, make_mesh(mesh, self.devices))
+            model = dataclasses.replace(self.settings.model, remat=remat)
+            settings = dataclasses.replace(self.settings, model=model)
+            config = settings.model_config(settings.vocab.size)
+            self._setups[key] = build_pretraining_setup(settings, config, make_mesh(mesh, self.devices))
         return self._setups[key]
 
     def compile(self, phase: PretrainingPhase, way: MemoryPlan | None = None) -> CompileResult:
@@ -182,9 +182,9 @@ class MemorySearch:
 
     def _meshes(self) -> list[MemoryPlan]:
         """More chips on the fsdp axis, by powers of two, at the cost of the data axis: rows are split as before."""
-        own, data, width = self._axis('fsdp'), self._axis('data'), self.settings.model_fields['width']
+        own, data, width = self._axis('fsdp'), self._axis('data'), self.settings.model.width
         factors = [2**i for i in range(1, 11) if data % 2**i == 0 and width % (own * 2**i) == 0]
-        rest = self.settings.mesh['data'] == -1  # it is what the others leave
+        rest = self.settings.mesh_axes['data'] == -1  # it is what the others leave
         return [{'mesh.fsdp': own * n, **({} if rest else {'mesh.data': data // n})} for n in factors]
 
 
@@ -222,7 +222,7 @@ def _analyses(compiled: jax.stages.Compiled) -> dict[str, float | None]:
 
 def flags_of(way: MemoryPlan, settings: PretrainingSettings, phase: PretrainingPhase) -> str:
     """`way` on the command line; the parts of a batch are those of the phase alone, where the config has phases."""
-    own = f'phases[{phase.number}].' if settings.recorded['phases'] else ''
+    own = f'phases[{phase.number}].' if settings.phases else ''
     flags = [f'--config.{own if key == "accumulate" else ""}{key}={value}' for key, value in way.items()]
     return ' '.join(f"'{flag}'" if '[' in flag else flag for flag in flags)
 

@@ -16,10 +16,11 @@ import dataclasses
 
 import numpy as np
 
+from bertjax.config.ranges import number, one_of, whole
+from bertjax.config.schema import check_fields, key
 from bertjax.data.hashing import Stream, as_uniform, hash_bits, hash_bits_of
 from bertjax.data.spans import choose_spans, find_words
 from bertjax.errors import UserError
-from bertjax.ranges import check_fields, number, one_of, ranged, whole
 
 UNITS = ('token', 'word', 'span')
 
@@ -38,13 +39,13 @@ class MaskOptions:
       eval_rate: `rate` for held-out text, whatever the training masks: losses at different rates do not compare.
     """
 
-    rate: float = ranged(0.15, number(0, 1, above=True))
-    mask: float = ranged(0.8, number(0, 1))
-    random: float = ranged(0.1, number(0, 1))
-    unit: str = ranged('token', one_of(UNITS))
-    max_span: int = ranged(3, whole(1, 1000))
+    rate: float = key(0.15, number(0, 1, above=True))
+    mask: float = key(0.8, number(0, 1))
+    random: float = key(0.1, number(0, 1))
+    unit: str = key('token', one_of(UNITS))
+    max_span: int = key(3, whole(1, 1000))
     static: bool = False
-    eval_rate: float = ranged(0.15, number(0, 1, above=True))
+    eval_rate: float = key(0.15, number(0, 1, above=True))
 
     def __post_init__(self):
         check_fields(self, 'masking')

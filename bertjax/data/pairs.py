@@ -5,9 +5,10 @@ from typing import Protocol
 
 import numpy as np
 
+from bertjax.config.ranges import number, one_of, whole
+from bertjax.config.schema import Change, check_fields, key
 from bertjax.data.hashing import Stream, below, uniform
 from bertjax.errors import UserError
-from bertjax.ranges import check_fields, number, one_of, ranged, whole
 
 MODES = ('nsp', 'sop', 'full_sentences', 'doc_sentences')
 
@@ -51,9 +52,10 @@ class PairOptions:
         share is reported.
     """
 
-    mode: str = ranged('nsp', one_of(MODES))
-    plans: int = ranged(10, whole(1, 10_000), key='pair_plans')  # all are made before the first step
-    short_probability: float = ranged(0.1, number(0, 1))
+    mode: str = key('nsp', one_of(MODES), change=Change.STATE)
+    # All are made before the first step.
+    plans: int = key(10, whole(1, 10_000), 'passes over the text that differ, before they repeat', key='pair_plans')
+    short_probability: float = key(0.1, number(0, 1))
     balanced: bool = False
 
     def __post_init__(self):

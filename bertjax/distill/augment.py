@@ -77,7 +77,7 @@ def add_augmented(data: TaskData, distill: DistillationSettings, folder: pathlib
     may_stand = _is_word(data.tokenizer)
     may_stand[plain.tokens[stays]] = False
     _check_count(distill.augment_candidates, int(may_stand.sum()))
-    options = {'times': distill.augment + 1, 'seed': settings.seeds.data}
+    options = {'times': distill.augment + 1, 'seed': settings.run_seeds.data}
     options |= {'probability': distill.augment_probability, 'count': distill.augment_candidates}
     key = ('augmented', plain.fingerprint, model.fingerprint, tuple(options.items()))
     if stays.any():

@@ -40,8 +40,7 @@ class PackingChoice:
 
     def apply(self, settings: FinetuningSettings) -> FinetuningSettings:
         """The settings of a run that goes on so."""
-        recorded = {**settings.recorded, 'packing': self.recorded}
-        return dataclasses.replace(settings, packing=self.recorded, recorded=recorded)
+        return dataclasses.replace(settings, packing=self.recorded)
 
 
 def recorded_packing(folder: pathlib.Path) -> str:
@@ -99,7 +98,7 @@ def _packed(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float) -> tupl
         most=settings.shapes or MOST_LENGTHS,
         longest=encoder.max_positions,
         # Elsewhere a kernel may compute attention, and none takes rows of several sequences with their own dropout.
-        shared=on_cpu and settings.model_choices['attention'] in _SHARED,
+        shared=on_cpu and settings.model.attention in _SHARED,
     )
     packed = PackedLayout(layout.row_groups, layout.slots)
     return packed, layout_cost(layout, cost, another) + _compiled(encoder)

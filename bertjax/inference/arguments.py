@@ -6,9 +6,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from bertjax.config.ranges import Range, format_value
+from bertjax.config.schema import keys_of
+from bertjax.config.using import USING
 from bertjax.errors import UserError
-from bertjax.ranges import Range, format_value
-from bertjax.recipe_ranges import OF_VERB
 from bertjax.text.special import well_formed
 
 Texts = str | Sequence[str]
@@ -83,8 +84,8 @@ def check_values(verb: str, **values: Any) -> dict[str, Any]:
     Raises:
       UserError: the first value outside its range.
     """
-    checked = {}
+    checked, keys = {}, keys_of(USING[verb])
     for argument, (name, value) in values.items():
-        allowed, example = OF_VERB[verb][name]
-        checked[argument] = check_value(argument, value, allowed, f'for example {argument}={example!r}')
+        key = keys[f'{verb}.{name}']
+        checked[argument] = check_value(argument, value, key.allowed, f'for example {argument}={key.default!r}')
     return checked

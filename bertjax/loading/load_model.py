@@ -11,7 +11,9 @@ from etils import epath
 from flax import linen as nn
 from jax.sharding import Mesh
 
-from bertjax.config import from_plain, plain
+from bertjax.config.plain import from_plain, plain
+from bertjax.config.recipes import finetuning_config, pretraining_config
+from bertjax.config.using import ModelKeys
 from bertjax.convert.formats import read_source
 from bertjax.convert.huggingface import read as huggingface
 from bertjax.convert.huggingface.read import CONFIG
@@ -23,13 +25,11 @@ from bertjax.errors import UserError
 from bertjax.files.paths import is_remote
 from bertjax.files.small_files import read_json_object
 from bertjax.finetune.task_data import TASK_FILE, task_json
-from bertjax.loading.settings import InferenceSettings
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import replicated
-from bertjax.recipe import finetuning_config, pretraining_config
 from bertjax.remote.paths import user_path
 from bertjax.tasks.exported import recorded_options, task_of_class
 from bertjax.tasks.registry import options, options_with_kind
@@ -131,7 +131,7 @@ class LoadedModel:
             raise UserError(self.where, found, f'one, for {what}', fix)
 
 
-def load_requested_model(settings: InferenceSettings, workdir: pathlib.Path) -> LoadedModel:
+def load_requested_model(settings: ModelKeys, workdir: pathlib.Path) -> LoadedModel:
     """The model of config.init, or without it the workdir's own.
 
     Raises:
@@ -251,11 +251,7 @@ def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedMode
     path = folder / CONFIG
     saved = read_json_object(path, 'restore the file from a copy, or name the export')
     tuned = 'task' in saved
-    if tuned:
-        kind = _kind_of(saved, path)['kind']
-        recipe = finetuning_config(kind, **{name: option.default for name, option in options(kind).items()})
-    else:
-        recipe = pretraining_config()
+    recipe = finetuning_config(_kind_of(saved, path)['kind']) if tuned else pretraining_config()
     config = from_plain(recorded_config(path, plain(recipe)))
     config.mesh, config.step, config.model.dtype = from_plain(_WHOLE_MESH), step, dtype
     if tuned:
@@ -264,7 +260,6 @@ def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedMode
         tokenizer, params, mesh = found.data.tokenizer, found.params, found.setup.mesh
         learned = found.data.learned(finished=found.data.finished)
     else:
-        del config.model['vocab_size']  # the tokenizer's
         found = load_pretraining(pretraining_settings(config), folder)
         where, module, task = f'{folder}, step {found.saved.position.step}', BertForPreTraining(found.config), None
         tokenizer, params, mesh, learned = found.tokenizer, found.params, found.mesh, ''

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from bertjax.config.ranges import format_value
 from bertjax.convert.hub import hub_name
 from bertjax.convert.huggingface.families import BERT, family_read
 from bertjax.errors import UserError
@@ -16,7 +17,6 @@ from bertjax.files import disk
 from bertjax.files.paths import is_remote
 from bertjax.finetune.task_data import TASK_FILE
 from bertjax.loading.load_model import LoadedModel
-from bertjax.ranges import format_value
 from bertjax.workdir.exports import FORMATS, ExportContent, check_formats, write_export
 from bertjax.workdir.resolve_path import PathKind, classify_path
 

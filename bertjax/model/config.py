@@ -4,8 +4,9 @@ import dataclasses
 import enum
 from typing import Any
 
+from bertjax.config.ranges import MANY, Range, number, one_of, whole
+from bertjax.config.schema import Change, Trained, check_fields, key
 from bertjax.errors import UserError
-from bertjax.ranges import MANY, Range, check_fields, number, one_of, ranged, whole
 
 ACTIVATIONS = ('gelu', 'gelu_tanh', 'relu')
 POOLER_ACTIVATIONS = ('tanh', 'relu')
@@ -25,11 +26,19 @@ class FieldKind(enum.Enum):
     EXECUTION = 'how the same function is computed: may change at any time'
 
 
+# What follows from a kind for config.model.
+_POLICIES = {
+    FieldKind.ARCHITECTURE: (Change.STATE, Trained.RUN),
+    FieldKind.LAYOUT: (Change.STATE, Trained.RUN),
+    FieldKind.TRAINING: (Change.TRAINING, Trained.RUN),
+    FieldKind.EXECUTION: (Change.RUN, Trained.COMMAND_LINE),
+}
 _SHARE = number(0, 0.99)  # dropped; of more, next to nothing would be left
 
 
 def _field(kind: FieldKind, default: Any, allowed: Range | None = None) -> Any:
-    return ranged(default, allowed, kind=kind)
+    change, trained = _POLICIES[kind]
+    return key(default, allowed, kind=kind, change=change, trained=trained)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -72,8 +72,8 @@ def make_optimizer(
     eps: float,
     weight_decay: float,
     clip_norm: float,
-    momentum: float = 0.95,
-    adam_lr_ratio: float = 0.3,
+    momentum: float,
+    adam_lr_ratio: float,
 ) -> optax.GradientTransformation:
     """Clipping by global norm (0: none), moments, decoupled weight decay and, for LAMB, the trust ratio.
 

@@ -61,8 +61,8 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
     given = settings.tokenizer or (settings.init and huggingface_directory(settings.init))
     if given:
         tokenizer = load_given_tokenizer(settings, given)
-        if settings.vocab['add']:
-            tokenizer = add_words(tokenizer, str(user_path(settings.vocab['add'], 'config.vocab.add')))
+        if settings.vocab.add:
+            tokenizer = add_words(tokenizer, str(user_path(settings.vocab.add, 'config.vocab.add')))
         keep_tokenizer(tokenizer, workdir, given)
         return tokenizer
     reason = _other_vocabulary(settings, workdir)
@@ -78,7 +78,7 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
 
 def _beginning_is_there(settings: PretrainingSettings) -> bool:
     """Whether what the vocabulary began with can be looked at: a run that has begun does without."""
-    paths = [settings.vocab['add'], '' if settings.tokenizer else settings.init]
+    paths = [settings.vocab.add, '' if settings.tokenizer else settings.init]
     return all(os.path.exists(os.path.expanduser(path)) for path in paths if path)
 
 

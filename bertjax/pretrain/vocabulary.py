@@ -45,11 +45,11 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
     specs = [spec for spec, _ in parts]
     # By size, or with numbers for weights, all text is one: what is rare in the examples is not rare in the language.
     corpora = [[spec] for spec in specs] if any(weight == AUTO for _, weight in parts) else [specs]
-    shared = {'vocab_size': vocab['size'], 'lowercase': vocab['lowercase'], 'unused': vocab['unused']}
+    shared = {'vocab_size': vocab.size, 'lowercase': vocab.lowercase, 'unused': vocab.unused}
     if options.format == 'ids':
         expected = 'the vocabulary whose ids the corpus holds'
         raise UserError('config.tokenizer', 'nothing, with config.corpus_options.format=ids', expected, 'name it')
-    print(f'training a {vocab["family"]} vocabulary of {vocab["size"]:,} pieces on {settings.corpus}')
+    print(f'training a {vocab.family} vocabulary of {vocab.size:,} pieces on {settings.corpus}')
     if settings.beam:
         tokenizer, read = _train_on_beam(settings, corpora, workdir, shared)
     else:
@@ -69,7 +69,7 @@ def _reading(settings: PretrainingSettings, specs: list[str]) -> Iterator[Callab
     found = [source for spec in specs for source in resolve(unweighted(spec), settings.corpus_options.text_key)]
     in_bytes = any(source.kind == 'file' for source in found)
     saving = saved_by_fast(text_bytes(found))
-    if saving and settings.run == 'vocab' and settings.vocab['family'] == 'wordpiece':  # Else the build says it.
+    if saving and settings.run == 'vocab' and settings.vocab.family == 'wordpiece':  # Else the build says it.
         print(f'{saving}: {INSTALL_FAST}')
     total = sum(source.size for source in found)
     with Progress(total, shown=True, in_bytes=in_bytes, title='reading the corpus for its vocabulary') as shown:
@@ -78,20 +78,20 @@ def _reading(settings: PretrainingSettings, specs: list[str]) -> Iterator[Callab
 
 def _train(settings: PretrainingSettings, texts: list[Iterator[str]], shared: dict[str, Any]) -> Tokenizer:
     vocab, smoothing = settings.vocab, settings.corpus_options.smoothing
-    if vocab['family'] == 'symbols':
+    if vocab.family == 'symbols':
         all_texts = itertools.chain.from_iterable(texts)
-        return train_symbols(all_texts, vocab_size=vocab['size'], unused=vocab['unused'])
-    if vocab['family'] == 'bpe':
+        return train_symbols(all_texts, vocab_size=vocab.size, unused=vocab.unused)
+    if vocab.family == 'bpe':
         return train_byte_bpe(itertools.chain.from_iterable(texts), **shared)
-    if vocab['family'] == 'wordpiece':
+    if vocab.family == 'wordpiece':
         return train_wordpiece(*texts, **shared, smoothing=smoothing)
     return train_sentencepiece(
         *texts,
         **shared,
         smoothing=smoothing,
-        model_type=vocab['model_type'],
-        seed=settings.recorded['seed'],
-        sample_sentences=vocab['sample_sentences'],
+        model_type=vocab.model_type,
+        seed=settings.seed,
+        sample_sentences=vocab.sample_sentences,
     )
 
 
@@ -107,20 +107,20 @@ def _train_on_beam(
 ) -> tuple[Tokenizer, list[KnownText]]:
     """The tokenizer that `train_vocabulary` would train, from what is gathered by config.beam, and what was read."""
     vocab, smoothing = settings.vocab, settings.corpus_options.smoothing
-    if vocab['family'] == 'bpe':
+    if vocab.family == 'bpe':
         fix = 'take another family, or leave config.beam empty for run=vocab and a part of the text'
         raise UserError('config.beam', 'a byte-level BPE to train', 'one that trains from counts or a sample', fix)
     gathering = _gathering(settings, corpora, workdir)
-    if vocab['family'] == 'symbols':
-        counts, read = gathering.symbols(vocab['size'] + len(special_layout(vocab['unused'])))
+    if vocab.family == 'symbols':
+        counts, read = gathering.symbols(vocab.size + len(special_layout(vocab.unused)))
         total = sum(map(collections.Counter, counts), collections.Counter())
-        return symbols_of(total, vocab_size=vocab['size'], unused=vocab['unused']), read
-    if vocab['family'] == 'wordpiece':
-        counts, read = gathering.words(vocab['lowercase'])
+        return symbols_of(total, vocab_size=vocab.size, unused=vocab.unused), read
+    if vocab.family == 'wordpiece':
+        counts, read = gathering.words(vocab.lowercase)
         return wordpiece_of(counts, **shared, smoothing=smoothing), read
-    size = vocab['sample_sentences']
-    drawn, read = gathering.sentences(size, settings.recorded['seed'])
-    model = {'model_type': vocab['model_type'], 'sample_sentences': size}
+    size = vocab.sample_sentences
+    drawn, read = gathering.sentences(size, settings.seed)
+    model = {'model_type': vocab.model_type, 'sample_sentences': size}
     return sentencepiece_of(drawn, **shared, smoothing=smoothing, **model), read
 
 
@@ -131,7 +131,7 @@ def load_given_tokenizer(settings: PretrainingSettings, given: str) -> Tokenizer
     Raises:
       UserError: what cannot be read.
     """
-    if settings.vocab['family'] == 'symbols' and _of_lines(path := user_path(given, 'config.tokenizer')):
+    if settings.vocab.family == 'symbols' and _of_lines(path := user_path(given, 'config.tokenizer')):
         return read_symbols(path)
     return load_tokenizer(given)
 
@@ -180,7 +180,7 @@ def write_candidates(
         with _reading(settings, specs) as count:
             texts = (iter_texts(spec, settings.corpus_options, progress=count) for spec in specs)
             counts = count_words(itertools.chain.from_iterable(texts), tokenizer.lowercase)
-    found = candidates(counts, tokenizer, settings.vocab['candidates'])
+    found = candidates(counts, tokenizer, settings.vocab.candidates)
     lines = (f'{word}\t{count}\t{" ".join(pieces)}\n' for word, count, pieces in found)
     write_atomic(workdir / CANDIDATES, ''.join(lines))
     return found

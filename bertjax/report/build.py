@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from bertjax.config import in_steps
+from bertjax.config.ranges import in_steps
 from bertjax.corpus.sources import parse_mixture
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_json_or_none
@@ -87,7 +87,7 @@ def _pretraining_sections(run: Run) -> list[Section | None]:
         filled = _or_note('fillings', 'Held-out masks', lambda: fillings(run, get('heldout'), tokenizer))
     elif run.recorded:
         filled = Section('fillings', 'Held-out masks', note='No document is held out.')
-    mode = settings.pairs.mode
+    mode = settings.pair_options.mode
     rows = _or_note('examples', 'Examples', lambda: pretraining_examples(get('train'), tokenizer, mode))
     return [overview(run, level), curves(run, level), filled, rows, corpus(stores, names)]
 

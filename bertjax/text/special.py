@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from bertjax.config.ranges import format_value
 from bertjax.errors import UserError
-from bertjax.ranges import format_value
 
 # The order in which BERT's own vocabulary files have them (google-research/bert, vocab.txt of every release).
 PAD, UNK, CLS, SEP, MASK = '[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]'

@@ -30,8 +30,6 @@ from bertjax.remote.mirror import Mirror, MirrorRules
 from bertjax.remote.object_store import RemoteFolder
 
 PUBLISH_EVERY = 20.0  # seconds
-# Verbs that only read a workdir, also while a run is at work there, and write at most one file: without a lease.
-READ_ONLY = ('compile', 'doctor', 'plot', 'show')
 _IN_ALL_PROCESSES = (PreemptedError, NonFiniteError)  # raised at the same step in all processes of a run
 
 _MARKERS = {
@@ -55,8 +53,8 @@ class UnpublishedError(StoppedError):
 
 
 @contextlib.contextmanager
-def mirrored_workdir(url: str, verb: str) -> Iterator[str]:
-    """The local folder in which a verb works on the workdir `url`.
+def mirrored_workdir(url: str, use: str) -> Iterator[str]:
+    """The local folder in which a verb works on the workdir `url`; `use` is what it does to one, see `Verb.bucket`.
 
     Raises:
       UserError: a bucket that is missing, denied or out of reach, or a workdir that another run works in: before
@@ -66,8 +64,8 @@ def mirrored_workdir(url: str, verb: str) -> Iterator[str]:
     """
     remote = RemoteFolder(url, '--workdir')
     name = remote.url.rpartition('/')[2]
-    if verb in READ_ONLY:
-        with _read_only_mirror(remote, name, verb) as folder:
+    if use != 'write':
+        with _read_only_mirror(remote, name, inspect=use == 'inspect') as folder:
             yield str(folder)
         return
     home = cache_folder() / 'workdirs' / hashlib.sha256(remote.url.encode()).hexdigest()[:16]
@@ -79,17 +77,16 @@ def mirrored_workdir(url: str, verb: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _read_only_mirror(remote: RemoteFolder, name: str, verb: str) -> Iterator[pathlib.Path]:
-    """A temporary mirror. The doctor's has more files, and it reports itself what is denied."""
-    doctor = verb == 'doctor'
+def _read_only_mirror(remote: RemoteFolder, name: str, *, inspect: bool) -> Iterator[pathlib.Path]:
+    """A temporary mirror. The doctor's (`inspect`) has more files, and it reports itself what is denied."""
     with tempfile.TemporaryDirectory(prefix='bertjax-') as top:
-        mirror = Mirror(pathlib.Path(top, name), remote, _DOCTOR_RULES if doctor else _READ_ONLY_RULES)
+        mirror = Mirror(pathlib.Path(top, name), remote, _DOCTOR_RULES if inspect else _READ_ONLY_RULES)
         make_directory(mirror.folder)
-        with contextlib.suppress(UserError) if doctor else contextlib.nullcontext():
+        with contextlib.suppress(UserError) if inspect else contextlib.nullcontext():
             mirror.pull()
         name_as(mirror.folder, remote.url)
         yield mirror.folder
-        if not doctor:
+        if not inspect:
             mirror.publish(everything=True)
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from bertjax.config import flatten
+from bertjax.config.plain import flatten
 from bertjax.errors import UserError
 
 _NETWORK = 50.0  # seconds; less than tracker.py waits for

@@ -49,18 +49,18 @@ def main(doing: str, folder: pathlib.Path) -> None:
     import numpy as np
 
     from bertjax.checkpoint import Checkpoints, Position
+    from bertjax.config.recipes import pretraining_config
     from bertjax.convert.huggingface.save import export_huggingface
     from bertjax.parallel.mesh import make_mesh
     from bertjax.parallel.partition import mesh_context
     from bertjax.pretrain.run import build_pretraining_setup
     from bertjax.pretrain.settings import pretraining_settings
-    from bertjax.recipe import pretraining_config
 
     config = pretraining_config('tiny')
     config.model.update(MODEL)
     config.mesh.preset = 'fsdp' if doing == 'write' else 'data'
     settings = pretraining_settings(config)
-    setup = build_pretraining_setup(settings, settings.model(PIECES), make_mesh(settings.mesh))
+    setup = build_pretraining_setup(settings, settings.model_config(PIECES), make_mesh(settings.mesh_axes))
     whole, params = (sum(x.size * 4 for x in jax.tree.leaves(tree)) for tree in (setup.state, setup.state.params))
     with mesh_context(setup.mesh):
         if doing == 'write':

@@ -5,8 +5,8 @@ import pathlib
 import pytest
 from huggingface_hub import ModelCard
 
+from bertjax.config.run import Card
 from bertjax.convert.huggingface.card import model_card
-from bertjax.recipe import CARD
 
 ABOUT = {'license': 'apache-2.0', 'language': 'en,de', 'datasets': 'nyu-mll/glue', 'base_model': 'a/b'}
 FIGURES = {'dev': {'accuracy': 0.75, 'f1': None}}
@@ -28,7 +28,7 @@ def read(text: str, folder: pathlib.Path) -> ModelCard:
 
 
 def test_a_card_without_a_word_about_it(small_config):
-    text = model_card(small_config(), 'BertForPreTraining', {}, 7, about=CARD)
+    text = model_card(small_config(), 'BertForPreTraining', {}, 7, about=vars(Card()))
     assert text.startswith(PLAIN) and 'A BERT of 7 parameters' in text
 
 

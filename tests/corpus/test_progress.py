@@ -8,12 +8,12 @@ import sys
 import pytest
 from corpus_text import as_text, documents
 
+from bertjax.config.recipes import pretraining_config
 from bertjax.corpus.build import build_store
 from bertjax.corpus.sources import CorpusOptions, TextPart, TextSource
 from bertjax.corpus.workers import Progress, text_bytes
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.pretrain.vocabulary import train_vocabulary
-from bertjax.recipe import pretraining_config
 from bertjax.text import wordpiece
 
 

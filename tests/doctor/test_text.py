@@ -5,10 +5,10 @@ import random
 
 import pytest
 
+from bertjax.config.recipes import pretraining_config
 from bertjax.doctor.check import FAIL, OK, WARN
 from bertjax.doctor.text import corpus, load_existing_tokenizer, tokenizer
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
-from bertjax.recipe import pretraining_config
 from bertjax.text import wordpiece
 
 WORDS = (

@@ -6,10 +6,10 @@ import jax
 import numpy as np
 import pytest
 
+from bertjax.config.recipes import pretraining_config
 from bertjax.parallel.mesh import make_mesh
 from bertjax.pretrain.run import Pretraining
 from bertjax.pretrain.settings import pretraining_settings
-from bertjax.recipe import pretraining_config
 
 SMALL = {'width': 8, 'mlp_dim': 16, 'num_layers': 1, 'num_heads': 1}
 
@@ -23,7 +23,7 @@ def test_chunks_of_one_sentence(mode: str, effect: str, tmp_path: pathlib.Path, 
     config.vocab.size, config.pairs.mode, config.pair_plans = 200, mode, 2
     config.model.update(SMALL)
     settings = pretraining_settings(config)
-    text = Pretraining(settings, tmp_path / 'run', make_mesh(settings.mesh, jax.devices()[:1])).describe()
+    text = Pretraining(settings, tmp_path / 'run', make_mesh(settings.mesh_axes, jax.devices()[:1])).describe()
     (warning,) = [line for line in text.splitlines() if line.startswith('warning: all chunks hold a single sentence')]
     assert effect in warning and 'config.pairs.mode=full_sentences' in warning and 'split_sentences=False' in warning
     assert ('0.0% IsNext, no chunk has two sentences; ' in text) == (mode == 'nsp')
@@ -42,7 +42,7 @@ def test_heldout_text_has_15_percent_masks_whatever_the_training_has(tmp_path: p
     config.vocab.size, config.masking.rate = 60, 0.4
     config.model.update(SMALL)
     settings = pretraining_settings(config)
-    training = Pretraining(settings, tmp_path, make_mesh(settings.mesh, jax.devices()[:1]))
+    training = Pretraining(settings, tmp_path, make_mesh(settings.mesh_axes, jax.devices()[:1]))
     for split, rate, most in (('train', 0.4, 13), ('heldout', 0.15, 5)):
         rows = training.examples.get((32, 13), split, 0).batch(np.arange(32))
         maskable = rows['attention_mask'].sum(1) - 2 - rows['segment_ids'].any(1)  # without [CLS] and each [SEP]

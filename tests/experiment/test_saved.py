@@ -1,15 +1,14 @@
 """Which keys of the command line count when a workdir has a run: its own, but for what may be asked anew."""
 
-import json
 import pathlib
 
 import pytest
 from ml_collections import ConfigDict
 
-from bertjax.config import dump
+from bertjax.config.files import load_recipe
+from bertjax.config.plain import dump
 from bertjax.errors import UserError
 from bertjax.finetune.restore import config_of_run
-from bertjax.recipe_files import load_recipe
 
 
 def recipe(repository: pathlib.Path, name: str, **changes) -> ConfigDict:
@@ -58,9 +57,9 @@ def test_what_the_model_depends_on_is_refused(repository: pathlib.Path, folder: 
     config_of_run(asked, folder)  # the recipe's own, that nobody asked for
 
 
-def test_a_recipe_of_ones_own_need_not_have_every_option(repository: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_recipe_of_ones_own_has_every_option(repository: pathlib.Path, tmp_path: pathlib.Path):
     sick = recipe(repository, 'sick.py:e', data='sick', init='small')
-    assert 'columns' not in sick.task and 'long' not in sick.task
+    assert sick.task.columns == () and sick.task.long == 'truncate'
     (tmp_path / 'config.json').write_text(dump(sick))
     asked = recipe(repository, 'classify.py', **{'task.columns': ('a', 'b'), 'task.long': 'windows'})
     assert config_of_run(asked, tmp_path, {'task.columns'}).task.columns == ('a', 'b')
@@ -73,13 +72,3 @@ def test_the_command_of_the_training_with_another_verb_is_right(repository: path
     again.task.stride = 64
     given = {'seq_len', 'init', 'learning_rate', 'epochs', 'task.stride', 'task.version'}
     assert config_of_run(again, folder, given).learning_rate == 5e-5
-
-
-def test_a_run_from_before_a_key_existed(repository: pathlib.Path, folder: pathlib.Path):
-    path = folder / 'config.json'
-    saved = json.loads(path.read_text())
-    for key in ('patience', 'step'):
-        del saved[key]
-    path.write_text(json.dumps(saved))
-    own = config_of_run(recipe(repository, 'squad.py', step=7), folder)
-    assert (own.patience, own.step, own.seq_len) == (0, 7, 256)

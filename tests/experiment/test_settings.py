@@ -5,12 +5,12 @@ import json
 import jax
 import pytest
 
+from bertjax.config.recipes import finetuning_config, phase, pretraining_config
 from bertjax.errors import UserError
 from bertjax.finetune.settings import FinetuningSettings, finetuning_settings
 from bertjax.parallel.mesh import make_mesh
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.pretrain.warm_start import with_architecture
-from bertjax.recipe import finetuning_config, phase, pretraining_config
 
 
 def finetuning(**keys) -> FinetuningSettings:
@@ -74,6 +74,6 @@ def test_a_run_that_has_begun_keeps_its_tree_of_parameters(tmp_path):
     config.model.scan_layers = False
     settings = pretraining_settings(config)
     begun = with_architecture(settings, tmp_path)
-    assert begun.model_fields['scan_layers'] and begun.recorded['model']['scan_layers']
+    assert begun.model.scan_layers and not settings.model.scan_layers
     assert with_architecture(settings, tmp_path / 'new') == settings
     assert with_architecture(settings, tmp_path, given=['model.scan_layers']) == settings

@@ -10,6 +10,7 @@ import optax
 import pytest
 from flax import linen as nn
 
+from bertjax.config.run import Optimizer
 from bertjax.errors import UserError
 from bertjax.model.stacking import unstack_layers
 from bertjax.optim.masks import decay_mask, path_names
@@ -22,7 +23,7 @@ STEPS = 6
 
 
 def built(name, **changes):
-    return make_optimizer(name, **{'b1': B1, 'b2': B2, 'eps': EPS, 'weight_decay': DECAY, 'clip_norm': 0.0, **changes})
+    return make_optimizer(**vars(Optimizer(name, **{'clip_norm': 0.0, **changes})))
 
 
 def simple_params():

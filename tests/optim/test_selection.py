@@ -7,6 +7,7 @@ import optax
 import pytest
 from flax import linen as nn
 
+from bertjax.config.run import Optimizer
 from bertjax.errors import UserError
 from bertjax.losses import CLASSIFICATION
 from bertjax.model.config import BertConfig
@@ -32,7 +33,7 @@ def _paths(tree):
 
 
 def _optimizer(name='adamw'):
-    return make_optimizer(name, b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.01, clip_norm=1.0)
+    return make_optimizer(**vars(Optimizer(name)))
 
 
 def _init(model, trained=select_all, optimizer='adamw'):
@@ -163,7 +164,7 @@ def test_the_gradient_of_a_part_is_that_part_of_the_gradient():
     changes = {}
     for word in ('all', 'last_1'):
         trained = make_selection(word, L)
-        optimizer = make_optimizer('adamw', b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.01, clip_norm=0.0)
+        optimizer = make_optimizer(**vars(Optimizer('adamw', clip_norm=0.0)))
         state = _state(model, trained)
         step = make_train_step(
             model, CLASSIFICATION, optimizer, lambda step: jnp.float32(RATE), first_step=0, accumulate=2,

@@ -7,15 +7,15 @@ import pytest
 from jax.sharding import AxisType, PartitionSpec
 from ml_collections import ConfigDict
 
+from bertjax.config.check import check_ranges
+from bertjax.config.recipes import pretraining_config
 from bertjax.errors import UserError
-from bertjax.experiment.check import check_ranges
 from bertjax.model.config import BertConfig
 from bertjax.parallel.mesh import make_mesh, mesh_shape
 from bertjax.parallel.partition import batch_sharding, replicated
 from bertjax.parallel.rules import PRESETS, mesh_axes
 from bertjax.parallel.zero1 import should_shard
 from bertjax.pretrain.settings import pretraining_settings
-from bertjax.recipe import pretraining_config
 from bertjax.train.settings import check_mesh, check_row_count
 
 
@@ -47,7 +47,7 @@ def test_a_preset_gives_the_sizes_that_are_not_set():
     shapes = {'data': (8, 1, 1), 'fsdp': (1, 8, 1), 'tensor2': (4, 1, 2), 'fsdp_tensor2': (1, 4, 2)}
     assert {name: shape(preset=name) for name in PRESETS} == shapes
     assert shape(preset='fsdp', data=4) == (4, 2, 1) and shape(preset='tensor2', fsdp=2) == (2, 2, 2)
-    assert pretraining_settings(config_of({'preset': 'fsdp'})).mesh == {'data': 1, 'fsdp': -1, 'tensor': 1}
+    assert pretraining_settings(config_of({'preset': 'fsdp'})).mesh_axes == {'data': 1, 'fsdp': -1, 'tensor': 1}
     assert mesh_axes({'data': 2, 'fsdp': 4, 'tensor': 1}) == {
         'data': 2,
         'fsdp': 4,
@@ -123,13 +123,13 @@ def test_rows_lie_over_data_and_fsdp():
 )
 def test_a_batch_that_does_not_divide_is_refused_with_one_that_does(batch_size, accumulate, shards, try_instead):
     config = pretraining_config('tiny', batch_size=batch_size, accumulate=accumulate)
-    (phase,) = pretraining_settings(config).phases(100)
+    (phase,) = pretraining_settings(config).resolve_phases(100)
     with pytest.raises(UserError) as error:
         check_row_count(phase.batch_size, phase.accumulate, shards)
     assert error.value.where == 'config.batch_size'
     assert error.value.fix == f'try {try_instead}'
     config.batch_size = try_instead
-    (phase,) = pretraining_settings(config).phases(100)
+    (phase,) = pretraining_settings(config).resolve_phases(100)
     check_row_count(phase.batch_size, phase.accumulate, shards)
 
 

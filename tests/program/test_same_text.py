@@ -10,10 +10,10 @@ import pytest
 from killing import killed_at_each
 from running import RUN, Program
 
+from bertjax.config.recipes import pretraining_config
 from bertjax.corpus.store import read_manifest
 from bertjax.files.atomic import exclusive
 from bertjax.pretrain.settings import pretraining_settings
-from bertjax.recipe import pretraining_config
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.tokenizer import keep_tokenizer
 

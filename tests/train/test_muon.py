@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from train_fakes import MESH_RECIPE, NO_DROPOUT, Run, host, loss_of, tiny_config
 
+from bertjax.config.run import Optimizer
 from bertjax.model.stacking import unstack_layers
 from bertjax.optim.muon import is_block_kernel
 from bertjax.optim.optimizers import make_optimizer
@@ -67,6 +68,6 @@ def test_a_part_of_the_model_can_be_trained():
     """Of a frozen encoder Muon has no matrix at all."""
     params = host(muon().init()).params
     moving, _ = partition(params, make_selection('head', 2))
-    optimizer = make_optimizer('muon', b1=0.9, b2=0.98, eps=1e-6, weight_decay=0.01, clip_norm=1.0)
+    optimizer = make_optimizer(**vars(Optimizer('muon', b2=0.98)))
     direction, state = optimizer.update(moving, optimizer.init(moving), moving)
     assert jax.tree.structure(direction) == jax.tree.structure(moving) and not state[1].muon.trace

@@ -8,6 +8,7 @@ import pytest
 from flax import linen as nn
 from train_fakes import B, P, RandomExamples, Run, host, loss_of, tiny_config
 
+from bertjax.config.run import Optimizer
 from bertjax.losses import PRETRAINING, Objective, pretraining_losses
 from bertjax.model.config import BertConfig
 from bertjax.optim.optimizers import make_optimizer
@@ -141,7 +142,7 @@ class Toy(nn.Module):
 def toy_step(steps, rate, first_step=0):
     """The metrics of the step with this number of a toy run, and its states before and after."""
     rows = {name: jnp.asarray(x) % 8 for name, x in RandomExamples().batch(np.arange(4)).items()}
-    optimizer = make_optimizer('adamw', b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.0, clip_norm=0.0)
+    optimizer = make_optimizer(**vars(Optimizer('adamw', weight_decay=0.0, clip_norm=0.0)))
     init = make_init(Toy(), optimizer, [rows[name] for name in PRETRAINING.inputs])
     schedule = make_schedule('linear', peak=rate, steps=100, warmup_fraction=0.5)
     step = make_train_step(

@@ -58,7 +58,7 @@ class Taught:
             abstract = abstract_state(init, self.mesh)
         objective = distill_objective(PRETRAINING, lesson, model, student)
         self.setup = build_pretraining_setup(settings, student, self.mesh, objective, (abstract,))
-        self.phase = settings.phases(config.steps)[0]
+        self.phase = settings.resolve_phases(config.steps)[0]
         self.batches = self.phase.batches
         self.teacher_on_host = drawn(functools.partial(init, jax.random.key(7)))
         self.teacher = put_like(self.teacher_on_host, abstract)

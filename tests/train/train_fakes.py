@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 
+from bertjax.config.recipes import pretraining_config
 from bertjax.data.batch import pretraining_batch_spec
 from bertjax.data.loader import global_arrays, numbered
 from bertjax.model.config import BertConfig
@@ -10,7 +11,6 @@ from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import pretraining_settings
-from bertjax.recipe import pretraining_config
 from bertjax.train.phase import TrainStep
 
 S, P, B, VOCABULARY = 16, 4, 16, 200
@@ -70,11 +70,11 @@ class Run:
         self.model = BertConfig(vocab_size=VOCABULARY, **config.model)
         settings = pretraining_settings(config)
         self.setup = build_pretraining_setup(settings, self.model, self.mesh)
-        self.phase = settings.phases(config.steps)[0]
+        self.phase = settings.resolve_phases(config.steps)[0]
         self.sharding = batch_sharding(self.mesh)
         programs = self.setup.compile(self.phase, self.phase.batches)
         self.program = programs[self.phase.seq_len]
-        numbers = (np.float32(self.phase.learning_rate), np.uint32(settings.seeds.dropout))
+        numbers = (np.float32(self.phase.learning_rate), np.uint32(settings.run_seeds.dropout))
         self.numbers = jax.device_put(numbers, replicated(self.mesh))  # rate and seed
         self.compiled = TrainStep(programs, *self.numbers)
 

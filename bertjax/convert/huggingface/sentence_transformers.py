@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from etils import epath
 
+from bertjax.config.ranges import format_value
 from bertjax.convert.huggingface.tensors import read_tensors
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_json_list, read_json_object
 from bertjax.model.pooling import SENTENCE_POOL
-from bertjax.ranges import format_value
 
 MODULES = 'modules.json'
 _ENCODER = tuple(

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from bertjax.config.ranges import number, one_of
+from bertjax.config.schema import check_fields
 from bertjax.convert.heads import MULTIPLE_CHOICE
 from bertjax.data.features import FeatureBuilder, Features
 from bertjax.errors import UserError
@@ -16,7 +18,6 @@ from bertjax.losses import CHOICES, CLASSIFICATION, Objective
 from bertjax.metrics.softmax import softmax
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
-from bertjax.ranges import check_fields, number, one_of
 from bertjax.tasks.choice import files
 from bertjax.tasks.choice.baseline import ending_scores
 from bertjax.tasks.choice.files import ChoiceQuestion

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 
 from etils import epath
 
+from bertjax.config.ranges import text
 from bertjax.errors import UserError
 from bertjax.files.paths import existing_files
-from bertjax.ranges import text
 from bertjax.remote.paths import data_directory
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column, Layout

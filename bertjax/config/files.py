@@ -8,10 +8,10 @@ import traceback
 
 from ml_collections import ConfigDict
 
+from bertjax.config.suggestions import suggestion
 from bertjax.errors import UserError
-from bertjax.suggestions import suggestion
 
-_PACKAGE = pathlib.Path(__file__).parent
+_PACKAGE = pathlib.Path(__file__).parent.parent
 # Of an installed bertjax, and of a checkout.
 _FOLDERS = (_PACKAGE / 'configs', _PACKAGE.parent / 'configs')
 
@@ -73,6 +73,6 @@ def load_recipe(recipe: str) -> ConfigDict:
         reason = ' '.join(f'{type(e).__name__}: {e}'.split())
         raise UserError(where, reason, 'a recipe that runs', 'correct this line') from e
     if not isinstance(config, ConfigDict):
-        found, fix = f'a {type(config).__name__} from get_config', 'make it with a function of bertjax.recipe'
+        found, fix = f'a {type(config).__name__} from get_config', 'make it with a function of bertjax.config.recipes'
         raise UserError(path, found, 'a ConfigDict', fix)
     return config

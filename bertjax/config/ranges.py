@@ -122,38 +122,33 @@ def parse_duration(value: int | float | str) -> tuple[float, str]:
     return amount, 'epochs' if unit == 'epoch' else unit
 
 
-def ranged(default: Any, allowed: Range | None, **metadata: Any) -> Any:
-    """The field of a dataclass whose values are a config's, with its range; see `ranges_of` for None."""
-    return dataclasses.field(default=default, metadata={'range': allowed, **metadata})
-
-
-def ranges_of(record: type) -> dict[str, Range]:
-    """The range of each field of a dataclass that has a default, by name.
-
-    It is declared with `ranged`; a plain field that is True, False or a text has the range of its type.
-    """
-    fields = [field for field in dataclasses.fields(record) if field.default is not dataclasses.MISSING]
-    return {field.name: field.metadata.get('range') or _of_type(record, field) for field in fields}
-
-
-def _of_type(record: type, field: dataclasses.Field) -> Range:
-    if isinstance(field.default, bool):
-        return flag()
-    if isinstance(field.default, str):
-        return text()
-    raise TypeError(f'{record.__name__}.{field.name} declares no range: see bertjax/ranges.py')
-
-
-def check_fields(record: Any, prefix: str) -> None:
-    """Checks the fields of a dataclass against `ranges_of`; a field's key is config.PREFIX.NAME, if it names no other.
+def in_steps(
+    value: int | float | str, key: str, *, total: int | None = None, steps_per_epoch: float | None = None
+) -> int:
+    """A duration in steps: `1000`, `'1000'`, `'10%'` of `total`, or `'2 epochs'` of `steps_per_epoch` steps.
 
     Raises:
-      UserError: the first that is outside its range.
+      UserError: another form, less than 0 or more than int32 counts, or a relative one where there is nothing to
+        relate it to.
     """
-    fields = {field.name: field for field in dataclasses.fields(record)}
-    for name, allowed in ranges_of(type(record)).items():
-        key = fields[name].metadata.get('key', f'{prefix}.{name}')
-        check_value(key, getattr(record, name), allowed, fields[name].default)
+    try:
+        amount, unit = parse_duration(value)
+        if unit == '%' and total is not None:
+            steps = round(amount / 100 * total)
+        elif unit == 'epochs' and steps_per_epoch is not None:
+            steps = round(amount * steps_per_epoch)
+        elif not unit and amount == int(amount):
+            steps = int(amount)
+        else:
+            raise ValueError(value)
+        if not 0 <= steps <= COUNT:
+            raise ValueError(value)
+    except ValueError:
+        forms = ['a number of steps']
+        forms += ['a percentage like 10%'] if total is not None else []
+        forms += ['epochs like 2epochs'] if steps_per_epoch is not None else []
+        raise UserError(f'config.{key}', repr(value), ' or '.join(forms), f'for example --config.{key}=1000') from None
+    return steps
 
 
 def check_value(key: str, value: Any, allowed: Range, example: Any) -> None:

@@ -10,16 +10,16 @@ from ml_collections import ConfigDict
 from ml_collections.config_flags import config_path
 from test_recipes import CASES, load
 
-from bertjax import ranges
-from bertjax.config import flatten
+from bertjax.config import ranges
+from bertjax.config.check import check_ranges, config_keys
+from bertjax.config.plain import flatten
+from bertjax.config.recipes import finetuning_config, phase, pretraining_config, two_phases
+from bertjax.config.schema import key, keys_of
 from bertjax.errors import UserError
-from bertjax.experiment.check import check_ranges, declared
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.finetune.trials import trials_of
 from bertjax.pretrain.settings import pretraining_settings
-from bertjax.ranges import ranged, ranges_of
-from bertjax.recipe import finetuning_config, phase, pretraining_config, two_phases
-from bertjax.tasks.registry import KINDS, options
+from bertjax.tasks.registry import KINDS
 
 ODD = (0, -1, 0.5, 10**15, 10**5000, 1e300, math.nan, -math.inf, True, None)
 ODD += ('', 'abc', 'a\0b', '10%', '-1epochs', (), (math.nan,), ('x',), ({},), {'a': 1})
@@ -105,11 +105,7 @@ def refusal(config: ConfigDict, key: str, value: Any) -> UserError | None:
 
 
 BASES = {'pretraining': lambda: pretraining_config('tiny', phases=two_phases())}
-BASES |= {kind: lambda kind=kind: finetuning_config(kind, **usual_options(kind)) for kind in KINDS}
-
-
-def usual_options(kind: str) -> dict[str, Any]:
-    return {name: option.default for name, option in options(kind).items()}
+BASES |= {kind: lambda kind=kind: finetuning_config(kind) for kind in KINDS}
 
 
 @pytest.mark.parametrize('base', BASES)
@@ -117,21 +113,21 @@ def test_odd_values_of_every_key(base: str):
     config = BASES[base]()
     check_ranges(config)
     settled(config)
-    ranges_here = declared(config)
+    known = config_keys(config)
     shared = base not in ('pretraining', 'classification')
-    for key in flatten(config):
-        if shared and not key.startswith('task.'):  # looked at once
+    for name in flatten(config):
+        if shared and not name.startswith('task.'):  # looked at once
             continue
         refused = 0
         for value in ODD:
-            error = refusal(config, key, value)
+            error = refusal(config, name, value)
             if error is None:
                 continue
             refused += 1
-            assert '\n' not in str(error) and len(str(error)) < 700, (key, value)
-            named = 'config.' if ranges_here[key][0].holds(value) else f'config.{key}'
-            assert error.where.removeprefix('--').startswith(named), (key, value, str(error))
-        assert refused >= 8, f'{key} takes nearly anything'
+            assert '\n' not in str(error) and len(str(error)) < 700, (name, value)
+            named = 'config.' if known[name].allowed.holds(value) else f'config.{name}'
+            assert error.where.removeprefix('--').startswith(named), (name, value, str(error))
+        assert refused >= 8, f'{name} takes nearly anything'
 
 
 @pytest.mark.parametrize(('base', 'key'), [(base, key) for base, keys in NONSENSE.items() for key in keys])
@@ -145,16 +141,16 @@ def test_nonsense_is_refused(base: str, key: str):
 
 @pytest.mark.parametrize(('path', 'argument'), [case for cases in CASES.values() for case in cases])
 def test_every_key_of_every_recipe_has_a_range(path, argument: str):
-    """A new key without one fails here: see bertjax/recipe_ranges.py, and ranges.py for options of a task."""
+    """A new key without one fails here: see bertjax/config/schema.py."""
     config = load(path, argument)
-    assert not set(flatten(config)) - set(declared(config))
+    assert not set(flatten(config)) - set(config_keys(config))
     check_ranges(config)
 
 
 def test_every_default_lies_in_its_range():
     for config in (pretraining_config(), pretraining_config(phases=two_phases()), *(BASES[kind]() for kind in KINDS)):
-        for key, (allowed, usual) in declared(config).items():
-            assert allowed.holds(usual), key
+        for name, known in config_keys(config).items():
+            assert known.allowed.holds(known.default), name
 
 
 def test_keys_that_are_missing_or_unknown():
@@ -185,12 +181,12 @@ def test_a_field_must_declare_a_range():
     class Options:
         known: bool = True
         name: str = ''
-        size: int = ranged(1, ranges.whole(0, 2))
+        size: int = key(1, ranges.whole(0, 2))
 
-    assert set(ranges_of(Options)) == {'known', 'name', 'size'}
+    assert set(keys_of(Options)) == {'known', 'name', 'size'}
     undeclared = dataclasses.make_dataclass('Undeclared', [('size', int, 1)])
     with pytest.raises(TypeError, match=r'Undeclared\.size declares no range'):
-        ranges_of(undeclared)
+        keys_of(undeclared)
 
 
 @pytest.mark.parametrize(
