@@ -93,7 +93,7 @@ def test_long_rows_on_a_cpu_go_head_by_head():
     assert choose_attention('auto', x, x, mask, 0.1).name == 'by_head_cpu'
     x, mask = shapes(96)
     chosen = choose_attention('auto', x, x, mask, 0.1)
-    assert str(chosen) == 'dot_product; not by_head_cpu: sequences of 96 tokens, it is for more than 96'
+    assert str(chosen) == 'dot_product; not by_head_cpu: sequences of 96 tokens, but it needs more than 96'
 
 
 class Refusing:

@@ -57,11 +57,11 @@ def test_over_a_mesh_each_device_computes_its_rows_and_heads():
     mesh = make_mesh({'data': 2, 'fsdp': 1, 'tensor': 2}, jax.devices()[:4])
     with mesh_context(mesh):
         refusals = [by_head_cpu.supports(x, x, mask_of(case), RATE) for x in (shape(2), shape(3))]
-        assert refusals == [None, '3 rows do not divide over 2 devices']
+        assert refusals == [None, '3 rows cannot be split evenly over 2 devices']
         found = all_of(by_head_cpu, case, arrays)
     for ours, one in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, one, atol=1e-6, rtol=1e-6)
 
 
 def shape(rows):
-    return jax.ShapeDtypeStruct((rows, by_head_cpu.LONG + 1, 2, 8), jnp.float32)
+    return jax.ShapeDtypeStruct((rows, by_head_cpu.MAX_PLAIN_LENGTH + 1, 2, 8), jnp.float32)

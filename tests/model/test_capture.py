@@ -42,8 +42,8 @@ def test_they_are_those_of_the_layers(make_model, inputs, changes):
 
 
 def test_unrolled_layers_come_in_their_order():
-    kept = {f'layers_{i}': {'attention': {'kept': np.full(2, i)}} for i in (0, 1, 10, 11, *range(2, 10))}
-    np.testing.assert_array_equal(capture._of_layers(kept), np.repeat(np.arange(12)[:, None], 2, 1))
+    layers = {f'layers_{i}': {'attention': {'value': np.full(2, i)}} for i in (0, 1, 10, 11, *range(2, 10))}
+    np.testing.assert_array_equal(capture._stack_values(layers), np.repeat(np.arange(12)[:, None], 2, 1))
 
 
 def test_a_head_of_the_first_position_gives_those_of_all(small_config, make_params, inputs):

@@ -41,10 +41,10 @@ def test_it_is_taken_for_long_sequences_without_dropout(slice_of_tpus):
         assert choose_attention('auto', *shapes(1024, heads=4), 0.0).name == 'flash_tpu'
         assert choose_attention('auto', *shapes(512, heads=4), 0.0).name == 'fused_tpu'
         chosen = choose_attention('auto', *shapes(1024, heads=4), 0.1)
-        assert chosen.name == 'dot_product' and chosen.refused['flash_tpu'] == 'it drops nothing'
+        assert chosen.name == 'dot_product' and chosen.refusals['flash_tpu'] == 'it does not support dropout'
         assert '1000 tokens' in flash_tpu.supports(*shapes(1000), 0.0)
         assert 'not the first 1' in flash_tpu.supports(*shapes(1024, queries=1), 0.0)
-        assert '3 heads do not divide over 2' in flash_tpu.supports(*shapes(1024, heads=3), 0.0)
+        assert '3 heads cannot be split evenly over 2' in flash_tpu.supports(*shapes(1024, heads=3), 0.0)
 
 
 @pytest.mark.slow

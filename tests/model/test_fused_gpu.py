@@ -99,10 +99,11 @@ def test_on_a_gpu_each_is_taken_where_it_can_be():
     with gpus():
         assert choose_attention('auto', *shapes(512), 0.0).name == 'cudnn'
         training = choose_attention('auto', *shapes(512), 0.1)
-        assert training.name == 'fused_gpu' and dict(training.refused) == {'cudnn': 'it drops nothing'}
+        assert training.name == 'fused_gpu' and dict(training.refusals) == {'cudnn': 'it does not support dropout'}
         query, key, mask = shapes(512)
         packed = mask.replace(sequence_ids=mask.key_mask)
-        assert choose_attention('auto', query, key, packed, 0.0).refused == {'cudnn': 'it takes no packed rows'}
+        choice = choose_attention('auto', query, key, packed, 0.0)
+        assert choice.refusals == {'cudnn': 'it does not support packed rows'}
         for wrong, name in (
             ({'tokens': 100}, 'cudnn'), ({'width': 48}, 'cudnn'), ({'width': 20}, 'dot_product'),
             ({'queries': 1}, 'dot_product'),
@@ -115,11 +116,11 @@ def test_on_a_gpu_each_is_taken_where_it_can_be():
             choose_attention('cudnn', query.update(dtype=jnp.float32), key, mask, 0.0)
     with gpus('7.5'):
         chosen = choose_attention('auto', *shapes(), 0.0)
-        assert chosen.name == 'dot_product' and '7.5, it needs 8.0' in chosen.refused['fused_gpu']
+        assert chosen.name == 'dot_product' and '7.5, but it needs 8.0' in chosen.refusals['fused_gpu']
     with gpus(data=3):
-        assert '8 rows do not divide over 3' in cudnn.supports(*shapes(), 0.0)
+        assert '8 rows cannot be split evenly over 3' in cudnn.supports(*shapes(), 0.0)
     with gpus(tensor=4):
-        assert '2 heads do not divide over 4' in fused_gpu.supports(*shapes(), 0.1)
+        assert '2 heads cannot be split evenly over 4' in fused_gpu.supports(*shapes(), 0.1)
     with pytest.raises(UserError, match='it is a kernel for GPUs'):
         choose_attention('fused_gpu', *shapes(), 0.1)
 
