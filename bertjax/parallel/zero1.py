@@ -110,7 +110,7 @@ class GradientExchange:
         return jax.tree.map(_spec, self.params)
 
     @property
-    def should_shard(self) -> bool:
+    def is_sharded(self) -> bool:
         """Whether any parameter is large enough."""
         return any(AXIS in spec for spec in jax.tree.leaves(self.specs))
 

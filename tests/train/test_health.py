@@ -14,7 +14,7 @@ from bertjax.train import goodput_clock, loop, profiler, throughput, watchdog
 from bertjax.train.goodput import read_goodput
 from bertjax.train.goodput_clock import COMPILE, DATA, EVALUATION, SAVE, START, STEP, TIMES, GoodputClock
 from bertjax.train.profiler import profiled_steps
-from bertjax.train.watchdog import HANG, LONGER, watch_for_hangs
+from bertjax.train.watchdog import HANG, LONG_FACTOR, watch_for_hangs
 
 
 @pytest.fixture
@@ -212,7 +212,7 @@ def test_a_hang_ends_the_process_with_its_stacks(tmp_path: pathlib.Path, capfd, 
             sheet.moves += 1
         assert not left.is_set()
         hung = left.wait({STEP: 30, EVALUATION: 3 * limit, START: 3 * limit}[doing])
-    assert hung == (doing == STEP) and LONGER > 3
+    assert hung == (doing == STEP) and LONG_FACTOR > 3
     if not hung:
         assert not (tmp_path / HANG).exists()
         return
@@ -225,7 +225,7 @@ def test_a_hang_ends_the_process_with_its_stacks(tmp_path: pathlib.Path, capfd, 
 
 def test_a_hang_is_told_though_the_disk_hangs_too(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd):
     left = threading.Event()
-    monkeypatch.setattr(watchdog, '_WRITING', 0.05)
+    monkeypatch.setattr(watchdog, '_WRITE_TIMEOUT', 0.05)
     monkeypatch.setattr(watchdog, 'write_atomic', lambda path, text: time.sleep(60))
     with watch_for_hangs(Moving(), 0.05 / 60, tmp_path, lambda status: left.set()):
         assert left.wait(30)

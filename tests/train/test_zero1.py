@@ -66,7 +66,7 @@ def test_what_is_exchanged_gives_the_gradients_of_all_rows():
 
     placed = jax.device_put(params, {name: NamedSharding(mesh, spec) for name, spec in specs.items()})
     exchange = zero1.GradientExchange(placed, 'float32')
-    assert exchange.specs == specs and exchange.spreads
+    assert exchange.specs == specs and exchange.is_sharded
     with jax.set_mesh(mesh):
         value, grads = jax.jit(exchange.on_own_rows(own, specs, 0))(placed, rows)
     wanted, gradients = jax.value_and_grad(loss)(params, rows)
