@@ -109,7 +109,7 @@ def test_without_any_seal_nothing_begins_anew(saved_steps, open_checkpoints):
         (directory / str(step) / checksums.FILE).unlink()
     checkpoints, _ = open_checkpoints()
     with pytest.raises(
-        UserError, match=r'2 folder\(s\) that may be checkpoints \(1, 2\), none of them whole.*seal\.json'
+        UserError, match=r'2 folder\(s\) that may be checkpoints \(1, 2\), all damaged or renamed.*seal\.json'
     ):
         checkpoints.latest()
     assert names(directory) == ['1', '2']

@@ -44,7 +44,7 @@ def test_short_compilations_are_kept_too(kept, monkeypatch: pytest.MonkeyPatch, 
     before = getattr(jax.config, name)
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
     try:
-        for given, then in ((1.0, compile_cache.LEAST_SECONDS), (0.0, 0.0)):
+        for given, then in ((1.0, compile_cache.MIN_COMPILE_SECONDS), (0.0, 0.0)):
             jax.config.update(name, given)
             kept()
             assert getattr(jax.config, name) == then

@@ -22,7 +22,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     for module in (loop, throughput, goodput_clock):
         monkeypatch.setattr(module, 'time', clock)
-    monkeypatch.setattr(goodput_clock, '_told_until', 0.0)
+    monkeypatch.setattr(goodput_clock, '_recorded_until', 0.0)
     return clock
 
 
@@ -38,7 +38,7 @@ def test_goodput_counts_what_a_stop_and_a_kill_cost(tmp_path: pathlib.Path, cloc
     with (tmp_path / TIMES).open('a') as log:
         log.write('{"step": 9, "after": 5, "sec')  # what a kill leaves of a row
     clock.now += 1000  # away
-    goodput_clock._told_until = clock.now - 7  # since the process began
+    goodput_clock._recorded_until = clock.now - 7  # since the process began
     state, position, _ = first.saved[4]
     World(tmp_path, clock, eval_every=0).run(position, state)
 

@@ -39,8 +39,8 @@ def test_one_two_three(tmp_path, number):
 
     assert in_fork(stopped) == 128 + number
     first, second = said.read_text().splitlines()
-    assert first == 'asked to stop: saving at the next step …'
-    assert 'checkpoint 12 is being written' in second and 'a third signal ends it at once' in second
+    assert first == 'stop requested: saving at the next step …'
+    assert 'checkpoint 12 is being written' in second and 'a third signal ends the process' in second
 
 
 def test_the_handlers_of_before_come_back():
