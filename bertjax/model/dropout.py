@@ -43,8 +43,8 @@ class Dropout(struct.PyTreeNode):
 
     Attributes:
       seed: uint32 scalar: the seed of the run, with the phase, layer and site folded in by `fold_in`.
-      numbers: uint32 [B], the low 32 bits of each row's example number in the phase; or uint32 [B, S], the same for
-        each position of packed rows.
+      numbers: uint32 [B], the low 32 bits of each row's example number in the phase; or [B, S], the same for each
+        position of packed rows.
       places: uint32 [B, S], for packed rows only: the index of each position within its sequence.
     """
 

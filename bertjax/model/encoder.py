@@ -138,7 +138,8 @@ class EncoderBlock(nn.Module):
         output_dropout = block_dropout  # the dropout of the output positions
         if self.first_only and mask.packed and block_dropout is not None:
             output_dropout = block_dropout.replace(
-                numbers=mask.packed.firsts(block_dropout.numbers), places=mask.packed.firsts(block_dropout.places)
+                numbers=mask.packed.firsts(block_dropout.numbers),
+                places=mask.packed.firsts(block_dropout.places),
             )
         attention, mlp = SelfAttention(c, name='attention'), Mlp(c, name='mlp')
         attention_norm, mlp_norm = LayerNorm(c, name='attention_norm'), LayerNorm(c, name='mlp_norm')
