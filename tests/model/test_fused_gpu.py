@@ -1,4 +1,4 @@
-"""The GPU kernels of attention, run by JAX itself, beside float64; and compiled, where a compiler for GPUs is there."""
+"""The GPU attention kernels: interpreted by JAX against float64, and compiled if a compiler for GPUs is installed."""
 
 import contextlib
 import types
@@ -49,7 +49,7 @@ def test_output_and_gradients_are_those_of_float64(monkeypatch, name, block):
 
 
 @pytest.mark.slow
-def test_in_bfloat16_it_is_as_near_as_the_plain_form():
+def test_bfloat16_is_as_accurate_as_the_plain_form():
     case = CASES['dropout']
     arrays = [jnp.asarray(x, jnp.bfloat16) for x in arrays_of(case)]
     expected = by_float64(case, arrays)
@@ -68,7 +68,7 @@ def test_in_bfloat16_it_is_as_near_as_the_plain_form():
 
 @pytest.mark.slow
 def test_a_query_that_sees_nothing_has_the_gradient_of_the_mean():
-    """Every key of the first row is padding: its weights are all 1 / S, as in the plain form."""
+    """All keys of the first row are padding, so its weights are all 1 / S, as in `dot_product`."""
     case = Case(rate=RATE)
     query, key, value, cotangent = arrays_of(case)
     mask = mask_of(case).replace(key_mask=mask_of(case).key_mask.at[0].set(0))
@@ -83,7 +83,7 @@ def test_a_query_that_sees_nothing_has_the_gradient_of_the_mean():
 
 @contextlib.contextmanager
 def gpus(capability='9.0', data=1, tensor=1):
-    """As if a mesh of GPUs were there, for what only asks about it."""
+    """Pretends a mesh of GPUs, for functions that only read its properties."""
     device = types.SimpleNamespace(platform='gpu', compute_capability=capability)
     mesh = types.SimpleNamespace(
         devices=np.array([device], object), shape={'data': data, 'fsdp': 1, 'tensor': tensor}, size=data * tensor
@@ -95,7 +95,7 @@ def gpus(capability='9.0', data=1, tensor=1):
         partition._MESH.reset(token)
 
 
-def test_on_a_gpu_each_is_taken_where_it_can_be():
+def test_auto_on_a_gpu_chooses_the_supported_kernel():
     with gpus():
         assert choose_attention('auto', *shapes(512), 0.0).name == 'cudnn'
         training = choose_attention('auto', *shapes(512), 0.1)
@@ -150,8 +150,8 @@ def by_cudnn(*inputs, dropout):
     return cudnn.attend(*inputs, dropout_rate=0.0, dropout=None)
 
 
-def test_cudnn_is_told_the_lengths(monkeypatch):
-    """Lowered for CUDA, as it is without one; the version is asked of a library that is not here."""
+def test_cudnn_gets_the_lengths(monkeypatch):
+    """Lowers for CUDA without a GPU; the version of cuDNN is patched because the library is not installed."""
     stablehlo = pytest.importorskip('jax._src.cudnn.fused_attention_stablehlo', reason='private to jax')
     monkeypatch.setattr(stablehlo, 'check_cudnn_version', lambda: 91000)
     lowered = jax.jit(gradients_of(by_cudnn)).trace(*inputs_of(512)).lower(lowering_platforms=('cuda',))

@@ -1,4 +1,4 @@
-"""Losses are sums and weights over what counts, in float32."""
+"""Losses are float32 sums and weights over rows and tokens that count."""
 
 import jax
 import jax.numpy as jnp

@@ -159,7 +159,7 @@ def test_a_slow_step_says_what_it_was_at(
 def test_the_console_tells_of_a_slow_step(tmp_path: pathlib.Path, clock: Clock, monkeypatch: pytest.MonkeyPatch):
     """Through the loop: the batch of step 9 of the phase takes 60 s to come, after ten others of a second."""
     told, world = [], World(tmp_path, clock, eval_every=0, checkpoint_every=0)
-    monkeypatch.setattr(goodput_clock, '_FEW', 3)
+    monkeypatch.setattr(goodput_clock, '_MIN_STEPS', 3)
     monkeypatch.setattr('bertjax.writers.console.TrainingConsole.log', lambda self, text: told.append(text))
     make = world.phase
 
