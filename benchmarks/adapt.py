@@ -10,7 +10,7 @@ abstracts (pubmedqa_ori_pqal.json). Runs, each the program's own command, so tha
 3. `words`: the same with the best candidates of `run=vocab` as pieces of their own.
 4. ChemProt from each of the three, as many seeds as asked for.
 
-The other 100 abstracts and Wikipedia's validation text are held out. Prints the tables of docs/domains.md. The losses
+The other 100 abstracts and Wikipedia's validation text are held out. Prints the tables of docs/data.md. The losses
 of `words` are of other pieces: compare them with its own step 0 alone.
 """
 

@@ -2,7 +2,7 @@
 
     python benchmarks/break_it.py --kills=4 --operations=4 --flips=40 --files=6 --corpora=20 --configs=20
     python benchmarks/break_it.py --only=overrides,api,tasks,end_to_end   # 2,000, about 12 minutes
-    python benchmarks/break_it.py --keep                    # the counts of docs/reliability.md; hours on 2 cores
+    python benchmarks/break_it.py --keep                    # the counts of docs/troubleshooting.md; hours on 2 cores
     python benchmarks/break_it.py --keep --only=kills       # a part of them: the other rows stay
     python benchmarks/break_it.py --only=corpora:17         # one attempt again
 
@@ -68,7 +68,7 @@ _COUNTS = {
 _SEED = flags.DEFINE_integer('seed', 0, 'Of everything random.')
 _ONLY = flags.DEFINE_list('only', [], 'Kinds, or KIND:NUMBER for one attempt.')
 _OUT = flags.DEFINE_string('out', '', 'Where the runs work; what did not hold stays there. By default a new folder.')
-_KEEP = flags.DEFINE_bool('keep', False, 'Write these counts to docs/reliability.json and docs/reliability.md.')
+_KEEP = flags.DEFINE_bool('keep', False, 'Write these counts to docs/reliability.json and docs/troubleshooting.md.')
 
 BEGIN, END = '<!-- made by benchmarks/break_it.py --keep -->', '<!-- to here -->'
 
@@ -116,8 +116,8 @@ def main(argv: list[str]) -> None:
 
 
 def keep(tried: dict[str, dict[str, Any]]) -> None:
-    """The counts, for docs/reliability.md; those of kinds that were not tried now stay."""
-    path, page = (REPOSITORY / 'docs' / name for name in ('reliability.json', 'reliability.md'))
+    """The counts, for docs/troubleshooting.md; those of kinds that were not tried now stay."""
+    path, page = (REPOSITORY / 'docs' / name for name in ('reliability.json', 'troubleshooting.md'))
     versions = {name: importlib.metadata.version(name) for name in ('jax', 'flax', 'orbax-checkpoint')}
     how = {
         'date': datetime.date.today().isoformat(),

@@ -1,4 +1,4 @@
-"""The fine-tunings of docs/results.md: recipe, data, settings; and the folders of data that they need made.
+"""The fine-tunings of docs/performance.md: recipe, data, settings; and the folders of data that they need made.
 
 The data is no part of bertjax: folders glue/, squad/, ner/ and multiple_choice/ with the benchmarks' own files. What is
 cut from them is cut by hashes and counts, the same every time.
@@ -113,7 +113,7 @@ def _glue(name: str, title: str, metric: str, published: str, *, part: str = '',
 
 _SQUAD = {'seq_len': 256, 'learning_rate': 1e-4, 'batch_size': 16, 'epochs': 2.0}
 
-# Published figures are of BERT base / large; docs/results.md says where they are from. '-': none.
+# Published figures are of BERT base / large; docs/performance.md says where they are from. '-': none.
 EXPERIMENTS = (
     _glue('rte', 'RTE', 'accuracy', '69.3 / 70.4', seeds=3, minutes=7),
     _glue('cola', 'CoLA', 'matthews', '56.3 / 60.6', seeds=6, minutes=6),

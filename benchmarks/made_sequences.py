@@ -1,4 +1,4 @@
-"""Made data for docs/sequences.md: patients whose codes follow a hidden illness, and films with words beside pictures.
+"""Made data for docs/data.md: patients whose codes follow a hidden illness, and films with words beside pictures.
 
     python benchmarks/made_sequences.py --out=out/made
 

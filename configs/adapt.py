@@ -8,7 +8,7 @@ vocabulary are taken over. Words of your own become pieces with --config.vocab.a
 splits.
 --config.heldout_texts=wiki=FILE shows, beside the held-out text of the corpus, what is forgotten elsewhere.
 
-Hardware: whatever the checkpoint needs; benchmarks/adapt.py adapts a BERT-mini on 2 CPU cores (docs/domains.md). The
+Hardware: whatever the checkpoint needs; benchmarks/adapt.py adapts a BERT-mini on 2 CPU cores (docs/data.md). The
 learning rate is the one that google-research/bert's README names for additional steps from a checkpoint, 2e-5. How many
 steps pay depends on the text: arXiv 2004.10964 takes 12,500 of 2,048 sequences. A checkpoint without an MLM head, such
 as a sentence encoder, has it drawn afresh: it needs a higher rate, and first learns that head.

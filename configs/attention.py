@@ -8,7 +8,7 @@ JSON lines, a table or Parquet with a column `text`, or CoNLL-U, by its name; '-
 --config.attention.texts="('a text', 'another')".
 
 Written to WORKDIR/attention: attention.html, heads.json, weights.safetensors; of CoNLL-U relations.json; with
-config.attention.compare changes.json. See docs/attention.md.
+config.attention.compare changes.json. See docs/models.md.
 
 Hardware: any; on 2 CPU cores a model of 6 layers and width 384 reads 2,001 sentences in under a minute.
 """

@@ -5,7 +5,7 @@
 INIT is what bertjax.load takes: a workdir of bertjax, a folder of Hugging Face (BERT, RoBERTa, XLM-R, DistilBERT), of
 google-research/bert or of Orbax, or org/name on the hub. Without config.init it is the model of --workdir. Each format
 of --config.convert.formats (hf, orbax, google, stablehlo, onnx, with commas between) is a folder of WORKDIR/export,
-with the heads, the labels and the tokenizer. Nothing that is there is replaced. See docs/checkpoints.md.
+with the heads, the labels and the tokenizer. Nothing that is there is replaced. See docs/models.md.
 
 Hardware: any with memory for the model, a CPU too.
 """

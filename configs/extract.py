@@ -10,7 +10,7 @@ WORKDIR/features/FILE.npy is the i-th text:
 
 Killed, the same command goes on where it was. Formats: npy, safetensors, parquet (with the extra `arrow`), jsonl.
 --config.input=- reads standard input, and writes the format that is named to WORKDIR/features/stdin.FORMAT; where none
-is, JSON lines to standard output. docs/features.md has a section for each key.
+is, JSON lines to standard output. docs/models.md has more, docs/keys.md every key.
 
 Arguments, as in --config=configs/extract.py:sentences
 

@@ -24,7 +24,7 @@ For the server: the same command with --config.run=predict --config.split=test w
 and a .zip. For MNLI --config.split=test,test_mismatched,ax gives MNLI-m.tsv, MNLI-mm.tsv and AX.tsv.
 
 Hardware: one accelerator; a base model on MNLI (392,702 pairs, 3 epochs) is 36,816 steps of 32. Not run here at that
-size. RTE with a model of 6 layers and width 384 takes minutes on 2 CPU cores (docs/results.md).
+size. RTE with a model of 6 layers and width 384 takes minutes on 2 CPU cores (docs/performance.md).
 
 To expect (not run here): on dev of bert-base-uncased (transformers, README of its distillation examples), on test of
 base and large (arXiv 1810.04805, table 1, where QQP and MRPC are F1, STS-B is Spearman, CoLA Matthews).

@@ -8,7 +8,7 @@ document. Or train.jsonl … of {"tokens": [words], "ner_tags": [tags]}, or Parq
 Without --config.data it is CoNLL-2003 as tensorflow-datasets has prepared it. CHECKPOINT should be a cased model.
 
 Hardware: one accelerator; a base model on CoNLL-2003 (14,041 sentences, 3 epochs) is 1,317 steps of 32. Not run here at
-that size; NCBI-disease with a small model takes minutes on 2 CPU cores (docs/results.md).
+that size; NCBI-disease with a small model takes minutes on 2 CPU cores (docs/performance.md).
 
 Arguments, as in --config=configs/ner.py:context or :features=sum_last_four,units=384
 

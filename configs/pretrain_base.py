@@ -5,7 +5,7 @@
 arXiv 1810.04805, appendix A.2 and google-research/bert: 1,000,000 steps of 256 sequences, 90 % of them at 128
 positions.
 
-Hardware: 16 chips of TPU v5e, in bfloat16; by the compiler's estimate of a step (docs/pretraining.md) 4.4 hours for the
+Hardware: 16 chips of TPU v5e, in bfloat16; by the compiler's estimate of a step (docs/scaling.md) 4.4 hours for the
 first 90 % of the steps and 1.2 for the rest, not run here. To expect: held-out perplexity 3.99 (paper, table 6), MNLI
 84.6.
 

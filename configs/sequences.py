@@ -9,13 +9,13 @@ and --config.tokenizer=FILE):
 
 The vocabulary is that of the corpus, or --config.tokenizer=FILE with a symbol a line. With
 --config.corpus_options.segments=2 the data gives the segment types, of which --config.model.num_segments is the number;
---config.embeddings=FILE.npy begins with a row of your own for each symbol. docs/sequences.md has all of it, on made
+--config.embeddings=FILE.npy begins with a row of your own for each symbol. docs/data.md has all of it, on made
 data, with what came of it.
 
 The size, 2 layers of width 128, is for vocabularies of some thousand symbols. There are no pairs: a document is one
 row, or several. --config.pairs.mode=nsp asks whether one sentence follows another, as of text.
 
-Hardware: 2 CPU cores; the example of docs/sequences.md takes about a minute. What to expect depends on the data.
+Hardware: 2 CPU cores; the example of docs/data.md takes about a minute. What to expect depends on the data.
 """
 
 from ml_collections import ConfigDict

@@ -11,7 +11,7 @@ A learning rate of 5e-5; 1.1: batch 32, 3 epochs; 2.0: batch 48, 2 epochs (paper
 pieces as in google-research/bert, run_squad.py. For a small machine: --config.seq_len=256 --config.batch_size=16.
 
 Hardware: one GPU or TPU chip with 16 GB, base in float32; --config.model.dtype=bfloat16 halves the memory. Time: some
-90,000 windows an epoch; see docs/results.md for runs on a CPU.
+90,000 windows an epoch; see docs/performance.md for runs on a CPU.
 
 To expect, EM/F1 on dev (arXiv 1810.04805, tables 2 and 3): 1.1 base 80.8/88.5, large 84.1/90.9; 2.0 large 78.7/81.9,
 which is best_exact/best_f1, for the paper chose the null threshold on dev. Not run here.

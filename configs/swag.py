@@ -12,7 +12,7 @@ DIR holds train.csv, val.csv and test.csv of github.com/rowanz/swagaf. Other lay
 as in --config=configs/swag.py:codah.
 
 Hardware: one accelerator; SWAG (73,546 questions, 3 epochs) is 13,791 steps of 16 questions, each four sequences. Not
-run here at that size; CODAH with a small model takes minutes on 2 CPU cores (docs/results.md).
+run here at that size; CODAH with a small model takes minutes on 2 CPU cores (docs/performance.md).
 
 Learning rate, batch and epochs are the paper's (arXiv 1810.04805, section 4.4). To expect on SWAG dev: base 81.6, large
 86.6 (table 4; not run here).

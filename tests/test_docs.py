@@ -8,9 +8,7 @@ import re
 import pytest
 
 from bertjax.config import flatten, plain
-from bertjax.recipe import distillation, finetuning_config, phase, pretraining_config, using_config
-from bertjax.recipe_ranges import OF_VERB
-from bertjax.tasks.registry import KINDS, options
+from bertjax.recipe import phase
 from bertjax.usage import verbs
 
 REPOSITORY = pathlib.Path(__file__).parent.parent
@@ -19,6 +17,9 @@ PAGES = sorted([*REPOSITORY.glob('*.md'), *(REPOSITORY / 'docs').glob('*.md')])
 LINK = re.compile(r'\[[^\]]*\]\(([^)\s]+)\)')
 COMPLAINTS = 'What users of other systems complain of'
 KEY = re.compile(r'--config\.([A-Za-z_][\w.\[\]]*[\w\]])')
+NAMED_KEY = re.compile(r'`(?:config\.)?([a-z]\w*(?:\.\w+)+)(?:=[^`]*)?`')
+CODE = {'.ipynb', '.py', '.sh', '.yaml'}
+FILES = {'gz', 'html', 'json', 'jsonl', 'md', 'npy', 'onnx', 'png', 'py', 'safetensors', 'sh', 'tsv', 'txt', 'zip'}
 
 
 @functools.cache
@@ -53,8 +54,16 @@ def anchors(page: pathlib.Path) -> set[str]:
 
 def test_the_pages_are_there():
     names = {page.relative_to(REPOSITORY).as_posix() for page in PAGES}
-    wanted = {'quickstart', 'data', 'pretraining', 'finetuning', 'architecture'}
+    wanted = {'index', 'data', 'pretraining', 'finetuning', 'models', 'scaling', 'keys', 'architecture'}
     assert names >= {'CONTRIBUTING.md', 'CHANGELOG.md', *(f'docs/{name}.md' for name in wanted)}
+
+
+def test_a_reader_can_finish_them():
+    """The README in at most 700 words, the docs in at most 12 pages and 30,000 words, tables and commands included."""
+    pages = [prose(page) for page in (REPOSITORY / 'docs').rglob('*.md')]
+    assert len(pages) <= 12 and sum(len(page.split()) for page in pages) <= 30_000
+    assert len(prose(REPOSITORY / 'README.md').split()) <= 700
+    assert len(prose(REPOSITORY / 'CONTRIBUTING.md').split()) <= 800
 
 
 @pytest.mark.parametrize('page', PAGES, ids=lambda page: page.name)
@@ -78,10 +87,27 @@ def test_config_keys_exist(page: pathlib.Path):
 
 
 @pytest.mark.parametrize('page', PAGES, ids=lambda page: page.name)
+def test_keys_that_the_prose_names_exist(page: pathlib.Path):
+    """`masking.rate` and the like, with or without `config.` and a value."""
+    known = known_keys() | {f'phases.{key}' for key in plain(phase(steps=1))}
+    groups = {key.partition('.')[0] for key in known if '.' in key}
+    named = [key for key in NAMED_KEY.findall(prose(page)) if key.rpartition('.')[2] not in FILES]
+    unknown = [key for key in named if key.partition('.')[0] in groups and key not in known]
+    assert not unknown, f'{page.name}: {unknown}'
+
+
+@pytest.mark.parametrize('page', PAGES, ids=lambda page: page.name)
 def test_named_files_exist(page: pathlib.Path):
     names = re.findall(r'\b((?:configs|bertjax|tests|docs)/[\w/.-]+\.(?:py|md|png))\b', prose(page))
     missing = sorted({name for name in names if not (REPOSITORY / name).exists()})
     assert not missing, f'{page.name}: {missing}'
+
+
+def test_pages_that_the_code_names_exist():
+    folders = ('bertjax', 'configs', 'benchmarks', 'launch', 'tests', 'docs/colab')
+    files = [path for folder in folders for path in (REPOSITORY / folder).rglob('*') if path.suffix in CODE]
+    named = {(path.name, page) for path in files for page in re.findall(r'docs/\w+\.md', prose(path))}
+    assert len(named) > 30 and not [each for each in named if not (REPOSITORY / each[1]).exists()]
 
 
 @pytest.mark.parametrize('page', PAGES, ids=lambda page: page.name)
@@ -101,12 +127,13 @@ def test_each_complaint_has_a_test():
 
 def test_what_a_run_may_start_from_is_said_alike():
     """A name on the hub is pulled, for `init` as for a teacher: no page, recipe or comment says less."""
-    row, comment = r'^\| `(?:distill\.teacher|init)` .*$', r"^.*(?:config\.init = |'teacher': )''.*$"
-    said = [line for page in PAGES for line in re.findall(row, prose(page), re.MULTILINE)]
+    paragraph, comment = r'^(?:`CHECKPOINT` is|A teacher is|`load` takes)', r"^.*(?:config\.init = |'teacher': )''.*$"
+    said = [text for page in PAGES for text in prose(page).split('\n\n') if re.match(paragraph, text)]
+    assert len(said) == 3
     said += re.findall(comment, prose(REPOSITORY / 'bertjax' / 'recipe.py'), re.MULTILINE)
     for path in (REPOSITORY / 'configs').glob('*.py'):
         said += re.findall(r'CHECKPOINT is [^.]*', prose(path))
-    assert len(said) > 8 and all('hub' in line or 'bertjax.load' in line for line in said), said
+    assert len(said) > 8 and all('hub' in text or 'bertjax.load' in text for text in said), said
     assert not [page.name for page in PAGES if 'Nothing is downloaded' in prose(page)]
 
 
@@ -147,95 +174,6 @@ def section(page: str, title: str) -> str:
     return text[text.index(f'\n## {title}\n') + 1 :].partition('\n## ')[0]
 
 
-def keys_of(text: str) -> list[str]:
-    return re.findall(r'^\| `([a-z]\w*(?:\.\w+)*)` \| (?:`[^`]*`)? ?\|', text, re.MULTILINE)
-
-
-def test_the_tables_of_keys_are_complete():
-    """docs/pretraining.md has a row for every key of the base recipe and of a phase, and no other."""
-    base = flatten(pretraining_config())
-    leaves = {key for key in base if not key.startswith('phases')} | {'phases'}
-    in_phases = {f'phases.{key}' for key in plain(phase(steps=1))}
-    assert_keys(keys_of(section('pretraining', 'Config keys')), leaves | in_phases)
-
-
-def test_the_tables_of_keys_are_complete_for_tasks():
-    """docs/finetuning.md has a row for every key but those of config.task."""
-    base = {key for key in flatten(finetuning_config('')) if not key.startswith('task.')}
-    assert_keys(keys_of(section('finetuning', 'Config keys')), base)
-
-
-# The page of each verb that uses a finished model; the keys that all of them have stand on the first.
-VERB_PAGES = {'extract': 'features', 'fill': 'filling'}
-
-
-@pytest.mark.parametrize('verb', VERB_PAGES)
-def test_the_tables_of_keys_are_complete_for_verbs_that_use_a_model(verb: str):
-    text, base = section(VERB_PAGES[verb], 'Config keys'), flatten(recipe(REPOSITORY / 'configs' / f'{verb}.py'))
-    shared = set(flatten(using_config(verb))) if verb == 'extract' else set()
-    assert_keys(keys_of(text), shared | {f'{verb}.{name}' for name in OF_VERB[verb]})
-    assert_defaults(text, base, at_least=len(OF_VERB[verb]))
-
-
-def test_the_table_of_keys_of_a_distillation_is_complete():
-    """docs/distillation.md has a row for every key of config.distill, with its default."""
-    base = {key: value for key, value in flatten(distillation(finetuning_config(''))).items() if key[:8] == 'distill.'}
-    text = section('distillation', 'Config keys')
-    assert_keys(keys_of(text), set(base))
-    assert_defaults(text, base, at_least=len(base))
-
-
-def test_the_table_of_keys_is_complete_for_attention():
-    config = flatten(plain(recipe(REPOSITORY / 'configs' / 'attention.py')))
-    text = section('attention', 'Config keys')
-    assert_keys(keys_of(text), set(config))
-    assert_defaults(text, config, at_least=len(config))
-
-
-def test_the_table_of_keys_is_complete_for_conversion():
-    config = flatten(plain(recipe(REPOSITORY / 'configs' / 'convert.py')))
-    text = section('checkpoints', 'Converting')
-    assert_keys(keys_of(text), set(config))
-    assert_defaults(text, config, at_least=len(config))
-
-
-def assert_keys(listed: list[str], wanted: set[str]) -> None:
-    assert len(listed) == len(set(listed)), 'a key twice'
-    assert wanted == set(listed), wanted ^ set(listed)
-
-
-def test_the_tables_say_the_defaults():
-    base = {**flatten(pretraining_config()), **{f'phases.{key}': value for key, value in plain(phase(steps=1)).items()}}
-    assert_defaults(section('pretraining', 'Config keys'), base, at_least=60)
-    assert_defaults(section('finetuning', 'Config keys'), flatten(finetuning_config('')), at_least=45)
-
-
-def assert_defaults(text: str, base: dict, *, at_least: int) -> None:
-    rows = re.findall(r'^\| `([\w.]+)` \| `([^`]*)` \|', text, re.MULTILINE)
-    wrong = {key: (said, base[key]) for key, said in rows if key in base and said != _written(base[key])}
-    assert len(rows) >= at_least and not wrong, wrong
-
-
-TASK_SECTIONS = {
-    'glue': 'GLUE',
-    'squad': 'SQuAD',
-    'tagging': 'Tagging',
-    'multiple_choice': 'Multiple choice',
-    'classification': 'Classification and regression',
-    'multi_label': 'Several labels',
-    'relation': 'Relations',
-}
-
-
-@pytest.mark.parametrize('kind', KINDS)
-def test_options_of_a_task_are_told(kind: str):
-    """Every field of the task's class, with its default, and no other."""
-    text = section('finetuning', TASK_SECTIONS[kind])
-    base = {f'task.{option.name}': option.default for option in options(kind).values()}
-    assert_keys([key for key in re.findall(r'^\| `(task\.\w+)` \| `', text, re.MULTILINE)], set(base))
-    assert_defaults(text, base, at_least=len(base))
-
-
 def test_figures_of_glue_are_those_of_its_table():
     from bertjax.tasks.sentence.glue_table import TASKS
 
@@ -249,28 +187,9 @@ def test_figures_of_glue_are_those_of_its_table():
         assert re.findall('`(.+?)`', files) == [split.server for split in splits if split.server]
 
 
-def _written(value: object) -> str:
-    if isinstance(value, float):
-        return f'{value:g}'
-    if isinstance(value, list):  # as it is written on the command line
-        value = tuple(value)
-    return "''" if value == '' else str(value)
-
-
-def test_the_layout_names_what_is_there():
-    """Every file of every folder, by its name, and no other; of runs/ the verbs."""
-    text = section('architecture', 'Layout')
-    told = dict(re.findall(r'^ {6}(\w[\w/]*)/ +(.*?)(?=^ {4,6}\S)', text, re.MULTILINE | re.DOTALL))
+def test_the_layout_names_every_folder():
+    """Each folder of the package with one sentence, and no other."""
+    named = re.findall(r'^ {6}(\w[\w/]*)/ +\S', section('architecture', 'Layout'), re.MULTILINE)
     package = REPOSITORY / 'bertjax'
-    there = {
-        path.relative_to(package).as_posix(): path for path in package.rglob('*') if (path / '__init__.py').exists()
-    }
-    assert told.keys() == there.keys()
-    for folder, path in there.items():
-        files = {file.name for file in path.glob('*.py')} - {'__init__.py'}
-        if folder == 'runs':
-            files = {name.removesuffix('.py') for name in files}
-            assert files == set(verbs()) and files <= set(re.findall(r'\w+', told[folder]))
-        else:
-            named = set(re.findall(r'\w+\.py', re.sub(r'\w+/\w+\.py', '', told[folder])))
-            assert named == files, (folder, named ^ files)
+    folders = [path.parent.relative_to(package).as_posix() for path in package.rglob('*/__init__.py')]
+    assert sorted(named) == sorted(folders)

@@ -123,8 +123,8 @@ def test_docstring_has_the_command(path: pathlib.Path):
 
 
 def test_what_was_compiled_is_what_the_recipes_say():
-    """The table of docs/pretraining.md: each phase as it is, on the chips of the docstring; each fits."""
-    page = (CONFIGS[0].parent.parent / 'docs' / 'pretraining.md').read_text(encoding='utf-8')
+    """The table of docs/scaling.md: each phase as it is, on the chips of the docstring; each fits."""
+    page = (CONFIGS[0].parent.parent / 'docs' / 'scaling.md').read_text(encoding='utf-8')
     row = (
         r'^\| (?:`configs/(\w+)\.py`)? ?\| (?:`v5e:(\d+)x(\d+)`)? ?\| (\d) \| (.+) \| ([\d.]+) \| [\d.]+ ms, \d+ % \|$'
     )

@@ -21,7 +21,7 @@ def test_it_builds_strictly(tmp_path: pathlib.Path):
     command = [sys.executable, '-m', 'zensical', 'build', '--strict']
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    reference = (tmp_path / 'site' / 'reference' / 'api' / 'index.html').read_text(encoding='utf-8')
+    reference = (tmp_path / 'site' / 'reference' / 'index.html').read_text(encoding='utf-8')
     assert 'id="bertjax.api.load"' in reference and 'id="bertjax.api.Bert.encode"' in reference
 
 

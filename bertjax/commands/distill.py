@@ -6,15 +6,17 @@ from collections.abc import Collection
 from ml_collections import ConfigDict
 
 from bertjax.distill.augment import add_augmented, distillation_data
-from bertjax.distill.run import PretrainingDistillation, TaskDistillation, task_teacher
+from bertjax.distill.run import distill_pretraining, distill_task, task_teacher
 from bertjax.distill.settings import DistillationSettings
 from bertjax.errors import UserError
 from bertjax.finetune.results import finish_task
+from bertjax.finetune.run import Finetuning
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.finetune.trials import trials_of
 from bertjax.parallel.distributed import fetch_to_all_hosts, primary_first
 from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.pretrain.chance_baselines import compute_chance_baselines
+from bertjax.pretrain.run import Pretraining
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.pretrain.summary import finish_pretraining
 from bertjax.pretrain.warm_start import with_architecture
@@ -61,7 +63,8 @@ def _distil_general(
     settings.check_memory(mesh)
     with lock_workdir(folder):
         with primary_first():
-            training = PretrainingDistillation(settings, distill, folder, mesh)
+            settings, distillation = distill_pretraining(settings, distill, mesh)
+            training = Pretraining(settings, folder, mesh, distillation)
         state, _ = fit(folder, training)
         finish_pretraining(
             folder,
@@ -103,6 +106,6 @@ def _distil_task(config: ConfigDict, distill: DistillationSettings, folder: path
         if distill.augment:
             add_augmented(data, distill, folder, mesh)
         with primary_first():
-            training = TaskDistillation(data, distill, teacher, folder, mesh)
+            training = Finetuning(data, folder, mesh, distill_task(data, distill, teacher))
         state, last = fit(folder, training, select=settings.select)
         finish_task(folder, training.resolved, training.model, without_aux(state.params), last, recipe)

@@ -79,7 +79,7 @@ def check_beam(flags: str) -> None:
     except ModuleNotFoundError as error:
         if (error.name or '').partition('.')[0] != 'apache_beam':
             raise
-        fix = "pip install 'bertjax[beam]', in an environment of its own (docs/corpora.md)"
+        fix = "pip install 'bertjax[beam]', in an environment of its own (docs/data.md)"
         raise UserError('config.beam', f'{flags!r} without Apache Beam', 'the package apache-beam', fix) from None
     finally:
         logging.disable(logging.NOTSET)

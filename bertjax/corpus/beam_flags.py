@@ -102,7 +102,7 @@ def _create_runner(name: str) -> PipelineRunner:
         raise ValueError(str(error).splitlines()[0]) from None
     except Exception as error:  # A module of anybody is imported.
         if path.startswith(_DASK_MODULE) and isinstance(error, ImportError | AttributeError):
-            fix = "pip install 'bertjax[dask]', here and where the workers are (docs/corpora.md)"
+            fix = "pip install 'bertjax[dask]', here and where the workers are (docs/data.md)"
             raise UserError(KEY, f'--runner={name} without Dask', 'the packages dask and distributed', fix) from None
         found = f'--runner={name} ({str(error) or type(error).__name__})'
         fix = 'install its package, or correct the name'

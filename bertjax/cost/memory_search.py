@@ -33,7 +33,7 @@ TRIES = 3  # compiles, at most, for each way to need less memory
 REMAT_BY_MEMORY = ('none', 'elementwise', 'dots', 'full')
 
 MemoryPlan = dict[str, Any]  # how to compute a phase: keys of the config, with values
-CompileResult = dict[str, Any]  # the figures of a compiled phase, see docs/pretraining.md
+CompileResult = dict[str, Any]  # the figures of a compiled phase, see docs/scaling.md
 
 
 class MemorySearch:
@@ -74,7 +74,7 @@ class MemorySearch:
         """Compiles the step of a phase, by default in the config's own way.
 
         Returns:
-          The figures of docs/pretraining.md, with `fits` and, where that is false, what the compiler says is needed.
+          The figures of docs/scaling.md, with `fits` and, where that is false, what the compiler says is needed.
 
         Raises:
           UserError: a batch that does not divide over the chips.

@@ -97,7 +97,7 @@ def distill_objective(base: Objective, lesson: DistillSpec, teacher: nn.Module, 
         found, told = {}, batch['teacher']
         if 'soft' in factors:
             weights = batch[base.soft.weights]
-            each = base.distill_loss.each(outputs, told, batch, lesson.temperature)
+            each = base.soft.each(outputs, told, batch, lesson.temperature)
             found['soft_loss'] = (each * weights).sum(), weights.sum()
         if 'hard' in factors:
             found |= {_called(name): pair for name, pair in base.losses(outputs, _own_labels(batch)).items()}

@@ -1,32 +1,22 @@
-"""A distillation made ready: a pre-training, or a fine-tuning, whose student learns from a teacher as well."""
+"""Builds what a teacher adds to a pre-training or a fine-tuning."""
 
 import dataclasses
-import functools
-import pathlib
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 from jax.sharding import Mesh
 
 from bertjax.convert.load import load_pretraining_model, load_task_model, read_config
-from bertjax.distill.objective import HIDDEN_LOSSES, OUTPUT_LOSSES, distill_objective
+from bertjax.distill.objective import HIDDEN_LOSSES, OUTPUT_LOSSES, DistillSpec, distill_objective
 from bertjax.distill.settings import DistillationSettings
 from bertjax.distill.teacher import Teacher, check_rows, check_vocabulary, teacher_config_changes, teacher_directory
 from bertjax.errors import UserError
-from bertjax.finetune.packing import PackingDecision
-from bertjax.finetune.run import Finetuning
-from bertjax.finetune.task_data import TaskData, TaskSplit
-from bertjax.losses import Objective
-from bertjax.metrics.rows import distillation_values
+from bertjax.finetune.task_data import TaskData
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig, train_flops_per_sequence
-from bertjax.optim.optimizers import make_optimizer
-from bertjax.pretrain.run import Pretraining, batch_objective, build_pretraining_setup
-from bertjax.pretrain.settings import PretrainingPhase, PretrainingSettings
+from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.text.tokenizer import load_tokenizer
-from bertjax.train.phase import Phase
-from bertjax.train.setup import Setup, build_setup
-from bertjax.train.state import TrainState
+from bertjax.train.distillation import Distillation, DistillationStage
 from bertjax.workdir.resolve_path import huggingface_directory
 
 
@@ -52,68 +42,6 @@ def _load_teacher(
     imported = load_pretraining_model(directory, **changes)
     check_rows(directory, imported.config.vocab_size, student.vocab_size)
     return Teacher(directory, BertForPreTraining(imported.config), imported, mesh)
-
-
-class PretrainingDistillation(Pretraining):
-    """A pre-training whose student learns from a teacher, on the text of config.corpus.
-
-    Made, everything that can be wrong with the teacher has been refused, before the text is read.
-
-    Attributes: see Pretraining; and
-      teacher: of config.distill.
-    """
-
-    def __init__(self, settings: PretrainingSettings, distill: DistillationSettings, folder: pathlib.Path, mesh: Mesh):
-        directory = teacher_directory(distill.teacher)
-        if not settings.tokenizer and not settings.init:
-            settings = dataclasses.replace(settings, tokenizer=directory)
-        tokenizer = load_tokenizer(settings.tokenizer or huggingface_directory(settings.init))
-        check_vocabulary(directory, tokenizer)
-        student = settings.model(tokenizer.vocab_size)
-        self.distill = distill
-        self.teacher = _load_teacher(settings, distill, student, mesh)
-        self.teacher.check_length(max(phase.values['seq_len'] for phase in settings.given_phases))
-        self.teacher.check_segments(settings.corpus_options.segments)
-        if distill.soft:
-            self.teacher.check_head(('mlm',), 'a masked language model')
-        self._copied = distill.student_layers(self.teacher.config, student.num_layers)
-        if self._copied is not None:
-            self.teacher.check_copies(student)
-        self.lesson = distill.lesson(self.teacher.config, student)
-        super().__init__(settings, folder, mesh)
-        self.values = functools.partial(distillation_values, factors=self.setup.objective.factors)
-
-    def _build_setup(self, mesh: Mesh) -> Setup:
-        objective = self._objective(batch_objective(self.settings))
-        return build_pretraining_setup(self.settings, self.model, mesh, objective, (self.teacher.abstract,))
-
-    def _objective(self, plain: Objective) -> Objective:
-        return distill_objective(plain, self.lesson, self.teacher.model, self.model)
-
-    def _resolve(self, total: int) -> dict[str, Any]:
-        resolved = super()._resolve(total)
-        return {**resolved, 'fingerprints': {**resolved['fingerprints'], 'teacher': self.teacher.fingerprint}}
-
-    def fresh(self) -> TrainState:
-        """The state of step 0: drawn, the weights of config.init, or blocks of the teacher."""
-        if self._copied is None:
-            return super().fresh()
-        print(f'starting from blocks {", ".join(map(str, self._copied))} of {self.teacher.directory}')
-        return self.setup.create_from(self.teacher.as_student(self._copied, self.model), self.settings.seeds.init)
-
-    def _eval_step(self) -> Callable[[Any, Any], Any]:
-        step = super()._eval_step()
-        return lambda params, batch: step(params, batch, self.teacher.params)
-
-    def _phase(self, phase: PretrainingPhase) -> Phase:
-        made = super()._phase(phase)
-        asked = train_flops_per_sequence(self.teacher.config, phase.seq_len, phase.max_predictions) / 3  # forward alone
-        flops = made.flops_per_sequence + asked
-        return dataclasses.replace(made, teacher=(self.teacher.params,), flops_per_sequence=flops)
-
-    def describe(self) -> str:
-        """A description that is printed before training starts."""
-        return '\n'.join([self.teacher.describe(), self.distill.describe(self.lesson), super().describe()])
 
 
 def student_encoder(distill: DistillationSettings, teacher: BertConfig) -> BertConfig:
@@ -152,106 +80,95 @@ def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> T
     return teacher
 
 
-class TaskDistillation(Finetuning):
-    """A fine-tuning whose student learns from a model that is tuned to the same task.
+def distill_pretraining(
+    settings: PretrainingSettings, distill: DistillationSettings, mesh: Mesh
+) -> tuple[PretrainingSettings, Distillation]:
+    """Loads and checks the teacher of a pre-training, before any text is read.
 
-    With config.distill.intermediate it has two phases, as TinyBERT's: what is computed on the way, then the outputs.
+    Args:
+      settings: The settings of the run. The teacher's tokenizer is filled in if they name neither a tokenizer nor a
+        model to start from.
+      distill: The settings of the distillation.
+      mesh: The devices.
 
-    Attributes: see Finetuning; and
-      teacher: see `task_teacher`.
+    Returns:
+      The settings of the student, and what the teacher adds.
+
+    Raises:
+      UserError: The teacher has another vocabulary, lacks a part, or cannot be compared with the student.
     """
+    directory = teacher_directory(distill.teacher)
+    if not settings.tokenizer and not settings.init:
+        settings = dataclasses.replace(settings, tokenizer=directory)
+    tokenizer = load_tokenizer(settings.tokenizer or huggingface_directory(settings.init))
+    check_vocabulary(directory, tokenizer)
+    student = settings.model(tokenizer.vocab_size)
+    teacher = _load_teacher(settings, distill, student, mesh)
+    teacher.check_length(max(phase.values['seq_len'] for phase in settings.given_phases))
+    teacher.check_segments(settings.corpus_options.segments)
+    if distill.soft:
+        teacher.check_head(('mlm',), 'a masked language model')
+    copied = distill.student_layers(teacher.config, student.num_layers)
+    if copied is not None:
+        teacher.check_copies(student)
+    spec = distill.lesson(teacher.config, student)
+    stage = DistillationStage(lambda objective: distill_objective(objective, spec, teacher.model, student))
+    return settings, _distillation(teacher, distill, spec, [stage], copied, student)
 
-    def __init__(
-        self, data: TaskData, distill: DistillationSettings, teacher: Teacher, folder: pathlib.Path, mesh: Mesh
-    ):
-        self.distill, self.teacher = distill, teacher
-        self._copied = distill.student_layers(teacher.config, data.encoder.num_layers)
-        self.lesson = distill.lesson(teacher.config, data.encoder)
-        super().__init__(data, folder, mesh)
-        self._setups = [self._build_setup(parts, mesh) for parts in self._stretches()]
-        self.setup = self._setups[0]
-        factors = {name: factor for setup in self._setups for name, factor in setup.objective.factors.items()}
-        self.values = functools.partial(distillation_values, factors=factors)
 
-    def _decide(self, train: TaskSplit, mesh: Mesh, passes: float, before: str) -> PackingDecision:
-        """Never: what is computed on the way is compared row by row."""
-        if self.data.settings.packing == 'on':
-            raise UserError('config.packing', "'on' in a distillation", "'auto' or 'off'", 'leave it out')
-        return PackingDecision(None, 'a student learns from rows as they are')
+def distill_task(data: TaskData, distill: DistillationSettings, teacher: Teacher) -> Distillation:
+    """Returns what the teacher adds to a fine-tuning.
 
-    def _stretches(self) -> list[tuple[str, ...]]:
-        """The parts that are taught in each phase."""
-        return [HIDDEN_LOSSES, OUTPUT_LOSSES] if self.distill.in_two else [(*HIDDEN_LOSSES, *OUTPUT_LOSSES)]
+    With config.distill.intermediate there are two stages, as in TinyBERT: first the hidden states, then the outputs.
 
-    def _build_setup(self, parts: tuple[str, ...], mesh: Mesh) -> Setup:
-        plain, settings = self.model.setup, self.settings
-        objective = distill_objective(plain.objective, self.lesson.only(parts), self.teacher.model, self.data.encoder)
-        return build_setup(
-            plain.model,
-            objective,
-            make_optimizer(**settings.optimizer),
-            mesh,
-            self._train.features.spec(1, self.model.shapes[0]),
-            trained=plain.trained,
-            layer_decay=settings.layer_decay,
-            zero1=settings.zero1,
-            teacher=(self.teacher.abstract,),
-        )
+    Args:
+      data: The data of the task, with the student's encoder.
+      distill: The settings of the distillation.
+      teacher: The teacher from `task_teacher`.
 
-    def _resolve(self, total: int, lengths: int) -> dict[str, Any]:
-        resolved = super()._resolve(total, lengths)
-        self._first = self.distill.intermediate_steps(total, self._examples.batches)
-        return {**resolved, 'fingerprints': {**resolved['fingerprints'], 'teacher': self.teacher.fingerprint}}
+    Raises:
+      UserError: The run asks for packed rows.
+    """
+    if data.settings.packing == 'on':
+        raise UserError('config.packing', "'on' in a distillation", "'auto' or 'off'", 'leave it out')
+    student, spec = data.encoder, distill.lesson(teacher.config, data.encoder)
 
-    def fresh(self) -> TrainState:
-        """The state of step 0: that of config.init, blocks of the teacher with its head, or drawn."""
-        seed = self.settings.seeds.init
-        if self.distill.student_init == 'init':
-            return self.setup.create_from(super().fresh().params, seed)
-        if self._copied is None:
-            print('starting from random weights')
-            self._drawn_head = True
-            return self.setup.create(seed)
-        print(f'starting from blocks {", ".join(map(str, self._copied))} of {self.teacher.directory}, and its head')
-        return self.setup.create_from(self.teacher.as_student(self._copied, self.data.encoder), seed)
+    def stage(losses: tuple[str, ...], rate: float | None = None) -> DistillationStage:
+        part = spec.only(losses)
+        return DistillationStage(lambda base: distill_objective(base, part, teacher.model, student), rate)
 
-    @property
-    def _rates(self) -> list[float]:
-        """The learning rate of each phase."""
-        rate = self.settings.learning_rate
-        return [self.distill.intermediate_learning_rate or rate, rate] if self.distill.in_two else [rate]
+    stages = [stage((*HIDDEN_LOSSES, *OUTPUT_LOSSES))]
+    if distill.in_two:
+        stages = [stage(HIDDEN_LOSSES, distill.intermediate_learning_rate or None), stage(OUTPUT_LOSSES)]
+    copied = distill.student_layers(teacher.config, student.num_layers)
+    return _distillation(teacher, distill, spec, stages, copied, student, is_task=True)
 
-    def phases(self) -> list[Phase]:
-        """What the loop works through: one phase, or two."""
-        (whole,) = super().phases()
-        (member,), examples = whole.members, self._examples
-        asked = train_flops_per_sequence(self.teacher.config, round(examples.mean_length), 0) / 3  # forward alone
-        flops = whole.flops_per_sequence + asked if whole.flops_per_sequence else 0.0
-        bounds = [0, self._first, self.resolved['steps']] if self.distill.in_two else [0, self.resolved['steps']]
-        return [
-            dataclasses.replace(
-                whole,
-                settings=dataclasses.replace(
-                    whole.settings,
-                    number=number,
-                    first_step=bounds[number],
-                    last_step=bounds[number + 1],
-                    reset_optimizer=number > 0,
-                ),
-                setup=setup,
-                members=[dataclasses.replace(member, learning_rate=self._rates[number])],
-                flops_per_sequence=flops,
-                chosen=number == len(self._setups) - 1,  # before it, the head has learned nothing
-                teacher=(self.teacher.params,),
-            )
-            for number, setup in enumerate(self._setups)
-        ]
 
-    def describe(self) -> str:
-        """A description that is printed before training starts."""
-        lines = [self.teacher.describe(), self.distill.describe(self.lesson)]
-        if self.distill.in_two:
-            left = self.resolved['steps'] - self._first
-            own, rate = self._rates
-            lines.append(f'{self._first:,} steps at {own:g} of what is computed on the way, then {left:,} at {rate:g}')
-        return '\n'.join([*lines, super().describe()])
+def _distillation(
+    teacher: Teacher,
+    distill: DistillationSettings,
+    spec: DistillSpec,
+    stages: Sequence[DistillationStage],
+    copied: Sequence[int] | None,
+    student: BertConfig,
+    *,
+    is_task: bool = False,
+) -> Distillation:
+    random = is_task and copied is None and distill.student_init != 'init'
+    initial_weights = 'starting from random weights' if random else ''
+    if copied is not None:
+        head = ', and its head' if is_task else ''
+        initial_weights = f'starting from blocks {", ".join(map(str, copied))} of {teacher.directory}{head}'
+    return Distillation(
+        stages,
+        teacher.abstract,
+        lambda: teacher.params,
+        # A third of the FLOPs of a training step: the forward pass alone.
+        lambda seq_len, predictions: train_flops_per_sequence(teacher.config, seq_len, predictions) / 3,
+        teacher.fingerprint,
+        f'{teacher.describe()}\n{distill.describe(spec)}',
+        first_stage_steps=distill.intermediate_steps,
+        initial_params=None if copied is None else lambda: teacher.as_student(copied, student),
+        initial_weights=initial_weights,
+        random=random,
+    )

@@ -162,7 +162,7 @@ def export_task(
         card=card,
         head=data.task.head,
         task=data.task.huggingface(),
-        result_extras={TASK_FILE: data.learned(finished=finished)},
+        beside={TASK_FILE: data.learned(finished=finished)},
         about=config.get('card', {}),
         figures={
             name: {key: value for key, value in values.items() if key not in data.task.thresholds}

@@ -1,6 +1,9 @@
 """A fine-tuning made ready: its examples, its model, its phase."""
 
 import contextlib
+import dataclasses
+import functools
+import itertools
 import pathlib
 from typing import Any
 
@@ -12,53 +15,83 @@ from bertjax.data.length_buckets import BucketedExamples
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_json_object
 from bertjax.finetune.packing import PackingDecision, decide_packing, recorded_packing
-from bertjax.finetune.task_data import TASK_FILE, TaskData, TaskSplit
+from bertjax.finetune.task_data import TASK_FILE, TaskData
 from bertjax.finetune.task_model import TaskEvaluator, prepare
-from bertjax.metrics.rows import task_values
+from bertjax.metrics.rows import distillation_values, task_values
 from bertjax.optim.masks import describe_decay
 from bertjax.optim.selection import partition
+from bertjax.train.distillation import Distillation, DistillationStage
 from bertjax.train.phase import Phase
 from bertjax.train.settings import resolve_durations
+from bertjax.train.setup import Setup, build_setup
 from bertjax.train.state import TrainState, without_aux
 from bertjax.train.vmapped_runs import VmappedRun
 
 
 class Finetuning:
-    """A fine-tuning in its workdir, as `session.fit` runs it.
+    """A fine-tuning in its workdir, which `trainer.fit` runs.
+
+    Args:
+      data: The data of the task.
+      folder: The workdir.
+      mesh: The devices.
+      distillation: What the teacher adds, if there is one.
 
     Attributes:
-      settings: of its config.
-      folders: the workdir.
-      model, setup: of the run.
-      resolved: the resolved config: what config.json and every checkpoint hold.
+      settings: The settings of the run.
+      folders: The workdir, as the only element.
+      model, setup: The task's model, and the setup of the run (of its first stage).
+      values: Sums of losses -> the values of a row.
+      resolved: The resolved config, which config.json and every checkpoint hold.
       files: task.json, as it is before anything is tuned on dev.
     """
 
-    values = staticmethod(task_values)
-
-    def __init__(self, data: TaskData, folder: pathlib.Path, mesh: Mesh):
+    def __init__(self, data: TaskData, folder: pathlib.Path, mesh: Mesh, distillation: Distillation | None = None):
         settings = data.settings
-        self.settings, self.folders, self.data = settings, [folder], data
+        self.settings, self.folders, self.data, self._distillation = settings, [folder], data, distillation
         chosen_by = 'config.select' if settings.select == 'best' else 'config.patience' if settings.patience else ''
         train = data.split('train', training=True)
         total = settings.total_steps(-(-len(train.features) // settings.batch_size))
         passes = total * settings.batch_size / len(train.features)
         lengths = _lengths_before(folder)
-        self.packing = self._decide(train, mesh, passes, recorded_packing(folder) if lengths else '')
+        if distillation is None:
+            self.packing = decide_packing(data, train, mesh, passes, recorded_packing(folder) if lengths else '')
+        else:
+            self.packing = PackingDecision(None, 'a student learns from rows as they are')
         if self.packing.groups is None:
             lengths = settings.shapes or lengths or data.lengths_worth([train], passes, training=True)
         else:
             seen = [data.split(name) for name in data.evaluated] or [train]
             lengths = settings.shapes or lengths or data.lengths_worth(seen, 1, training=False)
         self._train, self.model = prepare(data, mesh, lengths, groups=self.packing.groups, chosen_by=chosen_by)
-        self.setup = self.model.setup
+        self._setups = [self.model.setup]
+        self.values = task_values
+        if distillation is not None:
+            self._setups = [self._stage_setup(stage, mesh) for stage in distillation.stages]
+            factors = {name: factor for setup in self._setups for name, factor in setup.objective.factors.items()}
+            self.values = functools.partial(distillation_values, factors=factors)
+        self.setup = self._setups[0]
         self._examples = self.model.examples(self._train.features, settings.seeds.data)
         self._drawn_head = False
+        self._stage_ends = [total]
+        if len(self._setups) > 1:
+            self._stage_ends = [distillation.first_stage_steps(total, self._examples.batches), total]
         self.resolved = self._resolve(total, lengths)
         self.files = {TASK_FILE: data.learned(finished=False)}
 
-    def _decide(self, train: TaskSplit, mesh: Mesh, passes: float, before: str) -> PackingDecision:
-        return decide_packing(self.data, train, mesh, passes, before)
+    def _stage_setup(self, stage: DistillationStage, mesh: Mesh) -> Setup:
+        student = self.model.setup
+        return build_setup(
+            student.model,
+            stage.objective(student.objective),
+            student.optimizer,
+            mesh,
+            self._train.features.spec(1, self.model.shapes[0]),
+            trained=student.trained,
+            layer_decay=student.layer_decay,
+            zero1=self.settings.zero1,
+            teacher=(self._distillation.abstract_params,),
+        )
 
     def _resolve(self, total: int, lengths: int) -> dict[str, Any]:
         settings, examples = self.settings, self._examples
@@ -68,6 +101,9 @@ class Finetuning:
         batches = f'{settings.batch_size} rows of all lengths'
         if isinstance(examples, BucketedExamples):
             batches = f'{settings.batch_size} rows of {", ".join(map(str, examples.shapes))} pieces'
+        fingerprints = self.data.fingerprints() | {'batches': batches}
+        if self._distillation is not None:
+            fingerprints['teacher'] = self._distillation.fingerprint
         return {
             **settings.recorded,
             'steps': total,
@@ -75,7 +111,7 @@ class Finetuning:
             'packing': self.packing.recorded,
             'epochs': total / examples.batches,
             **durations,
-            'fingerprints': self.data.fingerprints() | {'batches': batches},
+            'fingerprints': fingerprints,
         }
 
     @property
@@ -84,20 +120,65 @@ class Finetuning:
         return self.setup.state
 
     def fresh(self) -> TrainState:
-        """The encoder of config.init with a head that is drawn."""
+        """Returns the state of step 0: the encoder of config.init with a random head, or what the teacher chooses."""
+        distillation, seed = self._distillation, self.settings.seeds.init
+        if distillation is None:
+            return self._load_source()
+        if distillation.initial_params is not None:
+            print(distillation.initial_weights)
+            return self.setup.create_from(distillation.initial_params(), seed)
+        if distillation.random:
+            print(distillation.initial_weights)
+            self._drawn_head = True
+            return self.setup.create(seed)
+        return self.setup.create_from(self._load_source().params, seed)
+
+    def _load_source(self) -> TrainState:
         state, imported = self.model.fresh_state(self.settings.seeds.init)
         print(imported.describe(self.data.source))
         self._drawn_head = any(path.startswith('head/') for path in imported.missing)
         return state
 
     def phases(self) -> list[Phase]:
-        """What the loop works through: one phase; of a `fresh` state, where there was none to continue."""
+        """Returns the phases of the loop, one for each stage; call it after `fresh` if the run begins."""
+        phase = self._student_phase()
+        if self._distillation is None:
+            return [phase]
+        (run,), flops = phase.members, phase.flops_per_sequence
+        if flops:
+            flops += self._distillation.forward_flops(round(self._examples.mean_length), 0)
+        teacher = (self._distillation.params(),)
+        return [
+            dataclasses.replace(
+                phase,
+                settings=dataclasses.replace(
+                    phase.settings, number=number, first_step=first, last_step=last, reset_optimizer=number > 0
+                ),
+                setup=setup,
+                members=[dataclasses.replace(run, learning_rate=rate)],
+                flops_per_sequence=flops,
+                chosen=number == len(self._setups) - 1,  # Before the last stage the head has learned nothing.
+                teacher=teacher,
+            )
+            for number, (setup, rate, (first, last)) in enumerate(
+                zip(self._setups, self._rates, itertools.pairwise([0, *self._stage_ends]), strict=True)
+            )
+        ]
+
+    @property
+    def _rates(self) -> list[float]:
+        """The peak learning rate of each stage."""
+        rate = self.settings.learning_rate
+        stages = () if self._distillation is None else self._distillation.stages
+        return [stage.learning_rate or rate for stage in stages] or [rate]
+
+    def _student_phase(self) -> Phase:
         member = VmappedRun(self._examples, self.settings.learning_rate, self.settings.seeds.dropout)
         evaluator = TaskEvaluator(self.model, self.data.split('dev')) if 'dev' in self.data.evaluated else None
         steps = self.resolved['steps']
-        return [
-            self.model.phase([member], self._examples, steps, evaluator=evaluator, measured_first=not self._drawn_head)
-        ]
+        return self.model.phase(
+            [member], self._examples, steps, evaluator=evaluator, measured_first=not self._drawn_head
+        )
 
     def describe(self) -> str:
         """A description that is printed before training starts."""
@@ -107,7 +188,13 @@ class Finetuning:
         trained, _ = partition(params, setup.trained)
         count, moving = (sum(x.size for x in jax.tree.leaves(tree)) for tree in (params, trained))
         decay = f', layer decay {settings.layer_decay:g}' if settings.layer_decay < 1 else ''
-        lines = [
+        lines = [] if self._distillation is None else [self._distillation.description]
+        if len(self._setups) > 1:
+            (first, total), (hidden, rate) = self._stage_ends, self._rates
+            lines.append(
+                f'{first:,} steps at {hidden:g} of what is computed on the way, then {total - first:,} at {rate:g}'
+            )
+        lines += [
             f'{data.task.name}: {len(self._train.records):,} training records in {len(self._train.features):,} rows; '
             + (splits or 'NO labelled split: nothing will be evaluated'),
             f'{encoder.num_layers} layers, width {encoder.width}, {encoder.num_heads} heads: '

@@ -2,7 +2,7 @@
 
 import functools
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -13,7 +13,7 @@ from bertjax.convert.vocabulary import with_embeddings
 from bertjax.data.batch import pretraining_batch_spec
 from bertjax.data.plans import remove_leftovers
 from bertjax.losses import PACKED_PRETRAINING, PRETRAINING, Objective
-from bertjax.metrics.rows import pair_of, pretraining_values
+from bertjax.metrics.rows import distillation_values, pair_of, pretraining_values
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig, parameter_count, train_flops_per_sequence
 from bertjax.optim.masks import describe_decay
@@ -25,6 +25,7 @@ from bertjax.pretrain.heldout_texts import check_texts, prepare_texts, split_nam
 from bertjax.pretrain.settings import PretrainingPhase, PretrainingSettings
 from bertjax.pretrain.text_data import prepare_stores, prepare_tokenizer
 from bertjax.pretrain.warm_start import initial_params
+from bertjax.train.distillation import Distillation
 from bertjax.train.evaluate import Evaluator
 from bertjax.train.phase import Phase
 from bertjax.train.settings import check_mesh, check_row_count, resolve_durations
@@ -38,51 +39,61 @@ from bertjax.workdir.lock import has_checkpoints
 _MANY_SINGLE = 0.5  # The share of chunks with one sentence above which pairs teach little; Wikipedia has 0.1 at S=128.
 
 
-def batch_objective(settings: PretrainingSettings) -> Objective:
-    """What is trained for on the batches of a pre-training, without a teacher."""
-    return PACKED_PRETRAINING if settings.packing else PRETRAINING
-
-
 def build_pretraining_setup(
     settings: PretrainingSettings,
     model: BertConfig,
     mesh: Mesh,
-    objective: Objective | None = None,
-    teacher: tuple[Any, ...] = (),
+    distillation: Distillation | None = None,
 ) -> Setup:
-    """The setup of a pre-training; it needs no text. `teacher` is that of `train.setup.Setup`; the objective is that of
-    its batches where none is given.
+    """Builds the setup of a pre-training, which needs no text.
 
     Raises:
-      UserError: a mesh that does not divide the model.
+      UserError: The mesh does not divide the model.
     """
     check_mesh(model, mesh)
-    objective = objective or batch_objective(settings)
-    batch = pretraining_batch_spec(1, *settings.first_shape, packed=settings.packing)
-    optimizer = make_optimizer(**settings.optimizer)
-    options = {'teacher': teacher, 'zero1': settings.zero1}
-    return build_setup(BertForPreTraining(model), objective, optimizer, mesh, batch, **options)
+    return build_setup(
+        BertForPreTraining(model),
+        _objective(PACKED_PRETRAINING if settings.packing else PRETRAINING, distillation),
+        make_optimizer(**settings.optimizer),
+        mesh,
+        pretraining_batch_spec(1, *settings.first_shape, packed=settings.packing),
+        teacher=() if distillation is None else (distillation.abstract_params,),
+        zero1=settings.zero1,
+    )
+
+
+def _objective(student: Objective, distillation: Distillation | None) -> Objective:
+    return student if distillation is None else distillation.stages[0].objective(student)
 
 
 class Pretraining:
-    """A pre-training in its workdir, as `session.fit` runs it.
+    """A pre-training in its workdir, which `trainer.fit` runs. The constructor builds the tokenizer and the stores.
 
-    Made, it has tokenizer and token stores, and its settings are checked.
+    Args:
+      settings: The settings of the run.
+      folder: The workdir.
+      mesh: The devices.
+      distillation: What the teacher adds, if there is one.
 
     Attributes:
-      settings: of its config.
-      folders: the workdir.
-      tokenizer, model, setup: of the run.
-      stores, examples: its text.
-      values: sums -> values of a row.
-      resolved: the resolved config: what config.json and every checkpoint hold.
+      settings: The settings of the run.
+      folders: The workdir, as the only element.
+      tokenizer, model, setup: The tokenizer, the model's config and the setup of the run.
+      stores, examples: The token stores and the examples drawn from them.
+      values: Sums of losses -> the values of a row.
+      resolved: The resolved config, which config.json and every checkpoint hold.
     """
 
     files: Mapping[str, str] = MappingProxyType({})
 
-    def __init__(self, settings: PretrainingSettings, folder: pathlib.Path, mesh: Mesh):
-        self.settings, self.folders = settings, [folder]
-        self.values = functools.partial(pretraining_values, pair=pair_of(settings.pairs.mode))
+    def __init__(
+        self,
+        settings: PretrainingSettings,
+        folder: pathlib.Path,
+        mesh: Mesh,
+        distillation: Distillation | None = None,
+    ):
+        self.settings, self.folders, self._distillation = settings, [folder], distillation
         check_texts(settings, folder)
         self._attention = settings.describe_attention()
         self.tokenizer = prepare_tokenizer(settings, folder)
@@ -92,7 +103,12 @@ class Pretraining:
         if settings.embeddings and not has_checkpoints(folder):
             self._embeddings = read_embeddings(settings.embeddings, self.tokenizer, self.model.width)
         self.stores = prepare_stores(settings, folder, self.tokenizer)
-        self.setup = self._build_setup(mesh)
+        self.setup = build_pretraining_setup(settings, self.model, mesh, distillation)
+        self.values = (
+            functools.partial(pretraining_values, pair=pair_of(settings.pairs.mode))
+            if distillation is None
+            else functools.partial(distillation_values, factors=self.setup.objective.factors)
+        )
         plans = folder / 'store' / 'plans'
         remove_leftovers(plans)
         texts = prepare_texts(settings, folder, self.tokenizer, self.stores)
@@ -105,19 +121,14 @@ class Pretraining:
             check_row_count(phase.batch_size, phase.accumulate, row_shards(mesh), key)
         self.resolved = self._resolve(total)
 
-    def _build_setup(self, mesh: Mesh) -> Setup:
-        return build_pretraining_setup(self.settings, self.model, mesh)
-
-    def _objective(self, plain: Objective) -> Objective:
-        """What is trained for, on batches for which the objective without a teacher is `plain`."""
-        return plain
-
     def _resolve(self, total: int) -> dict[str, Any]:
         recorded = self.settings.recorded
         fingerprints = {
             'tokenizer': self.tokenizer.fingerprint,
             'store': '+'.join(weighted.store.fingerprint for weighted in self.stores),
         }
+        if self._distillation is not None:
+            fingerprints['teacher'] = self._distillation.fingerprint
         resolved = {**recorded, 'steps': total, **resolve_durations(self.settings, total)}
         resolved['model'] = {**recorded['model'], 'vocab_size': self.tokenizer.vocab_size}
         return {**resolved, 'fingerprints': fingerprints}
@@ -133,12 +144,18 @@ class Pretraining:
         return self.examples.get(self.settings.first_shape, 'heldout', 0) if self.examples.has_heldout else None
 
     def fresh(self) -> TrainState:
-        """The state of step 0: drawn, or the weights of config.init; with the token embeddings of config.embeddings.
+        """Returns the state of step 0.
+
+        Its parameters are the teacher's choice, those of config.init, or random; the token embeddings may come from
+        config.embeddings.
 
         Raises:
-          UserError: a checkpoint of another size.
+          UserError: The checkpoint of config.init has another size.
         """
         seed, given = self.settings.seeds.init, self._embeddings
+        if self._distillation is not None and self._distillation.initial_params is not None:
+            print(self._distillation.initial_weights)
+            return self.setup.create_from(self._distillation.initial_params(), seed)
         state = self.setup.create_from(self._imported(), seed) if self.settings.init else self.setup.create(seed)
         if given is not None:
             print(f'{len(given.rows):,} token embeddings begin as in {self.settings.embeddings}')
@@ -157,11 +174,16 @@ class Pretraining:
     def _phase(self, phase: PretrainingPhase) -> Phase:
         shape = (phase.seq_len, phase.max_predictions)
         train = self.examples.get(shape, 'train', phase.number)
-        eval_step = self._eval_step()
+        # Held-out rows are never packed, so that their figures are of the same rows in every run.
+        evaluate = jax.jit(make_eval_step(self.setup.model, _objective(PRETRAINING, self._distillation)))
+        teacher = () if self._distillation is None else (self._distillation.params(),)
+        flops = train_flops_per_sequence(self.model, *shape)
+        if self._distillation is not None:
+            flops += self._distillation.forward_flops(*shape)
 
         def evaluator(examples: Examples, split: str) -> Evaluator:
             return Evaluator(
-                eval_step,
+                lambda params, batch: evaluate(params, batch, *teacher),
                 examples,
                 count=min(self.settings.eval_examples, examples.cycle_length),
                 batch_size=phase.batch_size // phase.accumulate,
@@ -179,19 +201,17 @@ class Pretraining:
             phase.batches,
             evaluator=evaluator(own, 'heldout') if own else None,
             others=[evaluator(examples, split_name(name)) for name, examples in texts.items()],
-            flops_per_sequence=train_flops_per_sequence(self.model, *shape),
+            flops_per_sequence=flops,
+            teacher=teacher,
         )
-
-    def _eval_step(self) -> Callable[[Any, Any], Any]:
-        """(parameters, batch) -> sums. What is held out is never packed: its figures stay those of the same rows."""
-        return jax.jit(make_eval_step(self.setup.model, self._objective(PRETRAINING)))
 
     def describe(self) -> str:
         """A description that is printed before training starts."""
         model, tokenizer = self.model, self.tokenizer
         tokens = sum(weighted.store.split('train').num_tokens for weighted in self.stores)
         heldout = sum(weighted.store.split('heldout').num_documents for weighted in self.stores)
-        lines = [
+        lines = [] if self._distillation is None else [self._distillation.description]
+        lines += [
             f'{model.num_layers} layers, width {model.width}, {model.num_heads} heads: '
             f'{parameter_count(model):,} parameters',
             f'{tokenizer.family} vocabulary of {tokenizer.vocab_size:,}; {tokens:,} training tokens; '

@@ -35,7 +35,7 @@ try:
 except ImportError:
     nanotoken = None
 
-# Bytes of English text a second that one core turns into a store without and with `nanotoken`, see docs/data.md#speed.
+# Bytes of English text a second that one core turns into a store without and with `nanotoken`, see docs/performance.md.
 _SLOW, _FAST = 1.3e6, 17e6
 _MUCH = 50e6  # Bytes of text.
 INSTALL_FAST = "pip install 'bertjax[fast]'"

@@ -1,147 +1,168 @@
-"""The loop. Its order is law: batch, update, note, evaluate, save; the position advances only with the state."""
+"""The training loop. Its order is law: batch, update, record, evaluate, save. The position advances with the state."""
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bertjax.checkpoint import Checkpoints, Position
+from bertjax.data.loader import Loader
 from bertjax.errors import PreemptedError
 from bertjax.parallel.distributed import broadcast_from_primary
 from bertjax.train.early_stopping import EarlyStopping
 from bertjax.train.goodput_clock import DATA, EVALUATION, SAVE
 from bertjax.train.interrupt import Interrupt
-from bertjax.train.phase import Phase
+from bertjax.train.phase import Phase, TrainStep
 from bertjax.train.process_flags import AnyProcessFlags
 from bertjax.train.record import Recorder
 from bertjax.train.state import TrainState
 
 
-def train(
-    state: TrainState,
-    position: Position,
-    phases: Sequence[Phase],
-    *,
-    recorder: Recorder,
-    checkpoints: Checkpoints,
-    resolved: Mapping[str, Any],
-    interrupt: Interrupt,
-    patience: EarlyStopping,
-) -> TrainState:
-    """Trains from `position` to the end of the last phase, or of patience: one run, or several together.
+@dataclasses.dataclass(frozen=True)
+class Intervals:
+    """When a run evaluates and saves, besides at its end.
+
+    Attributes:
+      eval_every: Steps between evaluations; 0 for none.
+      checkpoint_every: Steps between checkpoints; 0 for none. A checkpoint is skipped after a step that was not finite.
+      checkpoint_minutes: The longest time between checkpoints, in minutes; 0 for no limit.
+    """
+
+    eval_every: int
+    checkpoint_every: int
+    checkpoint_minutes: float = 0.0
+
+
+class Loop:
+    """Trains one run, or several runs together, from a position to the end.
 
     Args:
-      state: the state at `position`; donated.
-      position: where to begin; (0, 0, 0) for a new run.
-      phases: all phases of the run.
-      recorder: takes each step's example numbers and metrics, and the evaluations.
-      checkpoints: where the state is saved.
-      resolved: the resolved config, which every checkpoint holds, with in steps
-        `eval_every`: between evaluations (0: only at the end, and at the start where the phase asks for it);
-        `checkpoint_every`: between checkpoints (0: only at the end). One that falls on a step that was not finite is
-        left out;
-        `checkpoint_minutes`: the longest time between checkpoints (0: any).
-      interrupt: whether somebody asked to stop.
-      patience: ends the last phase where it no longer gets better; what is the best of it so far is saved.
-
-    Returns:
-      The final state.
-
-    Raises:
-      PreemptedError: after an interrupt, when the state is saved.
-      NonFiniteError: three steps in a row were not finite.
+      phases: All phases of the run.
+      recorder: Takes the example numbers and metrics of each step, and the evaluations.
+      checkpoints: Where the state is saved.
+      config: The resolved config, which is saved with every checkpoint.
+      intervals: When to evaluate and save.
+      interrupt: Tells whether the user asked to stop.
+      early_stopping: Ends the last phase when it stops improving; each new best state is saved.
     """
-    total = phases[-1].settings.last_step
-    votes, sheet = AnyProcessFlags(), recorder.sheet
-    minutes, saved_at = resolved.get('checkpoint_minutes', 0), time.perf_counter()
 
-    def evaluate(phase: Phase) -> float | None:
-        own = [phase.evaluator] if phase.evaluator is not None else []
+    def __init__(
+        self,
+        phases: Sequence[Phase],
+        *,
+        recorder: Recorder,
+        checkpoints: Checkpoints,
+        config: Mapping[str, Any],
+        intervals: Intervals,
+        interrupt: Interrupt,
+        early_stopping: EarlyStopping,
+    ):
+        self._phases, self._recorder, self._checkpoints, self._config = phases, recorder, checkpoints, config
+        self._intervals, self._interrupt, self._early_stopping = intervals, interrupt, early_stopping
+        self._clock, self._any_process, self._saved_at = recorder.sheet, AnyProcessFlags(), time.perf_counter()
+
+    def run(self, state: TrainState, position: Position) -> TrainState:
+        """Returns the final state, starting from `state` (donated) at `position`: (0, 0, 0) for a new run.
+
+        Raises:
+          PreemptedError: The user asked to stop, and the state is saved.
+          NonFiniteError: Three steps in a row were not finite.
+        """
+        self._state, self._position, stopping = state, position, self._early_stopping
+        total = self._phases[-1].settings.last_step
+        # Before the first step there is nothing new to save.
+        if broadcast_from_primary(self._interrupt.requested()) and position.step < total and not stopping.over:
+            raise self._stopped()
+        for phase in self._phases:
+            if self._position.step < phase.settings.last_step and not stopping.over:
+                self._run_phase(phase)
+        return self._state
+
+    def _run_phase(self, phase: Phase) -> None:
+        settings = phase.settings
+        if self._position.phase != settings.number:
+            self._position = Position(self._position.step, settings.number, 0)
+        self._interrupt.doing = 'the run is being prepared'
+        self._clock.prepare()
+        with phase.compiling(self._position.next, settings.last_step - self._position.step):
+            if self._position.step == settings.first_step:
+                self._state = phase.begin(self._state)
+            if self._position.step == 0 and phase.measured_first:
+                self._evaluate(phase)
+            step = phase.compile(self._compiling)
+            with contextlib.closing(phase.load(self._position.next)) as batches:
+                self._recorder.begin_phase(phase.flops_per_sequence)
+                self._interrupt.doing = 'the step under way goes to its end'
+                while self._position.step < settings.last_step and not self._early_stopping.over:
+                    self._train_step(step, batches)
+                    self._evaluate_and_save_if_due(phase)
+            self._recorder.end_phase()
+
+    def _train_step(self, step: TrainStep, batches: Loader) -> None:
+        start = time.perf_counter()
+        with self._clock.during(DATA):
+            batch = next(batches)
+        waited = time.perf_counter() - start
+        with self._recorder.tracing(self._position.step + 1):
+            self._state, metrics = step(self._state, batch)
+        self._position = Position(self._position.step + 1, self._position.phase, batch.first + batch.count)
+        self._recorder.step(self._position, batch, metrics, waited, saving=self._checkpoints.writing)
+
+    def _evaluate_and_save_if_due(self, phase: Phase) -> None:
+        step, last = self._position.step, self._position.step == self._phases[-1].settings.last_step
+        late = 0 < 60 * self._intervals.checkpoint_minutes <= time.perf_counter() - self._saved_at
+        stop, late = self._any_process(self._interrupt.requested(), late)
+        must_evaluate = last or _is_due(step, self._intervals.eval_every)
+        may_save = late or _is_due(step, self._intervals.checkpoint_every)
+        if not (last or stop or must_evaluate or may_save):
+            return
+        self._recorder.drain()  # Waits for the devices: that time belongs to training.
+        start = time.perf_counter()
+        cost = self._evaluate(phase) if must_evaluate else None
+        # Early stopping looks at the last phase only: what an earlier phase learns need not improve the score.
+        if must_evaluate and self._early_stopping.limit and phase is self._phases[-1]:
+            may_save |= self._early_stopping.note(cost)
+            last |= self._early_stopping.over
+        # The parameters after a step that was not finite are suspect; they must not replace a good checkpoint.
+        if last or stop or (may_save and not self._recorder.suspect):
+            self._save(cost if phase.chosen else None, last=last, stop=stop)
+        if stop and not last:
+            raise self._stopped()
+        self._recorder.pause(time.perf_counter() - start)
+
+    def _evaluate(self, phase: Phase) -> float | None:
+        """Evaluates on all splits; returns the cost on the phase's main split."""
+        main = [phase.evaluator] if phase.evaluator is not None else []
         costs = []
-        for evaluator in (*own, *phase.others):
-            with interrupt.during(f'{evaluator.split} is being evaluated'), sheet.during(EVALUATION):
-                values = evaluator.run(state.params, recorder.report_compile)
-            recorder.evaluation(position, evaluator.split, values)
+        for evaluator in (*main, *phase.others):
+            with self._interrupt.during(f'{evaluator.split} is being evaluated'), self._clock.during(EVALUATION):
+                values = evaluator.run(self._state.params, self._recorder.report_compile)
+            self._recorder.evaluation(self._position, evaluator.split, values)
             costs.append(evaluator.cost(values))
-        return costs[0] if own else None
+        return costs[0] if main else None
+
+    def _save(self, cost: float | None, *, last: bool, stop: bool) -> None:
+        if stop or last:
+            self._interrupt.doing = f'checkpoint {self._position.step} is being written'
+        failed = {'failed': self._recorder.failed} if any(self._recorder.failed) else {}  # of runs trained together
+        config = {**self._config, **failed, **self._early_stopping.state}
+        with self._clock.during(SAVE):
+            self._recorder.sync()  # The rows that belong to the checkpoint are on disk before it.
+            self._checkpoints.save(self._state, self._position, config, cost)
+            if stop and not last:
+                self._checkpoints.wait()  # The message "stopped" must not come before the checkpoint is complete.
+        self._saved_at = time.perf_counter()
+        self._any_process.forget()
 
     @contextlib.contextmanager
-    def compiling(what: str) -> Iterator[None]:
-        with interrupt.during('the training step is being compiled'), recorder.compiling(what):
+    def _compiling(self, what: str) -> Iterator[None]:
+        with self._interrupt.during('the training step is being compiled'), self._recorder.compiling(what):
             yield
 
-    # Asked while everything was prepared: nothing is new to save.
-    if broadcast_from_primary(interrupt.requested()) and position.step < total and not patience.over:
-        raise _stopped(position)
-    for phase in phases:
-        number, first_step, last_step = phase.settings.number, phase.settings.first_step, phase.settings.last_step
-        if position.step >= last_step or patience.over:
-            continue
-        if position.phase != number:
-            position = Position(position.step, number, 0)
-        interrupt.doing = 'the run is being prepared'
-        sheet.prepare()
-        with phase.compiling(position.next, last_step - position.step):
-            if position.step == first_step:
-                state = phase.begin(state)
-            if position.step == 0 and phase.measured_first:
-                evaluate(phase)
-            step = phase.compile(compiling)
-            batches = phase.load(position.next)
-            recorder.begin_phase(phase.flops_per_sequence)
-            interrupt.doing = 'the step under way goes to its end'
-            try:
-                while position.step < last_step and not patience.over:
-                    asked = time.perf_counter()
-                    with sheet.during(DATA):
-                        batch = next(batches)
-                    got = time.perf_counter()
-
-                    with recorder.tracing(position.step + 1):
-                        state, metrics = step(state, batch)
-                    position = Position(position.step + 1, number, batch.first + batch.count)
-                    recorder.step(position, batch, metrics, got - asked, saving=checkpoints.writing)
-                    # Freed when `next` is there, it would hand the interpreter's lock to the loader for a whole batch.
-                    del batch
-
-                    last, late = position.step == total, 0 < 60 * minutes <= got - saved_at
-                    stop, late = votes(interrupt.requested(), late)
-                    must_evaluate = last or _due(position.step, resolved['eval_every'])
-                    may_save = late or _due(position.step, resolved['checkpoint_every'])
-                    if not (last or stop or must_evaluate or may_save):
-                        continue
-                    recorder.drain()  # waits for the devices: that time belongs to training
-                    paused = time.perf_counter()
-                    cost = evaluate(phase) if must_evaluate else None
-                    # Of several phases the last one counts: what an earlier one teaches need not show.
-                    if must_evaluate and patience.limit and phase is phases[-1]:
-                        may_save |= patience.note(cost)
-                        last |= patience.over
-                    cost = cost if phase.chosen else None
-                    # After a step that was not finite the parameters are suspect, and what they would displace is not.
-                    if last or stop or (may_save and not recorder.suspect):
-                        failed = {'failed': recorder.failed} if any(recorder.failed) else {}  # of runs trained together
-                        if stop or last:
-                            interrupt.doing = f'checkpoint {position.step} is being written'
-                        with sheet.during(SAVE):
-                            recorder.sync()  # before the checkpoint that counts on it
-                            checkpoints.save(state, position, {**resolved, **failed, **patience.state}, cost)
-                            if stop and not last:
-                                checkpoints.wait()  # that it is saved is said of what is whole, in all processes
-                        saved_at = time.perf_counter()
-                        votes.forget()
-                    if stop and not last:
-                        raise _stopped(position)
-                    recorder.pause(time.perf_counter() - paused)
-            finally:
-                batches.close()
-            recorder.end_phase()
-    return state
+    def _stopped(self) -> PreemptedError:
+        return PreemptedError(f'stopped at step {self._position.step} as asked; the same command continues there')
 
 
-def _stopped(position: Position) -> PreemptedError:
-    return PreemptedError(f'stopped at step {position.step} as asked; the same command continues there')
-
-
-def _due(step: int, every: int) -> bool:
+def _is_due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0

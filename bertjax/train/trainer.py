@@ -19,7 +19,7 @@ from bertjax.tasks.registry import defaults, keys
 from bertjax.train.early_stopping import STATE_KEY, EarlyStopping
 from bertjax.train.goodput_clock import RESTORE, SAVE, GoodputClock
 from bertjax.train.interrupt import Interrupt
-from bertjax.train.loop import train
+from bertjax.train.loop import Intervals, Loop
 from bertjax.train.phase import Phase
 from bertjax.train.profiler import profiled_steps
 from bertjax.train.record import Recorder
@@ -84,7 +84,7 @@ def fit(folder: pathlib.Path, experiment: Experiment, *, select: str = 'last') -
 
     Raises:
       UserError: the checkpoints are another run's or a longer one's, or all damaged.
-      PreemptedError, NonFiniteError: see `train.loop.train`.
+      PreemptedError, NonFiniteError: see `train.loop.Loop.run`.
     """
     resolved, keep = experiment.resolved, experiment.settings.checkpoint_keep
     # A signal is noted until the last checkpoint is whole: the handlers stay while it is closed.
@@ -166,7 +166,7 @@ def resume_or_start(
             print(description)
         for line in experiment.details().splitlines() if is_primary() else ():
             logging.info('%s', line)
-        phases, patience = experiment.phases(), make_early_stopping(resolved, saved)
+        phases, early_stopping = experiment.phases(), make_early_stopping(resolved, saved)
         recorder = Recorder(
             experiment.folders,
             shown.enter_context(TrainingConsole(total, position.step)),
@@ -183,22 +183,23 @@ def resume_or_start(
             recorder.check(position)
         recorder.truncate_after(position.step if saved else -1)
         try:
-            state = train(
-                state,
-                position,
+            state = Loop(
                 phases,
                 recorder=recorder,
                 checkpoints=checkpoints,
-                resolved=resolved,
+                config=resolved,
+                intervals=Intervals(
+                    resolved['eval_every'], resolved['checkpoint_every'], resolved.get('checkpoint_minutes', 0.0)
+                ),
                 interrupt=interrupt,
-                patience=patience,
-            )
+                early_stopping=early_stopping,
+            ).run(state, position)
         finally:
             recorder.close()
         with sheet.during(SAVE):
             checkpoints.wait()
-    if patience.over:
-        print(f'step {int(state.step)} is the last: {patience.limit} evaluations in a row were no better on dev')
+    if early_stopping.over:
+        print(f'step {int(state.step)} is the last: {early_stopping.limit} evaluations in a row were no better on dev')
     return state, recorder.failed
 
 

@@ -199,7 +199,7 @@ def test_remat_changes_memory_but_no_numbers(make_model, inputs, scan):
         function = jax.grad(lambda p, m=model: _total(m, p, inputs, 5))
         grads[remat] = jax.jit(function, compiler_options=QUICK)(params)
         products[remat] = len(list(_equations(jax.make_jaxpr(function)(params).jaxpr, 'dot_general')))
-    # recomputed: the product for the scores (elementwise), both products of attention (dots), six projections too (full)
+    # recomputed: product for the scores (elementwise), both products of attention (dots), six projections too (full)
     assert products['elementwise'] - products['none'] == 1
     assert products['dots'] - products['none'] == 2
     assert products['full'] - products['dots'] == 6

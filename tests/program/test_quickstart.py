@@ -1,4 +1,4 @@
-"""What docs/quickstart.md prints is what one can type."""
+"""What docs/index.md prints is what one can type."""
 
 import json
 import pathlib
@@ -15,7 +15,7 @@ QUICK = ('--config.shapes=1', '--config.eval_every=0', '--config.checkpoint_ever
 @pytest.fixture(scope='module')
 def mails(program: Program, trained: pathlib.Path, repository: pathlib.Path, tmp_path_factory):
     """mails(workdir, *changes) -> the page's command, with its table and its flags, from another encoder."""
-    page = (repository / 'docs' / 'quickstart.md').read_text(encoding='utf-8')
+    page = (repository / 'docs' / 'index.md').read_text(encoding='utf-8')
     table = tmp_path_factory.mktemp('mails') / 'mails.csv'
     table.write_text(re.search(r'```\n(text,label\n.*?)```', page, re.DOTALL)[1], encoding='utf-8')
     command = re.search(r'^python -m bertjax\.main (--config=configs/classify\.py .*mails\.csv.*)$', page, re.MULTILINE)

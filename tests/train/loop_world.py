@@ -151,16 +151,15 @@ class World(Interrupt):
         )  # fmt: skip
         recorder.truncate_after(position.step if position.step else -1)
         try:
-            return loop.train(
-                state,
-                position,
+            return loop.Loop(
                 [self.phase(0, 0, 6), self.phase(1, 6, 10)],
                 recorder=recorder,
                 checkpoints=self,
-                resolved=self.options,
+                config=self.options,
+                intervals=loop.Intervals(**self.options),
                 interrupt=self,
-                patience=self.patience,
-            )
+                early_stopping=self.patience,
+            ).run(state, position)
         finally:
             recorder.close()
             recorder.sheet.close()

@@ -60,7 +60,7 @@ def test_goodput_counts_what_a_stop_and_a_kill_cost(tmp_path: pathlib.Path, cloc
 def test_a_checkpoint_each_ten_minutes_is_enough(tmp_path: pathlib.Path, hours: float, least: float):
     """A day with steps of a second, killed every so many hours half-way between two checkpoints.
 
-    The parts are those of docs/looking.md, which are measured: a save, and what a start costs.
+    The parts are those of docs/troubleshooting.md, which are measured: a save, and what a start costs.
     """
     with (tmp_path / TIMES).open('w') as log:
 
@@ -98,7 +98,7 @@ def test_each_phase_may_take_its_time_to_begin(tmp_path: pathlib.Path, clock: Cl
             super().prepare()
             sheets.append(self)
 
-    monkeypatch.setattr('loop_world.Timesheet', Kept)
+    monkeypatch.setattr('loop_world.GoodputClock', Kept)
     found, make = [], world.phase
 
     def phase(*a):

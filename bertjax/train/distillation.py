@@ -1,0 +1,50 @@
+"""The contribution of a teacher to a training: distill/ builds it, pretrain/ and finetune/ take it as an argument."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from bertjax.losses import Objective
+
+
+@dataclasses.dataclass(frozen=True)
+class DistillationStage:
+    """A part of the training with an objective and a learning rate of its own.
+
+    Attributes:
+      objective: Turns the student's objective without a teacher into the one of this stage.
+      learning_rate: The peak learning rate; None for the one of the run.
+    """
+
+    objective: Callable[[Objective], Objective]
+    learning_rate: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Distillation:
+    """The contribution of a teacher to a training.
+
+    Attributes:
+      stages: One stage, or two that are trained one after the other.
+      abstract_params: The teacher's parameters: shapes, dtypes, shardings.
+      params: () -> the teacher's parameters on the mesh.
+      forward_flops: (sequence length, predictions a sequence) -> FLOPs of the teacher's forward pass for one sequence.
+      fingerprint: Identifies the teacher's weights in the config of the run.
+      description: Lines about the teacher and the losses, printed at the start of the run.
+      first_stage_steps: (steps of the run, batches of an epoch) -> the steps of the first of two stages.
+      initial_params: () -> the student's first parameters, host arrays in the tree of its model; None if the student
+        starts as it would without a teacher.
+      initial_weights: A line about the student's first parameters, printed when they are made; '' for none.
+      random: The student starts from random weights, even if the run has a config.init.
+    """
+
+    stages: Sequence[DistillationStage]
+    abstract_params: Any
+    params: Callable[[], Any]
+    forward_flops: Callable[[int, int], float]
+    fingerprint: str
+    description: str
+    first_stage_steps: Callable[[int, int], int] = lambda steps, batches: 0
+    initial_params: Callable[[], Mapping[str, Any]] | None = None
+    initial_weights: str = ''
+    random: bool = False
