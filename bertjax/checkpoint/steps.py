@@ -52,7 +52,8 @@ class Steps:
                 'at least one undamaged checkpoint',
                 f'they are in {self._directory / DAMAGED}: start again in another --workdir',
             )
-        names = [path.name for path in unfinished.unknown(self._directory) if unfinished.may_be_checkpoint(path)]
+        folders = filter(unfinished.may_be_checkpoint, unfinished.unknown(self._directory))
+        names = [path.name for path in folders]
         if names:
             raise UserError(
                 str(self._directory),

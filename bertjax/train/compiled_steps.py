@@ -183,7 +183,7 @@ class CompiledSteps(Mapping[int, Program]):
       lower: length -> the lowered step, with a method `compile`.
       lengths: All padded lengths.
       side_by_side: Compile all lengths in parallel at the first use. This suits an accelerator, whose host is idle. On
-        CPU it would take time and memory from training, for lengths that a short run may never use; see `begin`.
+        CPU it would take time and memory from training, for lengths that a short run may not use; see `begin`.
 
     Attributes:
       ready: {length: step} of the lengths that have been used.
