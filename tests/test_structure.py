@@ -2,10 +2,13 @@
 
 import ast
 import collections
+import graphlib
 import importlib.util
 import pathlib
 import subprocess
 import sys
+
+import pytest
 
 PACKAGE = pathlib.Path(__file__).parent.parent / 'bertjax'
 
@@ -31,6 +34,7 @@ LEVELS = [
     {'data'},
     {'corpus', 'model'},
     {'text', 'parallel', 'optim', 'metrics', 'writers', 'pages'},
+    {'remote'},
     {'config', 'cores', 'errors', 'files', 'memory', 'progress', 'ranges', 'suggestions', 'terminal', '__version__'},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
@@ -69,9 +73,27 @@ def test_imports_go_one_way():
     assert not wrong, wrong
 
 
-def test_files_text_corpus_metrics_and_data_do_not_need_jax():
+def module_graph(folder: str) -> dict[str, set[str]]:
+    """{module of a folder: those of the same folder that it imports, also within functions}."""
+    graph = {path.stem: set() for path in (PACKAGE / folder).glob('*.py') if path.stem != '__init__'}
+    for name, imported in graph.items():
+        for node in ast.walk(ast.parse((PACKAGE / folder / f'{name}.py').read_text(encoding='utf-8'))):
+            if isinstance(node, ast.ImportFrom) and node.module == f'bertjax.{folder}':
+                imported |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(f'bertjax.{folder}.'):
+                imported.add(node.module.split('.')[2])
+    return graph
+
+
+@pytest.mark.parametrize('folder', ['files', 'remote'])
+def test_no_folder_imports_in_a_circle(folder: str):
+    order = graphlib.TopologicalSorter(module_graph(folder))
+    assert list(order.static_order())  # raises CycleError, which names the modules
+
+
+def test_files_remote_text_corpus_metrics_and_data_do_not_need_jax():
     modules = []
-    for folder in ('files', 'text', 'corpus', 'metrics', 'data'):
+    for folder in ('files', 'remote', 'text', 'corpus', 'metrics', 'data'):
         for path in sorted((PACKAGE / folder).glob('*.py')):
             lacking = path.stem.startswith('beam_') and not importlib.util.find_spec('apache_beam')
             if path.stem not in ('__init__', 'loader') and not lacking:

@@ -102,7 +102,7 @@ def write_findings(folder: pathlib.Path, found: Findings, shown: Sequence[ShownT
     if found.changes:
         files[CHANGES] = {**of, 'layers': found.changes}
     page = attention_page(title, described(found), shown, found.means, found.relations, found.changes)
-    with atomic_directory(folder, last=HEADS) as target:
+    with atomic_directory(folder) as target:
         for name, value in files.items():
             text = json.dumps(value, ensure_ascii=False, indent=1) + '\n'
             pathlib.Path(target, name).write_text(text, encoding='utf-8')

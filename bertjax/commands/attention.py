@@ -23,13 +23,14 @@ from bertjax.attention_analysis.reading import (
 from bertjax.attention_analysis.relations import WORDS, together
 from bertjax.attention_analysis.shown import attend
 from bertjax.errors import UserError
-from bertjax.files.paths import unusual_kind, user_path
+from bertjax.files.paths import unusual_kind
 from bertjax.inference.input import STANDARD_INPUT, InputSource, columns
 from bertjax.inference.runner import Runner
 from bertjax.loading.load_model import LoadedModel, load_compared_model, load_requested_model
 from bertjax.loading.settings import InferenceSettings, inference_settings
 from bertjax.pages.charts import check_plotly
 from bertjax.progress import progress
+from bertjax.remote.paths import user_path
 from bertjax.terminal import Console
 from bertjax.workdir.lock import lock_workdir
 

@@ -80,7 +80,7 @@ def _export_pretraining(config: ConfigDict, folder: pathlib.Path) -> tuple[str, 
     about = {name: value for name, value in settings.recorded['card'].items() if value}
     recorded = {**found.saved.config, 'steps': step, 'card': {**found.saved.config.get('card', {}), **about}}
     recorded['push_to'] = settings.push_to
-    rows = [row for row in heldout_rows(folder / 'metrics.jsonl', recorded['pairs']['mode']) if row['step'] <= step]
+    rows = [row for row in heldout_rows(folder / 'metrics.jsonl') if row['step'] <= step]
     check_formats(formats, found.config, vocabulary=found.tokenizer.family)
     written = export_pretraining(folder, recorded, found.config, found.tokenizer, found.params, rows, formats)
     return f'step {step}', written

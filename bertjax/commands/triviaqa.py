@@ -8,9 +8,9 @@ from ml_collections import ConfigDict
 
 from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile
-from bertjax.files.paths import data_directory
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.progress import progress
+from bertjax.remote.paths import data_directory
 from bertjax.tasks.squad.trivia import WORDS, Counts, read_questions, squad_of_trivia
 from bertjax.workdir.lock import lock_workdir
 

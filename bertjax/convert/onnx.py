@@ -94,7 +94,7 @@ def export_onnx(
     weights = flat_paths(unstack_layers(stacked))
     plain = {'scan_layers': False, 'remat': 'none', 'dtype': 'float32', 'param_dtype': 'float32'}
     model = model.clone(config=dataclasses.replace(model.config, **plain))  # a scan is not converted
-    with atomic_directory(directory, _README) as staging, _quiet():
+    with atomic_directory(directory) as staging, _quiet():
         tokenizer.save(staging)
         path = epath.Path(staging)
         outputs = {}

@@ -63,7 +63,7 @@ def export_orbax(
     """
     params = jax.device_get(params)  # host arrays: they load on any number of devices
     facts = dataclasses.asdict(config) | ({} if head is None else {'head': dict(head)})
-    with atomic_directory(directory, MODEL) as staging:
+    with atomic_directory(directory) as staging:
         path = pathlib.Path(staging)
         size = sum(x.nbytes for x in jax.tree.leaves(params))
         with without_wildcards(path) as plain, writing(path, size):

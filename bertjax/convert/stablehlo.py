@@ -72,7 +72,7 @@ def export_stablehlo(
     functions = functions_of(model, {path.partition('/')[0] for path in weights})
     lowered = {name: _lower(function, weights, model) for name, function in functions.items()}
     described = {name: _described(function, model.config) for name, function in lowered.items()}
-    with atomic_directory(directory, FUNCTIONS) as staging:
+    with atomic_directory(directory) as staging:
         tokenizer.save(staging)
         path = epath.Path(staging)
         data = {f'{name}.jax_export': bytes(function.serialize()) for name, function in lowered.items()}

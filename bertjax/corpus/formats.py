@@ -20,9 +20,9 @@ from bertjax.corpus.json_line import json_object, names_in
 from bertjax.corpus.sequences import GivenSentence
 from bertjax.corpus.sources import TextPart
 from bertjax.files import disk, streams
-from bertjax.files.buckets.cache import open_file
 from bertjax.files.paths import unusual_kind
 from bertjax.files.streams import Broken, decode
+from bertjax.remote.paths import open_file
 
 SNIFF = 1 << 16  # Bytes of a file from which its format is recognised.
 HEAD = 1 << 18  # Bytes from which it is told what its blank lines mean.
@@ -196,13 +196,18 @@ def _layout_events(
     return text_events(lines, pick, single=format == 'files')
 
 
+def _count_lines_before(part: TextPart) -> int:
+    with open_file(part.path) as file:
+        return streams.count_lines(file, part.begin)
+
+
 def _file_events(part: TextPart, key: str, progress: Progress, digest, segments: bool) -> Iterator[Event]:
     if part.end == 0:
         kind = unusual_kind(part.path)
         yield Broken('unreadable file', 0, kind) if kind else Broken('empty file', 0, 'a file of 0 bytes')
         return
     pick, lines = Picker(part.of, part.stride), streams.Lines(iter(()))
-    lines_before = functools.cache(lambda: streams.count_lines(part.path, part.begin))
+    lines_before = functools.cache(lambda: _count_lines_before(part))
     try:
         with open_file(part.path) as file:
             source = streams.part_chunks(part.path, file, part.begin, part.end, progress, digest)

@@ -21,8 +21,8 @@ from bertjax.corpus.store import TokenStore
 from bertjax.errors import UserError
 from bertjax.files import disk, streams
 from bertjax.files.atomic import write_atomic
-from bertjax.files.buckets.cache import open_file
 from bertjax.files.small_files import read_json_or_none
+from bertjax.remote.paths import open_file
 
 RECORD = 'inputs.json'
 Range = tuple[int, int]  # The first byte, and the one after the last.

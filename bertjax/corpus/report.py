@@ -1,6 +1,7 @@
 """The corpus report: what a corpus holds, and what of it will impair pre-training."""
 
 import collections
+import itertools
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -114,26 +115,37 @@ def add_problems(problems: Iterable[dict[str, list[str]]]) -> dict[str, list[str
     return dict(sorted(total.items()))
 
 
+def report_counts(report: dict) -> dict[str, str]:
+    """Returns the counts of a report, {name: text}."""
+    read, lines = max(1, report['documents_read']), max(1, report['lines'])
+    return {
+        'Documents': f'{report["documents"]:,}',
+        '  held out': f'{report["heldout_documents"]:,} ({report["heldout_tokens"]:,} tokens)',
+        '  with one sentence': f'{report["one_sentence_documents"]:,}',
+        'Sentences': f'{report["sentences"]:,} ({report["sentences_per_document"]:.1f} a document)',
+        'Tokens': f'{report["tokens"]:,} ({report["tokens_per_sentence"]:.1f} a sentence)',
+        '  [UNK]': f'{report["unknown_tokens"]:,} ({report["unknown_rate"]:.3%})',
+        '  pieces a word': f'{report["pieces_per_word"]:.2f}',
+        'Duplicate documents': f'{report["duplicate_documents"]:,} ({report["duplicate_documents"] / read:.2%})',
+        'Duplicate lines': f'{report["duplicate_lines"]:,} ({report["duplicate_lines"] / lines:.2%})',
+        **{f'Dropped: {kind}': f'{count:,}' for kind, count in report['dropped'].items()},
+    }
+
+
+def sentence_lengths(report: dict) -> dict[str, int]:
+    """Returns the histogram of a report, {range of tokens: number of sentences}."""
+    ranges = [f'{low + 1} to {high}' if high > low + 1 else f'{high}' for low, high in itertools.pairwise((0, *BINS))]
+    return dict(zip([*ranges, f'over {BINS[-1]} tokens'], report['sentence_lengths'].values(), strict=True))
+
+
 def print_report(report: dict, more: Sequence[str] = (), console: Console | None = None) -> None:
     """Prints the corpus report as a table, its histogram, what was dropped, and the warnings, with those of `more`."""
     console = console or Console()
     table = Table(title='The corpus', title_justify='left', show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column()
     table.add_column(justify='right')
-    read, lines = max(1, report['documents_read']), max(1, report['lines'])
-    for label, value in (
-        ('Documents', f'{report["documents"]:,}'),
-        ('  held out', f'{report["heldout_documents"]:,} ({report["heldout_tokens"]:,} tokens)'),
-        ('  with one sentence', f'{report["one_sentence_documents"]:,}'),
-        ('Sentences', f'{report["sentences"]:,} ({report["sentences_per_document"]:.1f} a document)'),
-        ('Tokens', f'{report["tokens"]:,} ({report["tokens_per_sentence"]:.1f} a sentence)'),
-        ('  [UNK]', f'{report["unknown_tokens"]:,} ({report["unknown_rate"]:.3%})'),
-        ('  pieces a word', f'{report["pieces_per_word"]:.2f}'),
-        ('Duplicate documents', f'{report["duplicate_documents"]:,} ({report["duplicate_documents"] / read:.2%})'),
-        ('Duplicate lines', f'{report["duplicate_lines"]:,} ({report["duplicate_lines"] / lines:.2%})'),
-        *((f'Dropped: {kind}', f'{count:,}') for kind, count in report['dropped'].items()),
-    ):
-        table.add_row(label, value)
+    for row in report_counts(report).items():
+        table.add_row(*row)
     console.print(table)
     histogram = Table(
         title='Sentences by length', title_justify='left', show_header=False, box=None, padding=(0, 2, 0, 0)
@@ -141,11 +153,9 @@ def print_report(report: dict, more: Sequence[str] = (), console: Console | None
     histogram.add_column(justify='right')
     histogram.add_column(justify='right')
     histogram.add_column()
-    most, low = max(report['sentence_lengths'].values()), 1
-    for bound, count in report['sentence_lengths'].items():
-        label = f'over {BINS[-1]} tokens' if bound == 'more' else f'{low} to {bound}' if int(bound) > low else bound
-        low = low if bound == 'more' else int(bound) + 1
-        histogram.add_row(label, f'{count:,}', '█' * round(30 * count / max(1, most)))
+    lengths = sentence_lengths(report)
+    for label, count in lengths.items():
+        histogram.add_row(label, f'{count:,}', '█' * round(30 * count / max(1, *lengths.values())))
     console.print(histogram)
     for kind, lines_of in report['problems'].items():
         for line in lines_of:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from bertjax.corpus import formats, sequences
 from bertjax.corpus.sources import TextPart, TextSource
 from bertjax.files import streams
-from bertjax.files.buckets.cache import open_file
+from bertjax.remote.paths import open_file
 
 MIN_SHARD, MAX_SHARD = 4 << 20, 64 << 20  # Bytes of plain text (estimated) that a shard reads.
 SHARDS_WANTED = 64  # Enough for the cores of a large machine to finish at about the same time.

@@ -10,7 +10,6 @@ from etils import epath
 
 from bertjax.corpus import datasets, sequences
 from bertjax.errors import UserError
-from bertjax.files.buckets.finding import found_in_bucket
 from bertjax.files.disk import raise_passing
 from bertjax.files.paths import (
     check_address,
@@ -19,10 +18,10 @@ from bertjax.files.paths import (
     match_files,
     unusual_kind,
     unwritten_bytes,
-    user_path,
     walk_files,
 )
 from bertjax.ranges import check_fields, number, one_of, ranged, text, whole
+from bertjax.remote.paths import find_objects, user_path
 from bertjax.text.splitters import check_splitter
 
 FORMATS = ('auto', 'text', 'files', 'jsonl', 'wikiextractor', *sequences.FORMATS)
@@ -207,11 +206,9 @@ def _resolve_one(spec: str, text_key: str) -> list[TextSource]:
         return [TextSource('tfds', spec, name, size, stamp, old_name=name)]
     if is_remote(spec):
         check_address(spec, _WHERE)
-        found, searched = found_in_bucket(spec, _WHERE)
-        facts = {'component': spec} if searched else {}
-        return [
-            TextSource('file', o.url, o.name, o.size, o.tag, single=o.single, old_name=o.name, **facts) for o in found
-        ]
+        found, kind = find_objects(spec, _WHERE)
+        facts = {'component': '' if kind == 'object' else spec, 'single': kind == 'folder'}
+        return [TextSource('file', url, name, o.size, o.version, old_name=name, **facts) for url, name, o in found]
     path = user_path(spec, _WHERE)
     if path.is_dir():
         top = path.name or path.resolve().name

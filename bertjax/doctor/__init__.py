@@ -1,1 +1,1 @@
-"""What run=doctor looks at: the machine, what a config asks for, and what became of a run; a line each."""
+"""The checks of run=doctor: those that the verbs begin with, and what only a look at all of them tells; a line each."""

@@ -1,4 +1,4 @@
-"""The bucket that a workdir is in: what these credentials may do there, and who is at work."""
+"""The bucket of a workdir: the rights of these credentials, and who works there."""
 
 import contextlib
 import secrets
@@ -6,55 +6,46 @@ from collections.abc import Iterator
 
 from bertjax.doctor.check import FAIL, OK, WARN, Check
 from bertjax.errors import UserError
-from bertjax.files.buckets.addresses import parts_of
-from bertjax.files.buckets.failures import DeniedError
-from bertjax.files.buckets.lease import holder
-from bertjax.files.buckets.objects import Bucket
+from bertjax.remote.lease import lease_holder
+from bertjax.remote.object_store import RemoteFolder, split_address
+from bertjax.remote.retry import DeniedError
 
-# What Amazon and Google call them.
+# The names of Amazon and Google.
 _RIGHTS = {
     's3': {'list': 's3:ListBucket', 'read': 's3:GetObject', 'write': 's3:PutObject', 'delete': 's3:DeleteObject'},
-    'gs': {
-        'list': 'storage.objects.list',
-        'read': 'storage.objects.get',
-        'write': 'storage.objects.create',
-        'delete': 'storage.objects.delete',
-    },
-}
+    'gs': {right: f'storage.objects.{name}' for right, name in
+           (('list', 'list'), ('read', 'get'), ('write', 'create'), ('delete', 'delete'))},
+}  # fmt: skip
 
 
 def rights(url: str) -> Iterator[Check]:
-    """Whether its objects may be listed, read, written and deleted: tried with one that is removed again.
-
-    Args:
-      url: of the workdir, gs://… or s3://…
-    """
-    bucket, probe = Bucket(url, '--workdir'), f'.doctor-{secrets.token_hex(8)}'
-    tried = {
-        'list': bucket.objects,
-        'read': lambda: bucket.read(probe),  # which is not there: who may not read is not told so
-        'write': lambda: bucket.write(probe, b'run=doctor'),
-        'delete': lambda: bucket.remove(probe),
+    """Lists, reads, writes and deletes an object of the workdir gs://… or s3://…"""
+    folder, probe = RemoteFolder(url, '--workdir'), f'.doctor-{secrets.token_hex(8)}'
+    actions = {
+        'list': folder.find,
+        'read': lambda: folder.read(probe),  # it does not exist: without the right, the server does not say so
+        'write': lambda: folder.write(probe, b'run=doctor'),
+        'delete': lambda: folder.remove(probe),
     }
-    written = False
-    for right, act in tried.items():
+    is_written = False
+    for right, act in actions.items():
         try:
             with contextlib.suppress(FileNotFoundError):
                 act()
         except DeniedError as error:
-            stays = f'; {probe} stays there' if right == 'delete' and written else ''
-            fix = f'give these credentials {_RIGHTS[parts_of(url)[0]][right]}, or use others: {error.fix}'
-            yield Check(right, FAIL, f'{error.found}{stays}', fix)
-        except UserError as error:  # no such bucket, no answer: of all rights the same
+            remains = f'; {probe} stays there' if right == 'delete' and is_written else ''
+            fix = f'give these credentials {_RIGHTS[split_address(url)[0]][right]}, or use others: {error.fix}'
+            yield Check(right, FAIL, f'{error.found}{remains}', fix)
+        except UserError as error:  # no such bucket, or no answer: the same for all rights
             yield Check('bucket', FAIL, error.found, error.fix)
             return
         else:
-            written |= right == 'write'
-            yield Check(right, OK, f'allowed in {bucket}')
+            is_written |= right == 'write'
+            yield Check(right, OK, f'allowed in {folder}')
 
 
 def at_work(url: str) -> Iterator[Check]:
-    """Who holds the workdir, where somebody does."""
-    with contextlib.suppress(UserError):  # told by `rights`
-        if who := holder(Bucket(url)):
-            yield Check('lease', WARN, f'{who} works in {url}, or was killed there', 'wait for it, or end it')
+    """Yields who holds the workdir, if anybody does."""
+    with contextlib.suppress(UserError):  # `rights` reports it
+        if owner := lease_holder(RemoteFolder(url)):
+            yield Check('lease', WARN, f'{owner} works in {url}, or was killed there', 'wait for it, or end it')

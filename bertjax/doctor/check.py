@@ -1,4 +1,4 @@
-"""What the doctor says: a line a check, with its next step; and what turns a refusal into one."""
+"""A check of run=doctor: one line with its next step; and what prints and counts them."""
 
 import dataclasses
 import functools
@@ -16,56 +16,52 @@ _WIDTH = 11  # of the longest `about`
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """What was found.
+    """The result of a check.
 
     Attributes:
-      about: what was looked at, in a word or two.
-      status: OK, WARN or FAIL: with the last nothing can be started, or what ran is of no use.
-      found: in one line.
-      fix: the next step; '' where there is none.
+      about: the subject, in a word or two.
+      status: OK, WARN or FAIL: a run cannot start, or its result is of no use.
+      message: the observation, in one line.
+      fix: the next step; '' if there is none.
     """
 
     about: str
     status: str
-    found: str
+    message: str
     fix: str = ''
 
 
-Look = Callable[..., Iterable[Check]]
+def check(about: str) -> Callable[[Callable[..., Iterable[Check]]], Callable[..., Iterator[Check]]]:
+    """Decorates a generator of checks: a UserError that it raises, as the verbs do, is a check that failed."""
 
-
-def looking_at(about: str) -> Callable[[Look], Callable[..., Iterator[Check]]]:
-    """Makes of what a function refuses, with UserError, a check that failed."""
-
-    def decorate(look: Look) -> Callable[..., Iterator[Check]]:
-        @functools.wraps(look)
-        def looks(*args, **options) -> Iterator[Check]:
+    def decorate(function: Callable[..., Iterable[Check]]) -> Callable[..., Iterator[Check]]:
+        @functools.wraps(function)
+        def run(*args, **options) -> Iterator[Check]:
             try:
-                yield from look(*args, **options)
+                yield from function(*args, **options)
             except UserError as error:
                 yield Check(about, FAIL, f'{error.where}: found {error.found}, expected {error.expected}', error.fix)
 
-        return looks
+        return run
 
     return decorate
 
 
 class Findings:
-    """Prints checks as they come, and counts them."""
+    """Prints checks as they come, and counts them by status."""
 
     def __init__(self, console: Console):
         self._console = console
         self.counts = dict.fromkeys((OK, WARN, FAIL), 0)
 
-    def section(self, title: str, *looks: Iterable[Check]) -> None:
-        """A title, and below it what each of `looks` found; nothing where that is nothing."""
-        for look in looks:
-            for check in look:
-                if title:
-                    self._console.print(f'\n{title}', style='bold', markup=False)
-                    title = ''
-                self.counts[check.status] += 1
-                line = Text(f'  {check.status:4}  ', style=_STYLES[check.status])
-                told = f'{check.found}; {check.fix}' if check.fix else check.found
-                line.append(f'{check.about:{_WIDTH}}  {printable(told)}', style='default not bold')
-                self._console.print(line)
+    def section(self, title: str, *groups: Iterable[Check]) -> None:
+        """Prints the checks of all groups under a title; nothing if there is none."""
+        for one in (one for group in groups for one in group):
+            if title:
+                self._console.print(f'\n{title}', style='bold', markup=False)
+                title = ''
+            self.counts[one.status] += 1
+            line = Text(f'  {one.status:4}  ', style=_STYLES[one.status])
+            text = f'{one.message}; {one.fix}' if one.fix else one.message
+            line.append(f'{one.about:{_WIDTH}}  {printable(text)}', style='default not bold')
+            self._console.print(line)

@@ -1,8 +1,7 @@
-"""The machine: packages that go together, devices, the workdir, the disk."""
+"""The machine: package versions, devices, the workdir, the disk."""
 
 import contextlib
 import importlib.metadata
-import os
 import pathlib
 import platform
 import shutil
@@ -11,49 +10,51 @@ from collections.abc import Iterator, Mapping
 
 from packaging.requirements import Requirement
 
-from bertjax.doctor.check import FAIL, OK, WARN, Check, looking_at
+from bertjax.doctor.check import FAIL, OK, WARN, Check, check
 from bertjax.errors import UserError
 from bertjax.files import disk
 from bertjax.files.atomic import exclusive
 from bertjax.parallel.devices import unused_accelerator
 from bertjax.train.canary import training_devices
 
-_SHOWN = ('jax', 'jaxlib', 'libtpu', 'flax')
-_OF_DEVICES = ('libtpu', 'jax-cuda', 'jax-rocm')  # what jax names in extras: the version that it was released with
+_DEVICE_PACKAGES = ('libtpu', 'jax-cuda', 'jax-rocm')  # named in jax's extras with the version it was released with
 _EXTRAS = {'TPU': 'tpu', 'GPU': 'cuda'}
 
 
-@looking_at('versions')
+@check('versions')
 def versions() -> Iterator[Check]:
-    """Whether the packages that are installed are those that bertjax and jax ask for."""
-    found = ', '.join(f'{name} {version}' for name in _SHOWN if (version := _version(name)))
-    there = f'Python {platform.python_version()}, {found}'
-    wrong = [*_wrong('bertjax'), *_wrong('jax')]
-    for name, version, asked, by in wrong:
-        has = f'{name} {version}' if version else f'no {name}'
-        if name.startswith(_OF_DEVICES):
-            fix = f"pip install '{name}{asked}', unless run=compile or a short run has shown that it works"
-            yield Check('versions', WARN, f'{has}, and {by} was released with {asked.removeprefix("==")}', fix)
-        else:
-            yield Check('versions', FAIL, f'{has}, and {by} needs {asked}', f"pip install '{name}{asked}'")
-    if not wrong:
-        yield Check('versions', OK, there)
+    """Compares the installed packages with the requirements of bertjax and jax."""
+    is_right = True
+    for owner in ('bertjax', 'jax'):
+        for requirement in _requirements(owner):
+            version = _version(requirement.name)
+            if version and requirement.specifier.contains(version, prereleases=True):
+                continue
+            is_right = False
+            installed, specifier = (
+                f'{requirement.name} {version}' if version else f'no {requirement.name}',
+                requirement.specifier,
+            )
+            status, needs = FAIL, f'needs {specifier}'
+            fix = f"pip install '{requirement.name}{specifier}'"
+            if requirement.name.startswith(_DEVICE_PACKAGES):
+                status, needs = WARN, f'was released with {str(requirement.specifier).removeprefix("==")}'
+                fix += ', unless run=compile or a short run has shown that it works'
+            yield Check('versions', status, f'{installed}, and {owner} {_version(owner)} {needs}', fix)
+    if is_right:
+        names = {'Python': platform.python_version()}
+        names |= {name: _version(name) for name in ('jax', 'jaxlib', 'libtpu', 'flax')}
+        yield Check('versions', OK, ', '.join(f'{name} {version}' for name, version in names.items() if version))
 
 
-def _wrong(distribution: str) -> Iterator[tuple[str, str | None, str, str]]:
-    """(name, version that is installed, versions asked for, who asks) of each that is not as it should be."""
-    try:
-        asked = importlib.metadata.requires(distribution) or []
-    except importlib.metadata.PackageNotFoundError:  # bertjax, where it runs from a checkout
+def _requirements(owner: str) -> Iterator[Requirement]:
+    """Yields the requirements of a package that hold here: of its extras the installed device packages."""
+    if _version(owner) is None:  # bertjax, which runs from a checkout
         return
-    by = f'{distribution} {importlib.metadata.version(distribution)}'
-    for requirement in map(Requirement, asked):
-        version = _version(requirement.name)
-        always = requirement.marker is None or requirement.marker.evaluate({'extra': ''})
-        if not always and (version is None or not requirement.name.startswith(_OF_DEVICES)):
-            continue
-        if version is None or not requirement.specifier.contains(version, prereleases=True):
-            yield requirement.name, version, str(requirement.specifier), by
+    for requirement in map(Requirement, importlib.metadata.requires(owner) or []):
+        is_device = requirement.name.startswith(_DEVICE_PACKAGES) and _version(requirement.name)
+        if is_device or requirement.marker is None or requirement.marker.evaluate({'extra': ''}):
+            yield requirement
 
 
 def _version(name: str) -> str | None:
@@ -63,44 +64,39 @@ def _version(name: str) -> str | None:
         return None
 
 
-@looking_at('devices')
+@check('devices')
 def devices() -> Iterator[Check]:
-    """What JAX computes on, whether rightly, and whether something better lies idle."""
+    """Computes a gradient on JAX's devices, and looks for an accelerator that JAX does not use."""
     try:
-        found = training_devices()
-    except RuntimeError as error:  # of JAX: a TPU that another process holds, for example
+        available = training_devices()
+    except RuntimeError as error:  # of JAX: another process holds the TPU, for example
         reason = (str(error).strip() or 'no reason given').splitlines()[0]
-        yield Check('devices', FAIL, f'JAX cannot start: {reason}', 'end what holds the devices, or fix the driver')
+        yield Check('devices', FAIL, f'JAX cannot start: {reason}', 'end what holds the devices, or repair the driver')
         return
-    kind = f'{len(found)} x {found[0].device_kind}'
-    idle = unused_accelerator(found[0].platform)
-    if idle:
-        fix = f"pip install 'bertjax[{_EXTRAS[idle]}]', and look at what JAX says when it starts"
+    kind = f'{len(available)} x {available[0].device_kind}'
+    if idle := unused_accelerator(available[0].platform):
+        fix = f"pip install 'bertjax[{_EXTRAS[idle]}]', and read the messages of JAX at its start"
         yield Check('devices', WARN, f'{kind}, though this machine has a {idle}', fix)
     else:
         yield Check('devices', OK, f'{kind}, and a gradient computed there is right')
 
 
-@looking_at('workdir')
+@check('workdir')
 def workdir(folder: pathlib.Path) -> Iterator[Check]:
-    """Whether the workdir can be written to, and nobody is at work there."""
-    place = existing(folder)
-    if not folder.exists():
-        if not os.access(place, os.W_OK | os.X_OK):
-            yield Check('workdir', FAIL, f'no folder can be made in {place}', 'change its permissions, or name another')
-        else:
-            yield Check('workdir', OK, f'{folder} is new, and can be made')
-        return
+    """Writes a file to the workdir, or to the folder in which it would be made, and removes it."""
+    place = nearest_folder(folder)
     try:
-        with tempfile.NamedTemporaryFile(dir=folder, prefix='.doctor-'):
+        with tempfile.NamedTemporaryFile(dir=place, prefix='.doctor-'):
             pass
     except OSError as error:
-        raise disk.refused(error, str(folder)) or error from None
-    yield Check('workdir', OK, f'{folder} can be written to')
+        raise disk.refused(error, str(place)) or error from None
+    yield Check(
+        'workdir', OK, f'{folder} can be written to' if folder.exists() else f'{folder} is new, and can be made'
+    )
 
 
 def is_at_work(folder: pathlib.Path) -> bool:
-    """Whether a process works in this workdir now."""
+    """Returns whether a process works in this workdir now."""
     if not folder.exists():
         return False
     with contextlib.suppress(UserError), exclusive(folder, 'works in this workdir'):
@@ -108,25 +104,24 @@ def is_at_work(folder: pathlib.Path) -> bool:
     return True
 
 
-@looking_at('disk')
+@check('disk')
 def room(folder: pathlib.Path, needed: Mapping[str, int]) -> Iterator[Check]:
-    """Whether what a run writes finds room: {what: bytes}, the first of which it cannot do without."""
-    free, total = shutil.disk_usage(existing(folder)).free, sum(needed.values())
-    wanted = ', '.join(f'{what} {gib(size)}' for what, size in needed.items())
-    found = f'{gib(free)} free; {wanted}'
+    """Compares the free space with {name: bytes} of the files of a run, the first of which are indispensable."""
+    free = shutil.disk_usage(nearest_folder(folder)).free
+    message = f'{gib(free)} free; {", ".join(f"{name} {gib(size)}" for name, size in needed.items())}'
     if free < next(iter(needed.values())):
-        yield Check('disk', FAIL, found, 'make room, lower config.checkpoint_keep, or give a --workdir elsewhere')
-    elif free < total:
-        yield Check('disk', WARN, f'{found}: in all more than there is', 'make room before the run is over')
+        yield Check('disk', FAIL, message, 'make room, lower config.checkpoint_keep, or give a --workdir elsewhere')
+    elif free < sum(needed.values()):
+        yield Check('disk', WARN, f'{message}: in all more than there is', 'make room before the run is over')
     else:
-        yield Check('disk', OK, found)
+        yield Check('disk', OK, message)
 
 
-def existing(folder: pathlib.Path) -> pathlib.Path:
-    """The folder, or the nearest above it that is there."""
+def nearest_folder(folder: pathlib.Path) -> pathlib.Path:
+    """Returns the folder, or the nearest one above it that exists."""
     return next(place for place in (folder.absolute(), *folder.absolute().parents) if place.is_dir())
 
 
 def gib(size: float) -> str:
-    """Bytes for reading."""
+    """Returns a number of bytes as text."""
     return f'{size / 2**30:.1f} GiB' if size >= 2**30 else f'{size / 2**20:.0f} MiB'

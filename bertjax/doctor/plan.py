@@ -1,9 +1,12 @@
-"""What a pre-training would need: whether its step fits, here or on a TPU slice, how long it takes, what it writes."""
+"""The needs of a run: the checks with which its verb begins, room on the disk, and the hours, by steps measured here or
+by the compiler of a TPU slice."""
 
+import contextlib
 import dataclasses
 import pathlib
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -13,146 +16,216 @@ import psutil
 from jax.sharding import Mesh
 
 from bertjax.cost.memory_search import MemorySearch
-from bertjax.doctor.check import FAIL, OK, WARN, Check, looking_at
+from bertjax.distill.settings import DistillationSettings
+from bertjax.doctor.check import FAIL, OK, WARN, Check, check
 from bertjax.doctor.machine import gib, room
+from bertjax.finetune.settings import FinetuningSettings
+from bertjax.finetune.task_data import TaskData, data_from_source
+from bertjax.finetune.task_model import prepare
+from bertjax.finetune.trials import trials_of
 from bertjax.model.config import BertConfig, parameter_count, train_flops_per_sequence
 from bertjax.parallel.devices import device_memory
 from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
+from bertjax.pretrain.heldout_texts import check_texts
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import PretrainingPhase, PretrainingSettings
+from bertjax.report.run_record import quiet
 from bertjax.train.settings import RunSettings, check_row_count
+from bertjax.train.vmapped_runs import VmappedRun
+from bertjax.workdir.exports import check_formats, check_push_to
+from bertjax.workdir.resolve_path import huggingface_directory
 
-_CPU_FLOPS = 3e11  # of a step that is measured on a CPU: seconds
-_TIMED = 3  # steps
+_CPU_FLOPS = 3e11  # of a step that is timed on a CPU: some seconds
+_CPU_ROWS = 16  # of a step of a fine-tuning that is timed on a CPU
+_RECORDS = 256  # that the timed steps of a fine-tuning read
+_STEPS = 3  # that are timed
 _LONG = 30 * 24  # hours
-_UNKNOWN = 1_000_000  # steps, where the corpus tells how many: for the phases' shares
+_UNKNOWN = 1_000_000  # steps, if the corpus decides: for the shares of the phases
 
 
-@looking_at('disk')
+@check('disk')
 def disk(settings: RunSettings, model: BertConfig, folder: pathlib.Path) -> Iterator[Check]:
-    """Whether what a run writes finds room."""
+    """Compares the free space with the checkpoints and exports of a run."""
     weights = parameter_count(model) * jnp.dtype(model.param_dtype).itemsize
-    # Beside those that are kept the best one, and the one that is being written.
+    # Besides those that are kept, the best one and the one that is being written.
     more = settings.checkpoint_keep
-    exported = {'export': weights * len(settings.formats)} if settings.formats else {}
-    yield from room(folder, {'two checkpoints': 6 * weights, f'{more} more': 3 * weights * more, **exported})
+    exports = {'export': weights * len(settings.formats)} if settings.formats else {}
+    yield from room(folder, {'two checkpoints': 6 * weights, f'{more} more': 3 * weights * more, **exports})
 
 
-@looking_at('config')
-def config(settings: PretrainingSettings) -> Iterator[Check]:
-    """Whether its values go together, apart from the text and the machine."""
+@check('config')
+def config(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Check]:
+    """Checks the values that must go together, as the verbs do before they read the text."""
     settings.check()
-    model = settings.model(settings.vocab['size'])
-    sizes = f'{model.num_layers} layers of width {model.width}, {parameter_count(model):,} parameters'
-    yield Check('config', OK, f'{sizes} with a vocabulary of {settings.vocab["size"]:,}')
+    check_push_to(settings.push_to, settings.formats)
+    check_texts(settings, folder)
+    vocab_size, family = settings.vocab['size'], settings.vocab['family']
+    if not (settings.tokenizer or settings.init):
+        check_formats(settings.formats, settings.model(vocab_size), vocabulary=family)
+    yield Check('config', OK, f'{_sizes(settings.model(vocab_size))} with a vocabulary of {vocab_size:,}')
 
 
-@looking_at('memory')
+@check('memory')
 def on_slice(settings: PretrainingSettings, done: int, total: int | None) -> Iterator[Check]:
-    """Compiled for config.topology: whether each phase fits, and an estimate of the hours from step `done` of `total`
-    on; None where the corpus tells how many there are."""
-    fitting, hours, known = MemorySearch(settings, settings.topology), 0.0, True
-    for phase in _ahead(settings, done, total):
+    """Compiles each phase for config.topology: whether it fits, and the estimated hours from step `done` to `total`,
+    which is None if the corpus decides."""
+    fitting, hours = MemorySearch(settings, settings.topology), 0.0
+    for phase in _phases_after(settings, done, total):
         result = fitting.compile(phase)
-        needed, there = result['hbm_bytes_per_chip'], result['hbm_bytes_available']
-        found = f'phase {phase.number}, {phase.batch_size} x {phase.seq_len} on {settings.topology}: '
-        found += f'{gib(needed) if needed else "more"} a chip of {gib(there)}'
-        if not result['fits']:
-            yield Check('memory', FAIL, f'{found}, which does not fit', '--config.run=compile says what would')
+        needed, seconds = result['hbm_bytes_per_chip'], result['estimated_step_s']
+        message = f'phase {phase.number}, {phase.batch_size} x {phase.seq_len} on {settings.topology}: '
+        message += f'{gib(needed) if needed else "more"} a chip of {gib(result["hbm_bytes_available"])}'
+        if result['fits']:
+            yield Check('memory', OK, message)
         else:
-            yield Check('memory', OK, found)
-        seconds = result['estimated_step_s']
-        known &= seconds is not None
-        hours += _steps(phase, done) * (seconds or 0.0) / 3600
-    if known:
-        yield hours_of(hours, total, f'by the compiler for {settings.topology}')
+            yield Check('memory', FAIL, f'{message}, which does not fit', '--config.run=compile names what would')
+        hours += np.nan if seconds is None else _steps_left(phase, done) * seconds / 3600
+    if not np.isnan(hours):
+        yield _hours(hours, total, f'by the compiler for {settings.topology}')
 
 
-@looking_at('memory')
+@check('memory')
 def here(settings: PretrainingSettings, vocab_size: int, done: int, total: int | None) -> Iterator[Check]:
-    """On the devices of this machine: memory, and the hours by some steps that are measured; see `on_slice`."""
+    """Checks the memory of the devices of this machine, and estimates the hours by some steps; see `on_slice`."""
     mesh, model = make_mesh(settings.mesh), settings.model(vocab_size)
-    for phase in _ahead(settings, 0, total):
+    for phase in settings.phases(total or _UNKNOWN):
         key = settings.given_phases[phase.number].keys['batch_size']
         check_row_count(phase.batch_size, phase.accumulate, row_shards(mesh), key)
     settings.check_memory(mesh)
     state = 4 * parameter_count(model) * jnp.dtype(model.param_dtype).itemsize
-    device, on_cpu = device_memory(mesh), mesh.devices.flat[0].platform == 'cpu'
-    free = psutil.virtual_memory().available if on_cpu else device
-    found = f'weights, at most two moments, and gradients {gib(state)}; {gib(device)} a device'
+    on_cpu, free = _is_cpu(mesh), psutil.virtual_memory().available
+    message = f'weights, at most two moments, and gradients {gib(state)}; {gib(device_memory(mesh))} a device'
     if on_cpu and 2 * state > free:
         fix = 'end other programs, or choose a smaller model'
-        yield Check('memory', WARN, f'{found}, of which {gib(free)} are free: nothing is measured', fix)
+        yield Check('memory', WARN, f'{message}, of which {gib(free)} are free: no step is timed', fix)
         return
-    yield Check('memory', OK, found)
+    yield Check('memory', OK, message)
     setup = build_pretraining_setup(settings, model, mesh)
-    hours, parts = 0.0, []
-    for phase in _ahead(settings, done, total):
-        rows = _rows(settings, phase, mesh, vocab_size) if on_cpu else phase.batch_size // phase.accumulate
+    hours, steps = 0.0, []
+    for phase in _phases_after(settings, done, total):
+        rows = phase.batch_size // phase.accumulate
+        if on_cpu:
+            flops = train_flops_per_sequence(model, phase.seq_len, phase.max_predictions)
+            rows = _multiple(row_shards(mesh), min(rows, int(_CPU_FLOPS / flops)))
         try:
-            seconds = _measure(setup, dataclasses.replace(phase, batch_size=rows, accumulate=1))
+            seconds = _time_phase(setup, dataclasses.replace(phase, batch_size=rows, accumulate=1))
         except jax.errors.JaxRuntimeError as error:
             if 'RESOURCE_EXHAUSTED' not in str(error):
                 raise
             fix = f'raise config.accumulate above {phase.accumulate}, or set --config.model.remat=full'
             yield Check('memory', FAIL, f'{rows} x {phase.seq_len} at once do not fit a device', fix)
             return
-        hours += _steps(phase, done) * seconds * phase.batch_size / rows / 3600
-        parts.append(f'{rows} x {phase.seq_len} in {seconds:.3g} s')
-    yield hours_of(hours, total, f'by steps measured here, {" and ".join(parts)}')
+        hours += _steps_left(phase, done) * seconds * phase.batch_size / rows / 3600
+        steps.append(f'{rows} x {phase.seq_len} in {seconds:.3g} s')
+    yield _hours(hours, total, f'by steps measured here, {" and ".join(steps)}')
+
+
+@check('teacher')
+def teacher(distill: DistillationSettings, init: str) -> Iterator[Check]:
+    """Looks for the teacher's model."""
+    distill.check(init)
+    yield Check('teacher', OK, huggingface_directory(distill.teacher, 'config.distill.teacher'))
+
+
+@check('data')
+def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Iterator[Check]:
+    """Reads the records, loads the encoder, and estimates the hours of the steps after `done` by some steps."""
+    settings.check()
+    check_push_to(settings.push_to, settings.formats)
+    runs = max(1, len(trials_of(settings)))
+    with tempfile.TemporaryDirectory() as scratch, quiet():
+        data = data_from_source(settings, pathlib.Path(scratch))
+        counts = {name: len(data.task.records(name)) for name in ['train', *data.evaluated]}
+    records = ', '.join(f'{count:,} {name}' for name, count in counts.items())
+    yield Check('data', OK, f'{data.task.name}: {records} records')
+    mesh = make_mesh(settings.mesh)
+    check_row_count(settings.batch_size, settings.accumulate, row_shards(mesh))
+    settings.check_memory(data.encoder, mesh, training=True)
+    yield Check('encoder', OK, f'{data.source}: {_sizes(data.encoder)}')
+    yield from disk(settings, data.encoder, folder)
+    train = min(counts['train'], settings.max_train_records or counts['train'])
+    steps = settings.total_steps(-(-train // settings.batch_size))
+    with quiet():
+        rows, seconds = _time_task(data, mesh)
+    hours = max(steps - done, 0) * seconds * settings.batch_size / rows / 3600
+    several = f' for each of {runs} runs' if runs > 1 else ''
+    longest = f'{rows} rows of the longest of {_RECORDS} records'
+    yield _hours(hours, steps, f'by steps measured here, {longest} in {seconds:.3g} s{several}')
 
 
 def steps_of(settings: PretrainingSettings) -> int | None:
-    """How many steps the config has; None where that depends on its corpus."""
+    """Returns the number of steps of the config; None if the corpus decides."""
     by_corpus = settings.epochs > 0 or 'epoch' in str(settings.steps)
     return None if by_corpus else settings.total_steps(None)
 
 
-def _ahead(settings: PretrainingSettings, done: int, total: int | None) -> list[PretrainingPhase]:
-    """The phases that have steps after `done`."""
-    return [phase for phase in settings.phases(total or _UNKNOWN) if _steps(phase, done) > 0]
+def _sizes(model: BertConfig) -> str:
+    return f'{model.num_layers} layers of width {model.width}, {parameter_count(model):,} parameters'
 
 
-def _steps(phase: PretrainingPhase, done: int) -> int:
+def _is_cpu(mesh: Mesh) -> bool:
+    return mesh.devices.flat[0].platform == 'cpu'
+
+
+def _multiple(shards: int, rows: int) -> int:
+    return max(shards, rows // shards * shards)
+
+
+def _phases_after(settings: PretrainingSettings, done: int, total: int | None) -> list[PretrainingPhase]:
+    return [phase for phase in settings.phases(total or _UNKNOWN) if _steps_left(phase, done) > 0]
+
+
+def _steps_left(phase: PretrainingPhase, done: int) -> int:
     return phase.last_step - max(done, phase.first_step)
 
 
-def _rows(settings: PretrainingSettings, phase: PretrainingPhase, mesh: Mesh, vocab_size: int) -> int:
-    """As many rows as a CPU computes in some seconds."""
-    flops = train_flops_per_sequence(settings.model(vocab_size), phase.seq_len, phase.max_predictions)
-    shards, most = row_shards(mesh), phase.batch_size // phase.accumulate
-    return max(shards, min(most, int(_CPU_FLOPS / flops)) // shards * shards)
+def _time_steps(step: Callable[[Any, Any], tuple[Any, Any]], state: Any, batches: Iterable[Any]) -> float:
+    """Returns the least seconds of some steps, without the first."""
+    seconds = []
+    for _, batch in zip(range(1 + _STEPS), batches, strict=False):
+        began = time.perf_counter()
+        state, metrics = step(state, batch)
+        jax.block_until_ready((state, metrics))
+        seconds.append(time.perf_counter() - began)
+    return min(seconds[1:])
 
 
-def _measure(setup: Any, phase: PretrainingPhase) -> float:
-    """Seconds of a step, the least of some, the first left out."""
-    (length,) = phase.batches
+def _time_phase(setup: Any, phase: PretrainingPhase) -> float:
+    """Returns the seconds of a step on batches of ones."""
+    ((length, spec),) = phase.batches.items()
     program = setup.compile(phase, phase.batches)[length]
     sharding = batch_sharding(setup.mesh)
-    # What the numbers are makes no difference to the time.
-    batch = {
-        name: jax.device_put(np.ones(shape, dtype), sharding) for name, (shape, dtype) in phase.batches[length].items()
-    }
-    numbers = jax.device_put((np.uint32(0), np.float32(1e-4), np.uint32(0)), replicated(setup.mesh))
-    taken = []
+    batch = {name: jax.device_put(np.ones(shape, dtype), sharding) for name, (shape, dtype) in spec.items()}
+    number, *constants = jax.device_put((np.uint32(0), np.float32(1e-4), np.uint32(0)), replicated(setup.mesh))
     with mesh_context(setup.mesh):
-        state = setup.create(0)
-        for _ in range(1 + _TIMED):
-            began = time.perf_counter()
-            state, metrics = program(state, batch, *numbers)
-            jax.block_until_ready((state, metrics))
-            taken.append(time.perf_counter() - began)
-    return min(taken[1:])
+        step = lambda state, batch: program(state, batch, number, *constants)  # noqa: E731
+        return _time_steps(step, setup.create(0), [batch] * (1 + _STEPS))
 
 
-def hours_of(hours: float, total: int | None, how: str) -> Check:
-    how += '; evaluating and saving not counted'
+def _time_task(data: TaskData, mesh: Mesh) -> tuple[int, float]:
+    """Returns the rows of a step and its seconds."""
+    settings = data.settings
+    rows = settings.batch_size // settings.accumulate
+    if _is_cpu(mesh):
+        rows = _multiple(row_shards(mesh), min(rows, _CPU_ROWS))
+    few = {'max_train_records': _RECORDS, 'max_eval_records': 1, 'batch_size': rows, 'accumulate': 1}
+    with tempfile.TemporaryDirectory() as scratch:
+        part = data_from_source(dataclasses.replace(settings, **few), pathlib.Path(scratch))
+        train, model = prepare(part, mesh, 1)
+        examples = model.examples(train.features, 0)
+        phase = model.phase([VmappedRun(examples, settings.learning_rate, 0)], examples, 1 + _STEPS)
+        with mesh_context(mesh), contextlib.closing(phase.load(0)) as batches:
+            return rows, _time_steps(phase.compile(), model.fresh_state(0)[0], batches)
+
+
+def _hours(hours: float, total: int | None, source: str) -> Check:
+    source += '; evaluating and saving not counted'
     if total is None:
         seconds = 3600 * hours / _UNKNOWN
-        return Check('hours', OK, f'{seconds:.3g} s a step {how}; how many there are the corpus tells (run=corpus)')
-    shown = f'{hours:,.1f} hours' if hours >= 1 else f'{60 * hours:.0f} minutes' if hours > 1 / 60 else 'under a minute'
+        return Check('hours', OK, f'{seconds:.3g} s a step {source}; the corpus decides how many (run=corpus)')
+    text = f'{hours:,.1f} hours' if hours >= 1 else f'{60 * hours:.0f} minutes' if hours > 1 / 60 else 'under a minute'
     if hours > _LONG:
         fix = 'take fewer steps, a smaller recipe, or more chips: --config.topology=v5e:4x4 estimates a slice'
-        return Check('hours', WARN, f'{shown} {how}', fix)
-    return Check('hours', OK, f'{shown} {how}')
+        return Check('hours', WARN, f'{text} {source}', fix)
+    return Check('hours', OK, f'{text} {source}')

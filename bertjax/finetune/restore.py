@@ -141,7 +141,7 @@ def load_task(
     settings.check_memory(data.encoder, mesh, training=False)
     splits = splits_of(data)
     seen = list(splits.values())
-    model = TaskModel(data, mesh, seen, settings.shapes or data.lengths_worth(seen, 1, training=False))
+    model = TaskModel(data, mesh, seen, settings.shapes or data.best_length_count(seen, 1, training=False))
     params, step = _params(data, model.setup, folder)
     return EvaluatedTask(model, params, splits, step, data.finished and not settings.step)
 

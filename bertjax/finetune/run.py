@@ -59,10 +59,10 @@ class Finetuning:
         else:
             self.packing = PackingDecision(None, 'a student learns from rows as they are')
         if self.packing.groups is None:
-            lengths = settings.shapes or lengths or data.lengths_worth([train], passes, training=True)
+            lengths = settings.shapes or lengths or data.best_length_count([train], passes, training=True)
         else:
             seen = [data.split(name) for name in data.evaluated] or [train]
-            lengths = settings.shapes or lengths or data.lengths_worth(seen, 1, training=False)
+            lengths = settings.shapes or lengths or data.best_length_count(seen, 1, training=False)
         self._train, self.model = prepare(data, mesh, lengths, groups=self.packing.groups, chosen_by=chosen_by)
         self._setups = [self.model.setup]
         self.values = task_values

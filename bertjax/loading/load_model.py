@@ -20,7 +20,7 @@ from bertjax.convert.huggingface.sentence_transformers import MODULES, SentenceM
 from bertjax.convert.load import load_pretraining_model, load_task_model, read_config
 from bertjax.convert.trees import flat_paths
 from bertjax.errors import UserError
-from bertjax.files.paths import is_remote, user_path
+from bertjax.files.paths import is_remote
 from bertjax.files.small_files import read_json_object
 from bertjax.finetune.task_data import TASK_FILE, task_json
 from bertjax.loading.settings import InferenceSettings
@@ -30,6 +30,7 @@ from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import replicated
 from bertjax.recipe import finetuning_config, pretraining_config
+from bertjax.remote.paths import user_path
 from bertjax.tasks.exported import recorded_options, task_of_class
 from bertjax.tasks.registry import options, options_with_kind
 from bertjax.tasks.task import Task

@@ -46,11 +46,6 @@ def pair_of(mode: str) -> str:
     return mode if mode in PAIRS else 'nsp'
 
 
-def with_pair_names(row: Mapping[str, Any], pair: str) -> dict[str, Any]:
-    """A row of a run whose pairs are `pair`; early runs with sentence order called its figures nsp_*."""
-    return {f'{pair}_{key[4:]}' if key.startswith('nsp_') else key: value for key, value in row.items()}
-
-
 def task_values(sums: Sums) -> dict[str, float | None]:
     """The mean of each loss and accuracy of a task; None where the weight is 0."""
     return {name: total / weight if weight else None for name, (total, weight) in sums.items()}

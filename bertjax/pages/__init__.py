@@ -1,1 +1,1 @@
-"""HTML pages that are one file: nothing is fetched, text is escaped, in light and dark, for any width of window."""
+"""HTML pages that are one file: Jinja2 templates, one stylesheet, one script, and charts that Plotly draws."""

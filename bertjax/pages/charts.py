@@ -1,8 +1,6 @@
-"""Charts with zoom, drawn by Plotly, which the page carries in itself.
+"""Charts for a page, drawn by Plotly, which the page carries compressed (2 MB) so that it fetches nothing.
 
-Plotly's own file is 4.8 MB and its smaller builds come with no Python package; compressed it is 2 MB of the page, which
-the browser unpacks. Charts of our own would have spared that, and been worse to read: no box to zoom into, no common
-readout, no way to take a picture.
+The colors are names of style.css, which page.js looks up, as they differ between light and dark.
 """
 
 import base64
@@ -10,85 +8,126 @@ import dataclasses
 import functools
 import gzip
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from markupsafe import Markup
-
 from bertjax.errors import UserError
-from bertjax.pages.data import inline
+
+COLORS = ('blue', 'orange', 'green', 'purple', 'teal', 'pink', 'red')
+_MODES = {'line': 'lines', 'dots': 'lines+markers', 'level': 'lines', 'points': 'markers'}
+_LAYOUT = {
+    'template': 'none',  # page.js has one for light and one for dark
+    'margin': {'l': 8, 'r': 12, 't': 8, 'b': 8},
+    'xaxis': {'automargin': True, 'title': {'standoff': 12}},
+    # 0.00015, where Plotly would write 150µ.
+    'yaxis': {'automargin': True, 'title': {'standoff': 12}, 'exponentformat': 'e', 'minexponent': 5},
+    'legend': {'orientation': 'h', 'x': 0, 'y': 1.02, 'yanchor': 'bottom'},
+    'hoverlabel': {'namelength': -1},  # else Plotly cuts names, perhaps in the middle of an escape
+    'uirevision': 'same',  # the reader's zoom survives the change of colors
+}
 
 
 @dataclasses.dataclass(frozen=True)
-class Series:
-    """A curve, or the points of a scatter plot.
+class Curve:
+    """A curve of a chart, or points of a scatter plot.
 
     Attributes:
-      name: in the legend.
-      x, y: of its points.
-      color: a colour of style.css, `--NAME`.
-      look: 'line', 'dots' (a line with its points), 'dashes' (a level), 'points' (no line).
-      text: of each point, lines for a pointer over it; its coordinates where there is none.
+      name: the entry in the legend.
+      x, y: the coordinates of the points.
+      color: a color of style.css, `--NAME`.
+      kind: 'line', 'dots' (a line with its points), 'level' (a dashed line) or 'points' (no line).
+      text: the lines that a pointer over each point shows; by default its coordinates.
     """
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
     color: str = 'blue'
-    look: str = 'line'
+    kind: str = 'line'
     text: Sequence[str] = ()
 
 
-def chart(
-    title: str,
-    series: Sequence[Series],
-    *,
-    x: str,
-    y: str,
-    log: bool = False,
-    ticks: Sequence[float] = (),
-    height: int = 340,
-) -> Markup:
-    """A figure with a curve for each of `series`.
+@dataclasses.dataclass(frozen=True)
+class Chart:
+    """Curves over a common x axis.
 
-    Args:
-      title: above it.
-      series: what is drawn.
-      x, y: titles of the axes.
-      log: whether the x axis is logarithmic.
-      ticks: where the x axis has its figures; by default where Plotly puts them.
-      height: in pixels, of a chart whose legend has up to four lines; more make it higher.
+    Attributes:
+      title: the heading.
+      curves: the curves, in the order of the legend.
+      y, x: the titles of the axes.
+      ticks: the figures on a logarithmic x axis; a linear axis without them.
+      height: in pixels; more than four entries in the legend add to it.
     """
-    drawn = {
-        'series': [_trace(one) for one in series],
-        'x': _escaped(x),
-        'y': _escaped(y),
-        'log': log,
-        'ticks': list(ticks),
+
+    title: str
+    curves: Sequence[Curve]
+    y: str = ''
+    x: str = 'step'
+    ticks: Sequence[float] = ()
+    height: int = 340
+
+    def figure(self) -> Any:
+        """Returns a plotly.graph_objects.Figure."""
+        from plotly import graph_objects as go
+
+        figure = go.Figure([_trace(curve) for curve in self.curves], _LAYOUT)
+        figure.update_layout(
+            height=self.height + 22 * max(len(self.curves) - 4, 0),
+            xaxis_title_text=self.x,
+            yaxis_title_text=self.y,
+            showlegend=len(self.curves) > 1,
+            hovermode='closest' if any(curve.text for curve in self.curves) else 'x unified',
+        )
+        if self.ticks:
+            labels = [f'{tick:.2g}'.replace('e-0', 'e-') for tick in self.ticks]
+            figure.update_xaxes(type='log', tickvals=self.ticks, ticktext=labels)
+        return figure
+
+
+@dataclasses.dataclass(frozen=True)
+class BarChart:
+    """Horizontal bars.
+
+    Attributes:
+      title: the heading.
+      bars: {name: (length, text at its end)}.
+    """
+
+    title: str
+    bars: Mapping[str, tuple[float, str]]
+
+    def figure(self) -> Any:
+        """Returns a plotly.graph_objects.Figure."""
+        from plotly import graph_objects as go
+
+        lengths, texts = zip(*self.bars.values(), strict=True)
+        names = [_escape(name) for name in self.bars]
+        bar = {'orientation': 'h', 'y': names, 'x': lengths, 'meta': 'blue', 'hoverinfo': 'skip'}
+        figure = go.Figure(go.Bar(bar, text=texts, textposition='outside', cliponaxis=False), _LAYOUT)
+        figure.update_layout(height=30 + 25 * len(names))
+        figure.update_xaxes(visible=False, range=[0, 1.25 * max(lengths) or 1])  # room for the texts
+        figure.update_yaxes(autorange='reversed', showgrid=False, type='category', ticksuffix='  ')
+        return figure
+
+
+def _trace(curve: Curve) -> dict[str, Any]:
+    kind = 'dots' if curve.kind == 'line' and len(curve.x) == 1 else curve.kind  # one point makes no line
+    return {
+        'type': 'scatter',
+        'name': _escape(curve.name),
+        'x': curve.x,
+        'y': curve.y,
+        'mode': _MODES[kind],
+        'line': {'width': 2, 'dash': 'dash' if kind == 'level' else 'solid'},
+        'marker': {'size': 7},
+        'meta': curve.color,
+        'text': [_escape(text).replace('\n', '<br>') for text in curve.text] or None,
+        'hovertemplate': '%{text}<extra></extra>' if curve.text else None,
     }
-    return Markup(
-        '<figure class="chart"><figcaption>{}</figcaption>'
-        '<div class="plot" role="img" aria-label="{}" style="height:{}px">{}</div></figure>'
-    ).format(title, title, height + 22 * max(len(series) - 4, 0), inline(drawn))
 
 
-def _trace(one: Series) -> dict[str, Any]:
-    # A line of one point is not to be seen.
-    look = 'dots' if one.look == 'line' and len(one.x) == 1 else one.look
-    mode = {'line': 'lines', 'dots': 'lines+markers', 'dashes': 'lines', 'points': 'markers'}[look]
-    trace = {'name': _escaped(one.name), 'x': list(one.x), 'y': list(one.y), 'mode': mode, 'color': one.color}
-    if one.look == 'dashes':
-        trace['dash'] = 'dash'
-    if one.text:
-        trace |= {
-            'text': [_escaped(text).replace('\n', '<br>') for text in one.text],
-            'hovertemplate': '%{text}<extra></extra>',
-        }
-    return trace
-
-
-def _escaped(text: str) -> str:
-    """For Plotly, which reads some HTML in what it writes."""
+def _escape(text: str) -> str:
+    """Escapes text for Plotly, which interprets some HTML."""
     return html.escape(text, quote=False)
 
 
@@ -99,23 +138,22 @@ def check_plotly() -> None:
     try:
         import plotly  # noqa: F401
     except ImportError:
-        fix = "install the extra 'report': pip install -e '.[report]'"
-        raise UserError('this page', 'no plotly', 'plotly to draw its charts', fix) from None
-
-
-def drawing() -> Markup:
-    """The element that carries Plotly, for page.js to unpack.
-
-    Raises:
-      UserError: it is not installed.
-    """
-    check_plotly()
-    return Markup('<script type="text/plain" id="plotly">{}</script>\n').format(_packed())
+        raise UserError(
+            'this page',
+            'no plotly',
+            'plotly to draw its charts',
+            "install the extra 'report': pip install -e '.[report]'",
+        ) from None
 
 
 @functools.cache
-def _packed() -> str:
-    """Plotly's file compressed; equal bytes every time."""
+def packed_plotly() -> str:
+    """Returns Plotly's script, compressed, in base64; the same bytes every time.
+
+    Raises:
+      UserError: Plotly is not installed.
+    """
+    check_plotly()
     from plotly.offline import get_plotlyjs
 
     return base64.b64encode(gzip.compress(get_plotlyjs().encode('utf-8'), mtime=0)).decode('ascii')

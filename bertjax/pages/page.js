@@ -1,72 +1,79 @@
 'use strict';
-// Light or dark: as the reader's system has it, until the button says otherwise.
+// Light or dark: as the reader's system prefers, until the button says otherwise.
 const root = document.documentElement, button = document.getElementById('theme');
 const system = matchMedia('(prefers-color-scheme: dark)');
-const kept = { get: () => { try { return localStorage.getItem('theme'); } catch { return null; } },
-  set: (theme) => { try { localStorage.setItem('theme', theme); } catch { /* a page that may keep nothing */ } } };
+// A browser may deny storage to a file.
+const stored = { get: () => { try { return localStorage.getItem('theme'); } catch { return null; } },
+  set: (theme) => { try { localStorage.setItem('theme', theme); } catch { /* nothing is stored */ } } };
 const isDark = () => (root.dataset.theme ?? (system.matches ? 'dark' : 'light')) === 'dark';
-const onTheme = [];  // what is drawn anew in the other colours
+const onTheme = [];  // functions that draw again in the other colors
 
-function show() {
+function applyTheme() {
   button.textContent = isDark() ? '☀ light' : '☾ dark';
   for (const draw of onTheme) draw();
 }
-if (kept.get()) root.dataset.theme = kept.get();
-button.addEventListener('click', () => { root.dataset.theme = isDark() ? 'light' : 'dark'; kept.set(root.dataset.theme); show(); });
-system.addEventListener('change', show);
-show();
+if (stored.get()) root.dataset.theme = stored.get();
+button.addEventListener('click', () => {
+  root.dataset.theme = isDark() ? 'light' : 'dark';
+  stored.set(root.dataset.theme);
+  applyTheme();
+});
+system.addEventListener('change', applyTheme);
+applyTheme();
 
-// A colour of the stylesheet as it is just now.
+// The present value of a color of the stylesheet.
 function color(name) {
   const probe = document.createElement('span');
   probe.style.color = `var(--${name})`;
   document.body.append(probe);
-  const found = getComputedStyle(probe).color;
+  const value = getComputedStyle(probe).color;
   probe.remove();
-  return found;
+  return value;
 }
 
-function draw(place) {
-  const given = JSON.parse(place.dataset.given ??= place.textContent);
-  const data = given.series.map(({ color: name, dash, ...trace }) => ({
-    ...trace, line: { color: color(name), dash, width: 2 }, marker: { color: color(name), size: 7 },
-  }));
-  const ink = color('quiet'), line = color('line');
-  const axis = (title) => ({ title: { text: title, standoff: 12 }, gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true });
-  const ticks = given.ticks.length ? { tickvals: given.ticks, ticktext: given.ticks.map((x) => x.toPrecision(2).replace(/\.?0*(e|$)/, '$1')) } : {};
-  // 0.00015 as 1.5e-4, where Plotly writes 150µ; 12,000 as 12k.
-  const small = given.series.every((one) => one.y.every((y) => Math.abs(y) < 0.01));
-  const legend = { orientation: 'h', x: 0, y: 1.02, yanchor: 'bottom' };
-  const layout = {
-    paper_bgcolor: 'rgba(0,0,0,0)', plot_bgcolor: 'rgba(0,0,0,0)', font: { color: ink, size: 13, family: getComputedStyle(document.body).fontFamily },
-    margin: { l: 8, r: 12, t: 8, b: 8 }, xaxis: { ...axis(given.x), ...ticks, type: given.log ? 'log' : 'linear' }, yaxis: { ...axis(given.y), exponentformat: small ? 'e' : 'SI' },
-    showlegend: data.length > 1, legend, hovermode: data.some((trace) => trace.text) ? 'closest' : 'x unified',
-    // Names at full length: Plotly would cut them to 15 characters, in the middle of an escaped one.
-    hoverlabel: { bgcolor: color('card'), bordercolor: line, font: { color: color('ink') }, namelength: -1 },
-    modebar: { bgcolor: 'rgba(0,0,0,0)', color: ink, activecolor: color('blue') },
-  };
-  // Exactly these buttons: Plotly 7 adds "Share chart...", which uploads the data, and later versions may add more.
-  const buttons = [['toImage'], ['zoom2d', 'pan2d'], ['zoomIn2d', 'zoomOut2d', 'resetScale2d']];
-  const options = { responsive: true, displaylogo: false, modeBarButtons: buttons };
-  const had = place.layout && { x: place.layout.xaxis, y: place.layout.yaxis };  // what the reader has zoomed to
-  if (had && !had.x.autorange) Object.assign(layout.xaxis, { range: had.x.range, autorange: false });
-  if (had && !had.y.autorange) Object.assign(layout.yaxis, { range: had.y.range, autorange: false });
-  if (!had) place.textContent = '';
-  return Plotly.react(place, data, layout, options);
+// Compressed bytes, in base64.
+function unpack(text) {
+  const bytes = Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip')));
+}
+
+// Plotly's template: the colors of the page, and its font.
+function template() {
+  const clear = 'rgba(0,0,0,0)', quiet = color('quiet'), line = color('line');
+  const axis = { gridcolor: line, zerolinecolor: line, linecolor: line };
+  return { layout: {
+    paper_bgcolor: clear, plot_bgcolor: clear, xaxis: axis, yaxis: axis,
+    font: { color: quiet, size: 13, family: getComputedStyle(document.body).fontFamily },
+    hoverlabel: { bgcolor: color('card'), bordercolor: line, font: { color: color('ink') } },
+    modebar: { bgcolor: clear, color: quiet, activecolor: color('blue') },
+  } };
+}
+
+// Exactly these buttons: Plotly 7 adds "Share chart...", which uploads the data, and later versions may add more.
+const modeBarButtons = [['toImage'], ['zoom2d', 'pan2d'], ['zoomIn2d', 'zoomOut2d', 'resetScale2d']];
+
+function draw(plot) {
+  const { data, layout } = JSON.parse(plot.dataset.figure ??= plot.textContent);
+  for (const trace of data) {
+    trace.line = { ...trace.line, color: color(trace.meta) };
+    trace.marker = { ...trace.marker, color: color(trace.meta) };
+    if (trace.type === 'bar') delete trace.line;
+  }
+  if (!plot.layout) plot.textContent = '';
+  const options = { responsive: true, displaylogo: false, modeBarButtons };
+  return Plotly.react(plot, data, { ...layout, template: template() }, options);
 }
 
 async function drawAll() {
   const packed = document.getElementById('plotly');
   if (packed) {
-    const bytes = Uint8Array.from(atob(packed.textContent), (char) => char.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'));
     const script = document.createElement('script');
-    script.textContent = await new Response(stream).text();
+    script.textContent = await unpack(packed.textContent).text();
     document.head.append(script);
     packed.remove();
-    const places = [...document.querySelectorAll('.plot')];
-    await Promise.all(places.map(draw));
-    onTheme.push(() => places.forEach(draw));
+    const plots = [...document.querySelectorAll('.plot')];
+    await Promise.all(plots.map(draw));
+    onTheme.push(() => plots.forEach(draw));
   }
   root.dataset.ready = 'yes';
 }

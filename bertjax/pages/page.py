@@ -1,39 +1,25 @@
-"""The document around a page: its title, its contents, one stylesheet, one script."""
+"""Renders a page: `page.html.j2` around the sections, each drawn by the macro of its name in another template."""
 
 import dataclasses
-import importlib.resources
+import urllib.parse
 from collections.abc import Sequence
+from typing import Any
 
+import jinja2
 from markupsafe import Markup
 
-from bertjax.pages.charts import drawing
+from bertjax.pages.charts import packed_plotly
 
-# A page may not fetch anything, whatever is in it: neither scripts nor pictures nor fonts of others.
-_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-_DOCUMENT = Markup("""\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<link rel="icon" href="data:,">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-<header>
-<div class="top"><h1>{title}</h1><button id="theme" type="button" title="light or dark"></button></div>
-<p class="about">{about}</p>
-<nav>{contents}</nav>
-</header>
-<main>
-{sections}
-</main>
-{drawing}<script>{script}</script>
-</body>
-</html>
-""")
+_ENVIRONMENT = jinja2.Environment(
+    loader=jinja2.PackageLoader(__package__, ''),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=jinja2.StrictUndefined,
+)
+_ENVIRONMENT.policies['json.dumps_kwargs'] = {'allow_nan': False, 'separators': (',', ':')}
+_ENVIRONMENT.filters['number'] = format  # x|number('.3f') is Python's format(x, '.3f')
+_ENVIRONMENT.globals['source'] = lambda name: Markup(_ENVIRONMENT.loader.get_source(_ENVIRONMENT, name)[0])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,60 +27,69 @@ class Section:
     """A part of a page.
 
     Attributes:
-      name: its anchor, `#name`.
-      title: its heading, and its entry in the contents.
-      body: what is in it; of several, one below the other.
+      name: the anchor `#name`, and the macro that draws `data`.
+      title: the heading, and the entry in the contents.
+      data: the argument of the macro.
       about: a sentence under the heading.
+      note: shown instead of `data`: why there is nothing to show.
     """
 
     name: str
     title: str
-    body: Sequence[Markup]
-    about: str | Markup = ''
+    data: Any = None
+    about: str = ''
+    note: str = ''
 
 
-def page(
+@dataclasses.dataclass(frozen=True)
+class Token:
+    """A piece in a row of tokens.
+
+    Attributes:
+      text: the piece; `##` in front joins it to the one before.
+      color: a class of style.css: special, b, masked, random, unchanged, right, wrong; '' for none.
+      title: what a pointer over it shows.
+      below: further lines under the text, such as the piece that a mask hides.
+    """
+
+    text: str
+    color: str = ''
+    title: str = ''
+    below: str = ''
+
+
+def link(text: str, target: str) -> Markup:
+    """Returns text that leads to another file, by its path from the page."""
+    return Markup('<a href="{}">{}</a>').format(urllib.parse.quote(target), text)
+
+
+def render_page(
+    template: str,
     title: str,
-    about: str | Markup,
+    about: str,
     sections: Sequence[Section],
     *,
     charts: bool = False,
-    style: str = '',
-    script: str = '',
+    assets: Sequence[str] = (),
 ) -> str:
-    """The text of an HTML file.
+    """Returns the text of an HTML file.
 
     Args:
-      title: of the page.
-      about: a sentence under it.
-      sections: in their order.
-      charts: whether there are some (see charts.py), which makes the file two megabytes larger.
-      style, script: of this page alone, behind those that all pages share; our own code, never data.
+      template: a file of this folder that has a macro for each section.
+      title: the title of the page.
+      about: a sentence under the title.
+      sections: the parts of the page, in order.
+      charts: whether a section has charts, which make the file two megabytes larger.
+      assets: names whose NAME.css and NAME.js this page needs besides style.css and page.js.
 
     Raises:
       UserError: charts without Plotly.
     """
-    links = Markup('').join(Markup('<a href="#{}">{}</a>').format(part.name, part.title) for part in sections)
-    return str(
-        _DOCUMENT.format(
-            policy=_POLICY,
-            title=title,
-            about=about,
-            style=Markup(own(__package__, 'style.css') + style),
-            contents=links,
-            sections=Markup('\n').join(map(_section, sections)),
-            drawing=drawing() if charts else '',
-            script=Markup(own(__package__, 'page.js') + script),
-        )
+    return _ENVIRONMENT.get_template('page.html.j2').render(
+        template=template,
+        title=title,
+        about=about,
+        sections=sections,
+        plotly=packed_plotly() if charts else '',
+        assets=assets,
     )
-
-
-def _section(part: Section) -> Markup:
-    about = Markup('<p class="about">{}</p>\n').format(part.about) if part.about else ''
-    body = Markup('\n').join(part.body)
-    return Markup('<section id="{}">\n<h2>{}</h2>\n{}{}\n</section>').format(part.name, part.title, about, body)
-
-
-def own(package: str, name: str) -> str:
-    """The text of a file that lies beside the modules of a package of ours."""
-    return (importlib.resources.files(package) / name).read_text(encoding='utf-8')

@@ -15,7 +15,6 @@ from bertjax.data.loader import Examples
 from bertjax.files.atomic import write_atomic
 from bertjax.files.paths import user_name
 from bertjax.losses import PRETRAINING
-from bertjax.metrics.rows import pair_of, with_pair_names
 from bertjax.metrics.softmax import softmax
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
@@ -80,13 +79,13 @@ def finish_pretraining(
       recipe: as the command line names it.
       levels: what the figures are measured against.
     """
-    rows = heldout_rows(folder / 'metrics.jsonl', config['pairs']['mode'])
+    rows = heldout_rows(folder / 'metrics.jsonl')
     if rows and rows[-1]['step'] != config['steps']:
         logging.warning('%s ends at step %d of %d.', folder / 'metrics.jsonl', rows[-1]['step'], config['steps'])
     if config['export']:
         export_pretraining(folder, config, model, tokenizer, params, rows, formats_of(config['export_formats']))
     filled = list(_filled_masks(params, model, tokenizer, heldout)) if heldout is not None else []
-    texts = text_rows(folder / 'metrics.jsonl', config['pairs']['mode'])
+    texts = text_rows(folder / 'metrics.jsonl')
     goodput = read_goodput(folder)
     summary = {
         'steps': config['steps'],
@@ -119,17 +118,17 @@ def finish_pretraining(
         push_export(folder, config['push_to'], private=config['push_private'])
 
 
-def heldout_rows(metrics: pathlib.Path, mode: str) -> list[dict[str, Any]]:
-    """The held-out rows of the metrics.jsonl of a run with this config.pairs.mode, in order."""
-    return [with_pair_names(row, pair_of(mode)) for row in read_rows(metrics) if row['split'] == 'heldout']
+def heldout_rows(metrics: pathlib.Path) -> list[dict[str, Any]]:
+    """The held-out rows of a metrics.jsonl, in order."""
+    return [row for row in read_rows(metrics) if row['split'] == 'heldout']
 
 
-def text_rows(metrics: pathlib.Path, mode: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+def text_rows(metrics: pathlib.Path) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     """The first and the last row of each of config.heldout_texts, by name; see `heldout_rows`."""
     found: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
     for row in read_rows(metrics):
         if row['split'].startswith(PREFIX):
-            name, row = row['split'].removeprefix(PREFIX), with_pair_names(row, pair_of(mode))
+            name = row['split'].removeprefix(PREFIX)
             found[name] = (found.get(name, (row,))[0], row)
     return found
 

@@ -13,10 +13,10 @@ from bertjax.corpus.report import print_report
 from bertjax.corpus.sources import AUTO, parse_mixture, resolve
 from bertjax.corpus.store import TokenStore, open_store, read_manifest
 from bertjax.errors import printable
-from bertjax.files.paths import user_path
 from bertjax.parallel.distributed import is_primary
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.vocabulary import add_words, load_given_tokenizer, train_vocabulary
+from bertjax.remote.paths import user_path
 from bertjax.text.smoothing import smoothed_shares
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.workdir.lock import has_checkpoints, has_run

@@ -16,8 +16,8 @@ from bertjax.corpus.texts import iter_texts
 from bertjax.corpus.workers import Progress, text_bytes
 from bertjax.errors import UserError, printable
 from bertjax.files.atomic import write_atomic
-from bertjax.files.paths import user_path
 from bertjax.pretrain.settings import PretrainingSettings
+from bertjax.remote.paths import user_path
 from bertjax.text.added_words import candidates, read_words, with_words
 from bertjax.text.byte_bpe_training import train_byte_bpe
 from bertjax.text.special import special_layout
@@ -131,8 +131,8 @@ def load_given_tokenizer(settings: PretrainingSettings, given: str) -> Tokenizer
     Raises:
       UserError: what cannot be read.
     """
-    if settings.vocab['family'] == 'symbols' and _of_lines(user_path(given, 'config.tokenizer')):
-        return read_symbols(given)
+    if settings.vocab['family'] == 'symbols' and _of_lines(path := user_path(given, 'config.tokenizer')):
+        return read_symbols(path)
     return load_tokenizer(given)
 
 

@@ -1,1 +1,1 @@
-"""What a workdir holds as one HTML page: a file a section, each of which says what is missing rather than failing."""
+"""The page of a workdir: a file a section, which says what is missing rather than failing."""

@@ -1,4 +1,4 @@
-"""The page of a benchmark: the table of its tasks, each of which leads to the page of its own."""
+"""The page of a benchmark: the table of its tasks, each with a link to its own page."""
 
 import pathlib
 from collections.abc import Collection
@@ -7,13 +7,13 @@ from bertjax.files.small_files import read_json_or_none
 from bertjax.finetune.benchmark_table import SUBMISSION, averages, summarise
 from bertjax.finetune.results import RESULTS
 from bertjax.metrics.glue import OFFICIAL
-from bertjax.pages import parts
-from bertjax.pages.page import Section, page
+from bertjax.pages.page import Section, link, render_page
+from bertjax.report.build import TEMPLATE
 from bertjax.tasks.sentence.glue_table import TASKS
 
 
 def benchmark_page(folder: pathlib.Path, linked: Collection[str]) -> str:
-    """The page of all tasks, as HTML; finished or not.
+    """Returns the page of all tasks as HTML, of a finished benchmark or an unfinished one.
 
     Args:
       folder: the workdir.
@@ -22,16 +22,17 @@ def benchmark_page(folder: pathlib.Path, linked: Collection[str]) -> str:
     lacking = read_json_or_none(folder / RESULTS, lambda summary: dict(summary['lacking'])) or {}
     summary, rows = summarise(folder, lacking)
     count = summary['averaged_tasks']
-    tiles = {'tasks': (f'{count}', f'finished, of {len(OFFICIAL)}')}
+    tiles = {'tasks': (count, f'finished, of {len(OFFICIAL)}')}
     tiles |= {name: (value, 'of 100') for name, value in averages(summary) if count}
-    cells = [
-        (parts.link(title, f'{task}/report.html') if task in linked else title, *rest)
-        for task, (title, *rest) in zip(OFFICIAL, rows, strict=True)
-    ]
-    body = [parts.tiles(tiles), parts.table(['task', 'dev', 'figures', 'score'], cells, text=(0, 2))]
-    still = {task: what for task, what in lacking.items() if task not in summary['tasks']}
-    body += [parts.note(f'{TASKS[task].title}: {what}') for task, what in still.items()]
-    if (folder / SUBMISSION).exists():
-        body.append(parts.note(f'{SUBMISSION}, beside this page, is for gluebenchmark.com.'))
+    data = {
+        'tiles': tiles,
+        'rows': [
+            (link(title, f'{task}/report.html') if task in linked else title, *rest)
+            for task, (title, *rest) in zip(OFFICIAL, rows, strict=True)
+        ],
+        'lacking': {TASKS[task].title: reason for task, reason in lacking.items() if task not in summary['tasks']},
+        'submission': SUBMISSION if (folder / SUBMISSION).exists() else '',
+    }
     about = 'Figures in per cent; a task leads to its own page: its curves, its errors, its config.'
-    return page(f'Benchmark: {folder.resolve().name}', 'GLUE, dev', [Section('tasks', 'Tasks', body, about)])
+    sections = [Section('tasks', 'Tasks', data, about)]
+    return render_page(TEMPLATE, f'Benchmark: {folder.resolve().name}', 'GLUE, dev', sections)

@@ -9,8 +9,7 @@ from bertjax.files.small_files import read_json_or_none
 from bertjax.finetune.task_data import TASK_FILE
 from bertjax.finetune.trials import score_of
 from bertjax.metrics.rows import pair_of
-from bertjax.pages import parts
-from bertjax.pages.page import Section, page
+from bertjax.pages.page import Section, render_page
 from bertjax.pretrain.chance_baselines import ChanceBaselines, compute_chance_baselines
 from bertjax.pretrain.examples import StoreExamples
 from bertjax.pretrain.text_data import open_stores
@@ -18,25 +17,26 @@ from bertjax.report.config import config
 from bertjax.report.corpus import corpus
 from bertjax.report.curves import curves
 from bertjax.report.errors import errors
-from bertjax.report.figures import figures, members, sweep, trials
+from bertjax.report.examples import pretraining_examples, task_examples
 from bertjax.report.fillings import fillings
 from bertjax.report.overview import overview
+from bertjax.report.results import figures, finished_trials, members, sweep
 from bertjax.report.run_record import Run, quiet
-from bertjax.report.shown_rows import pretraining_rows, task_rows
 from bertjax.report.speed import speed
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import load_tokenizer
 from bertjax.workdir.lock import TRIALS
 
-_FEW = 16  # records that are tokenised to show some rows
+TEMPLATE = 'report.html.j2'
+_FEW = 16  # records that are tokenized to show some rows
 
 
 def build_page(run: Run) -> str:
-    """The page of a run, as HTML."""
-    parts_of = _task_sections(run) if run.is_task else _pretraining_sections(run)
-    parts_of += [speed(run), config(run)] if len(run.models) < 2 else []  # else each has a config of its own
-    sections = [part for part in parts_of if part is not None]
-    return page(f'{_kind(run)}: {run.folder.resolve().name}', _about(run), sections, charts=True)
+    """Returns the page of a run, as HTML."""
+    sections = _task_sections(run) if run.is_task else _pretraining_sections(run)
+    sections += [speed(run), config(run)] if len(run.models) < 2 else []  # each member of an ensemble has its own
+    title = f'{_kind(run)}: {run.folder.resolve().name}'
+    return render_page(TEMPLATE, title, _about(run), [part for part in sections if part is not None], charts=True)
 
 
 def _kind(run: Run) -> str:
@@ -52,17 +52,17 @@ def _kind(run: Run) -> str:
 
 
 def _about(run: Run) -> str:
-    chosen = run.config
+    config = run.config
     if run.is_task:
-        task = ', '.join(str(x) for key, x in chosen['task'].items() if key in ('kind', 'task') and x)
-        origin = chosen['init'] or (chosen['distill']['teacher'] if run.is_distillation else 'nothing')
-        which = f'{len(run.models)} models together' if len(run.models) > 1 else f'from {origin}'
-        return f'{task}, {which}, on {chosen["data"] or "tensorflow-datasets"}'
-    model = chosen['model']
+        task = ', '.join(str(x) for key, x in config['task'].items() if key in ('kind', 'task') and x)
+        origin = config['init'] or (config['distill']['teacher'] if run.is_distillation else 'nothing')
+        models = f'{len(run.models)} models together' if len(run.models) > 1 else f'from {origin}'
+        return f'{task}, {models}, on {config["data"] or "tensorflow-datasets"}'
+    model = config['model']
     layers = model['num_layers']
     sizes = f'{layers} layer{"s"[: layers != 1]}, width {model["width"]}, {model["num_heads"]} heads'
-    taught_by = f', taught by {chosen["distill"]["teacher"]}' if run.recorded and run.is_distillation else ''
-    return f'{sizes}{taught_by}, on {chosen["data"] or chosen["corpus"]}'
+    teacher = f', taught by {config["distill"]["teacher"]}' if run.recorded and run.is_distillation else ''
+    return f'{sizes}{teacher}, on {config["data"] or config["corpus"]}'
 
 
 def _pretraining_sections(run: Run) -> list[Section | None]:
@@ -73,52 +73,53 @@ def _pretraining_sections(run: Run) -> list[Section | None]:
         examples = StoreExamples(settings, stores, tokenizer, run.folder / 'store' / 'plans')
         total = in_steps(run.config['steps'], 'steps') if run.recorded else 0
         level = compute_chance_baselines(settings, stores, examples, total) if run.recorded else ChanceBaselines()
-    except UserError as error:  # the figures are there without the text
+    except UserError as error:  # the metrics can be shown without the text
         level = ChanceBaselines(pair_of(run.config['pairs']['mode']))
-        note = parts.note(f'The text is not there any more, and with it the examples: {error}')
-        return [overview(run, level), curves(run, level), Section('corpus', 'Corpus', [note])]
+        note = f'The text is not there any more, and with it the examples: {error}'
+        return [overview(run, level), curves(run, level), Section('corpus', 'Corpus', note=note)]
     names = [spec for spec, _ in parse_mixture(settings.corpus)] if not settings.data else [settings.data]
+    get = lambda split: examples.get(settings.first_shape, split, 0)  # noqa: E731
     filled = None
     if run.recorded and not run.predicts:
-        note = 'The teacher teaches what is computed on the way: the head for masks stays as it was drawn.'
-        filled = Section('fillings', 'Held-out masks', [parts.note(note)])
+        note = 'The teacher teaches hidden values only: the head for masks stays as it was initialized.'
+        filled = Section('fillings', 'Held-out masks', note=note)
     elif run.recorded and examples.has_heldout:
-        heldout = examples.get(settings.first_shape, 'heldout', 0)
-        filled = _or_note('fillings', 'Held-out masks', lambda: fillings(run, heldout, tokenizer))
+        filled = _or_note('fillings', 'Held-out masks', lambda: fillings(run, get('heldout'), tokenizer))
     elif run.recorded:
-        filled = Section('fillings', 'Held-out masks', [parts.note('No document is held out.')])
-    train = lambda: examples.get(settings.first_shape, 'train', 0)  # noqa: E731
-    rows = _or_note('examples', 'Examples', lambda: pretraining_rows(train(), tokenizer, settings.pairs.mode))
+        filled = Section('fillings', 'Held-out masks', note='No document is held out.')
+    mode = settings.pairs.mode
+    rows = _or_note('examples', 'Examples', lambda: pretraining_examples(get('train'), tokenizer, mode))
     return [overview(run, level), curves(run, level), filled, rows, corpus(stores, names)]
 
 
 def _task_sections(run: Run) -> list[Section | None]:
-    found = trials(run) if run.is_sweep else []
-    folder, whose = run.folder, ''
+    folder, about = run.folder, ''
     if run.is_sweep:
-        best = max(found, key=lambda item: score_of(item[1]))[0].name if found else ''
-        folder, whose = run.folder / TRIALS / best, f'Of the best run, {best}.' if best else ''
-        head = [sweep(run, found)]
+        trials = finished_trials(run)
+        sections = [sweep(run, trials)]
+        if trials:
+            best = max(trials, key=lambda item: score_of(item[1]))[0].name
+            folder, about = run.folder / TRIALS / best, f'Of the best run, {best}.'
     else:
-        head = [overview(run, ChanceBaselines()), figures(run), members(run), curves(run, ChanceBaselines())]
+        sections = [overview(run, ChanceBaselines()), figures(run), members(run), curves(run, ChanceBaselines())]
     try:
         with quiet():
             task = _task(run)
     except UserError as error:
-        return [*head, Section('errors', 'Errors', [parts.note(f'The task cannot be read any more: {error}')])]
-    wrong = errors(run, task, folder, whose)
-    if run.is_evaluation:
-        return [*head, wrong]
-    return [*head, wrong, _or_note('examples', 'Rows', lambda: _rows(run, task))]
+        return [*sections, Section('errors', 'Errors', note=f'The task cannot be read any more: {error}')]
+    sections.append(errors(run, task, folder, about))
+    if not run.is_evaluation:
+        sections.append(_or_note('examples', 'Rows', lambda: _rows(run, task)))
+    return sections
 
 
 def _task(run: Run) -> Task:
-    """The task of the run, with the labels that it has learned."""
+    """Returns the task of the run, with the labels that it has learned."""
     task = run.finetuning_settings().build_task()
-    for folder in (place for one in run.models or [run.folder] for place in (one, one / 'export' / 'hf')):
-        facts = read_json_or_none(folder / TASK_FILE, lambda facts: dict(facts['learned']))
-        if facts is not None:
-            task.restore(facts)
+    for folder in (path for model in run.models or [run.folder] for path in (model, model / 'export' / 'hf')):
+        learned = read_json_or_none(folder / TASK_FILE, lambda facts: dict(facts['learned']))
+        if learned is not None:
+            task.restore(learned)
             break
     return task
 
@@ -130,12 +131,12 @@ def _rows(run: Run, task: Task) -> Section:
         if not task.complete:
             task.learn(task.records('train'))
         features = task.features(records, tokenizer, training=True)
-    return task_rows(features, list(task.labels), tokenizer)
+    return task_examples(features, list(task.labels), tokenizer)
 
 
 def _or_note(name: str, title: str, build: Callable[[], Section]) -> Section:
-    """A section, or a note why there is none."""
+    """Returns a section, or a note why there is none."""
     try:
         return build()
     except UserError as error:
-        return Section(name, title, [parts.note(f'Not shown: {error}')])
+        return Section(name, title, note=f'Not shown: {error}')

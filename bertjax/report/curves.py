@@ -1,24 +1,23 @@
-"""What was measured against the step, with the levels of a model that has learned nothing, as run=plot draws it."""
+"""Charts of the metrics by step, beside the levels of a model that has learned nothing; run=plot draws them too."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from markupsafe import Markup
-
-from bertjax.metrics.rows import distillation_names, with_pair_names
-from bertjax.pages import parts
-from bertjax.pages.charts import Series, chart
+from bertjax.metrics.rows import PAIRS, distillation_names
+from bertjax.pages.charts import COLORS, Chart, Curve
 from bertjax.pages.page import Section
 from bertjax.pretrain.chance_baselines import ChanceBaselines
-from bertjax.pretrain.heldout_texts import rows_of_texts
+from bertjax.pretrain.heldout_texts import PREFIX, rows_of_texts
 from bertjax.report.run_record import Run
 
-COLORS = ('blue', 'orange', 'green', 'purple', 'teal', 'pink', 'red')
+Rows = Sequence[Mapping[str, Any]]
 _SMALL = 260  # pixels of height
-_PLACE = ('step', 'split', 'phase', 'examples')
-# What a teacher teaches, as its parts are called in rows: see distill/objective.py.
-_LESSONS = {
+_POSITION = ('step', 'split', 'phase', 'examples')  # the keys of a row that are no metrics
+_TITLES = {
+    'nsp_accuracy': 'Next sentence or not',
+    'sop_accuracy': 'Order of two segments',
+    # The losses of distill/objective.py.
     'soft_loss': "The teacher's outputs",
     'label_loss': 'Labels',
     'cosine_loss': 'Direction of the last hidden states',
@@ -26,103 +25,95 @@ _LESSONS = {
     'attention_loss': 'Attention scores',
     'embeddings_loss': 'Embeddings',
 }
-_TITLES = {'nsp': 'Next sentence or not', 'sop': 'Order of two segments'}
 
 
 def curves(run: Run, levels: ChanceBaselines) -> Section | None:
-    """Loss and figures of a run; None for a sweep, whose trials have their own."""
+    """Returns the section of a run with rows; a sweep has none, but its trials do."""
     if not run.rows:
         return None
-    large, small = _of_task(run.rows) if run.is_task else _of_pretraining(run.rows, levels)
-    body = [parts.columns(*large), *_of_a_lesson(run.rows)]
-    body.append(parts.columns(*small, *_of_training(run.rows), narrow=True))
-    return Section('curves', 'Curves', body, 'Drag a box to zoom, double-click to see all again.')
+    charts = {
+        'large': main_charts(run.rows, levels),
+        'teacher': teacher_charts(run.rows),
+        'small': _training_charts(run.rows),
+    }
+    return Section('curves', 'Curves', charts, 'Drag a box to zoom, double-click to see all again.')
 
 
-def curve(name: str, rows: Iterable[dict[str, Any]], figure: str, color: str, look: str = 'line') -> Series | None:
-    """A figure of the rows that have it."""
-    points = [(row['step'], row[figure]) for row in rows if row.get(figure) is not None]
-    return Series(name, *map(list, zip(*points, strict=True)), color, look) if points else None
+def curve(name: str, rows: Iterable[Mapping[str, Any]], key: str, color: str, kind: str = 'line') -> Curve | None:
+    """Returns the values of `key` in the rows that have it, by step; None if no row has it."""
+    points = [(row['step'], row[key]) for row in rows if row.get(key) is not None]
+    return Curve(name, *map(list, zip(*points, strict=True)), color, kind) if points else None
 
 
-def both(rows: Sequence[dict[str, Any]], figure: str) -> list[Series]:
-    """A figure in training and on held-out text."""
+def main_charts(rows: Rows, levels: ChanceBaselines) -> list[Chart]:
+    """Returns a chart of each loss and accuracy that the rows have, and of the metrics on each split of a task."""
+    mlm = _train_and_heldout(rows, 'mlm_loss')
+    if mlm and levels.unigram is not None:
+        name = f'unigram entropy, {levels.unigram:.2f}'
+        mlm.append(Curve(name, [0, rows[-1]['step']], [levels.unigram] * 2, 'red', 'level'))
+    charts = [Chart('Masked language model', mlm, 'loss (nats)')]
+    if distillation_names(rows) or not mlm:
+        charts.append(Chart('Training objective', _train_and_heldout(rows, 'loss'), 'loss'))
+    for key in (f'{pair}_accuracy' for pair in PAIRS):
+        if accuracy := _train_and_heldout(rows, key):
+            charts.append(Chart(_TITLES[key], accuracy + _majority(rows, levels), 'accuracy'))
+    if texts := rows_of_texts(rows):
+        texts['held out of the corpus'] = [row for row in rows if row['split'] == 'heldout']
+        key = 'mlm_loss' if mlm else 'loss'
+        lines = _colored((name, of_text, key) for name, of_text in texts.items())
+        charts.append(Chart('Held-out texts', lines, 'loss'))
+    for split in dict.fromkeys(row['split'] for row in rows):
+        if split not in ('train', 'heldout') and not split.startswith(PREFIX):
+            of_split = [row for row in rows if row['split'] == split]
+            keys = [key for key in of_split[-1] if key not in _POSITION]
+            lines = _colored((key.replace('_', ' '), of_split, key) for key in keys)
+            charts.append(Chart(f'Metrics on {split}', lines))
+    return [chart for chart in charts if chart.curves]
+
+
+def teacher_charts(rows: Rows) -> list[Chart]:
+    """Returns a chart of each loss that a teacher defines, unweighted: they differ by orders of magnitude."""
+    charts = [
+        Chart(_TITLES.get(key, key), _train_and_heldout(rows, key), key, height=_SMALL)
+        for key in distillation_names(rows)
+    ]
+    return [chart for chart in charts if chart.curves]
+
+
+def _training_charts(rows: Rows) -> list[Chart]:
+    """Returns small charts of how the training went."""
+    train = [row for row in rows if row['split'] == 'train']
+    filled = _train_and_heldout(rows, 'mlm_accuracy')
+    charts = [Chart('Accuracy on masks', filled, 'accuracy', height=_SMALL)] if filled else []
+    for title, key, color in (
+        ('Learning rate', 'learning_rate', 'purple'),
+        ('Norm of the gradient', 'grad_norm', 'orange'),
+    ):
+        if drawn := curve(title, train, key, color):
+            charts.append(Chart(title, [drawn], height=_SMALL))
+    return charts
+
+
+def _train_and_heldout(rows: Rows, key: str) -> list[Curve]:
     train, heldout = ([row for row in rows if row['split'] == split] for split in ('train', 'heldout'))
-    drawn = (curve('training', train, figure, 'pale'), curve('held out', heldout, figure, 'blue', 'dots'))
+    both = (curve('training', train, key, 'pale'), curve('held out', heldout, key, 'blue', 'dots'))
+    return [one for one in both if one]
+
+
+def _colored(named: Iterable[tuple[str, Rows, str]]) -> list[Curve]:
+    """Returns a curve in a color of its own for each (name, rows, key)."""
+    colors = itertools.cycle(COLORS)
+    drawn = (curve(name, rows, key, next(colors), 'dots') for name, rows, key in named)
     return [one for one in drawn if one]
 
 
-def _of_pretraining(rows: Sequence[dict[str, Any]], levels: ChanceBaselines) -> tuple[list[Markup], list[Markup]]:
-    rows = [with_pair_names(row, levels.pair) for row in rows]
-    last, charts = max(row['step'] for row in rows), []
-    loss, accuracy = both(rows, 'mlm_loss'), both(rows, f'{levels.pair}_accuracy')
-    if loss and levels.unigram is not None:
-        name = f'how often each piece occurs, {levels.unigram:.2f}'
-        loss.append(Series(name, [0, last], [levels.unigram] * 2, 'red', 'dashes'))
-    if loss:
-        charts.append(chart('Masked language model', loss, x='step', y='loss (nats)'))
-    minimised = both(rows, 'loss')
-    if minimised and (distillation_names(rows) or not loss):
-        charts.append(chart('What is minimised', minimised, x='step', y='loss'))
-    if accuracy:
-        charts.append(chart(_TITLES[levels.pair], accuracy + _majority(rows, levels), x='step', y='accuracy'))
-    charts += _of_texts(rows, 'mlm_loss' if loss else 'loss')
-    filled = both(rows, 'mlm_accuracy')
-    small = [chart('Masks filled rightly', filled, x='step', y='accuracy', height=_SMALL)] if filled else []
-    return charts, small
-
-
-def _majority(rows: Sequence[dict[str, Any]], levels: ChanceBaselines) -> list[Series]:
-    drawn, begin = [], 0
+def _majority(rows: Rows, levels: ChanceBaselines) -> list[Curve]:
+    """Returns the accuracy of a constant answer in each phase."""
+    lines, begin = [], 0
     for phase in sorted({row['phase'] for row in rows}):
         end = max(row['step'] for row in rows if row['phase'] == phase)
         if phase in levels.majority:
             share = levels.majority[phase]
-            drawn.append(Series(f'always the same answer, {share:.2f}', [begin, end], [share] * 2, 'red', 'dashes'))
+            lines.append(Curve(f'always the same answer, {share:.2f}', [begin, end], [share] * 2, 'red', 'level'))
         begin = end
-    return drawn
-
-
-def _of_texts(rows: Sequence[dict[str, Any]], figure: str) -> list[Markup]:
-    """The loss on each further held-out text, beside that on what the corpus itself holds out."""
-    texts, colors = rows_of_texts(rows), itertools.cycle(COLORS)
-    own = [row for row in rows if row['split'] == 'heldout']
-    drawn = [curve(name, mine, figure, next(colors), 'dots') for name, mine in texts.items()]
-    drawn.append(curve('held out of the corpus', own, figure, 'quiet', 'dots'))
-    return [chart('Held-out texts', [one for one in drawn if one], x='step', y='loss')] if texts else []
-
-
-def _of_a_lesson(rows: Sequence[dict[str, Any]]) -> list[Markup]:
-    """Each part of what a teacher teaches, before it is weighted; they differ by orders of magnitude."""
-    drawn = {name: both(rows, name) for name in distillation_names(rows)}
-    charts = [
-        chart(_LESSONS.get(name, name), series, x='step', y=name, height=_SMALL)
-        for name, series in drawn.items()
-        if series
-    ]
-    return [parts.titled('What the teacher teaches', parts.columns(*charts, narrow=True))] if charts else []
-
-
-def _of_task(rows: Sequence[dict[str, Any]]) -> tuple[list[Markup], list[Markup]]:
-    train = curve('training', [row for row in rows if row['split'] == 'train'], 'loss', 'pale')
-    charts = [chart('Training loss', [train], x='step', y='loss')] if train else []
-    for split in dict.fromkeys(row['split'] for row in rows if row['split'] != 'train'):
-        mine = [row for row in rows if row['split'] == split]
-        names = [name for name in mine[-1] if name not in _PLACE]
-        colors = itertools.cycle(COLORS)
-        drawn = [curve(name.replace('_', ' '), mine, name, next(colors), 'dots') for name in names]
-        if any(drawn):
-            charts.append(chart(f'Figures on {split}', [one for one in drawn if one], x='step', y=''))
-    return charts, []
-
-
-def _of_training(rows: Sequence[dict[str, Any]]) -> list[Markup]:
-    """How the optimiser fared."""
-    train, charts = [row for row in rows if row['split'] == 'train'], []
-    for title, figure, color in (
-        ('Learning rate', 'learning_rate', 'purple'),
-        ('Norm of the gradient', 'grad_norm', 'orange'),
-    ):
-        drawn = curve(title.lower(), train, figure, color)
-        charts += [chart(title, [drawn], x='step', y='', height=_SMALL)] if drawn else []
-    return charts
+    return lines

@@ -1,9 +1,10 @@
-"""The run in a workdir, as every section of its page finds it."""
+"""The run in a workdir, which every section of its page reads."""
 
 import contextlib
 import dataclasses
 import io
 import json
+import logging
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -16,10 +17,9 @@ from bertjax.finetune.results import RESULTS
 from bertjax.finetune.settings import FinetuningSettings, finetuning_settings
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.recipe import finetuning_config, pretraining_config
-from bertjax.recipe_files import find_recipe, load_recipe
 from bertjax.tasks.registry import defaults
 from bertjax.workdir.files import recorded_config, recorded_results
-from bertjax.workdir.lock import TRIALS, has_checkpoints
+from bertjax.workdir.lock import TRIALS
 from bertjax.writers.jsonl import read_rows
 
 _ONE = {'data': -1, 'fsdp': 1, 'tensor': 1}  # a mesh that any machine has
@@ -27,15 +27,15 @@ _ONE = {'data': -1, 'fsdp': 1, 'tensor': 1}  # a mesh that any machine has
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What is in a workdir.
+    """The content of a workdir.
 
     Attributes:
       folder: the workdir.
-      recipe: as the command line names it.
-      config: that of the run, in plain form; of a folder in which nothing was trained, the command line's.
-      recorded: whether it is that of a run.
-      rows: of metrics.jsonl.
-      models: the folders whose models answered, where they are not the workdir's own: of an evaluation.
+      recipe: the recipe as the command line names it.
+      config: the config of the run, in plain form; that of the command line if nothing was trained in the folder.
+      recorded: whether `config` is that of a run.
+      rows: the rows of metrics.jsonl.
+      models: the folders of the models that were evaluated, if they are not that of the workdir.
     """
 
     folder: pathlib.Path
@@ -57,17 +57,17 @@ class Run:
 
     @property
     def is_evaluation(self) -> bool:
-        """Whether it holds no more than what run=evaluate writes."""
+        """Whether the folder has only what run=evaluate writes."""
         return self.is_task and not self.recorded
 
     @property
     def is_distillation(self) -> bool:
-        """Whether it has a teacher."""
+        """Whether the run has a teacher."""
         return 'distill' in self.config
 
     @property
     def predicts(self) -> bool:
-        """Whether its outputs are taught, by labels or by a teacher."""
+        """Whether the outputs of the model are trained, by labels or by a teacher."""
         return not self.is_distillation or any(self.config['distill'].get(part) for part in OUTPUT_LOSSES)
 
     @property
@@ -75,96 +75,90 @@ class Run:
         """The last step that has a row; 0 before the first."""
         return max((row['step'] for row in self.rows), default=0)
 
-    @property
-    def checkpointed(self) -> bool:
-        """Whether there is a checkpoint."""
-        return has_checkpoints(self.folder)
-
-    def loaded_recipe(self) -> dict[str, Any]:
-        """The recipe as it is in its file, in plain form.
-
-        Raises:
-          UserError: it is no longer there.
-        """
-        return plain(load_recipe(find_recipe(self.recipe)))
+    def rows_of(self, split: str) -> list[dict[str, Any]]:
+        """Returns the rows of a split."""
+        return [row for row in self.rows if row['split'] == split]
 
     def pretraining_settings(self) -> PretrainingSettings:
-        """Of a pre-training, for this machine whatever the run had."""
-        return pretraining_settings(self._for_here())
+        """Returns the settings of a pre-training, for this machine."""
+        return pretraining_settings(self._local_config())
 
     def finetuning_settings(self) -> FinetuningSettings:
-        """Of a fine-tuning, likewise."""
-        return finetuning_settings(self._for_here())
+        """Returns the settings of a fine-tuning, for this machine."""
+        return finetuning_settings(self._local_config())
 
-    def _for_here(self) -> Any:
+    def _local_config(self) -> Any:
         model = {**self.config['model'], 'attention': 'auto'}
-        # Found out by the run, which settings take from the tokenizer.
-        model.pop('vocab_size', None)
+        model.pop('vocab_size', None)  # the tokenizer has it
         return from_plain({**self.config, 'mesh': _ONE, 'model': model, 'step': 0})
 
     def results(self) -> dict[str, Any] | None:
-        """results.json of a finished fine-tuning; None where there is none, or a damaged one."""
-        return read_json_or_none(self.folder / RESULTS, _with_splits)
-
-
-def _with_splits(results: dict[str, Any]) -> dict[str, Any]:
-    return results if all(isinstance(figures, dict) for figures in results['splits'].values()) else None
+        """Returns results.json of a finished fine-tuning; None if there is none, or a damaged one."""
+        is_whole = lambda results: all(isinstance(values, dict) for values in results['splits'].values())  # noqa: E731
+        return read_json_or_none(self.folder / RESULTS, lambda results: results if is_whole(results) else None)
 
 
 def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Run:
-    """The run in a workdir, finished or not, whatever the recipe of the command line is.
+    """Reads the run in a workdir, finished or not, whatever the recipe of the command line is.
 
     Args:
-      config: of the command line, in plain form.
+      config: the config of the command line, in plain form.
       folder: the workdir.
-      recipe: as the command line names it.
+      recipe: the recipe as the command line names it.
 
     Raises:
-      UserError: nothing of a run is there, or its config.json is damaged.
+      UserError: there is nothing of a run, or its config.json is damaged.
     """
     path = folder / 'config.json'
     if path.exists():
-        return Run(folder, recipe, recorded_config(path, _usual(path)), True, read_rows(folder / 'metrics.jsonl'))
+        return Run(folder, recipe, _recorded_config(path), True, read_rows(folder / 'metrics.jsonl'))
     if (folder / 'store').is_dir():
         return Run(folder, recipe, config, False, [])
     if (folder / RESULTS).exists():
-        return _evaluation(config, folder, recipe)
-    fix = 'train first, in this --workdir'
-    raise UserError('--workdir', f'no run and no corpus in {folder}', 'the workdir of a run', fix)
+        return _read_evaluation(config, folder, recipe)
+    raise UserError(
+        '--workdir', f'no run and no corpus in {folder}', 'the workdir of a run', 'train first, in this --workdir'
+    )
 
 
-def _evaluation(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Run:
-    """What run=evaluate left of config.init, or of the workdirs of config.ensemble, whose first one says what it is."""
+def _read_evaluation(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Run:
+    """Reads what run=evaluate wrote about config.init, or about config.ensemble, of which the first config counts."""
     results = recorded_results(folder / RESULTS)
     members = [pathlib.Path(member) for member in results.get('ensemble', ())]
     path = next((member / 'config.json' for member in members if (member / 'config.json').exists()), None)
-    if path is None and 'task' not in config:
+    if path:
+        return Run(folder, recipe, _recorded_config(path), False, [], members)
+    if 'task' not in config:
         expected = f'that of the task {results.get("task", "")}, which was evaluated in {folder}'
         raise UserError('--config', f'{recipe}, a recipe without a task', expected, 'give it, with --config.data')
-    if path:
-        return Run(folder, recipe, recorded_config(path, _usual(path)), False, [], members)
     init = results.get('init') or config['init']
     return Run(folder, recipe, {**config, 'init': init}, False, [], [pathlib.Path(init)] if init else [])
 
 
-def _usual(path: pathlib.Path) -> dict[str, Any]:
-    """A config of the kind that config.json has."""
+def _recorded_config(path: pathlib.Path) -> dict[str, Any]:
+    """Reads a config.json of any kind."""
     task = read_json_object(path, 'restore the file from a copy').get('task')
     if task is None:
-        return plain(pretraining_config())
+        return recorded_config(path, plain(pretraining_config()))
     kind = task.get('kind') if isinstance(task, dict) else None
-    return plain(finetuning_config(kind, **{key.removeprefix('task.'): x for key, x in defaults(kind).items()}))
+    options = {key.removeprefix('task.'): value for key, value in defaults(kind).items()}
+    return recorded_config(path, plain(finetuning_config(kind, **options)))
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without what reading prints, which was said when it was trained."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        yield
+    """Suppresses what reading prints and logs, which the training has printed."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)
 
 
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]] | None:
-    """The objects of a file of JSON lines that we wrote; None where it is gone or damaged."""
+    """Returns the objects of a file of JSON lines that we wrote; None if it is missing or damaged."""
     try:
         text = path.read_text(encoding='utf-8')
         return [json.loads(line) for line in text.split('\n') if line]  # a word may hold what splitlines splits at

@@ -7,8 +7,9 @@ import numpy as np
 from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.files.paths import existing_files, user_path
+from bertjax.files.paths import existing_files
 from bertjax.files.small_files import SETTINGS, read_bytes, read_json_object
+from bertjax.remote.paths import user_path
 from bertjax.text.bert_settings import bert_settings, looks_lowercase, with_normalizer
 from bertjax.text.byte_bpe import byte_bpe_settings, read_merges
 from bertjax.text.offsets import Located

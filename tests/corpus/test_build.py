@@ -113,7 +113,7 @@ def test_the_lines_before_a_part_are_counted_once(small_shards, tmp_path, vocabu
     lines = [b'{"text": "The mill."}', b'{'] * 3000
     (tmp_path / 'a.jsonl').write_bytes(b'\n'.join(lines))
     parts, counted, count = len(shards.cut_shards(resolve(str(tmp_path / 'a.jsonl')), 'auto')), [], streams.count_lines
-    monkeypatch.setattr(streams, 'count_lines', lambda path, end: counted.append(end) or count(path, end))
+    monkeypatch.setattr(streams, 'count_lines', lambda file, end: counted.append(end) or count(file, end))
     report = build_store(str(tmp_path / 'a.jsonl'), tmp_path / 'store', str(vocabulary), progress=False)
     assert report['dropped'] == {'wrong JSON': 3000} and len(counted) == parts - 1 > 1
 

@@ -24,8 +24,8 @@ def test_what_is_denied(bucket, method: str, path: str, right: str):
     with bucket.failing('deny', method, path, count=99):
         checks = {check.about: check for check in rights(HERE)}
     assert [about for about, check in checks.items() if check.status == FAIL] == [right]
-    assert 'access denied' in checks[right].found and 's3:' in checks[right].fix
-    assert ('stays there' in checks[right].found) == (right == 'delete')
+    assert 'access denied' in checks[right].message and 's3:' in checks[right].fix
+    assert ('stays there' in checks[right].message) == (right == 'delete')
 
 
 def test_no_bucket_and_who_is_at_work(bucket):
@@ -33,4 +33,4 @@ def test_no_bucket_and_who_is_at_work(bucket):
     assert not list(at_work(HERE))
     bucket.put({'run/.lease.json': b'{"host": "one", "pid": 7}'})
     (check,) = at_work(HERE)
-    assert 'one, process 7' in check.found
+    assert 'one, process 7' in check.message

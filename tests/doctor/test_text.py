@@ -6,7 +6,7 @@ import random
 import pytest
 
 from bertjax.doctor.check import FAIL, OK, WARN
-from bertjax.doctor.text import corpus, tokenizer, vocab_size
+from bertjax.doctor.text import corpus, load_existing_tokenizer, tokenizer
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.recipe import pretraining_config
 from bertjax.text import wordpiece
@@ -46,15 +46,17 @@ def text(tmp_path: pathlib.Path) -> pathlib.Path:
 def test_a_part_of_the_text_is_read(text: pathlib.Path, tmp_path: pathlib.Path, capsys, caplog):
     settings = settings_of(text)
     (check,) = corpus(settings, tmp_path / 'run')
-    assert check.status == OK and 'text.txt: 1 file' in check.found and '60 documents' in check.found
-    assert [check.status for check in tokenizer(settings, tmp_path)] == [OK] and vocab_size(settings, tmp_path) == 30522
+    assert check.status == OK and 'text.txt: 1 file' in check.message and '60 documents' in check.message
+    assert [check.status for check in tokenizer(settings, tmp_path)] == [OK] and load_existing_tokenizer(
+        settings, tmp_path
+    ) is None
     text.write_text('\n'.join(2 * [text.read_text()]))
-    (check,) = [check for check in corpus(settings, tmp_path / 'run') if 'documents' in check.found]
-    assert check.status == WARN and check.found.startswith('50.0% of the documents are copies')
+    (check,) = [check for check in corpus(settings, tmp_path / 'run') if 'documents' in check.message]
+    assert check.status == WARN and check.message.startswith('50.0% of the documents are copies')
     sentences = text.read_text().replace('\n\n', '\n').splitlines()
     random.Random(7).shuffle(sentences)
     text.write_text('\n\n'.join('\n'.join(sentences[i : i + 8]) for i in range(0, len(sentences), 8)) + '\n')
-    found = [check.found for check in corpus(settings, tmp_path / 'run')]
+    found = [check.message for check in corpus(settings, tmp_path / 'run')]
     assert any('looks shuffled by sentence' in one for one in found), found
     out, err = capsys.readouterr()
     assert not out + err + caplog.text and not (tmp_path / 'run').exists()
@@ -62,15 +64,15 @@ def test_a_part_of_the_text_is_read(text: pathlib.Path, tmp_path: pathlib.Path, 
 
 def test_what_cannot_be(text: pathlib.Path, tmp_path: pathlib.Path):
     (check,) = corpus(settings_of(tmp_path / 'none.txt'), tmp_path)
-    assert check.status == FAIL and 'none.txt' in check.found
+    assert check.status == FAIL and 'none.txt' in check.message
     (check,) = tokenizer(settings_of(text, data=str(tmp_path / 'store')), tmp_path)
-    assert check.status == FAIL and 'with a store in config.data' in check.found
+    assert check.status == FAIL and 'with a store in config.data' in check.message
     (check,) = tokenizer(settings_of(text, tokenizer=str(tmp_path / 'vocab.txt')), tmp_path)
-    assert check.status == FAIL and 'vocab.txt' in check.found
+    assert check.status == FAIL and 'vocab.txt' in check.message
 
 
 def test_a_large_text_without_the_fast_tokenizer(text: pathlib.Path, tmp_path: pathlib.Path, monkeypatch):
     monkeypatch.setattr(wordpiece, '_MUCH', 10_000)
     monkeypatch.setattr(wordpiece, 'nanotoken', None)
     _, check = corpus(settings_of(text), tmp_path / 'run')
-    assert check.status == WARN and 'the extra `fast`' in check.found and check.fix == "pip install 'bertjax[fast]'"
+    assert check.status == WARN and 'the extra `fast`' in check.message and check.fix == "pip install 'bertjax[fast]'"

@@ -5,47 +5,53 @@ import pathlib
 
 import pytest
 from browsing import NARROW, WIDE, Browser
-from markupsafe import Markup
 
-from bertjax.pages import charts, parts
-from bertjax.pages.charts import Series, chart
-from bertjax.pages.data import inline
-from bertjax.pages.page import Section, page
+from bertjax.pages import charts
+from bertjax.pages.charts import BarChart, Chart, Curve
+from bertjax.pages.page import Section, Token, render_page
 
 HOSTILE = '</script><script>document.title="taken"</script><img src=x onerror="document.title=1">&amp;'
+LONG = 'pneumonoultramicroscopicsilicovolcanoconiosis' * 8
 
 
 @pytest.fixture(scope='module')
 def path(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A page with one of everything."""
+    """A page with the template of a report, and in it hostile and long texts at every place."""
     pytest.importorskip('plotly', reason="needs the extra 'report'")
-    long = 'pneumonoultramicroscopicsilicovolcanoconiosis' * 8
     steps = list(range(0, 1000, 50))
     curves = [
-        Series('training', steps, [9 / (1 + s / 300) for s in steps], 'pale'),
-        Series('held out <b>', steps, [9.5 / (1 + s / 320) for s in steps], 'blue', 'dots'),
-        Series('a level', [0, 1000], [3, 3], 'red', 'dashes'),
+        Curve('training', steps, [9 / (1 + s / 300) for s in steps], 'pale'),
+        Curve('held out <b>', steps, [9.5 / (1 + s / 320) for s in steps], 'blue', 'dots'),
+        Curve('a level', [0, 1000], [3, 3], 'red', 'level'),
     ]
-    body = [
-        parts.tiles({'steps': ('1,000', 'of 1,000'), HOSTILE: (HOSTILE, '')}),
-        parts.columns(chart('loss', curves, x='step', y='nats'), chart('other', curves[:1], x='rate', y='', log=True)),
-        parts.table(['name', 'value'], [[long, '1.0'], [HOSTILE, '2.0']], marked=[1], caption='figures'),
-        parts.table([''] * 30, [[f'{i}.000' for i in range(30)]], text=()),
-        parts.bars({'a': 3, 'b': 0}, {'a': '3', 'b': '0'}),
-        parts.shaded(['yes', 'no'], {'yes': [3, 1], 'no': [0, 0]}, corner='is'),
-        parts.legend({'masked': 'masked'}),
-        parts.tokens(
-            [parts.Token('[CLS]', 'special'), *(parts.Token(HOSTILE, 'masked', HOSTILE, 'was') for _ in '12')], 'row'
+    charts = [Chart('loss', curves, 'nats'), Chart('other', curves[:1], x='rate', ticks=[50, 500])]
+    tokens = [Token('[CLS]', 'special'), *(Token(HOSTILE, 'masked', HOSTILE, 'was') for _ in '12'), Token(LONG, 'b')]
+    wide = {'heads': [''] * 30, 'rows': [[f'{i}.000' for i in range(30)]], 'marked': []}
+    corpus = {
+        'title': HOSTILE,
+        'counts': [[HOSTILE, '1', HOSTILE]],
+        'lengths': BarChart('lengths', {'a <b>': (3, '3'), 'b': (0, '0')}),
+        'problems': [HOSTILE],
+        'warnings': [HOSTILE],
+    }
+    errors = {
+        'classes': [['yes', *'12345']], 'titles': ['yes', HOSTILE], 'confusion': {'yes': [(0.5, '3'), (0, HOSTILE)]},
+        'records': 9, 'wrong': 1, 'worst': [(tokens, {'first': LONG, 'second': HOSTILE})],
+    }  # fmt: skip
+    sections = [
+        Section(
+            'overview', 'Overview', {'tiles': {HOSTILE: (HOSTILE, '')}, 'skipped': 3, 'has_no_rows': True}, HOSTILE
         ),
-        parts.tokens([parts.Token(long, 'b')]),
-        parts.folded(
-            HOSTILE, parts.note('note'), parts.warning('warning'), parts.code('code'), parts.paragraph('text')
-        ),
-        inline({'text': HOSTILE}, 'given'),
+        Section('curves', 'Curves', {'large': charts, 'teacher': charts[:1], 'small': []}),
+        Section('figures', 'Figures', {'heads': ['', 'dev'], 'rows': [[LONG, '1'], [HOSTILE, '2']], 'marked': [1]}),
+        Section('members', 'Members', wide),
+        Section('examples', 'Examples', {'legend': {'masked': HOSTILE}, 'rows': [(HOSTILE, tokens)]}),
+        Section('corpus', 'Corpus', [corpus]),
+        Section('errors', 'Errors', errors),
+        Section('speed', 'Speed', note=HOSTILE),
     ]
     path = tmp_path_factory.mktemp('page') / 'page.html'
-    text = page(f'A {HOSTILE}', HOSTILE, [Section('one', 'One', body, HOSTILE), Section('two', 'Two', [])], charts=True)
-    path.write_text(text, encoding='utf-8')
+    path.write_text(render_page('report.html.j2', f'A {HOSTILE}', HOSTILE, sections, charts=True), encoding='utf-8')
     return path
 
 
@@ -64,8 +70,8 @@ def test_it_can_be_read_anywhere(path: pathlib.Path, browser: Browser, width: in
         )
         assert page.title() == f'A {HOSTILE}' and page.locator('main img, main script:not([type])').count() == 0
         assert page.locator('tr.marked td').first.inner_text() == HOSTILE
-        assert page.evaluate('() => JSON.parse(document.getElementById("given").textContent)') == {'text': HOSTILE}
         page.click('summary')
+        assert page.locator('details .note').inner_text() == HOSTILE
         _check_buttons(page.locator('.chart').first)
 
     browser.visit(path, look, width=width, dark=dark)
@@ -102,15 +108,18 @@ def test_a_box_zooms_and_the_other_colours_keep_it(path: pathlib.Path, browser: 
 
 def test_equal_content_gives_equal_bytes():
     pytest.importorskip('plotly', reason="needs the extra 'report'")
-    make = lambda: page('t', Markup('<b>x</b>'), [Section('a', 'A', [chart('c', [], x='', y='')])], charts=True)  # noqa: E731
+    data = {'large': [Chart('c', [Curve('one', [0], [1])])], 'teacher': [], 'small': []}
+    make = lambda: render_page('report.html.j2', 't', '', [Section('curves', 'A', data)], charts=True)  # noqa: E731
     assert make() == make()
     assert len(make()) < 2_200_000
 
 
-def test_data_is_what_it_was():
-    value = {'a': [1, 2.5, None, '</script>&\u2028<!--'], 'b': 'ä'}
-    text = str(inline(value))
-    assert text.count('<') == 2 and json.loads(text[text.index('>') + 1 : text.rindex('<')]) == value
+def test_data_for_a_script_is_unchanged():
+    texts = [{'units': ['</script>&\u2028<!--', 'ä'], 'weights': [1, 2.5, None]}]
+    data = {'layers': 1, 'heads': 2, 'texts': texts}
+    text = render_page('attention.html.j2', 't', '', [Section('texts', 'Texts', data)])
+    begin = text.index('id="weights">') + len('id="weights">')
+    assert json.loads(text[begin : text.index('</script>', begin)]) == data
 
 
 def test_what_draws_is_asked_for(monkeypatch: pytest.MonkeyPatch):

@@ -178,7 +178,7 @@ def test_the_page_shows_the_weights_that_were_computed(bert, measured, browser: 
         assert page.locator('.words line').count() == count
         most = int(weights[1, 1, 3].argmax())
         assert f'{100 * weights[1, 1, 3, most]:.0f}' in page.locator('.to small').nth(most).inner_text()
-        assert pieces[3] in page.locator('.told').inner_text()
+        assert pieces[3] in page.locator('.sentence').inner_text()
         page.locator('.to li').nth(1).hover()  # who looks at it
         np.testing.assert_allclose(shown('from'), weights[1, 1, :, 1], atol=0.0045)
 

@@ -103,13 +103,13 @@ def test_its_page_shows_what_was_taught(
     def look(page):
         assert page.title() == 'Distillation: run'
         charts = page.locator('#curves figcaption').all_inner_texts()
-        assert {"The teacher's outputs", 'Hidden states', 'Attention scores', 'What is minimised'} <= set(charts)
+        assert {"The teacher's outputs", 'Hidden states', 'Attention scores', 'Training objective'} <= set(charts)
         assert page.locator('#curves .plot .main-svg').count() >= len(charts)
         tiles = page.locator('.tile').all_inner_texts()
         loss = next(row['loss'] for row in reversed(lines) if row['split'] == 'heldout')
         assert any('held-out loss' in tile.lower() and f'{loss:.3f}' in tile for tile in tiles), tiles
         assert not any(line.strip() == '-' for tile in tiles for line in tile.splitlines())
-        assert 'the head for masks stays as it was drawn' in page.locator('#fillings').inner_text()
+        assert 'the head for masks stays as it was initialized' in page.locator('#fillings').inner_text()
 
     browser.visit(workdir / 'report.html', look, width=NARROW, dark=True)
 

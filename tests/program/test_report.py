@@ -55,7 +55,7 @@ def test_of_a_pre_training(program: Program, browser: Browser, trained: pathlib.
         assert page.locator('#examples .row').count() == 4
         for row in page.locator('#examples .row').all():
             said = int(re.search(r'(\d+) to predict', row.locator('.label').inner_text())[1])
-            assert row.locator('.masked, .random, .kept').count() == said
+            assert row.locator('.masked, .random, .unchanged').count() == said
             assert row.locator('.token').first.inner_text() == '[CLS]'
         filled = page.locator('#fillings .tokens small').first.text_content()
         pieces = load_tokenizer(str(trained / 'tokenizer')).pieces

@@ -117,7 +117,7 @@ def test_plot_draws_the_curve(drawn, trained: pathlib.Path, tmp_path: pathlib.Pa
     assert list(curve.get_ydata()) == [row['nsp_accuracy'] for row in held_out]
     share = _majority(trained)
     assert list(level.get_ydata()) == [share, share] and _levels(right) == [f'always the same answer, {share:.2f}']
-    assert _levels(left)[0].startswith('unigram entropy of the held-out text, ')
+    assert _levels(left)[0].startswith('unigram entropy, ')
     (tmp_path / 'store').unlink()
     assert not any(map(_levels, drawn(tmp_path)))
 
@@ -154,11 +154,11 @@ def _majority(workdir: pathlib.Path) -> float:
 
 def test_plot_draws_a_fine_tuning(drawn, tuned: pathlib.Path, tmp_path: pathlib.Path):
     (tmp_path / 'metrics.jsonl').write_bytes((tuned / 'metrics.jsonl').read_bytes())
-    assert [axis.get_title() for axis in drawn(tmp_path, **GLUE)] == ['training', 'dev']
+    assert [axis.get_title() for axis in drawn(tmp_path, **GLUE)] == ['Training objective', 'Metrics on dev']
     trained = [row for row in rows(tuned / 'metrics.jsonl') if row['split'] == 'train']  # a task without dev
-    del trained[0]['loss']  # as early versions wrote the row of a step that was skipped
+    trained[0]['loss'] = None  # of a step that was skipped
     (tmp_path / 'metrics.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in trained), encoding='utf-8')
-    assert [axis.get_title() for axis in drawn(tmp_path, **GLUE)] == ['training']
+    assert [axis.get_title() for axis in drawn(tmp_path, **GLUE)] == ['Training objective']
 
 
 def test_plot_draws_other_texts_and_what_a_teacher_teaches(drawn, tmp_path: pathlib.Path):
@@ -169,15 +169,16 @@ def test_plot_draws_other_texts_and_what_a_teacher_teaches(drawn, tmp_path: path
         lines += [{'step': step, 'split': split, 'loss': 6.0 - step, 'hidden_loss': 4.0} for split in texts]
     (tmp_path / 'metrics.jsonl').write_text(''.join(json.dumps(line | place) + '\n' for line in lines))
     axes = {axis.get_title(): axis for axis in drawn(tmp_path)}
-    assert list(axes) == ['training', 'held-out texts', 'what the teacher teaches']
-    assert _levels(axes['held-out texts']) == ['bio', 'wiki', 'held out of the corpus']
-    assert list(axes['held-out texts'].lines[1].get_ydata()) == [6.0, 4.0]
-    assert _levels(axes['what the teacher teaches']) == ['hidden', 'cosine', 'loss']
+    losses = ['Hidden states', 'Direction of the last hidden states']
+    assert list(axes) == ['Training objective', 'Held-out texts', *losses]
+    assert _levels(axes['Held-out texts']) == ['bio', 'wiki', 'held out of the corpus']
+    assert list(axes['Held-out texts'].lines[1].get_ydata()) == [6.0, 4.0]
+    assert [list(axes[name].lines[0].get_ydata()) for name in losses] == [[4.0, 4.0], [0.1, 0.1]]
 
 
 def test_plot_draws_what_the_workdir_is(drawn, trained: pathlib.Path, tuned: pathlib.Path, tmp_path: pathlib.Path):
     """Whatever the recipe."""
-    for workdir, recipe, title in ((trained, GLUE, 'masked language model'), (tuned, {}, 'training')):
+    for workdir, recipe, title in ((trained, GLUE, 'Masked language model'), (tuned, {}, 'Training objective')):
         (tmp_path / 'metrics.jsonl').write_bytes((workdir / 'metrics.jsonl').read_bytes())
         assert drawn(tmp_path, **recipe)[0].get_title() == title
 
@@ -201,7 +202,7 @@ def test_a_picture_that_cannot_be_written(drawn, program: Program, tuned, tmp_pa
 
 @pytest.mark.slow
 def test_sentence_order_is_called_sop(program: Program, drawn, tmp_path: pathlib.Path):
-    """In rows, on the screen, in the picture and on the card; the rows of early runs, which said nsp, are read too."""
+    """In rows, on the screen, in the picture and on the card."""
     sop = (f'--workdir={tmp_path}', '--config.pairs.mode=sop', '--config.steps=2', '--config.eval_every=0')
     result = program.run(*sop)
     assert '  sop loss ' in result.stdout and 'sop accuracy' in result.stdout and 'an SOP accuracy of' in result.stdout
@@ -210,10 +211,8 @@ def test_sentence_order_is_called_sop(program: Program, drawn, tmp_path: pathlib
     assert all({'sop_loss', 'sop_accuracy'} < set(row) and 'nsp_loss' not in row for row in written)
     assert 'sop_accuracy' in (tmp_path / 'export/hf/README.md').read_text(encoding='utf-8')
 
-    metrics = tmp_path / 'metrics.jsonl'
-    metrics.write_text(metrics.read_text(encoding='utf-8').replace('"sop_', '"nsp_'), encoding='utf-8')
     right = drawn(tmp_path)[1]
-    assert right.get_title() == 'order of two segments'
+    assert right.get_title() == 'Order of two segments'
     assert list(right.lines[1].get_ydata()) == [row['sop_accuracy'] for row in written if row['split'] == 'heldout']
     (tmp_path / 'export/hf/README.md').unlink()
     program.run(*sop, '--config.run=export')

@@ -42,6 +42,8 @@ def test_the_wheel_is_enough(program: Program, tmp_path: pathlib.Path):
     assert call(command, '--version') == call('-m', 'bertjax', '--version') == f'bertjax {__version__}\n'
     assert 'pretrain_tiny' in call(command, '--help')
     assert (site / 'bertjax' / 'py.typed').exists()
+    pages = program.repository / 'bertjax' / 'pages'  # templates, style, scripts
+    assert {path.name for path in pages.glob('*.*')} <= {path.name for path in (site / 'bertjax' / 'pages').iterdir()}
     assert sorted(path.stem for path in (site / 'bertjax' / 'configs').glob('*.py')) == recipe_names()
     small = (f'--config.corpus={program.corpus}', *SMALL, '--config.steps=2', f'--workdir={tmp_path / "run"}')
     assert 'export/hf' in call(command, '--config=pretrain_tiny', *small)
@@ -57,3 +59,7 @@ def test_every_package_is_in_the_wheel(repository: pathlib.Path):
     there = {path.parent.relative_to(repository) for path in (repository / 'bertjax').rglob('__init__.py')}
     assert {'bertjax.configs', *(path.as_posix().replace('/', '.') for path in there)} == set(listed['packages'])
     assert listed['package-dir'] == {'bertjax.configs': 'configs'}
+    for path in (repository / 'bertjax').rglob('*'):
+        if path.is_file() and path.suffix not in ('.py', '.pyc'):
+            package = path.parent.relative_to(repository).as_posix().replace('/', '.')
+            assert any(path.match(pattern) for pattern in listed['package-data'].get(package, ())), path

@@ -40,10 +40,10 @@ def test_the_page_reads_what_a_run_wrote(tmp_path: pathlib.Path):
     def shown(text: str) -> str:
         path.write_text(text, encoding='utf-8')
         section = errors(Run(tmp_path, 'recipe', {'max_eval_records': 0}, True, []), task, tmp_path)
-        return ''.join(map(str, section.body))
+        return section.note or str(section.data)
 
     (row,) = task.rows(records, [Scores(np.array([0.0, 2.0]))])
-    assert 'By class' in shown(json_lines([row]))
+    assert "'classes': [('yes\\u2028', '1.000', '1.000', '1.000', '1', '1')]" in shown(json_lines([row]))
     assert 'not as this version writes them' in shown(json_lines([row | {'probabilities': None}]))
     assert 'dev.jsonl is damaged' in shown('{')
 

@@ -88,7 +88,7 @@ def export_google(
     check_google_vocabulary(tokenizer.family)
     flat = flat_stacked(params, config)
     tensors = names.to_huggingface(flat, config.num_layers, config.vocab_size, head.projection if head else '')
-    with atomic_directory(directory, CONFIG) as staging:
+    with atomic_directory(directory) as staging:
         tokenizer.save(staging)
         path = epath.Path(staging)
         theirs = {to_google(name): x for name, x in tensors.items()}

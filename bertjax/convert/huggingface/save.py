@@ -115,7 +115,7 @@ def export_huggingface(
         tensors[family.own_name(entry.theirs, described['architectures'][0])] = tensor
     parameters = sum(math.prod(tensor.shape) for tensor in tensors.values())
     pipeline = head.pipeline if head else 'feature-extraction' if 'mlm' in lacking else ''
-    with atomic_directory(target, CONFIG) as staging:
+    with atomic_directory(target) as staging:
         tokenizer.save(staging)
         if family is not BERT:
             _leave_out_segments(epath.Path(staging) / 'tokenizer_config.json')

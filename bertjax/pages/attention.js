@@ -15,39 +15,14 @@ async function showAttention() {
   const units = () => texts[state.text].units, count = () => units().length;
   const weight = (i, j) => (state.bytes[((state.layer * heads + state.head) * count() + i) * count() + j] / 255) ** 2;
 
-  // What there is to see.
-  const choice = made('select', { id: 'text' }, ...texts.map((text, i) => made('option', { value: i }, text.units.join(' '))));
-  const thumbs = made('div', { class: 'thumbs', role: 'radiogroup', 'aria-label': 'head, by layer' });
-  thumbs.style.gridTemplateColumns = `1.2rem repeat(${heads}, minmax(0, 1fr))`;
-  const buttons = [];
-  thumbs.append(made('span'), ...Array.from({ length: heads }, (_, j) => made('span', { 'aria-hidden': true }, j + 1)));
-  for (let i = 0; i < layers; i++) {
-    thumbs.append(made('span', { 'aria-hidden': true }, i + 1));
-    for (let j = 0; j < heads; j++) {
-      const label = `layer ${i + 1}, head ${j + 1}`;
-      buttons.push(made('button', { type: 'button', role: 'radio', tabindex: -1, 'aria-label': label, title: label }, made('canvas')));
-      thumbs.append(buttons.at(-1));
-    }
-  }
-  const name = made('p', { class: 'head-name', id: 'head-name' }), told = made('p', { class: 'told', 'aria-live': 'polite' });
-  const from = made('ol', { class: 'from' }), to = made('ol', { class: 'to' });
-  const lines = document.createElementNS('http://www.w3.org/2000/svg', 'svg');
-  lines.setAttribute('preserveAspectRatio', 'none');
-  lines.setAttribute('aria-hidden', true);
-  const words = made('div', { class: 'words' }, made('h3', {}, 'from'), made('h3'), made('h3', {}, 'to'), from, lines, to);
-  view.append(
-    made('div', { class: 'choose' }, made('label', {}, 'text', choice)),
-    made('div', { class: 'panes' },
-      made('div', {}, thumbs, made('p', { class: 'axis' }, 'layers from top to bottom, heads from left to right')),
-      made('div', {}, name, told, words)));
+  const [choice, thumbs, name, sentence, words, from, lines, to] = ['#text', '.thumbs', '#head-name', '.sentence',
+    '.words', '.from', 'svg', '.to'].map((selector) => view.querySelector(selector));
+  const buttons = [...thumbs.querySelectorAll('button')];
 
-  // Where the reader points: a word on the left shows where it looks, one on the right who looks at it.
-  const row = (i) => (i + 0.5) / count();
-  function line(i, j, w) {
-    const drawn = document.createElementNS('http://www.w3.org/2000/svg', 'line');
-    for (const [key, value] of Object.entries({ x1: 0, y1: row(i), x2: 1, y2: row(j), 'stroke-opacity': w.toFixed(3), 'stroke-width': (1 + 4 * w).toFixed(2) })) drawn.setAttribute(key, value);
-    return drawn;
-  }
+  // A word under the pointer: on the left what it attends to, on the right what attends to it.
+  const row = (i) => ((i + 0.5) / count()).toFixed(4);
+  const line = (i, j, w) => `<line x1="0" y1="${row(i)}" x2="1" y2="${row(j)}" stroke-opacity="${w.toFixed(3)}" stroke-width="${(1 + 4 * w).toFixed(2)}"/>`;
+  const drawLines = (triples) => { lines.innerHTML = triples.map((triple) => line(...triple)).join(''); };
   function mark(list, weights, on) {
     [...list.children].forEach((item, k) => {
       const word = item.querySelector('.word'), w = weights ? weights[k] : 0;
@@ -58,9 +33,9 @@ async function showAttention() {
       item.querySelector('small').textContent = weights ? percent(w) : '';
     });
   }
-  function tell(sentence, weights) {
+  function describe([before, word, after], weights) {
     const best = weights.map((w, k) => [w, k]).sort((a, b) => b[0] - a[0]).slice(0, 3).filter(([w]) => w >= 0.005);
-    told.replaceChildren(sentence[0], made('strong', {}, sentence[1]), sentence[2],
+    sentence.replaceChildren(before, made('strong', {}, word), after,
       best.map(([w, k]) => `${units()[k]} ${percent(w)}`).join(', '));
   }
   function point(i, incoming = false) {
@@ -68,18 +43,18 @@ async function showAttention() {
     lines.classList.toggle('incoming', incoming);
     if (i === null) {
       mark(from, null); mark(to, null);
-      told.textContent = 'Point at a word on the left to see where it looks, at one on the right to see what looks at it.';
-      lines.replaceChildren(...all.flatMap((a) => all.map((b) => [a, b, weight(a, b)])).filter(([, , w]) => w >= 0.02).map((x) => line(...x)));
+      sentence.textContent = 'Point at a word on the left to see where it looks, at one on the right to see what looks at it.';
+      drawLines(all.flatMap((a) => all.map((b) => [a, b, weight(a, b)])).filter(([, , w]) => w >= 0.02));
     } else if (incoming) {
       const weights = all.map((a) => weight(a, i));
       mark(from, weights); mark(to, null, i);
-      tell(['What looks at ', units()[i], ': '], weights);
-      lines.replaceChildren(...all.map((a) => line(a, i, weights[a])));
+      describe(['What looks at ', units()[i], ': '], weights);
+      drawLines(all.map((a) => [a, i, weights[a]]));
     } else {
       const weights = all.map((b) => weight(i, b));
       mark(from, null, i); mark(to, weights);
-      tell(['Where ', units()[i], ' looks: '], weights);
-      lines.replaceChildren(...all.map((b) => line(i, b, weights[b])));
+      describe(['Where ', units()[i], ' looks: '], weights);
+      drawLines(all.map((b) => [i, b, weights[b]]));
     }
   }
   const rest = () => point(state.held);
@@ -89,7 +64,6 @@ async function showAttention() {
     from.replaceChildren(...units().map((text, i) => item(text, 'button', { type: 'button', tabindex: i ? -1 : 0 })));
     to.replaceChildren(...units().map((text) => item(text, 'span')));
     lines.style.height = `calc(${count()} * var(--row))`;
-    lines.setAttribute('viewBox', '0 0 1 1');
     [...from.children].forEach((one, i) => {
       const word = one.querySelector('.word');
       one.addEventListener('mouseenter', () => point(i));
@@ -143,17 +117,16 @@ async function showAttention() {
     choose((state.layer + step[0] + layers) % layers, (state.head + step[1] + heads) % heads, true);
   });
   document.addEventListener('click', (event) => {
-    const asked = event.target.closest('[data-head]');
-    if (!asked) return;
-    const [layer, head] = asked.dataset.head.split('-').map((x) => x - 1);
+    const target = event.target.closest('[data-head]');
+    if (!target) return;
+    const [layer, head] = target.dataset.head.split('-').map((x) => x - 1);
     choose(layer, head);
     view.scrollIntoView({ block: 'nearest' });
   });
 
   async function read(text) {
-    const bytes = Uint8Array.from(atob(texts[text].weights), (char) => char.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'));
-    Object.assign(state, { bytes: new Uint8Array(await new Response(stream).arrayBuffer()), text, at: 0, held: null });
+    const bytes = new Uint8Array(await unpack(texts[text].weights).arrayBuffer());
+    Object.assign(state, { bytes, text, at: 0, held: null });
     write();
     paint();
     choose(state.layer, state.head);

@@ -1,0 +1,137 @@
+"""The figures of a task: of one run, of the members of an ensemble, or of a sweep and its trials."""
+
+import contextlib
+import itertools
+import math
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bertjax.errors import UserError
+from bertjax.finetune.results import RESULTS
+from bertjax.finetune.trials import AXES, Trial, score_of, summarise, sweep_table
+from bertjax.pages.charts import COLORS, Chart, Curve
+from bertjax.pages.page import Section, link
+from bertjax.report.curves import curve
+from bertjax.report.run_record import Run
+from bertjax.workdir.files import recorded_results
+from bertjax.workdir.lock import TRIALS
+from bertjax.writers.console import format_value
+from bertjax.writers.jsonl import read_rows
+
+_CURVES = 12  # trials whose training is drawn
+Finished = Sequence[tuple[Trial, Mapping[str, Any]]]
+
+
+def figures(run: Run) -> Section:
+    """Returns results.json as a table: a column a split, a row a figure."""
+    results = run.results()
+    if not results:
+        return Section('figures', 'Figures', note='The run is not finished: there is no results.json yet.')
+    splits, parts = results['splits'], results.get('parts', {})
+    names = list(dict.fromkeys(name for values in splits.values() for name in values))
+    table = {
+        'heads': ['', *(f'{split} ({parts[split]})' if split in parts else split for split in splits)],
+        'rows': [
+            (name.replace('_', ' '), *(format_value(values.get(name)) for values in splits.values())) for name in names
+        ],
+        'marked': [i for i, name in enumerate(names) if name == results.get('score')],
+    }
+    return Section('figures', 'Figures', table, 'Marked: the score of the run.')
+
+
+def members(run: Run) -> Section | None:
+    """Returns the score of each model of an ensemble and of all together; None for any other run."""
+    results = run.results() or {}
+    if len(run.models) < 2 or 'splits' not in results:
+        return None
+    score, alone = results.get('score', ''), results.get('alone', {})
+    splits = [split for split in results['splits'] if split in alone]
+    rows = [
+        (_linked(member, run.folder), *(format_value(alone[split].get(str(member))) for split in splits))
+        for member in run.models
+    ]
+    rows.append(('together', *(format_value(results['splits'][split].get(score)) for split in splits)))
+    heads = ['', *(f'{score} on {split}' for split in splits)]
+    return Section('members', 'Members', {'heads': heads, 'rows': rows, 'marked': [len(run.models)]})
+
+
+def _linked(member: pathlib.Path, folder: pathlib.Path) -> str:
+    """Returns the name of a workdir, which leads to its page if there is one."""
+    path = member / 'report.html'
+    return link(str(member), os.path.relpath(path, folder)) if path.exists() else str(member)
+
+
+def finished_trials(run: Run) -> Finished:
+    """Returns the finished trials of a sweep with their results, without damaged ones."""
+    trials = []
+    for path in (run.folder / TRIALS).glob(f'*/{RESULTS}'):
+        with contextlib.suppress(UserError, KeyError):
+            results = recorded_results(path)
+            score_of(results)  # raises
+            trials.append((Trial(**{field: results[field] for field, _ in AXES.values()}), results))
+    return sorted(trials, key=lambda item: item[0])
+
+
+def sweep(run: Run, finished: Finished) -> Section:
+    """Returns the score by learning rate, the losses, a row a setting over its seeds, and a row a trial."""
+    if not finished:
+        return Section('sweep', 'Sweep', note='No run of the sweep is finished yet.')
+    score = finished[0][1]['score']
+    summary = summarise(finished, score)
+    ordered = sorted(finished, key=lambda item: -score_of(item[1]))
+    scores = {trial: score_of(results) for trial, results in finished}
+    best = ordered[0][0]
+    splits = list(dict.fromkeys(split for _, results in finished for split in results['splits']))
+    data = {
+        'tiles': {f'best {score} on dev': (format_value(scores[best]), best.name), 'runs': (len(finished), 'finished')},
+        'charts': [
+            Chart(
+                f'{score} on dev',
+                _score_curves(summary['settings'], scores),
+                score,
+                x='learning rate',
+                ticks=sorted({trial.learning_rate for trial in scores}),
+            ),
+            *_loss_charts(run, list(scores)),
+        ],
+        'settings': zip(*(column.cells for column in sweep_table(summary).columns), strict=True),
+        'best_setting': [i for i, setting in enumerate(summary['settings']) if _values(setting) == best.without_seed],
+        'heads': ['run', *(f'{score} on {split}' for split in splits)],
+        'trials': [
+            (trial.name, *(format_value(results['splits'].get(split, {}).get(score)) for split in splits))
+            for trial, results in ordered
+        ],
+    }
+    return Section('sweep', 'Sweep', data)
+
+
+def _values(setting: Mapping[str, Any]) -> tuple:
+    return tuple(setting[key] for key in ('train', 'batch_size', 'epochs', 'learning_rate'))
+
+
+def _score_curves(settings: Sequence[Mapping[str, Any]], scores: Mapping[Trial, float]) -> list[Curve]:
+    """Returns the median of the seeds at each rate, and each trial, in a color for each other combination of values."""
+    curves, colors = [], itertools.cycle(COLORS)
+    shape = lambda setting: (setting['train'], setting['batch_size'], setting['epochs'])  # noqa: E731
+    for key, group in itertools.groupby([one for one in settings if one['median'] is not None], key=shape):
+        color, name = next(colors), f'{key[0]}, batch {key[1]}' + (f', {key[2]:g} epochs' if key[2] else '')
+        medians = {one['learning_rate']: one['median'] for one in group}
+        curves.append(Curve(f'{name}: median', list(medians), list(medians.values()), color, 'dots'))
+        of_shape = {trial: score for trial, score in scores.items() if trial.shape == key and math.isfinite(score)}
+        if len(of_shape) > len(medians):
+            texts = [f'{name}\nrate {one.learning_rate:g}, seed {one.seed}\n{x:.4f}' for one, x in of_shape.items()]
+            rates = [trial.learning_rate for trial in of_shape]
+            curves.append(Curve(f'{name}: each run', rates, list(of_shape.values()), color, 'points', texts))
+    return curves
+
+
+def _loss_charts(run: Run, trials: Sequence[Trial]) -> list[Chart]:
+    curves, colors = [], itertools.cycle(COLORS)
+    for trial in trials[:_CURVES]:
+        rows = read_rows(run.folder / TRIALS / trial.name / 'metrics.jsonl')
+        curves.append(curve(trial.name, [row for row in rows if row['split'] == 'train'], 'loss', next(colors)))
+    curves = [one for one in curves if one]
+    first = f', the first {_CURVES} runs' if len(trials) > _CURVES else ''
+    return [Chart(f'Training loss{first}', curves, 'loss')] if curves else []
