@@ -119,10 +119,6 @@ def _gib(value: int | None) -> str:
     return '? GiB' if value is None else f'{value / 2**30:.2f} GiB'
 
 
-def _activations(result: dict[str, Any]) -> str:
-    return f'activations {_gib(result["activations_bytes"])} of ' if 'activations_bytes' in result else ''
-
-
 def _line(result: dict[str, Any]) -> str:
     parts = f' in {result["accumulate"]} parts' if result['accumulate'] > 1 else ''
     collectives = result['collectives'] or 'none'
@@ -130,5 +126,5 @@ def _line(result: dict[str, Any]) -> str:
         f'phase {result["phase"]}, batch {result["batch_size"]} x {result["seq_len"]}{parts}: {_fits(result)}, '
         f'{_gib(result["hbm_bytes_per_chip"])} a chip of {_gib(result["hbm_bytes_available"])} '
         f'(parameters {_gib(result["parameters_bytes"])}, optimiser {_gib(result["optimizer_bytes"])}, '
-        f'{_activations(result)}temporary {_gib(result["temporary_bytes"])}), collectives {collectives}'
+        f'temporary {_gib(result["temporary_bytes"])}), collectives {collectives}'
     )

@@ -6,7 +6,7 @@ import numpy as np
 
 from bertjax.data.batch import in_pieces, most_examples, padding_rows, pretraining_batch_spec
 from bertjax.data.hashing import Stream
-from bertjax.data.packing import Packing, load_packings
+from bertjax.data.packing import Packing, load_packings, ordinals, starts_in_rows
 from bertjax.data.plans import place_in_plans
 from bertjax.data.pretraining import PretrainingExamples
 
@@ -63,7 +63,7 @@ class PackedExamples:
             first[here] = starts[row[here]]
             count[here] = starts[row[here] + 1] - first[here]
         which = np.repeat(np.arange(len(row)), count)
-        member = first[which] + _ordinals(count)
+        member = first[which] + ordinals(count)
         begins = np.cumsum([0, *self._examples.plan_lengths])
         numbers = np.empty_like(member)
         for number in np.unique(plan).tolist():
@@ -81,14 +81,14 @@ class PackedExamples:
         rows = padding_rows(self._spec(len(indices)), self._examples.vocabulary.pad_id)
         real, used = single['attention_mask'] > 0, single['masked_weights'] > 0
         tokens, predictions = np.count_nonzero(real, axis=1), np.count_nonzero(used, axis=1)
-        ordinal = _ordinals(np.bincount(which, minlength=len(indices)))
-        begin = _within(tokens, ordinal)
+        ordinal = ordinals(np.bincount(which, minlength=len(indices)))
+        begin = starts_in_rows(tokens, ordinal)
         # Tokens and predictions of a row are together at its beginning, in the order of its examples: what is chosen
         # from all of them one after the other lands where it belongs.
         at = _filled(which, tokens, rows['input_ids'].shape)
         rows['attention_mask'] = at.astype(np.int32)
         rows['sequence_ids'][at] = np.repeat((ordinal + 1).astype(np.int32), tokens)
-        rows['position_ids'][at] = _ordinals(tokens)
+        rows['position_ids'][at] = ordinals(tokens)
         for name in ('input_ids', 'segment_ids'):
             rows[name][at] = single[name][real]
         at = _filled(which, predictions, rows['masked_ids'].shape)
@@ -115,17 +115,6 @@ class PackedExamples:
             'examples_per_row': self._examples.cycle_length / rows,
             'most_examples': most_examples(self._examples.seq_len),
         }
-
-
-def _ordinals(counts: np.ndarray) -> np.ndarray:
-    """0, 1, ... counts[0] - 1, then 0, 1, ... counts[1] - 1, and so on."""
-    return np.arange(counts.sum(), dtype=np.int32) - np.repeat((np.cumsum(counts) - counts).astype(np.int32), counts)
-
-
-def _within(sizes: np.ndarray, ordinal: np.ndarray) -> np.ndarray:
-    """Int64 [X]: the sizes of what is before each example in its row."""
-    before = np.cumsum(sizes) - sizes
-    return before - np.maximum.accumulate(np.where(ordinal == 0, before, 0))
 
 
 def _filled(which: np.ndarray, sizes: np.ndarray, shape: tuple[int, int]) -> np.ndarray:

@@ -126,3 +126,20 @@ def best_fit(sizes: np.ndarray, capacity: int, most: int | None = None) -> tuple
         some |= 1 << (room - size)
     row_of = np.array(row_of, np.int64)
     return order[np.argsort(row_of, kind='stable')], np.cumsum(np.bincount(row_of))
+
+
+def rows_of(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """int64 [N] each, of `best_fit`'s order: the row of each item, and its place among those of its row."""
+    counts = np.diff(ends, prepend=0)
+    return np.repeat(np.arange(len(ends)), counts), ordinals(counts)
+
+
+def ordinals(counts: np.ndarray) -> np.ndarray:
+    """0, 1, ... counts[0] - 1, then 0, 1, ... counts[1] - 1, and so on."""
+    return np.arange(counts.sum(), dtype=np.int32) - np.repeat((np.cumsum(counts) - counts).astype(np.int32), counts)
+
+
+def starts_in_rows(sizes: np.ndarray, ordinal: np.ndarray) -> np.ndarray:
+    """int64 [N], the sizes of what is before each item in its row."""
+    before = np.cumsum(sizes) - sizes
+    return before - np.maximum.accumulate(np.where(ordinal == 0, before, 0))

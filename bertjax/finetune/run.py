@@ -14,7 +14,7 @@ from bertjax.checkpoint import Checkpoints
 from bertjax.data.length_buckets import BucketedExamples
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_json_object
-from bertjax.finetune.packing import PackingDecision, decide_packing, recorded_packing
+from bertjax.finetune.packing import PackingChoice, decide_packing, recorded_packing
 from bertjax.finetune.task_data import TASK_FILE, TaskData
 from bertjax.finetune.task_model import TaskEvaluator, prepare
 from bertjax.metrics.rows import distillation_values, task_values
@@ -57,13 +57,13 @@ class Finetuning:
         if distillation is None:
             self.packing = decide_packing(data, train, mesh, passes, recorded_packing(folder) if lengths else '')
         else:
-            self.packing = PackingDecision(None, 'a student learns from rows as they are')
-        if self.packing.groups is None:
+            self.packing = PackingChoice(None, 'a student learns from rows as they are')
+        if self.packing.layout is None:
             lengths = settings.shapes or lengths or data.best_length_count([train], passes, training=True)
         else:
             seen = [data.split(name) for name in data.evaluated] or [train]
             lengths = settings.shapes or lengths or data.best_length_count(seen, 1, training=False)
-        self._train, self.model = prepare(data, mesh, lengths, groups=self.packing.groups, chosen_by=chosen_by)
+        self._train, self.model = prepare(data, mesh, lengths, layout=self.packing.layout, chosen_by=chosen_by)
         self._setups = [self.model.setup]
         self.values = task_values
         if distillation is not None:
@@ -211,13 +211,13 @@ class Finetuning:
         return f'{self.setup.describe()}, attention: {self.model.attention}\n{describe_decay(trained)}'
 
     def _describe_rows(self) -> str:
-        groups, why, shapes = self.packing.groups, self.packing.why, self.model.shapes
-        if groups is None:
+        layout, why, shapes = self.packing.layout, self.packing.why, self.model.shapes
+        if layout is None:
             return (
                 f'{len(shapes)} padded length{"s"[: len(shapes) > 1]}: {", ".join(map(str, shapes))}; not packed: {why}'
             )
-        rows = ' and '.join(f'{rows} rows of {length}' for rows, length in groups.sizes)
-        return f'packed: {len(groups.slots)} sequences in {rows}, {groups.mean_length:.1f} positions each; {why}'
+        rows = ' and '.join(f'{rows} rows of {length}' for rows, length in layout.row_groups)
+        return f'packed: {len(layout.slots)} sequences in {rows}, {layout.mean_length:.1f} positions each; {why}'
 
 
 def _lengths_before(folder: pathlib.Path) -> int:

@@ -84,16 +84,16 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
         for shape, group in itertools.groupby(waiting, key=lambda trial: trial.shape):
             members = list(group)
             own = data.with_settings(members[0].settings(settings))
-            groups = decide_packing(own, split, mesh, _passes(own.settings, split)).groups
+            layout = decide_packing(own, split, mesh, _passes(own.settings, split)).layout
             with primary_first():
-                train, model = prepare(own, mesh, _lengths(settings), groups=groups, chosen_by='config.sweep')
+                train, model = prepare(own, mesh, _lengths(settings), layout=layout, chosen_by='config.sweep')
             one = TrialGroup(members[:1], model, train, folder)
             # Of all there are, not of those that wait: what was interrupted is found by who its members are.
             size = min(settings.sweep['together'] or find_group_size(one, alike[shape]), len(members))
             together = f', {size} at a time' if size > 1 else ''
             console.print(
                 f'train={shape[0]}, batches of {shape[1]}, {one.epochs:.3g} epochs: {len(members)} runs{together}; '
-                f'{"packed" if groups else "not packed"}: {packing.why}',
+                f'{"packed" if layout else "not packed"}: {packing.why}',
                 markup=False,
             )
             logging.info('attention: %s', model.attention)

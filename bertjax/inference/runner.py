@@ -12,9 +12,9 @@ from bertjax.cores import available_cores
 from bertjax.data.features import INPUTS, Features
 from bertjax.data.length_buckets import pad_to
 from bertjax.data.loader import global_arrays, local_rows
-from bertjax.data.sharing import Cost, Plan, alone, cheapest, size_of
+from bertjax.data.packing_plan import Cost, PackingPlan, cheapest_plan, one_per_row, size_of
 from bertjax.loading.load_model import LoadedModel
-from bertjax.model.sharing import sharing
+from bertjax.model.packed_encoder import packed_rows
 from bertjax.parallel.mesh import row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.progress import Advance, telling
@@ -66,8 +66,8 @@ class Runner:
     ) -> dict[str, list[np.ndarray]]:
         """The outputs of `forward` for each row, whatever else is computed beside it but for rounding.
 
-        Short sequences share rows where that saves padding (data/sharing.py); how they do depends on `features` alone,
-        on a CPU on its cores, too.
+        Short sequences share rows where that saves padding (data/packing_plan.py), by `features` alone, on a CPU by its
+        cores, too.
 
         Args:
           name: of the function: one of the same name is compiled once for each shape, and must be the same.
@@ -87,7 +87,7 @@ class Runner:
         key, rows = (name, plan.size, plan.count), plan.size * plan.count
         if key not in self._predictors:
             self._predictors[key] = Predictor(
-                forward if plan.count == 1 else _shared(forward, plan.count),
+                forward if plan.count == 1 else _packed(forward, plan.count),
                 self.model.mesh,
                 inputs=inputs,
                 per_token=per_token,
@@ -98,7 +98,7 @@ class Runner:
         with telling(advance, title, len(features)) as tell:
             return self._predictors[key].outputs(self.model.params, features, advance=tell, batches=plan.batches())
 
-    def _plan(self, features: Features, most: int) -> Plan:
+    def _plan(self, features: Features, most: int) -> PackingPlan:
         """Which rows are computed together; the rows of a batch are a multiple of the mesh's row shards."""
         shards = row_shards(self.model.mesh)
 
@@ -109,12 +109,12 @@ class Runner:
         mean = features.choices * lengths.sum() / max(1, len(lengths))
         size = whole(self._size(len(features), most or self._sizes[-1]), mean)
         if most or features.choices > 1:
-            return alone(lengths, self.lengths, size)
+            return one_per_row(lengths, self.lengths, size)
         # About as many sequences at a time as without sharing.
         half = (*(size for size in _FEW if size < self._sizes[-1] // 2), max(1, self._sizes[-1] // 2))
         sizes = lambda length: tuple(dict.fromkeys(whole(size, length) for size in half))  # noqa: E731
         config = self.model.config
-        return cheapest(lengths, self.lengths, size, sizes, Cost.of(config.width, config.num_layers))
+        return cheapest_plan(lengths, self.lengths, size, sizes, Cost.of(config.width, config.num_layers))
 
     def _cached(self, length: float) -> int:
         """The rows of so many tokens that are computed at a time at most."""
@@ -191,9 +191,9 @@ class Runner:
         return min(size_of(rows, self._sizes), most)
 
 
-def _shared(forward: Forward, count: int) -> Forward:
-    def shared(params: Any, batch: Batch) -> Mapping[str, jax.Array]:
-        with sharing(count):
+def _packed(forward: Forward, count: int) -> Forward:
+    def packed(params: Any, batch: Batch) -> Mapping[str, jax.Array]:
+        with packed_rows(count):
             return forward(params, batch)
 
-    return shared
+    return packed

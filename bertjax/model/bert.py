@@ -17,6 +17,8 @@ from bertjax.model.layers import (
     dot,
     dot_over_rows,
 )
+from bertjax.model.lookup import gather_positions
+from bertjax.model.row_packing import BatchLayout
 from bertjax.parallel.partition import constrain, platform, with_axes
 
 
@@ -87,17 +89,6 @@ class PairHead(Projection):
         return super().__call__(pooled).astype(jnp.float32)  # [..., 2]
 
 
-def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:
-    """Selects positions [B, P] of hidden [B, S, D] -> [B, P, D].
-
-    Uses a product with one-hot rows, which is exact and costs P·S·D per sequence, under 0.01 % of the model's work.
-    Its gradient is a product too. The gradient of a gather would be a scatter that collides at the unused positions,
-    which is slow on TPU and has no fixed order on GPU.
-    """
-    one_hot = jax.nn.one_hot(positions, hidden.shape[1], dtype=hidden.dtype)  # [B, P, S]
-    return jnp.einsum('BPS,BSD->BPD', one_hot, hidden, precision='highest')  # [B, P, D]
-
-
 class BertForPreTraining(nn.Module):
     """Encoder, MLM head and, if `config.nsp`, pooler and pair head."""
 
@@ -130,7 +121,7 @@ class BertForPreTraining(nn.Module):
         Args:
           input_ids, segment_ids, attention_mask: int32 [B, S]; the mask is 1 for tokens and 0 for padding.
           masked_positions: int32 [B, P], the positions that the MLM head predicts. Unused entries hold any position.
-          sequence_ids, position_ids: int32 [B, S], for packed rows; see `BertEncoder`.
+          sequence_ids, position_ids: int32 [B, S], for packed rows; see `BatchLayout`.
           cls_positions: int32 [B, E], for packed rows: the first position of each of the E sequences. Unused entries
             hold any position.
           dropout: The dropout of a training step, or None for no dropout.
@@ -139,18 +130,18 @@ class BertForPreTraining(nn.Module):
           mlm_logits: float32 [B, P, padded vocabulary], -1e9 for the padding.
           nsp_logits: float32 [B, 2], or [B, E, 2] for packed rows; absent unless `config.nsp`.
         """
+        layout = None if sequence_ids is None else BatchLayout(sequence_ids, position_ids, cls_positions)
         hidden, _ = self.encoder(
             input_ids,
             segment_ids,
             attention_mask,
             dropout=dropout,
-            sequence_ids=sequence_ids,
-            position_ids=position_ids,
+            layout=layout,
         )  # [B, S, D]
         masked_hidden = gather_positions(hidden, masked_positions)  # [B, P, D]
         outputs = {'mlm_logits': self.mlm(masked_hidden, self.encoder.token_embedding())}
         if self.config.nsp:
-            cls = hidden[:, 0] if cls_positions is None else gather_positions(hidden, cls_positions)
+            cls = hidden[:, 0] if layout is None else layout.gather_cls(hidden)
             outputs['nsp_logits'] = self.nsp(self.pooler(cls))  # [B, D] or [B, E, D] -> [B, 2] or [B, E, 2]
         return outputs
 

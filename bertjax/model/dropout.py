@@ -176,7 +176,7 @@ def _query_bits(words: tuple[jax.Array, jax.Array], shape: tuple[int, ...]) -> j
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-@jax.named_scope('dropout')  # bertjax/cost/groups.py finds the operations by this name
+@jax.named_scope('dropout')  # bertjax/cost/estimate.py finds the operations by this name
 def _drop(x: jax.Array, rate: float, bits, words: Any) -> jax.Array:
     least = threshold(rate)
     return jnp.where(bits(words, x.shape) >= jnp.uint32(least), x / (1.0 - least / 2**32), jnp.zeros((), x.dtype))

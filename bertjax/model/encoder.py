@@ -12,9 +12,9 @@ from bertjax.model.attention.self_attention import SelfAttention
 from bertjax.model.capture import CAPTURES, HIDDEN, capture_value, is_captured
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout, Site, drop, fold_in
-from bertjax.model.groups import Groups
 from bertjax.model.layers import ACTIVATION_FUNCTIONS, SAVED_RESIDUAL, Embedding, LayerNorm, Projection, save_residual
 from bertjax.model.lookup import onehot_lookup, sorted_lookup
+from bertjax.model.row_packing import BatchLayout, PackedLayout
 from bertjax.parallel.partition import constrain, platform
 
 REMAT_POLICIES = {
@@ -35,9 +35,9 @@ def _hidden(x: jax.Array) -> jax.Array:
     return constrain(x, 'act_batch', 'act_length', 'act_embed')
 
 
-def _firsts(x: jax.Array, groups: Groups | None) -> jax.Array:
+def _gather_cls(x: jax.Array, layout: PackedLayout | None) -> jax.Array:
     """Selects the first position of each sequence from x [B, S, D]."""
-    return x[:, :1] if groups is None else groups.firsts(x)
+    return x[:, :1] if layout is None else layout.gather_cls(x)
 
 
 class Embeddings(nn.Module):
@@ -58,12 +58,9 @@ class Embeddings(nn.Module):
         input_ids: jax.Array,
         segment_ids: jax.Array,
         dropout: Dropout | None,
-        position_ids: jax.Array | None = None,
-        groups: Groups | None = None,
+        layout: BatchLayout | PackedLayout | None = None,
     ) -> jax.Array:
-        length = input_ids.shape[1]
-        if groups is not None:
-            length, position_ids = groups.longest, jnp.broadcast_to(groups.place, input_ids.shape)
+        length = input_ids.shape[1] if layout is None else layout.longest
         if length > self.config.max_positions:
             raise UserError(
                 'config.model.max_positions',
@@ -75,7 +72,9 @@ class Embeddings(nn.Module):
         lookup = sorted_lookup if platform() == 'gpu' else functools.partial(jnp.take, axis=0, mode='fill')
         x = lookup(self.token(), input_ids)  # [B, S, D]
         positions = self.position()[:length]  # [S, D], packed [B, S, D]
-        x = _hidden(x) + (positions if position_ids is None else onehot_lookup(positions, position_ids))
+        if layout is not None:
+            positions = onehot_lookup(positions, jnp.broadcast_to(layout.position_ids, input_ids.shape))
+        x = _hidden(x) + positions
         if self.config.num_segments == 1:
             x = x + self.segment()[0]
         elif self.config.num_segments and platform() == 'cpu':
@@ -136,15 +135,16 @@ class EncoderBlock(nn.Module):
         c = self.config
         block_dropout = fold_in(dropout, number)
         output_dropout = block_dropout  # the dropout of the output positions
-        if self.first_only and mask.packed and block_dropout is not None:
+        if self.first_only and mask.layout and block_dropout is not None:
+            gather = mask.layout.gather_cls
             output_dropout = block_dropout.replace(
-                numbers=mask.packed.firsts(block_dropout.numbers),
-                places=mask.packed.firsts(block_dropout.places),
+                numbers=gather(block_dropout.numbers),
+                places=gather(block_dropout.places),
             )
         attention, mlp = SelfAttention(c, name='attention'), Mlp(c, name='mlp')
         attention_norm, mlp_norm = LayerNorm(c, name='attention_norm'), LayerNorm(c, name='mlp_norm')
         x = _hidden(x)
-        select = functools.partial(_firsts, groups=mask.packed) if self.first_only else lambda x: x
+        select = functools.partial(_gather_cls, layout=mask.layout) if self.first_only else lambda x: x
         if c.pre_norm:
             y = attention_norm(x)
             y = drop(attention(y, select(y), mask, block_dropout), c.dropout, output_dropout, Site.ATTENTION_OUTPUT)
@@ -177,9 +177,7 @@ class BertEncoder(nn.Module):
         attention_mask: jax.Array,
         *,
         dropout: Dropout | None = None,
-        sequence_ids: jax.Array | None = None,
-        position_ids: jax.Array | None = None,
-        groups: Groups | None = None,
+        layout: BatchLayout | PackedLayout | None = None,
         all_layers: bool = False,
         first_only: bool = False,
     ) -> tuple[jax.Array, jax.Array | None]:
@@ -188,16 +186,15 @@ class BertEncoder(nn.Module):
         Args:
           input_ids, segment_ids, attention_mask: int32 [B, S]; the mask is 1 for tokens and 0 for padding.
           dropout: The dropout of a training step, or None for no dropout.
-          sequence_ids, position_ids: int32 [B, S], for packed rows: the sequence of each token and its position in
-            that sequence. A token attends only to its sequence. None if each row is one sequence.
-          groups: The layout of rows with several sequences (model/groups.py); `dropout` is then per position.
+          layout: The layout of packed rows; each sequence attends only to its own tokens. With fixed slots,
+            `dropout` is per position. None if each row is one sequence.
           all_layers: Also return the hidden states of all layers: first the embeddings, last the result.
           first_only: Compute the result of the first position only. An unrolled encoder then skips most of its last
             block (7 % of the work of 12 blocks); a scanned one cannot. Not with `all_layers`.
 
         Returns:
-          [B, S, D] in the dtype of computation, or the first position of each sequence ([B, 1, D] without `groups`)
-          with `first_only`; and [L + 1, B, S, D] or None.
+          [B, S, D] in the dtype of computation; with `first_only` [B, 1, D], or [B, Q, D] with fixed slots (see
+          `PackedLayout.gather_cls`). And [L + 1, B, S, D] or None.
 
         Raises:
           UserError: The sequences are longer than `max_positions`.
@@ -205,8 +202,8 @@ class BertEncoder(nn.Module):
         c = self.config
         keep_layers = all_layers or is_captured(self, HIDDEN)
         shorten = first_only and not is_captured(self, *CAPTURES)  # captured values are of all positions
-        mask = AttentionMask(attention_mask, sequence_ids, causal=c.causal, packed=groups)
-        x = self.embeddings(input_ids, segment_ids, dropout, position_ids, groups)  # [B, S, D]
+        mask = AttentionMask.of_rows(attention_mask, layout, causal=c.causal)
+        x = self.embeddings(input_ids, segment_ids, dropout, layout)  # [B, S, D]
         embedded = x
         block = EncoderBlock
         remat = remat_of(c, platform())
@@ -224,7 +221,7 @@ class BertEncoder(nn.Module):
             )
             numbers = None if dropout is None else jnp.arange(c.num_layers)
             x, layers = scanned(c, keep_layers, name='layers')(x, numbers, mask, dropout)  # layers [L, B, S, D]
-            x = _firsts(x, groups) if shorten else x
+            x = _gather_cls(x, layout) if shorten else x
         else:
             layers = []
             for i in range(c.num_layers):
@@ -239,7 +236,7 @@ class BertEncoder(nn.Module):
             layers = jnp.concatenate([embedded[None], layers])  # [L + 1, B, S, D]
         if is_captured(self, HIDDEN):
             capture_value(self, HIDDEN, layers)
-        return _firsts(x, groups) if first_only and not shorten else x, layers if all_layers else None
+        return _gather_cls(x, layout) if first_only and not shorten else x, layers if all_layers else None
 
     def token_embedding(self) -> jax.Array:
         """The token embedding [V, D], including the padding of the vocabulary, for a tied head."""

@@ -8,12 +8,13 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.errors import UserError
-from bertjax.model.bert import build_pooler, gather_positions
+from bertjax.model.bert import build_pooler
 from bertjax.model.bilstm import BiLstm
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout, Site, drop
 from bertjax.model.encoder import BertEncoder
 from bertjax.model.layers import Projection
+from bertjax.model.lookup import gather_positions
 from bertjax.parallel.partition import with_axes
 
 # Rows of the feature-based part of the paper's Table 7 -> the number of blocks that each needs.

@@ -59,7 +59,7 @@ class StepLowering:
                 layer_decay=setup.layer_decay,
                 exchange=setup.exchange,
                 parts=setup.parts,
-                groups=phase.groups,
+                layout=phase.layout,
             )(state, batch, first, *teacher)
 
         function = jax.vmap(step, in_axes=(0, 1, None, 0, 0)) if self._members else step
@@ -105,7 +105,7 @@ class StepLowering:
             dropout_seed=seed,
             phase=phase.number,
             trained=setup.trained,
-            groups=phase.groups,
+            layout=phase.layout,
         )(params, batch, first, *teacher)
 
     def _update(self, state: TrainState, gradients: Gradients, rate: jax.Array) -> tuple[TrainState, Any]:

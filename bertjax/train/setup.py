@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from bertjax.data.batch import BatchSpec
 from bertjax.losses import AUX, Objective
-from bertjax.model.groups import Groups
+from bertjax.model.row_packing import PackedLayout
 from bertjax.optim.selection import Selection, partition, select_all
 from bertjax.parallel.mesh import describe_mesh
 from bertjax.parallel.partition import mesh_context
@@ -43,7 +43,7 @@ class PhaseSettings:
       warmup_fraction: The share of the phase's steps for the warm-up.
       power: The exponent of the polynomial schedule.
       reset_optimizer: Whether the phase begins with a fresh optimiser.
-      groups: The layout of the sequences of a batch, see `step.make_gradients`.
+      layout: The layout of the sequences of a batch, see `step.make_gradients`.
     """
 
     number: int
@@ -55,7 +55,7 @@ class PhaseSettings:
     warmup_fraction: float
     power: float
     reset_optimizer: bool = False
-    groups: Groups | None = None
+    layout: PackedLayout | None = None
 
 
 @dataclasses.dataclass(frozen=True)

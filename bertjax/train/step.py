@@ -12,8 +12,8 @@ from flax import struct
 from bertjax.losses import AUX, Objective
 from bertjax.model.capture import apply_capturing
 from bertjax.model.dropout import Dropout
-from bertjax.model.groups import Groups
-from bertjax.model.sharing import grouped
+from bertjax.model.packed_encoder import packed_rows
+from bertjax.model.row_packing import PackedLayout
 from bertjax.optim.schedules import Schedule
 from bertjax.optim.selection import Selection, combine, layer_rates, partition, select_all
 from bertjax.parallel.partition import platform
@@ -55,7 +55,7 @@ def make_train_step(
     layer_decay: float = 1.0,
     exchange: GradientExchange | None = None,
     parts: ShardedMoments | None = None,
-    groups: Groups | None = None,
+    layout: PackedLayout | None = None,
 ) -> Callable[..., tuple[TrainState, Metrics]]:
     """Makes a train step: (state, batch, first, *teacher) -> (new state, metrics).
 
@@ -63,7 +63,7 @@ def make_train_step(
     or the teacher's parameters if the objective has a `teacher_fn`.
 
     Args:
-      model, objective, accumulate, dropout_seed, phase, trained, exchange, groups: See `make_gradients`.
+      model, objective, accumulate, dropout_seed, phase, trained, exchange, layout: See `make_gradients`.
       optimizer, schedule, first_step, layer_decay, parts: See `make_update`.
 
     Returns:
@@ -77,7 +77,7 @@ def make_train_step(
         phase=phase,
         trained=trained,
         exchange=exchange,
-        groups=groups,
+        layout=layout,
     )
     update = make_update(
         optimizer,
@@ -104,7 +104,7 @@ def make_gradients(
     phase: int = 0,
     trained: Selection = select_all,
     exchange: GradientExchange | None = None,
-    groups: Groups | None = None,
+    layout: PackedLayout | None = None,
 ) -> Callable[..., Gradients]:
     """Makes a function: (params, batch, first, *teacher) -> Gradients; see `make_train_step` for its arguments.
 
@@ -121,13 +121,13 @@ def make_gradients(
       trained: Selects the trained parameters.
       exchange: The gradient exchange of a state that is sharded over the data axis (ZeRO-1). Each device computes the
         gradients of its rows and receives the summed gradients of its part of the parameters.
-      groups: The layout of a device's rows of a part; None if each row is one sequence.
+      layout: The layout of a device's rows of a part; None if each row is one sequence.
     """
 
     def loss_and_sums(
         trained_params: Any, frozen: Any, rows: Batch, dropout: Dropout, weights: Mapping[str, jax.Array]
     ) -> tuple[jax.Array, Sums]:
-        with grouped(groups):
+        with packed_rows(layout):
             outputs = _apply(model, objective, combine(trained_params, frozen), rows, dropout=dropout)
         sums = objective.losses(outputs, rows)
         # The weight of a batch of padding is 0.

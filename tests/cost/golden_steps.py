@@ -59,8 +59,8 @@ def measured(changes: dict[str, Any]) -> dict[str, Any]:
     result = MemorySearch(settings, TOPOLOGY).compile(phase)
     estimate = result['estimate']
     return {
-        'product_flops': round(estimate['product_flops']),
-        'hbm_traffic_bytes': estimate['hbm_traffic_bytes'],
+        'compiled_flops': result['compiled_flops'],
+        'accessed_bytes': result['accessed_bytes'],
         'cycles': round(estimate['compiler_s'] * estimate['clock_hz']),
         'temporary_bytes': result['temporary_bytes'],
         'collectives': result['collectives'],

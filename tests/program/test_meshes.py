@@ -171,6 +171,5 @@ def _same_losses(workdir: pathlib.Path, wanted: pathlib.Path) -> None:
 
 def collectives_of(text: str) -> dict[str, int]:
     """By kind, of the text of a compiled step."""
-    module = parse(text)
-    each = [one.kind for computation in module.computations.values() for one in collectives(module, computation, 8)]
-    return dict(collections.Counter(each))
+    module = parse(text).module
+    return dict(collections.Counter(one.kind for each in module.values() for one in collectives(each, 8)))

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from bertjax.model.groups import Groups
+from bertjax.model.row_packing import BatchLayout, PackedLayout
 
 
 class AttentionMask(struct.PyTreeNode):
@@ -21,7 +21,7 @@ class AttentionMask(struct.PyTreeNode):
       query_ids: int32 [B, Q], the sequence of each query, if the queries are not the first Q positions of the row.
       places: uint32 [B, S], the index of each key within its sequence, for dropout of packed rows (see
         `dropout.drop_attention`).
-      packed: The layout of rows that attention computes group by group.
+      layout: The fixed slots of rows, which attention computes group by group. The other fields are then set per group.
     """
 
     key_mask: jax.Array
@@ -29,7 +29,16 @@ class AttentionMask(struct.PyTreeNode):
     causal: bool = struct.field(pytree_node=False, default=False)
     query_ids: jax.Array | None = None
     places: jax.Array | None = None
-    packed: Groups | None = struct.field(pytree_node=False, default=None)
+    layout: PackedLayout | None = struct.field(pytree_node=False, default=None)
+
+    @classmethod
+    def of_rows(
+        cls, key_mask: jax.Array, layout: BatchLayout | PackedLayout | None, *, causal: bool
+    ) -> 'AttentionMask':
+        """The mask of rows with this layout; None: of rows with a sequence each."""
+        if isinstance(layout, PackedLayout):
+            return cls(key_mask, causal=causal, layout=layout)
+        return cls(key_mask, None if layout is None else layout.sequence_ids, causal)
 
     @property
     def groups(self) -> jax.Array:

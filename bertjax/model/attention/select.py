@@ -131,7 +131,7 @@ def attend(
     Raises:
       UserError: See `choose_attention`.
     """
-    if mask.packed is not None:
+    if mask.layout is not None:
         return _attend_in_groups(name, query, key, value, mask, dropout_rate, dropout)
     choice = choose_attention(name, query, key, mask, 0.0 if dropout is None else dropout_rate)
     _log_once(f'attention of {_shape(query)} over {_shape(key)} in {query.dtype}: {choice}')
@@ -148,28 +148,30 @@ def _attend_in_groups(
     rate: float,
     dropout: Dropout | None,
 ) -> jax.Array:
-    """Computes `attend` for each group; the queries are all positions or the first position of each sequence."""
-    groups, of_all = mask.packed, query.shape[1] == key.shape[1]
-    ids, places = (jnp.broadcast_to(x, key.shape[:2]) for x in (groups.sequence, groups.place.astype(jnp.uint32)))
+    """Computes `attend` for each group of rows; queries are all positions, or the first of each sequence."""
+    layout = mask.layout
+    own = dropout or Dropout(None, None)
 
     def of_queries(x: jax.Array | None) -> list[Any]:
-        return [None] * len(groups.sizes) if x is None else groups.each(x if of_all else groups.firsts(x))
+        if x is None:
+            return [None] * len(layout.row_groups)
+        return layout.split(x if query.shape[1] == key.shape[1] else layout.gather_cls(x))
 
-    numbers, own_places = (None, None) if dropout is None else (dropout.numbers, dropout.places)
+    ids, places = (jnp.broadcast_to(x, key.shape[:2]) for x in (layout.sequence_ids, layout.position_ids))
     parts = zip(
-        *map(groups.each, (query, key, value, mask.key_mask, ids, places)),
-        *map(of_queries, (ids, numbers, own_places)), groups.alone(), strict=True,
+        *map(layout.split, (query, key, value, mask.key_mask, ids, places.astype(jnp.uint32))),
+        *map(of_queries, (ids, own.numbers, own.places)), layout.most_sequences, strict=True,
     )  # fmt: skip
     mixed = []
-    for q, k, v, seen, key_ids, at, query_ids, number, place, alone in parts:
-        if alone:
-            own = AttentionMask(seen, causal=mask.causal)
-            drops = None if dropout is None else dropout.replace(numbers=number[:, 0], places=None)
+    for q, k, v, seen, key_ids, key_places, query_ids, numbers, query_places, most in parts:
+        if most == 1:  # a sequence a row: any implementation can compute it
+            part = AttentionMask(seen, causal=mask.causal)
+            drops = dropout and dropout.replace(numbers=numbers[:, 0], places=None)
         else:
-            own = AttentionMask(seen, key_ids, mask.causal, query_ids, None if dropout is None else at)
-            drops = None if dropout is None else dropout.replace(numbers=number, places=place)
-        mixed.append(attend(name, q, k, v, own, dropout_rate=rate, dropout=drops))
-    return groups.join(mixed, len(query))
+            part = AttentionMask(seen, key_ids, mask.causal, query_ids, dropout and key_places)
+            drops = dropout and dropout.replace(numbers=numbers, places=query_places)
+        mixed.append(attend(name, q, k, v, part, dropout_rate=rate, dropout=drops))
+    return layout.join(mixed, len(query))
 
 
 def describe_attention(config: BertConfig, rows: int, seq_len: int, packed: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""Which sequences share a row when a finished model computes them: few positions of padding, in few shapes."""
+"""Choose which sequences share a row when a finished model computes them: little padding, in few shapes."""
 
 import bisect
 import dataclasses
@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from bertjax.data.length_buckets import fill_last_batch, pad_to
-from bertjax.data.packing import best_fit
+from bertjax.data.packing import best_fit, rows_of
 
 MOST = 4  # sequences of a row
-_GAIN = 0.95  # Sequences share rows where that costs at most so much of what it costs without.
+_GAIN = 0.95  # Rows are packed if that costs at most this share of a sequence a row.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Cost:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class PackingPlan:
     """Batches of rows of E sequences.
 
     Attributes:
@@ -77,52 +77,51 @@ def size_of(rows: int, sizes: tuple[int, ...]) -> int:
     return sizes[min(bisect.bisect_left(sizes, rows), len(sizes) - 1)]
 
 
-def alone(lengths: np.ndarray, shapes: tuple[int, ...], size: int) -> Plan:
+def one_per_row(lengths: np.ndarray, shapes: tuple[int, ...], size: int) -> PackingPlan:
     """A sequence a row."""
     bucket = pad_to(lengths, shapes)
     # No longer than they need: the last batch has the longest of all, whatever is in it.
-    return Plan(np.arange(len(lengths))[:, None], bucket, shapes[: int(bucket.max(initial=0)) + 1], size)
+    return PackingPlan(np.arange(len(lengths))[:, None], bucket, shapes[: int(bucket.max(initial=0)) + 1], size)
 
 
-def together(lengths: np.ndarray, shapes: tuple[int, ...], sizes: tuple[int, ...], least: int) -> Plan:
+def several_per_row(lengths: np.ndarray, shapes: tuple[int, ...], sizes: tuple[int, ...], least: int) -> PackingPlan:
     """Up to MOST sequences a row, best fit decreasing; a row has the first length that holds its sequences one by one,
     from number `least` on."""
     bucket = np.maximum(pad_to(lengths, shapes), least)
     rows, buckets = [], []
     for number in np.unique(bucket).tolist():
-        own, capacity = np.flatnonzero(bucket == number), shapes[number]
-        order, ends = best_fit(lengths[own], capacity, MOST)
-        begins = np.concatenate([[0], ends[:-1]])
-        row = np.repeat(np.arange(len(ends)), ends - begins)
+        own = np.flatnonzero(bucket == number)
+        order, ends = best_fit(lengths[own], shapes[number], MOST)
         members = np.full((len(ends), MOST), -1)
-        members[row, np.arange(len(own)) - begins[row]] = own[order]
+        members[rows_of(ends)] = own[order]
         rows.append(members)
         buckets.append(np.full(len(ends), number))
     members, bucket = np.concatenate(rows), np.concatenate(buckets)
-    return Plan(members, bucket, shapes[: int(bucket.max()) + 1], size_of(len(members), sizes))
+    return PackingPlan(members, bucket, shapes[: int(bucket.max()) + 1], size_of(len(members), sizes))
 
 
-def cheapest(
+def cheapest_plan(
     lengths: np.ndarray,
     shapes: tuple[int, ...],
     size: int,
     sizes: Callable[[int], tuple[int, ...]],
     cost: Cost,
-) -> Plan:
+) -> PackingPlan:
     """The plan that costs least; nothing but the arguments decides.
 
     Args:
       lengths: int64 [N], of the sequences; N is not 0.
       shapes: lengths that a row may have, ascending; the last holds every sequence.
-      size: rows of a batch where each sequence has its own.
-      sizes: rows of a batch where they share them, ascending, by the rows' length; of the first that holds all.
+      size: rows of a batch with a sequence a row.
+      sizes: the possible rows of a batch of packed rows, ascending, by the rows' length; the first that holds all is
+        taken.
       cost: of what is computed.
     """
-    best = alone(lengths, shapes, size)
+    best = one_per_row(lengths, shapes, size)
     bound = _GAIN * best.cost(cost)
     # Longer rows than MOST sequences of the mean length fill cannot be full.
     for least in range(bisect.bisect_left(shapes, lengths.min()), bisect.bisect(shapes, MOST * lengths.mean())):
-        plan = together(lengths, shapes, sizes(shapes[least]), least)
+        plan = several_per_row(lengths, shapes, sizes(shapes[least]), least)
         if (own := plan.cost(cost)) < bound:
             best, bound = plan, own
     return best
