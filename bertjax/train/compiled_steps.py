@@ -199,8 +199,8 @@ class CompiledSteps(Mapping[int, Program]):
     def begin(self, lengths: Iterable[int]) -> None:
         """Compiles these lengths in a background thread, in this order, which is the order of their first use.
 
-        The first one starts now. The others start in `go_on`, because on few cores they would delay the first step.
-        The time of compilation does not change the program of a step.
+        The first one starts now. The others start in `go_on`, because they would delay the first step on few
+        cores. The time of compilation does not change the program of a step.
         """
         if not self._side_by_side:
             self._waiting = list(lengths)  # never empty, because a finished phase does not begin

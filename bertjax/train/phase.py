@@ -89,9 +89,9 @@ class Phase:
       stacked: Whether state and batches have an axis of members.
       evaluator: The evaluator that selects the best checkpoint; None without held-out examples.
       others: Further evaluators, which do not affect the best checkpoint.
-      measured_first: Whether to evaluate before the first step. This is not useful for a randomly initialised head.
+      measured_first: Whether to evaluate before the first step; not useful for a randomly initialised head.
       flops_per_sequence: FLOPs of a training step per row, over all members; 0 if unknown.
-      chosen: Whether the best checkpoint may come from this phase. False while the student's head is still untrained.
+      chosen: Whether the best checkpoint may come from this phase; not while the student's head is untrained.
       teacher: (teacher parameters,) on the mesh, if the objective has a `teacher_fn`.
     """
 
