@@ -1,4 +1,4 @@
-"""Goodput: the share of a run's wall time that went into steps which it has, and where the rest went."""
+"""Goodput: the share of a run's wall time spent on steps that its state contains, and where the rest went."""
 
 import dataclasses
 import json
@@ -9,18 +9,19 @@ from typing import Any
 from bertjax.progress import clock
 from bertjax.train.goodput_clock import KINDS, STEP, TIMES
 
-LOST = 'lost'  # steps that were done again, as the checkpoint to go on from was older
-_CALLED = {**{kind: kind for kind in KINDS}, LOST: 'steps done again', 'data': 'waiting for data'}
+LOST = 'lost'  # steps after the last checkpoint that a later process did again
+_DESCRIPTIONS = {**{kind: kind for kind in KINDS}, LOST: 'steps done again', 'data': 'waiting for data'}
 
 
 @dataclasses.dataclass(frozen=True)
 class Goodput:
-    """Where the wall time of all processes of a run went, each from its start to the end of its training.
+    """The wall time of all processes of a run, each from its start to the end of its training.
 
     Attributes:
-      seconds: by kind, those of `timesheet.KINDS` and LOST; 'step' are the steps that the run has.
-      processes: how many there were, one after the other.
-      slow: the rows about slow steps.
+      seconds: {kind: seconds} with the kinds of `goodput_clock.KINDS` and LOST; 'step' counts only steps that the
+        state of the run contains.
+      processes: The number of processes, one after the other.
+      slow: The log rows about slow steps.
     """
 
     seconds: Mapping[str, float]
@@ -29,21 +30,23 @@ class Goodput:
 
     @property
     def total(self) -> float:
-        """Seconds of all kinds."""
+        """The seconds of all kinds."""
         return sum(self.seconds.values())
 
     @property
     def share(self) -> float:
-        """Of the productive steps, from 0 to 1."""
+        """The share of productive steps, from 0 to 1."""
         return self.seconds.get(STEP, 0.0) / self.total
 
     def rest(self) -> list[tuple[str, float]]:
-        """What the rest went into, as it is called, and its share; the largest first."""
-        shares = {_CALLED[kind]: each / self.total for kind, each in self.seconds.items() if kind != STEP and each > 0}
+        """Returns (description, share) of each other kind, the largest share first."""
+        shares = {
+            _DESCRIPTIONS[kind]: each / self.total for kind, each in self.seconds.items() if kind != STEP and each > 0
+        }
         return sorted(shares.items(), key=lambda item: -item[1])
 
     def facts(self) -> dict[str, Any]:
-        """For summary.json."""
+        """Returns the entry of summary.json."""
         seconds = {kind: round(each, 3) for kind, each in self.seconds.items()}
         return {'share': round(self.share, 4), 'processes': self.processes, 'seconds': seconds}
 
@@ -54,13 +57,14 @@ class Goodput:
 
 
 def read_goodput(folder: pathlib.Path) -> Goodput | None:
-    """The goodput of the run in a workdir, finished or not; None where its log is gone or has nothing.
+    """Reads the goodput of the run in a workdir, finished or not; None if its log is missing or empty.
 
-    Steps that a later process did again are lost: of a row in which it goes on, as large a part as of its steps.
+    Steps that a later process did again are lost. If that process resumes within the steps of a row, the lost share of
+    the row's seconds is the lost share of its steps.
     """
     rows = _rows(folder / TIMES)
     seconds: dict[str, float] = {}
-    spans: list[tuple[int, int, float]] = []  # (after, step, seconds of steps) of what the run has
+    spans: list[tuple[int, int, float]] = []  # (after, step, seconds) of the steps that the state contains
     processes = 0
     for row in rows:
         if 'slow' in row:
@@ -68,10 +72,10 @@ def read_goodput(folder: pathlib.Path) -> Goodput | None:
         after, step = row['after'], row['step']
         if 'began' in row:
             processes += 1
-            kept = [_until(span, after) for span in spans]
-            lost = sum(span[2] for span in spans) - sum(span[2] for span in kept)
+            retained = [_until(span, after) for span in spans]
+            lost = sum(span[2] for span in spans) - sum(span[2] for span in retained)
             seconds[LOST] = seconds.get(LOST, 0.0) + lost
-            spans = kept
+            spans = retained
         for kind, each in row['seconds'].items():
             if kind == STEP:
                 spans.append((after, step, each))
@@ -79,12 +83,12 @@ def read_goodput(folder: pathlib.Path) -> Goodput | None:
                 seconds[kind] = seconds.get(kind, 0.0) + each
     seconds = {STEP: sum(span[2] for span in spans), **{kind: x for kind, x in seconds.items() if x > 0}}
     slow = [row for row in rows if 'slow' in row]
-    found = Goodput(seconds, processes, slow)
-    return found if found.total > 0 and processes else None
+    goodput = Goodput(seconds, processes, slow)
+    return goodput if goodput.total > 0 and processes else None
 
 
 def _until(span: tuple[int, int, float], end: int) -> tuple[int, int, float]:
-    """The part of a span of steps up to step `end`."""
+    """Returns the part of a span of steps up to step `end`."""
     after, step, seconds = span
     if step <= end:
         return span
@@ -93,7 +97,7 @@ def _until(span: tuple[int, int, float], end: int) -> tuple[int, int, float]:
 
 
 def _rows(path: pathlib.Path) -> list[dict[str, Any]]:
-    """The rows that are whole."""
+    """Reads the undamaged rows."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError:

@@ -1,7 +1,7 @@
-"""What the main thread of a training is at in each moment: for goodput, for steps that are slow, for the watchdog.
+"""A clock of the current activity of the training thread, for goodput, for slow steps and for the watchdog.
 
-`WORKDIR/time.jsonl` is the one file with times: it is appended to by every process of a run and never cut back, so that
-what a kill cost can be told. `goodput.py` reads it.
+It writes `WORKDIR/time.jsonl`. Every process of a run appends to this file and none truncates it, so that the cost of a
+kill can be computed. `goodput.py` reads it.
 """
 
 import collections
@@ -17,56 +17,56 @@ import psutil
 from bertjax.writers.jsonl import JsonLines
 from bertjax.writers.writer import Writers
 
-TIMES = 'time.jsonl'  # of a workdir
+TIMES = 'time.jsonl'  # in a workdir
 START, RESTORE, COMPILE, DATA = 'start', 'restore', 'compile', 'data'
 STEP, EVALUATION, SAVE = 'step', 'evaluation', 'save'
-# What each is called in a sentence.
+# The description of each kind in a sentence.
 KINDS = {
     STEP: 'in the step itself', START: 'getting ready', RESTORE: 'restoring', COMPILE: 'compiling',
     DATA: 'waiting for data', EVALUATION: 'evaluating', SAVE: 'saving',
 }  # fmt: skip
-SLOW = 5  # times the median
-_TOLD = (COMPILE, EVALUATION)  # have lines of their own
-_NOTICED = 0.5  # seconds: a slow step of less is a row, and no line
-_EVERY = 10.0  # seconds between rows: what a kill leaves untold at most
-_FEW, _REMEMBERED = 10, 100  # steps of one shape before their median counts, and that it is taken of
+SLOW = 5  # a slow step takes this many times the median
+_REPORTED = (COMPILE, EVALUATION)  # kinds that have lines of their own on the console
+_MIN_REPORTED = 0.5  # seconds: a shorter slow step gets a row but no line
+_ROW_INTERVAL = 10.0  # seconds between rows, the most that a kill leaves unrecorded
+_MIN_STEPS, _MAX_STEPS = 10, 100  # the steps of one shape needed for a median, and the most used for it
 
-_told_until: float | None = None  # of this process, in an earlier training of it
+_recorded_until: float | None = None  # the end of the earlier training in this process, if there was one
 
 
 class GoodputClock:
-    """Where a run's wall time goes; its main thread is always at one of KINDS, at first at START.
+    """Measures where the wall time of a run goes. The main thread is always in one of KINDS, at first in START.
 
-    A row of time.jsonl has the `seconds` of each kind from step `after` on to `step`; the first of a process also
-    `began`, when the process did (seconds since 1970). A row with `slow` is about one step: its seconds by kind, and
-    the `median` of the steps before it. A log that cannot be written is dropped with a warning.
+    A row of time.jsonl has the `seconds` of each kind from step `after` to `step`. The first row of a process also has
+    `began`, the start of the process (seconds since 1970). A row with `slow` describes one step: its seconds by kind,
+    and the `median` of the steps before it. If the log cannot be written, it is dropped with a warning.
 
     Args:
-      folder: where the log goes.
-      step: at which the run stands.
+      folder: The folder of the log.
+      step: The current step of the run.
 
     Attributes:
-      doing: the kind.
-      moves: grows with every step and every change of kind.
+      doing: The current kind.
+      moves: A counter of steps and changes of kind.
     """
 
     def __init__(self, folder: pathlib.Path, step: int):
         self._log = Writers([JsonLines(folder / TIMES)])
-        self._log.truncate_after(sys.maxsize)  # nothing but a line that a kill has cut off
+        self._log.truncate_after(sys.maxsize)  # removes only a line that a kill has cut off
         now = time.perf_counter()
         running = max(time.time() - psutil.Process().create_time(), 0.0)
-        self._since = self._row_since = now - running if _told_until is None else _told_until
+        self._since = self._row_since = now - running if _recorded_until is None else _recorded_until
         self._began: float | None = time.time() - (now - self._since)
         self.doing, self.moves = START, 0
         self._of_row: dict[str, float] = {}
         self._of_step: dict[str, float] = {}
         self._step = self._after = step
         self._trains = False
-        self._usual: dict[Hashable, collections.deque[float]] = {}
+        self._recent: dict[Hashable, collections.deque[float]] = {}
 
     @contextlib.contextmanager
     def during(self, kind: str) -> Iterator[None]:
-        """The thread is at `kind` as long as the context lasts, then again at what it was at before."""
+        """Counts the time of the context as `kind`, then returns to the kind before it."""
         before = self.doing
         self._turn_to(kind)
         try:
@@ -75,65 +75,65 @@ class GoodputClock:
             self._turn_to(before)
 
     def prepare(self) -> None:
-        """What comes now is no step yet: another phase begins."""
+        """Counts the time from now as START, because another phase begins."""
         self._turn_to(START)
 
     def begin(self) -> None:
-        """What comes now are steps, where no context says otherwise."""
+        """Counts the time from now as STEP, unless a context says otherwise."""
         self._turn_to(STEP)
         self._trains, self._of_step = True, {}
 
     def step(self, step: int, shape: Hashable, *, saving: bool = False) -> str | None:
-        """One more step is done.
+        """Records a finished step.
 
         Args:
-          step: its number.
-          shape: of its batch: steps are compared with others like them.
-          saving: whether a checkpoint is being written beside it.
+          step: The number of the step.
+          shape: The shapes of its batch; steps are compared with others of the same shape.
+          saving: Whether a checkpoint is being written at the same time.
 
         Returns:
-          A line about it where it took SLOW times the median and nothing else has said why.
+          A line about the step if it took at least SLOW times the median and no other line explains why.
         """
         self._turn_to(STEP)
         seconds, self._of_step, self._step = self._of_step, {}, step
         line = self._judge(seconds, shape, saving)
-        if self._since - self._row_since > _EVERY:
+        if self._since - self._row_since > _ROW_INTERVAL:
             self.write()
         return line
 
     def _judge(self, seconds: dict[str, float], shape: Hashable, saving: bool) -> str | None:
-        took, usual = sum(seconds.values()), self._usual.setdefault(shape, collections.deque(maxlen=_REMEMBERED))
-        median = statistics.median(usual) if len(usual) >= _FEW else 0.0
-        usual.append(took)
-        if not 0 < SLOW * median <= took:
+        duration, recent = sum(seconds.values()), self._recent.setdefault(shape, collections.deque(maxlen=_MAX_STEPS))
+        median = statistics.median(recent) if len(recent) >= _MIN_STEPS else 0.0
+        recent.append(duration)
+        if not 0 < SLOW * median <= duration:
             return None
         spent = {'seconds': {kind: round(each, 4) for kind, each in seconds.items()}}
         spent |= {'beside': 'checkpoint'} if saving else {}
-        self._log.write({'step': self._step, 'slow': round(took, 4), 'median': round(median, 4), **spent})
-        untold = sum(each for kind, each in seconds.items() if kind not in _TOLD)
-        if untold < max(SLOW * median, _NOTICED):
+        self._log.write({'step': self._step, 'slow': round(duration, 4), 'median': round(median, 4), **spent})
+        unreported = sum(each for kind, each in seconds.items() if kind not in _REPORTED)
+        if unreported < max(SLOW * median, _MIN_REPORTED):
             return None
-        kind = max((kind for kind in seconds if kind not in _TOLD), key=seconds.__getitem__)
+        kind = max((kind for kind in seconds if kind not in _REPORTED), key=seconds.__getitem__)
         while_ = ', while a checkpoint was being written' if saving else ''
         return (
-            f'step {self._step} took {took:.1f} s, {took / median:.0f} times the median: '
+            f'step {self._step} took {duration:.1f} s, {duration / median:.0f} times the median: '
             f'{seconds[kind]:.1f} s {KINDS[kind]}{while_}'
         )
 
     def write(self) -> None:
-        """Writes what there is to the log."""
+        """Writes a row with the time since the last row."""
         self._turn_to(self.doing)
         row = {'step': self._step, 'after': self._after, **({'began': self._began} if self._began is not None else {})}
         self._log.write(row | {'seconds': {kind: round(each, 4) for kind, each in self._of_row.items()}})
         self._row_since, self._after, self._of_row, self._began = self._since, self._step, {}, None
 
     def close(self) -> None:
-        """Writes the last row, unless there was nothing to train."""
-        global _told_until
+        """Writes the last row, unless no step was to be trained."""
+        global _recorded_until
         if self._trains:
             self.write()
         self._log.close()
-        _told_until = self._since
+        _recorded_until = self._since
 
     def _turn_to(self, kind: str) -> None:
         now = time.perf_counter()

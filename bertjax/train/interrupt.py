@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: the first asks to stop, the second is told what is waited for, the third ends the process."""
+"""SIGTERM and Ctrl-C: the first requests a stop, the second prints the current activity, the third ends the process."""
 
 import contextlib
 import os
@@ -11,12 +11,12 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Interrupt:
-    """While entered, the first SIGTERM or SIGINT is noted, and a third ends the process: status 128 + its number.
+    """A context that records the first SIGTERM or SIGINT; the third ends the process with status 128 + its number.
 
-    They are answered by a thread of their own, also while the main thread is in compiled code or waits for a disk.
+    A separate thread answers signals, also while the main thread is in compiled code or waits for a disk.
 
     Attributes:
-      doing: what the run is at, for the answer to the second.
+      doing: A description of the current activity, for the answer to the second signal.
     """
 
     def __init__(self):
@@ -38,7 +38,7 @@ class Interrupt:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup)
-        os.close(self._writer)  # which ends the thread
+        os.close(self._writer)  # ends the thread
         self._answering.join()
         os.close(self._reader)
 
@@ -48,21 +48,21 @@ class Interrupt:
 
     def _answer(self) -> None:
         count = 0
-        while byte := os.read(self._reader, 1):  # the number of a signal, written the moment that it came
+        while byte := os.read(self._reader, 1):  # Python writes the number of each signal when it arrives
             if byte[0] not in SIGNALS:
                 continue
             count += 1
             self._requested = True
             if count == 1:
-                _say('asked to stop: saving at the next step …')
+                _print('stop requested: saving at the next step …')
             elif count == 2:
-                _say(f'asked again: {self.doing}; a third signal ends it at once, and what is not saved is lost')
+                _print(f'stop requested again: {self.doing}; a third signal ends the process and loses unsaved steps')
             else:
                 os._exit(128 + byte[0])
 
     @contextlib.contextmanager
     def during(self, doing: str) -> Iterator[None]:
-        """The run is at `doing` as long as the context lasts, then again at what it was at before."""
+        """Sets `doing` for the duration of the context."""
         before, self.doing = self.doing, doing
         try:
             yield
@@ -70,10 +70,10 @@ class Interrupt:
             self.doing = before
 
     def requested(self) -> bool:
-        """Whether a signal has come."""
+        """Returns whether a signal has arrived."""
         return self._requested
 
 
-def _say(text: str) -> None:
-    with contextlib.suppress(OSError, ValueError):  # nobody is there to read it
+def _print(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # stderr may be closed
         print(text, file=sys.stderr, flush=True)

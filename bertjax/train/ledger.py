@@ -1,4 +1,4 @@
-"""What a ledger lacks: it names every example that was trained on, so a gap in it is said, and never filled."""
+"""Detection of damage in a ledger, which lists every example that was trained on. Gaps are reported, never filled."""
 
 import itertools
 import json
@@ -9,19 +9,23 @@ from collections.abc import Iterable
 from bertjax.checkpoint import Position
 
 _ROW = re.compile(rb'\{"step": (\d+), "phase": (\d+), "first": (\d+), "count": (\d+)\}\n')
-_SHOWN = 5
+_MAX_RANGES = 5
 
 
 def ledger_damage(path: pathlib.Path, position: Position) -> list[str]:
-    """What is wrong in the lines up to `position`, by line and step; [] for a whole ledger. One pass over the file."""
-    unreadable, missing, astray, ends = [], [], [], []
-    last: tuple[int, int, int] | None = (0, 0, 0)  # step, phase, the example after it; None after a gap
+    """Finds damage in the lines up to `position`, in one pass over the file.
+
+    Returns:
+      Descriptions with line or step numbers; [] for an undamaged ledger.
+    """
+    unreadable, missing, out_of_order, ends = [], [], [], []
+    last: tuple[int, int, int] | None = (0, 0, 0)  # step, phase, next example; None after a gap
     expected = 1
     if path.exists():
         with path.open('rb') as file:
             for number, line in enumerate(file, 1):
                 row = _read(line)
-                if row is None and not line.endswith(b'\n'):  # cut off by a kill: of a step that will come again
+                if row is None and not line.endswith(b'\n'):  # cut off by a kill; the step will be done again
                     continue
                 if row is None:
                     unreadable.append((number, number))
@@ -30,26 +34,26 @@ def ledger_damage(path: pathlib.Path, position: Position) -> list[str]:
                 if step > position.step:
                     continue
                 if step < expected:
-                    astray.append((number, number))
+                    out_of_order.append((number, number))
                     continue
                 if step > expected:
                     missing.append((expected, step - 1))
                     last = None
-                # The rows of a phase follow on one another, and each phase begins at 0.
+                # The rows of a phase are consecutive, and each phase begins at example 0.
                 if last is not None and first != (last[2] if phase == last[1] else 0):
-                    astray.append((number, number))
+                    out_of_order.append((number, number))
                 expected, last = step + 1, (step, phase, first + count)
     if expected <= position.step:
         missing.append((expected, position.step))
     elif last is not None and last[1:] != (position.phase, position.next):
         ends.append((position.step, position.step))
-    found = {
+    damage = {
         'cannot be read: line': unreadable,
-        'does not follow on what is before it: line': astray,
+        'does not follow the line before it: line': out_of_order,
         'is missing: step': missing,
         'does not end where the checkpoint does: step': ends,
     }
-    return [f'{what} {summarize_damage(ranges)}' for what, ranges in found.items() if ranges]
+    return [f'{what} {summarize_damage(ranges)}' for what, ranges in damage.items() if ranges]
 
 
 def _read(line: bytes) -> tuple[int, int, int, int] | None:
@@ -65,13 +69,13 @@ def _read(line: bytes) -> tuple[int, int, int, int] | None:
 
 
 def summarize_damage(ranges: Iterable[tuple[int, int]]) -> str:
-    """Ascending ranges as `3, 5-9`, those that touch as one; of many the first."""
+    """Formats ascending ranges as `3, 5-9`: merges adjacent ranges and shows the first few."""
     joined: list[list[int]] = []
     for low, high in ranges:
         if joined and low == joined[-1][1] + 1:
             joined[-1][1] = high
         else:
             joined.append([low, high])
-    parts = [str(low) if low == high else f'{low}-{high}' for low, high in itertools.islice(joined, _SHOWN)]
+    parts = [str(low) if low == high else f'{low}-{high}' for low, high in itertools.islice(joined, _MAX_RANGES)]
     more = len(joined) - len(parts)
     return ', '.join(parts) + (f' and {more} more' if more else '')

@@ -1,4 +1,4 @@
-"""config.profile: a trace of some steps, by jax.profiler, for xprof, TensorBoard or Perfetto."""
+"""Profiling of some steps (config.profile) by jax.profiler, for xprof, TensorBoard or Perfetto."""
 
 import contextlib
 import pathlib
@@ -10,74 +10,78 @@ from absl import logging
 from bertjax.errors import UserError
 from bertjax.parallel.distributed import is_primary
 
-PROFILE = 'profile'  # of a workdir
+PROFILE = 'profile'  # the folder in a workdir
 
 
 def profiled_steps(profile: str) -> range:
-    """'100:105' -> the steps 100 to 104; '' -> none.
+    """Parses config.profile: '100:105' to the steps 100 to 104, and '' to no steps.
 
     Raises:
-      UserError: a first step below 1, or an end that is not above it.
+      UserError: The first step is below 1, or the end is not above it.
     """
     if not profile:
         return range(0)
     first, end = map(int, profile.split(':'))
     if not 1 <= first < end:
-        fix = 'for example --config.profile=100:105, the steps 100 to 104'
-        raise UserError('config.profile', repr(profile), 'FIRST:END, from 1 on and with a step between them', fix)
+        raise UserError(
+            'config.profile',
+            found=repr(profile),
+            expected='FIRST:END with FIRST at least 1 and END above FIRST',
+            fix='for example --config.profile=100:105, the steps 100 to 104',
+        )
     return range(first, end)
 
 
 class Profiler:
-    """Traces steps into WORKDIR/profile, once: where there is a trace already, none is made.
+    """Traces steps into WORKDIR/profile, unless that folder already exists.
 
-    A trace that cannot be made is told, and the training goes on.
+    If the trace fails, it logs a warning and training continues.
 
     Args:
-      folder: the workdir.
-      steps: see `profiled_steps`.
-      log: takes a line.
+      folder: The workdir.
+      steps: The steps to trace, from `profiled_steps`.
+      log: Logs a line.
     """
 
     def __init__(self, folder: pathlib.Path, steps: range, log: Callable[[str], None]):
         self._folder, self._steps, self._log = folder / PROFILE, steps if is_primary() else range(0), log
-        self._traces = False
+        self._is_tracing = False
 
     def during(self, step: int, drain: Callable[[], None]) -> contextlib.AbstractContextManager:
-        """The context of a step; `drain` waits until those before it are done."""
+        """Returns the context of a step; `drain` waits until the steps before it are done."""
         if step not in self._steps:
             return contextlib.nullcontext()
-        if not self._traces:
+        if not self._is_tracing:
             drain()
             self._start()
         return jax.profiler.StepTraceAnnotation('train', step_num=step)
 
     def after(self, step: int, drain: Callable[[], None]) -> None:
-        """Ends the trace behind its last step."""
-        if self._traces and step == self._steps[-1]:
+        """Ends the trace after its last step."""
+        if self._is_tracing and step == self._steps[-1]:
             drain()
             self.close()
 
     def close(self) -> None:
-        """Ends a trace under way."""
-        if not self._traces:
+        """Ends a running trace."""
+        if not self._is_tracing:
             return
-        self._traces = False
+        self._is_tracing = False
         try:
             jax.profiler.stop_trace()
-        except Exception as error:  # of whatever kind: a trace is no reason to stop
+        except Exception as error:  # any error: a failed trace must not stop training
             logging.warning('the trace of config.profile failed: %s', error)
             return
         self._log(f'traced steps {self._steps[0]} to {self._steps[-1]}: xprof --logdir={self._folder}')
 
     def _start(self) -> None:
         if self._folder.exists():
-            self._log(f'{self._folder} is there already: these steps are not traced; remove it to have them traced')
+            self._log(f'{self._folder} exists already: these steps are not traced; remove it to trace them')
             self._steps = range(0)
             return
         try:
             jax.profiler.start_trace(self._folder)
-            self._traces = True
-        except Exception as error:  # as above: another trace may be under way
+            self._is_tracing = True
+        except Exception as error:  # as above: another trace may be running
             logging.warning('no trace for config.profile: %s', error)
             self._steps = range(0)

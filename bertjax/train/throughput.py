@@ -1,4 +1,4 @@
-"""Speed: rates over an interval, model FLOPs utilisation where the device's peak is known, memory."""
+"""Throughput metrics: rates over an interval, model FLOPs utilisation (MFU), and memory."""
 
 import time
 from collections.abc import Sequence
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import jax
 import psutil
 
-# Dense bfloat16 peaks of a device in FLOP/s, from the vendors' data sheets (NVIDIA's, Google Cloud's pages on each
-# generation); matched against jax's device_kind, first hit wins. Of a v3 each of a chip's two cores is a device.
+# Peak of dense bfloat16 FLOP/s per device, from NVIDIA's data sheets and Google Cloud's pages on each generation. The
+# first name that occurs in JAX's device_kind applies. A device of a v3 is one of the two cores of a chip.
 PEAK_FLOPS: tuple[tuple[str, float], ...] = (
     ('A100', 312e12),
     ('H100', 989e12),
@@ -23,42 +23,46 @@ PEAK_FLOPS: tuple[tuple[str, float], ...] = (
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """Dense bf16 peak of one device in FLOP/s, None where it is not known (a CPU, a newer chip)."""
+    """Returns the dense bfloat16 peak of one device in FLOP/s, or None if unknown (a CPU, a newer chip)."""
     return next((peak for name, peak in PEAK_FLOPS if name.lower() in device_kind.lower()), None)
 
 
 class Stopwatch:
-    """Rates since the last `lap`: the time that evaluation and saving take is left out by `pause`."""
+    """Measures rates since the last `lap`. `pause` excludes the time of evaluation and saving."""
 
     def __init__(self):
         device = jax.local_devices()[0]
         peak = peak_flops(device.device_kind)
         self._peak = peak * jax.device_count() if peak else None
-        self.flops_per_sequence = 0.0  # of a row; that of the phase, 0 where it is not known
+        self.flops_per_sequence = 0.0  # FLOPs of a training step per row in this phase; 0 if unknown
         self.restart()
 
     def restart(self) -> None:
-        """Begins an interval now."""
+        """Starts a new interval."""
         self._start = time.perf_counter()
         self._waited = 0.0
         self._rows = self._steps = 0
 
     def count(self, rows: int, waited: float) -> None:
-        """Adds one batch; `waited`: seconds that the loop waited for its data."""
+        """Adds one batch of `rows` rows, for which the loop waited `waited` seconds."""
         self._steps += 1
         self._rows += rows
         self._waited += waited
 
     def pause(self, seconds: float) -> None:
-        """Leaves out time that was not spent on training."""
+        """Excludes time that was not spent on training."""
         self._start += seconds
 
     def lap(self, tokens: Sequence[float], sequences: Sequence[float]) -> list[dict[str, float | None]]:
-        """Rates since the last lap of each run, for the real tokens and the sequences that each had in it.
+        """Computes the rates of each run since the last lap and starts a new interval.
+
+        Args:
+          tokens: The number of tokens of each run since the last lap, without padding.
+          sequences: The number of sequences of each run since the last lap.
 
         Returns:
-          sequences_per_s, tokens_per_s, seconds_per_step, mfu (of all runs; None where the peak is not known), and
-          data_wait, the share of the time spent waiting for data.
+          For each run: sequences_per_s, tokens_per_s, seconds_per_step, mfu (over all runs; None if the peak is
+          unknown) and data_wait, the share of time spent waiting for data.
         """
         seconds = max(time.perf_counter() - self._start, 1e-9)
         rate, per_step = self._rows / seconds, seconds / max(self._steps, 1)
@@ -78,7 +82,7 @@ class Stopwatch:
 
 
 def memory_metrics() -> dict[str, int | None]:
-    """Bytes in use: `host_memory` of this process, `device_memory` of the fullest local device (None on CPU)."""
+    """Returns bytes: `host_memory` of this process, and the peak `device_memory` of a local device (None on CPU)."""
     peaks = [(device.memory_stats() or {}).get('peak_bytes_in_use') for device in jax.local_devices()]
     known = [peak for peak in peaks if peak is not None]
     return {'host_memory': psutil.Process().memory_info().rss, 'device_memory': max(known) if known else None}

@@ -1,7 +1,7 @@
-"""What the main memory holds at most while a checkpoint of another mesh is read and exported on one device.
+"""The peak of host memory while one device reads and exports a checkpoint of another mesh.
 
-    python tests/checkpoint/peaks.py write FOLDER   # saves a state that lies over eight devices
-    python tests/checkpoint/peaks.py read FOLDER    # prints peaks, as shares of what is read
+    python tests/checkpoint/peaks.py write FOLDER   # saves a state on eight devices
+    python tests/checkpoint/peaks.py read FOLDER    # prints peaks as shares of the size of the read arrays
 
 On a CPU devices have their memory in common with the host: what is there twice, counts twice.
 """
@@ -20,7 +20,7 @@ PIECES = 2000
 
 
 class NoTokenizer:
-    """Of the size of the model."""
+    """Arrays of the size of the model."""
 
     vocab_size, pad_id, separators, family = PIECES, 0, 1, 'wordpiece'
 
@@ -29,13 +29,13 @@ class NoTokenizer:
 
 
 def _resident(line: str) -> int:
-    """Bytes: VmRSS, now; VmHWM, at most since `/proc/self/clear_refs` was told to forget."""
+    """Bytes: VmRSS is the current memory, VmHWM its peak since the last write to `/proc/self/clear_refs`."""
     status = pathlib.Path('/proc/self/status').read_text()
     return int(next(found for found in status.splitlines() if found.startswith(line)).split()[1]) * 1024
 
 
 def peak(function: Callable[[], Any]) -> tuple[Any, int]:
-    """What the function gives, and by how many bytes the memory grew meanwhile."""
+    """Returns the result of a function and the peak growth of memory in bytes."""
     gc.collect()
     pathlib.Path('/proc/self/clear_refs').write_text('5')
     before = _resident('VmRSS')
@@ -44,7 +44,7 @@ def peak(function: Callable[[], Any]) -> tuple[Any, int]:
 
 
 def main(doing: str, folder: pathlib.Path) -> None:
-    """Does it."""
+    """Runs the chosen command."""
     import jax
     import numpy as np
 
@@ -73,7 +73,7 @@ def main(doing: str, folder: pathlib.Path) -> None:
         checkpoints = Checkpoints(folder / 'checkpoints', keep=1, reading=True)
         checkpoints.latest()
         read = lambda restore, template: lambda: jax.block_until_ready(restore(1, template))  # noqa: E731
-        # What is read stays: memory that was freed would be used again, and nothing grow.
+        # The results are kept, because freed memory would be reused and hide growth.
         state, of_state = peak(read(checkpoints.restore, setup.state))
         own, of_params = peak(read(checkpoints.restore_params, setup.state.params))
         export = functools.partial(export_huggingface, own, setup.model.config, NoTokenizer(), folder / 'hf', card={})

@@ -1,4 +1,4 @@
-"""How BERT-base lies on eight devices: of each parameter and its moments, over which axes of the mesh it is split.
+"""The shardings of BERT-base on eight devices: the mesh axes of each parameter and its moments.
 
     python tests/parallel/golden_shardings.py --renew   # writes tests/parallel/shardings/PRESET.txt
 
@@ -13,7 +13,7 @@ FOLDER = pathlib.Path(__file__).parent / 'shardings'
 
 
 def table(preset: str) -> str:
-    """A line a parameter, of a mesh of config.mesh.preset; the last columns are empty where they say the same."""
+    """One line per parameter for a mesh preset; the last columns are empty if they repeat the first."""
     import jax
 
     from bertjax.config.recipes import pretraining_config

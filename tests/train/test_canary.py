@@ -1,4 +1,4 @@
-"""The gradient that every training begins with: its digits are right, and a wrong one stops the run."""
+"""The canary gradient: its stored digits are correct, and a wrong gradient stops the run."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ from bertjax.train import canary
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
-    """As in a new process, before and afterwards."""
+    """Resets the check, as in a new process."""
     canary.check_gradients.cache_clear()
     yield
     canary.check_gradients.cache_clear()
@@ -37,13 +37,13 @@ def test_the_stored_digits_are_those_of_pytorch():
         assert found[name] == pytest.approx((norm, product), abs=1e-6 * norm), name
 
 
-def test_this_compiler_is_right(unchecked):
+def test_this_compiler_passes(unchecked):
     canary.check_gradients()
 
 
 @pytest.mark.parametrize('wrong', [lambda g: g * 1.01, lambda g: g * jnp.nan, lambda g: g[::-1]])
 def test_a_wrong_gradient_is_refused_by_name(unchecked, monkeypatch: pytest.MonkeyPatch, wrong):
-    """Of one weight, by so little that a loss would not show it."""
+    """One weight's gradient is wrong by so little that the loss would not show it."""
     grad = jax.grad(canary.loss)
     monkeypatch.setattr(canary.jax, 'grad', lambda f: lambda of: {**grad(of), 'up': wrong(grad(of)['up'])})
     with pytest.raises(UserError, match='by up ') as refused:

@@ -1,4 +1,4 @@
-"""When the step is compiled for which length, and what a person hears of it."""
+"""The compilation of the step for each length, and its reports."""
 
 import contextlib
 import threading
@@ -20,7 +20,7 @@ from bertjax.writers.console import TrainingConsole
 
 
 class Lowered:
-    """Compiles to a function that says its length."""
+    """A stand-in for a lowered step; it compiles to a function that returns its length."""
 
     def __init__(self, length: int, events: list):
         self.length, self.events = length, events
@@ -31,7 +31,7 @@ class Lowered:
 
 
 def batch(length: int) -> NumberedBatch:
-    """One row of this length."""
+    """Makes a batch with one row of this length."""
     return NumberedBatch(0, 1, 0, {'input_ids': memoryview(bytes(length)).cast('B', [1, length])})
 
 
@@ -43,7 +43,7 @@ def programs(events: list, *, side_by_side: bool) -> CompiledSteps:
     return CompiledSteps(lower, (36, 64, 128), side_by_side=side_by_side)
 
 
-def test_each_is_compiled_when_it_is_needed():
+def test_a_step_is_compiled_at_its_first_use():
     events = []
 
     @contextlib.contextmanager
@@ -61,12 +61,12 @@ def test_each_is_compiled_when_it_is_needed():
     ]  # fmt: skip
     step.prepare()
     assert events[6:] == ['length 128 (3 of 3)', 'lower 128', 'compile 128']
-    another = TrainStep(shared, 0.2, 1, on_compile)  # of the next runs of a sweep
+    another = TrainStep(shared, 0.2, 1, on_compile)  # for the next runs of a sweep
     another.prepare()
     assert another([], batch(36))[0] == [36] and len(events) == 9
 
 
-def test_beside_an_accelerator_all_are_begun_at_once():
+def test_all_lengths_are_compiled_at_once_with_an_accelerator():
     events = []
     found = programs(events, side_by_side=True)
     assert found[64]([], {}, 0, 0.1, 0)[0] == [64] and found[36]([], {}, 0, 0.1, 0)[0] == [36]
@@ -77,7 +77,7 @@ def test_beside_an_accelerator_all_are_begun_at_once():
     assert sorted(events) == sorted(f'{what} {length}' for what in ('lower', 'compile') for length in lengths)
 
 
-def test_beside_the_caller_they_are_compiled_in_the_order_in_which_they_come():
+def test_lengths_are_compiled_in_the_background_in_order_of_use():
     events, said = [], []
     found = programs(events, side_by_side=False)
     found.begin([64, 128, 36])
@@ -92,14 +92,14 @@ def test_beside_the_caller_they_are_compiled_in_the_order_in_which_they_come():
 
     step = TrainStep(found, 0.1, 0, on_compile)
     assert step([], batch(64))[0] == [64]
-    while not found.there(36):  # after the first step the others are begun, and need no waiting
+    while not found.there(36):  # the others start after the first step and are then ready without waiting
         time.sleep(0.001)
     assert events[2:] == ['lower 128', 'compile 128', 'lower 36', 'compile 36']
     assert [step([], batch(length))[0] for length in (128, 36, 64)] == [[128], [36], [64]] and not said
     found.stop()
 
 
-def test_what_is_not_begun_when_a_run_stops_is_given_up(monkeypatch):
+def test_pending_compilations_are_cancelled_when_a_run_stops(monkeypatch):
     events, held = [], threading.Event()
     found = programs(events, side_by_side=False)
     monkeypatch.setattr(Lowered, 'compile', lambda self: held.wait() and self.length)
@@ -107,12 +107,12 @@ def test_what_is_not_begun_when_a_run_stops_is_given_up(monkeypatch):
     found.go_on()
     found.stop()
     held.set()
-    assert found[64] == 64  # was under way
+    assert found[64] == 64  # was running
     assert not found.there(128) and events == ['lower 64']
     assert found[128] == 128 and events == ['lower 64', 'lower 128']
 
 
-def test_what_fails_beside_the_caller_fails_where_it_is_asked_for():
+def test_a_background_error_is_raised_at_the_first_use():
     def lower(length: int):
         raise ValueError(f'cannot do {length}')
 
@@ -123,7 +123,7 @@ def test_what_fails_beside_the_caller_fails_where_it_is_asked_for():
     found.stop()
 
 
-def test_gradients_and_update_apart_learn_what_the_whole_step_learns(dropout_run, fresh):
+def test_the_split_step_equals_the_whole_step(dropout_run, fresh):
     lowering = StepLowering(dropout_run.setup, dropout_run.phase)
     program = SplitStep(lowering, dropout_run.phase.batches)(dropout_run.phase.seq_len).compile()
     found = []
@@ -139,10 +139,10 @@ def test_gradients_and_update_apart_learn_what_the_whole_step_learns(dropout_run
         np.testing.assert_array_equal(x, y)
     assert jax.tree.structure(one) == jax.tree.structure(two)
     for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-6)  # norms: in another order of sums
+        np.testing.assert_allclose(x, y, rtol=1e-6)  # norms differ in the order of their sums
 
 
-def test_the_bar_says_it_and_a_line_how_long_it_took(tmp_path, capsys, monkeypatch):
+def test_the_bar_and_a_line_report_compilation(tmp_path, capsys, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(record.time, 'perf_counter', lambda: now[0])
     console = TrainingConsole(10, 0)

@@ -1,4 +1,4 @@
-"""A step with a teacher: what it changes and what not, on one device, in parts, and on eight."""
+"""Train steps with a teacher, on one device, with accumulation, and on eight devices."""
 
 import functools
 
@@ -37,7 +37,7 @@ WIDER = BertConfig(
 )
 
 
-def test_which_layers_are_copied_and_followed():
+def test_layers_for_initialisation_and_distillation():
     assert evenly_spaced_layers(6, 12) == (0, 2, 4, 7, 9, 11)  # DistilBERT's
     assert [evenly_spaced_layers(n, 6) for n in (1, 2, 3, 6)] == [(0,), (0, 5), (0, 3, 5), (0, 1, 2, 3, 4, 5)]
     assert uniform_layers(4, 12) == (2, 5, 8, 11) and uniform_layers(6, 12) == (1, 3, 5, 7, 9, 11)  # TinyBERT's
@@ -45,7 +45,7 @@ def test_which_layers_are_copied_and_followed():
 
 
 class Taught:
-    """A student of two layers and width 32, and a teacher of four and width 48, all parts of a lesson."""
+    """A student of two layers and width 32, a teacher of four layers and width 48, and all distillation losses."""
 
     def __init__(self, **changes):
         config = tiny_config(**{**MESH_RECIPE, **changes})
@@ -77,7 +77,7 @@ class Taught:
 
 
 def drawn(init):
-    """Normal numbers, scales around 1; nothing is compiled for them."""
+    """Normal random numbers, with scales around 1, without compiling."""
     rng = np.random.default_rng(3)
 
     def leaf(path, x):
@@ -95,7 +95,7 @@ def alone():
 
 
 @pytest.mark.slow
-def test_the_teacher_has_no_part_in_the_state_and_is_no_constant_of_the_program(alone):
+def test_the_teacher_is_neither_in_the_state_nor_a_constant(alone):
     run, first, last, _ = alone
     plain = build_pretraining_setup(pretraining_settings(tiny_config()), run.setup.model.config, run.mesh).state
     own = {AUX: {'projection': {'kernel': (32, 48), 'bias': (48,)}}}
@@ -103,7 +103,9 @@ def test_the_teacher_has_no_part_in_the_state_and_is_no_constant_of_the_program(
     assert shapes(last.params) == {**shapes(plain.params), **own}
     assert shapes(last.opt_state[1].mu) == shapes(last.opt_state[1].nu) == shapes(last.params)
     jax.tree.map(np.testing.assert_array_equal, host(run.teacher), run.teacher_on_host)
-    for path, x in jax.tree_util.tree_flatten_with_path(last.params)[0]:  # of student and projection all learn
+    for path, x in jax.tree_util.tree_flatten_with_path(last.params)[
+        0
+    ]:  # all parameters of student and projection are trained
         before = functools.reduce(lambda tree, name: tree[name], path_names(path), first.params)
         assert (x != before).any(), path_names(path)
     lowered = run.setup.lower(run.phase, run.batches)[16]
@@ -113,7 +115,7 @@ def test_the_teacher_has_no_part_in_the_state_and_is_no_constant_of_the_program(
     assert widest < 1000
 
 
-def test_each_part_of_the_lesson_is_learned(alone):
+def test_each_distillation_loss_decreases(alone):
     _, _, _, values = alone
     parts = [f'{part}_loss' for part in (*HIDDEN_LOSSES, 'soft')] + ['mlm_loss', 'nsp_loss']
     for row in values:
@@ -135,7 +137,7 @@ def test_the_same_on_eight_devices_and_in_parts(alone, changes):
     _, first, last, values = alone
     run = Taught(model=NO_DROPOUT, **changes)
     split = run.teacher['encoder']['layers']['mlp']['up']['kernel'].sharding.shard_shape((4, 48, 64))
-    assert split == ((4, 12, 32) if run.mesh.shape['fsdp'] == 4 else (4, 48, 64))  # as the student's
+    assert split == ((4, 12, 32) if run.mesh.shape['fsdp'] == 4 else (4, 48, 64))  # like those of the student
     state, found = run.steps(first, 4)
     for row, wanted in zip(found, values, strict=True):
         assert row == pytest.approx(wanted, rel=2e-4)
