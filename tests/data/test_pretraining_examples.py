@@ -70,7 +70,7 @@ def test_many_rows_are_made_in_pieces_and_are_the_same(small, vocabulary, packed
     examples = examples_of(small, vocabulary)
     examples = PackedExamples(examples) if packed else examples
     whole = examples.batch(np.arange(50))
-    monkeypatch.setattr(batches, '_PIECE', 16 * 64)
+    monkeypatch.setattr(batches, '_CHUNK_POSITIONS', 16 * 64)
     asked, make = [], examples._batch
     monkeypatch.setattr(examples, '_batch', lambda indices: asked.append(len(indices)) or make(indices))
     assert equal(examples.batch(np.arange(50)), whole)
