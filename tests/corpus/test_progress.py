@@ -63,7 +63,7 @@ def test_the_training_of_a_vocabulary_shows_progress(tmp_path, monkeypatch, caps
 @pytest.mark.parametrize('there', [False, True])
 def test_a_large_build_names_the_fast_tokenizer(there: bool, tmp_path, vocabulary, monkeypatch, capsys):
     """Where it is not installed; and so does the training of a vocabulary alone."""
-    monkeypatch.setattr(wordpiece, '_MUCH', 3_000)
+    monkeypatch.setattr(wordpiece, '_MUCH_TEXT', 3_000)
     if there:
         pytest.importorskip('nanotoken', reason='of the extra fast')
     else:

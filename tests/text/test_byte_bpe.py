@@ -126,5 +126,5 @@ def test_refusals(tmp_path):
         train_byte_bpe([], vocab_size=400, lowercase=False)
     pathlib.Path(tmp_path, 'vocab.json').write_text('{"a": "x"}')
     pathlib.Path(tmp_path, 'merges.txt').write_text('')
-    with pytest.raises(UserError, match='something else than a number'):
+    with pytest.raises(UserError, match='a piece whose id is not a number'):
         load_tokenizer(tmp_path)
