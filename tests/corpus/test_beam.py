@@ -77,7 +77,7 @@ def test_what_a_worker_finds_wrong_is_one_error(beam, corpus, tmp_path, vocabula
         build_store(corpus, tmp_path / 'a', str(vocabulary), CorpusOptions(strict=True), progress=False, beam=DIRECT)
     assert not (tmp_path / 'a' / 'manifest.json').exists()
     monkeypatch.setattr('bertjax.corpus.beam_store.encode_shard', lambda *arguments: None)
-    with pytest.raises(UserError, match=r'pieces of work that do not lie in .* expected a folder that all workers see'):
+    with pytest.raises(UserError, match=r'results that are not in .* expected a folder that all workers share'):
         build_store(corpus, tmp_path / 'b', str(vocabulary), CorpusOptions(), progress=False, beam=DIRECT)
     monkeypatch.setattr('bertjax.corpus.beam_store.encode_shard', lambda *arguments: 1 / 0)
     with pytest.raises(UserError, match=r'config\.beam: found a failure of DirectRunner: division by zero'):

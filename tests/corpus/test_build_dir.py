@@ -68,7 +68,7 @@ def test_a_directory_of_something_else_is_left_alone(tmp_path, vocabulary):
     (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:5]))
     (tmp_path / 'home').mkdir()
     (tmp_path / 'home' / 'thesis.tex').write_text('years')
-    with pytest.raises(UserError, match='something else'):
+    with pytest.raises(UserError, match='files that are not of a store'):
         build_store(str(tmp_path / 'a.txt'), tmp_path / 'home', str(vocabulary), progress=False)
     with pytest.raises(UserError, match='local directory'):
         build_store(str(tmp_path / 'a.txt'), 'gs://bucket/store', str(vocabulary), progress=False)
@@ -81,7 +81,7 @@ def test_a_folder_called_partial_may_be_somebody_elses(tmp_path, vocabulary):
     for path in foreign:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text('years')
-    with pytest.raises(UserError, match='something else'):
+    with pytest.raises(UserError, match='files that are not of a store'):
         build_store(str(tmp_path / 'a.txt'), tmp_path / 'home', str(vocabulary), progress=False)
     foreign[0].unlink()
     build_store(str(tmp_path / 'a.txt'), tmp_path / 'home', str(vocabulary), progress=False)
@@ -99,7 +99,7 @@ def test_what_a_run_keeps_beside_its_store_is_not_foreign(tmp_path, vocabulary):
         path = tmp_path / foreign.partition('/')[0] / foreign
         path.parent.mkdir(parents=True)
         path.touch()
-        with pytest.raises(UserError, match='something else'):
+        with pytest.raises(UserError, match='files that are not of a store'):
             build_store(str(tmp_path / 'a.txt'), path.parents[1], str(vocabulary), progress=False)
 
 

@@ -305,7 +305,7 @@ def test_a_file_that_changes_while_it_is_read(tmp_path):
 )
 def test_a_store_inside_the_corpus_is_refused(spec, store, refused, corpus, build, tmp_path):
     if refused:
-        with pytest.raises(UserError, match='apart from what the run writes'):
+        with pytest.raises(UserError, match='outside the output folders'):
             build(spec.replace('{}', str(corpus)), store)
         assert not (tmp_path / store / 'manifest.json').exists()
     else:
@@ -332,7 +332,7 @@ def test_a_glob_is_judged_by_the_names_that_will_be_there(glob, workdir, found, 
     spec, own = glob.format(tmp_path / 'texts'), tmp_path / 'texts' / workdir
     for _ in range(2):
         if found:
-            with pytest.raises(UserError, match='apart from what the run writes'):
+            with pytest.raises(UserError, match='outside the output folders'):
                 check_outside(f'pydoc:,{spec}', own, WORKDIR_FILES)
         else:
             check_outside(f'pydoc:,{spec}', own, WORKDIR_FILES)
@@ -346,5 +346,5 @@ def test_a_glob_that_will_find_the_files_of_a_store_is_refused(corpus, build):
     (corpus / 'more').mkdir()
     (corpus / 'f0.txt').rename(corpus / 'more' / 'f0.txt')
     build(f'{corpus}/*/*.txt', 'text/out')  # None of them is called so.
-    with pytest.raises(UserError, match='apart from what the run writes'):
+    with pytest.raises(UserError, match='outside the output folders'):
         build(f'{corpus}/*/*', 'text/new')

@@ -58,7 +58,7 @@ def test_odd_files_are_named_and_the_rest_is_read(folder, tmp_path, vocabulary, 
         ('/dev/zero', "a device, '/dev/zero'"),
         ('{}/socket/**', 'no file for'),
         ('http://example.org/wiki.txt', "the address 'http://example.org/wiki.txt'"),
-        ('{}/huge', r'a sparse file, 1,099,511,\d+,\d+ of whose 1,099,511,627,776 bytes were never written'),
+        ('{}/huge', r'a sparse file: 1,099,511,\d+,\d+ of its 1,099,511,627,776 bytes were never written'),
         ('{}', r'a sparse file'),
     ],
 )

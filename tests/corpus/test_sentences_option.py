@@ -68,7 +68,7 @@ def test_a_store_stays_when_the_rules_change(corpus, tmp_path, vocabulary, caplo
     assert 'rules' not in caplog.text  # A run with checkpoints continues with it, whatever the rules are now.
     build(corpus, tmp_path / 'store', vocabulary)
     assert directory_bytes(tmp_path / 'store') == then
-    assert 'is kept, though its sentences were cut by rules 1, and now would be by rules 3' in caplog.text
+    assert 'is kept. Its sentences were split by rules 1; a new store would use rules 3.' in caplog.text
 
 
 def test_a_finished_store_needs_no_splitter(corpus, tmp_path, vocabulary, monkeypatch, caplog):
