@@ -37,9 +37,9 @@ def random_file(rng: random.Random) -> tuple[bytes, int]:
 @pytest.mark.parametrize('block', [1, 7, 64, 1 << 16])
 def test_forgetting_equals_a_plain_reading(tmp_path, monkeypatch, block):
     rng = random.Random(block)
-    kept_size = JsonLines._kept_size
+    find_cut = JsonLines._find_cut
     monkeypatch.setattr(
-        JsonLines, '_kept_size', staticmethod(lambda file, size, step: kept_size(file, size, step, block))
+        JsonLines, '_find_cut', staticmethod(lambda file, size, step: find_cut(file, size, step, block))
     )
     seen_cut = seen_whole = 0
     for i in range(150):
@@ -80,7 +80,7 @@ def test_the_cost_is_that_of_what_is_cut(tmp_path):
     assert size > 8e6
     with path.open('rb') as file:
         counting = CountingFile(file)
-        kept = JsonLines._kept_size(counting, size, 199_997)
+        kept = JsonLines._find_cut(counting, size, 199_997)
     assert counting.bytes_read <= 1 << 17
     assert JsonLines(path).truncate_after(199_997) == size - kept
     lines = path.read_text().splitlines()

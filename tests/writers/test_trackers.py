@@ -106,8 +106,8 @@ def test_no_row_waits_for_it(fakes: list[Fake], tmp_path: pathlib.Path, monkeypa
     began = time.monotonic()
     for step in range(1000):
         writer.write({**ROWS[1], 'step': step + 100})
-    monkeypatch.setattr(tracker, '_PATIENCE', 0.1)
-    with pytest.raises(TimeoutError, match='it took no row'):
+    monkeypatch.setattr(tracker, '_CLOSE_SECONDS', 0.1)
+    with pytest.raises(TimeoutError, match='it accepted no row'):
         writer.close()
     assert time.monotonic() - began < 5 and not fakes[0].sent
     fakes[0].gate.set()
@@ -127,7 +127,7 @@ def test_one_that_fails_is_dropped_with_one_warning(fakes: list[Fake], tmp_path:
 
 
 def test_rows_that_nobody_takes_have_an_end(fakes: list[Fake], tmp_path: pathlib.Path, monkeypatch):
-    monkeypatch.setattr(tracker, '_WAITING', 3)
+    monkeypatch.setattr(tracker, '_MAX_QUEUED', 3)
     writer = Tracking('trackio', 'bert', '').writer(tmp_path, 'tiny', CONFIG)
     fakes[0].gate.clear()
     with pytest.raises(queue.Full):

@@ -64,4 +64,4 @@ def test_a_full_disk_ends_tensorboard_and_nothing_else(tmp_path: pathlib.Path, m
     writers.close()
     assert len((tmp_path / 'metrics.jsonl').read_text().splitlines()) == 201
     (record,) = caplog.records
-    assert 'tensorboard failed and gets no more rows; the training goes on' in record.message
+    assert 'tensorboard failed and gets no more rows; the training continues' in record.message
