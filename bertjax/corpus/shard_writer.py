@@ -56,7 +56,7 @@ class _Draft:
 
 
 class ShardWriter:
-    """Takes the events of a shard and writes its files. With a `numbering`, documents consist of `given` sentences."""
+    """Takes the events of a shard and writes its files. If `numbering` is not None, documents are sequences."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class ShardWriter:
         self._record = partial / f'{name}.json'
         self._tokenizer, self._split, self._threshold = tokenizer, split, hash_threshold(heldout)
         self._dtype = id_dtype(tokenizer.vocab_size)
-        self._batch: list = []  # texts, or ids of given sentences
+        self._batch: list = []  # texts, or ids of sentences of sequences
         self._finished: list[_Draft] = []
         self._characters = 0
         self._run = bytearray()

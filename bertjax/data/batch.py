@@ -13,7 +13,7 @@
 
 A packed row holds several examples one after the other (data/packed.py). Segments start at 0 in each example,
 `masked_positions` count from the start of the row, and P is the limit for the whole row. A packed batch has these
-arrays too, with E = `max_examples_per_row(S)`:
+arrays too, with E = `max_examples(S)`:
 
 | name             | shape  | dtype   | content                                                                     |
 |------------------|--------|---------|-----------------------------------------------------------------------------|

@@ -12,7 +12,7 @@ import numpy as np
 from bertjax.data.batch import BatchSpec
 from bertjax.files.atomic import write_atomic
 
-_TOKEN = 'token_'  # prefix of a batch's arrays with one value a token
+_TOKEN = 'token_'  # the prefix of a batch's arrays with one value for each token
 INPUTS = ('input_ids', 'segment_ids', 'attention_mask')  # the inputs of every model, int32 [B, S] each
 FEATURES_VERSION = 2  # part of the cache's key: increase it when the same records give other rows
 

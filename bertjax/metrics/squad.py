@@ -91,7 +91,7 @@ class Evaluation:
         )
 
     def figures(self, null_odds: Mapping[str, float] | None = None, threshold: float = 1.0) -> dict[str, float | None]:
-        """Returns exact and f1 of all questions, those with (HasAns_) and without answers (NoAns_); None for no question.
+        """Returns exact and f1 of all, of answerable (HasAns_) and of unanswerable questions (NoAns_); None for none.
 
         Args:
           null_odds: {id: the score of no answer minus the score of the answer}; an answer whose odds are above

@@ -37,8 +37,7 @@ def repair_surrogates(text: str) -> tuple[str, np.ndarray | None]:
     """Joins surrogate pairs and replaces lone surrogates.
 
     Returns:
-      The `well_formed` text, and the original index of each character and of the end, int64 [len + 1]; None if the
-      text is unchanged.
+      The text, and the original index of each character and of the end, int64 [len + 1]; None if the text is unchanged.
     """
     if text.isascii() or not _SURROGATE.search(text):
         return text, None

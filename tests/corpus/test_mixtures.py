@@ -1,4 +1,4 @@
-"""The text that config.corpus names, and its weights."""
+"""The components and weights of config.corpus."""
 
 import pytest
 
