@@ -16,7 +16,7 @@ class Head:
         Hugging Face.
       pipeline: The hub's pipeline tag.
       projection: The name of the module's linear layer `head` in the class of transformers.
-      id2label: Whether the config.json of this class has `id2label`, with a name for each output.
+      id2label: Whether `id2label` in the config.json of this class names, or at least counts, the outputs.
       pools_cls: Whether the head reads only the first position.
     """
 
