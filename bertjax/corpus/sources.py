@@ -38,9 +38,9 @@ class CorpusOptions:
 
     Attributes:
       format: 'auto' decides by content: it recognises WikiExtractor and JSON lines in each file, and
-        `reading.choose` decides for all other files of a component together. 'text' has blank lines between documents.
-        'files' has one document in each file. 'jsonl' is JSON lines, and 'wikiextractor' the output of WikiExtractor.
-        'ids' and 'symbols' are JSON lines of sequences that are not text (see `sequences`).
+        `reading.choose` decides for all other files of a component together. 'text' has blank lines between
+        documents. 'files' has one document in each file. 'jsonl' is JSON lines, and 'wikiextractor' the output of
+        WikiExtractor. 'ids' and 'symbols' are JSON lines of sequences that are not text (see `sequences`).
       text_key: The field of a JSON line, or the feature of a tfds dataset, that holds the text.
       segments: The number of segment types in the field `segments` of sequences; 0 for none.
       strict: Whether to stop at the first broken input instead of dropping and counting the document.
@@ -91,8 +91,8 @@ class TextSource:
       size: The bytes of a file, or the records of a dataset.
       stamp: A value that changes when the content may have changed: a file's modification time in ns, or a dataset's
         version.
-      single: Whether a file of unknown format is one document. `resolve` sets it for files found in a directory,
-        as the first versions did; `reading.choose` decides by content.
+      single: Whether a file of unknown format is one document. `resolve` sets it for files of a directory, as the
+        first versions did; `reading.choose` decides by content.
       inode: The inode of a local file.
       component: The directory or glob that matched the file; '' if it was named.
       old_name: The name in stores of the first versions.
