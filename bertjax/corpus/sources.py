@@ -91,8 +91,8 @@ class TextSource:
       size: The bytes of a file, or the records of a dataset.
       stamp: A value that changes when the content may have changed: a file's modification time in ns, or a dataset's
         version.
-      single: Whether a file of unknown format is one document. `resolve` sets it for files of a directory, as the
-        first versions did; `reading.choose` decides by content.
+      single: Whether a file of unknown format is one document. `resolve` sets it for files of a directory,
+        as the first versions did; `reading.choose` decides by content.
       inode: The inode of a local file.
       component: The directory or glob that matched the file; '' if it was named.
       old_name: The name in stores of the first versions.
