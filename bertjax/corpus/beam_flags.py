@@ -1,4 +1,4 @@
-"""The flags in config.beam: the runner that they name, and the options that Beam and this runner read from them."""
+"""Parses the flags of config.beam: the runner, and the options of Beam and this runner."""
 
 import contextlib
 import io
@@ -21,8 +21,8 @@ from bertjax.files.small_files import read_json_or_none
 KEY = 'config.beam'
 _EXPECTED, _FIX = "flags of Apache Beam's PipelineOptions", 'for example --runner=DirectRunner'
 _DASK_MODULE = 'apache_beam.runners.dask.dask_runner'
-_DASK_SECONDS = 10  # until a scheduler has answered; Dask itself waits for 30
-# Above this number of Dask's partitions one holds several elements. A shuffle of up to 32 ** 2 takes two rounds.
+_DASK_SECONDS = 10  # timeout of a scheduler's answer; Dask's default is 30
+# The most Dask partitions; with more elements, a partition holds several. A shuffle of up to 32 ** 2 takes two rounds.
 _DASK_PARTITIONS = 1024
 
 
@@ -30,43 +30,44 @@ def parse_flags(flags: str, elements: int = 1) -> tuple[PipelineRunner, Pipeline
     """Creates the runner and the options of a pipeline.
 
     Args:
-      flags: config.beam.
-      elements: number of elements at the beginning of the pipeline.
+      flags: The value of config.beam.
+      elements: The number of elements at the beginning of the pipeline.
 
     Raises:
-      UserError: what cannot be parsed; a runner that cannot be imported; a flag or value that neither Beam nor the
-        runner knows.
+      UserError: The flags cannot be parsed, the runner cannot be imported, or neither Beam nor the runner knows a flag
+        or value.
     """
     stderr = io.StringIO()
     try:
         arguments = shlex.split(flags)
         with contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(io.StringIO()), quiet():
             options = PipelineOptions(arguments)
-            # First, as Beam knows the options of all modules that are imported.
+            # The runner comes first: Beam knows only the options of imported modules.
             runner = _create_runner(options.view_as(StandardOptions).runner or 'DirectRunner')
             known = options.get_all_options()
             unknown = options.get_all_options(retain_unknown_options=True).keys() - known.keys()
-    except SystemExit:  # of argparse, which prints help and says nothing of a mistake where that is asked for
+    except SystemExit:  # raised by argparse after it prints an error or the help
         message = stderr.getvalue().rpartition('error: ')[2].strip()
         raise UserError(KEY, message or f'{flags!r}, which asks for help', _EXPECTED, _FIX) from None
     except ValueError as error:
         raise UserError(KEY, f'{flags!r} ({error})', _EXPECTED, _FIX) from None
-    if isinstance(runner, PortableRunner):  # Its job server has flags of its own.
+    if isinstance(runner, PortableRunner):  # its job server has more flags
         unknown = set()
-    loose = [one for one, before in zip(arguments, ['', *arguments], strict=False) if _is_loose(one, before)]
-    found = ' '.join([*(f'--{name}' for name in sorted(unknown)), *loose])
-    if found:
-        raise UserError(KEY, f'{found!r}, which Beam does not know', _EXPECTED, _FIX)
+    pairs = zip(arguments, ['', *arguments], strict=False)
+    loose = [argument for argument, previous in pairs if _is_loose(argument, previous)]
+    unknown_flags = ' '.join([*(f'--{name}' for name in sorted(unknown)), *loose])
+    if unknown_flags:
+        raise UserError(KEY, f'{unknown_flags!r}, which Beam does not know', _EXPECTED, _FIX)
     if is_dask(runner):
         _set_dask_defaults(options, elements)
     return runner, options
 
 
 def check_flags(flags: str) -> None:
-    """Refuses flags that no pipeline could run with, as far as that is known before it starts.
+    """Checks flags before a pipeline starts.
 
     Raises:
-      UserError: see `parse_flags`; a Dask scheduler that does not answer.
+      UserError: See `parse_flags`; or a Dask scheduler does not answer.
     """
     runner, options = parse_flags(flags)
     if is_dask(runner):
@@ -74,33 +75,33 @@ def check_flags(flags: str) -> None:
 
 
 def is_dask(runner: PipelineRunner) -> bool:
-    """Whether it is Beam's DaskRunner, which needs the packages dask and distributed."""
+    """Returns whether `runner` is Beam's DaskRunner, which needs the packages dask and distributed."""
     module = sys.modules.get(_DASK_MODULE)
     return module is not None and isinstance(runner, module.DaskRunner)
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silences the warnings of Beam, which concern nobody here, and what a Dask client logs of a lost scheduler."""
+    """Silences Beam's warnings, which do not matter to users, and a Dask client's log lines about a lost scheduler."""
     levels = {'apache_beam': logging.ERROR, 'distributed.client': logging.CRITICAL}
-    before = {name: logging.getLogger(name).level for name in levels}
+    old_levels = {name: logging.getLogger(name).level for name in levels}
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
     try:
         yield
     finally:
-        for name, level in before.items():
+        for name, level in old_levels.items():
             logging.getLogger(name).setLevel(level)
 
 
 def _create_runner(name: str) -> PipelineRunner:
-    """The runner of a name that Beam knows, of a fully qualified one, or DaskRunner, whose short name Beam lacks."""
+    """Creates the runner of a name that Beam knows, of a fully qualified name, or of DaskRunner's short name."""
     path = f'{_DASK_MODULE}.DaskRunner' if name.lower() in ('dask', 'daskrunner') else name
     try:
         runner = create_runner(path)
     except ValueError as error:
         raise ValueError(str(error).splitlines()[0]) from None
-    except Exception as error:  # A module of anybody is imported.
+    except Exception as error:  # the import runs arbitrary code
         if path.startswith(_DASK_MODULE) and isinstance(error, ImportError | AttributeError):
             fix = "pip install 'bertjax[dask]', here and where the workers are (docs/data.md)"
             raise UserError(KEY, f'--runner={name} without Dask', 'the packages dask and distributed', fix) from None
@@ -112,15 +113,15 @@ def _create_runner(name: str) -> PipelineRunner:
     return runner
 
 
-def _is_loose(argument: str, before: str) -> bool:
-    """Whether it is neither a flag nor the value of the one before."""
-    return not argument.startswith('-') and ('=' in before or not before.startswith('-'))
+def _is_loose(argument: str, previous: str) -> bool:
+    """Returns whether an argument is neither a flag nor the value of the previous flag."""
+    return not argument.startswith('-') and ('=' in previous or not previous.startswith('-'))
 
 
 def _set_dask_defaults(options: PipelineOptions, elements: int) -> None:
-    """Sets what config.beam leaves open.
+    """Sets the Dask options that config.beam does not set.
 
-    By itself DaskRunner gives up to 128 elements to one worker, each of which stands for a shard of the text.
+    By default DaskRunner gives up to 128 elements, each a whole shard of text, to one worker.
     """
     dask = options.view_as(sys.modules[_DASK_MODULE].DaskOptions)
     if dask.timeout is None:
@@ -130,36 +131,34 @@ def _set_dask_defaults(options: PipelineOptions, elements: int) -> None:
 
 
 def _check_scheduler(options: PipelineOptions) -> None:
-    """Asks the Dask scheduler for its workers, where one is named.
+    """Asks the Dask scheduler, if one is named, for its workers.
 
     Raises:
-      UserError: it does not answer, or its file is not there.
+      UserError: The scheduler does not answer, or its file does not exist.
     """
     import dask.config
     import distributed
 
-    given = options.view_as(sys.modules[_DASK_MODULE].DaskOptions)
-    address, file = given.address, given.scheduler_file
+    dask_options = options.view_as(sys.modules[_DASK_MODULE].DaskOptions)
+    address, file = dask_options.address, dask_options.scheduler_file
     if not (address or file):
         address = dask.config.get('scheduler-address', None)  # DASK_SCHEDULER_ADDRESS, in a pod of a DaskJob
     if not (address or file):
-        return  # The runner starts a scheduler and workers on this machine.
-    expected, fix = (
-        f'one that answers within {given.timeout} s',
-        'start one (launch/dask.sh), or give --dask_connection_timeout=SECONDS',
-    )
-    if file:  # A client would wait without end for a file that is not there.
+        return  # the runner starts a scheduler and workers on this machine
+    expected = f'one that answers within {dask_options.timeout} s'
+    fix = 'start one (launch/dask.sh), or give --dask_connection_timeout=SECONDS'
+    if file:  # a client would wait forever for a missing file
         address = read_json_or_none(pathlib.Path(file), lambda facts: facts['address'])
         if not isinstance(address, str):
-            lacking = 'no address in' if os.path.exists(file) else 'there is no file'
-            raise UserError(KEY, f'no Dask scheduler: {lacking} {file}', expected, fix)
+            reason = 'no address in' if os.path.exists(file) else 'there is no file'
+            raise UserError(KEY, f'no Dask scheduler: {reason} {file}', expected, fix)
     try:
-        distributed.comm.get_address_host_port(address)  # A client of an address that cannot be one ends badly.
-        with distributed.Client(address, timeout=given.timeout, set_as_default=False) as client:
+        distributed.comm.get_address_host_port(address)  # a client does not handle an invalid address
+        with distributed.Client(address, timeout=dask_options.timeout, set_as_default=False) as client:
             workers = client.scheduler_info()['workers']
-    except (OSError, ValueError, TypeError, ImportError) as error:  # No such address; TLS, UCX that is not set up.
+    except (OSError, ValueError, TypeError, ImportError) as error:  # an unknown address, or TLS or UCX not set up
         found = f'no Dask scheduler at {address} ({str(error).splitlines()[0]})'
         raise UserError(KEY, found, expected, fix) from None
     if not workers:
-        text = 'The Dask scheduler at %s has no workers yet: the work begins when one comes.'
+        text = 'The Dask scheduler at %s has no workers yet: the work begins when one joins.'
         absl_logging.log_first_n(absl_logging.WARNING, text, 1, address)

@@ -1,8 +1,8 @@
-"""Pipelines of Apache Beam over work that lies in a folder which all workers see, on any runner.
+"""Runs pipelines of Apache Beam, on any runner, over the work in a folder that all workers share.
 
-A pipeline is given numbers alone. What each stands for is in the folder's plan, and what is found out is written there,
-into whole files whose content depends on the text alone. So it does not matter how a runner bundles the numbers, who
-gets them, or that it repeats some of them.
+The elements of a pipeline are numbers. The folder's plan maps each number to its work, and the results are written to
+the folder as atomic files whose content depends on the text alone. So a runner may bundle, distribute and repeat the
+numbers in any way.
 """
 
 import dataclasses
@@ -23,22 +23,22 @@ from bertjax.errors import UserError
 from bertjax.files.atomic import private_to_machine, write_atomic
 from bertjax.files.paths import is_remote
 
-_PLAN, _REFUSED = 'plan.json', 'refused.json'
+_PLAN, _ERROR = 'plan.json', 'refused.json'
 
 
 class Job:
-    """The folder of a job, as a worker sees it.
+    """A worker's view of the folder of a job.
 
     Args:
-      folder: an absolute path.
-      root: the directory in which relative paths of the text begin.
+      folder: The absolute path of the folder.
+      root: The directory to which the relative paths of the text refer.
 
     Attributes:
-      folder: see above.
-      plan: the content of its plan.json.
+      folder: The path of the folder.
+      plan: The content of plan.json.
 
     Raises:
-      RuntimeError: this worker does not see the folder.
+      RuntimeError: This worker cannot read the folder.
     """
 
     def __init__(self, folder: str, root: str):
@@ -49,47 +49,47 @@ class Job:
             raise RuntimeError(f'the worker on {socket.gethostname()} cannot read {error.filename}: {error}') from error
 
     def parts(self, number: int) -> list[TextPart]:
-        """What unit `number` of the plan reads, by paths that hold here."""
+        """Returns the parts that unit `number` of the plan reads, with absolute local paths."""
         parts = [TextPart(*part) for part in self.plan['units'][number]]
         local = [part.kind == 'file' and not is_remote(part.path) for part in parts]
         return [
-            dataclasses.replace(part, path=os.path.join(self._root, part.path)) if here else part
-            for part, here in zip(parts, local, strict=True)
+            dataclasses.replace(part, path=os.path.join(self._root, part.path)) if is_local else part
+            for part, is_local in zip(parts, local, strict=True)
         ]
 
 
 class Step(beam.DoFn):
-    """`work(job, element)`, which gives what the next step gets. After a user's mistake nothing more is done.
+    """A step that calls `work(job, element)`, whose results go to the next step. After a UserError it does nothing.
 
     Args:
-      work: a function of a module, or a `functools.partial` of one.
-      job: makes the job, once for each copy of the step.
+      work: A module-level function, or a `functools.partial` of one.
+      job: Makes the job, once for each copy of the step.
     """
 
     def __init__(self, work: Callable[[Any, Any], Iterable], job: Callable[[], Job]):
-        self._work, self._make = work, job
+        self._work, self._make_job = work, job
 
     def setup(self) -> None:
         """Opens the folder."""
-        self._job = self._make()
+        self._job = self._make_job()
 
     def process(self, element: Any) -> Iterator:
-        """Works on one element."""
-        refused = self._job.folder / _REFUSED
-        if refused.exists():
+        """Processes one element."""
+        error_file = self._job.folder / _ERROR
+        if error_file.exists():
             return
         try:
             with private_to_machine():
                 yield from self._work(self._job, element)
-        except UserError as error:  # A runner would try again, and then tell of it in pages.
-            write_atomic(refused, json.dumps(error.args))
+        except UserError as error:  # a runner would retry, then print a long stack trace
+            write_atomic(error_file, json.dumps(error.args))
 
 
-def not_here(folder: pathlib.Path, lacking: int, of: int) -> UserError:
-    """The error of a pipeline that has ended, and whose files are not all in the folder of its job."""
-    found = f'{lacking:,} of {of:,} pieces of work that do not lie in {folder}'
+def not_here(folder: pathlib.Path, missing: int, total: int) -> UserError:
+    """Returns the error of a finished pipeline whose files are not all in the folder of its job."""
+    found = f'{missing:,} of {total:,} results that are not in {folder}'
     fix = 'mount one file system for all workers and this process; the same command continues'
-    return UserError(KEY, found, 'a folder that all workers see', fix)
+    return UserError(KEY, found, 'a folder that all workers share', fix)
 
 
 def run_pipeline(
@@ -98,38 +98,38 @@ def run_pipeline(
     """Runs a pipeline to its end.
 
     Args:
-      flags: config.beam.
-      folder: of its job.
-      numbers: what it begins with; each is free to go to any worker.
-      fill: adds the steps after that.
+      flags: The value of config.beam.
+      folder: The folder of the job.
+      numbers: The elements of the pipeline; each may go to any worker.
+      fill: Adds the steps of the pipeline.
 
     Raises:
-      UserError: what a step has found wrong, or a pipeline that failed.
+      UserError: A step raised one, or the pipeline failed.
     """
-    numbers, refused = list(numbers), folder / _REFUSED
+    numbers, error_file = list(numbers), folder / _ERROR
     runner, options = parse_flags(flags, len(numbers))
-    refused.unlink(missing_ok=True)
+    error_file.unlink(missing_ok=True)
     failed = ''
     pipeline = beam.Pipeline(runner=runner, options=options)
     try:
         with quiet(), pipeline:
             fill(pipeline | 'numbers' >> beam.Create(numbers) | 'spread' >> beam.Reshuffle())
-    except Exception as error:  # Each runner has its own. What failed in a step, Beam has logged.
+    except Exception as error:  # each runner has other exceptions; Beam has logged the errors of steps
         logging.getLogger(__name__).debug('the pipeline failed', exc_info=True)
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         failed = lines[-1] if lines else type(error).__name__
     result = getattr(pipeline, 'result', None)
     if is_dask(runner) and result:
-        # DaskRunner takes a lost scheduler for the end of the pipeline, and leaves its client open.
+        # DaskRunner mistakes a lost scheduler for the end of the pipeline, and leaves its client open.
         if any(future.cancelled() for future in result.futures):
             failed = 'the connection to the scheduler is lost'
         with quiet():
             result.client.close()
-    if refused.exists():
-        parts = json.loads(refused.read_text('utf-8'))
-        refused.unlink()
-        raise UserError(*parts)
+    if error_file.exists():
+        arguments = json.loads(error_file.read_text('utf-8'))
+        error_file.unlink()
+        raise UserError(*arguments)
     if failed:
         found = f'a failure of {options.view_as(StandardOptions).runner or "DirectRunner"}: {failed}'
-        expected = f'a pipeline that ends, and workers that see {folder}'
+        expected = f'a pipeline that succeeds, and workers that share {folder}'
         raise UserError(KEY, found, expected, 'see its log; the same command continues')

@@ -1,11 +1,11 @@
-"""The parts of a build as pipelines of Apache Beam: the functions of `means.LocalBackend`, wherever the workers are.
+"""The backend of Apache Beam: the steps of `backend.LocalBackend` as pipelines.
 
-All that workers need lies in the store's folder: the plan, the tokenizer, the files of the shards. All that they find
-out they write there, into `partial`:
-  repeats-B     int64, the places of documents with hashes of bucket B that have come before, all shards in a row
-  distinct-B    number of different lines with hashes of bucket B
-  K.where       uint8, the destinations of the documents of shard K, where they are others than its train file has
-  K.kept        the checksum of the file that was written for that reason
+Workers read everything they need from the store's folder: the plan, the tokenizer, and the files of the shards. They
+write their results into `partial`:
+  repeats-B     int64, the numbers (over all shards) of repeated documents with hashes of bucket B
+  distinct-B    the number of distinct lines with hashes of bucket B
+  K.where       uint8, the destinations of the documents of shard K, if they differ from its train file
+  K.kept        the checksum of the new train file of shard K
 """
 
 import contextlib
@@ -30,9 +30,9 @@ from bertjax.corpus.workers import Progress
 from bertjax.files.atomic import write_atomic
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
-_LOOK_EVERY = 2.0  # Seconds between looks at what is there.
-_DOCUMENTS, _LINES = 0, 1  # of which a bucket holds the hashes
-_Bucket = tuple[int, int]  # which of them, and its number
+_POLL_SECONDS = 2.0  # the time between checks for finished shards
+_DOCUMENTS, _LINES = 0, 1  # the kinds of buckets, by the hashes that they hold
+_Bucket = tuple[int, int]  # the kind and the number of a bucket
 
 
 class _StoreJob(Job):
@@ -42,7 +42,7 @@ class _StoreJob(Job):
     def tokenizer(self) -> Tokenizer:
         tokenizer = load_tokenizer(self.folder / 'tokenizer')
         if tokenizer.fingerprint != self.plan['identity']['tokenizer']['fingerprint']:
-            raise RuntimeError('the tokenizer that was saved for the workers is another one when it is loaded')
+            raise RuntimeError('the tokenizer that was saved for the workers changed when it was loaded')
         return tokenizer
 
     def record(self, number: int) -> dict | None:
@@ -53,7 +53,7 @@ class _StoreJob(Job):
 
 
 def _encode(job: _StoreJob, number: int) -> Iterable:
-    if job.record(number) is not None:  # By somebody whose answer was lost.
+    if job.record(number) is not None:  # encoded by a worker whose answer was lost
         return ()
 
     def count(documents: int, size: int) -> None:
@@ -65,10 +65,10 @@ def _encode(job: _StoreJob, number: int) -> Iterable:
     return ()
 
 
-def _spread_hashes(
+def _bucket_hashes(
     job: _StoreJob, number: int, *, bases: list[int], counts: tuple[int, int]
 ) -> Iterator[tuple[_Bucket, tuple[bytes, bytes]]]:
-    """The hashes of a shard bucket by bucket: of documents with their places, of lines each once."""
+    """Yields the hashes of a shard for each bucket: document hashes with document numbers, and distinct line hashes."""
     shard = job.shard(number)
     hashes, runs = np.array(shard.documents['hash']), duplicates.sorted_runs(shard)
     for bucket, (low, high) in enumerate(itertools.pairwise(duplicates.bucket_edges(counts[_DOCUMENTS]))):
@@ -78,12 +78,12 @@ def _spread_hashes(
         yield (_LINES, bucket), (np.unique(duplicates.from_runs(runs, low, high)).tobytes(), b'')
 
 
-def _compare_bucket(job: _StoreJob, found: tuple[_Bucket, Iterable[tuple[bytes, bytes]]]) -> Iterable:
-    (kind, bucket), pieces = found
-    both = zip(*pieces, strict=True)
-    hashes, places = (np.frombuffer(b''.join(some), dtype) for some, dtype in zip(both, ('<u8', '<i8'), strict=True))
+def _compare_bucket(job: _StoreJob, element: tuple[_Bucket, Iterable[tuple[bytes, bytes]]]) -> Iterable:
+    (kind, bucket), pieces = element
+    columns = zip(*pieces, strict=True)
+    hashes, numbers = (np.frombuffer(b''.join(x), dtype) for x, dtype in zip(columns, ('<u8', '<i8'), strict=True))
     if kind == _DOCUMENTS:
-        write_atomic(_repeats(job.folder, bucket), np.sort(duplicates.later_equals(hashes, places)).tobytes())
+        write_atomic(_repeats(job.folder, bucket), np.sort(duplicates.later_equals(hashes, numbers)).tobytes())
     else:
         write_atomic(_distinct(job.folder, bucket), str(duplicates.distinct(hashes)))
     return ()
@@ -108,7 +108,7 @@ def _kept(partial: pathlib.Path, shard: int) -> pathlib.Path:
 
 
 class BeamBackend:
-    """Pipelines with the flags of config.beam. Of `means.Backend`."""
+    """A `backend.Backend` of pipelines with the flags of config.beam."""
 
     def __init__(self, flags: str):
         self._flags = flags
@@ -124,41 +124,41 @@ class BeamBackend:
         """Writes the files of the shards.
 
         Raises:
-          UserError: broken input, when strict; workers whose files do not come here.
+          UserError: Broken input, if strict; or files of workers are missing.
         """
         tokenizer.save(directory / 'partial' / 'tokenizer')
-        with _followed(directory, shards, progress):
+        with _report_progress(directory, shards, progress):
             self._run(directory, shards, lambda numbers: numbers | _step('encode', _encode, directory))
-        lacking = [number for number, parts in shards.items() if read_record(directory, number, parts) is None]
-        if lacking:
-            raise not_here(directory / 'partial', len(lacking), len(shards))
+        missing = [number for number, parts in shards.items() if read_record(directory, number, parts) is None]
+        if missing:
+            raise not_here(directory / 'partial', len(missing), len(shards))
 
     def compare(self, shards: list[Shard]) -> tuple[np.ndarray, int]:
-        """Whether an equal document came before, bool [documents], and the number of different lines."""
+        """Returns whether each document repeats an earlier one, bool [documents], and the number of distinct lines."""
         directory = shards[0].directory
         bases = list(itertools.accumulate((shard.record['documents'] for shard in shards), initial=0))
         counts = bases[-1], sum(shard.record['lines'] for shard in shards)
-        spread = functools.partial(_spread_hashes, bases=bases, counts=counts)
+        bucket_hashes = functools.partial(_bucket_hashes, bases=bases, counts=counts)
         self._run(
             directory,
             (shard.number for shard in shards),
             lambda numbers: (
                 numbers
-                | _step('hashes', spread, directory)
+                | _step('hashes', bucket_hashes, directory)
                 | 'by bucket' >> beam.GroupByKey()
                 | _step('compare', _compare_bucket, directory)
             ),
         )
         partial, repeats = directory / 'partial', np.zeros(counts[_DOCUMENTS], bool)
-        of_documents, of_lines = (range(len(duplicates.bucket_edges(count)) - 1) for count in counts)
-        for bucket in of_documents:
+        document_buckets, line_buckets = (range(len(duplicates.bucket_edges(count)) - 1) for count in counts)
+        for bucket in document_buckets:
             repeats[np.fromfile(_repeats(partial, bucket), '<i8')] = True
-        return repeats, sum(int(_distinct(partial, bucket).read_text('utf-8')) for bucket in of_lines)
+        return repeats, sum(int(_distinct(partial, bucket).read_text('utf-8')) for bucket in line_buckets)
 
     def keep(
         self, shards: list[Shard], destinations: list[np.ndarray], itemsize: int
     ) -> Callable[[Shard, np.ndarray], str]:
-        """Has the changed train files written; what it returns gives their checksums."""
+        """Writes the changed train files; the returned function reads their checksums."""
         changed = [
             (shard, where) for shard, where in zip(shards, destinations, strict=True) if merge.is_changed(shard, where)
         ]
@@ -180,15 +180,15 @@ def _step(label: str, work: Callable, directory: pathlib.Path) -> beam.PTransfor
 
 
 @contextlib.contextmanager
-def _followed(directory: pathlib.Path, shards: dict[int, list[TextPart]], progress: Progress) -> Iterator[None]:
-    """Meanwhile the progress is that of the shards whose records have come."""
+def _report_progress(directory: pathlib.Path, shards: dict[int, list[TextPart]], progress: Progress) -> Iterator[None]:
+    """Reports the progress of finished shards, from a thread, while the block runs."""
     done = threading.Event()
 
     def follow() -> None:
         waiting, documents, size = dict(shards), 0, 0
-        while not done.wait(_LOOK_EVERY):
-            there = {path.name for path in (directory / 'partial').glob('*.json')}
-            for number in [number for number in waiting if f'{number:05d}.json' in there]:
+        while not done.wait(_POLL_SECONDS):
+            names = {path.name for path in (directory / 'partial').glob('*.json')}
+            for number in [number for number in waiting if f'{number:05d}.json' in names]:
                 record = read_record(directory, number, waiting[number])
                 if record is not None:
                     documents += record['documents']

@@ -1,9 +1,10 @@
-"""What a vocabulary is trained on, gathered by pipelines of Apache Beam: counts of words, or a sample of sentences.
+"""Computes the training data of a vocabulary by pipelines of Apache Beam: counts of words, or a sample of sentences.
 
-A unit of work is a stretch of the text in its order. The folder of the job has:
-  K.json        of unit K: hashes of what was read, whether it has text, its first broken input, its sentences
-  counts-G-B    of corpus G of a mixture, the counts of the words whose hashes are of bucket B, as JSON
-  K.wanted      numbers of the sentences of unit K that are drawn, and K.drawn they themselves, as JSON
+A unit of work is a range of the text in its order. The folder of the job has these files, in JSON:
+  K.json        unit K: the hashes of its parts, whether it has text, its first broken input, its number of sentences
+  counts-G-B    the counts of the words of corpus G of a mixture whose hashes are in bucket B
+  K.wanted      the numbers of the sampled sentences of unit K
+  K.drawn       the sampled sentences of unit K
 """
 
 import contextlib
@@ -31,19 +32,19 @@ from bertjax.text.sampling import sample, sentences_of
 from bertjax.text.symbols import count_symbols
 from bertjax.text.vocabulary import MAX_WORDS, count_words
 
-_BUCKET_BYTES = 1 << 30  # Of text; the words of more than that are not counted in one place.
-_Bucket = tuple[int, int]  # corpus, number
+_BUCKET_BYTES = 1 << 30  # the bytes of text for each bucket of words, which is counted in one place
+_Bucket = tuple[int, int]  # the corpus, and the number of the bucket
 
 
 class _TextJob(Job):
-    """`plan` has the units, the corpus of each, the `CorpusOptions`, and how many buckets of words there are."""
+    """A job whose `plan` has the units, the corpus of each, the `CorpusOptions`, and the number of word buckets."""
 
     @functools.cached_property
     def options(self) -> CorpusOptions:
         return CorpusOptions(**self.plan['options'])
 
     def texts(self, number: int, record: dict) -> Iterator[str]:
-        """The paragraphs of a unit; when they have been read, `record` is what is known of it."""
+        """Yields the paragraphs of a unit, and fills `record`, which is complete at the end."""
         record |= {'empty': True, 'digests': [], 'broken': ''}
         for part in self.parts(number):
             digest, broken = identity.new_digest(), []
@@ -60,18 +61,18 @@ class _TextJob(Job):
 def _count(
     job: _TextJob, number: int, *, count: Callable[[Iterable[str]], dict[str, int]]
 ) -> Iterator[tuple[_Bucket, dict[str, int]]]:
-    """The counts of a unit, bucket by bucket."""
+    """Yields the counts of a unit for each bucket."""
     record: dict = {}
-    found: list[dict[str, int]] = [{} for _ in range(job.plan['buckets'])]
+    buckets: list[dict[str, int]] = [{} for _ in range(job.plan['buckets'])]
     for word, times in count(job.texts(number, record)).items():
-        found[zlib.crc32(word.encode('utf-8', 'surrogatepass')) % len(found)][word] = times
+        buckets[zlib.crc32(word.encode('utf-8', 'surrogatepass')) % len(buckets)][word] = times
     write_atomic(job.record(number), json.dumps(record))
-    for bucket, counts in enumerate(found):
+    for bucket, counts in enumerate(buckets):
         yield (job.plan['corpora'][number], bucket), counts
 
 
 class _Sum(beam.CombineFn):
-    """Counts, added up."""
+    """Adds up counts."""
 
     def create_accumulator(self) -> dict[str, int]:
         return {}
@@ -88,8 +89,8 @@ class _Sum(beam.CombineFn):
         return total
 
 
-def _write_counts(job: _TextJob, found: tuple[_Bucket, dict[str, int]]) -> Iterable:
-    (corpus, bucket), counts = found
+def _write_counts(job: _TextJob, element: tuple[_Bucket, dict[str, int]]) -> Iterable:
+    (corpus, bucket), counts = element
     write_atomic(_counts(job.folder, corpus, bucket), json.dumps(counts, sort_keys=True))
     return ()
 
@@ -106,18 +107,18 @@ def _count_sentences(job: _TextJob, number: int) -> Iterable:
 
 
 def _draw(job: _TextJob, number: int) -> Iterable:
-    before, record = json.loads(job.record(number).read_text('utf-8')), {}
-    wanted = set(json.loads((job.folder / f'{number:05d}.wanted').read_text('utf-8')))
-    drawn = [one for index, one in enumerate(sentences_of(job.texts(number, record))) if index in wanted]
+    first_record, record = json.loads(job.record(number).read_text('utf-8')), {}
+    indices = set(json.loads((job.folder / f'{number:05d}.wanted').read_text('utf-8')))
+    drawn = [text for index, text in enumerate(sentences_of(job.texts(number, record))) if index in indices]
     parts = job.parts(number)
-    identity.digests_of(zip([*parts, *parts], [*before['digests'], *record['digests']], strict=True))
+    identity.digests_of(zip([*parts, *parts], [*first_record['digests'], *record['digests']], strict=True))
     write_atomic(job.folder / f'{number:05d}.drawn', json.dumps(drawn))
     return ()
 
 
 @dataclasses.dataclass(frozen=True)
 class _Spec:
-    """What was named together: it must hold some text."""
+    """The sources and units of one specification, which must have some text."""
 
     name: str
     sources: list[TextSource]
@@ -125,50 +126,50 @@ class _Spec:
 
 
 class Gathering:
-    """Of the text of one corpus, or of each corpus of a mixture: counts or samples, and what was read for them.
+    """Computes counts or samples for each corpus of a mixture (or a single corpus), and records which text was read.
 
     Args:
-      corpora: of each, its specifications as for `build.build_store`.
-      options: how text is read.
-      flags: config.beam.
-      folder: of the job; it is made, and removed when all is gathered. What a killed run left there is thrown away.
+      corpora: The specifications of each corpus, as for `build.build_store`.
+      options: The options of reading.
+      flags: The value of config.beam.
+      folder: The folder of the job. It is removed at the end; files of a killed run are overwritten.
 
     Raises:
-      UserError: nothing matches.
+      UserError: A specification matches nothing.
     """
 
     def __init__(self, corpora: Sequence[Sequence[str]], options: CorpusOptions, flags: str, folder: pathlib.Path):
         self._options, self._flags, self._folder = options, flags, folder
-        self._specs = [[self._resolved(spec) for spec in specs] for specs in corpora]
+        self._specs = [[self._resolve(spec) for spec in specs] for specs in corpora]
         self._units = [(corpus, unit) for corpus, specs in enumerate(self._specs) for s in specs for unit in s.units]
 
-    def _resolved(self, spec: str) -> _Spec:
-        found = resolve(unweighted(spec), self._options.text_key)
-        return _Spec(spec, found, cut_in_order(found, self._options.format))
+    def _resolve(self, spec: str) -> _Spec:
+        sources = resolve(unweighted(spec), self._options.text_key)
+        return _Spec(spec, sources, cut_in_order(sources, self._options.format))
 
     def words(self, lowercase: bool) -> tuple[list[dict[str, int]], list[KnownText]]:
-        """The `text.vocabulary.count_words` of each corpus, and what was read.
+        """Returns the `text.vocabulary.count_words` of each corpus, and the record of the text.
 
-        Of a text with more than MAX_WORDS different words that function drops rare ones as it goes. Here they are
-        counted to the end, and then the most frequent ones are given.
+        `count_words` drops rare words along the way if a text has more than MAX_WORDS different words. This method
+        counts all words and returns the most frequent MAX_WORDS.
 
         Raises:
-          UserError: no text; broken input, when strict; a pipeline that failed.
+          UserError: A specification has no text, the input is broken (if strict), or the pipeline failed.
         """
-        return self._counted(functools.partial(count_words, lowercase=lowercase), MAX_WORDS)
+        return self._count_all(functools.partial(count_words, lowercase=lowercase), MAX_WORDS)
 
     def symbols(self, most: int) -> tuple[list[dict[str, int]], list[KnownText]]:
-        """The same of symbols, see `text.symbols.count_symbols`: up to `most` of each corpus.
+        """Returns the `text.symbols.count_symbols` of each corpus, up to `most` symbols, and the record of the text.
 
         Raises:
-          UserError: see `words`.
+          UserError: See `words`.
         """
-        return self._counted(count_symbols, most)
+        return self._count_all(count_symbols, most)
 
-    def _counted(
+    def _count_all(
         self, count: Callable[[Iterable[str]], dict[str, int]], most: int
     ) -> tuple[list[dict], list[KnownText]]:
-        with self._begun() as buckets:
+        with self._open_folder() as buckets:
             self._run(
                 range(len(self._units)),
                 lambda units: (
@@ -178,7 +179,7 @@ class Gathering:
                     | self._step('write', _write_counts)
                 ),
             )
-            known = self._read(self._records())
+            known = self._identify(self._records())
             return [self._most_frequent(corpus, buckets, most) for corpus in range(len(self._specs))], known
 
     def _most_frequent(self, corpus: int, buckets: int, most: int) -> dict[str, int]:
@@ -187,49 +188,52 @@ class Gathering:
         return dict(sorted(heapq.nsmallest(most, counts, key=lambda item: (-item[1], item[0]))))
 
     def sentences(self, size: int, seed: int) -> tuple[list[tuple[list[str], int]], list[KnownText]]:
-        """The `text.sampling.sample` of the sentences of each corpus, and what was read.
+        """Returns the `text.sampling.sample` of the sentences of each corpus, and the record of the text.
 
-        The text is read twice: which sentences are drawn depends on how many there are.
+        The text is read twice, because the sample depends on the number of sentences.
 
         Raises:
-          UserError: see `words`.
+          UserError: See `words`.
         """
-        with self._begun():
+        with self._open_folder():
             self._run(range(len(self._units)), lambda units: units | self._step('sizes', _count_sentences))
             records = self._records()
-            known = self._read(records)
+            known = self._identify(records)
             begins = list(itertools.accumulate((record['sentences'] for record in records), initial=0))
             drawn = []
             for corpus in range(len(self._specs)):
-                units = [number for number, (of, _) in enumerate(self._units) if of == corpus]
+                units = [number for number, (unit_corpus, _) in enumerate(self._units) if unit_corpus == corpus]
                 count = sum(records[number]['sentences'] for number in units)
                 chosen, _ = sample(range(begins[units[0]], begins[units[0]] + count), size, seed)
                 drawn.append((chosen, count))
-            texts = self._drawn(sorted(itertools.chain.from_iterable(chosen for chosen, _ in drawn)), begins)
+            texts = self._read_sentences(sorted(itertools.chain.from_iterable(chosen for chosen, _ in drawn)), begins)
             return [([texts[index] for index in chosen], count) for chosen, count in drawn], known
 
-    def _drawn(self, wanted: list[int], begins: list[int]) -> dict[int, str]:
-        """The sentences of these numbers, which are sorted; `begins` of each unit, and the end."""
-        numbers, last = {}, iter([*wanted, begins[-1]])
-        at = next(last)
+    def _read_sentences(self, sentences: list[int], begins: list[int]) -> dict[int, str]:
+        """Returns {number: sentence} of the sentences with the given numbers, sorted.
+
+        `begins` has the number of each unit's first sentence, and the number of all sentences at the end.
+        """
+        numbers, remaining = {}, iter([*sentences, begins[-1]])
+        sentence = next(remaining)
         for unit, (begin, end) in enumerate(itertools.pairwise(begins)):
-            while at < end:
-                numbers.setdefault(unit, []).append(at - begin)
-                at = next(last)
-        for unit, inside in numbers.items():
-            write_atomic(self._folder / f'{unit:05d}.wanted', json.dumps(inside))
+            while sentence < end:
+                numbers.setdefault(unit, []).append(sentence - begin)
+                sentence = next(remaining)
+        for unit, indices in numbers.items():
+            write_atomic(self._folder / f'{unit:05d}.wanted', json.dumps(indices))
         self._run(numbers, lambda units: units | self._step('draw', _draw))
         return {
             begins[unit] + index: text
-            for unit, inside in numbers.items()
+            for unit, indices in numbers.items()
             for index, text in zip(
-                inside, json.loads((self._folder / f'{unit:05d}.drawn').read_text('utf-8')), strict=True
+                indices, json.loads((self._folder / f'{unit:05d}.drawn').read_text('utf-8')), strict=True
             )
         }
 
     @contextlib.contextmanager
-    def _begun(self) -> Iterator[int]:
-        """The folder with its plan; gives the number of buckets."""
+    def _open_folder(self) -> Iterator[int]:
+        """Makes the folder with its plan, yields the number of buckets, and removes the folder at the end."""
         size = sum(part.end - part.begin for _, parts in self._units for part in parts)
         buckets = 1 + size // _BUCKET_BYTES
         plan = {
@@ -253,19 +257,23 @@ class Gathering:
 
     def _records(self) -> list[dict]:
         paths = [self._folder / f'{number:05d}.json' for number in range(len(self._units))]
-        lacking = sum(not path.exists() for path in paths)
-        if lacking:
-            raise not_here(self._folder, lacking, len(paths))
+        missing = sum(not path.exists() for path in paths)
+        if missing:
+            raise not_here(self._folder, missing, len(paths))
         return [json.loads(path.read_text('utf-8')) for path in paths]
 
-    def _read(self, records: list[dict]) -> list[KnownText]:
-        """What was read; raises the error of a specification without text."""
-        waiting, known = iter(records), []
+    def _identify(self, records: list[dict]) -> list[KnownText]:
+        """Returns the record of the text.
+
+        Raises:
+          UserError: A specification has no text.
+        """
+        remaining, known = iter(records), []
         for spec in itertools.chain.from_iterable(self._specs):
-            own = [next(waiting) for _ in spec.units]
-            if all(record['empty'] for record in own):
-                raise no_text(spec.name, next((record['broken'] for record in own if record['broken']), ''))
-            read = itertools.chain.from_iterable(record['digests'] for record in own)
-            digests = identity.digests_of(zip(itertools.chain(*spec.units), read, strict=True))
+            spec_records = [next(remaining) for _ in spec.units]
+            if all(record['empty'] for record in spec_records):
+                raise no_text(spec.name, next((record['broken'] for record in spec_records if record['broken']), ''))
+            part_digests = itertools.chain.from_iterable(record['digests'] for record in spec_records)
+            digests = identity.digests_of(zip(itertools.chain(*spec.units), part_digests, strict=True))
             known += identity.identify(spec.sources, digests)
         return known

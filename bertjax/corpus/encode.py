@@ -1,4 +1,4 @@
-"""Encodes one shard: text to token ids on disk. Runs in a worker process and never imports JAX."""
+"""Encodes the text of one shard to token ids on disk, in a worker process that never imports JAX."""
 
 import pathlib
 from collections.abc import Callable, Sequence
@@ -22,16 +22,22 @@ def encode_shard(
     strict: bool,
     progress: Callable[[int, int], None],
 ) -> dict:
-    """Reads the parts of shard number `shard`, writes its files into the store's `directory` and returns its record.
+    """Encodes one shard and writes its files.
 
     Args:
-      directory, shard, parts, tokenizer: see above, and `shard_writer`.
-      settings: `CorpusOptions.settings()`.
-      strict: raise at the first broken input.
-      progress: called with the documents and the bytes (before decompression) since its last call.
+      directory: The directory of the store.
+      shard: The number of the shard.
+      parts: The parts of the corpus that the shard reads, in order.
+      tokenizer: The tokenizer.
+      settings: The `CorpusOptions.settings()`.
+      strict: Whether to raise at the first broken input.
+      progress: Called with the numbers of documents and of bytes (before decompression) since its last call.
+
+    Returns:
+      The record of the shard; see `shard_writer`.
 
     Raises:
-      UserError: broken input, when strict; a given sentence that cannot be, see `sequences.Numbering`.
+      UserError: The input is broken (if strict), or a sentence is invalid (see `sequences.Numbering`).
     """
     split = build_splitter(settings['sentences']) if settings['split_sentences'] else lambda line: [line.strip()]
     segments, numbering = settings.get('segments', 0), None

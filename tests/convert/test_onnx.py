@@ -1,4 +1,4 @@
-"""Models as ONNX: in a process with onnxruntime, without JAX and bertjax, they give our logits at any size."""
+"""ONNX exports give our logits at any size, in a process with onnxruntime and without JAX and bertjax."""
 
 import importlib.util
 import json
@@ -50,7 +50,7 @@ def outside(folder: pathlib.Path, code: str, *arguments: str) -> str:
 
 
 def check(model, params, folder: pathlib.Path) -> dict[str, list]:
-    """Outputs within 1e-5 of ours at three shapes; returns their sizes."""
+    """Checks outputs within 1e-5 of ours at three shapes; returns their sizes."""
     names, sizes = list(functions_of(model)), {}
     for name, function in functions_of(model).items():
         ours = jax.jit(function)
@@ -73,8 +73,8 @@ def check(model, params, folder: pathlib.Path) -> dict[str, list]:
 
 @needs_extra
 @pytest.mark.slow
-def test_a_pre_trained_one_runs_without_jax(small_config, make_params, tokenizer, tmp_path, caplog):
-    """Its layers scanned or not; equal parameters give equal bytes, without paths; and nothing is printed."""
+def test_a_pretrained_model_runs_without_jax(small_config, make_params, tokenizer, tmp_path, caplog):
+    """With scanned layers or not: equal parameters give equal bytes without paths, and nothing is printed."""
     model, params = BertForPreTraining(small_config()), make_params(small_config())
     export_onnx(params, model, tokenizer, tmp_path / 'one', beside={'task.json': '{}'})
     export_onnx(params, model, tokenizer, tmp_path / 'two', beside={'task.json': '{}'})
@@ -106,7 +106,7 @@ def test_a_pre_trained_one_runs_without_jax(small_config, make_params, tokenizer
     ],
     ids=['choice', 'tokens', 'spans', 'classes'],
 )
-def test_a_tuned_one_does(small_config, make_params, tokenizer, tmp_path, make):
+def test_a_fine_tuned_model_does_too(small_config, make_params, tokenizer, tmp_path, make):
     model = make(small_config)
     params = make_params(model)
     export_onnx(params, model, tokenizer, tmp_path / 'model')
@@ -114,7 +114,7 @@ def test_a_tuned_one_does(small_config, make_params, tokenizer, tmp_path, make):
     assert all({*size} <= {'b', 'c', 's', 3, 5} for size in sizes.values()), sizes
 
 
-def test_what_cannot_be_written_is_told(small_config, monkeypatch):
+def test_models_that_cannot_be_exported_are_errors(small_config, monkeypatch):
     monkeypatch.setattr(importlib.util, 'find_spec', lambda name: name)
     check_onnx(small_config(), BertForTokens(small_config(), 3))
     with pytest.raises(UserError, match=r'config\.task\.bilstm_units: found 2 with onnx'):

@@ -17,7 +17,7 @@ def test_new_rows_are_means_and_the_others_stay():
     assert new.shape == (256, 4) and grown['mlm']['bias'].shape == (256,)
     np.testing.assert_array_equal(new[1], table[7:9].mean(0))
     np.testing.assert_array_equal(new[120], table[9])
-    np.testing.assert_array_equal(new[129], table[:3].mean(0))  # of the old rows, not of what they became
+    np.testing.assert_array_equal(new[129], table[:3].mean(0))  # the mean of the old rows, not of the new ones
     assert grown['mlm']['bias'][1] == bias[7:9].mean()
     kept = np.setdiff1d(np.arange(128), [1, 120])
     np.testing.assert_array_equal(new[kept], table[kept])
@@ -25,7 +25,7 @@ def test_new_rows_are_means_and_the_others_stay():
     assert params['encoder']['embeddings']['token']['embedding'] is table
 
 
-def test_a_given_table():
+def test_rows_are_set_to_given_embeddings():
     before = np.full((128, 4), 7, np.float32)
     params = {'encoder': {'embeddings': {'token': {'embedding': before}}}, 'mlm': {'bias': np.ones(128)}}
     matrix = np.arange(12, dtype=np.float32).reshape(3, 4)

@@ -1,4 +1,4 @@
-"""Apache Beam builds the bytes that this machine builds, on whichever runner, and what it is told wrong is one line."""
+"""Apache Beam builds the same bytes on every runner as this machine, and wrong flags give an error of one line."""
 
 import itertools
 import json
@@ -37,7 +37,7 @@ class SomeRunner(BundleBasedDirectRunner):
 """
 
 
-def test_without_the_package_the_way_to_it_is_told(monkeypatch):
+def test_a_missing_package_is_an_error_with_a_fix(monkeypatch):
     monkeypatch.setitem(sys.modules, 'apache_beam.options.pipeline_options', None)
     monkeypatch.delitem(sys.modules, 'bertjax.corpus.beam_flags', raising=False)
     with pytest.raises(UserError, match=r"without Apache Beam.*pip install 'bertjax\[beam\]'"):
@@ -72,12 +72,12 @@ def test_a_store_has_the_same_bytes(flags, beam, corpus, tmp_path, vocabulary, m
 
 
 @pytest.mark.slow
-def test_what_a_worker_finds_wrong_is_one_error(beam, corpus, tmp_path, vocabulary, monkeypatch):
+def test_an_error_of_a_worker_is_raised_once(beam, corpus, tmp_path, vocabulary, monkeypatch):
     with pytest.raises(UserError, match=r'f.txt:1: found invalid UTF-8 .*strict=False to drop it'):
         build_store(corpus, tmp_path / 'a', str(vocabulary), CorpusOptions(strict=True), progress=False, beam=DIRECT)
     assert not (tmp_path / 'a' / 'manifest.json').exists()
     monkeypatch.setattr('bertjax.corpus.beam_store.encode_shard', lambda *arguments: None)
-    with pytest.raises(UserError, match=r'pieces of work that do not lie in .* expected a folder that all workers see'):
+    with pytest.raises(UserError, match=r'results that are not in .* expected a folder that all workers share'):
         build_store(corpus, tmp_path / 'b', str(vocabulary), CorpusOptions(), progress=False, beam=DIRECT)
     monkeypatch.setattr('bertjax.corpus.beam_store.encode_shard', lambda *arguments: 1 / 0)
     with pytest.raises(UserError, match=r'config\.beam: found a failure of DirectRunner: division by zero'):
@@ -149,9 +149,9 @@ if __name__ == '__main__':
 
 @pytest.mark.slow
 def test_a_killed_build_goes_on_to_the_same_bytes(beam, shared, tmp_path, vocabulary):
-    """On real text, in processes of their own."""
+    """Uses real text and separate processes."""
     (tmp_path / 'program.py').write_text(_PROGRAM)
-    names = ('enwiki-validation.txt', 'novels', 'enwiki-validation.tx?')  # the first once more, by a glob
+    names = ('enwiki-validation.txt', 'novels', 'enwiki-validation.tx?')  # the glob matches the first file again
     spec = ','.join(str(shared / 'corpus' / name) for name in names)
     environment = {**os.environ, 'PYTHONPATH': str(pathlib.Path(shards.__file__).parents[2])}
 

@@ -1,4 +1,4 @@
-"""What a blank line ends is told by the content of the files, however they were named."""
+"""The content of files decides the meaning of blank lines, however the files were named."""
 
 import pytest
 from corpus_text import COMPRESS, as_text, documents, ids_of, stored
@@ -37,7 +37,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize('name', TEXTS)
-def test_what_blank_lines_end(name):
+def test_the_meaning_of_blank_lines(name):
     text, expected = TEXTS[name]
     assert reading.what_blank_lines_end(text) == expected
     assert reading.what_blank_lines_end(text.replace('\n', '\r\n')) == expected
@@ -61,7 +61,7 @@ def test_a_folder_its_glob_and_its_files_are_read_alike(suffix, tmp_path, vocabu
     for place, expected in ((shelf, 'files'), (dump, 'text')):
         names = ','.join(map(str, sorted(place.iterdir())))
         assert [_formats(spec) for spec in (place, f'{place}/*', names)] == [[expected]] * 3
-    assert _formats(f'{shelf},{dump}') == ['text', 'files']  # Of each its own.
+    assert _formats(f'{shelf},{dump}') == ['text', 'files']  # each component has its own format
     said = []
     report = build_store(str(dump), tmp_path / 's', str(vocabulary), progress=False, say=said.append)
     assert stored(open_store(tmp_path / 's')) == sorted(ids_of(DOCS, tokenizer)) and report['documents'] == 90
@@ -73,8 +73,8 @@ def test_a_folder_its_glob_and_its_files_are_read_alike(suffix, tmp_path, vocabu
     assert build_store(str(dump), tmp_path / 't', str(vocabulary), options, progress=False)['documents'] == 3
 
 
-def test_one_file_alone_is_no_single_document(tmp_path):
-    """It could neither be paired nor held out; that its blank lines end paragraphs is said."""
+def test_a_single_file_is_not_one_document(tmp_path):
+    """It could neither be paired nor held out. The report says that its blank lines seem to end paragraphs."""
     place = _written(tmp_path / 'one', [WRAPPED])
     for spec in (place, place / '0.txt'):
         (one,) = reading.choose(resolve(str(spec)))[1]
@@ -92,7 +92,7 @@ def test_the_majority_decides_and_the_others_are_counted(tmp_path):
     assert one.format == 'text' and '2 of the 5 looked at seem to be a document each' in str(one)
 
 
-def test_documents_of_thousands_of_sentences_are_warned_of(tmp_path, vocabulary, monkeypatch):
+def test_documents_of_thousands_of_sentences_give_a_warning(tmp_path, vocabulary, monkeypatch):
     (tmp_path / 'a.txt').write_bytes(as_text(DOCS))
     build_store(str(tmp_path / 'a.txt'), tmp_path / 's', str(vocabulary), progress=False)
     store = open_store(tmp_path / 's')

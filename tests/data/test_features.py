@@ -1,4 +1,4 @@
-"""Ragged features: batches, the cache, damage."""
+"""Ragged features: batches, the cache, and damaged files."""
 
 import dataclasses
 
@@ -20,7 +20,7 @@ def sentences(count=5, choices=1):
     return builder.build()
 
 
-def test_a_batch_is_padded_and_says_what_is_real():
+def test_a_batch_is_padded_with_an_attention_mask():
     features = sentences()
     batch = features.batch(np.array([3, 0, -1]), 6, PAD)
     np.testing.assert_array_equal(batch['input_ids'], [[30, 31, 32, 33, 34, PAD], [0, 1] + [PAD] * 4, [PAD] * 6])
@@ -57,7 +57,7 @@ def same(a: Features, b: Features) -> bool:
     return a.fingerprint == b.fingerprint and (a.choices, a.notes) == (b.choices, b.notes)
 
 
-def test_what_is_kept_comes_back(tmp_path):
+def test_cached_features_are_equal(tmp_path):
     features, calls = dataclasses.replace(sentences(), notes=('one\n  a', 'é')), []
 
     def make():
@@ -79,7 +79,7 @@ def test_a_damaged_file_is_made_again(tmp_path, size):
     assert same(Features.load(path), sentences())
 
 
-def test_the_fingerprint_tells_every_array():
+def test_the_fingerprint_covers_every_array():
     features = sentences()
     for name in ('tokens', 'offsets', 'second', 'record'):
         assert not same(dataclasses.replace(features, **{name: getattr(features, name) + 1}), features), name

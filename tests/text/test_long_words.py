@@ -1,4 +1,4 @@
-"""Words of many thousand characters: bounded work, whatever the tokenizer."""
+"""Words of many thousand characters need bounded work in every tokenizer."""
 
 import json
 
@@ -25,7 +25,7 @@ def test_a_vocabulary_is_trained_on_the_beginning_of_a_word():
     assert count_words([f'{long}cd end.{long * 3}.'], True) == {'end': 1, '.': 2}
 
 
-def test_ordinary_text_stays_as_it_is():
+def test_ordinary_text_is_unchanged():
     text = f'{TEXT} {"x" * (MAX_WORD - 1)}_{"=" * 3000}{" " * 3000}' * 2
     assert list(shorten_runs([text, TEXT])) == [text, TEXT]
     assert list(shorten_runs(['x' * MAX_WORD + 'y_', '=' * 3 * MAX_WORD + 'x'])) == [
@@ -35,7 +35,7 @@ def test_ordinary_text_stays_as_it_is():
 
 
 def test_wordpiece_encodes_the_beginning_of_a_word(monkeypatch):
-    """It is [UNK] as the whole would be."""
+    """The beginning becomes [UNK], like the whole word."""
     tokenizer = train_wordpiece([TEXT] * 9, vocab_size=90, lowercase=True)
     text = f'{TEXT} {"x" * 50_000}[MASK]{"y" * 50_000}, {TEXT}'
     whole, encode, lengths = tokenizer._encode([text])[0], tokenizer._encode, []
@@ -52,7 +52,7 @@ def test_wordpiece_without_spaces_names_the_other_families():
 
 
 def test_a_sentence_of_megabytes_in_a_json_line_is_encoded_in_parts(tmp_path):
-    """A line of text is cut as it is read."""
+    """Unlike this sentence, a line of text is cut when it is read."""
     tokenizer = train_wordpiece([TEXT] * 9, vocab_size=90, lowercase=True)
     lines = [{'text': f'{TEXT}. A {"x" * (1 << 20)} end'}, {'text': TEXT}]
     (tmp_path / 'a.jsonl').write_text('\n'.join(map(json.dumps, lines)))

@@ -1,4 +1,4 @@
-"""A Hugging Face directory as a Source."""
+"""Reads a Hugging Face directory as a `CheckpointSource`."""
 
 import re
 
@@ -18,15 +18,18 @@ _FURTHER += ('README.md', *FILES)
 
 
 def recognises(directory: epath.Path) -> bool:
-    """Whether there is a config.json."""
+    """Returns whether a directory has config.json."""
     return (directory / CONFIG).exists()
 
 
 def further_files(directory: epath.Path) -> dict[str, bytes]:
-    """{relative path: content} of what transformers and sentence-transformers read beside config.json and the tensors:
-    the tokenizer, the model card, the modules after the encoder."""
+    """Reads the other files of transformers and sentence-transformers: the tokenizer, the model card, the modules.
+
+    Returns:
+      {relative path: content} of the files except config.json and the tensors.
+    """
     paths = [directory / name for name in _FURTHER]
-    modules = read_json_or_none(directory / MODULES, lambda found: [module['path'] for module in found]) or []
+    modules = read_json_or_none(directory / MODULES, lambda rows: [module['path'] for module in rows]) or []
     for name in modules:
         if isinstance(name, str) and re.fullmatch(r'\w[\w.-]*', name) and (directory / name).is_dir():
             paths += sorted((directory / name).iterdir())
@@ -34,7 +37,7 @@ def further_files(directory: epath.Path) -> dict[str, bytes]:
 
 
 def read(directory: epath.Path) -> CheckpointSource:
-    """See `Format`; a relative of BERT becomes one."""
+    """See `Format`; a relative of BERT is converted to BERT."""
     where = str(directory / CONFIG)
     values = read_json_object(directory / CONFIG, 'copy the directory again')
     family = family_read(values.get('model_type', 'bert'))
@@ -43,11 +46,11 @@ def read(directory: epath.Path) -> CheckpointSource:
         called['architectures'] = str(values['architectures'][0])
 
     def tensors() -> dict[str, np.ndarray]:
-        found, names, stored = read_tensors(directory, family.bert_name)
+        arrays, names, stored = read_tensors(directory, family.bert_name)
         dtypes.update(stored)
         called.update({} if family is BERT else names)
-        if POSITIONS in found:
-            found[POSITIONS] = found[POSITIONS][family.unused_positions(values, where) :]
-        return found
+        if POSITIONS in arrays:
+            arrays[POSITIONS] = arrays[POSITIONS][family.unused_positions(values, where) :]
+        return arrays
 
     return CheckpointSource(str(directory), where, family.bert_values(values, where), tensors, called, dtypes=dtypes)

@@ -1,4 +1,4 @@
-"""A trained model as a Hugging Face directory, which transformers loads."""
+"""Exports a trained model as a Hugging Face directory, which transformers loads."""
 
 import json
 import math
@@ -28,12 +28,12 @@ from bertjax.text.special import to_json as to_text
 
 CARD = 'README.md'
 _KINDS = {'float32': 'F32', 'float16': 'F16', 'bfloat16': 'BF16'}
-# Keys of a config.json that are about its directory or its program, and not about the model.
-_OWN = {'dtype', 'torch_dtype', 'auto_map', 'quantization_config', '_name_or_path', 'transformers_version'}
+# The keys of a config.json that describe its directory or program, not the model.
+_DIRECTORY_KEYS = {'dtype', 'torch_dtype', 'auto_map', 'quantization_config', '_name_or_path', 'transformers_version'}
 
 
 class SavedTokenizer(Protocol):
-    """What the export needs of a tokenizer (text/tokenizer.py)."""
+    """The part of a tokenizer that the export needs (text/tokenizer.py)."""
 
     vocab_size: int
     pad_id: int
@@ -61,34 +61,33 @@ def export_huggingface(
 ) -> None:
     """Writes a directory that transformers loads: config.json, model.safetensors, tokenizer files, README.md.
 
-    The directory appears whole or not at all, and replaces an earlier export only then. Equal parameters give equal
-    bytes.
+    The directory appears atomically and replaces an earlier export. Equal parameters give equal bytes.
 
     Args:
-      params: of BertForPreTraining(config) or of a task's model, stacked or unrolled as the config says; may be boxed.
-        Heads of a pre-trained model may be missing: the directory is then that of a class without them.
-      config: of the model.
-      tokenizer: whose files are exported along with the model.
-      directory: local or remote.
-      card: training facts for the model card; see `card.model_card`.
-      head: of a task's model.
-      task: fields of the task for config.json (`id2label`, a name for each output; `label2id`, `problem_type`).
+      params: The parameters of BertForPreTraining(config) or of a task's model, in the form of the config; may be
+        boxed. A pre-trained model may lack heads; the export then has a class without them.
+      config: The config of the model.
+      tokenizer: The tokenizer, whose files are written too.
+      directory: The local or remote directory.
+      card: Training facts for the model card; see `card.model_card`.
+      head: The head of a task's model.
+      task: The fields of the task in config.json (`id2label`, a name for each output; `label2id`, `problem_type`).
       beside: {name: text} of further files.
-      about, figures: for the card, too.
-      dtype: of the tensors: 'float32', 'float16' or 'bfloat16'.
-      values: the config.json of the directory that the model was read from: the same family is written, and keys that
-        the export does not set itself are kept.
-      files: {relative path: content} of further files of that directory; they replace those that the export would
-        write, but for config.json and the tensors.
+      about, figures: See `card.model_card`.
+      dtype: The dtype of the tensors: 'float32', 'float16' or 'bfloat16'.
+      values: The config.json of the directory from which the model was read. The export has the same family, and keeps
+        the keys that it does not set.
+      files: {relative path: content} of further files of that directory. They replace the files of the export, except
+        config.json and the tensors.
 
     Raises:
-      UserError: a model that the format cannot represent (`check_exportable`; `check_head_exportable` is for the
-        caller, who has the module), a tokenizer of another size, a directory with other files.
-      ValueError: parameters that do not fit the config, labels that do not fit the head.
+      UserError: The format cannot represent the model (`check_exportable`; the caller, which has the module, calls
+        `check_head_exportable`), the tokenizer has more pieces than the model, or the directory has other files.
+      ValueError: The parameters do not fit the config, or the labels do not fit the head.
     """
     check_exportable(config, head)
     target = epath.Path(directory)
-    if tokenizer.vocab_size > config.vocab_size:  # a model of others may have more rows than its tokenizer has pieces
+    if tokenizer.vocab_size > config.vocab_size:  # some published models have more rows than their tokenizer pieces
         expected = f'at most {config.vocab_size}, as config.model.vocab_size'
         raise UserError('tokenizer', f'{tokenizer.vocab_size} pieces', expected, 'export with the tokenizer of the run')
     if target.exists() and not (target / CONFIG).exists() and any(target.iterdir()):
@@ -98,16 +97,18 @@ def export_huggingface(
     shapes = host.shapes
     expected = shapes_of(_exported_module(config, head, task, shapes))
     lacking = _parts(expected) - _parts(shapes)
-    there = {path: shape for path, shape in expected.items() if path.partition('/')[0] not in lacking}
-    if shapes != there or lacking & {'encoder', 'head'}:
+    required = {path: shape for path, shape in expected.items() if path.partition('/')[0] not in lacking}
+    if shapes != required or lacking & {'encoder', 'head'}:
         difference = sorted(shapes.items() ^ expected.items())
         raise ValueError(f'parameters do not fit the config: {difference[:4]}')
     pairs = head is None and config.nsp and 'nsp' not in lacking
-    read = values.get('model_type', BERT.name)
-    family = family_read(read).variant(read) if values else family_of(config, tokenizer.separators, pairs=pairs)
+    model_type = values.get('model_type', BERT.name)
+    family = (
+        family_read(model_type).variant(model_type) if values else family_of(config, tokenizer.separators, pairs=pairs)
+    )
     described = family.own_values(to_json(config, tokenizer.pad_id, head, task, lacking))
-    set_here = described.keys() - {'use_cache'} | _OWN  # which says nothing of an encoder
-    described |= {'torch_dtype': dtype, **{key: x for key, x in values.items() if key not in set_here}}
+    export_keys = described.keys() - {'use_cache'} | _DIRECTORY_KEYS  # use_cache is irrelevant for an encoder
+    described |= {'torch_dtype': dtype, **{key: x for key, x in values.items() if key not in export_keys}}
     unused = family.unused_positions(described, CONFIG)
     tensors = {}
     for entry in names.named_entries(config.num_layers, shapes, head.projection if head else ''):
@@ -133,12 +134,12 @@ def export_huggingface(
 
 
 def _parts(shapes: Mapping[str, object]) -> set[str]:
-    """'encoder', 'mlm' ..."""
+    """Returns the first components of the paths: 'encoder', 'mlm' ..."""
     return {path.partition('/')[0] for path in shapes}
 
 
 def _tensor(host: OnHost, entry: names.Entry, vocab_size: int, unused: int, dtype: str) -> Tensor:
-    """Theirs, with so many rows of zeros in front."""
+    """Returns a tensor in transformers' layout, with `unused` rows of zeros at the start."""
     stored = jnp.dtype(dtype)
     ours = host.shapes[entry.ours] if entry.layer is None else host.shapes[entry.ours][1:]
     rows, *others = entry.their_shape(ours, vocab_size)
@@ -151,7 +152,7 @@ def _tensor(host: OnHost, entry: names.Entry, vocab_size: int, unused: int, dtyp
 
 
 def _leave_out_segments(path: epath.Path) -> None:
-    """Has transformers' tokenizer make no `token_type_ids`, which a model without them cannot take."""
+    """Removes `token_type_ids` from the outputs of transformers' tokenizer, for models without segments."""
     facts = json.loads(path.read_text())
     facts['model_input_names'] = [name for name in facts['model_input_names'] if name != 'token_type_ids']
     path.write_text(to_text(facts))
@@ -160,7 +161,7 @@ def _leave_out_segments(path: epath.Path) -> None:
 def _exported_module(
     config: BertConfig, head: Head | None, task: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> nn.Module:
-    """The module whose parameters must be there."""
+    """Returns the module whose parameters the export must have."""
     if head is None:
         return BertForPreTraining(config)
     if not head.architecture:
