@@ -95,7 +95,7 @@ def batches(config: ConfigDict) -> list[tuple[Batch, Batch]]:
         made = []
         for numbers in np.arange((WARM + _STEPS.value) * config.batch_size).reshape(-1, config.batch_size):
             _, examples, cycle = packed.locate(numbers)
-            made.append((packed.batch(numbers), alone.masked_anew(examples, cycle)))
+            made.append((packed.batch(numbers), alone.batch_with_new_masks(examples, cycle)))
     return made
 
 

@@ -25,7 +25,7 @@ from bertjax.config.ranges import format_value
 from bertjax.config.schema import keys_of
 from bertjax.config.using import TextKeys
 from bertjax.data.features import INPUTS, Features
-from bertjax.data.length_buckets import pad_to
+from bertjax.data.length_buckets import find_buckets
 from bertjax.errors import UserError
 from bertjax.files.disk import refused
 from bertjax.inference.apply import make_apply
@@ -180,7 +180,7 @@ class Bert(MaskedMethods, TaskMethods):
         else:
             features = self._features(texts, pairs)
         longest = int(features.lengths.max())
-        length = self._runner.lengths[int(pad_to(np.array([longest]), self._runner.lengths)[0])]
+        length = self._runner.lengths[int(find_buckets(np.array([longest]), self._runner.lengths)[0])]
         batch = features.batch(np.arange(len(features)), length, self.tokenizer.pad_id)
         return {name: batch[name] for name in INPUTS}
 

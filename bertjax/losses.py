@@ -84,7 +84,7 @@ def pretraining_weights(batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Soft:
+class DistillLoss:
     """The loss between the outputs of a student and of a teacher with the same head.
 
     Attributes:
@@ -92,7 +92,7 @@ class Soft:
       weights: The batch array that holds the weights of the elements.
     """
 
-    each: Callable[[Any, Any, Mapping[str, jax.Array], float], jax.Array]
+    elements: Callable[[Any, Any, Mapping[str, jax.Array], float], jax.Array]
     weights: str = 'weights'
 
 
@@ -116,7 +116,7 @@ class Objective:
     inputs: tuple[str, ...]
     losses: Callable[[Any, Mapping[str, jax.Array]], dict[str, tuple[jax.Array, jax.Array]]]
     weights: Callable[[Mapping[str, jax.Array]], dict[str, jax.Array]]
-    soft: Soft | None = None
+    distill_loss: DistillLoss | None = None
     factors: Mapping[str, float] = dataclasses.field(default_factory=dict)
     capture: tuple[str, ...] = ()
     teacher_fn: Callable[[Any, Mapping[str, jax.Array]], Any] | None = None
@@ -149,7 +149,7 @@ PRETRAINING = Objective(
     (*INPUTS, 'masked_positions'),
     pretraining_losses,
     pretraining_weights,
-    Soft(
+    DistillLoss(
         lambda student, teacher, batch, t: divergence(student['mlm_logits'], teacher['mlm_logits'], t), 'masked_weights'
     ),
 )
@@ -294,14 +294,14 @@ def _distill_tokens(student: Any, teacher: Any, batch: Mapping[str, jax.Array], 
     return divergence(student['token_logits'], teacher['token_logits'], temperature)  # [B, S]
 
 
-CLASSIFICATION = Objective(INPUTS, classification_losses, _row_weights, Soft(_distill_classes))
-CHOICES = Objective(INPUTS, choice_losses, _row_weights, Soft(_distill_choices))
-MULTI_LABEL = Objective(INPUTS, multi_label_losses, _row_weights, Soft(_distill_labels))
-REGRESSION = Objective(INPUTS, regression_losses, _row_weights, Soft(_distill_scores))
-SPANS = Objective(INPUTS, span_losses, _row_weights, Soft(_distill_spans))
+CLASSIFICATION = Objective(INPUTS, classification_losses, _row_weights, DistillLoss(_distill_classes))
+CHOICES = Objective(INPUTS, choice_losses, _row_weights, DistillLoss(_distill_choices))
+MULTI_LABEL = Objective(INPUTS, multi_label_losses, _row_weights, DistillLoss(_distill_labels))
+REGRESSION = Objective(INPUTS, regression_losses, _row_weights, DistillLoss(_distill_scores))
+SPANS = Objective(INPUTS, span_losses, _row_weights, DistillLoss(_distill_spans))
 TOKENS = Objective(
     INPUTS,
     token_losses,
     lambda batch: {'loss': batch['token_weights'].sum()},
-    Soft(_distill_tokens, 'token_weights'),
+    DistillLoss(_distill_tokens, 'token_weights'),
 )

@@ -55,8 +55,8 @@ def tree_rows(
         filled = {name: np.zeros(len(tokens), np.int32) for name in of_units}
         for name, values in of_units.items():
             filled[name][1 : count + 1] = values
-        builder.sequence(tokens, **{UNIT: units.astype(np.int32)}, **filled)
-        builder.row(i)
+        builder.add_sequence(tokens, **{UNIT: units.astype(np.int32)}, **filled)
+        builder.add_row(i)
         made = True
     return builder.build() if made else None
 

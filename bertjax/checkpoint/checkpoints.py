@@ -62,7 +62,7 @@ class Checkpoints:
       directory: The folder, which is created if needed.
       keep: The number of newest steps to keep.
       log: Logs a line about each checkpoint that is removed or set aside.
-      reading: Do not create, move or remove anything, for verbs that only read a run.
+      read_only: Do not create, move or remove anything, for verbs that only read a run.
 
     Raises:
       UserError: `keep` is below 1, or the folder is not writable.
@@ -74,23 +74,23 @@ class Checkpoints:
         *,
         keep: int,
         log: Callable[[str], None] = print,
-        reading: bool = False,
+        read_only: bool = False,
     ):
         if keep < 1:
             raise UserError('config.checkpoint_keep', str(keep), 'at least 1', 'set it to 1 or more')
         self.directory = pathlib.Path(directory).resolve()
         self._keep = keep
         self._log = log
-        self._reading = reading
-        self._steps = Steps(self.directory, log, reading=reading, moved=lambda: self._manager.reload())
+        self._read_only = read_only
+        self._steps = Steps(self.directory, log, read_only=read_only, moved=lambda: self._manager.reload())
         self._finisher: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._failed = False
         self._processes = _single_process() if has_separate_workdirs() else ocp.options.MultiprocessingOptions()
         self._stack = contextlib.ExitStack()
-        if not reading and is_primary():
+        if not read_only and is_primary():
             self._prepare()
-        elif not reading and has_separate_workdirs():
+        elif not read_only and has_separate_workdirs():
             make_directory(self.directory)
 
     def _prepare(self) -> None:
@@ -104,7 +104,7 @@ class Checkpoints:
                 fix='move that file, or choose another --workdir',
             ) from None
         unfinished.remove_unfinished(self.directory, self._log)
-        for path in unfinished.unknown(self.directory):
+        for path in unfinished.unknown_folders(self.directory):
             self._log(f'{path} is not a finished checkpoint of this run: it is left alone')
 
     @functools.cached_property
@@ -116,8 +116,8 @@ class Checkpoints:
             item_names=('state', 'position', 'config'),
             options=ocp.CheckpointManagerOptions(
                 enable_async_checkpointing=True,
-                create=not self._reading and not has_separate_workdirs(),  # Orbax can create only with all processes
-                read_only=self._reading,
+                create=not self._read_only and not has_separate_workdirs(),  # Orbax can create only with all processes
+                read_only=self._read_only,
                 multiprocessing_options=self._processes,
             ),
         )
@@ -145,7 +145,7 @@ class Checkpoints:
         items = self._manager.restore(step, args=args)
         return SavedCheckpoint(Position(**items['position']), items['config'])
 
-    def chosen(self, step: int, *, best: bool = False) -> SavedCheckpoint | None:
+    def select(self, step: int, *, best: bool = False) -> SavedCheckpoint | None:
         """Returns the checkpoint of a step, or None if there are no checkpoints.
 
         Args:
@@ -269,7 +269,7 @@ class Checkpoints:
         """Raises UserError if this process has a damaged copy of a step that the primary process has chosen."""
         if step < 0 or is_primary() or not has_separate_workdirs():
             return
-        if wrong := checksums.damage(self.directory / str(step)):
+        if wrong := checksums.find_damage(self.directory / str(step)):
             raise UserError(
                 str(self.directory / str(step)),
                 found=wrong,

@@ -52,13 +52,13 @@ def is_finished(step_dir: pathlib.Path) -> bool:
     return (step_dir / FILE).is_file()
 
 
-def cost(step_dir: pathlib.Path) -> float | None:
+def read_cost(step_dir: pathlib.Path) -> float | None:
     """Returns the recorded cost, or None if it was not measured, was not finite, or the seal is damaged."""
     body = _read(step_dir)
     return body['cost'] if body else None
 
 
-def damage(step_dir: pathlib.Path) -> str | None:
+def find_damage(step_dir: pathlib.Path) -> str | None:
     """Describes the damage of a finished step; None if it is undamaged. It reads every byte."""
     body = _read(step_dir)
     if body is None:

@@ -10,20 +10,20 @@ from bertjax.errors import UserError
 
 
 class Steps:
-    """The finished steps in a folder. A damaged step is logged and, unless `reading`, moved to `damaged/`.
+    """The finished steps in a folder. A damaged step is logged and, unless `read_only`, moved to `damaged/`.
 
     Args:
       directory: The folder, with a sub-folder per step.
       log: Logs a line about each damaged step.
-      reading: Skip damaged steps without moving them.
+      read_only: Skip damaged steps without moving them.
       moved: Called after a step was moved.
     """
 
     def __init__(
-        self, directory: pathlib.Path, log: Callable[[str], None], *, reading: bool, moved: Callable[[], object]
+        self, directory: pathlib.Path, log: Callable[[str], None], *, read_only: bool, moved: Callable[[], object]
     ):
-        self._directory, self._log, self._reading, self._moved = directory, log, reading, moved
-        self._damaged: set[int] = set()  # the damaged steps that are skipped if `reading`
+        self._directory, self._log, self._read_only, self._moved = directory, log, read_only, moved
+        self._damaged: set[int] = set()  # the damaged steps that are skipped if `read_only`
 
     def finished(self) -> list[int]:
         """Returns the finished steps, ascending."""
@@ -52,7 +52,7 @@ class Steps:
                 'at least one undamaged checkpoint',
                 f'they are in {self._directory / DAMAGED}: start again in another --workdir',
             )
-        folders = filter(unfinished.may_be_checkpoint, unfinished.unknown(self._directory))
+        folders = filter(unfinished.may_be_checkpoint, unfinished.unknown_folders(self._directory))
         names = [path.name for path in folders]
         if names:
             raise UserError(
@@ -64,12 +64,12 @@ class Steps:
 
     def is_whole(self, step: int) -> bool:
         """Returns whether a finished step is undamaged; moves it to `checkpoints/damaged/` if not."""
-        wrong = checksums.damage(self._directory / str(step))
+        wrong = checksums.find_damage(self._directory / str(step))
         if wrong is None:
             return True
-        action = 'it is skipped' if self._reading else 'it is set aside'
+        action = 'it is skipped' if self._read_only else 'it is set aside'
         self._log(f'checkpoint {step} is damaged ({wrong}): {action}, using another one')
-        if self._reading:
+        if self._read_only:
             self._damaged.add(step)
         else:
             self.set_aside(step)
@@ -91,7 +91,7 @@ class Steps:
         return -1 if step is None else step
 
     def _lowest_cost(self) -> int | None:
-        costs = {step: checksums.cost(self._directory / str(step)) for step in self.finished()}
+        costs = {step: checksums.read_cost(self._directory / str(step)) for step in self.finished()}
         measured = [step for step in costs if costs[step] is not None]
         return min(measured, key=lambda step: (costs[step], -step), default=None)
 

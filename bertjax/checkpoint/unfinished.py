@@ -37,7 +37,7 @@ def any_checkpoint(directory: pathlib.Path) -> bool:
     """
     if not directory.is_dir():
         return False
-    lost = any((directory / DAMAGED).glob('*')) or any(map(may_be_checkpoint, unknown(directory)))
+    lost = any((directory / DAMAGED).glob('*')) or any(map(may_be_checkpoint, unknown_folders(directory)))
     return lost or bool(finished_steps(directory))
 
 
@@ -62,13 +62,13 @@ def remove_unfinished(directory: pathlib.Path, log: Callable[[str], None]) -> No
         elif marked and path.is_file():
             step = directory / marked[1]
             # A sealed and undamaged step is kept: the process was killed after the seal or before the removal.
-            if step.is_dir() and not (checksums.is_finished(step) and checksums.damage(step) is None):
+            if step.is_dir() and not (checksums.is_finished(step) and checksums.find_damage(step) is None):
                 log(f'checkpoint {step.name} was never finished: it is removed')
                 shutil.rmtree(step)
             path.unlink()
 
 
-def unknown(directory: pathlib.Path) -> list[pathlib.Path]:
+def unknown_folders(directory: pathlib.Path) -> list[pathlib.Path]:
     """Returns, sorted, the folders that are neither finished steps, nor set aside, nor removable by this program."""
     return sorted(
         path

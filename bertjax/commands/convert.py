@@ -14,7 +14,7 @@ from bertjax.memory import give_back_freed
 from bertjax.terminal import Console
 from bertjax.workdir.exports import EXPORT_FOLDERS, formats_of, write_exports
 from bertjax.workdir.lock import has_run, lock_workdir
-from bertjax.writers.console import print_places
+from bertjax.writers.console import print_output_files
 
 VERB = Verb()
 
@@ -37,7 +37,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         model = load_requested_model(settings, folder)
         write_exports(model_to_export(model, formats, 'config.convert.formats'), folder, formats)
     places = {place: what for place, what in EXPORT_FOLDERS.items() if place.removeprefix('export/') in formats}
-    print_places(Console(highlight=False, soft_wrap=True), folder, places, exported=True)
+    print_output_files(Console(highlight=False, soft_wrap=True), folder, places, exported=True)
 
 
 def _check_target(folder: pathlib.Path, formats: tuple[str, ...], given: bool) -> None:

@@ -14,7 +14,7 @@ from bertjax.model.heads import TaskModel
 Function = Callable[..., dict[str, jax.Array]]
 
 
-def functions_of(
+def make_functions(
     model: BertForPreTraining | TaskModel, parts: Collection[str] = ('mlm', 'pooler', 'nsp')
 ) -> dict[str, Function]:
     """Returns the functions `encoder` and `mlm` of a pre-trained model, or `task` of a task's model.
@@ -53,13 +53,13 @@ def dimensions(model: BertForPreTraining | TaskModel) -> str:
     return {2: 'b, s', 3: 'b, c, s'}[len(model.smallest_inputs[0])]
 
 
-def sizes(model: BertForPreTraining | TaskModel) -> str:
+def describe_dimensions(model: BertForPreTraining | TaskModel) -> str:
     """Describes the input dimensions for users of the export."""
     words = f'any number b of sequences, of any length s up to {model.config.max_positions:,}'
     return words + (', c choices of each' if 'c' in dimensions(model) else '')
 
 
-def example(model: BertForPreTraining | TaskModel) -> str:
+def example_input(model: BertForPreTraining | TaskModel) -> str:
     """Returns example input ids as Python source."""
     return '[[[2, 5, 3], [2, 6, 3]]]' if 'c' in dimensions(model) else '[[2, 5, 3]]'
 

@@ -16,7 +16,7 @@ from bertjax.convert.formats import read_source
 from bertjax.convert.heads import Head
 from bertjax.convert.huggingface.config import FIELDS, from_json, label_names
 from bertjax.convert.source import CheckpointSource
-from bertjax.convert.trees import init_stacked, shapes_of
+from bertjax.convert.trees import init_stacked, stacked_shapes
 from bertjax.errors import UserError
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
@@ -28,7 +28,7 @@ _MAX_LISTED = 12  # the most names in a line
 
 
 @dataclasses.dataclass(frozen=True)
-class Imported:
+class ImportedModel:
     """A model read from a directory.
 
     Attributes:
@@ -36,7 +36,7 @@ class Imported:
       config: The config of the model.
       missing: Our paths that the directory lacks, freshly initialised.
       unused: The names of the directory's tensors that the model does not use, and other unused content
-        (`CheckpointSource.aside`).
+        (`CheckpointSource.unused_content`).
       used: The number of the directory's tensors that the model uses.
       kind: The class of transformers in the directory's config; '' if there is none.
       dtype: The dtype of the used tensors in the directory: 'float16', 'bfloat16', or 'float32', which also stands for
@@ -79,7 +79,7 @@ def read_config(directory: epath.PathLike, **changes: Any) -> BertConfig:
 
 def load_pretraining_model(
     directory: epath.PathLike, *, scan_layers: bool = True, seed: int = 0, **changes: Any
-) -> Imported:
+) -> ImportedModel:
     """Loads any BERT, with or without heads, as the start of pre-training.
 
     Args:
@@ -95,7 +95,7 @@ def load_pretraining_model(
     source = read_source(directory)
     nsp = {'nsp': 'bert.pooler.dense.weight' in source.tensors}
     model = BertForPreTraining(_config(source, **{**nsp, **changes, 'scan_layers': scan_layers}))
-    return _assemble(source, model, shapes_of(model), '', seed)
+    return _assemble(source, model, stacked_shapes(model), '', seed)
 
 
 def load_task_model(
@@ -105,7 +105,7 @@ def load_task_model(
     *,
     id2label: Mapping[int, str] | None = None,
     seed: int = 0,
-) -> Imported:
+) -> ImportedModel:
     """Loads a BERT as the start of a task's model.
 
     The encoder and the pooler come from the directory. So does the head, if the directory's model is of the same class
@@ -127,7 +127,7 @@ def load_task_model(
     same_class = head.name in (source.values.get('architectures') or ())
     same_head = same_class and (not theirs or not ours or theirs == ours)
     # A head with other outputs, or a pooler on a BiLSTM, does not have the directory's shape.
-    shapes = shapes_of(model)
+    shapes = stacked_shapes(model)
     misfits = set() if same_head else {'head'}
     for entry in names.entries(model.config.num_layers, shapes, head.projection):
         part, x = entry.ours.split('/')[0], source.tensors.get(entry.theirs)
@@ -140,7 +140,7 @@ def load_task_model(
 
 
 def _config(source: CheckpointSource, **changes: Any) -> BertConfig:
-    where = source.described_in
+    where = source.description_file
     try:
         config = BertConfig(**(source.fields or from_json(source.values, where, source.called)))
     except UserError as error:
@@ -155,9 +155,9 @@ def _config(source: CheckpointSource, **changes: Any) -> BertConfig:
 
 def _assemble(
     source: CheckpointSource, model: nn.Module, readable: Mapping[str, tuple[int, ...]], head: str, seed: int
-) -> Imported:
+) -> ImportedModel:
     """Makes a complete tree: the paths in `readable` from the source if it has them, all others freshly initialised."""
-    config, shapes = model.config, shapes_of(model)
+    config, shapes = model.config, stacked_shapes(model)
     used = _check_tensors(source, readable, config, head)
     dtypes = {source.dtypes.get(name, 'float32') for name in used}
     unused = sorted(source.name(name) for name in set(source.tensors) - used)
@@ -171,9 +171,9 @@ def _assemble(
     flat |= _draw(missing, model, seed)
     tree = unflatten_dict({tuple(name.split('/')): flat[name] for name in shapes})
     params = tree if config.scan_layers else unstack_layers(tree)
-    unused += [source.aside] if source.aside else []
+    unused += [source.unused_content] if source.unused_content else []
     half = len(dtypes) == 1 and dtypes <= {'float16', 'bfloat16'}
-    return Imported(params, config, missing, unused, len(used), source.kind, dtypes.pop() if half else 'float32')
+    return ImportedModel(params, config, missing, unused, len(used), source.kind, dtypes.pop() if half else 'float32')
 
 
 def _format_names(names: list[str]) -> str:
@@ -185,7 +185,7 @@ def _check_tensors(
     source: CheckpointSource, shapes: Mapping[str, tuple[int, ...]], config: BertConfig, head: str
 ) -> set[str]:
     """Returns the names of the source's tensors that the model uses, after checks of their shapes and values."""
-    used, described = set(), os.path.basename(source.described_in)
+    used, described = set(), os.path.basename(source.description_file)
     for entry in names.entries(config.num_layers, shapes, head):
         x = source.tensors.get(entry.theirs)
         if x is None:

@@ -15,21 +15,21 @@ class TensorKind:
     """The difference between the layouts of a tensor in the two programs.
 
     Attributes:
-      give: Converts our array to theirs; its second argument is the number of pieces without padding.
-      take: Converts their array to ours; its second argument is our shape.
+      to_theirs: Converts our array to theirs; its second argument is the number of pieces without padding.
+      to_ours: Converts their array to ours; its second argument is our shape.
     """
 
-    give: Callable[[np.ndarray, int], np.ndarray]
-    take: Callable[[np.ndarray, tuple[int, ...]], np.ndarray]
+    to_theirs: Callable[[np.ndarray, int], np.ndarray]
+    to_ours: Callable[[np.ndarray, tuple[int, ...]], np.ndarray]
 
 
 def _kernel(in_dims: int) -> TensorKind:
     """Returns the kind of a kernel: ours is [in..., out...], PyTorch's [out, in] with flattened dimensions."""
 
-    def give(x: np.ndarray, vocab_size: int) -> np.ndarray:
+    def to_theirs(x: np.ndarray, vocab_size: int) -> np.ndarray:
         return x.reshape(int(np.prod(x.shape[:in_dims])), -1).T
 
-    return TensorKind(give, lambda x, shape: x.T.reshape(shape))
+    return TensorKind(to_theirs, lambda x, shape: x.T.reshape(shape))
 
 
 def _pad_rows(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -99,7 +99,7 @@ class Entry:
 
     def their_shape(self, shape: tuple[int, ...], vocab_size: int) -> tuple[int, ...]:
         """Returns the shape of their tensor if ours (of one block) has `shape`."""
-        return self.kind.give(np.broadcast_to(np.float32(0), shape), vocab_size).shape
+        return self.kind.to_theirs(np.broadcast_to(np.float32(0), shape), vocab_size).shape
 
 
 def entries(num_layers: int, ours: Mapping[str, object], head: str = '') -> Iterator[Entry]:
@@ -137,7 +137,7 @@ def named_entries(num_layers: int, ours: Mapping[str, object], head: str = '') -
 
 
 def to_huggingface(
-    params: dict[str, np.ndarray], num_layers: int, vocab_size: int, head: str = '', *, own: bool = False
+    params: dict[str, np.ndarray], num_layers: int, vocab_size: int, head: str = '', *, keep_unnamed: bool = False
 ) -> dict[str, np.ndarray]:
     """Converts our arrays to contiguous tensors of transformers.
 
@@ -147,18 +147,18 @@ def to_huggingface(
       num_layers: The number of blocks.
       vocab_size: The number of pieces; further rows are padding and are dropped.
       head: See `entries`.
-      own: Whether to keep paths without a name in transformers.
+      keep_unnamed: Whether to keep paths without a name in transformers.
 
     Raises:
-      KeyError: A path has no name in transformers, and `own` is False.
+      KeyError: A path has no name in transformers, and `keep_unnamed` is False.
     """
-    all_entries = list(entries(num_layers, params, head)) if own else named_entries(num_layers, params, head)
+    all_entries = list(entries(num_layers, params, head)) if keep_unnamed else named_entries(num_layers, params, head)
     tensors = {}
     for path, group in itertools.groupby(all_entries, key=lambda entry: entry.ours):
         x = params.pop(path)
         for entry in group:
             part = x if entry.layer is None else x[entry.layer]
-            tensors[entry.theirs] = np.ascontiguousarray(entry.kind.give(part, vocab_size))
+            tensors[entry.theirs] = np.ascontiguousarray(entry.kind.to_theirs(part, vocab_size))
     return tensors
 
 
@@ -183,9 +183,9 @@ def from_huggingface(
     for entry in available:
         path, theirs = entry.ours, tensors.pop(entry.theirs)
         if entry.layer is None:
-            params[path] = np.ascontiguousarray(entry.kind.take(theirs, shapes[path]))
+            params[path] = np.ascontiguousarray(entry.kind.to_ours(theirs, shapes[path]))
         elif blocks[path] == num_layers:
             if path not in params:
                 params[path] = np.empty(shapes[path], theirs.dtype)
-            params[path][entry.layer] = entry.kind.take(theirs, shapes[path][1:])
+            params[path][entry.layer] = entry.kind.to_ours(theirs, shapes[path][1:])
     return params

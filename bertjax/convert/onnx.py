@@ -16,8 +16,8 @@ from etils import epath
 from flax.traverse_util import unflatten_dict
 from jax import export
 
-from bertjax.convert.functions import Function, dimensions, example, functions_of, sizes
-from bertjax.convert.trees import flat_paths, flat_stacked, shapes_of
+from bertjax.convert.functions import Function, describe_dimensions, dimensions, example_input, make_functions
+from bertjax.convert.trees import flat_paths, flat_stacked, stacked_shapes
 from bertjax.data.features import INPUTS
 from bertjax.errors import UserError
 from bertjax.files.atomic import atomic_directory
@@ -67,7 +67,7 @@ def check_onnx(config: BertConfig, model: TaskModel | None = None) -> None:
     if model is not None and model.bilstm_units:
         expected = '0: jax2onnx converts no BiLSTM'
         raise UserError('config.task.bilstm_units', f'{model.bilstm_units} with onnx in {_KEY}', expected, _FIX)
-    size = 4 * sum(map(math.prod, shapes_of(model or BertForPreTraining(config)).values()))
+    size = 4 * sum(map(math.prod, stacked_shapes(model or BertForPreTraining(config)).values()))
     if size > _MAX_WEIGHT_BYTES:
         raise UserError(_KEY, f'onnx, for {size / 2**30:.2f} GiB of weights', 'less than 2 GiB', _FIX)
 
@@ -78,7 +78,7 @@ def export_onnx(
     tokenizer: Tokenizer,
     directory: epath.PathLike,
     *,
-    beside: Mapping[str, str] = MappingProxyType({}),
+    extra_files: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Writes `encoder.onnx` and `mlm.onnx`, or a task's `task.onnx`, in float32 whatever the model's dtype.
 
@@ -89,7 +89,7 @@ def export_onnx(
       model: The model, which has passed `check_onnx`.
       tokenizer: The tokenizer, whose files are written too.
       directory: The local or remote directory.
-      beside: {name: text} of further files.
+      extra_files: {name: text} of further files.
     """
     stacked = unflatten_dict(flat_stacked(params, model.config), sep='/')
     weights = flat_paths(unstack_layers(stacked))
@@ -99,12 +99,12 @@ def export_onnx(
         tokenizer.save(staging)
         path = epath.Path(staging)
         outputs = {}
-        for name, function in functions_of(model, {path.partition('/')[0] for path in weights}).items():
+        for name, function in make_functions(model, {path.partition('/')[0] for path in weights}).items():
             graph, outputs[name] = _convert(name, function, weights, model)
             data = graph.SerializeToString(deterministic=True)
             with writing(path / f'{name}.onnx', len(data)):
                 (path / f'{name}.onnx').write_bytes(data)
-        for name, text in beside.items():
+        for name, text in extra_files.items():
             (path / name).write_text(text)
         (path / _README).write_text(_card(outputs, model))
 
@@ -165,9 +165,9 @@ def _card(outputs: Mapping[str, Mapping[str, str]], model: BertForPreTraining | 
     return _CARD.format(
         functions='\n'.join(lines),
         dimensions=dimensions(model),
-        sizes=sizes(model),
+        sizes=describe_dimensions(model),
         opset=OPSET,
         first=next(iter(outputs)),
-        example=example(model),
+        example=example_input(model),
         inputs=list(INPUTS),
     )

@@ -48,7 +48,7 @@ def export_orbax(
     *,
     tokenizer: Tokenizer | None = None,
     head: Mapping[str, Any] | None = None,
-    beside: Mapping[str, str] = MappingProxyType({}),
+    extra_files: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Writes DIR/params (Orbax), DIR/model.json (the fields of BertConfig), and the files of the tokenizer.
 
@@ -61,7 +61,7 @@ def export_orbax(
       directory: DIR, a local path.
       tokenizer: The tokenizer; no run can start from a directory without one.
       head: The entry of a task's head in model.json: `head_facts` and `saved_head`.
-      beside: {name: text} of further files.
+      extra_files: {name: text} of further files.
     """
     params = jax.device_get(params)  # host arrays: they load on any number of devices
     facts = dataclasses.asdict(config) | ({} if head is None else {'head': dict(head)})
@@ -72,7 +72,7 @@ def export_orbax(
             _save(params, plain / PARAMS)
         if tokenizer is not None:
             tokenizer.save(staging)
-        for name, text in beside.items():
+        for name, text in extra_files.items():
             (path / name).write_text(text)
         (path / _CHECKSUM).write_text(json.dumps({'sha256': _digest(flat_paths(nn.unbox(params)))}) + '\n')
         (path / MODEL).write_text(json.dumps(facts, indent=2) + '\n')
@@ -148,7 +148,7 @@ def _tensors(directory: epath.Path, config: BertConfig, projection: str) -> dict
     if checksum_file.exists() and read_json_object(checksum_file, _AGAIN).get('sha256') != _digest(flat_paths(params)):
         raise UserError(str(folder / PARAMS), 'values with another checksum', 'a complete export', _AGAIN)
     flat = flat_stacked(params, config)
-    return names.to_huggingface(flat, config.num_layers, config.vocab_size, projection, own=True)
+    return names.to_huggingface(flat, config.num_layers, config.vocab_size, projection, keep_unnamed=True)
 
 
 def _digest(flat: Mapping[str, np.ndarray]) -> str:

@@ -15,24 +15,24 @@ class CheckpointSource:
 
     Attributes:
       where: The directory, for messages.
-      described_in: The file of `values`, for messages.
+      description_file: The file of `values`, for messages.
       values: The content of a config.json of model_type 'bert', with `architectures` and `id2label` if the format has
         them. In addition, `type_vocab_size` 0 means no segment embedding, and `pooler_act` is the pooler's activation
         if it is not tanh (both for DistilBERT).
       read: Reads the tensors. It is called at their first use, because many callers need only the sizes of a model.
       called: {name of a tensor or key of `values`: its name in the format}, for messages, if they differ.
       fields: Fields of a BertConfig, instead of `values`, in our own format.
-      aside: A description of content beside the model that is not used, such as an optimiser's variables.
+      unused_content: A description of content beside the model that is not used, such as an optimiser's variables.
       dtypes: {name of a tensor: numpy's name of its stored dtype}, filled by `read`; float32 for other names.
     """
 
     where: str
-    described_in: str
+    description_file: str
     values: Mapping[str, Any]
     read: Callable[[], dict[str, np.ndarray]]
     called: Mapping[str, str] = dataclasses.field(default_factory=dict)
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    aside: str = ''
+    unused_content: str = ''
     dtypes: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property

@@ -16,7 +16,7 @@ from etils import epath
 from flax import linen as nn
 from jax import export
 
-from bertjax.convert.functions import dimensions, example, functions_of, sizes
+from bertjax.convert.functions import describe_dimensions, dimensions, example_input, make_functions
 from bertjax.convert.trees import flat_paths
 from bertjax.data.features import INPUTS
 from bertjax.files.atomic import atomic_directory
@@ -55,7 +55,7 @@ def export_stablehlo(
     tokenizer: Tokenizer,
     directory: epath.PathLike,
     *,
-    beside: Mapping[str, str] = MappingProxyType({}),
+    extra_files: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Writes the serialised functions of the encoder and of masked words, or of a task's outputs.
 
@@ -66,10 +66,10 @@ def export_stablehlo(
       model: The model with its config.
       tokenizer: The tokenizer, whose files are written too.
       directory: The local or remote directory.
-      beside: {name: text} of further files.
+      extra_files: {name: text} of further files.
     """
     weights = {path: np.asarray(x) for path, x in flat_paths(nn.unbox(jax.device_get(dict(params)))).items()}
-    functions = functions_of(model, {path.partition('/')[0] for path in weights})
+    functions = make_functions(model, {path.partition('/')[0] for path in weights})
     lowered = {name: _lower(function, weights, model) for name, function in functions.items()}
     facts = {name: _facts(function, model.config) for name, function in lowered.items()}
     with atomic_directory(directory) as staging:
@@ -80,7 +80,7 @@ def export_stablehlo(
         for name, content in data.items():
             with writing(path / name, len(content)):
                 (path / name).write_bytes(content)
-        for name, text in beside.items():
+        for name, text in extra_files.items():
             (path / name).write_text(text)
         (path / 'README.md').write_text(_card(facts, model))
         (path / FUNCTIONS).write_text(json.dumps(facts, indent=2) + '\n')
@@ -126,9 +126,9 @@ def _card(functions: Mapping[str, Any], model: BertForPreTraining | TaskModel) -
     return _CARD.format(
         functions='\n'.join(lines),
         dimensions=dimensions(model),
-        sizes=sizes(model),
+        sizes=describe_dimensions(model),
         platforms=', '.join(PLATFORMS),
         version=jax.__version__,
         first=next(iter(functions)),
-        example=example(model),
+        example=example_input(model),
     )

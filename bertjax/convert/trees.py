@@ -25,7 +25,7 @@ def flat_stacked(params: Mapping, config: BertConfig) -> dict[str, np.ndarray]:
     return flat_paths(tree if config.scan_layers else stack_layers(tree))
 
 
-class OnHost:
+class HostParams:
     """Parameters by path with stacked layers, converted to float32 on the host one block at a time.
 
     So memory never holds a second copy of the model.
@@ -61,7 +61,7 @@ def init_stacked(model: nn.Module, key: jax.Array) -> dict[str, jax.Array]:
 
 
 @functools.cache
-def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
+def stacked_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of a model's parameters with stacked layers, by path, without computing them."""
     abstract = jax.eval_shape(lambda: init_stacked(model, jax.random.key(0)))
     return {path: leaf.shape for path, leaf in abstract.items()}

@@ -9,7 +9,9 @@ import numpy as np
 from bertjax.model.config import BertConfig
 
 
-def with_pieces(params: Mapping[str, Any], model: BertConfig, origins: Mapping[int, Sequence[int]]) -> dict[str, Any]:
+def add_piece_rows(
+    params: Mapping[str, Any], model: BertConfig, origins: Mapping[int, Sequence[int]]
+) -> dict[str, Any]:
     """Extends `params` of BertForPreTraining to the vocabulary of `model`; existing pieces keep their rows.
 
     Args:
@@ -28,7 +30,7 @@ def with_pieces(params: Mapping[str, Any], model: BertConfig, origins: Mapping[i
     return _with_table(params, extend(_table(params)), extend(params['mlm']['bias']))
 
 
-def with_embeddings(params: Mapping[str, Any], rows: np.ndarray, matrix: np.ndarray) -> dict[str, Any]:
+def set_embedding_rows(params: Mapping[str, Any], rows: np.ndarray, matrix: np.ndarray) -> dict[str, Any]:
     """Sets `rows` [N] of the embedding in `params` of BertForPreTraining, on host or devices, to `matrix` [N, D]."""
     table = _table(params)
     new = np.array(table)

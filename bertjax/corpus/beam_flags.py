@@ -40,7 +40,7 @@ def parse_flags(flags: str, elements: int = 1) -> tuple[PipelineRunner, Pipeline
     stderr = io.StringIO()
     try:
         arguments = shlex.split(flags)
-        with contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(io.StringIO()), quiet():
+        with contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(io.StringIO()), silence_beam_logs():
             options = PipelineOptions(arguments)
             # The runner comes first: Beam knows only the options of imported modules.
             runner = _create_runner(options.view_as(StandardOptions).runner or 'DirectRunner')
@@ -81,7 +81,7 @@ def is_dask(runner: PipelineRunner) -> bool:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def silence_beam_logs() -> Iterator[None]:
     """Silences Beam's warnings, which do not matter to users, and a Dask client's log lines about a lost scheduler."""
     levels = {'apache_beam': logging.ERROR, 'distributed.client': logging.CRITICAL}
     old_levels = {name: logging.getLogger(name).level for name in levels}

@@ -17,7 +17,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import StandardOptions
 
-from bertjax.corpus.beam_flags import KEY, is_dask, parse_flags, quiet
+from bertjax.corpus.beam_flags import KEY, is_dask, parse_flags, silence_beam_logs
 from bertjax.corpus.sources import TextPart
 from bertjax.errors import UserError
 from bertjax.files.atomic import private_to_machine, write_atomic
@@ -85,7 +85,7 @@ class Step(beam.DoFn):
             write_atomic(error_file, json.dumps(error.args))
 
 
-def not_here(folder: pathlib.Path, missing: int, total: int) -> UserError:
+def missing_results_error(folder: pathlib.Path, missing: int, total: int) -> UserError:
     """Returns the error of a finished pipeline whose files are not all in the folder of its job."""
     found = f'{missing:,} of {total:,} results that are not in {folder}'
     fix = 'mount one file system for all workers and this process; the same command continues'
@@ -112,7 +112,7 @@ def run_pipeline(
     failed = ''
     pipeline = beam.Pipeline(runner=runner, options=options)
     try:
-        with quiet(), pipeline:
+        with silence_beam_logs(), pipeline:
             fill(pipeline | 'numbers' >> beam.Create(numbers) | 'spread' >> beam.Reshuffle())
     except Exception as error:  # each runner has other exceptions; Beam has logged the errors of steps
         logging.getLogger(__name__).debug('the pipeline failed', exc_info=True)
@@ -123,7 +123,7 @@ def run_pipeline(
         # DaskRunner mistakes a lost scheduler for the end of the pipeline, and leaves its client open.
         if any(future.cancelled() for future in result.futures):
             failed = 'the connection to the scheduler is lost'
-        with quiet():
+        with silence_beam_logs():
             result.client.close()
     if error_file.exists():
         arguments = json.loads(error_file.read_text('utf-8'))

@@ -21,7 +21,7 @@ import numpy as np
 from apache_beam.metrics import Metrics
 
 from bertjax.corpus import duplicates, merge
-from bertjax.corpus.beam_job import Job, Step, not_here, run_pipeline
+from bertjax.corpus.beam_job import Job, Step, missing_results_error, run_pipeline
 from bertjax.corpus.encode import encode_shard
 from bertjax.corpus.merge import Shard
 from bertjax.corpus.partial import read_record
@@ -72,10 +72,10 @@ def _bucket_hashes(
     shard = job.shard(number)
     hashes, runs = np.array(shard.documents['hash']), duplicates.sorted_runs(shard)
     for bucket, (low, high) in enumerate(itertools.pairwise(duplicates.bucket_edges(counts[_DOCUMENTS]))):
-        inside = duplicates.between(hashes, low, high)
+        inside = duplicates.indices_between(hashes, low, high)
         yield (_DOCUMENTS, bucket), (hashes[inside].tobytes(), (inside + bases[number]).astype('<i8').tobytes())
     for bucket, (low, high) in enumerate(itertools.pairwise(duplicates.bucket_edges(counts[_LINES]))):
-        yield (_LINES, bucket), (np.unique(duplicates.from_runs(runs, low, high)).tobytes(), b'')
+        yield (_LINES, bucket), (np.unique(duplicates.slice_runs(runs, low, high)).tobytes(), b'')
 
 
 def _compare_bucket(job: _StoreJob, element: tuple[_Bucket, Iterable[tuple[bytes, bytes]]]) -> Iterable:
@@ -83,9 +83,9 @@ def _compare_bucket(job: _StoreJob, element: tuple[_Bucket, Iterable[tuple[bytes
     columns = zip(*pieces, strict=True)
     hashes, numbers = (np.frombuffer(b''.join(x), dtype) for x, dtype in zip(columns, ('<u8', '<i8'), strict=True))
     if kind == _DOCUMENTS:
-        write_atomic(_repeats(job.folder, bucket), np.sort(duplicates.later_equals(hashes, numbers)).tobytes())
+        write_atomic(_repeats(job.folder, bucket), np.sort(duplicates.find_later_equals(hashes, numbers)).tobytes())
     else:
-        write_atomic(_distinct(job.folder, bucket), str(duplicates.distinct(hashes)))
+        write_atomic(_distinct(job.folder, bucket), str(duplicates.count_distinct(hashes)))
     return ()
 
 
@@ -131,7 +131,7 @@ class BeamBackend:
             self._run(directory, shards, lambda numbers: numbers | _step('encode', _encode, directory))
         missing = [number for number, parts in shards.items() if read_record(directory, number, parts) is None]
         if missing:
-            raise not_here(directory / 'partial', len(missing), len(shards))
+            raise missing_results_error(directory / 'partial', len(missing), len(shards))
 
     def compare(self, shards: list[Shard]) -> tuple[np.ndarray, int]:
         """Returns whether each document repeats an earlier one, bool [documents], and the number of distinct lines."""
@@ -193,7 +193,7 @@ def _report_progress(directory: pathlib.Path, shards: dict[int, list[TextPart]],
                 if record is not None:
                     documents += record['documents']
                     size += sum(part.end - part.begin for part in waiting.pop(number))
-            progress.at(documents, size)
+            progress.set_counts(documents, size)
 
     thread = threading.Thread(target=follow, daemon=True)
     thread.start()

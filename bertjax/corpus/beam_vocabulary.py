@@ -22,13 +22,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import apache_beam as beam
 
 from bertjax.corpus import identity
-from bertjax.corpus.beam_job import Job, Step, not_here, run_pipeline
+from bertjax.corpus.beam_job import Job, Step, missing_results_error, run_pipeline
 from bertjax.corpus.identity import KnownText
 from bertjax.corpus.shards import cut_in_order
-from bertjax.corpus.sources import CorpusOptions, TextPart, TextSource, resolve, unweighted
-from bertjax.corpus.texts import no_text, texts_of
+from bertjax.corpus.sources import CorpusOptions, TextPart, TextSource, list_unweighted, resolve_sources
+from bertjax.corpus.texts import iter_part_texts, no_text_error
 from bertjax.files.atomic import write_atomic
-from bertjax.text.sampling import sample, sentences_of
+from bertjax.text.sampling import iter_sentences, sample
 from bertjax.text.symbols import count_symbols
 from bertjax.text.vocabulary import MAX_WORDS, count_words
 
@@ -48,7 +48,7 @@ class _TextJob(Job):
         record |= {'empty': True, 'digests': [], 'broken': ''}
         for part in self.parts(number):
             digest, broken = identity.new_digest(), []
-            for text in texts_of(part, self.options, broken, digest):
+            for text in iter_part_texts(part, self.options, broken, digest):
                 record['empty'] = False
                 yield text
             record['digests'].append(digest.hexdigest())
@@ -101,7 +101,7 @@ def _counts(folder: pathlib.Path, corpus: int, bucket: int) -> pathlib.Path:
 
 def _count_sentences(job: _TextJob, number: int) -> Iterable:
     record: dict = {}
-    count = sum(1 for _ in sentences_of(job.texts(number, record)))
+    count = sum(1 for _ in iter_sentences(job.texts(number, record)))
     write_atomic(job.record(number), json.dumps({**record, 'sentences': count}))
     return ()
 
@@ -109,9 +109,9 @@ def _count_sentences(job: _TextJob, number: int) -> Iterable:
 def _draw(job: _TextJob, number: int) -> Iterable:
     first_record, record = json.loads(job.record(number).read_text('utf-8')), {}
     indices = set(json.loads((job.folder / f'{number:05d}.wanted').read_text('utf-8')))
-    drawn = [text for index, text in enumerate(sentences_of(job.texts(number, record))) if index in indices]
+    drawn = [text for index, text in enumerate(iter_sentences(job.texts(number, record))) if index in indices]
     parts = job.parts(number)
-    identity.digests_of(zip([*parts, *parts], [*first_record['digests'], *record['digests']], strict=True))
+    identity.collect_digests(zip([*parts, *parts], [*first_record['digests'], *record['digests']], strict=True))
     write_atomic(job.folder / f'{number:05d}.drawn', json.dumps(drawn))
     return ()
 
@@ -125,7 +125,7 @@ class _Spec:
     units: list[list[TextPart]]
 
 
-class Gathering:
+class BeamTextStatistics:
     """Computes counts or samples for each corpus of a mixture (or a single corpus), and records which text was read.
 
     Args:
@@ -144,7 +144,7 @@ class Gathering:
         self._units = [(corpus, unit) for corpus, specs in enumerate(self._specs) for s in specs for unit in s.units]
 
     def _resolve(self, spec: str) -> _Spec:
-        sources = resolve(unweighted(spec), self._options.text_key)
+        sources = resolve_sources(list_unweighted(spec), self._options.text_key)
         return _Spec(spec, sources, cut_in_order(sources, self._options.format))
 
     def words(self, lowercase: bool) -> tuple[list[dict[str, int]], list[KnownText]]:
@@ -259,7 +259,7 @@ class Gathering:
         paths = [self._folder / f'{number:05d}.json' for number in range(len(self._units))]
         missing = sum(not path.exists() for path in paths)
         if missing:
-            raise not_here(self._folder, missing, len(paths))
+            raise missing_results_error(self._folder, missing, len(paths))
         return [json.loads(path.read_text('utf-8')) for path in paths]
 
     def _identify(self, records: list[dict]) -> list[KnownText]:
@@ -272,8 +272,10 @@ class Gathering:
         for spec in itertools.chain.from_iterable(self._specs):
             spec_records = [next(remaining) for _ in spec.units]
             if all(record['empty'] for record in spec_records):
-                raise no_text(spec.name, next((record['broken'] for record in spec_records if record['broken']), ''))
+                raise no_text_error(
+                    spec.name, next((record['broken'] for record in spec_records if record['broken']), '')
+                )
             part_digests = itertools.chain.from_iterable(record['digests'] for record in spec_records)
-            digests = identity.digests_of(zip(itertools.chain(*spec.units), part_digests, strict=True))
+            digests = identity.collect_digests(zip(itertools.chain(*spec.units), part_digests, strict=True))
             known += identity.identify(spec.sources, digests)
         return known

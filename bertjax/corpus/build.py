@@ -24,7 +24,7 @@ from bertjax.files.atomic import exclusive, write_atomic
 from bertjax.files.paths import is_remote
 from bertjax.text.splitters import build_splitter, splitter_version
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
-from bertjax.text.wordpiece import INSTALL_FAST, WordPieceTokenizer, saved_by_fast
+from bertjax.text.wordpiece import INSTALL_FAST, WordPieceTokenizer, describe_fast_saving
 
 
 def build_store(
@@ -36,7 +36,7 @@ def build_store(
     progress: bool = True,
     replace: bool = True,
     instead: str = '',
-    say: LogFunction = logging.info,
+    log: LogFunction = logging.info,
     beam: str = '',
 ) -> dict:
     """Builds the token store of a corpus, continues a killed build, or finds the finished store.
@@ -50,7 +50,7 @@ def build_store(
       progress: Whether to show a progress bar (on a terminal), or log a line from time to time.
       replace: Whether to replace a finished store of other text or settings; False raises a UserError.
       instead: An alternative fix to print with this error.
-      say: Logs how the files are read, and which files are compared with those of a finished store.
+      log: Logs how the files are read, and which files are compared with those of a finished store.
       beam: Flags of Apache Beam, whose workers build the same bytes; '' builds on this machine.
 
     Returns:
@@ -64,7 +64,7 @@ def build_store(
     if is_remote(directory):
         found, fix = f'the remote path {os.fspath(directory)!r}', 'give a directory on a local disk'
         raise UserError('store', found, 'a local directory: a store is memory-mapped', fix)
-    text_sources = sources.resolve(sources.unweighted(spec), options.text_key)
+    text_sources = sources.resolve_sources(sources.list_unweighted(spec), options.text_key)
     check_outside(spec, directory)
     tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
     directory = pathlib.Path(directory)
@@ -72,14 +72,14 @@ def build_store(
     build_dir.check_directory(directory)
     directory.mkdir(parents=True, exist_ok=True)
     with exclusive(directory, 'builds this store'):
-        finished = build_dir.finished_store(
+        finished = build_dir.find_finished_store(
             directory,
             store_identity,
             text_sources,
             lambda: _cuts(text_sources, options),
             replace=replace,
             instead=instead,
-            say=say,
+            log=log,
         )
         if finished:
             _check_not_broken(finished['report'], options)
@@ -88,8 +88,8 @@ def build_store(
         if options.split_sentences:
             build_splitter(options.sentences)  # fails, if it is not installed, before anything is removed
         (directory / 'manifest.json').unlink(missing_ok=True)
-        manifest = _build(directory, text_sources, store_identity, tokenizer, options, progress, say, backend)
-        build_dir.tidy(directory, manifest)
+        manifest = _build(directory, text_sources, store_identity, tokenizer, options, progress, log, backend)
+        build_dir.remove_partial_files(directory, manifest)
     return manifest['report']
 
 
@@ -119,7 +119,7 @@ def _identity(text_sources: list[TextSource], tokenizer: Tokenizer, options: Cor
             'count': len(text_sources),
             'size': sum(source.size for source in text_sources),
             'first': [source.name for source in text_sources[:20]],
-            'names': identity.names_hash(text_sources, [source.name for source in text_sources]),
+            'names': identity.hash_names(text_sources, [source.name for source in text_sources]),
         },
     }
 
@@ -128,7 +128,7 @@ def _choose(text_sources: list[TextSource], options: CorpusOptions) -> tuple[lis
     """Decides how each source is read; returns the sources and a description of each decision."""
     if options.format != 'auto':
         return text_sources, []
-    chosen, readings = reading.choose(text_sources)
+    chosen, readings = reading.choose_readings(text_sources)
     return chosen, list(map(str, readings))
 
 
@@ -144,21 +144,21 @@ def _build(
     tokenizer: Tokenizer,
     options: CorpusOptions,
     progress: bool,
-    say: LogFunction,
+    log: LogFunction,
     backend: Backend,
 ) -> dict:
     chosen, readings = _choose(text_sources, options)
     plan = BuildPlan(store_identity, chosen, cut_shards(chosen, options.format), options.strict)
-    plan, done = partial.prepare(directory, plan, say)
+    plan, done = partial.prepare(directory, plan, log)
     for line in readings:
-        say(line)
+        log(line)
     todo = {number: parts for number, parts in enumerate(plan.shards) if number not in done}
     if todo:
         total = sum(part.end - part.begin for parts in todo.values() for part in parts)
         in_bytes = any(part.kind == 'file' for parts in todo.values() for part in parts)
-        saving = saved_by_fast(workers.text_bytes(itertools.chain.from_iterable(todo.values())))
+        saving = describe_fast_saving(workers.text_bytes(itertools.chain.from_iterable(todo.values())))
         if saving and tokenizer.family == WordPieceTokenizer.family and isinstance(backend, LocalBackend):
-            say(f'{saving}: {INSTALL_FAST}')
+            log(f'{saving}: {INSTALL_FAST}')
         with workers.Progress(total, shown=progress, in_bytes=in_bytes) as bar:
             backend.encode(directory, todo, tokenizer, options, bar)
     finished = [
@@ -193,8 +193,8 @@ def _merge(
     keep = backend.keep(shards, where, dtype.itemsize)
     splits = merge.merge_shards(shards, directory, dtype.itemsize, where, statistics.add, keep)
     part_digests = [row[-1] for record in records for row in record['inputs']]
-    digests = identity.digests_of(zip(itertools.chain(*plan.shards), part_digests, strict=True))
-    content = identity.content_of(plan.shards, digests)
+    digests = identity.collect_digests(zip(itertools.chain(*plan.shards), part_digests, strict=True))
+    content = identity.hash_content(plan.shards, digests)
     manifest = {
         'format': store.STORE_FORMAT,
         **plan.wanted,

@@ -54,7 +54,7 @@ def _is_ours(path: pathlib.Path) -> bool:
     return path.name.isdigit() and any((path / name).exists() for name in ('manifest.json', 'partial'))
 
 
-def finished_store(
+def find_finished_store(
     directory: pathlib.Path,
     expected: dict,
     sources: Sequence[TextSource],
@@ -62,7 +62,7 @@ def finished_store(
     *,
     replace: bool,
     instead: str = '',
-    say: LogFunction = logging.info,
+    log: LogFunction = logging.info,
 ) -> dict | None:
     """Returns the manifest of a finished store of the same text and settings; None if there is none.
 
@@ -73,7 +73,7 @@ def finished_store(
       cuts: Returns the ways in which a store of the sources may have been cut into shards.
       replace: Whether a store of other text or settings may be replaced.
       instead: An alternative fix for the error, besides restoring the text.
-      say: Logs which files are read.
+      log: Logs which files are read.
 
     Raises:
       UserError: The store is of other text or settings and may not be replaced.
@@ -83,7 +83,7 @@ def finished_store(
     manifest = store.read_manifest(directory)
     changed = [key for key in ('tokenizer', 'settings') if not _holds(manifest[key], expected[key])]
     words = {'tokenizer': 'another tokenizer', 'settings': 'other settings'}
-    reason = ' and '.join(words[key] for key in changed) or _other_text(directory, manifest, sources, cuts, say)
+    reason = ' and '.join(words[key] for key in changed) or _other_text(directory, manifest, sources, cuts, log)
     if reason is None:
         splitter = manifest.get('splitter', 'rules 1')
         if replace and expected['splitter'] not in (splitter, UNKNOWN):
@@ -91,7 +91,7 @@ def finished_store(
                 'The token store in %s is kept. Its sentences were split by %s; a new store would use %s. Remove the '
                 'store to build it again.', directory, splitter, expected['splitter'],
             )  # fmt: skip
-        tidy(directory, manifest)
+        remove_partial_files(directory, manifest)
         return manifest
     if not replace:
         keys = {'tokenizer': 'config.tokenizer', 'settings': 'config.corpus_options'}
@@ -116,7 +116,7 @@ def _other_text(
     manifest: dict,
     sources: Sequence[TextSource],
     cuts: Callable[[], Iterable[Shards]],
-    say: LogFunction,
+    log: LogFunction,
 ) -> str | None:
     """Describes how the text differs from that of a finished store; None if it is the same, whose record is updated."""
     content = manifest['inputs']['content']
@@ -124,13 +124,13 @@ def _other_text(
     known = record['files'] if record else _known_by_dates(directory, manifest, sources)
     if known is None:
         return 'other text (other files, by name or size)'
-    reason = identity.other_files(known, sources)
-    stale = [] if reason else identity.stale(known, sources)
+    reason = identity.describe_other_files(known, sources)
+    stale = [] if reason else identity.find_stale(known, sources)
     if any(known[i].digests is None for i in stale):
-        known = identity.same_content(content, known, sources, cuts(), say)
+        known = identity.match_content(content, known, sources, cuts(), log)
         reason = None if known else 'some of it has changed'
     else:
-        reason = reason or identity.difference(known, sources, say)
+        reason = reason or identity.describe_difference(known, sources, log)
     if reason:
         return f'other text ({reason})'
     if stale or record is None:
@@ -152,19 +152,19 @@ def _known_by_dates(directory: pathlib.Path, manifest: dict, sources: Sequence[T
 
     Returns None if names or sizes differ.
     """
-    names = identity.names_before(sources, manifest['inputs'])
+    names = identity.find_recorded_names(sources, manifest['inputs'])
     if names is None:
         return None
     built = (directory / 'manifest.json').stat().st_mtime_ns
     moved = not all(name in (source.name, source.old_name) for name, source in zip(names, sources, strict=True))
     newer = [moved or (source.stamp.isdigit() and int(source.stamp) > built) for source in sources]
     return [
-        KnownText(name, None if source.kind == 'file' and new else identity.facts_of(source))
+        KnownText(name, None if source.kind == 'file' and new else identity.file_facts(source))
         for name, source, new in zip(names, sources, newer, strict=True)
     ]
 
 
-def tidy(directory: pathlib.Path, manifest: dict) -> None:
+def remove_partial_files(directory: pathlib.Path, manifest: dict) -> None:
     """Removes the files that only an unfinished store needs."""
     shutil.rmtree(directory / 'partial', ignore_errors=True)
     kept = {entry['file'] for entry in store.manifest_files(manifest)}

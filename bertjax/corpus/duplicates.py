@@ -26,7 +26,7 @@ def sorted_runs(shard: Shard) -> list[np.ndarray]:
     return [lines[a:b] for a, b in itertools.pairwise(ends)]
 
 
-def from_runs(runs: Sequence[np.ndarray], low: int, high: int) -> np.ndarray:
+def slice_runs(runs: Sequence[np.ndarray], low: int, high: int) -> np.ndarray:
     """Returns the hashes of sorted runs that are in [low, high)."""
     pieces = [np.empty(0, '<u8')]
     for run in runs:
@@ -36,18 +36,18 @@ def from_runs(runs: Sequence[np.ndarray], low: int, high: int) -> np.ndarray:
     return np.concatenate(pieces)
 
 
-def distinct(hashes: np.ndarray) -> int:
+def count_distinct(hashes: np.ndarray) -> int:
     """Returns the number of distinct hashes."""
     hashes = np.sort(hashes)
     return int(np.count_nonzero(hashes[1:] != hashes[:-1])) + bool(len(hashes))
 
 
-def between(hashes: np.ndarray, low: int, high: int) -> np.ndarray:
+def indices_between(hashes: np.ndarray, low: int, high: int) -> np.ndarray:
     """Returns the indices, int64, of the hashes, in any order, that are in [low, high)."""
     return np.flatnonzero((hashes >= np.uint64(low)) & (hashes <= np.uint64(high - 1)))
 
 
-def later_equals(hashes: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+def find_later_equals(hashes: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """Returns the document numbers, int64, whose hashes equal that of a document with a smaller number."""
     order = np.lexsort((numbers, hashes))
     same = hashes[order][1:] == hashes[order][:-1]
@@ -58,7 +58,7 @@ def count_distinct_lines(shards: list[Shard]) -> int:
     """Returns the number of distinct lines of all shards."""
     runs = [run for shard in shards for run in sorted_runs(shard)]
     edges = bucket_edges(sum(map(len, runs)))
-    return sum(distinct(from_runs(runs, low, high)) for low, high in itertools.pairwise(edges))
+    return sum(count_distinct(slice_runs(runs, low, high)) for low, high in itertools.pairwise(edges))
 
 
 def find_repeats(shards: list[Shard]) -> np.ndarray:
@@ -69,9 +69,9 @@ def find_repeats(shards: list[Shard]) -> np.ndarray:
         hashes, numbers, base = [np.empty(0, '<u8')], [np.empty(0, np.int64)], 0
         for shard in shards:
             shard_hashes = shard.documents['hash']
-            inside = between(shard_hashes, low, high)
+            inside = indices_between(shard_hashes, low, high)
             hashes.append(shard_hashes[inside])
             numbers.append(inside + base)
             base += len(shard_hashes)
-        repeats[later_equals(np.concatenate(hashes), np.concatenate(numbers))] = True
+        repeats[find_later_equals(np.concatenate(hashes), np.concatenate(numbers))] = True
     return repeats

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from bertjax.corpus.formats import Document, read_events
 from bertjax.corpus.identity import new_digest
 from bertjax.corpus.quality import broken_error
-from bertjax.corpus.sequences import FORMATS, GivenSentence, Numbering
+from bertjax.corpus.sequences import FORMATS, SentenceEncoder, SequenceSentence
 from bertjax.corpus.shard_writer import ShardWriter
 from bertjax.corpus.sources import TextPart
 from bertjax.text.splitters import build_splitter
@@ -37,20 +37,20 @@ def encode_shard(
       The record of the shard; see `shard_writer`.
 
     Raises:
-      UserError: The input is broken (if strict), or a sentence is invalid (see `sequences.Numbering`).
+      UserError: The input is broken (if strict), or a sentence is invalid (see `sequences.SentenceEncoder`).
     """
     split = build_splitter(settings['sentences']) if settings['split_sentences'] else lambda line: [line.strip()]
-    segments, numbering = settings.get('segments', 0), None
+    segments, encoder = settings.get('segments', 0), None
     if settings['format'] in FORMATS:
         vocabulary = {piece: index for index, piece in enumerate(tokenizer.pieces)}
-        numbering = Numbering(vocabulary, tokenizer.unk_id, segments=segments, strict=strict)
+        encoder = SentenceEncoder(vocabulary, tokenizer.unk_id, segments=segments, strict=strict)
     writer = ShardWriter(
         directory,
         shard,
         tokenizer,
         heldout=settings['heldout'],
         split=split,
-        numbering=numbering,
+        encoder=encoder,
         segments=segments > 0,
     )
     inputs = []
@@ -66,9 +66,9 @@ def encode_shard(
         )
         for event in events:
             if type(event) is str:
-                writer.paragraph(event)
-            elif type(event) is GivenSentence:
-                writer.given(event, f'{part.path}:{event.line}')
+                writer.add_paragraph(event)
+            elif type(event) is SequenceSentence:
+                writer.add_sentence(event, f'{part.path}:{event.line}')
             elif event is Document.START:
                 writer.start()
             elif event is Document.END:
@@ -79,7 +79,7 @@ def encode_shard(
             elif strict:
                 raise broken_error(part.path, event)
             else:
-                writer.broken(f'{part.name}:{event.line}' if event.line else part.name, event)
+                writer.add_broken(f'{part.name}:{event.line}' if event.line else part.name, event)
         progress(documents % 256, 0)
         inputs.append([part.name, part.begin, part.end, part.of, part.stride, digest.hexdigest()])
     return writer.close(inputs)

@@ -1,7 +1,7 @@
 """Reads text of every format as a flat stream of events, in bounded memory.
 
 The events of a document are `Document.START`, one string for each paragraph or line, and `Document.END`. A document
-that is not text has `GivenSentence`s instead of strings. A `Broken` inside a document means that the document is
+that is not text has `SequenceSentence`s instead of strings. A `Broken` inside a document means that the document is
 dropped; one outside a document means that the rest of the file is dropped. Memory never holds a whole document.
 """
 
@@ -15,8 +15,8 @@ import re
 from collections.abc import Callable, Iterator
 
 from bertjax.corpus import datasets, sequences
-from bertjax.corpus.json_line import json_object, names_in
-from bertjax.corpus.sequences import GivenSentence
+from bertjax.corpus.json_line import list_fields, parse_json_object
+from bertjax.corpus.sequences import SequenceSentence
 from bertjax.corpus.sources import TextPart
 from bertjax.files import disk, streams
 from bertjax.files.paths import unusual_kind
@@ -36,7 +36,7 @@ class Document(enum.Enum):
     END = enum.auto()
 
 
-Event = Document | Broken | GivenSentence | str
+Event = Document | Broken | SequenceSentence | str
 
 
 def read_head(path: str) -> tuple[str, bytes]:
@@ -91,18 +91,18 @@ class Picker:
 
     Attributes:
       inside: Whether a document is open.
-      mine: Whether the last opened document belongs to the stride.
+      selected: Whether the last opened document belongs to the stride.
     """
 
     def __init__(self, of: int, stride: int):
         self._of, self._stride, self._next = of, stride, -1
-        self.mine = self.inside = False
+        self.selected = self.inside = False
 
     def start(self) -> bool:
         """Opens the next document and returns whether it belongs to the stride."""
         self._next += 1
-        self.inside, self.mine = True, self._next % self._of == self._stride
-        return self.mine
+        self.inside, self.selected = True, self._next % self._of == self._stride
+        return self.selected
 
 
 def text_events(lines: streams.Lines, pick: Picker, *, single: bool) -> Iterator[Event]:
@@ -111,14 +111,14 @@ def text_events(lines: streams.Lines, pick: Picker, *, single: bool) -> Iterator
         if not raw.strip():
             if pick.inside and not single:
                 pick.inside = False
-                if pick.mine:
+                if pick.selected:
                     yield Document.END
             continue
         if not pick.inside and pick.start():
             yield Document.START
-        if pick.mine:
+        if pick.selected:
             yield decode(raw, lines.number)
-    if pick.inside and pick.mine:
+    if pick.inside and pick.selected:
         yield Document.END
 
 
@@ -146,13 +146,13 @@ def json_events(
 
 
 def _json_paragraphs(text: str, number: int, key: str) -> Iterator[Event]:
-    record = json_object(text, number)
+    record = parse_json_object(text, number)
     if isinstance(record, Broken):
         yield record
         return
     value = record.get(key)
     if not isinstance(value, str):
-        yield Broken('missing text field', number, f'no string in the field {key!r}; there are: {names_in(record)}')
+        yield Broken('missing text field', number, f'no string in the field {key!r}; there are: {list_fields(record)}')
     elif '\0' in value:
         yield Broken('NUL byte', number, 'a zero character in the JSON string')
     elif any('\ud800' <= char <= '\udfff' for char in value):
@@ -168,7 +168,7 @@ def wiki_events(lines: streams.Lines, pick: Picker, *, first: bool) -> Iterator[
     title = outside = False
     for raw in lines:
         if raw.startswith(b'<doc '):
-            if pick.inside and pick.mine:
+            if pick.inside and pick.selected:
                 yield Broken('unclosed <doc>', lines.number, 'a new <doc …> before </doc>')
                 yield Document.END
             title, outside = True, False
@@ -180,14 +180,14 @@ def wiki_events(lines: streams.Lines, pick: Picker, *, first: bool) -> Iterator[
                 yield Broken('text outside <doc>', lines.number, repr(raw[:40].decode('utf-8', 'replace')))
         elif raw.startswith(b'</doc>'):
             pick.inside = False
-            if pick.mine:
+            if pick.selected:
                 yield Document.END
         elif title and raw.strip():
             title = False
-        elif pick.mine and raw.strip():
+        elif pick.selected and raw.strip():
             text = decode(raw, lines.number)
             yield html.unescape(text) if isinstance(text, str) else text
-    if pick.inside and pick.mine:
+    if pick.inside and pick.selected:
         yield Broken('unclosed <doc>', lines.number, 'the end of the file before </doc>')
         yield Document.END
 
@@ -198,7 +198,7 @@ def _layout_events(
     if format == 'jsonl':
         return json_events(lines, pick, key)
     if format in sequences.FORMATS:
-        read = functools.partial(sequences.given_sentences, format=format, segments=segments)
+        read = functools.partial(sequences.parse_sentences, format=format, segments=segments)
         return json_events(lines, pick, key, read)
     if format == 'wikiextractor':
         return wiki_events(lines, pick, first=part.stride == 0)
@@ -225,12 +225,12 @@ def _file_events(part: TextPart, key: str, progress: Progress, digest, segments:
             cut = format not in ('jsonl', *sequences.FORMATS)
             lines = streams.Lines(itertools.chain([head], source), cut=cut, merge_blank=True)
             for event in _layout_events(format, lines, pick, part, key, segments):
-                if part.begin and type(event) in (Broken, GivenSentence):
+                if part.begin and type(event) in (Broken, SequenceSentence):
                     event = dataclasses.replace(event, line=event.line + lines_before())
                 yield event
     except streams.DAMAGE as error:
         disk.raise_passing(error, part.path)
-        mine = pick.mine if pick.inside else part.stride == 0
+        mine = pick.selected if pick.inside else part.stride == 0
         if mine:
             kind = 'unreadable file' if isinstance(error, OSError) and error.errno else 'damaged file'
             # A part that does not begin at 0 is of a plain file, whose earlier lines may not be readable either.

@@ -50,12 +50,12 @@ class KnownText:
     digests: dict[Range, str] | None = None
 
 
-def facts_of(source: TextSource) -> tuple[int, str, int]:
+def file_facts(source: TextSource) -> tuple[int, str, int]:
     """Returns the facts that decide whether a source must be read again."""
     return source.size, source.stamp, source.inode
 
 
-def digests_of(read: Iterable[tuple[TextPart, str]]) -> dict[tuple[str, Range], str]:
+def collect_digests(read: Iterable[tuple[TextPart, str]]) -> dict[tuple[str, Range], str]:
     """Returns {(path, range): digest} of the parts of a build.
 
     Raises:
@@ -74,7 +74,7 @@ def identify(sources: Sequence[TextSource], digests: Mapping[tuple[str, Range], 
     ranges: dict[str, dict[Range, str]] = {source.path: {} for source in sources}
     for (path, part), digest in digests.items():
         ranges[path][part] = digest
-    return [KnownText(source.name, facts_of(source), ranges[source.path]) for source in sources]
+    return [KnownText(source.name, file_facts(source), ranges[source.path]) for source in sources]
 
 
 def to_json(known: Sequence[KnownText]) -> list:
@@ -114,46 +114,46 @@ def write_record(directory: pathlib.Path, content: str, known: Sequence[KnownTex
     write_atomic(directory / RECORD, json.dumps(facts) + '\n')
 
 
-def readings_of(store: TokenStore) -> list[str]:
+def read_readings(store: TokenStore) -> list[str]:
     """Returns descriptions of how the text of a finished store was read; [] if they are not known."""
     record = read_record(store.directory, store.manifest['inputs']['content'])
     return record['readings'] if record else []
 
 
-def stale(known: Sequence[KnownText], sources: Sequence[TextSource]) -> list[int]:
+def find_stale(known: Sequence[KnownText], sources: Sequence[TextSource]) -> list[int]:
     """Returns the indices of the sources that may have changed; both lists have the same length."""
-    return [i for i, (text, source) in enumerate(zip(known, sources, strict=True)) if text.facts != facts_of(source)]
+    return [i for i, (text, source) in enumerate(zip(known, sources, strict=True)) if text.facts != file_facts(source)]
 
 
 def with_current_files(known: Sequence[KnownText], sources: Sequence[TextSource]) -> list[KnownText]:
     """Returns the record with the present facts of the sources, which must have the same content."""
-    return [dataclasses.replace(text, facts=facts_of(source)) for text, source in zip(known, sources, strict=True)]
+    return [dataclasses.replace(text, facts=file_facts(source)) for text, source in zip(known, sources, strict=True)]
 
 
-def other_files(known: Sequence[KnownText], sources: Sequence[TextSource]) -> str | None:
+def describe_other_files(known: Sequence[KnownText], sources: Sequence[TextSource]) -> str | None:
     """Describes how the sources differ from the record in number, size or version; None if they do not."""
     if len(known) != len(sources):
         return f'{len(sources):,} in place of {len(known):,} files'
     for text, source in zip(known, sources, strict=True):
-        if source.kind != 'file' and text.facts != facts_of(source):
+        if source.kind != 'file' and text.facts != file_facts(source):
             return f'{source.name} is another version'
         if text.facts and text.facts[0] != source.size:
             return f'{source.name} has changed: {source.size:,} bytes in place of {text.facts[0]:,}'
     return None
 
 
-def difference(
-    known: Sequence[KnownText], sources: Sequence[TextSource], say: LogFunction = logging.info
+def describe_difference(
+    known: Sequence[KnownText], sources: Sequence[TextSource], log: LogFunction = logging.info
 ) -> str | None:
     """Describes how the sources differ from the record; None if they do not.
 
     The record must have the digests of the sources that may have changed.
     """
-    reason = other_files(known, sources)
+    reason = describe_other_files(known, sources)
     if reason is not None:
         return reason
-    pairs = [(known[i], sources[i]) for i in stale(known, sources)]
-    digests = iter(read_again([(source, part) for text, source in pairs for part in text.digests], say))
+    pairs = [(known[i], sources[i]) for i in find_stale(known, sources)]
+    digests = iter(hash_again([(source, part) for text, source in pairs for part in text.digests], log))
     for text, source in pairs:
         current = [next(digests) for _ in text.digests]
         if current != list(text.digests.values()):
@@ -161,18 +161,18 @@ def difference(
     return None
 
 
-def read_again(ranges: Sequence[tuple[TextSource, Range]], say: LogFunction = logging.info) -> list[str]:
+def hash_again(ranges: Sequence[tuple[TextSource, Range]], log: LogFunction = logging.info) -> list[str]:
     """Returns the digests of ranges of files, read in parallel; a process reads an unchanged file only once."""
     paths = list(dict.fromkeys(source.path for source, _ in ranges if source.kind == 'file'))
     if paths:
         others = f' and {len(paths) - 1:,} other files' if len(paths) > 1 else ''
-        say(f'{paths[0]}{others} may have changed (dates, path or inode differ): reading to compare')
+        log(f'{paths[0]}{others} may have changed (dates, path or inode differ): reading to compare')
     with concurrent.futures.ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
         return list(pool.map(lambda pair: _digest_of(*pair), ranges))
 
 
 def _digest_of(source: TextSource, part: Range) -> str:
-    return _digest(source.path, facts_of(source), *part) if source.kind == 'file' else new_digest().hexdigest()
+    return _digest(source.path, file_facts(source), *part) if source.kind == 'file' else new_digest().hexdigest()
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -191,7 +191,7 @@ def _digest(path: str, facts: tuple[int, str, int], begin: int, end: int) -> str
     return digest.hexdigest()
 
 
-def content_of(shards: Shards, digests: Mapping[tuple[str, Range], str]) -> str:
+def hash_content(shards: Shards, digests: Mapping[tuple[str, Range], str]) -> str:
     """Returns the hash of a whole text, for its manifest, from the digests of its ranges."""
     rows = [
         [[p.name, p.begin, p.end, p.of, p.stride, digests[p.path, (p.begin, p.end)]] for p in parts] for parts in shards
@@ -199,12 +199,12 @@ def content_of(shards: Shards, digests: Mapping[tuple[str, Range], str]) -> str:
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
-def same_content(
+def match_content(
     content: str,
     known: Sequence[KnownText],
     sources: Sequence[TextSource],
     cuts: Iterable[Shards],
-    say: LogFunction = logging.info,
+    log: LogFunction = logging.info,
 ) -> list[KnownText] | None:
     """Makes the record, with digests, of a text of which only the hash of the whole is known.
 
@@ -213,7 +213,7 @@ def same_content(
       known: The names of the sources in that store.
       sources: The sources.
       cuts: The ways in which the sources may have been cut into shards.
-      say: Logs which files are read.
+      log: Logs which files are read.
 
     Returns:
       The record, or None if the text is another one.
@@ -223,21 +223,21 @@ def same_content(
     for cut in cuts:
         shards = [[dataclasses.replace(part, name=names[part.path]) for part in parts] for parts in cut]
         ranges = list(dict.fromkeys((part.path, (part.begin, part.end)) for parts in shards for part in parts))
-        digests = dict(zip(ranges, read_again([(by_path[path], part) for path, part in ranges], say), strict=True))
-        if content == content_of(shards, digests):
+        digests = dict(zip(ranges, hash_again([(by_path[path], part) for path, part in ranges], log), strict=True))
+        if content == hash_content(shards, digests):
             named = [dataclasses.replace(source, name=names[source.path]) for source in sources]
             return identify(named, digests)
     return None
 
 
-def names_hash(sources: Sequence[TextSource], names: Sequence[str]) -> str:
+def hash_names(sources: Sequence[TextSource], names: Sequence[str]) -> str:
     """Returns the hash of names and sizes for a manifest."""
     # The stamps of datasets and of Python's help depend on their content; the time of a file does not.
     rows = [[s.kind, name, s.size, '' if s.kind == 'file' else s.stamp] for s, name in zip(sources, names, strict=True)]
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
-def names_before(sources: Sequence[TextSource], inputs: dict) -> list[str] | None:
+def find_recorded_names(sources: Sequence[TextSource], inputs: dict) -> list[str] | None:
     """Returns the names of the sources in a store, whose files may have been renamed since.
 
     Args:
@@ -250,7 +250,7 @@ def names_before(sources: Sequence[TextSource], inputs: dict) -> list[str] | Non
     if len(sources) != inputs['count']:
         return None
     for names in _possible_names(sources, inputs['first']):
-        if names_hash(sources, names) == inputs['names']:
+        if hash_names(sources, names) == inputs['names']:
             return names
     return None
 

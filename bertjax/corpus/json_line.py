@@ -8,7 +8,7 @@ from bertjax.errors import printable
 from bertjax.files.streams import Broken
 
 
-def json_object(text: str, number: int) -> dict[str, Any] | Broken:
+def parse_json_object(text: str, number: int) -> dict[str, Any] | Broken:
     """Parses line `number` of a file; returns its object, or a `Broken` that describes the error."""
     try:
         record = json.loads(text)
@@ -19,6 +19,6 @@ def json_object(text: str, number: int) -> dict[str, Any] | Broken:
     return record
 
 
-def names_in(record: Mapping[str, Any]) -> str:
+def list_fields(record: Mapping[str, Any]) -> str:
     """Returns the names of the first fields of an object, for a message about a missing field."""
     return ', '.join(printable(key[:40]) for key in list(record)[:8]) or 'no field'

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from etils import epath
 
-from bertjax.corpus.sources import components
+from bertjax.corpus.sources import split_components
 from bertjax.errors import UserError
 from bertjax.files.paths import is_pattern, is_remote, would_match
 
@@ -37,7 +37,7 @@ def check_outside(spec: str | Sequence[str], folder: epath.PathLike, written: Se
       UserError: A component is a directory that holds the folder, or a glob that matches one of its files.
     """
     output = pathlib.Path(os.path.realpath(os.path.expanduser(folder)))
-    for part in components(spec):
+    for part in split_components(spec):
         if not is_remote(part) and _would_match_output(os.path.expanduser(part), output, written):
             raise UserError(
                 'config.corpus', f'{part!r}, which holds {os.fspath(folder)!r}', 'text outside the output folders',

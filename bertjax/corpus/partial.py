@@ -39,7 +39,7 @@ class BuildPlan:
         """The content of plan.json."""
         return {
             'identity': self.wanted,
-            'inputs': [[source.path, *identity.facts_of(source)] for source in self.sources],
+            'inputs': [[source.path, *identity.file_facts(source)] for source in self.sources],
             # The key has the former name of shards.
             'units': [[list(dataclasses.astuple(part)) for part in parts] for parts in self.shards],
             'strict': self.strict,
@@ -57,13 +57,13 @@ class BuildPlan:
         )
 
 
-def prepare(directory: pathlib.Path, plan: BuildPlan, say: LogFunction = logging.info) -> tuple[BuildPlan, set[int]]:
+def prepare(directory: pathlib.Path, plan: BuildPlan, log: LogFunction = logging.info) -> tuple[BuildPlan, set[int]]:
     """Makes the directory of partial work, and removes work of another plan and shards whose text has changed.
 
     Args:
       directory: The directory of the unfinished store.
       plan: The plan of the build.
-      say: Logs which files are read.
+      log: Logs which files are read.
 
     Returns:
       The plan, with the names of the build that is continued, if any, and the numbers of the finished shards.
@@ -72,7 +72,7 @@ def prepare(directory: pathlib.Path, plan: BuildPlan, say: LogFunction = logging
     former, work = read_json_or_none(partial / 'plan.json', lambda facts: (facts, _work(facts))) or (None, None)
     if work == _work(plan.facts()):
         plan = plan.named_as(former)
-        done = _done(directory, plan, former['inputs'], say)
+        done = _done(directory, plan, former['inputs'], log)
         logging.info('Continuing the build in %s: %d of %d shards are done.', directory, len(done), len(plan.shards))
     else:
         if (partial / 'plan.json').exists():
@@ -100,12 +100,12 @@ def _work(facts: dict) -> dict:
     return {'settings': settings, 'inputs': inputs, 'units': units, 'strict': facts['strict']}
 
 
-def _done(directory: pathlib.Path, plan: BuildPlan, former: list[list], say: LogFunction) -> set[int]:
+def _done(directory: pathlib.Path, plan: BuildPlan, former: list[list], log: LogFunction) -> set[int]:
     """Returns the shards whose files are complete and whose text is unchanged; removes the records of changed text."""
     changed = {
         source.path
         for source, (_, *facts) in zip(plan.sources, former, strict=True)
-        if tuple(facts) != identity.facts_of(source)
+        if tuple(facts) != identity.file_facts(source)
     }
     sources = {source.path: source for source in plan.sources}
     done, compared = set(), []
@@ -117,7 +117,7 @@ def _done(directory: pathlib.Path, plan: BuildPlan, former: list[list], say: Log
                 if part.path in changed:
                     compared.append((number, part, digest))
     ranges = [(sources[part.path], (part.begin, part.end)) for _, part, _ in compared]
-    for (number, _, digest), current in zip(compared, identity.read_again(ranges, say), strict=True):
+    for (number, _, digest), current in zip(compared, identity.hash_again(ranges, log), strict=True):
         if current != digest:
             done.discard(number)
             (directory / 'partial' / f'{number:05d}.json').unlink(missing_ok=True)

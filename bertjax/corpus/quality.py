@@ -15,7 +15,7 @@ from bertjax.corpus.store import StoreSplit, TokenStore
 from bertjax.errors import UserError
 from bertjax.files.streams import Broken
 
-PROBLEMS_KEPT = 5  # the number of broken inputs of each kind that are reported with file and line
+MAX_PROBLEMS = 5  # the number of broken inputs of each kind that are reported with file and line
 
 # Thresholds of the warnings. Wikipedia with bert-base-uncased has 0.01 % [UNK] and 1.10 pieces per word; Wikipedia in
 # rot13, a language that the vocabulary does not know, has 2.6.
@@ -34,7 +34,7 @@ MANY_SENTENCES = 2000  # in a document; more than the longest articles of Wikipe
 DOCUMENTS = 1000  # the number of documents, evenly spaced over the split
 SENTENCES = 12  # the number of neighbours from each document, more if there are few documents,
 TOTAL = 4000  # to reach this number of sentences
-MIN_PAIRS, MIN_APART = 200, 1000  # with fewer pairs the two measures are too noisy; the second is the weaker signal
+MIN_PAIRS, MIN_FAR = 200, 1000  # with fewer pairs the two measures are too noisy; the second is the weaker signal
 COMMON = 0.02  # a piece in more than this share of the sentences is not a rarer word
 
 # The expected text and the fix for each kind of broken input.
@@ -140,7 +140,7 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
     return warnings
 
 
-def long_documents(store: TokenStore) -> list[str]:
+def warn_long_documents(store: TokenStore) -> list[str]:
     """Returns the warning about documents of thousands of sentences, if there are any.
 
     It is computed from an open store and is not part of the manifest.
@@ -213,5 +213,5 @@ def coherence(split: StoreSplit) -> tuple[float, float | None] | None:
     if len(near) < MIN_PAIRS:
         return None
     likeness = float(np.mean(near))
-    within = likeness / max(float(np.mean(far)), 1e-6) if len(far) >= MIN_APART else None
+    within = likeness / max(float(np.mean(far)), 1e-6) if len(far) >= MIN_FAR else None
     return likeness / max(float(np.mean(other_document)), 1e-6), within

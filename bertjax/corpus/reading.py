@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from bertjax.corpus import formats
 from bertjax.corpus.sources import TextSource
 
-FILES_LOOKED_AT = 24
+MAX_INSPECTED = 24
 BLOCK_OF_LINES = 2 / 3  # if more blocks have two lines or more, lines may be sentences or paragraphs
 LONG_BLOCK = 150  # in words; abstracts and articles have more, paragraphs of essays about 80, of novels 20 (medians)
 # Statistics of the lines of a block except the last. In wrapped text, fewer than 0.4 of them end a sentence, and the
@@ -39,14 +39,14 @@ class Reading:
       name: The name of the component, or of the files that were given one by one.
       files: The number of files.
       format: The format of most of the inspected files.
-      looked: The number of inspected files.
+      inspected: The number of inspected files.
       against: The number of inspected files whose blank lines seem to have the other meaning.
     """
 
     name: str
     files: int
     format: str
-    looked: int
+    inspected: int
     against: int
 
     def __str__(self) -> str:
@@ -56,13 +56,13 @@ class Reading:
         if self.against and self.files == 1:
             return f'{text}, although they look like paragraphs of one: leave blank lines between documents only'
         if self.against:
-            text += f' ({self.against} of the {self.looked} looked at seem to be {_HOW[other]})'
+            text += f' ({self.against} of the {self.inspected} looked at seem to be {_HOW[other]})'
         if other and self.files > 1:
             text += f'; --config.corpus_options.format={other} reads them as {_HOW[other]}'
         return text
 
 
-def choose(sources: Sequence[TextSource]) -> tuple[list[TextSource], list[Reading]]:
+def choose_readings(sources: Sequence[TextSource]) -> tuple[list[TextSource], list[Reading]]:
     """Decides `single` of each source by its content; returns the new sources and the decision for each component."""
     chosen, readings = {}, []
     files = [source for source in sources if source.kind == 'file']
@@ -85,7 +85,7 @@ def choose(sources: Sequence[TextSource]) -> tuple[list[TextSource], list[Readin
 
 def _spread(members: Sequence[TextSource]) -> list[TextSource]:
     """Returns some of the files, evenly spaced, including the first and the last."""
-    count = min(FILES_LOOKED_AT, len(members))
+    count = min(MAX_INSPECTED, len(members))
     return [members[i * (len(members) - 1) // max(1, count - 1)] for i in range(count)]
 
 
@@ -95,16 +95,16 @@ def _are_documents(votes: Sequence[str], files: int) -> bool:
 
 
 def _inspect(source: TextSource) -> tuple[str, str]:
-    """Returns the format of a file ('' if it cannot be read), and `what_blank_lines_end` of its text."""
+    """Returns the format of a file ('' if it cannot be read), and `classify_blank_lines` of its text."""
     compression, head = formats.read_head(source.path)
     if compression == formats.UNREADABLE or not head:
         return '', ''
     format = formats.sniff(source.path, head, 'auto/text')
     whole = len(head) >= source.size and not compression
-    return format, what_blank_lines_end(head.decode('utf-8', 'replace'), whole=whole) if format == 'text' else ''
+    return format, classify_blank_lines(head.decode('utf-8', 'replace'), whole=whole) if format == 'text' else ''
 
 
-def what_blank_lines_end(text: str, *, whole: bool = True) -> str:
+def classify_blank_lines(text: str, *, whole: bool = True) -> str:
     """Returns 'text' if blank lines end documents, 'files' if they end paragraphs, '' if there are none.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from rich.table import Table
 
-from bertjax.corpus.quality import PROBLEMS_KEPT, find_warnings
+from bertjax.corpus.quality import MAX_PROBLEMS, find_warnings
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.errors import printable
 from bertjax.terminal import Console
@@ -111,7 +111,7 @@ def add_problems(problems: Iterable[dict[str, list[str]]]) -> dict[str, list[str
     total: dict[str, list[str]] = {}
     for problem in problems:
         for kind, lines in problem.items():
-            total[kind] = (total.get(kind, []) + lines)[:PROBLEMS_KEPT]
+            total[kind] = (total.get(kind, []) + lines)[:MAX_PROBLEMS]
     return dict(sorted(total.items()))
 
 

@@ -11,19 +11,19 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from bertjax.corpus.json_line import json_object, names_in
+from bertjax.corpus.json_line import list_fields, parse_json_object
 from bertjax.errors import UserError, printable
 from bertjax.files.streams import Broken
 
 FORMATS = ('ids', 'symbols')
 SEGMENTS = 'segments'  # the field with the segment type of each sentence
-MOST_SEGMENTS = 256  # types that a store can hold
+MAX_SEGMENTS = 256  # types that a store can hold
 
 _NO_SEGMENTS = 'give each sentence its number, and set config.corpus_options.segments'
 
 
 @dataclasses.dataclass(frozen=True)
-class GivenSentence:
+class SequenceSentence:
     """A sentence of a document.
 
     Attributes:
@@ -37,9 +37,9 @@ class GivenSentence:
     line: int
 
 
-def given_sentences(
+def parse_sentences(
     text: str, number: int, key: str, *, format: str, segments: bool
-) -> Iterator[GivenSentence | Broken]:
+) -> Iterator[SequenceSentence | Broken]:
     """Yields the sentences of a line of JSON.
 
     Args:
@@ -49,7 +49,7 @@ def given_sentences(
       format: One of FORMATS.
       segments: Whether to read the field with segment types.
     """
-    record = json_object(text, number)
+    record = parse_json_object(text, number)
     if isinstance(record, Broken):
         yield record
         return
@@ -57,7 +57,7 @@ def given_sentences(
     value = record.get(key)
     if not isinstance(value, list):
         yield Broken(
-            'missing sequence', number, f'no list of {kind} in the field {key!r}; there are: {names_in(record)}'
+            'missing sequence', number, f'no list of {kind} in the field {key!r}; there are: {list_fields(record)}'
         )
         return
     sentences = value if value and all(isinstance(item, list) for item in value) else [value]
@@ -73,7 +73,7 @@ def given_sentences(
         return
     for sentence, segment in zip(sentences, types, strict=True):
         if sentence:
-            yield GivenSentence(tuple(sentence), segment, number)
+            yield SequenceSentence(tuple(sentence), segment, number)
 
 
 def _is_id(item: object) -> bool:
@@ -84,7 +84,7 @@ def _is_symbol(item: object) -> bool:
     return isinstance(item, str) and item.split() == [item] and '\0' not in item and item.isprintable()
 
 
-class Numbering:
+class SentenceEncoder:
     """Converts sentences to ids.
 
     Args:
@@ -97,7 +97,7 @@ class Numbering:
     def __init__(self, vocabulary: Mapping[str, int], unk_id: int, *, segments: int, strict: bool):
         self._vocabulary, self._unk_id, self._segments, self._strict = vocabulary, unk_id, segments, strict
 
-    def ids(self, sentence: GivenSentence, where: str) -> np.ndarray:
+    def ids(self, sentence: SequenceSentence, where: str) -> np.ndarray:
         """Returns the ids of a sentence, int32 [N].
 
         Args:

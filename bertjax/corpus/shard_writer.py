@@ -19,8 +19,8 @@ import pathlib
 
 import numpy as np
 
-from bertjax.corpus.quality import PROBLEMS_KEPT
-from bertjax.corpus.sequences import GivenSentence, Numbering
+from bertjax.corpus.quality import MAX_PROBLEMS
+from bertjax.corpus.sequences import SentenceEncoder, SequenceSentence
 from bertjax.corpus.store import CHECKSUM, id_dtype
 from bertjax.files.atomic import AtomicFile, checksum, write_atomic
 from bertjax.files.streams import Broken
@@ -56,7 +56,7 @@ class _Draft:
 
 
 class ShardWriter:
-    """Takes the events of a shard and writes its files. If `numbering` is not None, documents are sequences."""
+    """Takes the events of a shard and writes its files. If `encoder` is not None, documents are sequences."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class ShardWriter:
         *,
         heldout: float,
         split: Splitter,
-        numbering: Numbering | None = None,
+        encoder: SentenceEncoder | None = None,
         segments: bool = False,
     ):
         partial = directory / 'partial'
@@ -77,7 +77,7 @@ class ShardWriter:
         self._documents = AtomicFile(partial / f'{name}.documents')
         self._lines = AtomicFile(partial / f'{name}.lines')
         self._segments = AtomicFile(partial / f'{name}.segments') if segments else None
-        self._numbering = numbering
+        self._encoder = encoder
         self._record = partial / f'{name}.json'
         self._tokenizer, self._split, self._threshold = tokenizer, split, hash_threshold(heldout)
         self._dtype = id_dtype(tokenizer.vocab_size)
@@ -98,7 +98,7 @@ class ShardWriter:
         """Opens a document."""
         self._open = _Draft(hashlib.blake2b(digest_size=8), bytearray(), array.array('B'), first=len(self._batch))
 
-    def paragraph(self, text: str) -> None:
+    def add_paragraph(self, text: str) -> None:
         """Adds text to the open document."""
         document = self._open
         # All white space except U+0020 is not printable, so most text passes this cheap check and needs no split.
@@ -137,12 +137,12 @@ class ShardWriter:
                 if self._characters > BATCH_CHARACTERS:
                     self._flush()
 
-    def given(self, sentence: GivenSentence, where: str) -> None:
+    def add_sentence(self, sentence: SequenceSentence, where: str) -> None:
         """Adds a sentence of ids or symbols to the open document; `where` is its file and line."""
         document = self._open
         if document.broken:
             return
-        self._batch.append(self._numbering.ids(sentence, where))
+        self._batch.append(self._encoder.ids(sentence, where))
         kind = '' if self._segments is None else f'{sentence.segment}:'
         data = (kind + ' '.join(map(str, sentence.items))).encode('utf-8')
         document.text.update(b' ' + data)
@@ -154,10 +154,10 @@ class ShardWriter:
         if self._characters > BATCH_CHARACTERS:
             self._flush()
 
-    def broken(self, where: str, broken: Broken) -> None:
+    def add_broken(self, where: str, broken: Broken) -> None:
         """Marks the open document to be dropped, or counts a broken file if no document is open."""
         problems = self._problems.setdefault(broken.kind, [])
-        if len(problems) < PROBLEMS_KEPT:
+        if len(problems) < MAX_PROBLEMS:
             problems.append(f'{where}: {broken.detail}')
         if self._open is None:
             self._dropped[broken.kind] += 1
@@ -186,7 +186,7 @@ class ShardWriter:
 
     def _flush(self) -> None:
         """Encodes the batch, and writes finished documents to their files and the open document to the train file."""
-        ids, lengths = flatten(self._batch) if self._numbering else self._tokenizer.encode_flat(self._batch)
+        ids, lengths = flatten(self._batch) if self._encoder else self._tokenizer.encode_flat(self._batch)
         flat = ids.astype(self._dtype)
         ends = np.concatenate([[0], np.cumsum(lengths)])
         unknown = np.concatenate([[0], np.cumsum(flat == self._tokenizer.unk_id)])

@@ -11,7 +11,7 @@ from bertjax.files import streams
 from bertjax.remote.paths import open_file
 
 MIN_SHARD, MAX_SHARD = 4 << 20, 64 << 20  # the (estimated) bytes of plain text that a shard reads
-SHARDS_WANTED = 64  # enough for the cores of a large machine to finish at about the same time
+TARGET_SHARDS = 64  # enough for the cores of a large machine to finish at about the same time
 FILES_A_SHARD = 10_000
 RECORDS_A_SHARD = 20_000  # of a tfds dataset
 # A large compressed file cannot be cut: several workers decompress all of it, and each encodes every n-th document.
@@ -92,7 +92,7 @@ def _text_size(source: TextSource) -> float:
 
 def _target(sources: list[TextSource]) -> int:
     """Returns the bytes of plain text that a shard should read."""
-    return int(min(MAX_SHARD, max(MIN_SHARD, sum(map(_text_size, sources)) / SHARDS_WANTED)))
+    return int(min(MAX_SHARD, max(MIN_SHARD, sum(map(_text_size, sources)) / TARGET_SHARDS)))
 
 
 def cut_in_order(sources: list[TextSource], format: str) -> list[list[TextPart]]:

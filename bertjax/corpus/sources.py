@@ -39,7 +39,7 @@ class CorpusOptions:
 
     Attributes:
       format: 'auto' decides by content: it recognises WikiExtractor and JSON lines in each file, and
-        `reading.choose` decides for all other files of a component together. 'text' has blank lines between
+        `reading.choose_readings` decides for all other files of a component together. 'text' has blank lines between
         documents. 'files' has one document in each file. 'jsonl' is JSON lines, and 'wikiextractor' the output of
         WikiExtractor. 'ids' and 'symbols' are JSON lines of sequences that are not text (see `sequences`).
       text_key: The field of a JSON line, or the feature of a tfds dataset, that holds the text.
@@ -56,7 +56,7 @@ class CorpusOptions:
 
     format: str = key('auto', one_of(FORMATS))
     text_key: str = key('text', text(empty=False))
-    segments: int = key(0, whole(0, sequences.MOST_SEGMENTS))
+    segments: int = key(0, whole(0, sequences.MAX_SEGMENTS))
     strict: bool = False
     heldout: float = key(0.02, number(0, 1, below=True))
     split_sentences: bool = True
@@ -92,8 +92,8 @@ class TextSource:
       size: The bytes of a file, or the records of a dataset.
       stamp: A value that changes when the content may have changed: a file's modification time in ns, or a dataset's
         version.
-      single: Whether a file of unknown format is one document. `resolve` sets it for files of a directory,
-        as the first versions did; `reading.choose` decides by content.
+      single: Whether a file of unknown format is one document. `resolve_sources` sets it for files of a directory,
+        as the first versions did; `reading.choose_readings` decides by content.
       inode: The inode of a local file.
       component: The directory or glob that matched the file; '' if it was named.
       old_name: The name in stores of the first versions.
@@ -169,7 +169,7 @@ def parse_mixture(spec: str) -> list[tuple[str, float | str | None]]:
     return weighted
 
 
-def unweighted(spec: str | Sequence[str]) -> list[str]:
+def list_unweighted(spec: str | Sequence[str]) -> list[str]:
     """Returns the specifications of one store as a list.
 
     Raises:
@@ -183,7 +183,7 @@ def unweighted(spec: str | Sequence[str]) -> list[str]:
     return specs
 
 
-def components(spec: str | Sequence[str]) -> list[str]:
+def split_components(spec: str | Sequence[str]) -> list[str]:
     """Returns the paths, globs and datasets of one or several specifications, without weights."""
     joined = [part for item in ([spec] if isinstance(spec, str) else spec) for part, _ in parse_mixture(item)]
     return [part.strip() for part in ','.join(joined).split(',')]
@@ -245,13 +245,13 @@ def _old_name(name: str, root: epath.Path) -> str:
     return name[1:].lstrip('/') if os.fspath(root) == '.' else name
 
 
-def resolve(spec: str | Sequence[str], text_key: str = 'text') -> list[TextSource]:
+def resolve_sources(spec: str | Sequence[str], text_key: str = 'text') -> list[TextSource]:
     """Returns all sources of a specification, those of each component in sorted order.
 
     Raises:
       UserError: A component matches nothing, or cannot be read.
     """
-    sources = [source for part in components(spec) for source in _resolve_one(part, text_key)]
+    sources = [source for part in split_components(spec) for source in _resolve_one(part, text_key)]
     unique: dict[str, TextSource] = {}
     for source in sources:
         unique.setdefault(source.path, source)

@@ -6,8 +6,8 @@ from bertjax.corpus import identity
 from bertjax.corpus.formats import read_events
 from bertjax.corpus.identity import KnownText
 from bertjax.corpus.quality import broken_error
-from bertjax.corpus.sequences import GivenSentence
-from bertjax.corpus.sources import CorpusOptions, TextPart, resolve, unweighted
+from bertjax.corpus.sequences import SequenceSentence
+from bertjax.corpus.sources import CorpusOptions, TextPart, list_unweighted, resolve_sources
 from bertjax.errors import UserError
 from bertjax.files.streams import Broken
 
@@ -24,26 +24,26 @@ def iter_texts(
 
     Args:
       spec, options: See `build.build_store`.
-      note: Called with the record of each file or dataset after it was read, for `identity.difference`.
+      note: Called with the record of each file or dataset after it was read, for `identity.describe_difference`.
       progress: See `formats.read_events`.
 
     Raises:
       UserError: Nothing matches, there is no text, or the input is broken (if strict).
     """
     empty, first_broken = True, ''
-    for source in resolve(unweighted(spec), options.text_key):
+    for source in resolve_sources(list_unweighted(spec), options.text_key):
         digest, broken = identity.new_digest(), []
         part = TextPart(source.kind, source.path, source.name, 0, source.size, format=source.format(options.format))
-        for text in texts_of(part, options, broken, digest, progress):
+        for text in iter_part_texts(part, options, broken, digest, progress):
             empty = False
             yield text
         first_broken = first_broken or next(iter(broken), '')
         note(*identity.identify([source], {(source.path, (0, source.size)): digest.hexdigest()}))
     if empty:
-        raise no_text(spec, first_broken)
+        raise no_text_error(spec, first_broken)
 
 
-def texts_of(
+def iter_part_texts(
     part: TextPart,
     options: CorpusOptions,
     broken: list[str],
@@ -66,7 +66,7 @@ def texts_of(
     for event in read_events(part, text_key=options.text_key, progress=progress, digest=digest, segments=segments):
         if type(event) is str:
             yield event
-        elif type(event) is GivenSentence:
+        elif type(event) is SequenceSentence:
             yield ' '.join(map(str, event.items))
         elif type(event) is Broken and options.strict:
             raise broken_error(part.path, event)
@@ -75,7 +75,7 @@ def texts_of(
             broken.append(f' ({where}: {event.kind}: {event.detail})')
 
 
-def no_text(spec: str | Sequence[str], broken: str) -> UserError:
+def no_text_error(spec: str | Sequence[str], broken: str) -> UserError:
     """Returns the error of a corpus without text; `broken` describes its first broken input."""
     fix = 'check the files, config.corpus_options.format and config.corpus_options.text_key'
     return UserError('config.corpus', f'no text at all in {spec!r}{broken}', 'at least one document', fix)

@@ -116,9 +116,9 @@ class Progress:
 
     def add(self, documents: int, size: int) -> None:
         """Adds to the counts."""
-        self.at(self._documents + documents, self._size + size)
+        self.set_counts(self._documents + documents, self._size + size)
 
-    def at(self, documents: int, size: int) -> None:
+    def set_counts(self, documents: int, size: int) -> None:
         """Sets the counts."""
         self._documents, self._size = documents, size
         now = time.monotonic()
@@ -214,14 +214,14 @@ def encode_shards(
             if any(future.done() and future.exception() for future in futures):
                 raise _Stopped  # not the error itself, which the reader of the text might catch
             _count(counters, documents, size)
-            progress.at(*counters[:2])
+            progress.set_counts(*counters[:2])
 
         with contextlib.suppress(_Stopped):
             while (item := _next(waiting, futures)) is not None:
                 encode(*item, count)
         while futures:
             done, futures = concurrent.futures.wait(futures, 0.2, concurrent.futures.FIRST_COMPLETED)
-            progress.at(*counters[:2])
+            progress.set_counts(*counters[:2])
             for future in done:
                 future.result()
     except concurrent.futures.process.BrokenProcessPool as error:

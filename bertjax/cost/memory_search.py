@@ -16,7 +16,7 @@ import numpy as np
 
 from bertjax.cost.step_cost import step_cost
 from bertjax.model.config import train_flops_per_sequence
-from bertjax.model.encoder import remat_of
+from bertjax.model.encoder import resolve_remat
 from bertjax.parallel.compiler_flags import FLAGS
 from bertjax.parallel.gpu_targets import UNTIMED
 from bertjax.parallel.mesh import make_mesh, row_shards
@@ -163,7 +163,7 @@ class MemorySearch:
 
     def _recomputed(self) -> list[MemoryPlan]:
         """More recomputing, the mildest first."""
-        remat = remat_of(self.setup({}).model.config, self.devices[0].platform)
+        remat = resolve_remat(self.setup({}).model.config, self.devices[0].platform)
         return [{'model.remat': more} for more in REMAT_BY_MEMORY[REMAT_BY_MEMORY.index(remat) + 1 :]]
 
     def _split(self, result: CompileResult) -> list[MemoryPlan]:

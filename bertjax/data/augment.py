@@ -11,7 +11,7 @@ import dataclasses
 import numpy as np
 
 from bertjax.data.features import Features
-from bertjax.data.hashing import Stream, below, uniform
+from bertjax.data.hashing import Stream, randint, uniform
 
 
 def take_rows(features: Features, rows: np.ndarray) -> Features:
@@ -92,5 +92,5 @@ def choose_candidates(
     other = candidates != words[:, None]
     other[:, K] &= ~other[:, :K].all(1)  # the last candidate is used only if the word is among the first K
     order = np.argsort(~other, axis=1, kind='stable')  # put the word itself last
-    drawn = below(K, seed, Stream.AUGMENT_WORD, n, position)
+    drawn = randint(K, seed, Stream.AUGMENT_WORD, n, position)
     return np.take_along_axis(candidates, np.take_along_axis(order, drawn[:, None], 1), 1)[:, 0]

@@ -35,7 +35,7 @@ BatchSpec = dict[str, tuple[tuple[int, ...], np.dtype]]
 _CHUNK_POSITIONS = 1 << 16
 
 
-def most_examples(seq_len: int) -> int:
+def max_examples(seq_len: int) -> int:
     """Returns E, the most examples that a packed row of S = `seq_len` can hold: one for each 16 positions."""
     return max(2, seq_len // 16)
 
@@ -43,7 +43,7 @@ def most_examples(seq_len: int) -> int:
 def pretraining_batch_spec(rows: int, seq_len: int, max_predictions: int, packed: bool = False) -> BatchSpec:
     """Returns the shape and dtype of each array of a batch, with B = `rows`, S = `seq_len`, P = `max_predictions`."""
     tokens, predictions = (rows, seq_len), (rows, max_predictions)
-    examples = (rows, most_examples(seq_len)) if packed else (rows,)
+    examples = (rows, max_examples(seq_len)) if packed else (rows,)
     packed_arrays = {
         'sequence_ids': (tokens, np.dtype(np.int32)),
         'position_ids': (tokens, np.dtype(np.int32)),
@@ -69,7 +69,7 @@ def padding_rows(spec: BatchSpec, pad_id: int = 0) -> dict[str, np.ndarray]:
     return rows
 
 
-def in_pieces(
+def make_in_chunks(
     make: Callable[[np.ndarray], dict[str, np.ndarray]], indices: np.ndarray, seq_len: int
 ) -> dict[str, np.ndarray]:
     """Calls `make` on chunks of `indices` and concatenates the results.

@@ -147,7 +147,7 @@ class FeatureBuilder:
         self._row: dict[str, list] = {}
         self._token: dict[str, list[np.ndarray]] = {}
 
-    def sequence(self, tokens: Sequence[int], second: int | None = None, **token: np.ndarray) -> None:
+    def add_sequence(self, tokens: Sequence[int], second: int | None = None, **token: np.ndarray) -> None:
         """Adds a sequence, special tokens included; `second` is the position where segment 1 begins, if it has one."""
         self._tokens.append(np.asarray(tokens, np.int32))
         self._second.append(len(tokens) if second is None else second)
@@ -156,7 +156,7 @@ class FeatureBuilder:
                 raise ValueError(f'{name} with {len(values)} values for {len(tokens)} tokens')
             self._token.setdefault(name, []).append(np.asarray(values))
 
-    def row(self, record: int, **values: np.ndarray | float | int) -> None:
+    def add_row(self, record: int, **values: np.ndarray | float | int) -> None:
         """Makes a row of the sequences added since the last row. `weights` is 1 by default."""
         self._record.append(record)
         for name, value in {'weights': np.float32(1), **values}.items():
@@ -179,7 +179,7 @@ class FeatureBuilder:
         )
 
 
-def cached(folder: pathlib.Path, key: object, make: Callable[[], Features]) -> Features:
+def load_or_build(folder: pathlib.Path, key: object, make: Callable[[], Features]) -> Features:
     """Loads the features of `key` from `folder`, or calls `make` and saves its result there.
 
     Args:

@@ -87,7 +87,9 @@ def hash_bits(seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike 
     return _numbers(_keys(seed, stream, n), position).reshape(shape)
 
 
-def hash_bits_of(counts: np.ndarray, seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike) -> np.ndarray:
+def hash_bits_ragged(
+    counts: np.ndarray, seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike
+) -> np.ndarray:
     """Returns `hash_bits` for ragged rows: n[i] has counts[i] positions, the rows one after the other.
 
     Args:
@@ -120,15 +122,15 @@ def hash_int(seed: int, stream: int, n: int, position: int = 0) -> int:
 
 def uniform(seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike = 0) -> np.ndarray:
     """Draws a float64 in [0, 1), a multiple of 2**-53, for each (seed, stream, n, position)."""
-    return as_uniform(hash_bits(seed, stream, n, position))
+    return bits_to_uniform(hash_bits(seed, stream, n, position))
 
 
-def as_uniform(bits: np.ndarray) -> np.ndarray:
+def bits_to_uniform(bits: np.ndarray) -> np.ndarray:
     """Converts 64 random bits (uint64) to a float64 in [0, 1), a multiple of 2**-53."""
     return (bits >> np.uint64(11)) * 2.0**-53
 
 
-def below(bound: npt.ArrayLike, seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike = 0) -> np.ndarray:
+def randint(bound: npt.ArrayLike, seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike = 0) -> np.ndarray:
     """Draws an int64 in 0..bound-1 for each (seed, stream, n, position); `bound` (positive, below 2**53) broadcasts."""
     # The product of a number below 1 and the bound can round up to the bound, so the result is clipped.
     bound = np.asarray(bound, np.int64)

@@ -8,10 +8,10 @@ from bertjax.data.batch import BatchSpec
 from bertjax.data.features import Features
 from bertjax.data.hashing import Stream, hash_bits
 
-MOST_LENGTHS = 8
+MAX_LENGTHS = 8
 
 
-def best_length_count(lengths: np.ndarray, cost: Callable[[int], float], *, compiling: float, longest: int) -> int:
+def best_length_count(lengths: np.ndarray, cost: Callable[[int], float], *, compile_cost: float, longest: int) -> int:
     """Returns the number of padded lengths, at most MAX_LENGTHS, with the lowest cost of computing and compiling.
 
     The result depends on the rows and the config alone, so that a resumed run has the same number.
@@ -25,10 +25,10 @@ def best_length_count(lengths: np.ndarray, cost: Callable[[int], float], *, comp
 
     def total(count: int) -> float:
         shapes = choose_lengths(lengths, count=count, longest=longest)
-        rows = np.bincount(pad_to(lengths, shapes), minlength=len(shapes))
-        return sum(n * cost(shape) for n, shape in zip(rows, shapes, strict=True)) + len(shapes) * compiling
+        rows = np.bincount(find_buckets(lengths, shapes), minlength=len(shapes))
+        return sum(n * cost(shape) for n, shape in zip(rows, shapes, strict=True)) + len(shapes) * compile_cost
 
-    return min(range(1, MOST_LENGTHS + 1), key=total)
+    return min(range(1, MAX_LENGTHS + 1), key=total)
 
 
 def choose_lengths(lengths: np.ndarray, *, count: int, longest: int, multiple: int = 4) -> tuple[int, ...]:
@@ -59,7 +59,7 @@ def choose_lengths(lengths: np.ndarray, *, count: int, longest: int, multiple: i
     return tuple(min(int(i) * multiple, longest) for i in sorted(chosen) if before[i + 1])
 
 
-def pad_to(lengths: np.ndarray, shapes: tuple[int, ...]) -> np.ndarray:
+def find_buckets(lengths: np.ndarray, shapes: tuple[int, ...]) -> np.ndarray:
     """Returns for each length the index of the shortest padded length in `shapes` (ascending) that holds it."""
     return np.searchsorted(np.asarray(shapes), lengths)
 
@@ -79,7 +79,7 @@ class BucketedExamples:
         self._features = features
         self._seed = seed
         self._pad_id = pad_id
-        self._bucket = pad_to(features.lengths, shapes)  # [N]
+        self._bucket = find_buckets(features.lengths, shapes)  # [N]
         self.shapes = shapes
         self.batch_size = batch_size
         self.batches = -(-len(features) // batch_size)  # in an epoch
@@ -101,7 +101,7 @@ class BucketedExamples:
         used = np.unique(self._order(0)[1])  # the same in every epoch
         return {self.shapes[k]: self._features.spec(self.batch_size, self.shapes[k]) for k in used}
 
-    def coming(self, first: int, batches: int) -> list[int]:
+    def upcoming_lengths(self, first: int, batches: int) -> list[int]:
         """Returns the distinct padded lengths of the next `batches` batches from example `first`, in order of use."""
         begin = first // self.batch_size
         # Two epochs are enough: they contain a whole epoch, which has every length.
@@ -134,7 +134,9 @@ class BucketedExamples:
 
 def sorted_batches(features: Features, *, batch_size: int, shapes: tuple[int, ...]) -> Iterator[tuple[np.ndarray, int]]:
     """Yields (rows [B], padded length) of batches that visit every row once; empty rows are -1."""
-    rows, buckets = fill_last_batch(np.arange(len(features)), pad_to(features.lengths, shapes), len(shapes), batch_size)
+    rows, buckets = fill_last_batch(
+        np.arange(len(features)), find_buckets(features.lengths, shapes), len(shapes), batch_size
+    )
     for row, bucket in zip(rows.reshape(-1, batch_size), buckets, strict=True):
         yield row, shapes[bucket]
 

@@ -40,7 +40,9 @@ class NumberedBatch:
     arrays: Mapping[str, jax.Array]
 
 
-def numbered(first: int, arrays: Mapping[str, jax.Array], sharding: NamedSharding, count: int) -> NumberedBatch:
+def make_numbered_batch(
+    first: int, arrays: Mapping[str, jax.Array], sharding: NamedSharding, count: int
+) -> NumberedBatch:
     """Makes a `NumberedBatch` of `count` rows, split by `sharding`, that starts at example `first`."""
     replicated = NamedSharding(sharding.mesh, PartitionSpec())
     # Unlike this call, jax.device_put would compare the number with the other processes, from a background thread.
@@ -101,7 +103,7 @@ class Loader:
     def _make(self, first: int) -> NumberedBatch:
         rows = self._examples.batch(first + self._rows.astype(np.int64))
         arrays = global_arrays(rows, self._sharding, self._batch_size)
-        return numbered(first, arrays, self._sharding, self._batch_size)
+        return make_numbered_batch(first, arrays, self._sharding, self._batch_size)
 
     def _produce(self) -> None:
         def may_begin() -> bool:

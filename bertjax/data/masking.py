@@ -18,7 +18,7 @@ import numpy as np
 
 from bertjax.config.ranges import number, one_of, whole
 from bertjax.config.schema import check_fields, key
-from bertjax.data.hashing import Stream, as_uniform, hash_bits, hash_bits_of
+from bertjax.data.hashing import Stream, bits_to_uniform, hash_bits, hash_bits_ragged
 from bertjax.data.spans import choose_spans, find_words
 from bertjax.errors import UserError
 
@@ -75,7 +75,7 @@ def replacement_ids(vocab_size: int, special_ids: np.ndarray) -> np.ndarray:
     return allowed
 
 
-def budgets(maskable: np.ndarray, options: MaskOptions, max_predictions: int) -> np.ndarray:
+def prediction_budgets(maskable: np.ndarray, options: MaskOptions, max_predictions: int) -> np.ndarray:
     """Returns the number of positions to predict in each row, int64 [B], from its number of `maskable` positions."""
     budget = np.rint(maskable * options.rate).astype(np.int64)
     return np.minimum(np.clip(budget, 1, max_predictions), maskable)
@@ -111,7 +111,7 @@ def mask_batch(
       masked_positions int32 [B, P], masked_ids int32 [B, P], masked_weights float32 [B, P], as in `batch.py`.
     """
     rows, seq_len = input_ids.shape
-    budget = budgets(np.count_nonzero(maskable, axis=1), options, max_predictions)
+    budget = prediction_budgets(np.count_nonzero(maskable, axis=1), options, max_predictions)
     if options.unit == 'token':
         scores = hash_bits(seed, Stream.MASK_CHOICE, n[:, None], np.arange(seq_len))  # [B, S]
         chosen = _choose_tokens(scores, maskable, budget)
@@ -125,8 +125,8 @@ def mask_batch(
 
     flat_ids = input_ids.reshape(-1)
     labels = flat_ids[chosen]
-    action = as_uniform(hash_bits_of(counts, seed, Stream.MASK_ACTION, n, positions))
-    drawn = as_uniform(hash_bits_of(counts, seed, Stream.MASK_TOKEN, n, positions))
+    action = bits_to_uniform(hash_bits_ragged(counts, seed, Stream.MASK_ACTION, n, positions))
+    drawn = bits_to_uniform(hash_bits_ragged(counts, seed, Stream.MASK_TOKEN, n, positions))
     drawn = allowed_ids[np.minimum((drawn * len(allowed_ids)).astype(np.int64), len(allowed_ids) - 1)]
     masked = np.where(action < options.mask, mask_id, np.where(action < options.mask + options.random, drawn, labels))
     flat_ids[chosen] = masked

@@ -4,10 +4,10 @@ import functools
 
 import numpy as np
 
-from bertjax.data.batch import in_pieces, most_examples, padding_rows, pretraining_batch_spec
+from bertjax.data.batch import make_in_chunks, max_examples, padding_rows, pretraining_batch_spec
 from bertjax.data.hashing import Stream
 from bertjax.data.packing import Packing, load_packings, ordinals, starts_in_rows
-from bertjax.data.plans import place_in_plans
+from bertjax.data.plans import locate_in_plans
 from bertjax.data.pretraining import PretrainingExamples
 
 
@@ -56,7 +56,7 @@ class PackedExamples:
           int64 [X] each, in order of the rows, and in each row in that of its examples: the place in `indices` of the
           row that an example is in, its number in the first cycle, and the cycle of its masks.
         """
-        cycle, plan, row, _ = place_in_plans(indices, self._ends, self._examples.phase_seed, Stream.ROW_ORDER)
+        cycle, plan, row, _ = locate_in_plans(indices, self._ends, self._examples.phase_seed, Stream.ROW_ORDER)
         first, count = np.empty_like(row), np.empty_like(row)
         for number in np.unique(plan).tolist():
             here, starts = plan == number, self._packings[number].starts
@@ -73,11 +73,11 @@ class PackedExamples:
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """The rows of these numbers (int64 [B]), as `batch.py` describes them."""
-        return in_pieces(self._batch, np.asarray(indices, np.int64), self._examples.seq_len)
+        return make_in_chunks(self._batch, np.asarray(indices, np.int64), self._examples.seq_len)
 
     def _batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         which, numbers, cycle = self.locate(indices)
-        single = self._examples.masked_anew(numbers, cycle)  # rows of one example, [X, S]
+        single = self._examples.batch_with_new_masks(numbers, cycle)  # rows of one example, [X, S]
         rows = padding_rows(self._spec(len(indices)), self._examples.vocabulary.pad_id)
         real, used = single['attention_mask'] > 0, single['masked_weights'] > 0
         tokens, predictions = np.count_nonzero(real, axis=1), np.count_nonzero(used, axis=1)
@@ -104,7 +104,7 @@ class PackedExamples:
     def report(self) -> dict[str, object]:
         """That of the examples, in which `real_positions` is of the rows, and more, over all plans.
 
-        `unpacked_real_positions`: without packing; `rows_per_plan`, and `examples_per_row`, of at most `most_examples`.
+        `unpacked_real_positions`: without packing; `rows_per_plan`, and `examples_per_row`, of at most `max_examples`.
         """
         alone, rows = self._examples.report, self.cycle_length
         return {
@@ -113,7 +113,7 @@ class PackedExamples:
             'unpacked_real_positions': alone['real_positions'],
             'rows_per_plan': rows / len(self._packings),
             'examples_per_row': self._examples.cycle_length / rows,
-            'most_examples': most_examples(self._examples.seq_len),
+            'most_examples': max_examples(self._examples.seq_len),
         }
 
 

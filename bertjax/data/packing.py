@@ -12,8 +12,8 @@ import pathlib
 
 import numpy as np
 
-from bertjax.data.batch import most_examples
-from bertjax.data.masking import budgets
+from bertjax.data.batch import max_examples
+from bertjax.data.masking import prediction_budgets
 from bertjax.data.plans import read_array, write_array
 from bertjax.data.pretraining import PretrainingExamples
 
@@ -89,8 +89,8 @@ def _sizes(examples: PretrainingExamples, tokens: np.ndarray, maskable: np.ndarr
     An example counts as many positions as it has tokens, and at least S/P for each of its predictions, and S/E.
     """
     S, P = examples.seq_len, examples.max_predictions
-    for_predictions = -(-budgets(maskable, examples.masking, P) * S // P)
-    return np.maximum(np.maximum(tokens, for_predictions), -(-S // most_examples(S)))
+    for_predictions = -(-prediction_budgets(maskable, examples.masking, P) * S // P)
+    return np.maximum(np.maximum(tokens, for_predictions), -(-S // max_examples(S)))
 
 
 def best_fit(sizes: np.ndarray, capacity: int, most: int | None = None) -> tuple[np.ndarray, np.ndarray]:

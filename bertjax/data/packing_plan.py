@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from bertjax.data.length_buckets import fill_last_batch, pad_to
+from bertjax.data.length_buckets import fill_last_batch, find_buckets
 from bertjax.data.packing import best_fit, rows_of
 
 MOST = 4  # sequences of a row
@@ -79,7 +79,7 @@ def size_of(rows: int, sizes: tuple[int, ...]) -> int:
 
 def one_per_row(lengths: np.ndarray, shapes: tuple[int, ...], size: int) -> PackingPlan:
     """A sequence a row."""
-    bucket = pad_to(lengths, shapes)
+    bucket = find_buckets(lengths, shapes)
     # No longer than they need: the last batch has the longest of all, whatever is in it.
     return PackingPlan(np.arange(len(lengths))[:, None], bucket, shapes[: int(bucket.max(initial=0)) + 1], size)
 
@@ -87,7 +87,7 @@ def one_per_row(lengths: np.ndarray, shapes: tuple[int, ...], size: int) -> Pack
 def several_per_row(lengths: np.ndarray, shapes: tuple[int, ...], sizes: tuple[int, ...], least: int) -> PackingPlan:
     """Up to MOST sequences a row, best fit decreasing; a row has the first length that holds its sequences one by one,
     from number `least` on."""
-    bucket = np.maximum(pad_to(lengths, shapes), least)
+    bucket = np.maximum(find_buckets(lengths, shapes), least)
     rows, buckets = [], []
     for number in np.unique(bucket).tolist():
         own = np.flatnonzero(bucket == number)

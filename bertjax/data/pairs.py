@@ -10,7 +10,7 @@ import numpy as np
 
 from bertjax.config.ranges import number, one_of, whole
 from bertjax.config.schema import Change, check_fields, key
-from bertjax.data.hashing import Stream, below, uniform
+from bertjax.data.hashing import Stream, randint, uniform
 from bertjax.errors import UserError
 
 MODES = ('nsp', 'sop', 'full_sentences', 'doc_sentences')
@@ -112,7 +112,9 @@ def check_split(split: TokenSplit, options: PairOptions, seq_len: int) -> None:
         )
 
 
-def target_lengths(document: np.ndarray, options: PairOptions, seq_len: int, seed: int, plan: np.ndarray) -> np.ndarray:
+def draw_target_lengths(
+    document: np.ndarray, options: PairOptions, seq_len: int, seed: int, plan: np.ndarray
+) -> np.ndarray:
     """Draws the target length of the chunks of each document: S - 3 ([CLS] and two [SEP] are extra), or sometimes less.
 
     Args:
@@ -127,4 +129,4 @@ def target_lengths(document: np.ndarray, options: PairOptions, seq_len: int, see
     """
     max_length = seq_len - 3
     short = uniform(seed, Stream.SHORT, plan, document) < options.short_probability
-    return np.where(short, 2 + below(max_length - 1, seed, Stream.TARGET, plan, document), max_length)
+    return np.where(short, 2 + randint(max_length - 1, seed, Stream.TARGET, plan, document), max_length)

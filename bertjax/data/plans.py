@@ -22,7 +22,7 @@ WALK_VERSION = 1
 T = TypeVar('T')
 
 
-def place_in_plans(
+def locate_in_plans(
     indices: np.ndarray, ends: np.ndarray, seed: int, stream: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Maps example numbers to slots of plans.

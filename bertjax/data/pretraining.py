@@ -8,11 +8,11 @@ from typing import Protocol
 import numpy as np
 
 from bertjax.data import rows
-from bertjax.data.batch import in_pieces
+from bertjax.data.batch import make_in_chunks
 from bertjax.data.hashing import Stream, hash_int
 from bertjax.data.masking import MaskOptions, mask_batch, replacement_ids
-from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, TokenSplit, check_split, target_lengths
-from bertjax.data.plans import WALK_VERSION, load_plans, place_in_plans
+from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, TokenSplit, check_split, draw_target_lengths
+from bertjax.data.plans import WALK_VERSION, load_plans, locate_in_plans
 from bertjax.errors import UserError
 
 # The number of examples, evenly spaced over a cycle, in the sampled figures of `report`.
@@ -116,13 +116,13 @@ class PretrainingExamples:
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the examples `indices` (int64 [B], not negative) as the arrays that `batch.py` describes."""
-        return in_pieces(self._batch, np.asarray(indices, np.int64), self.seq_len)
+        return make_in_chunks(self._batch, np.asarray(indices, np.int64), self.seq_len)
 
     def _batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         slots = self._find(indices)
         return self._make(slots, slots.key)
 
-    def masked_anew(self, indices: np.ndarray, cycle: np.ndarray) -> dict[str, np.ndarray]:
+    def batch_with_new_masks(self, indices: np.ndarray, cycle: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the examples `indices` with the masks of cycles `cycle` (int64 [B], from 0).
 
         No example has more positions to predict than its budget; see `masking.mask_batch`.
@@ -216,7 +216,7 @@ class PretrainingExamples:
 
     def _find(self, indices: np.ndarray) -> _Slots:
         indices = np.asarray(indices, np.int64)
-        cycle, plan, slot, begin = place_in_plans(indices, self._ends, self.phase_seed, Stream.ORDER)
+        cycle, plan, slot, begin = locate_in_plans(indices, self._ends, self.phase_seed, Stream.ORDER)
         chunks = np.empty(len(indices), CHUNK)
         for number in np.unique(plan).tolist():
             selected = plan == number
@@ -225,7 +225,7 @@ class PretrainingExamples:
         return _Slots(cycle, plan, slot, chunks, document, begin + slot if self.masking.static else indices)
 
     def _draw(self, slots: _Slots) -> rows.Segments:
-        target = target_lengths(slots.document, self.pairs, self.seq_len, self._walk_seed, slots.plan)
+        target = draw_target_lengths(slots.document, self.pairs, self.seq_len, self._walk_seed, slots.plan)
         return rows.draw_pairs(
             self.split, slots.chunks, target, slots.document, self.pairs.mode, self.phase_seed, slots.key
         )

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from bertjax.data.hashing import Stream, below, hash_bits
+from bertjax.data.hashing import Stream, hash_bits, randint
 from bertjax.data.pairs import CHUNK, PairOptions, TokenSplit
 
 
@@ -59,10 +59,10 @@ def draw_pairs(
     drawn = np.nonzero(b == 0)[0]
     if drawn.size:
         key = n[drawn]
-        other = below(split.num_documents - 1, seed, Stream.OTHER_DOCUMENT, key)
+        other = randint(split.num_documents - 1, seed, Stream.OTHER_DOCUMENT, key)
         other += other >= document[drawn]
         first, end = split.document_offsets[other], split.document_offsets[other + 1]
-        sentence = first + below(end - first, seed, Stream.OTHER_SENTENCE, key)
+        sentence = first + randint(end - first, seed, Stream.OTHER_SENTENCE, key)
         begin = offsets[sentence]
         tokens_left = np.maximum(target[drawn] - a_length[drawn], 1)
         stop = np.minimum(np.searchsorted(offsets, begin + tokens_left), end)
@@ -90,14 +90,14 @@ def truncate(segments: Segments, seq_len: int, seed: int, n: np.ndarray, separat
     cut_b = np.where(a > b, 0, first) + (turns + 1) // 2
     return dataclasses.replace(
         segments,
-        a_start=segments.a_start + heads(cut_a, seed, Stream.TRUNCATE_A, n),
+        a_start=segments.a_start + count_heads(cut_a, seed, Stream.TRUNCATE_A, n),
         a_length=a - cut_a,
-        b_start=segments.b_start + heads(cut_b, seed, Stream.TRUNCATE_B, n),
+        b_start=segments.b_start + count_heads(cut_b, seed, Stream.TRUNCATE_B, n),
         b_length=b - cut_b,
     )
 
 
-def heads(coins: np.ndarray, seed: int, stream: int, n: np.ndarray) -> np.ndarray:
+def count_heads(coins: np.ndarray, seed: int, stream: int, n: np.ndarray) -> np.ndarray:
     """Counts the heads among the first `coins` (int64 [B]) coins of each n; coin t is bit t % 64 of hash t // 64."""
     total = np.zeros(len(coins), np.int64)
     rows, word = np.nonzero(coins > 0)[0], 0

@@ -10,7 +10,7 @@ import dataclasses
 
 import numpy as np
 
-from bertjax.data.hashing import Stream, hash_bits_of, uniform
+from bertjax.data.hashing import Stream, hash_bits_ragged, uniform
 
 _RANKS = 8  # the number of spans of a row that `_fill` draws together
 
@@ -71,7 +71,7 @@ def choose_spans(
     if not len(sizes):
         return words.positions
     positions = words.positions[words.bounds[:-1]] - np.repeat(np.arange(len(counts)) * words.seq_len, counts)
-    scores = hash_bits_of(counts, seed, Stream.MASK_CHOICE, n, positions)
+    scores = hash_bits_ragged(counts, seed, Stream.MASK_CHOICE, n, positions)
     # Few words begin a span, so in nearly all rows it is enough to sort the words with the lowest scores.
     in_row = np.maximum(np.diff(words.bounds[words.rows]), 1)
     per_span = max_words / np.sum(1 / np.arange(1, max_words + 1)) * in_row / np.maximum(counts, 1)  # mean positions

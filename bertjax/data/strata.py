@@ -12,7 +12,7 @@ import numpy as np
 from bertjax.data.batch import BatchSpec
 from bertjax.data.features import Features
 from bertjax.data.hashing import Stream, hash_bits
-from bertjax.data.length_buckets import choose_lengths, pad_to
+from bertjax.data.length_buckets import choose_lengths, find_buckets
 from bertjax.data.packing import best_fit, rows_of, starts_in_rows
 from bertjax.model.layout import Layout
 
@@ -92,7 +92,7 @@ def choose_layout(
 def _one_per_row(capacities: np.ndarray, count: int, longest: int) -> Layout:
     """Rows of at most `count` lengths."""
     shapes = choose_lengths(capacities, count=count, longest=longest, multiple=_MULTIPLE)
-    lengths = np.asarray(shapes)[pad_to(capacities, shapes)]
+    lengths = np.asarray(shapes)[find_buckets(capacities, shapes)]
     order = np.argsort(lengths, kind='stable')
     starts = np.empty_like(lengths)
     starts[order] = np.cumsum(lengths[order]) - lengths[order]

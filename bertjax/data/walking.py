@@ -14,8 +14,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bertjax.data.hashing import Stream, below, uniform
-from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, TokenSplit, target_lengths
+from bertjax.data.hashing import Stream, randint, uniform
+from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, TokenSplit, draw_target_lengths
 
 # The number of sentences in memory at a time; a longer document is held as a whole.
 _BLOCK = 1 << 20
@@ -92,14 +92,14 @@ def _walk_pairs(split, options, seq_len, seed, plan, next_probability, block) ->
         offsets = np.asarray(split.sentence_offsets[base : int(documents[-1]) + 1])
         sizes = np.diff(documents)
         numbers = np.arange(first_document, end_document)
-        target = np.repeat(target_lengths(numbers, options, seq_len, seed, np.int64(plan)), sizes)
+        target = np.repeat(draw_target_lengths(numbers, options, seq_len, seed, np.int64(plan)), sizes)
         document_end = np.repeat(documents[1:] - base, sizes)
         sentence = np.arange(base, int(documents[-1]))
         index = sentence - base
         end = np.minimum(np.searchsorted(offsets, offsets[:-1] + target), document_end)
         size = end - index
         # Google's a_end: uniform in 1..size-1, so that both sides have a sentence.
-        a = np.where(size > 1, 1 + below(np.maximum(size - 1, 1), seed, Stream.SPLIT, plan, sentence), 1)
+        a = np.where(size > 1, 1 + randint(np.maximum(size - 1, 1), seed, Stream.SPLIT, plan, sentence), 1)
         if options.mode == 'nsp':
             is_next = (size > 1) & (uniform(seed, Stream.NEXT, plan, sentence) < next_probability)
             visited = _follow(np.where(is_next, end, index + a))
@@ -132,13 +132,13 @@ def _walk_sentences(split, options, seq_len, seed, plan, next_probability, block
         room = np.full(len(begin), capacity)
         if crossing:
             if carried == 0:
-                room[0] = 1 + below(capacity, seed, Stream.FIRST, plan)
+                room[0] = 1 + randint(capacity, seed, Stream.FIRST, plan)
             # Each document needs one more position in the row for the separator before it.
             end = np.searchsorted(stop + document, begin + document + room, 'right')
         else:
             heads = bounds[:-1]
             long = stop[bounds[1:] - 1] - begin[heads] > capacity
-            room[heads[long]] = 1 + below(capacity, seed, Stream.FIRST, plan, numbers[long])
+            room[heads[long]] = 1 + randint(capacity, seed, Stream.FIRST, plan, numbers[long])
             end = np.minimum(np.searchsorted(stop, begin + room, 'right'), np.repeat(bounds[1:], np.diff(bounds)))
         end = np.maximum(end, np.arange(len(begin)) + 1)
         origin = int(np.searchsorted(begin, carried)) if crossing else 0

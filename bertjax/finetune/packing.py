@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 from jax.sharding import Mesh
 
-from bertjax.data.length_buckets import MOST_LENGTHS, choose_lengths, pad_to
+from bertjax.data.length_buckets import MAX_LENGTHS, choose_lengths, find_buckets
 from bertjax.data.strata import batches_of, choose_layout, layout_cost, slot_capacities
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_json_object
@@ -95,7 +95,7 @@ def _packed(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float) -> tupl
         features.choices,
         cost=cost,
         another=another,
-        most=settings.shapes or MOST_LENGTHS,
+        most=settings.shapes or MAX_LENGTHS,
         longest=encoder.max_positions,
         # Elsewhere a kernel may compute attention, and none takes rows of several sequences with their own dropout.
         shared=on_cpu and settings.model.attention in _SHARED,
@@ -110,11 +110,11 @@ def _padded(encoder: BertConfig, train: TaskSplit, passes: float) -> float:
 
     def of(count: int) -> float:
         shapes = choose_lengths(lengths, count=count, longest=encoder.max_positions)
-        rows = np.bincount(pad_to(lengths, shapes), minlength=len(shapes)).tolist()
+        rows = np.bincount(find_buckets(lengths, shapes), minlength=len(shapes)).tolist()
         computed = sum(n * choices * _row(encoder, shape) for n, shape in zip(rows, shapes, strict=True))
         return passes * computed + len(shapes) * _compiled(encoder)
 
-    return min(map(of, range(1, MOST_LENGTHS + 1)))
+    return min(map(of, range(1, MAX_LENGTHS + 1)))
 
 
 def _row(encoder: BertConfig, length: int) -> float:

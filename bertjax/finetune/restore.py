@@ -189,9 +189,9 @@ def _params(data: TaskData, setup: Setup, folder: pathlib.Path) -> tuple[Any, in
     """
     settings = data.settings
     if (folder / 'checkpoints').is_dir():
-        checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep, reading=True)
+        checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep, read_only=True)
         try:
-            saved = checkpoints.chosen(settings.step, best=settings.select == 'best')
+            saved = checkpoints.select(settings.step, best=settings.select == 'best')
             if saved is not None:
                 with mesh_context(setup.mesh):
                     params = checkpoints.restore_params(saved.position.step, setup.state.params)

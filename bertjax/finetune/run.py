@@ -153,7 +153,7 @@ class Finetuning:
                 setup=setup,
                 members=[dataclasses.replace(run, learning_rate=rate)],
                 flops_per_sequence=flops,
-                chosen=number == len(self._setups) - 1,  # Before the last stage the head has learned nothing.
+                may_be_best=number == len(self._setups) - 1,  # Before the last stage the head has learned nothing.
                 teacher=teacher,
             )
             for number, (setup, rate, (first, last)) in enumerate(
@@ -173,7 +173,7 @@ class Finetuning:
         evaluator = TaskEvaluator(self.model, self.data.split('dev')) if 'dev' in self.data.evaluated else None
         steps = self.settings.steps
         return self.model.phase(
-            [member], self._examples, steps, evaluator=evaluator, measured_first=not self._drawn_head
+            [member], self._examples, steps, evaluator=evaluator, evaluate_first=not self._drawn_head
         )
 
     def describe(self) -> str:
@@ -219,7 +219,7 @@ class Finetuning:
 def _lengths_before(folder: pathlib.Path) -> int:
     """config.shapes of the workdir's run, which decides the order of the rows; 0 without a checkpoint."""
     path = folder / 'config.json'
-    with contextlib.closing(Checkpoints(folder / 'checkpoints', keep=1, reading=True)) as checkpoints:
+    with contextlib.closing(Checkpoints(folder / 'checkpoints', keep=1, read_only=True)) as checkpoints:
         if not checkpoints.steps():
             return 0
         with contextlib.suppress(UserError):  # damaged: the checkpoint knows it, too, but is long to verify

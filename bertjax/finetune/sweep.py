@@ -20,7 +20,7 @@ from bertjax.checkpoint import Checkpoints
 from bertjax.config.plain import dump, plain
 from bertjax.config.resume import changed_keys, place_of, without
 from bertjax.config.schema import MACHINE, VERB
-from bertjax.data.length_buckets import MOST_LENGTHS
+from bertjax.data.length_buckets import MAX_LENGTHS
 from bertjax.errors import PreemptedError, UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.files.small_files import read_json_object
@@ -134,7 +134,7 @@ def _passes(settings: FinetuningSettings, train: TaskSplit) -> float:
 
 def _lengths(settings: FinetuningSettings) -> int:
     """The most padded lengths of a trial; its programs serve other trials, too."""
-    return settings.shapes or MOST_LENGTHS
+    return settings.shapes or MAX_LENGTHS
 
 
 def _result(folder: pathlib.Path, trial: Trial) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from bertjax.config.plain import plain
 from bertjax.convert.load import read_config
-from bertjax.data.features import Features, cached
+from bertjax.data.features import Features, load_or_build
 from bertjax.data.hashing import Stream, hash_bits
 from bertjax.data.length_buckets import best_length_count, choose_lengths
 from bertjax.errors import UserError
@@ -151,7 +151,7 @@ class TaskData:
             options += (self.tokenizer.separators,)
         key = (self.tokenizer.fingerprint, *options, list(records))
         make = lambda: self.task.features(records, self.tokenizer, training=training)  # noqa: E731
-        return TaskSplit(records, cached(self._cache, key, make) if keep else make())
+        return TaskSplit(records, load_or_build(self._cache, key, make) if keep else make())
 
     def padded_lengths(self, splits: Sequence[TaskSplit], count: int) -> tuple[int, ...]:
         """The lengths that all batches of these splits are padded to, at most `count`."""
@@ -168,7 +168,7 @@ class TaskData:
         return best_length_count(
             np.concatenate([split.features.lengths for split in splits]),
             lambda length: share * train_flops_per_sequence(encoder, length, 0),
-            compiling=FLOPS * (once + block * encoder.num_layers),
+            compile_cost=FLOPS * (once + block * encoder.num_layers),
             longest=encoder.max_positions,
         )
 

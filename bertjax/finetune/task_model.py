@@ -5,7 +5,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from bertjax.convert.load import Imported, load_task_model
+from bertjax.convert.load import ImportedModel, load_task_model
 from bertjax.data.features import Features
 from bertjax.data.length_buckets import BucketedExamples, choose_lengths
 from bertjax.data.strata import StratifiedExamples
@@ -122,7 +122,7 @@ class TaskModel:
         *,
         stacked: bool = False,
         evaluator: 'TaskEvaluator | None' = None,
-        measured_first: bool = True,
+        evaluate_first: bool = True,
     ) -> Phase:
         """The one phase of a fine-tuning, or of several together.
 
@@ -130,7 +130,7 @@ class TaskModel:
           members: see Phase, as for `stacked` and `evaluator`.
           examples: of any of them: the shapes of the batches do not depend on the seed.
           total: steps.
-          stacked, evaluator, measured_first: see `members`.
+          stacked, evaluator, evaluate_first: see `members`.
         """
         settings = self.settings
         # Of a step of the whole model; not known where a part of it is frozen.
@@ -153,11 +153,11 @@ class TaskModel:
             examples.abstract_batches(),
             stacked=stacked,
             evaluator=evaluator,
-            measured_first=measured_first,
+            evaluate_first=evaluate_first,
             flops_per_sequence=flops * len(members) if settings.train == 'all' else 0.0,
         )
 
-    def fresh_state(self, seed: int) -> tuple[TrainState, Imported]:
+    def fresh_state(self, seed: int) -> tuple[TrainState, ImportedModel]:
         """The state of step 0, with `seed` for what the source lacks, and what came of the source."""
         task, labels = self.data.task, self.data.task.huggingface().get('id2label')
         imported = load_task_model(self.data.source, self.setup.model, task.head, id2label=labels, seed=seed)

@@ -10,7 +10,7 @@ from bertjax.config.ranges import Range, format_value
 from bertjax.config.schema import keys_of
 from bertjax.config.using import USING
 from bertjax.errors import UserError
-from bertjax.text.special import well_formed
+from bertjax.text.special import replace_surrogates
 
 Texts = str | Sequence[str]
 
@@ -27,7 +27,7 @@ def several(texts: Texts, name: str = 'texts') -> list[str]:
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise UserError(f'{name}[{number}]', format_value(text), 'a text', "give '' for none")
-    return [well_formed(text) for text in texts]
+    return [replace_surrogates(text) for text in texts]
 
 
 def check_list(name: str, values: Any, expected: str = 'a list') -> None:

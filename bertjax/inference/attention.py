@@ -9,7 +9,7 @@ import numpy as np
 from flax import linen as nn
 
 from bertjax.data.features import INPUTS, Features
-from bertjax.data.length_buckets import pad_to
+from bertjax.data.length_buckets import find_buckets
 from bertjax.inference.runner import Forward, Runner
 from bertjax.model.capture import HIDDEN, PROBABILITIES, apply_capturing
 from bertjax.model.config import BertConfig
@@ -53,7 +53,7 @@ def attention(runner: Runner, features: Features) -> list[Attention]:
     """The attention in each row; [CLS] and [SEP] among its pieces."""
     model = runner.model
     # By the padded length, as a power of two: each other number of rows would be compiled anew.
-    longest = runner.lengths[int(pad_to(features.lengths, runner.lengths).max())]
+    longest = runner.lengths[int(find_buckets(features.lengths, runner.lengths).max())]
     most = 1 << (rows_at_once(model.config, longest).bit_length() - 1)
     outputs = runner.run('attention', _make_forward(model.module), features, most=most, title='attention')
     rows = np.split(features.tokens, features.offsets[1:-1])

@@ -10,7 +10,7 @@ import numpy as np
 
 from bertjax.cores import available_cores
 from bertjax.data.features import INPUTS, Features
-from bertjax.data.length_buckets import pad_to
+from bertjax.data.length_buckets import find_buckets
 from bertjax.data.loader import global_arrays, local_rows
 from bertjax.data.packing_plan import Cost, PackingPlan, cheapest_plan, one_per_row, size_of
 from bertjax.loading.load_model import LoadedModel
@@ -164,7 +164,7 @@ class Runner:
     def _batches(self, lengths: np.ndarray, most: Callable[[int], int]) -> Iterator[tuple[np.ndarray, int]]:
         """(rows, padded length) of batches that see every row once; empty places, with which their number is a multiple
         of the mesh's row shards, are -1. What is left of a length goes to the next one of as many rows a batch."""
-        shards, bucket = row_shards(self.model.mesh), pad_to(lengths, self.lengths)
+        shards, bucket = row_shards(self.model.mesh), find_buckets(lengths, self.lengths)
         waiting, size, length = np.zeros(0, np.int64), 0, 0
 
         def rest() -> Iterator[tuple[np.ndarray, int]]:

@@ -207,7 +207,7 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
     values, files = {}, {}
     if huggingface.recognises(epath.Path(directory)):
         values = read_json_object(epath.Path(directory, CONFIG), _RESTORE)
-        files = huggingface.further_files(epath.Path(directory))
+        files = huggingface.read_further_files(epath.Path(directory))
     origin = Origin(found.dtype, learned, values, files)
     modules = read_sentence_modules(directory)
     said += f'\nfrom its {MODULES}: {modules.describe()}' if modules else ''
@@ -219,7 +219,7 @@ def _task_of(directory: pathlib.Path, config: BertConfig) -> tuple[Task | None, 
     path, longest = directory / TASK_FILE, config.max_positions
     if not path.is_file():
         source = read_source(directory)
-        task = task_of_class(source.values, longest, source.described_in)
+        task = task_of_class(source.values, longest, source.description_file)
         return task, '' if task is None else task_json(options_with_kind(task), task, config, longest)
     facts = read_json_object(path, _RESTORE)
     seq_len = facts.get('seq_len', longest)  # of the training; exports of the first versions do not say it

@@ -11,7 +11,7 @@ import numpy as np
 
 from bertjax.config.ranges import format_value
 from bertjax.convert.hub import hub_name
-from bertjax.convert.huggingface.families import BERT, family_read
+from bertjax.convert.huggingface.families import BERT, find_family
 from bertjax.errors import UserError
 from bertjax.files import disk
 from bertjax.files.paths import is_remote
@@ -69,7 +69,7 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
         except UserError as error:
             raise _format_error(error, format, where) from None
     drawn = {name.partition('/')[0] for name in model.missing}
-    if family_read(origin.values.get('model_type', BERT.name)) is not BERT:
+    if find_family(origin.values.get('model_type', BERT.name)) is not BERT:
         drawn.add('nsp')  # no class of RoBERTa or DistilBERT has a head on pairs
     stored = 'bfloat16' if origin.dtype == 'bfloat16' else 'float32'  # BertConfig.param_dtype has no float16
     params = {part: tree for part, tree in model.params.items() if part not in drawn}
@@ -83,7 +83,7 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
         about={'base_model': hub[0]} if hub else {},
         head=head,
         task={} if task is None else _labels(task.huggingface(), origin.values),
-        beside={TASK_FILE: origin.task_json} if origin.task_json else {},
+        extra_files={TASK_FILE: origin.task_json} if origin.task_json else {},
         dtype=origin.dtype,
         values=origin.values,
         files=origin.files,

@@ -36,10 +36,10 @@ def confusion(true: npt.ArrayLike, predicted: npt.ArrayLike, classes: int) -> np
 
 def class_scores(table: np.ndarray) -> ClassScores:
     """Returns precision, recall and F1 of each class from a `confusion` table."""
-    return scores_of_counts(table.diagonal(), table.sum(1), table.sum(0))
+    return scores_from_counts(table.diagonal(), table.sum(1), table.sum(0))
 
 
-def scores_of_counts(right: np.ndarray, true: np.ndarray, predicted: np.ndarray) -> ClassScores:
+def scores_from_counts(right: np.ndarray, true: np.ndarray, predicted: np.ndarray) -> ClassScores:
     """Returns the scores of C classes from the numbers of correct, true and predicted records, int64 [C] each."""
     share = lambda part, total: part / np.maximum(total, 1)  # noqa: E731
     return ClassScores(share(right, predicted), share(right, true), share(2 * right, true + predicted), true, predicted)

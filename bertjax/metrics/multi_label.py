@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from bertjax.metrics.classification import ClassScores, scores_of_counts
+from bertjax.metrics.classification import ClassScores, scores_from_counts
 
 FIGURES = ('micro_f1', 'macro_f1', 'micro_precision', 'micro_recall', 'macro_precision', 'macro_recall', 'exact')
 
@@ -11,7 +11,7 @@ FIGURES = ('micro_f1', 'macro_f1', 'micro_precision', 'micro_recall', 'macro_pre
 def label_scores(true: npt.ArrayLike, predicted: npt.ArrayLike) -> ClassScores:
     """Returns precision, recall and F1 of each label from two bool arrays [N, C]."""
     true, predicted = np.asarray(true, bool), np.asarray(predicted, bool)
-    return scores_of_counts((true & predicted).sum(0), true.sum(0), predicted.sum(0))
+    return scores_from_counts((true & predicted).sum(0), true.sum(0), predicted.sum(0))
 
 
 def multi_label_figures(true: npt.ArrayLike, predicted: npt.ArrayLike) -> dict[str, float | None]:

@@ -41,7 +41,7 @@ def pretraining_values(sums: Sums, pair: str = 'nsp') -> dict[str, float | None]
     return values
 
 
-def pair_of(mode: str) -> str:
+def pair_name(mode: str) -> str:
     """Returns the name of the pair objective of config.pairs.mode; 'nsp' if it has none."""
     return mode if mode in PAIRS else 'nsp'
 

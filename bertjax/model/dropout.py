@@ -43,14 +43,14 @@ class Dropout(struct.PyTreeNode):
 
     Attributes:
       seed: uint32 scalar: the seed of the run, with the phase, layer and site folded in by `fold_in`.
-      numbers: uint32 [B], the low 32 bits of each row's example number in the phase; or [B, S], the same for each
+      example_ids: uint32 [B], the low 32 bits of each row's example number in the phase; or [B, S], the same for each
         position of packed rows.
-      places: uint32 [B, S], for packed rows only: the index of each position within its sequence.
+      positions: uint32 [B, S], for packed rows only: the index of each position within its sequence.
     """
 
     seed: jax.Array
-    numbers: jax.Array
-    places: jax.Array | None = None
+    example_ids: jax.Array
+    positions: jax.Array | None = None
 
     @classmethod
     def from_key(cls, key: jax.Array, rows: int) -> 'Dropout':
@@ -64,8 +64,8 @@ class Dropout(struct.PyTreeNode):
 
     def repeated(self, count: int) -> 'Dropout':
         """Derives the dropout of B·count sequences from that of B examples with `count` sequences each."""
-        numbers = _mix(self.numbers)[:, None] + jnp.arange(count, dtype=jnp.uint32)
-        return self.replace(numbers=numbers.reshape(-1))
+        example_ids = _mix(self.example_ids)[:, None] + jnp.arange(count, dtype=jnp.uint32)
+        return self.replace(example_ids=example_ids.reshape(-1))
 
     def words(self, heads: int | None = None) -> jax.Array:
         """Computes the words to hash with the counter of each value.
@@ -74,12 +74,12 @@ class Dropout(struct.PyTreeNode):
           uint32 [B, 2], or [B, heads, 2] with different words for each head. For packed rows, [B, S, 3] or
           [B, S, heads, 3]; the third word is the index of the position within its sequence.
         """
-        rows, places = _mix(self.seed ^ _mix(self.numbers)), self.places
+        rows, positions = _mix(self.seed ^ _mix(self.example_ids)), self.positions
         if heads is not None:
             rows = _mix(rows[..., None] + jnp.arange(heads, dtype=jnp.uint32) * jnp.uint32(_GOLDEN))
-            places = None if places is None else jnp.broadcast_to(places[..., None], rows.shape)
+            positions = None if positions is None else jnp.broadcast_to(positions[..., None], rows.shape)
         words = [rows, _mix(rows + jnp.uint32(_GOLDEN))]
-        return jnp.stack(words if places is None else [*words, places], -1)
+        return jnp.stack(words if positions is None else [*words, positions], -1)
 
 
 def threshold(rate: float) -> int:
@@ -87,7 +87,7 @@ def threshold(rate: float) -> int:
     return round(rate * 2**32)
 
 
-def hashed(first: jax.Array, second: jax.Array, counters: jax.Array) -> jax.Array:
+def hash_bits(first: jax.Array, second: jax.Array, counters: jax.Array) -> jax.Array:
     """Hashes two words and a counter to 32 random bits. The arithmetic works in kernels too.
 
     Args:
@@ -114,32 +114,32 @@ def drop(x: jax.Array, rate: float, dropout: Dropout | None, site: Site) -> jax.
     """
     if dropout is None or rate == 0.0:
         return x
-    return _drop(x, rate, _row_bits if dropout.places is None else _position_bits, dropout.fold_in(site).words())
+    return _drop(x, rate, _row_bits if dropout.positions is None else _position_bits, dropout.fold_in(site).words())
 
 
 def drop_attention(
-    weights: jax.Array, rate: float, dropout: Dropout | None, places: jax.Array | None = None
+    weights: jax.Array, rate: float, dropout: Dropout | None, positions: jax.Array | None = None
 ) -> jax.Array:
     """Drops attention weights [B, H, Q, S]. The counter for query q and key k is 65,536 q + k in every head.
 
     For packed rows, q and k are indices within the query's sequence. `dropout` then holds the example numbers and
-    indices of the queries [B, Q], and `places` holds the indices of the keys [B, S].
+    indices of the queries [B, Q], and `positions` holds the indices of the keys [B, S].
     """
     if dropout is None or rate == 0.0:
         return weights
     words = attention_words(dropout, weights.shape[1])
-    return drop_weights(weights, rate, words, None if places is None else places[:, None])
+    return drop_weights(weights, rate, words, None if positions is None else positions[:, None])
 
 
-def drop_weights(weights: jax.Array, rate: float, words: jax.Array, places: jax.Array | None = None) -> jax.Array:
+def drop_weights(weights: jax.Array, rate: float, words: jax.Array, positions: jax.Array | None = None) -> jax.Array:
     """Drops attention weights [..., Q, S] with the uint32 words of `attention_words`.
 
-    The words are [..., 2]; or [..., Q, 3] for packed rows, with the index of each key in its sequence in `places`
+    The words are [..., 2]; or [..., Q, 3] for packed rows, with the index of each key in its sequence in `positions`
     [..., S].
     """
     if not rate:
         return weights
-    return _drop(weights, rate, *((_head_bits, words) if places is None else (_query_bits, (words, places))))
+    return _drop(weights, rate, *((_head_bits, words) if positions is None else (_query_bits, (words, positions))))
 
 
 def attention_words(dropout: Dropout, heads: int) -> jax.Array:
@@ -148,7 +148,7 @@ def attention_words(dropout: Dropout, heads: int) -> jax.Array:
     For packed rows they are [B, heads, Q, 3]; the third word is the index of the query within its sequence.
     """
     words = dropout.fold_in(Site.ATTENTION).words(heads)
-    return words if dropout.places is None else words.swapaxes(1, 2)
+    return words if dropout.positions is None else words.swapaxes(1, 2)
 
 
 def _row_bits(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
@@ -156,23 +156,23 @@ def _row_bits(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     for axis in range(1, len(shape)):
         counter = counter * jnp.uint32(shape[axis]) + jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
     first, second = jnp.moveaxis(words.reshape(-1, *[1] * (len(shape) - 1), 2), -1, 0)
-    return hashed(first, second, counter)
+    return hash_bits(first, second, counter)
 
 
 def _position_bits(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     first, second, position = jnp.moveaxis(words[..., None, :], -1, 0)  # [B, S, 1] each
-    return hashed(first, second, position * jnp.uint32(shape[-1]) + jax.lax.broadcasted_iota(jnp.uint32, shape, 2))
+    return hash_bits(first, second, position * jnp.uint32(shape[-1]) + jax.lax.broadcasted_iota(jnp.uint32, shape, 2))
 
 
 def _head_bits(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     query, key = (jax.lax.broadcasted_iota(jnp.uint32, shape[-2:], axis) for axis in (0, 1))
     first, second = jnp.moveaxis(words[..., None, None, :], -1, 0)
-    return hashed(first, second, (query << 16) | key)
+    return hash_bits(first, second, (query << 16) | key)
 
 
 def _query_bits(words: tuple[jax.Array, jax.Array], shape: tuple[int, ...]) -> jax.Array:
     first, second, query = jnp.moveaxis(words[0][..., None, :], -1, 0)  # [..., Q, 1] each
-    return jnp.broadcast_to(hashed(first, second, (query << 16) | words[1][..., None, :]), shape)
+    return jnp.broadcast_to(hash_bits(first, second, (query << 16) | words[1][..., None, :]), shape)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))

@@ -24,7 +24,7 @@ REMAT_POLICIES = {
 }
 
 
-def remat_of(config: BertConfig, platform: str) -> str:
+def resolve_remat(config: BertConfig, platform: str) -> str:
     """Resolves `config.remat` on 'tpu', 'gpu' or 'cpu' to a name of REMAT_POLICIES or 'none'."""
     # By the compiler's estimates (docs/performance.md), saving costs more than recomputing on TPUs.
     automatic = 'elementwise' if platform == 'tpu' else 'none'
@@ -138,8 +138,8 @@ class EncoderBlock(nn.Module):
         if self.first_only and mask.layout and block_dropout is not None:
             gather = mask.layout.gather_cls
             output_dropout = block_dropout.replace(
-                numbers=gather(block_dropout.numbers),
-                places=gather(block_dropout.places),
+                example_ids=gather(block_dropout.example_ids),
+                positions=gather(block_dropout.positions),
             )
         attention, mlp = SelfAttention(c, name='attention'), Mlp(c, name='mlp')
         attention_norm, mlp_norm = LayerNorm(c, name='attention_norm'), LayerNorm(c, name='mlp_norm')
@@ -206,7 +206,7 @@ class BertEncoder(nn.Module):
         x = self.embeddings(input_ids, segment_ids, dropout, layout)  # [B, S, D]
         embedded = x
         block = EncoderBlock
-        remat = remat_of(c, platform())
+        remat = resolve_remat(c, platform())
         if remat != 'none':
             # In a scan, the loop itself prevents CSE between the two passes; the barrier would only cost time.
             block = nn.remat(EncoderBlock, policy=REMAT_POLICIES[remat], prevent_cse=not c.scan_layers)

@@ -56,8 +56,8 @@ class Layout:
     @functools.cached_property
     def position_ids(self) -> np.ndarray:
         """int32 [T], the place of each position in its own sequence; 0 without one."""
-        places = np.arange(self.positions, dtype=np.int32) - self.starts[self.sequence_ids]
-        return np.where(self.sequence_ids < 0, 0, places)
+        positions = np.arange(self.positions, dtype=np.int32) - self.starts[self.sequence_ids]
+        return np.where(self.sequence_ids < 0, 0, positions)
 
     @functools.cached_property
     def rows(self) -> list[list[tuple[int, list[int]]]]:

@@ -30,8 +30,8 @@ class _Packing:
 
     def unpack(self, x: jax.Array, length: int) -> jax.Array:
         """[R, T, D] -> [R·N, S, D] with S = `length`, zeros beyond a sequence's capacity."""
-        places = np.arange(length, dtype=np.int32)
-        source = _where(places < self.capacities[..., None], self.starts[..., None] + places)
+        positions = np.arange(length, dtype=np.int32)
+        source = _where(positions < self.capacities[..., None], self.starts[..., None] + positions)
         return _take(x, source.reshape(*source.shape[:-2], -1)).reshape(-1, length, x.shape[-1])
 
 
@@ -61,10 +61,10 @@ class PackedLayout(_Packing, Layout):
         return jnp.concatenate([x.reshape(count, -1, *x.shape[2:]) for x in parts], axis=1)
 
     def dropout(self, dropout: Dropout) -> Dropout:
-        """From the sequences of a batch, numbers [R·N], to positions: numbers and places [R, T]."""
-        numbers = dropout.numbers.reshape(-1, len(self.slots))[:, np.maximum(self.sequence_ids, 0)]
-        places = jnp.broadcast_to(self.position_ids.astype(np.uint32), numbers.shape)
-        return dropout.replace(numbers=numbers, places=places)
+        """From the sequences of a batch, numbers [R·N], to positions: numbers and positions [R, T]."""
+        numbers = dropout.example_ids.reshape(-1, len(self.slots))[:, np.maximum(self.sequence_ids, 0)]
+        positions = jnp.broadcast_to(self.position_ids.astype(np.uint32), numbers.shape)
+        return dropout.replace(example_ids=numbers, positions=positions)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -94,9 +94,9 @@ class BatchLayout(_Packing):
         lengths = mask.sum(-1).reshape(-1, count)
         ends = jnp.cumsum(lengths, axis=1)  # [R, N]
         starts = jnp.pad(ends, ((0, 0), (1, 0)))  # [R, N + 1], the last is that of the row's padding
-        places = jnp.arange(mask.shape[1])
-        ids = (places[:, None] >= ends[:, None]).sum(-1)  # [R, S]; N for padding
-        return cls(ids, places - jnp.take_along_axis(starts, ids, axis=1), starts[:, :-1], lengths)
+        positions = jnp.arange(mask.shape[1])
+        ids = (positions[:, None] >= ends[:, None]).sum(-1)  # [R, S]; N for padding
+        return cls(ids, positions - jnp.take_along_axis(starts, ids, axis=1), starts[:, :-1], lengths)
 
     def gather_cls(self, x: jax.Array) -> jax.Array:
         """[R, T, D] -> [R, N, D], the first position of each sequence."""
@@ -115,9 +115,9 @@ def _where(condition: Any, source: Any) -> Any:
 
 def _inverse(source: np.ndarray, count: int) -> np.ndarray:
     """int32 [count], where each number first is in `source`; -1: nowhere."""
-    places = np.full(count, -1, np.int32)
-    places[source[::-1]] = np.arange(len(source), dtype=np.int32)[::-1]
-    return places
+    positions = np.full(count, -1, np.int32)
+    positions[source[::-1]] = np.arange(len(source), dtype=np.int32)[::-1]
+    return positions
 
 
 def _at(x: jax.Array, source: Any) -> jax.Array:

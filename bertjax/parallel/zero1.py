@@ -89,7 +89,7 @@ class ShardedMoments:
 
     params: Any
 
-    def of(self, tree: Any) -> Any:
+    def constrain(self, tree: Any) -> Any:
         """Constrains traced gradients or parameters, in the tree of trained parameters, to the sharded layout."""
         full = jax.tree.map(lambda _, x: x.sharding, tree, self.params)
         parts = jax.tree.map(lambda _, x: shard_over_data(x).sharding, tree, self.params)
@@ -120,7 +120,7 @@ class GradientExchange:
         """Whether any parameter is sharded over the data axis."""
         return any(AXIS in spec for spec in jax.tree.leaves(self.specs))
 
-    def on_own_rows(self, function: Callable[..., Any], specs: Any, more: int) -> Callable[..., Any]:
+    def over_devices(self, function: Callable[..., Any], specs: Any, more: int) -> Callable[..., Any]:
         """Maps a function over the devices: each calls it with its parameter shards, its rows and replicated values.
 
         Args:
@@ -132,7 +132,7 @@ class GradientExchange:
         in_specs = (self.specs, PartitionSpec(AXIS), *[same] * more)
         return jax.shard_map(function, in_specs=in_specs, out_specs=(same, specs), check_vma=False)
 
-    def gathered(self, params: Any) -> Any:
+    def gather(self, params: Any) -> Any:
         """Gathers the full parameters from their shards; kernels keep the dtype in which they were sent."""
 
         def gather(path: tuple[Any, ...], part: jax.Array, spec: PartitionSpec) -> jax.Array:
@@ -144,11 +144,11 @@ class GradientExchange:
 
         return jax.tree_util.tree_map_with_path(gather, params, self.specs)
 
-    def summed(self, values: Any) -> Any:
+    def sum(self, values: Any) -> Any:
         """Sums values over all devices."""
         return jax.lax.psum(values, AXIS)
 
-    def scattered(self, grads: Any, specs: Any) -> Any:
+    def reduce_scatter(self, grads: Any, specs: Any) -> Any:
         """Sums gradients over all devices and returns each device's shard; unsharded gradients stay full."""
 
         def scatter(path: tuple[Any, ...], grad: jax.Array, spec: PartitionSpec) -> jax.Array:

@@ -14,7 +14,7 @@ from bertjax.corpus.store import StoreSplit
 from bertjax.data.mixture import MixedExamples
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.errors import UserError
-from bertjax.metrics.rows import pair_of
+from bertjax.metrics.rows import pair_name
 from bertjax.pretrain.examples import StoreExamples
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.pretrain.text_data import WeightedStore, open_stores
@@ -54,7 +54,7 @@ def read_chance_baselines(folder: pathlib.Path) -> ChanceBaselines:
         tokenizer = load_tokenizer(str(folder / 'tokenizer'))
         stores = open_stores(settings, folder, tokenizer, verify=False)
     except UserError:  # the figures are there without the text
-        return ChanceBaselines(pair_of(settings.pair_options.mode))
+        return ChanceBaselines(pair_name(settings.pair_options.mode))
     examples = StoreExamples(settings, stores, tokenizer, folder / 'store' / 'plans')
     return compute_chance_baselines(settings, stores, examples, in_steps(config['steps'], 'steps'))
 
@@ -63,7 +63,7 @@ def compute_chance_baselines(
     settings: PretrainingSettings, stores: Sequence[WeightedStore], examples: StoreExamples, total: int
 ) -> ChanceBaselines:
     """The levels of a run of `total` steps on the `examples` of `stores`."""
-    pair, majority = pair_of(settings.pair_options.mode), {}
+    pair, majority = pair_name(settings.pair_options.mode), {}
     if not examples.has_heldout:
         return ChanceBaselines(pair)
     if settings.pair_options.paired:

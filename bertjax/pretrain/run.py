@@ -11,11 +11,11 @@ import jax
 from jax.sharding import Mesh
 
 from bertjax.config.plain import plain
-from bertjax.convert.vocabulary import with_embeddings
+from bertjax.convert.vocabulary import set_embedding_rows
 from bertjax.data.batch import pretraining_batch_spec
 from bertjax.data.plans import remove_leftovers
 from bertjax.losses import PACKED_PRETRAINING, PRETRAINING, Objective
-from bertjax.metrics.rows import distillation_values, pair_of, pretraining_values
+from bertjax.metrics.rows import distillation_values, pair_name, pretraining_values
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig, parameter_count, train_flops_per_sequence
 from bertjax.optim.masks import describe_decay
@@ -107,7 +107,7 @@ class Pretraining:
         self.stores = prepare_stores(settings, folder, self.tokenizer)
         self.setup = build_pretraining_setup(settings, self.model, mesh, distillation)
         self.values = (
-            functools.partial(pretraining_values, pair=pair_of(settings.pair_options.mode))
+            functools.partial(pretraining_values, pair=pair_name(settings.pair_options.mode))
             if distillation is None
             else functools.partial(distillation_values, factors=self.setup.objective.factors)
         )
@@ -157,7 +157,7 @@ class Pretraining:
         state = self.setup.create_from(self._imported(), seed) if self.settings.init else self.setup.create(seed)
         if given is not None:
             print(f'{len(given.rows):,} token embeddings begin as in {self.settings.embeddings}')
-            state = state.replace(params=with_embeddings(state.params, given.rows, given.matrix))
+            state = state.replace(params=set_embedding_rows(state.params, given.rows, given.matrix))
         return state
 
     def _imported(self) -> dict[str, Any]:
@@ -198,7 +198,7 @@ class Pretraining:
             [VmappedRun(train, phase.learning_rate, self.settings.run_seeds.dropout)],
             phase.batches,
             evaluator=evaluator(own, 'heldout') if own else None,
-            others=[evaluator(examples, split_name(name)) for name, examples in texts.items()],
+            other_evaluators=[evaluator(examples, split_name(name)) for name, examples in texts.items()],
             flops_per_sequence=flops,
             teacher=teacher,
         )

@@ -6,11 +6,11 @@ import pathlib
 
 from bertjax.corpus.backend import check_beam
 from bertjax.corpus.build import build_store
-from bertjax.corpus.identity import difference, readings_of, stale, with_current_files
+from bertjax.corpus.identity import describe_difference, find_stale, read_readings, with_current_files
 from bertjax.corpus.overlap import WORKDIR_FILES, check_outside
-from bertjax.corpus.quality import long_documents
+from bertjax.corpus.quality import warn_long_documents
 from bertjax.corpus.report import print_report
-from bertjax.corpus.sources import AUTO, parse_mixture, resolve
+from bertjax.corpus.sources import AUTO, parse_mixture, resolve_sources
 from bertjax.corpus.store import TokenStore, open_store, read_manifest
 from bertjax.errors import printable
 from bertjax.parallel.distributed import is_primary
@@ -99,9 +99,9 @@ def _other_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> s
     if known is None:  # Of the first versions, which knew it by name alone.
         return 'another corpus' if changed else None
     text_key = settings.corpus_options.text_key
-    found = [source for spec, _ in parse_mixture(settings.corpus) for source in resolve(spec, text_key)]
-    reason = difference(known, found, _say)
-    if reason is None and stale(known, found):
+    found = [source for spec, _ in parse_mixture(settings.corpus) for source in resolve_sources(spec, text_key)]
+    reason = describe_difference(known, found, _say)
+    if reason is None and find_stale(known, found):
         remember_text(workdir, with_current_files(known, found))
     return None if reason is None else f'other text ({reason})'
 
@@ -162,15 +162,15 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
             settings.corpus_options,
             replace=not has_checkpoints(workdir),
             instead=f', or continue on this store with --config.data={directory}' if len(parts) == 1 else '',
-            say=_say,
+            log=_say,
             beam=settings.beam,
         )
         built = _manifest(directory) != before
         if built or settings.run == 'corpus':
             store = open_store(directory, verify=False)
-            for line in [] if built else readings_of(store):  # A build has said it.
+            for line in [] if built else read_readings(store):  # A build has said it.
                 _say(line)
-            print_report(report, long_documents(store))
+            print_report(report, warn_long_documents(store))
     stores = open_stores(settings, workdir, tokenizer)
     if any(weight == AUTO for _, weight in parts):
         shares = (f'{spec} {one.weight:.1%}' for (spec, _), one in zip(parts, stores, strict=True))

@@ -7,12 +7,12 @@ from collections.abc import Collection
 from typing import Any
 
 from bertjax.convert.load import load_pretraining_model, read_config
-from bertjax.convert.vocabulary import with_pieces
+from bertjax.convert.vocabulary import add_piece_rows
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_json_or_none
 from bertjax.model.config import BertConfig, FieldKind, fields_of
 from bertjax.pretrain.settings import PretrainingSettings
-from bertjax.text.added_words import origins
+from bertjax.text.added_words import find_previous_ids
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.lock import has_checkpoints
 from bertjax.workdir.resolve_path import huggingface_directory
@@ -91,7 +91,7 @@ def initial_params(
                 f'config.model.{name} is {ours}, where it was {theirs}: --config.model.{name}={theirs} keeps it'
             )
     if before is not tokenizer:
-        new = origins(before, tokenizer)
-        params = with_pieces(params, model, new)
+        new = find_previous_ids(before, tokenizer)
+        params = add_piece_rows(params, model, new)
         said.append(f'{len(new):,} words begin as the mean of their pieces')
     return params, '\n'.join(said)

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from bertjax.convert.load import load_pretraining_model
-from bertjax.convert.vocabulary import with_embeddings
+from bertjax.convert.vocabulary import set_embedding_rows
 from bertjax.data.loader import Examples
 from bertjax.distill.run import student_params
 from bertjax.losses import PRETRAINING
@@ -97,7 +97,7 @@ def _first_params(settings: PretrainingSettings, model: BertConfig, tokenizer: T
             params, name = setup.create(settings.run_seeds.init).params, 'at step 0'
     if settings.embeddings:
         embeddings = read_embeddings(settings.embeddings, tokenizer, model.width)
-        params = with_embeddings(params, embeddings.rows, embeddings.matrix)
+        params = set_embedding_rows(params, embeddings.rows, embeddings.matrix)
     return params, name
 
 

@@ -38,7 +38,7 @@ def read_words(path: epath.PathLike) -> list[tuple[int, str]]:
     return words
 
 
-def with_words(tokenizer: Tokenizer, words: Sequence[tuple[int, str]], where: str) -> tuple[WordPieceTokenizer, int]:
+def insert_words(tokenizer: Tokenizer, words: Sequence[tuple[int, str]], where: str) -> tuple[WordPieceTokenizer, int]:
     """Adds words to a tokenizer as pieces.
 
     Args:
@@ -78,14 +78,14 @@ def with_words(tokenizer: Tokenizer, words: Sequence[tuple[int, str]], where: st
     return tokenizer.with_pieces(pieces), added
 
 
-def origins(before: Tokenizer, after: Tokenizer) -> dict[int, list[int]]:
+def find_previous_ids(before: Tokenizer, after: Tokenizer) -> dict[int, list[int]]:
     """Returns {id of a piece that `insert_words` added: the ids of the word before}."""
     new = [i for i, piece in enumerate(after.pieces) if i >= before.vocab_size or before.pieces[i] != piece]
     ids = before.encode([after.pieces[i] for i in new])
     return {i: pieces.tolist() for i, pieces in zip(new, ids, strict=True)}
 
 
-def candidates(counts: Mapping[str, int], tokenizer: Tokenizer, most: int) -> list[tuple[str, int, list[str]]]:
+def rank_candidates(counts: Mapping[str, int], tokenizer: Tokenizer, most: int) -> list[tuple[str, int, list[str]]]:
     """Returns the words whose addition would save the most pieces: (word, count, current pieces), the best first.
 
     A word that is now [UNK], because a letter has no piece, counts as one more piece.

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bertjax.errors import UserError
-from bertjax.text.special import SPECIAL_TOKENS, UNK, added_tokens, is_unused, pair_template
+from bertjax.text.special import SPECIAL_TOKENS, UNK, is_unused, make_added_tokens, pair_template
 
 PREFIX = '##'
 # Longer words become one [UNK]. The limit is that of Hugging Face's fast tokenizer, whose ids ours must equal;
@@ -39,7 +39,7 @@ def bert_settings(
         'version': '1.0',
         'truncation': None,
         'padding': None,
-        'added_tokens': added_tokens((ids[name], name) for name in names.values()),
+        'added_tokens': make_added_tokens((ids[name], name) for name in names.values()),
         'normalizer': {
             'type': 'BertNormalizer',
             'clean_text': True,
@@ -67,7 +67,7 @@ def looks_lowercase(pieces: Sequence[str]) -> bool:
     return upper <= _CASED_SHARE * len(ordinary)
 
 
-def with_normalizer(
+def override_normalizer(
     settings: Mapping[str, Any],
     where: str,
     *,
@@ -127,7 +127,7 @@ def is_bert(settings: Mapping[str, Any]) -> bool:
     )
 
 
-def what_makes_ids(settings: Mapping[str, Any]) -> dict[str, Any]:
+def canonical_id_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the part of `settings` that determines ids, in a form that is equal for vocab.txt and tokenizer.json."""
     normalizer = copy.deepcopy(settings.get('normalizer'))
     for node in _nodes(normalizer):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertjax.errors import UserError
-from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, added_tokens, pair_template
+from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, make_added_tokens, pair_template
 from bertjax.text.tokenizer_json import ROBERTA_NAMES
 
 SEPARATORS = 2  # the number of [SEP] between the texts of a pair
@@ -37,7 +37,7 @@ def byte_bpe_settings(
     """
     space = {'add_prefix_space': prefix_space, 'trim_offsets': True, 'use_regex': True}
     special = [*(names[token] for token in (CLS, PAD, SEP, UNK, MASK)), *unused]
-    added = added_tokens((vocab[name], name) for name in special)
+    added = make_added_tokens((vocab[name], name) for name in special)
     for token in added:
         token['lstrip'] = mask_takes_space and token['content'] == names[MASK]
     template = pair_template(vocab, names, SEPARATORS)

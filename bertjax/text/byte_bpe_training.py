@@ -9,9 +9,9 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 from bertjax.errors import UserError
 from bertjax.text.byte_bpe import byte_bpe_settings
 from bertjax.text.long_words import shorten_runs
-from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, well_formed
+from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, replace_surrogates
 from bertjax.text.tokenizer_json import ROBERTA_NAMES, JsonTokenizer
-from bertjax.text.vocabulary import no_text, warn_when_small
+from bertjax.text.vocabulary import no_text_error, warn_when_small
 
 _BYTES = 256
 # The trainer's time grows with the square of a word's length, so longer words are cut into parts of this many bytes.
@@ -57,10 +57,10 @@ def train_byte_bpe(
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    model.train_from_iterator(shorten_runs(map(well_formed, texts)), trainer)
+    model.train_from_iterator(shorten_runs(map(replace_surrogates, texts)), trainer)
     learned = json.loads(model.to_str())['model']
     if not learned['merges']:
-        raise no_text()
+        raise no_text_error()
     warn_when_small(len(learned['vocab']), vocab_size)
     settings = byte_bpe_settings(
         learned['vocab'], learned['merges'], lowercase=lowercase, prefix_space=True, unused=slots

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 
-def merged_pieces(
+def learn_merges(
     words: Mapping[str, int], start: Sequence[str], *, room: int, min_frequency: int, prefix: str = '##'
 ) -> list[str]:
     """Returns the pieces that byte-pair merges add to an alphabet, in the order of the merges.

@@ -9,19 +9,19 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
 from bertjax.text.sentencepiece_proto import SPACE
-from bertjax.text.special import well_formed
+from bertjax.text.special import replace_surrogates
 
 # ids, starts, ends: int32 [N] each.
-Located = tuple[np.ndarray, np.ndarray, np.ndarray]
+PieceOffsets = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 _SURROGATE = re.compile('[\ud800-\udfff]')
 _PAIR = re.compile('[\ud800-\udbff][\udc00-\udfff]')
 _AT_ONCE = 1024  # texts; an Encoding of `tokenizers` takes about 200 bytes for each piece
 
 
-def locate(tokenizer: tokenizers.Tokenizer, texts: Sequence[str]) -> list[Located]:
+def locate(tokenizer: tokenizers.Tokenizer, texts: Sequence[str]) -> list[PieceOffsets]:
     """Returns the ids and offsets of the pieces of each text from the offsets of `tokenizers`."""
-    located: list[Located] = []
+    located: list[PieceOffsets] = []
     for begin in range(0, len(texts), _AT_ONCE):
         chunk = texts[begin : begin + _AT_ONCE]
         repaired = [repair_surrogates(text) for text in chunk]
@@ -43,12 +43,12 @@ def repair_surrogates(text: str) -> tuple[str, np.ndarray | None]:
         return text, None
     second = {pair.end() - 1 for pair in _PAIR.finditer(text)}  # a pair becomes one character
     original = [index for index in range(len(text)) if index not in second]
-    return well_formed(text), np.array([*original, len(text)])
+    return replace_surrogates(text), np.array([*original, len(text)])
 
 
 def trim_spans(
     text: str, ids: Sequence[int], spans: Iterable[tuple[int, int]], positions: np.ndarray | None = None
-) -> Located:
+) -> PieceOffsets:
     """Returns ids and spans as arrays and removes the spaces at both ends of the spans.
 
     A character that no piece covers is added to the piece before it, unless it is a space or a control character. Such

@@ -7,16 +7,16 @@ from typing import TypeVar
 
 from bertjax.text.long_words import shorten_unbroken
 from bertjax.text.sentences import split_sentences
-from bertjax.text.special import well_formed
+from bertjax.text.special import replace_surrogates
 
 MAX_SENTENCE = 1_000  # in characters; longer sentences are cut, to bound the memory of the sample
 Sampled = TypeVar('Sampled')
 
 
-def sentences_of(texts: Iterable[str]) -> Iterator[str]:
+def iter_sentences(texts: Iterable[str]) -> Iterator[str]:
     """Yields the sentences of texts in pieces of up to MAX_SENTENCE characters; very long words are cut."""
     for sentence in itertools.chain.from_iterable(map(split_sentences, texts)):
-        sentence = shorten_unbroken(well_formed(sentence))
+        sentence = shorten_unbroken(replace_surrogates(sentence))
         for start in range(0, len(sentence), MAX_SENTENCE):
             yield sentence[start : start + MAX_SENTENCE]
 

@@ -11,18 +11,18 @@ from etils import epath
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.text.flat import flatten
-from bertjax.text.offsets import CharacterMap, Located, repair_surrogates, trim_spans
+from bertjax.text.offsets import CharacterMap, PieceOffsets, repair_surrogates, trim_spans
 from bertjax.text.sentencepiece_proto import SPACE, read_settings, unicode_normalizer
 from bertjax.text.special import (
     PAD,
     SPECIAL_TOKENS,
     UNK,
     check_pieces,
-    fingerprint_of,
-    special_ids_of,
+    find_special_ids,
+    hash_settings,
+    replace_surrogates,
     to_json,
     tokenizer_config,
-    well_formed,
 )
 from bertjax.text.tokenizer_json import sentencepiece_settings
 
@@ -62,11 +62,11 @@ class SentencePieceTokenizer:
         ids = check_pieces(self.pieces, where, self._names)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in SPECIAL_TOKENS)
         controls = [index for index in range(self.vocab_size) if processor.is_control(index)]
-        self.special_ids = special_ids_of(self.pieces, ids, controls)
+        self.special_ids = find_special_ids(self.pieces, ids, controls)
         self.continues_word = np.array([not piece.startswith(SPACE) for piece in self.pieces], dtype=bool)
         self.continues_word[self.special_ids] = False
         self.lowercase = processor.normalize('Straight ABC') == processor.normalize('straight abc')
-        self.fingerprint = fingerprint_of({'family': self.family, 'model': model.hex()})
+        self.fingerprint = hash_settings({'family': self.family, 'model': model.hex()})
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Returns the ids of each text, int32 [N], without [CLS] and [SEP]."""
@@ -78,7 +78,7 @@ class SentencePieceTokenizer:
         """Returns the ids of all texts, and the number of each text; see `Tokenizer.encode_flat`."""
         return flatten(self.encode(texts))
 
-    def encode_with_offsets(self, texts: Sequence[str]) -> list[Located]:
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
         """Returns the ids of `encode` and the offsets of the pieces; see `Tokenizer.encode_with_offsets`."""
         prepared = [self._prepare(text) for text in texts]
         rows = self._processor.encode(prepared, return_type='offset_mapping', num_threads=_threads())
@@ -97,7 +97,7 @@ class SentencePieceTokenizer:
         try:
             return self._unicode.normalize_str(text)
         except UnicodeEncodeError:
-            return self._unicode.normalize_str(well_formed(text))
+            return self._unicode.normalize_str(replace_surrogates(text))
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Returns readable text, including special tokens."""

@@ -69,7 +69,7 @@ def check_pieces(pieces: Sequence[str], where: str, names: Mapping[str, str] | N
 
 
 @contextlib.contextmanager
-def odd_settings_refused(where: str) -> Iterator[None]:
+def wrap_tokenizer_errors(where: str) -> Iterator[None]:
     """Turns any error about a tokenizer's file, from here or a library, into a UserError that names the file.
 
     A tokenizer.json may have any form, and each library reads a different part of it at a different time.
@@ -98,25 +98,25 @@ def check_ids(settings: Mapping[str, Any], where: str) -> None:
             raise UserError(where, found, expected, 'the vocabulary is damaged: take the original file')
 
 
-def special_ids_of(pieces: Sequence[str], ids: Mapping[str, int], more: Sequence[int] = ()) -> np.ndarray:
+def find_special_ids(pieces: Sequence[str], ids: Mapping[str, int], more: Sequence[int] = ()) -> np.ndarray:
     """Returns the sorted ids (int32) of the special tokens `ids`, the [unusedN] slots among `pieces`, and `more`."""
     unused = (index for index, piece in enumerate(pieces) if is_unused(piece))
     return np.array(sorted({*ids.values(), *unused, *more}), dtype=np.int32)
 
 
-def fingerprint_of(settings: Mapping) -> str:
+def hash_settings(settings: Mapping) -> str:
     """Returns the sha256 (hex) of JSON `settings`, independent of the order of their keys."""
     canonical = json.dumps(settings, sort_keys=True, ensure_ascii=True, separators=(',', ':'))
     return hashlib.sha256(canonical.encode('ascii')).hexdigest()
 
 
-def well_formed(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """Returns `text` with surrogate pairs joined and lone surrogates (broken JSON escapes) replaced by U+FFFD."""
     return text.encode('utf-16-le', 'surrogatepass').decode('utf-16-le', 'replace')
 
 
-def added_tokens(tokens: Iterable[tuple[int, str]]) -> list[dict[str, Any]]:
-    """Returns the `added_tokens` of a tokenizer.json for special tokens (id, name), sorted by id."""
+def make_added_tokens(tokens: Iterable[tuple[int, str]]) -> list[dict[str, Any]]:
+    """Returns the `make_added_tokens` of a tokenizer.json for special tokens (id, name), sorted by id."""
     flags = {'single_word': False, 'lstrip': False, 'rstrip': False, 'normalized': False, 'special': True}
     return [{'id': index, 'content': name, **flags} for index, name in sorted(tokens)]
 
@@ -142,7 +142,7 @@ def pair_template(ids: Mapping[str, int], names: Mapping[str, str], separators: 
     }
 
 
-def separators_of(post_processor: Mapping[str, Any] | None) -> int:
+def count_separators(post_processor: Mapping[str, Any] | None) -> int:
     """Returns the number of [SEP] between the texts of a pair: 2 in RoBERTa, 1 in BERT and by default."""
     steps = post_processor or {}
     for step in steps.get('processors') or [steps]:

@@ -15,20 +15,20 @@ from bertjax.files.atomic import write_atomic
 from bertjax.files.small_files import read_lines
 from bertjax.text.flat import flatten
 from bertjax.text.long_words import MAX_WORD
-from bertjax.text.offsets import Located, locate
+from bertjax.text.offsets import PieceOffsets, locate
 from bertjax.text.special import (
     SPECIAL_TOKENS,
     UNK,
-    added_tokens,
     check_ids,
     check_pieces,
-    fingerprint_of,
+    find_special_ids,
+    hash_settings,
+    make_added_tokens,
     pair_template,
-    special_ids_of,
+    replace_surrogates,
     special_layout,
     to_json,
     tokenizer_config,
-    well_formed,
 )
 
 _FIX = 'give a text file with one symbol on each line'
@@ -68,13 +68,13 @@ class SymbolTokenizer:
         self.vocab_size = len(self.pieces)
         ids = check_pieces(self.pieces, where, self._names)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in SPECIAL_TOKENS)
-        self.special_ids = special_ids_of(self.pieces, ids)
+        self.special_ids = find_special_ids(self.pieces, ids)
         self.continues_word = np.zeros(self.vocab_size, bool)
-        self.fingerprint = fingerprint_of({'family': self.family, 'pieces': self.pieces})
+        self.fingerprint = hash_settings({'family': self.family, 'pieces': self.pieces})
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Returns the ids of each text, int32 [N], without [CLS] and [SEP]."""
-        texts = [well_formed(text) for text in texts]
+        texts = [replace_surrogates(text) for text in texts]
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
@@ -82,7 +82,7 @@ class SymbolTokenizer:
         """Returns the ids of all texts, and the number of each text; see `Tokenizer.encode_flat`."""
         return flatten(self.encode(texts))
 
-    def encode_with_offsets(self, texts: Sequence[str]) -> list[Located]:
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
         """Returns the ids of `encode` and the offsets of the symbols; see `Tokenizer.encode_with_offsets`."""
         return locate(self._tokenizer, texts)
 
@@ -108,7 +108,7 @@ def symbol_settings(pieces: Sequence[str]) -> dict[str, Any]:
         'version': '1.0',
         'truncation': None,
         'padding': None,
-        'added_tokens': added_tokens((ids[name], name) for name in SPECIAL_TOKENS),
+        'added_tokens': make_added_tokens((ids[name], name) for name in SPECIAL_TOKENS),
         'normalizer': None,
         'pre_tokenizer': {'type': 'WhitespaceSplit'},
         'post_processor': pair_template(ids, {}),
@@ -143,7 +143,7 @@ def train_symbols(texts: Iterable[str], *, vocab_size: int, unused: int = 0) -> 
     Raises:
       UserError: The texts have no symbol.
     """
-    return symbols_of(count_symbols(texts), vocab_size=vocab_size, unused=unused)
+    return build_symbols(count_symbols(texts), vocab_size=vocab_size, unused=unused)
 
 
 def count_symbols(texts: Iterable[str]) -> dict[str, int]:
@@ -155,7 +155,7 @@ def count_symbols(texts: Iterable[str]) -> dict[str, int]:
     return dict(counts)
 
 
-def symbols_of(counts: Mapping[str, int], *, vocab_size: int, unused: int = 0) -> SymbolTokenizer:
+def build_symbols(counts: Mapping[str, int], *, vocab_size: int, unused: int = 0) -> SymbolTokenizer:
     """Makes the vocabulary of `train_symbols` from the counts of `count_symbols`."""
     special = special_layout(unused)
     counts = {symbol: count for symbol, count in counts.items() if symbol not in special}

@@ -10,11 +10,11 @@ from bertjax.errors import UserError
 from bertjax.files.paths import existing_files
 from bertjax.files.small_files import SETTINGS, read_bytes, read_json_object
 from bertjax.remote.paths import user_path
-from bertjax.text.bert_settings import bert_settings, looks_lowercase, with_normalizer
+from bertjax.text.bert_settings import bert_settings, looks_lowercase, override_normalizer
 from bertjax.text.byte_bpe import byte_bpe_settings, read_merges
-from bertjax.text.offsets import Located
+from bertjax.text.offsets import PieceOffsets
 from bertjax.text.sentencepiece import SentencePieceTokenizer
-from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, check_pieces, odd_settings_refused
+from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, check_pieces, wrap_tokenizer_errors
 from bertjax.text.symbols import SymbolTokenizer
 from bertjax.text.tokenizer_json import ROBERTA_NAMES, JsonTokenizer
 from bertjax.text.wordpiece import WordPieceTokenizer
@@ -56,7 +56,7 @@ class Tokenizer(Protocol):
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Returns the ids of all texts in one array (int32), and the number of ids of each text (int64)."""
 
-    def encode_with_offsets(self, texts: Sequence[str]) -> list[Located]:
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
         """Returns the ids of `encode` and the start and end of each piece in the text. Slower than `encode`.
 
         Offsets count Python characters of the original text. `text[start:end]` is the text of the piece, without the
@@ -89,7 +89,7 @@ def load_tokenizer(path: epath.PathLike, lowercase: bool | None = None) -> Token
     """
     file = _find(user_path(path, str(path), _COMPANION_FILES))
     config = _read_config(file.parent)
-    with odd_settings_refused(str(file)):
+    with wrap_tokenizer_errors(str(file)):
         if file.suffix == '.model':
             tokenizer = _check_case(SentencePieceTokenizer(_read_bytes(file), str(file)), str(file), lowercase)
         elif file.name == 'vocab.json':
@@ -155,7 +155,7 @@ def _from_json(file: epath.Path, config: dict[str, Any], lowercase: bool | None)
         return _check_case(SymbolTokenizer(settings, where, names), where, lowercase)
     if model.get('type', 'WordPiece') != 'WordPiece' or 'merges' in model:
         return _check_case(JsonTokenizer(settings, where, names), where, lowercase)
-    settings = with_normalizer(
+    settings = override_normalizer(
         settings,
         where,
         lowercase=config.get('do_lower_case') if lowercase is None else lowercase,

@@ -13,7 +13,7 @@ from etils import epath
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.text.flat import flatten
-from bertjax.text.offsets import Located, locate
+from bertjax.text.offsets import PieceOffsets, locate
 from bertjax.text.sentencepiece_proto import BPE, SPACE, UNIGRAM, read_settings, unicode_steps
 from bertjax.text.special import (
     CLS,
@@ -22,16 +22,16 @@ from bertjax.text.special import (
     SEP,
     SPECIAL_TOKENS,
     UNK,
-    added_tokens,
     check_ids,
     check_pieces,
-    fingerprint_of,
+    count_separators,
+    find_special_ids,
+    hash_settings,
+    make_added_tokens,
     pair_template,
-    separators_of,
-    special_ids_of,
+    replace_surrogates,
     to_json,
     tokenizer_config,
-    well_formed,
 )
 
 # The names of BERT's special tokens in RoBERTa and its descendants.
@@ -88,21 +88,21 @@ class JsonTokenizer:
         ids = check_pieces(self.pieces, where, self._names)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in SPECIAL_TOKENS)
         added = [token['id'] for token in settings.get('added_tokens') or [] if token.get('special')]
-        self.special_ids = special_ids_of(self.pieces, ids, added)
+        self.special_ids = find_special_ids(self.pieces, ids, added)
         self.continues_word = np.array([not piece.startswith(self._space) for piece in self.pieces], dtype=bool)
         self.continues_word[self.special_ids] = False
-        self.separators = separators_of(settings.get('post_processor'))
+        self.separators = count_separators(settings.get('post_processor'))
         normalizer = self._tokenizer.normalizer
         self.lowercase = normalizer is not None and normalizer.normalize_str('ABC') == normalizer.normalize_str('abc')
         parts = ('added_tokens', 'normalizer', 'pre_tokenizer', 'model')
-        self.fingerprint = fingerprint_of({'family': self.family, **{part: settings.get(part) for part in parts}})
+        self.fingerprint = hash_settings({'family': self.family, **{part: settings.get(part) for part in parts}})
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Returns the ids of each text, int32 [N], without [CLS] and [SEP]."""
         try:
             encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         except (UnicodeEncodeError, TypeError):
-            texts = [well_formed(text) for text in texts]
+            texts = [replace_surrogates(text) for text in texts]
             encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
 
@@ -110,7 +110,7 @@ class JsonTokenizer:
         """Returns the ids of all texts, and the number of each text; see `Tokenizer.encode_flat`."""
         return flatten(self.encode(texts))
 
-    def encode_with_offsets(self, texts: Sequence[str]) -> list[Located]:
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
         """Returns the ids of `encode` and the offsets of the pieces; see `Tokenizer.encode_with_offsets`."""
         # `tokenizers` gives the space that it puts before the text the offsets of the first character.
         space = self._tokenizer.token_to_id(self._space)
@@ -189,7 +189,7 @@ def sentencepiece_settings(
         'version': '1.0',
         'truncation': None,
         'padding': None,
-        'added_tokens': added_tokens((index, pieces[index]) for index in special),
+        'added_tokens': make_added_tokens((index, pieces[index]) for index in special),
         'normalizer': {'type': 'Sequence', 'normalizers': steps},
         'pre_tokenizer': {'type': 'Metaspace', 'prepend_scheme': 'never', **space},
         'post_processor': pair_template(ids, names),

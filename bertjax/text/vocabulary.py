@@ -14,12 +14,12 @@ from tokenizers import normalizers, pre_tokenizers
 from bertjax.errors import UserError
 from bertjax.text.bert_settings import MAX_CHARACTERS, PREFIX, bert_settings
 from bertjax.text.long_words import shorten_ascii_runs
-from bertjax.text.merges import merged_pieces
-from bertjax.text.sampling import MAX_SENTENCE, sample, sentences_of
+from bertjax.text.merges import learn_merges
+from bertjax.text.sampling import MAX_SENTENCE, iter_sentences, sample
 from bertjax.text.sentencepiece import SentencePieceTokenizer
 from bertjax.text.sentencepiece_proto import round_scores, unicode_normalizer
 from bertjax.text.smoothing import smoothed_counts, smoothed_sample
-from bertjax.text.special import CLS, PAD, SEP, UNK, special_layout, well_formed
+from bertjax.text.special import CLS, PAD, SEP, UNK, replace_surrogates, special_layout
 from bertjax.text.wordpiece import WordPieceTokenizer
 
 # The most distinct words in memory, about 300 MB; at the limit the rarer half is dropped.
@@ -63,7 +63,7 @@ def train_wordpiece(
       UserError: The texts are empty, or `vocab_size` is too small for their characters.
     """
     counts = [count_words(some, lowercase) for some in (texts, *others)]
-    return wordpiece_of(
+    return build_wordpiece(
         counts,
         vocab_size=vocab_size,
         lowercase=lowercase,
@@ -73,7 +73,7 @@ def train_wordpiece(
     )
 
 
-def wordpiece_of(
+def build_wordpiece(
     counts: Sequence[Mapping[str, int]],
     *,
     vocab_size: int,
@@ -91,7 +91,7 @@ def wordpiece_of(
         )
     words = smoothed_counts(counts, smoothing) if len(counts) > 1 else counts[0]
     pieces = special + _alphabet(words, vocab_size - len(special), vocab_size)
-    pieces += merged_pieces(words, pieces, room=vocab_size - len(pieces), min_frequency=min_frequency, prefix=PREFIX)
+    pieces += learn_merges(words, pieces, room=vocab_size - len(pieces), min_frequency=min_frequency, prefix=PREFIX)
     warn_when_small(len(pieces), vocab_size)
     return WordPieceTokenizer(bert_settings(pieces, lowercase=lowercase))
 
@@ -112,7 +112,7 @@ def count_words(texts: Iterable[str], lowercase: bool) -> dict[str, int]:
         try:
             normal = normalizer.normalize_str(chunk)
         except UnicodeEncodeError:
-            normal = normalizer.normalize_str(well_formed(chunk))
+            normal = normalizer.normalize_str(replace_surrogates(chunk))
         for word, _ in pre_tokenizer.pre_tokenize_str(normal):
             if len(word) <= MAX_CHARACTERS:
                 words[word] += count
@@ -198,8 +198,8 @@ def train_sentencepiece(
     Raises:
       UserError: The texts are empty, or `vocab_size` is too small for their characters.
     """
-    drawn = [sample(sentences_of(some), sample_sentences, seed) for some in (texts, *others)]
-    return sentencepiece_of(
+    drawn = [sample(iter_sentences(some), sample_sentences, seed) for some in (texts, *others)]
+    return build_sentencepiece(
         drawn,
         vocab_size=vocab_size,
         model_type=model_type,
@@ -210,7 +210,7 @@ def train_sentencepiece(
     )
 
 
-def sentencepiece_of(
+def build_sentencepiece(
     drawn: Sequence[tuple[Sequence[str], int]],
     *,
     vocab_size: int,
@@ -226,7 +226,7 @@ def sentencepiece_of(
     if len(drawn) > 1 and any(size for _, size in drawn):
         sentences = smoothed_sample(*zip(*drawn, strict=True), smoothing, sample_sentences)
     if not sentences:
-        raise no_text()
+        raise no_text_error()
     names = special_layout(unused)
     controls = [name for name in names if name not in (PAD, UNK, CLS, SEP)]
     model = io.BytesIO()
@@ -262,7 +262,7 @@ def sentencepiece_of(
 _SENTENCEPIECE_NAMES = {'pad': PAD, 'unk': UNK, 'bos': CLS, 'eos': SEP}
 
 
-def no_text() -> UserError:
+def no_text_error() -> UserError:
     """Returns the error of a trainer without text."""
     return UserError('corpus', 'no text', 'text to train a vocabulary on', 'check the path and format of the corpus')
 

@@ -13,21 +13,21 @@ from etils import epath
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.progress import clock
-from bertjax.text.bert_settings import PREFIX, is_bert, lowercases, what_makes_ids
+from bertjax.text.bert_settings import PREFIX, canonical_id_settings, is_bert, lowercases
 from bertjax.text.flat import flatten
 from bertjax.text.long_words import MAX_WORD, shorten_ascii_runs
-from bertjax.text.offsets import Located, locate
+from bertjax.text.offsets import PieceOffsets, locate
 from bertjax.text.special import (
     SPECIAL_TOKENS,
     check_ids,
     check_pieces,
-    fingerprint_of,
-    odd_settings_refused,
-    separators_of,
-    special_ids_of,
+    count_separators,
+    find_special_ids,
+    hash_settings,
+    replace_surrogates,
     to_json,
     tokenizer_config,
-    well_formed,
+    wrap_tokenizer_errors,
 )
 
 try:
@@ -72,15 +72,15 @@ class WordPieceTokenizer:
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in SPECIAL_TOKENS)
         added = settings.get('added_tokens') or []
         self.added_ids = frozenset(token['id'] for token in added)
-        self.special_ids = special_ids_of(self.pieces, ids, [token['id'] for token in added if token.get('special')])
+        self.special_ids = find_special_ids(self.pieces, ids, [token['id'] for token in added if token.get('special')])
         self.is_bert = is_bert(settings)
         # Runs of letters and digits may be shortened if no special token can begin or end inside one.
         self._shortens_runs = self.is_bert and not any(t['content'][i].isalnum() for t in added for i in (0, -1))
         prefix = settings['model'].get('continuing_subword_prefix', PREFIX)
         self.continues_word = np.array([p.startswith(prefix) and len(p) > len(prefix) for p in self.pieces], dtype=bool)
-        self.separators = separators_of(settings.get('post_processor'))
+        self.separators = count_separators(settings.get('post_processor'))
         self.lowercase = lowercases(settings.get('normalizer'))
-        self.fingerprint = fingerprint_of({'family': self.family, **what_makes_ids(settings)})
+        self.fingerprint = hash_settings({'family': self.family, **canonical_id_settings(settings)})
         self._fast, self._reference = _load_libraries(json.dumps(settings, ensure_ascii=False), where)
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -96,7 +96,7 @@ class WordPieceTokenizer:
         try:
             return self._encode(texts)
         except (UnicodeEncodeError, TypeError):  # a lone surrogate, in nanotoken and in tokenizers
-            return self._encode([well_formed(text) for text in texts])
+            return self._encode([replace_surrogates(text) for text in texts])
 
     def _encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         if self._fast is None:
@@ -105,10 +105,10 @@ class WordPieceTokenizer:
         rows = self._fast.encode_batch(texts, add_special_tokens=False)
         return rows.ids.astype(np.int32), np.diff(rows.offsets).astype(np.int64)
 
-    def encode_with_offsets(self, texts: Sequence[str]) -> list[Located]:
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
         """Returns the ids of `encode` and the offsets of the pieces; see `Tokenizer.encode_with_offsets`."""
         if self._reference is None:  # nanotoken has no offsets
-            with odd_settings_refused(self._where):
+            with wrap_tokenizer_errors(self._where):
                 self._reference = tokenizers.Tokenizer.from_str(json.dumps(self._settings, ensure_ascii=False))
         return locate(self._reference, texts)
 
@@ -188,7 +188,7 @@ def _load_libraries(text: str, where: str) -> tuple[Any, tokenizers.Tokenizer | 
     return None, reference
 
 
-def saved_by_fast(size: float) -> str:
+def describe_fast_saving(size: float) -> str:
     """Returns a line on the time that the extra `fast` would save on `size` bytes; '' if installed or not useful."""
     if nanotoken is not None or size <= _MUCH_TEXT:
         return ''

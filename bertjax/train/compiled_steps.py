@@ -182,32 +182,32 @@ class CompiledSteps(Mapping[int, Program]):
     Args:
       lower: length -> the lowered step, with a method `compile`.
       lengths: All padded lengths.
-      side_by_side: Compile all lengths in parallel at the first use. This suits an accelerator, whose host is idle. On
-        CPU it would take time and memory from training, for lengths that a short run may not use; see `begin`.
+      in_parallel: Compile all lengths in parallel at the first use. This suits an accelerator, whose host is idle. On
+        CPU it would take time and memory from training, for lengths that a short run may not use; see `compile_ahead`.
 
     Attributes:
       ready: {length: step} of the lengths that have been used.
     """
 
-    def __init__(self, lower: Callable[[int], Any], lengths: Iterable[int], *, side_by_side: bool):
-        self._lower, self._lengths, self._side_by_side = lower, tuple(lengths), side_by_side
+    def __init__(self, lower: Callable[[int], Any], lengths: Iterable[int], *, in_parallel: bool):
+        self._lower, self._lengths, self._side_by_side = lower, tuple(lengths), in_parallel
         self._begun: dict[int, concurrent.futures.Future[Program]] = {}
         self._waiting: list[int] = []
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
         self.ready: dict[int, Program] = {}
 
-    def begin(self, lengths: Iterable[int]) -> None:
+    def compile_ahead(self, lengths: Iterable[int]) -> None:
         """Compiles these lengths in a background thread, in this order, which is the order of their first use.
 
-        The first one starts now. The others start in `go_on`, because they would delay the first step on few
+        The first one starts now. The others start in `compile_rest`, because they would delay the first step on few
         cores. The time of compilation does not change the program of a step.
         """
         if not self._side_by_side:
             self._waiting = list(lengths)  # never empty, because a finished phase does not begin
             self._begin_next()
 
-    def go_on(self) -> None:
-        """Starts to compile the lengths that `begin` has postponed."""
+    def compile_rest(self) -> None:
+        """Starts to compile the lengths that `compile_ahead` has postponed."""
         while self._waiting:
             self._begin_next()
 
@@ -224,7 +224,7 @@ class CompiledSteps(Mapping[int, Program]):
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
 
-    def there(self, length: int) -> bool:
+    def is_ready(self, length: int) -> bool:
         """Returns whether the step for this length is available without waiting."""
         begun = self._begun.get(length)
         return length in self.ready or (begun is not None and begun.done() and not begun.cancelled())

@@ -25,7 +25,7 @@ class EarlyStopping:
         return better
 
     @property
-    def over(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether the run has reached the limit."""
         return 0 < self.limit <= self._waited
 

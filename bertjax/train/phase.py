@@ -61,7 +61,7 @@ class TrainStep:
     def __call__(self, state: TrainState, batch: NumberedBatch) -> tuple[TrainState, Any]:
         program = self._program(batch.arrays['input_ids'].shape[-1])
         result = program(state, batch.arrays, batch.number, *self._constant)
-        self._programs.go_on()
+        self._programs.compile_rest()
         return result
 
     def prepare(self) -> None:
@@ -71,7 +71,7 @@ class TrainStep:
 
     def _program(self, length: int) -> Program:
         programs = self._programs
-        if programs.there(length):
+        if programs.is_ready(length):
             return programs[length]
         with self._on_compile(f'length {length} ({len(programs.ready) + 1} of {len(programs)})'):
             return programs[length]
@@ -88,10 +88,10 @@ class Phase:
       batches: {padded length S: shapes and dtypes of the batches of one member}.
       stacked: Whether state and batches have an axis of members.
       evaluator: The evaluator that selects the best checkpoint; None without held-out examples.
-      others: Further evaluators, which do not affect the best checkpoint.
-      measured_first: Whether to evaluate before the first step; not useful for a randomly initialised head.
+      other_evaluators: Further evaluators, which do not affect the best checkpoint.
+      evaluate_first: Whether to evaluate before the first step; not useful for a randomly initialised head.
       flops_per_sequence: FLOPs of a training step per row, over all members; 0 if unknown.
-      chosen: Whether the best checkpoint may come from this phase; not while the student's head is untrained.
+      may_be_best: Whether the best checkpoint may come from this phase; not while the student's head is untrained.
       teacher: (teacher parameters,) on the mesh, if the objective has a `teacher_fn`.
     """
 
@@ -101,10 +101,10 @@ class Phase:
     batches: Mapping[int, BatchSpec]
     stacked: bool = False
     evaluator: EvaluatorProtocol | None = None
-    others: Sequence[EvaluatorProtocol] = ()
-    measured_first: bool = True
+    other_evaluators: Sequence[EvaluatorProtocol] = ()
+    evaluate_first: bool = True
     flops_per_sequence: float = 0.0
-    chosen: bool = True
+    may_be_best: bool = True
     teacher: tuple[Any, ...] = ()
 
     def begin(self, state: TrainState) -> TrainState:
@@ -127,7 +127,7 @@ class Phase:
         The first length is compiled now, the others after the first step.
         """
         programs = self._programs()
-        programs.begin(self._coming(first, steps))
+        programs.compile_ahead(self._coming(first, steps))
         try:
             yield
         finally:
@@ -140,7 +140,9 @@ class Phase:
     def _coming(self, first: int, steps: int) -> Sequence[int]:
         """Returns the padded lengths of these batches, in the order of their first use."""
         examples = self.members[0].examples
-        return examples.coming(first, steps) if isinstance(examples, BucketedExamples) else tuple(self.batches)
+        return (
+            examples.upcoming_lengths(first, steps) if isinstance(examples, BucketedExamples) else tuple(self.batches)
+        )
 
     def load(self, first: int) -> Loader:
         """Loads the batches from example `first` on."""

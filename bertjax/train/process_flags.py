@@ -31,7 +31,7 @@ class AnyProcessFlags:
             return (False,) * len(flags)
         return tuple(map(bool, np.asarray(self._unread.popleft())))
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Discards the flags that were not returned yet. All processes must call it at the same step."""
         self._unread.clear()
 

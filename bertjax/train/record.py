@@ -47,7 +47,7 @@ class Recorder:
       values: (sums of training batches) -> the values of a metrics row.
       log_every: The number of steps between training rows.
       total: The last step.
-      sheet: The clock of the run.
+      run_clock: The clock of the run.
       profiled: The steps to trace.
       stacked: Whether the leaves of the metrics have the runs along the first axis.
       failed: For each run, whether it had failed when it was saved; all False by default.
@@ -62,7 +62,7 @@ class Recorder:
         values: Callable[[Sums], dict[str, float | None]],
         log_every: int,
         total: int,
-        sheet: GoodputClock,
+        run_clock: GoodputClock,
         profiled: range = range(0),
         stacked: bool = False,
         failed: Sequence[bool] = (),
@@ -79,7 +79,7 @@ class Recorder:
         self._writers = [Writers(writers) for writers in files]
         self._overview = Writers([console] if stacked else [])
         self._ledgers = [JsonLines(folder / 'ledger.jsonl') for folder in folders]
-        self._console, self._stopwatch, self.sheet = console, Stopwatch(), sheet
+        self._console, self._stopwatch, self.run_clock = console, Stopwatch(), run_clock
         self._profiler = Profiler(folders[0], profiled, console.log)
         self._values, self._log_every, self._total, self._stacked = values, log_every, total, stacked
         self._unread: collections.deque = collections.deque()
@@ -111,7 +111,7 @@ class Recorder:
         """Syncs the files to disk; to be called before the checkpoint of the last step is written."""
         for lines in (*self._ledgers, *self._writers):
             lines.sync()
-        self.sheet.write()  # lets redone work be attributed to exact steps
+        self.run_clock.write()  # lets redone work be attributed to exact steps
 
     def begin_phase(self, flops_per_sequence: float) -> None:
         """Starts to measure time.
@@ -121,7 +121,7 @@ class Recorder:
         """
         self._stopwatch.flops_per_sequence = flops_per_sequence
         self._stopwatch.restart()
-        self.sheet.begin()
+        self.run_clock.begin()
 
     def pause(self, seconds: float) -> None:
         """Excludes time that was not spent on training."""
@@ -140,7 +140,7 @@ class Recorder:
     def report_compile(self, what: str) -> Iterator[None]:
         """Reports a compilation, and its duration if it takes more than a second."""
         began = time.perf_counter()
-        with self._console.busy(f'compiling {what} …'), self.sheet.during(COMPILE):
+        with self._console.show_status(f'compiling {what} …'), self.run_clock.during(COMPILE):
             yield
         seconds = time.perf_counter() - began
         if seconds >= _MIN_REPORTED:
@@ -168,12 +168,12 @@ class Recorder:
         for leaf in jax.tree.leaves(metrics):
             leaf.copy_to_host_async()
         self._unread.append((position, metrics, batch.count, waited))
-        self._console.step(position.step)
+        self._console.set_step(position.step)
         while len(self._unread) > READ_BEHIND:
             self._read()
         self._profiler.after(position.step, self.drain)
         shape = tuple(x.shape for x in batch.arrays.values())
-        if slow := self.sheet.step(position.step, shape, saving=saving):
+        if slow := self.run_clock.step(position.step, shape, saving=saving):
             self._console.log(slow)
 
     def drain(self) -> None:

@@ -149,7 +149,7 @@ class Setup:
             on_cpu = self.mesh.devices.flat[0].platform == 'cpu'
             shared = on_cpu and self.mesh.size == 1 and len(batches) > 1
             lower = SplitStep(lowering, batches) if shared else lambda length: lowering.whole(batches[length])
-            self._programs[key] = CompiledSteps(lower, batches, side_by_side=not on_cpu)
+            self._programs[key] = CompiledSteps(lower, batches, in_parallel=not on_cpu)
         return self._programs[key]
 
     @functools.cached_property

@@ -143,10 +143,10 @@ def make_gradients(
         params: Any, batch: Batch, dropout: Dropout, weights: Mapping[str, jax.Array], *teacher: Any
     ) -> tuple[tuple[jax.Array, Sums], Any]:
         stored, _ = partition(params, trained)
-        trained_params, frozen = partition(exchange.gathered(params) if exchange else params, trained)
+        trained_params, frozen = partition(exchange.gather(params) if exchange else params, trained)
 
         def value_and_grad(rows: Batch, numbers: jax.Array) -> tuple[tuple[jax.Array, Sums], Any]:
-            rows, row_dropout = with_teacher_outputs(objective, rows, *teacher), dropout.replace(numbers=numbers)
+            rows, row_dropout = with_teacher_outputs(objective, rows, *teacher), dropout.replace(example_ids=numbers)
             sums, grads = jax.value_and_grad(loss_and_sums, has_aux=True)(
                 trained_params, frozen, rows, row_dropout, weights
             )
@@ -154,13 +154,13 @@ def make_gradients(
             return sums, jax.tree.map(lambda g, x: g.astype(x.dtype), grads, stored)
 
         if accumulate == 1:
-            return value_and_grad(batch, dropout.numbers)
+            return value_and_grad(batch, dropout.example_ids)
 
         def part(totals: Any, numbered: tuple[Batch, jax.Array]) -> tuple[Any, None]:
             return jax.tree.map(jnp.add, totals, value_and_grad(*numbered)), None
 
         # Row r goes to part r % A, so that each device keeps its rows; r // (B / A) would move rows between devices.
-        numbered_batch = (dict(batch), dropout.numbers)
+        numbered_batch = (dict(batch), dropout.example_ids)
         parts = jax.tree.map(lambda x: x.reshape(-1, accumulate, *x.shape[1:]).swapaxes(0, 1), numbered_batch)
         shapes = jax.eval_shape(value_and_grad, *jax.tree.map(lambda x: x[0], parts))
         totals, _ = jax.lax.scan(part, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), parts)
@@ -171,7 +171,7 @@ def make_gradients(
     ) -> tuple[tuple[jax.Array, Sums], Any]:
         batch, numbers = rows
         sums, grads = gradients(params, batch, Dropout(seed, numbers), weights, *teacher)
-        return exchange.summed(sums), exchange.scattered(grads, partition(exchange.specs, trained)[0])
+        return exchange.sum(sums), exchange.reduce_scatter(grads, partition(exchange.specs, trained)[0])
 
     def step_gradients(params: Any, batch: Batch, first: jax.Array, *teacher: Any) -> Gradients:
         numbers = first + jnp.arange(len(batch['attention_mask']), dtype=jnp.uint32)  # [B]
@@ -180,8 +180,8 @@ def make_gradients(
         if exchange is None:
             (loss, sums), grads = gradients(params, batch, dropout, weights, *teacher)
         else:
-            compute = exchange.on_own_rows(local_gradients, partition(exchange.specs, trained)[0], 2 + len(teacher))
-            rows = (dict(batch), dropout.numbers)
+            compute = exchange.over_devices(local_gradients, partition(exchange.specs, trained)[0], 2 + len(teacher))
+            rows = (dict(batch), dropout.example_ids)
             (loss, sums), grads = compute(params, rows, dropout.seed, weights, *teacher)
         counts = {'tokens': batch['attention_mask'].sum()}
         if 'sequence_ids' in batch:  # packed rows hold several sequences
@@ -221,7 +221,7 @@ def make_update(
         grads = gradients.grads
         grad_norm = optax.tree.norm(grads)
         if parts is not None:
-            grads, old = parts.of(grads), parts.of(old)
+            grads, old = parts.constrain(grads), parts.constrain(old)
         direction, opt_state = optimizer.update(grads, state.opt_state, old)
         if platform() == 'cpu':
             # The update on a CPU is memory-bound. This recomputes the moments in the loop that selects between new and

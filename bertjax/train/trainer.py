@@ -113,7 +113,7 @@ def _check_same_run(
     if step > total:
         fix = 'raise config.steps or config.epochs, or give another --workdir'
         raise UserError('config.steps', f'a run of {total} steps', f'{step} or more, as {folder} has', fix)
-    finished = step == total or make_early_stopping(settings, saved).over
+    finished = step == total or make_early_stopping(settings, saved).should_stop
     for line in check_resume(then, resolved, str(folder), finished=finished):
         print(f'changed since the checkpoint: {line}')
 
@@ -145,13 +145,13 @@ def resume_or_start(
         raise UserError('config.profile', repr(settings.profile), f'steps of a run that has {total}', fix)
     folder = experiment.folders[0]
     with (
-        contextlib.closing(GoodputClock(folder, position.step)) as sheet,
-        watch_for_hangs(sheet, settings.hang_minutes, folder),
+        contextlib.closing(GoodputClock(folder, position.step)) as run_clock,
+        watch_for_hangs(run_clock, settings.hang_minutes, folder),
         contextlib.ExitStack() as shown,
     ):
         with mesh_context(experiment.setup.mesh):
             if saved is not None:
-                with sheet.during(RESTORE):
+                with run_clock.during(RESTORE):
                     state = checkpoints.restore(position.step, experiment.template)
                 done = position.step == total
                 print(f'all {total} steps are done' if done else f'continuing at step {position.step} of {total}')
@@ -169,7 +169,7 @@ def resume_or_start(
             values=experiment.values,
             log_every=settings.log_every,
             total=total,
-            sheet=sheet,
+            run_clock=run_clock,
             profiled=profiled,
             stacked=phases[0].stacked,
             failed=saved.config.get('failed', ()) if saved else (),
@@ -190,9 +190,9 @@ def resume_or_start(
             ).run(state, position)
         finally:
             recorder.close()
-        with sheet.during(SAVE):
+        with run_clock.during(SAVE):
             checkpoints.wait()
-    if early_stopping.over:
+    if early_stopping.should_stop:
         print(f'step {int(state.step)} is the last: {early_stopping.limit} evaluations in a row were no better on dev')
     return state, recorder.failed
 

@@ -30,12 +30,12 @@ _WRITE_TIMEOUT = 10.0  # seconds to write the file, in case the disk hangs
 
 @contextlib.contextmanager
 def watch_for_hangs(
-    sheet: GoodputClock, minutes: float, folder: pathlib.Path, leave: Callable[[int], None] = os._exit
+    run_clock: GoodputClock, minutes: float, folder: pathlib.Path, leave: Callable[[int], None] = os._exit
 ) -> Iterator[None]:
     """A context in which a thread ends the process with status 4 if the run makes no progress for too long.
 
     Args:
-      sheet: The clock of the run; its `moves` show progress.
+      run_clock: The clock of the run; its `moves` show progress.
       minutes: The limit during steps, see LIMIT_FACTORS; 0 for no watchdog.
       folder: The workdir, for the file HANG.
       leave: Ends the process.
@@ -44,7 +44,7 @@ def watch_for_hangs(
         yield
         return
     ended = threading.Event()
-    watched = (sheet, 60 * minutes, folder, ended, leave)
+    watched = (run_clock, 60 * minutes, folder, ended, leave)
     thread = threading.Thread(target=_watch, args=watched, name='watchdog', daemon=True)
     thread.start()
     try:
@@ -55,19 +55,19 @@ def watch_for_hangs(
 
 
 def _watch(
-    sheet: GoodputClock, limit: float, folder: pathlib.Path, ended: threading.Event, leave: Callable[[int], None]
+    run_clock: GoodputClock, limit: float, folder: pathlib.Path, ended: threading.Event, leave: Callable[[int], None]
 ) -> None:
     tick = min(limit / 10, 1.0)
-    idle, moves, before = 0.0, sheet.moves, time.monotonic()
+    idle, moves, before = 0.0, run_clock.moves, time.monotonic()
     while not ended.wait(tick):
         now = time.monotonic()
         # A process that was suspended for an hour did not hang for an hour.
         idle += min(now - before, 2 * tick)
         before = now
-        if sheet.moves != moves:
-            idle, moves = 0.0, sheet.moves
-        elif idle > limit * LIMIT_FACTORS.get(sheet.doing, float('inf')):
-            _report(HungError(idle / 60, KINDS[sheet.doing], str(folder / HANG)), folder)
+        if run_clock.moves != moves:
+            idle, moves = 0.0, run_clock.moves
+        elif idle > limit * LIMIT_FACTORS.get(run_clock.doing, float('inf')):
+            _report(HungError(idle / 60, KINDS[run_clock.doing], str(folder / HANG)), folder)
             leave(HungError.exit_status)
             return
 

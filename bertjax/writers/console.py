@@ -46,21 +46,21 @@ class TrainingConsole:
         """Prints a permanent line above the bar."""
         self._progress.console.print(text, markup=False)
 
-    def status(self, text: str) -> None:
+    def set_status(self, text: str) -> None:
         """Sets the text of the bar until the next row."""
         self._progress.update(self._task, status=text)
 
     @contextlib.contextmanager
-    def busy(self, status: str) -> Iterator[None]:
+    def show_status(self, status: str) -> Iterator[None]:
         """Sets the text of the bar within the context, then restores it."""
         previous = self._progress.tasks[self._task].fields['status']
-        self.status(status)
+        self.set_status(status)
         try:
             yield
         finally:
-            self.status(previous)
+            self.set_status(previous)
 
-    def step(self, step: int) -> None:
+    def set_step(self, step: int) -> None:
         """Moves the bar."""
         self._progress.update(self._task, completed=step)
 
@@ -94,7 +94,7 @@ def format_value(value: float | None) -> str:
     return '-' if value is None or not math.isfinite(value) else f'{value:.3f}'
 
 
-def print_places(console: Console, folder: pathlib.Path, places: Mapping[str, str], *, exported: bool) -> None:
+def print_output_files(console: Console, folder: pathlib.Path, places: Mapping[str, str], *, exported: bool) -> None:
     """Prints the existing output files of a workdir.
 
     Args:
@@ -126,7 +126,7 @@ class Command:
     extra: str = ''
 
 
-def print_next(console: Console, commands: Sequence[Command]) -> None:
+def print_next_commands(console: Console, commands: Sequence[Command]) -> None:
     """Prints commands, with the invocation by which this program was started."""
     console.print('what to run next', style='bold')
     for command in commands:

@@ -70,7 +70,7 @@ def main(doing: str, folder: pathlib.Path) -> None:
             checkpoints.save(state, Position(1, 0, 1), {}, None)
             checkpoints.close()
             return
-        checkpoints = Checkpoints(folder / 'checkpoints', keep=1, reading=True)
+        checkpoints = Checkpoints(folder / 'checkpoints', keep=1, read_only=True)
         checkpoints.latest()
         read = lambda restore, template: lambda: jax.block_until_ready(restore(1, template))  # noqa: E731
         # The results are kept, because freed memory would be reused and hide growth.

@@ -97,7 +97,9 @@ def test_there_is_an_undamaged_checkpoint_at_every_moment(open_checkpoints, monk
     delete, write_checksums = shutil.rmtree, checksums.write_checksums
 
     def whole():
-        return [step for step in checkpoints.steps() if checksums.damage(checkpoints.directory / str(step)) is None]
+        return [
+            step for step in checkpoints.steps() if checksums.find_damage(checkpoints.directory / str(step)) is None
+        ]
 
     def noted(event, function):
         def call(*args):
@@ -177,7 +179,7 @@ def test_leftovers_of_a_killed_process_are_removed(saved_steps, open_checkpoints
 
 def test_the_seal_records_the_loss(saved_steps):
     directory = saved_steps({3: 1.5, 4: None, 5: float('inf')})
-    assert [checksums.cost(directory / str(step)) for step in (3, 4, 5)] == [1.5, None, None]
+    assert [checksums.read_cost(directory / str(step)) for step in (3, 4, 5)] == [1.5, None, None]
 
 
 def test_a_keep_of_zero_is_refused(open_checkpoints):

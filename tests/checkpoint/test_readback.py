@@ -29,7 +29,7 @@ def test_a_path_with_wildcards(tmp_path, name):
         assert (checkpoints.latest() is None) == (step == 1)
         checkpoints.save(state_at(step), Position(step), CONFIG, None)
         checkpoints.close()
-    checkpoints = Checkpoints(folder, keep=1, reading=True)
+    checkpoints = Checkpoints(folder, keep=1, read_only=True)
     assert checkpoints.latest().position == Position(2)
     assert bits(checkpoints.restore(2, template_on(mesh_of()))) == bits(state_at(2))
     link = pathlib.Path(checkpoints._manager.directory)
@@ -136,7 +136,7 @@ def test_a_reader_changes_nothing(saved_steps):
     (directory / '4.orbax-checkpoint-tmp').mkdir()
     (directory / '2' / 'position' / 'metadata').write_text('{}')
     before, said = names(directory), []
-    reader = Checkpoints(directory, keep=1, log=said.append, reading=True)
+    reader = Checkpoints(directory, keep=1, log=said.append, read_only=True)
     assert reader.latest().position.step == 1 and names(directory) == before
     (line,) = said
     assert line.startswith('checkpoint 2 is damaged (position/metadata has 2 bytes') and 'it is skipped' in line
@@ -144,7 +144,7 @@ def test_a_reader_changes_nothing(saved_steps):
 
 
 def test_reading_creates_no_folder(tmp_path):
-    reader = Checkpoints(tmp_path / 'checkpoints', keep=1, reading=True)
+    reader = Checkpoints(tmp_path / 'checkpoints', keep=1, read_only=True)
     assert reader.latest() is None and reader.best() is None
     reader.close()
     assert not (tmp_path / 'checkpoints').exists()

@@ -20,7 +20,7 @@ from bertjax.convert.formats import read_source
 from bertjax.convert.google import table
 from bertjax.convert.google.bundle import Bundle, write_bundle
 from bertjax.convert.google.names import from_google, is_slot, to_google
-from bertjax.convert.google.read import newest
+from bertjax.convert.google.read import find_newest
 from bertjax.convert.google.save import check_google, check_google_vocabulary, export_google
 from bertjax.convert.heads import MULTIPLE_CHOICE, QUESTION_ANSWERING, SEQUENCE_CLASSIFICATION, TOKEN_CLASSIFICATION
 from bertjax.convert.huggingface.save import export_huggingface
@@ -200,22 +200,22 @@ def test_the_choice_among_several_checkpoints(exported):
             (folder / f'model.ckpt-{step}.{end}').write_bytes((folder / f'{NAME}.{end}').read_bytes())
     assert read_source(folder / 'model.ckpt-10').tensors.keys() == read_source(folder).tensors.keys()
 
-    assert newest(folder).name == NAME
+    assert find_newest(folder).name == NAME
     (folder / f'{NAME}.index').unlink()
-    assert newest(folder).name == 'model.ckpt-100'
+    assert find_newest(folder).name == 'model.ckpt-100'
     (folder / 'checkpoint').write_text('model_checkpoint_path: "/gone/model.ckpt-9"\nall_model_checkpoint_paths: "x"\n')
-    assert newest(folder).name == 'model.ckpt-9'
+    assert find_newest(folder).name == 'model.ckpt-9'
     (folder / 'checkpoint').write_text('model_checkpoint_path: "model.ckpt-11"\n')
     with pytest.raises(UserError, match=r'checkpoint: found the checkpoint model.ckpt-11, which is not beside it'):
-        newest(folder)
+        find_newest(folder)
     (folder / 'checkpoint').unlink()
     (folder / 'other.index').touch()
     with pytest.raises(UserError, match=r'found 4 checkpoints, model.ckpt-10, .*; give the path of one'):
-        newest(folder)
+        find_newest(folder)
     for file in folder.glob('*.index'):
         file.unlink()
     with pytest.raises(UserError, match=f'found no {NAME}.index'):
-        newest(folder)
+        find_newest(folder)
 
 
 @pytest.mark.parametrize('changes', [{'pre_norm': True}, {'causal': True}, {'layer_norm_eps': 1e-5}], ids=str)

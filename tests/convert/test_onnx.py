@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bertjax.convert import onnx
-from bertjax.convert.functions import functions_of
+from bertjax.convert.functions import make_functions
 from bertjax.convert.onnx import OPSET, check_onnx, export_onnx
 from bertjax.convert.trees import flat_paths
 from bertjax.errors import UserError
@@ -51,8 +51,8 @@ def outside(folder: pathlib.Path, code: str, *arguments: str) -> str:
 
 def check(model, params, folder: pathlib.Path) -> dict[str, list]:
     """Checks outputs within 1e-5 of ours at three shapes; returns their sizes."""
-    names, sizes = list(functions_of(model)), {}
-    for name, function in functions_of(model).items():
+    names, sizes = list(make_functions(model)), {}
+    for name, function in make_functions(model).items():
         ours = jax.jit(function)
         for number, shape in enumerate(SHAPES):
             shape = shape if len(model.smallest_inputs[0]) == 3 else shape[1:]
@@ -76,8 +76,8 @@ def check(model, params, folder: pathlib.Path) -> dict[str, list]:
 def test_a_pretrained_model_runs_without_jax(small_config, make_params, tokenizer, tmp_path, caplog):
     """With scanned layers or not: equal parameters give equal bytes without paths, and nothing is printed."""
     model, params = BertForPreTraining(small_config()), make_params(small_config())
-    export_onnx(params, model, tokenizer, tmp_path / 'one', beside={'task.json': '{}'})
-    export_onnx(params, model, tokenizer, tmp_path / 'two', beside={'task.json': '{}'})
+    export_onnx(params, model, tokenizer, tmp_path / 'one', extra_files={'task.json': '{}'})
+    export_onnx(params, model, tokenizer, tmp_path / 'two', extra_files={'task.json': '{}'})
     files = {path.name: path.read_bytes() for path in (tmp_path / 'one').iterdir()}
     assert files == {path.name: path.read_bytes() for path in (tmp_path / 'two').iterdir()}
     assert str(pathlib.Path(onnx.__file__).parent).encode() not in b''.join(files.values()) and not caplog.records

@@ -15,7 +15,7 @@ from flax.traverse_util import unflatten_dict
 import bertjax
 from bertjax.convert.heads import SEQUENCE_CLASSIFICATION
 from bertjax.convert.huggingface.save import export_huggingface
-from bertjax.convert.trees import shapes_of
+from bertjax.convert.trees import stacked_shapes
 from bertjax.errors import UserError
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.heads import BertForClassification
@@ -38,7 +38,7 @@ def sources(tmp_path_factory, small_config, tokenizer):
 
     def make(name, module, **more):
         rng = np.random.default_rng(0)
-        shapes = shapes_of(module)
+        shapes = stacked_shapes(module)
         params = {path: rng.standard_normal(shape, np.float32) for path, shape in shapes.items()}
         folder = tmp_path_factory.mktemp(name) / 'source'
         export_huggingface(unflatten_dict(params, sep='/'), small_config(), tokenizer, folder, card={}, **more)

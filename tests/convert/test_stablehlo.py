@@ -94,7 +94,7 @@ def test_a_pretrained_model_runs_without_bertjax(small_config, make_params, toke
 def test_a_fine_tuned_model_does_too(small_config, make_params, tokenizer, tmp_path, make):
     model = make(small_config)
     params = make_params(model)
-    export_stablehlo(params, model, tokenizer, tmp_path / 'model', beside={'task.json': '{}'})
+    export_stablehlo(params, model, tokenizer, tmp_path / 'model', extra_files={'task.json': '{}'})
     for number, shape in enumerate([(2, 4, 9), (1, 2, 32)]):
         arrays = batch(shape if len(model.smallest_inputs[0]) == 3 else shape[1:], number)
         outputs = jax.jit(lambda *inputs: model.apply({'params': params}, *inputs))(*arrays.values())

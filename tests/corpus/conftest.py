@@ -39,7 +39,7 @@ def corpus(tmp_path, monkeypatch) -> str:
     """A large plain file among small ones and a large compressed file, with copies within and across files."""
     monkeypatch.setattr(shards, 'MIN_SHARD', 1 << 14)
     monkeypatch.setattr(shards, 'STRIDE_BYTES', 1 << 12)
-    monkeypatch.setattr(shards, 'SHARDS_WANTED', 10)
+    monkeypatch.setattr(shards, 'TARGET_SHARDS', 10)
     place = tmp_path / 'corpus'
     place.mkdir()
     docs = documents(1500)

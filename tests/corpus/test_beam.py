@@ -15,10 +15,10 @@ from corpus_text import directory_bytes
 from bertjax.corpus import duplicates, shards
 from bertjax.corpus.backend import check_beam
 from bertjax.corpus.build import build_store
-from bertjax.corpus.sources import CorpusOptions, resolve
-from bertjax.corpus.texts import iter_texts, texts_of
+from bertjax.corpus.sources import CorpusOptions, resolve_sources
+from bertjax.corpus.texts import iter_part_texts, iter_texts
 from bertjax.errors import UserError
-from bertjax.text.sampling import sample, sentences_of
+from bertjax.text.sampling import iter_sentences, sample
 from bertjax.text.symbols import count_symbols
 from bertjax.text.vocabulary import count_words
 
@@ -45,11 +45,11 @@ def test_a_missing_package_is_an_error_with_a_fix(monkeypatch):
 
 
 def test_pieces_in_order_are_the_text_as_it_is_read(corpus):
-    pieces = shards.cut_in_order(resolve(corpus), 'auto')
+    pieces = shards.cut_in_order(resolve_sources(corpus), 'auto')
     options = CorpusOptions()
-    texts = [text for piece in pieces for part in piece for text in texts_of(part, options, [])]
+    texts = [text for piece in pieces for part in piece for text in iter_part_texts(part, options, [])]
     assert len(pieces) > 5 and texts == list(iter_texts(corpus))
-    sentences = list(sentences_of(texts))
+    sentences = list(iter_sentences(texts))
     drawn, count = sample(iter(sentences), 50, 3)
     assert ([sentences[index] for index in sample(range(count), 50, 3)[0]], len(sentences)) == (drawn, count)
 
@@ -115,24 +115,24 @@ def test_a_runner_of_another_package_brings_its_options(beam, tmp_path, monkeypa
 
 @pytest.mark.slow
 def test_counts_and_samples_are_those_of_the_whole_text(beam, corpus, tmp_path):
-    from bertjax.corpus.beam_vocabulary import Gathering
+    from bertjax.corpus.beam_vocabulary import BeamTextStatistics
 
     first, second = corpus.split(',')
     options, folder = CorpusOptions(), tmp_path / 'counts'
-    gathering = Gathering([[first], [second]], options, DIRECT, folder)
+    gathering = BeamTextStatistics([[first], [second]], options, DIRECT, folder)
     known: list = []
     texts = [list(iter_texts(spec, options, known.append)) for spec in (first, second)]
     counts, read = gathering.words(True)
     assert counts == [count_words(some, True) for some in texts]
     assert [(one.name, one.facts) for one in read] == [(one.name, one.facts) for one in known]
     assert gathering.symbols(10**6)[0] == [dict(sorted(count_symbols(some).items())) for some in texts]
-    assert gathering.sentences(100, 7)[0] == [sample(sentences_of(some), 100, 7) for some in texts]
-    joined = Gathering([[first, second]], options, DIRECT, folder)
-    assert joined.sentences(100, 7)[0] == [sample(sentences_of(itertools.chain(*texts)), 100, 7)]
+    assert gathering.sentences(100, 7)[0] == [sample(iter_sentences(some), 100, 7) for some in texts]
+    joined = BeamTextStatistics([[first, second]], options, DIRECT, folder)
+    assert joined.sentences(100, 7)[0] == [sample(iter_sentences(itertools.chain(*texts)), 100, 7)]
     assert not folder.exists()
     (tmp_path / 'empty.txt').write_bytes(b'\n')
     with pytest.raises(UserError, match='no text at all'):
-        Gathering([[first], [str(tmp_path / 'empty.txt')]], options, DIRECT, folder).words(True)
+        BeamTextStatistics([[first], [str(tmp_path / 'empty.txt')]], options, DIRECT, folder).words(True)
 
 
 _PROGRAM = """

@@ -14,7 +14,7 @@ from corpus_text import COMPRESS, as_text, directory_bytes, documents, ids_of, s
 
 from bertjax.corpus import shards, workers
 from bertjax.corpus.build import build_store
-from bertjax.corpus.sources import CorpusOptions, resolve
+from bertjax.corpus.sources import CorpusOptions, resolve_sources
 from bertjax.corpus.store import open_store
 from bertjax.errors import UserError
 from bertjax.files import streams
@@ -27,7 +27,7 @@ def small_shards(monkeypatch):
     """Makes shards of a few kilobytes, so that little text gives many."""
     monkeypatch.setattr(shards, 'MIN_SHARD', 1 << 14)
     monkeypatch.setattr(shards, 'STRIDE_BYTES', 1 << 12)
-    monkeypatch.setattr(shards, 'SHARDS_WANTED', 10)
+    monkeypatch.setattr(shards, 'TARGET_SHARDS', 10)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_workers_change_no_byte(corpus, small_shards, tmp_path, vocabulary, toke
         options = CorpusOptions(workers=number, heldout=0.1)
         build_store(corpus, tmp_path / f'store{number}', str(vocabulary), options, progress=False)
     assert directory_bytes(tmp_path / 'store1') == directory_bytes(tmp_path / 'store2')
-    cut = shards.cut_shards(resolve(corpus), 'auto')
+    cut = shards.cut_shards(resolve_sources(corpus), 'auto')
     kinds = {(part.of > 1, part.begin > 0) for parts in cut for part in parts}
     assert len(cut) > 8 and kinds == {(False, False), (True, False), (False, True)}
     assert stored(open_store(tmp_path / 'store1')) == sorted(ids_of(DOCS, tokenizer))
@@ -75,7 +75,7 @@ def test_workers_change_no_byte(corpus, small_shards, tmp_path, vocabulary, toke
 def test_an_error_of_a_worker_ends_the_build(small_shards, patient, tmp_path, vocabulary):
     for name, end in (('a', b''), ('b', b'\n\n\xff broken\n')):  # one shard each; this process takes the first
         (tmp_path / f'{name}.txt').write_bytes(as_text(DOCS[:200]) + end)
-    assert len(shards.cut_shards(resolve(f'{tmp_path}/?.txt'), 'auto')) == 2
+    assert len(shards.cut_shards(resolve_sources(f'{tmp_path}/?.txt'), 'auto')) == 2
     options = CorpusOptions(workers=2, strict=True)
     with pytest.raises(UserError, match='invalid UTF-8'):
         build_store(f'{tmp_path}/?.txt', tmp_path / 'store', str(vocabulary), options, progress=False)
@@ -98,7 +98,7 @@ def test_a_cut_file_has_every_document_once(layout, small_shards, tmp_path, voca
     lines.insert(at, b'\xff')  # its line number must be right, although another shard reads the earlier lines
     path = tmp_path / 'a'
     path.write_bytes(b'\n'.join(lines))
-    assert len(shards.cut_shards(resolve(str(path)), 'auto')) > 5
+    assert len(shards.cut_shards(resolve_sources(str(path)), 'auto')) > 5
     report = build_store(str(path), tmp_path / 'store', str(vocabulary), progress=False)
     (problem,) = report['problems']['invalid UTF-8']
     assert problem.startswith(f'a:{at + 1}: ')
@@ -112,7 +112,11 @@ def test_a_cut_file_has_every_document_once(layout, small_shards, tmp_path, voca
 def test_the_lines_before_a_part_are_counted_once(small_shards, tmp_path, vocabulary, monkeypatch):
     lines = [b'{"text": "The mill."}', b'{'] * 3000
     (tmp_path / 'a.jsonl').write_bytes(b'\n'.join(lines))
-    parts, counted, count = len(shards.cut_shards(resolve(str(tmp_path / 'a.jsonl')), 'auto')), [], streams.count_lines
+    parts, counted, count = (
+        len(shards.cut_shards(resolve_sources(str(tmp_path / 'a.jsonl')), 'auto')),
+        [],
+        streams.count_lines,
+    )
     monkeypatch.setattr(streams, 'count_lines', lambda file, end: counted.append(end) or count(file, end))
     report = build_store(str(tmp_path / 'a.jsonl'), tmp_path / 'store', str(vocabulary), progress=False)
     assert report['dropped'] == {'wrong JSON': 3000} and len(counted) == parts - 1 > 1

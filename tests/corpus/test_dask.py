@@ -18,7 +18,7 @@ from bertjax.corpus.build import build_store
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.corpus.texts import iter_texts
 from bertjax.errors import UserError
-from bertjax.text.sampling import sample, sentences_of
+from bertjax.text.sampling import iter_sentences, sample
 from bertjax.text.vocabulary import count_words
 
 NOBODY = '--runner=DaskRunner --dask_client_address=tcp://127.0.0.1:1 --dask_connection_timeout=1'
@@ -116,7 +116,7 @@ def test_a_partition_holds_one_shard_if_there_are_few(dask, flags, elements, siz
 
 @pytest.mark.slow
 def test_a_store_and_the_statistics_for_vocabularies(dask_cluster, build, corpus, tmp_path):
-    from bertjax.corpus.beam_vocabulary import Gathering
+    from bertjax.corpus.beam_vocabulary import BeamTextStatistics
 
     dask_cluster.wait_for_workers(2)
     dask_cluster.encoders()
@@ -125,9 +125,9 @@ def test_a_store_and_the_statistics_for_vocabularies(dask_cluster, build, corpus
     assert reports[0] == reports[1] and reports[0]['duplicate_documents'] == 150 and reports[0]['dropped']
     assert len(dask_cluster.encoders()) == 2
     specs, texts = corpus.split(','), list(iter_texts(corpus))
-    gathering = Gathering([specs], CorpusOptions(), dask_cluster.flags, tmp_path / 'counts')
+    gathering = BeamTextStatistics([specs], CorpusOptions(), dask_cluster.flags, tmp_path / 'counts')
     assert gathering.words(True)[0] == [count_words(texts, True)]
-    assert gathering.sentences(100, 7)[0] == [sample(sentences_of(texts), 100, 7)]
+    assert gathering.sentences(100, 7)[0] == [sample(iter_sentences(texts), 100, 7)]
     with pytest.raises(UserError, match=r'f.txt:1: found invalid UTF-8 .*strict=False to drop it'):
         build('strict', dask_cluster.flags, CorpusOptions(strict=True))
 

@@ -40,7 +40,7 @@ def build(tmp_path, vocabulary, monkeypatch):
         said = []
         where = tmp_path / store
         build_store(
-            spec, where, str(vocabulary), CorpusOptions(**options), progress=False, replace=False, say=said.append
+            spec, where, str(vocabulary), CorpusOptions(**options), progress=False, replace=False, log=said.append
         )
         return (where / 'manifest.json').stat().st_mtime_ns, [line for line in said if 'to compare' in line]
 
@@ -110,7 +110,7 @@ def test_the_same_text_at_another_path_is_recognised(spec, change, old, corpus, 
 def test_files_that_are_cut_and_read_by_several_are_compared(tmp_path, build, monkeypatch):
     monkeypatch.setattr(shards, 'MIN_SHARD', 1 << 12)
     monkeypatch.setattr(shards, 'STRIDE_BYTES', 1 << 10)
-    monkeypatch.setattr(shards, 'SHARDS_WANTED', 10)
+    monkeypatch.setattr(shards, 'TARGET_SHARDS', 10)
     place = tmp_path / 'text'
     place.mkdir()
     (place / 'a.txt').write_bytes(as_text(DOCS))
@@ -165,7 +165,7 @@ def half_build(build, monkeypatch, tmp_path):
     from bertjax.corpus import workers
 
     monkeypatch.setattr(shards, 'MIN_SHARD', 1 << 12)
-    monkeypatch.setattr(shards, 'SHARDS_WANTED', 10)
+    monkeypatch.setattr(shards, 'TARGET_SHARDS', 10)
     read, encode = [], workers.encode_shard
 
     def counted(directory, shard, parts, *rest):
@@ -216,7 +216,7 @@ def test_changed_files_of_a_half_built_store_are_read_again(corpus, build, half_
 def test_a_store_of_a_folder_of_the_first_version(corpus, build, tmp_path, monkeypatch):
     """Its folder had one document in each file; the store stays unchanged."""
     with monkeypatch.context() as patch:
-        patch.setattr(reading, 'choose', lambda found: (found, []))
+        patch.setattr(reading, 'choose_readings', lambda found: (found, []))
         build(str(corpus), store='finished')
     assert build(str(corpus), store='finished', workers=1)[1] == []
     _first_version(tmp_path / 'finished', *corpus.iterdir())
@@ -233,10 +233,10 @@ def test_names_of_a_relative_glob(corpus, build, tmp_path, monkeypatch):
     _, again = build('*.txt')
     manifest = read_manifest(tmp_path / 'store')
     assert manifest['inputs']['first'] == ['f0.txt', 'f1.txt'] and not again
-    found = [source for source in reading.choose(_resolve('*.txt'))[0]]
+    found = [source for source in reading.choose_readings(_resolve('*.txt'))[0]]
     old = [source.old_name for source in found]
     assert old == ['0.txt', '1.txt']
-    inputs = {**manifest['inputs'], 'first': old, 'names': identity.names_hash(found, old)}
+    inputs = {**manifest['inputs'], 'first': old, 'names': identity.hash_names(found, old)}
     rest = {key: value for key, value in manifest.items() if key != 'checksum'}
     (tmp_path / 'store' / 'manifest.json').write_text(manifest_text({**rest, 'inputs': inputs}))
     (tmp_path / 'store' / identity.RECORD).unlink()
@@ -247,9 +247,9 @@ def test_names_of_a_relative_glob(corpus, build, tmp_path, monkeypatch):
 
 
 def _resolve(spec):
-    from bertjax.corpus.sources import resolve
+    from bertjax.corpus.sources import resolve_sources
 
-    return resolve(spec)
+    return resolve_sources(spec)
 
 
 def test_a_damaged_record_is_ignored(corpus, build, tmp_path):
@@ -259,11 +259,11 @@ def test_a_damaged_record_is_ignored(corpus, build, tmp_path):
     without = [json.dumps({name: value for name, value in record.items() if name != key}) for key in record]
     for damage in ('', '[]', '{"content": 1}', '[' * 100_000, *without):
         path.write_text(damage)
-        assert identity.readings_of(open_store(tmp_path / 'store')) == []
+        assert identity.read_readings(open_store(tmp_path / 'store')) == []
         assert build(str(corpus)) == (built, [])
     assert len(json.loads(path.read_text())['files']) == 3
     path.write_text(json.dumps(record))
-    assert identity.readings_of(open_store(tmp_path / 'store')) == record['readings'] != []
+    assert identity.read_readings(open_store(tmp_path / 'store')) == record['readings'] != []
 
 
 @pytest.mark.parametrize(('name', 'gone', 'again'), [('plan.json', 'units', 2), ('00001.json', 'files', 1)])
@@ -288,7 +288,7 @@ def test_a_file_that_changes_while_it_is_read(tmp_path):
 
     part = TextPart('file', 'a', 'a', 0, 9)
     with pytest.raises(UserError, match='other content'):
-        identity.digests_of([(part, 'x'), (part, 'y')])
+        identity.collect_digests([(part, 'x'), (part, 'y')])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from corpus_text import as_text, documents
 
 from bertjax.corpus.build import build_store
 from bertjax.corpus.report import print_report
-from bertjax.corpus.sources import CorpusOptions, resolve
+from bertjax.corpus.sources import CorpusOptions, resolve_sources
 from bertjax.corpus.store import open_store
 from bertjax.errors import UserError
 
@@ -68,11 +68,11 @@ def test_sources_that_are_not_text_are_refused_at_once(spec, found, folder):
         file.write(b'Some text.\n')
         file.truncate(1 << 40)
     with pytest.raises(UserError, match=found):
-        resolve(spec.format(folder))
+        resolve_sources(spec.format(folder))
 
 
 def test_a_glob_of_any_depth(folder):
     (folder / 'a' / 'b').mkdir(parents=True)
     (folder / 'a' / 'b' / 'deep.txt').write_text('The mill.\n')
-    assert [source.name for source in resolve(f'{folder}/**')] == ['a/b/deep.txt', 'good.txt']
-    assert [source.name for source in resolve(f'{folder}/**/d*.txt')] == ['a/b/deep.txt']
+    assert [source.name for source in resolve_sources(f'{folder}/**')] == ['a/b/deep.txt', 'good.txt']
+    assert [source.name for source in resolve_sources(f'{folder}/**/d*.txt')] == ['a/b/deep.txt']

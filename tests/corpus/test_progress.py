@@ -71,7 +71,7 @@ def test_a_large_build_names_the_fast_tokenizer(there: bool, tmp_path, vocabular
     (tmp_path / 'a.txt').write_bytes(as_text(documents(60)))
     said, options = [], CorpusOptions(workers=1)
     for name in ('first', 'finished'):
-        build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), options, say=said.append)
+        build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), options, log=said.append)
         found = [line for line in said if 'the extra `fast` would encode this text in about' in line]
         assert len(found) == (not there), name
         assert there or found[0].endswith("pip install 'bertjax[fast]'")

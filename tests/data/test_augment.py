@@ -18,9 +18,9 @@ def features():
     builder = FeatureBuilder(choices=2)
     sequences = [[CLS, 5, 6, 25, SEP], [CLS, 7, SEP, 8, 9, SEP], [CLS, 10, 30, 31, 11, SEP], [CLS, 12, SEP]]
     for i, tokens in enumerate(sequences):
-        builder.sequence(tokens, 3 if i == 1 else None, token_labels=np.arange(len(tokens), dtype=np.int32))
+        builder.add_sequence(tokens, 3 if i == 1 else None, token_labels=np.arange(len(tokens), dtype=np.int32))
         if i % 2:
-            builder.row(i // 2, labels=np.int32(i))
+            builder.add_row(i // 2, labels=np.int32(i))
     return builder.build()
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from bertjax.data.features import FeatureBuilder
 from bertjax.data.length_buckets import (
-    MOST_LENGTHS,
+    MAX_LENGTHS,
     BucketedExamples,
     best_length_count,
     choose_lengths,
@@ -20,8 +20,8 @@ LENGTHS = np.random.default_rng(0).gamma(3.0, 12.0, 403).astype(int) + 3
 def features_of(lengths):
     builder = FeatureBuilder()
     for i, length in enumerate(lengths):
-        builder.sequence(np.full(length, i))
-        builder.row(i, labels=np.int32(i))
+        builder.add_sequence(np.full(length, i))
+        builder.add_row(i, labels=np.int32(i))
     return builder.build()
 
 
@@ -67,13 +67,13 @@ def epoch(made, number):
 def test_the_number_of_lengths_minimises_the_total_cost():
     lengths = np.array([8] * 50 + [16] * 30 + [64] * 20)
 
-    def worth(compiling):
-        return best_length_count(lengths, lambda length: length, compiling=compiling, longest=512)
+    def worth(compile_cost):
+        return best_length_count(lengths, lambda length: length, compile_cost=compile_cost, longest=512)
 
     # The rows have 6,400 positions if padded to 64, 2,560 if padded to 16 and 64, and 2,160 without padding.
     assert [worth(cost) for cost in (0, 399, 401, 3839, 3841)] == [3, 3, 2, 2, 1]
     spread = np.arange(4, 512)
-    assert best_length_count(spread, lambda length: length, compiling=0, longest=512) == MOST_LENGTHS
+    assert best_length_count(spread, lambda length: length, compile_cost=0, longest=512) == MAX_LENGTHS
 
 
 def test_an_epoch_visits_every_row_once_with_few_shapes():
@@ -113,8 +113,8 @@ def test_upcoming_lengths_are_in_order_of_use():
     for first, count in ((0, 3), (5, 40), (made.batches - 2, 10**6)):
         batches = [made.batch((first + i) * 16 + np.arange(16)) for i in range(min(count, 2 * made.batches))]
         met = dict.fromkeys(batch['input_ids'].shape[1] for batch in batches)
-        assert made.coming(first * 16, count) == list(met)
-    assert set(made.coming(0, 10**6)) == set(made.abstract_batches())
+        assert made.upcoming_lengths(first * 16, count) == list(met)
+    assert set(made.upcoming_lengths(0, 10**6)) == set(made.abstract_batches())
 
 
 def test_any_part_of_a_batch_can_be_made_alone():

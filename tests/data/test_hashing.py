@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bertjax.data.hashing import Stream, below, hash_bits, hash_bits_of, permute, uniform
+from bertjax.data.hashing import Stream, hash_bits, hash_bits_ragged, permute, randint, uniform
 
 N = 1 << 16
 
@@ -18,7 +18,7 @@ def test_the_numbers_never_change():
 def test_numbers_row_by_row_are_the_same():
     n, counts, position = np.array([7, 8, 2**40]), np.array([2, 0, 3]), np.array([5, 6, 0, 1, 9])
     expected = hash_bits(3, Stream.NEXT, np.repeat(n, counts), position)
-    assert np.array_equal(hash_bits_of(counts, 3, Stream.NEXT, n, position), expected)
+    assert np.array_equal(hash_bits_ragged(counts, 3, Stream.NEXT, n, position), expected)
 
 
 @pytest.mark.parametrize('axis', ['n', 'position', 'seed', 'stream'])
@@ -78,12 +78,12 @@ def test_broadcasting_gives_what_single_calls_give():
 
 
 def test_below_is_uniform_and_below():
-    drawn = below(7, 0, 1, np.arange(70_000))
+    drawn = randint(7, 0, 1, np.arange(70_000))
     assert set(drawn.tolist()) == set(range(7))
     assert np.abs(np.bincount(drawn) - 10_000).max() < 5 * np.sqrt(10_000)
     bounds = np.arange(1, 1000)
-    assert (below(bounds, 0, 2, bounds) < bounds).all()
-    assert below(1, 0, 3, np.arange(100)).max() == 0
+    assert (randint(bounds, 0, 2, bounds) < bounds).all()
+    assert randint(1, 0, 3, np.arange(100)).max() == 0
 
 
 def test_permute_is_a_bijection_for_every_size():

@@ -7,7 +7,15 @@ from google_pairs import truncate as truncate_plainly
 
 from bertjax.data.hashing import Stream, hash_bits
 from bertjax.data.pairs import CHUNK, PairOptions
-from bertjax.data.rows import Segments, draw_pairs, heads, lay_out_pairs, lay_out_sentences, locate_documents, truncate
+from bertjax.data.rows import (
+    Segments,
+    count_heads,
+    draw_pairs,
+    lay_out_pairs,
+    lay_out_sentences,
+    locate_documents,
+    truncate,
+)
 from bertjax.data.walking import walk
 
 
@@ -49,10 +57,10 @@ def test_a_row_without_b_is_cut_to_s_minus_2():
 
 def test_tokens_are_removed_equally_from_front_and_end():
     count = np.full(20_000, 100)
-    front = heads(count, 0, Stream.TRUNCATE_A, np.arange(20_000))
+    front = count_heads(count, 0, Stream.TRUNCATE_A, np.arange(20_000))
     assert abs(front.mean() - 50) < 5 * 5 / np.sqrt(20_000)
     assert abs(front.var() - 25) < 5 * 25 * np.sqrt(2 / 20_000)
-    assert heads(np.array([0]), 0, Stream.TRUNCATE_A, np.array([1])).tolist() == [0]
+    assert count_heads(np.array([0]), 0, Stream.TRUNCATE_A, np.array([1])).tolist() == [0]
 
 
 def drawn_pairs(split, seq_len=64, repeats=1, target=None):

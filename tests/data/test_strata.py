@@ -13,8 +13,8 @@ LENGTHS = np.random.default_rng(0).gamma(3.0, 12.0, 403).astype(int) + 3
 def features():
     builder = FeatureBuilder()
     for i, length in enumerate(LENGTHS):
-        builder.sequence(np.full(length, i))
-        builder.row(i, labels=np.int32(i))
+        builder.add_sequence(np.full(length, i))
+        builder.add_row(i, labels=np.int32(i))
     return builder.build()
 
 

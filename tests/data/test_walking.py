@@ -8,8 +8,8 @@ import pytest
 from data_fakes import MemorySplit, synthetic_split
 from google_pairs import google_pass
 
-from bertjax.data.hashing import Stream, below, uniform
-from bertjax.data.pairs import MODES, PairOptions, check_split, target_lengths
+from bertjax.data.hashing import Stream, randint, uniform
+from bertjax.data.pairs import MODES, PairOptions, check_split, draw_target_lengths
 from bertjax.data.walking import calibrate, walk
 from bertjax.errors import UserError
 
@@ -18,14 +18,14 @@ def plain_walk(split, seq_len, seed, plan, sop=False):
     """Google's loop, sentence by sentence, with the coins of the walk."""
     lengths = np.diff(split.sentence_offsets)
     for document in range(split.num_documents):
-        target = target_lengths(np.array([document]), PairOptions(), seq_len, seed, np.array(plan))[0]
+        target = draw_target_lengths(np.array([document]), PairOptions(), seq_len, seed, np.array(plan))[0]
         i, last = split.document_offsets[document], split.document_offsets[document + 1] - 1
         chunk = []
         while i <= last:
             chunk.append(i)
             if i == last or lengths[chunk].sum() >= target:
                 start, size = chunk[0], len(chunk)
-                a = 1 if size == 1 else 1 + int(below(size - 1, seed, Stream.SPLIT, plan, start))
+                a = 1 if size == 1 else 1 + int(randint(size - 1, seed, Stream.SPLIT, plan, start))
                 together = sop or uniform(seed, Stream.NEXT, plan, start) < 0.5
                 yield int(start), a, size - a if size > 1 and together else 0
                 if not sop and not (size > 1 and together):
@@ -127,7 +127,7 @@ def test_documents_that_fit_in_one_row_stay_whole():
 
 def test_a_tenth_of_the_target_lengths_is_uniform_and_the_rest_full():
     documents = np.arange(100_000)
-    targets = target_lengths(documents, PairOptions(), 66, 0, np.int64(0))
+    targets = draw_target_lengths(documents, PairOptions(), 66, 0, np.int64(0))
     short = targets[targets < 63]
     assert targets.max() == 63
     assert abs(len(short) / len(documents) - 0.1 * 61 / 62) < 5 * np.sqrt(0.09 / len(documents))
@@ -135,7 +135,7 @@ def test_a_tenth_of_the_target_lengths_is_uniform_and_the_rest_full():
     assert not counts[:2].any()
     expected = len(short) / 61
     assert ((counts[2:] - expected) ** 2).sum() / expected < 60 + 5 * np.sqrt(120)
-    assert (target_lengths(documents, PairOptions(short_probability=0.0), 66, 0, np.int64(0)) == 63).all()
+    assert (draw_target_lengths(documents, PairOptions(short_probability=0.0), 66, 0, np.int64(0)) == 63).all()
 
 
 def test_half_of_the_chunks_of_two_sentences_or_more_are_next(split):

@@ -21,8 +21,8 @@ def tokenizer():
 def test_what_marks_something_stays_in_every_copy(tokenizer, monkeypatch):
     builder = FeatureBuilder()
     for row, first in enumerate((10, 12)):
-        builder.sequence([CLS, MARK, first, MARK, 11, PIECE, 13, SEP])
-        builder.row(row, labels=np.int32(0))
+        builder.add_sequence([CLS, MARK, first, MARK, 11, PIECE, 13, SEP])
+        builder.add_row(row, labels=np.int32(0))
     features = builder.build()
     asked = []
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.model.dropout import Dropout, Site, drop, drop_attention, hashed
+from bertjax.model.dropout import Dropout, Site, drop, drop_attention, hash_bits
 
 RATE = 0.1
 
@@ -63,7 +63,7 @@ def test_no_row_repeats_another_shifted():
 
 def test_all_bits_are_even():
     words = dropout_of(5, np.arange(256)).words()
-    bits = np.asarray(hashed(words[:, :1], words[:, 1:], jnp.arange(4096, dtype=jnp.uint32)))
+    bits = np.asarray(hash_bits(words[:, :1], words[:, 1:], jnp.arange(4096, dtype=jnp.uint32)))
     shares = [((bits >> i) & 1).mean() for i in range(8, 32)]
     assert max(abs(share - 0.5) for share in shares) < 5 * 0.5 / 1024
 
@@ -103,5 +103,5 @@ def test_nothing_is_saved_for_the_backward_pass():
 
 def test_sequences_of_one_row_are_independent():
     own = dropout_of(2, [5, 6]).repeated(3)
-    assert own.numbers.shape == (6,) and len(set(np.asarray(own.numbers))) == 6
-    np.testing.assert_array_equal(own.numbers[:3], dropout_of(2, [5]).repeated(3).numbers)
+    assert own.example_ids.shape == (6,) and len(set(np.asarray(own.example_ids))) == 6
+    np.testing.assert_array_equal(own.example_ids[:3], dropout_of(2, [5]).repeated(3).example_ids)

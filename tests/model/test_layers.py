@@ -8,7 +8,7 @@ import pytest
 from bertjax.model.attention import cpu_products
 from bertjax.model.bert import product_with_rows
 from bertjax.model.config import BertConfig
-from bertjax.model.encoder import REMAT_POLICIES, remat_of
+from bertjax.model.encoder import REMAT_POLICIES, resolve_remat
 from bertjax.model.layers import add_bias, layer_norm, product, save_residual
 
 EPSILON = 1e-12
@@ -117,5 +117,5 @@ def test_products_for_cpus_equal_the_plain_ones(ours, plain, shapes, dtype):
 def test_remat_auto_depends_on_the_platform():
     config = BertConfig()
     assert config.remat == 'auto'
-    assert [remat_of(config, kind) for kind in ('tpu', 'gpu', 'cpu')] == ['elementwise', 'none', 'none']
-    assert remat_of(BertConfig(remat='full'), 'tpu') == 'full'
+    assert [resolve_remat(config, kind) for kind in ('tpu', 'gpu', 'cpu')] == ['elementwise', 'none', 'none']
+    assert resolve_remat(BertConfig(remat='full'), 'tpu') == 'full'

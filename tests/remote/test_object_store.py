@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from bertjax.corpus.sources import resolve
+from bertjax.corpus.sources import resolve_sources
 from bertjax.errors import UserError
 from bertjax.remote import cache, object_store, retry
 from bertjax.remote.object_store import RemoteFolder, content_checksum
@@ -27,7 +27,7 @@ def test_texts_are_found_as_on_a_disk(spec, bucket, tmp_path):
     for name, data in TEXTS.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(data)
-    there, here = resolve(f'{URL}{spec}'), resolve(f'{tmp_path}/text{spec}')
+    there, here = resolve_sources(f'{URL}{spec}'), resolve_sources(f'{tmp_path}/text{spec}')
     assert here and [(s.name, s.size, s.single) for s in there] == [(s.name, s.size, s.single) for s in here]
 
 
@@ -79,13 +79,13 @@ def test_bytes_that_are_others_each_time_never_count(bucket, tmp_path):
 
 def test_what_cannot_be_had_is_told_at_once(bucket, monkeypatch):
     with pytest.raises(UserError, match=r'^config\.corpus: found no bucket s3://none, expected a bucket that exists'):
-        resolve('s3://none/text')
+        resolve_sources('s3://none/text')
     with pytest.raises(UserError, match=r"found nothing at 's3://bucket/text', expected an object"):
-        resolve(URL)
+        resolve_sources(URL)
     with pytest.raises(UserError, match='the name of a bucket before any wildcard'):
-        resolve('s3://b*/text')
+        resolve_sources('s3://b*/text')
     with bucket.failing('deny', 'HEAD', '', count=9), pytest.raises(UserError, match=r'denied.*aws configure'):
-        resolve(URL)
+        resolve_sources(URL)
     monkeypatch.setitem(sys.modules, 'gcsfs', None)
     with pytest.raises(UserError, match=r'^config\.init: found gs:// without gcsfs .*pip install gcsfs'):
         user_path('gs://bucket/model', 'config.init')
@@ -134,13 +134,13 @@ def test_the_same_of_google(google):
     bucket = RemoteFolder('gs://bucket/text')
     for name in NAMES:
         bucket.write(name, TEXTS[f'text/{name}'])
-    found = resolve('gs://bucket/text/**')
+    found = resolve_sources('gs://bucket/text/**')
     assert [source.name for source in found] == ['a/c.txt', 'a/e', 'a.txt', 'b.txt']
     assert cache.copy_object(found[0].path).read_bytes() == TEXTS['text/a/c.txt']
     assert bucket.info('b.txt').checksum == content_checksum(TEXTS['text/b.txt'], 'crc32c')
     assert bucket.info('nothing') is None and not RemoteFolder('gs://bucket/nothing').find()
     with pytest.raises(UserError, match='no bucket gs://none'):
-        resolve('gs://none/text')
+        resolve_sources('gs://none/text')
 
 
 @pytest.mark.slow

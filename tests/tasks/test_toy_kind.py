@@ -88,8 +88,8 @@ class VowelTask(Task[str, str]):
             marks = np.float32([0, *(letter in self.vowels for letter in word), 0])
             weights = np.float32([0, *[1] * len(word), 0])
             tokens = [tokenizer.cls_id, *ids, tokenizer.sep_id]
-            builder.sequence(tokens, token_marks=marks, token_weights=weights)
-            builder.row(i)
+            builder.add_sequence(tokens, token_marks=marks, token_weights=weights)
+            builder.add_row(i)
         return builder.build()
 
     def model(self, config: BertConfig) -> TaskModel:

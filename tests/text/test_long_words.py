@@ -9,7 +9,7 @@ from bertjax.corpus.sources import CorpusOptions
 from bertjax.errors import UserError
 from bertjax.text.byte_bpe_training import train_byte_bpe
 from bertjax.text.long_words import MAX_WORD, shorten_runs
-from bertjax.text.sampling import sentences_of
+from bertjax.text.sampling import iter_sentences
 from bertjax.text.symbols import count_symbols
 from bertjax.text.vocabulary import count_words, train_wordpiece
 
@@ -20,7 +20,7 @@ def test_a_vocabulary_is_trained_on_the_beginning_of_a_word():
     long = 'ab' * (MAX_WORD // 2)
     same = [train_byte_bpe([TEXT, one], vocab_size=300, lowercase=True).fingerprint for one in (long, f'{long}cdcdcd')]
     assert same[0] == same[1]
-    assert list(sentences_of([f'{long}cd. Next one.'])) == [*[long[:1000]] * 10, 'Next one.']
+    assert list(iter_sentences([f'{long}cd. Next one.'])) == [*[long[:1000]] * 10, 'Next one.']
     assert count_symbols([f'{long} cd', f'{long}x']) == {long: 1, 'cd': 1}
     assert count_words([f'{long}cd end.{long * 3}.'], True) == {'end': 1, '.': 2}
 

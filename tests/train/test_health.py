@@ -141,19 +141,19 @@ def test_a_run_with_nothing_to_do_costs_nothing(tmp_path: pathlib.Path, clock: C
 def test_a_slow_step_is_reported_with_its_cause(
     tmp_path: pathlib.Path, clock: Clock, kind: str, seconds: float, said: str | None
 ):
-    sheet = GoodputClock(tmp_path, 0)
-    sheet.begin()
+    run_clock = GoodputClock(tmp_path, 0)
+    run_clock.begin()
     for step in range(1, 23):
         if step == 21:
-            with sheet.during(kind):
+            with run_clock.during(kind):
                 clock.now += seconds
         clock.now += 0.05 if step < 22 else 0.2
-        line = sheet.step(step, 'shape', saving=step == 21)
+        line = run_clock.step(step, 'shape', saving=step == 21)
         assert line is None if step != 21 or said is None else line.startswith(said)
     (row,) = [row for row in lines(tmp_path) if 'slow' in row]
     assert row['step'] == 21 and row['median'] == 0.05 and row['beside'] == 'checkpoint'
     assert row['seconds'][kind] == pytest.approx(seconds + (0.05 if kind == STEP else 0))
-    assert sheet.step(23, 'another shape') is None
+    assert run_clock.step(23, 'another shape') is None
 
 
 def test_the_console_reports_a_slow_step(tmp_path: pathlib.Path, clock: Clock, monkeypatch: pytest.MonkeyPatch):
@@ -198,18 +198,18 @@ class Moving:
 @pytest.mark.parametrize('doing', [STEP, EVALUATION, START])
 def test_a_hang_ends_the_process_with_its_stacks(tmp_path: pathlib.Path, capfd, doing: str):
     """The limit is short during steps, longer for slower activities, and absent before the first step."""
-    sheet, left, limit = Moving(), threading.Event(), 0.1
+    run_clock, left, limit = Moving(), threading.Event(), 0.1
     statuses = []
-    sheet.doing = doing
+    run_clock.doing = doing
 
     def leave(status: int) -> None:
         statuses.append(status)
         left.set()
 
-    with watch_for_hangs(sheet, limit / 60, tmp_path, leave):
+    with watch_for_hangs(run_clock, limit / 60, tmp_path, leave):
         for _ in range(4):  # progress prevents the end
             time.sleep(limit / 2)
-            sheet.moves += 1
+            run_clock.moves += 1
         assert not left.is_set()
         hung = left.wait({STEP: 30, EVALUATION: 3 * limit, START: 3 * limit}[doing])
     assert hung == (doing == STEP) and LONG_FACTOR > 3

@@ -19,7 +19,7 @@ from bertjax.writers.console import TrainingConsole
 
 def recorder_of(folder: pathlib.Path, console: TrainingConsole, **options: object) -> Recorder:
     folders = [folder / name for name in 'ab']
-    options |= {'stacked': True, 'sheet': GoodputClock(folders[0], 0)}
+    options |= {'stacked': True, 'run_clock': GoodputClock(folders[0], 0)}
     return Recorder(folders, console, values=task_values, log_every=2, total=8, **options)
 
 

@@ -35,12 +35,12 @@ def batch(length: int) -> NumberedBatch:
     return NumberedBatch(0, 1, 0, {'input_ids': memoryview(bytes(length)).cast('B', [1, length])})
 
 
-def programs(events: list, *, side_by_side: bool) -> CompiledSteps:
+def programs(events: list, *, in_parallel: bool) -> CompiledSteps:
     def lower(length: int) -> Lowered:
         events.append(f'lower {length}')
         return Lowered(length, events)
 
-    return CompiledSteps(lower, (36, 64, 128), side_by_side=side_by_side)
+    return CompiledSteps(lower, (36, 64, 128), in_parallel=in_parallel)
 
 
 def test_a_step_is_compiled_at_its_first_use():
@@ -51,7 +51,7 @@ def test_a_step_is_compiled_at_its_first_use():
         events.append(what)
         yield
 
-    shared = programs(events, side_by_side=False)
+    shared = programs(events, in_parallel=False)
     step, state = TrainStep(shared, 0.1, 0, on_compile), []
     for length in (64, 64, 36, 64):
         state, _ = step(state, batch(length))
@@ -68,7 +68,7 @@ def test_a_step_is_compiled_at_its_first_use():
 
 def test_all_lengths_are_compiled_at_once_with_an_accelerator():
     events = []
-    found = programs(events, side_by_side=True)
+    found = programs(events, in_parallel=True)
     assert found[64]([], {}, 0, 0.1, 0)[0] == [64] and found[36]([], {}, 0, 0.1, 0)[0] == [36]
     deadline = time.monotonic() + 10
     while len(events) < 6 and time.monotonic() < deadline:
@@ -79,9 +79,9 @@ def test_all_lengths_are_compiled_at_once_with_an_accelerator():
 
 def test_lengths_are_compiled_in_the_background_in_order_of_use():
     events, said = [], []
-    found = programs(events, side_by_side=False)
-    found.begin([64, 128, 36])
-    while not found.there(64):
+    found = programs(events, in_parallel=False)
+    found.compile_ahead([64, 128, 36])
+    while not found.is_ready(64):
         time.sleep(0.001)
     assert events == ['lower 64', 'compile 64'] and not found.ready
 
@@ -92,7 +92,7 @@ def test_lengths_are_compiled_in_the_background_in_order_of_use():
 
     step = TrainStep(found, 0.1, 0, on_compile)
     assert step([], batch(64))[0] == [64]
-    while not found.there(36):  # the others start after the first step and are then ready without waiting
+    while not found.is_ready(36):  # the others start after the first step and are then ready without waiting
         time.sleep(0.001)
     assert events[2:] == ['lower 128', 'compile 128', 'lower 36', 'compile 36']
     assert [step([], batch(length))[0] for length in (128, 36, 64)] == [[128], [36], [64]] and not said
@@ -101,14 +101,14 @@ def test_lengths_are_compiled_in_the_background_in_order_of_use():
 
 def test_pending_compilations_are_cancelled_when_a_run_stops(monkeypatch):
     events, held = [], threading.Event()
-    found = programs(events, side_by_side=False)
+    found = programs(events, in_parallel=False)
     monkeypatch.setattr(Lowered, 'compile', lambda self: held.wait() and self.length)
-    found.begin([64, 128])
-    found.go_on()
+    found.compile_ahead([64, 128])
+    found.compile_rest()
     found.stop()
     held.set()
     assert found[64] == 64  # was running
-    assert not found.there(128) and events == ['lower 64']
+    assert not found.is_ready(128) and events == ['lower 64']
     assert found[128] == 128 and events == ['lower 64', 'lower 128']
 
 
@@ -116,8 +116,8 @@ def test_a_background_error_is_raised_at_the_first_use():
     def lower(length: int):
         raise ValueError(f'cannot do {length}')
 
-    found = CompiledSteps(lower, (36, 64), side_by_side=False)
-    found.begin([64])
+    found = CompiledSteps(lower, (36, 64), in_parallel=False)
+    found.compile_ahead([64])
     with pytest.raises(ValueError, match='cannot do 64'):
         found[64]
     found.stop()
@@ -146,10 +146,12 @@ def test_the_bar_and_a_line_report_compilation(tmp_path, capsys, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(record.time, 'perf_counter', lambda: now[0])
     console = TrainingConsole(10, 0)
-    recorder = Recorder([tmp_path], console, values=task_values, log_every=2, total=10, sheet=GoodputClock(tmp_path, 0))
+    recorder = Recorder(
+        [tmp_path], console, values=task_values, log_every=2, total=10, run_clock=GoodputClock(tmp_path, 0)
+    )
     status = lambda: console._progress.tasks[0].fields['status']  # noqa: E731
     assert status() == ''
-    console.status('loss 0.7')
+    console.set_status('loss 0.7')
     for seconds in (0.5, 12.4):
         with recorder.compiling('length 64 (1 of 3)'):
             assert status() == 'compiling length 64 (1 of 3) …'

@@ -9,7 +9,7 @@ import pytest
 from flax import linen as nn
 from train_fakes import MESH_RECIPE, NO_DROPOUT, VOCABULARY, B, RandomExamples, host, tiny_config
 
-from bertjax.data.loader import global_arrays, numbered
+from bertjax.data.loader import global_arrays, make_numbered_batch
 from bertjax.distill.objective import (
     HIDDEN_LOSSES,
     OUTPUT_LOSSES,
@@ -71,7 +71,7 @@ class Taught:
         values, sharding = [], batch_sharding(self.mesh)
         for i in range(count):
             rows = RandomExamples().batch(np.arange(B) + B * i)
-            state, metrics = step(state, numbered(B * i, global_arrays(rows, sharding, B), sharding, B))
+            state, metrics = step(state, make_numbered_batch(B * i, global_arrays(rows, sharding, B), sharding, B))
             values.append(distillation_values(jax.device_get(metrics['sums']), self.setup.objective.factors))
         return host(state), values
 

@@ -61,14 +61,14 @@ def test_the_exchange_gives_the_gradients_of_all_rows():
         return (jnp.einsum('BD,LDHK->BLHK', rows, params['kernel']) + params['bias']).max(1).sum()
 
     def own(params, rows):
-        value, grads = jax.value_and_grad(loss)(exchange.gathered(params), rows)
-        return exchange.summed(value), exchange.scattered(grads, specs)
+        value, grads = jax.value_and_grad(loss)(exchange.gather(params), rows)
+        return exchange.sum(value), exchange.reduce_scatter(grads, specs)
 
     placed = jax.device_put(params, {name: NamedSharding(mesh, spec) for name, spec in specs.items()})
     exchange = zero1.GradientExchange(placed, 'float32')
     assert exchange.specs == specs and exchange.is_sharded
     with jax.set_mesh(mesh):
-        value, grads = jax.jit(exchange.on_own_rows(own, specs, 0))(placed, rows)
+        value, grads = jax.jit(exchange.over_devices(own, specs, 0))(placed, rows)
     wanted, gradients = jax.value_and_grad(loss)(params, rows)
     np.testing.assert_allclose(value, wanted, rtol=1e-5)
     assert grads['kernel'].sharding.is_equivalent_to(placed['kernel'].sharding, 4)

@@ -5,7 +5,7 @@ import numpy as np
 
 from bertjax.config.recipes import pretraining_config
 from bertjax.data.batch import pretraining_batch_spec
-from bertjax.data.loader import global_arrays, numbered
+from bertjax.data.loader import global_arrays, make_numbered_batch
 from bertjax.model.config import BertConfig
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
@@ -90,7 +90,7 @@ class Run:
     def put(self, rows, first=0):
         """Makes a batch on this mesh from rows, the examples from `first` on."""
         count = len(rows['nsp_labels'])
-        return numbered(first, global_arrays(rows, self.sharding, count), self.sharding, count)
+        return make_numbered_batch(first, global_arrays(rows, self.sharding, count), self.sharding, count)
 
     def batch(self, step, examples=None):
         rows = (examples or RandomExamples()).batch(np.arange(B) + B * step)

@@ -157,13 +157,13 @@ def test_the_bar_of_a_terminal(monkeypatch):
         return re.sub('━|╸|╺', '', text.rstrip().splitlines()[-1])  # without the bar itself
 
     with TrainingConsole(2, 0) as console:
-        console.status('compiling …')
+        console.set_status('compiling …')
         assert shows().startswith('step  0/2') and 'compiling …' in shows() and 'left -:--:--' in shows()
-        console.status('')
-        console.step(1)
+        console.set_status('')
+        console.set_step(1)
         assert shows().startswith('step  1/2') and 'compiling' not in shows() and 'left' in shows()
         console.write({'split': 'train', 'step': 1, 'loss': 1.5, 'sequences_per_s': 9.0, 'seconds_per_step': 0.5})
-        console.step(2)
+        console.set_step(2)
         assert shows().startswith('step  2/2') and 'loss 1.500  9 seq/s' in shows()
         assert 'took 0:00:00' in shows() and 'left' not in shows()
 

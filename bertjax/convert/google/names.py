@@ -54,6 +54,6 @@ def to_google(name: str) -> str:
     return '/'.join([*path, last])
 
 
-def turned(name: str, x: np.ndarray) -> np.ndarray:
+def transpose_kernel(name: str, x: np.ndarray) -> np.ndarray:
     """Returns a variable in the other program's layout: kernels are transposed, other variables are unchanged."""
     return x.T if name.endswith('/kernel') else x

@@ -9,7 +9,7 @@ import numpy as np
 from etils import epath
 
 from bertjax.convert.google.bundle import INDEX, Bundle
-from bertjax.convert.google.names import HEADS, from_google, is_slot, turned
+from bertjax.convert.google.names import HEADS, from_google, is_slot, transpose_kernel
 from bertjax.convert.source import CheckpointSource
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_bytes, read_json_object
@@ -34,7 +34,7 @@ def read(path: epath.Path) -> CheckpointSource:
     if not described.exists():
         fix = 'copy it from the source of the checkpoint: it has the sizes of the model'
         raise UserError(str(described), 'nothing', 'the config of google-research/bert', fix)
-    bundle = Bundle(path if _is_prefix(path) else newest(folder))
+    bundle = Bundle(path if _is_prefix(path) else find_newest(folder))
     values = _values(described)
     heads = {name: bundle.shapes.get(f'{prefix}output_weights') for prefix, (name, _) in HEADS.items()}
     heads = {name: shape for name, shape in heads.items() if shape}
@@ -48,11 +48,11 @@ def read(path: epath.Path) -> CheckpointSource:
         values,
         functools.partial(_tensors, bundle, names),
         called={from_google(name): name for name in names},
-        aside=f"{slots} of the optimiser's variables" if slots else '',
+        unused_content=f"{slots} of the optimiser's variables" if slots else '',
     )
 
 
-def newest(folder: epath.Path) -> epath.Path:
+def find_newest(folder: epath.Path) -> epath.Path:
     """Returns the prefix of the newest checkpoint of a folder.
 
     It is the checkpoint that the file 'checkpoint' names, else the published one, else that of the last step.
@@ -102,5 +102,6 @@ def _values(described: epath.Path) -> dict[str, Any]:
 
 def _tensors(bundle: Bundle, names: list[str]) -> dict[str, np.ndarray]:
     return {
-        from_google(name): np.ascontiguousarray(turned(name, bundle.read(name)).astype(np.float32)) for name in names
+        from_google(name): np.ascontiguousarray(transpose_kernel(name, bundle.read(name)).astype(np.float32))
+        for name in names
     }

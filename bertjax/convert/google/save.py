@@ -9,7 +9,7 @@ from etils import epath
 
 from bertjax.convert import names
 from bertjax.convert.google.bundle import write_bundle
-from bertjax.convert.google.names import HEADS, to_google, turned
+from bertjax.convert.google.names import HEADS, to_google, transpose_kernel
 from bertjax.convert.google.read import CONFIG, GELU, NAME
 from bertjax.convert.heads import Head
 from bertjax.convert.huggingface.config import FIELDS
@@ -66,7 +66,7 @@ def export_google(
     directory: epath.PathLike,
     *,
     head: Head | None = None,
-    beside: Mapping[str, str] = MappingProxyType({}),
+    extra_files: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Writes bert_config.json, bert_model.ckpt.index and .data-00000-of-00001, vocab.txt.
 
@@ -79,7 +79,7 @@ def export_google(
       tokenizer: The tokenizer. All its files are written; the original code reads vocab.txt.
       directory: The local or remote directory.
       head: The head of a task's model.
-      beside: {name: text} of further files.
+      extra_files: {name: text} of further files.
 
     Raises:
       UserError: See `check_google` and `check_google_vocabulary`.
@@ -92,8 +92,8 @@ def export_google(
         tokenizer.save(staging)
         path = epath.Path(staging)
         theirs = {to_google(name): x for name, x in tensors.items()}
-        write_bundle(path / NAME, {name: turned(name, x) for name, x in theirs.items()})
-        for name, text in beside.items():
+        write_bundle(path / NAME, {name: transpose_kernel(name, x) for name, x in theirs.items()})
+        for name, text in extra_files.items():
             (path / name).write_text(text)
         (path / CONFIG).write_text(json.dumps(_described(config), indent=2, sort_keys=True) + '\n')
 

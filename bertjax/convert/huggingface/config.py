@@ -111,15 +111,15 @@ def label_names(id2label: Any) -> tuple[str, ...]:
     return () if labels == tuple(f'label_{i}' for i in range(len(labels))) else labels
 
 
-def architecture(config: BertConfig, lacking: Collection[str] = ()) -> str:
-    """Returns the class of transformers for a model; `lacking` are the parts ('mlm', 'nsp') without weights.
+def architecture(config: BertConfig, missing_parts: Collection[str] = ()) -> str:
+    """Returns the class of transformers for a model; `missing_parts` are the parts ('mlm', 'nsp') without weights.
 
     A left-to-right model without pair head is a BertForMaskedLM. With `is_decoder`, this class masks the keys to the
     right, and its loss is at the masked positions, as ours is. BertLMHeadModel loads the same tensors but shifts the
     labels.
     """
-    nsp = config.nsp and 'nsp' not in lacking
-    if 'mlm' in lacking:
+    nsp = config.nsp and 'nsp' not in missing_parts
+    if 'mlm' in missing_parts:
         return 'BertForNextSentencePrediction' if nsp else 'BertModel'
     return 'BertForPreTraining' if nsp else 'BertForMaskedLM'
 
@@ -129,7 +129,7 @@ def to_json(
     pad_id: int,
     head: Head | None = None,
     task: Mapping[str, Any] = MappingProxyType({}),
-    lacking: Collection[str] = (),
+    missing_parts: Collection[str] = (),
 ) -> dict[str, Any]:
     """Returns the content of config.json.
 
@@ -138,7 +138,7 @@ def to_json(
       pad_id: The id of [PAD].
       head: The head of a task's model.
       task: The fields of the task (`id2label` ...).
-      lacking: See `architecture`.
+      missing_parts: See `architecture`.
 
     Raises:
       UserError: See `check_exportable`.
@@ -146,7 +146,7 @@ def to_json(
     check_exportable(config, head)
     return {
         **task,
-        'architectures': [head.architecture if head else architecture(config, lacking)],
+        'architectures': [head.architecture if head else architecture(config, missing_parts)],
         'model_type': 'bert',
         'hidden_act': ACTIVATIONS[config.activation],
         'is_decoder': config.causal,

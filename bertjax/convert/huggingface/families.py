@@ -170,12 +170,12 @@ DISTILBERT = Family(
 FAMILIES = (BERT, ROBERTA, DISTILBERT)
 
 
-def family_read(model_type: Any) -> Family:
+def find_family(model_type: Any) -> Family:
     """Returns the family of a config.json; BERT for unknown ones, which later checks reject."""
     return next((f for f in FAMILIES if model_type in (f.name, *f.read_as_well)), BERT)
 
 
-def family_of(config: BertConfig, separators: int, *, pairs: bool) -> Family:
+def choose_family(config: BertConfig, separators: int, *, pairs: bool) -> Family:
     """Returns the family for the export of a model: BERT, unless the model has the form of another family.
 
     A model without segment embedding is a DistilBERT. A model with a single segment, two separators between the texts

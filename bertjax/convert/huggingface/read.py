@@ -5,7 +5,7 @@ import re
 import numpy as np
 from etils import epath
 
-from bertjax.convert.huggingface.families import BERT, POSITIONS, family_read
+from bertjax.convert.huggingface.families import BERT, POSITIONS, find_family
 from bertjax.convert.huggingface.sentence_transformers import FILES, MODULES
 from bertjax.convert.huggingface.tensors import read_tensors
 from bertjax.convert.source import CheckpointSource
@@ -22,7 +22,7 @@ def recognises(directory: epath.Path) -> bool:
     return (directory / CONFIG).exists()
 
 
-def further_files(directory: epath.Path) -> dict[str, bytes]:
+def read_further_files(directory: epath.Path) -> dict[str, bytes]:
     """Reads the other files of transformers and sentence-transformers: the tokenizer, the model card, the modules.
 
     Returns:
@@ -40,7 +40,7 @@ def read(directory: epath.Path) -> CheckpointSource:
     """See `Format`; a relative of BERT is converted to BERT."""
     where = str(directory / CONFIG)
     values = read_json_object(directory / CONFIG, 'copy the directory again')
-    family = family_read(values.get('model_type', 'bert'))
+    family = find_family(values.get('model_type', 'bert'))
     called, dtypes = dict(family.keys), {}
     if family is not BERT and isinstance(values.get('architectures'), list) and values['architectures']:
         called['architectures'] = str(values['architectures'][0])

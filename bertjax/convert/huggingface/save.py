@@ -15,10 +15,10 @@ from bertjax.convert import names
 from bertjax.convert.heads import Head
 from bertjax.convert.huggingface.card import model_card
 from bertjax.convert.huggingface.config import check_exportable, to_json
-from bertjax.convert.huggingface.families import BERT, POSITIONS, family_of, family_read
+from bertjax.convert.huggingface.families import BERT, POSITIONS, choose_family, find_family
 from bertjax.convert.huggingface.read import CONFIG
 from bertjax.convert.huggingface.tensors import MODEL
-from bertjax.convert.trees import OnHost, shapes_of
+from bertjax.convert.trees import HostParams, stacked_shapes
 from bertjax.errors import UserError
 from bertjax.files.atomic import atomic_directory
 from bertjax.files.safetensors import Tensor, write_tensors
@@ -32,7 +32,7 @@ _KINDS = {'float32': 'F32', 'float16': 'F16', 'bfloat16': 'BF16'}
 _DIRECTORY_KEYS = {'dtype', 'torch_dtype', 'auto_map', 'quantization_config', '_name_or_path', 'transformers_version'}
 
 
-class SavedTokenizer(Protocol):
+class TokenizerProtocol(Protocol):
     """The part of a tokenizer that the export needs (text/tokenizer.py)."""
 
     vocab_size: int
@@ -46,13 +46,13 @@ class SavedTokenizer(Protocol):
 def export_huggingface(
     params: Mapping,
     config: BertConfig,
-    tokenizer: SavedTokenizer,
+    tokenizer: TokenizerProtocol,
     directory: epath.PathLike,
     *,
     card: Mapping[str, Any],
     head: Head | None = None,
     task: Mapping[str, Any] = MappingProxyType({}),
-    beside: Mapping[str, str] = MappingProxyType({}),
+    extra_files: Mapping[str, str] = MappingProxyType({}),
     about: Mapping[str, str] = MappingProxyType({}),
     figures: Mapping[str, Mapping[str, float | None]] = MappingProxyType({}),
     dtype: str = 'float32',
@@ -72,7 +72,7 @@ def export_huggingface(
       card: Training facts for the model card; see `card.model_card`.
       head: The head of a task's model.
       task: The fields of the task in config.json (`id2label`, a name for each output; `label2id`, `problem_type`).
-      beside: {name: text} of further files.
+      extra_files: {name: text} of further files.
       about, figures: See `card.model_card`.
       dtype: The dtype of the tensors: 'float32', 'float16' or 'bfloat16'.
       values: The config.json of the directory from which the model was read. The export has the same family, and keeps
@@ -93,20 +93,22 @@ def export_huggingface(
     if target.exists() and not (target / CONFIG).exists() and any(target.iterdir()):
         fix = 'choose another directory: this one would be replaced'
         raise UserError(str(target), 'a directory with other files', 'an earlier export or nothing', fix)
-    host = OnHost(params, config)
+    host = HostParams(params, config)
     shapes = host.shapes
-    expected = shapes_of(_exported_module(config, head, task, shapes))
-    lacking = _parts(expected) - _parts(shapes)
-    required = {path: shape for path, shape in expected.items() if path.partition('/')[0] not in lacking}
-    if shapes != required or lacking & {'encoder', 'head'}:
+    expected = stacked_shapes(_exported_module(config, head, task, shapes))
+    missing_parts = _parts(expected) - _parts(shapes)
+    required = {path: shape for path, shape in expected.items() if path.partition('/')[0] not in missing_parts}
+    if shapes != required or missing_parts & {'encoder', 'head'}:
         difference = sorted(shapes.items() ^ expected.items())
         raise ValueError(f'parameters do not fit the config: {difference[:4]}')
-    pairs = head is None and config.nsp and 'nsp' not in lacking
+    pairs = head is None and config.nsp and 'nsp' not in missing_parts
     model_type = values.get('model_type', BERT.name)
     family = (
-        family_read(model_type).variant(model_type) if values else family_of(config, tokenizer.separators, pairs=pairs)
+        find_family(model_type).variant(model_type)
+        if values
+        else choose_family(config, tokenizer.separators, pairs=pairs)
     )
-    described = family.own_values(to_json(config, tokenizer.pad_id, head, task, lacking))
+    described = family.own_values(to_json(config, tokenizer.pad_id, head, task, missing_parts))
     export_keys = described.keys() - {'use_cache'} | _DIRECTORY_KEYS  # use_cache is irrelevant for an encoder
     described |= {'torch_dtype': dtype, **{key: x for key, x in values.items() if key not in export_keys}}
     unused = family.unused_positions(described, CONFIG)
@@ -115,14 +117,14 @@ def export_huggingface(
         tensor = _tensor(host, entry, config.vocab_size, unused if entry.theirs == POSITIONS else 0, dtype)
         tensors[family.own_name(entry.theirs, described['architectures'][0])] = tensor
     parameters = sum(math.prod(tensor.shape) for tensor in tensors.values())
-    pipeline = head.pipeline if head else 'feature-extraction' if 'mlm' in lacking else ''
+    pipeline = head.pipeline if head else 'feature-extraction' if 'mlm' in missing_parts else ''
     with atomic_directory(target) as staging:
         tokenizer.save(staging)
         if family is not BERT:
             _leave_out_segments(epath.Path(staging) / 'tokenizer_config.json')
         path = epath.Path(staging)
         write_tensors(path / MODEL, dict(sorted(tensors.items())), {'format': 'pt'})
-        for name, text in beside.items():
+        for name, text in extra_files.items():
             (path / name).write_text(text)
         architecture = described['architectures'][0]
         text = model_card(config, architecture, card, parameters, pipeline=pipeline, about=about, figures=figures)
@@ -138,7 +140,7 @@ def _parts(shapes: Mapping[str, object]) -> set[str]:
     return {path.partition('/')[0] for path in shapes}
 
 
-def _tensor(host: OnHost, entry: names.Entry, vocab_size: int, unused: int, dtype: str) -> Tensor:
+def _tensor(host: HostParams, entry: names.Entry, vocab_size: int, unused: int, dtype: str) -> Tensor:
     """Returns a tensor in transformers' layout, with `unused` rows of zeros at the start."""
     stored = jnp.dtype(dtype)
     ours = host.shapes[entry.ours] if entry.layer is None else host.shapes[entry.ours][1:]
@@ -146,7 +148,7 @@ def _tensor(host: OnHost, entry: names.Entry, vocab_size: int, unused: int, dtyp
 
     def parts() -> Iterator[np.ndarray]:
         yield np.zeros((unused, *others), stored)
-        yield entry.kind.give(host.get(entry.ours, entry.layer), vocab_size).astype(stored, copy=False)
+        yield entry.kind.to_theirs(host.get(entry.ours, entry.layer), vocab_size).astype(stored, copy=False)
 
     return Tensor(_KINDS[dtype], (unused + rows, *others), parts)
 

@@ -30,11 +30,11 @@ class _Row(NamedTuple):
 
     Attributes:
       bias: float32 [Q or 1, S], added to the scores.
-      places: uint32 [S] or None, see `AttentionMask.places`.
+      positions: uint32 [S] or None, see `AttentionMask.positions`.
     """
 
     bias: jax.Array
-    places: jax.Array | None
+    positions: jax.Array | None
 
 
 def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
@@ -109,7 +109,7 @@ def _attend_head(
     scores = _product('QK,SK->QS', query, key) * query.shape[-1] ** -0.5 + row.bias
     weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
     total = weights.sum(-1, keepdims=True)
-    weights = drop_weights(weights.astype(value.dtype), rate, words, row.places)
+    weights = drop_weights(weights.astype(value.dtype), rate, words, row.positions)
     return (_product('QS,SK->QK', weights, value) / total).astype(value.dtype)
 
 
@@ -151,7 +151,7 @@ def _by_head(
     def update_row(b: jax.Array, written: _Arrays) -> _Arrays:
         row_mask = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, b, 1), mask)
         bias = jnp.where(row_mask.visible(Q)[0, 0], 0.0, NEGATIVE).astype(jnp.float32)
-        row = _Row(bias, None if row_mask.places is None else row_mask.places[0])
+        row = _Row(bias, None if row_mask.positions is None else row_mask.positions[0])
         return jax.lax.fori_loop(0, H, functools.partial(update_head, b, row), written)
 
     return tuple(x.reshape(B, -1, H, K) for x in jax.lax.fori_loop(0, B, update_row, written))

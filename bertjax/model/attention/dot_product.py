@@ -29,7 +29,7 @@ def attend(
 ) -> jax.Array:
     """Computes softmax(Q Kᵀ / √K + bias) V with the softmax in float32; see `select.Implementation`."""
     weights = probabilities(query, key, mask).astype(query.dtype)  # [B, H, Q, S]
-    weights = drop_attention(weights, dropout_rate, dropout, mask.places)
+    weights = drop_attention(weights, dropout_rate, dropout, mask.positions)
     if platform() == 'cpu':
         return cpu_products.mix(weights, value)
     return jnp.einsum('BHQS,BSHK->BQHK', weights, value)  # [B, Q, H, K]

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from bertjax.model.dropout import hashed, threshold
+from bertjax.model.dropout import hash_bits, threshold
 from bertjax.model.layers import NEGATIVE
 
 # Positions of the other side that a program loads at a time. These are the largest tiles that spill no registers on a
@@ -220,7 +220,7 @@ class _Tile:
             return weights
         least = threshold(self.options.rate)
         query, key = self._position(queries, self.queries), self._position(keys, 1 - self.queries)
-        bits = hashed(*self.words, ((query << 16) | key).astype(jnp.uint32))
+        bits = hash_bits(*self.words, ((query << 16) | key).astype(jnp.uint32))
         return jnp.where(bits >= jnp.uint32(least), weights * (1.0 / (1.0 - least / 2**32)), 0.0)
 
     def _position(self, block: pl.Slice, axis: int) -> jax.Array:

@@ -19,7 +19,7 @@ class AttentionMask(struct.PyTreeNode):
         None if each row is one sequence. (Kernels call these "segment ids", which in BERT means A and B.)
       causal: Hide the keys to the right of a query.
       query_ids: int32 [B, Q], the sequence of each query, if the queries are not the first Q positions of the row.
-      places: uint32 [B, S], the index of each key within its sequence, for dropout of packed rows (see
+      positions: uint32 [B, S], the index of each key within its sequence, for dropout of packed rows (see
         `dropout.drop_attention`).
       layout: The fixed slots of rows, which attention computes group by group. The other fields are then set per group.
     """
@@ -28,7 +28,7 @@ class AttentionMask(struct.PyTreeNode):
     sequence_ids: jax.Array | None = None
     causal: bool = struct.field(pytree_node=False, default=False)
     query_ids: jax.Array | None = None
-    places: jax.Array | None = None
+    positions: jax.Array | None = None
     layout: PackedLayout | None = struct.field(pytree_node=False, default=None)
 
     @classmethod

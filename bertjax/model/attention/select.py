@@ -64,11 +64,11 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     'dot_product': dot_product,
 }
 
-_PACKED_WITH_DROPOUT = ('by_head_cpu', 'dot_product')  # support `query_ids` and `places` of the mask
+_PACKED_WITH_DROPOUT = ('by_head_cpu', 'dot_product')  # support `query_ids` and `positions` of the mask
 
 
 def _packed_refusal(mask: AttentionMask) -> str | None:
-    is_packed = mask.query_ids is not None or mask.places is not None
+    is_packed = mask.query_ids is not None or mask.positions is not None
     return 'it does not support rows of several sequences with dropout per sequence' if is_packed else None
 
 
@@ -157,19 +157,19 @@ def _attend_in_groups(
             return [None] * len(layout.row_groups)
         return layout.split(x if query.shape[1] == key.shape[1] else layout.gather_cls(x))
 
-    ids, places = (jnp.broadcast_to(x, key.shape[:2]) for x in (layout.sequence_ids, layout.position_ids))
+    ids, positions = (jnp.broadcast_to(x, key.shape[:2]) for x in (layout.sequence_ids, layout.position_ids))
     parts = zip(
-        *map(layout.split, (query, key, value, mask.key_mask, ids, places.astype(jnp.uint32))),
-        *map(of_queries, (ids, own.numbers, own.places)), layout.most_sequences, strict=True,
+        *map(layout.split, (query, key, value, mask.key_mask, ids, positions.astype(jnp.uint32))),
+        *map(of_queries, (ids, own.example_ids, own.positions)), layout.most_sequences, strict=True,
     )  # fmt: skip
     mixed = []
     for q, k, v, seen, key_ids, key_places, query_ids, numbers, query_places, most in parts:
         if most == 1:  # a sequence a row: any implementation can compute it
             part = AttentionMask(seen, causal=mask.causal)
-            drops = dropout and dropout.replace(numbers=numbers[:, 0], places=None)
+            drops = dropout and dropout.replace(example_ids=numbers[:, 0], positions=None)
         else:
             part = AttentionMask(seen, key_ids, mask.causal, query_ids, dropout and key_places)
-            drops = dropout and dropout.replace(numbers=numbers, places=query_places)
+            drops = dropout and dropout.replace(example_ids=numbers, positions=query_places)
         mixed.append(attend(name, q, k, v, part, dropout_rate=rate, dropout=drops))
     return layout.join(mixed, len(query))
 

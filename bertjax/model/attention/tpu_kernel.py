@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from bertjax.model.dropout import hashed, threshold
+from bertjax.model.dropout import hash_bits, threshold
 from bertjax.model.layers import NEGATIVE
 
 
@@ -169,5 +169,5 @@ def _keep_mask(options: TpuKernelOptions, weights: jax.Array, words: Any, head: 
     if not options.rate:
         return True
     query, key = (jax.lax.broadcasted_iota(jnp.uint32, weights.shape, axis) for axis in (0, 1))
-    bits = hashed(words[head, 0], words[head, 1], (query << 16) | key)
+    bits = hash_bits(words[head, 0], words[head, 1], (query << 16) | key)
     return bits >= jnp.uint32(threshold(options.rate))

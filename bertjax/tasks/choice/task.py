@@ -175,11 +175,11 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
                 n, m = longest_first(len(contexts[i]), len(b), room)
                 cut += n + m < len(contexts[i]) + len(b)
                 tokens = np.concatenate([cls, contexts[i][:n], between, b[:m], sep])
-                builder.sequence(tokens, second=1 + n + len(between))
+                builder.add_sequence(tokens, second=1 + n + len(between))
             for _ in range(choices - len(record.endings)):
-                builder.sequence([])
+                builder.add_sequence([])
             known = record.label is not None
-            builder.row(i, labels=np.int32(record.label if known else 0), weights=np.float32(known))
+            builder.add_row(i, labels=np.int32(record.label if known else 0), weights=np.float32(known))
         note = f'{cut:,} of {len(texts):,} sequences are longer than config.seq_len={self.seq_len} and are cut'
         return builder.build(notes=[note] if cut else [])
 
