@@ -96,7 +96,7 @@ def _words(beam: str, folder: str) -> dict[str, float]:
             count_words(iter_texts(_CORPUS.value), True)
         return found
     backend.check_beam(beam)
-    from bertjax.corpus.beam_vocabulary import BeamTextStatistics
+    from bertjax.corpus.beam.vocabulary import BeamTextStatistics
 
     with _timed(found, 'words'):
         BeamTextStatistics([[_CORPUS.value]], CorpusOptions(), beam, pathlib.Path(folder, 'counts')).words(True)

@@ -14,7 +14,7 @@ from bertjax.finetune.task_data import data_from_source
 from bertjax.finetune.trials import trials_of
 from bertjax.parallel.distributed import primary_first
 from bertjax.parallel.mesh import make_mesh, row_shards
-from bertjax.train.canary import training_devices
+from bertjax.train.health.gradient_check import training_devices
 from bertjax.train.settings import check_row_count
 from bertjax.train.trainer import fit
 from bertjax.workdir.exports import check_push_to

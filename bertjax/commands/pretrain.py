@@ -13,7 +13,7 @@ from bertjax.pretrain.run import Pretraining
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.pretrain.summary import finish_pretraining
 from bertjax.pretrain.warm_start import with_architecture
-from bertjax.train.canary import training_devices
+from bertjax.train.health.gradient_check import training_devices
 from bertjax.train.trainer import fit
 from bertjax.workdir.exports import check_push_to
 from bertjax.workdir.lock import has_checkpoints, lock_workdir

@@ -10,7 +10,7 @@ from bertjax.config.plain import plain
 from bertjax.config.verb import Verb
 from bertjax.errors import printable
 from bertjax.files.paths import user_name
-from bertjax.train.goodput import read_goodput
+from bertjax.train.health.goodput import read_goodput
 from bertjax.workdir.differences import (
     Difference,
     align_columns,

@@ -74,7 +74,7 @@ def check_beam(flags: str) -> None:
     """
     logging.disable(logging.WARNING)  # Beam warns about missing packages for BigQuery
     try:
-        from bertjax.corpus.beam_flags import check_flags
+        from bertjax.corpus.beam.flags import check_flags
     except ModuleNotFoundError as error:
         if (error.name or '').partition('.')[0] != 'apache_beam':
             raise
@@ -94,6 +94,6 @@ def make_backend(beam: str) -> Backend:
     if not beam:
         return LocalBackend()
     check_beam(beam)
-    from bertjax.corpus.beam_store import BeamBackend
+    from bertjax.corpus.beam.store import BeamBackend
 
     return BeamBackend(beam)

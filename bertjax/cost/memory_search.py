@@ -23,9 +23,9 @@ from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.parallel.topology import generation_of, topology_devices
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import PretrainingPhase, PretrainingSettings
+from bertjax.train.health.throughput import peak_flops
 from bertjax.train.settings import check_row_count
 from bertjax.train.setup import Setup
-from bertjax.train.throughput import peak_flops
 
 TRIES = 3  # compiles, at most, for each way to need less memory
 

@@ -16,7 +16,7 @@ from bertjax.finetune.task_model import TaskModel
 from bertjax.tasks.reading.texts import Blank
 from bertjax.tasks.task import Outputs, Task
 from bertjax.terminal import Console
-from bertjax.train.goodput import read_goodput
+from bertjax.train.health.goodput import read_goodput
 from bertjax.workdir import exports
 from bertjax.workdir.exports import ExportContent, push_export, write_exports
 from bertjax.workdir.files import recorded_in

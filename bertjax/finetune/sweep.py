@@ -40,7 +40,7 @@ from bertjax.parallel.distributed import (
     remove_on_all,
 )
 from bertjax.terminal import Console
-from bertjax.train.interrupt import Interrupt
+from bertjax.train.health.interrupt import Interrupt
 from bertjax.train.phase import Phase
 from bertjax.train.settings import resolve_durations
 from bertjax.train.state import TrainState, shardings_of

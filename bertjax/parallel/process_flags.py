@@ -75,7 +75,7 @@ def supervise() -> None:
         if os.getppid() != parent:
             os._exit(LostError.exit_status)
         # A terminal and Slurm signal all processes of a group. Without its own group, the child would get each signal
-        # twice, and a second signal has another meaning (train/interrupt.py).
+        # twice, and a second signal has another meaning (train/health/interrupt.py).
         os.setpgid(0, 0)
         return
 

@@ -22,7 +22,7 @@ from bertjax.pretrain.chance_baselines import ChanceBaselines
 from bertjax.pretrain.heldout_texts import PREFIX
 from bertjax.terminal import Console
 from bertjax.text.tokenizer import Tokenizer
-from bertjax.train.goodput import read_goodput
+from bertjax.train.health.goodput import read_goodput
 from bertjax.train.step import make_forward
 from bertjax.workdir import exports
 from bertjax.workdir.exports import ExportContent, formats_of, push_export, write_exports

@@ -34,7 +34,7 @@ from bertjax.text.wordpiece import INSTALL_FAST, describe_fast_saving
 from bertjax.workdir.tokenizer import save_tokenizer
 
 if TYPE_CHECKING:
-    from bertjax.corpus.beam_vocabulary import BeamTextStatistics
+    from bertjax.corpus.beam.vocabulary import BeamTextStatistics
 
 CANDIDATES = 'candidates.txt'
 COUNTS = 'counts'  # a folder that is there while config.beam counts
@@ -105,7 +105,7 @@ def _train(settings: PretrainingSettings, texts: list[Iterator[str]], shared: di
 
 def _gathering(settings: PretrainingSettings, corpora: list[list[str]], workdir: pathlib.Path) -> 'BeamTextStatistics':
     check_beam(settings.beam)
-    from bertjax.corpus.beam_vocabulary import BeamTextStatistics
+    from bertjax.corpus.beam.vocabulary import BeamTextStatistics
 
     return BeamTextStatistics(corpora, settings.corpus_options, settings.beam, workdir / COUNTS)
 

@@ -11,8 +11,8 @@ from bertjax.data.loader import Loader
 from bertjax.errors import PreemptedError
 from bertjax.parallel.distributed import broadcast_from_primary
 from bertjax.train.early_stopping import EarlyStopping
-from bertjax.train.goodput_clock import DATA, EVALUATION, SAVE
-from bertjax.train.interrupt import Interrupt
+from bertjax.train.health.goodput_clock import DATA, EVALUATION, SAVE
+from bertjax.train.health.interrupt import Interrupt
 from bertjax.train.phase import Phase, TrainStep
 from bertjax.train.process_flags import AnyProcessFlags
 from bertjax.train.record import Recorder

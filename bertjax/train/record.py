@@ -16,10 +16,10 @@ from bertjax.data.loader import NumberedBatch
 from bertjax.errors import NonFiniteError
 from bertjax.metrics.rows import Sums, add_sums, finite_or_none
 from bertjax.parallel.distributed import is_primary
-from bertjax.train.goodput_clock import COMPILE, GoodputClock
-from bertjax.train.ledger import ledger_damage
-from bertjax.train.profiler import Profiler
-from bertjax.train.throughput import Stopwatch, memory_metrics
+from bertjax.train.health.goodput_clock import COMPILE, GoodputClock
+from bertjax.train.health.ledger import ledger_damage
+from bertjax.train.health.profiler import Profiler
+from bertjax.train.health.throughput import Stopwatch, memory_metrics
 from bertjax.train.vmapped_runs import select_run
 from bertjax.writers.console import TrainingConsole
 from bertjax.writers.jsonl import JsonLines, read_rows

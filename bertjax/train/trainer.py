@@ -17,15 +17,15 @@ from bertjax.metrics.rows import Sums
 from bertjax.parallel.distributed import is_primary
 from bertjax.parallel.partition import mesh_context
 from bertjax.train.early_stopping import STATE_KEY, EarlyStopping
-from bertjax.train.goodput_clock import RESTORE, SAVE, GoodputClock
-from bertjax.train.interrupt import Interrupt
+from bertjax.train.health.goodput_clock import RESTORE, SAVE, GoodputClock
+from bertjax.train.health.interrupt import Interrupt
+from bertjax.train.health.profiler import profiled_steps
+from bertjax.train.health.watchdog import watch_for_hangs
 from bertjax.train.loop import Intervals, Loop
 from bertjax.train.phase import Phase
-from bertjax.train.profiler import profiled_steps
 from bertjax.train.record import Recorder
 from bertjax.train.setup import Setup
 from bertjax.train.state import TrainState
-from bertjax.train.watchdog import watch_for_hangs
 from bertjax.workdir.lock import TRIALS
 from bertjax.writers.console import TrainingConsole
 from bertjax.writers.tracker import Tracker

@@ -39,7 +39,7 @@ class SomeRunner(BundleBasedDirectRunner):
 
 def test_a_missing_package_is_an_error_with_a_fix(monkeypatch):
     monkeypatch.setitem(sys.modules, 'apache_beam.options.pipeline_options', None)
-    monkeypatch.delitem(sys.modules, 'bertjax.corpus.beam_flags', raising=False)
+    monkeypatch.delitem(sys.modules, 'bertjax.corpus.beam.flags', raising=False)
     with pytest.raises(UserError, match=r"without Apache Beam.*pip install 'bertjax\[beam\]'"):
         check_beam(DIRECT)
 
@@ -76,10 +76,10 @@ def test_an_error_of_a_worker_is_raised_once(beam, corpus, tmp_path, vocabulary,
     with pytest.raises(UserError, match=r'f.txt:1: found invalid UTF-8 .*strict=False to drop it'):
         build_store(corpus, tmp_path / 'a', str(vocabulary), CorpusOptions(strict=True), progress=False, beam=DIRECT)
     assert not (tmp_path / 'a' / 'manifest.json').exists()
-    monkeypatch.setattr('bertjax.corpus.beam_store.encode_shard', lambda *arguments: None)
+    monkeypatch.setattr('bertjax.corpus.beam.store.encode_shard', lambda *arguments: None)
     with pytest.raises(UserError, match=r'results that are not in .* expected a folder that all workers share'):
         build_store(corpus, tmp_path / 'b', str(vocabulary), CorpusOptions(), progress=False, beam=DIRECT)
-    monkeypatch.setattr('bertjax.corpus.beam_store.encode_shard', lambda *arguments: 1 / 0)
+    monkeypatch.setattr('bertjax.corpus.beam.store.encode_shard', lambda *arguments: 1 / 0)
     with pytest.raises(UserError, match=r'config\.beam: found a failure of DirectRunner: division by zero'):
         build_store(corpus, tmp_path / 'b', str(vocabulary), CorpusOptions(), progress=False, beam=DIRECT)
 
@@ -115,7 +115,7 @@ def test_a_runner_of_another_package_brings_its_options(beam, tmp_path, monkeypa
 
 @pytest.mark.slow
 def test_counts_and_samples_are_those_of_the_whole_text(beam, corpus, tmp_path):
-    from bertjax.corpus.beam_vocabulary import BeamTextStatistics
+    from bertjax.corpus.beam.vocabulary import BeamTextStatistics
 
     first, second = corpus.split(',')
     options, folder = CorpusOptions(), tmp_path / 'counts'

@@ -108,7 +108,7 @@ def test_the_scheduler_of_dasks_configuration_is_used(dask, monkeypatch):
 def test_a_partition_holds_one_shard_if_there_are_few(dask, flags, elements, size):
     from apache_beam.runners.dask.dask_runner import DaskOptions
 
-    from bertjax.corpus.beam_flags import parse_flags
+    from bertjax.corpus.beam.flags import parse_flags
 
     options = parse_flags('--runner=DaskRunner' + flags, elements)[1].view_as(DaskOptions)
     assert options.partition_size == size and options.timeout == 10
@@ -116,7 +116,7 @@ def test_a_partition_holds_one_shard_if_there_are_few(dask, flags, elements, siz
 
 @pytest.mark.slow
 def test_a_store_and_the_statistics_for_vocabularies(dask_cluster, build, corpus, tmp_path):
-    from bertjax.corpus.beam_vocabulary import BeamTextStatistics
+    from bertjax.corpus.beam.vocabulary import BeamTextStatistics
 
     dask_cluster.wait_for_workers(2)
     dask_cluster.encoders()

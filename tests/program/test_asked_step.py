@@ -10,7 +10,7 @@ import pytest
 from running import GLUE, Program, results, rows
 from test_tasks import SHORT, write_squad
 
-from bertjax.train.interrupt import Interrupt
+from bertjax.train.health.interrupt import Interrupt
 
 
 def stop_after(steps: int):

@@ -11,7 +11,7 @@ from running import GLUE, RUN, SWEEP, TUNE, Program, assert_one_line, copied, fi
 from test_distill import EVERY_PART, GENERAL, teacher
 
 import bertjax
-from bertjax.train.goodput_clock import TIMES
+from bertjax.train.health.goodput_clock import TIMES
 from bertjax.workdir.lock import EXPORTED, TRIALS
 
 NEVER = ('--config.eval_every=0', '--config.checkpoint_every=0')

@@ -13,8 +13,8 @@ from bertjax.data.loader import NumberedBatch
 from bertjax.metrics.rows import pretraining_values
 from bertjax.train import loop
 from bertjax.train.early_stopping import STATE_KEY, EarlyStopping
-from bertjax.train.goodput_clock import GoodputClock
-from bertjax.train.interrupt import Interrupt
+from bertjax.train.health.goodput_clock import GoodputClock
+from bertjax.train.health.interrupt import Interrupt
 from bertjax.train.record import Recorder
 from bertjax.train.setup import PhaseSettings
 from bertjax.train.state import TrainState

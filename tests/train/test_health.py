@@ -10,11 +10,12 @@ import pytest
 from loop_world import EVALUATION_SECONDS, SAVE_SECONDS, STEP_SECONDS, Clock, World
 
 from bertjax.errors import PreemptedError, UserError
-from bertjax.train import goodput_clock, loop, profiler, throughput, watchdog
-from bertjax.train.goodput import read_goodput
-from bertjax.train.goodput_clock import COMPILE, DATA, EVALUATION, SAVE, START, STEP, TIMES, GoodputClock
-from bertjax.train.profiler import profiled_steps
-from bertjax.train.watchdog import HANG, LONG_FACTOR, watch_for_hangs
+from bertjax.train import loop
+from bertjax.train.health import goodput_clock, profiler, throughput, watchdog
+from bertjax.train.health.goodput import read_goodput
+from bertjax.train.health.goodput_clock import COMPILE, DATA, EVALUATION, SAVE, START, STEP, TIMES, GoodputClock
+from bertjax.train.health.profiler import profiled_steps
+from bertjax.train.health.watchdog import HANG, LONG_FACTOR, watch_for_hangs
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import time
 import pytest
 from killing import in_fork
 
-from bertjax.train.interrupt import Interrupt
+from bertjax.train.health.interrupt import Interrupt
 
 
 def wait_for(condition, seconds=10):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bertjax.checkpoint import Position
-from bertjax.train.ledger import ledger_damage, summarize_damage
+from bertjax.train.health.ledger import ledger_damage, summarize_damage
 
 # Six steps of 4 in phase 0, four of 8 in phase 1.
 ROWS = [{'step': i + 1, 'phase': 0, 'first': 4 * i, 'count': 4} for i in range(6)]

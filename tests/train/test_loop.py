@@ -8,8 +8,9 @@ from loop_world import ROWS, Clock, World
 
 from bertjax.checkpoint import Position
 from bertjax.errors import NonFiniteError, PreemptedError
-from bertjax.train import loop, throughput
+from bertjax.train import loop
 from bertjax.train.early_stopping import EarlyStopping
+from bertjax.train.health import throughput
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from bertjax.checkpoint import Position
 from bertjax.data.loader import NumberedBatch
 from bertjax.metrics.rows import task_values
-from bertjax.train.goodput_clock import GoodputClock
+from bertjax.train.health.goodput_clock import GoodputClock
 from bertjax.train.record import Recorder
 from bertjax.writers.console import TrainingConsole
 

@@ -13,7 +13,7 @@ from bertjax.data.loader import NumberedBatch
 from bertjax.metrics.rows import task_values
 from bertjax.train import record
 from bertjax.train.compiled_steps import CompiledSteps, SplitStep, StepLowering
-from bertjax.train.goodput_clock import GoodputClock
+from bertjax.train.health.goodput_clock import GoodputClock
 from bertjax.train.phase import TrainStep
 from bertjax.train.record import Recorder
 from bertjax.writers.console import TrainingConsole

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from bertjax.metrics.rows import add_sums, finite_or_none, pretraining_values
-from bertjax.train import throughput
+from bertjax.train.health import throughput
 from bertjax.writers.console import TrainingConsole, format_value
 from bertjax.writers.tensorboard import TensorBoard
 

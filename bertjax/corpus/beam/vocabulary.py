@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import apache_beam as beam
 
 from bertjax.corpus import identity
-from bertjax.corpus.beam_job import Job, Step, missing_results_error, run_pipeline
+from bertjax.corpus.beam.job import Job, Step, missing_results_error, run_pipeline
 from bertjax.corpus.identity import KnownText
 from bertjax.corpus.shards import cut_in_order
 from bertjax.corpus.sources import CorpusOptions, TextPart, TextSource, list_unweighted, resolve_sources

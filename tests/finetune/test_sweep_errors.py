@@ -26,7 +26,7 @@ def test_only_damaged_checkpoints_are_passed_over(
     checkpoints, begin = mock.Mock(), mock.Mock(return_value=(mock.Mock(), [False]))
     checkpoints.latest.side_effect = error
     monkeypatch.setattr(sweep, 'Checkpoints', lambda *args, **options: checkpoints)
-    monkeypatch.setattr(sweep, 'continue_or_begin', begin)
+    monkeypatch.setattr(sweep, 'resume_or_start', begin)
     group = mock.Mock(resolved={}, _folder=tmp_path)
     if begins:
         sweep.TrialGroup.run(group, mock.Mock())

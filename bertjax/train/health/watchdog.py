@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from bertjax.errors import HungError
 from bertjax.files.atomic import write_atomic
-from bertjax.train.goodput_clock import COMPILE, DATA, EVALUATION, KINDS, RESTORE, SAVE, STEP, GoodputClock
+from bertjax.train.health.goodput_clock import COMPILE, DATA, EVALUATION, KINDS, RESTORE, SAVE, STEP, GoodputClock
 
 HANG = 'hang.txt'  # in a workdir
 LONG_FACTOR = 10  # the factor for activities that take longer than a step

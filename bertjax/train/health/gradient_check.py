@@ -30,7 +30,7 @@ SHAPES = {
     'down': (2 * WIDTH, WIDTH),
 }
 # For the gradient by each input, its norm and its product with `numbers`, computed by JAX in float64.
-# tests/train/test_canary.py computes them with PyTorch.
+# tests/train/test_gradient_check.py computes them with PyTorch.
 DIGITS = {
     'x': (36.06642407, -1.360318039),
     'query': (7.415997206, 0.1046290104),

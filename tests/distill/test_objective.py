@@ -18,7 +18,7 @@ from bertjax.distill.objective import (
     evenly_spaced_layers,
     uniform_layers,
 )
-from bertjax.losses import AUX, PRETRAINING
+from bertjax.losses import AUX
 from bertjax.metrics.rows import distillation_values
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
@@ -29,6 +29,7 @@ from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.parallel.rules import mesh_axes
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import pretraining_settings
+from bertjax.train.distillation import Distillation, DistillationStage
 from bertjax.train.phase import TrainStep
 from bertjax.train.state import abstract_state, put_like
 
@@ -56,8 +57,9 @@ class Taught:
         init = lambda key: init_params(model, key, *[jnp.zeros((1, 1), jnp.int32)] * 4)  # noqa: E731
         with mesh_context(self.mesh):
             abstract = abstract_state(init, self.mesh)
-        objective = distill_objective(PRETRAINING, lesson, model, student)
-        self.setup = build_pretraining_setup(settings, student, self.mesh, objective, (abstract,))
+        stage = DistillationStage(lambda objective: distill_objective(objective, lesson, model, student))
+        distillation = Distillation([stage], abstract, lambda: self.teacher, lambda *shape: 0.0, '', '')
+        self.setup = build_pretraining_setup(settings, student, self.mesh, distillation)
         self.phase = settings.resolve_phases(config.steps)[0]
         self.batches = self.phase.batches
         self.teacher_on_host = drawn(functools.partial(init, jax.random.key(7)))

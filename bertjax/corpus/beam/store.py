@@ -21,7 +21,7 @@ import numpy as np
 from apache_beam.metrics import Metrics
 
 from bertjax.corpus import duplicates, merge
-from bertjax.corpus.beam_job import Job, Step, missing_results_error, run_pipeline
+from bertjax.corpus.beam.job import Job, Step, missing_results_error, run_pipeline
 from bertjax.corpus.encode import encode_shard
 from bertjax.corpus.merge import Shard
 from bertjax.corpus.partial import read_record

@@ -17,7 +17,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import StandardOptions
 
-from bertjax.corpus.beam_flags import KEY, is_dask, parse_flags, silence_beam_logs
+from bertjax.corpus.beam.flags import KEY, is_dask, parse_flags, silence_beam_logs
 from bertjax.corpus.sources import TextPart
 from bertjax.errors import UserError
 from bertjax.files.atomic import private_to_machine, write_atomic

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertjax.progress import clock
-from bertjax.train.goodput_clock import KINDS, STEP, TIMES
+from bertjax.train.health.goodput_clock import KINDS, STEP, TIMES
 
 LOST = 'lost'  # steps after the last checkpoint that a later process did again
 _DESCRIPTIONS = {**{kind: kind for kind in KINDS}, LOST: 'steps done again', 'data': 'waiting for data'}
