@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from bertjax.config.plain import plain
 from bertjax.config.files import find_recipe, load_recipe
+from bertjax.config.plain import plain
 from bertjax.errors import UserError
 from bertjax.pages.page import Section
 from bertjax.report.run_record import Run
