@@ -102,7 +102,7 @@ def test_an_input_that_changes_on_the_way_is_told(tmp_path):
 
 
 def test_a_log_has_a_line_now_and_then(monkeypatch, capsys):
-    monkeypatch.setattr(progress, '_LINES', 0.0)
+    monkeypatch.setattr(progress, '_LINE_INTERVAL', 0.0)
     with progress.progress('texts', 3000, lines=True) as advance:
         advance(1000)
     assert capsys.readouterr().out.startswith('texts: 1,000 of 3,000 (33%), ')
