@@ -1,4 +1,4 @@
-"""config of a verb that uses a finished model -> UsingSettings."""
+"""The settings of a verb that uses a trained model."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,10 +12,10 @@ from bertjax.model.config import BertConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InferenceSettings:
-    """The keys of `recipe.using_config`; where no more is said, the attribute is the key.
+    """The keys of `recipe.using_config`; other attributes have the names of their keys.
 
     Attributes:
-      options: those of the verb, config.VERB, in plain form.
+      options: The options of the verb, config.VERB, as plain values.
     """
 
     init: str
@@ -26,27 +26,27 @@ class InferenceSettings:
     max_length: int = 0
     options: Mapping[str, Any]
 
-    def longest(self, config: BertConfig, usual: int) -> int:
-        """Tokens that a text of a model is cut to; `usual` where config.max_length does not say.
+    def longest(self, config: BertConfig, default: int) -> int:
+        """Returns the length in tokens to which texts are truncated: config.max_length, or `default` if that is 0.
 
         Raises:
-          UserError: more than it has positions.
+          UserError: config.max_length exceeds the number of positions of the model.
         """
-        most = config.max_positions
-        if self.max_length > most:
+        limit = config.max_positions
+        if self.max_length > limit:
             fix = 'leave it out for the longest'
-            raise UserError('config.max_length', str(self.max_length), f'4 to {most}, the positions of the model', fix)
-        return self.max_length or usual
+            raise UserError('config.max_length', str(self.max_length), f'4 to {limit}, the positions of the model', fix)
+        return self.max_length or default
 
 
 def inference_settings(config: ConfigDict, verb: str) -> InferenceSettings:
-    """The settings of a config.
+    """Makes the settings from a config.
 
     Raises:
-      UserError: the recipe of another verb.
+      UserError: The recipe is for another verb.
     """
     if verb not in config:
-        found, expected = f'a recipe without config.{verb}', 'one that has it'
-        raise UserError(f'--config.run={verb}', found, expected, f'give the recipe {verb}')
+        found = f'a recipe without config.{verb}'
+        raise UserError(f'--config.run={verb}', found, expected='one that has it', fix=f'give the recipe {verb}')
     names = [field.name for field in dataclasses.fields(InferenceSettings) if field.name != 'options']
     return InferenceSettings(**{name: config[name] for name in names if name in config}, options=dict(config[verb]))
