@@ -26,10 +26,18 @@ from bertjax.data.length_buckets import pad_to
 from bertjax.errors import UserError
 from bertjax.files.disk import refused
 from bertjax.inference.apply import make_apply
-from bertjax.inference.arguments import Texts, check_count, check_value, check_values, like, plain, several
-from bertjax.inference.attention import Attention, attention
-from bertjax.inference.description import description
-from bertjax.inference.encode import chosen_encoding, encode, sequences, spans
+from bertjax.inference.arguments import (
+    Texts,
+    as_text_list,
+    check_count,
+    check_value,
+    check_values,
+    match_input,
+    to_python,
+)
+from bertjax.inference.attention import Attention, compute_attention
+from bertjax.inference.description import describe_model
+from bertjax.inference.encode import build_sequences, chosen_encoding, encode, token_spans
 from bertjax.inference.masked_methods import MaskedMethods
 from bertjax.inference.runner import Runner
 from bertjax.inference.task_methods import TaskMethods
@@ -140,7 +148,7 @@ class Bert(MaskedMethods, TaskMethods):
             raise ValueError('the parameters differ in names or shapes from those of this model')
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        origin = self._model.origin.of_other_parameters()
+        origin = self._model.origin.with_changed_params()
         other._model, other.missing = dataclasses.replace(self._model, params=params, missing=(), origin=origin), ()
         other._runner = self._runner.with_model(other._model)
         return other
@@ -174,7 +182,7 @@ class Bert(MaskedMethods, TaskMethods):
         Raises:
           UserError: There are no texts, or no endings for a multiple-choice model.
         """
-        if not several(texts):
+        if not as_text_list(texts):
             raise UserError('texts', 'none', 'at least one', 'give a batch some rows')
         if isinstance(self.task, MultipleChoiceTask):
             features = self._choices(self.task, texts, pairs)
@@ -256,12 +264,12 @@ class Bert(MaskedMethods, TaskMethods):
         Raises:
           UserError: The model lacks a layer or the pooler.
         """
-        layers = plain(layers)
+        layers = to_python(layers)
         options = {'layers': layers if isinstance(layers, tuple) else (layers,), 'combine': combine, 'weights': weights}
         options |= {'pool': 'none' if pool is None else pool, 'normalize': normalize}
         values = check_values('extract', **{name: (name, value) for name, value in options.items()})
-        encoding, firsts = chosen_encoding(self._model, **values), several(texts)
-        rows = encode(self._runner, self._features(encoding.prompted(firsts), pairs), encoding) if firsts else []
+        encoding, firsts = chosen_encoding(self._model, **values), as_text_list(texts)
+        rows = encode(self._runner, self._features(encoding.add_prompt(firsts), pairs), encoding) if firsts else []
         if isinstance(texts, str):
             return rows[0]
         if encoding.pool == 'none':
@@ -276,11 +284,11 @@ class Bert(MaskedMethods, TaskMethods):
 
     def pieces(self, texts: Texts, pairs: Texts | None = None) -> Any:
         """Returns a list of pieces per text, as the model reads them, including special tokens."""
-        if not several(texts):
+        if not as_text_list(texts):
             return []
         features = self._features(texts, pairs)
         ids = np.split(features.tokens, features.offsets[1:-1])
-        return like(texts, [[self.tokenizer.pieces[i] for i in row] for row in ids])
+        return match_input(texts, [[self.tokenizer.pieces[i] for i in row] for row in ids])
 
     @overload
     def spans(self, texts: str, pairs: str | None = ...) -> np.ndarray: ...
@@ -295,11 +303,11 @@ class Bert(MaskedMethods, TaskMethods):
           For each text int32 [S, 2]: the first character and the one behind the last, or -1 for [CLS] and [SEP]. The
           spans of a second text refer to that text.
         """
-        if not several(texts):
+        if not as_text_list(texts):
             return []
         features = self._features(texts, pairs)
-        bounds = spans(self.tokenizer, features, several(texts), None if pairs is None else several(pairs, 'pairs'))
-        return like(texts, np.split(np.stack(bounds, axis=1), features.offsets[1:-1]))
+        bounds = token_spans(self.tokenizer, features, *_as_lists(texts, pairs))
+        return match_input(texts, np.split(np.stack(bounds, axis=1), features.offsets[1:-1]))
 
     @overload
     def attention(self, texts: str, pairs: str | None = ...) -> Attention: ...
@@ -319,20 +327,22 @@ class Bert(MaskedMethods, TaskMethods):
           query, and the weights of a query sum to 1 over the last S. With dtype='bfloat16' the weights are computed
           from rounded queries and keys.
         """
-        return like(texts, attention(self._runner, self._features(texts, pairs)) if several(texts) else [])
+        if not as_text_list(texts):
+            return []
+        return match_input(texts, compute_attention(self._runner, self._features(texts, pairs)))
 
     def _features(self, texts: Texts, pairs: Texts | None) -> Features:
-        firsts, seconds = several(texts), None if pairs is None else several(pairs, 'pairs')
+        firsts, seconds = _as_lists(texts, pairs)
         check_count('pairs', seconds, firsts)
-        return sequences(self.tokenizer, firsts, seconds, self._max_length)
+        return build_sequences(self.tokenizer, firsts, seconds, self._max_length)
 
     def _choices(self, task: MultipleChoiceTask, texts: Texts, endings: Any) -> Features:
         if endings is None:
             fix = 'call bert.batch(text, [ending, …])'
             raise UserError('pairs', f'none for a model of {task.name}', 'the endings of each text', fix)
         endings = [endings] if isinstance(texts, str) else endings
-        check_count('pairs', endings, several(texts))
-        records = choice_records(task, self._model.where, several(texts), endings)
+        check_count('pairs', endings, as_text_list(texts))
+        records = choice_records(task, self._model.where, as_text_list(texts), endings)
         return task.features(records, self.tokenizer, training=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -341,4 +351,8 @@ class Bert(MaskedMethods, TaskMethods):
         return functools.partial(type(self), **self._init_arguments), (self._model,)
 
     def __repr__(self) -> str:
-        return description(self._model)
+        return describe_model(self._model)
+
+
+def _as_lists(texts: Texts, pairs: Texts | None) -> tuple[list[str], list[str] | None]:
+    return as_text_list(texts), None if pairs is None else as_text_list(pairs, 'pairs')

@@ -68,12 +68,12 @@ def progress(title: str, total: int | None, *, lines: bool = False) -> Iterator[
             bar.stop()
 
 
-def telling(advance: Advance | None, title: str, total: int) -> contextlib.AbstractContextManager[Advance]:
+def ensure_progress(advance: Advance | None, title: str, total: int) -> contextlib.AbstractContextManager[Advance]:
     """Returns a context manager that yields `advance`, or if it is None the function of a new `progress` bar."""
     return contextlib.nullcontext(advance) if advance else progress(title, total)
 
 
-def in_proportion(advance: Advance, total: int, steps: int) -> Advance:
+def scale_progress(advance: Advance, total: int, steps: int) -> Advance:
     """Returns a function that counts `steps`, such as the masks of texts, and reports them to `advance` as a proportion
     of `total`, such as the texts."""
     done = 0

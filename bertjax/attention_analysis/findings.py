@@ -13,7 +13,7 @@ from bertjax.attention_analysis.heads import head_means, head_rows
 from bertjax.attention_analysis.measuring import Totals
 from bertjax.attention_analysis.page import attention_page
 from bertjax.attention_analysis.relations import relation_table, together
-from bertjax.attention_analysis.shown import ShownText, as_file
+from bertjax.attention_analysis.shown import ShownText, to_safetensors
 from bertjax.errors import UserError
 from bertjax.files.atomic import atomic_directory
 from bertjax.loading.load_model import LoadedModel
@@ -87,13 +87,13 @@ def check_replaceable(folder: pathlib.Path, path: str) -> None:
         )
 
 
-def write_findings(folder: pathlib.Path, results: Findings, shown: Sequence[ShownText], title: str) -> None:
+def write_findings(folder: pathlib.Path, results: Findings, shown_texts: Sequence[ShownText], title: str) -> None:
     """Writes the files and the page; the whole folder is replaced.
 
     Args:
       folder: WORKDIR/attention.
       results: The statistics.
-      shown: The texts to show on the page.
+      shown_texts: The texts to show on the page.
       title: The title of the page, which names the model.
     """
     counts = {'unit': results.unit, 'texts': results.texts, 'positions': results.positions}
@@ -108,14 +108,14 @@ def write_findings(folder: pathlib.Path, results: Findings, shown: Sequence[Show
         }
     if results.changes:
         files[CHANGES] = {**counts, 'layers': results.changes}
-    page = attention_page(title, described(results), shown, results.means, results.relations, results.changes)
+    page = attention_page(title, described(results), shown_texts, results.means, results.relations, results.changes)
     with atomic_directory(folder, last=HEADS) as target:
         for name, value in files.items():
             text = json.dumps(value, ensure_ascii=False, indent=1) + '\n'
             pathlib.Path(target, name).write_text(text, encoding='utf-8')
         pathlib.Path(target, PAGE).write_text(page, encoding='utf-8')
-        if shown:
-            pathlib.Path(target, WEIGHTS).write_bytes(as_file(shown))
+        if shown_texts:
+            pathlib.Path(target, WEIGHTS).write_bytes(to_safetensors(shown_texts))
 
 
 def described(results: Findings) -> str:

@@ -14,7 +14,7 @@ from bertjax.attention_analysis.heads import head_sums
 from bertjax.attention_analysis.reading import Chunk, Texts
 from bertjax.attention_analysis.words import HEAD, RELATION, UNIT, merge_units, text_rows, tree_rows
 from bertjax.data.features import INPUTS, Features
-from bertjax.inference.attention import apply_encoder, rows_at_once
+from bertjax.inference.attention import apply_encoder, max_batch_size
 from bertjax.inference.runner import Forward, Runner
 from bertjax.loading.load_model import LoadedModel
 from bertjax.model.capture import PROBABILITIES
@@ -71,9 +71,9 @@ def measure(
     name = ('measure', unit, tuple(relations), before and before.where)
     params = {AFTER: model.params} | ({BEFORE: before.params} if before else {})
     inputs = (*INPUTS, UNIT, HEAD, RELATION) if relations else (*INPUTS, UNIT)
-    max_rows = lambda length: rows_at_once(model.config, length)  # noqa: E731
+    max_rows = lambda length: max_batch_size(model.config, length)  # noqa: E731
     for chunk in chunks:
-        features = rows_of(model.tokenizer, chunk, relations, max_length)
+        features = make_features(model.tokenizer, chunk, relations, max_length)
         if isinstance(chunk, Texts):
             totals.cut += _count_truncated(model.tokenizer, chunk, max_length) if features.notes else 0
         else:
@@ -82,13 +82,13 @@ def measure(
             rel.count_offsets(totals.offsets, trees)
             if features is None:
                 continue
-        sums = runner.total(name, forward, features, inputs=inputs, most=max_rows, params=params, advance=advance)
+        sums = runner.sum(name, forward, features, inputs=inputs, max_rows=max_rows, params=params, advance=advance)
         sums = jax.tree.map(lambda x: x.astype(np.int64 if x.dtype.kind == 'i' else np.float64), sums)
         totals.sums = jax.tree.map(np.add, totals.sums, sums) if totals.sums else sums
     return totals
 
 
-def rows_of(tokenizer: Tokenizer, chunk: Chunk, relations: Sequence[str], max_length: int) -> Features | None:
+def make_features(tokenizer: Tokenizer, chunk: Chunk, relations: Sequence[str], max_length: int) -> Features | None:
     """Makes the features of a chunk; None if all its trees are too long."""
     if isinstance(chunk, Texts):
         return text_rows(tokenizer, *chunk, max_length)

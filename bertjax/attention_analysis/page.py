@@ -9,7 +9,7 @@ from markupsafe import Markup
 from bertjax.attention_analysis.changes import NORMS, PARTS, WHOLE
 from bertjax.attention_analysis.heads import MEASURES
 from bertjax.attention_analysis.relations import ALL, DIRECTIONS, WORDS, together
-from bertjax.attention_analysis.shown import LONGEST, ShownText, packed
+from bertjax.attention_analysis.shown import MAX_SHOWN_TOKENS, ShownText, encode_for_page
 from bertjax.pages.charts import Chart, Curve
 from bertjax.pages.page import Section, render_page
 
@@ -20,7 +20,7 @@ _ARROW = dict(zip(DIRECTIONS, ('dependent → head', 'head → dependent'), stri
 def attention_page(
     title: str,
     about: str,
-    shown: Sequence[ShownText],
+    shown_texts: Sequence[ShownText],
     means: Mapping[str, np.ndarray],
     relations: Sequence[Mapping[str, Any]] = (),
     changes: Sequence[Mapping[str, Any]] = (),
@@ -29,12 +29,12 @@ def attention_page(
 
     Args:
       title, about: The title of the page, and the sentence below it.
-      shown: The texts to show, with their attention.
+      shown_texts: The texts to show, with their attention.
       means: {name in MEASURES: float [L, H]}.
       relations: The rows of `relation_table`.
       changes: The rows of `change_rows`.
     """
-    sections = [_texts(shown, _first_head(means, relations))] if shown else []
+    sections = [_texts(shown_texts, _first_head(means, relations))] if shown_texts else []
     sections += [_heads(means)]
     sections += [_relations(relations)] if relations else []
     sections += [_changes(changes)] if changes else []
@@ -49,14 +49,15 @@ def _first_head(means: Mapping[str, np.ndarray], relations: Sequence[Mapping[str
     return int(layer) + 1, int(head) + 1
 
 
-def _texts(shown: Sequence[ShownText], first: tuple[int, int]) -> Section:
-    layers, heads = shown[0].weights.shape[:2]
-    data = {'layers': layers, 'heads': heads, 'first': first, 'texts': [packed(one) for one in shown]}
+def _texts(shown_texts: Sequence[ShownText], first: tuple[int, int]) -> Section:
+    layers, heads = shown_texts[0].weights.shape[:2]
+    data = {'layers': layers, 'heads': heads, 'first': first, 'texts': [encode_for_page(text) for text in shown_texts]}
+    count = f'{len(shown_texts)} text{"s" if len(shown_texts) > 1 else ""}'
     about = (
         'Each small square is a head. A row shows what a position attends to; the color strength is the square root of '
         'the weight. Choose a head, then point at a word or use the arrow keys; a click keeps the word selected. '
-        f'The page has the first {len(shown)} text{"s" if len(shown) > 1 else ""}, each up to {LONGEST} tokens, with '
-        'weights that are rounded by up to 0.004; weights.safetensors has the exact weights.'
+        f'The page has the first {count}, each up to {MAX_SHOWN_TOKENS} tokens, with weights that are rounded by up to '
+        '0.004; weights.safetensors has the exact weights.'
     )
     return Section('texts', 'Attention in texts', data, about)
 

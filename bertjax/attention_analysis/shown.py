@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from bertjax.attention_analysis.measuring import rows_of
+from bertjax.attention_analysis.measuring import make_features
 from bertjax.attention_analysis.reading import Chunk, Texts
 from bertjax.attention_analysis.words import UNIT, merge_units
-from bertjax.inference.attention import attention
+from bertjax.inference.attention import compute_attention
 from bertjax.inference.runner import Runner
 
-LONGEST = 64  # The maximum tokens of a shown text; more lines side by side would not be readable.
+MAX_SHOWN_TOKENS = 64  # The maximum tokens of a shown text; more lines side by side would not be readable.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,45 +33,45 @@ class ShownText:
 
 
 def attend(runner: Runner, chunk: Chunk, relations: Sequence[str], unit: str, count: int) -> list[ShownText]:
-    """Computes the attention in the first `count` texts of a chunk, which are truncated to LONGEST tokens, or in its
-    first `count` trees of at most LONGEST tokens."""
-    tokenizer, longest = runner.model.tokenizer, min(LONGEST, runner.model.config.max_positions)
+    """Computes the attention in the first `count` texts of a chunk, truncated to MAX_SHOWN_TOKENS tokens, or in its
+    first `count` trees of at most MAX_SHOWN_TOKENS tokens."""
+    tokenizer, longest = runner.model.tokenizer, min(MAX_SHOWN_TOKENS, runner.model.config.max_positions)
     if isinstance(chunk, Texts):
         chunk = Texts(*(part and part[:count] for part in chunk))
     else:
-        fitting = rows_of(tokenizer, chunk, relations, longest)
+        fitting = make_features(tokenizer, chunk, relations, longest)
         chunk = [] if fitting is None else [chunk[i] for i in fitting.record[:count]]
-    features = rows_of(tokenizer, chunk, relations, longest) if count else None
+    features = make_features(tokenizer, chunk, relations, longest) if count else None
     if features is None:
         return []
     tokens, units = (np.split(x, features.offsets[1:-1]) for x in (features.tokens, features.token[UNIT]))
-    shown = []
-    rows = zip(features.record, tokens, units, attention(runner, features), strict=True)
+    shown_texts = []
+    rows = zip(features.record, tokens, units, compute_attention(runner, features), strict=True)
     for i, ids, unit_ids, (pieces, weights) in rows:
         if unit == 'piece':
-            shown.append(ShownText(pieces, weights))
+            shown_texts.append(ShownText(pieces, weights))
             continue
         count = int(unit_ids.max()) + 1
         merged = merge_units(weights[:, None], unit_ids[None], np.ones_like(unit_ids)[None])[:, 0, :, :count, :count]
         words = [tokenizer.decode(ids[unit_ids == number]).strip() for number in range(count)]
         if not isinstance(chunk, Texts):  # The treebank's own word forms.
             words[1:-1] = chunk[i].words
-        shown.append(ShownText(words, np.asarray(merged)))
-    return shown
+        shown_texts.append(ShownText(words, np.asarray(merged)))
+    return shown_texts
 
 
-def as_file(shown: Sequence[ShownText]) -> bytes:
+def to_safetensors(shown_texts: Sequence[ShownText]) -> bytes:
     """Returns a safetensors file with `0`, `1`, …, float32 [L, H, U, U], and the metadata `units`, a JSON list with the
     list of units of each text."""
-    arrays = {str(i): np.ascontiguousarray(one.weights) for i, one in enumerate(shown)}
-    return save(arrays, {'units': json.dumps([one.units for one in shown], ensure_ascii=False)})
+    arrays = {str(i): np.ascontiguousarray(text.weights) for i, text in enumerate(shown_texts)}
+    return save(arrays, {'units': json.dumps([text.units for text in shown_texts], ensure_ascii=False)})
 
 
-def packed(one: ShownText) -> dict[str, Any]:
+def encode_for_page(text: ShownText) -> dict[str, Any]:
     """Encodes a text for the page: its `units`, and its `weights` as compressed base64 of one byte per weight.
 
     The byte is 255·√w, rounded: the error is at most 0.004, and small weights stay distinguishable.
     """
-    quantised = np.rint(255 * np.sqrt(one.weights)).clip(0, 255).astype(np.uint8)
+    quantised = np.rint(255 * np.sqrt(text.weights)).clip(0, 255).astype(np.uint8)
     data = gzip.compress(quantised.tobytes(), mtime=0)
-    return {'units': one.units, 'weights': base64.b64encode(data).decode('ascii')}
+    return {'units': text.units, 'weights': base64.b64encode(data).decode('ascii')}

@@ -9,7 +9,7 @@ import numpy as np
 
 from bertjax.attention_analysis.conllu import Tree
 from bertjax.data.features import FeatureBuilder, Features
-from bertjax.inference.encode import sequences
+from bertjax.inference.encode import build_sequences
 from bertjax.tasks.tagging.features import word_pieces
 from bertjax.text.tokenizer import Tokenizer
 
@@ -19,8 +19,8 @@ UNIT, HEAD, RELATION = 'token_unit', 'token_head', 'token_relation'
 
 
 def text_rows(tokenizer: Tokenizer, texts: Sequence[str], pairs: Sequence[str] | None, max_length: int) -> Features:
-    """Makes the features of texts or pairs, with UNIT; see `encode.sequences`."""
-    features = sequences(tokenizer, texts, pairs, max_length)
+    """Makes the features of texts or pairs, with UNIT; see `encode.build_sequences`."""
+    features = build_sequences(tokenizer, texts, pairs, max_length)
     # `##ly` behind a special token starts a word; only truncation can leave it there.
     special = np.isin(features.tokens, (tokenizer.cls_id, tokenizer.sep_id))
     continues = tokenizer.continues_word[features.tokens] & ~special & ~np.roll(special, 1)

@@ -14,7 +14,7 @@ from bertjax.text.special import well_formed
 Texts = str | Sequence[str]
 
 
-def several(texts: Texts, name: str = 'texts') -> list[str]:
+def as_text_list(texts: Texts, name: str = 'texts') -> list[str]:
     """Returns one text or several as a list; lone surrogates are replaced in each.
 
     Raises:
@@ -40,7 +40,7 @@ def check_list(name: str, values: Any, expected: str = 'a list') -> None:
         raise UserError(name, format_value(values), expected, 'make a list of it')
 
 
-def like(texts: Any, results: list[Any]) -> Any:
+def match_input(texts: Any, results: list[Any]) -> Any:
     """Returns the only result if `texts` is a single text, else all results."""
     return results[0] if isinstance(texts, str) else results
 
@@ -58,11 +58,11 @@ def check_count(name: str, values: Sequence[Any] | None, texts: Sequence[Any]) -
         raise UserError(name, f'{len(values)} for {len(texts)}', 'as many as there are texts', 'give one for each')
 
 
-def plain(value: Any) -> Any:
+def to_python(value: Any) -> Any:
     """Converts a NumPy or JAX value to a Python value; lists, ranges and arrays become tuples."""
     if isinstance(value, np.generic | np.ndarray | jax.Array):
         value = value.tolist()
-    return tuple(map(plain, value)) if isinstance(value, list | tuple | range) else value
+    return tuple(map(to_python, value)) if isinstance(value, list | tuple | range) else value
 
 
 def check_value(argument: str, value: Any, allowed: Range, fix: str) -> Any:
@@ -71,7 +71,7 @@ def check_value(argument: str, value: Any, allowed: Range, fix: str) -> Any:
     Raises:
       UserError: The value is outside its range.
     """
-    value = plain(value)
+    value = to_python(value)
     if not allowed.holds(value):
         raise UserError(argument, format_value(value), allowed.words, fix)
     return value

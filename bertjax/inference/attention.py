@@ -44,18 +44,18 @@ def _encoder(model: nn.Module, input_ids: jax.Array, segment_ids: jax.Array, mas
     return model.encoder(input_ids, segment_ids, mask)[0]
 
 
-def rows_at_once(config: BertConfig, length: int) -> int:
+def max_batch_size(config: BertConfig, length: int) -> int:
     """Returns the largest batch size at which the attention weights of all heads fit in memory."""
     return max(1, _BYTES // (4 * config.num_layers * config.num_heads * length**2))
 
 
-def attention(runner: Runner, features: Features) -> list[Attention]:
+def compute_attention(runner: Runner, features: Features) -> list[Attention]:
     """Computes the attention in each row, including [CLS] and [SEP]."""
     model = runner.model
     # A power of two chosen by the padded length, because each new batch size costs a compilation.
     longest = runner.lengths[int(pad_to(features.lengths, runner.lengths).max())]
-    max_rows = 1 << (rows_at_once(model.config, longest).bit_length() - 1)
-    outputs = runner.run('attention', _make_forward(model.module), features, most=max_rows, title='attention')
+    max_rows = 1 << (max_batch_size(model.config, longest).bit_length() - 1)
+    outputs = runner.run('attention', _make_forward(model.module), features, max_rows=max_rows, title='attention')
     rows = np.split(features.tokens, features.offsets[1:-1])
     return [
         Attention([model.tokenizer.pieces[i] for i in ids], np.ascontiguousarray(weights[..., : len(ids), : len(ids)]))

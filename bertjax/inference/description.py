@@ -15,7 +15,7 @@ from bertjax.terminal import Console
 _MAX_LABELS, _MAX_UNUSED = 12, 3  # The numbers of names that are printed.
 
 
-def description(model: LoadedModel) -> str:
+def describe_model(model: LoadedModel) -> str:
     """Returns a table of a few lines."""
     out = io.StringIO()
     Console(file=out, width=100, force_terminal=False, force_jupyter=False).print(_table(model))

@@ -59,7 +59,7 @@ class Encoding:
         if self.pool == 'pooler' and self.layers != (-1,):
             raise UserError('pool', "'pooler' of other layers than the last", 'layers=-1', 'leave the layers out')
 
-    def prompted(self, texts: Sequence[str]) -> list[str]:
+    def add_prompt(self, texts: Sequence[str]) -> list[str]:
         """Prepends the prompt to each text."""
         return [self.prompt + text for text in texts]
 
@@ -151,7 +151,9 @@ def make_encode(module: nn.Module, encoding: Encoding) -> Forward:
     return forward
 
 
-def sequences(tokenizer: Tokenizer, texts: Sequence[str], pairs: Sequence[str] | None, max_length: int) -> Features:
+def build_sequences(
+    tokenizer: Tokenizer, texts: Sequence[str], pairs: Sequence[str] | None, max_length: int
+) -> Features:
     """Tokenizes texts as `[CLS] A [SEP]`, or `[CLS] A [SEP] B [SEP]` with `pairs`.
 
     Sequences longer than `max_length` tokens are truncated at the end; in a pair the longer text is truncated first.
@@ -159,10 +161,10 @@ def sequences(tokenizer: Tokenizer, texts: Sequence[str], pairs: Sequence[str] |
     return text_features(texts, pairs, None, tokenizer, seq_len=max_length, long='truncate', stride=0)
 
 
-def spans(
+def token_spans(
     tokenizer: Tokenizer, features: Features, texts: Sequence[str], pairs: Sequence[str] | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the first and the end character of each token of `sequences` in its text: int32 [T], -1 for special
+    """Returns the first and the end character of each token of `build_sequences` in its text: int32 [T], -1 for special
     tokens."""
     encoded = tokenizer.encode_with_offsets([*texts, *(pairs or ())])
     bounds = np.full((2, len(features.tokens)), -1, np.int32)

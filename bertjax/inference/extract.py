@@ -13,8 +13,8 @@ import numpy as np
 
 from bertjax.convert.trees import flat_paths
 from bertjax.errors import UserError
-from bertjax.inference.encode import Encoding, check_encoding, encode, sequences, spans
-from bertjax.inference.input import InputSource, Item, texts_of
+from bertjax.inference.encode import Encoding, build_sequences, check_encoding, encode, token_spans
+from bertjax.inference.input import InputSource, Item, nonblank_texts
 from bertjax.inference.runner import Runner
 from bertjax.tasks.reading.records import Row
 from bertjax.tasks.reading.texts import checked_text, quoted
@@ -90,19 +90,19 @@ class Extractor:
           and there are four more arrays, int32 [T]: `ids` of the pieces; `segments`, 0 for the first text and 1 for
           the second; `starts` and `ends`, the character span of the piece in its text, -1 for [CLS] and [SEP].
         """
-        numbers, first, second = texts_of(items)
+        numbers, first, second = nonblank_texts(items)
         lengths = np.zeros(len(items), np.int32)
         if not numbers:
             return self._blank_part(lengths)
         tokenizer = self.runner.model.tokenizer
-        features = sequences(tokenizer, self.encoding.prompted(first), second, self.max_length)
+        features = build_sequences(tokenizer, self.encoding.add_prompt(first), second, self.max_length)
         lengths[numbers] = features.lengths
         rows = encode(self.runner, features, self.encoding, advance=advance)
         if not self.of_tokens:
             part = self._blank_part(lengths)
             part['features'][numbers] = rows
             return part
-        starts, ends = spans(tokenizer, features, first, second)
+        starts, ends = token_spans(tokenizer, features, first, second)
         positions = np.concatenate([np.arange(length) for length in features.lengths])
         segments = positions >= np.repeat(features.second, features.lengths)
         token_arrays = {'segments': segments.astype(np.int32), 'starts': starts, 'ends': ends}

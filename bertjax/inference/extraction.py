@@ -14,9 +14,9 @@ from bertjax.files.atomic import AtomicFile, write_atomic
 from bertjax.files.small_files import read_json_or_none
 from bertjax.inference.extract import Extractor, labels
 from bertjax.inference.feature_files import (
-    files_of,
+    count_tokens,
+    output_files,
     save_part,
-    token_counts,
     write_jsonl,
     write_npy,
     write_parquet,
@@ -59,7 +59,7 @@ class Extraction:
         self._parts: list[pathlib.Path] = []
         self._identity, self._origin, self._rows, self._blank = '', self.source.origin, 0, 0
         of_tokens = self.extractor.of_tokens
-        self._files = files_of(self.target, of_tokens=of_tokens, id=bool(self.id))
+        self._files = output_files(self.target, of_tokens=of_tokens, id=bool(self.id))
 
     def read(self) -> int:
         """Reads the whole input and counts the texts.
@@ -162,7 +162,7 @@ class Extraction:
         for name in stale:  # Written with other options.
             self.target.with_name(name).unlink(missing_ok=True)
         longest = self.extractor.max_length
-        tokens, full = token_counts(self._parts, longest)
+        tokens, full = count_tokens(self._parts, longest)
         facts = {INPUT: self._origin, 'rows': self._rows, 'blank': self._blank, 'tokens': tokens, 'longest': longest}
         facts |= {'full': full, 'width': self.extractor.width, **options, FILES: [path.name for path in self._files]}
         write_atomic(self._facts, json.dumps({**facts, 'identity': self._identity}, indent=2) + '\n')

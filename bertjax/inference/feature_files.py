@@ -1,6 +1,6 @@
 """Combines the parts of an extraction into one file: npy, safetensors, Parquet or JSON lines.
 
-Only one part is in memory at a time. Each part is a safetensors file with the arrays of `extract.Extractor.part`.
+Only one part is in memory at a time. A part is a safetensors file with the arrays of `extract.Extractor.part`.
 """
 
 import json
@@ -27,7 +27,7 @@ def save_part(path: pathlib.Path, part: VectorPart) -> None:
     write_atomic(path, save(part))
 
 
-def files_of(path: pathlib.Path, *, of_tokens: bool, id: bool) -> list[pathlib.Path]:
+def output_files(path: pathlib.Path, *, of_tokens: bool, id: bool) -> list[pathlib.Path]:
     """Returns all files that are written for `path`: with per-token .npy features two more, and the ids if any."""
     arrays = path.suffix in ('.npy', '.safetensors')
     tokens = ('.offsets.npy', '.tokens.npy') if of_tokens and path.suffix == '.npy' else ()
@@ -43,7 +43,7 @@ def write_npy(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None:
     _write_npy(path, np.float32, shapes['features'], (part['features'] for part in map(load_file, parts)))
     if 'ids' not in shapes:
         return
-    _, offsets, tokens = files_of(path, of_tokens=True, id=False)
+    _, offsets, tokens = output_files(path, of_tokens=True, id=False)
     _write_npy(offsets, np.int64, (shapes['lengths'][0] + 1,), _offsets(parts))
     kind = np.dtype([(name.removesuffix('s'), np.int32) for name in TOKEN])
 
@@ -105,13 +105,13 @@ def write_parquet(
     pa, pq = need_arrow()
     width = _shapes(parts)['features'][1]
     vector = pa.list_(pa.float32(), width)
-    of_tokens = {'pieces': pa.list_(pa.string()), **{name: pa.list_(pa.int32()) for name in TOKEN[1:]}}
+    token_types = {'pieces': pa.list_(pa.string()), **{name: pa.list_(pa.int32()) for name in TOKEN[1:]}}
     writer = None
     with AtomicFile(path) as file:
         for name, rows in zip(parts, labels, strict=True):
             part = load_file(name)
             kinds = {label: pa.string() for label in rows[0]}
-            kinds |= {**of_tokens, 'features': pa.list_(vector)} if 'ids' in part else {'features': vector}
+            kinds |= {**token_types, 'features': pa.list_(vector)} if 'ids' in part else {'features': vector}
             columns_beside = [{**label, 'id': as_text(label['id'], '')} if 'id' in label else label for label in rows]
             records = [{**label, **row} for label, row in zip(columns_beside, _rows(part, pieces), strict=True)]
             columns = {column: pa.array([row[column] for row in records], kind) for column, kind in kinds.items()}
@@ -135,7 +135,7 @@ def need_arrow() -> tuple[Any, Any]:
     return pyarrow, pyarrow.parquet
 
 
-def token_counts(parts: Sequence[pathlib.Path], full: int) -> tuple[int, int]:
+def count_tokens(parts: Sequence[pathlib.Path], full: int) -> tuple[int, int]:
     """Returns the number of tokens, and the number of rows with exactly `full` tokens."""
     total = rows = 0
     for path in parts:

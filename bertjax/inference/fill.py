@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.inference.masked import expected
+from bertjax.inference.masked import predict_pieces
 from bertjax.inference.runner import Runner
-from bertjax.progress import Advance, in_proportion, telling
+from bertjax.progress import Advance, ensure_progress, scale_progress
 from bertjax.text.sentencepiece_proto import SPACE
 from bertjax.text.special import MASK
 from bertjax.text.tokenizer import Tokenizer
@@ -61,14 +61,14 @@ class MaskedText:
                 fix='shorten the text before it',
             )
 
-    def filled(self, pieces: Sequence[int | None]) -> str:
+    def fill(self, pieces: Sequence[int | None]) -> str:
         """Returns the text with a piece in place of each mask; None leaves the mask as it is written."""
         text = self._parts[0]
         for piece, written_mask, after in zip(pieces, self._written_masks, self._parts[1:], strict=True):
             if piece is None:
                 text += written_mask + after
                 continue
-            word = word_of(self._tokenizer, piece)
+            word = decode_piece(self._tokenizer, piece)
             if self._tokenizer.continues_word[piece]:
                 text = text.rstrip()
             elif text[-1:].isalnum() and word[:1].isalnum():
@@ -89,7 +89,7 @@ def _without_added_space(tokenizer: Tokenizer, part: str, ids: list[int]) -> lis
     return [tokenizer.pieces.index(bare), *ids[1:]] if bare in tokenizer.pieces else ids
 
 
-def word_of(tokenizer: Tokenizer, piece: int) -> str:
+def decode_piece(tokenizer: Tokenizer, piece: int) -> str:
     """Returns a piece as it appears in a text: 'ing' for '##ing'."""
     text = tokenizer.decode([piece]).strip()
     return text.removeprefix('##') if tokenizer.continues_word[piece] else text
@@ -106,7 +106,7 @@ def fill_each(
       For each text and each mask a list of `{'token': piece, 'probability': …, 'text': …}`, the most probable first.
     """
     ids, positions = [text.ids for text in texts], [text.positions for text in texts]
-    predictions = expected(runner, ids, positions, top_k, title='filling', advance=advance)
+    predictions = predict_pieces(runner, ids, positions, top_k, title='filling', advance=advance)
     pieces = runner.model.tokenizer.pieces
     results = []
     for text, (ids, scores) in zip(texts, predictions, strict=True):
@@ -118,7 +118,7 @@ def fill_each(
                     {
                         'token': pieces[id],
                         'probability': p,
-                        'text': text.filled([*others[:number], id, *others[number + 1 :]]),
+                        'text': text.fill([*others[:number], id, *others[number + 1 :]]),
                     }
                     for id, p in zip(row, probabilities, strict=True)
                 ]
@@ -141,12 +141,14 @@ def fill_jointly(runner: Runner, texts: Sequence[MaskedText], advance: Advance |
     ids = [text.ids.copy() for text in texts]
     chosen: list[dict[int, int]] = [{} for _ in texts]  # For each text {mask number: piece} in the order of filling.
     total = [0.0] * len(texts)
-    with telling(advance, 'filling', len(texts)) as tell:
-        step = in_proportion(tell, len(texts), sum(len(text.positions) for text in texts))
+    with ensure_progress(advance, 'filling', len(texts)) as tell:
+        step = scale_progress(tell, len(texts), sum(len(text.positions) for text in texts))
         while open := [row for row, text in enumerate(texts) if len(chosen[row]) < len(text.positions)]:
             left = [[n for n in range(len(texts[row].positions)) if n not in chosen[row]] for row in open]
             positions = [[texts[row].positions[n] for n in masks] for row, masks in zip(open, left, strict=True)]
-            predictions = expected(runner, [ids[row] for row in open], positions, 1, words=True, advance=step)
+            predictions = predict_pieces(
+                runner, [ids[row] for row in open], positions, 1, words_only=True, advance=step
+            )
             for row, masks, at, (best, scores) in zip(open, left, positions, predictions, strict=True):
                 surest = int(scores[:, 0].argmax())
                 chosen[row][masks[surest]] = ids[row][at[surest]] = int(best[surest, 0])
@@ -156,7 +158,7 @@ def fill_jointly(runner: Runner, texts: Sequence[MaskedText], advance: Advance |
     for text, piece_of_mask, score in zip(texts, chosen, total, strict=True):
         filling = [piece_of_mask[n] for n in range(len(text.positions))]
         tokens = [pieces[id] for id in filling]
-        filled = {'text': text.filled(filling), 'tokens': tokens, 'order': list(piece_of_mask)}
+        filled = {'text': text.fill(filling), 'tokens': tokens, 'order': list(piece_of_mask)}
         results.append({**filled, 'log_probability': score})
     return results
 
@@ -204,11 +206,13 @@ def extend(
     random = [np.random.default_rng((seed, zlib.crc32(text.encode()))) for text in texts]
     count = 1 if temperature == 0 else top_k
     added: list[list[int]] = [[] for _ in texts]
-    with telling(advance, 'continuing', len(texts)) as tell:
-        step = in_proportion(tell, len(texts), len(texts) * tokens)
+    with ensure_progress(advance, 'continuing', len(texts)) as tell:
+        step = scale_progress(tell, len(texts), len(texts) * tokens)
         for number in range(tokens):
             positions = [[1 + len(ids) + number] for ids in begin]
-            for row, (ids, scores) in enumerate(expected(runner, rows, positions, count, words=True, advance=step)):
+            for row, (ids, scores) in enumerate(
+                predict_pieces(runner, rows, positions, count, words_only=True, advance=step)
+            ):
                 piece = int(ids[0, _sample(scores[0], temperature, random[row])])
                 rows[row][positions[row][0]] = piece
                 added[row].append(piece)

@@ -9,8 +9,8 @@ from rich.table import Table
 
 from bertjax.errors import UserError
 from bertjax.inference.fill import MaskedText, extend, fill_each, fill_jointly
-from bertjax.inference.input import Item, texts_of
-from bertjax.inference.masked import follow_probabilities
+from bertjax.inference.input import Item, nonblank_texts
+from bertjax.inference.masked import next_sentence_probabilities
 from bertjax.inference.runner import Runner
 from bertjax.inference.score import score_texts
 from bertjax.progress import Advance
@@ -105,14 +105,14 @@ class FillRequest:
           items: The rows, which may include blank ones.
           advance: Called with the number of newly finished items; None shows a progress bar.
         """
-        _, texts, seconds = texts_of(items)
+        _, texts, seconds = nonblank_texts(items)
         if not texts:
             return []
         if self.ask == 'score':
             scores = score_texts(self.runner, texts, self.max_length, advance)
             return [{'text': text, **score} for text, score in zip(texts, scores, strict=True)]
         if self.ask == 'pairs':
-            follows = follow_probabilities(self.runner, texts, seconds, self.max_length, advance).tolist()
+            follows = next_sentence_probabilities(self.runner, texts, seconds, self.max_length, advance).tolist()
             return [{'text': a, 'pair': b, 'probability': p} for a, b, p in zip(texts, seconds, follows, strict=True)]
         if self.ask == 'continue':
             options = {'tokens': self.tokens, 'temperature': self.temperature, 'top_k': self.sample, 'seed': self.seed}

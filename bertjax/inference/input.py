@@ -89,8 +89,8 @@ class InputSource:
             rows = rows_of(read_records([user_path(self.path, 'config.input')]), self.columns)
         else:
             # A JSON list is often one line, so its length must not be limited.
-            whole = bare_suffix(self.path) == '.json'
-            lines = number_lines(read_text(self.path)) if whole else read_lines(self.path)
+            is_json = bare_suffix(self.path) == '.json'
+            lines = number_lines(read_text(self.path)) if is_json else read_lines(self.path)
             rows = read_input(lines, self.path, self.columns, **options)
         return map(_blank_or_row, rows)
 
@@ -130,7 +130,7 @@ def columns(field: str, second: str, where: str) -> tuple[Column, ...]:
     return (Column((field,), key=f'{where}.field'), *pair)
 
 
-def texts_of(items: Sequence[Item]) -> tuple[list[int], list[str], list[str] | None]:
+def nonblank_texts(items: Sequence[Item]) -> tuple[list[int], list[str], list[str] | None]:
     """Returns the indices, the first texts and the second texts (None for single texts) of the non-blank items."""
     numbers = [number for number, item in enumerate(items) if isinstance(item, Row)]
     first = [items[number].values[0] for number in numbers]

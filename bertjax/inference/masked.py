@@ -9,13 +9,13 @@ import numpy as np
 from flax import linen as nn
 
 from bertjax.data.features import INPUTS, FeatureBuilder
-from bertjax.inference.encode import sequences as sequences_of
+from bertjax.inference.encode import build_sequences
 from bertjax.inference.runner import Forward, Runner
-from bertjax.progress import Advance, in_proportion, telling
+from bertjax.progress import Advance, ensure_progress, scale_progress
 from bertjax.train.predict import no_op
 
 
-class Expected(NamedTuple):
+class TopPieces(NamedTuple):
     """The K most probable pieces at M positions, in descending order of probability.
 
     Attributes:
@@ -27,16 +27,16 @@ class Expected(NamedTuple):
     log_probabilities: np.ndarray
 
 
-def expected(
+def predict_pieces(
     runner: Runner,
     sequences: Sequence[np.ndarray],
     positions: Sequence[Sequence[int]],
     top_k: int,
     *,
-    words: bool = False,
+    words_only: bool = False,
     title: str = '',
     advance: Advance | None = None,
-) -> list[Expected]:
+) -> list[TopPieces]:
     """Predicts the most probable pieces at positions of sequences.
 
     Args:
@@ -44,7 +44,7 @@ def expected(
       sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].
       positions: The positions in each sequence, at least one.
       top_k: K; limited to the number of candidates.
-      words: Whether to leave out special tokens; the probabilities of the other pieces do not change.
+      words_only: Whether to leave out special tokens; the probabilities of the other pieces do not change.
       title: The title of the progress bar, see `Runner.run`.
       advance: See `Runner.run`.
 
@@ -54,14 +54,14 @@ def expected(
     tokenizer = runner.model.tokenizer
     # The embedding may have padding rows behind the vocabulary.
     banned = np.arange(tokenizer.vocab_size, runner.model.config.vocab_size)
-    banned = np.concatenate([banned, tokenizer.special_ids]) if words else banned
+    banned = np.concatenate([banned, tokenizer.special_ids]) if words_only else banned
     top_k = min(top_k, runner.model.config.vocab_size - len(banned))
-    forward = _make_expected(runner.model.module, top_k, banned)
+    forward = _make_predict_pieces(runner.model.module, top_k, banned)
     # Grouped by the number of positions, because all rows of a batch are padded to the largest number.
     size = np.array([1 << (len(row) - 1).bit_length() for row in positions])
-    results: list[Expected | None] = [None] * len(sequences)
+    results: list[TopPieces | None] = [None] * len(sequences)
     inputs = (*INPUTS, 'masked_positions')
-    with telling(advance, title, len(sequences)) as tell:
+    with ensure_progress(advance, title, len(sequences)) as tell:
         for most in np.unique(size).tolist():
             builder, rows = FeatureBuilder(), np.flatnonzero(size == most).tolist()
             for number, row in enumerate(rows):
@@ -69,14 +69,16 @@ def expected(
                 padded = np.zeros(most, np.int32)
                 padded[: len(positions[row])] = positions[row]
                 builder.row(number, masked_positions=padded)
-            outputs = runner.run(('expected', top_k, words), forward, builder.build(), inputs=inputs, advance=tell)
+            outputs = runner.run(
+                ('predict_pieces', top_k, words_only), forward, builder.build(), inputs=inputs, advance=tell
+            )
             for row, ids, scores in zip(rows, outputs['ids'], outputs['log_probabilities'], strict=True):
                 count = len(positions[row])
-                results[row] = Expected(ids[:count], scores[:count])
+                results[row] = TopPieces(ids[:count], scores[:count])
     return results
 
 
-def _make_expected(module: nn.Module, top_k: int, banned: np.ndarray) -> Forward:
+def _make_predict_pieces(module: nn.Module, top_k: int, banned: np.ndarray) -> Forward:
     def forward(params, batch):
         scores = _log_probabilities(module, params, batch)
         scores, ids = jax.lax.top_k(scores.at[..., banned].set(-jnp.inf), top_k)
@@ -118,8 +120,8 @@ def pseudo_log_likelihoods(
         (advance or no_op)(len(sequences))
         return [np.zeros(0, np.float32)] * len(sequences)
     inputs, forward = (*INPUTS, 'masked_positions', 'masked_ids'), _make_score(runner.model.module)
-    with telling(advance, 'scoring', len(sequences)) as tell:
-        step = in_proportion(tell, len(sequences), rows)
+    with ensure_progress(advance, 'scoring', len(sequences)) as tell:
+        step = scale_progress(tell, len(sequences), rows)
         outputs = runner.run('score', forward, builder.build(), inputs=inputs, advance=step)
     ends = np.cumsum([len(ids) - 2 for ids in sequences])
     return np.split(np.concatenate(outputs['log_probabilities']), ends[:-1])
@@ -133,7 +135,7 @@ def _make_score(module: nn.Module) -> Forward:
     return forward
 
 
-def follow_probabilities(
+def next_sentence_probabilities(
     runner: Runner, first: Sequence[str], second: Sequence[str], max_length: int, advance: Advance | None = None
 ) -> np.ndarray:
     """Computes the pair head's probability that the second text of each pair follows the first: float64 [N].
@@ -141,7 +143,7 @@ def follow_probabilities(
     For a model trained on sentence order (ALBERT's objective) it is the probability that the pair is in order.
     `advance` is explained in `Runner.run`.
     """
-    features = sequences_of(runner.model.tokenizer, first, second, max_length)
+    features = build_sequences(runner.model.tokenizer, first, second, max_length)
     outputs = runner.run('pairs', _make_pairs(runner.model.module), features, title='pairs', advance=advance)
     return np.array(outputs['probabilities'], np.float64)
 

@@ -6,9 +6,9 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 import numpy as np
 
 from bertjax.inference.answers import Filling, JointFilling, Score
-from bertjax.inference.arguments import Texts, check_count, check_values, like, several
+from bertjax.inference.arguments import Texts, as_text_list, check_count, check_values, match_input
 from bertjax.inference.fill import MaskedText, extend, fill_each, fill_jointly
-from bertjax.inference.masked import follow_probabilities
+from bertjax.inference.masked import next_sentence_probabilities
 from bertjax.inference.runner import Runner
 from bertjax.inference.score import score_texts
 from bertjax.loading.load_model import LoadedModel
@@ -63,13 +63,13 @@ class MaskedMethods:
         """
         top_k, jointly = check_values('fill', top_k=('top_k', top_k), jointly=('jointly', jointly)).values()
         self._model.require('mlm', 'filling')
-        where = [f'texts[{i}]' for i in range(len(several(texts)))]
-        located = zip(several(texts), where, strict=True)
+        where = [f'texts[{i}]' for i in range(len(as_text_list(texts)))]
+        located = zip(as_text_list(texts), where, strict=True)
         masked = [MaskedText(text, place, self.tokenizer, self._max_length) for text, place in located]
         if jointly:
-            return like(texts, fill_jointly(self._runner, masked))
+            return match_input(texts, fill_jointly(self._runner, masked))
         fillings = fill_each(self._runner, masked, top_k)
-        return like(texts, [masks[0] if len(masks) == 1 else masks for masks in fillings])
+        return match_input(texts, [masks[0] if len(masks) == 1 else masks for masks in fillings])
 
     @overload
     def score(self, texts: str) -> Score: ...
@@ -89,7 +89,7 @@ class MaskedMethods:
           UserError: The model has no MLM head.
         """
         self._model.require('mlm', 'scoring')
-        return like(texts, score_texts(self._runner, several(texts), self._max_length))
+        return match_input(texts, score_texts(self._runner, as_text_list(texts), self._max_length))
 
     @overload
     def next_sentence(self, first: str, second: str) -> float: ...
@@ -109,11 +109,11 @@ class MaskedMethods:
           UserError: The model has no head for sentence pairs.
         """
         self._model.require('nsp', 'next_sentence')
-        firsts, seconds = several(first, 'first'), several(second, 'second')
+        firsts, seconds = as_text_list(first, 'first'), as_text_list(second, 'second')
         check_count('second', seconds, firsts)
         if not firsts:
             return np.zeros(0)
-        probabilities = follow_probabilities(self._runner, firsts, seconds, self._max_length)
+        probabilities = next_sentence_probabilities(self._runner, firsts, seconds, self._max_length)
         return float(probabilities[0]) if isinstance(first, str) else probabilities
 
     @overload
@@ -145,4 +145,4 @@ class MaskedMethods:
         options = {'tokens': ('tokens', tokens), 'temperature': ('temperature', temperature)}
         values = check_values('fill', **options, top_k=('sample', top_k), seed=('seed', seed))
         self._model.require('mlm', 'continuing')
-        return like(texts, extend(self._runner, several(texts), **values, max_length=self._max_length))
+        return match_input(texts, extend(self._runner, as_text_list(texts), **values, max_length=self._max_length))

@@ -17,7 +17,7 @@ from bertjax.loading.load_model import LoadedModel
 from bertjax.model.sharing import sharing
 from bertjax.parallel.mesh import row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
-from bertjax.progress import Advance, telling
+from bertjax.progress import Advance, ensure_progress
 from bertjax.train.predict import Predictor, no_op
 from bertjax.train.step import Batch
 
@@ -60,7 +60,7 @@ class Runner:
         *,
         inputs: Collection[str] = INPUTS,
         per_token: Collection[str] = (),
-        most: int = 0,
+        max_rows: int = 0,
         title: str = '',
         advance: Advance | None = None,
     ) -> dict[str, list[np.ndarray]]:
@@ -75,7 +75,7 @@ class Runner:
           features: The rows; no sequence is longer than the model's number of positions.
           inputs: The arrays of a batch that `forward` uses.
           per_token: The outputs whose second dimension is the positions; their padding is cut off.
-          most: If > 0, the maximum batch size, for outputs that are large or that come from within the encoder;
+          max_rows: If > 0, the maximum batch size, for outputs that are large or that come from within the encoder;
             sequences then share no rows.
           title: The title of the progress bar, which appears after two seconds; '' for none.
           advance: Called after each batch with the number of newly finished rows, in place of the bar.
@@ -83,7 +83,7 @@ class Runner:
         Returns:
           {name of the output: an array for each row}, in the order of the rows.
         """
-        plan = self._plan(features, most)
+        plan = self._plan(features, max_rows)
         key, rows = (name, plan.size, plan.count), plan.size * plan.count
         if key not in self._predictors:
             self._predictors[key] = Predictor(
@@ -95,10 +95,10 @@ class Runner:
                 shapes=self.lengths,
                 pad_id=self.model.tokenizer.pad_id,
             )
-        with telling(advance, title, len(features)) as tell:
+        with ensure_progress(advance, title, len(features)) as tell:
             return self._predictors[key].outputs(self.model.params, features, advance=tell, batches=plan.batches())
 
-    def _plan(self, features: Features, most: int) -> Plan:
+    def _plan(self, features: Features, max_rows: int) -> Plan:
         """Plans the batches; their sizes are multiples of the mesh's row shards."""
         shards = row_shards(self.model.mesh)
 
@@ -107,8 +107,8 @@ class Runner:
 
         lengths = features.lengths
         mean = features.choices * lengths.sum() / max(1, len(lengths))
-        size = round_up(self._size(len(features), most or self._sizes[-1]), mean)
-        if most or features.choices > 1:
+        size = round_up(self._size(len(features), max_rows or self._sizes[-1]), mean)
+        if max_rows or features.choices > 1:
             return alone(lengths, self.lengths, size)
         # Half the rows, so that a batch has about as many sequences as without sharing.
         half = (*(size for size in _SMALL_SIZES if size < self._sizes[-1] // 2), max(1, self._sizes[-1] // 2))
@@ -122,14 +122,14 @@ class Runner:
             return self._sizes[-1]
         return max(1, int(_CACHED * available_cores() / max(1, length)))
 
-    def total(
+    def sum(
         self,
         name: Hashable,
         forward: Forward,
         features: Features,
         *,
         inputs: Collection[str] = INPUTS,
-        most: Callable[[int], int] | None = None,
+        max_rows: Callable[[int], int] | None = None,
         params: Any = None,
         advance: Advance = no_op,
     ) -> dict[str, np.ndarray]:
@@ -138,7 +138,7 @@ class Runner:
         Args:
           name, forward, features, inputs: See `run`; here the outputs are sums over the rows of a batch, and rows of
             padding must add nothing.
-          most: Returns the maximum batch size for a padded length.
+          max_rows: Returns the maximum batch size for a padded length.
           params: The parameters for `forward`; None for those of the model.
           advance: Called after each batch with the number of newly finished rows.
 
@@ -153,7 +153,7 @@ class Runner:
             self._adders[name] = first, jax.jit(add, out_shardings=replicated(mesh))
         first, add = self._adders[name]
         params, total = self.model.params if params is None else params, None
-        for rows, length in self._batches(features.lengths, most or (lambda length: self._sizes[-1])):
+        for rows, length in self._batches(features.lengths, max_rows or (lambda length: self._sizes[-1])):
             batch = features.batch(rows[local_rows(sharding, len(rows))], length, self.model.tokenizer.pad_id)
             arrays = global_arrays({name: batch[name] for name in inputs}, sharding, len(rows))
             with mesh_context(mesh):
@@ -161,7 +161,7 @@ class Runner:
             advance(int((rows >= 0).sum()))
         return jax.device_get(total)
 
-    def _batches(self, lengths: np.ndarray, most: Callable[[int], int]) -> Iterator[tuple[np.ndarray, int]]:
+    def _batches(self, lengths: np.ndarray, max_rows: Callable[[int], int]) -> Iterator[tuple[np.ndarray, int]]:
         """Yields (rows, padded length) of batches that cover every row once.
 
         A batch is padded with -1 to a multiple of the mesh's row shards. The rows that do not fill a batch of their
@@ -175,7 +175,7 @@ class Runner:
                 yield np.pad(waiting, (0, size - len(waiting)), constant_values=-1), length
 
         for number in np.unique(bucket):
-            next_size = -(-self._size(len(lengths), most(self.lengths[number])) // shards) * shards
+            next_size = -(-self._size(len(lengths), max_rows(self.lengths[number])) // shards) * shards
             if next_size != size:
                 yield from rest()
                 waiting = waiting[:0]
@@ -189,9 +189,9 @@ class Runner:
             waiting = waiting[len(waiting) // size * size :]
         yield from rest()
 
-    def _size(self, rows: int, most: int) -> int:
-        """Returns the batch size for `rows` sequences, at most `most`."""
-        return min(size_of(rows, self._sizes), most)
+    def _size(self, rows: int, max_rows: int) -> int:
+        """Returns the batch size for `rows` sequences, at most `max_rows`."""
+        return min(size_of(rows, self._sizes), max_rows)
 
 
 def _shared(forward: Forward, count: int) -> Forward:

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.inference.encode import sequences
+from bertjax.inference.encode import build_sequences
 from bertjax.inference.input import chunks
 from bertjax.inference.masked import pseudo_log_likelihoods
 from bertjax.inference.runner import Runner
-from bertjax.progress import Advance, telling
+from bertjax.progress import Advance, ensure_progress
 
 _MAX_EXPONENT = 709  # exp overflows float64 above it.
 _CHUNK = 64  # The number of texts that are masked at once, which makes some thousand sequences.
@@ -33,9 +33,9 @@ def score_texts(
       text without pieces.
     """
     tokenizer, results = runner.model.tokenizer, []
-    with telling(advance, 'scoring', len(texts)) as tell:
+    with ensure_progress(advance, 'scoring', len(texts)) as tell:
         for chunk in chunks(texts, _CHUNK):
-            features = sequences(tokenizer, chunk, None, max_length)
+            features = build_sequences(tokenizer, chunk, None, max_length)
             rows = np.split(features.tokens, features.offsets[1:-1])
             likelihoods = pseudo_log_likelihoods(runner, rows, tell)
             for text, ids, scores in zip(chunk, rows, likelihoods, strict=True):

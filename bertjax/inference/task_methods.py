@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, overload
 
 from bertjax.inference.answers import Answer, ChoiceAnswer, Label, Tagged
-from bertjax.inference.arguments import Texts, check_count, check_list, like, several
+from bertjax.inference.arguments import Texts, as_text_list, check_count, check_list, match_input
 from bertjax.inference.runner import Runner
 from bertjax.inference.tasks import (
     answer_records,
@@ -40,9 +40,9 @@ class TaskMethods:
         Raises:
           UserError: The model was not fine-tuned on a classification or regression task.
         """
-        seconds = None if pairs is None else several(pairs, 'pairs')
-        check_count('pairs', seconds, several(texts))
-        return self._answers(texts, text_records(self.task, self._model.where, several(texts), seconds))
+        seconds = None if pairs is None else as_text_list(pairs, 'pairs')
+        check_count('pairs', seconds, as_text_list(texts))
+        return self._answers(texts, text_records(self.task, self._model.where, as_text_list(texts), seconds))
 
     @overload
     def answer(self, question: str, context: str) -> Answer: ...
@@ -60,7 +60,7 @@ class TaskMethods:
         Raises:
           UserError: The model was not fine-tuned on a task like SQuAD.
         """
-        questions, contexts = several(question, 'question'), several(context, 'context')
+        questions, contexts = as_text_list(question, 'question'), as_text_list(context, 'context')
         check_count('context', contexts, questions)
         records = question_records(self.task, self._model.where, questions, contexts)
         return self._answers(question, records)
@@ -91,7 +91,7 @@ class TaskMethods:
         values = [sentences] if isinstance(sentences, str) else sentences
         check_list('sentences', values, 'a text or a list')
         records = sentence_records(self.task, self._model.where, values)
-        return like(sentences, tag_records(self._runner, records, aggregation_strategy))
+        return match_input(sentences, tag_records(self._runner, records, aggregation_strategy))
 
     @overload
     def choose(self, context: str, endings: Sequence[str]) -> ChoiceAnswer: ...
@@ -109,9 +109,9 @@ class TaskMethods:
           UserError: The model was not fine-tuned on multiple choice, or a context has fewer than two endings.
         """
         endings = [endings] if isinstance(context, str) else endings
-        contexts = several(context, 'context')
+        contexts = as_text_list(context, 'context')
         check_count('endings', endings, contexts)
         return self._answers(context, choice_records(self.task, self._model.where, contexts, endings))
 
     def _answers(self, texts: Any, records: Sequence[Any]) -> Any:
-        return like(texts, answer_records(self._runner, records))
+        return match_input(texts, answer_records(self._runner, records))

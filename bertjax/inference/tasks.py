@@ -5,7 +5,7 @@ from typing import Any
 
 from bertjax.data.features import Features
 from bertjax.errors import UserError
-from bertjax.inference.arguments import several
+from bertjax.inference.arguments import as_text_list
 from bertjax.inference.runner import Runner
 from bertjax.ranges import format_value
 from bertjax.tasks.choice.files import ChoiceQuestion
@@ -104,7 +104,7 @@ def sentence_records(task: Task | None, where: str, sentences: Sequence[str | Se
 
 def _sentence(where: str, sentence: str | Sequence[str], document: int) -> Sentence:
     if not isinstance(sentence, str):
-        return Sentence(where, tuple(several(sentence, where)), None, document=document)
+        return Sentence(where, tuple(as_text_list(sentence, where)), None, document=document)
     words, offsets = split_words(sentence)
     return Sentence(where, words, None, document=document, text=sentence, offsets=offsets)
 
@@ -120,7 +120,7 @@ def choice_records(
     _check_kind(task, MultipleChoiceTask, where)
     records = []
     for i, (context, choices) in enumerate(zip(contexts, endings, strict=True)):
-        texts = several(choices, f'endings[{i}]')
+        texts = as_text_list(choices, f'endings[{i}]')
         if isinstance(choices, str) or len(texts) < 2:
             fix = 'give the endings to choose from'
             raise UserError(f'endings[{i}]', format_value(choices), 'a list of at least two', fix)

@@ -57,7 +57,7 @@ class Origin:
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
-    def of_other_parameters(self) -> 'Origin':
+    def with_changed_params(self) -> 'Origin':
         """Returns the origin of the same model with changed parameters: dtype 'float32', and no model card."""
         files = {name: content for name, content in self.files.items() if name != CARD}
         return dataclasses.replace(self, dtype='float32', files=files)
@@ -76,7 +76,7 @@ class LoadedModel:
       mesh: The mesh of the devices.
       missing: The paths of parameters that the files lack and that were drawn at random; they are untrained.
       unused: The names of tensors in the files that the module does not use.
-      said: One or two lines that list loaded, randomly drawn and unused parameters.
+      summary: One or two lines that list loaded, randomly drawn and unused parameters.
       origin: The content of the model's files besides the parameters.
       sentence_modules: The modules of a sentence-transformers folder; None for other models.
     """
@@ -89,7 +89,7 @@ class LoadedModel:
     mesh: Mesh
     missing: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
-    said: str = ''
+    summary: str = ''
     origin: Origin = Origin()
     sentence_modules: SentenceModules | None = None
 
@@ -143,22 +143,22 @@ def load_requested_model(settings: InferenceSettings, workdir: pathlib.Path) -> 
     ):
         fix = 'name a model with --config.init, or give the --workdir of a training'
         raise UserError('config.init', f'nothing, and no model in {workdir}', 'one of the two', fix)
-    asked = 'config.init' if settings.init else '--workdir'
-    return _print_summary(load_model(settings.init or workdir, step=settings.step, dtype=settings.dtype, asked=asked))
+    key = 'config.init' if settings.init else '--workdir'
+    return _print_summary(load_model(settings.init or workdir, step=settings.step, dtype=settings.dtype, key=key))
 
 
-def load_compared_model(path: str, dtype: str, asked: str) -> LoadedModel:
-    """Loads another model to compare with; `asked` is its config key. See `load_model`."""
-    return _print_summary(load_model(path, dtype=dtype, asked=asked))
+def load_compared_model(path: str, dtype: str, key: str) -> LoadedModel:
+    """Loads another model to compare with; `key` is its config key. See `load_model`."""
+    return _print_summary(load_model(path, dtype=dtype, key=key))
 
 
 def _print_summary(model: LoadedModel) -> LoadedModel:
-    print(model.said)
+    print(model.summary)
     return model
 
 
 def load_model(
-    path: str | os.PathLike, *, step: int = 0, dtype: str = 'float32', asked: str = 'bertjax.load'
+    path: str | os.PathLike, *, step: int = 0, dtype: str = 'float32', key: str = 'bertjax.load'
 ) -> LoadedModel:
     """Loads a model.
 
@@ -167,19 +167,19 @@ def load_model(
       step: The checkpoint step of a workdir. 0 loads the export, or without one the newest checkpoint (the best with
         config.select='best').
       dtype: The dtype of computation, 'float32' or 'bfloat16'.
-      asked: The config key or function that named the path, for messages.
+      key: The config key or function that named the path, for messages.
 
     Raises:
       UserError: The path does not exist, or is not a model.
     """
-    name = str(user_path(path, asked)) if is_remote(path) else os.path.expanduser(os.fspath(path))
+    name = str(user_path(path, key)) if is_remote(path) else os.path.expanduser(os.fspath(path))
     folder = pathlib.Path(name)
     mesh = make_mesh(_DATA_MESH, claim_devices())
     if has_checkpoints(folder) if step else classify_path(name) is PathKind.CHECKPOINTS:
         return _from_checkpoints(folder, step, dtype)
     if step:
         raise UserError('step', f'{step}, where {name} has no checkpoints', '0', 'leave it out, or name a workdir')
-    return _from_directory(huggingface_directory(name, asked), name, mesh, dtype)
+    return _from_directory(huggingface_directory(name, key), name, mesh, dtype)
 
 
 def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> LoadedModel:
@@ -274,4 +274,4 @@ def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedMode
         tokenizer, params, mesh, task_text = run.tokenizer, run.params, run.mesh, ''
     summary = f'using {where}; its {len(flat_paths(params))} parameters loaded; freshly drawn: nothing'
     origin = Origin(module.config.param_dtype, task_text)
-    return LoadedModel(where, module, params, tokenizer, task, mesh, said=summary, origin=origin)
+    return LoadedModel(where, module, params, tokenizer, task, mesh, summary=summary, origin=origin)
